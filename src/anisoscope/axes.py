@@ -1,0 +1,57 @@
+"""The glossary: names of axes, token policies and sites, each said once and used everywhere.
+
+Axes
+    replicate  0 = every group kept, r = group r − 1 left out (delete-a-group jackknife)
+    group      whole units summed together        policy   which tokens count (`POLICIES`)
+    unit       an independent piece of data: a document, a speaker's clip, an image
+    sequence   one window, clip or image          token    one position of a sequence
+    head, query, key                              dim, head_dim
+    layer      0 = input of the first block, i = raw output of block i
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+POLICIES = ("all", "content", "no-first")
+"""Token policies: every real token; without special tokens; without the first real token of each sequence."""
+
+FREQUENCY_BINS = 5
+POSITION_EDGES = (0, 1, 8, 32, 128)
+"""First position of each position bin: the first token, 1–7, 8–31, 32–127, 128 and on."""
+
+SUBSET_FAMILIES: dict[str, tuple[str, ...]] = {
+    "kind": ("special", "first", "content"),
+    "frequency": tuple(f"frequency {i + 1}" for i in range(FREQUENCY_BINS)),
+    "position": ("position 0", "position 1–7", "position 8–31", "position 32–127", "position 128+"),
+}
+"""Disjoint token subsets, family by family. Kinds: the first real token; special tokens but the first; all others.
+Frequency bins hold equal token mass, 1 = the rarest types."""
+
+Quantity = Literal["embedding", "hidden", "final", "query", "key", "value", "attention"]
+Kind = Literal["self", "cross"]
+Stage = Literal["", "raw", "normed", "rotated"]
+
+
+@dataclass(frozen=True, order=True)
+class Site:
+    """A named place in a model. `layer` is None only for `final`, the output after the final norm."""
+
+    stack: str
+    layer: int | None
+    quantity: Quantity
+    stage: Stage = ""
+    kind: Kind = "self"
+
+    @property
+    def name(self) -> str:
+        """Canonical name: `encoder.3.hidden`, `encoder.3.head.query.raw`, `decoder.2.cross.attention`, `decoder.final`."""
+        if self.quantity == "final":
+            return f"{self.stack}.final"
+        cross = "cross." if self.kind == "cross" else ""
+        head = "head." if self.quantity in ("query", "key", "value") else ""
+        return f"{self.stack}.{self.layer}.{cross}{head}{self.label}"
+
+    @property
+    def label(self) -> str:
+        """Quantity with its stage, as in the `site` column of records: `hidden`, `query.raw`, `attention`."""
+        return f"{self.quantity}.{self.stage}" if self.stage else self.quantity

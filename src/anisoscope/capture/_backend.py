@@ -1,0 +1,70 @@
+"""One attention function in the attention interface, which looks on and lets the kept backend do the work."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+Look = Callable[..., None]
+_LOOKING: WeakKeyDictionary[nn.Module, Look] = WeakKeyDictionary()
+_PREFIX = "anisoscope_"
+
+
+@contextmanager
+def looking_on(model: nn.Module, look: Look) -> Iterator[None]:
+    """Call `look(module, query, key, value, mask, settings)` at every attention call of `model` that goes through the interface.
+
+    Every sub-model keeps its own backend, whose mask function is registered beside it: without that the masks would silently be lost.
+    """
+    configs = {id(m.config): m.config for m in model.modules() if isinstance(m, PreTrainedModel)}
+    kept = {key: config._attn_implementation for key, config in configs.items()}
+    for module in model.modules():
+        _LOOKING[module] = look
+    try:
+        for key, config in configs.items():
+            config._attn_implementation_internal = _registered(kept[key] or "eager")
+        yield
+    finally:
+        for key, config in configs.items():
+            config._attn_implementation_internal = kept[key]
+        for module in model.modules():
+            _LOOKING.pop(module, None)
+
+
+def _registered(backend: str) -> str:
+    """The name of the looking-on form of `backend`, registered when first asked for."""
+    if backend.startswith(_PREFIX):
+        return backend
+    name = _PREFIX + backend
+    if name not in ALL_ATTENTION_FUNCTIONS:
+        AttentionInterface.register(name, _looking_form(backend))
+        AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[backend])
+    return name
+
+
+def _looking_form(backend: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    def attention(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None, **settings: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        look = _LOOKING.get(module)
+        if look is not None:
+            look(module, query, key, value, attention_mask, settings)
+        forward = _eager_of(module) if backend == "eager" else ALL_ATTENTION_FUNCTIONS[backend]
+        return forward(module, query, key, value, attention_mask, **settings)  # type: ignore[no-any-return]
+
+    return attention
+
+
+def _eager_of(module: nn.Module) -> Callable[..., Any]:
+    """Each modelling file has its own eager function."""
+    for cls in type(module).__mro__:
+        eager = getattr(sys.modules.get(cls.__module__), "eager_attention_forward", None)
+        if eager is not None:
+            return eager  # type: ignore[no-any-return]
+    raise LookupError(f"no eager_attention_forward beside {type(module).__name__}")

@@ -1,0 +1,200 @@
+"""`with capture(model, what) as tap:` then ordinary forward calls: every requested site is handed on, and nothing is changed."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from anisoscope.axes import Kind, Site
+from anisoscope.capture import projections
+from anisoscope.capture._backend import looking_on
+from anisoscope.capture.rows import Visible, attention_rows
+from anisoscope.errors import MeasureError, UsageError, near_matches
+from anisoscope.models.blocks import find_blocks, stack_of
+
+STAGES = tuple(f"{name}.{stage}" for name in ("query", "key") for stage in ("raw", "normed", "rotated"))
+WHAT = ("hidden", "final", "query", "key", *STAGES, "value", "attention")
+"""What can be asked for. `query` and `key` stand for every stage the model has."""
+
+Receive = Callable[[Site, Any], None]
+_CROSS = ("EncDecAttention", "encoder_attn", "crossattention", "cross_attn")
+
+
+@contextmanager
+def capture(
+    model: nn.Module,
+    what: Iterable[str] = ("hidden",),
+    *,
+    receive: Receive | None = None,
+    blocks: tuple[str, ...] = (),
+    median: bool = False,
+    histogram: Tensor | None = None,
+) -> Iterator["Tap"]:
+    """Hand the tensors at the requested places to `receive(site, tensor)` while the model runs, or keep those of the last call in the tap.
+
+    hidden     [sequence, token, dim]: layer 0 = input of the first block, layer i = raw output of block i
+    final      [sequence, token, dim]: after the final norm, where there is one
+    query, key [sequence, head, token, head_dim] at the stages `raw`, `normed`, `rotated` that the model has; value likewise
+    attention  dict of row statistics, see `capture.rows.attention_rows`; of block i at layer i
+
+    Set `tap.real = {stack: mask [sequence, token]}` before a padded call so that padded queries are left out of what is averaged inside
+    (row similarity); row statistics are given for all queries. The model's outputs stay the same, bit for bit.
+    MeasureError if a requested place never fires; UsageError for an unknown one.
+    """
+    wanted = frozenset(what)
+    for name in wanted - set(WHAT):
+        raise UsageError("a place to capture", repr(name), near_matches(name, WHAT))
+    tap = Tap(model, wanted, receive, median, histogram)
+    with ExitStack() as stack:
+        stack.callback(tap.remove)
+        tap.attach(blocks)
+        if wanted - {"hidden", "final"}:
+            stack.enter_context(looking_on(model, tap.look))
+        yield tap
+        tap.check()
+
+
+class Tap:
+    """The live end of a capture. `tap["encoder.3.hidden"]` is the last call's tensor, where no receiver was given."""
+
+    def __init__(
+        self, model: nn.Module, wanted: frozenset[str], receive: Receive | None, median: bool, histogram: Tensor | None
+    ) -> None:
+        self.model, self.wanted, self.median, self.histogram = model, wanted, median, histogram
+        self.kept: dict[str, Any] = {}
+        self.real: dict[str, Tensor] = {}
+        self.fired: set[str] = set()
+        self._receive = receive or (lambda site, value: self.kept.__setitem__(site.name, value))
+        self._handles: list[Any] = []
+        self._layer: dict[str, int] = {}
+        self._last: dict[str, Tensor] = {}
+        self._sources: dict[nn.Module, projections.Source] = {}
+        self._names = {module: name for name, module in model.named_modules()}
+        self._stacks = {module: stack_of(model, name) for module, name in self._names.items()}
+        self._called = 0
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.kept:
+            raise MeasureError(f"a captured site named {name!r}", "none", near_matches(name, self.kept) if self.kept else "run the model")
+        return self.kept[name]
+
+    @property
+    def sites(self) -> list[str]:
+        """Names of the sites of the last call, in the order they fired."""
+        return list(self.kept)
+
+    def emit(self, site: Site, value: Any) -> None:
+        self.fired |= {site.quantity, site.label}
+        self._receive(site, value)
+
+    def wants(self, quantity: str, stage: str = "") -> bool:
+        return quantity in self.wanted or f"{quantity}.{stage}" in self.wanted
+
+    def hook(self, module: nn.Module, function: Callable[..., Any]) -> None:
+        self._handles.append(module.register_forward_hook(function))
+
+    def attach(self, block_classes: tuple[str, ...]) -> None:
+        self._handles.append(self.model.register_forward_pre_hook(self._start))
+        inside: set[nn.Module] = set()
+        for stack, blocks in find_blocks(self.model, block_classes).items():
+            for i, block in enumerate(blocks):
+                inside.update(block.modules())
+                first = i == 0 and len(blocks) > 1
+                self._handles.append(block.register_forward_pre_hook(self._enter(stack, first), with_kwargs=True))
+                self.hook(block, self._leave(stack))
+        if "final" in self.wanted:
+            for module in self.model.modules():
+                if module not in inside and "Norm" in type(module).__name__:
+                    self.hook(module, self._norm)
+        if any(self.wants(name, stage) for name in ("query", "key") for stage in ("raw", "normed")):
+            self._prepare_projections()
+
+    def _prepare_projections(self) -> None:
+        rotary = {self._stacks[m] for m in self.model.modules() if "Rotary" in type(m).__name__}
+        for module in list(self._names):
+            if "Attention" in type(module).__name__ and not any("Attention" in type(c).__name__ for c in module.children()):
+                self._sources[module] = projections.prepare(module, self._stacks[module] in rotary, self.hook)
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _start(self, _module: nn.Module, _args: Any) -> None:
+        self._layer.clear()
+        self._last.clear()
+        self._called += 1
+
+    def _enter(self, stack: str, first: bool) -> Callable[..., None]:
+        def enter(_block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            layer = 0 if first else self._layer.get(stack, 0)
+            self._layer[stack] = layer + 1
+            if layer == 0 and "hidden" in self.wanted:
+                self.emit(Site(stack, 0, "hidden"), args[0] if args else kwargs["hidden_states"])
+
+        return enter
+
+    def _leave(self, stack: str) -> Callable[..., None]:
+        def leave(_block: nn.Module, _args: Any, output: Any) -> None:
+            self._last[stack] = output[0] if isinstance(output, tuple) else output
+            if "hidden" in self.wanted:
+                self.emit(Site(stack, self._layer[stack], "hidden"), self._last[stack])
+
+        return leave
+
+    def _norm(self, _module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        for stack, last in self._last.items():
+            if args and args[0] is last:
+                self.emit(Site(stack, None, "final"), output)
+
+    def look(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, settings: dict[str, Any]
+    ) -> None:
+        """What the attention interface was called with, handed on stage by stage."""
+        stack = self._stacks[module]
+        layer = self._layer.get(stack, 0)
+        kind: Kind = "cross" if any(part in self._names[module] for part in _CROSS) else "self"
+        source = self._sources.get(module)
+        stages: dict[tuple[str, Any], Tensor] = {("query", "raw"): query, ("key", "raw"): key}
+        if source is not None:
+            stages = {("query", source.stage): query, ("key", source.stage): key} | source.earlier(query, key)
+        for (name, stage), tensor in stages.items():
+            if self.wants(name, stage):
+                self.emit(Site(stack, layer, name, stage, kind), tensor)  # type: ignore[arg-type]
+        if "value" in self.wanted:
+            self.emit(Site(stack, layer, "value", "", kind), value)
+        if "attention" in self.wanted:
+            rows = self._rows(module, query, key, mask, settings, self.real.get(stack))
+            self.emit(Site(stack, layer, "attention", "", kind), rows)
+
+    def _rows(
+        self, module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, settings: dict[str, Any], real: Tensor | None
+    ) -> dict[str, Tensor]:
+        scale = settings.get("scaling")
+        return attention_rows(
+            query,
+            key,
+            Visible.read(module, query, mask, settings),
+            scale=query.shape[-1] ** -0.5 if scale is None else float(scale),
+            softcap=settings.get("softcap"),
+            sinks=settings.get("s_aux"),
+            real=real if real is not None and real.shape[1] == query.shape[2] else None,
+            median=self.median,
+            histogram=self.histogram,
+        )
+
+    def check(self) -> None:
+        """After use: every requested place must have fired (stages and the final norm only where asked for by name alone)."""
+        if not self._called:
+            return
+        missing = {name for name in self.wanted - {"final"} if name not in self.fired}
+        if missing:
+            classes = sorted({type(m).__name__ for m in self.model.modules() if "Attention" in type(m).__name__})
+            raise MeasureError(
+                f"the model to pass through {', '.join(sorted(missing))}",
+                f"no call there; attention classes of {type(self.model).__name__}: {', '.join(classes) or 'none'}",
+                "measure hidden states only (--panel hidden), or use an architecture on transformers' attention interface",
+            )
+
+

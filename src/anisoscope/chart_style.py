@@ -1,0 +1,135 @@
+"""The look of every chart: theme, palettes that colour-blind readers can tell apart, and the parts builders share."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import pandas as pd
+from altair.typing import ChartType
+
+INK, MUTED, GRID = "#1f2933", "#52606d", "#e4e7eb"
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#4d5358")
+"""Okabe and Ito's colours (told apart in every common form of colour blindness), then a violet and a grey."""
+SEQUENTIAL = ("#f4f7fa", "#bcd5e8", "#6ba6cf", "#2473a8", "#0b3c66")
+DIVERGING = ("#8f3a00", "#d98a4b", "#f6f4f1", "#5a9fca", "#0b4a7d")
+SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")
+FONT = "Inter, system-ui, -apple-system, Segoe UI, Roboto, Helvetica Neue, Helvetica, Arial, sans-serif"
+
+_TITLE = {"titleColor": INK, "titleFontSize": 12, "titleFontWeight": "normal"}
+_AXIS = {
+    "domainColor": MUTED,
+    "gridColor": GRID,
+    "labelColor": MUTED,
+    "labelFontSize": 11,
+    "labelPadding": 5,
+    "tickColor": MUTED,
+    "tickSize": 4,
+    "titlePadding": 9,
+}
+_LEGEND = {
+    "labelColor": INK,
+    "labelFontSize": 12,
+    "labelLimit": 260,
+    "offset": 12,
+    "orient": "top",
+    "symbolStrokeWidth": 2,
+}
+THEME: dict[str, Any] = {
+    "aria": False,
+    "axis": _AXIS | _TITLE,
+    "axisX": {"grid": False},
+    "axisY": {"domain": False, "ticks": False, "tickCount": 5},
+    "background": None,
+    "font": FONT,
+    "header": {"labelColor": INK, "labelFontSize": 12.5, "labelFontWeight": 600, "labelPadding": 8, "title": None},
+    "legend": _LEGEND | _TITLE,
+    "line": {"strokeWidth": 2, "strokeCap": "round"},
+    "padding": 4,
+    "point": {"filled": True, "size": 42, "opacity": 1},
+    "range": {"category": list(PALETTE), "heatmap": list(SEQUENTIAL), "diverging": list(DIVERGING)},
+    "view": {"stroke": None},
+}
+
+
+def appearance(values: pd.Series) -> list[Any]:
+    """Distinct values in order of appearance."""
+    return list(dict.fromkeys(values))
+
+
+def colour(values: pd.Series, name: str, *, gradient: bool = False) -> alt.Color:
+    """One palette colour per series in order of appearance, or light to dark over numbers; no legend for one."""
+    if gradient:
+        legend = alt.Legend(title=name, gradientLength=160, gradientThickness=9, tickMinStep=1)
+        return alt.Color(f"{name}:Q", scale=alt.Scale(range=list(SEQUENTIAL[1:]), interpolate="lab"), legend=legend)
+    order = appearance(values)
+    return alt.Color(f"{name}:N", scale=alt.Scale(domain=order), legend=alt.Legend(title=None) if order[1:] else None)
+
+
+def shape(values: pd.Series, name: str) -> alt.Shape:
+    """One point shape per series, so that colour is never the only cue."""
+    order = appearance(values)
+    scale = alt.Scale(domain=order, range=[SHAPES[i % len(SHAPES)] for i in range(len(order))])
+    return alt.Shape(f"{name}:N", scale=scale, legend=alt.Legend(title=None) if order[1:] else None)
+
+
+def facet(
+    layers: Sequence[alt.Chart],
+    data: pd.DataFrame,
+    panel: str | None,
+    size: tuple[int, int],
+    columns: int,
+    *,
+    independent: bool = False,
+) -> ChartType:
+    """The layers over one table; with `panel`, small multiples that share the width among them."""
+    if panel is None:
+        return alt.layer(*layers, data=data).properties(width=size[0], height=size[1])
+    order = appearance(data[panel])
+    columns = max(1, min(columns, len(order)))
+    gap = 64 if independent else 24
+    inner = alt.layer(*layers).properties(width=(size[0] - (columns - 1) * gap) // columns, height=size[1])
+    chart: alt.FacetChart = inner.facet(alt.Facet(f"{panel}:N", sort=order, title=None), data=data, columns=columns)
+    chart = chart.properties(spacing=28)
+    return chart.resolve_scale(y="independent") if independent else chart
+
+
+def compact(value: float) -> str:
+    """A number in the few characters of a cell: `.42`, `−.07`, `3.1`, `128`, `2e5`; nothing for an undefined one."""
+    size = abs(value)
+    if size != size:
+        return ""
+    if size < 0.995:
+        text = f"{size:.2f}".removeprefix("0")
+    elif size < 99_999.5:
+        text = f"{size:.1f}" if size < 99.5 else f"{size:.0f}"
+    else:
+        text = f"{size:.0e}".replace("e+0", "e").replace("e+", "e")
+    return ("−" if value < 0 and text.strip(".0") else "") + text
+
+
+def isotropic_marks(series: str | None, hue: alt.Color, title: str) -> list[alt.Chart]:
+    """From 0 to what 95 % of isotropic pairs stay below: a pale band under a dashed line (per series: its line)."""
+    base = alt.Chart().transform_aggregate(isotropic="max(isotropic)", groupby=[series] if series else [])
+    line = base.mark_rule(strokeDash=[4, 3], color=MUTED).encode(y=alt.Y("isotropic:Q", title=title))
+    if series:
+        return [line.encode(color=hue)]
+    band = base.transform_calculate(floor="0").mark_rect(color=MUTED, opacity=0.1)
+    return [band.encode(y=alt.Y("floor:Q", title=title), y2="isotropic:Q"), line]
+
+
+def levels(values: pd.Series) -> list[str]:
+    """Ticks of a discrete axis: numbers ascending, names in order of appearance."""
+    found = appearance(values)
+    return [str(level) for level in (sorted(found) if pd.api.types.is_numeric_dtype(values) else found)]
+
+
+def cell_labels(frame: pd.DataFrame, diverging: bool, *, numbers: bool) -> list[str]:
+    """Text of each cell: its number where there is room, marked where the interval holds 0."""
+    if diverging and {"low", "high"} <= set(frame):
+        unsure = (frame["low"] < 0) & (frame["high"] > 0)
+    else:
+        unsure = pd.Series(False, index=frame.index)
+    texts = [compact(float(value)) for value in frame["value"]]
+    if numbers:
+        return [f"({text})" if doubt and text else text for text, doubt in zip(texts, unsure, strict=True)]
+    return ["·" if doubt and text else "" for text, doubt in zip(texts, unsure, strict=True)]

@@ -1,0 +1,63 @@
+"""What every corpus hands to a model: inputs, and for each stack which positions are real, special, and from which unit."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The positions of one stack's sequences.
+
+    mask       [sequence, token] bool: a real token (True) or padding (False)
+    special    [sequence, token] bool: a token added by the tokenizer or the model ([CLS], </s>, class token, register)
+    start      [sequence] int64: running index of column 0 inside its unit, so that (unit, start + column) names a token for good
+    frequency  [sequence, token] int64 or None: token-frequency bin, 0 = rarest; −1 where undefined (special, padding)
+    """
+
+    mask: Tensor
+    special: Tensor
+    start: Tensor
+    frequency: Tensor | None = None
+
+    def to(self, device: torch.device) -> "Stream":
+        moved = (None if x is None else x.to(device) for x in (self.mask, self.special, self.start, self.frequency))
+        return Stream(*moved)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One forward call: `inputs` are the model's keyword arguments, `unit` [sequence] the index of each sequence's unit in
+    the corpus, `streams` the positions of each stack (`encoder`, `decoder`); a stack not named here has one fully real stream.
+    """
+
+    inputs: dict[str, Any]
+    unit: Tensor
+    streams: dict[str, Stream] = field(default_factory=dict)
+
+    @property
+    def n_tokens(self) -> int:
+        """Real tokens of the first stream (of the only input where there is no stream: sequences)."""
+        for stream in self.streams.values():
+            return int(stream.mask.sum())
+        return len(self.unit)
+
+
+class BatchPlan(Protocol):
+    """A deterministic list of batches: the same for every rank and after every resume.
+
+    `len(plan)` batches; `plan[i]` builds batch i (padding, tensors) on demand; `plan.tokens[i]` its real tokens (for progress);
+    `plan.fingerprint` a hash of corpus and settings; `plan.n_units`, the number of units; `plan.frequency_bins`, their labels.
+    """
+
+    tokens: list[int]
+    fingerprint: str
+    n_units: int
+    frequency_bins: list[str]
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> Batch: ...
+    def __iter__(self) -> Iterator[Batch]: ...

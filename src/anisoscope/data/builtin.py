@@ -1,0 +1,107 @@
+"""`builtin:python-docs`: the documentation text of the standard library, present in every CPython, read without imports."""
+
+import ast
+import os
+import platform
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from anisoscope.errors import CorpusError
+
+LEFT_OUT = frozenset(
+    "site-packages dist-packages test tests idlelib lib2to3 distutils encodings ensurepip tkinter turtledemo"
+    " pydoc_data".split()
+)
+"""Folders without documentation of the library itself, or that distributions package apart."""
+
+_Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+_RULE = re.compile(r"[ \t]*[-=~^*_#+|`.]{3,}[ \t]*")
+
+
+def python_docs(library: Path | None = None) -> tuple[list[str], dict[str, object]]:
+    """Documents and their provenance: one document per public module (its docstring and those of its public classes,
+    methods and functions, in the order of the source), then one per topic of the language reference in `pydoc_data`.
+
+    The text differs between Python versions, which the provenance names and the fingerprint of the corpus shows.
+    """
+    library = library or Path(sysconfig.get_path("stdlib"))
+    modules, unread = [], 0
+    for path in _modules(library):
+        try:
+            texts = list(_docstrings(_parse(path)))
+        except (OSError, SyntaxError, ValueError):
+            unread += 1
+            continue
+        modules.append("\n".join(filter(None, map(_clean, texts))))
+    topics = [_clean(text) for text in _topics(library / "pydoc_data" / "topics.py")]
+    documents = [text for text in modules + topics if text]
+    if not documents:
+        raise CorpusError(
+            f"the sources of the standard library in {library}",
+            "no module with documentation",
+            "install the full CPython distribution, or name a text file",
+        )
+    empty = len(modules) + len(topics) - len(documents)
+    source = {
+        "kind": "builtin",
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+    }
+    return documents, {**source, "documents": "modules and topics", "empty": empty, "skipped": unread}
+
+
+def _modules(library: Path) -> list[Path]:
+    """Sources of the public modules, in the order of their dotted names, the same on every file system."""
+    found = []
+    for folder, inner, files in os.walk(library):
+        package = Path(folder).relative_to(library).parts
+        inner[:] = [name for name in inner if name not in LEFT_OUT and not name.startswith("_")]
+        for name in files:
+            public = name.endswith(".py") and (not name.startswith("_") or (name == "__init__.py" and package))
+            if public:
+                stem = name.removesuffix(".py")
+                found.append((package if stem == "__init__" else (*package, stem), Path(folder, name)))
+    return [path for _, path in sorted(found)]
+
+
+def _parse(path: Path) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(path.read_bytes())
+
+
+def _docstrings(node: _Documented) -> Iterator[str]:
+    """Docstrings of a node and of the public classes and functions directly inside modules and classes."""
+    text = ast.get_docstring(node)
+    if text:
+        yield text
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return
+    for inner in node.body:
+        if isinstance(inner, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not inner.name.startswith("_"):
+            yield from _docstrings(inner)
+
+
+def _topics(path: Path) -> list[str]:
+    """Texts of the one dictionary literal in `pydoc_data/topics.py`, by name; none where a distribution leaves it out."""
+    if not path.is_file():
+        return []
+    for node in _parse(path).body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+            texts: dict[str, str] = ast.literal_eval(node.value)
+            return [texts[name] for name in sorted(texts)]
+    return []
+
+
+def _clean(text: str) -> str:
+    """Paragraphs on one line each: no line breaks of the source's layout, no rules (`-----`) and no doctest examples."""
+    paragraphs = []
+    for block in re.split(r"\n[ \t]*\n", text.strip()):
+        lines = [line.strip() for line in block.split("\n") if not _RULE.fullmatch(line)]
+        prose = [line for line in lines if not line.startswith((">>>", "..."))]
+        if len(prose) == len(lines):
+            paragraphs.append(" ".join(" ".join(prose).split()))
+    return "\n".join(filter(None, paragraphs))

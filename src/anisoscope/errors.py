@@ -1,0 +1,51 @@
+"""The few exceptions. Each says what was expected, what came, and the cure; the CLI prints that and exits with `exit_code`."""
+
+from difflib import get_close_matches
+from collections.abc import Iterable
+
+
+class AnisoscopeError(Exception):
+    """Base of all errors a user can cause and cure. `exit_code` is the exit status of the command line."""
+
+    exit_code = 1
+
+    def __init__(self, expected: str, got: str, cure: str = "") -> None:
+        self.expected, self.got, self.cure = expected, got, cure
+        super().__init__(f"expected {expected}; got {got}" + (f". Cure: {cure}" if cure else ""))
+
+
+class UsageError(AnisoscopeError, ValueError):
+    """Arguments that contradict each other or lie outside their range."""
+
+    exit_code = 2
+
+
+class ModelError(AnisoscopeError):
+    """A model that cannot be found, loaded or trusted."""
+
+    exit_code = 3
+
+
+class CorpusError(AnisoscopeError):
+    """A corpus that cannot be found or read, or that holds nothing to measure."""
+
+    exit_code = 4
+
+
+class MeasureError(AnisoscopeError):
+    """A measurement that cannot be made: a site that never fires, sums that do not fit together."""
+
+    exit_code = 5
+
+
+class OutputError(AnisoscopeError):
+    """A run folder that cannot be written or read."""
+
+    exit_code = 6
+
+
+def near_matches(name: str, known: Iterable[str]) -> str:
+    """A sentence with the names nearest to `name`, for the cure of an error; all names where none is near."""
+    known = sorted(known)
+    near = get_close_matches(name, known, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(near)}?" if near else f"known names: {', '.join(known)}"

@@ -1,0 +1,215 @@
+"""What a cosine means in dimension d: the laws of cosines when directions are isotropic.
+
+Isotropic: vectors drawn independently, their directions uniform on the sphere of R^d; norms do not matter.
+
+`cosine_*`, `q95`
+    Law of the cosine t of **one pair**: (1 + t)/2 ~ Beta((d−1)/2, (d−1)/2). Exact for every d ≥ 2.
+`mean_cosine_*`
+    Law of A, the **mean** cosine over all distinct pairs of n vectors: d(1 + (n−1)A) ~ χ²_d, for large n.
+    It is about n times narrower than the law of one pair (standard deviations √(2/d)/n and 1/√d).
+`pair_share_above`, `scaled_second_moment`
+    Measured cosines on a scale where isotropy reads the same in every dimension.
+
+Every function takes numbers or arrays and broadcasts them. A cosine that is NaN gives NaN; a d or n that is not a whole
+number ≥ 2 (NaN included) is an error.
+
+The pair law is computed through t² ~ Beta(1/2, (d−1)/2). For large d every t sits near 0, where (1 + t)/2 rounds
+its digits away and t² does not.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from anisoscope.errors import UsageError
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Values = Any
+"""float64: a number where every argument is a number, else an array (numpy has no type for "as the arguments")."""
+
+
+def _floats(values: ArrayLike) -> Floats:
+    return np.asarray(values, dtype=np.float64)
+
+
+def _checked(name: str, given: ArrayLike, valid: Callable[[Floats], Mask], expected: str, cure: str) -> Floats:
+    values = _floats(given)
+    bad = values[~valid(values)]
+    if bad.size:
+        raise UsageError(f"{name} to be {expected}", f"{name} = {bad.flat[0]:.12g}", cure)
+    return values
+
+
+def _whole_from_two(values: Floats) -> Mask:
+    whole: Mask = np.isfinite(values) & (values == np.floor(values))
+    return whole & (values >= 2)
+
+
+def _dimension(d: ArrayLike) -> Floats:
+    cure = "on a line a cosine is only ±1: use vectors of two components or more"
+    return _checked("d", d, _whole_from_two, "a whole number ≥ 2", cure)
+
+
+def _count(n: ArrayLike) -> Floats:
+    cure = "a mean over distinct pairs takes two non-zero vectors or more"
+    return _checked("n", n, _whole_from_two, "a whole number ≥ 2", cure)
+
+
+def _probability(name: str, p: ArrayLike) -> Floats:
+    cure = "give a share such as 0.95, not a percentage"
+    return _checked(name, p, lambda values: (values >= 0) & (values <= 1), "between 0 and 1", cure)
+
+
+def cosine_density(t: ArrayLike, d: ArrayLike) -> Values:
+    """Density of the cosine of two isotropic directions in R^d: Γ(d/2)/(√π Γ((d−1)/2)) · (1 − t²)^((d−3)/2).
+
+    Range: ≥ 0, and 0 outside [−1, 1]; at t = ±1 infinite for d = 2, 1/2 for d = 3, 0 above. Unit: per unit of cosine.
+    d = 2 is the arcsine law, d = 3 is uniform, large d approaches N(0, 1/d).
+    Undefined (error) for d < 2. Source: Godey et al. 2024, appendix B and figure 17.
+    """
+    return np.exp(cosine_log_density(t, d))
+
+
+def cosine_log_density(t: ArrayLike, d: ArrayLike) -> Values:
+    """Natural logarithm of `cosine_density`, right where the density itself underflows; −∞ where it is 0.
+
+    Range: −∞ to +∞. Unit: nats. Undefined (error) for d < 2. Source: as `cosine_density`.
+    """
+    t, d = _floats(t), _dimension(d)
+    power = (d - 3) / 2
+    square, complement = t * t, (1 - np.abs(t)) * (1 + np.abs(t))
+    log_shape = np.where(square < 0.5, special.xlog1py(power, -square), special.xlogy(power, complement))
+    # log Γ(d/2) − log Γ((d−1)/2) as a difference of two large logarithms would lose 1e-10 at d = 10⁶: poch does not.
+    log_scale = np.log(special.poch((d - 1) / 2, 0.5)) - 0.5 * np.log(np.pi)
+    return np.where(np.abs(t) > 1, -np.inf, log_scale + log_shape)[()]
+
+
+def cosine_cdf(t: ArrayLike, d: ArrayLike) -> Values:
+    """P(T ≤ t) for the cosine T of two isotropic directions in R^d: I_{(1+t)/2}((d−1)/2, (d−1)/2).
+
+    Range: 0 (t ≤ −1) to 1 (t ≥ 1), 1/2 at t = 0. Unit: probability. Undefined (error) for d < 2.
+    The lower tail keeps its relative precision however small it is; for the upper one use `cosine_sf`.
+    Source: the integral of Godey et al. 2024, appendix B, by way of t² ~ Beta(1/2, (d−1)/2).
+    """
+    t = np.clip(_floats(t), -1, 1)
+    b = (_dimension(d) - 1) / 2
+    square, complement = t * t, (1 - np.abs(t)) * (1 + np.abs(t))
+    # Either form of P(T² ≥ t²) is exact where its argument is not rounded: t² near 0, 1 − t² near 1.
+    both_tails = np.where(square < 0.5, special.betaincc(0.5, b, square), special.betainc(b, 0.5, complement))
+    return np.where(t < 0, both_tails / 2, 1 - both_tails / 2)[()]
+
+
+def cosine_sf(t: ArrayLike, d: ArrayLike) -> Values:
+    """P(T > t), the survival function: `cosine_cdf(−t, d)` by symmetry, precise in the upper tail.
+
+    Range 0 to 1. Unit: probability. It is the p-value of **one** observed cosine against a larger one.
+    Undefined (error) for d < 2. Source: as `cosine_cdf`.
+    """
+    return cosine_cdf(-_floats(t), d)
+
+
+def cosine_quantile(p: ArrayLike, d: ArrayLike) -> Values:
+    """The cosine that isotropic pairs in R^d stay below with probability p: the inverse of `cosine_cdf`.
+
+    Range: −1 (p = 0) to 1 (p = 1), 0 at p = 1/2. Unit: cosine. Undefined (error) for d < 2 or p outside [0, 1].
+    Near p = 1 the float p itself has few digits: with the upper tail q = 1 − p known, use −cosine_quantile(q, d).
+    Source: the inverse of Godey et al. 2024, appendix B.
+    """
+    p, b = _probability("p", p), (_dimension(d) - 1) / 2
+    square = special.betainccinv(0.5, b, 2 * np.minimum(p, 1 - p))
+    return (np.sign(p - 0.5) * np.sqrt(square))[()]
+
+
+def q95(d: ArrayLike) -> Values:
+    """The 95 % quantile of the cosine of one isotropic pair in R^d; ≈ 1.645/√d. Drawn in Godey et al. 2024, figure 18.
+
+    Range: .988 at d = 2, .9 at d = 3, .0594 at d = 768, toward 0. Unit: cosine. Undefined (error) for d < 2.
+    It is the threshold of the verdict *anisotropic* for A, though A is a **mean** over pairs: beyond a few vectors
+    the A of isotropic data stays far below it (`mean_cosine_band`).
+    """
+    return cosine_quantile(0.95, d)
+
+
+def cosine_moment(k: int, d: ArrayLike) -> Values:
+    """E[Tᵏ] for the cosine T of two isotropic directions: 0 for odd k, else 1·3·…·(k−1) / (d(d+2)…(d+k−2)).
+
+    Hence mean 0, variance 1/d, kurtosis 3d/(d+2). Range 0 to 1. Unit: cosineᵏ.
+    Undefined (error) for d < 2 or k < 0. Source: the moments of t² ~ Beta(1/2, (d−1)/2).
+    """
+    dimension = _dimension(d)
+    if k < 0:
+        raise UsageError("k to be a whole number ≥ 0", f"k = {k}", "give the order of the moment, such as 2 or 4")
+    if k % 2:
+        return np.zeros_like(dimension)[()]
+    steps = np.arange(0, k, 2)
+    return np.prod((steps + 1) / (dimension[..., None] + steps), axis=-1)[()]
+
+
+def mean_cosine_pvalue(a: ArrayLike, d: ArrayLike, n: ArrayLike) -> Values:
+    """P(mean cosine ≥ a) over n isotropic vectors of R^d: the upper tail of χ²_d at d(1 + (n−1)a), the Rayleigh test.
+
+    Since 1 + (n−1)A = n‖ū‖², this asks whether the mean unit vector ū is too long for chance. Range 0 to 1: uniform
+    under isotropy, small when anisotropic, 1 at the smallest possible A = −1/(n−1) and below. Unit: probability.
+
+    The law is exact only in the limit n → ∞. At finite n the statistic has exactly the mean d of χ²_d, but (n−1)/n of
+    its variance, so the test is conservative: at level 5 % it rejects 4.1–4.7 % of isotropic samples for n = 10,
+    4.7–5 % from n = 30 (simulated, d = 2 … 768). For n = 2, A is one cosine and `cosine_sf` is exact.
+    It supposes **independent** vectors. Tokens of one text are not; and with 10⁵ of them any model is "significant":
+    read A and its interval first.
+
+    Undefined (error) for d < 2 or n < 2. Source: Mardia & Jupp 2000, *Directional Statistics*, section 10.4 (Rayleigh).
+    """
+    d, n = _dimension(d), _count(n)
+    statistic = d * (1 + (n - 1) * _floats(a))
+    return special.gammaincc(d / 2, np.maximum(statistic, 0) / 2)
+
+
+def mean_cosine_quantile(p: ArrayLike, d: ArrayLike, n: ArrayLike) -> Values:
+    """The value that A of n isotropic vectors in R^d stays below with probability p: (χ²_d(p)/d − 1)/(n − 1).
+
+    Range: from −1/(n−1) at p = 0, through about 0, to +∞ at p = 1 (the χ² law ignores A ≤ 1). Unit: cosine.
+    Asymptotic in n like `mean_cosine_pvalue`, of which it is the inverse: mean_cosine_pvalue(value, d, n) = 1 − p.
+    Undefined (error) for d < 2, n < 2 or p outside [0, 1]. Source: as `mean_cosine_pvalue`.
+    """
+    p, d, n = _probability("p", p), _dimension(d), _count(n)
+    chi_square = 2 * special.gammaincinv(d / 2, p)
+    return (chi_square / d - 1) / (n - 1)
+
+
+def mean_cosine_band(d: ArrayLike, n: ArrayLike, level: ArrayLike = 0.95) -> tuple[Values, Values]:
+    """(low, high): the central band that holds A of n isotropic vectors in R^d with probability `level`.
+
+    Half its width is about 1.96·√(2/d)/n for large d at level .95. Range, unit and validity of `mean_cosine_quantile`:
+    for dependent vectors it is too narrow. Undefined (error) for d < 2, n < 2 or level outside [0, 1].
+    Source: as `mean_cosine_pvalue`.
+    """
+    level = _probability("level", level)
+    return mean_cosine_quantile((1 - level) / 2, d, n), mean_cosine_quantile((1 + level) / 2, d, n)
+
+
+def pair_share_above(cosines: ArrayLike, d: ArrayLike) -> Values:
+    """Calibrated anisotropy: the share of sampled cosines (last axis) that lie above `q95(d)`.
+
+    Range 0 to 1; .05 under isotropy in every d, towards 1 when vectors share a direction, above .05 also for elongated
+    clouds of zero mean, which A misses. Unit: share. NaN without cosines, or where one is NaN.
+    Undefined (error) for d < 2. Answers the open end of Godey et al. 2024, appendix B.
+    """
+    cosines, threshold = _floats(cosines), np.asarray(q95(d))
+    above = np.where(np.isnan(cosines), np.nan, cosines > threshold[..., None])
+    with np.errstate(invalid="ignore"):
+        return np.sum(above, axis=-1) / np.float64(above.shape[-1])
+
+
+def scaled_second_moment(mean_cos2: ArrayLike, d: ArrayLike) -> Values:
+    """Calibrated anisotropy: d·E[cos²], from the mean squared cosine over distinct pairs.
+
+    Range: 1 under isotropy in every d, up to d when all vectors lie on one line, whatever their signs: it sees
+    elongated clouds of zero mean, which A misses. Over all pairs of n isotropic vectors its expectation is exactly 1
+    and its standard deviation about 2/n, so values slightly below 1 occur. Unit: none. Undefined (error) for d < 2.
+    Source: variance 1/d of the law of Godey et al. 2024, appendix B, whose open end it answers.
+    """
+    return (_dimension(d) * _floats(mean_cos2))[()]

@@ -1,0 +1,282 @@
+"""What one pass computes, and everything accumulated so far: a value that can be saved, restored, merged and tabulated."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from anisoscope import metrics as all_metrics
+from anisoscope.axes import FREQUENCY_BINS, POLICIES, POSITION_EDGES, Site
+from anisoscope.data._batch import Batch, Stream
+from anisoscope.errors import MeasureError, UsageError, near_matches
+from anisoscope.metrics._metric import Metric
+from anisoscope.moments import EVERY, Moments
+from anisoscope.records import write_atomic
+from anisoscope.reservoir import Reservoir
+from anisoscope.sums import Sums, vector_sums
+from anisoscope.tabulate import tabulate
+
+PANELS = ("hidden", "spectrum", "attention")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a measurement computes. Everything here is part of a run's identity.
+
+    panels            of `PANELS`
+    policies          of `axes.POLICIES`; the first is the one of spectrum and sample
+    groups            G of the jackknife; spectrum_groups: of the second moments (None: 8 up to 1,024 dimensions, else 1: no interval)
+    sample            tokens kept for what sums cannot give (0: none)
+    median, bins      dear attention statistics: medians of rows; edges of the histogram of scores
+    """
+
+    panels: tuple[str, ...] = PANELS
+    policies: tuple[str, ...] = POLICIES
+    groups: int = 32
+    spectrum_groups: int | None = None
+    sample: int = 2048
+    seed: int = 0
+    median: bool = False
+    bins: tuple[float, ...] = ()
+    metrics: tuple[str, ...] = ()
+    blocks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, known in (("panels", PANELS), ("policies", POLICIES), ("metrics", tuple(all_metrics.found()))):
+            for value in getattr(self, name):
+                if value not in known:
+                    raise UsageError(f"{name} among {', '.join(known)}", repr(value), near_matches(value, known))
+        if not self.policies:
+            raise UsageError("at least one token policy", "none", f"choose of {', '.join(POLICIES)}")
+
+    @cached_property
+    def chosen(self) -> list[Metric]:
+        found = all_metrics.found()
+        return [m for m in found.values() if (m.name in self.metrics if self.metrics else m.panel in self.panels)]
+
+    @property
+    def what(self) -> set[str]:
+        """Places to capture for the chosen metrics."""
+        asked = {quantity for metric in self.chosen for quantity in metric.quantities}
+        what = {"hidden", "final"} if asked & {"hidden", "final", "sample"} else set()
+        heads = {name for metric in self.chosen if metric.panel == "attention" for name in metric.quantities}
+        if "attention" in self.panels and not self.metrics:
+            heads |= {"query_key", "value"}
+        what |= {"query", "key"} if "query_key" in heads else set()
+        what |= {"attention"} if "attention" in heads else set()
+        return what | (heads & {"value"}) | ((asked & {"query", "key", "value"}) if self.metrics else set())
+
+
+@dataclass
+class _Masks:
+    """What one batch's stream looks like on the device: weights of the policies and subsets."""
+
+    real: Tensor
+    policies: Tensor
+    subsets: Tensor
+
+    @classmethod
+    def of(cls, stream: Stream, policies: Sequence[str]) -> "_Masks":
+        real, special = stream.mask, stream.special & stream.mask
+        position = real.long().cumsum(1) - 1
+        first = real & (position == 0)
+        by_name = {"all": real, "content": real & ~special, "no-first": real & ~first}
+        edges = torch.tensor(POSITION_EDGES, device=real.device)
+        position_bin = torch.where(real, torch.bucketize(position, edges, right=True) - 1, -1)
+        frequency = stream.frequency if stream.frequency is not None else torch.full_like(position, -1)
+        subsets = [special & ~first, first, real & ~first & ~special]
+        subsets += [frequency == i for i in range(FREQUENCY_BINS)] + [position_bin == i for i in range(len(POSITION_EDGES))]
+        return cls(real, torch.stack([by_name[p] for p in policies], 1), torch.stack([s & real for s in subsets], 1))
+
+
+@dataclass
+class Measurement:
+    """Everything accumulated so far: a value that can be saved, restored, merged and tabulated."""
+
+    settings: Settings
+    sums: Sums = field(init=False)
+    moments: Moments | None = field(init=False, default=None)
+    reservoirs: dict[str, Reservoir] = field(init=False, default_factory=dict)
+    sites: dict[str, Site] = field(init=False, default_factory=dict)
+    done: int = 0
+
+    def __post_init__(self) -> None:
+        self.sums = Sums(self.settings.groups)
+        self._terms = {q: self._needs(q) for q in ("hidden", "final", "query", "key", "value")}
+        self._moments = any("moment" in metric.needs for metric in self.settings.chosen)
+        self._sampled = self.settings.sample if any("sample" in m.quantities for m in self.settings.chosen) else 0
+
+    def _needs(self, quantity: str) -> frozenset[str]:
+        asked = {quantity} | ({"query_key"} if quantity in ("query", "key") else set())
+        needs = frozenset().union(*(m.needs for m in self.settings.chosen if asked & set(m.quantities)))
+        needs |= {"n", "zero", "nonfinite"}
+        return needs - {"unit_square"} if quantity in ("query", "key", "value") else needs
+
+    # --- one batch -----------------------------------------------------------------------------------------------------------
+
+    def begin(self, batch: Batch, device: torch.device) -> dict[str, Tensor]:
+        """Prepare for a batch's forward call; the real-token masks by stack, for the tap."""
+        self._unit = batch.unit.to(device)
+        self._group = self._unit % self.settings.groups
+        self._streams = {stack: stream.to(device) for stack, stream in batch.streams.items()}
+        self._masks = {stack: _Masks.of(stream, self.settings.policies) for stack, stream in self._streams.items()}
+        self.sums.units.update(batch.unit.tolist())
+        for stack, stream in self._streams.items():
+            self._start_sample(stack, stream)
+        return {stack: stream.mask for stack, stream in self._streams.items()}
+
+    def _start_sample(self, stack: str, stream: Stream) -> None:
+        if self._sampled:
+            reservoir = self.reservoirs.setdefault(stack, Reservoir(self._sampled, self.settings.seed))
+            reservoir.begin(self._unit, stream.start, self._masks[stack].policies[:, 0])
+
+    def end(self) -> None:
+        for reservoir in self.reservoirs.values():
+            reservoir.end()
+        self.done += 1
+        if self.moments is not None and self.done % EVERY == 0:
+            self.moments.flush()
+
+    def receive(self, site: Site, value: Any) -> None:
+        """What the tap hands on, reduced on the spot."""
+        self.sites[site.name] = site
+        if site.quantity == "attention":
+            self._add_rows(site, value)
+        elif site.quantity in ("hidden", "final"):
+            self._add_vectors(site, value.unsqueeze(1), self._stream_masks(site.stack, value))
+        else:
+            stack = "encoder" if site.kind == "cross" and site.quantity != "query" else site.stack
+            self._add_vectors(site, value, self._stream_masks(stack, value.select(1, 0)))
+
+    def _stream_masks(self, stack: str, x: Tensor) -> _Masks:
+        """The masks of a stack; a stack no corpus speaks of has one fully real stream."""
+        if stack not in self._masks:
+            every = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+            start = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+            self._streams[stack] = Stream(every, torch.zeros_like(every), start)
+            self._masks[stack] = _Masks.of(self._streams[stack], self.settings.policies)
+            self._start_sample(stack, self._streams[stack])
+        masks = self._masks[stack]
+        if masks.real.shape != x.shape[:2]:
+            raise MeasureError(
+                f"{stack} sites of shape {tuple(masks.real.shape)} as in its inputs", str(tuple(x.shape[:2])), "name the stream of these sites in Batch.streams"
+            )
+        return masks
+
+    def _add_vectors(self, site: Site, x: Tensor, masks: _Masks) -> None:
+        terms = self._terms[site.quantity]
+        subsets = masks.subsets if "subset_unit" in terms else None
+        values, inverse = vector_sums(x, masks.policies, subsets, terms)
+        self.sums.add(site.name, values, self._group)
+        if site.quantity in ("hidden", "final"):
+            if self._moments:
+                self._add_moments(site, x[:, 0], masks, inverse[:, 0])
+            if self._sampled:
+                self.reservoirs[site.stack].add(site.name, x[:, 0])
+
+    def _add_moments(self, site: Site, x: Tensor, masks: _Masks, inverse: Tensor) -> None:
+        if self.moments is None:
+            groups = self.settings.spectrum_groups or (8 if x.shape[-1] <= 1024 else 1)
+            self.moments = Moments(self.sums, min(groups, self.settings.groups))
+        weight = masks.policies[:, 0] & (inverse > 0)
+        self.moments.add(site.name, x, weight, inverse, self._group % self.moments.groups)
+
+    def _add_rows(self, site: Site, rows: dict[str, Tensor]) -> None:
+        """Sums over the rows of real queries [sequence, head, query] → [sequence, head]."""
+        keys = rows["keys"]
+        stream = self._masks.get(site.stack)
+        real = stream.real if stream is not None and stream.real.shape[1] == keys.shape[2] else torch.ones_like(keys[:, 0], dtype=torch.bool)
+        seen = (real.unsqueeze(1) & (keys > 0)).to(keys.dtype)
+        several = seen * (keys > 1)
+        normalised = rows["entropy"] / keys.clamp(min=2).log()
+        alike = rows["row_similarity"]
+        values = {
+            "rows": seen.sum(-1),
+            "normalised_rows": several.sum(-1),
+            "entropy_normalised": (several * normalised).sum(-1),
+            "score": (seen * rows["score"]).sum(-1),
+            "pairs": (seen * keys).sum(-1),
+            "row_similarity": alike.nan_to_num(0.0),
+            "row_sequences": (~alike.isnan()).double(),
+        }
+        for name in ("entropy", "row_max", "row_min", "first_mass", "row_median"):
+            if name in rows:
+                values[name] = (seen * rows[name].nan_to_num(0.0)).sum(-1)
+        if "score_histogram" in rows:
+            values["score_histogram"] = rows["score_histogram"]
+        self.sums.add(site.name, values, self._group)
+
+    # --- the whole -----------------------------------------------------------------------------------------------------------
+
+    def merge(self, other: "Measurement") -> "Measurement":
+        """Both together, as if measured in one go (of disjoint batches)."""
+        merged = Measurement(self.settings)
+        for part in (self, other):
+            if part.moments is not None:
+                part.moments.flush()
+        merged.sums = self.sums.merge(other.sums)
+        merged.moments = None if self.moments is None else Moments(merged.sums, self.moments.groups)
+        merged.sites = self.sites | other.sites
+        empty = Reservoir(self._sampled, self.settings.seed)
+        for stack in self.reservoirs.keys() | other.reservoirs.keys():
+            merged.reservoirs[stack] = self.reservoirs.get(stack, empty).merge(other.reservoirs.get(stack, empty))
+        merged.done = self.done + other.done
+        return merged
+
+    def records(self) -> pd.DataFrame:
+        """The long table of all chosen metrics at all sites."""
+        if self.moments is not None:
+            self.moments.flush()
+        return tabulate(self.sums, self.sites, self.reservoirs, self.settings.chosen, self.settings.policies)
+
+    def excluded(self) -> dict[str, dict[str, int]]:
+        """Vectors left out, by site: {"encoder.3.hidden": {"zero": 2, "nonfinite": 0}}; sites with none are not named."""
+        counts = {
+            site: {term: int(self.sums.terms[site, term].sum()) for term in ("zero", "nonfinite") if (site, term) in self.sums.terms}
+            for site in self.sums.sites()
+        }
+        return {site: count for site, count in counts.items() if any(count.values())}
+
+    def save(self, path: Path, fingerprint: str) -> None:
+        tensors = {f"sums {site}|{term}": value.cpu() for (site, term), value in self.sums.terms.items()}
+        tensors |= {} if self.moments is None else {k: v.cpu() for k, v in self.moments.tensors("pending ").items()}
+        for stack, reservoir in self.reservoirs.items():
+            tensors |= reservoir.tensors(f"sample {stack} ")
+        tensors["units"] = torch.tensor(sorted(self.sums.units), dtype=torch.int64)
+        described = {"done": str(self.done), "plan": fingerprint, "moment_groups": str(self.moments.groups if self.moments else 0)}
+        described["sites"] = " ".join(f"{s.stack},{s.layer},{s.quantity},{s.stage},{s.kind}" for s in self.sites.values())
+        write_atomic(path, lambda temporary: save_file({k: v.contiguous() for k, v in tensors.items()}, temporary, metadata=described))
+
+    @classmethod
+    def restore(cls, path: Path, settings: Settings, fingerprint: str | None = None) -> "Measurement":
+        """What `save` wrote. MeasureError if it belongs to another plan."""
+        from safetensors import safe_open
+
+        with safe_open(path, framework="pt") as file:
+            described = file.metadata()
+        if fingerprint is not None and described["plan"] != fingerprint:
+            raise MeasureError("a state of the same corpus and settings", f"another plan in {path}", "begin anew with --overwrite")
+        self, tensors = cls(settings), load_file(path)
+        self.done = int(described["done"])
+        for text in described["sites"].split():
+            stack, layer, quantity, stage, kind = text.split(",")
+            site = Site(stack, None if layer == "None" else int(layer), quantity, stage, kind)  # type: ignore[arg-type]
+            self.sites[site.name] = site
+        self.sums.units = set(tensors.pop("units").tolist())
+        for name in [n for n in tensors if n.startswith("sums ")]:
+            site_name, term = name.removeprefix("sums ").split("|")
+            self.sums.terms[site_name, term] = tensors[name]
+        if int(described["moment_groups"]):
+            self.moments = Moments(self.sums, int(described["moment_groups"]))
+            self.moments.restore(tensors, "pending ")
+        for stack in {name.split()[1] for name in tensors if name.startswith("sample ")}:
+            self.reservoirs[stack] = Reservoir(self._sampled, settings.seed)
+            self.reservoirs[stack].restore(tensors, f"sample {stack} ")
+        return self
+

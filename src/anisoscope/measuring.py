@@ -1,0 +1,188 @@
+"""The loop: one pass over a corpus, every metric at every site, resumable, over any number of processes."""
+
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from anisoscope.capture import capture
+from anisoscope.data._batch import Batch, BatchPlan, Stream
+from anisoscope.errors import CorpusError
+from anisoscope.measurement import Measurement, Settings
+from anisoscope.metrics._metric import Metric
+from anisoscope.metrics import partition
+from anisoscope.sums import Totals
+
+SAVE_SECONDS = 60.0
+
+Progress = Callable[[int, int], None]
+"""Called after every batch with tokens done and tokens in all (0: not known)."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """SIGINT or SIGTERM came; the state is saved and the run can be resumed. `number` is the signal's."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(f"interrupted by signal {number}")
+
+
+def measure(
+    model: nn.Module,
+    batches: Iterable[Any],
+    metrics: Sequence[str | Metric] = (),
+    **settings: Any,
+) -> pd.DataFrame:
+    """Measure `model` over `batches` and return the long table of records.
+
+    `batches` yields what the model takes: dicts of tensors (`input_ids`, `attention_mask`, … ; `special_tokens_mask` and `unit` are read
+    and not passed on), or tensors. Without `unit` [sequence] every sequence is a unit of its own. `metrics`: names; none: all of them.
+    Other keywords are fields of `measurement.Settings` (`panels`, `policies`, `groups`, `sample`, …).
+    """
+    names = tuple(m.name if isinstance(m, Metric) else m for m in metrics)
+    plan = _Listed(batches)
+    return run_pass(model, plan, Settings(metrics=names, **settings)).records()
+
+
+def run_pass(
+    model: nn.Module,
+    plan: BatchPlan | Iterable[Batch],
+    settings: Settings,
+    *,
+    state: Path | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+    shard: tuple[int, int] = (0, 1),
+) -> Measurement:
+    """One pass of `model` over `plan`, of its batches i ≡ shard[0] modulo shard[1].
+
+    With `state` the measurement is saved there every minute and on SIGINT/SIGTERM (then `Interrupted`); `resume` continues from it, to the
+    same numbers as an uninterrupted pass.
+    """
+    fingerprint = getattr(plan, "fingerprint", "")
+    measurement = Measurement(settings)
+    if resume and state is not None and state.exists():
+        measurement = Measurement.restore(state, settings, fingerprint)
+    todo = _to_do(plan, measurement.done, shard)
+    total = sum(getattr(plan, "tokens", [])[shard[0] :: shard[1]])
+    done = sum(getattr(plan, "tokens", [])[shard[0] :: shard[1]][: measurement.done])
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    with _listening() as stopped, _evaluating(model), capture(
+        model,
+        settings.what,
+        receive=measurement.receive,
+        blocks=settings.blocks,
+        median=settings.median,
+        histogram=torch.tensor(settings.bins, device=device) if settings.bins else None,
+    ) as tap:
+        saved = time.monotonic()
+        for batch in todo:
+            tap.real = measurement.begin(batch, device)
+            with torch.no_grad():
+                model(**_moved(batch.inputs, device))
+            measurement.end()
+            done += batch.n_tokens
+            if progress is not None:
+                progress(done, total)
+            if state is not None and (stopped or time.monotonic() - saved > SAVE_SECONDS):
+                measurement.save(state, fingerprint)
+                saved = time.monotonic()
+            if stopped:
+                raise Interrupted(stopped[0])
+    if not measurement.done:
+        raise CorpusError("a corpus with at least one batch", "none", "give it more data")
+    return measurement
+
+
+def _to_do(plan: Any, done: int, shard: tuple[int, int]) -> Iterator[Batch]:
+    if hasattr(plan, "__getitem__"):
+        return (plan[i] for i in range(shard[0], len(plan), shard[1])[done:])
+    return iter(plan)
+
+
+@contextmanager
+def _listening() -> Iterator[list[int]]:
+    """While inside, SIGINT and SIGTERM are noted in the list given out instead of ending the process (main thread only)."""
+    stopped: list[int] = []
+    kept: dict[int, Any] = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            kept[number] = signal.signal(number, lambda got, _frame: stopped.append(got))
+    except ValueError:
+        pass  # not the main thread: signals stay with it
+    try:
+        yield stopped
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; the mode of every module as before outside."""
+    training = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in training.items():
+            module.training = mode
+
+
+def _moved(inputs: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in inputs.items()}
+
+
+class _Listed:
+    """Plain batches as `Batch`es, numbered on the fly."""
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        seen = 0
+        for item in self.batches:
+            if isinstance(item, Batch):
+                yield item
+                continue
+            inputs = dict(item) if not isinstance(item, Tensor) else {"input_ids" if not item.is_floating_point() else "pixel_values": item}
+            special, unit = inputs.pop("special_tokens_mask", None), inputs.pop("unit", None)
+            rows = len(next(iter(inputs.values())))
+            unit = torch.arange(seen, seen + rows) if unit is None else torch.as_tensor(unit)
+            yield Batch(inputs, unit, _streams(inputs, special, torch.arange(rows) * 0))
+            seen += rows
+
+
+def _streams(inputs: dict[str, Any], special: Tensor | None, start: Tensor) -> dict[str, Stream]:
+    """Streams of both stacks from attention masks, or from the ids' shape."""
+    streams = {}
+    for prefix, stacks in (("", ("encoder", "decoder")), ("decoder_", ("decoder",))):
+        ids = inputs.get(f"{prefix}input_ids")
+        mask = inputs.get(f"{prefix}attention_mask")
+        if ids is None and mask is None:
+            continue
+        real = mask.bool() if mask is not None else torch.ones(ids.shape[:2], dtype=torch.bool)  # type: ignore[union-attr]
+        marks = special.bool() if special is not None and not prefix else torch.zeros_like(real)
+        streams |= {stack: Stream(real, marks, start) for stack in stacks}
+    return streams
+
+
+def embedding_records(model: nn.Module) -> pd.DataFrame:
+    """I(W) of the input and output embedding matrices, where the model has them."""
+    rows = []
+    for side, get in (("input", "get_input_embeddings"), ("output", "get_output_embeddings")):
+        try:
+            weight = getattr(getattr(model, get)(), "weight", None)
+        except (AttributeError, NotImplementedError):
+            continue
+        if isinstance(weight, Tensor) and weight.dim() == 2:
+            matrix = weight.detach().double().cpu().numpy()[None]
+            value = partition.compute(Totals({"matrix": matrix}))[""]
+            rows.append({"site": f"embedding.{side}", "metric": "partition", "value": float(value[0]), "n_vectors": matrix.shape[1]})
+    return pd.DataFrame(rows)

@@ -1,0 +1,24 @@
+"""One file per measure. `found()` gives every metric on disk; a file without its declaration fails here, by name."""
+
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+
+from anisoscope.errors import MeasureError
+from anisoscope.metrics._metric import Metric
+
+
+@cache
+def found() -> dict[str, Metric]:
+    """Every metric of this folder, by name."""
+    metrics = {}
+    for module in iter_modules(__path__):
+        if module.name.startswith("_"):
+            continue
+        metric = getattr(import_module(f"{__name__}.{module.name}"), "METRIC", None)
+        if not isinstance(metric, Metric) or metric.name != module.name:
+            raise MeasureError(
+                f"METRIC = Metric(name={module.name!r}, …) in metrics/{module.name}.py", repr(metric), "declare it; see docs/adding.md"
+            )
+        metrics[metric.name] = metric
+    return metrics

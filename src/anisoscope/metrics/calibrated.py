@@ -1,0 +1,68 @@
+"""What A leaves open, from a uniform sample of vectors: anisotropy after centring, and the share of pairs an isotropic cloud would not have.
+
+Formula    centred = A of x − x̄ (x̄ over all vectors, A over the sample); pairs_above_q95 = share of pairs with cosine > q95(d);
+           rayleigh_p = P(χ²_d > d(1 + (n − 1)A)).
+Range      centred [−1/(n − 1), 1]; share [0, 1], .05 under isotropy; p [0, 1].
+Unit       none. The p-value takes vectors as independent; tokens are not, and with 10⁵ of them everything is significant.
+Undefined  fewer than two vectors in the sample; d = 1.
+Source     after centring: Cai et al. 2021; quantile of one pair: Godey et al. 2024, appendix B; Rayleigh test: Mardia & Jupp 2000.
+"""
+
+import numpy as np
+
+from anisoscope.isotropic import q95
+from anisoscope.metrics import mean_cosine
+from anisoscope.metrics._metric import Array, Metric, Values, ratio
+from anisoscope.sums import Totals
+
+
+def sample_sums(vectors: Array, mean: Array, group: Array, groups: int) -> dict[str, Array]:
+    """Group sums of a sample [token, dim]: of its centred unit vectors, and counts of pairs above q95(d) between groups."""
+    centred = _units(vectors - mean)
+    member = (group[:, None] == np.arange(groups)).astype(np.float64)  # [token group]
+    above = (_units(vectors) @ _units(vectors).T > q95(vectors.shape[1])).astype(np.float64)
+    np.fill_diagonal(above, 0.0)
+    n = member.sum(0)
+    return {
+        "n": n,
+        "unit": member.T @ centred,
+        "pairs": np.outer(n, n) - np.diag(n),
+        "above": member.T @ above @ member,
+    }
+
+
+def _units(x: Array) -> Array:
+    return ratio(x, np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float64)
+
+
+def compute(totals: Totals) -> Values:
+    return {"centred": mean_cosine.compute(totals)[""], "pairs_above_q95": ratio(_left_out(totals, "above"), _left_out(totals, "pairs"))}
+
+
+def _left_out(totals: Totals, term: str) -> Array:
+    """Replicates of a sum over pairs of groups [group, group']: all pairs, then those that do not touch one group."""
+    every = totals.groups(term)
+    every = every[:, np.flatnonzero(totals.present)]
+    return np.concatenate([[every.sum()], every.sum() - every.sum(0) - every.sum(1) + np.diag(every)])
+
+
+def reference(units: list[Array]) -> dict[str, float]:
+    x = np.concatenate(units)
+    cosine = _units(x) @ _units(x).T
+    distinct = ~np.eye(len(x), dtype=bool)
+    return {
+        "centred": mean_cosine.reference([x - x.mean(0)])[""],
+        "pairs_above_q95": float((cosine > q95(x.shape[1]))[distinct].mean()),
+    }
+
+
+METRIC = Metric(
+    name="calibrated",
+    quantities=("sample",),
+    needs=frozenset({"n", "unit", "pairs", "above"}),
+    compute=compute,
+    reference=reference,
+    invariant=frozenset({"rotation", "order"}),
+    axes=(),
+    first_policy=True,
+)

@@ -1,0 +1,34 @@
+"""Drift: the norm of the mean vector, and its share of the mean norm.
+
+Formula    ‖x̄‖₂ with x̄ = Σx / n; share: ‖x̄‖ / (Σ‖x‖ / n).
+Range      drift [0, ∞), in units of the activations; share [0, 1]: 0 a centred cloud, 1 one constant direction.
+Unit       that of the activations (compare layers by the share).
+Undefined  no vector; share where all norms are 0.
+Source     Godey et al. 2024, section 3. (Of unit vectors the drift is A again: ‖ū‖² = A(n − 1)/n + 1/n.)
+"""
+
+import numpy as np
+
+from anisoscope.metrics._metric import Array, Metric, Values, ratio
+from anisoscope.sums import Totals
+
+
+def compute(totals: Totals) -> Values:
+    length = np.linalg.norm(totals["vector"], axis=-1)
+    return {"": ratio(length, totals["n"]), "share": ratio(length, totals["norm"])}
+
+
+def reference(units: list[Array]) -> dict[str, float]:
+    x = np.concatenate(units)
+    drift = np.linalg.norm(x.mean(axis=0))
+    return {"": float(drift), "share": float(drift / np.linalg.norm(x, axis=1).mean())}
+
+
+METRIC = Metric(
+    name="drift",
+    quantities=("hidden", "final", "query", "key", "value"),
+    needs=frozenset({"n", "vector", "norm"}),
+    compute=compute,
+    reference=reference,
+    invariant=frozenset({"rotation", "order"}),
+)

@@ -1,0 +1,46 @@
+"""Mean cosine within and between token subsets: kinds of token, token-frequency bins, position bins.
+
+Formula    within a: (‖U_a‖² − n_a) / (n_a(n_a − 1)); between a and b (disjoint): U_a·U_b / (n_a n_b).
+Range      [−1, 1]. Within above between: the subset has a direction of its own.
+Unit       none (a cosine).
+Undefined  within a subset of fewer than two vectors; between where one is empty.
+Source     Cai et al. 2021 (types and clusters); frequency: Gao et al. 2019. Subsets and bins: `SUBSETS` below.
+"""
+
+import numpy as np
+
+from anisoscope.axes import SUBSET_FAMILIES
+from anisoscope.metrics._metric import Array, Metric, Values, dot, ratio
+from anisoscope.sums import Totals
+
+_NAMES = [name for family in SUBSET_FAMILIES.values() for name in family]
+_OFFSETS = np.cumsum([0, *(len(family) for family in SUBSET_FAMILIES.values())])
+PAIRS = [(i, j) for a, b in zip(_OFFSETS[:-1], _OFFSETS[1:], strict=True) for i in range(a, b) for j in range(i, b)]
+
+
+def compute(totals: Totals) -> Values:
+    n, unit = totals["subset_n"], totals["subset_unit"]  # [replicate subset head], [replicate subset head dim]
+    first, second = (list(side) for side in zip(*PAIRS, strict=True))
+    same = np.equal(first, second)[:, None]
+    product = dot(unit[:, first], unit[:, second])
+    pairs = n[:, first] * (n[:, second] - same)
+    cosine = np.where(n[:, first] * n[:, second] > 0, ratio(product - same * n[:, first], pairs), np.nan)
+    return {"": np.moveaxis(cosine, 1, 2)}  # [replicate head pair]
+
+
+def reference(units: list[Array]) -> dict[str, float]:
+    """Two units taken as the two subsets `a` and `b`: the mean over all pairs of one from each."""
+    a, b = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in units[:2])
+    return {"a × b": float(np.mean([p @ q for p in a for q in b]))}
+
+
+METRIC = Metric(
+    name="group_cosine",
+    quantities=("hidden", "final"),
+    needs=frozenset({"subset_n", "subset_unit"}),
+    compute=compute,
+    reference=reference,
+    invariant=frozenset({"rotation", "scaling", "order"}),
+    components={"": tuple(f"{_NAMES[i]} × {_NAMES[j]}" for i, j in PAIRS)},
+    axes=("head",),
+)

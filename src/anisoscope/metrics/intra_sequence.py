@@ -1,0 +1,34 @@
+"""Intra-sequence similarity sim(M): A inside one sequence, averaged over sequences, each counting once (macro average).
+
+Formula    mean over sequences of (‖Σu‖² − n) / (n(n − 1)).
+Range      [−1/(n − 1), 1]. 1: all tokens of a sequence point one way (of keys: attention can only be uniform).
+Unit       none (a cosine).
+Undefined  a sequence of one vector (left out of the average); no longer sequence at all.
+Source     Fosse et al. 2023, eq. 3. For hidden states, keys and values (per head).
+"""
+
+import numpy as np
+
+from anisoscope.metrics._metric import Array, Metric, Values, ratio
+from anisoscope.metrics.mean_cosine import reference as all_pairs
+from anisoscope.sums import Totals
+
+
+def compute(totals: Totals) -> Values:
+    return {"": ratio(totals["sequence_cosine"], totals["sequences"])}
+
+
+def reference(units: list[Array]) -> dict[str, float]:
+    """Each unit taken as one sequence."""
+    inside = [all_pairs([x])[""] for x in units if len(x) > 1]
+    return {"": float(np.mean(inside)) if inside else np.nan}
+
+
+METRIC = Metric(
+    name="intra_sequence",
+    quantities=("hidden", "final", "query", "key", "value"),
+    needs=frozenset({"sequence_cosine", "sequences"}),
+    compute=compute,
+    reference=reference,
+    invariant=frozenset({"rotation", "scaling", "order"}),
+)

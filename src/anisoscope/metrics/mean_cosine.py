@@ -1,0 +1,63 @@
+"""Anisotropy A: the mean cosine over all distinct pairs.
+
+Formula    A = (‖Σu‖² − n) / (n(n − 1)),  u = x/‖x‖; over pairs of different groups: (‖Σ_g U_g‖² − Σ_g‖U_g‖²) / ((Σn_g)² − Σn_g²).
+           Dimension j contributes ((Σu_j)² − Σu_j²) / (n(n − 1)); the contributions add up to A.
+Range      [−1/(n − 1), 1]. 0: directions cancel out; 1: one direction. An elongated cloud with zero mean also has A = 0: read
+           `spectrum.cosine_square` beside it. Isotropic directions stay under `isotropic_q95` for one pair in 20 at most.
+Unit       none (a cosine); shares are shares of A.
+Undefined  fewer than two vectors; between: fewer than two groups; shares where A = 0.
+Source     Godey et al. 2024, section 2 (they sample pairs; ours is exact); contributions: Timkey & van Schijndel 2021.
+"""
+
+import numpy as np
+
+from anisoscope.isotropic import q95
+from anisoscope.metrics._metric import Array, Metric, Values, dot, ratio
+from anisoscope.sums import Totals
+
+TOP = (1, 3, 10)
+
+
+def compute(totals: Totals) -> Values:
+    n, unit = totals["n"], totals["unit"]
+    pairs = n * (n - 1)
+    values = {"": ratio(dot(unit, unit) - n, pairs), "between": _between(totals, n, unit)}
+    if "unit_square" in totals:
+        contribution = ratio(unit**2 - totals["unit_square"], pairs[..., None])
+        largest = np.sort(contribution, axis=-1)[..., ::-1]
+        values["contribution"] = contribution
+        values["top_share"] = ratio(
+            np.stack([largest[..., :k].sum(-1) for k in TOP], -1), np.broadcast_to(values[""][..., None], (*n.shape, len(TOP)))
+        )
+        values["isotropic_q95"] = np.full_like(n, q95(unit.shape[-1])) if unit.shape[-1] > 1 else np.full_like(n, np.nan)
+    return values
+
+
+def _between(totals: Totals, n: Array, unit: Array) -> Array:
+    n_g, unit_g = totals.groups("n"), totals.groups("unit")
+    return ratio(dot(unit, unit) - totals.over(dot(unit_g, unit_g)), n**2 - totals.over(n_g**2))
+
+
+def reference(units: list[Array]) -> dict[str, float]:
+    """Every pair of distinct vectors, one Gram matrix; `between` with every unit as its own group."""
+    x = np.concatenate(units)
+    u = x / np.linalg.norm(x, axis=1, keepdims=True)
+    cosine = u @ u.T
+    distinct = ~np.eye(len(u), dtype=bool)
+    owner = np.repeat(np.arange(len(units)), [len(x) for x in units])
+    apart = owner[:, None] != owner[None, :]
+    return {
+        "": float(cosine[distinct].mean()) if distinct.any() else np.nan,
+        "between": float(cosine[apart].mean()) if apart.any() else np.nan,
+    }
+
+
+METRIC = Metric(
+    name="mean_cosine",
+    quantities=("hidden", "final", "query", "key", "value"),
+    needs=frozenset({"n", "unit", "unit_square"}),
+    compute=compute,
+    reference=reference,
+    invariant=frozenset({"rotation", "scaling", "order"}),
+    components={"top_share": tuple(map(str, TOP))},
+)

@@ -1,0 +1,37 @@
+"""Norms of the vectors: mean, standard deviation, and coefficient of variation.
+
+Formula    mean = Σ‖x‖/n; std = √((Σ‖x‖² − n·mean²)/(n − 1)) (unbiased variance); variation = std/mean.
+Range      [0, ∞). Variation 0: all on one sphere, so a norm cannot single out a token.
+Unit       that of the activations; variation none.
+Undefined  no vector; std and variation: fewer than two vectors.
+Source     Godey et al. 2024, section 4 (norm fixed point); Fosse et al. 2023, section 5 (key norms).
+"""
+
+import numpy as np
+
+from anisoscope.metrics._metric import Array, Metric, Values, ratio
+from anisoscope.sums import Totals
+
+
+def compute(totals: Totals) -> Values:
+    n, norm = totals["n"], totals["norm"]
+    mean = ratio(norm, n)
+    variance = ratio(totals["norm_square"] - n * mean**2, n - 1)
+    std = np.where(n > 1, np.sqrt(np.maximum(variance, 0)), np.nan)
+    return {"mean": mean, "std": std, "variation": ratio(std, mean)}
+
+
+def reference(units: list[Array]) -> dict[str, float]:
+    norm = np.linalg.norm(np.concatenate(units), axis=1)
+    std = norm.std(ddof=1) if len(norm) > 1 else np.nan
+    return {"mean": float(norm.mean()), "std": float(std), "variation": float(std / norm.mean())}
+
+
+METRIC = Metric(
+    name="norms",
+    quantities=("hidden", "final", "query", "key", "value"),
+    needs=frozenset({"n", "norm", "norm_square"}),
+    compute=compute,
+    reference=reference,
+    invariant=frozenset({"rotation", "order"}),
+)

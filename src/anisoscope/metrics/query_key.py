@@ -1,0 +1,38 @@
+"""Drift of queries and keys: the mean query Q̄ and the mean key K̄ of each head, and how they are aligned.
+
+Formula    Q̄ = Σq/n, K̄ = Σk/n over all real tokens; norms, Q̄·K̄, and cos(Q̄, K̄). Grouped keys are shared by their query heads.
+Range      cosine [−1, 1], ±1: drift in the same / opposite direction; scalar product and norms in units of the projections.
+Unit       cosine none. The scalar product is that of unscaled projections: multiply by the model's scale to compare with scores.
+Undefined  no token; cosine where a mean is 0. cos(Q̄, K̄) depends on the basis (Q → QM, K → KM⁻ᵀ keeps all scores), Q̄·K̄ does not.
+Source     Godey et al. 2024, section 5, figures 13 and 14; read at the stage `raw`.
+"""
+
+import numpy as np
+
+from anisoscope.metrics._metric import Array, Metric, Values, dot, ratio
+from anisoscope.sums import Totals
+
+
+def compute(totals: Totals) -> Values:
+    query = ratio(totals["query.vector"], totals["query.n"][..., None])  # [replicate policy head head_dim]
+    key = ratio(totals["key.vector"], totals["key.n"][..., None])
+    key = np.repeat(key, query.shape[-2] // key.shape[-2], axis=-2)
+    q, k, product = np.linalg.norm(query, axis=-1), np.linalg.norm(key, axis=-1), dot(query, key)
+    return {"query_norm": q, "key_norm": k, "dot": product, "cosine": ratio(product, q * k)}
+
+
+def reference(units: list[Array]) -> dict[str, float]:
+    """Two units, taken as the queries and the keys of one head."""
+    q, k = (x.mean(axis=0) for x in units[:2])
+    return {"dot": float(q @ k), "cosine": float(q @ k / np.sqrt((q @ q) * (k @ k)))}
+
+
+METRIC = Metric(
+    name="query_key",
+    quantities=("query_key",),
+    needs=frozenset({"n", "vector"}),
+    compute=compute,
+    reference=reference,
+    invariant=frozenset({"rotation", "order"}),
+    panel="attention",
+)

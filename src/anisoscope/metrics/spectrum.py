@@ -1,0 +1,97 @@
+"""Spectrum of the covariance: how many directions a cloud uses, and how evenly.
+
+Formula    λ: eigenvalues of the centred covariance, p = λ/Σλ, q = √λ/Σ√λ. participation_ratio = 1/Σp²;
+           effective_rank = exp(−Σ q ln q) (of singular values, centred); effective_rank_eigenvalues = exp(−Σ p ln p);
+           effective_rank_uncentred = the first, of Σxxᵀ/n; explained k = share of the k largest λ;
+           isoscore = ((d − δ²(d − √d))²/d − 1)/(d − 1), δ = ‖√d·λ/‖λ‖ − 1‖ / √(2(d − √d)), clipped to [0, 1];
+           cosine_square = d·E[cos²] over distinct pairs = d(‖Σuuᵀ‖²_F − n)/(n(n − 1)).
+Range      ranks [1, d]; isoscore [0, 1]; explained [0, 1]; cosine_square [~0, d], 1 under isotropy (sees elongated clouds with A = 0).
+Unit       dimensions (ranks); none otherwise.
+Undefined  fewer than two vectors; no variance; isoscore at d = 1. With n < d all ranks are biased low.
+Source     effective rank: Roy & Vetterli 2007 (RankMe: uncentred); participation ratio: Gao et al. 2017; IsoScore: Rudman et al. 2022.
+"""
+
+import numpy as np
+
+from anisoscope.metrics._metric import Array, Metric, Values, ratio
+from anisoscope.sums import Totals
+
+EXPLAINED = (1, 2, 3, 5, 10, 20, 50)
+
+
+def compute(totals: Totals) -> Values:
+    n, mean = totals["moment_n"], ratio(totals["moment_vector"], totals["moment_n"][..., None])
+    uncentred = ratio(totals["moment"], n[..., None, None])
+    eigenvalues = _eigenvalues(uncentred - mean[..., :, None] * mean[..., None, :])
+    d = eigenvalues.shape[-1]
+    share = ratio(eigenvalues, eigenvalues.sum(-1, keepdims=True))
+    largest = np.cumsum(share[..., ::-1], -1)
+    values = {
+        "effective_rank": _entropy_rank(np.sqrt(eigenvalues)),
+        "effective_rank_eigenvalues": _entropy_rank(eigenvalues),
+        "effective_rank_uncentred": _entropy_rank(np.sqrt(_eigenvalues(uncentred))),
+        "participation_ratio": ratio(np.ones_like(n), (share**2).sum(-1)),
+        "isoscore": isoscore(eigenvalues),
+        "explained": np.stack([largest[..., min(k, d) - 1] for k in EXPLAINED], -1),
+    }
+    if "unit_moment" in totals:
+        square = np.einsum("...ij,...ij->...", totals["unit_moment"], totals["unit_moment"])
+        values["cosine_square"] = d * ratio(square - n, n * (n - 1))
+    return {name: np.where(n.reshape(n.shape + (1,) * (v.ndim - n.ndim)) > 1, v, np.nan) for name, v in values.items()}
+
+
+def _eigenvalues(matrix: Array) -> Array:
+    """Ascending, with rounding below zero cut off; NaN where the matrix is not defined."""
+    defined = np.isfinite(matrix).all((-1, -2))
+    safe = np.where(defined[..., None, None], matrix, 0.0)
+    return np.where(defined[..., None], np.maximum(np.linalg.eigvalsh(safe), 0.0), np.nan)
+
+
+def _entropy_rank(weights: Array) -> Array:
+    p = ratio(weights, weights.sum(-1, keepdims=True))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.exp(-np.where(p == 0, 0.0, p * np.log(p)).sum(-1))
+
+
+def isoscore(eigenvalues: Array) -> Array:
+    """IsoScore from the variances along the principal axes [..., dim]."""
+    d = eigenvalues.shape[-1]
+    if d == 1:
+        return np.full(eigenvalues.shape[:-1], np.nan)
+    normal = np.sqrt(d) * ratio(eigenvalues, np.linalg.norm(eigenvalues, axis=-1, keepdims=True))
+    defect_square = ((normal - 1) ** 2).sum(-1) / (2 * (d - np.sqrt(d)))
+    used = (d - defect_square * (d - np.sqrt(d))) ** 2 / d
+    return np.clip((used - 1) / (d - 1), 0, 1)
+
+
+def reference(units: list[Array]) -> dict[str, float]:
+    """From the singular values of the data matrix and from every pair of vectors."""
+    x = np.concatenate(units)
+    n, d = x.shape
+    u = x / np.linalg.norm(x, axis=1, keepdims=True)
+    singular = np.linalg.svd(x - x.mean(0), compute_uv=False)
+    raw = np.linalg.svd(x, compute_uv=False)
+    q, p, r = singular / singular.sum(), singular**2 / (singular**2).sum(), raw / raw.sum()
+    ranks = {name: float(np.exp(-np.sum(w[w > 0] * np.log(w[w > 0])))) for name, w in (("q", q), ("p", p), ("r", r))}
+    distinct = ~np.eye(n, dtype=bool)
+    return {
+        "effective_rank": ranks["q"],
+        "effective_rank_eigenvalues": ranks["p"],
+        "effective_rank_uncentred": ranks["r"],
+        "participation_ratio": float(1 / np.sum(p**2)),
+        "cosine_square": float(d * np.mean(((u @ u.T) ** 2)[distinct])),
+    }
+
+
+METRIC = Metric(
+    name="spectrum",
+    quantities=("hidden", "final"),
+    needs=frozenset({"moment", "moment_n", "moment_vector", "unit_moment"}),
+    compute=compute,
+    reference=reference,
+    invariant=frozenset({"rotation", "order"}),
+    components={"explained": tuple(map(str, EXPLAINED))},
+    panel="spectrum",
+    axes=("head",),
+    first_policy=True,
+)

@@ -1,0 +1,75 @@
+"""Which modules are the blocks of a model, stack by stack, in the order they run."""
+
+from collections.abc import Iterator
+
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from anisoscope.errors import ModelError
+
+BLOCK_CLASSES: dict[str, tuple[str, ...]] = {
+    "segformer": ("SegformerLayer",),
+    "convnext": ("ConvNextLayer",),
+    "resnet": ("ResNetBottleNeckLayer", "ResNetBasicLayer"),
+    "efficientnet": ("EfficientNetBlock",),
+    "cvt": ("CvtLayer",),
+    "canine": ("CanineLayer",),
+    "van": ("Block", "VanLayer"),
+}
+"""Families whose own declaration names stages, or nothing at all (class names by `model_type`)."""
+
+
+def find_blocks(model: nn.Module, class_names: tuple[str, ...] = ()) -> dict[str, list[nn.Module]]:
+    """The blocks of every stack: {"encoder": [...], "decoder": [...]}.
+
+    Looked for in this order: `class_names` given by the caller; the table above; what the model declares as the source of its
+    hidden states; layers that can be checkpointed. ModelError, naming the cure, if nothing is found.
+    """
+    names = class_names or BLOCK_CLASSES.get(str(getattr(getattr(model, "config", None), "model_type", "")), ())
+    classes = tuple(_declared(model))
+    named = list(model.named_modules())
+    blocks = [(n, m) for n, m in named if type(m).__name__ in names] if names else []
+    if not blocks and classes:
+        blocks = [(n, m) for n, m in named if isinstance(m, classes)]
+    if not blocks:
+        blocks = [(n, m) for n, m in named if isinstance(m, GradientCheckpointingLayer)]
+    blocks = [(n, m) for n, m in blocks if not any(n.startswith(f"{outer}.") for outer, _ in blocks)]
+    if not blocks:
+        raise ModelError(
+            "a model whose blocks can be found",
+            f"{type(model).__name__}, which declares none",
+            "name the class of its blocks: --blocks CLASS, or capture(model, …, blocks=('CLASS',))",
+        )
+    stacks: dict[str, list[nn.Module]] = {}
+    for name, block in blocks:
+        stacks.setdefault(stack_of(model, name), []).append(block)
+    return stacks
+
+
+def _declared(model: nn.Module) -> Iterator[type[nn.Module]]:
+    """Classes that the model's own code declares as the source of `hidden_states`."""
+    for module in model.modules():
+        if not isinstance(module, PreTrainedModel):
+            continue
+        declared = (getattr(module, "_can_record_outputs", None) or {}).get("hidden_states", ())
+        for item in declared if isinstance(declared, list | tuple) else (declared,):
+            target = getattr(item, "target_class", item)
+            if isinstance(target, type) and not issubclass(target, PreTrainedModel):
+                yield target
+
+
+def stack_of(model: nn.Module, name: str) -> str:
+    """`encoder` or `decoder`: by path where the model has both, else by whether its attention is causal."""
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        for part in name.split("."):
+            if part in ("encoder", "decoder"):
+                return part
+    return "decoder" if _causal(model) else "encoder"
+
+
+def _causal(model: nn.Module) -> bool:
+    return any(
+        getattr(module, "is_causal", False) is True and "Attention" in type(module).__name__
+        for module in model.modules()
+    )

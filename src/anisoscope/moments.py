@@ -1,0 +1,57 @@
+"""Σxxᵀ and Σuuᵀ of a site, as one matrix product per batch and group.
+
+They are dear (2d² flops a token each), so they have few groups: none but the whole by default for wide models. Products are summed in
+float32 over a fixed number of batches, then in float64.
+"""
+
+import torch
+from torch import Tensor
+
+from anisoscope.sums import Sums
+
+EVERY = 8
+"""Batches summed in float32 before they are added in float64."""
+
+
+class Moments:
+    """Second moments of all sites, on their way into `sums` (terms `moment`, `unit_moment`, `moment_n`, `moment_vector`)."""
+
+    def __init__(self, sums: Sums, groups: int) -> None:
+        self.sums, self.groups = sums, groups
+        self.pending: dict[tuple[str, str, int], Tensor] = {}
+
+    def add(self, site: str, x: Tensor, weight: Tensor, inverse: Tensor, group: Tensor) -> None:
+        """Add x [sequence, token, dim] with 0/1 weights and inverse norms [sequence, token], sequences in `group` [sequence]."""
+        if x.dtype.itemsize < 4:
+            x = x.float()
+        for g in group.unique().tolist():
+            chosen = group == g
+            part, w, inv = (x, weight, inverse) if bool(chosen.all()) else (x[chosen], weight[chosen], inverse[chosen])
+            rows, w = part.flatten(0, 1), w.flatten().to(x.dtype)
+            if not bool(w.all()):
+                rows = torch.where(w.bool().unsqueeze(1), rows, 0.0)
+            self._accumulate(site, "moment", g, rows)
+            self._accumulate(site, "unit_moment", g, rows * (inv.flatten().to(x.dtype) * w).unsqueeze(1))
+            self.sums.buffer(site, "moment_n", (self.groups, 1), x.device)[g] += w.double().sum()
+            self.sums.buffer(site, "moment_vector", (self.groups, 1, x.shape[-1]), x.device)[g] += (w @ rows).double()
+
+    def _accumulate(self, site: str, term: str, g: int, rows: Tensor) -> None:
+        key = (site, term, g)
+        if key not in self.pending:
+            self.pending[key] = rows.new_zeros(rows.shape[1], rows.shape[1])
+        self.pending[key].addmm_(rows.T, rows)
+
+    def flush(self) -> None:
+        """Move what is pending into the sums."""
+        for (site, term, g), matrix in self.pending.items():
+            self.sums.buffer(site, term, (self.groups, 1, *matrix.shape), matrix.device)[g] += matrix.double()
+            matrix.zero_()
+
+    def tensors(self, prefix: str) -> dict[str, Tensor]:
+        return {f"{prefix}{site}|{term}|{g}": matrix for (site, term, g), matrix in self.pending.items()}
+
+    def restore(self, tensors: dict[str, Tensor], prefix: str) -> None:
+        for name, matrix in tensors.items():
+            if name.startswith(prefix):
+                site, term, g = name.removeprefix(prefix).split("|")
+                self.pending[site, term, int(g)] = matrix

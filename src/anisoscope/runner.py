@@ -1,0 +1,177 @@
+"""From names to a finished run folder: load, plan, measure, write. What `anisoscope measure` and the studies both call."""
+
+import time
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from safetensors.torch import save_file
+
+from anisoscope.data import open_plan
+from anisoscope.data._batch import BatchPlan
+from anisoscope.errors import MeasureError
+from anisoscope.measurement import Measurement, Settings
+from anisoscope.measuring import Progress, embedding_records, run_pass
+from anisoscope.models.load import Subject, load
+from anisoscope.records import Run, as_records, provenance, run_id, write_atomic
+
+FEW_UNITS = 20
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model on one corpus. All fields but the last three are part of the run's identity."""
+
+    model: str = "builtin:minilm"
+    corpus: str = "builtin:python-docs"
+    settings: Settings = field(default_factory=Settings)
+    split: str | None = None
+    column: str | None = None
+    limit: int | None = None
+    max_length: int | None = None
+    batch_tokens: int = 4096
+    dtype: str = "float32"
+    untrained: bool = False
+    step: int | None = None
+    shard: tuple[int, int] = (0, 1)
+    device: str = "cpu"
+    trust_remote_code: bool = False
+    skip_bad: bool = False
+
+    def identity(self, subject: Subject, plan: BatchPlan) -> dict[str, Any]:
+        from anisoscope.records import code_version
+
+        described = asdict(self)
+        for name in ("device", "trust_remote_code"):
+            described.pop(name)
+        described |= {"weights_sha256": subject.weights_sha256, "plan": plan.fingerprint, "code": code_version()["version"]}
+        return _plain(described)  # type: ignore[no-any-return]
+
+
+def _plain(x: Any) -> Any:
+    """As JSON gives it back, so that identities compare equal."""
+    import json
+
+    return json.loads(json.dumps(x, default=str))
+
+
+def run(
+    job: Job,
+    output: Path | None = None,
+    *,
+    root: Path = Path("runs"),
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    subject: Subject | None = None,
+    keep_sums: bool = False,
+) -> Run:
+    """Measure and write a run folder: `output`, or one below `root` named after model, corpus and identity.
+
+    A finished run of the same identity is returned as it is where `resume` is set.
+    """
+    subject = subject or load(
+        job.model, dtype=job.dtype, device=job.device, trust_remote_code=job.trust_remote_code, untrained=job.untrained, seed=job.settings.seed
+    )
+    plan, corpus = open_plan(job, subject)
+    identity = job.identity(subject, plan)
+    name = run_id(identity)
+    folder = output or root / f"{_slug(job.model)}-{_slug(job.corpus)}-{name[:8]}"
+    run = Run.start(folder, identity, resume=resume, overwrite=overwrite)
+    if run.complete and resume:
+        return run
+    started, clock = datetime.now(UTC), time.monotonic()
+    measurement = run_pass(
+        subject.model, plan, job.settings, state=run.state_path(), resume=resume, progress=progress, shard=job.shard
+    )
+    warnings = [*subject.notes, *corpus.get("warnings", []), *_warnings(measurement)]
+    records = _records(measurement, subject, job, name)
+    manifest = {
+        "run": name,
+        "model": job.model,
+        "revision": subject.revision,
+        "weights_sha256": subject.weights_sha256,
+        "architecture": type(subject.model).__name__,
+        "parameters": sum(p.numel() for p in subject.model.parameters()),
+        "corpus": corpus | {"n_units": len(measurement.sums.units), "n_tokens": sum(plan.tokens[job.shard[0] :: job.shard[1]])},
+        "settings": _plain(asdict(job)),
+        "backend": getattr(subject.config, "_attn_implementation", None),
+        "dtype": job.dtype,
+        "device": job.device,
+        "started": started.isoformat(timespec="seconds"),
+        "seconds": round(time.monotonic() - clock, 2),
+        "excluded": measurement.excluded(),
+        "warnings": warnings,
+        **provenance(),
+    }
+    if keep_sums:
+        measurement.save(folder / "sums.safetensors", plan.fingerprint)
+    _write_sample(measurement, folder)
+    run.finish(records, manifest)
+    return run
+
+
+def _records(measurement: Measurement, subject: Subject, job: Job, name: str) -> pd.DataFrame:
+    records = measurement.records()
+    if job.settings.panels and "hidden" in job.settings.panels and not job.settings.metrics:
+        embeddings = embedding_records(subject.model)
+        if len(embeddings):
+            records = as_records(pd.concat([records, as_records(embeddings)], ignore_index=True))
+    given = {"run": name, "model": job.model, "revision": subject.revision, "seed": job.settings.seed, "corpus": job.corpus, "step": job.step}
+    return as_records(records.drop(columns=list(given)), **given)
+
+
+def _warnings(measurement: Measurement) -> list[str]:
+    warnings = []
+    units = len(measurement.sums.units)
+    if units < 2:
+        warnings.append("one unit only: no interval can be given; measure more documents")
+    elif units < FEW_UNITS:
+        warnings.append(f"{units} units only: every unit is a group of its own and the intervals are rough")
+    for site, counts in measurement.excluded().items():
+        if counts.get("nonfinite"):
+            warnings.append(f"{counts['nonfinite']} vectors with NaN or Inf left out at {site}")
+        if counts.get("zero"):
+            warnings.append(f"{counts['zero']} zero vectors left out at {site}")
+    return warnings
+
+
+def _write_sample(measurement: Measurement, folder: Path) -> None:
+    tensors = {name: value for stack, r in measurement.reservoirs.items() for name, value in r.tensors(f"{stack} ").items()}
+    if tensors:
+        write_atomic(folder / "reservoir.safetensors", lambda path: save_file(tensors, path))
+
+
+def _slug(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-." else "-" for c in name.replace("builtin:", "")).strip("-.").lower()[-60:]
+
+
+def merge_runs(folders: list[Path], output: Path) -> Run:
+    """One run from shards measured apart (`--shard`): their sums are added; everything else must be the same."""
+    parts = [Run(folder) for folder in folders]
+    manifests = [part.manifest() for part in parts]
+    first = manifests[0]
+    for folder, manifest in zip(folders, manifests, strict=True):
+        for key in ("model", "weights_sha256", "dtype"):
+            if manifest[key] != first[key]:
+                raise MeasureError(f"shards of one run ({key} {first[key]})", f"{manifest[key]} in {folder}", "merge shards of one model only")
+        if not (folder / "sums.safetensors").exists():
+            raise MeasureError(f"sums in {folder}", "none", "measure it with --shard or --keep-sums")
+    stored = first["settings"]["settings"]
+    settings = Settings(**{k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()})
+    merged = Measurement.restore(folders[0] / "sums.safetensors", settings)
+    for folder in folders[1:]:
+        merged = merged.merge(Measurement.restore(folder / "sums.safetensors", settings))
+    identity = {"merged": sorted(m["run"] for m in manifests)}
+    run = Run.start(output, identity, resume=False)
+    name = run_id(identity)
+    given = {key: parts[0].records()[key].iloc[0] for key in ("model", "revision", "seed", "corpus", "step")} | {"run": name}
+    records = merged.records()
+    corpus = first["corpus"] | {"n_units": len(merged.sums.units), "n_tokens": sum(m["corpus"]["n_tokens"] for m in manifests)}
+    manifest = first | {"run": name, "merged": identity["merged"], "corpus": corpus, "excluded": merged.excluded(), **provenance()}
+    merged.save(output / "sums.safetensors", "merged")
+    _write_sample(merged, output)
+    run.finish(as_records(records.drop(columns=list(given)), **given), manifest)
+    return run

@@ -1,0 +1,71 @@
+"""The contract of a study, one per figure or table, and what its verdicts look like."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+
+Outcome = Literal["holds", "fails", "undecided"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of a paper, in our words, with where it stands there and the published number if there is one."""
+
+    name: str
+    statement: str
+    source: str
+    published: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim judged: `statistic` says what `value` is; interval, n and (Holm-corrected) p where they exist; `reason` in one sentence."""
+
+    claim: str
+    outcome: Outcome
+    statistic: str
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    n: int | None = None
+    p: float | None = None
+    reason: str = ""
+    subject: str = ""
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where a study works: `folder` is its own (records, cached runs, trained weights); `progress(text, done, total)` tells how far it is."""
+
+    folder: Path
+    cache: Path
+    device: str = "cpu"
+    dtype: str = "float32"
+    batch_tokens: int = 4096
+    progress: Callable[[str, int, int], None] = lambda _text, _done, _total: None
+
+
+@dataclass(frozen=True)
+class Study:
+    """One figure or table.
+
+    measure   (settings, context) → records (`records.COLUMNS`); long ones write each finished piece and skip it on a restart
+    judge     records → one verdict per claim (and subject)
+    draw      records → {name: chart}
+    settings  {"quick": …, "paper": …}; the values are the study's own
+    needs     hub ids and data sets of the paper setting, for the dry run
+    """
+
+    name: str
+    paper: str
+    title: str
+    claims: tuple[Claim, ...]
+    settings: Mapping[str, Any]
+    measure: Callable[[Any, Context], pd.DataFrame]
+    judge: Callable[[pd.DataFrame], Sequence[Verdict]]
+    draw: Callable[[pd.DataFrame], Mapping[str, Any]]
+    caption: str = ""
+    needs: tuple[str, ...] = field(default=())

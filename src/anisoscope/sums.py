@@ -1,0 +1,217 @@
+"""The only accumulator: sums over groups of whole units, merged by addition.
+
+Every vector of a site is summed, in float64, into the group of its unit (`unit mod groups`). A quantity of the papers is a pure
+function of these sums; its interval is the same function with one group left out (`jackknife.py`). Nothing else is kept of a pass.
+
+Terms of vectors x with u = x / ‖x‖, group axis first, then policy and head:
+
+    n [group policy head]                 vectors counted            vector, unit, unit_square [group policy head dim]   Σx, Σu, Σu∘u
+    norm, norm_square [group policy head] Σ‖x‖, Σ‖x‖²                sequence_cosine, sequences [group policy head]      Σ over sequences of A
+    subset_n, subset_unit [group subset head (dim)]                  the same inside token subsets
+    moment, unit_moment [group head dim dim], moment_n [group head]  Σxxᵀ, Σuuᵀ (first policy, coarser groups), and their count
+    zero, nonfinite [group]               vectors left out, counted
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from anisoscope.errors import MeasureError
+
+Array = NDArray[np.float64]
+
+
+class Sums:
+    """A value with one `merge` (addition); the empty one is neutral. Keys are (site name, term).
+
+    `units` holds the indices of the units seen, so that intervals can say how many there were.
+    """
+
+    def __init__(self, groups: int = 32) -> None:
+        if groups < 2:
+            raise MeasureError("at least 2 groups", str(groups), "use groups=32; an interval needs groups to leave out")
+        self.groups = groups
+        self.terms: dict[tuple[str, str], Tensor] = {}
+        self.units: set[int] = set()
+
+    def add(self, site: str, values: Mapping[str, Tensor], group: Tensor) -> None:
+        """Add per-sequence `values` [sequence, ...] into their sequences' groups [sequence]."""
+        for term, value in values.items():
+            self.buffer(site, term, (self.groups, *value.shape[1:]), value.device).index_add_(0, group, value.double())
+
+    def buffer(self, site: str, term: str, shape: Iterable[int], device: torch.device | str = "cpu") -> Tensor:
+        """The float64 tensor that holds a term, made of zeros when it is first asked for."""
+        shape = tuple(shape)
+        found = self.terms.get((site, term))
+        if found is None:
+            found = self.terms[site, term] = torch.zeros(shape, dtype=torch.float64, device=device)
+        elif tuple(found.shape) != shape:
+            raise MeasureError(
+                f"{term} of shape {tuple(found.shape)} at {site}, as in the batches before",
+                str(shape),
+                "a site must have one width in the whole corpus",
+            )
+        return found
+
+    def merge(self, other: "Sums") -> "Sums":
+        """The sums of both. Order does not matter; the group counts must agree."""
+        if self.groups != other.groups:
+            raise MeasureError(f"sums over {self.groups} groups", f"{other.groups}", "measure both with the same --groups")
+        merged = Sums(self.groups)
+        merged.units = self.units | other.units
+        for key in self.terms.keys() | other.terms.keys():
+            ours, theirs = self.terms.get(key), other.terms.get(key)
+            if ours is not None and theirs is not None and ours.shape != theirs.shape:
+                raise MeasureError(f"{key} of shape {tuple(ours.shape)}", str(tuple(theirs.shape)), "merge runs of one model only")
+            merged.terms[key] = theirs.clone() if ours is None else ours.clone() if theirs is None else ours + theirs  # type: ignore[union-attr]
+        return merged
+
+    def sites(self) -> list[str]:
+        return sorted({site for site, _ in self.terms})
+
+    def at(self, site: str) -> dict[str, Array]:
+        """All terms of one site as numpy arrays, group axis first."""
+        return {term: value.cpu().numpy() for (name, term), value in self.terms.items() if name == site}
+
+    def save(self, path: Path) -> None:
+        tensors = {f"{site}|{term}": value.cpu().contiguous() for (site, term), value in self.terms.items()}
+        tensors["|units"] = torch.tensor(sorted(self.units), dtype=torch.int64)
+        save_file(tensors, path, metadata={"groups": str(self.groups)})
+
+    @classmethod
+    def load(cls, path: Path) -> "Sums":
+        with safe_open(path, framework="pt") as file:
+            sums = cls(int(file.metadata()["groups"]))
+            for name in file.keys():  # noqa: SIM118 (safe_open is no mapping)
+                site, term = name.split("|")
+                if site:
+                    sums.terms[site, term] = file.get_tensor(name)
+                else:
+                    sums.units = set(file.get_tensor(name).tolist())
+        return sums
+
+    def all_reduce(self) -> "Sums":
+        """The sums of all processes, by one flattened all-reduce (and one gather of names, shapes and units)."""
+        import torch.distributed as dist
+
+        world = dist.get_world_size()
+        ours = (sorted((key, tuple(value.shape)) for key, value in self.terms.items()), self.units)
+        everyone: list[tuple[list[tuple[tuple[str, str], tuple[int, ...]]], set[int]]] = [ours] * world
+        dist.all_gather_object(everyone, ours)
+        shapes = {key: shape for keys, _ in everyone for key, shape in keys}
+        device = next(iter(self.terms.values())).device if self.terms else torch.device("cpu")
+        flat = torch.cat([self.buffer(*key, shape, device).flatten() for key, shape in sorted(shapes.items())])
+        dist.all_reduce(flat)
+        reduced = Sums(self.groups)
+        reduced.units = set().union(*(units for _, units in everyone))
+        sizes = [int(np.prod(shape)) for _, shape in sorted(shapes.items())]
+        for (key, shape), part in zip(sorted(shapes.items()), flat.split(sizes), strict=True):
+            reduced.terms[key] = part.view(shape)
+        return reduced
+
+
+class Totals:
+    """The sums of one site as a metric sees them, with a leading replicate axis.
+
+    `totals["unit"]` is [replicate, ...]: replicate 0 sums every group, replicate r leaves group r − 1 out. `groups("unit")` is
+    [group, ...], for functions that are not linear in a group's sums; `over` adds such a per-group value up, replicate by replicate.
+    Groups that hold nothing of the site are not groups.
+    """
+
+    def __init__(self, terms: Mapping[str, Array]) -> None:
+        self._terms = terms
+        self.present = np.any([value.reshape(len(value), -1).any(axis=1) for value in terms.values()], axis=0)
+
+    def groups(self, term: str) -> Array:
+        """[group, ...] of the groups that hold anything."""
+        return self._terms[term][self.present]
+
+    def over(self, per_group: Array) -> Array:
+        """[group, ...] → [replicate, ...]."""
+        total = per_group.sum(axis=0, keepdims=True)
+        return np.concatenate([total, total - per_group])
+
+    def __getitem__(self, term: str) -> Array:
+        return self.over(self.groups(term))
+
+    def __contains__(self, term: str) -> bool:
+        return term in self._terms
+
+    def without_groups(self) -> "Totals":
+        """The same sums as a single group: for values whose interval nobody needs."""
+        return Totals({term: value.sum(axis=0, keepdims=True) for term, value in self._terms.items()})
+
+
+def vector_sums(
+    x: Float[Tensor, "sequence head token dim"],
+    masks: Float[Tensor, "sequence policy token"],
+    subsets: Float[Tensor, "sequence subset token"] | None,
+    terms: frozenset[str],
+) -> tuple[dict[str, Tensor], Float[Tensor, "sequence head token"]]:
+    """Per-sequence sums of the asked `terms`, and the inverse norm of every vector (0 where it is left out).
+
+    u is never built: one batched product of weight rows (each mask, and each mask over the norm) with x gives all linear sums.
+    Vectors that are zero or not finite get weight 0 and are counted.
+    """
+    if not x.dtype.is_floating_point or x.dtype.itemsize < 4:
+        x = x.float()
+    square = x * x
+    norm_square = square.sum(-1)
+    finite = torch.isfinite(norm_square)
+    if not bool(finite.all()):
+        x, square, norm_square, finite = _mend(x)
+    usable = finite & (norm_square > 0)
+    norm = norm_square.sqrt()
+    inverse = torch.where(usable, norm.reciprocal(), torch.zeros_like(norm))
+    real = masks[:, 0].bool().unsqueeze(1)
+    every = {
+        "zero": (real & finite & (norm_square == 0)).sum((1, 2)),
+        "nonfinite": (real & ~finite).sum((1, 2)),
+    }
+    masks = masks.to(x.dtype)
+    weights = masks.unsqueeze(1) * usable.unsqueeze(2).to(x.dtype)  # [sequence head policy token]
+    linear = torch.matmul(torch.cat([weights, weights * inverse.unsqueeze(2)], 2), x)  # [sequence head 2·policy dim]
+    policies = masks.shape[1]
+    n = weights.sum(-1)
+    out = {
+        "n": n,
+        "vector": linear[:, :, :policies],
+        "unit": linear[:, :, policies:],
+        "norm": torch.matmul(weights, norm.unsqueeze(-1)).squeeze(-1),
+        "norm_square": torch.matmul(weights, norm_square.unsqueeze(-1)).squeeze(-1),
+    }
+    if "unit_square" in terms:
+        out["unit_square"] = torch.matmul(weights * inverse.square().unsqueeze(2), square)
+    if "sequence_cosine" in terms:
+        out |= _inside_sequences(n.double(), out["unit"].double())
+    if subsets is not None and "subset_unit" in terms:
+        rows = subsets.to(x.dtype).unsqueeze(1) * usable.unsqueeze(2).to(x.dtype)
+        out["subset_n"] = rows.sum(-1)
+        out["subset_unit"] = torch.matmul(rows * inverse.unsqueeze(2), x)
+    # [sequence head policy ...] → [sequence policy head ...]
+    return every | {k: v.transpose(1, 2) for k, v in out.items() if k in terms}, inverse
+
+
+def _inside_sequences(n: Tensor, unit: Tensor) -> dict[str, Tensor]:
+    """A inside each sequence (F eq. 3), where it has two vectors, and the number of such sequences."""
+    several = n > 1
+    cosine = (unit.square().sum(-1) - n) / (n * (n - 1)).clamp(min=1)
+    return {"sequence_cosine": torch.where(several, cosine, 0.0), "sequences": several.double()}
+
+
+def _mend(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The rare case: some vector holds NaN or Inf, or its squared norm overflows float32."""
+    finite = torch.isfinite(x).all(-1)
+    x = torch.where(finite.unsqueeze(-1), x, 0.0).double()
+    square = x * x
+    return x, square, square.sum(-1), finite
+
+
+Compute = Callable[[Totals], dict[str, Array]]

@@ -1,0 +1,110 @@
+"""From sums to the long table: every metric at every site it applies to, each value with its jackknife interval."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from anisoscope import jackknife
+from anisoscope.axes import Site
+from anisoscope.metrics import calibrated
+from anisoscope.metrics._metric import Metric
+from anisoscope.records import as_records
+from anisoscope.reservoir import Reservoir
+from anisoscope.sums import Sums, Totals
+
+Array = NDArray[np.float64]
+
+
+def tabulate(
+    sums: Sums, sites: Mapping[str, Site], reservoirs: Mapping[str, Reservoir], metrics: Iterable[Metric], policies: Sequence[str]
+) -> pd.DataFrame:
+    """The long table of `metrics` at `sites` (its columns of model and corpus still empty)."""
+    depth = {stack: max((s.layer or 0 for s in sites.values() if s.stack == stack)) for stack in {s.stack for s in sites.values()}}
+    parts = []
+    for metric in metrics:
+        for site, label, terms in _places(metric, sums, sites, reservoirs):
+            constant = {
+                "stack": site.stack,
+                "kind": site.kind,
+                "layer": depth[site.stack] if site.layer is None else site.layer,
+                "site": label,
+                "n_units": len(sums.units),
+            }
+            parts.extend(_table(metric, terms, policies, constant))
+    return as_records(pd.concat(parts, ignore_index=True) if parts else pd.DataFrame())
+
+
+def _places(
+    metric: Metric, sums: Sums, sites: Mapping[str, Site], reservoirs: Mapping[str, Reservoir]
+) -> Iterable[tuple[Site, str, dict[str, Array]]]:
+    """(site, label, terms) wherever a metric applies."""
+    for name, site in sites.items():
+        if site.quantity in metric.quantities:
+            terms = {term: value for term, value in sums.at(name).items() if term in metric.needs}
+            if terms and any(value.any() for value in terms.values()):
+                yield site, site.label, terms
+        if "query_key" in metric.quantities and site.quantity == "query":
+            key = Site(site.stack, site.layer, "key", site.stage, site.kind)
+            both = (("query", sums.at(name)), ("key", sums.at(key.name)))
+            yield site, site.label, {f"{side}.{term}": v for side, terms in both for term, v in terms.items() if term in metric.needs}
+        if "sample" in metric.quantities and site.stack in reservoirs and name in reservoirs[site.stack].vectors:
+            terms = _sample_terms(name, sums, reservoirs[site.stack])
+            if terms is not None:
+                yield site, site.label, terms
+
+
+def _sample_terms(name: str, sums: Sums, reservoir: Reservoir) -> dict[str, Array] | None:
+    vectors = reservoir.vectors[name].double().numpy()
+    usable = np.isfinite(vectors).all(1) & (np.abs(vectors).sum(1) > 0)
+    if usable.sum() < 2 or vectors.shape[1] < 2:
+        return None
+    total = sums.at(name)
+    mean = total["vector"].sum(0)[0, 0] / total["n"].sum(0)[0, 0]
+    group = (reservoir.unit.numpy() % sums.groups)[usable]
+    return calibrated.sample_sums(vectors[usable], mean, group, sums.groups)
+
+
+def _table(metric: Metric, terms: dict[str, Array], policies: Sequence[str], constant: dict[str, Any]) -> Iterable[pd.DataFrame]:
+    totals = Totals(terms)
+    if not totals.present.any():
+        return
+    count = _count(totals)
+    for name, replicates in metric.compute(totals).items():
+        frame = _frame(metric, name, jackknife.interval(replicates), count, policies)
+        if constant["site"].split(".")[0] in ("hidden", "final"):
+            frame["head"] = None
+        yield frame.assign(**constant)
+
+
+def _count(totals: Totals) -> Array:
+    """Vectors (or rows, or matrix rows) behind the values: a leading part of their axes."""
+    for term in ("n", "query.n", "rows", "moment_n", "sequences"):
+        if term in totals:
+            return totals[term][0]
+    if "subset_n" in totals:
+        return totals["subset_n"][0][:3].sum(0)  # the kinds of token make up the whole
+    return np.array(float(totals.groups("matrix").shape[1]))
+
+
+def _frame(metric: Metric, name: str, estimate: jackknife.Estimate, count: Array, policies: Sequence[str]) -> pd.DataFrame:
+    """One row per entry of a value whose axes are `metric.axes`, and a component axis where it has one more."""
+    value, axes = estimate.value, metric.axes
+    index = dict(zip((*axes, "component"), np.indices(value.shape).reshape(value.ndim, value.size), strict=False))
+    counts = np.broadcast_to(count.reshape(count.shape + (1,) * (value.ndim - count.ndim)), value.shape)
+    frame = pd.DataFrame({"value": value.ravel(), "low": estimate.low.ravel(), "high": estimate.high.ravel()})
+    frame["n_vectors"] = np.round(counts.ravel()).astype(np.int64)
+    frame["metric"] = f"{metric.name}.{name}" if name else metric.name
+    if "policy" in axes:
+        frame["token_policy"] = [policies[i] for i in index["policy"]]
+    elif metric.first_policy:
+        frame["token_policy"] = policies[0]
+    if "head" in axes:
+        frame["head"] = index["head"]
+    if value.ndim > len(axes):
+        names = metric.components.get(name) or tuple(str(i) for i in range(value.shape[-1]))
+        frame["component"] = [names[i] for i in index["component"]]
+        frame = frame[frame["value"].notna()]
+    return frame
