@@ -1,1 +1,38 @@
+"""Anisoscope: the geometry of representations and of self-attention, measured exactly, in any model.
+
+    >>> import anisoscope
+    >>> records = anisoscope.measure(model, batches)          # every metric, at every site, with intervals
+    >>> with anisoscope.capture(model, ("hidden",)) as tap:   # or the tensors themselves
+    ...     model(**inputs)
+
+Importing this loads neither torch nor transformers: names are resolved when they are first used.
+"""
+
+from importlib import import_module
+from typing import Any
+
 __version__ = "0.1.0"
+
+_PUBLIC = {
+    "Job": "anisoscope.runner",
+    "Reservoir": "anisoscope.reservoir",
+    "Settings": "anisoscope.measurement",
+    "Site": "anisoscope.axes",
+    "Sums": "anisoscope.sums",
+    "capture": "anisoscope.capture",
+    "load": "anisoscope.models.load",
+    "measure": "anisoscope.measuring",
+    "metric": "anisoscope.alone",
+    "run": "anisoscope.runner",
+}
+__all__ = sorted([*_PUBLIC, "__version__"])  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'anisoscope' has no attribute {name!r}; it has {', '.join(_PUBLIC)}")
+    return getattr(import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -32,16 +32,25 @@ _LEGEND = {
     "labelLimit": 260,
     "offset": 12,
     "orient": "top",
+    "symbolOpacity": 1,
     "symbolStrokeWidth": 2,
+}
+_HEADER = {
+    "labelAnchor": "start",
+    "labelColor": INK,
+    "labelFontSize": 13,
+    "labelFontWeight": "normal",
+    "labelPadding": 8,
+    "title": None,
 }
 THEME: dict[str, Any] = {
     "aria": False,
     "axis": _AXIS | _TITLE,
-    "axisX": {"grid": False},
+    "axisX": {"grid": False, "tickCount": 8},
     "axisY": {"domain": False, "ticks": False, "tickCount": 5},
     "background": None,
     "font": FONT,
-    "header": {"labelColor": INK, "labelFontSize": 12.5, "labelFontWeight": 600, "labelPadding": 8, "title": None},
+    "header": _HEADER,
     "legend": _LEGEND | _TITLE,
     "line": {"strokeWidth": 2, "strokeCap": "round"},
     "padding": 4,

@@ -60,8 +60,12 @@ def trajectory(
     `joined` stand alone as open diamonds.
     """
     data = _table(frame, x, series, panel)
-    axis = alt.Axis(tickMinStep=1, format="~s") if scale == "linear" else alt.Axis(format="~s", tickCount=6)
-    place = alt.X(f"{x}:Q", title=titles[0], scale=alt.Scale(type=scale, zero=False, nice=scale != "linear"), axis=axis)
+    place = alt.X(
+        f"{x}:Q",
+        title=titles[0],
+        scale=alt.Scale(type=scale, zero=False, nice=False),
+        axis=_step_axis(data[x], scale),
+    )
     height = alt.Y("value:Q", title=titles[1], scale=alt.Scale(zero=zero))
     low, high = alt.Y("low:Q", title=titles[1]), alt.Y2("high:Q")
     hue = colour(frame[series], series, gradient=gradient)
@@ -98,7 +102,7 @@ def layer_curve(
     columns: int = 2,
 ) -> ChartType:
     """A quantity per layer, one line per series; the site `final` stands past the last layer as an open diamond."""
-    final = frame["site"].eq("final") if "site" in frame else pd.Series(False, index=frame.index)
+    final = frame["site"].eq("final").fillna(False).astype(bool) if "site" in frame else pd.Series(False, index=frame.index)
     return trajectory(
         frame.assign(layer=frame["layer"].astype(float) + 0.5 * final, joined=~final),
         x="layer",
@@ -281,6 +285,16 @@ def _table(frame: pd.DataFrame, x: str, series: str, panel: str | None) -> pd.Da
     table |= {key: frame[key].astype(float) if key in frame else nothing for key in ("low", "high")}
     table["joined"] = frame["joined"] if "joined" in frame else pd.Series(True, index=frame.index)
     return pd.DataFrame(table).sort_values(x, kind="stable").reset_index(drop=True)
+
+
+def _step_axis(values: pd.Series, scale: Scale) -> alt.Axis:
+    """Whole steps on a linear axis; on the others 0, where it is reached, and the powers of ten."""
+    if scale == "linear":
+        return alt.Axis(tickMinStep=1)
+    top = float(values.max())
+    powers = [float(10**k) for k in range(-6, 16) if (values[values > 0].min() or 0) <= 10**k <= top]
+    ticks = [0.0, *powers] if scale == "symlog" and values.min() <= 0 else powers
+    return alt.Axis(values=ticks, labelExpr="format(datum.value, '~s')", labelOverlap=True)
 
 
 def _ordered_pdf(content: bytes) -> bytes:

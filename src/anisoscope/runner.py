@@ -1,5 +1,6 @@
 """From names to a finished run folder: load, plan, measure, write. What `anisoscope measure` and the studies both call."""
 
+import json
 import time
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -9,13 +10,13 @@ from typing import Any
 import pandas as pd
 from safetensors.torch import save_file
 
-from anisoscope.data import open_plan
 from anisoscope.data._batch import BatchPlan
+from anisoscope.data.opening import open_plan
 from anisoscope.errors import MeasureError
 from anisoscope.measurement import Measurement, Settings
 from anisoscope.measuring import Progress, embedding_records, run_pass
 from anisoscope.models.load import Subject, load
-from anisoscope.records import Run, as_records, provenance, run_id, write_atomic
+from anisoscope.records import Run, as_records, code_version, provenance, run_id, write_atomic
 
 FEW_UNITS = 20
 
@@ -41,8 +42,6 @@ class Job:
     skip_bad: bool = False
 
     def identity(self, subject: Subject, plan: BatchPlan) -> dict[str, Any]:
-        from anisoscope.records import code_version
-
         described = asdict(self)
         for name in ("device", "trust_remote_code"):
             described.pop(name)
@@ -52,8 +51,6 @@ class Job:
 
 def _plain(x: Any) -> Any:
     """As JSON gives it back, so that identities compare equal."""
-    import json
-
     return json.loads(json.dumps(x, default=str))
 
 
@@ -75,7 +72,7 @@ def run(
     subject = subject or load(
         job.model, dtype=job.dtype, device=job.device, trust_remote_code=job.trust_remote_code, untrained=job.untrained, seed=job.settings.seed
     )
-    plan, corpus = open_plan(job, subject)
+    plan, corpus = plan_of(job, subject)
     identity = job.identity(subject, plan)
     name = run_id(identity)
     folder = output or root / f"{_slug(job.model)}-{_slug(job.corpus)}-{name[:8]}"
@@ -111,6 +108,22 @@ def run(
     _write_sample(measurement, folder)
     run.finish(records, manifest)
     return run
+
+
+def plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]:
+    """The batches of a job's corpus for its model, and what the manifest says of the corpus."""
+    return open_plan(
+        job.corpus,
+        subject.model,
+        subject.processor,
+        modality=subject.modality,
+        max_length=job.max_length,
+        batch_tokens=job.batch_tokens,
+        split=job.split,
+        column=job.column,
+        limit=job.limit,
+        skip_bad=job.skip_bad,
+    )
 
 
 def _records(measurement: Measurement, subject: Subject, job: Job, name: str) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Rows of any data set of the Hugging Face hub that has a text column: streamed, so only the split's own files are read."""
+"""Rows of any data set of the Hugging Face hub with a text column, streamed: only the split's own files are read."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,29 +15,36 @@ _TIMEOUT = 20.0
 
 
 def hub_rows(
-    name: str, *, config: str | None, split: str | None, column: str | None, revision: str | None, known: list[str]
+    name: str, *, config: str | None, split: str | None, column: str | None, revision: str | None, near: str
 ) -> tuple[Iterator[Row], dict[str, object]]:
-    """Rows of one split with the text column only, and their provenance. `known` names are offered for a wrong name.
+    """Rows of one split with the text column only, and their provenance. `near` names names like this one, for errors.
 
-    The commit is looked up first and the rows are read at it. Without a network the newest copy in the local cache is read;
-    its commit is then not known, and the provenance says null.
+    The commit is looked up first and the rows are read at it. Without a network the newest copy in the local cache is
+    read; its commit is then not known, and the provenance says null.
     """
-    commit = hub_commit(name, revision, known)
-    splits = _load(name, config, commit)
+    commit = hub_commit(name, revision, near)
+    splits = _load(name, config, commit, near)
     split = _choose_split(list(splits), split, name)
     rows = splits[split]
     first = next(iter(rows), None)
     if first is not None:
         column = choose_column(first, column, f"{name}, split {split}")
         rows = rows.select_columns([column])
-    source = {"kind": "hub", "id": name, "config": config, "split": split, "revision": revision, "commit": commit}
+    source: dict[str, object] = {
+        "kind": "hub",
+        "id": name,
+        "config": config,
+        "split": split,
+        "revision": revision,
+        "commit": commit,
+    }
     return _rows(rows, name), source
 
 
-def hub_commit(name: str, revision: str | None, known: list[str]) -> str | None:
-    """Commit of a data set on the hub; None where the hub cannot be reached. A name or revision it lacks is an error."""
+def hub_commit(name: str, revision: str | None, near: str) -> str | None:
+    """Commit of a data set; None where the hub cannot be reached. An unknown name or revision is an error."""
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import (
+    from huggingface_hub.errors import (  # type: ignore[attr-defined]
         HFValidationError,
         HTTPError,
         RepositoryNotFoundError,
@@ -49,15 +56,15 @@ def hub_commit(name: str, revision: str | None, known: list[str]) -> str | None:
     except RevisionNotFoundError:
         raise CorpusError(f"a revision of the data set {name}", str(revision), "leave it out for the newest") from None
     except (RepositoryNotFoundError, HFValidationError):
-        cure = f"{near_matches(name, known)} A private or gated data set needs `hf auth login`"
+        cure = f"{near}; a private or gated data set needs `hf auth login`"
         raise CorpusError("a corpus", f"{name!r}, which is neither here nor on the hub", cure) from None
     except (HTTPError, OSError):
         return None
 
 
-def _load(name: str, config: str | None, commit: str | None) -> Any:
+def _load(name: str, config: str | None, commit: str | None, near: str) -> Any:
     """Splits by name: streamed at the commit, or from the local cache where the hub could not be reached."""
-    import datasets
+    import datasets  # type: ignore[import-untyped]
 
     try:
         if commit is not None:
@@ -66,13 +73,15 @@ def _load(name: str, config: str | None, commit: str | None) -> Any:
             return datasets.load_dataset(name, config)
     except ConnectionError:
         cure = (
-            "connect to the network; or load it once where there is one (the cache HF_HOME can be shared); "
-            "or name a local file; or use builtin:python-docs, which needs no network"
+            f"{near}; else connect to the network, or load it once where there is one and share its cache (HF_HOME), "
+            "or name a local file, or use builtin:python-docs, which needs no network"
         )
         raise CorpusError(f"the hub, or a cached copy of {name}", "no connection and no such copy", cure) from None
     except (ValueError, RuntimeError, OSError, datasets.exceptions.DatasetsError) as error:
         got = " ".join(str(error).split())[:300]
-        raise CorpusError(f"a data set {name} that can be read", got, "name one of its configurations with --config") from None
+        raise CorpusError(
+            f"a data set {name} that can be read", got, f"write a configuration as {name}:CONFIGURATION"
+        ) from None
 
 
 @contextmanager
@@ -97,7 +106,7 @@ def _choose_split(splits: list[str], split: str | None, name: str) -> str:
 
 
 def _rows(rows: Any, name: str) -> Iterator[Row]:
-    from huggingface_hub.errors import HTTPError
+    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
     try:
         for number, row in enumerate(rows, 1):

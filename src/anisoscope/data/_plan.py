@@ -1,4 +1,4 @@
-"""Batches of similar length within a token budget, and the hash that names a plan: shared by text, speech and images."""
+"""Batches of similar length within a token budget, and the hash that names a plan; for text, speech and images."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ Index = NDArray[np.int64]
 
 
 def pack(lengths: Index, budget: int) -> list[Index]:
-    """Rows grouped into batches: longest first, ties in order of row, rows × longest row ≤ budget, at least one row each.
+    """Rows grouped into batches: longest first, ties by row number, rows × longest ≤ budget, at least one row each.
 
     lengths  [row] real positions of each row (tokens, frames, patches)
     budget   positions of one batch, padding counted
@@ -33,7 +33,7 @@ def pack(lengths: Index, budget: int) -> list[Index]:
 
 
 def digest(parts: Iterable[object]) -> str:
-    """SHA-256 of the parts in order. Arrays count by their bytes, text by UTF-8, the rest as JSON; lengths keep them apart."""
+    """SHA-256 of the parts in order. Arrays count by bytes, text by UTF-8, the rest as JSON; lengths keep parts apart."""
     total = hashlib.sha256()
     for part in parts:
         if isinstance(part, np.ndarray):

@@ -20,7 +20,7 @@ DOCUMENT_WORDS = 200
 """Blocks between blank lines are documents where their median length reaches this; shorter ones are paragraphs."""
 
 PIECE = 100_000
-"""Characters of one piece of text without marks: long enough to be tokenised as running text, short enough for memory."""
+"""Characters of one piece of text without marks: long enough to tokenise as running text, short enough for memory."""
 
 _ARTICLE = re.compile(r" ?= [^=](?:.*[^=])? = ?")
 
@@ -39,8 +39,8 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Reading:
-    """Documents of a source and how they were told apart. `marked` is False for running text, whose documents are pieces
-    cut at line ends; `empty` documents were dropped, `skipped` ones were unreadable, `column` is the one that was read.
+    """Documents of a source and how they were told apart. `marked` is False for running text, whose documents are
+    pieces cut at line ends; `empty` documents were dropped, `skipped` ones were unreadable, `column` is the one that was read.
     """
 
     documents: list[str]
@@ -52,7 +52,7 @@ class Reading:
 
 
 def local_names() -> dict[str, Path]:
-    """Names of the text corpora under $ANISOSCOPE_DATA (path without its ending) and their files; none where it is unset."""
+    """Text corpora under $ANISOSCOPE_DATA: name (path without its ending) and file; none where it is unset."""
     root = Path(os.environ.get("ANISOSCOPE_DATA") or "/nonexistent")
     files = (path for path in sorted(root.rglob("*")) if path.name.endswith(ENDINGS))
     return {path.relative_to(root).as_posix().removesuffix(".gz").rsplit(".", 1)[0]: path for path in files}
@@ -63,11 +63,15 @@ def read_path(path: Path, wanted: Wanted) -> Reading:
     if path.is_dir():
         return _read_folder(path, wanted)
     if _ending(path) in (".csv", ".tsv"):
-        raise CorpusError(f"a file ending in {', '.join(ENDINGS)}", str(path), "convert the table to JSON lines or parquet")
+        raise CorpusError(
+            f"a file ending in {', '.join(ENDINGS)}", str(path), "convert the table to JSON lines or parquet"
+        )
     if _ending(path) in (".jsonl", ".json", ".parquet"):
         return read_rows(_file_rows(path, wanted), wanted, str(path))
     if wanted.column is not None:
-        raise CorpusError("JSON lines, parquet or a hub data set where a column is named", str(path), "leave --column out")
+        raise CorpusError(
+            "JSON lines, parquet or a hub data set where a column is named", str(path), "leave --column out"
+        )
     return split_text(_read_text(path), wanted.limit)
 
 
@@ -145,8 +149,8 @@ def _file_rows(path: Path, wanted: Wanted) -> Iterator[Row]:
 
 
 def _parquet_rows(path: Path, column: str | None) -> Iterator[Row]:
-    import pyarrow
-    import pyarrow.parquet as parquet
+    import pyarrow  # type: ignore[import-untyped]
+    import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 
     try:
         table = parquet.ParquetFile(path)
@@ -184,7 +188,9 @@ def _texts(
             bad.append(place)
         else:
             got = f"{place}: {type(value).__name__}" if column in row else f"{place} without it"
-            raise CorpusError(f"text in column {column!r} of {where}", got, "choose another --column, or pass --skip-bad")
+            raise CorpusError(
+                f"text in column {column!r} of {where}", got, "choose another --column, or pass --skip-bad"
+            )
 
 
 def _until_text(texts: Iterator[str]) -> Iterator[str]:
@@ -210,7 +216,7 @@ def _articles(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Running text cut after line ends (after blanks, or anywhere, where a line is longer than a piece); nothing is lost."""
+    """Running text cut after line ends (after blanks, or anywhere, where lines are longer); nothing is lost."""
     first = 0
     while first < len(text):
         last = min(first + PIECE, len(text))
@@ -221,7 +227,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _read_folder(path: Path, wanted: Wanted) -> Reading:
-    """One document per text file, or the rows of every JSON lines and parquet file, files in the order of their paths."""
+    """One document per text file, or the rows of all JSON lines and parquet files; files in the order of their paths."""
     files = [file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.startswith(".")]
     texts = [file for file in files if _ending(file) in (".txt", ".md", ".rst")]
     tables = [file for file in files if _ending(file) in (".jsonl", ".parquet")]
@@ -266,7 +272,9 @@ def _read_bytes(path: Path) -> bytes:
         data = path.read_bytes()
         return gzip.decompress(data) if path.name.endswith(".gz") else data
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise CorpusError(f"a gzip file in {path}", str(error), "copy the file again: it is damaged or not gzip") from None
+        raise CorpusError(
+            f"a gzip file in {path}", str(error), "copy the file again: it is damaged or not gzip"
+        ) from None
     except OSError as error:
         raise CorpusError(f"a readable file at {path}", error.strerror or str(error), "check path and rights") from None
 

@@ -1,9 +1,7 @@
 """Tokens of a corpus cut into windows, and the batches built from them on demand."""
 
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from anisoscope.data._batch import Batch, Stream
-from anisoscope.data._plan import Index
+from anisoscope.data._plan import Index, pack
 from anisoscope.errors import ModelError, UsageError
 
 BLOCK = 8192
@@ -42,7 +40,7 @@ class Affixes:
 
 @dataclass(frozen=True)
 class Windows:
-    """Content tokens of all units in one row, and the windows cut from it; special tokens are added when a batch is built.
+    """Content tokens of all units in one row, and the windows cut from it; special tokens come when a batch is built.
 
     ids      [position] int32: content tokens, unit after unit
     unit     [window] int64: index of the unit
@@ -75,7 +73,9 @@ def affixes(tokenizer: PreTrainedTokenizerBase) -> Affixes:
             found = Affixes()
     if found is None:
         cure = "check its post-processor, or use the tokenizer published with the model"
-        raise ModelError("a tokenizer that adds special tokens before and after a text", "special tokens inside it", cure)
+        raise ModelError(
+            "a tokenizer that adds special tokens before and after a text", f"{full} for {probe!r}, alone {bare}", cure
+        )
     return found
 
 
@@ -98,7 +98,7 @@ def blocks(pieces: list[NDArray[np.int32]], limit: int | None) -> list[NDArray[n
 
 
 def cut(units: list[NDArray[np.int32]], max_length: int, n_special: int) -> Windows:
-    """Consecutive windows of `max_length − n_special` content tokens; the last of a unit is shorter, none is dropped."""
+    """Consecutive windows of `max_length − n_special` content tokens; the last of a unit may be shorter."""
     room = max_length - n_special
     lengths = np.array([len(unit) for unit in units], dtype=np.int64)
     count = -(-lengths // room)
@@ -135,26 +135,29 @@ class TextPlan:
     (`<unk>`, `</s>`) is content. A token keeps its (unit, start + column) whatever the batch or the padding side.
     """
 
-    tokens: list[int]
+    windows: Windows = field(repr=False)
+    layouts: dict[str, Affixes]
+    settings: dict[str, Any]
     fingerprint: str
     n_units: int
-    frequency_bins: list[str]
-    settings: dict[str, object]
-    windows: Windows = field(repr=False)
-    batches: list[Index] = field(repr=False)
-    layouts: dict[str, Affixes]
-    bin_of_id: Index = field(repr=False)
-    pad_id: int
-    left: bool
+    warnings: list[str] = field(default_factory=list)
+    tokens: list[int] = field(init=False, repr=False)
+    frequency_bins: list[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        lengths = self.windows.length + len(next(iter(self.layouts.values())))
+        self._batches = pack(lengths, self.settings["batch_tokens"])
+        self._bin_of_id, self.frequency_bins = frequency_bins(self.windows.ids)
+        self.tokens = [int(lengths[rows].sum()) for rows in self._batches]
 
     def __len__(self) -> int:
-        return len(self.batches)
+        return len(self._batches)
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, index: int) -> Batch:
-        rows = self.batches[index]
+        rows = self._batches[index]
         inputs: dict[str, Any] = {}
         streams = {}
         for stack, layout in self.layouts.items():
@@ -170,27 +173,29 @@ class TextPlan:
         n_content = windows.length[rows, None]
         n_real = n_content + len(layout)
         width = int(n_real.max())
-        shift = width - n_real if self.left else np.zeros_like(n_real)
+        shift = width - n_real if self.settings["padding_side"] == "left" else np.zeros_like(n_real)
         column = np.arange(width) - shift
         content = (column >= head) & (column < head + n_content)
         found = windows.ids[np.where(content, windows.offset[rows, None] + column - head, 0)].astype(np.int64)
-        ids = np.where(content, found, self.pad_id)
+        ids = np.where(content, found, self.settings["pad_id"])
         for place, token in enumerate(layout.prefix):
             ids[column == place] = token
         for place, token in enumerate(layout.suffix):
             ids[column == head + n_content + place] = token
         mask = (column >= 0) & (column < n_real)
-        frequency = np.where(content, self.bin_of_id[found], -1)
+        frequency = np.where(content, self._bin_of_id[found], -1)
         start = windows.start[rows] - shift[:, 0]
         return torch.from_numpy(ids), Stream(*map(torch.from_numpy, (mask, mask & ~content, start, frequency)))
 
 
-def check_vocabulary(tokenizer: PreTrainedTokenizerBase, ids: NDArray[np.int32], vocab_size: int | None) -> None:
-    """Errors for a tokenizer that knows nothing of the text or does not belong to the model; a warning where it may not.
+def check_vocabulary(
+    tokenizer: PreTrainedTokenizerBase, ids: NDArray[np.int32], layouts: list[Affixes], vocab_size: int | None
+) -> list[str]:
+    """Errors for a tokenizer that does not know the text or does not fit the model; remarks where it may not.
 
     Ids beyond the model's embeddings cannot be embedded. A vocabulary of fewer than half the embeddings is not the
-    model's (an empty one is what a tokenizer without its files has); fewer than nine tenths are suspicious. Tokens added
-    later may exceed the embeddings as long as the text does not use them.
+    model's (an empty one is what a tokenizer without its files has); fewer than nine tenths are suspicious. Tokens
+    added later may exceed the embeddings as long as the text does not use them.
     """
     cure = "use the tokenizer published with the model, with all its files"
     if not len(ids):
@@ -200,14 +205,15 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, ids: NDArray[np.int32],
         got = f"{unknown:.0%} unknown tokens from a vocabulary of {len(tokenizer)}"
         raise ModelError("a tokenizer that knows the text", got, f"{cure}, or a text in its language")
     if vocab_size is None:
-        return
-    most = max(int(ids.max()) + 1, tokenizer.vocab_size)
+        return []
+    added = (token for layout in layouts for token in (*layout.prefix, *layout.suffix))
+    most = max(int(ids.max()) + 1, tokenizer.vocab_size, *(token + 1 for token in added))
     if most > vocab_size or 2 * len(tokenizer) < vocab_size:
         expected = f"a tokenizer that matches the model's vocabulary of {vocab_size}"
         raise ModelError(expected, f"a vocabulary of {max(most, len(tokenizer))}", cure)
     if 10 * len(tokenizer) < 9 * vocab_size:
-        message = f"the tokenizer has {len(tokenizer)} tokens for a vocabulary of {vocab_size}: is it the model's own?"
-        warnings.warn(message, stacklevel=3)
+        return [f"the tokenizer has {len(tokenizer)} tokens for a vocabulary of {vocab_size}: is it the model's own?"]
+    return []
 
 
 def check_room(max_length: int, n_special: int) -> None:

@@ -1,4 +1,4 @@
-"""`builtin:python-docs`: the documentation text of the standard library, present in every CPython, read without imports."""
+"""`builtin:python-docs`: the documentation of the standard library, present in every CPython, read without imports."""
 
 import ast
 import os
@@ -9,11 +9,12 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from anisoscope.data._reading import Reading
 from anisoscope.errors import CorpusError
 
 LEFT_OUT = frozenset(
-    "site-packages dist-packages test tests idlelib lib2to3 distutils encodings ensurepip tkinter turtledemo"
-    " pydoc_data".split()
+    ("site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "distutils", "encodings", "ensurepip")
+    + ("tkinter", "turtledemo", "pydoc_data")
 )
 """Folders without documentation of the library itself, or that distributions package apart."""
 
@@ -21,7 +22,7 @@ _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _RULE = re.compile(r"[ \t]*[-=~^*_#+|`.]{3,}[ \t]*")
 
 
-def python_docs(library: Path | None = None) -> tuple[list[str], dict[str, object]]:
+def python_docs(library: Path | None = None) -> tuple[Reading, dict[str, object]]:
     """Documents and their provenance: one document per public module (its docstring and those of its public classes,
     methods and functions, in the order of the source), then one per topic of the language reference in `pydoc_data`.
 
@@ -50,7 +51,7 @@ def python_docs(library: Path | None = None) -> tuple[list[str], dict[str, objec
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
     }
-    return documents, {**source, "documents": "modules and topics", "empty": empty, "skipped": unread}
+    return Reading(documents, "modules and topics", empty=empty, skipped=unread), dict(source)
 
 
 def _modules(library: Path) -> list[Path]:
@@ -86,7 +87,7 @@ def _docstrings(node: _Documented) -> Iterator[str]:
 
 
 def _topics(path: Path) -> list[str]:
-    """Texts of the one dictionary literal in `pydoc_data/topics.py`, by name; none where a distribution leaves it out."""
+    """Texts of the one dictionary literal in `pydoc_data/topics.py`, by name; none where it is left out."""
     if not path.is_file():
         return []
     for node in _parse(path).body:
@@ -97,7 +98,7 @@ def _topics(path: Path) -> list[str]:
 
 
 def _clean(text: str) -> str:
-    """Paragraphs on one line each: no line breaks of the source's layout, no rules (`-----`) and no doctest examples."""
+    """Paragraphs on one line each: no line breaks of the layout, no rules (`-----`), no doctest examples."""
     paragraphs = []
     for block in re.split(r"\n[ \t]*\n", text.strip()):
         lines = [line.strip() for line in block.split("\n") if not _RULE.fullmatch(line)]

@@ -1,27 +1,26 @@
 """Text corpora: a name, a file, a folder or a hub data set in; documents, and batches of windows, out."""
 
+import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from anisoscope.data import CORPORA
 from anisoscope.data._hub import hub_rows
-from anisoscope.data._plan import digest, pack
+from anisoscope.data._plan import digest
 from anisoscope.data._reading import ENDINGS, Reading, Wanted, local_names, read_path, read_rows
 from anisoscope.data._windows import (
     BLOCK,
-    Affixes,
     TextPlan,
     affixes,
     blocks,
     check_room,
     check_vocabulary,
     cut,
-    frequency_bins,
     tokenise,
 )
 from anisoscope.data.builtin import python_docs
@@ -29,20 +28,20 @@ from anisoscope.errors import CorpusError, UsageError, near_matches
 
 __all__ = ["TextCorpus", "TextPlan", "open_text", "plan_text"]
 
-BUILTIN: dict[str, Callable[[], tuple[list[str], dict[str, object]]]] = {"builtin:python-docs": python_docs}
+BUILTIN: dict[str, Callable[[], tuple[Reading, dict[str, object]]]] = {"builtin:python-docs": python_docs}
 
 HUB_PRESETS = {"wikitext-103": ("Salesforce/wikitext", "wikitext-103-raw-v1", "validation")}
 """Names for data sets of the hub: its id, configuration and split."""
 
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_HUB_ID = re.compile(r"(?P<id>[\w.-]+(/[\w.-]+)?)(:(?P<config>[\w.-]+))?(@(?P<revision>[\w./-]+))?")
 
 
 @dataclass(frozen=True)
 class TextCorpus:
     """Documents in order, one per unit, with a hash of their texts and where they came from.
 
-    Running text without marks has `marked` False: its documents are pieces of it, and a plan joins their tokens and cuts
-    units of 8,192; `limit` is then the number of units to keep, which only the plan can count.
+    Running text without marks has `marked` False: its documents are pieces of it; a plan joins their tokens and cuts units
+    of 8,192; `limit` is then the number of units to keep, which only the plan can count.
     """
 
     name: str
@@ -64,7 +63,7 @@ def open_text(
     skip_bad: bool = False,
 ) -> TextCorpus:
     """The corpus that `name` stands for, tried in this order: built in, preset, path here, path under $ANISOSCOPE_DATA
-    (its ending may be left out), data set of the hub (`id` or `id@revision`).
+    (its ending may be left out), data set of the hub (`id`, `id:configuration`, `id@revision`, `id:configuration@revision`).
 
     limit     the first units only
     column    column of text in JSON lines, parquet or a hub data set (else guessed)
@@ -74,17 +73,16 @@ def open_text(
     if limit is not None and limit < 1:
         raise UsageError("a limit of at least 1 unit", str(limit), "raise --limit, or leave it out")
     wanted = Wanted(column, limit, skip_bad)
-    hub_options = {"split": split, "config": config, "revision": revision}
-    path = None if name in BUILTIN or name in HUB_PRESETS else _local_path(name)
-    if name in BUILTIN or path is not None:
-        _refuse({**hub_options, "column": column} if path is None else hub_options, name)
-    if path is not None:
-        source: dict[str, object] = {"kind": "folder" if path.is_dir() else "file", "path": str(path.resolve())}
-        return _corpus(name, read_path(path, wanted), source, limit)
     if name in BUILTIN:
-        documents, source = BUILTIN[name]()
-        return _corpus(name, Reading(documents[:limit], str(source.pop("documents"))), source, limit)
-    return _open_hub(name, wanted, hub_options)
+        _refuse({"split": split, "config": config, "revision": revision, "column": column}, name)
+        reading, source = BUILTIN[name]()
+        return _corpus(name, replace(reading, documents=reading.documents[:limit]), source, limit)
+    path = None if name in HUB_PRESETS else _local_path(name)
+    if path is None:
+        return _open_hub(name, wanted, config, split, revision)
+    _refuse({"split": split, "config": config, "revision": revision}, name)
+    source = {"kind": "folder" if path.is_dir() else "file", "path": str(path.resolve())}
+    return _corpus(name, read_path(path, wanted), source, limit)
 
 
 def plan_text(
@@ -116,26 +114,16 @@ def plan_text(
     check_room(max_length, n_special)
     units = _units(corpus, tokenizer)
     windows = cut(units, max_length, n_special)
-    added = [token for layout in layouts.values() for token in (*layout.prefix, *layout.suffix)]
-    check_vocabulary(tokenizer, windows.ids, added, vocab_size)
-    lengths = windows.length + len(next(iter(layouts.values())))
-    batches = pack(lengths, batch_tokens)
-    bin_of_id, labels = frequency_bins(windows.ids)
-    pad_id = _pad_id(tokenizer, vocab_size)
-    settings = _settings(layouts, max_length, batch_tokens, padding_side, pad_id)
-    return TextPlan(
-        tokens=[int(lengths[rows].sum()) for rows in batches],
-        fingerprint=digest([corpus.fingerprint, settings, windows.ids, windows.unit, windows.length]),
-        n_units=len(units),
-        frequency_bins=labels,
-        settings=settings,
-        windows=windows,
-        batches=batches,
-        layouts=layouts,
-        bin_of_id=bin_of_id,
-        pad_id=pad_id,
-        left=padding_side == "left",
-    )
+    notes = check_vocabulary(tokenizer, windows.ids, list(layouts.values()), vocab_size)
+    settings: dict[str, object] = {
+        "max_length": max_length,
+        "batch_tokens": batch_tokens,
+        "padding_side": padding_side,
+        "pad_id": _pad_id(tokenizer, vocab_size),
+        "special_tokens": {name: [layout.prefix, layout.suffix] for name, layout in layouts.items()},
+    }
+    fingerprint = digest([corpus.fingerprint, settings, windows.ids, windows.unit, windows.length])
+    return TextPlan(windows, layouts, settings, fingerprint, len(units), notes)
 
 
 def _corpus(name: str, reading: Reading, source: dict[str, object], limit: int | None) -> TextCorpus:
@@ -145,20 +133,72 @@ def _corpus(name: str, reading: Reading, source: dict[str, object], limit: int |
         raise CorpusError(f"text in {name}", got, "name a corpus with text, or another column")
     how = reading.how if reading.marked else f"blocks of {BLOCK} tokens"
     counts = {"column": reading.column, "limit": limit, "empty": reading.empty, "skipped": reading.skipped}
-    provenance = {**counts, "documents": how, **source}
+    provenance = {**source, "documents": how, **counts}
     fingerprint = digest([reading.marked, *reading.documents])
-    return TextCorpus(name, reading.documents, fingerprint, provenance, reading.marked, None if reading.marked else limit)
+    return TextCorpus(
+        name, reading.documents, fingerprint, provenance, reading.marked, None if reading.marked else limit
+    )
 
 
 def _local_path(name: str) -> Path | None:
-    """The file or folder that a name stands for, here or under $ANISOSCOPE_DATA; None where it can only be on the hub."""
-    names = local_names()
-    under_data = _data_folder(name)
-    for path in (Path(name).expanduser(), names.get(name), under_data):
-        if path is not None and path.exists():
-            return path
-    hub_like = _HUB_ID.fullmatch(name.partition("@")[0]) and not name.startswith(".") and not name.endswith(ENDINGS)
-    if hub_like:
-        return None
-    kind = "a built-in corpus" if name.startswith("builtin:") else "a file, a folder, a preset or a hub data set"
-    raise CorpusError(kind, f"{name!r}, which does not exist", _cure(name))
+    """The file or folder that a name stands for, here or under $ANISOSCOPE_DATA; None where it may be on the hub."""
+    candidates = [Path(name).expanduser()]
+    root = os.environ.get("ANISOSCOPE_DATA")
+    if root:
+        candidates += (Path(root, name + ending) for ending in ("", *ENDINGS))
+    found = next((path for path in candidates if name and path.exists()), None)
+    if found is None and (name.endswith(ENDINGS) or name.startswith(("builtin:", ".")) or not _HUB_ID.fullmatch(name)):
+        kind = "a built-in corpus" if name.startswith("builtin:") else "a corpus: a path, a preset or a hub data set"
+        raise CorpusError(kind, f"{name!r}, which does not exist", _near(name))
+    return found
+
+
+def _open_hub(name: str, wanted: Wanted, config: str | None, split: str | None, revision: str | None) -> TextCorpus:
+    """A data set of the hub: a preset, whose split and configuration may be overridden, or `id[:configuration][@revision]`."""
+    marked = _HUB_ID.fullmatch(name)
+    parts = marked.groupdict() if marked else {}
+    for option, value in (("config", config), ("revision", revision)):
+        if value and parts.get(option) not in (None, value):
+            raise UsageError(f"one {option}", f"{name} and {option} {value}", "give it once")
+    hub_id, preset_config, preset_split = HUB_PRESETS.get(name, (parts.get("id") or name, None, None))
+    rows, source = hub_rows(
+        hub_id,
+        config=config or parts.get("config") or preset_config,
+        split=split or preset_split,
+        column=wanted.column,
+        revision=revision or parts.get("revision"),
+        near=_near(name),
+    )
+    return _corpus(name, read_rows(rows, wanted, hub_id), source, wanted.limit)
+
+
+def _near(name: str) -> str:
+    """Names like an unknown one, and where else names would come from."""
+    unset = "" if os.environ.get("ANISOSCOPE_DATA") else " (ANISOSCOPE_DATA, a folder of corpora, is not set)"
+    return near_matches(name, [*BUILTIN, *HUB_PRESETS, *local_names()]) + unset
+
+
+def _refuse(options: dict[str, str | None], name: str) -> None:
+    """An error for options that the kind of corpus does not have."""
+    given = [f"--{option}" for option, value in options.items() if value is not None]
+    if given:
+        raise UsageError(
+            "a hub data set where a part of one is chosen", f"{', '.join(given)} with {name}", "leave it out"
+        )
+
+
+def _units(corpus: TextCorpus, tokenizer: PreTrainedTokenizerBase) -> list[NDArray[np.int32]]:
+    """Ids of each unit that has any."""
+    if corpus.marked:
+        units = tokenise(corpus.documents, tokenizer)
+    else:
+        needed = None if corpus.limit is None else corpus.limit * BLOCK
+        units = blocks(tokenise(corpus.documents, tokenizer, needed), corpus.limit)
+    return [unit for unit in units if len(unit)]
+
+
+def _pad_id(tokenizer: PreTrainedTokenizerBase, vocab_size: int | None) -> int:
+    """The tokenizer's padding id; 0 where it has none or one that the model cannot embed (padding is masked anyway)."""
+    pad_id = tokenizer.pad_token_id
+    fits = isinstance(pad_id, int) and (vocab_size is None or pad_id < vocab_size)
+    return pad_id if fits and isinstance(pad_id, int) else 0

@@ -52,8 +52,8 @@ def load_published(model: Model, weights: Weights | str | Path) -> Model:
     """
     renamed = {published_name(type(model), key): tensor for key, tensor in _bare(weights).items()}
     own = model.state_dict(keep_vars=True)
-    alias = {name: {twin for twin in own if own[twin] is own[name]} for name in own}
-    missing = [name for name in own if not alias[name] & renamed.keys()]
+    filled = {id(own[name]) for name in renamed if name in own}  # tied names are one tensor
+    missing = [name for name, tensor in own.items() if id(tensor) not in filled]
     ignored = model._keys_to_ignore_on_load_unexpected or ()
     unexpected = [name for name in renamed if name not in own and not any(re.search(rule, name) for rule in ignored)]
     misshapen = {

@@ -34,6 +34,12 @@ class Subject:
     def config(self) -> Any:
         return getattr(self.model, "config", None)
 
+    @property
+    def modality(self) -> str:
+        """What the model reads: `text`, `speech` or `image`."""
+        name = getattr(self.model, "main_input_name", "input_ids")
+        return {"input_values": "speech", "input_features": "speech", "pixel_values": "image"}.get(name, "text")
+
 
 def load(
     name: str,

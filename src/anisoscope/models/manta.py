@@ -39,8 +39,7 @@ class MantaConfig(transformers.PretrainedConfig):  # type: ignore[no-untyped-cal
     frontier_predictor_num_attention_heads: int = 8
     frontier_predictor_attention_window: int = 16
     pooling_variance_regularization: float = 1e-6
-    pooling_kernel_size: int | Sequence[Sequence[int]] = 3
-    """One kernel width, or pairs of width and channels."""
+    pooling_kernel_size: int | Sequence[Sequence[int]] = 3  # one width, or pairs of width and channels
     pooling_depthwise_convolution: bool = True
     pooling_mean_pool: bool = False
     max_length_inputs: int = 256
@@ -49,7 +48,7 @@ class MantaConfig(transformers.PretrainedConfig):  # type: ignore[no-untyped-cal
     d_kv: int = 64
     d_ff: int = 2048
     num_layers: int = 6
-    num_decoder_layers: int | None = None
+    num_decoder_layers: int | None = None  # as many as the encoder's
     num_heads: int = 8
     relative_attention_num_buckets: int = 32
     relative_attention_max_distance: int = 128
@@ -65,8 +64,6 @@ class MantaConfig(transformers.PretrainedConfig):  # type: ignore[no-untyped-cal
     def __post_init__(self, **kwargs: Any) -> None:
         if self.tie_word_embeddings:
             raise UsageError("a MANTa with its own output layer", "tie_word_embeddings = True", "set it to False")
-        if self.num_decoder_layers is None:
-            self.num_decoder_layers = self.num_layers
         super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
 
 
@@ -88,7 +85,6 @@ class MantaFrontierPredictor(nn.Module):
             num_hidden_layers=config.frontier_predictor_num_layers,
             vocab_size=1,
             pad_token_id=0,
-            bos_token_id=None,
             eos_token_id=None,
             sep_token_id=None,
         )

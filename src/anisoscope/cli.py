@@ -1,0 +1,294 @@
+"""The command line: parse, call, print. Results go to stdout, talk to stderr.
+
+Exit codes: 0 done · 1 unexpected · 2 usage · 3 model · 4 corpus · 5 measurement · 6 output · 130 SIGINT, 143 SIGTERM (resumable).
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from anisoscope.errors import AnisoscopeError, UsageError, near_matches
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="The geometry of representations and of self-attention, measured exactly, in any model.\n\nExample: anisoscope measure builtin:minilm --corpus builtin:python-docs",
+    epilog="Exit codes: 0 done, 1 unexpected, 2 usage, 3 model, 4 corpus, 5 measurement, 6 output, 130/143 interrupted (add --resume to go on).",
+)
+
+ModelArgument = Annotated[str, typer.Argument(help="hub id (with @revision), folder, preset, builtin:minilm or module:factory")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="run folder; default: runs/<model>-<corpus>-<id>")]
+Resume = Annotated[bool, typer.Option("--resume", help="go on with a run that was interrupted; a finished one is left as it is")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="begin anew in a folder that holds a run")]
+Seed = Annotated[int, typer.Option(help="seed of everything random (sample of vectors, untrained weights)")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from anisoscope import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")] = False) -> None:
+    """Options of the whole command."""
+
+
+@app.command(epilog="Example: anisoscope measure builtin:minilm --corpus wikitext-103 --limit 20 --panel hidden")
+def measure(
+    model: ModelArgument = "builtin:minilm",
+    corpus: Annotated[str, typer.Option("--corpus", "-c", help="built-in name, hub data set, file or folder")] = "builtin:python-docs",
+    output: Output = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    panel: Annotated[str, typer.Option(help="hidden, spectrum, attention, several with commas, or all")] = "all",
+    tokens: Annotated[str, typer.Option(help="token policies, with commas: all, content, no-first")] = "all,content,no-first",
+    limit: Annotated[int | None, typer.Option(min=1, help="first N units (documents) only")] = None,
+    split: Annotated[str | None, typer.Option(help="split of a hub data set")] = None,
+    column: Annotated[str | None, typer.Option(help="text column of a table")] = None,
+    max_length: Annotated[int | None, typer.Option(min=1, help="tokens a window, special ones counted; default: what the model reads, 512 at most")] = None,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="tokens a batch")] = 4096,
+    groups: Annotated[int, typer.Option(min=2, help="groups of units left out in turn for the intervals")] = 32,
+    spectrum_groups: Annotated[int | None, typer.Option(min=1, help="the same for the spectrum; default 8 up to 1,024 dimensions, else 1: no interval")] = None,
+    sample: Annotated[int, typer.Option(min=0, help="vectors kept per site for what sums cannot give")] = 2048,
+    medians: Annotated[bool, typer.Option(help="medians of attention rows (dear)")] = False,
+    seed: Seed = 0,
+    dtype: Annotated[str, typer.Option(help="float32, float64, bfloat16, float16; sums are float64 always")] = "float32",
+    device: Device = "cpu",
+    blocks: Annotated[str, typer.Option(help="class names of the blocks, with commas, where they are not found")] = "",
+    untrained: Annotated[bool, typer.Option("--untrained", help="draw the weights anew from the architecture's own initialisation")] = False,
+    shard: Annotated[str, typer.Option(help="I/N: every N-th batch from the I-th; put together with anisoscope merge")] = "1/1",
+    trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help="run code that comes with the model")] = False,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="leave out and count unreadable items instead of stopping")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure one model on one corpus: a run folder with records, figures and a report; a table on stdout."""
+    from anisoscope import report
+    from anisoscope.measurement import PANELS, Settings
+    from anisoscope.progress import shown
+    from anisoscope.runner import Job, run
+
+    settings = Settings(
+        panels=PANELS if panel == "all" else _names(panel),
+        policies=_names(tokens),
+        groups=groups,
+        spectrum_groups=spectrum_groups,
+        sample=sample,
+        seed=seed,
+        median=medians,
+        blocks=_names(blocks),
+    )
+    part = _shard(shard)
+    job = Job(
+        model=model,
+        corpus=corpus,
+        settings=settings,
+        split=split,
+        column=column,
+        limit=limit,
+        max_length=max_length,
+        batch_tokens=batch_tokens,
+        dtype=dtype,
+        untrained=untrained,
+        shard=part,
+        device=device,
+        trust_remote_code=trust_remote_code,
+        skip_bad=skip_bad,
+    )
+    with shown(f"{model} × {corpus}", quiet=quiet) as progress:
+        done = run(job, output, resume=resume, overwrite=overwrite, progress=progress, keep_sums=part[1] > 1)
+    page = report.build(done.folder)
+    _print_table(done.records())
+    for warning in done.manifest()["warnings"]:
+        typer.echo(f"note: {warning}", err=True)
+    typer.echo(f"report: {page}", err=True)
+
+
+@app.command(epilog="Example: anisoscope merge runs/a runs/b --output runs/both")
+def merge(
+    runs: Annotated[list[Path], typer.Argument(help="run folders measured with --shard")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="new run folder")],
+) -> None:
+    """Add up shards of one run, measured apart, to the run they are parts of."""
+    from anisoscope import report
+    from anisoscope.runner import merge_runs
+
+    if len(runs) < 2:
+        raise UsageError("at least two run folders", str(len(runs)), "name all shards")
+    done = merge_runs(runs, output)
+    _print_table(done.records())
+    typer.echo(f"report: {report.build(done.folder)}", err=True)
+
+
+@app.command(name="report", epilog="Example: anisoscope report runs/minilm-python-docs-1a2b3c4d")
+def report_(run: Annotated[Path, typer.Argument(help="run folder, or folder of a reproduction")]) -> None:
+    """Make the page of a run anew from its records."""
+    from anisoscope import report
+
+    typer.echo(str(report.build(run)))
+
+
+@app.command(epilog="Example: anisoscope compare runs/a runs/b --metric mean_cosine")
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="two run folders or more")],
+    metric: Annotated[str, typer.Option(help="metric to compare")] = "mean_cosine",
+    tokens: Annotated[str, typer.Option(help="token policy")] = "all",
+) -> None:
+    """Put one metric of several runs side by side, layer by layer, with intervals."""
+    import pandas as pd
+
+    from anisoscope.records import Run, select
+
+    columns = {}
+    for folder in runs:
+        records = Run(folder).records()
+        known = sorted(records["metric"].unique())
+        if metric not in known:
+            raise UsageError(f"a metric of {folder}", repr(metric), near_matches(metric, known))
+        rows = select(records, metric=metric, token_policy=[tokens, None], head=None, component=None, site=("hidden", "final"))
+        name = folder.name
+        columns[name] = pd.Series([_cell(r) for r in rows.itertuples()], index=pd.MultiIndex.from_frame(rows[["stack", "layer", "site"]]))
+    typer.echo(pd.DataFrame(columns).fillna("").to_string())
+
+
+@app.command(epilog="Example: anisoscope reproduce godey2024 --only fig1 --settings quick")
+def reproduce(
+    paper: Annotated[str, typer.Argument(help="godey2024 or fosse2023")],
+    only: Annotated[str, typer.Option(help="figures and tables, with commas and ranges: fig1-5,fig17,table3; default: all")] = "",
+    settings: Annotated[str, typer.Option(help="quick (minutes, no download) or paper (the paper's checkpoints and data)")] = "quick",
+    output: Annotated[Path, typer.Option("--output", "-o", help="folder of the results")] = Path("runs/reproduction"),
+    device: Device = "cpu",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="list what would be measured and downloaded")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Reproduce figures and tables of a paper: records, charts, and a verdict for every claim. A restart skips what is finished."""
+    from anisoscope import report
+    from anisoscope.studies import runner
+
+    studies = runner.choose(paper, only)
+    if dry_run:
+        typer.echo(runner.describe(studies, settings))
+        return
+    for verdict in runner.reproduce(studies, settings, output, device=device, quiet=quiet):
+        typer.echo(verdict)
+    typer.echo(f"report: {report.build_studies(output / paper / settings)}", err=True)
+
+
+@app.command(name="list", epilog="Example: anisoscope list corpora")
+def list_(what: Annotated[str, typer.Argument(help="metrics, models, corpora or studies")]) -> None:
+    """List what can be named: metrics, models, corpora, studies."""
+    lists: dict[str, Any] = {"metrics": _metrics, "models": _models, "corpora": _corpora, "studies": _studies}
+    if what not in lists:
+        raise UsageError(f"one of {', '.join(lists)}", repr(what), near_matches(what, lists))
+    for name, text in lists[what]():
+        typer.echo(f"{name:28s} {text}")
+
+
+def _metrics() -> list[tuple[str, str]]:
+    from anisoscope import metrics
+
+    modules = {name: sys.modules[f"anisoscope.metrics.{name}"] for name in metrics.found()}
+    return [(name, (module.__doc__ or "").splitlines()[0]) for name, module in modules.items()]
+
+
+def _models() -> list[tuple[str, str]]:
+    from anisoscope.models.presets import PRESETS
+
+    listed = [("builtin:minilm", "all-MiniLM-L6-v2, 6 layers, packaged; no download; the default")]
+    return listed + [(name, f"{p.hub_id} ({p.modality}; figure {p.figure} of godey2024)") for name, p in PRESETS.items()]
+
+
+def _corpora() -> list[tuple[str, str]]:
+    from anisoscope.data import list_corpora
+
+    return [(name, f"{preset.modality}: {preset.description}") for name, preset in list_corpora().items()]
+
+
+def _studies() -> list[tuple[str, str]]:
+    from anisoscope.studies import runner
+
+    return [(f"{s.paper} {s.name}", s.title) for s in runner.found()]
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _shard(text: str) -> tuple[int, int]:
+    try:
+        part, parts = (int(x) for x in text.split("/"))
+    except ValueError:
+        part, parts = 0, 0
+    if not 1 <= part <= parts:
+        raise UsageError("--shard I/N with 1 ≤ I ≤ N", repr(text), "the second of four shards is --shard 2/4")
+    return part - 1, parts
+
+
+def _cell(row: Any) -> str:
+    return f"{row.value:.4f} [{row.low:.4f}, {row.high:.4f}]" if row.low == row.low else f"{row.value:.4f}"
+
+
+COLUMNS = {
+    "mean_cosine": "A",
+    "mean_cosine.between": "A between",
+    "mean_cosine.isotropic_q95": "q95",
+    "spectrum.cosine_square": "d·E[cos²]",
+    "calibrated.pairs_above_q95": "pairs > q95",
+    "calibrated.centred": "A centred",
+    "drift.share": "drift share",
+    "intra_sequence": "within seq.",
+    "spectrum.effective_rank": "eff. rank",
+}
+"""Columns of the table on stdout."""
+
+
+def _print_table(records: Any) -> None:
+    """The hidden states, layer by layer, with intervals; policy: the first."""
+    import pandas as pd
+
+    from anisoscope.records import select
+
+    rows = select(records, site=("hidden", "final"), component=None, metric=tuple(COLUMNS))
+    policy = rows["token_policy"].dropna().iloc[0] if len(rows) else None
+    rows = rows[rows["token_policy"] == policy]
+    cells = pd.Series([_cell(r) for r in rows.itertuples()], index=rows.index)
+    table = rows.assign(cell=cells).pivot_table(index=["stack", "layer", "site"], columns="metric", values="cell", aggfunc="first", sort=False)
+    table = table[[name for name in COLUMNS if name in table]].rename(columns=COLUMNS).sort_index()
+    typer.echo(table.rename_axis(columns=f"tokens: {policy}").to_string())
+
+
+def main() -> None:
+    """Entry point: errors become one line and an exit code."""
+    try:
+        app(standalone_mode=False)
+    except typer.Exit as done:
+        sys.exit(done.exit_code)
+    except AnisoscopeError as error:
+        typer.echo(f"anisoscope: {error}", err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt as stop:
+        number = getattr(stop, "number", 2)
+        typer.echo("anisoscope: interrupted; the same command with --resume goes on", err=True)
+        sys.exit(128 + number)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as error:
+        show = getattr(error, "show", None)  # a wrong option or command, explained by the parser itself
+        if not callable(show):
+            raise
+        show()
+        sys.exit(getattr(error, "exit_code", 2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""Corpora: a name, a path or a hub data set in; batches out. Importing this loads neither torch nor transformers."""
+
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from anisoscope.data._reading import local_names
+from anisoscope.errors import UsageError
+
+
+class Preset(NamedTuple):
+    """A corpus with a name of its own."""
+
+    modality: str
+    description: str
+
+
+CORPORA = {
+    "builtin:python-docs": Preset("text", "documentation of the Python standard library; no download; the default"),
+    "wikitext-103": Preset("text", "WikiText-103 validation, 60 articles (hub: Salesforce/wikitext)"),
+}
+
+OPENERS = {"text": "anisoscope.data.text:open_text"}
+"""The function that opens the corpora of each modality; its module is imported when it is first needed."""
+
+
+def open_corpus(name: str, *, modality: str | None = None, **options: Any) -> Any:
+    """The corpus `name`, opened by the function for its modality (the preset's; else the one given; else text)."""
+    modality = CORPORA[name].modality if name in CORPORA else modality or "text"
+    if modality not in OPENERS:
+        raise UsageError(f"a modality out of {', '.join(OPENERS)}", repr(modality))
+    module, function = OPENERS[modality].split(":")
+    return getattr(import_module(module), function)(name, **options)
+
+
+def list_corpora() -> dict[str, Preset]:
+    """The presets, and the text corpora found under $ANISOSCOPE_DATA."""
+    found = {name: Preset("text", f"file {path}") for name, path in local_names().items()}
+    return {**CORPORA, **found}

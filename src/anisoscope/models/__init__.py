@@ -1,0 +1,1 @@
+"""Load any model, find its blocks, and the ports of architectures that common libraries lack."""

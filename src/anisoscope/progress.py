@@ -1,0 +1,65 @@
+"""How far long work is: a bar with rate and time left on a terminal, a plain line now and then elsewhere. Talk goes to stderr."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from anisoscope.measuring import Progress
+
+SECONDS_BETWEEN_LINES = 15.0
+
+
+@contextmanager
+def shown(what: str, unit: str = "tokens", *, quiet: bool = False) -> Iterator[Progress]:
+    """A callback `(done, total)` that shows `what` with units done, rate and time left."""
+    if quiet:
+        yield lambda _done, _total: None
+    elif sys.stderr.isatty():
+        with _bar(what, unit) as update:
+            yield update
+    else:
+        yield _lines(what, unit)
+
+
+@contextmanager
+def _bar(what: str, unit: str) -> Iterator[Progress]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress as Bar, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn(f"{{task.completed:,.0f}}/{{task.total:,.0f}} {unit}"),
+        TextColumn(f"{{task.fields[rate]:,.0f}} {unit}/s"),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None, rate=0.0)
+        started, first = time.monotonic(), -1
+
+        def update(done: int, total: int) -> None:
+            nonlocal first
+            first = done if first < 0 else first
+            rate = (done - first) / max(time.monotonic() - started, 1e-9)
+            bar.update(task, completed=done, total=total or None, rate=rate)
+
+        yield update
+
+
+def _lines(what: str, unit: str) -> Progress:
+    started = last = time.monotonic()
+    first = -1
+
+    def update(done: int, total: int) -> None:
+        nonlocal last, first
+        now = time.monotonic()
+        first = done if first < 0 else first
+        if now - last < SECONDS_BETWEEN_LINES and done != total:
+            return
+        last = now
+        rate = (done - first) / max(now - started, 1e-9)
+        left = f", {(total - done) / rate:,.0f} s left" if total and rate and done < total else ""
+        print(f"{what}: {done:,}/{total:,} {unit}, {rate:,.0f}/s{left}", file=sys.stderr, flush=True)  # noqa: T201
+
+    return update

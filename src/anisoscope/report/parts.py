@@ -1,0 +1,59 @@
+"""What a page is made of: sections of figures and tables. A figure is drawn twice, for wide screens and for phones."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.report.words import number
+
+WIDE, NARROW = 640, 272
+"""Widths of the plotting area in pixels: desktop and print; phone."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart with its words. `draw` takes the width; `name` is its file name; `basis` says what the numbers rest on."""
+
+    name: str
+    title: str
+    caption: str
+    basis: str
+    alt: str
+    draw: Callable[[int], ChartType]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells, each a text with an interval under it (or nothing); the first cell of a row is its header."""
+
+    caption: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[tuple[str, str], ...], ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A question about the model, in a sentence or two, and the figures that answer it."""
+
+    slug: str
+    title: str
+    lead: str
+    figures: tuple[Figure, ...] = ()
+    table: Table | None = None
+
+
+def height(width: int, wide: int = 290, narrow: int = 210) -> int:
+    return wide if width >= WIDE else narrow
+
+
+def columns(width: int, most: int = 2) -> int:
+    """Small multiples side by side: one on a phone."""
+    return most if width >= WIDE else 1
+
+
+def span_of(frame: pd.DataFrame, name: Callable[[pd.Series], str]) -> str:
+    """Lowest and highest value of a figure in words, for those who cannot see it."""
+    low, high = frame.loc[frame["value"].idxmin()], frame.loc[frame["value"].idxmax()]
+    return f"lowest {number(low['value'])} at {name(low)}, highest {number(high['value'])} at {name(high)}"

@@ -1,0 +1,123 @@
+"""A run as the report reads it: rows of its long table by metric, one token policy ahead of the others."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from anisoscope.axes import POLICIES
+from anisoscope.report.words import count, listing
+
+LAYER_SITES = ("hidden", "final")
+PANEL = "panel"
+"""Column that names the small multiple a row belongs to: its stack, and cross-attention apart."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """Records and manifest of one run. `lead` is the token policy that figures without a choice of policy show."""
+
+    records: pd.DataFrame
+    manifest: Mapping[str, Any]
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """The records with plain types, their panel named, and undefined values left out."""
+        frame = self.records[self.records["value"].notna()].copy()
+        text = ("stack", "kind", "site", "token_policy", "metric", "component")
+        frame = frame.astype({name: object for name in text}).where(frame[[*frame]].notna(), None)
+        numbers = ("value", "low", "high", "layer", "head", "n_vectors", "n_units")
+        frame = frame.assign(**{name: pd.to_numeric(frame[name]).astype(float) for name in numbers})
+        crossed = frame["kind"].eq("cross").map({True: ", cross-attention", False: ""})
+        return frame.assign(**{PANEL: frame["stack"].fillna("").astype(str) + crossed}).reset_index(drop=True)
+
+    @cached_property
+    def policies(self) -> list[str]:
+        found = set(self.table["token_policy"].dropna())
+        return [name for name in POLICIES if name in found] + sorted(found - set(POLICIES))
+
+    @property
+    def lead(self) -> str | None:
+        return self.policies[0] if self.policies else None
+
+    def rows(self, metric: str, *, every_policy: bool = False, component: str | None = None) -> pd.DataFrame:
+        """Rows of one metric, under the lead policy where the metric knows policies; aggregates or one component."""
+        frame = self.table[self.table["metric"].eq(metric)]
+        if not every_policy:
+            policy = frame["token_policy"]
+            frame = frame[policy.eq(self.lead) | policy.isna() | (not policy.eq(self.lead).any())]
+        parts = frame["component"]
+        return frame[parts.isna() if component is None else parts.eq(component)]
+
+    def components(self, metric: str) -> pd.DataFrame:
+        """Rows of every component of a metric, under the lead policy."""
+        frame = self.table[self.table["metric"].eq(metric) & self.table["component"].notna()]
+        policy = frame["token_policy"]
+        return frame[policy.eq(self.lead) | policy.isna()]
+
+    def layers(self, metric: str, **choice: Any) -> pd.DataFrame:
+        """Rows of hidden states and of the output after the final norm, in order of depth."""
+        frame = self.rows(metric, **choice)
+        frame = frame[frame["site"].isin(LAYER_SITES) & frame["layer"].notna()]
+        stacks = {name: i for i, name in enumerate(dict.fromkeys(self.table["stack"]))}
+        order = pd.DataFrame({"s": frame["stack"].map(stacks), "l": frame["layer"], "f": frame["site"].eq("final")})
+        return frame.loc[order.sort_values(["s", "l", "f"], kind="stable").index]
+
+    def heads(self, metric: str, site: str = "") -> pd.DataFrame:
+        """Rows of single heads at one site (by its first word; the stage `raw` where there are several)."""
+        frame = self.rows(metric)
+        frame = frame[frame["head"].notna() & frame["layer"].notna()]
+        if site:
+            frame = frame[frame["site"].str.split(".").str[0].eq(site)]
+        raw = frame["site"].str.endswith(".raw").fillna(False).astype(bool)
+        frame = frame[raw] if raw.any() else frame
+        return frame.astype({"layer": int, "head": int}).sort_values([PANEL, "layer", "head"], kind="stable")
+
+    @cached_property
+    def peak(self) -> pd.Series | None:
+        """The row of A at its most anisotropic place, under the lead policy."""
+        frame = self.layers("mean_cosine")
+        return None if frame.empty else frame.loc[frame["value"].idxmax()]
+
+    def at(self, place: pd.Series, metric: str, component: str | None = None) -> pd.Series | None:
+        """The row of a metric at the place of another row."""
+        frame = self.rows(metric, component=component)
+        for key in ("stack", "layer", "site"):
+            frame = frame[frame[key].eq(place[key])]
+        return None if frame.empty else frame.iloc[0]
+
+    @cached_property
+    def width(self) -> int | None:
+        """Dimensions of the hidden states, where their contributions were recorded."""
+        frame = self.components("mean_cosine.contribution")
+        frame = frame[frame["site"].isin(LAYER_SITES)]
+        return None if frame.empty else int(frame.groupby(["stack", "layer", "site"]).size().max())
+
+    def place_name(self, row: pd.Series) -> str:
+        """`layer 3`, `the final norm`; with the stack before it where there are several."""
+        name = "the final norm" if row["site"] == "final" else f"layer {int(row['layer'])}"
+        stacks = self.table.loc[self.table["site"].isin(LAYER_SITES), "stack"].nunique()
+        return f"{row['stack']} {name.removeprefix('the ')}" if stacks > 1 else name
+
+    def basis(self, frame: pd.DataFrame, what: str = "vectors", *, policy: bool = True) -> str:
+        """What the numbers of a figure rest on: vectors, units, token policy."""
+        vectors, units = _span(frame["n_vectors"]), _span(frame["n_units"])
+        parts = [f"n = {vectors} {what}" if vectors else "", f"in {units} units" if units else ""]
+        shown = [name for name in dict.fromkeys(frame["token_policy"].dropna())] if policy else []
+        tokens = f"tokens: {listing(shown)}" if shown else ""
+        return "; ".join(part for part in (" ".join(filter(None, parts)), tokens) if part)
+
+
+def panel_of(frame: pd.DataFrame) -> str | None:
+    """The panel column where there is more than one panel."""
+    return PANEL if frame[PANEL].nunique() > 1 else None
+
+
+def _span(numbers: pd.Series) -> str:
+    numbers = numbers.dropna()
+    if numbers.empty:
+        return ""
+    low, high = int(numbers.min()), int(numbers.max())
+    return count(low) if low == high else f"{count(low)} to {count(high)}"

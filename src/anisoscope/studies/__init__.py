@@ -1,0 +1,1 @@
+"""The studies: one file per figure or table of the two papers."""

@@ -1,0 +1,1 @@
+"""Fosse, Nguyen, Sébillot and Gravier, TALN 2023."""

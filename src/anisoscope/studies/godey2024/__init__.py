@@ -1,0 +1,1 @@
+"""Godey, de la Clergerie and Sagot, EACL 2024."""

@@ -1,0 +1,135 @@
+"""Find studies, run them, write their records, charts and verdicts. One folder per study: `<output>/<paper>/<settings>/<study>`."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any
+
+from anisoscope import charts
+from anisoscope.errors import MeasureError, UsageError, near_matches
+from anisoscope.progress import shown
+from anisoscope.records import provenance, write_atomic
+from anisoscope.studies._study import Context, Study, Verdict
+
+PAPERS = ("godey2024", "fosse2023")
+
+
+@cache
+def found() -> tuple[Study, ...]:
+    """Every study on disk: `STUDY`, or `STUDIES` where a file holds a tight group."""
+    studies: list[Study] = []
+    for paper in PAPERS:
+        package = import_module(f"anisoscope.studies.{paper}")
+        for module in iter_modules(package.__path__):
+            if module.name.startswith("_"):
+                continue
+            loaded = import_module(f"{package.__name__}.{module.name}")
+            declared = getattr(loaded, "STUDIES", (getattr(loaded, "STUDY", None),))
+            if not declared or not all(isinstance(s, Study) for s in declared):
+                raise MeasureError(f"STUDY = Study(…) in studies/{paper}/{module.name}.py", repr(declared), "declare it; see docs/adding.md")
+            studies.extend(declared)
+    return tuple(sorted(studies, key=lambda s: (PAPERS.index(s.paper), _number(s.name))))
+
+
+def _number(name: str) -> tuple[str, int, str]:
+    match = re.fullmatch(r"([a-z]+)(\d*)(.*)", name)
+    return (match[1], int(match[2] or 0), match[3]) if match else (name, 0, "")
+
+
+def choose(paper: str, only: str = "") -> list[Study]:
+    """The studies of a paper that `only` names: `fig1,fig3-5,table2`; all of them where it is empty."""
+    if paper not in PAPERS:
+        raise UsageError("a paper", repr(paper), near_matches(paper, PAPERS))
+    studies = {s.name: s for s in found() if s.paper == paper}
+    if not only:
+        return list(studies.values())
+    chosen: list[Study] = []
+    for part in filter(None, (p.strip() for p in only.split(","))):
+        names = [name for name in _expand(part) if name in studies]
+        names = names or [name for name in studies if re.fullmatch(rf"{re.escape(part)}[a-z]", name)]
+        if not names:
+            raise UsageError(f"figures or tables of {paper}", repr(part), near_matches(part, studies))
+        chosen += [studies[name] for name in names if studies[name] not in chosen]
+    return chosen
+
+
+def _expand(part: str) -> list[str]:
+    """`fig3-5` or `fig3-fig5` → fig3, fig4, fig5 (with their letters, fig3a …, found by the caller)."""
+    match = re.fullmatch(r"([a-z]+)(\d+)-(?:\1)?(\d+)", part)
+    if not match:
+        return [part]
+    numbers = range(int(match[2]), int(match[3]) + 1)
+    return [f"{match[1]}{i}{letter}" for i in numbers for letter in ("", "a", "b", "c", "d")]
+
+
+def describe(studies: Sequence[Study], settings: str) -> str:
+    """What would be measured, and what the settings need from a hub."""
+    lines = []
+    for study in studies:
+        _settings_of(study, settings)
+        lines.append(f"{study.name:8s} {study.title}")
+        lines += [f"         needs {need}" for need in study.needs if settings != "quick"]
+    return "\n".join(lines)
+
+
+def _settings_of(study: Study, name: str) -> Any:
+    if name not in study.settings:
+        raise UsageError(f"settings of {study.name}", repr(name), near_matches(name, study.settings))
+    return study.settings[name]
+
+
+def reproduce(
+    studies: Iterable[Study], settings: str, output: Path, *, device: str = "cpu", quiet: bool = False
+) -> Iterator[str]:
+    """Run each study and give its verdicts as lines of text. A study whose folder is complete is read, not run again."""
+    for study in studies:
+        folder = output / study.paper / settings / study.name
+        if not (folder / "study.json").exists():
+            _run(study, settings, folder, output / "cache", device, quiet)
+        for verdict in verdicts(folder):
+            yield line(study, verdict)
+
+
+def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: str, quiet: bool) -> None:
+    chosen = _settings_of(study, settings)
+    with shown(f"{study.paper} {study.name}", "steps", quiet=quiet) as progress:
+        context = Context(folder, cache_folder, device=device, progress=lambda _text, done, total: progress(done, total))
+        records = study.measure(chosen, context)
+    write_atomic(folder / "records.parquet", lambda path: records.to_parquet(path, index=False))
+    judged = [asdict(v) for v in study.judge(records)]
+    write_atomic(folder / "verdicts.json", lambda path: path.write_text(json.dumps(judged, indent=1, ensure_ascii=False)))
+    for name, chart in study.draw(records).items():
+        charts.save(chart, folder / name, formats=("svg", "pdf", "png"))
+    described = {
+        "study": study.name,
+        "paper": study.paper,
+        "title": study.title,
+        "caption": study.caption,
+        "settings_name": settings,
+        "settings": chosen,
+        "claims": [asdict(c) for c in study.claims],
+        **provenance(),
+    }
+    text = json.dumps(described, indent=1, default=lambda x: vars(x) if hasattr(x, "__dict__") else str(x), ensure_ascii=False)
+    write_atomic(folder / "study.json", lambda path: path.write_text(text))
+
+
+def verdicts(folder: Path) -> list[Verdict]:
+    """The verdicts written in a study's folder."""
+    return [Verdict(**v) for v in json.loads((folder / "verdicts.json").read_text())]
+
+
+def line(study: Study, verdict: Verdict) -> str:
+    """One verdict on one line: study, outcome, claim, statistic with interval, n and reason."""
+    number = "" if verdict.value is None else f" {verdict.value:.4g}"
+    interval = "" if verdict.low is None or verdict.high is None else f" [{verdict.low:.4g}, {verdict.high:.4g}]"
+    n = "" if verdict.n is None else f", n = {verdict.n}"
+    p = "" if verdict.p is None else f", p = {verdict.p:.2g}"
+    subject = f" ({verdict.subject})" if verdict.subject else ""
+    reason = f" · {verdict.reason}" if verdict.reason else ""
+    return f"{study.name:7s} {verdict.outcome.upper():9s} {verdict.claim}{subject}: {verdict.statistic}{number}{interval}{n}{p}{reason}"

@@ -1,0 +1,1 @@
+"""Thin layers over transformers.Trainer for the models the experiments need."""
