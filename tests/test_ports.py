@@ -272,9 +272,10 @@ def test_a_hub_folder_with_wrong_keys_is_an_error(change: str, fault: str, tmp_p
         AutoModel.from_pretrained(tmp_path)
 
 
-def test_character_bert_leaves_out_the_pretraining_heads(tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefix", ["character_bert.", "bert."])
+def test_character_bert_leaves_out_the_pretraining_heads(prefix: str, tmp_path: Path) -> None:
     model = tiny("character_bert")
-    weights = {f"character_bert.{key}": x for key, x in model.state_dict().items()}
+    weights = {f"{prefix}{key}": x for key, x in model.state_dict().items()}
     weights["cls.predictions.bias"] = torch.zeros(10)
     assert torch.equal(
         states(load_published(TINY["character_bert"](), weights), "character_bert"), states(model, "character_bert")
@@ -385,6 +386,7 @@ def test_attention_passes_through_the_interface(name: str, calls: int) -> None:
     kept, before = model.config._attn_implementation, states(model, name)
     assert kept == "sdpa"
     model.set_attn_implementation("counting")
+    assert model.config._attn_implementation == "counting"
     assert torch.equal(states(model, name), before)
     assert len(called) == len(set(called)) == calls
     model.set_attn_implementation(kept)
@@ -422,11 +424,50 @@ def test_manta_accepts_rows_of_equal_length_and_blocks() -> None:
     assert torch.allclose(both.logits, alone.logits.expand_as(both.logits), atol=1e-6)
 
 
+@torch.no_grad()
+def test_manta_returns_the_states_and_maps_of_both_stacks_on_request() -> None:
+    model = AutoModel.from_config(tiny("manta").config, attn_implementation="eager").eval()
+    out = model(**inputs_of("manta"), output_hidden_states=True, output_attentions=True)
+    blocks = out.encoder_last_hidden_state.shape[1]
+    assert len(out.encoder_hidden_states) == len(out.decoder_hidden_states) == 3
+    assert torch.equal(out.encoder_hidden_states[-1], out.encoder_last_hidden_state)
+    assert torch.equal(out.decoder_hidden_states[-1], out.last_hidden_state)
+    for maps, shape in (
+        (out.encoder_attentions, (1, 3, blocks, blocks)),
+        (out.decoder_attentions, (1, 3, 5, 5)),
+        (out.cross_attentions, (1, 3, 5, blocks)),
+    ):
+        assert [tuple(x.shape) for x in maps] == [shape, shape]
+
+
+@torch.no_grad()
+def test_manta_decoder_does_not_look_at_masked_bytes() -> None:
+    model, inputs = tiny("manta"), inputs_of("manta")
+    ids = inputs["decoder_input_ids"].clone()
+    mask = torch.tensor([[1, 0, 1, 1, 1]])
+    first = model(inputs["input_ids"], None, ids, mask).logits[:, 2:]
+    ids[0, 1] += 1
+    assert torch.equal(model(inputs["input_ids"], None, ids, mask).logits[:, 2:], first)
+    assert not torch.equal(model(inputs["input_ids"], None, ids).logits[:, 2:], first)
+
+
+def test_manta_stacks_take_over_the_whole_configuration() -> None:
+    sizes = {"vocab_size": 300, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 9}
+    sizes |= {"dropout_rate": 0.2, "layer_norm_epsilon": 1e-3, "initializer_factor": 0.5, "pad_token_id": 2}
+    sizes |= {"eos_token_id": 3, "feed_forward_proj": "gated-gelu", "d_model": 6, "d_kv": 2, "d_ff": 10, "num_heads": 4}
+    model = manta.MantaModel(tiny_manta_config(**sizes, num_layers=1, num_decoder_layers=2))
+    for stack, layers in ((model.encoder.t5_encoder, 1), (model.decoder, 2)):
+        assert {name: getattr(stack.config, name) for name in sizes} == sizes
+        assert len(stack.block) == layers
+
+
 def test_manta_block_shares_sum_to_one_and_count_blocks_to_three_deviations() -> None:
     shares = tiny("manta").encoder.pooler.block_assignment(torch.tensor([[0.9, 1.0, 0.0, 1.0]]), joint_blocks=False)
     assert shares.shape == (1, 3, 4)  # certain frontiers: blocks 0, 1, 1, 2, whatever the first byte's probability
     assert torch.allclose(shares.sum(1), torch.ones(1, 4))
     assert shares[0].argmax(0).tolist() == [0, 1, 1, 2]
+    even = tiny("manta").encoder.pooler.block_assignment(torch.full((1, 4), 0.5), joint_blocks=False)
+    assert even.shape == (1, 4, 4)  # μ + 3σ = 4.1, but never more blocks than bytes
 
 
 @pytest.mark.parametrize(
@@ -499,6 +540,8 @@ def test_character_bert_inputs_and_fixed_epsilon() -> None:
     vectors = model.get_input_embeddings()(inputs["input_ids"])
     given = model(inputs_embeds=vectors, attention_mask=inputs["attention_mask"]).last_hidden_state
     assert torch.equal(given, model(**inputs).last_hidden_state)
+    places = {"position_ids": torch.arange(5)[None], "token_type_ids": torch.zeros(2, 5, dtype=torch.long)}
+    assert torch.equal(given, model(**inputs, **places).last_hidden_state)
     with pytest.raises(UsageError, match=re.escape("expected character ids of shape (B, T, 50); got shape (2, 5)")):
         model(inputs["input_ids"][..., 0])
     loose = character_bert.CharacterBertConfig(**{**model.config.to_dict(), "layer_norm_eps": 0.1})
@@ -518,7 +561,7 @@ def test_untrained_models_start_as_published() -> None:
     assert bias.tolist() == [0.0] * 12 + [1.0] * 12
     characters = tiny("character_bert").embeddings.word_embeddings._char_embedding_weights.detach()
     assert float(characters.std()) == pytest.approx(0.02, rel=0.1)
-    convolution = tiny("manta").encoder.pooler.conv_layers[0].weight
+    convolution = tiny("manta").encoder.pooler.conv_layers[0].weight.detach()
     assert 0.4 < float(convolution.abs().max()) <= 3**-0.5  # fan-in 3
-    projection = tiny("manta").encoder.pooler.out_projection.weight
+    projection = tiny("manta").encoder.pooler.out_projection.weight.detach()
     assert 0.3 < float(projection.abs().max()) <= 8**-0.5  # fan-in 8

@@ -1,7 +1,9 @@
 """The report page: complete, self-contained, safe with hostile names, and the same bytes on every rebuild."""
 
 import json
+import re
 from collections.abc import Iterator
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +11,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from anisoscope import charts, report
+from anisoscope.chart_style import compact
+from anisoscope.errors import OutputError, UsageError
+from anisoscope.records import as_records
+from anisoscope.report.words import duration, number
+
 DIM, UNITS, VECTORS = 24, 60, 238_412
 SUBSETS = {
     "kind": ["special", "first", "content"],
     "frequency": [f"frequency {i}" for i in range(1, 6)],
     "position": ["position 0", "position 1–7", "position 8–31", "position 32–127", "position 128+"],
 }
-COLUMNS = "run model revision step seed corpus stack kind layer head site token_policy metric component".split()
 
 Row = dict[str, Any]
 
@@ -26,7 +33,7 @@ def _row(metric: str, value: float, spread: float = 0.01, **keys: Any) -> Row:
 
 
 def _hidden_rows(rng: np.random.Generator, place: Row, depth: float) -> Iterator[Row]:
-    a = 0.04 + 0.5 * depth**1.5 + 0.02 * rng.normal()
+    a = 0.04 + 0.5 * depth**1.5 + 0.02 * rng.uniform()
     for shift, policy in enumerate(("all", "content", "no-first")):
         here = {**place, "token_policy": policy}
         top = a * np.sort(rng.dirichlet(np.full(DIM, 0.12)))[::-1]
@@ -86,10 +93,8 @@ def synthetic_records(
         rows += _hidden_rows(rng, {"stack": stack, "kind": "self", "layer": layers, "site": "final"}, 0.5)
     for site in ("embedding.input", "embedding.output"):
         rows.append(_row("partition", 0.71, 0, stack=stacks[0], kind="self", site=site))
-    frame = pd.DataFrame(rows).assign(run="r1", model=model, revision="main", step=None, seed=0, corpus="python-docs")
-    return frame.reindex(columns=[*COLUMNS, "value", "low", "high", "n_vectors", "n_units"]).astype(
-        {"layer": "Int64", "head": "Int64"}
-    )
+    constant = {"run": "r1", "model": model, "revision": "main", "step": None, "seed": 0, "corpus": "python-docs"}
+    return as_records(pd.DataFrame(rows), **constant)
 
 
 def synthetic_manifest(model: str = "builtin:minilm") -> dict[str, Any]:
@@ -116,3 +121,217 @@ def write_run(folder: Path, records: pd.DataFrame, manifest: dict[str, Any]) -> 
     records.to_parquet(folder / "records.parquet")
     (folder / "manifest.json").write_text(json.dumps(manifest))
     return folder
+
+
+class Page(HTMLParser):
+    """Attributes of every element, and the words inside headings, captions and the body."""
+
+    VOID = frozenset({"meta", "br", "mspace"})
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text: dict[str, list[str]] = {}
+        self.open: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        for tag in set(self.open):
+            self.text.setdefault(tag, []).append(data)
+
+    def words(self, tag: str) -> str:
+        return " ".join("".join(self.text.get(tag, [])).split())
+
+    def attributes(self, tag: str, name: str) -> list[str]:
+        return [value for found, attrs in self.elements if found == tag and (value := attrs.get(name)) is not None]
+
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A full run, encoder and decoder, in which every name that comes from outside is hostile."""
+    records = synthetic_records(layers=2, heads=3, stacks=(HOSTILE, "decoder"), model=HOSTILE)
+    manifest = synthetic_manifest(HOSTILE)
+    manifest["corpus"] |= {"name": HOSTILE}
+    manifest |= {"warnings": [HOSTILE], HOSTILE: HOSTILE, "excluded": {HOSTILE: {"zero": 1}}}
+    return report.build(write_run(tmp_path_factory.mktemp("hostile"), records, manifest))
+
+
+def small(*metrics: str, **choice: Any) -> pd.DataFrame:
+    records = synthetic_records(**{"layers": 2, "heads": 2, **choice})
+    return records[records["metric"].isin(metrics)]
+
+
+def test_every_section_is_there(hostile: Path) -> None:
+    page = Page(hostile.read_text())
+    slugs = page.attributes("section", "id")
+    assert slugs[:4] == ["anisotropy", "drift", "dimensions", "groups"]
+    assert slugs[4:8] == ["spectrum", "attention", "alignment", "likeness"]
+    assert slugs[8:] == ["embeddings", "table", "definitions", "provenance"]
+    assert set(page.attributes("a", "href")) >= {f"#{slug}" for slug in slugs}
+    assert page.open == []
+
+
+def test_every_figure_has_caption_alt_and_files(hostile: Path) -> None:
+    html = hostile.read_text()
+    figures = re.findall(r"<figure.*?</figure>", html, flags=re.S)
+    assert len(figures) == 18
+    for position, figure in enumerate(figures, start=1):
+        page = Page(figure)
+        assert f"Figure {position}." in page.words("figcaption")
+        assert "n = 238,412" in page.words("figcaption")
+        assert page.attributes("div", "role") == ["img"]
+        assert len(page.attributes("div", "aria-label")[0]) > 30
+        assert len([tag for tag, _ in page.elements if tag == "svg"]) == 2
+        for link in page.attributes("a", "href"):
+            assert (hostile.parent / link).stat().st_size > 500
+
+
+def test_hostile_names_are_text(hostile: Path) -> None:
+    page = Page(hostile.read_text())
+    assert not [tag for tag, _ in page.elements if tag in ("script", "iframe", "object", "img", "link")]
+    assert not [name for _, attrs in page.elements for name in attrs if name.startswith("on")]
+    assert page.words("h1") == HOSTILE
+    assert HOSTILE in page.words("aside")
+    assert HOSTILE in page.words("dt")
+
+
+def test_nothing_is_fetched(hostile: Path) -> None:
+    html = hostile.read_text()
+    page = Page(html)
+    links = [
+        value for _, attrs in page.elements for name in ("src", "href", "xlink:href") if (value := attrs.get(name))
+    ]
+    assert {link for link in links if "//" in link} == {"https://arxiv.org/abs/2401.12143"}
+    assert "@import" not in html
+    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", html))
+
+
+def test_ids_are_unique(hostile: Path) -> None:
+    ids = [attrs["id"] for _, attrs in Page(hostile.read_text()).elements if "id" in attrs]
+    assert len(ids) == len(set(ids))
+
+
+def test_rebuild_gives_the_same_bytes(tmp_path: Path) -> None:
+    records = small("mean_cosine", "query_key.cosine", layers=1)
+    folder = write_run(tmp_path, records, synthetic_manifest())
+    contents = []
+    for _ in range(2):
+        report.build(folder)
+        contents.append({path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()})
+    assert contents[0] == contents[1]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "expected"),
+    [
+        ((), []),
+        (("mean_cosine",), ["anisotropy", "likeness", "table"]),
+        (("spectrum.isoscore",), ["spectrum", "table"]),
+        (("drift.share",), ["drift", "table"]),
+        (("mean_cosine.top_share",), ["dimensions"]),
+        (("attention.first_mass",), ["attention"]),
+        (("query_key.dot",), ["alignment"]),
+        (("partition",), ["embeddings"]),
+    ],
+)
+def test_missing_panels_are_left_out(tmp_path: Path, metrics: tuple[str, ...], expected: list[str]) -> None:
+    path = report.build(write_run(tmp_path, small(*metrics), {"model": "m"}))
+    assert Page(path.read_text()).attributes("section", "id") == [*expected, "definitions", "provenance"]
+
+
+def test_one_layer_without_intervals(tmp_path: Path) -> None:
+    records = small("mean_cosine", "mean_cosine.isotropic_q95", "query_key.cosine", layers=0)
+    records = records[records["site"].eq("hidden")].assign(low=np.nan, high=np.nan)
+    page = Page(report.build(write_run(tmp_path, records, {})).read_text())
+    assert "is 0.0" in page.words("header") and "at layer 0." in page.words("header")
+    assert "anisotropic" not in page.words("header")
+
+
+def test_headline_verdicts_and_table_say_what_the_records_say(tmp_path: Path) -> None:
+    records = small("mean_cosine", "mean_cosine.isotropic_q95")
+    hidden = records["site"].eq("hidden") & records["metric"].eq("mean_cosine")
+    values = {0: (0.05, 0.04, 0.06), 1: (0.5, 0.45, 0.55), 2: (0.9, 0.85, 0.95)}
+    for layer, row in values.items():
+        records.loc[hidden & records["layer"].eq(layer), ["value", "low", "high"]] = row
+    final = records["site"].eq("final") & records["metric"].eq("mean_cosine")
+    records.loc[final, ["value", "low", "high"]] = (0.09, 0.08, 0.1)
+    page = Page(report.build(write_run(tmp_path, records, synthetic_manifest())).read_text())
+    head = page.words("header")
+    assert "ranges from 0.050 [0.040, 0.060] at layer 0 to 0.900 [0.850, 0.950] at layer 2." in head
+    assert "Of 4 sites, 2 are anisotropic, 1 is isotropic and 1 is undecided (1 of them extreme: A ≥ 0.8)" in head
+    assert "layer 10.500[0.450, 0.550]" in page.words("tbody")
+
+
+def test_the_lead_policy_is_the_first_there_is(tmp_path: Path) -> None:
+    records = small("mean_cosine")
+    page = Page(report.build(write_run(tmp_path, records[records["token_policy"].ne("all")], {})).read_text())
+    assert "tokens: content and no-first" in page.words("figcaption")
+
+
+def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="no manifest"):
+        report.build(tmp_path)
+
+
+def test_histogram_densities_have_unit_area() -> None:
+    edges = np.linspace(-1, 1, 6)
+    frame = pd.DataFrame({"left": edges[:-1], "right": edges[1:], "count": [1, 2, 3, 2, 2], "model": "m"})
+    drawn = charts.histogram(frame).to_dict()
+    heights = [row["value"] for row in next(iter(drawn["datasets"].values()))]
+    assert sum(heights[:-1]) * 0.4 == pytest.approx(1)
+
+
+def test_charts_hold_many_rows_and_gaps() -> None:
+    steps = np.arange(6000)
+    frame = pd.DataFrame({"step": steps, "value": np.where(steps % 7, 0.5, np.nan), "model": "m"})
+    assert charts.to_svg(charts.trajectory(frame, scale="symlog")).startswith("<svg")
+
+
+def test_a_coloured_series_is_named_once() -> None:
+    frame = pd.DataFrame({"layer": [0, 1] * 2, "value": [0.1, 0.2, 0.3, 0.4], "model": ["aa", "aa", "bb", "bb"]})
+    svg = charts.to_svg(charts.layer_curve(frame, isotropic={"aa": 0.1, "bb": 0.2}))
+    assert svg.count(">aa<") == svg.count(">bb<") == 1
+
+
+def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"layer": [0, 1], "value": [0.1, 0.2], "model": "m"})
+    with pytest.raises(UsageError, match="svg, pdf, png"):
+        charts.save(charts.layer_curve(frame), tmp_path / "figure", ["tiff"])
+
+
+@pytest.mark.parametrize(
+    ("value", "cell", "prose"),
+    [
+        (0.0, ".00", "0.000"),
+        (0.424, ".42", "0.424"),
+        (-0.07, "−.07", "−0.070"),
+        (-0.001, ".00", "−0.001"),
+        (1.0, "1.0", "1.000"),
+        (3.14159, "3.1", "3.142"),
+        (128.4, "128", "128.4"),
+        (2.1e5, "2e5", "210,000.0"),
+        (3.14e-6, ".00", "3.1 · 10⁻⁶"),
+        (float("nan"), "", "–"),
+    ],
+)
+def test_numbers(value: float, cell: str, prose: str) -> None:
+    assert compact(value) == cell
+    assert number(value) == prose
+
+
+def test_durations() -> None:
+    assert [duration(s) for s in (41.2, 312, 7500)] == ["41 s", "5 min 12 s", "2 h 05 min"]

@@ -1,11 +1,13 @@
 """The look of every chart: theme, palettes that colour-blind readers can tell apart, and the parts builders share."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import altair as alt
 import pandas as pd
 from altair.typing import ChartType
+
+Scale = Literal["linear", "log", "symlog"]
 
 INK, MUTED, GRID = "#1f2933", "#52606d", "#e4e7eb"
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#4d5358")
@@ -13,7 +15,8 @@ PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7
 SEQUENTIAL = ("#f4f7fa", "#bcd5e8", "#6ba6cf", "#2473a8", "#0b3c66")
 DIVERGING = ("#8f3a00", "#d98a4b", "#f6f4f1", "#5a9fca", "#0b4a7d")
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")
-FONT = "Inter, system-ui, -apple-system, Segoe UI, Roboto, Helvetica Neue, Helvetica, Arial, sans-serif"
+FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, sans-serif"
+"""Widths are the same in all of them, so labels laid out here fit wherever the page is opened."""
 
 _TITLE = {"titleColor": INK, "titleFontSize": 12, "titleFontWeight": "normal"}
 _AXIS = {
@@ -33,7 +36,9 @@ _LEGEND = {
     "offset": 12,
     "orient": "top",
     "symbolOpacity": 1,
+    "symbolSize": 90,
     "symbolStrokeWidth": 2,
+    "titleLimit": 400,
 }
 _HEADER = {
     "labelAnchor": "start",
@@ -65,20 +70,40 @@ def appearance(values: pd.Series) -> list[Any]:
     return list(dict.fromkeys(values))
 
 
-def colour(values: pd.Series, name: str, *, gradient: bool = False) -> alt.Color:
+def colour(values: pd.Series, name: str, width: int, *, gradient: bool = False) -> alt.Color:
     """One palette colour per series in order of appearance, or light to dark over numbers; no legend for one."""
     if gradient:
         legend = alt.Legend(title=name, gradientLength=160, gradientThickness=9, tickMinStep=1)
         return alt.Color(f"{name}:Q", scale=alt.Scale(range=list(SEQUENTIAL[1:]), interpolate="lab"), legend=legend)
     order = appearance(values)
-    return alt.Color(f"{name}:N", scale=alt.Scale(domain=order), legend=alt.Legend(title=None) if order[1:] else None)
+    return alt.Color(f"{name}:N", scale=alt.Scale(domain=order), legend=_legend(order, width))
 
 
-def shape(values: pd.Series, name: str) -> alt.Shape:
+def shape(values: pd.Series, name: str, width: int) -> alt.Shape:
     """One point shape per series, so that colour is never the only cue."""
     order = appearance(values)
     scale = alt.Scale(domain=order, range=[SHAPES[i % len(SHAPES)] for i in range(len(order))])
-    return alt.Shape(f"{name}:N", scale=scale, legend=alt.Legend(title=None) if order[1:] else None)
+    return alt.Shape(f"{name}:N", scale=scale, legend=_legend(order, width))
+
+
+def layered(count: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Dashes for lines and sizes for points of series that lie on each other, by `rank`: what lies on top is less."""
+    dashes = [[1, 0], [6, 5], [1, 5], [10, 5]]
+    ranks = list(range(count))
+    dash = alt.Scale(domain=ranks, range=[dashes[i % len(dashes)] for i in ranks])
+    area = alt.Scale(domain=ranks, range=[max(110 - 42 * i, 16) for i in ranks])
+    return (
+        {"strokeDash": alt.StrokeDash("rank:O", scale=dash, legend=None)},
+        {"size": alt.Size("rank:O", scale=area, legend=None)},
+    )
+
+
+def _legend(order: list[Any], width: int) -> alt.Legend | None:
+    """In one row where the names fit the width, else in columns; none for a single series."""
+    lengths = [7 * len(str(name)) + 26 for name in order]
+    if len(order) < 2:
+        return None
+    return alt.Legend(title=None, columns=0 if sum(lengths) <= width else max(1, width // max(lengths)))
 
 
 def facet(
@@ -142,3 +167,24 @@ def cell_labels(frame: pd.DataFrame, diverging: bool, *, numbers: bool) -> list[
     if numbers:
         return [f"({text})" if doubt and text else text for text, doubt in zip(texts, unsure, strict=True)]
     return ["·" if doubt and text else "" for text, doubt in zip(texts, unsure, strict=True)]
+
+
+def step_axis(values: pd.Series, scale: Scale) -> alt.Axis:
+    """Whole steps on a linear axis; on the others 0, where it is reached, and the powers of ten."""
+    if scale == "linear":
+        return alt.Axis(tickMinStep=1)
+    top = float(values.max())
+    powers = [float(10**k) for k in range(-6, 16) if (values[values > 0].min() or 0) <= 10**k <= top]
+    ticks = [0.0, *powers] if scale == "symlog" and values.min() <= 0 else powers
+    return alt.Axis(values=ticks, labelExpr="format(datum.value, '~s')", labelOverlap=True)
+
+
+def line_table(frame: pd.DataFrame, x: str, series: str, panel: str | None) -> pd.DataFrame:
+    """The columns of a line chart, sorted along `x`; intervals and `joined` filled in where missing."""
+    nothing = pd.Series(float("nan"), index=frame.index)
+    table = {key: frame[key] for key in (x, series, panel, "value") if key}
+    table |= {key: frame[key].astype(float) if key in frame else nothing for key in ("low", "high")}
+    ranks = {name: i for i, name in enumerate(appearance(frame[series]))}
+    table["rank"] = frame[series].map(ranks)
+    table["joined"] = frame["joined"] if "joined" in frame else pd.Series(True, index=frame.index)
+    return pd.DataFrame(table).sort_values(x, kind="stable").reset_index(drop=True)

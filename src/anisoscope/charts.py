@@ -8,7 +8,6 @@ multiples of. Frames may hold undefined values: they leave gaps.
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal
 
 import altair as alt
 import pandas as pd
@@ -21,17 +20,21 @@ from anisoscope.chart_style import (
     PALETTE,
     SEQUENTIAL,
     THEME,
+    Scale,
     appearance,
     cell_labels,
     colour,
     facet,
     isotropic_marks,
+    layered,
     levels,
+    line_table,
     shape,
+    step_axis,
 )
 from anisoscope.errors import UsageError
+from anisoscope.stable_pdf import stable_pdf
 
-Scale = Literal["linear", "log", "symlog"]
 Size = tuple[int, int]
 MARKED = 40
 """Lines of at most this many points show each of them."""
@@ -50,25 +53,26 @@ def trajectory(
     isotropic: float | Mapping[str, float] | None = None,
     zero: bool = False,
     independent: bool = False,
+    coincide: bool = False,
     size: Size = (640, 300),
     columns: int = 2,
 ) -> ChartType:
     """Lines of `value` against a numeric `x`, one per series, with a ribbon from `low` to `high`.
 
     `gradient` colours the series, then numbers, from light to dark. `isotropic` marks what isotropic vectors would
-    reach: one height or one per series. `independent` gives each panel its own vertical axis. Rows with a false
-    `joined` stand alone as open diamonds.
+    reach: one height or one per series. `independent` gives each panel its own vertical axis, `coincide` keeps lines
+    visible that lie on each other. Rows with a false `joined` stand alone as open diamonds.
     """
-    data = _table(frame, x, series, panel)
+    data = line_table(frame, x, series, panel)
     place = alt.X(
         f"{x}:Q",
         title=titles[0],
         scale=alt.Scale(type=scale, zero=False, nice=False),
-        axis=_step_axis(data[x], scale),
+        axis=step_axis(data[x], scale),
     )
     height = alt.Y("value:Q", title=titles[1], scale=alt.Scale(zero=zero))
     low, high = alt.Y("low:Q", title=titles[1]), alt.Y2("high:Q")
-    hue = colour(frame[series], series, gradient=gradient)
+    hue = colour(frame[series], series, size[0], gradient=gradient)
     base = alt.Chart().encode(x=place, color=hue, detail=f"{series}:N")
     line = base.transform_filter("datum.joined")
     layers: list[alt.Chart] = []
@@ -77,10 +81,10 @@ def trajectory(
         layers += isotropic_marks(series if isinstance(isotropic, Mapping) else None, hue, titles[1])
     if band:
         layers.append(line.transform_filter("isValid(datum.low)").mark_area(opacity=0.2).encode(y=low, y2=high))
-    layers.append(line.mark_line().encode(y=height))
-    if len(data) <= MARKED * max(1, data.groupby([series, *([panel] if panel else [])]).ngroups):
-        dots = line.mark_point().encode(y=height)
-        layers.append(dots if gradient else dots.encode(shape=shape(frame[series], series)))
+    dash, point = layered(frame[series].nunique()) if coincide else ({}, {})
+    layers.append(line.mark_line().encode(y=height, **dash))
+    if not gradient and len(data) <= MARKED * data.groupby([series, *([panel] if panel else [])]).ngroups:
+        layers.append(line.mark_point().encode(y=height, shape=shape(frame[series], series, size[0]), **point))
     if not data["joined"].all():
         alone = base.transform_filter("!datum.joined")
         layers.append(alone.transform_filter("isValid(datum.low)").mark_rule().encode(y=low, y2=high))
@@ -98,11 +102,14 @@ def layer_curve(
     isotropic: float | Mapping[str, float] | None = None,
     zero: bool = True,
     independent: bool = False,
+    coincide: bool = False,
     size: Size = (640, 300),
     columns: int = 2,
 ) -> ChartType:
     """A quantity per layer, one line per series; the site `final` stands past the last layer as an open diamond."""
-    final = frame["site"].eq("final").fillna(False).astype(bool) if "site" in frame else pd.Series(False, index=frame.index)
+    final = (
+        frame["site"].eq("final").fillna(False).astype(bool) if "site" in frame else pd.Series(False, index=frame.index)
+    )
     return trajectory(
         frame.assign(layer=frame["layer"].astype(float) + 0.5 * final, joined=~final),
         x="layer",
@@ -113,6 +120,7 @@ def layer_curve(
         isotropic=isotropic,
         zero=zero,
         independent=independent,
+        coincide=coincide,
         size=size,
         columns=columns,
     )
@@ -151,7 +159,9 @@ def heatmap(
         zero=False,
         nice=False,
     )
-    legend = alt.Legend(title=title, titleOrient="top", gradientLength=200, gradientThickness=9, tickCount=5)
+    digits = ".2~f" if largest < 100 else ".3~s"
+    ticks = [bounds[0], sum(bounds) / 2, bounds[1]]
+    legend = alt.Legend(title=title, gradientLength=200, gradientThickness=9, values=ticks, format=digits)
     axis = alt.Axis(domain=False, ticks=False, labelOverlap=True, labelAngle=0)
     across_title, down_title = names or (x, y)
     base = alt.Chart().encode(
@@ -179,24 +189,28 @@ def scatter(
     scale: Scale = "linear",
     size: Size = (640, 320),
 ) -> ChartType:
-    """Points with their intervals (`low` to `high` of `y`) and labels; `path` joins those of a series in row order."""
-    data = frame.assign(row=range(len(frame)))
+    """Points with their intervals (`low` to `high` of `y`) and labels; `path` joins those of a series in row order.
+
+    Rows with a false `joined` stay off the path.
+    """
+    data = frame.assign(row=range(len(frame)), joined=frame.get("joined", True))
     across, up = titles or (x, y)
     place = alt.X(
         f"{x}:Q", title=across, scale=alt.Scale(type=scale, zero=False, nice=True), axis=alt.Axis(tickCount=6)
     )
     height = alt.Y(f"{y}:Q", title=up, scale=alt.Scale(zero=False, nice=True))
-    base = alt.Chart().encode(x=place, y=height, color=colour(frame[series], series))
-    layers = [base.mark_point(size=60).encode(shape=shape(frame[series], series))]
+    base = alt.Chart().encode(x=place, y=height, color=colour(frame[series], series, size[0]))
+    layers = [base.mark_point(size=60).encode(shape=shape(frame[series], series, size[0]))]
     if path:
-        layers.insert(0, base.mark_line(strokeWidth=1, opacity=0.45).encode(order="row:Q"))
+        line = base.transform_filter("datum.joined").mark_line(strokeWidth=1, opacity=0.45)
+        layers.insert(0, line.encode(order="row:Q"))
     if {"low", "high"} <= set(frame):
         rule = base.transform_filter("isValid(datum.low)").mark_rule(opacity=0.6)
         layers.insert(0, rule.encode(y=alt.Y("low:Q", title=up), y2="high:Q"))
     if label is not None:
         text = base.mark_text(align="left", dx=8, dy=-6, fontSize=11)
         layers.append(text.encode(text=f"{label}:N", color=alt.value(INK)))
-    kept = [key for key in (x, y, series, label, "low", "high", "row") if key in data]
+    kept = [key for key in (x, y, series, label, "low", "high", "row", "joined") if key in data]
     return facet(layers, data[list(dict.fromkeys(kept))], None, size, 1)
 
 
@@ -220,7 +234,7 @@ def histogram(
     base = alt.Chart().encode(
         x=alt.X("left:Q", title=titles[0], scale=alt.Scale(zero=False, nice=False)),
         y=alt.Y("value:Q", title=titles[1], stack=None),
-        color=colour(frame[series], series),
+        color=colour(frame[series], series, size[0]),
     )
     layers = [
         base.mark_area(opacity=0.15, interpolate="step-after"),
@@ -253,7 +267,7 @@ def bars(
 def to_svg(chart: ChartType, name: str = "mark") -> str:
     """The chart as SVG; its ids count from 0 behind `name`, so redraws are identical and a page can hold many."""
     with alt.data_transformers.enable("default", max_rows=None):
-        drawn: str = vl_convert.vegalite_to_svg(chart.to_dict(), config=THEME)
+        drawn: str = vl_convert.vegalite_to_svg(chart.to_dict(validate=False), config=THEME)
     found = dict.fromkeys(re.findall(r'\bid="([^"]+)"', drawn))
     ids = {old: f"{name}-{i}" for i, old in enumerate(found)}
     return re.sub(r'(\bid="|url\(#|href="#)([^")]+)', lambda match: match[1] + ids.get(match[2], match[2]), drawn)
@@ -261,14 +275,14 @@ def to_svg(chart: ChartType, name: str = "mark") -> str:
 
 def save(chart: ChartType, stem: Path, formats: Iterable[str] = ("svg", "pdf")) -> list[Path]:
     """Write the chart as `stem`.svg, .pdf, .png; the same chart always gives the same bytes."""
-    svg = to_svg(chart)
+    svg = to_svg(chart, stem.name)
     stem.parent.mkdir(parents=True, exist_ok=True)
     written = []
     for suffix in formats:
         if suffix == "svg":
             content = svg.encode()
         elif suffix == "pdf":
-            content = _ordered_pdf(vl_convert.svg_to_pdf(svg))
+            content = stable_pdf(vl_convert.svg_to_pdf(svg))
         elif suffix == "png":
             content = vl_convert.svg_to_png(svg, scale=2)
         else:
@@ -276,28 +290,3 @@ def save(chart: ChartType, stem: Path, formats: Iterable[str] = ("svg", "pdf")) 
         written.append(stem.with_name(f"{stem.name}.{suffix}"))
         written[-1].write_bytes(content)
     return written
-
-
-def _table(frame: pd.DataFrame, x: str, series: str, panel: str | None) -> pd.DataFrame:
-    """The columns of a line chart, sorted along `x`; intervals and `joined` filled in where missing."""
-    nothing = pd.Series(float("nan"), index=frame.index)
-    table = {key: frame[key] for key in (x, series, panel, "value") if key}
-    table |= {key: frame[key].astype(float) if key in frame else nothing for key in ("low", "high")}
-    table["joined"] = frame["joined"] if "joined" in frame else pd.Series(True, index=frame.index)
-    return pd.DataFrame(table).sort_values(x, kind="stable").reset_index(drop=True)
-
-
-def _step_axis(values: pd.Series, scale: Scale) -> alt.Axis:
-    """Whole steps on a linear axis; on the others 0, where it is reached, and the powers of ten."""
-    if scale == "linear":
-        return alt.Axis(tickMinStep=1)
-    top = float(values.max())
-    powers = [float(10**k) for k in range(-6, 16) if (values[values > 0].min() or 0) <= 10**k <= top]
-    ticks = [0.0, *powers] if scale == "symlog" and values.min() <= 0 else powers
-    return alt.Axis(values=ticks, labelExpr="format(datum.value, '~s')", labelOverlap=True)
-
-
-def _ordered_pdf(content: bytes) -> bytes:
-    """The PDF with its resource dictionaries sorted: the writer emits their entries in random order."""
-    entries = rb"(?:^ +/[A-Za-z]+\d+ \d+ 0 R\n){2,}"
-    return re.sub(entries, lambda match: b"".join(sorted(match[0].splitlines(keepends=True))), content, flags=re.M)

@@ -116,6 +116,8 @@ class Measurement:
         asked = {quantity} | ({"query_key"} if quantity in ("query", "key") else set())
         needs = frozenset().union(*(m.needs for m in self.settings.chosen if asked & set(m.quantities)))
         needs |= {"n", "zero", "nonfinite"}
+        if quantity in ("hidden", "final") and any("sample" in m.quantities for m in self.settings.chosen):
+            needs |= {"vector"}  # the sample is centred on the mean of all
         return needs - {"unit_square"} if quantity in ("query", "key", "value") else needs
 
     # --- one batch -----------------------------------------------------------------------------------------------------------
@@ -192,12 +194,16 @@ class Measurement:
         keys = rows["keys"]
         stream = self._masks.get(site.stack)
         real = stream.real if stream is not None and stream.real.shape[1] == keys.shape[2] else torch.ones_like(keys[:, 0], dtype=torch.bool)
-        seen = (real.unsqueeze(1) & (keys > 0)).to(keys.dtype)
+        real = real.unsqueeze(1) & (keys > 0)
+        sound = rows["entropy"].isfinite() & rows["score"].isfinite()
+        rows = {n: x.masked_fill(~sound, 0.0) if x.shape == sound.shape else x for n, x in rows.items()}
+        seen = (real & sound).to(keys.dtype)
         several = seen * (keys > 1)
         normalised = rows["entropy"] / keys.clamp(min=2).log()
         alike = rows["row_similarity"]
         values = {
             "rows": seen.sum(-1),
+            "nonfinite": (real & ~sound).sum((1, 2)),
             "normalised_rows": several.sum(-1),
             "entropy_normalised": (several * normalised).sum(-1),
             "score": (seen * rows["score"]).sum(-1),

@@ -4,6 +4,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def run_pass(
 def _to_do(plan: Any, done: int, shard: tuple[int, int]) -> Iterator[Batch]:
     if hasattr(plan, "__getitem__"):
         return (plan[i] for i in range(shard[0], len(plan), shard[1])[done:])
-    return iter(plan)
+    return islice(iter(plan), shard[0] + done * shard[1], None, shard[1])
 
 
 @contextmanager

@@ -11,6 +11,8 @@ from anisoscope.sums import Sums
 
 EVERY = 8
 """Batches summed in float32 before they are added in float64."""
+COLUMNS = 64
+"""Columns of a block of the product: only blocks on and above the diagonal are computed, little more than half of it."""
 
 
 class Moments:
@@ -26,7 +28,8 @@ class Moments:
             x = x.float()
         for g in group.unique().tolist():
             chosen = group == g
-            part, w, inv = (x, weight, inverse) if bool(chosen.all()) else (x[chosen], weight[chosen], inverse[chosen])
+            rows_of = _slice(chosen)
+            part, w, inv = x[rows_of], weight[rows_of], inverse[rows_of]
             rows, w = part.flatten(0, 1), w.flatten().to(x.dtype)
             if not bool(w.all()):
                 rows = torch.where(w.bool().unsqueeze(1), rows, 0.0)
@@ -39,12 +42,15 @@ class Moments:
         key = (site, term, g)
         if key not in self.pending:
             self.pending[key] = rows.new_zeros(rows.shape[1], rows.shape[1])
-        self.pending[key].addmm_(rows.T, rows)
+        for start in range(0, rows.shape[1], COLUMNS):
+            end = start + COLUMNS
+            self.pending[key][start:end, start:].addmm_(rows[:, start:end].T, rows[:, start:])
 
     def flush(self) -> None:
         """Move what is pending into the sums."""
         for (site, term, g), matrix in self.pending.items():
-            self.sums.buffer(site, term, (self.groups, 1, *matrix.shape), matrix.device)[g] += matrix.double()
+            upper = matrix.double().triu_()
+            self.sums.buffer(site, term, (self.groups, 1, *matrix.shape), matrix.device)[g] += upper + upper.triu(1).T
             matrix.zero_()
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
@@ -55,3 +61,9 @@ class Moments:
             if name.startswith(prefix):
                 site, term, g = name.removeprefix(prefix).split("|")
                 self.pending[site, term, int(g)] = matrix
+
+
+def _slice(chosen: Tensor) -> Tensor | slice:
+    """A slice where the chosen sequences lie side by side, as they mostly do: no copy then."""
+    first, last = int(chosen.nonzero()[0]), int(chosen.nonzero()[-1]) + 1
+    return slice(first, last) if bool(chosen[first:last].all()) else chosen

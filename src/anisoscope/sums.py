@@ -168,8 +168,9 @@ def vector_sums(
     if not bool(finite.all()):
         x, square, norm_square, finite = _mend(x)
     usable = finite & (norm_square > 0)
-    norm = norm_square.sqrt()
-    inverse = torch.where(usable, norm.reciprocal(), torch.zeros_like(norm))
+    exact_square = norm_square.double()  # norms of a drifting cloud are nearly equal: their variance is a small difference
+    norm = exact_square.sqrt()
+    inverse = torch.where(usable, norm.reciprocal(), 0.0).to(x.dtype)
     real = masks[:, 0].bool().unsqueeze(1)
     every = {
         "zero": (real & finite & (norm_square == 0)).sum((1, 2)),
@@ -178,14 +179,15 @@ def vector_sums(
     masks = masks.to(x.dtype)
     weights = masks.unsqueeze(1) * usable.unsqueeze(2).to(x.dtype)  # [sequence head policy token]
     linear = torch.matmul(torch.cat([weights, weights * inverse.unsqueeze(2)], 2), x)  # [sequence head 2·policy dim]
+    lengths = torch.matmul(weights.double(), torch.stack([norm, exact_square], -1))  # [sequence head policy 2]
     policies = masks.shape[1]
     n = weights.sum(-1)
     out = {
         "n": n,
         "vector": linear[:, :, :policies],
         "unit": linear[:, :, policies:],
-        "norm": torch.matmul(weights, norm.unsqueeze(-1)).squeeze(-1),
-        "norm_square": torch.matmul(weights, norm_square.unsqueeze(-1)).squeeze(-1),
+        "norm": lengths[..., 0],
+        "norm_square": lengths[..., 1],
     }
     if "unit_square" in terms:
         out["unit_square"] = torch.matmul(weights * inverse.square().unsqueeze(2), square)

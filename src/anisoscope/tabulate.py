@@ -16,6 +16,7 @@ from anisoscope.reservoir import Reservoir
 from anisoscope.sums import Sums, Totals
 
 Array = NDArray[np.float64]
+Columns = dict[str, list[Any]]
 
 
 def tabulate(
@@ -23,7 +24,7 @@ def tabulate(
 ) -> pd.DataFrame:
     """The long table of `metrics` at `sites` (its columns of model and corpus still empty)."""
     depth = {stack: max((s.layer or 0 for s in sites.values() if s.stack == stack)) for stack in {s.stack for s in sites.values()}}
-    parts = []
+    columns: dict[str, list[Any]] = {}  # one table is made in the end: thousands of small ones take longer than the model
     for metric in metrics:
         for site, label, terms in _places(metric, sums, sites, reservoirs):
             constant = {
@@ -33,8 +34,10 @@ def tabulate(
                 "site": label,
                 "n_units": len(sums.units),
             }
-            parts.extend(_table(metric, terms, policies, constant))
-    return as_records(pd.concat(parts, ignore_index=True) if parts else pd.DataFrame())
+            for part in _table(metric, terms, policies, constant):
+                for column, entries in part.items():
+                    columns.setdefault(column, []).extend(entries)
+    return as_records(pd.DataFrame(columns))
 
 
 def _places(
@@ -67,16 +70,17 @@ def _sample_terms(name: str, sums: Sums, reservoir: Reservoir) -> dict[str, Arra
     return calibrated.sample_sums(vectors[usable], mean, group, sums.groups)
 
 
-def _table(metric: Metric, terms: dict[str, Array], policies: Sequence[str], constant: dict[str, Any]) -> Iterable[pd.DataFrame]:
+def _table(metric: Metric, terms: dict[str, Array], policies: Sequence[str], constant: dict[str, Any]) -> Iterable[Columns]:
     totals = Totals(terms)
     if not totals.present.any():
         return
     count = _count(totals)
     for name, replicates in metric.compute(totals).items():
-        frame = _frame(metric, name, jackknife.interval(replicates), count, policies)
+        columns = _columns(metric, name, jackknife.interval(replicates), count, policies)
+        rows = len(columns["value"])
         if constant["site"].split(".")[0] in ("hidden", "final"):
-            frame["head"] = None
-        yield frame.assign(**constant)
+            columns["head"] = [None] * rows
+        yield columns | {column: [entry] * rows for column, entry in constant.items()}
 
 
 def _count(totals: Totals) -> Array:
@@ -89,22 +93,21 @@ def _count(totals: Totals) -> Array:
     return np.array(float(totals.groups("matrix").shape[1]))
 
 
-def _frame(metric: Metric, name: str, estimate: jackknife.Estimate, count: Array, policies: Sequence[str]) -> pd.DataFrame:
-    """One row per entry of a value whose axes are `metric.axes`, and a component axis where it has one more."""
+def _columns(metric: Metric, name: str, estimate: jackknife.Estimate, count: Array, policies: Sequence[str]) -> Columns:
+    """One row per entry of a value whose axes are `metric.axes`, and a component axis where it has one more (without its NaN)."""
     value, axes = estimate.value, metric.axes
     index = dict(zip((*axes, "component"), np.indices(value.shape).reshape(value.ndim, value.size), strict=False))
     counts = np.broadcast_to(count.reshape(count.shape + (1,) * (value.ndim - count.ndim)), value.shape)
-    frame = pd.DataFrame({"value": value.ravel(), "low": estimate.low.ravel(), "high": estimate.high.ravel()})
-    frame["n_vectors"] = np.round(counts.ravel()).astype(np.int64)
-    frame["metric"] = f"{metric.name}.{name}" if name else metric.name
-    if "policy" in axes:
-        frame["token_policy"] = [policies[i] for i in index["policy"]]
-    elif metric.first_policy:
-        frame["token_policy"] = policies[0]
-    if "head" in axes:
-        frame["head"] = index["head"]
-    if value.ndim > len(axes):
-        names = metric.components.get(name) or tuple(str(i) for i in range(value.shape[-1]))
-        frame["component"] = [names[i] for i in index["component"]]
-        frame = frame[frame["value"].notna()]
-    return frame
+    rows = np.flatnonzero(~np.isnan(value.ravel())) if value.ndim > len(axes) else np.arange(value.size)
+    labels = metric.components.get(name) or tuple(map(str, range(value.shape[-1] if value.ndim else 0)))
+    policy = policies[0] if metric.first_policy else None
+    return {
+        "metric": [f"{metric.name}.{name}" if name else metric.name] * len(rows),
+        "component": [labels[i] for i in index["component"][rows]] if value.ndim > len(axes) else [None] * len(rows),
+        "token_policy": [policies[i] for i in index["policy"][rows]] if "policy" in axes else [policy] * len(rows),
+        "head": index["head"][rows].tolist() if "head" in axes else [None] * len(rows),
+        "value": value.ravel()[rows].tolist(),
+        "low": estimate.low.ravel()[rows].tolist(),
+        "high": estimate.high.ravel()[rows].tolist(),
+        "n_vectors": np.round(counts.ravel()[rows]).astype(np.int64).tolist(),
+    }

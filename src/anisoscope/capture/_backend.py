@@ -12,7 +12,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 Look = Callable[..., None]
-_LOOKING: WeakKeyDictionary[nn.Module, Look] = WeakKeyDictionary()
+_LOOKING: WeakKeyDictionary[nn.Module, tuple[Look, ...]] = WeakKeyDictionary()
 _PREFIX = "anisoscope_"
 
 
@@ -24,8 +24,8 @@ def looking_on(model: nn.Module, look: Look) -> Iterator[None]:
     """
     configs = {id(m.config): m.config for m in model.modules() if isinstance(m, PreTrainedModel)}
     kept = {key: config._attn_implementation for key, config in configs.items()}
-    for module in model.modules():
-        _LOOKING[module] = look
+    before = {module: _LOOKING.get(module, ()) for module in model.modules()}  # captures may be nested
+    _LOOKING.update({module: (*looks, look) for module, looks in before.items()})
     try:
         for key, config in configs.items():
             config._attn_implementation_internal = _registered(kept[key] or "eager")
@@ -33,8 +33,7 @@ def looking_on(model: nn.Module, look: Look) -> Iterator[None]:
     finally:
         for key, config in configs.items():
             config._attn_implementation_internal = kept[key]
-        for module in model.modules():
-            _LOOKING.pop(module, None)
+        _LOOKING.update(before)
 
 
 def _registered(backend: str) -> str:
@@ -52,8 +51,7 @@ def _looking_form(backend: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
     def attention(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None, **settings: Any
     ) -> tuple[Tensor, Tensor | None]:
-        look = _LOOKING.get(module)
-        if look is not None:
+        for look in _LOOKING.get(module, ()):
             look(module, query, key, value, attention_mask, settings)
         forward = _eager_of(module) if backend == "eager" else ALL_ATTENTION_FUNCTIONS[backend]
         return forward(module, query, key, value, attention_mask, **settings)  # type: ignore[no-any-return]

@@ -3,6 +3,7 @@
 The weights are those of the model's own softmax: its scale, its mask, its position bias, its soft cap, its sinks.
 """
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 HIDDEN = -1e30  # a score no softmax sees; finite, so that weight 0 times score is 0
-BLOCK = 1 << 19  # scores per block: two such float32 buffers stay in a core's cache
+BLOCK = 1 << 18  # scores per block: two such float32 buffers stay in a core's cache
+SHIFT_ABOVE = 32.0  # largest |score| whose exponential is taken as it is: float32 overflows at 88
 
 
 @dataclass(frozen=True)
@@ -66,14 +68,25 @@ def attention_rows(
     (visible ones), `score` (sum of q·k·scale over them); per sequence [sequence, head]: `row_similarity`, the mean cosine between
     the rows of real queries; with bin edges in `histogram`, `score_histogram` [sequence, head, bin].
     """
-    walk = _Walk(query, key, visible, scale, softcap, sinks, real, median, histogram)
+    if query.dtype.itemsize < 4:
+        query, key = query.float(), key.float()
+    walk = _Walk(query.contiguous(), key, visible, scale, softcap, sinks, real)
+    if median:
+        walk.sums["median"] = torch.empty_like(walk.sums["total"])
+    if histogram is not None:
+        walk.counts = query.new_zeros(*query.shape[:2], len(histogram) + 1)
+        walk.edges = histogram.to(query)
     for block in walk.blocks():
         walk.block(*block)
     return walk.result()
 
 
 class _Walk:
-    """The walk over blocks [sequence, head, query, key]: several whole sequences, or some heads and queries of one."""
+    """The walk over blocks [sequence, head, query, key]: several whole sequences, or some heads and queries of one.
+
+    In the loop only what needs the scores is summed, with e = exp(score − shift), shift 0 unless scores are large: Σe, Σe·(score − shift),
+    ‖e‖, extremes. Everything else follows from these, once, in `result`.
+    """
 
     def __init__(
         self,
@@ -84,79 +97,75 @@ class _Walk:
         softcap: float | None,
         sinks: Tensor | None,
         real: Tensor | None,
-        median: bool,
-        edges: Tensor | None,
     ) -> None:
-        if query.dtype.itemsize < 4:
-            query, key = query.float(), key.float()
-        self.q = query.contiguous()
-        self.k = key.repeat_interleave(query.shape[1] // key.shape[1], 1).contiguous()
-        self.visible, self.scale, self.softcap, self.edges = visible, scale, softcap, edges
-        self.sinks = None if sinks is None else sinks.to(self.q).view(1, -1, 1)
+        self.q, self.k = query, key.repeat_interleave(query.shape[1] // key.shape[1], 1).contiguous()
+        self.visible, self.scale, self.softcap, self.sinks = visible, scale, softcap, sinks
+        self.spoiled = None if bool((self.q.sum() + self.k.sum()).isfinite()) else self._set_aside(visible)
         sequences, self.heads, self.queries, _ = self.q.shape
         self.keys = self.k.shape[2]
-        self.seen = None if visible.keys is None else visible.keys[..., : self.keys]
+        self.hidden = None if visible.keys is None else ~visible.keys[..., : self.keys]
         self.first = self._first_key()
-        real = torch.ones(sequences, self.queries, device=query.device) if real is None else real
-        self.real = real.to(self.q.dtype)
-        shape = (sequences, self.heads, self.queries)
-        names = ["entropy", "row_max", "row_min", "first_mass", "keys", "score", *(["row_median"] if median else [])]
-        self.rows = {name: self.q.new_empty(shape) for name in names}
-        self.unit_rows = self.q.new_zeros(*shape[:2], 1, self.keys)
-        self.counts = None if edges is None else self.q.new_zeros(*shape[:2], len(edges) + 1)
+        self.real = self.q.new_ones(sequences, self.queries) if real is None else real.to(self.q.dtype)
+        names = ("total", "weighted", "length", "shift", "largest", "smallest", "first", "score")
+        self.sums = {name: self.q.new_zeros(sequences, self.heads, self.queries) for name in names}
+        self.unit_rows = self.q.new_zeros(sequences, self.heads, 1, self.keys)
+        self.counts = self.edges = torch.empty(0)
         self.buffers = self.q.new_empty(2, 0)
+
+    def _set_aside(self, visible: Visible) -> Tensor:
+        """Vectors with NaN or Inf made zero; True for the rows [sequence, head, query] that are not defined for them."""
+        finite_q, finite_k = (x.isfinite().all(-1) for x in (self.q, self.k))
+        self.q, self.k = (torch.where(f.unsqueeze(-1), x, 0.0) for f, x in ((finite_q, self.q), (finite_k, self.k)))
+        sees = ~finite_k.unsqueeze(2) if visible.keys is None else visible.keys[..., : self.k.shape[2]] & ~finite_k.unsqueeze(2)
+        sees = sees.expand(*self.q.shape[:3], -1)
+        return ~finite_q | (sees.tril() if visible.causal else sees).any(-1)
+
+    def _first_key(self) -> Tensor | None:
+        """Index [sequence, 1, 1, 1] of the first key that any query sees, where it is not 0 (left padding)."""
+        if self.hidden is None:
+            return None
+        any_query = ~self.hidden.flatten(1, 2).all(1)
+        if bool(any_query[:, 0].all()):
+            return None
+        return any_query.to(torch.uint8).argmax(-1).view(-1, 1, 1, 1).expand(len(self.q), 1, 1, 1)
 
     def blocks(self) -> Iterator[tuple[slice, slice, slice]]:
         """(sequences, heads, queries) of each block."""
         rows = min(self.queries, max(1, BLOCK // self.keys))
         heads = min(self.heads, max(1, BLOCK // (rows * self.keys)))
         sequences = max(1, BLOCK // (heads * rows * self.keys)) if heads == self.heads else 1
-        for i in range(0, len(self.q), sequences):
-            for j in range(0, self.heads, heads):
-                for t in range(0, self.queries, rows):
-                    yield slice(i, min(i + sequences, len(self.q))), slice(j, min(j + heads, self.heads)), slice(t, min(t + rows, self.queries))
-
-    def _first_key(self) -> Tensor | None:
-        """Index [sequence, 1, 1, 1] of the first key that any query sees, where it is not 0 (left padding)."""
-        if self.seen is None:
-            return None
-        any_query = self.seen.flatten(1, 2).any(1)
-        if bool(any_query[:, 0].all()):
-            return None
-        return any_query.to(torch.uint8).argmax(-1).view(-1, 1, 1, 1).expand(len(self.q), 1, 1, 1)
+        steps = ((len(self.q), sequences), (self.heads, heads), (self.queries, rows))
+        ranges = [[slice(i, min(i + step, end)) for i in range(0, end, step)] for end, step in steps]
+        yield from itertools.product(*ranges)  # type: ignore[misc]
 
     def block(self, sequences: slice, heads: slice, queries: slice) -> None:
-        q = self.q[sequences, heads, queries]
-        k = self.k[sequences, heads, : queries.stop if self.visible.causal else self.keys]
-        s, p = self._scratch((*q.shape[:3], k.shape[2]))
+        q, k = self.q[sequences, heads, queries], self.k[sequences, heads, : queries.stop if self.visible.causal else self.keys]
+        s, e = self._scratch((*q.shape[:3], k.shape[2]))
         flat = s.view(-1, *s.shape[2:])
         torch.baddbmm(flat, q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2), beta=0, alpha=self.scale, out=flat)
-        out = {name: value[sequences, heads, queries] for name, value in self.rows.items()}
-        seen = self._seen(sequences, heads, queries, k.shape[2])
+        out = {name: value[sequences, heads, queries] for name, value in self.sums.items()}
         real = self.real[sequences, None, queries]
-        self._scores(s, seen, real, out, None if self.counts is None else self.counts[sequences, heads])
+        hidden = self._hidden_pairs(sequences, queries, heads, k.shape[2])
+        self._scores(s, e, hidden, real, out["score"], (sequences, heads))
         if self.softcap is not None:
             s.div_(self.softcap).tanh_().mul_(self.softcap)
         if self.visible.bias is not None:
             s.add_(_part(self.visible.bias, sequences, heads, queries)[..., : k.shape[2]])
-        if seen is not None:
-            s.masked_fill_(~seen, HIDDEN)
-        torch.softmax(s, -1, out=p)
-        largest, peak = s.amax(-1), p.amax(-1)
-        log_sum, expected = largest - peak.log(), _row_dot(p, s)
-        if self.sinks is not None:
-            with_sink = torch.logaddexp(log_sum, self.sinks[:, heads])
-            share = (log_sum - with_sink).exp()
-            p.mul_(share.unsqueeze(-1))
-            expected = share * expected + (1 - share) * self.sinks[:, heads]
-            log_sum, peak = with_sink, peak * share
-        out["entropy"].copy_((log_sum - expected).clamp_(min=0))
-        out["row_max"].copy_(peak)
-        first = None if self.first is None else self.first[sequences].expand(*p.shape[:3], 1)
-        out["first_mass"].copy_(p[..., 0] if first is None else p.gather(-1, first)[..., 0])
-        weight = real * _row_dot(p, p).rsqrt()
-        self.unit_rows[sequences, heads, :, : p.shape[-1]] += torch.matmul(weight.unsqueeze(-2), p)
-        _order(p, s, seen, out)
+        if hidden is None:
+            torch.amin(s, -1, out=out["smallest"])
+        else:
+            torch.amin(e.copy_(s).masked_fill_(hidden, torch.inf), -1, out=out["smallest"])
+            s.masked_fill_(hidden, HIDDEN)
+        torch.amax(s, -1, out=out["largest"])
+        if s.is_cuda or bool((out["largest"].abs() > SHIFT_ABOVE).any()):
+            s.sub_(out["shift"].copy_(out["largest"]).unsqueeze(-1))
+        torch.sum(torch.exp(s, out=e), -1, out=out["total"])
+        torch.sum(s.mul_(e), -1, out=out["weighted"])
+        torch.linalg.vector_norm(e, dim=-1, out=out["length"])
+        out["first"].copy_(e[..., 0] if self.first is None else e.gather(-1, self.first[sequences].expand(*e.shape[:3], 1))[..., 0])
+        self.unit_rows[sequences, heads, :, : k.shape[2]] += torch.matmul((real / out["length"]).unsqueeze(-2), e)
+        if "median" in out:
+            out["median"].copy_(e.quantile(0.5, -1) if hidden is None else e.masked_fill(hidden, torch.nan).nanquantile(0.5, -1))
 
     def _scratch(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         size = math.prod(shape)
@@ -164,31 +173,58 @@ class _Walk:
             self.buffers = self.q.new_empty(2, size)
         return self.buffers[0, :size].view(shape), self.buffers[1, :size].view(shape)
 
-    def _seen(self, sequences: slice, heads: slice, queries: slice, keys: int) -> Tensor | None:
-        """True where a pair is visible, broadcastable to the block; None where all are."""
+    def _hidden_pairs(self, sequences: slice, queries: slice, heads: slice, keys: int) -> Tensor | None:
+        """True where a pair is not visible, broadcastable to the block; None where all are."""
         if self.visible.causal:
             i = torch.arange(queries.start, queries.stop, device=self.q.device)
-            return torch.arange(keys, device=self.q.device) <= i[None, None, :, None]
-        return None if self.seen is None else _part(self.seen, sequences, heads, queries)
+            return torch.arange(keys, device=self.q.device) > i[None, None, :, None]
+        return None if self.hidden is None else _part(self.hidden, sequences, heads, queries)
 
-    def _scores(self, s: Tensor, seen: Tensor | None, real: Tensor, out: dict[str, Tensor], counts: Tensor | None) -> None:
-        """Sum of scores over visible pairs, their number, and the histogram of scores of real queries."""
-        if seen is None:
-            out["keys"].fill_(s.shape[-1])
-            out["score"].copy_(s.sum(-1))
-        else:
-            out["keys"].copy_(seen.sum(-1))
-            out["score"].copy_(_row_dot(seen.to(s.dtype).expand_as(s), s))
-        if counts is not None and self.edges is not None:
-            weight = real.unsqueeze(-1).expand_as(s) if seen is None else real.unsqueeze(-1) * seen.to(s.dtype)
-            counts.scatter_add_(2, torch.bucketize(s, self.edges).flatten(2), weight.expand_as(s).flatten(2))
+    def _scores(self, s: Tensor, spare: Tensor, hidden: Tensor | None, real: Tensor, score: Tensor, where: tuple[slice, slice]) -> None:
+        """Sum of scores over visible pairs where a mask makes it needed here, and the histogram of scores of real queries."""
+        if self.hidden is not None and hidden is not None:
+            torch.sum(torch.mul(s, ~hidden, out=spare), -1, out=score)
+        if self.counts.numel():
+            weight = real.unsqueeze(-1) * (torch.ones_like(s) if hidden is None else (~hidden).to(s.dtype).expand_as(s))
+            self.counts[where].scatter_add_(2, torch.bucketize(s, self.edges).flatten(2), weight.flatten(2))
+
+    def _score_sums(self) -> Tensor:
+        """Σ q·k·scale over the visible keys of each row; without a mask from sums of keys."""
+        if self.hidden is not None:
+            return self.sums["score"]
+        keys = self.k.cumsum(2)[:, :, : self.queries] if self.visible.causal else self.k.sum(2, keepdim=True)
+        return (self.q * keys).sum(-1) * self.scale
+
+    def _key_counts(self) -> Tensor:
+        if self.hidden is not None:
+            return (~self.hidden).sum(-1).to(self.q.dtype).expand(self.q.shape[:3])
+        counts = torch.arange(1, self.queries + 1, device=self.q.device) if self.visible.causal else self.q.new_tensor(self.keys)
+        return counts.to(self.q.dtype).expand(self.q.shape[:3])
 
     def result(self) -> dict[str, Tensor]:
+        """The statistics of `attention_rows` from the sums of the walk."""
+        sums = self.sums
+        total, weighted, shift = sums["total"], sums["weighted"], sums["shift"]
+        if self.sinks is not None:
+            sink = self.sinks.to(self.q).view(1, -1, 1) - shift
+            total, weighted = total + sink.exp(), weighted + sink * sink.exp()
+        rows = {
+            "entropy": (total.log() - weighted / total).clamp_(min=0),
+            "row_max": (sums["largest"] - shift).exp() / total,
+            "row_min": (sums["smallest"] - shift).exp() / total,
+            "first_mass": sums["first"] / total,
+            "score": self._score_sums(),
+        }
+        if "median" in sums:
+            rows["row_median"] = sums["median"] / total
         n = self.real.sum(-1).double().unsqueeze(-1)
         inside = self.unit_rows.squeeze(2).double().square().sum(-1) - n
         similarity = torch.where(n > 1, inside / (n * (n - 1)).clamp(min=1), torch.nan)
-        result = {**self.rows, "row_similarity": similarity}
-        return result if self.counts is None else {**result, "score_histogram": self.counts}
+        if self.spoiled is not None:
+            similarity = similarity.masked_fill((self.spoiled & self.real.bool().unsqueeze(1)).any(-1), torch.nan)
+            rows = {name: value.masked_fill(self.spoiled, torch.nan) for name, value in rows.items()}
+        rows |= {"keys": self._key_counts(), "row_similarity": similarity}
+        return rows | {"score_histogram": self.counts} if self.counts.numel() else rows
 
 
 def _part(x: Tensor, sequences: slice, heads: slice, queries: slice) -> Tensor:
@@ -197,17 +233,3 @@ def _part(x: Tensor, sequences: slice, heads: slice, queries: slice) -> Tensor:
         if x.shape[axis] > 1:
             x = x.narrow(axis, part.start, part.stop - part.start)
     return x
-
-
-def _row_dot(a: Tensor, b: Tensor) -> Tensor:
-    return torch.linalg.vecdot(a, b)
-
-
-def _order(p: Tensor, spare: Tensor, seen: Tensor | None, out: dict[str, Tensor]) -> None:
-    """Smallest (and median) weight among visible keys; `spare` is overwritten."""
-    if seen is None:
-        out["row_min"].copy_(p.amin(-1))
-    else:
-        out["row_min"].copy_(spare.copy_(p).masked_fill_(~seen, torch.inf).amin(-1))
-    if "row_median" in out:
-        out["row_median"].copy_(p.quantile(0.5, -1) if seen is None else p.masked_fill(~seen, torch.nan).nanquantile(0.5, -1))

@@ -107,7 +107,7 @@ class Tap:
             for module in self.model.modules():
                 if module not in inside and "Norm" in type(module).__name__:
                     self.hook(module, self._norm)
-        if any(self.wants(name, stage) for name in ("query", "key") for stage in ("raw", "normed")):
+        if any(name.startswith(("query", "key")) for name in self.wanted):
             self._prepare_projections()
 
     def _prepare_projections(self) -> None:

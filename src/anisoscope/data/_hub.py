@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 from anisoscope.data._reading import Row, choose_column
@@ -26,8 +27,7 @@ def hub_rows(
     splits = _load(name, config, commit, near)
     split = _choose_split(list(splits), split, name)
     rows = splits[split]
-    first = next(iter(rows), None)
-    if first is not None:
+    for _, first in islice(_rows(rows, name), 1):
         column = choose_column(first, column, f"{name}, split {split}")
         rows = rows.select_columns([column])
     source: dict[str, object] = {
@@ -105,7 +105,7 @@ def _choose_split(splits: list[str], split: str | None, name: str) -> str:
     return split
 
 
-def _rows(rows: Any, name: str) -> Iterator[Row]:
+def _rows(rows: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
     try:

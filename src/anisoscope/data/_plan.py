@@ -33,7 +33,7 @@ def pack(lengths: Index, budget: int) -> list[Index]:
 
 
 def digest(parts: Iterable[object]) -> str:
-    """SHA-256 of the parts in order. Arrays count by bytes, text by UTF-8, the rest as JSON; lengths keep parts apart."""
+    """SHA-256 of the parts in order. Arrays count by bytes, text by UTF-8, the rest as JSON; lengths part them."""
     total = hashlib.sha256()
     for part in parts:
         if isinstance(part, np.ndarray):

@@ -40,7 +40,7 @@ class Wanted:
 @dataclass(frozen=True)
 class Reading:
     """Documents of a source and how they were told apart. `marked` is False for running text, whose documents are
-    pieces cut at line ends; `empty` documents were dropped, `skipped` ones were unreadable, `column` is the one that was read.
+    pieces cut at line ends; `empty` ones were dropped, `skipped` ones unreadable; `column` was read.
     """
 
     documents: list[str]
@@ -209,8 +209,9 @@ def _articles(lines: Iterable[str]) -> Iterator[str]:
         if blank and article and _ARTICLE.fullmatch(line):
             yield "\n".join(article).strip()
             article = []
-        article.append(line)
         blank = not line.strip()
+        if article or not blank:
+            article.append(line)
     if article:
         yield "\n".join(article).strip()
 
@@ -227,7 +228,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _read_folder(path: Path, wanted: Wanted) -> Reading:
-    """One document per text file, or the rows of all JSON lines and parquet files; files in the order of their paths."""
+    """One document per text file, or the rows of all JSON lines and parquet files; in the order of their paths."""
     files = [file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.startswith(".")]
     texts = [file for file in files if _ending(file) in (".txt", ".md", ".rst")]
     tables = [file for file in files if _ending(file) in (".jsonl", ".parquet")]

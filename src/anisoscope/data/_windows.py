@@ -62,21 +62,17 @@ def affixes(tokenizer: PreTrainedTokenizerBase) -> Affixes:
     Version 5 of transformers has no `build_inputs_with_special_tokens` for the tokenizers of the Rust library, and the
     template of a `tokenizer.json` may differ from its class; the encoding itself is what every tokenizer has.
     """
-    found: Affixes | None = None
     for probe in ("a", "the", "hello world", "1", "."):
         bare = _encode(tokenizer, [probe], special=False)[0]
         full = _encode(tokenizer, [probe], special=True)[0]
         places = [k for k in range(len(full) - len(bare) + 1) if full[k : k + len(bare)] == bare]
         if len(places) == 1:
             return Affixes(tuple(full[: places[0]]), tuple(full[places[0] + len(bare) :]))
-        if full == bare:
-            found = Affixes()
-    if found is None:
-        cure = "check its post-processor, or use the tokenizer published with the model"
-        raise ModelError(
-            "a tokenizer that adds special tokens before and after a text", f"{full} for {probe!r}, alone {bare}", cure
-        )
-    return found
+    expected, got = (
+        "a tokenizer that adds special tokens before and after a text",
+        f"{full} for {probe!r}, alone {bare}",
+    )
+    raise ModelError(expected, got, "use the tokenizer published with the model, with all its files")
 
 
 def tokenise(

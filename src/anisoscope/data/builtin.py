@@ -12,10 +12,10 @@ from pathlib import Path
 from anisoscope.data._reading import Reading
 from anisoscope.errors import CorpusError
 
-LEFT_OUT = frozenset(
-    ("site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "distutils", "encodings", "ensurepip")
-    + ("tkinter", "turtledemo", "pydoc_data")
-)
+LEFT_OUT = {
+    *("site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "distutils", "encodings", "ensurepip"),
+    *("tkinter", "turtledemo", "pydoc_data"),
+}
 """Folders without documentation of the library itself, or that distributions package apart."""
 
 _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef

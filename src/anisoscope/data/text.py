@@ -40,8 +40,8 @@ _HUB_ID = re.compile(r"(?P<id>[\w.-]+(/[\w.-]+)?)(:(?P<config>[\w.-]+))?(@(?P<re
 class TextCorpus:
     """Documents in order, one per unit, with a hash of their texts and where they came from.
 
-    Running text without marks has `marked` False: its documents are pieces of it; a plan joins their tokens and cuts units
-    of 8,192; `limit` is then the number of units to keep, which only the plan can count.
+    Running text without marks has `marked` False: its documents are pieces of it; a plan joins their tokens and cuts
+    units of 8,192; `limit` is then the number of units to keep, which only the plan can count.
     """
 
     name: str
@@ -63,7 +63,7 @@ def open_text(
     skip_bad: bool = False,
 ) -> TextCorpus:
     """The corpus that `name` stands for, tried in this order: built in, preset, path here, path under $ANISOSCOPE_DATA
-    (its ending may be left out), data set of the hub (`id`, `id:configuration`, `id@revision`, `id:configuration@revision`).
+    (its ending may be left out), data set of the hub (`id[:config][@revision]`).
 
     limit     the first units only
     column    column of text in JSON lines, parquet or a hub data set (else guessed)
@@ -154,13 +154,14 @@ def _local_path(name: str) -> Path | None:
 
 
 def _open_hub(name: str, wanted: Wanted, config: str | None, split: str | None, revision: str | None) -> TextCorpus:
-    """A data set of the hub: a preset, whose split and configuration may be overridden, or `id[:configuration][@revision]`."""
+    """A data set of the hub: a preset (whose split and configuration can be changed) or `id[:config][@revision]`."""
     marked = _HUB_ID.fullmatch(name)
     parts = marked.groupdict() if marked else {}
+    base = parts.get("id") or name
     for option, value in (("config", config), ("revision", revision)):
         if value and parts.get(option) not in (None, value):
             raise UsageError(f"one {option}", f"{name} and {option} {value}", "give it once")
-    hub_id, preset_config, preset_split = HUB_PRESETS.get(name, (parts.get("id") or name, None, None))
+    hub_id, preset_config, preset_split = HUB_PRESETS.get(base, (base, None, None))
     rows, source = hub_rows(
         hub_id,
         config=config or parts.get("config") or preset_config,

@@ -20,8 +20,8 @@ class Metric:
     quantities  where it applies: `hidden`, `query`, `key`, `value`, `attention`; `query_key` (both sites of one layer and stage)
     needs       terms of `sums.py` it is a function of
     compute     Totals → {value name: [replicate, (policy, head,) *component]}; pure, vectorised over the leading axes
-    reference   (vectors [unit][token, dim] as a list of arrays) → {value name: float}: the definition in float64, as slow as it likes;
-                None where the metric is not a function of vectors
+    reference   (vectors [unit][token, dim] as a list of arrays) → {name of a value or component: float}: the definition in float64, as slow as it
+                likes; None where the metric is not a function of vectors
     invariant   declared invariances, tested both ways: rotation, scaling, translation, order
     components  names of the component axis for each value that has one; by default 1, 2, 3 …
     axes        leading axes of its values; one axis more is the component axis

@@ -4,7 +4,7 @@ Formula    within a: (‖U_a‖² − n_a) / (n_a(n_a − 1)); between a and b (
 Range      [−1, 1]. Within above between: the subset has a direction of its own.
 Unit       none (a cosine).
 Undefined  within a subset of fewer than two vectors; between where one is empty.
-Source     Cai et al. 2021 (types and clusters); frequency: Gao et al. 2019. Subsets and bins: `SUBSETS` below.
+Source     Cai et al. 2021 (types and clusters); frequency: Gao et al. 2019. Subsets and bins: `axes.SUBSET_FAMILIES`.
 """
 
 import numpy as np
@@ -29,9 +29,17 @@ def compute(totals: Totals) -> Values:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Two units taken as the two subsets `a` and `b`: the mean over all pairs of one from each."""
+    """Two units taken as the first two subsets: the mean over all distinct pairs, inside each and of one from each."""
     a, b = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in units[:2])
-    return {"a × b": float(np.mean([p @ q for p in a for q in b]))}
+
+    def mean(pairs: list[float]) -> float:
+        return float(np.mean(pairs)) if pairs else np.nan
+
+    return {
+        f"{_NAMES[0]} × {_NAMES[0]}": mean([p @ q for i, p in enumerate(a) for j, q in enumerate(a) if i != j]),
+        f"{_NAMES[0]} × {_NAMES[1]}": mean([p @ q for p in a for q in b]),
+        f"{_NAMES[1]} × {_NAMES[1]}": mean([p @ q for i, p in enumerate(b) for j, q in enumerate(b) if i != j]),
+    }
 
 
 METRIC = Metric(

@@ -17,19 +17,24 @@ from anisoscope.metrics._metric import Array, Metric, Values, ratio
 from anisoscope.sums import Totals
 
 EXPLAINED = (1, 2, 3, 5, 10, 20, 50)
+RESOLUTION = 1e-6
+"""Share of Σ‖x‖² below which a variance may be rounding of float32 products, and counts as none."""
 
 
 def compute(totals: Totals) -> Values:
     n, mean = totals["moment_n"], ratio(totals["moment_vector"], totals["moment_n"][..., None])
     uncentred = ratio(totals["moment"], n[..., None, None])
-    eigenvalues = _eigenvalues(uncentred - mean[..., :, None] * mean[..., None, :])
+    scale = np.trace(uncentred, axis1=-2, axis2=-1)
+    eigenvalues = _eigenvalues(uncentred - mean[..., :, None] * mean[..., None, :], scale)
+    some = np.expand_dims(eigenvalues.sum(-1) > RESOLUTION * scale, -1)
+    eigenvalues = np.where(some, eigenvalues, np.nan)
     d = eigenvalues.shape[-1]
     share = ratio(eigenvalues, eigenvalues.sum(-1, keepdims=True))
     largest = np.cumsum(share[..., ::-1], -1)
     values = {
         "effective_rank": _entropy_rank(np.sqrt(eigenvalues)),
         "effective_rank_eigenvalues": _entropy_rank(eigenvalues),
-        "effective_rank_uncentred": _entropy_rank(np.sqrt(_eigenvalues(uncentred))),
+        "effective_rank_uncentred": _entropy_rank(np.sqrt(_eigenvalues(uncentred, scale))),
         "participation_ratio": ratio(np.ones_like(n), (share**2).sum(-1)),
         "isoscore": isoscore(eigenvalues),
         "explained": np.stack([largest[..., min(k, d) - 1] for k in EXPLAINED], -1),
@@ -40,11 +45,13 @@ def compute(totals: Totals) -> Values:
     return {name: np.where(n.reshape(n.shape + (1,) * (v.ndim - n.ndim)) > 1, v, np.nan) for name, v in values.items()}
 
 
-def _eigenvalues(matrix: Array) -> Array:
-    """Ascending, with rounding below zero cut off; NaN where the matrix is not defined."""
+def _eigenvalues(matrix: Array, scale: Array) -> Array:
+    """Ascending; 0 where they are rounding of numbers as large as `scale` (their roots would not be small); NaN where undefined."""
     defined = np.isfinite(matrix).all((-1, -2))
     safe = np.where(defined[..., None, None], matrix, 0.0)
-    return np.where(defined[..., None], np.maximum(np.linalg.eigvalsh(safe), 0.0), np.nan)
+    found = np.linalg.eigvalsh(safe)
+    rounding = np.finfo(np.float64).eps * matrix.shape[-1] * scale[..., None]
+    return np.where(defined[..., None], np.where(found > rounding, found, 0.0), np.nan)
 
 
 def _entropy_rank(weights: Array) -> Array:

@@ -224,7 +224,6 @@ class MantaModel(PublishedModel):  # type: ignore[no-untyped-call]  # untyped __
         self.encoder = MantaEncoder(config)
         self.decoder_embeddings = nn.Embedding(config.vocab_size, config.d_model)
         self.decoder = _t5_stack(config, config.num_decoder_layers or config.num_layers, is_decoder=True)
-        self.decoder.embed_tokens = self.decoder_embeddings
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
         self.post_init()  # type: ignore[no-untyped-call]
 

@@ -10,11 +10,13 @@ from anisoscope.report.words import number
 
 WIDE, NARROW = 640, 272
 """Widths of the plotting area in pixels: desktop and print; phone."""
+DEPTH = "Layer 0 is the input of the first block, layer i the output of block i"
+RIBBON = "Ribbons are 95 % intervals."
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart with its words. `draw` takes the width; `name` is its file name; `basis` says what the numbers rest on."""
+    """A chart with its words. `draw` takes the width, `name` is its file name, `basis` what its numbers rest on."""
 
     name: str
     title: str
@@ -45,6 +47,7 @@ class Section:
 
 
 def height(width: int, wide: int = 290, narrow: int = 210) -> int:
+    """Height of a plot for the width it is drawn at."""
     return wide if width >= WIDE else narrow
 
 
@@ -53,7 +56,12 @@ def columns(width: int, most: int = 2) -> int:
     return most if width >= WIDE else 1
 
 
+def extremes(frame: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """The rows of the lowest and of the highest value."""
+    return frame.iloc[int(frame["value"].argmin())], frame.iloc[int(frame["value"].argmax())]
+
+
 def span_of(frame: pd.DataFrame, name: Callable[[pd.Series], str]) -> str:
     """Lowest and highest value of a figure in words, for those who cannot see it."""
-    low, high = frame.loc[frame["value"].idxmin()], frame.loc[frame["value"].idxmax()]
+    low, high = extremes(frame)
     return f"lowest {number(low['value'])} at {name(low)}, highest {number(high['value'])} at {name(high)}"

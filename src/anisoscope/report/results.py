@@ -25,22 +25,24 @@ class Results:
     @cached_property
     def table(self) -> pd.DataFrame:
         """The records with plain types, their panel named, and undefined values left out."""
-        frame = self.records[self.records["value"].notna()].copy()
+        frame = self.records[self.records["value"].notna()]
         text = ("stack", "kind", "site", "token_policy", "metric", "component")
-        frame = frame.astype({name: object for name in text}).where(frame[[*frame]].notna(), None)
         numbers = ("value", "low", "high", "layer", "head", "n_vectors", "n_units")
+        frame = frame.assign(**{name: frame[name].astype(object).where(frame[name].notna(), None) for name in text})
         frame = frame.assign(**{name: pd.to_numeric(frame[name]).astype(float) for name in numbers})
         crossed = frame["kind"].eq("cross").map({True: ", cross-attention", False: ""})
         return frame.assign(**{PANEL: frame["stack"].fillna("").astype(str) + crossed}).reset_index(drop=True)
 
     @cached_property
     def policies(self) -> list[str]:
+        """Token policies of the run, in the order of the glossary."""
         found = set(self.table["token_policy"].dropna())
         return [name for name in POLICIES if name in found] + sorted(found - set(POLICIES))
 
     @property
-    def lead(self) -> str | None:
-        return self.policies[0] if self.policies else None
+    def lead(self) -> str:
+        """The policy shown where a figure has no lines for several."""
+        return self.policies[0] if self.policies else ""
 
     def rows(self, metric: str, *, every_policy: bool = False, component: str | None = None) -> pd.DataFrame:
         """Rows of one metric, under the lead policy where the metric knows policies; aggregates or one component."""
@@ -65,6 +67,10 @@ class Results:
         order = pd.DataFrame({"s": frame["stack"].map(stacks), "l": frame["layer"], "f": frame["site"].eq("final")})
         return frame.loc[order.sort_values(["s", "l", "f"], kind="stable").index]
 
+    def stacked(self, labels: Mapping[str, str]) -> pd.DataFrame:
+        """Layer rows of several metrics in one frame, `series` naming each."""
+        return pd.concat([self.layers(metric).assign(series=label) for metric, label in labels.items()])
+
     def heads(self, metric: str, site: str = "") -> pd.DataFrame:
         """Rows of single heads at one site (by its first word; the stage `raw` where there are several)."""
         frame = self.rows(metric)
@@ -72,14 +78,16 @@ class Results:
         if site:
             frame = frame[frame["site"].str.split(".").str[0].eq(site)]
         raw = frame["site"].str.endswith(".raw").fillna(False).astype(bool)
-        frame = frame[raw] if raw.any() else frame
-        return frame.astype({"layer": int, "head": int}).sort_values([PANEL, "layer", "head"], kind="stable")
+        frame = (frame[raw] if raw.any() else frame).astype({"layer": int, "head": int})
+        panels = {name: i for i, name in enumerate(dict.fromkeys(self.table[PANEL]))}
+        order = frame[["layer", "head"]].assign(panel=frame[PANEL].map(panels))
+        return frame.loc[order.sort_values(["panel", "layer", "head"], kind="stable").index]
 
     @cached_property
     def peak(self) -> pd.Series | None:
         """The row of A at its most anisotropic place, under the lead policy."""
         frame = self.layers("mean_cosine")
-        return None if frame.empty else frame.loc[frame["value"].idxmax()]
+        return None if frame.empty else frame.iloc[int(frame["value"].argmax())]
 
     def at(self, place: pd.Series, metric: str, component: str | None = None) -> pd.Series | None:
         """The row of a metric at the place of another row."""
@@ -105,7 +113,7 @@ class Results:
         """What the numbers of a figure rest on: vectors, units, token policy."""
         vectors, units = _span(frame["n_vectors"]), _span(frame["n_units"])
         parts = [f"n = {vectors} {what}" if vectors else "", f"in {units} units" if units else ""]
-        shown = [name for name in dict.fromkeys(frame["token_policy"].dropna())] if policy else []
+        shown = list(dict.fromkeys(frame["token_policy"].dropna())) if policy else []
         tokens = f"tokens: {listing(shown)}" if shown else ""
         return "; ".join(part for part in (" ".join(filter(None, parts)), tokens) if part)
 

@@ -34,10 +34,12 @@ def measured(row: pd.Series) -> str:
 
 
 def percent(value: float) -> str:
+    """`44 %`, `3.1 %`."""
     return f"{value:.0%}".replace("-", MINUS).replace("%", " %") if abs(value) >= 0.1 else f"{100 * value:.1f} %"
 
 
 def count(value: float) -> str:
+    """A whole number with its thousands set apart."""
     return f"{value:,.0f}"
 
 
@@ -47,6 +49,7 @@ def listing(words: Sequence[str]) -> str:
 
 
 def plural(number: int, noun: str) -> str:
+    """`1 head`, `12 heads`."""
     return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
 
 
@@ -55,4 +58,6 @@ def duration(seconds: float) -> str:
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
-    return f"{whole // 60} min {whole % 60:02d} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return (
+        f"{whole // 60} min {whole % 60:02d} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    )

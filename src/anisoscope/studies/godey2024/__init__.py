@@ -1,1 +1,1 @@
-"""Godey, de la Clergerie and Sagot, EACL 2024."""
+"""Godey, de la Clergerie & Sagot, *Anisotropy Is Inherent to Self-Attention in Transformers*, EACL 2024."""

@@ -1,0 +1,43 @@
+# demo · test · check · bench · reproduce · docs · clean. Each sets itself up in .venv; quick when nothing changed.
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+# Another build of torch: make TORCH_INDEX=https://download.pytorch.org/whl/cpu …
+TORCH_INDEX ?=
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: demo test check bench reproduce docs clean
+.DEFAULT_GOAL := demo
+
+demo: $(READY)
+	$(BIN)/anisoscope measure builtin:minilm --corpus builtin:python-docs --limit 60 --output runs/demo --overwrite
+
+test: $(READY)
+	$(BIN)/pytest
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python benchmarks/overhead.py
+
+reproduce: $(READY)
+	$(BIN)/anisoscope reproduce godey2024 --settings quick
+	$(BIN)/anisoscope reproduce fosse2023 --settings quick
+
+docs: $(READY)
+	$(BIN)/python -m anisoscope.documentation
+
+clean:
+	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "anisoscope needs Python >= 3.11; choose one with make PYTHON=python3.11" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) -c constraints.txt '$(TORCH)'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(READY)

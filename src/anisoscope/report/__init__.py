@@ -1,0 +1,17 @@
+"""One self-contained HTML page from a run folder, and its figures as SVG and PDF."""
+
+from pathlib import Path
+
+from anisoscope.records import Run, write_atomic
+from anisoscope.report.page import render
+from anisoscope.report.results import Results
+
+
+def build(folder: Path) -> Path:
+    """Write `report.html` and `figures/` into a finished run folder; the same run always gives the same bytes."""
+    run = Run(folder)
+    manifest = run.manifest()
+    page = render(Results(run.records(), manifest), folder)
+    path = folder / "report.html"
+    write_atomic(path, lambda temporary: temporary.write_text(page, encoding="utf-8"))
+    return path

@@ -1,0 +1,253 @@
+"""The experiment of section 4: what untrained blocks do to a common bias, as its norm N grows.
+
+The first block reads x + N·b with ‖b‖ = 1, one b for all tokens. All N of the grid lie on the batch axis beside the
+sequences, and the sums of a site are grouped by N, so that every quantity is the same function of sums as in a
+measurement. The forward pass is in `Context.dtype`, sums of hidden states and everything after them in float64: with
+float32 blocks A differs from an all-float64 run by 2e-8, and A of output less A of input by 1e-9 (4e-13 at N = 316).
+
+Records: the names of `measure` (`mean_cosine`, `norms.mean`, `drift`, `attention.entropy` …), one row per system
+(`model`), `seed` and N (`component`, as `{N:g}`); layer 0 is what the first block reads, layer i the output of block i.
+Rows with a head are of that head, rows without one the mean over heads.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from anisoscope import __version__
+from anisoscope.axes import Site
+from anisoscope.capture import capture
+from anisoscope.metrics import drift, mean_cosine, norms
+from anisoscope.records import as_records, run_id, write_atomic
+from anisoscope.studies._study import Context
+from anisoscope.studies.godey2024 import _scores
+from anisoscope.studies.godey2024._fixed_point import fixed_points
+from anisoscope.studies.godey2024._untrained import FAMILIES, READINGS, Size, Untrained, untrained
+from anisoscope.sums import Sums, Totals, vector_sums
+
+Array = NDArray[np.float64]
+
+GRID = (0.0, *(float(f"{10 ** (i / 4 - 1):.4g}") for i in range(15)))
+"""Norms N: 0, then four per decade from 0.1 to 316, well past every crossing."""
+CACHED_TOKENS = 1024
+"""Tokens a batch on a CPU, whatever the context says: activations stay in its cache (12 % less time than 4,096)."""
+SHOWN = (0.0, 1.0, 10.0, 31.62, 100.0)
+"""Norms whose histograms of scores are kept."""
+
+HIDDEN_TERMS = frozenset({"n", "unit", "vector", "norm", "norm_square"})
+HEAD_TERMS = frozenset({"n", "unit", "norm", "norm_square"})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is run: each of `systems` in each of `sizes`, for seeds 0 … seeds − 1, at each of `norms`.
+
+    trained  models whose hidden norms stand beside the fixed point; corpus, limit: what they are measured on
+    """
+
+    systems: tuple[str, ...] = READINGS
+    seeds: int = 8
+    sizes: tuple[Size, ...] = (Size(),)
+    norms: tuple[float, ...] = GRID
+    trained: tuple[str, ...] = ("builtin:minilm",)
+    corpus: str = "builtin:python-docs"
+    limit: int | None = 60
+
+
+COARSE = GRID[:1] + GRID[1::2]
+AS_BERT = ("bert:full-embedding",)
+SETTINGS = {
+    "quick": Settings(seeds=5, sizes=(Size(sequences=4),), norms=COARSE),
+    "paper": Settings(),
+    "architectures": Settings((*AS_BERT, *FAMILIES), seeds=5, sizes=(Size(sequences=4),), norms=COARSE),
+    "depth": Settings((*AS_BERT, "gpt2"), seeds=4, sizes=(Size(sequences=4, blocks=12),), norms=COARSE),
+    "scale": Settings(AS_BERT, seeds=5, sizes=tuple(Size(sequences=4, scale=s) for s in (0.5, 1, 2, 4)), norms=COARSE),
+    "heads": Settings(AS_BERT, seeds=5, sizes=tuple(Size(sequences=4, heads=h) for h in (3, 12, 48)), norms=COARSE),
+}
+"""quick: fewer sequences, seeds and N; paper: figures 6 to 10; the others: the same experiment elsewhere."""
+
+
+def experiment(settings: Settings, context: Context) -> pd.DataFrame:
+    """Records of every system and seed. Each pair is one piece, kept in the cache and not run again."""
+    pieces = list(product(settings.systems, settings.sizes, range(settings.seeds)))
+    parts = []
+    for done, (system, size, seed) in enumerate(pieces, start=1):
+        name = run_id(system, seed, asdict(size), settings.norms, context.dtype, __version__)
+        path = context.cache / "biased-block" / f"{name}.parquet"
+        if not path.exists():
+            _write(piece(system, size, seed, settings.norms, context), path)
+        parts.append(pd.read_parquet(path))
+        context.progress(f"{size.named(system)}, seed {seed}", done, len(pieces))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _write(frame: pd.DataFrame, path: Path) -> None:
+    write_atomic(path, lambda temporary: frame.to_parquet(temporary, index=False))
+
+
+def piece(system: str, size: Size, seed: int, grid: Sequence[float], context: Context) -> pd.DataFrame:
+    """Records of one system, size and seed: every quantity at every N of `grid`, and the fixed points."""
+    subject = untrained(system, size, seed, context.device, context.dtype)
+    ran = Pass(subject, grid, context.batch_tokens).run()
+    rows = list(ran.rows())
+
+    def again(norm: float) -> tuple[Array, Array]:
+        return Pass(subject, (norm,), context.batch_tokens, norms_only=True).run().norm_pairs()
+
+    rows += fixed_points(grid, ran.norm_pairs(), again)
+    sequences, tokens, width = subject.fed.shape
+    records = pd.DataFrame(rows).assign(stack=next(iter(ran.stacks)), kind="self", n_units=sequences)
+    records["n_vectors"] = sequences * tokens
+    corpus = f"uniform inputs {sequences} × {tokens} × {width}"
+    return as_records(records, model=size.named(system), seed=seed, corpus=corpus, token_policy="all")
+
+
+class Pass:
+    """One pass over all sequences at all `norms`, and the sums it leaves: group axis = index of the norm."""
+
+    def __init__(
+        self, subject: Untrained, norms: Sequence[float], batch_tokens: int, *, norms_only: bool = False
+    ) -> None:
+        self.subject, self.norms, self.norms_only = subject, tuple(norms), norms_only
+        tokens = min(batch_tokens, CACHED_TOKENS) if subject.fed.device.type == "cpu" else batch_tokens
+        self.batch = max(1, tokens // subject.fed.shape[1])
+        self.sums = Sums(max(2, len(self.norms)))
+        self.sites: dict[str, Site] = {}
+        self.histograms = [i for i, norm in enumerate(self.norms) if norm in SHOWN]
+
+    @property
+    def stacks(self) -> set[str]:
+        return {site.stack for site in self.sites.values()}
+
+    @torch.no_grad()
+    def run(self) -> "Pass":
+        what = {"hidden"} if self.norms_only else {"hidden", "query", "key", "attention"}
+        subject, sequences = self.subject, len(self.subject.fed)
+        every = torch.arange(len(self.norms) * sequences, device=subject.fed.device)
+        norms = torch.tensor(self.norms, dtype=subject.fed.dtype, device=subject.fed.device)
+        with subject.feeding() as feed, capture(subject.model, what, receive=self._receive):
+            for rows in torch.split(every, self.batch):
+                chosen, self._group = rows % sequences, rows // sequences
+                feed(subject.fed[chosen] + norms[self._group, None, None] * subject.direction)
+                subject.model(**{name: x[chosen] for name, x in subject.inputs.items()})
+        return self
+
+    def _receive(self, site: Site, value: Any) -> None:
+        self.sites[site.name] = site
+        if site.quantity == "attention":
+            self._add(site, _row_sums(value))
+        elif site.quantity == "hidden":
+            self._add(site, _vector_sums(value.double().unsqueeze(1), HIDDEN_TERMS))
+        else:
+            if site.stage == "raw":
+                self._add(site, _vector_sums(value, HEAD_TERMS))
+            if site.stage == self.subject.stage:
+                self._receive_scored(site, value)
+
+    def _receive_scored(self, site: Site, value: Tensor) -> None:
+        """Queries come before the keys of the same call."""
+        if site.quantity == "query":
+            self._query = value
+            return
+        scores = Site(site.stack, site.layer, "attention", site.stage)
+        self.sites[scores.name] = scores
+        counted = torch.isin(self._group, torch.tensor(self.histograms, device=value.device))
+        subject = self.subject
+        self._add(scores, _scores.score_sums(self._query, value, subject.attention_scale, subject.causal, counted))
+
+    def _add(self, site: Site, values: dict[str, Tensor]) -> None:
+        self.sums.add(site.name, values, self._group)
+
+    # --- what the sums say ---
+
+    def norm_pairs(self) -> tuple[Array, Array]:
+        """(mean token norm, norm of the mean), each [norm, 2]: of the first block's input and the last one's output."""
+        hidden = sorted((s for s in self.sites.values() if s.quantity == "hidden"), key=lambda s: s.layer or 0)
+        values = [self._hidden(site) for site in (hidden[0], hidden[-1])]
+        token, mean = (np.stack([v[name] for v in values], 1)[: len(self.norms)] for name in ("norms.mean", "drift"))
+        return token, mean
+
+    def _hidden(self, site: Site) -> dict[str, Array]:
+        values = self._of(site, (mean_cosine, norms, drift))
+        return {name: values[name][:, 0] for name in ("mean_cosine", "norms.mean", "drift")}
+
+    def _of(self, site: Site, metrics: Sequence[Any]) -> dict[str, Array]:
+        """{name: [norm, head]}: each metric on the sums of one N at a time."""
+        terms = self.sums.at(site.name)
+        found: dict[str, list[Array]] = {}
+        for i in range(len(self.norms)):
+            totals = Totals({term: value[i : i + 1] for term, value in terms.items()})
+            for metric in metrics:
+                for name, value in metric.compute(totals).items():
+                    found.setdefault(f"{metric.METRIC.name}.{name}".rstrip("."), []).append(value[0, 0])
+        return {name: np.stack(values) for name, values in found.items()}
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Rows of the long table, model and seed still missing."""
+        for site in self.sites.values():
+            place = {"site": site.label, "layer": site.layer}
+            if site.quantity == "hidden":
+                values = {name: value[:, None] for name, value in self._hidden(site).items()}
+                yield from self._table(values, place, heads=False)
+            elif site.quantity in ("query", "key") and site.stage == "raw":
+                values = self._of(site, (mean_cosine, norms))
+                yield from self._table({k: values[k] for k in ("mean_cosine", "norms.mean")}, place)
+            elif site.quantity == "attention":
+                place["site"] = "attention"
+                yield from self._attention(site, place)
+
+    def _attention(self, site: Site, place: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        terms = self.sums.at(site.name)
+        if not site.stage:
+            yield from self._table(_row_means(terms), place)
+            return
+        yield from self._table(_scores.values(terms, self.subject.position_bias), place)
+        for i in self.histograms:
+            for name, counts in _scores.histograms(terms, i).items():
+                for bin_name, count in counts.items():
+                    yield {**place, "metric": name, "component": f"{self.norms[i]:g} {bin_name}", "value": count}
+
+    def _table(
+        self, values: dict[str, Array], place: dict[str, Any], *, heads: bool = True
+    ) -> Iterator[dict[str, Any]]:
+        """Rows of values [norm, head], and of their mean over heads."""
+        for metric, value in values.items():
+            for norm, of_heads in zip(self.norms, value, strict=False):
+                row = {**place, "metric": metric, "component": f"{norm:g}"}
+                yield row | {"value": float(of_heads.mean())}
+                if heads:
+                    yield from (row | {"head": head, "value": float(v)} for head, v in enumerate(of_heads))
+
+
+def _vector_sums(x: Tensor, terms: frozenset[str]) -> dict[str, Tensor]:
+    masks = torch.ones(len(x), 1, x.shape[2], device=x.device)
+    return {k: v for k, v in vector_sums(x, masks, None, terms)[0].items() if k in terms}
+
+
+def _row_sums(rows: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Sums over rows that see several keys, and extremes of each sequence, [sequence, head]."""
+    several = (rows["keys"] > 1).double()
+    values = {name: (several * rows[name]).sum(-1) for name in ("entropy", "row_max", "row_min")}
+    values["entropy_normalised"] = (several * rows["entropy"] / rows["keys"].clamp(min=2).log()).sum(-1)
+    values["sequence_max"] = (several * rows["row_max"]).amax(-1)
+    values["sequence_min"] = rows["row_min"].masked_fill(several == 0, 1.0).amin(-1)
+    one = torch.ones_like(values["sequence_max"])
+    return values | {"rows": several.sum(-1), "sequences": one}
+
+
+def _row_means(terms: dict[str, Array]) -> dict[str, Array]:
+    """{metric: [norm, head]}"""
+    over_rows = ("entropy", "entropy_normalised", "row_max", "row_min")
+    with np.errstate(invalid="ignore"):
+        values = {f"attention.{name}": terms[name] / terms["rows"] for name in over_rows}
+        return values | {
+            f"attention.{name}": terms[name] / terms["sequences"] for name in ("sequence_max", "sequence_min")
+        }

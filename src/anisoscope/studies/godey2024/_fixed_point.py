@@ -1,0 +1,61 @@
+"""Where a block's output is as long as its input: whether such an N exists, how many there are, and where they lie.
+
+Two norms are meant by "the norm of the hidden states". The equation of section 4 is about the mean norm of the tokens,
+E‖x + b‖ = E‖T(x + b)‖: LayerNorm at the end of a post-norm block pins the right side at √d, so the root is √(d − E‖x‖²)
+whatever the weights are, and there is none where the input already has norm √d. Figure 6b shows the norm of the mean,
+‖E(x + b)‖ = ‖E T(x + b)‖.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+
+Array = NDArray[np.float64]
+Norms = tuple[Array, Array]
+"""(mean token norm, norm of the mean), each [norm, 2]: input and output."""
+
+KINDS = ("token_norm", "mean_norm")
+TOLERANCE = 1e-6
+"""Norms that differ by less than this share are equal: at N = 0 a normalised input already has the output's norm."""
+PRECISION = 1e-4
+"""Relative precision of N*, far below its spread over seeds."""
+
+
+def brackets(norms: Sequence[float], gap: Array, scale: Array) -> list[tuple[float, float]]:
+    """Neighbouring N between which `gap` = output − input changes sign; gaps below TOLERANCE · `scale` have no sign."""
+    signs = np.where(np.abs(gap) > TOLERANCE * scale, np.sign(gap), 0)
+    known = np.flatnonzero(signs)
+    return [(norms[i], norms[j]) for i, j in pairwise(known.tolist()) if signs[i] != signs[j]]
+
+
+def roots(gap: Callable[[float], float], found: Sequence[tuple[float, float]]) -> list[float]:
+    """The N in each bracket where `gap` is 0 (Brent's method on the block itself)."""
+    return [float(brentq(gap, low, high, xtol=PRECISION * high, rtol=PRECISION)) for low, high in found]
+
+
+def fixed_points(norms: Sequence[float], at_grid: Norms, at: Callable[[float], Norms]) -> list[dict[str, Any]]:
+    """Rows of the long table: how many crossings, and of each N* and the norm there (component: which one, from 1)."""
+    known = {n: (at_grid[0][i], at_grid[1][i]) for i, n in enumerate(norms)}
+
+    def measured(kind: int, norm: float) -> tuple[float, float]:
+        if norm not in known:
+            token, mean = at(norm)
+            known[norm] = token[0], mean[0]
+        before, after = known[norm][kind]
+        return float(before), float(after)
+
+    rows: list[dict[str, Any]] = []
+    for kind, name in enumerate(KINDS):
+        pairs = at_grid[kind]
+        between = brackets(norms, pairs[:, 1] - pairs[:, 0], pairs.max(axis=1))
+        solved = roots(lambda n, kind=kind: measured(kind, n)[1] - measured(kind, n)[0], between)  # type: ignore[misc]
+        rows.append({"site": "hidden", "metric": f"fixed_point.{name}.crossings", "value": len(solved)})
+        for which, norm in enumerate(solved, start=1):
+            place = {"site": "hidden", "component": str(which)}
+            rows.append({**place, "metric": f"fixed_point.{name}", "value": norm})
+            rows.append({**place, "metric": f"fixed_point.{name}.norm", "value": measured(kind, norm)[1]})
+    return rows

@@ -1,0 +1,102 @@
+"""Scores before the softmax: where they lie, how wide they spread, how wide inside a row, which is all softmax sees.
+
+Sums over visible pairs, per sequence and head; bias and mask are no part of a score. Keys are centred before the
+product, so that the spread inside a row keeps its digits where a common part of 10⁴ lies under it; the common part of
+each row is added in float64.
+"""
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+Array = NDArray[np.float64]
+
+EVERY = 16
+"""Histograms and medians are of every 16th query row: each token is a fresh draw, so any rows do."""
+SMALLEST, BINS = 1e-5, 300
+EDGES = SMALLEST * np.sinh(np.linspace(-24, 24, BINS + 1))
+"""Edges shared by all N, seeds and systems: linear below 10⁻⁵, then geometric (14 bins a decade), to ±10⁵."""
+
+
+def score_sums(
+    query: Float[Tensor, "sequence head query dim"],
+    key: Float[Tensor, "sequence head key dim"],
+    scale: float,
+    causal: bool,
+    counted: Bool[Tensor, " sequence"],
+) -> dict[str, Tensor]:
+    """Per sequence [sequence, head]: `pairs`, `score`, `score_square`, `within` (variances inside rows, by pairs).
+
+    Of every 16th row: `median_rows`, `row_median`, and `pooled`, `centred` [sequence, bin], counts of scores and of
+    scores less their row's mean, in the `counted` sequences (counting is dear).
+    """
+    middle = key.mean(2, keepdim=True)
+    common = (query @ middle.transpose(2, 3)).squeeze(-1).double() * scale  # [sequence head query]
+    s = (query @ (key - middle).transpose(2, 3)).mul_(scale)
+    n = (
+        torch.arange(1, s.shape[3] + 1, device=s.device).double()
+        if causal
+        else common.new_full((s.shape[2],), s.shape[3])
+    )
+    if causal:
+        s.tril_()
+    mean = s.sum(-1).double() / n
+    within = torch.linalg.vecdot(s, s).double() / n - mean.square()
+    row = common + mean
+    sums = {
+        "pairs": n.sum().expand(row.shape[:2]),
+        "score": (n * row).sum(-1),
+        "score_square": (n * (within + row.square())).sum(-1),
+        "within": (n * within.clamp(min=0)).sum(-1),
+    }
+    some = slice(EVERY - 1, None, EVERY)
+    s, common, mean, n = s[:, :, some], common[:, :, some], mean[:, :, some], n[some].long()
+    visible = torch.arange(s.shape[3], device=s.device) < n[:, None]
+    median = _median_weight(s, visible, n)
+    sums |= {"row_median": median, "median_rows": torch.full_like(median, len(n))}
+    return sums | {"pooled": _counts(s, common, visible, counted), "centred": _counts(s, -mean, visible, counted)}
+
+
+def _median_weight(s: Tensor, visible: Tensor, n: Tensor) -> Tensor:
+    """Sum over rows of the softmax's median over the first n [row] keys: exp(median score − log-sum-exp)."""
+    ordered = np.sort(s.masked_fill(~visible, torch.inf).cpu().numpy(), axis=-1)
+    row, middle = np.arange(len(n)), n.cpu().numpy() / 2
+    median = (ordered[..., row, np.ceil(middle).astype(int) - 1] + ordered[..., row, middle.astype(int)]) / 2
+    log_sum = s.masked_fill(~visible, -torch.inf).logsumexp(-1).double()
+    return (torch.from_numpy(median).to(log_sum) - log_sum).exp().sum(-1)
+
+
+def _counts(s: Tensor, shift: Tensor, visible: Tensor, counted: Tensor) -> Tensor:
+    """Counts [sequence, bin] of s + shift over heads, rows and visible keys; 0 in sequences that are not counted."""
+    s, edges = s[counted] + shift[counted].to(s).unsqueeze(-1), torch.from_numpy(EDGES).to(s)
+    bins = torch.bucketize(s, edges).clamp_(1, BINS) - 1
+    bins += BINS * torch.arange(len(s), device=s.device).view(-1, 1, 1, 1)
+    counts = torch.zeros(len(counted), BINS, dtype=torch.float64, device=s.device)
+    counts[counted] = torch.bincount(bins.masked_select(visible), minlength=BINS * len(s)).view(len(s), BINS).double()
+    return counts
+
+
+def values(terms: dict[str, Array], position_bias: bool) -> dict[str, Array]:
+    """{metric: [norm, head]}: mean, root mean square, spread pooled and within rows, and the median weight of a row.
+
+    A position bias enters the softmax but no score, so the median is not known from scores there.
+    """
+    mean, square, within = (terms[name] / terms["pairs"] for name in ("score", "score_square", "within"))
+    found = {
+        "attention.score": mean,
+        "attention.score_rms": np.sqrt(square),
+        "attention.score_spread": np.sqrt(np.maximum(square - mean**2, 0)),
+        "attention.score_spread_within": np.sqrt(within),
+    }
+    return found if position_bias else found | {"attention.row_median": terms["row_median"] / terms["median_rows"]}
+
+
+def histograms(terms: dict[str, Array], norm: int) -> dict[str, dict[str, float]]:
+    """{metric: {bin number: count}} of one N, empty bins left out."""
+    named = {
+        "attention.score_histogram": terms["pooled"][norm],
+        "attention.score_histogram_within": terms["centred"][norm],
+    }
+    return {name: {str(i): float(counts[i]) for i in np.flatnonzero(counts)} for name, counts in named.items()}

@@ -1,0 +1,54 @@
+"""Hidden states of trained models, measured or read from finished runs: what untrained blocks and laws stand beside."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from anisoscope.isotropic import q95
+from anisoscope.measurement import Settings
+from anisoscope.records import Run, as_records, finished_runs, select
+from anisoscope.runner import Job, run
+from anisoscope.studies._study import Context
+from anisoscope.studies.godey2024._layers import METRICS
+
+KEPT = ("mean_cosine", "mean_cosine.isotropic_q95", "drift", "norms.mean")
+
+
+def trained_layers(
+    models: Sequence[str], corpus: str, limit: int | None, context: Context, runs: Sequence[Path] = ()
+) -> pd.DataFrame:
+    """Records of A, drift and norms per layer of `models`, and of every finished run below the folders `runs`."""
+    jobs = [
+        Job(
+            model,
+            corpus,
+            Settings(metrics=METRICS),
+            limit=limit,
+            batch_tokens=context.batch_tokens,
+            device=context.device,
+        )
+        for model in models
+    ]
+    found: list[Run] = [run(job, root=context.cache, resume=True) for job in jobs]
+    found += [done for folder in runs for done in finished_runs(folder)]
+    parts = [
+        select(done.records(), metric=KEPT, site=("hidden", "final"), token_policy="all", head=None, component=None)
+        for done in found
+    ]
+    return pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
+
+
+def width(threshold: float) -> int:
+    """The dimension d whose q95(d) is the recorded `mean_cosine.isotropic_q95` (it falls strictly with d)."""
+    low, high = 2, 1 << 24
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if q95(middle) > threshold * (1 + 1e-12) else (low, middle)
+    return low
+
+
+def widths(records: pd.DataFrame) -> dict[str, int]:
+    """{model: width of its hidden states} of trained models in `records`."""
+    rows = select(records, metric="mean_cosine.isotropic_q95", site="hidden")
+    return {str(model): width(float(values.iloc[0])) for model, values in rows.groupby("model", sort=False)["value"]}

@@ -1,0 +1,200 @@
+"""Figure 6: a common bias survives an untrained block, and there is a norm at which the block keeps it.
+
+The experiment and its records are described in `_biased_block.py`; the readings of "initialised as BERT" in
+`_untrained.py`.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.jackknife import over_seeds
+from anisoscope.records import as_records, select
+from anisoscope.studies._study import Claim, Context, Outcome, Study, Verdict
+from anisoscope.studies.godey2024 import _biased_block, _charts, _over_seeds
+from anisoscope.studies.godey2024._fixed_point import KINDS
+from anisoscope.studies.godey2024._trained import trained_layers, widths
+
+SOURCE = "Godey et al. 2024, section 4.1, figure 6"
+ABOVE = Claim(
+    "output-above-input", "The output of the block is more anisotropic than its input, at every N", f"{SOURCE}a"
+)
+GROWS = Claim("mean-output-grows", "The norm of the average output grows with N", f"{SOURCE}b")
+FIXED = {
+    "mean_norm": Claim(
+        "fixed-point-of-the-mean", "Input and output averages have equal norm at exactly one N", f"{SOURCE}b"
+    ),
+    "token_norm": Claim(
+        "fixed-point-of-tokens",
+        "Inputs and outputs have equal mean norm at exactly one N*",
+        "Godey et al. 2024, section 4.1, E‖x + b‖ = E‖T(x + b)‖",
+    ),
+}
+TRAINED = Claim(
+    "norm-as-trained",
+    "The norm at the fixed point is of the order of trained hidden norms (within a factor √10 of them)",
+    SOURCE,
+)
+ORDER = np.sqrt(10.0)
+NORMS = ("norms.mean", "drift")
+
+
+def measure(settings: _biased_block.Settings, context: Context) -> pd.DataFrame:
+    """Records of hidden states, fixed points, and the hidden norms of trained models."""
+    records = _biased_block.experiment(settings, context)
+    trained = trained_layers(settings.trained, settings.corpus, settings.limit, context)
+    return as_records(pd.concat([select(records, site="hidden"), trained], ignore_index=True))
+
+
+def judge(records: pd.DataFrame) -> Sequence[Verdict]:
+    pairs = zip(_anisotropy(records, 0), _anisotropy(records), strict=True)
+    verdicts = [_over_seeds.judge_above(ABOVE.name, below, above) for below, above in pairs]
+    verdicts += [_over_seeds.judge_trend(GROWS.name, of, 1) for of in _over_seeds.curves(records, "drift", "hidden")]
+    for system in _over_seeds.systems(records):
+        verdicts += [_judge_fixed(records, system, kind) for kind in KINDS]
+    trained = _trained_share(records)
+    if trained is not None:
+        verdicts += [_judge_order(records, system, trained) for system in _over_seeds.systems(records)]
+    return verdicts
+
+
+def _anisotropy(records: pd.DataFrame, layer: int | None = None) -> Iterator[_over_seeds.Curves]:
+    return _over_seeds.curves(records, "mean_cosine", "hidden", layer)
+
+
+def _width(records: pd.DataFrame, system: str) -> int:
+    return int(select(records, model=system)["corpus"].iloc[0].rsplit(" ", 1)[1])
+
+
+def _of(records: pd.DataFrame, system: str, metric: str, component: str | None) -> pd.Series:
+    """Values per seed."""
+    rows = select(records, model=system, metric=metric, component=component)
+    return rows.set_index("seed")["value"]
+
+
+def _judge_fixed(records: pd.DataFrame, system: str, kind: str) -> Verdict:
+    """Existence by the number of crossings of every seed, and N* with its interval over the seeds that have one."""
+    crossings = _of(records, system, f"fixed_point.{kind}.crossings", None)
+    n, one = len(crossings), int((crossings == 1).sum())
+    several, none = int((crossings > 1).sum()), int((crossings == 0).sum())
+    outcome: Outcome = "holds" if one == n else "fails" if one == 0 else "undecided"
+    counted = {"one": one, "none": none, "several": several}
+    reason = "crossings: " + ", ".join(f"{word} in {count} seeds" for word, count in counted.items() if count)
+    solved = _of(records, system, f"fixed_point.{kind}", "1")
+    if not len(solved):
+        return Verdict(FIXED[kind].name, outcome, "no N*", n=n, reason=reason, subject=system)
+    estimate = over_seeds(solved)
+    at = over_seeds(_of(records, system, f"fixed_point.{kind}.norm", "1"))
+    reason += f"; norm there {at.value:.4g}" + (f" [{at.low:.4g}, {at.high:.4g}]" if n > 1 else "")
+    numbers = (float(estimate.value), float(estimate.low), float(estimate.high))
+    return Verdict(FIXED[kind].name, outcome, "N* =", *numbers, len(solved), None, reason, system)
+
+
+def _trained_share(records: pd.DataFrame) -> pd.DataFrame | None:
+    """Mean token norms of trained layers over √d, the first block's input left out; None where none was measured."""
+    width = widths(records)
+    rows = select(records, metric="norms.mean", site="hidden", model=list(width))
+    rows = rows[rows["layer"] > 0]
+    return rows.assign(share=rows["value"] / np.sqrt(rows["model"].map(width).astype(float))) if len(rows) else None
+
+
+def _judge_order(records: pd.DataFrame, system: str, trained: pd.DataFrame) -> Verdict:
+    """Norms over √d, so that models of other widths compare; the interval is over seeds."""
+    at = _of(records, system, "fixed_point.mean_norm.norm", "1").to_numpy(float)
+    names = ", ".join(trained["model"].unique())
+    if not len(at):
+        return Verdict(TRAINED.name, "undecided", "no fixed point", reason=f"against {names}", subject=system)
+    share = at / np.sqrt(_width(records, system))
+    estimate = over_seeds(np.log(share / trained["share"].mean()))
+    value, low, high = (float(np.exp(x)) for x in estimate)
+    outcome: Outcome = "undecided"
+    if low > 1 / ORDER and high < ORDER:
+        outcome = "holds"
+    elif high < 1 / ORDER or low > ORDER:
+        outcome = "fails"
+    reason = f"‖mean‖/√d = {share.mean():.3f}; trained layers of {names}: {_range(trained['share'])}"
+    return Verdict(
+        TRAINED.name, outcome, "norm over √d, ratio to trained:", value, low, high, len(at), None, reason, system
+    )
+
+
+def _range(values: pd.Series) -> str:
+    return f"{values.min():.3f} to {values.max():.3f}"
+
+
+def draw(records: pd.DataFrame) -> dict[str, ChartType]:
+    """6a: A of input and output, and their difference; 6b: norm of the average, mean norm of tokens, fixed points."""
+    untrained = select(records, model=_over_seeds.systems(records), site="hidden")
+    rows = _over_seeds.summary(select(untrained, metric=("mean_cosine", *NORMS)))
+    rows = rows[(rows["layer"] == 0) | (rows["layer"] == rows.groupby("model")["layer"].transform("max"))]
+    rows["place"] = np.where(rows["layer"] == 0, "input", "output")
+    drawn = {name: rows[rows["metric"] == name] for name in ("mean_cosine", *NORMS)}
+    trained = _trained_band(records)
+    titles = {"drift": "norm of the average", "norms.mean": "mean norm of the tokens"}
+    return {
+        "fig6a": _charts.against_norm(drawn["mean_cosine"], series="place", title="anisotropy A", zero=True),
+        "fig6a_difference": _charts.against_norm(
+            _differences(records), series="reading", panel=None, title="A of the output − A of the input", scale="log"
+        ),
+        "fig6b": _charts.norms(drawn["drift"], _marks(records, "mean_norm"), title=titles["drift"], trained=trained),
+        "fig6b_tokens": _charts.norms(
+            drawn["norms.mean"], _marks(records, "token_norm"), title=titles["norms.mean"], trained=trained
+        ),
+    }
+
+
+def _differences(records: pd.DataFrame) -> pd.DataFrame:
+    """Output less input, paired over seeds."""
+    parts = []
+    for below, above in zip(_anisotropy(records, 0), _anisotropy(records), strict=True):
+        estimate = over_seeds(above.values - below.values)._asdict()
+        parts.append(pd.DataFrame({"model": above.system, "N": above.norms, **estimate}))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _marks(records: pd.DataFrame, kind: str) -> pd.DataFrame:
+    """The first fixed point of each system: `at` N*, `at_value` the norm there, means over the seeds that have one."""
+    rows = []
+    for system in _over_seeds.systems(records):
+        found = _of(records, system, f"fixed_point.{kind}", "1").to_numpy(float)
+        if len(found):
+            estimate = over_seeds(found)
+            half = "" if len(found) < 2 else f" ± {(estimate.high - estimate.low) / 2:.1g}"
+            height = float(_of(records, system, f"fixed_point.{kind}.norm", "1").mean())
+            rows.append(
+                {
+                    "model": system,
+                    "at": estimate.value,
+                    "at_value": height,
+                    "at_text": f"N* = {estimate.value:.4g}{half}",
+                }
+            )
+    return pd.DataFrame(rows, columns=["model", "at", "at_value", "at_text"])
+
+
+def _trained_band(records: pd.DataFrame) -> tuple[float, float] | None:
+    """Trained norms, brought to the width of the untrained block by √d."""
+    trained, systems = _trained_share(records), _over_seeds.systems(records)
+    if trained is None or not systems:
+        return None
+    root = float(np.sqrt(_width(records, systems[0])))
+    return float(trained["share"].min()) * root, float(trained["share"].max()) * root
+
+
+STUDY = Study(
+    name="fig6",
+    paper="godey2024",
+    title="A common bias through an untrained block: anisotropy, norms and their fixed points",
+    claims=(ABOVE, GROWS, *FIXED.values(), TRAINED),
+    settings=_biased_block.SETTINGS,
+    measure=measure,
+    judge=judge,
+    draw=draw,
+    caption=(
+        "16 × 512 ids drawn uniformly through one untrained block, a bias of norm N added to all inputs; A over all "
+        "distinct pairs, bands: 95 % intervals over seeds of weights, bias and ids. Rings: N*, where input and output "
+        "are equally long. Grey: norms of the layers of trained models, brought to this width by √d."
+    ),
+)

@@ -1,0 +1,90 @@
+"""Figure 8: queries and keys of the untrained block: their anisotropy and their norms as the bias grows."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.isotropic import q95
+from anisoscope.records import select
+from anisoscope.studies._study import Claim, Context, Study, Verdict
+from anisoscope.studies.godey2024 import _biased_block, _charts, _over_seeds
+
+SOURCE = "Godey et al. 2024, section 4.2, figure 8"
+SIDES = {"query": "query.raw", "key": "key.raw"}
+ANISOTROPY_GROWS = {
+    side: Claim(f"{side}-anisotropy-grows", f"The anisotropy of {side} vectors grows with N", f"{SOURCE}a")
+    for side in SIDES
+}
+NORM_GROWS = {
+    side: Claim(f"{side}-norm-grows", f"The mean norm of {side} vectors grows with N", f"{SOURCE}b") for side in SIDES
+}
+ALREADY = {
+    side: Claim(
+        f"{side}-anisotropic-without-bias", f"Vectors of the {side} are anisotropic already at N = 0", f"{SOURCE}a"
+    )
+    for side in SIDES
+}
+
+
+def measure(settings: _biased_block.Settings, context: Context) -> pd.DataFrame:
+    """A and mean norm of the raw queries and keys, per head and averaged."""
+    return select(_biased_block.experiment(settings, context), site=tuple(SIDES.values())).reset_index(drop=True)
+
+
+def judge(records: pd.DataFrame) -> Sequence[Verdict]:
+    verdicts: list[Verdict] = []
+    for side, site in SIDES.items():
+        anisotropy = list(_over_seeds.curves(records, "mean_cosine", site))
+        norms = _over_seeds.curves(records, "norms.mean", site)
+        verdicts += [_over_seeds.judge_trend(ANISOTROPY_GROWS[side].name, of, 1) for of in anisotropy]
+        verdicts += [_over_seeds.judge_trend(NORM_GROWS[side].name, of, 1) for of in norms]
+        for of in anisotropy:
+            threshold = float(q95(_head_dim(records, of.system)))
+            words = "q95 of the dimension of a head"
+            verdicts.append(_over_seeds.judge_above_value(ALREADY[side].name, of, 0.0, threshold, words))
+    return verdicts
+
+
+def _head_dim(records: pd.DataFrame, system: str) -> int:
+    of = select(records, model=system)
+    width = int(of["corpus"].iloc[0].rsplit(" ", 1)[1])
+    return width // (int(of["head"].max()) + 1)
+
+
+def draw(records: pd.DataFrame) -> dict[str, ChartType]:
+    """8a: anisotropy, 8b: norms; the pale band holds every head of every seed."""
+    of_last = records[records["layer"] == records["layer"].max()]
+    rows = _over_seeds.with_heads(of_last)
+    rows["vectors"] = rows["site"].map(
+        {site: f"{'queries' if side == 'query' else 'keys'}" for side, site in SIDES.items()}
+    )
+    systems = _over_seeds.systems(records)
+    threshold = float(q95(_head_dim(records, systems[0])))
+    anisotropy, norms = (rows[rows["metric"] == metric] for metric in ("mean_cosine", "norms.mean"))
+    return {
+        "fig8a": _charts.against_norm(
+            anisotropy,
+            series="vectors",
+            title="anisotropy A",
+            zero=True,
+            line=(threshold, "q95 of one pair"),
+        ),
+        "fig8b": _charts.against_norm(norms, series="vectors", title="mean norm", scale="log"),
+    }
+
+
+STUDY = Study(
+    name="fig8",
+    paper="godey2024",
+    title="Anisotropy and norm of queries and keys as the norm of the bias grows",
+    claims=(*ANISOTROPY_GROWS.values(), *NORM_GROWS.values(), *ALREADY.values()),
+    settings=_biased_block.SETTINGS,
+    measure=measure,
+    judge=judge,
+    draw=draw,
+    caption=(
+        "Queries and keys of the untrained block of figure 6, averaged over heads, with 95 % intervals over seeds; "
+        "the pale band holds every head of every seed. Dashed: q95 of one isotropic pair in the dimension of a head."
+    ),
+)

@@ -1,0 +1,120 @@
+"""Figures 9 and 10: the softmax of the untrained block as the bias grows: extreme and median weights, and entropy.
+
+Figure 9 averages extremes of each row (one query). Figure 10 takes the extremes over a whole sequence, per head, and
+averages over the batch and heads. Rows that see one key (the first of a causal block) are left out.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.records import select
+from anisoscope.studies._study import Claim, Context, Study, Verdict
+from anisoscope.studies.godey2024 import _biased_block, _charts, _over_seeds
+
+ROWS = {"row_max": "largest", "row_median": "median", "row_min": "smallest"}
+SEQUENCES = {"sequence_max": "largest", "sequence_min": "smallest"}
+NINE, TEN = "Godey et al. 2024, section 4.2, figure 9", "Godey et al. 2024, section 4.2, figure 10"
+VISIBLE_AT = 100.0
+"""Where a growth that is significant but too small to see is told from sharpening: half a decade past the crossings."""
+ROW_MAX = Claim("row-max-grows", "The largest weight of a row grows with N", NINE)
+ROW_MIN = Claim("row-min-shrinks", "The smallest weight of a row shrinks with N", NINE)
+ENTROPY = Claim("entropy-falls", "The entropy of attention rows falls with N", "Godey et al. 2024, section 4.2")
+SEQUENCE_MAX = Claim("sequence-max-grows", "The largest weight of a whole sequence grows with N", f"{TEN}a")
+SEQUENCE_MIN = Claim("sequence-min-shrinks", "The smallest weight of a whole sequence shrinks with N", f"{TEN}b")
+VISIBLE = Claim("row-max-doubles", f"By N = {VISIBLE_AT:g} the largest weight of a row has more than doubled", NINE)
+CLEARER = Claim("clearer-than-in-rows", "Over whole sequences the largest weight grows by more than over rows", TEN)
+
+Trend = tuple[Claim, str, int]
+TRENDS_9: tuple[Trend, ...] = ((ROW_MAX, "row_max", 1), (ROW_MIN, "row_min", -1), (ENTROPY, "entropy", -1))
+TRENDS_10: tuple[Trend, ...] = ((SEQUENCE_MAX, "sequence_max", 1), (SEQUENCE_MIN, "sequence_min", -1))
+
+
+def measure(metrics: Sequence[str], settings: _biased_block.Settings, context: Context) -> pd.DataFrame:
+    """Records of the named statistics of attention, per head and averaged."""
+    names = [f"attention.{name}" for name in metrics]
+    return select(_biased_block.experiment(settings, context), metric=names).reset_index(drop=True)
+
+
+def judge_trends(trends: Sequence[Trend], records: pd.DataFrame) -> list[Verdict]:
+    verdicts: list[Verdict] = []
+    for claim, name, direction in trends:
+        of_systems = _over_seeds.curves(records, f"attention.{name}", "attention")
+        verdicts += [_over_seeds.judge_trend(claim.name, of, direction) for of in of_systems]
+    return verdicts
+
+
+def judge_9(records: pd.DataFrame) -> list[Verdict]:
+    """The trends, and whether the growth is one that can be seen: the ratio to N = 0, per seed."""
+    verdicts = judge_trends(TRENDS_9, records)
+    for of in _over_seeds.curves(records, "attention.row_max", "attention"):
+        ratio = _over_seeds.Curves(of.system, of.norms, of.values / of.values[:, :1])
+        verdicts.append(_over_seeds.judge_above_value(VISIBLE.name, ratio, VISIBLE_AT, 2.0, "ratio to N = 0"))
+    return verdicts
+
+
+def judge_10(records: pd.DataFrame) -> list[Verdict]:
+    """The trends, and the growth up to the largest N, over sequences against over rows, paired over seeds."""
+    verdicts = judge_trends(TRENDS_10, records)
+    sequences = _over_seeds.curves(records, "attention.sequence_max", "attention")
+    rows = _over_seeds.curves(records, "attention.row_max", "attention")
+    for pair in zip(rows, sequences, strict=True):
+        growth = [_over_seeds.Curves(of.system, of.norms[-1:], of.values[:, -1:] - of.values[:, :1]) for of in pair]
+        verdicts.append(_over_seeds.judge_above(CLEARER.name, *growth))
+    return verdicts
+
+
+def draw(names: dict[str, dict[str, str]], records: pd.DataFrame) -> dict[str, ChartType]:
+    """{chart: {statistic: its name in the legend}} → charts against N, with the uniform weight."""
+    rows = _over_seeds.with_heads(records[records["layer"] == records["layer"].max()])
+    charts = {}
+    for chart, statistics in names.items():
+        parts = [rows[rows["metric"] == f"attention.{name}"].assign(weight=word) for name, word in statistics.items()]
+        chosen = pd.concat(parts, ignore_index=True)
+        if "entropy" in chart:
+            charts[chart] = _charts.against_norm(chosen, series="weight", title="entropy / ln(keys)")
+            continue
+        uniform = (1 / _tokens(records), "uniform")
+        title = f"{next(iter(statistics.values())) if len(statistics) == 1 else 'attention'} weight"
+        charts[chart] = _charts.against_norm(chosen, series="weight", title=title, scale="log", line=uniform)
+    return charts
+
+
+def _tokens(records: pd.DataFrame) -> int:
+    """Tokens of a sequence: all keys of a bidirectional block."""
+    return int(records["corpus"].iloc[0].split(" × ")[1])
+
+
+STUDIES = (
+    Study(
+        name="fig9",
+        paper="godey2024",
+        title="Largest, median and smallest attention weight of a row as the norm of the bias grows",
+        claims=(*(claim for claim, _, _ in TRENDS_9), VISIBLE),
+        settings=_biased_block.SETTINGS,
+        measure=partial(measure, (*ROWS, "entropy", "entropy_normalised")),
+        judge=judge_9,
+        draw=partial(draw, {"fig9": ROWS, "fig9_entropy": {"entropy_normalised": "entropy"}}),
+        caption=(
+            "Weights of the softmax of the untrained block of figure 6, averaged over rows, heads and seeds, with 95 % "
+            "intervals over seeds; the pale band holds every head of every seed; dashed: the uniform weight. Medians "
+            "are of every 16th row."
+        ),
+    ),
+    Study(
+        name="fig10",
+        paper="godey2024",
+        title="Largest and smallest attention weight of a whole sequence as the norm of the bias grows",
+        claims=(*(claim for claim, _, _ in TRENDS_10), CLEARER),
+        settings=_biased_block.SETTINGS,
+        measure=partial(measure, (*SEQUENCES, "row_max")),
+        judge=judge_10,
+        draw=partial(draw, {"fig10a": {"sequence_max": "largest"}, "fig10b": {"sequence_min": "smallest"}}),
+        caption=(
+            "Extremes over all rows of a sequence, per head, averaged over the batch, heads and seeds; the pale band "
+            "holds every head of every seed."
+        ),
+    ),
+)

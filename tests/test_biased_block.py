@@ -1,0 +1,494 @@
+"""The untrained biased block: reference values, fixed points, scores against brute force, and claims that must be told apart."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from anisoscope.capture import capture
+from anisoscope.errors import UsageError
+from anisoscope.isotropic import q95
+from anisoscope.records import COLUMNS, as_records, select
+from anisoscope.studies._study import Context, Study, Verdict
+from anisoscope.studies.godey2024 import (
+    _biased_block,
+    _fixed_point,
+    _over_seeds,
+    _scores,
+    _trained,
+    fig06_bias,
+    fig07_scores,
+    fig08_queries_keys,
+    fig09_10_extremes,
+    fig17_18_cosine_law,
+)
+from anisoscope.studies.godey2024._biased_block import Pass, Settings, experiment, piece
+from anisoscope.studies.godey2024._untrained import FAMILIES, READINGS, Size, untrained
+
+FULL, RAW = "bert:full-embedding", "bert:raw-table"
+SMALL = Size(sequences=3, tokens=20, width=32, heads=4)
+STUDIES: tuple[Study, ...] = (
+    fig06_bias.STUDY,
+    fig07_scores.STUDY,
+    fig08_queries_keys.STUDY,
+    *fig09_10_extremes.STUDIES,
+)
+
+
+def context(folder: Path, **given: Any) -> Context:
+    return Context(folder, folder / "cache", **given)
+
+
+def hidden(ran: Pass) -> dict[int, dict[str, np.ndarray]]:
+    """{layer: {metric: [norm]}}"""
+    return {site.layer or 0: ran._hidden(site) for site in ran.sites.values() if site.quantity == "hidden"}
+
+
+# --- reference values at the full width ---
+
+
+@pytest.fixture(scope="module")
+def raw() -> dict[int, dict[str, np.ndarray]]:
+    return hidden(Pass(untrained(RAW, Size(), 0), (0.0, 1.0, 27.7), 1024, norms_only=True).run())
+
+
+def test_raw_table_agrees_with_the_reference_ranges(raw: dict[int, dict[str, np.ndarray]]) -> None:
+    before, after = raw[0], raw[1]
+    assert before["mean_cosine"][0] == pytest.approx(0, abs=5e-4)
+    assert 0.010 <= after["mean_cosine"][0] <= 0.017
+    assert after["norms.mean"] == pytest.approx(768**0.5, abs=5e-3)
+    assert before["mean_cosine"][1] == pytest.approx(0.765, abs=5e-4)
+    assert 0.766 <= after["mean_cosine"][1] <= 0.795
+    assert 24.2 <= after["drift"][1] <= 24.8
+    assert after["drift"][0] == pytest.approx(3, abs=0.5)
+
+
+def test_raw_table_keeps_the_mean_at_its_fixed_point(raw: dict[int, dict[str, np.ndarray]]) -> None:
+    assert raw[1]["drift"][2] == pytest.approx(raw[0]["drift"][2], abs=0.02)
+    assert 1e-6 < raw[1]["mean_cosine"][2] - raw[0]["mean_cosine"][2] < 1e-3
+
+
+def test_full_embedding_agrees_with_the_reference_ranges() -> None:
+    ran = hidden(Pass(untrained(FULL, Size(sequences=4), 0), (0.0, 5.5), 1024, norms_only=True).run())
+    assert 0.32 < ran[0]["mean_cosine"][0] < 0.36
+    assert 0.005 < ran[1]["mean_cosine"][0] - ran[0]["mean_cosine"][0] < 0.03
+    assert ran[0]["norms.mean"][0] == pytest.approx(768**0.5, rel=1e-5)
+    assert ran[0]["drift"][1] == pytest.approx(17.2, abs=0.6)
+
+
+@pytest.mark.parametrize(("reading", "query"), zip(READINGS, (0.0, 0.768, 0.0013, 0.339), strict=True))
+def test_queries_without_bias_tell_the_readings_apart(reading: str, query: float) -> None:
+    ran = Pass(untrained(reading, Size(sequences=2, tokens=256), 1), (0.0, 1.0), 1024).run()
+    rows = pd.DataFrame(ran.rows())
+    found = rows[(rows["site"] == "query.raw") & (rows["metric"] == "mean_cosine") & rows["head"].isna()]
+    assert found["value"].iloc[0] == pytest.approx(query, abs=0.03)
+    assert (query > q95(64)) == (reading in ("bert:bare-layer", FULL))
+
+
+def test_float32_blocks_resolve_differences_of_a_millionth() -> None:
+    grid, size = (0.0, 31.62, 316.2), Size(sequences=2, tokens=128)
+    one = untrained(RAW, size, 2)
+    precise = replace(
+        one, model=untrained(RAW, size, 2).model.double(), fed=one.fed.double(), direction=one.direction.double()
+    )
+    differences = [
+        layers[1]["mean_cosine"] - layers[0]["mean_cosine"]
+        for layers in (hidden(Pass(subject, grid, 1024, norms_only=True).run()) for subject in (one, precise))
+    ]
+    assert differences[1][2] < 1e-6
+    np.testing.assert_allclose(*differences, rtol=1e-4, atol=1e-9)
+
+
+# --- the experiment ---
+
+
+@pytest.mark.parametrize("system", (*READINGS, *FAMILIES))
+def test_first_block_reads_input_plus_bias(system: str) -> None:
+    subject = untrained(system, SMALL, 0)
+    with subject.feeding() as feed, capture(subject.model, {"hidden"}) as tap, torch.no_grad():
+        biased = subject.fed + 3 * subject.direction
+        feed(biased)
+        subject.model(**subject.inputs)
+        (first,) = (tap[name] for name in tap.sites if name.endswith(".0.hidden"))
+    assert torch.equal(first, biased)
+    assert subject.direction.norm().item() == pytest.approx(1, abs=1e-6)
+    ran = hidden(Pass(subject, (0.0, 3.0), 64).run())
+    assert ran[0]["drift"][1] == pytest.approx(biased.mean((0, 1)).norm().item(), rel=1e-5)
+
+
+def test_feeding_nothing_else_leaves_the_model_as_it_is() -> None:
+    subject = untrained(FULL, SMALL, 0)
+    with torch.no_grad():
+        plain = subject.model(**subject.inputs).last_hidden_state
+        with subject.feeding() as feed:
+            feed(subject.fed)
+            fed = subject.model(**subject.inputs).last_hidden_state
+    assert torch.equal(plain, fed)
+    assert not subject.model.encoder.layer[0]._forward_pre_hooks
+
+
+def test_readings_differ_where_they_should() -> None:
+    made = {reading: untrained(reading, SMALL, 0) for reading in READINGS}
+    linear = {reading: subject.model.encoder.layer[0].attention.self.query for reading, subject in made.items()}
+    assert all((linear[r].bias == 0).all() for r in (RAW, FULL))
+    assert all((linear[r].bias != 0).all() for r in READINGS[1:3])
+    assert linear[RAW].weight.std().item() == pytest.approx(0.02, rel=0.1)
+    assert linear[READINGS[1]].weight.abs().max().item() == pytest.approx(32**-0.5, rel=0.05)
+    scale = [subject.fed.square().mean().sqrt().item() for subject in made.values()]
+    assert scale == pytest.approx([0.02, 0.02, 1, 1], rel=0.1)
+    assert torch.equal(made[RAW].inputs["input_ids"], made[FULL].inputs["input_ids"])
+    assert torch.equal(made[RAW].direction, made[FULL].direction)
+
+
+def test_same_seed_same_records_and_another_seed_others(tmp_path: Path) -> None:
+    def once(seed: int, **given: Any) -> pd.DataFrame:
+        return piece(FULL, SMALL, seed, (0.0, 1.0, 100.0), context(tmp_path, **given))
+
+    first = once(0)
+    pd.testing.assert_frame_equal(first, once(0))
+    assert list(first.columns) == list(COLUMNS)
+    other = once(1)
+    shared = ["site", "layer", "head", "metric", "component"]
+    moved = first.merge(other, on=shared, suffixes=("", "_other"))
+    moved = moved[~moved["metric"].str.startswith(("attention.score_h", "fixed"))]
+    assert (moved["value"] != moved["value_other"]).mean() > 0.95
+
+
+def test_batches_of_any_size_agree(tmp_path: Path) -> None:
+    one, many = (piece(FULL, SMALL, 0, (0.0, 1.0, 31.62), context(tmp_path, batch_tokens=n)) for n in (20, 180))
+    plain = ~one["metric"].str.contains("histogram|fixed")
+    np.testing.assert_allclose(one.loc[plain, "value"], many.loc[plain, "value"], rtol=2e-4, atol=2e-6)
+
+
+def test_a_finished_piece_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings((FULL,), 2, (SMALL,), (0.0, 1.0), trained=())
+    first = experiment(settings, context(tmp_path))
+    assert sorted(first["seed"].unique()) == [0, 1]
+    monkeypatch.setattr(_biased_block, "piece", lambda *_: pytest.fail("run again"))
+    pd.testing.assert_frame_equal(first, experiment(settings, context(tmp_path)))
+    with pytest.raises(pytest.fail.Exception, match="run again"):
+        experiment(replace(settings, seeds=3), context(tmp_path))
+
+
+def test_a_stack_is_recorded_depth_by_depth(tmp_path: Path) -> None:
+    size = replace(SMALL, blocks=3)
+    records = piece("gpt2", size, 0, (0.0, 10.0), context(tmp_path))
+    assert records["model"].unique().tolist() == ["gpt2 × 3, width 32, heads 4"]
+    a = select(records, metric="mean_cosine", site="hidden", component="10")
+    assert a["layer"].tolist() == [0, 1, 2, 3]
+    assert select(records, metric="attention.entropy", head=None, component="10")["layer"].tolist() == [1, 2, 3]
+
+
+def test_initial_scale_multiplies_the_weights_of_the_blocks() -> None:
+    for system, of in (
+        (FULL, lambda m: m.encoder.layer[0].output.dense),
+        ("t5", lambda m: m.encoder.block[0].layer[0].SelfAttention.o),
+    ):
+        plain, wide = (of(untrained(system, replace(SMALL, scale=s), 0).model).weight for s in (1.0, 3.0))
+        torch.testing.assert_close(3 * plain, wide)
+
+
+def test_unknown_systems_and_odd_heads_are_explained() -> None:
+    with pytest.raises(UsageError, match=re.escape("did you mean bert:raw-table")):
+        untrained("bert:raw-tabel", SMALL, 0)
+    with pytest.raises(UsageError, match="even multiple of the number of heads"):
+        Size(width=64, heads=3)
+
+
+# --- scores against brute force ---
+
+
+@pytest.mark.parametrize("causal", (False, True))
+def test_scores_equal_brute_force(causal: bool) -> None:
+    drawn = torch.Generator().manual_seed(0)
+    query, key = (torch.randn(2, 3, 48, 8, generator=drawn) + 5 for _ in range(2))
+    sums = _scores.score_sums(query, key, 0.3, causal, torch.tensor([True, False]))
+    terms = {name: value.double().numpy()[None].sum(1) for name, value in sums.items()}
+    values = _scores.values(terms, position_bias=False)
+    s = (query.double() @ key.double().transpose(2, 3)).numpy() * 0.3
+    seen = np.tril(np.ones((48, 48), bool)) if causal else np.ones((48, 48), bool)
+    for head in range(3):
+        pooled = s[:, head][:, seen].ravel()
+        rows = [s[i, head, q, seen[q]] for i in range(2) for q in range(48)]
+        within = sum(len(row) * row.var() for row in rows) / len(pooled)
+        assert values["attention.score"][0, head] == pytest.approx(pooled.mean(), rel=1e-6)
+        assert values["attention.score_rms"][0, head] == pytest.approx(np.sqrt((pooled**2).mean()), rel=1e-6)
+        assert values["attention.score_spread"][0, head] == pytest.approx(pooled.std(), rel=1e-4)
+        assert values["attention.score_spread_within"][0, head] == pytest.approx(np.sqrt(within), rel=1e-5)
+        some = [row for i, row in enumerate(rows) if i % 48 % 16 == 15]
+        softmax = [np.exp(row - row.max()) / np.exp(row - row.max()).sum() for row in some]
+        expected = np.mean([np.exp(np.median(np.log(p))) for p in softmax])
+        assert values["attention.row_median"][0, head] == pytest.approx(expected, rel=1e-4)
+    rows = [s[0, h, q, seen[q]] for h in range(3) for q in (15, 31, 47)]
+    for name, chosen in (("pooled", rows), ("centred", [row - row.mean() for row in rows])):
+        expected = np.histogram(np.concatenate(chosen), _scores.EDGES)[0]
+        assert np.abs(sums[name][0].numpy() - expected).sum() <= 6  # float32 at the edges of bins
+        assert not sums[name][1].any()
+
+
+def test_the_common_part_of_keys_moves_scores_but_not_their_spread_inside_rows() -> None:
+    drawn = torch.Generator().manual_seed(1)
+    query, key = (torch.randn(1, 2, 32, 8, generator=drawn) for _ in range(2))
+    every = torch.tensor([True])
+    values = []
+    for shift in (0.0, 1000.0):
+        sums = _scores.score_sums(query, key + shift, 1.0, False, every)
+        values.append(_scores.values({k: v.double().numpy() for k, v in sums.items()}, position_bias=False))
+    within = "attention.score_spread_within"
+    np.testing.assert_allclose(values[0][within], values[1][within], rtol=1e-3)
+    assert (values[1]["attention.score_spread"] > 100 * values[0]["attention.score_spread"]).all()
+
+
+# --- fixed points of functions that are known ---
+
+GRID = (0.0, 0.1, 1.0, 10.0, 100.0)
+
+
+def fixed(token: Callable[[float], float], mean: Callable[[float], float]) -> dict[str, list[float]]:
+    """{metric: values} for outputs of norm `token`(N) and `mean`(N), inputs of norm N."""
+
+    def at(norms: tuple[float, ...]) -> _fixed_point.Norms:
+        return (
+            np.array([[n, token(n)] for n in norms], dtype=float),
+            np.array([[n, mean(n)] for n in norms], dtype=float),
+        )
+
+    rows = _fixed_point.fixed_points(GRID, at(GRID), lambda n: at((n,)))
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        found.setdefault(row["metric"], []).append(row["value"])
+    return found
+
+
+def test_one_none_and_several_fixed_points_are_told_apart() -> None:
+    found = fixed(lambda _n: 27.7, lambda n: n + 1)
+    assert found["fixed_point.token_norm.crossings"] == [1]
+    assert found["fixed_point.token_norm"] == pytest.approx([27.7], rel=2e-4)
+    assert found["fixed_point.token_norm.norm"] == pytest.approx([27.7])
+    assert found["fixed_point.mean_norm.crossings"] == [0]
+    assert "fixed_point.mean_norm" not in found
+    several = fixed(lambda n: n * (1 + (n - 0.5) * (n - 5) * (n - 50) / 1e6), lambda _n: 1.0)
+    assert several["fixed_point.token_norm.crossings"] == [3]
+    assert several["fixed_point.token_norm"] == pytest.approx([0.5, 5, 50], rel=2e-3)
+
+
+def test_equal_norms_up_to_rounding_are_no_crossing() -> None:
+    gap = np.array([-1e-6, 3e-6, -0.2, -2.0, -70.0])
+    assert _fixed_point.brackets(GRID, gap, np.full(5, 27.7)) == []
+    assert _fixed_point.brackets(GRID, gap * [1, 1e4, 1, 1, 1], np.full(5, 27.7)) == [(0.1, 1.0)]
+
+
+def test_fixed_point_of_the_block_itself(tmp_path: Path) -> None:
+    size = Size(sequences=2, tokens=64, width=64, heads=4)
+    records = piece(RAW, size, 0, (0.0, 1.0, 4.0, 16.0), context(tmp_path))
+    values = {name: rows["value"].tolist() for name, rows in records.groupby("metric") if name.startswith("fixed")}
+    subject = untrained(RAW, size, 0)
+    trivial = np.sqrt(64 - subject.fed.square().sum(-1).mean().item())
+    assert values["fixed_point.token_norm"] == pytest.approx([trivial], rel=5e-3)
+    token, mean = Pass(subject, (values["fixed_point.mean_norm"][0],), 1024, norms_only=True).run().norm_pairs()
+    assert mean[0, 0] == pytest.approx(mean[0, 1], rel=1e-3)
+    assert token[0, 1] == pytest.approx(8, rel=1e-3)
+
+
+# --- claims on records that should hold, fail, or decide nothing ---
+
+SEEDS = 6
+NORMS = (0.0, 0.1, 1.0, 10.0, 100.0)
+
+
+def synthetic(metric: str, site: str, curve: Callable[[float], float], noise: float, layer: int = 1) -> pd.DataFrame:
+    """Records of one system with seeds of its own: a shift shared by all N of a seed, and noise of each value."""
+    drawn = np.random.default_rng(len(metric) + layer)
+    rows = []
+    for seed in range(SEEDS):
+        for n in NORMS:
+            value = curve(n) + noise * drawn.normal()
+            rows.append(
+                {"metric": metric, "site": site, "layer": layer, "seed": seed, "component": f"{n:g}", "value": value}
+            )
+    return as_records(pd.DataFrame(rows), model="block", corpus="uniform inputs 16 × 512 × 64")
+
+
+def curve(records: pd.DataFrame, metric: str = "m", site: str = "hidden") -> _over_seeds.Curves:
+    (found,) = _over_seeds.curves(records, metric, site)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("shape", "noise", "outcome", "reason"),
+    [
+        (lambda n: np.log1p(n), 1e-3, "holds", "significant from N = 0.1 on"),
+        (lambda n: 0.03 * n, 0.05, "holds", "significant from N = 10 on"),
+        (lambda n: -n, 1e-3, "fails", "against the claim at N = 0.1, 1, 10, 100"),
+        (lambda n: n if n > 1 else -n, 1e-3, "fails", "significant from N = 10 on; against the claim at N = 0.1, 1"),
+        (lambda _n: 0.0, 1.0, "undecided", "never significant"),
+    ],
+)
+def test_trends_hold_fail_or_stay_open(
+    shape: Callable[[float], float], noise: float, outcome: str, reason: str
+) -> None:
+    verdict = _over_seeds.judge_trend("grows", curve(synthetic("m", "hidden", shape, noise)), 1)
+    assert (verdict.outcome, verdict.reason) == (outcome, reason)
+    assert verdict.low is not None and verdict.high is not None and verdict.low <= shape(100) - shape(0) <= verdict.high
+    assert verdict.n == SEEDS
+
+
+def test_a_falling_quantity_is_judged_the_other_way_round() -> None:
+    falls = curve(synthetic("m", "hidden", lambda n: -n, 1e-3))
+    assert _over_seeds.judge_trend("falls", falls, -1).outcome == "holds"
+
+
+@pytest.mark.parametrize(
+    ("gap", "outcome"),
+    [
+        (lambda _n: 1e-5, "holds"),
+        (lambda n: -1e-5 if n == 10 else 1e-5, "fails"),
+        (lambda n: 0.0 if n == 10 else 1e-5, "undecided"),
+    ],
+)
+def test_output_above_input_is_paired_over_seeds(gap: Callable[[float], float], outcome: str) -> None:
+    """Seeds differ by 0.1 and the difference is 1e-5: only paired differences can tell."""
+    drawn = np.random.default_rng(3)
+    shared = 0.5 + 0.1 * drawn.normal(size=(SEEDS, 1)) + np.zeros((SEEDS, len(NORMS)))
+    above = shared + [gap(n) for n in NORMS] + 1e-7 * drawn.normal(size=shared.shape)
+    verdict = _over_seeds.judge_above("above", *(_over_seeds.Curves("block", NORMS, x) for x in (shared, above)))
+    assert verdict.outcome == outcome
+    assert ("N = 10" in verdict.statistic) == (outcome != "holds")
+
+
+def test_holm_counts_the_norms() -> None:
+    """A difference with p = .02 at one of five N, beside four clear ones, does not hold for a family of five alike it."""
+    drawn = np.random.default_rng(0).normal(size=(SEEDS, 1))
+    drawn = (drawn - drawn.mean()) / drawn.std(ddof=1)
+    t = 3.3  # two-sided p = .021 with 5 degrees of freedom
+    values = np.repeat(drawn + t / np.sqrt(SEEDS), 5, axis=1)
+    alone, five = (_over_seeds.Curves("block", NORMS[:k], values[:, :k]) for k in (1, 5))
+    zero = [_over_seeds.Curves("block", c.norms, np.zeros_like(c.values)) for c in (alone, five)]
+    assert _over_seeds.judge_above("above", zero[0], alone).outcome == "holds"
+    assert _over_seeds.judge_above("above", zero[1], five).outcome == "undecided"
+
+
+def test_one_seed_decides_nothing() -> None:
+    values = np.arange(5.0)[None]
+    verdict = _over_seeds.judge_trend("grows", _over_seeds.Curves("block", NORMS, values), 1)
+    assert verdict.outcome == "undecided"
+
+
+def test_share_of_seeds_has_an_exact_interval() -> None:
+    values = np.zeros((8, 2))
+    values[:, 1] = [1, 1, 1, -1, -1, -1, -1, -1]
+    verdict = _over_seeds.judge_share("differ", _over_seeds.Curves("block", (0.0, 1.0), values))
+    assert (verdict.outcome, verdict.value) == ("holds", 3 / 8)
+    assert (verdict.low, verdict.high) == pytest.approx((0.0852, 0.7551), abs=1e-3)
+    values[:, 1] = 1
+    assert _over_seeds.judge_share("differ", _over_seeds.Curves("block", (0.0, 1.0), values)).outcome == "undecided"
+
+
+def crossings(counts: list[int], norms: list[float]) -> pd.DataFrame:
+    rows: list[dict[str, Any]] = []
+    for seed, (count, n) in enumerate(zip(counts, norms, strict=True)):
+        rows.append({"metric": "fixed_point.mean_norm.crossings", "seed": seed, "value": count})
+        if count:
+            rows.append({"metric": "fixed_point.mean_norm", "component": "1", "seed": seed, "value": n})
+            rows.append({"metric": "fixed_point.mean_norm.norm", "component": "1", "seed": seed, "value": n})
+    return as_records(pd.DataFrame(rows), model="block", site="hidden", corpus="uniform inputs 16 × 512 × 64")
+
+
+@pytest.mark.parametrize(
+    ("counts", "outcome", "words"),
+    [
+        ([1, 1, 1], "holds", "one in 3 seeds"),
+        ([0, 0, 0], "fails", "none in 3 seeds"),
+        ([1, 0, 1], "undecided", "one in 2 seeds, none in 1 seeds"),
+        ([2, 1, 1], "undecided", "several in 1 seeds"),
+    ],
+)
+def test_existence_of_a_fixed_point_is_stated(counts: list[int], outcome: str, words: str) -> None:
+    verdict = fig06_bias._judge_fixed(crossings(counts, [5.0, 6.0, 7.0]), "block", "mean_norm")
+    assert verdict.outcome == outcome
+    assert words in verdict.reason
+    assert (verdict.value is None) == (not any(counts))
+
+
+@pytest.mark.parametrize(("scale", "outcome"), [(1.0, "holds"), (2.0, "holds"), (10.0, "fails"), (0.1, "fails")])
+def test_norms_at_the_fixed_point_are_compared_per_dimension(scale: float, outcome: str) -> None:
+    """Trained: width 16, norms 4 (= √16). The block of width 64 meets them at 8 = √64."""
+    rows = [{"layer": layer, "metric": "norms.mean", "value": 4.0} for layer in (1, 2)]
+    rows += [{"layer": layer, "metric": "mean_cosine.isotropic_q95", "value": q95(16)} for layer in (1, 2)]
+    trained = as_records(pd.DataFrame(rows), model="trained", site="hidden")
+    records = pd.concat([crossings([1, 1, 1], [8 * scale, 8.1 * scale, 7.9 * scale]), trained], ignore_index=True)
+    share = fig06_bias._trained_share(records)
+    assert share is not None
+    verdict = fig06_bias._judge_order(records, "block", share)
+    assert verdict.value == pytest.approx(scale, rel=0.01)
+    assert verdict.outcome == outcome
+
+
+@pytest.mark.parametrize("d", (2, 3, 64, 384, 768, 8192))
+def test_the_width_is_read_back_from_its_quantile(d: int) -> None:
+    assert _trained.width(float(q95(d))) == d
+
+
+def test_growth_too_small_to_see_is_no_sharpening() -> None:
+    parts = []
+    for name, base, step in (("row_max", 0.002, 1e-6), ("row_min", 0.001, -1e-6), ("entropy", 6.0, -1e-6)):
+        parts.append(synthetic(f"attention.{name}", "attention", lambda n, b=base, s=step: b + s * n, 1e-9))
+    verdicts = {v.claim: v for v in fig09_10_extremes.judge_9(pd.concat(parts, ignore_index=True))}
+    assert verdicts["row-max-grows"].outcome == verdicts["entropy-falls"].outcome == "holds"
+    assert verdicts["row-max-doubles"].outcome == "fails"
+
+
+# --- the studies as a whole ---
+
+
+@pytest.fixture(scope="module")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, Context]:
+    grid = (0.0, 1.0, 10.0, 31.62, 100.0)
+    return Settings((RAW, FULL), 3, (SMALL,), grid, trained=()), context(tmp_path_factory.mktemp("studies"))
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.name)
+def test_every_study_measures_judges_and_draws(study: Study, small_run: tuple[Settings, Context]) -> None:
+    records = study.measure(*small_run)
+    assert list(records.columns) == list(COLUMNS)
+    verdicts = list(study.judge(records))
+    assert {v.subject for v in verdicts} == {f"{system}, width 32, heads 4" for system in (RAW, FULL)}
+    judged = {v.claim for v in verdicts}
+    assert judged == {claim.name for claim in study.claims} - (
+        {fig06_bias.TRAINED.name} if study.name == "fig6" else set()
+    )
+    charts = study.draw(records)
+    assert charts
+    for name, chart in charts.items():
+        assert name.startswith(study.name)
+        assert "raw table" in str(chart.to_dict()["datasets"])
+
+
+def test_the_law_of_the_cosine_is_sampled_and_judged(tmp_path: Path) -> None:
+    fig17, fig18 = fig17_18_cosine_law.STUDIES
+    records = fig17.measure(fig17_18_cosine_law.Law((4, 64), 3000), context(tmp_path))
+    assert [v.outcome for v in fig17.judge(records)] == ["holds", "holds"]
+    wrong = records.assign(value=records["value"].where(records["metric"] != "cosine_law.ks_p", 1e-6))
+    assert [v.outcome for v in fig17.judge(wrong)] == ["holds", "fails"]
+    fig17.draw(records)["fig17"].to_dict()
+    assert fig18.settings["quick"].models == ("builtin:minilm",)
+
+
+@pytest.mark.parametrize(("a", "outcome"), [(0.5, "holds"), (0.05, "fails"), (q95(384), "undecided")])
+def test_layers_are_held_against_the_quantile_of_their_width(a: float, outcome: str) -> None:
+    rows = []
+    for layer in (0, 1):
+        rows.append({"metric": "mean_cosine", "layer": layer, "value": 0.5 if layer else a})
+        rows.append({"metric": "mean_cosine.isotropic_q95", "layer": layer, "value": q95(384)})
+    frame = pd.DataFrame(rows).assign(low=lambda x: x["value"] - 0.01, high=lambda x: x["value"] + 0.01)
+    records = as_records(frame, model="m", site="hidden", stack="encoder", n_units=60, n_vectors=1000)
+    (verdict,) = fig17_18_cosine_law.judge_points(records)
+    assert isinstance(verdict, Verdict) and verdict.outcome == outcome
+    assert "q95(384) = 0.084" in verdict.reason
+    fig17_18_cosine_law.draw_points(records)["fig18"].to_dict()

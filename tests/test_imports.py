@@ -1,0 +1,142 @@
+"""Imports go down only, in no circle, and what must be quick loads neither torch nor transformers."""
+
+import ast
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import anisoscope
+
+ROOT = Path(anisoscope.__file__).parent
+LAYERS = (
+    ("cli", "__main__", "report", "integrations"),
+    ("studies",),
+    ("runner", "alone"),
+    ("measuring", "measurement", "tabulate", "progress", "training"),
+    ("capture", "models", "data", "records", "charts", "chart_style", "stable_pdf"),
+    ("metrics",),
+    ("sums", "moments", "reservoir", "jackknife", "isotropic"),
+    ("axes", "errors", "__init__"),
+)
+"""From the top: a module imports from its own layer and those below (docs/concepts.md, DESIGN.md)."""
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+HEAVY = ("torch", "transformers", "datasets", "scipy.stats", "altair", "sklearn")
+
+
+@cache
+def modules():
+    """{dotted name inside the package: syntax tree}; the package itself is `__init__`."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)] = ast.parse(path.read_text())
+    return found
+
+
+def resolve(target):
+    """`anisoscope.metrics.drift.METRIC` → `metrics.drift`: the longest beginning that is a module."""
+    parts = target.split(".")[1:]
+    while parts and ".".join(parts) not in modules():
+        parts.pop()
+    return ".".join(parts) or "__init__"
+
+
+def imports(tree, *, everywhere):
+    """Modules of the package that a module imports; `everywhere`: inside functions too."""
+    for node in ast.walk(tree) if everywhere else outside_functions(tree):
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, "imports are absolute"
+            if (node.module or "").split(".")[0] == "anisoscope":
+                yield from (resolve(f"{node.module}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (resolve(alias.name) for alias in node.names if alias.name.split(".")[0] == "anisoscope")
+
+
+def outside_functions(node):
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield child
+            yield from outside_functions(child)
+
+
+def upward(graph):
+    """Imports that go up: (importer, imported)."""
+    level = lambda name: LEVEL[name.split(".")[0]]  # noqa: E731
+    return [(a, b) for a, targets in graph.items() for b in targets if level(b) < level(a)]
+
+
+def circles(graph):
+    """Modules from which one comes back to them."""
+    reach = {name: set(targets) - {name} for name, targets in graph.items()}
+    for middle in reach:
+        for name in reach:
+            if middle in reach[name]:
+                reach[name] |= reach[middle]
+    return sorted(name for name in reach if name in reach[name])
+
+
+def test_every_module_has_its_layer():
+    strange = sorted({name.split(".")[0] for name in modules()} - LEVEL.keys())
+    assert not strange, f"name the layer of {', '.join(strange)} in tests/test_imports.py"
+
+
+def test_imports_go_down_only():
+    assert not upward({name: set(imports(tree, everywhere=True)) for name, tree in modules().items()})
+
+
+def test_imports_go_in_no_circle():
+    assert not circles({name: set(imports(tree, everywhere=False)) for name, tree in modules().items()})
+
+
+def test_the_two_checks_can_fail():
+    assert upward({"sums": ["metrics.drift"], "cli": ["sums"]}) == [("sums", "metrics.drift")]
+    assert circles({"a": ["b"], "b": ["c"], "c": ["a"], "d": ["a"]}) == ["a", "b", "c"]
+    tree = ast.parse("def f():\n    from anisoscope.metrics import drift\nimport anisoscope.sums")
+    assert list(imports(tree, everywhere=True)) == ["sums", "metrics.drift"]
+    assert list(imports(tree, everywhere=False)) == ["sums"]
+
+
+def test_a_metric_sees_no_model_and_capture_no_metric():
+    for name, tree in modules().items():
+        names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+        names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        if name.startswith("metrics"):
+            assert not any(n.split(".")[0] in ("torch", "transformers") for n in names), f"{name} is numpy only"
+        if name.startswith("capture"):
+            assert not any(n.startswith("anisoscope.metrics") for n in names), name
+
+
+def loaded_after(code):
+    """The heavy modules in memory after running `code` in a fresh interpreter."""
+    check = f"{code}\nimport sys\nprint(*[name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    return done.stdout.split("\n")[-2].split()
+
+
+@pytest.mark.parametrize("module", ["anisoscope", "anisoscope.cli", "anisoscope.errors", "anisoscope.axes", "anisoscope.records"])
+def test_light_modules_load_nothing_heavy(module):
+    assert loaded_after(f"import {module}") == []
+
+
+def test_help_loads_nothing_heavy_and_is_quick():
+    """Less than half a second; a bare interpreter's start is taken off, and the best of three counts: other work may be going on."""
+    code = "import sys\nsys.argv[1:] = ['--help']\nfrom anisoscope.cli import main\ntry:\n    main()\nexcept SystemExit:\n    pass"
+    assert not set(loaded_after(code)) & {"torch", "transformers"}
+
+    def seconds(code):
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+        return time.perf_counter() - started
+
+    bare = min(seconds("pass") for _ in range(3))
+    assert min(seconds(code) for _ in range(3)) - bare < 0.5
+
+
+def test_public_names_can_be_had():
+    for name in anisoscope.__all__:
+        assert getattr(anisoscope, name) is not None
+    assert set(anisoscope.__all__) <= set(dir(anisoscope))

@@ -1,0 +1,393 @@
+"""The loop: the same values and intervals however a corpus is cut, stopped and put together again; bad numbers counted, never averaged."""
+
+import os
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+import anisoscope.measuring as loop
+from anisoscope.data._batch import Batch
+from anisoscope.errors import CorpusError, MeasureError, UsageError
+from anisoscope.measurement import Measurement, Settings
+from anisoscope.measuring import Interrupted, measure, run_pass
+from anisoscope.metrics import attention, intra_sequence, mean_cosine
+from anisoscope.records import COLUMNS, select
+
+SETTINGS = Settings(groups=6, spectrum_groups=3, sample=40, median=True, bins=(-1.0, 0.0, 1.0))
+KEYS = ["stack", "kind", "layer", "head", "site", "token_policy", "metric", "component"]
+SAME = 1e-9
+DOCUMENTS = tiny.documents()
+
+
+def table(records):
+    """Records as {key: (value, low, high, n_vectors, n_units)}."""
+    frame = records.astype({"component": "string"}).fillna({key: "—" for key in KEYS if key not in ("layer", "head")})
+    frame[["layer", "head"]] = frame[["layer", "head"]].astype("float64").fillna(-1)
+    indexed = frame.set_index(KEYS).sort_index()
+    assert indexed.index.is_unique
+    return indexed[["value", "low", "high", "n_vectors", "n_units"]].astype("float64")
+
+
+def check_same(got, expected, tolerance=SAME):
+    """Equal rows; values and both ends of every interval within `tolerance`, absolute and relative."""
+    got, expected = table(got), table(expected)
+    assert got.index.equals(expected.index)
+    np.testing.assert_allclose(got.to_numpy(), expected.to_numpy(), rtol=tolerance, atol=tolerance)
+
+
+def measured(name, settings=SETTINGS, **plan):
+    return run_pass(tiny.model(name), tiny.Plan(DOCUMENTS, decoder=name in tiny.TWO_STACKS, **plan), settings)
+
+
+_WHOLE = {}
+
+
+def whole(name):
+    """All documents in one go, batches of 4, measured once."""
+    if name not in _WHOLE:
+        _WHOLE[name] = measured(name).records()
+    return _WHOLE[name]
+
+
+NAMES = ("bert", "qwen3", "t5")
+
+
+# ---- however the corpus is cut ---------------------------------------------------------------------------------------
+
+
+def check_batches(name="bert", **plan):
+    check_same(measured(name, **plan).records(), whole(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("plan", [{"batch": 1}, {"batch": 7}, {"batch": 1000}, {"order": 3}, {"batch": 5, "order": 8}], ids=str)
+def test_batch_size_and_order_do_not_matter(name, plan):
+    check_batches(name, **plan)
+
+
+def test_padding_side_does_not_matter_to_a_model_with_rotary_positions():
+    """A rotary model sees distances only; on the left, position 0 is still the first real token."""
+    left = measured("qwen3", left=True)
+    differing = {"query", "key"}  # the rotated stage depends on absolute positions
+    keep = [r for r in (left.records(), whole("qwen3"))]
+    keep = [r[~((r["site"].str.endswith("rotated")) & r["site"].str.split(".").str[0].isin(differing))] for r in keep]
+    check_same(keep[0], keep[1], 1e-5)  # the models turn by float32 angles
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_merged_halves_are_the_whole(name):
+    halves = [measured(name, units=range(first, 30, 2), batch=3) for first in (1, 0)]
+    check_same(halves[0].merge(halves[1]).records(), whole(name))
+
+
+def test_shards_of_one_plan_merge():
+    plan = tiny.Plan(DOCUMENTS)
+    parts = [run_pass(tiny.model("bert"), plan, SETTINGS, shard=(i, 3)) for i in range(3)]
+    check_same(parts[2].merge(parts[0]).merge(parts[1]).records(), whole("bert"))
+    listed = [run_pass(tiny.model("bert"), iter(list(plan[i] for i in range(len(plan)))), SETTINGS, shard=(i, 3)) for i in range(3)]
+    check_same(listed[0].merge(listed[1]).merge(listed[2]).records(), whole("bert"))
+
+
+def test_merging_with_nothing_changes_nothing():
+    some = measured("bert")
+    for merged in (some.merge(Measurement(SETTINGS)), Measurement(SETTINGS).merge(some)):
+        check_same(merged.records(), whole("bert"), 0)
+
+
+def test_plain_dictionaries_are_measured_like_a_plan():
+    """`measure` on batches as a data loader gives them; units named or one per sequence."""
+    plan = tiny.Plan(DOCUMENTS, window=99)
+    dicts = [plan[i].inputs | {"unit": plan[i].unit, "special_tokens_mask": plan[i].streams["encoder"].special} for i in range(len(plan))]
+    settings = {"groups": 6, "panels": ("hidden",), "sample": 0, "policies": ("content", "all")}
+    expected = run_pass(tiny.model("bert"), tiny.Plan(DOCUMENTS, window=99), Settings(**settings)).records()
+    no_bins = [r[~r["component"].str.contains("frequency").fillna(False)] for r in (measure(tiny.model("bert"), dicts, **settings), expected)]
+    check_same(no_bins[0], no_bins[1], 1e-12)
+    nameless = [{k: v for k, v in d.items() if k != "unit"} for d in dicts]
+    check_same(measure(tiny.model("bert"), nameless, ["mean_cosine", "norms"], groups=6), measure(tiny.model("bert"), dicts, ["mean_cosine", "norms"], groups=6), 1e-12)
+
+
+def test_values_are_those_of_the_vectors():
+    """From captured hidden states, document by document, to the table: A, its interval's centre, counts, and similarity inside windows."""
+    records = whole("bert")
+    plan = tiny.Plan(DOCUMENTS, batch=1)
+    from anisoscope.capture import capture
+
+    vectors, windows = {}, []
+    for i in range(len(plan)):
+        with torch.no_grad(), capture(tiny.model("bert"), ("hidden",)) as tap:
+            tiny.model("bert")(**plan[i].inputs)
+        x = tap["encoder.2.hidden"][0].numpy()
+        vectors.setdefault(int(plan[i].unit), []).append(x)
+        windows.append(x)
+    units = [np.concatenate(v) for v in vectors.values()]
+    row = select(records, site="hidden", layer=2, metric="mean_cosine", token_policy="all").iloc[0]
+    assert row.value == pytest.approx(mean_cosine.reference(units)[""], rel=SAME)
+    assert row.n_vectors == sum(map(len, DOCUMENTS)) and row.n_units == 30
+    assert row.low < row.value < row.high
+    inside = select(records, site="hidden", layer=2, metric="intra_sequence", token_policy="all").iloc[0]
+    assert inside.value == pytest.approx(intra_sequence.reference(windows)[""], rel=SAME)
+    content = select(records, site="hidden", layer=2, metric="mean_cosine", token_policy="content").iloc[0]
+    assert content.n_vectors == row.n_vectors - 30  # one special token opens each document
+    no_first = select(records, site="hidden", layer=2, metric="mean_cosine", token_policy="no-first").iloc[0]
+    assert no_first.n_vectors == row.n_vectors - len(windows)
+
+
+def test_rows_have_the_columns_of_the_long_table_and_honest_counts():
+    records = whole("t5")
+    assert list(records.columns) == list(COLUMNS)
+    assert set(records["stack"]) == {"encoder", "decoder"} and set(records["kind"]) == {"self", "cross"}
+    assert records["low"].le(records["value"] + 1e-12).where(records["low"].notna(), True).all()
+    tokens = sum(map(len, DOCUMENTS))
+    assert set(select(records, metric="attention.entropy")["n_vectors"]) == {tokens}
+    assert set(records.loc[records["head"].isna(), "site"]) == {"hidden", "final"}
+
+
+def test_one_metric_alone_is_measured_with_the_sums_it_needs():
+    """Every metric by name gives the rows it gives among all others."""
+    everything = whole("bert")
+    for metric in sorted({m.split(".")[0] for m in everything["metric"]}):
+        alone = measured("bert", replace(SETTINGS, metrics=(metric,))).records()
+        of_all = everything[everything["metric"].str.split(".").str[0] == metric]
+        assert len(alone) >= len(of_all) > 0, metric
+        joined = table(alone).loc[table(of_all).index]
+        np.testing.assert_allclose(joined.to_numpy(), table(of_all).to_numpy(), rtol=1e-12, atol=1e-12, err_msg=metric)
+
+
+# ---- stopped and resumed ---------------------------------------------------------------------------------------------
+
+
+def stop_after(batches, number):
+    """A progress callback that sends this process a signal after so many batches."""
+    calls = []
+
+    def progress(done, total):
+        calls.append((done, total))
+        if len(calls) == batches:
+            os.kill(os.getpid(), number)
+
+    return progress
+
+
+def check_resume(tmp_path, name="bert", number=signal.SIGTERM, after=5):
+    """Interrupted in the middle of what is summed in float32 before float64, and of the sample; then gone on."""
+    model, plan, state = in_float32(name), tiny.Plan(DOCUMENTS, batch=3, decoder=name in tiny.TWO_STACKS), tmp_path / "state.safetensors"
+    with pytest.raises(Interrupted) as caught:
+        run_pass(model, plan, SETTINGS, state=state, progress=stop_after(after, number))
+    assert caught.value.number == number
+    half = Measurement.restore(state, SETTINGS, plan.fingerprint)
+    assert half.done == after and half.moments.pending and any(len(r.hash) for r in half.reservoirs.values())
+    progress = []
+    resumed = run_pass(model, plan, SETTINGS, state=state, resume=True, progress=lambda *done: progress.append(done))
+    assert len(progress) == len(plan) - after
+    assert progress[-1] == (sum(plan.tokens), sum(plan.tokens)) and progress[0][0] == sum(plan.tokens[: after + 1])
+    check_same(resumed.records(), run_pass(model, plan, SETTINGS).records(), 1e-12)
+
+
+_FLOAT32 = {}
+
+
+def in_float32(name):
+    return _FLOAT32.setdefault(name, tiny.build(name, torch.float32))
+
+
+@pytest.mark.parametrize("name", ["bert", "t5"])
+@pytest.mark.parametrize("after, number", [(5, signal.SIGTERM), (8, signal.SIGINT), (10, signal.SIGTERM)])
+def test_resume_gives_the_numbers_of_an_uninterrupted_run(tmp_path, name, after, number):
+    check_resume(tmp_path, name, number, after)
+
+
+def test_a_signal_after_the_last_batch_loses_nothing(tmp_path):
+    plan, state = tiny.Plan(DOCUMENTS, batch=8), tmp_path / "state.safetensors"
+    with pytest.raises(Interrupted):
+        run_pass(tiny.model("bert"), plan, SETTINGS, state=state, progress=stop_after(len(plan), signal.SIGTERM))
+    resumed = run_pass(tiny.model("bert"), plan, SETTINGS, state=state, resume=True)
+    check_same(resumed.records(), whole("bert"))
+
+
+def test_the_state_is_saved_now_and_then(tmp_path, monkeypatch):
+    """A kill that cannot be caught costs at most a minute."""
+    monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
+    plan, state, seen = tiny.Plan(DOCUMENTS, batch=8), tmp_path / "state.safetensors", []
+
+    def progress(*_):
+        seen.append(Measurement.restore(state, SETTINGS).done if state.exists() else 0)
+
+    run_pass(tiny.model("bert"), plan, SETTINGS, state=state, progress=progress)
+    assert seen == list(range(len(plan)))
+    assert [p.name for p in tmp_path.iterdir()] == ["state.safetensors"]  # no temporary file stays
+
+
+def test_a_state_of_another_plan_is_refused(tmp_path):
+    some = measured("bert")
+    some.save(tmp_path / "state", "this plan")
+    with pytest.raises(MeasureError, match=r"another plan in .*--overwrite"):
+        Measurement.restore(tmp_path / "state", SETTINGS, "that plan")
+
+
+def test_resuming_a_plain_iterable_skips_what_was_done(tmp_path):
+    plan, state = tiny.Plan(DOCUMENTS, batch=3), tmp_path / "state.safetensors"
+    batches = [plan[i] for i in range(len(plan))]
+    with pytest.raises(Interrupted):
+        run_pass(tiny.model("bert"), (b for b in batches), SETTINGS, state=state, progress=stop_after(4, signal.SIGTERM))
+    resumed = run_pass(tiny.model("bert"), (b for b in batches), SETTINGS, state=state, resume=True)
+    check_same(resumed.records(), whole("bert"))
+
+
+def test_signals_are_given_back():
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    measured("bert", Settings(panels=("hidden",), sample=0))
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+
+
+def test_saved_and_restored_is_the_same_value(tmp_path):
+    some = measured("t5")
+    some.save(tmp_path / "state", "plan")
+    back = Measurement.restore(tmp_path / "state", SETTINGS, "plan")
+    assert back.sites == some.sites and back.sums.units == some.sums.units and back.done == some.done
+    check_same(back.records(), some.records(), 0)
+
+
+# ---- bad numbers -----------------------------------------------------------------------------------------------------
+
+
+class Spoiled:
+    """Makes one vector of the output of block `layer` what it should not be."""
+
+    def __init__(self, model, layer, value, unit, position):
+        self.value, self.position, self.unit = value, position, unit
+        self.handle = model.encoder.layer[layer - 1].register_forward_hook(self.spoil)
+        self.batch_units = None
+
+    def spoil(self, _module, _inputs, output):
+        output = output[0] if isinstance(output, tuple) else output
+        for row, unit in enumerate(self.batch_units):
+            if unit == self.unit:
+                output[row, self.position] = self.value
+
+
+def spoiled_run(value, unit=4, position=2, layer=2, units=range(12)):
+    """Units of one window each; in one of them a vector after block `layer` is spoiled."""
+    model = tiny.build("bert")
+    documents = tiny.documents(12, shortest=6, longest=9)
+    plan = tiny.Plan(documents, batch=3, units=units)
+    spoiled = Spoiled(model, layer, value, unit, position)
+    batches = []
+    for i in range(len(plan)):
+        batches.append(plan[i])
+
+    def one_by_one():
+        for batch in batches:
+            spoiled.batch_units = batch.unit.tolist()
+            yield batch
+
+    try:
+        settings = Settings(groups=4, sample=30, spectrum_groups=2, median=True)
+        return run_pass(model, one_by_one(), settings), documents
+    finally:
+        spoiled.handle.remove()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_nan_and_inf_are_counted_per_layer_and_left_out(value):
+    run, documents = spoiled_run(value)
+    excluded = run.excluded()
+    assert excluded["encoder.2.hidden"]["nonfinite"] == 1
+    assert excluded["encoder.3.hidden"]["nonfinite"] == len(documents[4])  # attention spreads it over the sequence
+    assert excluded["encoder.3.attention"]["nonfinite"] == tiny.HEADS * len(documents[4])
+    assert not {"encoder.0.hidden", "encoder.1.hidden", "encoder.2.attention"} & excluded.keys()
+    records = run.records()
+    assert np.isfinite(records["value"]).all()
+    clean, _ = spoiled_run(0.0, unit=-1, units=[u for u in range(12) if u != 4])
+    expected = table(clean.records())
+    for metric in ("mean_cosine", "norms.std", "drift", "intra_sequence", "attention.entropy", "attention.score", "attention.row_similarity"):
+        got = table(select(records, layer=3, metric=metric, site=["hidden", "attention"]))
+        chosen = expected.loc[got.index]
+        np.testing.assert_allclose(got[["value", "n_vectors"]], chosen[["value", "n_vectors"]], rtol=SAME, err_msg=metric)
+
+
+def test_zero_vectors_are_counted_and_left_out():
+    run, documents = spoiled_run(0.0)
+    assert run.excluded()["encoder.2.hidden"] == {"zero": 1, "nonfinite": 0}
+    row = select(run.records(), site="hidden", layer=2, metric="mean_cosine", token_policy="all").iloc[0]
+    assert row.n_vectors == sum(map(len, documents)) - 1
+    assert np.isfinite(run.records()["value"]).all()
+
+
+# ---- small and odd corpora -------------------------------------------------------------------------------------------
+
+
+def test_one_unit_has_values_and_no_interval():
+    records = measure(tiny.model("bert"), [{"input_ids": torch.randint(3, 99, (1, 7))}])
+    assert set(records["n_units"]) == {1}
+    assert records[["low", "high"]].isna().all(None)
+    assert np.isfinite(select(records, metric="mean_cosine")["value"]).all()
+    assert select(records, metric="mean_cosine.between")["value"].isna().all()
+
+
+def test_one_token_is_measured():
+    records = measure(tiny.model("bert"), [{"input_ids": torch.tensor([[5]])}])
+    assert select(records, metric="mean_cosine")["value"].isna().all()
+    assert (select(records, metric="norms.mean", site="hidden", token_policy=["all", "content"])["value"] > 0).all()
+    assert select(records, metric="attention.entropy")["value"].eq(0).all()
+    assert select(records, metric="attention.entropy_normalised")["value"].isna().all()
+    assert (select(records, metric="attention.rows_seeing_one_key")["value"] == 1).all()
+
+
+def test_fewer_units_than_groups_are_groups_of_their_own():
+    """Three units, 32 groups: the interval has two degrees of freedom and is that of 3 groups."""
+    documents = tiny.documents(3)
+    few, many = (run_pass(tiny.model("bert"), tiny.Plan(documents), Settings(groups=g, panels=("hidden",), sample=0)).records() for g in (3, 32))
+    check_same(few, many, 1e-12)
+    assert np.isfinite(select(many, metric="mean_cosine")["low"]).all()
+
+
+def test_an_empty_corpus_is_an_error_with_its_cure():
+    with pytest.raises(CorpusError, match="a corpus with at least one batch; got none"):
+        measure(tiny.model("bert"), [])
+
+
+def test_a_site_that_changes_width_is_an_error():
+    run = Measurement(Settings(panels=("hidden",), sample=0))
+    from anisoscope.axes import Site
+
+    for width in (4, 5):
+        run.begin(Batch({}, torch.tensor([0])), torch.device("cpu"))
+        if width == 4:
+            run.receive(Site("encoder", 0, "hidden"), torch.randn(1, 3, width))
+    with pytest.raises(MeasureError, match="one width in the whole corpus"):
+        run.receive(Site("encoder", 0, "hidden"), torch.randn(1, 3, 5))
+
+
+@pytest.mark.parametrize("wrong, message", [({"panels": ("hiden",)}, "did you mean hidden"), ({"metrics": ("mean_cosin",)}, "did you mean mean_cosine")])
+def test_unknown_names_come_with_near_matches(wrong, message):
+    with pytest.raises(UsageError, match=message):
+        Settings(**wrong)
+
+
+# ---- the model afterwards --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_training_mode_is_restored_module_by_module(fails):
+    """Measured in evaluation mode (dropout would show), handed back as it came, also after an error."""
+    model = tiny.build("bert", hidden_dropout_prob=0.5, attention_probs_dropout_prob=0.5).train()
+    model.encoder.layer[1].eval()
+    modes = [m.training for m in model.modules()]
+    batches = [{"input_ids": torch.randint(3, 99, (4, 6), generator=torch.Generator().manual_seed(0))}]
+    if fails:
+        with pytest.raises(ValueError, match="unpack"):  # the model's own
+            measure(model, [{"input_ids": torch.zeros(1, 2, 3).long()}])
+    else:
+        check_same(measure(model, batches, ["mean_cosine"]), measure(tiny.model("bert"), batches, ["mean_cosine"]), 1e-12)
+    assert [m.training for m in model.modules()] == modes
+
+
+def test_parameters_get_no_gradient():
+    model = tiny.build("bert")
+    measure(model, [{"input_ids": torch.randint(3, 99, (2, 5))}], ["mean_cosine"])
+    assert all(p.grad is None for p in model.parameters())
+    assert "row_similarity" in attention.METRIC.needs

@@ -1,0 +1,328 @@
+"""The accumulator: a value with one merge, the same over processes and files; second moments and the sample on their way into it."""
+
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from anisoscope.errors import MeasureError
+from anisoscope.moments import EVERY, Moments
+from anisoscope.reservoir import Reservoir, token_hash
+from anisoscope.sums import Sums, Totals, vector_sums
+
+GROUPS = 4
+TERMS = ("n", "unit", "zero")
+SHAPES = {"n": (GROUPS, 1, 2), "unit": (GROUPS, 1, 2, 3), "zero": (GROUPS,)}
+WHOLE = st.integers(-1000, 1000)  # whole numbers add exactly, so equality is exact
+
+
+@st.composite
+def some_sums(draw):
+    sums = Sums(GROUPS)
+    for site in draw(st.sets(st.sampled_from(["a.0.hidden", "a.1.hidden", "b.final"]))):
+        for term in draw(st.sets(st.sampled_from(TERMS))):
+            size = int(np.prod(SHAPES[term]))
+            entries = draw(st.lists(WHOLE, min_size=size, max_size=size))
+            sums.buffer(site, term, SHAPES[term]).add_(torch.tensor(entries, dtype=torch.float64).view(SHAPES[term]))
+    sums.units = draw(st.sets(st.integers(0, 9)))
+    return sums
+
+
+def check_equal(a, b):
+    assert a.groups == b.groups and a.units == b.units and a.terms.keys() == b.terms.keys()
+    for key, value in a.terms.items():
+        assert value.dtype == torch.float64 and torch.equal(value, b.terms[key]), key
+
+
+# ---- one merge -------------------------------------------------------------------------------------------------------
+
+
+@given(some_sums(), some_sums(), some_sums())
+@settings(max_examples=50, deadline=None)
+def test_merge_is_associative_and_commutative_and_the_empty_one_is_neutral(a, b, c):
+    check_equal(a.merge(b).merge(c), a.merge(b.merge(c)))
+    check_equal(a.merge(b), b.merge(a))
+    check_equal(a.merge(Sums(GROUPS)), a)
+    check_equal(Sums(GROUPS).merge(a), a)
+
+
+@given(some_sums(), some_sums())
+@settings(max_examples=30, deadline=None)
+def test_merge_leaves_its_parts_alone(a, b):
+    before = {key: value.clone() for key, value in a.terms.items()}
+    merged = a.merge(b)
+    for value in merged.terms.values():
+        value.add_(1)
+    assert all(torch.equal(a.terms[key], value) for key, value in before.items())
+
+
+@given(some_sums())
+@settings(max_examples=20, deadline=None)
+def test_saved_and_loaded_is_the_same(tmp_path_factory, a):
+    path = tmp_path_factory.mktemp("sums") / "sums.safetensors"
+    a.save(path)
+    check_equal(Sums.load(path), a)
+
+
+def random_sums(seed, n=60, groups=GROUPS):
+    rng = np.random.default_rng(seed)
+    sums = Sums(groups)
+    x = torch.tensor(rng.standard_normal((n, 2, 5, 3)))
+    mask = torch.tensor(rng.random((n, 1, 5)) < 0.8)
+    unit = torch.tensor(rng.integers(0, 100, n))
+    values, _ = vector_sums(x, mask, None, frozenset({"n", "unit", "vector", "norm", "norm_square", "unit_square"}))
+    sums.add("a.0.hidden", values, unit % groups)
+    sums.units.update(unit.tolist())
+    return sums
+
+
+def test_adding_in_pieces_is_adding_at_once():
+    rng = np.random.default_rng(0)
+    x, unit = torch.tensor(rng.standard_normal((20, 1, 4, 3))), torch.tensor(rng.integers(0, 50, 20))
+    mask, terms = torch.ones(20, 1, 4, dtype=torch.bool), frozenset({"n", "unit"})
+    whole, pieces = Sums(GROUPS), Sums(GROUPS)
+    whole.add("s", vector_sums(x, mask, None, terms)[0], unit % GROUPS)
+    for i in torch.randperm(20).tolist():
+        pieces.add("s", vector_sums(x[i : i + 1], mask[:1], None, terms)[0], unit[i : i + 1] % GROUPS)
+    for key, value in whole.terms.items():
+        torch.testing.assert_close(pieces.terms[key], value, rtol=1e-14, atol=1e-14)
+
+
+def test_every_vector_lands_in_the_group_of_its_unit():
+    sums = Sums(GROUPS)
+    mask = torch.ones(5, 1, 1, dtype=torch.bool)
+    values, _ = vector_sums(torch.eye(5).view(5, 1, 1, 5).double(), mask, None, frozenset({"n", "unit"}))
+    sums.add("s", values, torch.tensor([0, 1, 2, 3, 4]) % GROUPS)
+    expected = torch.zeros(GROUPS, 5).double()
+    for unit in range(5):
+        expected[unit % GROUPS, unit] = 1
+    assert torch.equal(sums.terms["s", "unit"][:, 0, 0], expected)
+    assert sums.terms["s", "n"].flatten().tolist() == [2, 1, 1, 1]
+
+
+def test_half_precision_vectors_are_summed_in_full():
+    """bfloat16 sums of 4,096 equal unit vectors stall at 256; the accumulator does not."""
+    x = torch.ones(64, 1, 64, 1, dtype=torch.bfloat16)
+    values, _ = vector_sums(x, torch.ones(64, 1, 64, dtype=torch.bool), None, frozenset({"n", "unit"}))
+    sums = Sums(2)
+    sums.add("s", values, torch.zeros(64).long())
+    assert float(sums.terms["s", "unit"].sum()) == float(sums.terms["s", "n"].sum()) == 4096
+
+
+def test_vectors_beyond_the_range_of_float32_squares_are_kept():
+    values, _ = vector_sums(torch.tensor([[[[1e30, 0], [0, 3.0]]]]), torch.ones(1, 1, 2).bool(), None, frozenset({"n", "unit", "norm"}))
+    assert values["n"].item() == 2 and values["nonfinite"].item() == 0
+    torch.testing.assert_close(values["unit"].flatten(), torch.ones(2).double())
+
+
+def test_sums_that_do_not_fit_together_are_refused():
+    with pytest.raises(MeasureError, match=r"sums over 4 groups; got 5\. Cure: measure both with the same --groups"):
+        Sums(4).merge(Sums(5))
+    with pytest.raises(MeasureError, match="at least 2 groups"):
+        Sums(1)
+    one, other = Sums(2), Sums(2)
+    one.buffer("s", "n", (2, 3))
+    other.buffer("s", "n", (2, 4))
+    with pytest.raises(MeasureError, match=r"\(2, 3\); got \(2, 4\)\. Cure: merge runs of one model only"):
+        one.merge(other)
+    with pytest.raises(MeasureError, match="one width in the whole corpus"):
+        one.buffer("s", "n", (2, 5))
+
+
+# ---- over processes --------------------------------------------------------------------------------------------------
+
+RANK = """
+    import sys, pathlib, torch, torch.distributed as dist
+    from anisoscope.sums import Sums
+    folder, rank = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    Sums.load(folder / f"in.{rank}").all_reduce().save(folder / f"out.{rank}")
+    Sums(4).merge(Sums.load(folder / "in.0") if rank else Sums(4)).all_reduce().save(folder / f"half.{rank}")
+    dist.destroy_process_group()
+"""
+
+
+def test_all_reduce_over_two_processes_is_merge(tmp_path):
+    """Ranks that saw different sites, and a rank that saw nothing."""
+    parts = [random_sums(1), random_sums(2)]
+    parts[1].buffer("b.final", "n", (GROUPS, 1, 1)).add_(torch.arange(4.0).view(4, 1, 1))
+    for rank, part in enumerate(parts):
+        part.save(tmp_path / f"in.{rank}")
+    command = [sys.executable, "-c", textwrap.dedent(RANK), str(tmp_path)]
+    ranks = [subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE, text=True) for rank in (0, 1)]
+    for rank in ranks:
+        _, errors = rank.communicate(timeout=120)
+        assert rank.returncode == 0, errors
+    for rank in (0, 1):
+        check_equal(Sums.load(tmp_path / f"out.{rank}"), parts[0].merge(parts[1]))
+        check_equal(Sums.load(tmp_path / f"half.{rank}"), parts[0])
+
+
+# ---- replicates ------------------------------------------------------------------------------------------------------
+
+
+def check_replicates():
+    """Replicate 0 is the sum of all groups, replicate r the sum of all but the r-th present one; absent groups are none."""
+    n = np.array([[3.0], [0], [5], [7]])
+    totals = Totals({"n": n, "x": 10 * n})
+    assert totals["n"].tolist() == [[15], [12], [10], [8]]
+    assert totals["x"].tolist() == [[150], [120], [100], [80]]
+    assert totals.groups("n").tolist() == [[3], [5], [7]]
+    assert totals.over(totals.groups("n") ** 2).tolist() == [[83], [74], [58], [34]]
+    assert "n" in totals and "y" not in totals
+    assert totals.without_groups()["n"].tolist()[0] == [15]
+
+
+def test_replicates_leave_one_group_out_each():
+    check_replicates()
+
+
+def test_a_group_is_present_if_it_holds_anything():
+    """Sums that cancel to zero in one term do not make a group vanish."""
+    totals = Totals({"n": np.array([[2.0], [2], [0]]), "unit": np.array([[[0.0, 0]], [[1, 1]], [[0, 0]]])})
+    assert totals.present.tolist() == [True, True, False]
+
+
+# ---- second moments --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype, d", [(torch.float64, 6), (torch.float64, 64), (torch.float64, 150), (torch.float32, 70), (torch.bfloat16, 6)])
+def test_moments_are_those_of_the_vectors_that_count(dtype, d):
+    """Σxxᵀ, Σuuᵀ, Σx and n of each group, whatever lies in vectors of weight 0; over several flushes."""
+    rng = np.random.default_rng(0)
+    sums, kept = Sums(3), {g: [] for g in range(3)}
+    moments = Moments(sums, 3)
+    for step in range(3 * EVERY + 1):
+        x = torch.tensor(rng.standard_normal((4, 5, d)) + 1).to(dtype)
+        weight, group = torch.tensor(rng.random((4, 5)) < 0.7), torch.tensor(rng.integers(0, 3, 4))
+        x[~weight] = torch.nan
+        inverse = x.double().norm(dim=-1).reciprocal().nan_to_num(0.0).to(torch.float32 if dtype is torch.bfloat16 else dtype)
+        moments.add("s", x, weight, inverse, group)
+        for row in range(4):
+            kept[int(group[row])].append(x[row][weight[row]].double())
+        if step % EVERY == 0:
+            moments.flush()
+    moments.flush()
+    moments.flush()  # nothing is added twice
+    rounding = {"rtol": 1e-12, "atol": 1e-12} if dtype is torch.float64 else {"rtol": 1e-5, "atol": 1e-4}
+    for g, rows in kept.items():
+        x = torch.cat(rows)
+        u = x / x.norm(dim=1, keepdim=True)
+        for term, expected in {"moment": x.T @ x, "unit_moment": u.T @ u, "moment_vector": x.sum(0), "moment_n": torch.tensor(float(len(x)))}.items():
+            torch.testing.assert_close(sums.terms["s", term][g, 0], expected.double(), **rounding)
+
+
+def test_pending_moments_go_into_a_state_and_come_back():
+    sums = Sums(2)
+    moments = Moments(sums, 2)
+    x = torch.randn(3, 4, 5)
+    moments.add("s", x, torch.ones(3, 4).bool(), x.norm(dim=-1).reciprocal(), torch.tensor([0, 1, 1]))
+    state = {name: value.clone() for name, value in moments.tensors("pending ").items()}
+    moments.flush()
+    other = Sums(2)
+    other.terms |= {key: value.clone() for key, value in sums.terms.items() if key[1] in ("moment_n", "moment_vector")}
+    back = Moments(other, 2)
+    back.restore(state | {"something else": x}, "pending ")
+    back.flush()
+    check_equal(other, sums)
+
+
+# ---- the sample ------------------------------------------------------------------------------------------------------
+
+
+def splitmix64(seed, unit, index):
+    """Steele, Lea & Flood 2014, in Python's unbounded integers."""
+    golden, top = 0x9E3779B97F4A7C15, (1 << 64) - 1
+
+    def mix(x):
+        x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & top
+        x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & top
+        return x ^ (x >> 31)
+
+    return mix((mix((unit * golden + seed) & top) + (index + 1) * golden) & top) & (top >> 1)
+
+
+@given(st.integers(0, 2**31), st.integers(0, 2**40), st.integers(0, 2**31))
+@settings(max_examples=200, deadline=None)
+def test_token_hash_is_splitmix64(seed, unit, index):
+    assert int(token_hash(seed, torch.tensor(unit), torch.tensor(index))) == splitmix64(seed, unit, index)
+
+
+LENGTHS = [int(n) for n in np.random.default_rng(9).integers(1, 40, 25)]
+
+
+def sampled(size, seed=0, order=None, batch=4, window=16, units=None):
+    """A reservoir over units of `LENGTHS` tokens, whose vectors name them: (unit, index)."""
+    rows = [(u, s) for u in (range(len(LENGTHS)) if units is None else units) for s in range(0, LENGTHS[u], window)]
+    rows = rows if order is None else [rows[i] for i in np.random.default_rng(order).permutation(len(rows))]
+    reservoir = Reservoir(size, seed)
+    for first in range(0, len(rows), batch):
+        part = rows[first : first + batch]
+        unit, start = (torch.tensor(side) for side in zip(*part, strict=True))
+        index = start[:, None] + torch.arange(window)
+        real = index < torch.tensor([LENGTHS[u] for u, _ in part])[:, None]
+        reservoir.begin(unit, start, real)
+        reservoir.add("s", torch.stack([unit[:, None].expand_as(index), index], -1).double())
+        reservoir.end()
+    return reservoir
+
+
+def contents(reservoir):
+    assert reservoir.hash.tolist() == sorted(reservoir.hash.tolist())
+    assert torch.equal(reservoir.vectors["s"][:, 0].long(), reservoir.unit)
+    hashes = token_hash(reservoir.seed, reservoir.unit, reservoir.vectors["s"][:, 1].long())
+    assert torch.equal(hashes, reservoir.hash)  # vectors, units and hashes stay together
+    return [tuple(v) for v in reservoir.vectors["s"].int().tolist()]
+
+
+def test_the_sample_does_not_depend_on_batches_or_their_order():
+    expected = contents(sampled(50))
+    every = {(u, i) for u, n in enumerate(LENGTHS) for i in range(n)}
+    ranked = sorted(every, key=lambda token: splitmix64(0, *token))
+    assert expected == ranked[:50]
+    for way in ({"batch": 1}, {"batch": 99}, {"order": 1}, {"order": 2, "batch": 7}, {"window": 3}):
+        assert contents(sampled(50, **way)) == expected
+
+
+def test_samples_merge():
+    odd, even = (sampled(50, units=range(first, 25, 2)) for first in (1, 0))
+    assert contents(odd.merge(even)) == contents(even.merge(odd)) == contents(sampled(50))
+    assert contents(odd.merge(Reservoir(50, 0))) == contents(Reservoir(50, 0).merge(odd)) == contents(odd)
+
+
+def test_a_sample_larger_than_the_corpus_is_the_corpus_and_padding_is_never_in_it():
+    assert sorted(contents(sampled(10_000))) == [(u, i) for u, n in enumerate(LENGTHS) for i in range(n)]
+
+
+def test_the_sample_is_uniform():
+    """Over 400 seeds every token is drawn as often as every other: χ² of tokens, and of tokens by unit."""
+    total, size = sum(LENGTHS), 40
+    unit = torch.tensor([u for u, n in enumerate(LENGTHS) for _ in range(n)])
+    index = torch.tensor([i for n in LENGTHS for i in range(n)])
+    times = np.zeros(total)
+    for seed in range(400):
+        reservoir = Reservoir(size, seed)
+        reservoir.begin(torch.arange(len(LENGTHS)), torch.zeros(len(LENGTHS)).long(), torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None])
+        reservoir.end()
+        chosen = torch.isin(token_hash(seed, unit, index), reservoir.hash).numpy()
+        assert chosen.sum() == size
+        times += chosen
+    share = size / total
+    spread = ((times - 400 * share) ** 2 / (400 * share * (1 - share))).sum()
+    assert 1e-3 < stats.chi2.sf(spread, total - 1) < 1 - 1e-3
+    by_unit = np.bincount(unit, times)
+    expected = 400 * share * np.array(LENGTHS)
+    assert stats.chi2.sf(((by_unit - expected) ** 2 / (expected * (1 - share))).sum(), len(LENGTHS) - 1) > 1e-3
+
+
+def test_a_saved_sample_goes_on():
+    first = sampled(50, units=range(12))
+    back = Reservoir(50, 0)
+    back.restore(first.tensors("sample "), "sample ")
+    assert contents(back.merge(sampled(50, units=range(12, 25)))) == contents(sampled(50))
