@@ -232,6 +232,8 @@ def test_batches_hold_similar_lengths_longest_first() -> None:
     assert [batch.tolist() for batch in pack(lengths, 18)] == [[1, 2], [5, 4], [0, 6, 3]]
     assert [batch.tolist() for batch in pack(lengths, 1)] == [[1], [2], [5], [4], [0], [6], [3]]
     assert pack(np.array([], dtype=np.int64), 5) == []
+    ties = np.tile([3, 9, 5], 100)
+    assert pack(ties, 10_000)[0].tolist() == [*range(1, 300, 3), *range(2, 300, 3), *range(0, 300, 3)]
 
 
 def test_frequency_bins_have_equal_mass_and_are_functions_of_the_count() -> None:

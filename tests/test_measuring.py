@@ -332,7 +332,7 @@ def test_one_token_is_measured():
     records = measure(tiny.model("bert"), [{"input_ids": torch.tensor([[5]])}])
     assert select(records, metric="mean_cosine")["value"].isna().all()
     assert (select(records, metric="norms.mean", site="hidden", token_policy=["all", "content"])["value"] > 0).all()
-    assert select(records, metric="attention.entropy")["value"].eq(0).all()
+    assert select(records, metric="attention.entropy")["value"].abs().max() < 1e-12
     assert select(records, metric="attention.entropy_normalised")["value"].isna().all()
     assert (select(records, metric="attention.rows_seeing_one_key")["value"] == 1).all()
 

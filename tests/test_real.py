@@ -1,5 +1,7 @@
 """The packaged pretrained encoder on real text, against every pair taken one by one. The whole corpus is checked in benchmarks/."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -66,7 +68,7 @@ def test_mean_cosine_is_that_of_all_pairs_at_every_layer(minilm, corpus):
         assert sum(map(len, units)) == tokens
         whole, between = every_pair(units)
         for metric, expected in (("mean_cosine", whole), ("mean_cosine.between", between)):
-            row = select(records, layer=layer, metric=metric, token_policy="all").iloc[0]
+            row = select(records, site="hidden", layer=layer, metric=metric, token_policy="all").iloc[0]
             assert abs(row.value - expected) <= 1e-6, (layer, metric)
             assert row.n_vectors == tokens and row.n_units == DOCUMENTS
             assert row.low < row.value < row.high
@@ -84,16 +86,9 @@ def differences(a, b):
 def test_batch_size_does_not_matter(corpus, dtype, most):
     """Values and both ends of the intervals. In float32 the model itself answers to batch shapes with other roundings, relative ε each."""
     subject, settings = load("builtin:minilm", dtype=dtype), Settings(metrics=("mean_cosine", "intra_sequence"), groups=8)
-    short = [open_text_prefix(corpus), 64]
-    first, second = (run_pass(subject.model, plan(subject, short[0], tokens, short[1]), settings).records() for tokens in (4096, 300))
+    short = replace(corpus, documents=[text[:3000] for text in corpus.documents])
+    first, second = (run_pass(subject.model, plan(subject, short, tokens, 64), settings).records() for tokens in (4096, 300))
     assert differences(first, second) <= most
-
-
-def open_text_prefix(corpus):
-    """The same documents, shorter."""
-    from dataclasses import replace
-
-    return replace(corpus, documents=[text[:3000] for text in corpus.documents])
 
 
 TEXTS = ["Isotropy is the exception.", "A longer sentence, which says hardly anything, leaves the shorter one with padding to carry."]

@@ -25,7 +25,7 @@ _PUBLIC = {
     "metric": "anisoscope.alone",
     "run": "anisoscope.runner",
 }
-__all__ = sorted([*_PUBLIC, "__version__"])  # noqa: PLE0605
+__all__ = sorted([*_PUBLIC, "__version__"])
 
 
 def __getattr__(name: str) -> Any:

@@ -9,10 +9,10 @@ from torch import Tensor
 from anisoscope import jackknife
 from anisoscope import metrics as all_metrics
 from anisoscope.axes import Site
+from anisoscope.data._batch import Batch, Stream
 from anisoscope.errors import UsageError, near_matches
 from anisoscope.jackknife import Estimate
 from anisoscope.measurement import Measurement, Settings
-from anisoscope.data._batch import Batch, Stream
 
 
 def metric(
@@ -25,21 +25,30 @@ def metric(
 ) -> dict[str, Estimate]:
     """One metric of hidden vectors `x`: {value name: (value, low, high)}; the metric itself is named as `name`.
 
-    mask  [sequence, token] bool: real tokens. unit [sequence]: the unit of each sequence (default: each its own; of a matrix [token, dim]:
-    each token). The interval leaves out groups of units. UsageError for an unknown metric, or one that is not of hidden vectors.
+    mask  [sequence, token] bool: real tokens. unit [sequence]: the unit of each sequence (default: each its own; of
+    a matrix [token, dim]: each token). The interval leaves out groups of units. UsageError for an unknown metric, or
+    one that is not of hidden vectors.
     """
     found = all_metrics.found()
     if name not in found:
         raise UsageError("the name of a metric", repr(name), near_matches(name, found))
     if not {"hidden", "sample"} & set(found[name].quantities):
-        raise UsageError("a metric of hidden vectors", f"{name}, of {', '.join(found[name].quantities)}", "use anisoscope.measure(model, …)")
+        raise UsageError(
+            "a metric of hidden vectors",
+            f"{name}, of {', '.join(found[name].quantities)}",
+            "use anisoscope.measure(model, …)",
+        )
     if x.dim() == 2:
         x = x.unsqueeze(1)
     if x.dim() != 3:
-        raise UsageError("vectors [sequence, token, dim] or [token, dim]", f"shape {tuple(x.shape)}", "flatten the other axes")
+        raise UsageError(
+            "vectors [sequence, token, dim] or [token, dim]", f"shape {tuple(x.shape)}", "flatten the other axes"
+        )
     real = torch.ones(x.shape[:2], dtype=torch.bool) if mask is None else mask.bool()
     owner = torch.arange(len(x)) if unit is None else torch.as_tensor(unit)
-    measurement = Measurement(Settings(metrics=(name,), policies=("all",), groups=groups, spectrum_groups=min(groups, 8)))
+    measurement = Measurement(
+        Settings(metrics=(name,), policies=("all",), groups=groups, spectrum_groups=min(groups, 8))
+    )
     stream = Stream(real, torch.zeros_like(real), torch.arange(len(x)) * x.shape[1])
     measurement.begin(Batch({}, owner, {"encoder": stream}), x.device)
     measurement.receive(Site("encoder", 0, "hidden"), x)
@@ -49,8 +58,8 @@ def metric(
 
 def _estimates(records: Any) -> dict[str, Estimate]:
     return {
-        row.metric if row.component is None or row.component != row.component else f"{row.metric} {row.component}": jackknife.Estimate(
-            row.value, row.low, row.high
-        )
+        row.metric
+        if row.component is None or row.component != row.component
+        else f"{row.metric} {row.component}": jackknife.Estimate(row.value, row.low, row.high)
         for row in records.astype({"component": object}).itertuples()
     }

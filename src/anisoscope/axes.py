@@ -6,7 +6,10 @@ Axes
     unit       an independent piece of data: a document, a speaker's clip, an image
     sequence   one window, clip or image          token    one position of a sequence
     head, query, key                              dim, head_dim
-    layer      0 = input of the first block, i = raw output of block i
+    layer      0 = input of the first block, i = raw output of block i; of `stage` sites: the stage, from 1
+
+Stacks: `encoder`, `decoder`; of CANINE `characters` (the first block, on every character), `molecules` (the deep blocks,
+on every fourth) and `characters-out` (the last block, on every character again).
 """
 
 from dataclasses import dataclass
@@ -27,7 +30,10 @@ SUBSET_FAMILIES: dict[str, tuple[str, ...]] = {
 """Disjoint token subsets, family by family. Kinds: the first real token; special tokens but the first; all others.
 Frequency bins hold equal token mass, 1 = the rarest types."""
 
-Quantity = Literal["embedding", "hidden", "final", "query", "key", "value", "attention"]
+Quantity = Literal["embedding", "hidden", "unrectified", "stage", "final", "query", "key", "value", "attention"]
+LAYER_QUANTITIES = ("hidden", "unrectified", "stage", "final")
+"""Quantities without heads: a block's output, the same before the block's last ReLU, a stage's output, the output after
+the final norm."""
 Kind = Literal["self", "cross"]
 Stage = Literal["", "raw", "normed", "rotated"]
 
@@ -43,8 +49,15 @@ class Site:
     kind: Kind = "self"
 
     @property
+    def measured_as(self) -> str:
+        """The quantity whose metrics apply here: outputs of stages and unrectified maps are hidden states too."""
+        return "hidden" if self.quantity in ("unrectified", "stage") else self.quantity
+
+    @property
     def name(self) -> str:
-        """Canonical name: `encoder.3.hidden`, `encoder.3.head.query.raw`, `decoder.2.cross.attention`, `decoder.final`."""
+        """Canonical name: `encoder.3.hidden`, `encoder.3.head.query.raw`, `decoder.2.cross.attention`,
+        `decoder.final`.
+        """
         if self.quantity == "final":
             return f"{self.stack}.final"
         cross = "cross." if self.kind == "cross" else ""

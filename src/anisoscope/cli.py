@@ -1,6 +1,7 @@
 """The command line: parse, call, print. Results go to stdout, talk to stderr.
 
-Exit codes: 0 done · 1 unexpected · 2 usage · 3 model · 4 corpus · 5 measurement · 6 output · 130 SIGINT, 143 SIGTERM (resumable).
+Exit codes: 0 done · 1 unexpected · 2 usage · 3 model · 4 corpus · 5 measurement · 6 output · 130 SIGINT, 143 SIGTERM
+(resumable).
 """
 
 import os
@@ -17,13 +18,19 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="The geometry of representations and of self-attention, measured exactly, in any model.\n\nExample: anisoscope measure builtin:minilm --corpus builtin:python-docs",
-    epilog="Exit codes: 0 done, 1 unexpected, 2 usage, 3 model, 4 corpus, 5 measurement, 6 output, 130/143 interrupted (add --resume to go on).",
+    help="The geometry of representations and of self-attention, measured exactly, in any model.\n\n"
+    "Example: anisoscope measure builtin:minilm --corpus builtin:python-docs",
+    epilog="Exit codes: 0 done, 1 unexpected, 2 usage, 3 model, 4 corpus, 5 measurement, 6 output, "
+    "130/143 interrupted (add --resume to go on).",
 )
 
-ModelArgument = Annotated[str, typer.Argument(help="hub id (with @revision), folder, preset, builtin:minilm or module:factory")]
+ModelArgument = Annotated[
+    str, typer.Argument(help="hub id (with @revision), folder, preset, builtin:minilm or module:factory")
+]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="run folder; default: runs/<model>-<corpus>-<id>")]
-Resume = Annotated[bool, typer.Option("--resume", help="go on with a run that was interrupted; a finished one is left as it is")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="go on with a run that was interrupted; a finished one is left as it is")
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="begin anew in a folder that holds a run")]
 Seed = Annotated[int, typer.Option(help="seed of everything random (sample of vectors, untrained weights)")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps")]
@@ -39,36 +46,65 @@ def _version(asked: bool) -> None:
 
 
 @app.callback()
-def _root(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")] = False) -> None:
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")
+    ] = False,
+) -> None:
     """Options of the whole command."""
 
 
 @app.command(epilog="Example: anisoscope measure builtin:minilm --corpus wikitext-103 --limit 20 --panel hidden")
 def measure(
     model: ModelArgument = "builtin:minilm",
-    corpus: Annotated[str, typer.Option("--corpus", "-c", help="built-in name, hub data set, file or folder")] = "builtin:python-docs",
+    corpus: Annotated[
+        str,
+        typer.Option(
+            "--corpus",
+            "-c",
+            help="built-in name, hub data set, file or folder; default: what is built in for the model",
+        ),
+    ] = "",
     output: Output = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
     panel: Annotated[str, typer.Option(help="hidden, spectrum, attention, several with commas, or all")] = "all",
-    tokens: Annotated[str, typer.Option(help="token policies, with commas: all, content, no-first")] = "all,content,no-first",
+    tokens: Annotated[
+        str, typer.Option(help="token policies, with commas: all, content, no-first")
+    ] = "all,content,no-first",
     limit: Annotated[int | None, typer.Option(min=1, help="first N units (documents) only")] = None,
     split: Annotated[str | None, typer.Option(help="split of a hub data set")] = None,
     column: Annotated[str | None, typer.Option(help="text column of a table")] = None,
-    max_length: Annotated[int | None, typer.Option(min=1, help="tokens a window, special ones counted; default: what the model reads, 512 at most")] = None,
+    max_length: Annotated[
+        int | None,
+        typer.Option(min=1, help="tokens a window, special ones counted; default: what the model reads, 512 at most"),
+    ] = None,
     batch_tokens: Annotated[int, typer.Option(min=1, help="tokens a batch")] = 4096,
     groups: Annotated[int, typer.Option(min=2, help="groups of units left out in turn for the intervals")] = 32,
-    spectrum_groups: Annotated[int | None, typer.Option(min=1, help="the same for the spectrum; default 8 up to 1,024 dimensions, else 1: no interval")] = None,
+    spectrum_groups: Annotated[
+        int | None,
+        typer.Option(min=1, help="the same for the spectrum; default 8 up to 1,024 dimensions, else 1: no interval"),
+    ] = None,
     sample: Annotated[int, typer.Option(min=0, help="vectors kept per site for what sums cannot give")] = 2048,
     medians: Annotated[bool, typer.Option(help="medians of attention rows (dear)")] = False,
     seed: Seed = 0,
-    dtype: Annotated[str, typer.Option(help="float32, float64, bfloat16, float16; sums are float64 always")] = "float32",
+    dtype: Annotated[
+        str, typer.Option(help="float32, float64, bfloat16, float16; sums are float64 always")
+    ] = "float32",
     device: Device = "cpu",
     blocks: Annotated[str, typer.Option(help="class names of the blocks, with commas, where they are not found")] = "",
-    untrained: Annotated[bool, typer.Option("--untrained", help="draw the weights anew from the architecture's own initialisation")] = False,
-    shard: Annotated[str, typer.Option(help="I/N: every N-th batch from the I-th; put together with anisoscope merge")] = "1/1",
-    trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help="run code that comes with the model")] = False,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="leave out and count unreadable items instead of stopping")] = False,
+    untrained: Annotated[
+        bool, typer.Option("--untrained", help="draw the weights anew from the architecture's own initialisation")
+    ] = False,
+    shard: Annotated[
+        str, typer.Option(help="I/N: every N-th batch from the I-th; put together with anisoscope merge")
+    ] = "1/1",
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="run code that comes with the model")
+    ] = False,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="leave out and count unreadable items instead of stopping")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Measure one model on one corpus: a run folder with records, figures and a report; a table on stdout."""
@@ -104,7 +140,7 @@ def measure(
         trust_remote_code=trust_remote_code,
         skip_bad=skip_bad,
     )
-    with shown(f"{model} × {corpus}", quiet=quiet) as progress:
+    with shown(f"{model} × {corpus or 'the built-in corpus'}", quiet=quiet) as progress:
         done = run(job, output, resume=resume, overwrite=overwrite, progress=progress, keep_sums=part[1] > 1)
     page = report.build(done.folder)
     _print_table(done.records())
@@ -154,23 +190,33 @@ def compare(
         known = sorted(records["metric"].unique())
         if metric not in known:
             raise UsageError(f"a metric of {folder}", repr(metric), near_matches(metric, known))
-        rows = select(records, metric=metric, token_policy=[tokens, None], head=None, component=None, site=("hidden", "final"))
+        rows = select(
+            records, metric=metric, token_policy=[tokens, None], head=None, component=None, site=("hidden", "final")
+        )
         name = folder.name
-        columns[name] = pd.Series([_cell(r) for r in rows.itertuples()], index=pd.MultiIndex.from_frame(rows[["stack", "layer", "site"]]))
+        columns[name] = pd.Series(
+            [_cell(r) for r in rows.itertuples()], index=pd.MultiIndex.from_frame(rows[["stack", "layer", "site"]])
+        )
     typer.echo(pd.DataFrame(columns).fillna("").to_string())
 
 
 @app.command(epilog="Example: anisoscope reproduce godey2024 --only fig1 --settings quick")
 def reproduce(
     paper: Annotated[str, typer.Argument(help="godey2024 or fosse2023")],
-    only: Annotated[str, typer.Option(help="figures and tables, with commas and ranges: fig1-5,fig17,table3; default: all")] = "",
-    settings: Annotated[str, typer.Option(help="quick (minutes, no download) or paper (the paper's checkpoints and data)")] = "quick",
+    only: Annotated[
+        str, typer.Option(help="figures and tables, with commas and ranges: fig1-5,fig17,table3; default: all")
+    ] = "",
+    settings: Annotated[
+        str, typer.Option(help="quick (minutes, no download) or paper (the paper's checkpoints and data)")
+    ] = "quick",
     output: Annotated[Path, typer.Option("--output", "-o", help="folder of the results")] = Path("runs/reproduction"),
     device: Device = "cpu",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list what would be measured and downloaded")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Reproduce figures and tables of a paper: records, charts, and a verdict for every claim. A restart skips what is finished."""
+    """Reproduce figures and tables of a paper: records, charts, and a verdict for every claim. A restart skips what
+    is finished.
+    """
     from anisoscope import report
     from anisoscope.studies import runner
 
@@ -204,7 +250,9 @@ def _models() -> list[tuple[str, str]]:
     from anisoscope.models.presets import PRESETS
 
     listed = [("builtin:minilm", "all-MiniLM-L6-v2, 6 layers, packaged; no download; the default")]
-    return listed + [(name, f"{p.hub_id} ({p.modality}; figure {p.figure} of godey2024)") for name, p in PRESETS.items()]
+    return listed + [
+        (name, f"{p.hub_id} ({p.modality}; figure {p.figure} of godey2024)") for name, p in PRESETS.items()
+    ]
 
 
 def _corpora() -> list[tuple[str, str]]:
@@ -261,7 +309,9 @@ def _print_table(records: Any) -> None:
     policy = rows["token_policy"].dropna().iloc[0] if len(rows) else None
     rows = rows[rows["token_policy"] == policy]
     cells = pd.Series([_cell(r) for r in rows.itertuples()], index=rows.index)
-    table = rows.assign(cell=cells).pivot_table(index=["stack", "layer", "site"], columns="metric", values="cell", aggfunc="first", sort=False)
+    table = rows.assign(cell=cells).pivot_table(
+        index=["stack", "layer", "site"], columns="metric", values="cell", aggfunc="first", sort=False
+    )
     table = table[[name for name in COLUMNS if name in table]].rename(columns=COLUMNS).sort_index()
     typer.echo(table.rename_axis(columns=f"tokens: {policy}").to_string())
 

@@ -1,7 +1,9 @@
-"""The few exceptions. Each says what was expected, what came, and the cure; the CLI prints that and exits with `exit_code`."""
+"""The few exceptions. Each says what was expected, what came, and the cure; the CLI prints that and exits with
+`exit_code`.
+"""
 
-from difflib import get_close_matches
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class AnisoscopeError(Exception):

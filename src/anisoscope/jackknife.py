@@ -21,8 +21,8 @@ class Estimate(NamedTuple):
 def interval(replicates: ArrayLike, level: float = 0.95) -> Estimate:
     """Value and interval from replicates [1 + group, ...]: all groups first, then each one left out.
 
-    Variance (G − 1)/G · Σ(θ₍g₎ − mean θ₍g₎)², Student t with G − 1 degrees of freedom (Tukey 1958; Shao & Tu 1995, eq. 2.9).
-    Fewer than two groups, or a replicate that is not defined: no interval (NaN).
+    Variance (G − 1)/G · Σ(θ₍g₎ − mean θ₍g₎)², Student t with G − 1 degrees of freedom (Tukey 1958; Shao & Tu 1995,
+    eq. 2.9). Fewer than two groups, or a replicate that is not defined: no interval (NaN).
     """
     theta = np.asarray(replicates, dtype=np.float64)
     value, left_out = theta[0], theta[1:]
@@ -46,7 +46,8 @@ def over_seeds(values: ArrayLike, level: float = 0.95) -> Estimate:
 
 
 def holm(p_values: Sequence[float] | Array) -> Array:
-    """Holm's step-down adjusted p-values, in the order given (Holm 1979). NaN stays NaN and does not count as a test."""
+    """Holm's step-down adjusted p-values, in the order given (Holm 1979). NaN stays NaN and does not count as a test.
+    """
     p = np.asarray(p_values, dtype=np.float64)
     adjusted = np.full_like(p, np.nan)
     tested = np.flatnonzero(~np.isnan(p))

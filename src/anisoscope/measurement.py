@@ -1,4 +1,6 @@
-"""What one pass computes, and everything accumulated so far: a value that can be saved, restored, merged and tabulated."""
+"""What one pass computes, and everything accumulated so far: a value that can be saved, restored, merged and
+tabulated.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,7 +33,8 @@ class Settings:
 
     panels            of `PANELS`
     policies          of `axes.POLICIES`; the first is the one of spectrum and sample
-    groups            G of the jackknife; spectrum_groups: of the second moments (None: 8 up to 1,024 dimensions, else 1: no interval)
+    groups            G of the jackknife; spectrum_groups: of the second moments (None: 8 up to 1,024 dimensions,
+    else 1: no interval)
     sample            tokens kept for what sums cannot give (0: none)
     median, bins      dear attention statistics: medians of rows; edges of the histogram of scores
     """
@@ -91,7 +94,9 @@ class _Masks:
         position_bin = torch.where(real, torch.bucketize(position, edges, right=True) - 1, -1)
         frequency = stream.frequency if stream.frequency is not None else torch.full_like(position, -1)
         subsets = [special & ~first, first, real & ~first & ~special]
-        subsets += [frequency == i for i in range(FREQUENCY_BINS)] + [position_bin == i for i in range(len(POSITION_EDGES))]
+        subsets += [frequency == i for i in range(FREQUENCY_BINS)] + [
+            position_bin == i for i in range(len(POSITION_EDGES))
+        ]
         return cls(real, torch.stack([by_name[p] for p in policies], 1), torch.stack([s & real for s in subsets], 1))
 
 
@@ -119,8 +124,6 @@ class Measurement:
         if quantity in ("hidden", "final") and any("sample" in m.quantities for m in self.settings.chosen):
             needs |= {"vector"}  # the sample is centred on the mean of all
         return needs - {"unit_square"} if quantity in ("query", "key", "value") else needs
-
-    # --- one batch -----------------------------------------------------------------------------------------------------------
 
     def begin(self, batch: Batch, device: torch.device) -> dict[str, Tensor]:
         """Prepare for a batch's forward call; the real-token masks by stack, for the tap."""
@@ -167,7 +170,9 @@ class Measurement:
         masks = self._masks[stack]
         if masks.real.shape != x.shape[:2]:
             raise MeasureError(
-                f"{stack} sites of shape {tuple(masks.real.shape)} as in its inputs", str(tuple(x.shape[:2])), "name the stream of these sites in Batch.streams"
+                f"{stack} sites of shape {tuple(masks.real.shape)} as in its inputs",
+                str(tuple(x.shape[:2])),
+                "name the stream of these sites in Batch.streams",
             )
         return masks
 
@@ -193,7 +198,11 @@ class Measurement:
         """Sums over the rows of real queries [sequence, head, query] → [sequence, head]."""
         keys = rows["keys"]
         stream = self._masks.get(site.stack)
-        real = stream.real if stream is not None and stream.real.shape[1] == keys.shape[2] else torch.ones_like(keys[:, 0], dtype=torch.bool)
+        real = (
+            stream.real
+            if stream is not None and stream.real.shape[1] == keys.shape[2]
+            else torch.ones_like(keys[:, 0], dtype=torch.bool)
+        )
         real = real.unsqueeze(1) & (keys > 0)
         sound = rows["entropy"].isfinite() & rows["score"].isfinite()
         rows = {n: x.masked_fill(~sound, 0.0) if x.shape == sound.shape else x for n, x in rows.items()}
@@ -218,8 +227,6 @@ class Measurement:
             values["score_histogram"] = rows["score_histogram"]
         self.sums.add(site.name, values, self._group)
 
-    # --- the whole -----------------------------------------------------------------------------------------------------------
-
     def merge(self, other: "Measurement") -> "Measurement":
         """Both together, as if measured in one go (of disjoint batches)."""
         merged = Measurement(self.settings)
@@ -242,9 +249,15 @@ class Measurement:
         return tabulate(self.sums, self.sites, self.reservoirs, self.settings.chosen, self.settings.policies)
 
     def excluded(self) -> dict[str, dict[str, int]]:
-        """Vectors left out, by site: {"encoder.3.hidden": {"zero": 2, "nonfinite": 0}}; sites with none are not named."""
+        """Vectors left out, by site: {"encoder.3.hidden": {"zero": 2, "nonfinite": 0}}; sites with none are not
+        named.
+        """
         counts = {
-            site: {term: int(self.sums.terms[site, term].sum()) for term in ("zero", "nonfinite") if (site, term) in self.sums.terms}
+            site: {
+                term: int(self.sums.terms[site, term].sum())
+                for term in ("zero", "nonfinite")
+                if (site, term) in self.sums.terms
+            }
             for site in self.sums.sites()
         }
         return {site: count for site, count in counts.items() if any(count.values())}
@@ -255,9 +268,18 @@ class Measurement:
         for stack, reservoir in self.reservoirs.items():
             tensors |= reservoir.tensors(f"sample {stack} ")
         tensors["units"] = torch.tensor(sorted(self.sums.units), dtype=torch.int64)
-        described = {"done": str(self.done), "plan": fingerprint, "moment_groups": str(self.moments.groups if self.moments else 0)}
-        described["sites"] = " ".join(f"{s.stack},{s.layer},{s.quantity},{s.stage},{s.kind}" for s in self.sites.values())
-        write_atomic(path, lambda temporary: save_file({k: v.contiguous() for k, v in tensors.items()}, temporary, metadata=described))
+        described = {
+            "done": str(self.done),
+            "plan": fingerprint,
+            "moment_groups": str(self.moments.groups if self.moments else 0),
+        }
+        described["sites"] = " ".join(
+            f"{s.stack},{s.layer},{s.quantity},{s.stage},{s.kind}" for s in self.sites.values()
+        )
+        write_atomic(
+            path,
+            lambda temporary: save_file({k: v.contiguous() for k, v in tensors.items()}, temporary, metadata=described),
+        )
 
     @classmethod
     def restore(cls, path: Path, settings: Settings, fingerprint: str | None = None) -> "Measurement":
@@ -267,12 +289,14 @@ class Measurement:
         with safe_open(path, framework="pt") as file:
             described = file.metadata()
         if fingerprint is not None and described["plan"] != fingerprint:
-            raise MeasureError("a state of the same corpus and settings", f"another plan in {path}", "begin anew with --overwrite")
+            raise MeasureError(
+                "a state of the same corpus and settings", f"another plan in {path}", "begin anew with --overwrite"
+            )
         self, tensors = cls(settings), load_file(path)
         self.done = int(described["done"])
         for text in described["sites"].split():
             stack, layer, quantity, stage, kind = text.split(",")
-            site = Site(stack, None if layer == "None" else int(layer), quantity, stage, kind)  # type: ignore[arg-type]
+            site = Site(stack, None if layer == "None" else int(layer), quantity, stage, kind)
             self.sites[site.name] = site
         self.sums.units = set(tensors.pop("units").tolist())
         for name in [n for n in tensors if n.startswith("sums ")]:
@@ -285,4 +309,3 @@ class Measurement:
             self.reservoirs[stack] = Reservoir(self._sampled, settings.seed)
             self.reservoirs[stack].restore(tensors, f"sample {stack} ")
         return self
-

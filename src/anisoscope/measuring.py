@@ -16,8 +16,8 @@ from anisoscope.capture import capture
 from anisoscope.data._batch import Batch, BatchPlan, Stream
 from anisoscope.errors import CorpusError
 from anisoscope.measurement import Measurement, Settings
-from anisoscope.metrics._metric import Metric
 from anisoscope.metrics import partition
+from anisoscope.metrics._metric import Metric
 from anisoscope.sums import Totals
 
 SAVE_SECONDS = 60.0
@@ -42,9 +42,10 @@ def measure(
 ) -> pd.DataFrame:
     """Measure `model` over `batches` and return the long table of records.
 
-    `batches` yields what the model takes: dicts of tensors (`input_ids`, `attention_mask`, … ; `special_tokens_mask` and `unit` are read
-    and not passed on), or tensors. Without `unit` [sequence] every sequence is a unit of its own. `metrics`: names; none: all of them.
-    Other keywords are fields of `measurement.Settings` (`panels`, `policies`, `groups`, `sample`, …).
+    `batches` yields what the model takes: dicts of tensors (`input_ids`, `attention_mask`, … ; `special_tokens_mask`
+    and `unit` are read and not passed on), or tensors. Without `unit` [sequence] every sequence is a unit of its own.
+    `metrics`: names; none: all of them. Other keywords are fields of `measurement.Settings` (`panels`, `policies`,
+    `groups`, `sample`, …).
     """
     names = tuple(m.name if isinstance(m, Metric) else m for m in metrics)
     plan = _Listed(batches)
@@ -63,8 +64,8 @@ def run_pass(
 ) -> Measurement:
     """One pass of `model` over `plan`, of its batches i ≡ shard[0] modulo shard[1].
 
-    With `state` the measurement is saved there every minute and on SIGINT/SIGTERM (then `Interrupted`); `resume` continues from it, to the
-    same numbers as an uninterrupted pass.
+    With `state` the measurement is saved there every minute and on SIGINT/SIGTERM (then `Interrupted`); `resume`
+    continues from it, to the same numbers as an uninterrupted pass.
     """
     fingerprint = getattr(plan, "fingerprint", "")
     measurement = Measurement(settings)
@@ -74,14 +75,18 @@ def run_pass(
     total = sum(getattr(plan, "tokens", [])[shard[0] :: shard[1]])
     done = sum(getattr(plan, "tokens", [])[shard[0] :: shard[1]][: measurement.done])
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    with _listening() as stopped, _evaluating(model), capture(
-        model,
-        settings.what,
-        receive=measurement.receive,
-        blocks=settings.blocks,
-        median=settings.median,
-        histogram=torch.tensor(settings.bins, device=device) if settings.bins else None,
-    ) as tap:
+    with (
+        _listening() as stopped,
+        _evaluating(model),
+        capture(
+            model,
+            settings.what,
+            receive=measurement.receive,
+            blocks=settings.blocks,
+            median=settings.median,
+            histogram=torch.tensor(settings.bins, device=device) if settings.bins else None,
+        ) as tap,
+    ):
         saved = time.monotonic()
         for batch in todo:
             tap.real = measurement.begin(batch, device)
@@ -109,7 +114,9 @@ def _to_do(plan: Any, done: int, shard: tuple[int, int]) -> Iterator[Batch]:
 
 @contextmanager
 def _listening() -> Iterator[list[int]]:
-    """While inside, SIGINT and SIGTERM are noted in the list given out instead of ending the process (main thread only)."""
+    """While inside, SIGINT and SIGTERM are noted in the list given out instead of ending the process (main thread
+    only).
+    """
     stopped: list[int] = []
     kept: dict[int, Any] = {}
     try:
@@ -120,8 +127,8 @@ def _listening() -> Iterator[list[int]]:
     try:
         yield stopped
     finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
+        for caught, handler in kept.items():
+            signal.signal(caught, handler)
 
 
 @contextmanager
@@ -152,7 +159,11 @@ class _Listed:
             if isinstance(item, Batch):
                 yield item
                 continue
-            inputs = dict(item) if not isinstance(item, Tensor) else {"input_ids" if not item.is_floating_point() else "pixel_values": item}
+            inputs = (
+                dict(item)
+                if not isinstance(item, Tensor)
+                else {"input_ids" if not item.is_floating_point() else "pixel_values": item}
+            )
             special, unit = inputs.pop("special_tokens_mask", None), inputs.pop("unit", None)
             rows = len(next(iter(inputs.values())))
             unit = torch.arange(seen, seen + rows) if unit is None else torch.as_tensor(unit)
@@ -162,7 +173,7 @@ class _Listed:
 
 def _streams(inputs: dict[str, Any], special: Tensor | None, start: Tensor) -> dict[str, Stream]:
     """Streams of both stacks from attention masks, or from the ids' shape."""
-    streams = {}
+    streams: dict[str, Stream] = {}
     for prefix, stacks in (("", ("encoder", "decoder")), ("decoder_", ("decoder",))):
         ids = inputs.get(f"{prefix}input_ids")
         mask = inputs.get(f"{prefix}attention_mask")
@@ -185,5 +196,12 @@ def embedding_records(model: nn.Module) -> pd.DataFrame:
         if isinstance(weight, Tensor) and weight.dim() == 2:
             matrix = weight.detach().double().cpu().numpy()[None]
             value = partition.compute(Totals({"matrix": matrix}))[""]
-            rows.append({"site": f"embedding.{side}", "metric": "partition", "value": float(value[0]), "n_vectors": matrix.shape[1]})
+            rows.append(
+                {
+                    "site": f"embedding.{side}",
+                    "metric": "partition",
+                    "value": float(value[0]),
+                    "n_vectors": matrix.shape[1],
+                }
+            )
     return pd.DataFrame(rows)

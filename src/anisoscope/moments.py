@@ -1,7 +1,7 @@
 """Σxxᵀ and Σuuᵀ of a site, as one matrix product per batch and group.
 
-They are dear (2d² flops a token each), so they have few groups: none but the whole by default for wide models. Products are summed in
-float32 over a fixed number of batches, then in float64.
+They are dear (2d² flops a token each), so they have few groups: none but the whole by default for wide models.
+Products are summed in float32 over a fixed number of batches, then in float64.
 """
 
 import torch
@@ -12,21 +12,26 @@ from anisoscope.sums import Sums
 EVERY = 8
 """Batches summed in float32 before they are added in float64."""
 COLUMNS = 64
-"""Columns of a block of the product: only blocks on and above the diagonal are computed, little more than half of it."""
+"""Columns of a block of the product: only blocks on and above the diagonal are computed, little more than half of it.
+"""
 
 
 class Moments:
-    """Second moments of all sites, on their way into `sums` (terms `moment`, `unit_moment`, `moment_n`, `moment_vector`)."""
+    """Second moments of all sites, on their way into `sums` (terms `moment`, `unit_moment`, `moment_n`,
+    `moment_vector`).
+    """
 
     def __init__(self, sums: Sums, groups: int) -> None:
         self.sums, self.groups = sums, groups
         self.pending: dict[tuple[str, str, int], Tensor] = {}
 
     def add(self, site: str, x: Tensor, weight: Tensor, inverse: Tensor, group: Tensor) -> None:
-        """Add x [sequence, token, dim] with 0/1 weights and inverse norms [sequence, token], sequences in `group` [sequence]."""
+        """Add x [sequence, token, dim] with 0/1 weights and inverse norms [sequence, token], sequences in `group`
+        [sequence].
+        """
         if x.dtype.itemsize < 4:
             x = x.float()
-        for g in group.unique().tolist():
+        for g in torch.unique(group).tolist():
             chosen = group == g
             rows_of = _slice(chosen)
             part, w, inv = x[rows_of], weight[rows_of], inverse[rows_of]

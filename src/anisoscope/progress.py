@@ -1,4 +1,6 @@
-"""How far long work is: a bar with rate and time left on a terminal, a plain line now and then elsewhere. Talk goes to stderr."""
+"""How far long work is: a bar with rate and time left on a terminal, a plain line now and then elsewhere. Talk goes
+to stderr.
+"""
 
 import sys
 import time
@@ -25,7 +27,8 @@ def shown(what: str, unit: str = "tokens", *, quiet: bool = False) -> Iterator[P
 @contextmanager
 def _bar(what: str, unit: str) -> Iterator[Progress]:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress as Bar, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
 
     columns = (
         TextColumn("{task.description}"),

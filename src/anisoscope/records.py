@@ -1,6 +1,7 @@
 """The long table of results, the run folder that holds it, and where it all came from.
 
-A run folder is complete when `manifest.json` exists: it is written last, and every file by a temporary name and a rename.
+A run folder is complete when `manifest.json` exists: it is written last, and every file by a temporary name and a
+rename.
 """
 
 import hashlib
@@ -19,9 +20,26 @@ import pandas as pd
 
 from anisoscope.errors import OutputError
 
-KEYS = ("run", "model", "revision", "step", "seed", "corpus", "stack", "kind", "layer", "head", "site", "token_policy", "metric", "component")
+KEYS = (
+    "run",
+    "model",
+    "revision",
+    "step",
+    "seed",
+    "corpus",
+    "stack",
+    "kind",
+    "layer",
+    "head",
+    "site",
+    "token_policy",
+    "metric",
+    "component",
+)
 COLUMNS = (*KEYS, "value", "low", "high", "n_vectors", "n_units")
-"""Columns of the long table. `component` is null for the aggregate; `low` and `high` are the ends of the 95 % interval."""
+"""Columns of the long table. `component` is null for the aggregate; `low` and `high` are the ends of the 95 %
+interval.
+"""
 _INTEGERS = ("step", "seed", "layer", "head", "n_vectors", "n_units")
 _TEXT = ("run", "model", "revision", "corpus", "stack", "kind", "site", "token_policy", "metric", "component")
 
@@ -70,13 +88,19 @@ def code_version() -> dict[str, Any]:
 
     def git(*words: str) -> str | None:
         try:
-            done = subprocess.run(["git", "-C", str(here), *words], capture_output=True, text=True, timeout=10, check=True)
+            done = subprocess.run(
+                ["git", "-C", str(here), *words], capture_output=True, text=True, timeout=10, check=True
+            )
         except (OSError, subprocess.SubprocessError):
             return None
         return done.stdout.strip()
 
     commit = git("rev-parse", "HEAD") if git("ls-files", "--error-unmatch", str(here / "records.py")) else None
-    return {"version": __version__, "commit": commit, "dirty": bool(git("status", "--porcelain", "--", str(here))) if commit else None}
+    return {
+        "version": __version__,
+        "commit": commit,
+        "dirty": bool(git("status", "--porcelain", "--", str(here))) if commit else None,
+    }
 
 
 def provenance() -> dict[str, Any]:
@@ -96,20 +120,28 @@ def provenance() -> dict[str, Any]:
 
 
 def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
-    """Call `write` with a temporary path, then rename: `path` is whole or absent. OutputError on a full or read-only disk."""
+    """Call `write` with a temporary path, then rename: `path` is whole or absent. OutputError on a full or read-only
+    disk.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(temporary)
         temporary.replace(path)
     except OSError as error:
-        raise OutputError(f"to write {path}", str(error.strerror or error), "free space or choose another --output; the run stays resumable") from error
+        raise OutputError(
+            f"to write {path}",
+            str(error.strerror or error),
+            "free space or choose another --output; the run stays resumable",
+        ) from error
     finally:
         temporary.unlink(missing_ok=True)
 
 
 class Run:
-    """A run folder: `records.parquet`, `manifest.json` (last), `report.html`, `figures/`; `state.*` while it is under way."""
+    """A run folder: `records.parquet`, `manifest.json` (last), `report.html`, `figures/`; `state.*` while it is under
+    way.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -123,15 +155,25 @@ class Run:
         other = run.identity()
         if other is not None and other != identity and not overwrite:
             changed = sorted(key for key in identity.keys() | other.keys() if identity.get(key) != other.get(key))
-            raise OutputError(f"{folder} to be new or of this run", f"another run ({', '.join(changed)} differ)", "choose another --output, or --overwrite")
+            raise OutputError(
+                f"{folder} to be new or of this run",
+                f"another run ({', '.join(changed)} differ)",
+                "choose another --output, or --overwrite",
+            )
         if other is not None and not resume and not overwrite:
-            raise OutputError(f"{folder} to be new", "this very run, begun or finished", "add --resume to go on, or --overwrite to begin anew")
+            raise OutputError(
+                f"{folder} to be new",
+                "this very run, begun or finished",
+                "add --resume to go on, or --overwrite to begin anew",
+            )
         if other is None and folder.is_dir() and any(folder.iterdir()):
             raise OutputError(f"{folder} to be empty", "files that are no run", "choose another --output")
         if overwrite:
             for path in (run.manifest_path, *run.states()):
                 path.unlink(missing_ok=True)
-        write_atomic(run.folder / "identity.json", lambda path: path.write_text(json.dumps(identity, indent=1, sort_keys=True)))
+        write_atomic(
+            run.folder / "identity.json", lambda path: path.write_text(json.dumps(identity, indent=1, sort_keys=True))
+        )
         return run
 
     def identity(self) -> dict[str, Any] | None:
@@ -162,7 +204,11 @@ class Run:
 
     def manifest(self) -> dict[str, Any]:
         if not self.complete:
-            raise OutputError(f"a finished run in {self.folder}", "no manifest.json", "finish it with --resume, or name another folder")
+            raise OutputError(
+                f"a finished run in {self.folder}",
+                "no manifest.json",
+                "finish it with --resume, or name another folder",
+            )
         return json.loads(self.manifest_path.read_text())  # type: ignore[no-any-return]
 
     def records(self) -> pd.DataFrame:

@@ -6,7 +6,6 @@ The same tokens are kept at every site of a stack. Deterministic, independent of
 import torch
 from torch import Tensor
 
-
 _GOLDEN = -7046029254386353131  # 2⁶⁴ divided by the golden ratio, as a signed integer
 
 
@@ -35,7 +34,9 @@ class Reservoir:
         self._new: dict[str, Tensor] = {}
 
     def begin(self, unit: Tensor, start: Tensor, real: Tensor) -> None:
-        """Choose the tokens of a batch that may belong to the sample: `unit`, `start` [sequence], `real` [sequence, token]."""
+        """Choose the tokens of a batch that may belong to the sample: `unit`, `start` [sequence], `real` [sequence,
+        token].
+        """
         index = start[:, None] + torch.arange(real.shape[1], device=real.device)
         hashes = token_hash(self.seed, unit[:, None], index)
         limit = int(self.hash[-1]) if len(self.hash) == self.size else (1 << 63) - 1
@@ -63,7 +64,8 @@ class Reservoir:
         order = torch.argsort(joined, stable=True)[: self.size]
         self.hash, self.unit = joined[order], torch.cat([self.unit, unit])[order]
         self.vectors = {
-            site: torch.cat([self.vectors[site], new] if site in self.vectors else [new])[order] for site, new in vectors.items()
+            site: torch.cat([self.vectors[site], new] if site in self.vectors else [new])[order]
+            for site, new in vectors.items()
         }
 
     def merge(self, other: "Reservoir") -> "Reservoir":

@@ -1,8 +1,10 @@
-"""From names to a finished run folder: load, plan, measure, write. What `anisoscope measure` and the studies both call."""
+"""From names to a finished run folder: load, plan, measure, write. What `anisoscope measure` and the studies both
+call.
+"""
 
 import json
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pandas as pd
 from safetensors.torch import save_file
 
 from anisoscope.data._batch import BatchPlan
-from anisoscope.data.opening import open_plan
+from anisoscope.data.opening import default_corpus, open_plan
 from anisoscope.errors import MeasureError
 from anisoscope.measurement import Measurement, Settings
 from anisoscope.measuring import Progress, embedding_records, run_pass
@@ -23,10 +25,12 @@ FEW_UNITS = 20
 
 @dataclass(frozen=True)
 class Job:
-    """One model on one corpus. All fields but the last three are part of the run's identity."""
+    """One model on one corpus (none named: the built-in one for what the model reads). All fields but the last three
+    are part of the run's identity.
+    """
 
     model: str = "builtin:minilm"
-    corpus: str = "builtin:python-docs"
+    corpus: str = ""
     settings: Settings = field(default_factory=Settings)
     split: str | None = None
     column: str | None = None
@@ -45,7 +49,11 @@ class Job:
         described = asdict(self)
         for name in ("device", "trust_remote_code"):
             described.pop(name)
-        described |= {"weights_sha256": subject.weights_sha256, "plan": plan.fingerprint, "code": code_version()["version"]}
+        described |= {
+            "weights_sha256": subject.weights_sha256,
+            "plan": plan.fingerprint,
+            "code": code_version()["version"],
+        }
         return _plain(described)  # type: ignore[no-any-return]
 
 
@@ -70,8 +78,14 @@ def run(
     A finished run of the same identity is returned as it is where `resume` is set.
     """
     subject = subject or load(
-        job.model, dtype=job.dtype, device=job.device, trust_remote_code=job.trust_remote_code, untrained=job.untrained, seed=job.settings.seed
+        job.model,
+        dtype=job.dtype,
+        device=job.device,
+        trust_remote_code=job.trust_remote_code,
+        untrained=job.untrained,
+        seed=job.settings.seed,
     )
+    job = replace(job, corpus=job.corpus or default_corpus(subject.modality))
     plan, corpus = plan_of(job, subject)
     identity = job.identity(subject, plan)
     name = run_id(identity)
@@ -92,7 +106,8 @@ def run(
         "weights_sha256": subject.weights_sha256,
         "architecture": type(subject.model).__name__,
         "parameters": sum(p.numel() for p in subject.model.parameters()),
-        "corpus": corpus | {"n_units": len(measurement.sums.units), "n_tokens": sum(plan.tokens[job.shard[0] :: job.shard[1]])},
+        "corpus": corpus
+        | {"n_units": len(measurement.sums.units), "n_tokens": sum(plan.tokens[job.shard[0] :: job.shard[1]])},
         "settings": _plain(asdict(job)),
         "backend": getattr(subject.config, "_attn_implementation", None),
         "dtype": job.dtype,
@@ -132,7 +147,14 @@ def _records(measurement: Measurement, subject: Subject, job: Job, name: str) ->
         embeddings = embedding_records(subject.model)
         if len(embeddings):
             records = as_records(pd.concat([records, as_records(embeddings)], ignore_index=True))
-    given = {"run": name, "model": job.model, "revision": subject.revision, "seed": job.settings.seed, "corpus": job.corpus, "step": job.step}
+    given = {
+        "run": name,
+        "model": job.model,
+        "revision": subject.revision,
+        "seed": job.settings.seed,
+        "corpus": job.corpus,
+        "step": job.step,
+    }
     return as_records(records.drop(columns=list(given)), **given)
 
 
@@ -152,13 +174,17 @@ def _warnings(measurement: Measurement) -> list[str]:
 
 
 def _write_sample(measurement: Measurement, folder: Path) -> None:
-    tensors = {name: value for stack, r in measurement.reservoirs.items() for name, value in r.tensors(f"{stack} ").items()}
+    tensors = {
+        name: value for stack, r in measurement.reservoirs.items() for name, value in r.tensors(f"{stack} ").items()
+    }
     if tensors:
         write_atomic(folder / "reservoir.safetensors", lambda path: save_file(tensors, path))
 
 
 def _slug(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "-." else "-" for c in name.replace("builtin:", "")).strip("-.").lower()[-60:]
+    return (
+        "".join(c if c.isalnum() or c in "-." else "-" for c in name.replace("builtin:", "")).strip("-.").lower()[-60:]
+    )
 
 
 def merge_runs(folders: list[Path], output: Path) -> Run:
@@ -169,21 +195,37 @@ def merge_runs(folders: list[Path], output: Path) -> Run:
     for folder, manifest in zip(folders, manifests, strict=True):
         for key in ("model", "weights_sha256", "dtype"):
             if manifest[key] != first[key]:
-                raise MeasureError(f"shards of one run ({key} {first[key]})", f"{manifest[key]} in {folder}", "merge shards of one model only")
+                raise MeasureError(
+                    f"shards of one run ({key} {first[key]})",
+                    f"{manifest[key]} in {folder}",
+                    "merge shards of one model only",
+                )
         if not (folder / "sums.safetensors").exists():
             raise MeasureError(f"sums in {folder}", "none", "measure it with --shard or --keep-sums")
     stored = first["settings"]["settings"]
-    settings = Settings(**{k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()})
+    options: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
+    settings = Settings(**options)
     merged = Measurement.restore(folders[0] / "sums.safetensors", settings)
     for folder in folders[1:]:
         merged = merged.merge(Measurement.restore(folder / "sums.safetensors", settings))
     identity = {"merged": sorted(m["run"] for m in manifests)}
     run = Run.start(output, identity, resume=False)
     name = run_id(identity)
-    given = {key: parts[0].records()[key].iloc[0] for key in ("model", "revision", "seed", "corpus", "step")} | {"run": name}
+    given = {key: parts[0].records()[key].iloc[0] for key in ("model", "revision", "seed", "corpus", "step")} | {
+        "run": name
+    }
     records = merged.records()
-    corpus = first["corpus"] | {"n_units": len(merged.sums.units), "n_tokens": sum(m["corpus"]["n_tokens"] for m in manifests)}
-    manifest = first | {"run": name, "merged": identity["merged"], "corpus": corpus, "excluded": merged.excluded(), **provenance()}
+    corpus = first["corpus"] | {
+        "n_units": len(merged.sums.units),
+        "n_tokens": sum(m["corpus"]["n_tokens"] for m in manifests),
+    }
+    manifest = first | {
+        "run": name,
+        "merged": identity["merged"],
+        "corpus": corpus,
+        "excluded": merged.excluded(),
+        **provenance(),
+    }
     merged.save(output / "sums.safetensors", "merged")
     _write_sample(merged, output)
     run.finish(as_records(records.drop(columns=list(given)), **given), manifest)

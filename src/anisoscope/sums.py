@@ -1,15 +1,22 @@
 """The only accumulator: sums over groups of whole units, merged by addition.
 
-Every vector of a site is summed, in float64, into the group of its unit (`unit mod groups`). A quantity of the papers is a pure
-function of these sums; its interval is the same function with one group left out (`jackknife.py`). Nothing else is kept of a pass.
+Every vector of a site is summed, in float64, into the group of its unit (`unit mod groups`). A quantity of the papers
+is a pure function of these sums; its interval is the same function with one group left out (`jackknife.py`). Nothing
+else is kept of a pass.
 
-Terms of vectors x with u = x / ‖x‖, group axis first, then policy and head:
+Terms of vectors x with u = x / ‖x‖; after the group axis come policy and head, then what is given in brackets:
 
-    n [group policy head]                 vectors counted            vector, unit, unit_square [group policy head dim]   Σx, Σu, Σu∘u
-    norm, norm_square [group policy head] Σ‖x‖, Σ‖x‖²                sequence_cosine, sequences [group policy head]      Σ over sequences of A
-    subset_n, subset_unit [group subset head (dim)]                  the same inside token subsets
-    moment, unit_moment [group head dim dim], moment_n [group head]  Σxxᵀ, Σuuᵀ (first policy, coarser groups), and their count
-    zero, nonfinite [group]               vectors left out, counted
+    n                       vectors counted
+    vector, unit [dim]      Σx, Σu
+    unit_square [dim]       Σu∘u
+    norm, norm_square       Σ‖x‖, Σ‖x‖²
+    sequence_cosine         Σ over sequences of A inside the sequence; `sequences`: their number
+
+and without a policy axis:
+
+    subset_n, subset_unit   n and Σu inside token subsets [subset head (dim)]
+    moment, unit_moment     Σxxᵀ, Σuuᵀ of the first policy [head dim dim] in coarser groups, moment_n, moment_vector
+    zero, nonfinite         vectors left out, counted
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -63,13 +70,17 @@ class Sums:
     def merge(self, other: "Sums") -> "Sums":
         """The sums of both. Order does not matter; the group counts must agree."""
         if self.groups != other.groups:
-            raise MeasureError(f"sums over {self.groups} groups", f"{other.groups}", "measure both with the same --groups")
+            raise MeasureError(
+                f"sums over {self.groups} groups", f"{other.groups}", "measure both with the same --groups"
+            )
         merged = Sums(self.groups)
         merged.units = self.units | other.units
         for key in self.terms.keys() | other.terms.keys():
             ours, theirs = self.terms.get(key), other.terms.get(key)
             if ours is not None and theirs is not None and ours.shape != theirs.shape:
-                raise MeasureError(f"{key} of shape {tuple(ours.shape)}", str(tuple(theirs.shape)), "merge runs of one model only")
+                raise MeasureError(
+                    f"{key} of shape {tuple(ours.shape)}", str(tuple(theirs.shape)), "merge runs of one model only"
+                )
             merged.terms[key] = theirs.clone() if ours is None else ours.clone() if theirs is None else ours + theirs  # type: ignore[union-attr]
         return merged
 
@@ -112,7 +123,7 @@ class Sums:
         reduced = Sums(self.groups)
         reduced.units = set().union(*(units for _, units in everyone))
         sizes = [int(np.prod(shape)) for _, shape in sorted(shapes.items())]
-        for (key, shape), part in zip(sorted(shapes.items()), flat.split(sizes), strict=True):
+        for (key, shape), part in zip(sorted(shapes.items()), torch.split(flat, sizes), strict=True):
             reduced.terms[key] = part.view(shape)
         return reduced
 
@@ -120,9 +131,9 @@ class Sums:
 class Totals:
     """The sums of one site as a metric sees them, with a leading replicate axis.
 
-    `totals["unit"]` is [replicate, ...]: replicate 0 sums every group, replicate r leaves group r − 1 out. `groups("unit")` is
-    [group, ...], for functions that are not linear in a group's sums; `over` adds such a per-group value up, replicate by replicate.
-    Groups that hold nothing of the site are not groups.
+    `totals["unit"]` is [replicate, ...]: replicate 0 sums every group, replicate r leaves group r − 1 out.
+    `groups("unit")` is [group, ...], for functions that are not linear in a group's sums; `over` adds such a
+    per-group value up, replicate by replicate. Groups that hold nothing of the site are not groups.
     """
 
     def __init__(self, terms: Mapping[str, Array]) -> None:
@@ -157,8 +168,8 @@ def vector_sums(
 ) -> tuple[dict[str, Tensor], Float[Tensor, "sequence head token"]]:
     """Per-sequence sums of the asked `terms`, and the inverse norm of every vector (0 where it is left out).
 
-    u is never built: one batched product of weight rows (each mask, and each mask over the norm) with x gives all linear sums.
-    Vectors that are zero or not finite get weight 0 and are counted.
+    u is never built: one batched product of weight rows (each mask, and each mask over the norm) with x gives all
+    linear sums. Vectors that are zero or not finite get weight 0 and are counted.
     """
     if not x.dtype.is_floating_point or x.dtype.itemsize < 4:
         x = x.float()
@@ -168,7 +179,9 @@ def vector_sums(
     if not bool(finite.all()):
         x, square, norm_square, finite = _mend(x)
     usable = finite & (norm_square > 0)
-    exact_square = norm_square.double()  # norms of a drifting cloud are nearly equal: their variance is a small difference
+    exact_square = (
+        norm_square.double()
+    )  # norms of a drifting cloud are nearly equal: their variance is a small difference
     norm = exact_square.sqrt()
     inverse = torch.where(usable, norm.reciprocal(), 0.0).to(x.dtype)
     real = masks[:, 0].bool().unsqueeze(1)

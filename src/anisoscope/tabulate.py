@@ -20,11 +20,20 @@ Columns = dict[str, list[Any]]
 
 
 def tabulate(
-    sums: Sums, sites: Mapping[str, Site], reservoirs: Mapping[str, Reservoir], metrics: Iterable[Metric], policies: Sequence[str]
+    sums: Sums,
+    sites: Mapping[str, Site],
+    reservoirs: Mapping[str, Reservoir],
+    metrics: Iterable[Metric],
+    policies: Sequence[str],
 ) -> pd.DataFrame:
     """The long table of `metrics` at `sites` (its columns of model and corpus still empty)."""
-    depth = {stack: max((s.layer or 0 for s in sites.values() if s.stack == stack)) for stack in {s.stack for s in sites.values()}}
-    columns: dict[str, list[Any]] = {}  # one table is made in the end: thousands of small ones take longer than the model
+    depth = {
+        stack: max(s.layer or 0 for s in sites.values() if s.stack == stack)
+        for stack in {s.stack for s in sites.values()}
+    }
+    columns: dict[
+        str, list[Any]
+    ] = {}  # one table is made in the end: thousands of small ones take longer than the model
     for metric in metrics:
         for site, label, terms in _places(metric, sums, sites, reservoirs):
             constant = {
@@ -52,11 +61,12 @@ def _places(
         if "query_key" in metric.quantities and site.quantity == "query":
             key = Site(site.stack, site.layer, "key", site.stage, site.kind)
             both = (("query", sums.at(name)), ("key", sums.at(key.name)))
-            yield site, site.label, {f"{side}.{term}": v for side, terms in both for term, v in terms.items() if term in metric.needs}
+            named = {f"{side}.{t}": value for side, at in both for t, value in at.items() if t in metric.needs}
+            yield site, site.label, named
         if "sample" in metric.quantities and site.stack in reservoirs and name in reservoirs[site.stack].vectors:
-            terms = _sample_terms(name, sums, reservoirs[site.stack])
-            if terms is not None:
-                yield site, site.label, terms
+            sampled = _sample_terms(name, sums, reservoirs[site.stack])
+            if sampled is not None:
+                yield site, site.label, sampled
 
 
 def _sample_terms(name: str, sums: Sums, reservoir: Reservoir) -> dict[str, Array] | None:
@@ -70,7 +80,9 @@ def _sample_terms(name: str, sums: Sums, reservoir: Reservoir) -> dict[str, Arra
     return calibrated.sample_sums(vectors[usable], mean, group, sums.groups)
 
 
-def _table(metric: Metric, terms: dict[str, Array], policies: Sequence[str], constant: dict[str, Any]) -> Iterable[Columns]:
+def _table(
+    metric: Metric, terms: dict[str, Array], policies: Sequence[str], constant: dict[str, Any]
+) -> Iterable[Columns]:
     totals = Totals(terms)
     if not totals.present.any():
         return
@@ -87,14 +99,18 @@ def _count(totals: Totals) -> Array:
     """Vectors (or rows, or matrix rows) behind the values: a leading part of their axes."""
     for term in ("n", "query.n", "rows", "moment_n", "sequences"):
         if term in totals:
-            return totals[term][0]
+            count: Array = totals[term][0]
+            return count
     if "subset_n" in totals:
-        return totals["subset_n"][0][:3].sum(0)  # the kinds of token make up the whole
+        every: Array = totals["subset_n"][0][:3].sum(0)  # the kinds of token make up the whole
+        return every
     return np.array(float(totals.groups("matrix").shape[1]))
 
 
 def _columns(metric: Metric, name: str, estimate: jackknife.Estimate, count: Array, policies: Sequence[str]) -> Columns:
-    """One row per entry of a value whose axes are `metric.axes`, and a component axis where it has one more (without its NaN)."""
+    """One row per entry of a value whose axes are `metric.axes`, and a component axis where it has one more (without
+    its NaN).
+    """
     value, axes = estimate.value, metric.axes
     index = dict(zip((*axes, "component"), np.indices(value.shape).reshape(value.ndim, value.size), strict=False))
     counts = np.broadcast_to(count.reshape(count.shape + (1,) * (value.ndim - count.ndim)), value.shape)

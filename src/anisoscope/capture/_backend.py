@@ -18,9 +18,11 @@ _PREFIX = "anisoscope_"
 
 @contextmanager
 def looking_on(model: nn.Module, look: Look) -> Iterator[None]:
-    """Call `look(module, query, key, value, mask, settings)` at every attention call of `model` that goes through the interface.
+    """Call `look(module, query, key, value, mask, settings)` at every attention call of `model` that goes through the
+    interface.
 
-    Every sub-model keeps its own backend, whose mask function is registered beside it: without that the masks would silently be lost.
+    Every sub-model keeps its own backend, whose mask function is registered beside it: without that the masks would
+    silently be lost.
     """
     configs = {id(m.config): m.config for m in model.modules() if isinstance(m, PreTrainedModel)}
     kept = {key: config._attn_implementation for key, config in configs.items()}
@@ -49,7 +51,12 @@ def _registered(backend: str) -> str:
 
 def _looking_form(backend: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
     def attention(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None, **settings: Any
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None = None,
+        **settings: Any,
     ) -> tuple[Tensor, Tensor | None]:
         for look in _LOOKING.get(module, ()):
             look(module, query, key, value, attention_mask, settings)

@@ -1,13 +1,14 @@
 """Where the queries and keys of an attention module come from: the stages before the attention interface.
 
-At the interface queries and keys are `raw` (projection output), `normed` (after query/key normalisation) or `rotated` (after rotary
-position embedding), by family. The earlier stages are read by hooks on the projections and norms.
+At the interface queries and keys are `raw` (projection output), `normed` (after query/key normalisation) or `rotated`
+(after rotary position embedding), by family. The earlier stages are read by hooks on the projections and norms.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from anisoscope.axes import Stage
@@ -35,7 +36,7 @@ def _interleaved(x: Tensor, heads: int, key_heads: int, head_dim: int) -> tuple[
 
 def _grouped(x: Tensor, heads: int, key_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
     """[token, (head + 2·key_head)·dim], grouped keys and values last (Phi-3)."""
-    q, k, _ = x.split([heads * head_dim, key_heads * head_dim, key_heads * head_dim], -1)
+    q, k, _ = torch.split(x, [heads * head_dim, key_heads * head_dim, key_heads * head_dim], -1)
     return _rows(q, head_dim), _rows(k, head_dim)
 
 
@@ -50,7 +51,9 @@ FUSED: dict[str, Callable[[Tensor, int, int, int], tuple[Tensor, Tensor]]] = {
 
 @dataclass
 class Source:
-    """What is known of one attention module: its stage at the interface, and the hooked outputs of the call in progress."""
+    """What is known of one attention module: its stage at the interface, and the hooked outputs of the call in
+    progress.
+    """
 
     stage: Stage
     fused: str | None
@@ -59,7 +62,9 @@ class Source:
     seen: dict[str, Tensor]
 
     def earlier(self, query: Tensor, key: Tensor) -> dict[tuple[str, Stage], Tensor]:
-        """{(query|key, stage): [sequence, head, token, dim]} of the stages before the interface, shaped like `query` and `key`."""
+        """{(query|key, stage): [sequence, head, token, dim]} of the stages before the interface, shaped like `query`
+        and `key`.
+        """
         found: dict[tuple[str, Stage], Tensor] = {}
         heads, key_heads, dim = query.shape[1], key.shape[1], query.shape[3]
         if self.separate and {"query", "key"} <= self.seen.keys():
@@ -75,7 +80,9 @@ class Source:
 
 
 def _like(x: Tensor, like: Tensor) -> Tensor:
-    """A norm's output, whichever way its head and token axes lie: rotation keeps norms, so the fitting way is told by them."""
+    """A norm's output, whichever way its head and token axes lie: rotation keeps norms, so the fitting way is told by
+    them.
+    """
     if x.dim() == 3:
         return _rows(x, like.shape[3])
     swapped = x.transpose(1, 2)
@@ -88,7 +95,9 @@ def _like(x: Tensor, like: Tensor) -> Tensor:
 
 
 def prepare(attention: nn.Module, rotary: bool, hook: Callable[[nn.Module, Callable[..., Any]], None]) -> Source:
-    """Look at the children of an attention module and hook those whose outputs are wanted before the interface is reached."""
+    """Look at the children of an attention module and hook those whose outputs are wanted before the interface is
+    reached.
+    """
     children = dict(attention.named_children())
     norms = next((pair for pair in NORMS if pair[0] in children and pair[1] in children), None)
     stage: Stage = "rotated" if rotary else "normed" if norms else "raw"

@@ -22,7 +22,8 @@ SHIFT_ABOVE = 32.0  # largest |score| whose exponential is taken as it is: float
 class Visible:
     """Who sees whom, and what is added to the scores.
 
-    `keys` [sequence, 1 or head, query or 1, key] bool or None (all); `causal`: only keys up to the query; `bias` is additive.
+    `keys` [sequence, 1 or head, query or 1, key] bool or None (all); `causal`: only keys up to the query; `bias` is
+    additive.
     """
 
     keys: Bool[Tensor, "..."] | None
@@ -33,8 +34,8 @@ class Visible:
     def read(cls, module: Any, query: Tensor, mask: Tensor | None, settings: dict[str, Any]) -> "Visible":
         """From what the attention interface was called with.
 
-        Boolean masks say what is seen; additive ones may carry a bias too. Without a mask, the keyword and then the module's own
-        `is_causal` decide, as in the backends.
+        Boolean masks say what is seen; additive ones may carry a bias too. Without a mask, the keyword and then the
+        module's own `is_causal` decide, as in the backends.
         """
         bias = settings.get("position_bias")
         causal = False
@@ -64,9 +65,10 @@ def attention_rows(
     median: bool = False,
     histogram: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """Per row [sequence, head, query]: `entropy` (nats), `row_max`, `row_min` and `row_median` over visible keys, `first_mass`, `keys`
-    (visible ones), `score` (sum of q·k·scale over them); per sequence [sequence, head]: `row_similarity`, the mean cosine between
-    the rows of real queries; with bin edges in `histogram`, `score_histogram` [sequence, head, bin].
+    """Per row [sequence, head, query]: `entropy` (nats), `row_max`, `row_min` and `row_median` over visible keys,
+    `first_mass`, `keys` (visible ones), `score` (sum of q·k·scale over them); per sequence [sequence, head]:
+    `row_similarity`, the mean cosine between the rows of real queries; with bin edges in `histogram`,
+    `score_histogram` [sequence, head, bin].
     """
     if query.dtype.itemsize < 4:
         query, key = query.float(), key.float()
@@ -84,8 +86,8 @@ def attention_rows(
 class _Walk:
     """The walk over blocks [sequence, head, query, key]: several whole sequences, or some heads and queries of one.
 
-    In the loop only what needs the scores is summed, with e = exp(score − shift), shift 0 unless scores are large: Σe, Σe·(score − shift),
-    ‖e‖, extremes. Everything else follows from these, once, in `result`.
+    In the loop only what needs the scores is summed, with e = exp(score − shift), shift 0 unless scores are large:
+    Σe, Σe·(score − shift), ‖e‖, extremes. Everything else follows from these, once, in `result`.
     """
 
     def __init__(
@@ -113,10 +115,15 @@ class _Walk:
         self.buffers = self.q.new_empty(2, 0)
 
     def _set_aside(self, visible: Visible) -> Tensor:
-        """Vectors with NaN or Inf made zero; True for the rows [sequence, head, query] that are not defined for them."""
+        """Vectors with NaN or Inf made zero; True for the rows [sequence, head, query] that are not defined for them.
+        """
         finite_q, finite_k = (x.isfinite().all(-1) for x in (self.q, self.k))
         self.q, self.k = (torch.where(f.unsqueeze(-1), x, 0.0) for f, x in ((finite_q, self.q), (finite_k, self.k)))
-        sees = ~finite_k.unsqueeze(2) if visible.keys is None else visible.keys[..., : self.k.shape[2]] & ~finite_k.unsqueeze(2)
+        sees = (
+            ~finite_k.unsqueeze(2)
+            if visible.keys is None
+            else visible.keys[..., : self.k.shape[2]] & ~finite_k.unsqueeze(2)
+        )
         sees = sees.expand(*self.q.shape[:3], -1)
         return ~finite_q | (sees.tril() if visible.causal else sees).any(-1)
 
@@ -136,10 +143,13 @@ class _Walk:
         sequences = max(1, BLOCK // (heads * rows * self.keys)) if heads == self.heads else 1
         steps = ((len(self.q), sequences), (self.heads, heads), (self.queries, rows))
         ranges = [[slice(i, min(i + step, end)) for i in range(0, end, step)] for end, step in steps]
-        yield from itertools.product(*ranges)  # type: ignore[misc]
+        yield from itertools.product(*ranges)
 
     def block(self, sequences: slice, heads: slice, queries: slice) -> None:
-        q, k = self.q[sequences, heads, queries], self.k[sequences, heads, : queries.stop if self.visible.causal else self.keys]
+        q, k = (
+            self.q[sequences, heads, queries],
+            self.k[sequences, heads, : queries.stop if self.visible.causal else self.keys],
+        )
         s, e = self._scratch((*q.shape[:3], k.shape[2]))
         flat = s.view(-1, *s.shape[2:])
         torch.baddbmm(flat, q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2), beta=0, alpha=self.scale, out=flat)
@@ -162,10 +172,14 @@ class _Walk:
         torch.sum(torch.exp(s, out=e), -1, out=out["total"])
         torch.sum(s.mul_(e), -1, out=out["weighted"])
         torch.linalg.vector_norm(e, dim=-1, out=out["length"])
-        out["first"].copy_(e[..., 0] if self.first is None else e.gather(-1, self.first[sequences].expand(*e.shape[:3], 1))[..., 0])
+        out["first"].copy_(
+            e[..., 0] if self.first is None else e.gather(-1, self.first[sequences].expand(*e.shape[:3], 1))[..., 0]
+        )
         self.unit_rows[sequences, heads, :, : k.shape[2]] += torch.matmul((real / out["length"]).unsqueeze(-2), e)
         if "median" in out:
-            out["median"].copy_(e.quantile(0.5, -1) if hidden is None else e.masked_fill(hidden, torch.nan).nanquantile(0.5, -1))
+            out["median"].copy_(
+                e.quantile(0.5, -1) if hidden is None else e.masked_fill(hidden, torch.nan).nanquantile(0.5, -1)
+            )
 
     def _scratch(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         size = math.prod(shape)
@@ -180,8 +194,12 @@ class _Walk:
             return torch.arange(keys, device=self.q.device) > i[None, None, :, None]
         return None if self.hidden is None else _part(self.hidden, sequences, heads, queries)
 
-    def _scores(self, s: Tensor, spare: Tensor, hidden: Tensor | None, real: Tensor, score: Tensor, where: tuple[slice, slice]) -> None:
-        """Sum of scores over visible pairs where a mask makes it needed here, and the histogram of scores of real queries."""
+    def _scores(
+        self, s: Tensor, spare: Tensor, hidden: Tensor | None, real: Tensor, score: Tensor, where: tuple[slice, slice]
+    ) -> None:
+        """Sum of scores over visible pairs where a mask makes it needed here, and the histogram of scores of real
+        queries.
+        """
         if self.hidden is not None and hidden is not None:
             torch.sum(torch.mul(s, ~hidden, out=spare), -1, out=score)
         if self.counts.numel():
@@ -198,7 +216,11 @@ class _Walk:
     def _key_counts(self) -> Tensor:
         if self.hidden is not None:
             return (~self.hidden).sum(-1).to(self.q.dtype).expand(self.q.shape[:3])
-        counts = torch.arange(1, self.queries + 1, device=self.q.device) if self.visible.causal else self.q.new_tensor(self.keys)
+        counts = (
+            torch.arange(1, self.queries + 1, device=self.q.device)
+            if self.visible.causal
+            else self.q.new_tensor(self.keys)
+        )
         return counts.to(self.q.dtype).expand(self.q.shape[:3])
 
     def result(self) -> dict[str, Tensor]:

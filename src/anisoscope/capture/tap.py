@@ -1,21 +1,27 @@
-"""`with capture(model, what) as tap:` then ordinary forward calls: every requested site is handed on, and nothing is changed."""
+"""`with capture(model, what) as tap:` then ordinary forward calls: every requested site is handed on, and nothing is
+changed.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from anisoscope.axes import Kind, Site
-from anisoscope.capture import projections
+from anisoscope.axes import LAYER_QUANTITIES, Kind, Site
+from anisoscope.capture import fallback, projections
 from anisoscope.capture._backend import looking_on
 from anisoscope.capture.rows import Visible, attention_rows
 from anisoscope.errors import MeasureError, UsageError, near_matches
-from anisoscope.models.blocks import find_blocks, stack_of
+from anisoscope.models.blocks import find_blocks, find_stages, stack_of
 
 STAGES = tuple(f"{name}.{stage}" for name in ("query", "key") for stage in ("raw", "normed", "rotated"))
-WHAT = ("hidden", "final", "query", "key", *STAGES, "value", "attention")
+WHAT = (*LAYER_QUANTITIES, "query", "key", *STAGES, "value", "attention")
 """What can be asked for. `query` and `key` stand for every stage the model has."""
+OPTIONAL = {"final", "stage", "unrectified"}
+"""Places that many models do not have: no error where they never fire."""
+
+Flatten = Literal["position", "image"]
 
 Receive = Callable[[Site, Any], None]
 _CROSS = ("EncDecAttention", "encoder_attn", "crossattention", "cross_attn")
@@ -30,26 +36,34 @@ def capture(
     blocks: tuple[str, ...] = (),
     median: bool = False,
     histogram: Tensor | None = None,
+    flatten: Flatten = "position",
 ) -> Iterator["Tap"]:
-    """Hand the tensors at the requested places to `receive(site, tensor)` while the model runs, or keep those of the last call in the tap.
+    """Hand the tensors at the requested places to `receive(site, tensor)` while the model runs, or keep those of the
+    last call in the tap.
 
     hidden     [sequence, token, dim]: layer 0 = input of the first block, layer i = raw output of block i
+    unrectified  the same before the block's last ReLU, where the block ends with one
+    stage      [sequence, token, dim]: output of each stage, from 1, of models whose blocks are grouped by resolution
     final      [sequence, token, dim]: after the final norm, where there is one
-    query, key [sequence, head, token, head_dim] at the stages `raw`, `normed`, `rotated` that the model has; value likewise
+    query, key [sequence, head, token, head_dim] at the stages `raw`, `normed`, `rotated` that the model has; value
+    likewise
     attention  dict of row statistics, see `capture.rows.attention_rows`; of block i at layer i
 
-    Set `tap.real = {stack: mask [sequence, token]}` before a padded call so that padded queries are left out of what is averaged inside
-    (row similarity); row statistics are given for all queries. The model's outputs stay the same, bit for bit.
-    MeasureError if a requested place never fires; UsageError for an unknown one.
+    Maps [sequence, channel, height, width] are flattened to one vector per position [sequence, height·width, channel],
+    or with `flatten="image"` to one per image [sequence, 1, channel·height·width].
+
+    Set `tap.real = {stack: mask [sequence, token]}` before a padded call so that padded queries are left out of what
+    is averaged inside (row similarity); row statistics are given for all queries. The model's outputs stay the same,
+    bit for bit. MeasureError if a requested place never fires; UsageError for an unknown one.
     """
     wanted = frozenset(what)
     for name in wanted - set(WHAT):
         raise UsageError("a place to capture", repr(name), near_matches(name, WHAT))
-    tap = Tap(model, wanted, receive, median, histogram)
+    tap = Tap(model, wanted, receive, median, histogram, flatten)
     with ExitStack() as stack:
         stack.callback(tap.remove)
         tap.attach(blocks)
-        if wanted - {"hidden", "final"}:
+        if wanted - set(LAYER_QUANTITIES):
             stack.enter_context(looking_on(model, tap.look))
         yield tap
         tap.check()
@@ -59,9 +73,16 @@ class Tap:
     """The live end of a capture. `tap["encoder.3.hidden"]` is the last call's tensor, where no receiver was given."""
 
     def __init__(
-        self, model: nn.Module, wanted: frozenset[str], receive: Receive | None, median: bool, histogram: Tensor | None
+        self,
+        model: nn.Module,
+        wanted: frozenset[str],
+        receive: Receive | None,
+        median: bool,
+        histogram: Tensor | None,
+        flatten: Flatten,
     ) -> None:
         self.model, self.wanted, self.median, self.histogram = model, wanted, median, histogram
+        self.flatten = flatten
         self.kept: dict[str, Any] = {}
         self.real: dict[str, Tensor] = {}
         self.fired: set[str] = set()
@@ -69,6 +90,8 @@ class Tap:
         self._handles: list[Any] = []
         self._layer: dict[str, int] = {}
         self._last: dict[str, Tensor] = {}
+        self._depth: dict[str, int] = {}
+        self._rectified: dict[str, tuple[Tensor, Tensor | None]] = {}
         self._sources: dict[nn.Module, projections.Source] = {}
         self._names = {module: name for name, module in model.named_modules()}
         self._stacks = {module: stack_of(model, name) for module, name in self._names.items()}
@@ -76,7 +99,11 @@ class Tap:
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.kept:
-            raise MeasureError(f"a captured site named {name!r}", "none", near_matches(name, self.kept) if self.kept else "run the model")
+            raise MeasureError(
+                f"a captured site named {name!r}",
+                "none",
+                near_matches(name, self.kept) if self.kept else "run the model",
+            )
         return self.kept[name]
 
     @property
@@ -88,6 +115,10 @@ class Tap:
         self.fired |= {site.quantity, site.label}
         self._receive(site, value)
 
+    def emit_vectors(self, site: Site, x: Tensor) -> None:
+        if site.quantity in self.wanted:
+            self.emit(site, vectors_of(x, self.flatten))
+
     def wants(self, quantity: str, stage: str = "") -> bool:
         return quantity in self.wanted or f"{quantity}.{stage}" in self.wanted
 
@@ -98,23 +129,47 @@ class Tap:
         self._handles.append(self.model.register_forward_pre_hook(self._start))
         inside: set[nn.Module] = set()
         for stack, blocks in find_blocks(self.model, block_classes).items():
+            self._depth[stack] = len(blocks)
             for i, block in enumerate(blocks):
                 inside.update(block.modules())
                 first = i == 0 and len(blocks) > 1
                 self._handles.append(block.register_forward_pre_hook(self._enter(stack, first), with_kwargs=True))
+                if "unrectified" in self.wanted:
+                    self._watch_rectifiers(stack, block)
                 self.hook(block, self._leave(stack))
+        if "stage" in self.wanted:
+            for i, stage in enumerate(find_stages(self.model), start=1):
+                self.hook(stage, self._leave_stage(i))
         if "final" in self.wanted:
             for module in self.model.modules():
                 if module not in inside and "Norm" in type(module).__name__:
                     self.hook(module, self._norm)
         if any(name.startswith(("query", "key")) for name in self.wanted):
             self._prepare_projections()
+        if self.wanted - set(LAYER_QUANTITIES):
+            self._handles += fallback.prepare(self.model, self.look)
 
     def _prepare_projections(self) -> None:
         rotary = {self._stacks[m] for m in self.model.modules() if "Rotary" in type(m).__name__}
         for module in list(self._names):
-            if "Attention" in type(module).__name__ and not any("Attention" in type(c).__name__ for c in module.children()):
+            if "Attention" in type(module).__name__ and not any(
+                "Attention" in type(c).__name__ for c in module.children()
+            ):
                 self._sources[module] = projections.prepare(module, self._stacks[module] in rotary, self.hook)
+
+    def _watch_rectifiers(self, stack: str, block: nn.Module) -> None:
+        """Keep what goes into the block's own ReLUs and comes out: the last one may be the block's end."""
+
+        def before(relu: nn.Module, args: tuple[Tensor, ...]) -> None:
+            self._rectified[stack] = (args[0].clone() if getattr(relu, "inplace", False) else args[0], None)
+
+        def after(_relu: nn.Module, _args: Any, output: Tensor) -> None:
+            self._rectified[stack] = (self._rectified[stack][0], output)
+
+        for child in block.children():
+            if isinstance(child, nn.ReLU):
+                self._handles.append(child.register_forward_pre_hook(before))
+                self.hook(child, after)
 
     def remove(self) -> None:
         for handle in self._handles:
@@ -122,34 +177,51 @@ class Tap:
         self._handles.clear()
 
     def _start(self, _module: nn.Module, _args: Any) -> None:
-        self._layer.clear()
-        self._last.clear()
+        for state in (self._layer, self._last, self._rectified):
+            state.clear()
         self._called += 1
 
     def _enter(self, stack: str, first: bool) -> Callable[..., None]:
         def enter(_block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             layer = 0 if first else self._layer.get(stack, 0)
             self._layer[stack] = layer + 1
-            if layer == 0 and "hidden" in self.wanted:
-                self.emit(Site(stack, 0, "hidden"), args[0] if args else kwargs["hidden_states"])
+            if layer == 0:
+                self.emit_vectors(Site(stack, 0, "hidden"), args[0] if args else kwargs["hidden_states"])
 
         return enter
 
     def _leave(self, stack: str) -> Callable[..., None]:
         def leave(_block: nn.Module, _args: Any, output: Any) -> None:
             self._last[stack] = output[0] if isinstance(output, tuple) else output
-            if "hidden" in self.wanted:
-                self.emit(Site(stack, self._layer[stack], "hidden"), self._last[stack])
+            before, after = self._rectified.get(stack, (None, None))
+            if before is not None and after is self._last[stack]:
+                self.emit_vectors(Site(stack, self._layer[stack], "unrectified"), before)
+            self.emit_vectors(Site(stack, self._layer[stack], "hidden"), self._last[stack])
+
+        return leave
+
+    def _leave_stage(self, number: int) -> Callable[..., None]:
+        def leave(stage: nn.Module, _args: Any, output: Any) -> None:
+            x = output[0] if isinstance(output, tuple) else output
+            # a stage that ends with positions in a row [sequence, position, channel] is a map all the same
+            x = x.transpose(1, 2).unsqueeze(-1) if x.dim() == 3 else x
+            self.emit_vectors(Site(self._stacks[stage], number, "stage"), x)
 
         return leave
 
     def _norm(self, _module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         for stack, last in self._last.items():
-            if args and args[0] is last:
+            if args and args[0] is last and self._layer[stack] >= self._depth[stack]:
                 self.emit(Site(stack, None, "final"), output)
 
     def look(
-        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, settings: dict[str, Any]
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        settings: dict[str, Any],
     ) -> None:
         """What the attention interface was called with, handed on stage by stage."""
         stack = self._stacks[module]
@@ -169,7 +241,13 @@ class Tap:
             self.emit(Site(stack, layer, "attention", "", kind), rows)
 
     def _rows(
-        self, module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, settings: dict[str, Any], real: Tensor | None
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        mask: Tensor | None,
+        settings: dict[str, Any],
+        real: Tensor | None,
     ) -> dict[str, Tensor]:
         scale = settings.get("scaling")
         return attention_rows(
@@ -185,16 +263,21 @@ class Tap:
         )
 
     def check(self) -> None:
-        """After use: every requested place must have fired (stages and the final norm only where asked for by name alone)."""
+        """After use: every requested place must have fired, the optional ones excepted."""
         if not self._called:
             return
-        missing = {name for name in self.wanted - {"final"} if name not in self.fired}
+        missing = {name for name in self.wanted - OPTIONAL if name not in self.fired}
         if missing:
             classes = sorted({type(m).__name__ for m in self.model.modules() if "Attention" in type(m).__name__})
             raise MeasureError(
                 f"the model to pass through {', '.join(sorted(missing))}",
                 f"no call there; attention classes of {type(self.model).__name__}: {', '.join(classes) or 'none'}",
-                "measure hidden states only (--panel hidden), or use an architecture on transformers' attention interface",
+                "measure hidden states only (--panel hidden), or a model on transformers' attention interface",
             )
 
 
+def vectors_of(x: Tensor, flatten: Flatten) -> Tensor:
+    """[sequence, token, dim] as it is; a map [sequence, channel, height, width] as one vector per position or image."""
+    if x.dim() != 4:
+        return x
+    return x.flatten(1).unsqueeze(1) if flatten == "image" else x.flatten(2).transpose(1, 2)

@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from anisoscope.data._items import folders
 from anisoscope.data._reading import local_names
 from anisoscope.errors import UsageError
 
@@ -17,9 +18,17 @@ class Preset(NamedTuple):
 CORPORA = {
     "builtin:python-docs": Preset("text", "documentation of the Python standard library; no download; the default"),
     "wikitext-103": Preset("text", "WikiText-103 validation, 60 articles (hub: Salesforce/wikitext)"),
+    "builtin:digits": Preset("image", "1,797 handwritten digits of scikit-learn; no download; the default for images"),
+    "imagenet-1k": Preset("image", "ImageNet-1k validation, 50,000 photographs (hub: ILSVRC/imagenet-1k, gated)"),
+    "common-voice": Preset("speech", "Common Voice 11 English validation (no longer on the hub: name its dev.tsv)"),
+    "librispeech": Preset("speech", "LibriSpeech validation, other (hub: openslr/librispeech_asr)"),
 }
 
-OPENERS = {"text": "anisoscope.data.text:open_text"}
+OPENERS = {
+    "text": "anisoscope.data.text:open_text",
+    "image": "anisoscope.data.images:open_images",
+    "speech": "anisoscope.data.speech:open_speech",
+}
 """The function that opens the corpora of each modality; its module is imported when it is first needed."""
 
 
@@ -33,6 +42,8 @@ def open_corpus(name: str, *, modality: str | None = None, **options: Any) -> An
 
 
 def list_corpora() -> dict[str, Preset]:
-    """The presets, and the text corpora found under $ANISOSCOPE_DATA."""
+    """The presets, and the corpora found under $ANISOSCOPE_DATA."""
     found = {name: Preset("text", f"file {path}") for name, path in local_names().items()}
+    for modality in ("image", "speech"):
+        found |= {name: Preset(modality, f"folder {path}") for name, path in folders(modality).items()}
     return {**CORPORA, **found}

@@ -1,4 +1,6 @@
-"""What every corpus hands to a model: inputs, and for each stack which positions are real, special, and from which unit."""
+"""What every corpus hands to a model: inputs, and for each stack which positions are real, special, and from which
+unit.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,7 +16,8 @@ class Stream:
 
     mask       [sequence, token] bool: a real token (True) or padding (False)
     special    [sequence, token] bool: a token added by the tokenizer or the model ([CLS], </s>, class token, register)
-    start      [sequence] int64: running index of column 0 inside its unit, so that (unit, start + column) names a token for good
+    start      [sequence] int64: running index of column 0 inside its unit, so that (unit, start + column) names a
+    token for good
     frequency  [sequence, token] int64 or None: token-frequency bin, 0 = rarest; −1 where undefined (special, padding)
     """
 
@@ -30,8 +33,9 @@ class Stream:
 
 @dataclass(frozen=True)
 class Batch:
-    """One forward call: `inputs` are the model's keyword arguments, `unit` [sequence] the index of each sequence's unit in
-    the corpus, `streams` the positions of each stack (`encoder`, `decoder`); a stack not named here has one fully real stream.
+    """One forward call: `inputs` are the model's keyword arguments, `unit` [sequence] the index of each sequence's
+    unit in the corpus, `streams` the positions of each stack (`encoder`, `decoder`); a stack not named here has one
+    fully real stream.
     """
 
     inputs: dict[str, Any]
@@ -49,8 +53,9 @@ class Batch:
 class BatchPlan(Protocol):
     """A deterministic list of batches: the same for every rank and after every resume.
 
-    `len(plan)` batches; `plan[i]` builds batch i (padding, tensors) on demand; `plan.tokens[i]` its real tokens (for progress);
-    `plan.fingerprint` a hash of corpus and settings; `plan.n_units`, the number of units; `plan.frequency_bins`, their labels.
+    `len(plan)` batches; `plan[i]` builds batch i (padding, tensors) on demand; `plan.tokens[i]` its real tokens (for
+    progress); `plan.fingerprint` a hash of corpus and settings; `plan.n_units`, the number of units;
+    `plan.frequency_bins`, their labels.
     """
 
     tokens: list[int]

@@ -1,12 +1,32 @@
-"""A corpus by name, planned for one model: the right reader for what the model takes, and its length, vocabulary and stacks."""
+"""A corpus by name, planned for one model: the right reader, and the model's own length, vocabulary and stacks."""
 
 from typing import Any
 
-from anisoscope.data import open_corpus
+from anisoscope.data import CORPORA, open_corpus
 from anisoscope.data._batch import BatchPlan
+from anisoscope.data._items import find_path, modality_of
+from anisoscope.data._prompt import decoder_start
 from anisoscope.errors import UsageError
 
 DEFAULT_LENGTH = 512
+
+DEFAULTS = {"text": "builtin:python-docs", "image": "builtin:digits"}
+"""What is measured where no corpus is named."""
+
+EXAMPLES = {
+    "text": "builtin:python-docs, a text file or --corpus wikitext-103",
+    "image": "builtin:digits, a folder of images or --corpus imagenet-1k",
+    "speech": "a folder of wav or flac files, a manifest or --corpus librispeech",
+}
+MODELS = {"text": "builtin:minilm or bert-base", "image": "vit-base or resnet-50", "speech": "wav2vec2-base or hubert"}
+
+
+def default_corpus(modality: str) -> str:
+    """The built-in corpus for what a model reads. UsageError where none is built in."""
+    if modality not in DEFAULTS:
+        expected = f"--corpus for a {modality} model (no {modality} is built in)"
+        raise UsageError(expected, "none", f"name {EXAMPLES.get(modality, 'one')}")
+    return DEFAULTS[modality]
 
 
 def open_plan(
@@ -19,51 +39,80 @@ def open_plan(
     batch_tokens: int = 4096,
     **options: Any,
 ) -> tuple[BatchPlan, dict[str, Any]]:
-    """The batches of corpus `name` for `model`, and what the manifest says of the corpus. `options`: see `data.text.open_text`."""
+    """The batches of corpus `name` for `model`, and what the manifest says of the corpus. `options`: see
+    `data.text.open_text`.
+    """
+    _check_modality(name, modality)
+    if modality == "image" and max_length is not None:
+        raise UsageError("no --max-length for an image model", str(max_length), "leave it out")
     corpus = open_corpus(name, modality=modality, **options)
-    if modality != "text":
-        raise UsageError("a text model", f"a {modality} model", "speech and images are not read yet")
-    return _text_plan(corpus, model, processor, max_length, batch_tokens)
+    described: dict[str, Any] = {"name": corpus.name, "fingerprint": corpus.fingerprint}
+    plan: Any
+    if modality == "text":
+        length = _text_length(model.config, processor, max_length)
+        described["max_length"] = length
+        plan = _text_plan(corpus, model, processor, length, batch_tokens)
+    elif modality == "speech":
+        from anisoscope.data.speech import plan_speech
+
+        plan = plan_speech(corpus, model, processor, batch_tokens=batch_tokens, max_length=max_length)
+        described["preprocessing"] = plan.settings
+    else:
+        from anisoscope.data.images import plan_images
+
+        plan = plan_images(corpus, model, processor, batch_tokens=batch_tokens)
+        described["preprocessing"] = plan.settings
+    return plan, {**described, **corpus.source, "warnings": [*_skipped(corpus.source), *plan.warnings]}
 
 
-def _text_plan(
-    corpus: Any, model: Any, tokenizer: Any, max_length: int | None, batch_tokens: int
-) -> tuple[BatchPlan, dict[str, Any]]:
-    from anisoscope.data.text import plan_text
-    from anisoscope.models.blocks import stack_of
+def _skipped(source: dict[str, Any]) -> list[str]:
+    count = source.get("skipped")
+    return [f"{count} unreadable items of the corpus left out"] if count else []
 
-    if tokenizer is None:
-        raise UsageError("a tokenizer for a text corpus", "none", "let the factory return (model, tokenizer)")
-    config = model.config
+
+def _check_modality(name: str, modality: str) -> None:
+    """A UsageError where a corpus is known to hold something else than the model reads."""
+    path = None if name in CORPORA else find_path(name)
+    holds = CORPORA[name].modality if name in CORPORA else modality_of(path) if path is not None else None
+    if holds is None or holds == modality:
+        return
+    cure = f"for this model name {EXAMPLES[modality]}; for this corpus measure {MODELS[holds]}"
+    raise UsageError(f"a corpus of {modality} for a {modality} model", f"{name}, which holds {holds}", cure)
+
+
+def _text_length(config: Any, tokenizer: Any, max_length: int | None) -> int:
+    """Tokens of a window: as asked, or what the model reads, 512 at most."""
+    if not hasattr(tokenizer, "tokenize"):
+        got = "none" if tokenizer is None else type(tokenizer).__name__
+        raise UsageError("a tokenizer for a text corpus", got, "let the factory return (model, tokenizer)")
     longest = longest_input(config, tokenizer)
     if max_length is not None and longest is not None and max_length > longest:
         raise UsageError(
             f"--max-length of at most {longest}, which the model reads", str(max_length), f"use --max-length {longest}"
         )
-    length = max_length or min(longest or DEFAULT_LENGTH, DEFAULT_LENGTH)
-    decoder_start = None
-    if getattr(config, "is_encoder_decoder", False):
-        decoder_start = next(
-            x
-            for x in (
-                getattr(config, "decoder_start_token_id", None),
-                getattr(config, "bos_token_id", None),
-                getattr(config, "pad_token_id", None),
-                0,
-            )
-            if x is not None
-        )
-    plan = plan_text(
+    return max_length or min(longest or DEFAULT_LENGTH, DEFAULT_LENGTH)
+
+
+def _text_plan(corpus: Any, model: Any, tokenizer: Any, length: int, batch_tokens: int) -> Any:
+    from anisoscope.data.text import plan_text
+    from anisoscope.models.blocks import stack_of
+
+    config = model.config
+    family = getattr(config, "model_type", "")
+    if family == "character_bert":
+        from anisoscope.data.characters import plan_characters
+
+        return plan_characters(corpus, tokenizer, max_length=length, batch_tokens=batch_tokens)
+    start = decoder_start(config) if getattr(config, "is_encoder_decoder", False) else None
+    return plan_text(
         corpus,
         tokenizer,
         max_length=length,
-        batch_tokens=batch_tokens,
-        stack="encoder" if decoder_start is not None else stack_of(model, ""),
-        decoder_start_id=decoder_start,
+        batch_tokens=1 if family == "manta" else batch_tokens,  # its blocks depend on what else is in the batch
+        stack="encoder" if start is not None else stack_of(model, ""),
+        decoder_start_id=start,
         vocab_size=getattr(config, "vocab_size", None),
     )
-    described = {"name": corpus.name, "fingerprint": corpus.fingerprint, "max_length": length, **corpus.source}
-    return plan, described
 
 
 def longest_input(config: Any, tokenizer: Any) -> int | None:

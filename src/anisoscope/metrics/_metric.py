@@ -1,4 +1,6 @@
-"""The contract of a metric: what sums it needs, a pure function of them, the same thing done slowly, and its invariances."""
+"""The contract of a metric: what sums it needs, a pure function of them, the same thing done slowly, and its
+invariances.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,10 +19,12 @@ class Metric:
     """One measure.
 
     name        as in the `metric` column; values named `""` are the metric itself, others are appended after a dot
-    quantities  where it applies: `hidden`, `query`, `key`, `value`, `attention`; `query_key` (both sites of one layer and stage)
+    quantities  where it applies: `hidden`, `query`, `key`, `value`, `attention`; `query_key` (both sites of one
+    layer and stage)
     needs       terms of `sums.py` it is a function of
     compute     Totals → {value name: [replicate, (policy, head,) *component]}; pure, vectorised over the leading axes
-    reference   (vectors [unit][token, dim] as a list of arrays) → {name of a value or component: float}: the definition in float64, as slow as it
+    reference   (vectors [unit][token, dim] as a list of arrays) → {name of a value or component: float}: the
+    definition in float64, as slow as it
                 likes; None where the metric is not a function of vectors
     invariant   declared invariances, tested both ways: rotation, scaling, translation, order
     components  names of the component axis for each value that has one; by default 1, 2, 3 …
@@ -42,7 +46,8 @@ class Metric:
 
 def dot(a: Array, b: Array) -> Array:
     """Scalar product over the last axis, in one fused pass."""
-    return np.einsum("...d,...d->...", a, b)
+    product: Array = np.einsum("...d,...d->...", a, b)
+    return product
 
 
 def ratio(numerator: Array, denominator: Array) -> Array:

@@ -1,11 +1,14 @@
-"""What A leaves open, from a uniform sample of vectors: anisotropy after centring, and the share of pairs an isotropic cloud would not have.
+"""What A leaves open, from a uniform sample of vectors: anisotropy after centring, and the share of pairs an
+isotropic cloud would not have.
 
-Formula    centred = A of x − x̄ (x̄ over all vectors, A over the sample); pairs_above_q95 = share of pairs with cosine > q95(d);
-           rayleigh_p = P(χ²_d > d(1 + (n − 1)A)).
+Formula    centred = A of x − x̄ (x̄ over all vectors, A over the sample); pairs_above_q95 = share of pairs with
+           cosine > q95(d); rayleigh_p = P(χ²_d > d(1 + (n − 1)A)).
 Range      centred [−1/(n − 1), 1]; share [0, 1], .05 under isotropy; p [0, 1].
-Unit       none. The p-value takes vectors as independent; tokens are not, and with 10⁵ of them everything is significant.
+Unit       none. The p-value takes vectors as independent; tokens are not, and with 10⁵ of them everything is
+           significant.
 Undefined  fewer than two vectors in the sample; d = 1.
-Source     after centring: Cai et al. 2021; quantile of one pair: Godey et al. 2024, appendix B; Rayleigh test: Mardia & Jupp 2000.
+Source     after centring: Cai et al. 2021; quantile of one pair: Godey et al. 2024, appendix B; Rayleigh test: Mardia
+           & Jupp 2000.
 """
 
 import numpy as np
@@ -17,7 +20,9 @@ from anisoscope.sums import Totals
 
 
 def sample_sums(vectors: Array, mean: Array, group: Array, groups: int) -> dict[str, Array]:
-    """Group sums of a sample [token, dim]: of its centred unit vectors, and counts of pairs above q95(d) between groups."""
+    """Group sums of a sample [token, dim]: of its centred unit vectors, and counts of pairs above q95(d) between
+    groups.
+    """
     centred = _units(vectors - mean)
     member = (group[:, None] == np.arange(groups)).astype(np.float64)  # [token group]
     above = (_units(vectors) @ _units(vectors).T > q95(vectors.shape[1])).astype(np.float64)
@@ -36,7 +41,10 @@ def _units(x: Array) -> Array:
 
 
 def compute(totals: Totals) -> Values:
-    return {"centred": mean_cosine.compute(totals)[""], "pairs_above_q95": ratio(_left_out(totals, "above"), _left_out(totals, "pairs"))}
+    return {
+        "centred": mean_cosine.compute(totals)[""],
+        "pairs_above_q95": ratio(_left_out(totals, "above"), _left_out(totals, "pairs")),
+    }
 
 
 def _left_out(totals: Totals, term: str) -> Array:

@@ -7,6 +7,8 @@ Undefined  within a subset of fewer than two vectors; between where one is empty
 Source     Cai et al. 2021 (types and clusters); frequency: Gao et al. 2019. Subsets and bins: `axes.SUBSET_FAMILIES`.
 """
 
+from itertools import pairwise
+
 import numpy as np
 
 from anisoscope.axes import SUBSET_FAMILIES
@@ -15,7 +17,7 @@ from anisoscope.sums import Totals
 
 _NAMES = [name for family in SUBSET_FAMILIES.values() for name in family]
 _OFFSETS = np.cumsum([0, *(len(family) for family in SUBSET_FAMILIES.values())])
-PAIRS = [(i, j) for a, b in zip(_OFFSETS[:-1], _OFFSETS[1:], strict=True) for i in range(a, b) for j in range(i, b)]
+PAIRS = [(i, j) for a, b in pairwise(_OFFSETS) for i in range(a, b) for j in range(i, b)]
 
 
 def compute(totals: Totals) -> Values:

@@ -1,12 +1,14 @@
 """Anisotropy A: the mean cosine over all distinct pairs.
 
-Formula    A = (‖Σu‖² − n) / (n(n − 1)),  u = x/‖x‖; over pairs of different groups: (‖Σ_g U_g‖² − Σ_g‖U_g‖²) / ((Σn_g)² − Σn_g²).
-           Dimension j contributes ((Σu_j)² − Σu_j²) / (n(n − 1)); the contributions add up to A.
-Range      [−1/(n − 1), 1]. 0: directions cancel out; 1: one direction. An elongated cloud with zero mean also has A = 0: read
-           `spectrum.cosine_square` beside it. Isotropic directions stay under `isotropic_q95` for one pair in 20 at most.
+Formula    A = (‖Σu‖² − n) / (n(n − 1)),  u = x/‖x‖; over pairs of different groups: (‖Σ_g U_g‖² − Σ_g‖U_g‖²) /
+           ((Σn_g)² − Σn_g²). Dimension j contributes ((Σu_j)² − Σu_j²) / (n(n − 1)); the contributions add up to A.
+Range      [−1/(n − 1), 1]. 0: directions cancel out; 1: one direction. An elongated cloud with zero mean also has A =
+           0: read `spectrum.cosine_square` beside it. Isotropic directions stay under `isotropic_q95` for one pair in
+           20 at most.
 Unit       none (a cosine); shares are shares of A.
 Undefined  fewer than two vectors; between: fewer than two groups; shares where A = 0.
-Source     Godey et al. 2024, section 2 (they sample pairs; ours is exact); contributions: Timkey & van Schijndel 2021.
+Source     Godey et al. 2024, section 2 (they sample pairs; ours is exact); contributions: Timkey & van Schijndel
+           2021.
 """
 
 import numpy as np
@@ -27,9 +29,12 @@ def compute(totals: Totals) -> Values:
         largest = np.sort(contribution, axis=-1)[..., ::-1]
         values["contribution"] = contribution
         values["top_share"] = ratio(
-            np.stack([largest[..., :k].sum(-1) for k in TOP], -1), np.broadcast_to(values[""][..., None], (*n.shape, len(TOP)))
+            np.stack([largest[..., :k].sum(-1) for k in TOP], -1),
+            np.broadcast_to(values[""][..., None], (*n.shape, len(TOP))),
         )
-        values["isotropic_q95"] = np.full_like(n, q95(unit.shape[-1])) if unit.shape[-1] > 1 else np.full_like(n, np.nan)
+        values["isotropic_q95"] = (
+            np.full_like(n, q95(unit.shape[-1])) if unit.shape[-1] > 1 else np.full_like(n, np.nan)
+        )
     return values
 
 

@@ -1,10 +1,12 @@
 """Partition-function isotropy I(W) of an embedding matrix.
 
 Formula    I(W) = min Z(c) / max Z(c), Z(c) = Σ_w exp(c·w), c over the eigenvectors of WᵀW at both signs.
-Range      [0, 1]. 1: the partition function is the same in every direction (isotropic); near 0: one direction dominates.
+Range      [0, 1]. 1: the partition function is the same in every direction (isotropic); near 0: one direction
+           dominates.
 Unit       none; depends on the scale of W (not on its rotation), and is given for W as it is.
 Undefined  an empty matrix.
-Source     Mu & Viswanath 2018, eq. 7 (one sign of each eigenvector there; an eigenvector has no sign, so we take both).
+Source     Mu & Viswanath 2018, eq. 7 (one sign of each eigenvector there; an eigenvector has no sign, so we take
+           both).
 """
 
 import numpy as np

@@ -1,9 +1,13 @@
 """Drift of queries and keys: the mean query Q̄ and the mean key K̄ of each head, and how they are aligned.
 
-Formula    Q̄ = Σq/n, K̄ = Σk/n over all real tokens; norms, Q̄·K̄, and cos(Q̄, K̄). Grouped keys are shared by their query heads.
-Range      cosine [−1, 1], ±1: drift in the same / opposite direction; scalar product and norms in units of the projections.
-Unit       cosine none. The scalar product is that of unscaled projections: multiply by the model's scale to compare with scores.
-Undefined  no token; cosine where a mean is 0. cos(Q̄, K̄) depends on the basis (Q → QM, K → KM⁻ᵀ keeps all scores), Q̄·K̄ does not.
+Formula    Q̄ = Σq/n, K̄ = Σk/n over all real tokens; norms, Q̄·K̄, and cos(Q̄, K̄). Grouped keys are shared by their
+           query heads.
+Range      cosine [−1, 1], ±1: drift in the same / opposite direction; scalar product and norms in units of the
+           projections.
+Unit       cosine none. The scalar product is that of unscaled projections: multiply by the model's scale to compare
+           with scores.
+Undefined  no token; cosine where a mean is 0. cos(Q̄, K̄) depends on the basis (Q → QM, K → KM⁻ᵀ keeps all scores),
+           Q̄·K̄ does not.
 Source     Godey et al. 2024, section 5, figures 13 and 14; read at the stage `raw`.
 """
 

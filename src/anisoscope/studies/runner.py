@@ -1,4 +1,6 @@
-"""Find studies, run them, write their records, charts and verdicts. One folder per study: `<output>/<paper>/<settings>/<study>`."""
+"""Find studies, run them, write their records, charts and verdicts. One folder per study:
+`<output>/<paper>/<settings>/<study>`.
+"""
 
 import json
 import re
@@ -29,9 +31,13 @@ def found() -> tuple[Study, ...]:
             if module.name.startswith("_"):
                 continue
             loaded = import_module(f"{package.__name__}.{module.name}")
-            declared = getattr(loaded, "STUDIES", (getattr(loaded, "STUDY", None),))
+            declared: tuple[Any, ...] = getattr(loaded, "STUDIES", (getattr(loaded, "STUDY", None),))
             if not declared or not all(isinstance(s, Study) for s in declared):
-                raise MeasureError(f"STUDY = Study(…) in studies/{paper}/{module.name}.py", repr(declared), "declare it; see docs/adding.md")
+                raise MeasureError(
+                    f"STUDY = Study(…) in studies/{paper}/{module.name}.py",
+                    repr(declared),
+                    "declare it; see docs/adding.md",
+                )
             studies.extend(declared)
     return tuple(sorted(studies, key=lambda s: (PAPERS.index(s.paper), _number(s.name))))
 
@@ -86,7 +92,8 @@ def _settings_of(study: Study, name: str) -> Any:
 def reproduce(
     studies: Iterable[Study], settings: str, output: Path, *, device: str = "cpu", quiet: bool = False
 ) -> Iterator[str]:
-    """Run each study and give its verdicts as lines of text. A study whose folder is complete is read, not run again."""
+    """Run each study and give its verdicts as lines of text. A study whose folder is complete is read, not run again.
+    """
     for study in studies:
         folder = output / study.paper / settings / study.name
         if not (folder / "study.json").exists():
@@ -98,11 +105,15 @@ def reproduce(
 def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: str, quiet: bool) -> None:
     chosen = _settings_of(study, settings)
     with shown(f"{study.paper} {study.name}", "steps", quiet=quiet) as progress:
-        context = Context(folder, cache_folder, device=device, progress=lambda _text, done, total: progress(done, total))
+        context = Context(
+            folder, cache_folder, device=device, progress=lambda _text, done, total: progress(done, total)
+        )
         records = study.measure(chosen, context)
     write_atomic(folder / "records.parquet", lambda path: records.to_parquet(path, index=False))
     judged = [asdict(v) for v in study.judge(records)]
-    write_atomic(folder / "verdicts.json", lambda path: path.write_text(json.dumps(judged, indent=1, ensure_ascii=False)))
+    write_atomic(
+        folder / "verdicts.json", lambda path: path.write_text(json.dumps(judged, indent=1, ensure_ascii=False))
+    )
     for name, chart in study.draw(records).items():
         charts.save(chart, folder / name, formats=("svg", "pdf", "png"))
     described = {
@@ -115,7 +126,9 @@ def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: 
         "claims": [asdict(c) for c in study.claims],
         **provenance(),
     }
-    text = json.dumps(described, indent=1, default=lambda x: vars(x) if hasattr(x, "__dict__") else str(x), ensure_ascii=False)
+    text = json.dumps(
+        described, indent=1, default=lambda x: vars(x) if hasattr(x, "__dict__") else str(x), ensure_ascii=False
+    )
     write_atomic(folder / "study.json", lambda path: path.write_text(text))
 
 
@@ -132,4 +145,5 @@ def line(study: Study, verdict: Verdict) -> str:
     p = "" if verdict.p is None else f", p = {verdict.p:.2g}"
     subject = f" ({verdict.subject})" if verdict.subject else ""
     reason = f" · {verdict.reason}" if verdict.reason else ""
-    return f"{study.name:7s} {verdict.outcome.upper():9s} {verdict.claim}{subject}: {verdict.statistic}{number}{interval}{n}{p}{reason}"
+    head = f"{study.name:7s} {verdict.outcome.upper():9s} {verdict.claim}{subject}"
+    return f"{head}: {verdict.statistic}{number}{interval}{n}{p}{reason}"

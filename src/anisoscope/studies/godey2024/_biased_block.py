@@ -69,8 +69,8 @@ SETTINGS = {
     "paper": Settings(),
     "architectures": Settings((*AS_BERT, *FAMILIES), seeds=5, sizes=(Size(sequences=4),), norms=COARSE),
     "depth": Settings((*AS_BERT, "gpt2"), seeds=4, sizes=(Size(sequences=4, blocks=12),), norms=COARSE),
-    "scale": Settings(AS_BERT, seeds=5, sizes=tuple(Size(sequences=4, scale=s) for s in (0.5, 1, 2, 4)), norms=COARSE),
-    "heads": Settings(AS_BERT, seeds=5, sizes=tuple(Size(sequences=4, heads=h) for h in (3, 12, 48)), norms=COARSE),
+    "scale": Settings(AS_BERT, seeds=5, sizes=tuple(Size(4, scale=s) for s in (0.5, 1.0, 2.0, 4.0)), norms=COARSE),
+    "heads": Settings(AS_BERT, seeds=5, sizes=tuple(Size(4, heads=h) for h in (3, 12, 48)), norms=COARSE),
 }
 """quick: fewer sequences, seeds and N; paper: figures 6 to 10; the others: the same experiment elsewhere."""
 

@@ -31,7 +31,14 @@ def measure(systems: Systems, context: Context) -> pd.DataFrame:
     parts = []
     for i, model in enumerate(systems.models):
         settings = Settings(metrics=METRICS, policies=systems.policies)
-        job = Job(model, systems.corpus, settings, limit=systems.limit, batch_tokens=context.batch_tokens, device=context.device)
+        job = Job(
+            model,
+            systems.corpus,
+            settings,
+            limit=systems.limit,
+            batch_tokens=context.batch_tokens,
+            device=context.device,
+        )
         parts.append(run(job, root=context.cache, resume=True).records())
         context.progress(model, i + 1, len(systems.models))
     records = pd.concat(parts, ignore_index=True)
@@ -39,10 +46,14 @@ def measure(systems: Systems, context: Context) -> pd.DataFrame:
 
 
 def curves(records: pd.DataFrame, policy: str = "all") -> pd.DataFrame:
-    """A of every layer and model, with q95(d) beside it: encoder layers first, then decoder layers, on one axis `place`."""
+    """A of every layer and model, with q95(d) beside it: encoder layers first, then decoder layers, on one axis
+    `place`.
+    """
     rows = select(records, metric="mean_cosine", site="hidden", token_policy=policy, head=None)
     keys = ["model", "stack", "layer"]
-    bound = select(records, metric="mean_cosine.isotropic_q95", site="hidden", token_policy=policy, head=None).set_index(keys)["value"]
+    bound = select(
+        records, metric="mean_cosine.isotropic_q95", site="hidden", token_policy=policy, head=None
+    ).set_index(keys)["value"]
     rows = rows.set_index(keys).assign(q95=bound).reset_index()
     rows["place"] = rows["layer"].astype(int)
     for model, of_model in rows.groupby("model"):
@@ -60,7 +71,13 @@ def judge_anisotropic(records: pd.DataFrame, claim: str) -> list[Verdict]:
     verdicts = []
     for model, layers in rows.groupby("model", sort=False):
         best = layers.loc[layers["over"].idxmax()]
-        outcome = "holds" if (layers["outcome"] == "holds").any() else "fails" if (layers["outcome"] == "fails").all() else "undecided"
+        outcome = (
+            "holds"
+            if (layers["outcome"] == "holds").any()
+            else "fails"
+            if (layers["outcome"] == "fails").all()
+            else "undecided"
+        )
         verdicts.append(
             Verdict(
                 claim,

@@ -62,6 +62,9 @@ def judge_above(claim: str, lower: Curves, upper: Curves) -> Verdict:
     outcome: Outcome = "fails" if below.any() else "holds" if above.all() else "undecided"
     ranked = np.where(estimate.value > 0, corrected, 2 - corrected)
     worst = int(np.argmax(np.nan_to_num(ranked, nan=1.0)))
+    if len(norms) == 1:
+        named = f"difference at N = {norms[0]:g}:"
+        return Verdict(claim, outcome, named, *_numbers(estimate, 0), len(upper.values), float(p[0]), "", upper.system)
     reason = f"Holm over {len(norms)} N; "
     reason += f"below at {_named(norms[below])}" if below.any() else f"above at {above.sum()} of {len(norms)}"
     weakest = f"difference at N = {norms[worst]:g}, the weakest:"

@@ -21,7 +21,8 @@ STUDY = Study(
     measure=_layers.measure,
     judge=lambda records: _layers.judge_anisotropic(records, ANISOTROPIC.name),
     draw=lambda records: _layers.draw(records, ("fig1",)),
-    caption="Mean cosine over all distinct pairs of hidden states, with 95 % intervals over documents; dashed: q95(d) of one isotropic pair.",
+    caption="Mean cosine over all distinct pairs of hidden states, with 95 % intervals over documents; "
+    "dashed: q95(d) of one isotropic pair.",
     needs=(
         "google-bert/bert-base-uncased",
         "FacebookAI/roberta-base",

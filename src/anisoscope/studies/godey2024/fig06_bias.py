@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 
+from anisoscope import charts
 from anisoscope.jackknife import over_seeds
 from anisoscope.records import as_records, select
 from anisoscope.studies._study import Claim, Context, Outcome, Study, Verdict
@@ -125,24 +126,36 @@ def _range(values: pd.Series) -> str:
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
-    """6a: A of input and output, and their difference; 6b: norm of the average, mean norm of tokens, fixed points."""
+    """6a: A of input and output, and their difference; 6b: norm of the average, mean norm of tokens, fixed points.
+
+    Of a stack, the output is that of the last block, and A is drawn layer by layer as well.
+    """
     untrained = select(records, model=_over_seeds.systems(records), site="hidden")
-    rows = _over_seeds.summary(select(untrained, metric=("mean_cosine", *NORMS)))
-    rows = rows[(rows["layer"] == 0) | (rows["layer"] == rows.groupby("model")["layer"].transform("max"))]
-    rows["place"] = np.where(rows["layer"] == 0, "input", "output")
-    drawn = {name: rows[rows["metric"] == name] for name in ("mean_cosine", *NORMS)}
-    trained = _trained_band(records)
-    titles = {"drift": "norm of the average", "norms.mean": "mean norm of the tokens"}
-    return {
-        "fig6a": _charts.against_norm(drawn["mean_cosine"], series="place", title="anisotropy A", zero=True),
+    layers = _over_seeds.summary(select(untrained, metric=("mean_cosine", *NORMS)))
+    rows = layers[(layers["layer"] == 0) | (layers["layer"] == layers.groupby("model")["layer"].transform("max"))]
+    rows = rows.assign(place=np.where(rows["layer"] == 0, "input", "output"))
+    anisotropy, average, tokens = (rows[rows["metric"] == name] for name in ("mean_cosine", "drift", "norms.mean"))
+    title = "A of the output − A of the input"
+    drawn = {
+        "fig6a": _charts.against_norm(anisotropy, series="place", title="anisotropy A", zero=True),
         "fig6a_difference": _charts.against_norm(
-            _differences(records), series="reading", panel=None, title="A of the output − A of the input", scale="log"
-        ),
-        "fig6b": _charts.norms(drawn["drift"], _marks(records, "mean_norm"), title=titles["drift"], trained=trained),
-        "fig6b_tokens": _charts.norms(
-            drawn["norms.mean"], _marks(records, "token_norm"), title=titles["norms.mean"], trained=trained
+            _differences(records), series="reading", panel=None, title=title, scale="log"
         ),
     }
+    trained = _trained_band(records)
+    for name, of, kind, title in (
+        ("fig6b", average, "mean_norm", "norm of the average"),
+        ("fig6b_tokens", tokens, "token_norm", "mean norm of the tokens"),
+    ):
+        drawn[name] = _charts.norms(of, _marks(records, kind), title=title, trained=trained)
+    return drawn | ({"fig6_depth": _by_depth(layers)} if layers["layer"].max() > 1 else {})
+
+
+def _by_depth(layers: pd.DataFrame) -> ChartType:
+    """A of every layer of a stack, one line per N."""
+    rows = select(layers, metric="mean_cosine", N=[0.0, 1.0, 3.162, 10.0, 31.62, 100.0])
+    rows = rows.assign(bias="N = " + rows["N"].map("{:g}".format), reading=[_charts.label(m) for m in rows["model"]])
+    return charts.layer_curve(rows, series="bias", panel="reading")
 
 
 def _differences(records: pd.DataFrame) -> pd.DataFrame:

@@ -6,6 +6,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 from altair.typing import ChartType
+from scipy.interpolate import PchipInterpolator
 
 from anisoscope.chart_style import facet
 from anisoscope.records import as_records, select
@@ -31,8 +32,9 @@ TRENDS = {
 }
 QUANTITIES = {AWAY.name: "root mean square", SPREAD.name: "spread, pooled", WITHIN.name: "spread within rows"}
 HISTOGRAMS = ("attention.score_histogram", "attention.score_histogram_within")
-BIN = 0.2
-"""Width of the bins drawn, in asinh(score / unit)."""
+MIDDLES = (EDGES[1:] + EDGES[:-1]) / 2
+POINTS = 201
+"""Points of a curve drawn, beside the bins themselves."""
 
 
 def measure(settings: _biased_block.Settings, context: Context) -> pd.DataFrame:
@@ -54,51 +56,54 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
-    """Histograms of scores at a few N, and their spread against N; of a stack, the last block."""
+    """Densities of scores at a few N, and their spread against N; of a stack, the last block."""
     last = records[records["layer"] == records["layer"].max()]
     rows = _over_seeds.summary(select(last, metric=tuple(TRENDS.values()), head=None))
     rows["quantity"] = rows["metric"].map({TRENDS[claim]: name for claim, name in QUANTITIES.items()})
-    unit = rows[(rows["N"] == 0) & (rows["metric"] == TRENDS[AWAY.name])].set_index("model")["value"]
-    return {
-        "fig7": _histograms(select(last, metric="attention.score_histogram"), unit),
-        "fig7_within": _histograms(select(last, metric="attention.score_histogram_within"), unit),
-        "fig7_spread": _charts.against_norm(rows, series="quantity", title="scores (q·k × scale)", scale="log"),
+    titles = ("score (q·k × scale)", "score less the mean of its row")
+    drawn = zip(("fig7", "fig7_within"), HISTOGRAMS, titles, strict=True)
+    return {name: _densities(select(last, metric=metric), title) for name, metric, title in drawn} | {
+        "fig7_spread": _charts.against_norm(rows, series="quantity", title="scores (q·k × scale)", scale="log")
     }
 
 
-def _histograms(records: pd.DataFrame, unit: pd.Series) -> ChartType:
-    """Share of scores per bin at each N, in units of the root mean square at N = 0, so that one axis fits all."""
+def _densities(records: pd.DataFrame, title: str) -> ChartType:
+    """The density at each N relative to its peak, on an axis of its own per system."""
     parts = records["component"].str.split(" ", expand=True)
     rows = records.assign(N=parts[0].astype(float), bin=parts[1].astype(int))
     outlines = []
-    for _, of in rows.groupby(["model", "N"], sort=False):
-        one, name = of.iloc[0], str(of["model"].iloc[0])
-        reading = f"{_charts.label(name)} · unit {unit[name]:.2g}"
-        outlines.append(_outline(of, float(unit[name])).assign(N=f"{one['N']:g}", reading=reading))
+    for system, of_system in rows.groupby("model", sort=False):
+        reach = _reach(of_system[of_system["N"] == of_system["N"].max()])
+        for norm, of in of_system.groupby("N"):
+            outlines.append(_density(of, reach).assign(N=f"{norm:g}", reading=_charts.label(str(system))))
     data = pd.concat(outlines, ignore_index=True)
     names = sorted(data["N"].unique(), key=float)
     shades = ["#d55e00", "#9ecae1", "#5aa2cf", "#2171b5", "#08306b"]
-    hue = alt.Color("N:N", scale=alt.Scale(domain=names, range=shades), legend=alt.Legend(title="N"))
-    axis = alt.Axis(values=[-1000, -10, 0, 10, 1000], labelExpr=_charts.PLAIN)
     base = alt.Chart().encode(
-        x=alt.X("score:Q", title="score / unit", scale=alt.Scale(type="symlog", constant=1, nice=False), axis=axis),
-        y=alt.Y("share:Q", title="share per bin", stack=None),
-        color=hue,
+        x=alt.X("score:Q", title=title, scale=alt.Scale(nice=False, zero=False), axis=alt.Axis(tickCount=5)),
+        y=alt.Y("height:Q", title="density / its peak", axis=alt.Axis(tickCount=3)),
+        color=alt.Color("N:N", scale=alt.Scale(domain=names, range=shades), legend=alt.Legend(title="N")),
         order="score:Q",
     )
-    layers = [base.mark_area(opacity=0.15, line=False), base.mark_line(strokeWidth=1.6)]
-    return facet(layers, data, "reading", (_charts.WIDTH, _charts.HEIGHT), 2)
+    chart = facet([base.mark_line(strokeWidth=1.6)], data, "reading", (_charts.WIDTH, _charts.HEIGHT), 2)
+    return chart.resolve_scale(x="independent")
 
 
-def _outline(rows: pd.DataFrame, unit: float) -> pd.DataFrame:
-    """Shares in bins equally wide on the axis drawn, asinh(score / unit), by interpolating the distribution."""
-    counts = np.bincount(rows["bin"], weights=rows["value"], minlength=len(EDGES) - 1)
+def _reach(rows: pd.DataFrame) -> float:
+    """The score that 99.5 % of all scores stay below in size."""
+    size = np.abs(MIDDLES[rows["bin"]])
+    order = np.argsort(size)
+    share = rows["value"].to_numpy()[order].cumsum() / rows["value"].sum()
+    return float(size[order][np.searchsorted(share, 0.995)])
+
+
+def _density(rows: pd.DataFrame, reach: float) -> pd.DataFrame:
+    """Slope of a monotone curve through the distribution at the edges of bins, from −reach to reach."""
+    counts = np.bincount(rows["bin"], weights=rows["value"], minlength=len(MIDDLES))
     below = np.concatenate([[0.0], counts.cumsum()]) / counts.sum()
-    ends = np.arcsinh(EDGES / unit)
-    filled = ends[[np.flatnonzero(counts)[0], np.flatnonzero(counts)[-1] + 1]]
-    bins = np.arange(filled[0] - 2 * BIN, filled[1] + 2 * BIN, BIN)
-    share = np.diff(np.interp(bins, ends, below))
-    return pd.DataFrame({"score": np.sinh((bins[1:] + bins[:-1]) / 2), "share": share})
+    at = np.union1d(np.linspace(-reach, reach, POINTS), MIDDLES[(counts > 0) & (np.abs(MIDDLES) < reach)])
+    height = PchipInterpolator(EDGES, below).derivative()(at)
+    return pd.DataFrame({"score": at, "height": height / height.max()})
 
 
 STUDY = Study(
@@ -111,8 +116,7 @@ STUDY = Study(
     judge=judge,
     draw=draw,
     caption=(
-        "Scores of the untrained block of figure 6, all heads and seeds together, in units of their root mean square "
-        "at N = 0; the axis is linear near 0, then logarithmic. Softmax ignores what is constant in a row: the second "
-        "chart shows scores less the mean of their row."
+        "Scores of the untrained block of figure 6, all heads and seeds together; every density is drawn relative to its "
+        "peak. Softmax ignores what is constant in a row: the second chart shows scores less the mean of their row."
     ),
 )

@@ -53,23 +53,14 @@ def _head_dim(records: pd.DataFrame, system: str) -> int:
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
-    """8a: anisotropy, 8b: norms; the pale band holds every head of every seed."""
-    of_last = records[records["layer"] == records["layer"].max()]
-    rows = _over_seeds.with_heads(of_last)
-    rows["vectors"] = rows["site"].map(
-        {site: f"{'queries' if side == 'query' else 'keys'}" for side, site in SIDES.items()}
-    )
-    systems = _over_seeds.systems(records)
-    threshold = float(q95(_head_dim(records, systems[0])))
+    """8a: anisotropy, 8b: norms; the pale band holds every head of every seed. Of a stack, the last block."""
+    rows = _over_seeds.with_heads(records[records["layer"] == records["layer"].max()])
+    rows["vectors"] = rows["site"].map({SIDES["query"]: "queries", SIDES["key"]: "keys"})
+    dims = {_head_dim(records, system) for system in _over_seeds.systems(records)}
+    line = (float(q95(dims.pop())), "q95 of one pair") if len(dims) == 1 else None
     anisotropy, norms = (rows[rows["metric"] == metric] for metric in ("mean_cosine", "norms.mean"))
     return {
-        "fig8a": _charts.against_norm(
-            anisotropy,
-            series="vectors",
-            title="anisotropy A",
-            zero=True,
-            line=(threshold, "q95 of one pair"),
-        ),
+        "fig8a": _charts.against_norm(anisotropy, series="vectors", title="anisotropy A", zero=True, line=line),
         "fig8b": _charts.against_norm(norms, series="vectors", title="mean norm", scale="log"),
     }
 

@@ -76,15 +76,16 @@ def draw(names: dict[str, dict[str, str]], records: pd.DataFrame) -> dict[str, C
         if "entropy" in chart:
             charts[chart] = _charts.against_norm(chosen, series="weight", title="entropy / ln(keys)")
             continue
-        uniform = (1 / _tokens(records), "uniform")
         title = f"{next(iter(statistics.values())) if len(statistics) == 1 else 'attention'} weight"
-        charts[chart] = _charts.against_norm(chosen, series="weight", title=title, scale="log", line=uniform)
+        charts[chart] = _charts.against_norm(chosen, series="weight", title=title, scale="log", line=_uniform(records))
     return charts
 
 
-def _tokens(records: pd.DataFrame) -> int:
-    """Tokens of a sequence: all keys of a bidirectional block."""
-    return int(records["corpus"].iloc[0].split(" × ")[1])
+def _uniform(records: pd.DataFrame) -> tuple[float, str] | None:
+    """The weight that all keys have alike, where it is one number: in bidirectional blocks of one length."""
+    if records["corpus"].nunique() > 1 or not records["model"].str.startswith("bert").all():
+        return None
+    return 1 / int(records["corpus"].iloc[0].split(" × ")[1]), "uniform"
 
 
 STUDIES = (

@@ -1,0 +1,79 @@
+"""One clip: its header, its samples, and what is wrong with it."""
+
+from io import BytesIO
+from math import ceil, gcd
+from typing import NamedTuple
+
+import numpy as np
+import soundfile  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+from scipy.signal import resample_poly
+
+from anisoscope.errors import CorpusError
+
+Samples = NDArray[np.float32]
+
+
+class ClipInfo(NamedTuple):
+    """What a clip's header says: samples per channel, samples per second, channels."""
+
+    frames: int
+    rate: int
+    channels: int
+
+    def resampled(self, rate: int) -> int:
+        """Samples of the clip at another rate."""
+        return ceil(self.frames * rate / self.rate)
+
+
+def samples(name: str, data: bytes, rate: int) -> Samples:
+    """The clip [sample] in its encoded form `data`, channels averaged, at `rate` samples per second. CorpusError where
+    it cannot be decoded to its end.
+    """
+    info = _header(name, data)
+    sound, own_rate = _decoded(name, data)
+    if len(sound) < info.frames and info.frames - len(sound) > own_rate // 100:
+        raise _bad(name, f"it ends after {len(sound)} of {info.frames} samples")
+    mono = sound.mean(axis=1)
+    if own_rate != rate:
+        shared = gcd(own_rate, rate)
+        mono = resample_poly(mono, rate // shared, own_rate // shared)
+    return np.asarray(mono, dtype=np.float32)
+
+
+def check(name: str, data: bytes, decode: bool) -> ClipInfo:
+    """The header of a clip; everything after it is decoded too where asked, and where only that tells its length."""
+    info = _header(name, data)
+    if decode or not data.startswith((b"RIFF", b"fLaC")):
+        info = info._replace(frames=len(samples(name, data, info.rate)))
+    return info
+
+
+def _header(name: str, data: bytes) -> ClipInfo:
+    if not data:
+        raise _bad(name, "an empty file")
+    try:
+        info = soundfile.info(BytesIO(data))
+    except soundfile.SoundFileError:
+        raise _bad(name, "it is no sound file") from None
+    declared = int.from_bytes(data[4:8], "little") + 8
+    if data.startswith(b"RIFF") and len(data) < declared - 1 and declared - 8 not in (0, 0xFFFFFFFF):
+        raise _bad(name, f"it ends after {len(data)} of {declared} bytes")
+    if info.frames <= 0:
+        raise _bad(name, "no samples")
+    return ClipInfo(info.frames, info.samplerate, info.channels)
+
+
+def _decoded(name: str, data: bytes) -> tuple[Samples, int]:
+    """Samples [sample, channel] as they are stored, and their rate."""
+    try:
+        sound, rate = soundfile.read(BytesIO(data), dtype="float32", always_2d=True)
+    except soundfile.SoundFileError:
+        raise _bad(name, "damaged after its header") from None
+    if not np.isfinite(sound).all():
+        raise _bad(name, "NaN or Inf among its samples")
+    return sound, int(rate)
+
+
+def _bad(name: str, got: str) -> CorpusError:
+    return CorpusError(f"a sound file in {name}", got, "repair or remove it, or pass --skip-bad")

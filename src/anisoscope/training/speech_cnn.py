@@ -1,0 +1,100 @@
+"""A one-dimensional convolutional network for speech: the counterpart of a small wav2vec 2.0 without attention.
+
+Waveform → the feature extractor of wav2vec 2.0 (Baevski et al. 2020) → residual blocks of ConvNeXt's design (Liu et al.
+2022), convolving over time → mean over frames → classes. Blocks see and return [sequence, frame, dim], so their outputs
+are measured frame by frame like those of a Transformer. Padded frames are zeroed before each convolution.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, Wav2Vec2Config
+from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput
+from transformers.models.wav2vec2.modeling_wav2vec2 import (
+    Wav2Vec2FeatureEncoder,
+    Wav2Vec2FeatureProjection,
+    Wav2Vec2PreTrainedModel,
+)
+
+
+class SpeechCnnConfig(Wav2Vec2Config):  # type: ignore[misc]  # transformers makes its configurations at run time
+    """Sizes as in `Wav2Vec2Config`: `conv_*`, `hidden_size`, `num_hidden_layers`, `intermediate_size`; `kernel_size` of a block."""
+
+    model_type = "speech_cnn"
+    kernel_size: int = 7
+
+
+class SpeechCnnBlock(nn.Module):
+    """Depthwise convolution over time, norm, two-layer perceptron; residual."""
+
+    def __init__(self, config: SpeechCnnConfig) -> None:
+        super().__init__()
+        dim, kernel = config.hidden_size, config.kernel_size
+        self.convolution = nn.Conv1d(dim, dim, kernel, padding=kernel // 2, groups=dim)
+        self.norm = nn.LayerNorm(dim)
+        self.up, self.down = nn.Linear(dim, config.intermediate_size), nn.Linear(config.intermediate_size, dim)
+
+    def forward(self, hidden_states: Tensor, mask: Tensor | None = None) -> Tensor:
+        """hidden_states [sequence, frame, dim], mask [sequence, frame] of real frames."""
+        x = hidden_states if mask is None else hidden_states * mask.unsqueeze(-1)
+        x = self.norm(self.convolution(x.transpose(1, 2)).transpose(1, 2))
+        return hidden_states + self.down(nn.functional.gelu(self.up(x)))
+
+
+class SpeechCnnModel(Wav2Vec2PreTrainedModel):  # type: ignore[misc, no-untyped-call]
+    """Feature extractor and blocks."""
+
+    config_class = SpeechCnnConfig
+    _can_record_outputs = {"hidden_states": SpeechCnnBlock}  # noqa: RUF012  # declared so by transformers
+
+    def __init__(self, config: SpeechCnnConfig) -> None:
+        super().__init__(config)
+        self.feature_extractor = Wav2Vec2FeatureEncoder(config)
+        self.feature_projection = Wav2Vec2FeatureProjection(config)
+        self.blocks = nn.ModuleList(SpeechCnnBlock(config) for _ in range(config.num_hidden_layers))
+        self.post_init()
+
+    def forward(self, input_values: Tensor, attention_mask: Tensor | None = None, **_: Any) -> BaseModelOutput:
+        """input_values [sequence, sample], attention_mask [sequence, sample] of real samples."""
+        features = self.feature_extractor(input_values).transpose(1, 2)
+        mask = None if attention_mask is None else self.frame_mask(features.shape[1], attention_mask)
+        hidden, _features = self.feature_projection(features)
+        for block in self.blocks:
+            hidden = block(hidden, mask)
+        return BaseModelOutput(last_hidden_state=hidden)
+
+    def frame_mask(self, frames: int, attention_mask: Tensor) -> Tensor:
+        """[sequence, frame] of the frames that hold real samples."""
+        mask: Tensor = self._get_feature_vector_attention_mask(frames, attention_mask)
+        return mask
+
+
+class SpeechCnnForSequenceClassification(Wav2Vec2PreTrainedModel):  # type: ignore[misc, no-untyped-call]
+    """Mean over real frames, then classes."""
+
+    config_class = SpeechCnnConfig
+    base_model_prefix = "speech_cnn"
+
+    def __init__(self, config: SpeechCnnConfig) -> None:
+        super().__init__(config)
+        self.speech_cnn = SpeechCnnModel(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    def forward(
+        self, input_values: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **_: Any
+    ) -> SequenceClassifierOutput:
+        """Logits [sequence, class], and the cross-entropy where there are labels."""
+        hidden = self.speech_cnn(input_values, attention_mask).last_hidden_state
+        weight = torch.ones_like(hidden[..., :1])
+        if attention_mask is not None:
+            weight = self.speech_cnn.frame_mask(hidden.shape[1], attention_mask).unsqueeze(-1).to(hidden.dtype)
+        logits = self.classifier((hidden * weight).sum(1) / weight.sum(1).clamp(min=1))
+        loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
+        return SequenceClassifierOutput(loss=loss, logits=logits)
+
+
+SpeechCnnModel.base_model_prefix = "speech_cnn"
+AutoConfig.register("speech_cnn", SpeechCnnConfig, exist_ok=True)
+AutoModel.register(SpeechCnnConfig, SpeechCnnModel, exist_ok=True)
