@@ -1,6 +1,6 @@
-"""What measuring costs, as ratios to the bare forward pass, and against the usual script. All ratios of one run, interleaved.
+"""What measuring costs: ratios to the bare forward pass, interleaved in one run, and the same against the usual script.
 
-    python benchmarks/overhead.py                 # overhead by panel and window, then time and memory against the usual script
+    python benchmarks/overhead.py               # by panel and window, then time and memory against the usual script
     python benchmarks/overhead.py --threads 1
 
 The usual script keeps all hidden states of the corpus and takes the mean cosine of 100,000 sampled pairs per layer.
@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
@@ -58,7 +57,7 @@ class Running:
 
 
 def overhead(repetitions: int) -> None:
-    """Ratio of every panel to the bare pass over the same batch: median over repetitions, each on a batch of its own."""
+    """Ratio of every panel to the bare pass over the same batch: median over repetitions, each on its own batch."""
     subject = load("builtin:minilm")
 
     def bare(plan: BatchPlan, index: int) -> None:
@@ -143,9 +142,8 @@ def against(limit: int, threads: int) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
         tokens, spent, bare, peak = (float(x) for x in done.stdout.split()[-4:])
         results[name] = (tokens, spent - bare, spent, peak)
-        print(
-            f"{name:12s} {tokens:9,.0f} tokens   {spent:7.2f} s, {spent - bare:+7.2f} s beyond the forward passes   peak {peak:7.1f} MiB above the model"
-        )
+        beyond = f"{spent:7.2f} s, {spent - bare:+7.2f} s beyond the forward passes"
+        print(f"{name:12s} {tokens:9,.0f} tokens   {beyond}   peak {peak:7.1f} MiB above the model", flush=True)
     usual, mine, more = results["usual"], results["ours"], results["ours, more"]
     print(f"measuring alone, usual / ours: {usual[1] / max(mine[1], 1e-9):.1f} × the time (asked: ≥ 4)")
     print(f"whole pass, usual / ours: {usual[2] / mine[2]:.2f} × the time")
@@ -157,16 +155,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--repetitions", type=int, default=9)
-    parser.add_argument("--limit", type=int, default=60, help="documents of the comparison with the usual script")
+    parser.add_argument("--limit", type=int, default=20, help="documents of the comparison with the usual script")
     parser.add_argument("--one", choices=sorted(WAYS), help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.one:
         one(options.one, options.limit, options.threads)
         return
-    print(
-        f"{Path(__file__).name}: builtin:minilm × builtin:python-docs, {options.threads} threads, {TOKENS} tokens a batch"
-    )
+    print(f"builtin:minilm × builtin:python-docs, {options.threads} threads, {TOKENS} tokens a batch")
     overhead(options.repetitions)
     against(options.limit, options.threads)
 

@@ -37,7 +37,9 @@ def test_interval_of_a_ratio_is_its_definition():
     left_out = np.array([np.delete(x, g).sum() / np.delete(n, g).sum() for g in range(7)])
     error = np.sqrt(6 / 7 * ((left_out - left_out.mean()) ** 2).sum())
     assert got.value == pytest.approx(x.sum() / n.sum())
-    assert (got.low, got.high) == pytest.approx((got.value - stats.t.ppf(0.95, 6) * error, got.value + stats.t.ppf(0.95, 6) * error))
+    assert (got.low, got.high) == pytest.approx(
+        (got.value - stats.t.ppf(0.95, 6) * error, got.value + stats.t.ppf(0.95, 6) * error)
+    )
 
 
 @pytest.mark.parametrize("replicates", [[1.0], [1.0, 2.0]])
@@ -85,8 +87,8 @@ def test_holm_leaves_out_what_is_not_a_test():
 
 # ---- coverage --------------------------------------------------------------------------------------------------------
 #
-# A corpus is 60 units of 4 to 40 vectors, in 32 groups; a vector is the common drift + its unit's own mean + noise. All replications
-# run at once: each is a head. What each value estimates:
+# A corpus is 60 units of 4 to 40 vectors, in 32 groups; a vector is the common drift + its unit's own mean + noise. All
+# replications run at once: each is a head. What each value estimates:
 #   drift, cos(Q̄, K̄)  functions of E[x], known exactly
 #   A_between          ‖E[u]‖², the mean cosine of vectors from different units of the population
 #   A                  over the pairs of a corpus of this size, a share w of which lies inside a unit:
@@ -119,7 +121,9 @@ def truth(centre, seed=99, n=60_000):
     x, _ = corpora(seed, centre, sizes=[2], replications=n)
     u = torch.nn.functional.normalize(x[0].double(), dim=-1)
     mean, inside = u.mean((0, 1)), (u[:, 0] * u[:, 1]).sum(-1).mean()
-    single = u.flatten(0, 1)  # 2n vectors of n units: take the pairs of one vector with itself and its twin out of ‖mean‖²
+    single = u.flatten(
+        0, 1
+    )  # 2n vectors of n units: take the pairs of one vector with itself and its twin out of ‖mean‖²
     return float(((mean @ mean) * len(single) - 1 - inside) / (len(single) - 2)), float(inside)
 
 
@@ -159,13 +163,17 @@ def test_intervals_cover_the_population_on_clustered_data():
 
 
 def test_intervals_of_the_mean_cosine_cover_with_a_weak_drift():
-    """Where the drift is a fraction of what separates the units, A and A_between still cover; the drift itself, a norm, is biased up."""
+    """Where the drift is a fraction of what separates the units, A and A_between still cover; the drift itself, a
+    norm, is biased up.
+    """
     found = check_coverage("weak", 400)
     assert all(0.92 <= found[name] <= 0.99 for name in ("A", "A_between")), found
 
 
 def test_tokens_as_groups_would_not_cover():
-    """Why whole units are left out: with vectors dealt into groups as they come, intervals are several times too narrow."""
+    """Why whole units are left out: with vectors dealt into groups as they come, intervals are several times too
+    narrow.
+    """
     centre = DRIFTS["strong"]
     x, real = corpora(1, centre, replications=100)
     sums = Sums(GROUPS)

@@ -1,4 +1,6 @@
-"""The loop: the same values and intervals however a corpus is cut, stopped and put together again; bad numbers counted, never averaged."""
+"""The loop: the same values and intervals however a corpus is cut, stopped and put together again; bad numbers
+counted, never averaged.
+"""
 
 import os
 import signal
@@ -10,6 +12,7 @@ import tiny
 import torch
 
 import anisoscope.measuring as loop
+from anisoscope.axes import SUBSET_FAMILIES, Site
 from anisoscope.data._batch import Batch
 from anisoscope.errors import CorpusError, MeasureError, UsageError
 from anisoscope.measurement import Measurement, Settings
@@ -64,7 +67,9 @@ def check_batches(name="bert", **plan):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("plan", [{"batch": 1}, {"batch": 7}, {"batch": 1000}, {"order": 3}, {"batch": 5, "order": 8}], ids=str)
+@pytest.mark.parametrize(
+    "plan", [{"batch": 1}, {"batch": 7}, {"batch": 1000}, {"order": 3}, {"batch": 5, "order": 8}], ids=str
+)
 def test_batch_size_and_order_do_not_matter(name, plan):
     check_batches(name, **plan)
 
@@ -72,9 +77,8 @@ def test_batch_size_and_order_do_not_matter(name, plan):
 def test_padding_side_does_not_matter_to_a_model_with_rotary_positions():
     """A rotary model sees distances only; on the left, position 0 is still the first real token."""
     left = measured("qwen3", left=True)
-    differing = {"query", "key"}  # the rotated stage depends on absolute positions
-    keep = [r for r in (left.records(), whole("qwen3"))]
-    keep = [r[~((r["site"].str.endswith("rotated")) & r["site"].str.split(".").str[0].isin(differing))] for r in keep]
+    rotated = ["query.rotated", "key.rotated"]  # this stage depends on absolute positions
+    keep = [r[~(r["site"].isin(rotated))] for r in (left.records(), whole("qwen3"))]
     check_same(keep[0], keep[1], 1e-5)  # the models turn by float32 angles
 
 
@@ -88,7 +92,8 @@ def test_shards_of_one_plan_merge():
     plan = tiny.Plan(DOCUMENTS)
     parts = [run_pass(tiny.model("bert"), plan, SETTINGS, shard=(i, 3)) for i in range(3)]
     check_same(parts[2].merge(parts[0]).merge(parts[1]).records(), whole("bert"))
-    listed = [run_pass(tiny.model("bert"), iter(list(plan[i] for i in range(len(plan)))), SETTINGS, shard=(i, 3)) for i in range(3)]
+    batches = [plan[i] for i in range(len(plan))]
+    listed = [run_pass(tiny.model("bert"), iter(batches), SETTINGS, shard=(i, 3)) for i in range(3)]
     check_same(listed[0].merge(listed[1]).merge(listed[2]).records(), whole("bert"))
 
 
@@ -101,17 +106,29 @@ def test_merging_with_nothing_changes_nothing():
 def test_plain_dictionaries_are_measured_like_a_plan():
     """`measure` on batches as a data loader gives them; units named or one per sequence."""
     plan = tiny.Plan(DOCUMENTS, window=99)
-    dicts = [plan[i].inputs | {"unit": plan[i].unit, "special_tokens_mask": plan[i].streams["encoder"].special} for i in range(len(plan))]
+    dicts = [
+        plan[i].inputs | {"unit": plan[i].unit, "special_tokens_mask": plan[i].streams["encoder"].special}
+        for i in range(len(plan))
+    ]
     settings = {"groups": 6, "panels": ("hidden",), "sample": 0, "policies": ("content", "all")}
     expected = run_pass(tiny.model("bert"), tiny.Plan(DOCUMENTS, window=99), Settings(**settings)).records()
-    no_bins = [r[~r["component"].str.contains("frequency").fillna(False)] for r in (measure(tiny.model("bert"), dicts, **settings), expected)]
+    no_bins = [
+        r[~r["component"].str.contains("frequency").fillna(False)]
+        for r in (measure(tiny.model("bert"), dicts, **settings), expected)
+    ]
     check_same(no_bins[0], no_bins[1], 1e-12)
     nameless = [{k: v for k, v in d.items() if k != "unit"} for d in dicts]
-    check_same(measure(tiny.model("bert"), nameless, ["mean_cosine", "norms"], groups=6), measure(tiny.model("bert"), dicts, ["mean_cosine", "norms"], groups=6), 1e-12)
+    check_same(
+        measure(tiny.model("bert"), nameless, ["mean_cosine", "norms"], groups=6),
+        measure(tiny.model("bert"), dicts, ["mean_cosine", "norms"], groups=6),
+        1e-12,
+    )
 
 
 def test_values_are_those_of_the_vectors():
-    """From captured hidden states, document by document, to the table: A, its interval's centre, counts, and similarity inside windows."""
+    """From captured hidden states, document by document, to the table: A, its interval's centre, counts, and
+    similarity inside windows.
+    """
     records = whole("bert")
     plan = tiny.Plan(DOCUMENTS, batch=1)
     from anisoscope.capture import capture
@@ -131,9 +148,34 @@ def test_values_are_those_of_the_vectors():
     inside = select(records, site="hidden", layer=2, metric="intra_sequence", token_policy="all").iloc[0]
     assert inside.value == pytest.approx(intra_sequence.reference(windows)[""], rel=SAME)
     content = select(records, site="hidden", layer=2, metric="mean_cosine", token_policy="content").iloc[0]
-    assert content.n_vectors == row.n_vectors - 30  # one special token opens each document
+    special = sum(1 + sum(token % tiny.SPECIAL_EVERY == 0 for token in document[1:]) for document in DOCUMENTS)
+    assert content.n_vectors == row.n_vectors - special
     no_first = select(records, site="hidden", layer=2, metric="mean_cosine", token_policy="no-first").iloc[0]
     assert no_first.n_vectors == row.n_vectors - len(windows)
+
+
+def test_token_subsets_are_what_their_names_say():
+    """Counted document by document: kinds, frequency bins, position bins inside windows of 9."""
+    n = measured("bert").sums.at("encoder.2.hidden")["subset_n"].sum(0)[:, 0].tolist()
+    names = [name for family in SUBSET_FAMILIES.values() for name in family]
+    tokens = [
+        (p % 9, p == 0 or t % tiny.SPECIAL_EVERY == 0, t) for document in DOCUMENTS for p, t in enumerate(document)
+    ]
+    expected = {
+        "special": sum(special and p > 0 for p, special, _ in tokens),
+        "first": sum(p == 0 for p, _, _ in tokens),
+        "content": sum(p > 0 and not special for p, special, _ in tokens),
+        "position 0": sum(p == 0 for p, _, _ in tokens),
+        "position 1–7": sum(0 < p < 8 for p, _, _ in tokens),
+        "position 8–31": sum(p >= 8 for p, _, _ in tokens),
+        "position 32–127": 0,
+        "position 128+": 0,
+    }
+    expected |= {
+        f"frequency {i + 1}": sum(t * 5 // 100 == i and not special for _, special, t in tokens) for i in range(5)
+    }
+    assert dict(zip(names, n, strict=True)) == expected
+    assert min(expected[name] for name in ("special", "frequency 1", "frequency 5", "position 8–31")) > 0
 
 
 def test_rows_have_the_columns_of_the_long_table_and_honest_counts():
@@ -174,7 +216,11 @@ def stop_after(batches, number):
 
 def check_resume(tmp_path, name="bert", number=signal.SIGTERM, after=5):
     """Interrupted in the middle of what is summed in float32 before float64, and of the sample; then gone on."""
-    model, plan, state = in_float32(name), tiny.Plan(DOCUMENTS, batch=3, decoder=name in tiny.TWO_STACKS), tmp_path / "state.safetensors"
+    model, plan, state = (
+        in_float32(name),
+        tiny.Plan(DOCUMENTS, batch=3, decoder=name in tiny.TWO_STACKS),
+        tmp_path / "state.safetensors",
+    )
     with pytest.raises(Interrupted) as caught:
         run_pass(model, plan, SETTINGS, state=state, progress=stop_after(after, number))
     assert caught.value.number == number
@@ -232,7 +278,9 @@ def test_resuming_a_plain_iterable_skips_what_was_done(tmp_path):
     plan, state = tiny.Plan(DOCUMENTS, batch=3), tmp_path / "state.safetensors"
     batches = [plan[i] for i in range(len(plan))]
     with pytest.raises(Interrupted):
-        run_pass(tiny.model("bert"), (b for b in batches), SETTINGS, state=state, progress=stop_after(4, signal.SIGTERM))
+        run_pass(
+            tiny.model("bert"), (b for b in batches), SETTINGS, state=state, progress=stop_after(4, signal.SIGTERM)
+        )
     resumed = run_pass(tiny.model("bert"), (b for b in batches), SETTINGS, state=state, resume=True)
     check_same(resumed.records(), whole("bert"))
 
@@ -303,10 +351,20 @@ def test_nan_and_inf_are_counted_per_layer_and_left_out(value):
     assert np.isfinite(records["value"]).all()
     clean, _ = spoiled_run(0.0, unit=-1, units=[u for u in range(12) if u != 4])
     expected = table(clean.records())
-    for metric in ("mean_cosine", "norms.std", "drift", "intra_sequence", "attention.entropy", "attention.score", "attention.row_similarity"):
+    for metric in (
+        "mean_cosine",
+        "norms.std",
+        "drift",
+        "intra_sequence",
+        "attention.entropy",
+        "attention.score",
+        "attention.row_similarity",
+    ):
         got = table(select(records, layer=3, metric=metric, site=["hidden", "attention"]))
         chosen = expected.loc[got.index]
-        np.testing.assert_allclose(got[["value", "n_vectors"]], chosen[["value", "n_vectors"]], rtol=SAME, err_msg=metric)
+        np.testing.assert_allclose(
+            got[["value", "n_vectors"]], chosen[["value", "n_vectors"]], rtol=SAME, err_msg=metric
+        )
 
 
 def test_zero_vectors_are_counted_and_left_out():
@@ -340,7 +398,10 @@ def test_one_token_is_measured():
 def test_fewer_units_than_groups_are_groups_of_their_own():
     """Three units, 32 groups: the interval has two degrees of freedom and is that of 3 groups."""
     documents = tiny.documents(3)
-    few, many = (run_pass(tiny.model("bert"), tiny.Plan(documents), Settings(groups=g, panels=("hidden",), sample=0)).records() for g in (3, 32))
+    few, many = (
+        run_pass(tiny.model("bert"), tiny.Plan(documents), Settings(groups=g, panels=("hidden",), sample=0)).records()
+        for g in (3, 32)
+    )
     check_same(few, many, 1e-12)
     assert np.isfinite(select(many, metric="mean_cosine")["low"]).all()
 
@@ -352,8 +413,6 @@ def test_an_empty_corpus_is_an_error_with_its_cure():
 
 def test_a_site_that_changes_width_is_an_error():
     run = Measurement(Settings(panels=("hidden",), sample=0))
-    from anisoscope.axes import Site
-
     for width in (4, 5):
         run.begin(Batch({}, torch.tensor([0])), torch.device("cpu"))
         if width == 4:
@@ -362,7 +421,10 @@ def test_a_site_that_changes_width_is_an_error():
         run.receive(Site("encoder", 0, "hidden"), torch.randn(1, 3, 5))
 
 
-@pytest.mark.parametrize("wrong, message", [({"panels": ("hiden",)}, "did you mean hidden"), ({"metrics": ("mean_cosin",)}, "did you mean mean_cosine")])
+@pytest.mark.parametrize(
+    "wrong, message",
+    [({"panels": ("hiden",)}, "did you mean hidden"), ({"metrics": ("mean_cosin",)}, "did you mean mean_cosine")],
+)
 def test_unknown_names_come_with_near_matches(wrong, message):
     with pytest.raises(UsageError, match=message):
         Settings(**wrong)
@@ -382,7 +444,9 @@ def test_training_mode_is_restored_module_by_module(fails):
         with pytest.raises(ValueError, match="unpack"):  # the model's own
             measure(model, [{"input_ids": torch.zeros(1, 2, 3).long()}])
     else:
-        check_same(measure(model, batches, ["mean_cosine"]), measure(tiny.model("bert"), batches, ["mean_cosine"]), 1e-12)
+        check_same(
+            measure(model, batches, ["mean_cosine"]), measure(tiny.model("bert"), batches, ["mean_cosine"]), 1e-12
+        )
     assert [m.training for m in model.modules()] == modes
 
 

@@ -1,4 +1,5 @@
-"""Every metric found on disk: equal to its own slow definition, invariant as it declares and no more, decided on the smallest input.
+"""Every metric found on disk: equal to its own slow definition, invariant as it declares and no more, decided on the
+smallest input.
 
 A new metric is tested by being there. Sums are built by the functions that build them in a run.
 """
@@ -58,13 +59,17 @@ def totals(metric, units, **layout):
         return Totals(calibrated.sample_sums(x, mean, owner, max(2, len(units))))
     if "query_key" in metric.quantities:
         sides = {"query": units[0], "key": units[1]}
-        return Totals({f"{side}.{t}": v for side, x in sides.items() for t, v in summed(metric, [x], **layout).at("site").items()})
+        return Totals(
+            {f"{side}.{t}": v for side, x in sides.items() for t, v in summed(metric, [x], **layout).at("site").items()}
+        )
     assert "hidden" in metric.quantities, f"tests/test_metrics.py does not know how to build the sums of {metric.name}"
     return Totals(summed(metric, units, **layout).at("site"))
 
 
 def summed(metric, units, *, batch=None, padding=0, filler=7.0, dtype=torch.float64):
-    """`units` as sequences of one head in batches of `batch`, `padding` positions of `filler` after the longest of each batch."""
+    """`units` as sequences of one head in batches of `batch`, `padding` positions of `filler` after the longest of
+    each batch.
+    """
     sums = Sums(max(2, len(units)))
     moments = Moments(sums, sums.groups)
     batch = batch or max(1, len(units))
@@ -118,8 +123,10 @@ def test_equals_its_definition(name, seed):
 @pytest.mark.parametrize("name", OF_HIDDEN)
 @pytest.mark.parametrize("drift", [0, 20])
 def test_float32_activations_keep_six_digits(name, drift):
-    """n products summed in float32 are off by √n·ε, relative. A covariance is a difference of two such sums: their ratio to it,
-    1/(1 − A), is its condition. Norms and their variance are summed in float64 and keep their digits whatever the drift."""
+    """n products summed in float32 are off by √n·ε, relative. A covariance is a difference of two such sums: their
+    ratio to it, 1/(1 − A), is its condition. Norms and their variance are summed in float64 and keep their digits
+    whatever the drift.
+    """
     units = [(u + drift).astype(np.float32).astype(np.float64) for u in cloud(1, sizes=(300, 200, 500), d=48)]
     rounding = np.sqrt(1000) * np.finfo(np.float32).eps
     condition = 1 / (1 - METRICS["mean_cosine"].reference(units)[""]) if name == "spectrum" else 1
@@ -167,7 +174,9 @@ def test_batch_split_does_not_matter(name, batch):
         np.testing.assert_allclose(split[key], whole[key], rtol=EXACT, atol=EXACT)
 
 
-@pytest.mark.parametrize("name", [n for n in OF_HIDDEN if not has_roles(METRICS[n])])  # each half would lack one of two sets
+@pytest.mark.parametrize(
+    "name", [n for n in OF_HIDDEN if not has_roles(METRICS[n])]
+)  # each half would lack one of two sets
 def test_halves_merge(name):
     metric, units = METRICS[name], cloud()
     halves = [summed(metric, [u if i % 2 == h else u[:0] for i, u in enumerate(units)]) for h in (0, 1)]
@@ -178,7 +187,10 @@ def test_halves_merge(name):
 
 def check_padding(name, filler=np.nan):
     metric = METRICS[name]
-    bare, padded = (metric.compute(totals(metric, cloud(), **layout)) for layout in ({}, {"padding": 3, "filler": filler, "batch": 2}))
+    bare, padded = (
+        metric.compute(totals(metric, cloud(), **layout))
+        for layout in ({}, {"padding": 3, "filler": filler, "batch": 2})
+    )
     for key in bare:
         np.testing.assert_allclose(padded[key], bare[key], rtol=EXACT, atol=EXACT)
 
@@ -198,20 +210,30 @@ def rows_totals(lengths, seed=0):
     for unit, length in enumerate(lengths):
         x = np.random.default_rng(seed + unit).standard_normal((1, 2, length, 4))
         attention_receives(measurement, torch.tensor(x), torch.tensor(x[..., ::-1].copy()), unit)
-    return Totals(measurement.sums.at("encoder.1.attention") or {t: np.zeros((4, 1)) for t in METRICS["attention"].needs})
+    return Totals(
+        measurement.sums.at("encoder.1.attention") or {t: np.zeros((4, 1)) for t in METRICS["attention"].needs}
+    )
 
 
 def attention_receives(measurement, query, key, unit=0):
     from anisoscope.capture.rows import Visible, attention_rows
 
     real = torch.ones(1, query.shape[2], dtype=torch.bool)
-    measurement.begin(Batch({}, torch.tensor([unit]), {"encoder": Stream(real, ~real, torch.zeros(1).long())}), torch.device("cpu"))
+    measurement.begin(
+        Batch({}, torch.tensor([unit]), {"encoder": Stream(real, ~real, torch.zeros(1).long())}), torch.device("cpu")
+    )
     rows = attention_rows(query, key, Visible(None, False, None), scale=0.5, real=real)
     measurement.receive(Site("encoder", 1, "attention"), rows)
     measurement.end()
 
 
-SMALLEST = {"nothing": [0, 0], "one vector": [1, 0], "one vector each": [1, 1], "one unit": [6, 0], "zero vectors": [-3, -2]}
+SMALLEST = {
+    "nothing": [0, 0],
+    "one vector": [1, 0],
+    "one vector each": [1, 1],
+    "one unit": [6, 0],
+    "zero vectors": [-3, -2],
+}
 
 
 @pytest.mark.parametrize("name", METRICS)
@@ -234,7 +256,12 @@ def test_smallest_inputs_are_decided(name, case):
 
 def test_undefined_values_are_nan_and_defined_ones_are_not():
     one, two = [np.eye(3)[:1]], [np.eye(3)[:1], np.eye(3)[1:2]]
-    undefined = {"mean_cosine": ["", "between"], "norms": ["std", "variation"], "intra_sequence": [""], "spectrum": ["isoscore", "effective_rank"]}
+    undefined = {
+        "mean_cosine": ["", "between"],
+        "norms": ["std", "variation"],
+        "intra_sequence": [""],
+        "spectrum": ["isoscore", "effective_rank"],
+    }
     for name, keys in undefined.items():
         got = values(METRICS[name], one)
         assert all(np.isnan(got[key]) for key in keys), (name, got)
@@ -242,7 +269,9 @@ def test_undefined_values_are_nan_and_defined_ones_are_not():
     assert values(METRICS["drift"], one) == {"": 1, "share": 1}
     assert values(METRICS["mean_cosine"], two)["between"] == 0
     assert np.isnan(values(METRICS["intra_sequence"], two)[""])  # no sequence of two vectors
-    assert np.isnan(values(METRICS["spectrum"], [np.random.default_rng(0).standard_normal((9, 1))])["isoscore"])  # d = 1
+    assert np.isnan(
+        values(METRICS["spectrum"], [np.random.default_rng(0).standard_normal((9, 1))])["isoscore"]
+    )  # d = 1
 
 
 def test_spectrum_of_a_constant_cloud_is_undefined():
@@ -271,11 +300,38 @@ CLOSED = [
     ("drift", [3 * E[:1], 4 * E[1:2]], {"": 2.5, "share": 5 / 7}),
     ("norms", [3 * E[:1], 5 * E[1:2]], {"mean": 4, "std": 2**0.5, "variation": 2**0.5 / 4}),
     ("intra_sequence", [np.tile(C, (3, 1)), E[:2], E[:1]], {"": 0.5}),
-    ("group_cosine", [E[:2], np.tile(E[0], (3, 1))], {"special × special": 0, "special × first": 0.5, "first × first": 1}),
-    ("query_key", [np.array([[1.5, 0], [0.5, 0]]), np.array([[-4, 3], [-4, -3.0]])], {"cosine": -1, "dot": -4, "query_norm": 1, "key_norm": 4}),
-    ("spectrum", [E, -E], {"effective_rank": 4, "participation_ratio": 4, "isoscore": 1, "explained 1": 0.25, "explained 50": 1, "cosine_square": 4 / 7}),
-    ("spectrum", [C[None], -C[None]], {"effective_rank": 1, "participation_ratio": 1, "isoscore": 0, "explained 1": 1, "cosine_square": 4}),
-    ("spectrum", [np.array([[3, 0], [-3, 0]]), np.array([[0, 1.0], [0, -1]])], {"explained 1": 0.9, "participation_ratio": 1 / 0.82}),
+    (
+        "group_cosine",
+        [E[:2], np.tile(E[0], (3, 1))],
+        {"special × special": 0, "special × first": 0.5, "first × first": 1},
+    ),
+    (
+        "query_key",
+        [np.array([[1.5, 0], [0.5, 0]]), np.array([[-4, 3], [-4, -3.0]])],
+        {"cosine": -1, "dot": -4, "query_norm": 1, "key_norm": 4},
+    ),
+    (
+        "spectrum",
+        [E, -E],
+        {
+            "effective_rank": 4,
+            "participation_ratio": 4,
+            "isoscore": 1,
+            "explained 1": 0.25,
+            "explained 50": 1,
+            "cosine_square": 4 / 7,
+        },
+    ),
+    (
+        "spectrum",
+        [C[None], -C[None]],
+        {"effective_rank": 1, "participation_ratio": 1, "isoscore": 0, "explained 1": 1, "cosine_square": 4},
+    ),
+    (
+        "spectrum",
+        [np.array([[3, 0], [-3, 0]]), np.array([[0, 1.0], [0, -1]])],
+        {"explained 1": 0.9, "participation_ratio": 1 / 0.82},
+    ),
     ("partition", [np.array([[0.3, 0.4]])], {"": np.exp(-1)}),  # both signs of the only direction: e^−.5 / e^.5
     ("partition", [np.diag([1.0, 0.5]), -np.diag([1.0, 0.5])], {"": (np.cosh(0.5) + 1) / (np.cosh(1) + 1)}),
     ("calibrated", [np.tile(C, (2, 1)), C[None]], {"pairs_above_q95": 1}),
@@ -287,7 +343,9 @@ CLOSED = [
 def test_closed_forms(name, units, expected):
     got = values(METRICS[name], units)
     for key, value in expected.items():
-        assert got[key] == pytest.approx(value, abs=1e-6 if name == "spectrum" else 1e-12), key  # 1e-6: 0·ln 0 at rounding
+        assert got[key] == pytest.approx(value, abs=1e-6 if name == "spectrum" else 1e-12), (
+            key
+        )  # 1e-6: 0·ln 0 at rounding
 
 
 def test_contributions_of_dimensions_add_up_to_the_mean_cosine():
@@ -324,7 +382,9 @@ def test_every_pair_of_subsets_in_a_family_is_compared_and_no_other():
 @pytest.mark.parametrize("n, d", [(50, 3), (400, 10), (2000, 96), (30, 64)])
 @pytest.mark.parametrize("drift", [0.0, 4.0])
 def test_isoscore_is_the_published_package_s(n, d, drift):
-    """Within 1e-6, which is the package's own precision: it takes √d in float32. At d = 1 it divides by zero; ours says undefined."""
+    """Within 1e-6, which is the package's own precision: it takes √d in float32. At d = 1 it divides by zero; ours
+    says undefined.
+    """
     package = pytest.importorskip("IsoScore.IsoScore", reason="the published package is an extra of [dev]")
     rng = np.random.default_rng(n)
     x = drift + rng.standard_normal((n, d)) * np.linspace(0.1, 2, d)
@@ -335,7 +395,9 @@ def test_isoscore_is_the_published_package_s(n, d, drift):
 
 
 def test_isoscore_follows_the_steps_of_the_paper():
-    """Rudman et al. 2022, steps 2 to 7, as written, from points in their principal axes; k equal variances score (k − 1)/(d − 1)."""
+    """Rudman et al. 2022, steps 2 to 7, as written, from points in their principal axes; k equal variances score (k −
+    1)/(d − 1).
+    """
     rng = np.random.default_rng(4)
     x = rng.standard_normal((300, 9)) * np.linspace(0.2, 1.5, 9) + 3
     axes = np.linalg.svd(x - x.mean(0), full_matrices=False)[2]
@@ -351,13 +413,16 @@ def test_isoscore_follows_the_steps_of_the_paper():
 
 
 def partition_by_rows(w):
-    """What two published files do: `for v in eigenvectors` walks the rows of a matrix whose eigenvectors are its columns."""
+    """What two published files do: `for v in eigenvectors` walks the rows of a matrix whose eigenvectors are its
+    columns.
+    """
     z = [np.exp(sign * w @ row).sum() for row in np.linalg.eigh(w.T @ w)[1] for sign in (1, -1)]
     return min(z) / max(z)
 
 
 def test_partition_takes_columns_and_both_signs():
-    """Rows of the eigenvector matrix are no eigenvectors: their I(W) changes when W is rotated, which no measure of isotropy may do.
+    """Rows of the eigenvector matrix are no eigenvectors: their I(W) changes when W is rotated, which no measure of
+    isotropy may do.
     One sign only misses half of the directions: an eigenvector has none."""
     w = np.concatenate(cloud(6, sizes=(40, 30), d=6))
     turn = np.linalg.qr(np.random.default_rng(1).standard_normal((6, 6)))[0]
@@ -443,6 +508,24 @@ def test_a_file_without_its_declaration_fails_by_name(tmp_path, monkeypatch):
     finally:
         metrics.found.cache_clear()
         sys.modules.pop("anisoscope.metrics.nameless", None)
+
+
+@pytest.mark.parametrize("name", [n for n in METRICS if {"hidden", "sample"} & set(METRICS[n].quantities)])
+def test_each_metric_alone_on_a_tensor(name):
+    """`anisoscope.metric`: the value that the definition gives, with an interval, padding masked."""
+    import anisoscope
+
+    units = cloud(3)
+    x = torch.full((len(units), 12, 7), torch.nan, dtype=torch.float64)
+    mask = torch.zeros(len(units), 12, dtype=torch.bool)
+    for row, unit in enumerate(units):
+        x[row, : len(unit)], mask[row, : len(unit)] = torch.tensor(unit), True
+    got = anisoscope.metric(name, x, mask=mask)
+    for key, value in METRICS[name].reference(units).items() if name != "group_cosine" else ():
+        rounding = 1e-6 if name == "calibrated" else EXACT  # the sample is kept in float32
+        estimate = got[f"{name}.{key}" if key else name]
+        assert estimate.value == pytest.approx(value, rel=rounding, abs=rounding)
+        assert estimate.low < estimate.value < estimate.high
 
 
 def test_embedding_matrices_of_a_model():

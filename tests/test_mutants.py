@@ -1,6 +1,7 @@
 """The checks can fail: each of these mistakes, put into the code for a moment, is caught by the check named beside it.
 
-A mutant replaces text in the source of one function and swaps the function's code, so that every holder of it sees the change.
+A mutant replaces text in the source of one function and swaps the function's code, so that every holder of it sees
+the change.
 """
 
 import inspect
@@ -42,7 +43,9 @@ def mutant(function, old, new):
     source = textwrap.dedent(inspect.getsource(function))
     assert old in source, f"{function.__qualname__} no longer says {old!r}: name the mutant anew"
     kept = function.__code__
-    function.__code__ = code_named(compile(source.replace(old, new), f"<mutant of {function.__qualname__}>", "exec"), function.__name__)
+    function.__code__ = code_named(
+        compile(source.replace(old, new), f"<mutant of {function.__qualname__}>", "exec"), function.__name__
+    )
     try:
         yield
     finally:
@@ -76,50 +79,210 @@ read = rows.Visible.read
 MUTANTS = {
     "diagonal included": (mean_cosine.compute, "dot(unit, unit) - n", "dot(unit, unit)", reference("mean_cosine")),
     "n² pairs": (mean_cosine.compute, "n * (n - 1)", "n * n", reference("mean_cosine")),
-    "pairs inside groups kept": (mean_cosine._between, "- totals.over(dot(unit_g, unit_g))", "", reference("mean_cosine")),
-    "diagonal of subsets included": (group_cosine.compute, "product - same * n[:, first]", "product", reference("group_cosine")),
-    "diagonal of sequences included": (sums._inside_sequences, "unit.square().sum(-1) - n", "unit.square().sum(-1)", reference("intra_sequence")),
+    "pairs inside groups kept": (
+        mean_cosine._between,
+        "- totals.over(dot(unit_g, unit_g))",
+        "",
+        reference("mean_cosine"),
+    ),
+    "diagonal of subsets included": (
+        group_cosine.compute,
+        "product - same * n[:, first]",
+        "product",
+        reference("group_cosine"),
+    ),
+    "diagonal of sequences included": (
+        sums._inside_sequences,
+        "unit.square().sum(-1) - n",
+        "unit.square().sum(-1)",
+        reference("intra_sequence"),
+    ),
     "biased variance": (norms.compute, "n - 1)", "n)", reference("norms")),
     "sum for mean": (drift.compute, 'ratio(length, totals["n"])', "length", reference("drift")),
-    "not centred": (spectrum.compute, "uncentred - mean[..., :, None] * mean[..., None, :]", "uncentred", reference("spectrum")),
-    "eigenvalues for singular values": (spectrum.compute, "_entropy_rank(np.sqrt(eigenvalues))", "_entropy_rank(eigenvalues)", reference("spectrum")),
-    "rows for eigenvectors": (partition.compute, "matrix @ eigenvectors", "matrix @ eigenvectors.T", reference("partition")),
+    "not centred": (
+        spectrum.compute,
+        "uncentred - mean[..., :, None] * mean[..., None, :]",
+        "uncentred",
+        reference("spectrum"),
+    ),
+    "eigenvalues for singular values": (
+        spectrum.compute,
+        "_entropy_rank(np.sqrt(eigenvalues))",
+        "_entropy_rank(eigenvalues)",
+        reference("spectrum"),
+    ),
+    "rows for eigenvectors": (
+        partition.compute,
+        "matrix @ eigenvectors",
+        "matrix @ eigenvectors.T",
+        reference("partition"),
+    ),
     "one sign": (partition.compute, "logsumexp(-projected", "logsumexp(projected", reference("partition")),
     "sample not centred": (calibrated.sample_sums, "vectors - mean", "vectors", reference("calibrated")),
     "bf16 accumulation": (Sums.add, "value.double()", "value.bfloat16().double()", reference("mean_cosine")),
     "bf16 norms": (vector_sums, "norm_square.double()", "norm_square.bfloat16().double()", reference("norms")),
-    "mask forgotten in sums": (vector_sums, "masks = masks.to(x.dtype)", "masks = torch.ones_like(masks).to(x.dtype)", simply(test_metrics.check_padding, "mean_cosine", 1e3)),
-    "mask forgotten in moments": (Moments.add, "torch.where(w.bool().unsqueeze(1), rows, 0.0)", "rows", simply(test_metrics.check_padding, "spectrum", 1e3)),
-    "zero vectors counted": (vector_sums, "finite & (norm_square > 0)", "finite", simply(test_measuring.test_zero_vectors_are_counted_and_left_out)),
-    "NaN averaged": (Measurement._add_rows, "real & sound", "real", simply(test_measuring.test_nan_and_inf_are_counted_per_layer_and_left_out, float("nan"))),
-    "group left out twice": (Totals.over, "total - per_group", "total - 2 * per_group", simply(test_sums.check_replicates)),
-    "group left out twice, by intervals": (Totals.over, "total - per_group", "total - 2 * per_group", simply(test_jackknife.check_mean_of_groups)),
-    "no jackknife factor": (jackknife.interval, "(groups - 1) / groups", "1 / groups", simply(test_jackknife.check_mean_of_groups)),
-    "normal for Student": (jackknife.interval, "stats.t.ppf((1 + level) / 2, groups - 1)", "stats.norm.ppf((1 + level) / 2)", simply(test_jackknife.check_mean_of_groups)),
-    "mask forgotten in attention": (read, "return cls(mask, False, bias)", "return cls(None, False, bias)", captured(rows_of, "bert", "left")),
-    "causality forgotten": (read, "return cls(None, causal, bias)", "return cls(None, False, bias)", captured(rows_of, "gpt2", "none")),
+    "mask forgotten in sums": (
+        vector_sums,
+        "masks = masks.to(x.dtype)",
+        "masks = torch.ones_like(masks).to(x.dtype)",
+        simply(test_metrics.check_padding, "mean_cosine", 1e3),
+    ),
+    "mask forgotten in moments": (
+        Moments.add,
+        "torch.where(w.bool().unsqueeze(1), rows, 0.0)",
+        "rows",
+        simply(test_metrics.check_padding, "spectrum", 1e3),
+    ),
+    "zero vectors counted": (
+        vector_sums,
+        "finite & (norm_square > 0)",
+        "finite",
+        simply(test_measuring.test_zero_vectors_are_counted_and_left_out),
+    ),
+    "NaN averaged": (
+        Measurement._add_rows,
+        "real & sound",
+        "real",
+        simply(test_measuring.test_nan_and_inf_are_counted_per_layer_and_left_out, float("nan")),
+    ),
+    "group left out twice": (
+        Totals.over,
+        "total - per_group",
+        "total - 2 * per_group",
+        simply(test_sums.check_replicates),
+    ),
+    "group left out twice, by intervals": (
+        Totals.over,
+        "total - per_group",
+        "total - 2 * per_group",
+        simply(test_jackknife.check_mean_of_groups),
+    ),
+    "no jackknife factor": (
+        jackknife.interval,
+        "(groups - 1) / groups",
+        "1 / groups",
+        simply(test_jackknife.check_mean_of_groups),
+    ),
+    "normal for Student": (
+        jackknife.interval,
+        "stats.t.ppf((1 + level) / 2, groups - 1)",
+        "stats.norm.ppf((1 + level) / 2)",
+        simply(test_jackknife.check_mean_of_groups),
+    ),
+    "mask forgotten in attention": (
+        read,
+        "return cls(mask, False, bias)",
+        "return cls(None, False, bias)",
+        captured(rows_of, "bert", "left"),
+    ),
+    "causality forgotten": (
+        read,
+        "return cls(None, causal, bias)",
+        "return cls(None, False, bias)",
+        captured(rows_of, "gpt2", "none"),
+    ),
     "position bias forgotten": (read, 'settings.get("position_bias")', "None", captured(rows_of, "t5", "right")),
-    "scale forgotten": (Tap._rows, "query.shape[-1] ** -0.5 if scale is None else float(scale)", "1.0", captured(rows_of, "bert", "right")),
+    "scale forgotten": (
+        Tap._rows,
+        "query.shape[-1] ** -0.5 if scale is None else float(scale)",
+        "1.0",
+        captured(rows_of, "bert", "right"),
+    ),
     "soft cap forgotten": (Tap._rows, 'settings.get("softcap")', "None", captured(rows_of, "gemma2", "right")),
     "padded queries counted": (Tap._rows, "real=real if", "real=None if", captured(rows_of, "bert", "right")),
-    "padding is the first key": (rows._Walk._first_key, "bool(any_query[:, 0].all())", "True", captured(rows_of, "bert", "left")),
-    "keys shared by the wrong heads": (rows._Walk.__init__, "key.repeat_interleave(query.shape[1] // key.shape[1], 1)", "key.repeat(1, query.shape[1] // key.shape[1], 1, 1)", captured(rows_of, "llama", "right")),
-    "diagonal of rows included": (rows._Walk.result, ".square().sum(-1) - n", ".square().sum(-1)", captured(rows_of, "bert", "right")),
-    "layer off by one": (Tap._leave, "self._layer[stack],", "self._layer[stack] - 1,", captured(hidden, "bert", "right")),
-    "attention layer off by one": (Tap.look, "self._layer.get(stack, 0)", "self._layer.get(stack, 0) - 1", captured(rows_of, "bert", "right")),
-    "output after the final norm": (Tap._leave, "output[0] if isinstance(output, tuple) else output", "(output[0] if isinstance(output, tuple) else output) * 1.001", captured(hidden, "llama", "right")),
-    "fused projection split as GPT-2's": (projections._interleaved, "heads, 3, head_dim)\n    return parts[:, :, :, 0].transpose(1, 2), parts[:, :, :, 1]", "3, heads, head_dim)\n    return parts[:, :, 0].transpose(1, 2), parts[:, :, 1]", captured(projected, "gpt_neox", "right")),
-    "mask of the backend not registered": (_backend._registered, "AttentionMaskInterface.register(name, ", "(lambda *_: None)(name, ", simply(test_capture.check_outputs, "t5", "left")),
-    "padding counted by the loop": (measurement._Masks.of, "stream.mask, stream.special & stream.mask", "torch.ones_like(stream.mask), stream.special", simply(test_measuring.check_batches, batch=7)),
-    "padded rows counted by the loop": (Measurement._add_rows, "real.unsqueeze(1) & (keys > 0)", "keys > 0", simply(test_measuring.check_batches, batch=7)),
-    "unit forgotten in the sample": (token_hash, "unit.long() * _GOLDEN", "unit.long() * 0", simply(test_sums.test_the_sample_does_not_depend_on_batches_or_their_order)),
-    "sample keeps the newest": (Reservoir._keep, "torch.argsort(joined, stable=True)", "torch.argsort(joined, stable=True, descending=True)", simply(test_sums.test_samples_merge)),
-    "merge forgets the other": (Sums.merge, "ours + theirs", "ours", simply(test_measuring.test_shards_of_one_plan_merge)),
-    "pending products lost on resume": (Moments.restore, "self.pending[site, term, int(g)] = matrix", "pass", test_measuring.check_resume),
-    "sample lost on resume": (Reservoir.restore, 'tensors[f"{prefix}hash"], tensors[f"{prefix}unit"]', "self.hash, self.unit", test_measuring.check_resume),
+    "padding is the first key": (
+        rows._Walk._first_key,
+        "bool(any_query[:, 0].all())",
+        "True",
+        captured(rows_of, "bert", "left"),
+    ),
+    "keys shared by the wrong heads": (
+        rows._Walk.__init__,
+        "key.repeat_interleave(query.shape[1] // key.shape[1], 1)",
+        "key.repeat(1, query.shape[1] // key.shape[1], 1, 1)",
+        captured(rows_of, "llama", "right"),
+    ),
+    "diagonal of rows included": (
+        rows._Walk.result,
+        ".square().sum(-1) - n",
+        ".square().sum(-1)",
+        captured(rows_of, "bert", "right"),
+    ),
+    "layer off by one": (
+        Tap._leave,
+        "self._layer[stack],",
+        "self._layer[stack] - 1,",
+        captured(hidden, "bert", "right"),
+    ),
+    "attention layer off by one": (
+        Tap.look,
+        "self._layer.get(stack, 0)",
+        "self._layer.get(stack, 0) - 1",
+        captured(rows_of, "bert", "right"),
+    ),
+    "output after the final norm": (
+        Tap._leave,
+        "output[0] if isinstance(output, tuple) else output",
+        "(output[0] if isinstance(output, tuple) else output) * 1.001",
+        captured(hidden, "llama", "right"),
+    ),
+    "fused projection split as GPT-2's": (
+        projections._interleaved,
+        "heads, 3, head_dim)\n    return parts[:, :, :, 0].transpose(1, 2), parts[:, :, :, 1]",
+        "3, heads, head_dim)\n    return parts[:, :, 0].transpose(1, 2), parts[:, :, 1]",
+        captured(projected, "gpt_neox", "right"),
+    ),
+    "mask of the backend not registered": (
+        _backend._registered,
+        "AttentionMaskInterface.register(name, ",
+        "(lambda *_: None)(name, ",
+        simply(test_capture.check_outputs, "t5", "left"),
+    ),
+    "padding counted by the loop": (
+        measurement._Masks.of,
+        "stream.mask, stream.special & stream.mask",
+        "torch.ones_like(stream.mask), stream.special",
+        simply(test_measuring.check_batches, batch=7),
+    ),
+    "padded rows counted by the loop": (
+        Measurement._add_rows,
+        "real.unsqueeze(1) & (keys > 0)",
+        "keys > 0",
+        simply(test_measuring.check_batches, batch=7),
+    ),
+    "unit forgotten in the sample": (
+        token_hash,
+        "unit.long() * _GOLDEN",
+        "unit.long() * 0",
+        simply(test_sums.test_the_sample_does_not_depend_on_batches_or_their_order),
+    ),
+    "sample keeps the newest": (
+        Reservoir._keep,
+        "torch.argsort(joined, stable=True)",
+        "torch.argsort(joined, stable=True, descending=True)",
+        simply(test_sums.test_samples_merge),
+    ),
+    "merge forgets the other": (
+        Sums.merge,
+        "ours + theirs",
+        "ours",
+        simply(test_measuring.test_shards_of_one_plan_merge),
+    ),
+    "pending products lost on resume": (
+        Moments.restore,
+        "self.pending[site, term, int(g)] = matrix",
+        "pass",
+        test_measuring.check_resume,
+    ),
+    "sample lost on resume": (
+        Reservoir.restore,
+        'tensors[f"{prefix}hash"], tensors[f"{prefix}unit"]',
+        "self.hash, self.unit",
+        test_measuring.check_resume,
+    ),
     "batch skipped on resume": (measuring._to_do, "[done:]", "[done + 1 :]", test_measuring.check_resume),
     "batch measured twice on resume": (measuring._to_do, "[done:]", "[done - 1 :]", test_measuring.check_resume),
-}  # fmt: skip
+}
 """Name → (function, text in it, what stands there instead, the check that must fail)."""
 
 

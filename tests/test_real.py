@@ -1,4 +1,6 @@
-"""The packaged pretrained encoder on real text, against every pair taken one by one. The whole corpus is checked in benchmarks/."""
+"""The packaged pretrained encoder on real text, against every pair taken one by one. The whole corpus is checked in
+benchmarks/.
+"""
 
 from dataclasses import replace
 
@@ -18,17 +20,19 @@ LAYERS = 6
 
 
 @pytest.fixture(scope="session")
-def corpus(data_folder, tmp_path_factory):
-    patch = pytest.MonkeyPatch()
-    patch.setenv("ANISOSCOPE_DATA", str(data_folder))
-    try:
-        return open_text("wikitext/wiki.valid.raw", limit=DOCUMENTS)
-    finally:
-        patch.undo()
+def corpus(data_folder):
+    assert data_folder.is_dir()
+    return open_text("wikitext/wiki.valid.raw", limit=DOCUMENTS)
 
 
 def plan(subject, corpus, batch_tokens, max_length=256):
-    return plan_text(corpus, subject.processor, max_length=max_length, batch_tokens=batch_tokens, vocab_size=subject.config.vocab_size)
+    return plan_text(
+        corpus,
+        subject.processor,
+        max_length=max_length,
+        batch_tokens=batch_tokens,
+        vocab_size=subject.config.vocab_size,
+    )
 
 
 def every_pair(units, chunk=1024):
@@ -84,14 +88,24 @@ def differences(a, b):
 
 @pytest.mark.parametrize("dtype, most", [("float64", 1e-9), ("float32", torch.finfo(torch.float32).eps)])
 def test_batch_size_does_not_matter(corpus, dtype, most):
-    """Values and both ends of the intervals. In float32 the model itself answers to batch shapes with other roundings, relative ε each."""
-    subject, settings = load("builtin:minilm", dtype=dtype), Settings(metrics=("mean_cosine", "intra_sequence"), groups=8)
+    """Values and both ends of the intervals. In float32 the model itself answers to batch shapes with other
+    roundings, relative ε each.
+    """
+    subject, settings = (
+        load("builtin:minilm", dtype=dtype),
+        Settings(metrics=("mean_cosine", "intra_sequence"), groups=8),
+    )
     short = replace(corpus, documents=[text[:3000] for text in corpus.documents])
-    first, second = (run_pass(subject.model, plan(subject, short, tokens, 64), settings).records() for tokens in (4096, 300))
+    first, second = (
+        run_pass(subject.model, plan(subject, short, tokens, 64), settings).records() for tokens in (4096, 300)
+    )
     assert differences(first, second) <= most
 
 
-TEXTS = ["Isotropy is the exception.", "A longer sentence, which says hardly anything, leaves the shorter one with padding to carry."]
+TEXTS = [
+    "Isotropy is the exception.",
+    "A longer sentence, which says hardly anything, leaves the shorter one with padding to carry.",
+]
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -116,5 +130,9 @@ def test_attention_of_a_pretrained_model_is_the_eager_one(minilm, side):
         rows = tap[f"encoder.{layer}.attention"]
         entropy = -torch.xlogy(p, p).sum(-1)
         for name, value in (("entropy", entropy), ("row_max", p.amax(-1))):
-            torch.testing.assert_close(rows[name].transpose(1, 2)[real], value.transpose(1, 2)[real], rtol=1e-4, atol=1e-5)
-        assert torch.equal(rows["keys"].transpose(1, 2)[real], real.sum(1)[torch.nonzero(real)[:, 0], None].expand(-1, 12).to(p.dtype))
+            torch.testing.assert_close(
+                rows[name].transpose(1, 2)[real], value.transpose(1, 2)[real], rtol=1e-4, atol=1e-5
+            )
+        assert torch.equal(
+            rows["keys"].transpose(1, 2)[real], real.sum(1)[torch.nonzero(real)[:, 0], None].expand(-1, 12).to(p.dtype)
+        )

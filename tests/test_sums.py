@@ -1,4 +1,6 @@
-"""The accumulator: a value with one merge, the same over processes and files; second moments and the sample on their way into it."""
+"""The accumulator: a value with one merge, the same over processes and files; second moments and the sample on their
+way into it.
+"""
 
 import subprocess
 import sys
@@ -116,7 +118,9 @@ def test_half_precision_vectors_are_summed_in_full():
 
 
 def test_vectors_beyond_the_range_of_float32_squares_are_kept():
-    values, _ = vector_sums(torch.tensor([[[[1e30, 0], [0, 3.0]]]]), torch.ones(1, 1, 2).bool(), None, frozenset({"n", "unit", "norm"}))
+    values, _ = vector_sums(
+        torch.tensor([[[[1e30, 0], [0, 3.0]]]]), torch.ones(1, 1, 2).bool(), None, frozenset({"n", "unit", "norm"})
+    )
     assert values["n"].item() == 2 and values["nonfinite"].item() == 0
     torch.testing.assert_close(values["unit"].flatten(), torch.ones(2).double())
 
@@ -168,7 +172,9 @@ def test_all_reduce_over_two_processes_is_merge(tmp_path):
 
 
 def check_replicates():
-    """Replicate 0 is the sum of all groups, replicate r the sum of all but the r-th present one; absent groups are none."""
+    """Replicate 0 is the sum of all groups, replicate r the sum of all but the r-th present one; absent groups are
+    none.
+    """
     n = np.array([[3.0], [0], [5], [7]])
     totals = Totals({"n": n, "x": 10 * n})
     assert totals["n"].tolist() == [[15], [12], [10], [8]]
@@ -192,7 +198,10 @@ def test_a_group_is_present_if_it_holds_anything():
 # ---- second moments --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype, d", [(torch.float64, 6), (torch.float64, 64), (torch.float64, 150), (torch.float32, 70), (torch.bfloat16, 6)])
+@pytest.mark.parametrize(
+    "dtype, d",
+    [(torch.float64, 6), (torch.float64, 64), (torch.float64, 150), (torch.float32, 70), (torch.bfloat16, 6)],
+)
 def test_moments_are_those_of_the_vectors_that_count(dtype, d):
     """Σxxᵀ, Σuuᵀ, Σx and n of each group, whatever lies in vectors of weight 0; over several flushes."""
     rng = np.random.default_rng(0)
@@ -202,7 +211,9 @@ def test_moments_are_those_of_the_vectors_that_count(dtype, d):
         x = torch.tensor(rng.standard_normal((4, 5, d)) + 1).to(dtype)
         weight, group = torch.tensor(rng.random((4, 5)) < 0.7), torch.tensor(rng.integers(0, 3, 4))
         x[~weight] = torch.nan
-        inverse = x.double().norm(dim=-1).reciprocal().nan_to_num(0.0).to(torch.float32 if dtype is torch.bfloat16 else dtype)
+        inverse = (
+            x.double().norm(dim=-1).reciprocal().nan_to_num(0.0).to(torch.float32 if dtype is torch.bfloat16 else dtype)
+        )
         moments.add("s", x, weight, inverse, group)
         for row in range(4):
             kept[int(group[row])].append(x[row][weight[row]].double())
@@ -214,7 +225,12 @@ def test_moments_are_those_of_the_vectors_that_count(dtype, d):
     for g, rows in kept.items():
         x = torch.cat(rows)
         u = x / x.norm(dim=1, keepdim=True)
-        for term, expected in {"moment": x.T @ x, "unit_moment": u.T @ u, "moment_vector": x.sum(0), "moment_n": torch.tensor(float(len(x)))}.items():
+        for term, expected in {
+            "moment": x.T @ x,
+            "unit_moment": u.T @ u,
+            "moment_vector": x.sum(0),
+            "moment_n": torch.tensor(float(len(x))),
+        }.items():
             torch.testing.assert_close(sums.terms["s", term][g, 0], expected.double(), **rounding)
 
 
@@ -308,7 +324,11 @@ def test_the_sample_is_uniform():
     times = np.zeros(total)
     for seed in range(400):
         reservoir = Reservoir(size, seed)
-        reservoir.begin(torch.arange(len(LENGTHS)), torch.zeros(len(LENGTHS)).long(), torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None])
+        reservoir.begin(
+            torch.arange(len(LENGTHS)),
+            torch.zeros(len(LENGTHS)).long(),
+            torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None],
+        )
         reservoir.end()
         chosen = torch.isin(token_hash(seed, unit, index), reservoir.hash).numpy()
         assert chosen.sum() == size

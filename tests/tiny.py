@@ -11,6 +11,7 @@ from anisoscope.data._batch import Batch, Stream
 
 VOCABULARY = 100
 LAYERS, HEADS, HEAD_DIM, WINDOW = 3, 4, 8, 4
+SPECIAL_EVERY = 11
 LENGTHS = {"encoder": (12, 9, 5), "decoder": (7, 10, 4)}  # real tokens of each sequence; two stacks differ on purpose
 
 _FLAT = {
@@ -24,22 +25,49 @@ _FLAT = {
 _MARKS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 _GROUPED = _FLAT | {"num_key_value_heads": 2, "head_dim": HEAD_DIM} | _MARKS
 _SLIDING = _GROUPED | {"sliding_window": WINDOW, "query_pre_attn_scalar": 20}
-_T5 = {"num_heads": HEADS, "d_ff": 48, "vocab_size": VOCABULARY, "decoder_start_token_id": 0, "relative_attention_num_buckets": 8}
+_T5 = {
+    "num_heads": HEADS,
+    "d_ff": 48,
+    "vocab_size": VOCABULARY,
+    "decoder_start_token_id": 0,
+    "relative_attention_num_buckets": 8,
+}
 
 ARCHITECTURES = {
     "bert": ("BertConfig", _FLAT),
     "roberta": ("RobertaConfig", _FLAT | {"pad_token_id": 0}),
-    "modernbert": ("ModernBertConfig", _FLAT | _MARKS | {"local_attention": WINDOW, "global_attn_every_n_layers": 2, "cls_token_id": 1, "sep_token_id": 2}),
-    "gpt2": ("GPT2Config", {"n_embd": 32, "n_layer": LAYERS, "n_head": HEADS, "n_positions": 64, "vocab_size": VOCABULARY} | _MARKS),
+    "modernbert": (
+        "ModernBertConfig",
+        _FLAT
+        | _MARKS
+        | {"local_attention": WINDOW, "global_attn_every_n_layers": 2, "cls_token_id": 1, "sep_token_id": 2},
+    ),
+    "gpt2": (
+        "GPT2Config",
+        {"n_embd": 32, "n_layer": LAYERS, "n_head": HEADS, "n_positions": 64, "vocab_size": VOCABULARY} | _MARKS,
+    ),
     "gpt_neox": ("GPTNeoXConfig", _FLAT | _MARKS | {"rotary_pct": 0.5}),
     "llama": ("LlamaConfig", _GROUPED),
     "qwen2": ("Qwen2Config", _FLAT | _MARKS | {"num_key_value_heads": 2}),
     "qwen3": ("Qwen3Config", _GROUPED),
     "gemma": ("GemmaConfig", _GROUPED),
     "gemma2": ("Gemma2Config", _SLIDING | {"attn_logit_softcapping": 3.0}),
-    "gemma3": ("Gemma3TextConfig", _SLIDING | {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
+    "gemma3": (
+        "Gemma3TextConfig",
+        _SLIDING | {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+    ),
     "t5": ("T5Config", _T5 | {"d_model": 32, "d_kv": HEAD_DIM, "num_layers": LAYERS}),
-    "byt5": ("T5Config", _T5 | {"d_model": 24, "d_kv": HEAD_DIM, "num_layers": 3, "num_decoder_layers": 1, "feed_forward_proj": "gated-gelu"}),
+    "byt5": (
+        "T5Config",
+        _T5
+        | {
+            "d_model": 24,
+            "d_kv": HEAD_DIM,
+            "num_layers": 3,
+            "num_decoder_layers": 1,
+            "feed_forward_proj": "gated-gelu",
+        },
+    ),
 }
 """Architecture → (configuration class, its arguments)."""
 
@@ -87,7 +115,9 @@ def padded(name, side):
 
 @contextmanager
 def exact_softmax():
-    """Softmax in the dtype of its input: several families' eager attention goes through float32 whatever the model's dtype."""
+    """Softmax in the dtype of its input: several families' eager attention goes through float32 whatever the model's
+    dtype.
+    """
     softmax = torch.nn.functional.softmax
 
     def exact(x, dim=None, dtype=None, **rest):
@@ -111,9 +141,11 @@ def eager(name):
 
 
 class Plan:
-    """Documents [unit][token] cut into windows and batched: what a corpus hands to the loop, in any batch size and order.
+    """Documents [unit][token] cut into windows and batched: what a corpus hands to the loop, in any batch size and
+    order.
 
-    `left` pads on the left; the first token of each document is special; frequency bins follow the token's id.
+    `left` pads on the left; special are the first token of each document and every `SPECIAL_EVERY`th id; frequency
+    bins follow the id.
     """
 
     fingerprint = "tiny"
@@ -121,7 +153,11 @@ class Plan:
     def __init__(self, documents, batch=4, window=9, order=None, units=None, decoder=False, left=False):
         chosen = range(len(documents)) if units is None else units
         rows = [(u, s) for u in chosen for s in range(0, len(documents[u]), window)]
-        rows = rows if order is None else [rows[i] for i in torch.randperm(len(rows), generator=torch.Generator().manual_seed(order))]
+        rows = (
+            rows
+            if order is None
+            else [rows[i] for i in torch.randperm(len(rows), generator=torch.Generator().manual_seed(order))]
+        )
         self._make = partial(_batch, documents, window, decoder, left)
         self.batches = [rows[i : i + batch] for i in range(0, len(rows), batch)]
         self.tokens = [sum(len(documents[u][s : s + window]) for u, s in rows) for rows in self.batches]
@@ -142,7 +178,7 @@ def _batch(documents, window, decoder, left, rows):
         ids[row, place], mask[row, place] = torch.tensor(piece), True
     shift = torch.tensor([width - len(piece) if left else 0 for piece in pieces])
     start = torch.tensor([s for _, s in rows]) - shift
-    special = mask & (start[:, None] + torch.arange(width) == 0)
+    special = mask & ((start[:, None] + torch.arange(width) == 0) | (ids % SPECIAL_EVERY == 0))
     stream = Stream(mask, special, start, torch.where(mask & ~special, ids * 5 // VOCABULARY, -1))
     inputs = {"input_ids": ids, "attention_mask": mask.long()}
     streams = dict.fromkeys(("encoder", "decoder"), stream)

@@ -4,6 +4,7 @@ Exit codes: 0 done · 1 unexpected · 2 usage · 3 model · 4 corpus · 5 measur
 (resumable).
 """
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -109,6 +110,7 @@ def measure(
 ) -> None:
     """Measure one model on one corpus: a run folder with records, figures and a report; a table on stdout."""
     from anisoscope import report
+    from anisoscope.distributed import rank_and_world
     from anisoscope.measurement import PANELS, Settings
     from anisoscope.progress import shown
     from anisoscope.runner import Job, run
@@ -142,6 +144,8 @@ def measure(
     )
     with shown(f"{model} × {corpus or 'the built-in corpus'}", quiet=quiet) as progress:
         done = run(job, output, resume=resume, overwrite=overwrite, progress=progress, keep_sums=part[1] > 1)
+    if rank_and_world()[0]:
+        return
     page = report.build(done.folder)
     _print_table(done.records())
     for warning in done.manifest()["warnings"]:
@@ -316,6 +320,10 @@ def _print_table(records: Any) -> None:
     typer.echo(table.rename_axis(columns=f"tokens: {policy}").to_string())
 
 
+OUTPUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG)
+"""A disk that is full, over quota, read-only, closed, or a file over its limit."""
+
+
 def main() -> None:
     """Entry point: errors become one line and an exit code."""
     try:
@@ -325,13 +333,21 @@ def main() -> None:
     except AnisoscopeError as error:
         typer.echo(f"anisoscope: {error}", err=True)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
+        if error.errno not in OUTPUT_ERRNOS:
+            raise
+        typer.echo(
+            f"anisoscope: cannot write {error.filename or ''}: {error.strerror}. Cure: free space, or --output",
+            err=True,
+        )
+        sys.exit(6)
     except KeyboardInterrupt as stop:
         number = getattr(stop, "number", 2)
         typer.echo("anisoscope: interrupted; the same command with --resume goes on", err=True)
         sys.exit(128 + number)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
     except Exception as error:
         show = getattr(error, "show", None)  # a wrong option or command, explained by the parser itself
         if not callable(show):

@@ -6,18 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from anisoscope import metrics as all_metrics
-from anisoscope.axes import FREQUENCY_BINS, POLICIES, POSITION_EDGES, Site
+from anisoscope.axes import FREQUENCY_BINS, LAYER_QUANTITIES, POLICIES, POSITION_EDGES, Site
+from anisoscope.capture.tap import Flatten
 from anisoscope.data._batch import Batch, Stream
 from anisoscope.errors import MeasureError, UsageError, near_matches
 from anisoscope.metrics._metric import Metric
+from anisoscope.models.blocks import has_attention
+from anisoscope.models.streams import Layout
 from anisoscope.moments import EVERY, Moments
 from anisoscope.records import write_atomic
 from anisoscope.reservoir import Reservoir
@@ -25,6 +28,10 @@ from anisoscope.sums import Sums, vector_sums
 from anisoscope.tabulate import tabulate
 
 PANELS = ("hidden", "spectrum", "attention")
+FLATTEN = get_args(Flatten)
+WHOLE = frozenset({"n", "zero", "nonfinite", "vector", "unit", "norm", "norm_square"})
+"""What is summed of whole images as vectors, whose millions of dimensions have no spectrum and no shares."""
+WHOLE_GROUPS = 8
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,8 @@ class Settings:
     else 1: no interval)
     sample            tokens kept for what sums cannot give (0: none)
     median, bins      dear attention statistics: medians of rows; edges of the histogram of scores
+    flatten           convolutional maps as one vector per `position`, or one per `image` (linear sums and the first
+    policy only, 8 groups: memory is 128 bytes per dimension and site)
     """
 
     panels: tuple[str, ...] = PANELS
@@ -49,12 +58,16 @@ class Settings:
     bins: tuple[float, ...] = ()
     metrics: tuple[str, ...] = ()
     blocks: tuple[str, ...] = ()
+    flatten: Flatten = "position"
 
     def __post_init__(self) -> None:
         for name, known in (("panels", PANELS), ("policies", POLICIES), ("metrics", tuple(all_metrics.found()))):
             for value in getattr(self, name):
                 if value not in known:
                     raise UsageError(f"{name} among {', '.join(known)}", repr(value), near_matches(value, known))
+        if self.flatten not in FLATTEN:
+            near = near_matches(self.flatten, FLATTEN)
+            raise UsageError(f"flatten among {', '.join(FLATTEN)}", repr(self.flatten), near)
         if not self.policies:
             raise UsageError("at least one token policy", "none", f"choose of {', '.join(POLICIES)}")
 
@@ -67,13 +80,19 @@ class Settings:
     def what(self) -> set[str]:
         """Places to capture for the chosen metrics."""
         asked = {quantity for metric in self.chosen for quantity in metric.quantities}
-        what = {"hidden", "final"} if asked & {"hidden", "final", "sample"} else set()
+        what = set(LAYER_QUANTITIES) if asked & {"hidden", "final", "sample"} else set()
         heads = {name for metric in self.chosen if metric.panel == "attention" for name in metric.quantities}
         if "attention" in self.panels and not self.metrics:
             heads |= {"query_key", "value"}
         what |= {"query", "key"} if "query_key" in heads else set()
         what |= {"attention"} if "attention" in heads else set()
         return what | (heads & {"value"}) | ((asked & {"query", "key", "value"}) if self.metrics else set())
+
+    def what_of(self, model: nn.Module) -> set[str]:
+        """The same for one model: with all panels, a network without attention is measured in its hidden states."""
+        if set(self.panels) == set(PANELS) and not self.metrics and not has_attention(model):
+            return self.what & set(LAYER_QUANTITIES)
+        return self.what
 
 
 @dataclass
@@ -125,21 +144,29 @@ class Measurement:
             needs |= {"vector"}  # the sample is centred on the mean of all
         return needs - {"unit_square"} if quantity in ("query", "key", "value") else needs
 
-    def begin(self, batch: Batch, device: torch.device) -> dict[str, Tensor]:
-        """Prepare for a batch's forward call; the real-token masks by stack, for the tap."""
+    def begin(self, batch: Batch, device: torch.device, layout: Layout | None = None) -> dict[str, Tensor]:
+        """Prepare for a batch's forward call; the real-token masks by stack, for the tap. Without the model's `layout`
+        the batch's streams are those of the stacks.
+        """
+        self._layout = layout
         self._unit = batch.unit.to(device)
         self._group = self._unit % self.settings.groups
-        self._streams = {stack: stream.to(device) for stack, stream in batch.streams.items()}
+        streams = batch.streams if layout is None else layout.streams(batch)
+        self._streams = {stack: stream.to(device) for stack, stream in streams.items()}
+        self._implied: dict[tuple[int, int], _Masks] = {}
+        starts = [stream.start.to(device) for stream in batch.streams.values()]
+        self._start = starts[0] if starts else torch.zeros_like(self._unit)
         self._masks = {stack: _Masks.of(stream, self.settings.policies) for stack, stream in self._streams.items()}
         self.sums.units.update(batch.unit.tolist())
         for stack, stream in self._streams.items():
-            self._start_sample(stack, stream)
+            self._start_sample(stack, stream.start, self._masks[stack])
         return {stack: stream.mask for stack, stream in self._streams.items()}
 
-    def _start_sample(self, stack: str, stream: Stream) -> None:
+    def _start_sample(self, name: str, start: Tensor, masks: _Masks) -> Reservoir:
+        reservoir = self.reservoirs.setdefault(name, Reservoir(self._sampled, self.settings.seed))
         if self._sampled:
-            reservoir = self.reservoirs.setdefault(stack, Reservoir(self._sampled, self.settings.seed))
-            reservoir.begin(self._unit, stream.start, self._masks[stack].policies[:, 0])
+            reservoir.begin(self._unit, start, masks.policies[:, 0])
+        return reservoir
 
     def end(self) -> None:
         for reservoir in self.reservoirs.values():
@@ -153,20 +180,16 @@ class Measurement:
         self.sites[site.name] = site
         if site.quantity == "attention":
             self._add_rows(site, value)
-        elif site.quantity in ("hidden", "final"):
-            self._add_vectors(site, value.unsqueeze(1), self._stream_masks(site.stack, value))
+        elif site.quantity in LAYER_QUANTITIES:
+            self._add_vectors(site, value.unsqueeze(1), self._stream_masks(site, site.stack, value))
         else:
             stack = "encoder" if site.kind == "cross" and site.quantity != "query" else site.stack
-            self._add_vectors(site, value, self._stream_masks(stack, value.select(1, 0)))
+            self._add_vectors(site, value, self._stream_masks(site, stack, value.select(1, 0)))
 
-    def _stream_masks(self, stack: str, x: Tensor) -> _Masks:
-        """The masks of a stack; a stack no corpus speaks of has one fully real stream."""
+    def _stream_masks(self, site: Site, stack: str, x: Tensor) -> _Masks:
+        """The masks of a stack; every position is real in one that no corpus speaks of."""
         if stack not in self._masks:
-            every = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-            start = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-            self._streams[stack] = Stream(every, torch.zeros_like(every), start)
-            self._masks[stack] = _Masks.of(self._streams[stack], self.settings.policies)
-            self._start_sample(stack, self._streams[stack])
+            return self._implied_masks(x, self._layout.specials(site) if self._layout and x.shape[1] > 1 else 0)
         masks = self._masks[stack]
         if masks.real.shape != x.shape[:2]:
             raise MeasureError(
@@ -176,23 +199,43 @@ class Measurement:
             )
         return masks
 
+    def _implied_masks(self, x: Tensor, specials: int) -> _Masks:
+        """Of `specials` tokens before the rest, all real; one for all sites [sequence, token, …] of a length."""
+        length = x.shape[1]
+        if (length, specials) not in self._implied:
+            every = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+            special = every & (torch.arange(length, device=x.device) < specials)
+            self._implied[length, specials] = _Masks.of(Stream(every, special, self._start), self.settings.policies)
+        return self._implied[length, specials]
+
     def _add_vectors(self, site: Site, x: Tensor, masks: _Masks) -> None:
-        terms = self._terms[site.quantity]
+        terms = self._terms[site.measured_as]
+        if self.settings.flatten == "image" and site.quantity in LAYER_QUANTITIES and x.shape[2] == 1:
+            values, _ = vector_sums(x, masks.real.unsqueeze(1), None, terms & WHOLE)
+            self.sums.add(site.name, values, self._group % WHOLE_GROUPS)
+            return
         subsets = masks.subsets if "subset_unit" in terms else None
         values, inverse = vector_sums(x, masks.policies, subsets, terms)
         self.sums.add(site.name, values, self._group)
-        if site.quantity in ("hidden", "final"):
+        if site.quantity in LAYER_QUANTITIES:
             if self._moments:
                 self._add_moments(site, x[:, 0], masks, inverse[:, 0])
             if self._sampled:
-                self.reservoirs[site.stack].add(site.name, x[:, 0])
+                self._reservoir(site, masks).add(site.name, x[:, 0])
+
+    def _reservoir(self, site: Site, masks: _Masks) -> Reservoir:
+        """The sample of a stack; where lengths differ from site to site, a site's own."""
+        if site.stack in self._masks:
+            return self.reservoirs[site.stack]
+        return self._start_sample(site.name, self._start, masks)
 
     def _add_moments(self, site: Site, x: Tensor, masks: _Masks, inverse: Tensor) -> None:
         if self.moments is None:
             groups = self.settings.spectrum_groups or (8 if x.shape[-1] <= 1024 else 1)
             self.moments = Moments(self.sums, min(groups, self.settings.groups))
         weight = masks.policies[:, 0] & (inverse > 0)
-        self.moments.add(site.name, x, weight, inverse, self._group % self.moments.groups)
+        groups = self.settings.spectrum_groups or (8 if x.shape[-1] <= 1024 else 1)
+        self.moments.add(site.name, x, weight, inverse, self._group % min(groups, self.moments.groups))
 
     def _add_rows(self, site: Site, rows: dict[str, Tensor]) -> None:
         """Sums over the rows of real queries [sequence, head, query] → [sequence, head]."""

@@ -18,6 +18,7 @@ from anisoscope.errors import CorpusError
 from anisoscope.measurement import Measurement, Settings
 from anisoscope.metrics import partition
 from anisoscope.metrics._metric import Metric
+from anisoscope.models.streams import Layout
 from anisoscope.sums import Totals
 
 SAVE_SECONDS = 60.0
@@ -74,22 +75,23 @@ def run_pass(
     todo = _to_do(plan, measurement.done, shard)
     total = sum(getattr(plan, "tokens", [])[shard[0] :: shard[1]])
     done = sum(getattr(plan, "tokens", [])[shard[0] :: shard[1]][: measurement.done])
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    device, layout = next((p.device for p in model.parameters()), torch.device("cpu")), Layout(model)
     with (
         _listening() as stopped,
         _evaluating(model),
         capture(
             model,
-            settings.what,
+            settings.what_of(model),
             receive=measurement.receive,
             blocks=settings.blocks,
             median=settings.median,
             histogram=torch.tensor(settings.bins, device=device) if settings.bins else None,
+            flatten=settings.flatten,
         ) as tap,
     ):
         saved = time.monotonic()
         for batch in todo:
-            tap.real = measurement.begin(batch, device)
+            tap.real = measurement.begin(batch, device, layout)
             with torch.no_grad():
                 model(**_moved(batch.inputs, device))
             measurement.end()

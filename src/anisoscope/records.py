@@ -18,6 +18,8 @@ from typing import Any
 
 import pandas as pd
 
+from safetensors import SafetensorError
+
 from anisoscope.errors import OutputError
 
 KEYS = (
@@ -128,10 +130,10 @@ def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(temporary)
         temporary.replace(path)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise OutputError(
             f"to write {path}",
-            str(error.strerror or error),
+            str(getattr(error, "strerror", None) or error),
             "free space or choose another --output; the run stays resumable",
         ) from error
     finally:
@@ -178,7 +180,7 @@ class Run:
 
     def identity(self) -> dict[str, Any] | None:
         path = self.folder / "identity.json"
-        return json.loads(path.read_text()) if path.exists() else None
+        return _read_json(path) if path.exists() else None
 
     @property
     def manifest_path(self) -> Path:
@@ -209,11 +211,21 @@ class Run:
                 "no manifest.json",
                 "finish it with --resume, or name another folder",
             )
-        return json.loads(self.manifest_path.read_text())  # type: ignore[no-any-return]
+        return _read_json(self.manifest_path)
 
     def records(self) -> pd.DataFrame:
         self.manifest()
         return pd.read_parquet(self.folder / "records.parquet")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (ValueError, OSError) as error:
+        raise OutputError(f"JSON in {path}", str(error), "the run folder is damaged; measure again with --overwrite") from error
+    if not isinstance(found, dict):
+        raise OutputError(f"a JSON object in {path}", type(found).__name__, "measure again with --overwrite")
+    return found
 
 
 def finished_runs(root: Path) -> Iterator[Run]:

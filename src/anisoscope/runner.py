@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch.distributed as dist
 from safetensors.torch import save_file
 
 from anisoscope.data._batch import BatchPlan
 from anisoscope.data.opening import default_corpus, open_plan
+from anisoscope.distributed import gathered, process_group, rank_and_world
 from anisoscope.errors import MeasureError
 from anisoscope.measurement import Measurement, Settings
 from anisoscope.measuring import Progress, embedding_records, run_pass
@@ -90,39 +92,59 @@ def run(
     identity = job.identity(subject, plan)
     name = run_id(identity)
     folder = output or root / f"{_slug(job.model)}-{_slug(job.corpus)}-{name[:8]}"
-    run = Run.start(folder, identity, resume=resume, overwrite=overwrite)
-    if run.complete and resume:
-        return run
-    started, clock = datetime.now(UTC), time.monotonic()
-    measurement = run_pass(
-        subject.model, plan, job.settings, state=run.state_path(), resume=resume, progress=progress, shard=job.shard
-    )
-    warnings = [*subject.notes, *corpus.get("warnings", []), *_warnings(measurement)]
-    records = _records(measurement, subject, job, name)
-    manifest = {
-        "run": name,
+    with process_group():
+        rank, world = rank_and_world()
+        if rank == 0:
+            Run.start(folder, identity, resume=resume, overwrite=overwrite)
+        if world > 1:
+            dist.barrier()
+        target = Run(folder)
+        if target.complete and resume:
+            return target
+        started, clock = datetime.now(UTC), time.monotonic()
+        part = run_pass(
+            subject.model,
+            plan,
+            job.settings,
+            state=target.state_path(rank),
+            resume=resume,
+            progress=progress if rank == 0 else None,
+            shard=(job.shard[0] + job.shard[1] * rank, job.shard[1] * world),
+        )
+        measurement = gathered(part)
+    if rank == 0:
+        described = corpus | {
+            "n_units": len(measurement.sums.units),
+            "n_tokens": sum(plan.tokens[job.shard[0] :: job.shard[1]]),
+        }
+        timing = {"started": started.isoformat(timespec="seconds"), "seconds": round(time.monotonic() - clock, 2)}
+        manifest = (
+            _manifest(measurement, subject, job) | {"run": name, "corpus": described, "processes": world} | timing
+        )
+        manifest["warnings"] += corpus.get("warnings", [])
+        if keep_sums:
+            measurement.save(folder / "sums.safetensors", plan.fingerprint)
+        _write_sample(measurement, folder)
+        target.finish(_records(measurement, subject, job, name), manifest)
+    return target
+
+
+def _manifest(measurement: Measurement, subject: Subject, job: Job) -> dict[str, Any]:
+    """What was measured with what; the corpus, the run's name and times are the caller's."""
+    return {
         "model": job.model,
         "revision": subject.revision,
         "weights_sha256": subject.weights_sha256,
         "architecture": type(subject.model).__name__,
         "parameters": sum(p.numel() for p in subject.model.parameters()),
-        "corpus": corpus
-        | {"n_units": len(measurement.sums.units), "n_tokens": sum(plan.tokens[job.shard[0] :: job.shard[1]])},
         "settings": _plain(asdict(job)),
         "backend": getattr(subject.config, "_attn_implementation", None),
         "dtype": job.dtype,
         "device": job.device,
-        "started": started.isoformat(timespec="seconds"),
-        "seconds": round(time.monotonic() - clock, 2),
         "excluded": measurement.excluded(),
-        "warnings": warnings,
+        "warnings": [*subject.notes, *_warnings(measurement)],
         **provenance(),
     }
-    if keep_sums:
-        measurement.save(folder / "sums.safetensors", plan.fingerprint)
-    _write_sample(measurement, folder)
-    run.finish(records, manifest)
-    return run
 
 
 def plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]:

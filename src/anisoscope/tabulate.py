@@ -8,7 +8,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from anisoscope import jackknife
-from anisoscope.axes import Site
+from anisoscope.axes import LAYER_QUANTITIES, Site
 from anisoscope.metrics import calibrated
 from anisoscope.metrics._metric import Metric
 from anisoscope.records import as_records
@@ -54,7 +54,7 @@ def _places(
 ) -> Iterable[tuple[Site, str, dict[str, Array]]]:
     """(site, label, terms) wherever a metric applies."""
     for name, site in sites.items():
-        if site.quantity in metric.quantities:
+        if site.measured_as in metric.quantities:
             terms = {term: value for term, value in sums.at(name).items() if term in metric.needs}
             if terms and any(value.any() for value in terms.values()):
                 yield site, site.label, terms
@@ -63,8 +63,9 @@ def _places(
             both = (("query", sums.at(name)), ("key", sums.at(key.name)))
             named = {f"{side}.{t}": value for side, at in both for t, value in at.items() if t in metric.needs}
             yield site, site.label, named
-        if "sample" in metric.quantities and site.stack in reservoirs and name in reservoirs[site.stack].vectors:
-            sampled = _sample_terms(name, sums, reservoirs[site.stack])
+        reservoir = reservoirs.get(site.stack) or reservoirs.get(name)
+        if "sample" in metric.quantities and reservoir is not None and name in reservoir.vectors:
+            sampled = _sample_terms(name, sums, reservoir)
             if sampled is not None:
                 yield site, site.label, sampled
 
@@ -90,7 +91,7 @@ def _table(
     for name, replicates in metric.compute(totals).items():
         columns = _columns(metric, name, jackknife.interval(replicates), count, policies)
         rows = len(columns["value"])
-        if constant["site"].split(".")[0] in ("hidden", "final"):
+        if constant["site"] in LAYER_QUANTITIES:
             columns["head"] = [None] * rows
         yield columns | {column: [entry] * rows for column, entry in constant.items()}
 

@@ -32,9 +32,7 @@ def compute(totals: Totals) -> Values:
             np.stack([largest[..., :k].sum(-1) for k in TOP], -1),
             np.broadcast_to(values[""][..., None], (*n.shape, len(TOP))),
         )
-        values["isotropic_q95"] = (
-            np.full_like(n, q95(unit.shape[-1])) if unit.shape[-1] > 1 else np.full_like(n, np.nan)
-        )
+    values["isotropic_q95"] = np.full_like(n, q95(unit.shape[-1]) if unit.shape[-1] > 1 else np.nan)
     return values
 
 

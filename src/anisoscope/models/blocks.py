@@ -96,6 +96,11 @@ def find_stages(model: nn.Module) -> list[nn.Module]:
     return [m for m in model.modules() if type(m).__name__ == STAGE_CLASSES.get(family)]
 
 
+def has_attention(model: nn.Module) -> bool:
+    """Whether queries and keys can be expected; the gates of VAN are attention by name only."""
+    return family_of(model) != "van" and any("Attention" in type(module).__name__ for module in model.modules())
+
+
 def family_of(model: nn.Module) -> str:
     """`config.model_type`; empty where there is none."""
     return str(getattr(getattr(model, "config", None), "model_type", ""))

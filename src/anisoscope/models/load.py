@@ -11,12 +11,15 @@ import torch
 from torch import nn
 
 from anisoscope.errors import ModelError, near_matches
+from anisoscope.models._hub import locate
 from anisoscope.models.presets import PRESETS
+from anisoscope.models.processors import processor_of
 
 BUILTIN_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """SHA-256 of the published all-MiniLM-L6-v2 model.safetensors."""
-UNUSED = ("pooler.", "lm_head.", "cls.", "score.", "classifier.")
-"""Heads whose weights may be missing: no measured site lies behind them."""
+UNUSED = ("pooler.", "lm_head.", "cls.", "score.", "classifier.", "masked_spec_embed", "mask_token", "quantizer.")
+UNUSED += ("num_batches_tracked",)
+"""Weights that may be missing: heads, and what only training uses. No measured site lies behind them."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,7 @@ class Subject:
     @property
     def modality(self) -> str:
         """What the model reads: `text`, `speech` or `image`."""
-        name = getattr(self.model, "main_input_name", "input_ids")
-        return {"input_values": "speech", "input_features": "speech", "pixel_values": "image"}.get(name, "text")
+        return _modality(self.model)
 
 
 def load(
@@ -66,13 +68,20 @@ def load(
         raise ModelError(
             "a checkpoint folder with config.json", f"{path} without one", "save it with model.save_pretrained(folder)"
         )
+    path, revision, commit = locate(path, revision, name, near_matches(name, ["builtin:minilm", *PRESETS]))
     model, notes = _from_pretrained(path, name, revision, dtype, trust_remote_code, untrained, seed)
     _check_finite(model, name)
-    commit = getattr(model.config, "_commit_hash", None)
     model = model.to(_device(device)).eval()
-    return Subject(
-        model, _processor(path, name, revision, trust_remote_code), base, commit or revision, weights_hash(model), notes
-    )
+    modality = _modality(model)
+    processor = processor_of(model, modality, path, name, revision, trust_remote_code)
+    if processor is None:
+        notes.append(f"no preprocessor beside the weights: the defaults for {modality} are used")
+    return Subject(model, processor, base, commit or revision, weights_hash(model), notes)
+
+
+def _modality(model: nn.Module) -> str:
+    name = getattr(model, "main_input_name", "input_ids")
+    return {"input_values": "speech", "input_features": "speech", "pixel_values": "image"}.get(str(name), "text")
 
 
 def _from_pretrained(
@@ -80,7 +89,10 @@ def _from_pretrained(
 ) -> tuple[Any, list[str]]:
     from transformers import AutoConfig, AutoModel, logging
 
+    from anisoscope.models import ports
+
     logging.set_verbosity_error()
+    ports.register()
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust}
     try:
         config = AutoConfig.from_pretrained(path, **options)
@@ -93,6 +105,8 @@ def _from_pretrained(
         model, info = AutoModel.from_pretrained(
             path, config=config, dtype=_dtype(dtype), output_loading_info=True, **options
         )
+    except ModelError:
+        raise
     except Exception as error:
         raise _explained(error, name, path) from error
     missing = sorted(info["missing_keys"])
@@ -120,6 +134,8 @@ def _explained(error: Exception, name: str, path: str) -> ModelError:
         return ModelError(
             "a model of transformers", f"{name}, which runs code of its own", "add --trust-remote-code if you trust it"
         )
+    if "gated" in text:
+        return ModelError(f"access to {name}", "a gated model", "accept its terms on the hub, then `hf auth login`")
     if Path(path).is_dir():
         return ModelError(
             f"a readable checkpoint in {path}", f"{type(error).__name__}: {text[:300]}", "download or save it again"
@@ -178,19 +194,6 @@ def _from_factory(name: str, dtype: str, device: str) -> Subject:
         )
     _check_finite(model, name)
     return Subject(model.to(_device(device), _dtype(dtype)).eval(), processor, name, None, weights_hash(model))
-
-
-def _processor(path: str, name: str, revision: str | None, trust: bool) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=trust)
-    except Exception as error:
-        raise ModelError(
-            f"a tokenizer beside {name}",
-            f"{type(error).__name__}: {' '.join(str(error).split())[:200]}",
-            "save it there with tokenizer.save_pretrained(folder)",
-        ) from error
 
 
 def _dtype(name: str) -> torch.dtype:

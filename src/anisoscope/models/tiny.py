@@ -1,4 +1,4 @@
-"""A tiny random model of every architecture, and inputs for it: what the tests run and the documentation's table shows."""
+"""A tiny random model of every architecture, and inputs for it: what tests run and the documentation's table shows."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -27,8 +27,14 @@ _WHISPER = {"vocab_size": 100, "num_mel_bins": 8, "d_model": 32, "max_source_pos
 _WHISPER |= {"encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
 _WHISPER |= {"encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "decoder_start_token_id": 1, "max_target_positions": 16}
 _IMAGE = _WIDTH | {"image_size": 32, "patch_size": 8}
-_SEGFORMER = {"num_encoder_blocks": 3, "depths": [1, 2, 1], "hidden_sizes": [8, 16, 32], "num_attention_heads": [1, 2, 4]}
-_SEGFORMER |= {"sr_ratios": [4, 2, 1], "patch_sizes": [7, 3, 3], "strides": [4, 2, 2], "mlp_ratios": [2, 2, 2]}
+_SEGFORMER = {"num_encoder_blocks": 3, "depths": [1, 2, 1], "hidden_sizes": [8, 16, 32]}
+_SEGFORMER |= {
+    "num_attention_heads": [1, 2, 4],
+    "sr_ratios": [4, 2, 1],
+    "patch_sizes": [7, 3, 3],
+    "strides": [4, 2, 2],
+    "mlp_ratios": [2, 2, 2],
+}
 _CVT = {"embed_dim": [8, 16, 32], "num_heads": [1, 2, 4], "depth": [1, 2, 3]}
 _RESNET = {"embedding_size": 8, "hidden_sizes": [16, 24, 32], "depths": [2, 1, 2]}
 _EFFICIENTNET = {"image_size": 32, "width_coefficient": 0.25, "depth_coefficient": 0.5, "hidden_dim": 320}

@@ -92,8 +92,7 @@ def _settings_of(study: Study, name: str) -> Any:
 def reproduce(
     studies: Iterable[Study], settings: str, output: Path, *, device: str = "cpu", quiet: bool = False
 ) -> Iterator[str]:
-    """Run each study and give its verdicts as lines of text. A study whose folder is complete is read, not run again.
-    """
+    """Run each study and give its verdicts as lines of text. A study whose folder is complete is read, not run again."""
     for study in studies:
         folder = output / study.paper / settings / study.name
         if not (folder / "study.json").exists():

@@ -95,7 +95,7 @@ def _images() -> tuple[Any, Examples, Examples, Collate]:
 
     digits = load_digits()
     processor = ViTImageProcessorPil(size={"height": 32, "width": 32}, image_mean=[0.5] * 3, image_std=[0.5] * 3)
-    pictures = [Image.fromarray(np.uint8(x * 255 / 16)).convert("RGB") for x in digits.images]
+    pictures = [Image.fromarray(np.uint8(np.rint(x * (255 / 16)))).convert("RGB") for x in digits.images]
     pixels = processor(pictures, return_tensors="pt")["pixel_values"]
     examples = [{"pixel_values": x, "labels": int(y)} for x, y in zip(pixels, digits.target, strict=True)]
     first = MEASURED["image"]
@@ -105,7 +105,7 @@ def _images() -> tuple[Any, Examples, Examples, Collate]:
 
 @cache
 def _speech() -> tuple[Any, Examples, Examples, Collate]:
-    """Spoken digits (Jackson et al. 2018, free-spoken-digit-dataset): `DIGIT_SPEAKER_TAKE.wav`; the last take validates."""
+    """Spoken digits (free-spoken-digit-dataset, Jackson et al. 2018): `DIGIT_SPEAKER_TAKE.wav`; last takes validate."""
     import soundfile
     from transformers import Wav2Vec2FeatureExtractor
 

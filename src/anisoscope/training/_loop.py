@@ -1,4 +1,6 @@
-"""One training by `transformers.Trainer`: AdamW, warm-up, linear decay to the planned last step (or constant, with early stopping)."""
+"""One training by `transformers.Trainer`: AdamW, warm-up, then linear decay to the planned last step (or a constant rate
+with early stopping).
+"""
 
 import tempfile
 from collections.abc import Callable
@@ -14,13 +16,18 @@ EVALUATIONS = 8
 """Evaluations per `Kind.steps` where the validation loss decides when to stop."""
 
 
-def fit(made: Material, kind: Kind, seed: int, steps: int, on_step: OnStep, patience: int | None = None) -> dict[str, Any]:
+def fit(
+    made: Material, kind: Kind, seed: int, steps: int, on_step: OnStep, patience: int | None = None
+) -> dict[str, Any]:
     """Train `made.model` in place; `on_step(step, model)` is called before the first step (0) and after each.
 
-    With `patience` the learning rate stays constant after warm-up, and training ends when that many evaluations in a row
-    brought no lower validation loss. Returns steps taken, losses and validation loss.
+    With `patience` the learning rate stays constant after warm-up, and training ends when that many evaluations in a
+    row brought no lower validation loss. Returns steps taken, losses and validation loss.
     """
     from transformers import EarlyStoppingCallback, Trainer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
 
     callbacks: list[Any] = [_watching(on_step)]
     if patience is not None:
@@ -50,10 +57,10 @@ def _printer() -> Any:
 
 
 def _arguments(folder: str, kind: Kind, seed: int, steps: int, until_converged: bool) -> Any:
-    """Arguments of the Trainer. Nothing is written by it but the best model of an early-stopped training, into `folder`."""
+    """Arguments of the Trainer. It writes nothing but the best model of an early-stopped training, into `folder`."""
     from transformers import TrainingArguments
 
-    every = max(1, kind.steps // EVALUATIONS)
+    every = max(1, min(steps, kind.steps) // EVALUATIONS)
     stopping: dict[str, Any] = {"eval_strategy": "no", "save_strategy": "no", "lr_scheduler_type": "linear"}
     if until_converged:
         stopping = {

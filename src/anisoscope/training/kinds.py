@@ -1,4 +1,4 @@
-"""The small models that are trained on the spot: architecture, processor and data of each kind, and the task it learns."""
+"""The small models that are trained on the spot: architecture, processor and data of each kind, and its task."""
 
 import os
 from collections.abc import Callable
@@ -10,14 +10,14 @@ from anisoscope.errors import UsageError, near_matches
 
 VISION_CORPUS, TEXT_CORPUS, SPEECH_CORPUS = "builtin:digits", "builtin:python-docs", "speech/fsdd_test"
 MEASURED = {"text": 60, "image": 400}
-"""First units of the corpus: they are measured and never trained on. (All spoken digits are measured: there are 300.)"""
+"""First units of the corpus: they are measured and never trained on (spoken digits: all are measured, there are 300)."""
 
 
 @dataclass(frozen=True)
 class Kind:
     """One kind of small model. `steps` and `batch` are what it takes to learn its task where time allows.
 
-    classes  (configuration class, class with a head) of transformers, or of `training.speech_cnn`
+    classes  (configuration class, class with a head) of transformers, or of `models.speech_cnn`
     sizes    arguments of the configuration
     """
 
@@ -139,7 +139,9 @@ def kind_named(name: str) -> Kind:
 
 @dataclass(frozen=True)
 class Material:
-    """What a training needs: the untrained model, its processor (saved beside every checkpoint), examples and how they make a batch."""
+    """What a training needs: the untrained model, its processor (saved beside every checkpoint), examples and how they
+    make a batch.
+    """
 
     model: Any
     processor: Any
@@ -160,10 +162,10 @@ def _untrained(kind: Kind, seed: int) -> Any:
     import torch
     import transformers
 
-    from anisoscope.training import speech_cnn
+    from anisoscope.models import speech_cnn
 
     config_name, model_name = kind.classes
-    library = speech_cnn if hasattr(speech_cnn, config_name) and config_name.startswith("SpeechCnn") else transformers
+    library = speech_cnn if config_name.startswith("SpeechCnn") else transformers
     sizes = {name: list(x) if isinstance(x, tuple) else x for name, x in kind.sizes}
     if kind.modality == "text":
         sizes["max_position_embeddings"] = kind.window

@@ -3,8 +3,8 @@
 A time budget is split over all models by their measured step times: every model is given the same share of the steps it
 would take (`Kind.steps`). Without a budget each trains until its validation loss stops falling.
 
-    <cache>/small/<kind>-<seed>-<hash>/step-0, step-1, step-2, step-4, … step-N   each in hub format, with its processor
-    <cache>/small/<kind>-<seed>-<hash>/training.json                              written last: a folder without it is begun anew
+    <cache>/small/<kind>-<seed>-<hash>/step-0, step-1, step-2, step-4, … step-N   in hub format, with the processor
+    <cache>/small/<kind>-<seed>-<hash>/training.json     written last: a folder without it is begun anew
 """
 
 import json
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from anisoscope.data._plan import digest
+from anisoscope.models import speech_cnn
 from anisoscope.records import run_id, write_atomic
 from anisoscope.training.kinds import KINDS, Kind, kind_named, material
 
@@ -73,8 +74,11 @@ class Trained:
         return self.checkpoint(self.steps[-1])
 
 
-def trained(kind: Kind, seed: int, recipe: Recipe, cache: Path, progress: Progress = lambda _t, _d, _n: None) -> Trained:
+def trained(
+    kind: Kind, seed: int, recipe: Recipe, cache: Path, progress: Progress = lambda _t, _d, _n: None
+) -> Trained:
     """The model of one kind and seed: read from `cache`, else trained there."""
+    speech_cnn.register()
     settings = {"kind": asdict(kind), "seed": seed, "recipe": asdict(recipe), "data": _data(kind)}
     folder = cache / "small" / f"{kind.name}-{seed}-{run_id(settings)[:8]}"
     described = folder / "training.json"

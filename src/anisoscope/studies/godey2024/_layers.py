@@ -1,104 +1,151 @@
-"""A per layer of several systems: what figures 1 to 4 have in common."""
+"""A per layer of several systems: what figures 1 to 4 have in common.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+Published checkpoints are measured on the paper's corpus; small models, trained on the spot, on the first units of their
+own, beside the same models before their first step.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from anisoscope import charts
 from anisoscope.measurement import Settings
-from anisoscope.records import select
+from anisoscope.records import Run, as_records, select, write_atomic
 from anisoscope.runner import Job, run
-from anisoscope.studies._judging import both_ways, outcome_above
-from anisoscope.studies._study import Context, Verdict
+from anisoscope.studies._study import Context
+from anisoscope.studies.godey2024._left_out import left_out
+from anisoscope.training import small
+from anisoscope.training.kinds import KINDS
 
 METRICS = ("mean_cosine", "drift", "norms", "calibrated")
+KEPT = ("mean_cosine", "mean_cosine.isotropic_q95", "drift", "drift.share", "norms.mean", "norms")
+TRAINED, UNTRAINED = ", trained", ", untrained"
+QUICK, LONG = small.Recipe(), small.Recipe(seconds=None, seeds=3)
+SKIPPED = "skipped"
+"""Metric of a row that says why a system (`model`) was not measured (`component`)."""
 
 
 @dataclass(frozen=True)
 class Systems:
-    """Which models on which corpus. `limit`: first units only."""
+    """Which models on which corpus, and which small ones (`training.kinds.KINDS`), trained by `recipe` on their own.
 
-    models: tuple[str, ...]
-    corpus: str
+    limit    first units of the corpus only (small models: `Kind.limit`)
+    flatten  how convolution maps become vectors: `image` or `position`
+    """
+
+    models: tuple[str, ...] = ()
+    corpus: str = ""
     limit: int | None = None
     policies: tuple[str, ...] = ("all", "content", "no-first")
+    small: tuple[str, ...] = ()
+    recipe: small.Recipe = QUICK
+    flatten: str = ""
+
+    def settings(self) -> Settings:
+        """Of the measurement: hidden states only, no sample."""
+        flatten: dict[str, Any] = {"flatten": self.flatten} if self.flatten else {}
+        return Settings(panels=("hidden",), policies=self.policies, sample=0, **flatten)
+
+
+def small_systems(systems: Systems, kinds: Sequence[str], *, long: bool = False) -> Systems:
+    """The same with small models in place of published ones."""
+    return replace(systems, small=tuple(kinds), recipe=LONG if long else QUICK)
 
 
 def measure(systems: Systems, context: Context) -> pd.DataFrame:
     """Every system's records of hidden states; each is a run of its own, found again when it is finished."""
     parts = []
     for i, model in enumerate(systems.models):
-        settings = Settings(metrics=METRICS, policies=systems.policies)
-        job = Job(
-            model,
-            systems.corpus,
-            settings,
-            limit=systems.limit,
-            batch_tokens=context.batch_tokens,
-            device=context.device,
-        )
-        parts.append(run(job, root=context.cache, resume=True).records())
+        job = Job(model, systems.corpus, systems.settings(), limit=systems.limit)
+        parts.append(measured(job, context))
         context.progress(model, i + 1, len(systems.models))
-    records = pd.concat(parts, ignore_index=True)
-    return records[records["component"].isna() | (records["metric"] != "mean_cosine.contribution")]
+    parts += [part for kind in systems.small for part in _small(kind, systems, context)]
+    return pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
 
 
-def curves(records: pd.DataFrame, policy: str = "all") -> pd.DataFrame:
-    """A of every layer and model, with q95(d) beside it: encoder layers first, then decoder layers, on one axis
-    `place`.
+def measured(job: Job, context: Context) -> pd.DataFrame:
+    """Records of one run that the figures need, with its left-out values."""
+    job = replace(job, batch_tokens=context.batch_tokens, device=context.device)
+    done = run(job, root=context.cache, resume=True, keep_sums=True)
+    if not any((done.folder / name).exists() for name in ("left_out.parquet", "sums.safetensors")):
+        done = run(job, output=done.folder, overwrite=True, keep_sums=True)
+    records = done.records()
+    rows = select(records, metric=KEPT, site=("hidden", "final"), head=None, component=None)
+    given = {key: records[key].iloc[0] for key in ("run", "model", "revision", "seed", "corpus", "step")}
+    others = as_records(_left_out_of(done, job.settings).drop(columns=list(given)), **given)
+    return pd.concat([rows, others], ignore_index=True)
+
+
+def _left_out_of(done: Run, settings: Settings) -> pd.DataFrame:
+    """Computed once from the sums of a run, which are then given up: they are large."""
+    path, sums = done.folder / "left_out.parquet", done.folder / "sums.safetensors"
+    if not path.exists():
+        rows = left_out(sums, settings)
+        write_atomic(path, lambda temporary: rows.to_parquet(temporary, index=False))
+        sums.unlink()
+    return pd.read_parquet(path)
+
+
+def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFrame]:
+    """Records of one kind of small model, every seed, untrained and trained; or one row that says why there are none."""
+    kind = KINDS[name]
+    if kind.missing:
+        yield as_records(pd.DataFrame([{"model": kind.label, "metric": SKIPPED, "component": kind.missing}]))
+        return
+    for found in small.train_all(systems.recipe, (name,), context.cache, context.progress):
+        for step, state in ((0, UNTRAINED), (found.steps[-1], TRAINED)):
+            settings = systems.settings()
+            job = Job(_relative(found.checkpoint(step)), kind.corpus, settings, limit=kind.limit, step=step)
+            rows = measured(job, context)
+            yield rows.assign(model=kind.label + state, seed=found.seed).astype(rows.dtypes.to_dict())
+
+
+def _relative(path: Path) -> str:
+    """As given where that is short: names of models stand in manifests."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def skipped(records: pd.DataFrame) -> dict[str, str]:
+    """{system: why it was not measured}."""
+    rows = select(records, metric=SKIPPED)
+    return dict(zip(rows["model"].astype(str), rows["component"].astype(str), strict=True))
+
+
+def curves(records: pd.DataFrame, policy: str = "all", metric: str = "mean_cosine") -> pd.DataFrame:
+    """A of every layer, model and seed, with q95(d) beside it: encoder layers first, then decoder layers, on one axis
+    `place`. Published models have seed 0.
     """
-    rows = select(records, metric="mean_cosine", site="hidden", token_policy=policy, head=None)
-    keys = ["model", "stack", "layer"]
-    bound = select(
-        records, metric="mean_cosine.isotropic_q95", site="hidden", token_policy=policy, head=None
-    ).set_index(keys)["value"]
-    rows = rows.set_index(keys).assign(q95=bound).reset_index()
-    rows["place"] = rows["layer"].astype(int)
-    for model, of_model in rows.groupby("model"):
-        if of_model["stack"].nunique() > 1:
-            shift = int(of_model.loc[of_model["stack"] == "encoder", "layer"].max()) + 1
-            rows.loc[(rows["model"] == model) & (rows["stack"] == "decoder"), "place"] += shift
-    return rows.sort_values(["model", "place"], kind="stable").reset_index(drop=True)
-
-
-def judge_anisotropic(records: pd.DataFrame, claim: str) -> list[Verdict]:
-    """One verdict per model: A above q95(d) in at least one layer (Holm over all layers of all models)."""
-    rows = curves(records)
-    up, down = both_ways(rows, rows["q95"].to_numpy(float))
-    rows = rows.assign(p=up, outcome=outcome_above(up, down), over=rows["value"] - rows["q95"])
-    verdicts = []
-    for model, layers in rows.groupby("model", sort=False):
-        best = layers.loc[layers["over"].idxmax()]
-        outcome = (
-            "holds"
-            if (layers["outcome"] == "holds").any()
-            else "fails"
-            if (layers["outcome"] == "fails").all()
-            else "undecided"
-        )
-        verdicts.append(
-            Verdict(
-                claim,
-                outcome,  # type: ignore[arg-type]
-                f"largest A, at {best.stack} layer {best.layer}, against q95 = {best.q95:.3f}:",
-                float(best.value),
-                float(best.low),
-                float(best.high),
-                int(best.n_units),
-                float(best.p),
-                f"{(layers['outcome'] == 'holds').sum()} of {len(layers)} layers anisotropic; n counts units",
-                str(model),
-            )
-        )
-    return verdicts
+    here = select(records, site="hidden", token_policy=policy, head=None, component=None)
+    here = here.assign(seed=here["seed"].fillna(0))
+    keys = ["model", "seed", "stack", "layer"]
+    rows = select(here, metric=metric).set_index(keys)
+    bound = select(here, metric="mean_cosine.isotropic_q95").set_index(keys)["value"]
+    rows = rows.assign(q95=bound[~bound.index.duplicated()]).reset_index()
+    rows["place"] = rows["layer"].astype("Int64").astype(int)
+    last = rows[rows["stack"] == "encoder"].groupby("model")["layer"].max()
+    both = rows["model"].isin(last.index) & (rows["stack"] == "decoder")
+    rows.loc[both, "place"] += rows.loc[both, "model"].map(last).astype(int) + 1
+    order = {model: i for i, model in enumerate(dict.fromkeys(rows["model"]))}
+    rows = rows.assign(rank=rows["model"].map(order)).sort_values(["rank", "seed", "place"], kind="stable")
+    return rows.drop(columns="rank").reset_index(drop=True)
 
 
 def draw(records: pd.DataFrame, names: Sequence[str] = ()) -> dict[str, Any]:
-    """The paper's figure: A per layer, a curve with its interval per model, the isotropic band below."""
+    """The paper's figure: A per layer, a curve with its interval per model, the isotropic bound dashed.
+
+    Over seeds: the mean, and from the lowest to the highest end of their intervals.
+    """
     rows = curves(records)
-    rows["layer"] = rows["place"]
-    bound = rows.groupby("model")["q95"].max().to_dict()
-    chart = charts.layer_curve(rows, series="model", isotropic=max(bound.values()), title="anisotropy A")
+    if rows.empty:
+        return {}
+    ends = {"value": "mean", "low": "min", "high": "max", "q95": "max"}
+    drawn = rows.groupby(["model", "place"], sort=False, as_index=False).agg(ends).rename(columns={"place": "layer"})
+    bound = float(drawn["q95"].max())
+    chart = charts.layer_curve(drawn, series="model", isotropic=bound, title="anisotropy A")
     return {(names[0] if names else "layers"): chart}

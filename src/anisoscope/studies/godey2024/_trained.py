@@ -10,8 +10,8 @@ from anisoscope.measurement import Settings
 from anisoscope.records import Run, as_records, finished_runs, select
 from anisoscope.runner import Job, run
 from anisoscope.studies._study import Context
-from anisoscope.studies.godey2024._layers import METRICS
 
+METRICS = ("mean_cosine", "drift", "norms")
 KEPT = ("mean_cosine", "mean_cosine.isotropic_q95", "drift", "norms.mean")
 
 

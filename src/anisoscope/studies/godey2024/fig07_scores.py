@@ -85,8 +85,9 @@ def _densities(records: pd.DataFrame, title: str) -> ChartType:
         color=alt.Color("N:N", scale=alt.Scale(domain=names, range=shades), legend=alt.Legend(title="N")),
         order="score:Q",
     )
-    chart = facet([base.mark_line(strokeWidth=1.6)], data, "reading", (_charts.WIDTH, _charts.HEIGHT), 2)
-    return chart.resolve_scale(x="independent")
+    panels = facet([base.mark_line(strokeWidth=1.6)], data, "reading", (_charts.WIDTH, _charts.HEIGHT), 2)
+    chart: ChartType = panels.resolve_scale(x="independent")
+    return chart
 
 
 def _reach(rows: pd.DataFrame) -> float:
@@ -116,7 +117,7 @@ STUDY = Study(
     judge=judge,
     draw=draw,
     caption=(
-        "Scores of the untrained block of figure 6, all heads and seeds together; every density is drawn relative to its "
-        "peak. Softmax ignores what is constant in a row: the second chart shows scores less the mean of their row."
+        "Scores of the untrained block of figure 6, all heads and seeds together; every density is drawn relative to "
+        "its peak. Softmax ignores what is constant in a row: the second chart shows scores less the mean of their row."
     ),
 )

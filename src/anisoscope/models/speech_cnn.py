@@ -19,7 +19,9 @@ from transformers.models.wav2vec2.modeling_wav2vec2 import (
 
 
 class SpeechCnnConfig(Wav2Vec2Config):  # type: ignore[misc]  # transformers makes its configurations at run time
-    """Sizes as in `Wav2Vec2Config`: `conv_*`, `hidden_size`, `num_hidden_layers`, `intermediate_size`; `kernel_size` of a block."""
+    """Sizes as in `Wav2Vec2Config` (`conv_*`, `hidden_size`, `num_hidden_layers`, `intermediate_size`), and the
+    `kernel_size` of a block.
+    """
 
     model_type = "speech_cnn"
     kernel_size: int = 7
@@ -96,5 +98,9 @@ class SpeechCnnForSequenceClassification(Wav2Vec2PreTrainedModel):  # type: igno
 
 
 SpeechCnnModel.base_model_prefix = "speech_cnn"
-AutoConfig.register("speech_cnn", SpeechCnnConfig, exist_ok=True)
-AutoModel.register(SpeechCnnConfig, SpeechCnnModel, exist_ok=True)
+
+
+def register() -> None:
+    """Make `AutoConfig` and `AutoModel` know the network."""
+    AutoConfig.register("speech_cnn", SpeechCnnConfig, exist_ok=True)
+    AutoModel.register(SpeechCnnConfig, SpeechCnnModel, exist_ok=True)

@@ -1,0 +1,54 @@
+"""What turns data into a model's inputs: tokenizer, feature extractor or image processor, as saved with a checkpoint."""
+
+from typing import Any
+
+from anisoscope.errors import ModelError
+
+NO_FILES = ("character_bert", "canine", "manta")
+"""Families that read characters or bytes: their tokenizers need no files."""
+
+
+def processor_of(model: Any, modality: str, path: str, name: str, revision: str | None, trust: bool) -> Any:
+    """The processor beside the weights. None for a speech or image model saved without one: the corpus then falls back
+    on defaults that the run records. ModelError for a text model without one.
+    """
+    options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust}
+    if modality == "text":
+        return _tokenizer(str(model.config.model_type), path, name, options)
+    return _preprocessor(modality, path, name, options)
+
+
+def _tokenizer(family: str, path: str, name: str, options: dict[str, Any]) -> Any:
+    from transformers import AutoTokenizer, ByT5Tokenizer, CanineTokenizer
+
+    from anisoscope.models.character_bert import CharacterBertTokenizer
+
+    if family in NO_FILES:
+        own: dict[str, Any] = {"character_bert": CharacterBertTokenizer, "canine": CanineTokenizer, "manta": ByT5Tokenizer}
+        return own[family]()
+    try:
+        return AutoTokenizer.from_pretrained(path, **options)
+    except Exception as error:
+        raise ModelError(
+            f"a tokenizer beside {name}",
+            f"{type(error).__name__}: {' '.join(str(error).split())[:200]}",
+            "save it there with tokenizer.save_pretrained(folder)",
+        ) from error
+
+
+def _preprocessor(modality: str, path: str, name: str, options: dict[str, Any]) -> Any:
+    from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor
+    from transformers.utils import PROCESSOR_NAME, cached_file
+
+    files = {"image": "preprocessor_config.json", "speech": "preprocessor_config.json"}
+    where = {"revision": options["revision"], "_raise_exceptions_for_missing_entries": False}
+    if not any(cached_file(path, file, **where) for file in (files[modality], PROCESSOR_NAME)):
+        return None
+    kinds = {"image": (AutoImageProcessor,), "speech": (AutoProcessor, AutoFeatureExtractor)}[modality]
+    failures = []
+    for kind in kinds:
+        try:
+            return kind.from_pretrained(path, **options)
+        except Exception as error:
+            failures.append(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+    raise ModelError(f"a readable preprocessor beside {name}", failures[-1], "download or save it again")

@@ -1,0 +1,44 @@
+"""Figures 5 and 16: is the drift ‖x̄‖ correlated with A across the layers of a model? Spearman (5) and Pearson (16)."""
+
+from anisoscope.studies._study import Study
+from anisoscope.studies.godey2024 import (
+    _correlation,
+    fig01_token_models,
+    fig02_character_models,
+    fig03_speech_vision,
+    fig04_convolutions,
+)
+from anisoscope.studies.godey2024._permutation import Kind
+
+FIGURES = (
+    fig01_token_models.STUDY,
+    fig02_character_models.STUDY,
+    *fig03_speech_vision.STUDIES,
+    fig04_convolutions.STUDY,
+)
+NEEDS = tuple(dict.fromkeys(need for study in FIGURES for need in study.needs))
+TITLES = {"spearman": "Spearman", "pearson": "Pearson"}
+
+
+def _study(name: str, kind: Kind) -> Study:
+    settings = {
+        key: _correlation.Correlated(kind, tuple(study.settings[key] for study in FIGURES))
+        for key in ("quick", "long", "paper")
+    }
+    return Study(
+        name=name,
+        paper="godey2024",
+        title=f"{TITLES[kind]} test of drift against anisotropy across layers",
+        claims=_correlation.CLAIMS,
+        settings=settings,
+        measure=_correlation.measure,
+        judge=_correlation.judge,
+        draw=lambda records: _correlation.draw(records, name),
+        caption="Two-sided p, layers permuted, of each model; crosses: scipy's default p, which the paper shows; bars: "
+        "the smallest p that this number of layers allows. Line at p = 0.05. Curves over layers are autocorrelated: the "
+        "test rejects far too often.",
+        needs=NEEDS,
+    )
+
+
+STUDIES = (_study("fig5", "spearman"), _study("fig16", "pearson"))

@@ -1,0 +1,281 @@
+"""Claims about the biased block and the law of the cosine: records that should hold, fail, or decide nothing."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from anisoscope.isotropic import q95
+from anisoscope.records import COLUMNS, as_records, select
+from anisoscope.studies._study import Context, Study, Verdict
+from anisoscope.studies.godey2024 import (
+    _over_seeds,
+    _trained,
+    fig06_bias,
+    fig07_scores,
+    fig08_queries_keys,
+    fig09_10_extremes,
+    fig17_18_cosine_law,
+)
+from anisoscope.studies.godey2024._biased_block import Settings
+from anisoscope.studies.godey2024._untrained import Size
+
+FULL, RAW = "bert:full-embedding", "bert:raw-table"
+STUDIES: tuple[Study, ...] = (
+    fig06_bias.STUDY,
+    fig07_scores.STUDY,
+    fig08_queries_keys.STUDY,
+    *fig09_10_extremes.STUDIES,
+)
+SEEDS = 6
+NORMS = (0.0, 0.1, 1.0, 10.0, 100.0)
+
+
+def synthetic(metric: str, site: str, curve: Callable[[float], float], noise: float, layer: int = 1) -> pd.DataFrame:
+    """Records of one system with seeds of its own: a shift shared by all N of a seed, and noise of each value."""
+    drawn = np.random.default_rng(len(metric) + layer)
+    rows = []
+    for seed in range(SEEDS):
+        for n in NORMS:
+            value = curve(n) + noise * drawn.normal()
+            rows.append(
+                {"metric": metric, "site": site, "layer": layer, "seed": seed, "component": f"{n:g}", "value": value}
+            )
+    return as_records(pd.DataFrame(rows), model="block", corpus="uniform inputs 16 × 512 × 64")
+
+
+def curve(records: pd.DataFrame, metric: str = "m", site: str = "hidden") -> _over_seeds.Curves:
+    (found,) = _over_seeds.curves(records, metric, site)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("shape", "noise", "outcome", "reason"),
+    [
+        (lambda n: np.log1p(n), 1e-3, "holds", "significant from N = 0.1 on"),
+        (lambda n: 0.03 * n, 0.05, "holds", "significant from N = 10 on"),
+        (lambda n: -n, 1e-3, "fails", "against the claim at N = 0.1, 1, 10, 100"),
+        (lambda n: n if n > 1 else -n, 1e-3, "fails", "significant from N = 10 on; against the claim at N = 0.1, 1"),
+        (lambda _n: 0.0, 1.0, "undecided", "never significant"),
+    ],
+)
+def test_trends_hold_fail_or_stay_open(
+    shape: Callable[[float], float], noise: float, outcome: str, reason: str
+) -> None:
+    verdict = _over_seeds.judge_trend("grows", curve(synthetic("m", "hidden", shape, noise)), 1)
+    assert (verdict.outcome, verdict.reason) == (outcome, reason)
+    assert verdict.low is not None and verdict.high is not None and verdict.low <= shape(100) - shape(0) <= verdict.high
+    assert verdict.n == SEEDS
+
+
+def test_a_falling_quantity_is_judged_the_other_way_round() -> None:
+    falls = curve(synthetic("m", "hidden", lambda n: -n, 1e-3))
+    assert _over_seeds.judge_trend("falls", falls, -1).outcome == "holds"
+
+
+@pytest.mark.parametrize(
+    ("gap", "outcome"),
+    [
+        (lambda _n: 1e-5, "holds"),
+        (lambda n: -1e-5 if n == 10 else 1e-5, "fails"),
+        (lambda n: 0.0 if n == 10 else 1e-5, "undecided"),
+    ],
+)
+def test_output_above_input_is_paired_over_seeds(gap: Callable[[float], float], outcome: str) -> None:
+    """Seeds differ by 0.1 and the difference is 1e-5: only paired differences can tell."""
+    drawn = np.random.default_rng(3)
+    shared = 0.5 + 0.1 * drawn.normal(size=(SEEDS, 1)) + np.zeros((SEEDS, len(NORMS)))
+    above = shared + [gap(n) for n in NORMS] + 1e-7 * drawn.normal(size=shared.shape)
+    verdict = _over_seeds.judge_above("above", *(_over_seeds.Curves("block", NORMS, x) for x in (shared, above)))
+    assert verdict.outcome == outcome
+    assert ("N = 10" in verdict.statistic) == (outcome != "holds")
+
+
+def test_holm_counts_the_norms() -> None:
+    """A difference with p = .02 holds at one N, and is undecided at five N alike."""
+    drawn = np.random.default_rng(0).normal(size=(SEEDS, 1))
+    drawn = (drawn - drawn.mean()) / drawn.std(ddof=1)
+    t = 3.3  # two-sided p = .021 with 5 degrees of freedom
+    values = np.repeat(drawn + t / np.sqrt(SEEDS), 5, axis=1)
+    alone, five = (_over_seeds.Curves("block", NORMS[:k], values[:, :k]) for k in (1, 5))
+    zero = [_over_seeds.Curves("block", c.norms, np.zeros_like(c.values)) for c in (alone, five)]
+    assert _over_seeds.judge_above("above", zero[0], alone).outcome == "holds"
+    assert _over_seeds.judge_above("above", zero[1], five).outcome == "undecided"
+
+
+def test_one_seed_decides_nothing() -> None:
+    values = np.arange(5.0)[None]
+    verdict = _over_seeds.judge_trend("grows", _over_seeds.Curves("block", NORMS, values), 1)
+    assert verdict.outcome == "undecided"
+
+
+def test_share_of_seeds_has_an_exact_interval() -> None:
+    values = np.zeros((8, 2))
+    values[:, 1] = [1, 1, 1, -1, -1, -1, -1, -1]
+    verdict = _over_seeds.judge_share("differ", _over_seeds.Curves("block", (0.0, 1.0), values))
+    assert (verdict.outcome, verdict.value) == ("holds", 3 / 8)
+    assert (verdict.low, verdict.high) == pytest.approx((0.0852, 0.7551), abs=1e-3)
+    values[:, 1] = 1
+    assert _over_seeds.judge_share("differ", _over_seeds.Curves("block", (0.0, 1.0), values)).outcome == "undecided"
+
+
+def crossings(counts: list[int], norms: list[float]) -> pd.DataFrame:
+    rows: list[dict[str, Any]] = []
+    for seed, (count, n) in enumerate(zip(counts, norms, strict=True)):
+        rows.append({"metric": "fixed_point.mean_norm.crossings", "seed": seed, "value": count})
+        if count:
+            rows.append({"metric": "fixed_point.mean_norm", "component": "1", "seed": seed, "value": n})
+            rows.append({"metric": "fixed_point.mean_norm.norm", "component": "1", "seed": seed, "value": n})
+    return as_records(pd.DataFrame(rows), model="block", site="hidden", corpus="uniform inputs 16 × 512 × 64")
+
+
+@pytest.mark.parametrize(
+    ("counts", "outcome", "words"),
+    [
+        ([1, 1, 1], "holds", "one in 3 seeds"),
+        ([0, 0, 0], "fails", "none in 3 seeds"),
+        ([1, 0, 1], "undecided", "one in 2 seeds, none in 1 seeds"),
+        ([2, 1, 1], "undecided", "several in 1 seeds"),
+    ],
+)
+def test_existence_of_a_fixed_point_is_stated(counts: list[int], outcome: str, words: str) -> None:
+    verdict = fig06_bias._judge_fixed(crossings(counts, [5.0, 6.0, 7.0]), "block", "mean_norm")
+    assert verdict.outcome == outcome
+    assert words in verdict.reason
+    assert (verdict.value is None) == (not any(counts))
+
+
+@pytest.mark.parametrize(("scale", "outcome"), [(1.0, "holds"), (2.0, "holds"), (10.0, "fails"), (0.1, "fails")])
+def test_norms_at_the_fixed_point_are_compared_per_dimension(scale: float, outcome: str) -> None:
+    """Trained: width 16, norms 4 (= √16). The block of width 64 meets them at 8 = √64."""
+    rows = [{"layer": layer, "metric": "norms.mean", "value": 4.0} for layer in (1, 2)]
+    rows += [{"layer": layer, "metric": "mean_cosine.isotropic_q95", "value": q95(16)} for layer in (1, 2)]
+    trained = as_records(pd.DataFrame(rows), model="trained", site="hidden")
+    records = pd.concat([crossings([1, 1, 1], [8 * scale, 8.1 * scale, 7.9 * scale]), trained], ignore_index=True)
+    share = fig06_bias._trained_share(records)
+    assert share is not None
+    verdict = fig06_bias._judge_order(records, "block", share)
+    assert verdict.value == pytest.approx(scale, rel=0.01)
+    assert verdict.outcome == outcome
+
+
+@pytest.mark.parametrize("d", (2, 3, 64, 384, 768, 8192))
+def test_the_width_is_read_back_from_its_quantile(d: int) -> None:
+    assert _trained.width(float(q95(d))) == d
+
+
+def test_growth_too_small_to_see_is_no_sharpening() -> None:
+    parts = []
+    for name, base, step in (("row_max", 0.002, 1e-6), ("row_min", 0.001, -1e-6), ("entropy", 6.0, -1e-6)):
+        parts.append(synthetic(f"attention.{name}", "attention", lambda n, b=base, s=step: b + s * n, 1e-9))
+    verdicts = {v.claim: v for v in fig09_10_extremes.judge_9(pd.concat(parts, ignore_index=True))}
+    assert verdicts["row-max-grows"].outcome == verdicts["entropy-falls"].outcome == "holds"
+    assert verdicts["row-max-doubles"].outcome == "fails"
+
+
+@pytest.mark.parametrize(("a", "outcome"), [(0.25, "holds"), (0.15, "fails"), (float(q95(64)), "undecided")])
+def test_queries_are_held_against_the_quantile_of_a_head(a: float, outcome: str) -> None:
+    """Width 768 and 12 heads: q95(64) = .206, where q95(768) is .059."""
+    drawn = np.random.default_rng(0).normal(size=(SEEDS, len(NORMS)))
+    rows = [
+        {
+            "metric": metric,
+            "site": f"{side}.raw",
+            "seed": i,
+            "component": f"{n:g}",
+            "head": head,
+            "value": a + 0.001 * drawn[i, j],
+        }
+        for metric in ("mean_cosine", "norms.mean")
+        for side in ("query", "key")
+        for (i, j), n in np.ndenumerate(np.broadcast_to(NORMS, drawn.shape))
+        for head in (None, 11)
+    ]
+    records = as_records(pd.DataFrame(rows), model="block", layer=1, corpus="uniform inputs 16 × 512 × 768")
+    found = [v for v in fig08_queries_keys.judge(records) if "without-bias" in v.claim]
+    assert [v.outcome for v in found] == [outcome, outcome]
+    assert "0.206" in found[0].reason
+
+
+@pytest.mark.parametrize(("factor", "outcome"), [(2.0, "holds"), (0.5, "fails")])
+def test_sequences_are_compared_with_rows_by_growth(factor: float, outcome: str) -> None:
+    """The level of an extreme over a sequence is above that over rows by construction; its growth need not be."""
+    parts = [
+        synthetic("attention.row_max", "attention", lambda n: 0.1 + 0.001 * n, 1e-5),
+        synthetic("attention.sequence_max", "attention", lambda n: 0.5 + factor * 0.001 * n, 1e-5),
+        synthetic("attention.sequence_min", "attention", lambda n: 0.1 - 0.001 * n, 1e-5),
+    ]
+    verdicts = {v.claim: v.outcome for v in fig09_10_extremes.judge_10(pd.concat(parts, ignore_index=True))}
+    assert verdicts == {"sequence-max-grows": "holds", "sequence-min-shrinks": "holds", "clearer-than-in-rows": outcome}
+
+
+# --- the studies as a whole ---
+
+
+@pytest.fixture(scope="module")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, Context]:
+    folder = tmp_path_factory.mktemp("studies")
+    size = Size(sequences=3, tokens=20, width=32, heads=4)
+    settings = Settings((RAW, FULL), 3, (size,), (0.0, 1.0, 10.0, 31.62, 100.0), trained=())
+    return settings, Context(folder, folder / "cache")
+
+
+def test_histograms_are_added_over_seeds_and_drawn_without_loss(small_run: tuple[Settings, Context]) -> None:
+    records = fig07_scores.measure(*small_run)
+    counts = select(records, metric="attention.score_histogram_within", model="bert:raw-table, width 32, heads 4")
+    at = counts[counts["component"].str.startswith("10 ")]
+    assert at["value"].sum() == 3 * 3 * 4 * 1 * 20  # seeds, sequences, heads, every 16th of 20 rows, keys
+    bins = at["component"].str.split(" ").str[1].astype(int).to_numpy()
+    drawn = fig07_scores._density(pd.DataFrame({"bin": bins, "value": at["value"]}), 0.003)
+    x, height = drawn["score"].to_numpy(), drawn["height"].to_numpy()
+    assert height.max() == 1
+    middle, weight = fig07_scores.MIDDLES[bins], at["value"].to_numpy()
+    spread = np.sqrt(np.trapezoid(x**2 * height, x) / np.trapezoid(height, x))
+    assert spread == pytest.approx(np.sqrt((middle**2 * weight).sum() / weight.sum()), rel=0.05)
+    size = np.abs(np.repeat(middle, weight.astype(int)))
+    reach = fig07_scores._reach(pd.DataFrame({"bin": bins, "value": at["value"]}))
+    assert (size < reach).mean() < 0.995 <= (size <= reach).mean()
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.name)
+def test_every_study_measures_judges_and_draws(study: Study, small_run: tuple[Settings, Context]) -> None:
+    records = study.measure(*small_run)
+    assert list(records.columns) == list(COLUMNS)
+    verdicts = list(study.judge(records))
+    assert {v.subject for v in verdicts} == {f"{system}, width 32, heads 4" for system in (RAW, FULL)}
+    judged = {v.claim for v in verdicts}
+    assert judged == {claim.name for claim in study.claims} - (
+        {fig06_bias.TRAINED.name} if study.name == "fig6" else set()
+    )
+    charts = study.draw(records)
+    assert charts
+    for name, chart in charts.items():
+        assert name.startswith(study.name)
+        assert "raw table" in str(chart.to_dict()["datasets"])
+
+
+def test_the_law_of_the_cosine_is_sampled_and_judged(tmp_path: Path) -> None:
+    fig17, fig18 = fig17_18_cosine_law.STUDIES
+    records = fig17.measure(fig17_18_cosine_law.Law((4, 64), 3000), Context(tmp_path, tmp_path))
+    assert [v.outcome for v in fig17.judge(records)] == ["holds", "holds"]
+    wrong = records.assign(value=records["value"].where(records["metric"] != "cosine_law.ks_p", 1e-6))
+    assert [v.outcome for v in fig17.judge(wrong)] == ["holds", "fails"]
+    fig17.draw(records)["fig17"].to_dict()
+    assert fig18.settings["quick"].models == ("builtin:minilm",)
+
+
+@pytest.mark.parametrize(("a", "outcome"), [(0.5, "holds"), (0.05, "fails"), (q95(384), "undecided")])
+def test_layers_are_held_against_the_quantile_of_their_width(a: float, outcome: str) -> None:
+    rows = []
+    for layer in (0, 1):
+        rows.append({"metric": "mean_cosine", "layer": layer, "value": 0.5 if layer else a})
+        rows.append({"metric": "mean_cosine.isotropic_q95", "layer": layer, "value": q95(384)})
+    frame = pd.DataFrame(rows).assign(low=lambda x: x["value"] - 0.01, high=lambda x: x["value"] + 0.01)
+    records = as_records(frame, model="m", site="hidden", stack="encoder", n_units=60, n_vectors=1000)
+    (verdict,) = fig17_18_cosine_law.judge_points(records)
+    assert isinstance(verdict, Verdict) and verdict.outcome == outcome
+    assert "q95(384) = 0.084" in verdict.reason
+    fig17_18_cosine_law.draw_points(records)["fig18"].to_dict()

@@ -1,0 +1,46 @@
+"""Two processes of torchrun give the run that one process gives."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from anisoscope.measurement import Settings
+from anisoscope.records import Run
+from anisoscope.runner import Job, run
+
+TEXT = "\n\n".join(f"Document {i} says that {' and '.join(str(j) for j in range(i, 5 * i + 9))}." for i in range(24))
+SCRIPT = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[3])
+from test_distributed import job
+from anisoscope.runner import run
+run(job(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+def job(corpus: str) -> Job:
+    settings = Settings(metrics=("mean_cosine", "drift", "query_key", "attention", "calibrated"), sample=64)
+    return Job(corpus=corpus, settings=settings, max_length=24, batch_tokens=96)
+
+
+def test_torchrun_equals_one_process(tmp_path: Path) -> None:
+    corpus, script = tmp_path / "corpus.txt", tmp_path / "script.py"
+    corpus.write_text(TEXT)
+    script.write_text(SCRIPT)
+    alone = run(job(str(corpus)), tmp_path / "one").records()
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    words = [str(corpus), str(tmp_path / "two"), str(Path(__file__).parent)]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*launcher, *words], capture_output=True, text=True, timeout=280, check=False, env=env)
+    assert done.returncode == 0, done.stderr[-2000:]
+    together = Run(tmp_path / "two").records()
+    keys = ["stack", "kind", "layer", "head", "site", "token_policy", "metric", "component"]
+    both = alone.merge(together, on=keys, suffixes=("", "_two"), validate="1:1")
+    assert len(both) == len(alone) == len(together)
+    for name in ("value", "low", "high"):
+        ours, theirs = both[name].to_numpy(float), both[f"{name}_two"].to_numpy(float)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
