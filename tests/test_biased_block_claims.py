@@ -229,15 +229,17 @@ def test_histograms_are_added_over_seeds_and_drawn_without_loss(small_run: tuple
     at = counts[counts["component"].str.startswith("10 ")]
     assert at["value"].sum() == 3 * 3 * 4 * 1 * 20  # seeds, sequences, heads, every 16th of 20 rows, keys
     bins = at["component"].str.split(" ").str[1].astype(int).to_numpy()
-    drawn = fig07_scores._density(pd.DataFrame({"bin": bins, "value": at["value"]}), 0.003)
-    x, height = drawn["score"].to_numpy(), drawn["height"].to_numpy()
-    assert height.max() == 1
-    middle, weight = fig07_scores.MIDDLES[bins], at["value"].to_numpy()
-    spread = np.sqrt(np.trapezoid(x**2 * height, x) / np.trapezoid(height, x))
-    assert spread == pytest.approx(np.sqrt((middle**2 * weight).sum() / weight.sum()), rel=0.05)
-    size = np.abs(np.repeat(middle, weight.astype(int)))
-    reach = fig07_scores._reach(pd.DataFrame({"bin": bins, "value": at["value"]}))
+    size = np.abs(np.repeat(fig07_scores.MIDDLES[bins], at["value"].astype(int)))
+    counts = np.bincount(bins, at["value"], len(fig07_scores.MIDDLES))
+    reach = fig07_scores.reach(counts)
     assert (size < reach).mean() < 0.995 <= (size <= reach).mean()
+    x, height = fig07_scores.density(counts, 2 * reach).to_numpy().T
+    assert height.max() == 1
+    spread = np.sqrt(np.trapezoid(x**2 * height, x) / np.trapezoid(height, x))
+    assert spread == pytest.approx(np.sqrt((size**2).mean()), rel=0.05)
+    x, share = fig07_scores.shares(counts, 1e-3).to_numpy().T
+    assert share.sum() == pytest.approx(1)
+    assert 1e-3 * np.sqrt((x**2 * share).sum()) == pytest.approx(np.sqrt((size**2).mean()), rel=0.05)
 
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.name)

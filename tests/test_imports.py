@@ -16,7 +16,7 @@ LAYERS = (
     ("cli", "__main__", "report", "integrations"),
     ("studies",),
     ("runner", "alone"),
-    ("measuring", "measurement", "tabulate", "progress", "training"),
+    ("measuring", "measurement", "tabulate", "progress", "distributed", "training"),
     ("capture", "models", "data", "records", "charts", "chart_style", "stable_pdf"),
     ("metrics",),
     ("sums", "moments", "reservoir", "jackknife", "isotropic"),

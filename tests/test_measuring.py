@@ -125,6 +125,30 @@ def test_plain_dictionaries_are_measured_like_a_plan():
     )
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_the_sample_of_plain_batches_takes_each_token_once(side):
+    """Sequences of one unit are told apart, whatever the batches and their padding."""
+    generator = torch.Generator().manual_seed(0)
+    sequences = [torch.randint(3, 99, (length,), generator=generator) for length in (7, 3, 9, 5, 8, 2)]
+    model, units = tiny.model("qwen3"), [4, 4, 4, 7, 7, 9]
+
+    def batches(size):
+        for first in range(0, 6, size):
+            part = sequences[first : first + size]
+            ids = torch.nn.utils.rnn.pad_sequence(part, batch_first=True, padding_side=side)
+            mask = torch.nn.utils.rnn.pad_sequence(
+                [torch.ones_like(s) for s in part], batch_first=True, padding_side=side
+            )
+            yield {"input_ids": ids, "attention_mask": mask, "unit": units[first : first + size]}
+
+    settings = Settings(metrics=("calibrated",), sample=20, groups=3)
+    runs = [run_pass(model, loop._Listed(batches(size)), settings).reservoirs["decoder"] for size in (1, 2, 6)]
+    assert len(set(runs[0].hash.tolist())) == 20
+    for other in runs[1:]:
+        assert torch.equal(other.hash, runs[0].hash) and torch.equal(other.unit, runs[0].unit)
+        torch.testing.assert_close(other.vectors["decoder.0.hidden"], runs[0].vectors["decoder.0.hidden"])
+
+
 def test_values_are_those_of_the_vectors():
     """From captured hidden states, document by document, to the table: A, its interval's centre, counts, and
     similarity inside windows.

@@ -57,9 +57,6 @@ def metric(
 
 
 def _estimates(records: Any) -> dict[str, Estimate]:
-    return {
-        row.metric
-        if row.component is None or row.component != row.component
-        else f"{row.metric} {row.component}": jackknife.Estimate(row.value, row.low, row.high)
-        for row in records.astype({"component": object}).itertuples()
-    }
+    names = records["metric"].str.cat(" " + records["component"], na_rep="")
+    rows = zip(names, records["value"], records["low"], records["high"], strict=True)
+    return {name: jackknife.Estimate(*estimate) for name, *estimate in rows}

@@ -88,6 +88,9 @@ def measure(
     ] = None,
     sample: Annotated[int, typer.Option(min=0, help="vectors kept per site for what sums cannot give")] = 2048,
     medians: Annotated[bool, typer.Option(help="medians of attention rows (dear)")] = False,
+    flatten: Annotated[
+        str, typer.Option(help="convolutional maps as one vector per position, or one per image")
+    ] = "position",
     seed: Seed = 0,
     dtype: Annotated[
         str, typer.Option(help="float32, float64, bfloat16, float16; sums are float64 always")
@@ -124,6 +127,7 @@ def measure(
         seed=seed,
         median=medians,
         blocks=_names(blocks),
+        flatten=flatten,  # type: ignore[arg-type]  # checked there
     )
     part = _shard(shard)
     job = Job(

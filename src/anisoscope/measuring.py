@@ -2,6 +2,7 @@
 
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -22,6 +23,8 @@ from anisoscope.models.streams import Layout
 from anisoscope.sums import Totals
 
 SAVE_SECONDS = 60.0
+LONGEST = 1 << 32
+"""More tokens than a sequence has."""
 
 Progress = Callable[[int, int], None]
 """Called after every batch with tokens done and tokens in all (0: not known)."""
@@ -156,7 +159,7 @@ class _Listed:
         self.batches = batches
 
     def __iter__(self) -> Iterator[Batch]:
-        seen = 0
+        seen, nth = 0, Counter[int]()
         for item in self.batches:
             if isinstance(item, Batch):
                 yield item
@@ -169,7 +172,11 @@ class _Listed:
             special, unit = inputs.pop("special_tokens_mask", None), inputs.pop("unit", None)
             rows = len(next(iter(inputs.values())))
             unit = torch.arange(seen, seen + rows) if unit is None else torch.as_tensor(unit)
-            yield Batch(inputs, unit, _streams(inputs, special, torch.arange(rows) * 0))
+            start = []
+            for owner in unit.tolist():
+                start.append(nth[owner] * LONGEST)  # a range of its own for every sequence of a unit
+                nth[owner] += 1
+            yield Batch(inputs, unit, _streams(inputs, special, torch.tensor(start)))
             seen += rows
 
 
@@ -183,7 +190,7 @@ def _streams(inputs: dict[str, Any], special: Tensor | None, start: Tensor) -> d
             continue
         real = mask.bool() if mask is not None else torch.ones(ids.shape[:2], dtype=torch.bool)  # type: ignore[union-attr]
         marks = special.bool() if special is not None and not prefix else torch.zeros_like(real)
-        streams |= {stack: Stream(real, marks, start) for stack in stacks}
+        streams |= {stack: Stream(real, marks, start - real.int().argmax(1)) for stack in stacks}
     return streams
 
 

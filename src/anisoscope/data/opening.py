@@ -77,7 +77,7 @@ def _check_modality(name: str, modality: str) -> None:
     if holds is None or holds == modality:
         return
     cure = f"for this model name {EXAMPLES[modality]}; for this corpus measure {MODELS[holds]}"
-    raise UsageError(f"a corpus of {modality} for a {modality} model", f"{name}, which holds {holds}", cure)
+    raise UsageError(f"a corpus that the model reads ({modality})", f"{name}, which holds {holds}", cure)
 
 
 def _text_length(config: Any, tokenizer: Any, max_length: int | None) -> int:

@@ -18,7 +18,7 @@ from transformers.models.wav2vec2.modeling_wav2vec2 import (
 )
 
 
-class SpeechCnnConfig(Wav2Vec2Config):  # type: ignore[misc]  # transformers makes its configurations at run time
+class SpeechCnnConfig(Wav2Vec2Config):  # type: ignore[no-untyped-call]  # transformers has no types there
     """Sizes as in `Wav2Vec2Config` (`conv_*`, `hidden_size`, `num_hidden_layers`, `intermediate_size`), and the
     `kernel_size` of a block.
     """
@@ -41,10 +41,11 @@ class SpeechCnnBlock(nn.Module):
         """hidden_states [sequence, frame, dim], mask [sequence, frame] of real frames."""
         x = hidden_states if mask is None else hidden_states * mask.unsqueeze(-1)
         x = self.norm(self.convolution(x.transpose(1, 2)).transpose(1, 2))
-        return hidden_states + self.down(nn.functional.gelu(self.up(x)))
+        out: Tensor = hidden_states + self.down(nn.functional.gelu(self.up(x)))
+        return out
 
 
-class SpeechCnnModel(Wav2Vec2PreTrainedModel):  # type: ignore[misc, no-untyped-call]
+class SpeechCnnModel(Wav2Vec2PreTrainedModel):  # type: ignore[no-untyped-call]
     """Feature extractor and blocks."""
 
     config_class = SpeechCnnConfig
@@ -52,10 +53,10 @@ class SpeechCnnModel(Wav2Vec2PreTrainedModel):  # type: ignore[misc, no-untyped-
 
     def __init__(self, config: SpeechCnnConfig) -> None:
         super().__init__(config)
-        self.feature_extractor = Wav2Vec2FeatureEncoder(config)
-        self.feature_projection = Wav2Vec2FeatureProjection(config)
+        self.feature_extractor = Wav2Vec2FeatureEncoder(config)  # type: ignore[no-untyped-call]
+        self.feature_projection = Wav2Vec2FeatureProjection(config)  # type: ignore[no-untyped-call]
         self.blocks = nn.ModuleList(SpeechCnnBlock(config) for _ in range(config.num_hidden_layers))
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
 
     def forward(self, input_values: Tensor, attention_mask: Tensor | None = None, **_: Any) -> BaseModelOutput:
         """input_values [sequence, sample], attention_mask [sequence, sample] of real samples."""
@@ -68,11 +69,11 @@ class SpeechCnnModel(Wav2Vec2PreTrainedModel):  # type: ignore[misc, no-untyped-
 
     def frame_mask(self, frames: int, attention_mask: Tensor) -> Tensor:
         """[sequence, frame] of the frames that hold real samples."""
-        mask: Tensor = self._get_feature_vector_attention_mask(frames, attention_mask)
+        mask: Tensor = self._get_feature_vector_attention_mask(frames, attention_mask.long())  # type: ignore[arg-type]
         return mask
 
 
-class SpeechCnnForSequenceClassification(Wav2Vec2PreTrainedModel):  # type: ignore[misc, no-untyped-call]
+class SpeechCnnForSequenceClassification(Wav2Vec2PreTrainedModel):  # type: ignore[no-untyped-call]
     """Mean over real frames, then classes."""
 
     config_class = SpeechCnnConfig
@@ -81,8 +82,8 @@ class SpeechCnnForSequenceClassification(Wav2Vec2PreTrainedModel):  # type: igno
     def __init__(self, config: SpeechCnnConfig) -> None:
         super().__init__(config)
         self.speech_cnn = SpeechCnnModel(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
-        self.post_init()
+        self.classifier = nn.Linear(config.hidden_size, int(config.num_labels or 2))
+        self.post_init()  # type: ignore[no-untyped-call]
 
     def forward(
         self, input_values: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **_: Any

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from anisoscope.data.text import open_text
+from anisoscope.data.text import TextCorpus, open_text
 from anisoscope.errors import CorpusError
 from anisoscope.training.kinds import MEASURED, SPEECH_CORPUS, TEXT_CORPUS, Kind
 
@@ -33,18 +33,23 @@ def of(kind: Kind) -> tuple[Any, Examples, Examples, Collate]:
 def identity(kind: Kind) -> list[object]:
     """What the examples are made of, for a hash."""
     if kind.modality == "text":
-        return [open_text(TEXT_CORPUS).fingerprint]
+        return [_corpus().fingerprint]
     if kind.modality == "image":
         return ["digits of scikit-learn"]
     paths = Path(os.environ.get("ANISOSCOPE_DATA", ""), SPEECH_CORPUS).glob("*_*_*.wav")
     return [f"{path.name} {path.stat().st_size}" for path in sorted(paths)]
 
 
+@cache
+def _corpus() -> TextCorpus:
+    return open_text(TEXT_CORPUS)
+
+
 def _text(kind: Kind) -> tuple[Any, Examples, Examples, Collate]:
     """Windows of documents for masked language modelling: 15 % of the tokens, as BERT (Devlin et al. 2019)."""
     from transformers import DataCollatorForLanguageModeling
 
-    documents = open_text(TEXT_CORPUS).documents
+    documents = _corpus().documents
     first = MEASURED["text"]
     held, seen = documents[first : first + VALIDATION["text"]], documents[first + VALIDATION["text"] :]
     tokenizer = _tokenizer(kind, tuple(seen))
@@ -83,14 +88,15 @@ def _tokenizer(kind: Kind, documents: tuple[str, ...]) -> Any:
     ids = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
     tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ids)
     names = {f"{name.strip('[]').lower()}_token": name for name in SPECIAL}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=kind.window, **names)
+    fast: Any = PreTrainedTokenizerFast
+    return fast(tokenizer_object=tokenizer, model_max_length=kind.window, **names)
 
 
 @cache
 def _images() -> tuple[Any, Examples, Examples, Collate]:
     """The digits of scikit-learn (8 × 8, Alpaydin & Kaynak 1998), enlarged to 32 × 32, with their classes."""
     from PIL import Image
-    from sklearn.datasets import load_digits
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
     from transformers import ViTImageProcessorPil, default_data_collator
 
     digits = load_digits()
@@ -106,15 +112,17 @@ def _images() -> tuple[Any, Examples, Examples, Collate]:
 @cache
 def _speech() -> tuple[Any, Examples, Examples, Collate]:
     """Spoken digits (free-spoken-digit-dataset, Jackson et al. 2018): `DIGIT_SPEAKER_TAKE.wav`; last takes validate."""
-    import soundfile
+    import soundfile  # type: ignore[import-untyped]
     from transformers import Wav2Vec2FeatureExtractor
 
     folder = Path(os.environ.get("ANISOSCOPE_DATA", ""), SPEECH_CORPUS)
     paths = sorted(folder.glob("*_*_*.wav"))
     if not paths:
         raise CorpusError(f"spoken digits in {folder}", "none", "set ANISOSCOPE_DATA to a folder that holds them")
-    extractor = Wav2Vec2FeatureExtractor(sampling_rate=RATE, do_normalize=True, return_attention_mask=True)
-    train, validation = [], []
+    made_by: Any = Wav2Vec2FeatureExtractor
+    extractor = made_by(sampling_rate=RATE, do_normalize=True, return_attention_mask=True)
+    train: Examples = []
+    validation: Examples = []
     last = max(path.stem.split("_")[2] for path in paths)
     for path in paths:
         digit, _speaker, take = path.stem.split("_")

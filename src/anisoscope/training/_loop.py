@@ -1,5 +1,5 @@
-"""One training by `transformers.Trainer`: AdamW, warm-up, then linear decay to the planned last step (or a constant rate
-with early stopping).
+"""One training by `transformers.Trainer`: AdamW, warm-up, then linear decay to the planned last step (or a constant
+rate with early stopping).
 """
 
 import tempfile
@@ -27,7 +27,7 @@ def fit(
     from transformers import EarlyStoppingCallback, Trainer
     from transformers.utils import logging
 
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
     callbacks: list[Any] = [_watching(on_step)]
     if patience is not None:
@@ -37,8 +37,8 @@ def fit(
             model=made.model,
             args=_arguments(scratch, kind, seed, steps, patience is not None),
             data_collator=made.collate,
-            train_dataset=made.train,  # type: ignore[arg-type]  # a list has what it needs of a data set
-            eval_dataset=made.validation,  # type: ignore[arg-type]
+            train_dataset=made.train,
+            eval_dataset=made.validation,
             callbacks=callbacks,
         )
         trainer.pop_callback(_printer())
@@ -99,11 +99,11 @@ def _watching(on_step: OnStep) -> Any:
     """A callback that hands every step on."""
     from transformers import TrainerCallback
 
-    class Watching(TrainerCallback):  # type: ignore[misc]
-        def on_train_begin(self, _args: Any, _state: Any, _control: Any, model: Any = None, **_: Any) -> None:
-            on_step(0, model)
+    class Watching(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+            on_step(0, kwargs["model"])
 
-        def on_step_end(self, _args: Any, state: Any, _control: Any, model: Any = None, **_: Any) -> None:
-            on_step(state.global_step, model)
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+            on_step(state.global_step, kwargs["model"])
 
     return Watching()

@@ -10,7 +10,7 @@ from anisoscope.errors import UsageError, near_matches
 
 VISION_CORPUS, TEXT_CORPUS, SPEECH_CORPUS = "builtin:digits", "builtin:python-docs", "speech/fsdd_test"
 MEASURED = {"text": 60, "image": 400}
-"""First units of the corpus: they are measured and never trained on (spoken digits: all are measured, there are 300)."""
+"""First units of the corpus: measured, never trained on. (Spoken digits: all 300 are measured.)"""
 
 
 @dataclass(frozen=True)

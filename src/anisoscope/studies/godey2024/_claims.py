@@ -47,22 +47,25 @@ class Rule:
         limit = rows["q95"].to_numpy(float) if self.threshold is None else np.full(len(rows), self.threshold)
         above = p_above(rows, limit)
         name = "q95" if self.threshold is None else "threshold"
-        for row, t, p in zip(rows.itertuples(), limit, above, strict=True):
+        for row, t, p in zip(rows.to_dict("records"), limit, above, strict=True):
             up, down = (1 - p, p) if self.below else (p, 1 - p)
-            margin = (t - row.value) if self.below else (row.value - t)
-            numbers = (float(row.value), float(row.low), float(row.high), int(row.n_units))
-            where = f"{row.stack} layer {row.layer}, against {name} {t:.3g}"
-            found = (
-                float(up),
-                float(down),
-                float(margin),
-                self.over,
-                int(row.seed),
-                where,
-                "A",
-                f"layers {self.words}",
+            margin = (t - row["value"]) * (1 if self.below else -1)
+            where = f"{row['stack']} layer {row['layer']}, against {name} {t:.3g}"
+            yield Test(
+                self.claim.name,
+                str(row["model"]).removesuffix(TRAINED),
+                value=float(row["value"]),
+                low=float(row["low"]),
+                high=float(row["high"]),
+                n=int(row["n_units"]),
+                up=float(up),
+                down=float(down),
+                margin=float(margin),
+                over=self.over,
+                seed=int(row["seed"]),
+                where=where,
+                words=f"layers {self.words}",
             )
-            yield Test(self.claim.name, _system(str(row.model)), *numbers, *found)
 
 
 Extra = Callable[[pd.DataFrame, pd.DataFrame], Iterable[Test]]
@@ -107,12 +110,13 @@ def _several(claim: Claim, verdicts: list[Verdict]) -> Verdict:
 def per_system(rows: pd.DataFrame) -> Iterator[tuple[str, int, pd.DataFrame]]:
     """(model, seed, its layers) of curves."""
     for (model, seed), layers in rows.groupby(["model", "seed"], sort=False):
-        yield str(model), int(seed), layers
+        yield str(model), int(str(seed)), layers
 
 
 def mean_over_layers(records: pd.DataFrame, layers: pd.DataFrame) -> Array:
     """Replicates [1 + group] of the mean of A over layers 1 and on (0 is what the blocks are given)."""
-    return replicates(records, layers, "mean_cosine")[:, (layers["layer"] > 0).to_numpy(bool)].mean(axis=1)
+    inner = (layers["layer"] > 0).to_numpy(bool)
+    return np.asarray(replicates(records, layers, "mean_cosine")[:, inner].mean(axis=1), dtype=np.float64)
 
 
 def more_than(claim: Claim, ones: tuple[str, ...], others: tuple[str, ...]) -> Extra:

@@ -140,7 +140,8 @@ def outcome(claim: str, p: float, corrected: float, smallest: float) -> Outcome:
 
 
 def _system(rows: pd.DataFrame) -> Verdict:
-    outcomes = [outcome(r.claim, r.p, r.corrected, r.p_smallest) for r in rows.itertuples()]
+    ps = rows[["p", "corrected", "p_smallest"]].to_numpy(float).tolist()
+    outcomes = [outcome(str(rows["claim"].iloc[0]), *numbers) for numbers in ps]
     first = rows.iloc[0]
     agreed: Outcome = outcomes[0] if len(set(outcomes)) == 1 else "undecided"
     reason = f"{int(first.layers)} layers, smallest p {first.p_smallest:.2g}, permutation p {first.p:.2g}"
@@ -148,8 +149,8 @@ def _system(rows: pd.DataFrame) -> Verdict:
     if first.p_smallest >= LEVEL:
         reason += "; p could not have been below .05"
     if len(rows) > 1:
-        ps = ", ".join(f"{p:.2g}" for p in rows["p"])
-        reason += f"; {len(rows)} seeds, p {ps}, each: {', '.join(outcomes)}"
+        named = ", ".join(f"{p:.2g}" for p, *_ in ps)
+        reason += f"; {len(rows)} seeds, p {named}, each: {', '.join(outcomes)}"
     subject = str(first.model).removesuffix(TRAINED)
     numbers = (float(first.r), float(first.low), float(first.high), int(first.n_units), float(first.corrected))
     return Verdict(str(first.claim), agreed, "coefficient:", *numbers, reason=reason, subject=subject)

@@ -2,8 +2,9 @@
 
 Two norms are meant by "the norm of the hidden states". The equation of section 4 is about the mean norm of the tokens,
 E‖x + b‖ = E‖T(x + b)‖: LayerNorm at the end of a post-norm block pins the right side at √d, so the root is √(d − E‖x‖²)
-whatever the weights are, and there is none where the input already has norm √d. Figure 6b shows the norm of the mean,
-‖E(x + b)‖ = ‖E T(x + b)‖.
+whatever the weights are. Where the input already has norm √d, chance decides: E‖x + b‖ ≈ √d + (N·x̄·b̂ + N²/2)/√d, so
+that there is a root near −2 x̄·b̂ if the mean input points away from the bias, and none otherwise. Figure 6b shows the
+norm of the mean, ‖E(x + b)‖ = ‖E T(x + b)‖.
 """
 
 from collections.abc import Callable, Sequence

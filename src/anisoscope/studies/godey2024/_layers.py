@@ -5,25 +5,26 @@ own, beside the same models before their first step.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from anisoscope import charts
+from anisoscope.capture.tap import Flatten
 from anisoscope.measurement import Settings
-from anisoscope.records import Run, as_records, select, write_atomic
+from anisoscope.records import Run, as_records, run_id, select, write_atomic
 from anisoscope.runner import Job, run
 from anisoscope.studies._study import Context
 from anisoscope.studies.godey2024._left_out import left_out
-from anisoscope.training import small
 from anisoscope.training.kinds import KINDS
+from anisoscope.training.small import Recipe, Trained, train_all
 
 METRICS = ("mean_cosine", "drift", "norms", "calibrated")
 KEPT = ("mean_cosine", "mean_cosine.isotropic_q95", "drift", "drift.share", "norms.mean", "norms")
 TRAINED, UNTRAINED = ", trained", ", untrained"
-QUICK, LONG = small.Recipe(), small.Recipe(seconds=None, seeds=3)
+QUICK, LONG = Recipe(), Recipe(seconds=None, seeds=3)
 SKIPPED = "skipped"
 """Metric of a row that says why a system (`model`) was not measured (`component`)."""
 
@@ -41,13 +42,12 @@ class Systems:
     limit: int | None = None
     policies: tuple[str, ...] = ("all", "content", "no-first")
     small: tuple[str, ...] = ()
-    recipe: small.Recipe = QUICK
-    flatten: str = ""
+    recipe: Recipe = QUICK
+    flatten: Flatten = "position"
 
     def settings(self) -> Settings:
         """Of the measurement: hidden states only, no sample."""
-        flatten: dict[str, Any] = {"flatten": self.flatten} if self.flatten else {}
-        return Settings(panels=("hidden",), policies=self.policies, sample=0, **flatten)
+        return Settings(panels=("hidden",), policies=self.policies, sample=0, flatten=self.flatten)
 
 
 def small_systems(systems: Systems, kinds: Sequence[str], *, long: bool = False) -> Systems:
@@ -90,17 +90,26 @@ def _left_out_of(done: Run, settings: Settings) -> pd.DataFrame:
 
 
 def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFrame]:
-    """Records of one kind of small model, every seed, untrained and trained; or one row that says why there are none."""
+    """Records of one kind of small model, every seed, untrained and trained; or one row that says why not."""
     kind = KINDS[name]
     if kind.missing:
         yield as_records(pd.DataFrame([{"model": kind.label, "metric": SKIPPED, "component": kind.missing}]))
         return
-    for found in small.train_all(systems.recipe, (name,), context.cache, context.progress):
+    for found in train_all(systems.recipe, (name,), context.cache, context.progress):
         for step, state in ((0, UNTRAINED), (found.steps[-1], TRAINED)):
-            settings = systems.settings()
-            job = Job(_relative(found.checkpoint(step)), kind.corpus, settings, limit=kind.limit, step=step)
-            rows = measured(job, context)
+            rows = _measured_once(found, step, systems.settings(), context)
             yield rows.assign(model=kind.label + state, seed=found.seed).astype(rows.dtypes.to_dict())
+
+
+def _measured_once(found: Trained, step: int, settings: Settings, context: Context) -> pd.DataFrame:
+    """Records of one checkpoint, kept beside it: weights and corpus are in the folder's name, so they cannot change."""
+    path = found.folder / f"measured-{step}-{run_id(asdict(settings))[:8]}.parquet"
+    if not path.exists():
+        kind = found.kind
+        job = Job(_relative(found.checkpoint(step)), kind.corpus, settings, limit=kind.limit, step=step)
+        rows = measured(job, context)
+        write_atomic(path, lambda temporary: rows.to_parquet(temporary, index=False))
+    return pd.read_parquet(path)
 
 
 def _relative(path: Path) -> str:

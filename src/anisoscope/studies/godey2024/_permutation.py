@@ -75,8 +75,7 @@ def default_p(kind: Kind, x: Array, y: Array) -> float:
     """What scipy's `spearmanr` or `pearsonr` say, as in the paper: a t law, wrong for few or autocorrelated layers."""
     if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return float("nan")
-    test = stats.spearmanr if kind == "spearman" else stats.pearsonr
-    return float(test(x, y).pvalue)
+    return float(stats.spearmanr(x, y).pvalue if kind == "spearman" else stats.pearsonr(x, y).pvalue)
 
 
 def false_positive_rate(kind: Kind, layers: int = 13, walks: int = 4000, seed: int = 0) -> tuple[float, float, float]:

@@ -32,8 +32,8 @@ STUDIES = (
         measure=_layers.measure,
         judge=lambda records: _claims.judge(records, SPEECH_RULES),
         draw=lambda records: _layers.draw(records, ("fig3a",)),
-        caption="Mean cosine over all distinct pairs of frames, with 95 % intervals over speakers (clips where they are "
-        "not known); dashed: q95(d). The small model is trained on spoken digits and measured on them.",
+        caption="Mean cosine over all distinct pairs of frames, with 95 % intervals over speakers (clips where not "
+        "known); dashed: q95(d). The small model is trained on spoken digits and measured on them.",
         needs=(
             "facebook/wav2vec2-base",
             "facebook/hubert-base-ls960",

@@ -34,8 +34,8 @@ def _study(name: str, kind: Kind) -> Study:
         measure=_correlation.measure,
         judge=_correlation.judge,
         draw=lambda records: _correlation.draw(records, name),
-        caption="Two-sided p, layers permuted, of each model; crosses: scipy's default p, which the paper shows; bars: "
-        "the smallest p that this number of layers allows. Line at p = 0.05. Curves over layers are autocorrelated: the "
+        caption="Two-sided permutation p of each model; crosses: scipy's default p, which the paper shows; bars: the "
+        "smallest p that this number of layers allows. Line at p = 0.05. Curves over layers are autocorrelated: the "
         "test rejects far too often.",
         needs=NEEDS,
     )

@@ -12,7 +12,7 @@ from anisoscope.chart_style import facet
 from anisoscope.records import as_records, select
 from anisoscope.studies._study import Claim, Context, Study, Verdict
 from anisoscope.studies.godey2024 import _biased_block, _charts, _over_seeds
-from anisoscope.studies.godey2024._scores import EDGES
+from anisoscope.studies.godey2024._scores import EDGES, Array
 
 SOURCE = "Godey et al. 2024, section 4.2, figure 7"
 AWAY = Claim("scores-away-from-zero", "Scores move away from 0 as N grows (root mean square over all pairs)", SOURCE)
@@ -33,8 +33,9 @@ TRENDS = {
 QUANTITIES = {AWAY.name: "root mean square", SPREAD.name: "spread, pooled", WITHIN.name: "spread within rows"}
 HISTOGRAMS = ("attention.score_histogram", "attention.score_histogram_within")
 MIDDLES = (EDGES[1:] + EDGES[:-1]) / 2
-POINTS = 201
-"""Points of a curve drawn, beside the bins themselves."""
+POINTS, FINEST, WIDE = 81, 12, 0.2
+"""Of curves: points, the smallest bin as a part of their reach, and the width of bins in asinh(score / unit)."""
+SHADES = ("#d55e00", "#9ecae1", "#5aa2cf", "#2171b5", "#08306b")
 
 
 def measure(settings: _biased_block.Settings, context: Context) -> pd.DataFrame:
@@ -56,55 +57,98 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
-    """Densities of scores at a few N, and their spread against N; of a stack, the last block."""
+    """Where scores lie at a few N, pooled and inside rows, and their spread against N; of a stack, the last block."""
     last = records[records["layer"] == records["layer"].max()]
     rows = _over_seeds.summary(select(last, metric=tuple(TRENDS.values()), head=None))
     rows["quantity"] = rows["metric"].map({TRENDS[claim]: name for claim, name in QUANTITIES.items()})
-    titles = ("score (q·k × scale)", "score less the mean of its row")
-    drawn = zip(("fig7", "fig7_within"), HISTOGRAMS, titles, strict=True)
-    return {name: _densities(select(last, metric=metric), title) for name, metric, title in drawn} | {
-        "fig7_spread": _charts.against_norm(rows, series="quantity", title="scores (q·k × scale)", scale="log")
+    start = rows[(rows["N"] == 0) & (rows["metric"] == TRENDS[AWAY.name])]
+    unit = {str(model): float(value) for model, value in zip(start["model"], start["value"], strict=True)}
+    return {
+        "fig7": _draw_pooled(_counts(select(last, metric=HISTOGRAMS[0])), unit),
+        "fig7_within": _draw_within(_counts(select(last, metric=HISTOGRAMS[1]))),
+        "fig7_spread": _charts.against_norm(rows, series="quantity", title="scores (q·k × scale)", scale="log"),
     }
 
 
-def _densities(records: pd.DataFrame, title: str) -> ChartType:
-    """The density at each N relative to its peak, on an axis of its own per system."""
+Counts = dict[str, dict[float, Array]]
+"""{system: {N: counts [bin]}}"""
+
+
+def _counts(records: pd.DataFrame) -> Counts:
     parts = records["component"].str.split(" ", expand=True)
     rows = records.assign(N=parts[0].astype(float), bin=parts[1].astype(int))
-    outlines = []
-    for system, of_system in rows.groupby("model", sort=False):
-        reach = _reach(of_system[of_system["N"] == of_system["N"].max()])
-        for norm, of in of_system.groupby("N"):
-            outlines.append(_density(of, reach).assign(N=f"{norm:g}", reading=_charts.label(str(system))))
-    data = pd.concat(outlines, ignore_index=True)
-    names = sorted(data["N"].unique(), key=float)
-    shades = ["#d55e00", "#9ecae1", "#5aa2cf", "#2171b5", "#08306b"]
-    base = alt.Chart().encode(
-        x=alt.X("score:Q", title=title, scale=alt.Scale(nice=False, zero=False), axis=alt.Axis(tickCount=5)),
-        y=alt.Y("height:Q", title="density / its peak", axis=alt.Axis(tickCount=3)),
-        color=alt.Color("N:N", scale=alt.Scale(domain=names, range=shades), legend=alt.Legend(title="N")),
-        order="score:Q",
+    found: Counts = {}
+    for _, of in rows.groupby(["model", "N"], sort=False):
+        counts: Array = np.bincount(of["bin"], weights=of["value"].to_numpy(float), minlength=len(MIDDLES)).astype(
+            np.float64
+        )
+        found.setdefault(str(of["model"].iloc[0]), {})[float(of["N"].iloc[0])] = counts
+    return found
+
+
+def _draw_pooled(counts: Counts, unit: dict[str, float]) -> ChartType:
+    """Share of all scores per bin, in units of the root mean square at N = 0: away from 0 is sideways."""
+    parts = []
+    for system, by_norm in counts.items():
+        reading = f"{_charts.label(system)} · unit {unit[system]:.2g}"
+        parts += [shares(of, unit[system]).assign(N=f"{norm:g}", reading=reading) for norm, of in by_norm.items()]
+    axis = alt.Axis(values=[-1000, -10, 0, 10, 1000], labelExpr=_charts.PLAIN)
+    x = alt.X("score:Q", title="score / unit", scale=alt.Scale(type="symlog", constant=1, nice=False), axis=axis)
+    return _lines(pd.concat(parts, ignore_index=True), x, "share per bin")
+
+
+def _draw_within(counts: Counts) -> ChartType:
+    """Density of scores less the mean of their row, relative to its peak, on an axis of its own per system."""
+    parts = []
+    for system, by_norm in counts.items():
+        widest = reach(by_norm[max(by_norm)])
+        reading = _charts.label(system)
+        parts += [density(of, widest).assign(N=f"{norm:g}", reading=reading) for norm, of in by_norm.items()]
+    scale = alt.Scale(nice=False, zero=False)
+    x = alt.X("score:Q", title="score less the mean of its row", scale=scale, axis=alt.Axis(tickCount=5))
+    chart: ChartType = _lines(pd.concat(parts, ignore_index=True), x, "density / its peak").resolve_scale(
+        x="independent"
     )
-    panels = facet([base.mark_line(strokeWidth=1.6)], data, "reading", (_charts.WIDTH, _charts.HEIGHT), 2)
-    chart: ChartType = panels.resolve_scale(x="independent")
     return chart
 
 
-def _reach(rows: pd.DataFrame) -> float:
-    """The score that 99.5 % of all scores stay below in size."""
-    size = np.abs(MIDDLES[rows["bin"]])
-    order = np.argsort(size)
-    share = rows["value"].to_numpy()[order].cumsum() / rows["value"].sum()
-    return float(size[order][np.searchsorted(share, 0.995)])
+def _lines(data: pd.DataFrame, x: alt.X, title: str) -> ChartType:
+    names = sorted(data["N"].unique(), key=float)
+    base = alt.Chart().encode(
+        x=x,
+        y=alt.Y("height:Q", title=title, axis=alt.Axis(tickCount=3)),
+        color=alt.Color("N:N", scale=alt.Scale(domain=names, range=SHADES), legend=alt.Legend(title="N")),
+        order="score:Q",
+    )
+    return facet([base.mark_line(strokeWidth=1.6)], data, "reading", (_charts.WIDTH, _charts.HEIGHT), 2)
 
 
-def _density(rows: pd.DataFrame, reach: float) -> pd.DataFrame:
-    """Slope of a monotone curve through the distribution at the edges of bins, from −reach to reach."""
-    counts = np.bincount(rows["bin"], weights=rows["value"], minlength=len(MIDDLES))
+def shares(counts: Array, unit: float) -> pd.DataFrame:
+    """Share of counts [bin] in bins that are equally wide in asinh(score / unit), the axis drawn."""
     below = np.concatenate([[0.0], counts.cumsum()]) / counts.sum()
-    at = np.union1d(np.linspace(-reach, reach, POINTS), MIDDLES[(counts > 0) & (np.abs(MIDDLES) < reach)])
-    height = PchipInterpolator(EDGES, below).derivative()(at)
+    ends = np.arcsinh(EDGES / unit)
+    filled = np.flatnonzero(counts)
+    bins = np.arange(ends[filled[0]] - 2 * WIDE, ends[filled[-1] + 1] + 2 * WIDE, WIDE)
+    height = np.diff(np.interp(bins, ends, below))
+    return pd.DataFrame({"score": np.sinh((bins[1:] + bins[:-1]) / 2), "height": height})
+
+
+def density(counts: Array, widest: float) -> pd.DataFrame:
+    """Slope of a monotone curve through the distribution of counts [bin], from −widest to widest."""
+    below = np.concatenate([[0.0], counts.cumsum()]) / counts.sum()
+    own = reach(counts)
+    kept = (np.abs(EDGES) > own / FINEST) | (EDGES == 0)
+    near = np.linspace(-1, 1, POINTS) * min(own, widest)
+    at = np.union1d(np.linspace(-widest, widest, POINTS), near)
+    height = PchipInterpolator(EDGES[kept], below[kept]).derivative()(at)
     return pd.DataFrame({"score": at, "height": height / height.max()})
+
+
+def reach(counts: Array) -> float:
+    """The score that 99.5 % of counts [bin] stay below in size."""
+    order = np.argsort(np.abs(MIDDLES), kind="stable")
+    share = counts[order].cumsum() / counts.sum()
+    return float(np.abs(MIDDLES)[order][np.searchsorted(share, 0.995)])
 
 
 STUDY = Study(
@@ -117,7 +161,8 @@ STUDY = Study(
     judge=judge,
     draw=draw,
     caption=(
-        "Scores of the untrained block of figure 6, all heads and seeds together; every density is drawn relative to "
-        "its peak. Softmax ignores what is constant in a row: the second chart shows scores less the mean of their row."
+        "Scores of the untrained block of figure 6, all heads and seeds together, in units of their root mean square "
+        "at N = 0 (axis linear near 0, then logarithmic). Softmax ignores what is constant in a row: the second chart "
+        "shows scores less the mean of their row, each density relative to its peak."
     ),
 )

@@ -1,0 +1,199 @@
+"""Image corpora: every kind of file made 8-bit RGB or refused by name; preprocessing recorded; batches."""
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import ConvNextImageProcessorPil, ViTImageProcessorPil
+
+from anisoscope.data import _hub_media, list_corpora
+from anisoscope.data.images import MEAN, open_images, picture, plan_images
+from anisoscope.data.opening import default_corpus, open_plan
+from anisoscope.errors import CorpusError, UsageError
+from anisoscope.models.tiny import build
+
+RED = (250, 10, 30)
+
+
+def saved(path, image, **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.save(path, **options)
+    return path
+
+
+def photograph(width=50, height=40, seed=0):
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+def read(path, mode="RGB"):
+    return np.asarray(picture(path.name, path.read_bytes(), mode))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for k, name in enumerate(("a.png", "b/b.PNG", "c.bmp")):
+        saved(tmp_path / name, photograph(40 + 10 * k, seed=k))
+    (tmp_path / "list.csv").write_text("label\n1\n")
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def vit():
+    """A ViT of 32 × 32 pixels in patches of 8."""
+    return build("vit", torch.float32)
+
+
+def test_a_folder_is_read_in_the_order_of_its_paths_each_image_a_unit(folder):
+    corpus = open_images(str(folder))
+    assert [item.name for item in corpus.images] == ["a.png", "b/b.PNG", "c.bmp"]
+    assert corpus.unit.tolist() == [0, 1, 2] and corpus.source["formats"] == {"PNG RGB": 2, "BMP RGB": 1}
+    assert len(open_images(str(folder), limit=2).images) == 2
+    before = corpus.fingerprint
+    saved(folder / "c.bmp", photograph(60, seed=9))
+    assert open_images(str(folder)).fingerprint != before
+
+
+@pytest.mark.usefixtures("data_folder")
+def test_real_photographs(vit):
+    assert "vision/imagenet_sample" in list_corpora()
+    corpus = open_images("vision/imagenet_sample")
+    assert len(corpus.images) == 250 and corpus.source["formats"] == {"JPEG RGB": 250}
+    plan = plan_images(open_images("vision/imagenet_sample", limit=40), vit)
+    pixels = torch.cat([batch.inputs["pixel_values"] for batch in plan])
+    assert pixels.shape == (40, 3, 32, 32) and abs(float(pixels.mean())) < 0.4 and 0.6 < float(pixels.std()) < 1.4
+
+
+def test_the_digits_are_built_in(vit):
+    corpus = open_images(default_corpus("image"))
+    assert len(corpus.images) == 1797 and corpus.source["kind"] == "builtin"
+    first = read_item(corpus.images[0])
+    assert first.shape == (8, 8, 3) and first[0, 2].tolist() == [80] * 3 and first.max() == 239  # levels 5 and 15 of 16
+    batch = plan_images(open_images("builtin:digits", limit=5), vit)[0]
+    assert batch.inputs["pixel_values"].shape == (5, 3, 32, 32) and batch.unit.tolist() == [0, 1, 2, 3, 4]
+
+
+def read_item(item):
+    return np.asarray(picture(item.name, item.read()))
+
+
+def test_grey_palette_and_transparent_images(tmp_path):
+    grey = Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8))
+    assert np.array_equal(read(saved(tmp_path / "l.png", grey)), np.repeat(np.asarray(grey)[..., None], 3, 2))
+    assert read(saved(tmp_path / "1.png", grey.point(lambda x: 255 * (x > 31)).convert("1"))).max() == 255
+    palette = Image.new("RGB", (8, 8), RED).quantize(4)
+    assert read(saved(tmp_path / "p.png", palette))[0, 0].tolist() == list(RED)
+    layer = Image.new("RGBA", (8, 8), (*RED, 255))
+    layer.putpixel((0, 0), (*RED, 0))
+    pixels = read(saved(tmp_path / "rgba.png", layer))
+    assert pixels[0, 0].tolist() == [255] * 3 and pixels[1, 1].tolist() == list(RED)
+    faint = Image.new("LA", (8, 8), (100, 51))
+    assert abs(int(read(saved(tmp_path / "la.png", faint))[0, 0, 0]) - (255 - 0.2 * 155)) <= 1
+    clear = saved(tmp_path / "clear.png", palette, transparency=palette.getpixel((0, 0)))
+    assert read(clear)[0, 0].tolist() == [255] * 3
+
+
+def test_sixteen_bits_are_scaled_and_not_clipped(tmp_path):
+    ramp = np.linspace(0, 65_535, 256).round().astype(np.uint16).reshape(16, 16)
+    for name in ("ramp.png", "ramp.tif"):
+        pixels = read(saved(tmp_path / name, Image.fromarray(ramp)))[..., 0].ravel()
+        assert pixels.tolist() == list(range(256))
+    assert read(tmp_path / "ramp.png", "L").shape == (16, 16)
+
+
+def test_inks_and_rotated_photographs(tmp_path):
+    inks = Image.new("RGB", (16, 16), RED).convert("CMYK")
+    for name in ("inks.tif", "inks.jpg"):
+        pixels = read(saved(tmp_path / name, inks))
+        assert np.abs(pixels.astype(int) - RED).max() < 12
+    turned = photograph(20, 10)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter
+    assert read(saved(tmp_path / "turned.png", turned, exif=exif)).shape == (20, 10, 3)
+
+
+def test_pixels_of_unknown_range_are_refused(tmp_path):
+    saved(tmp_path / "i.tif", Image.fromarray(np.full((8, 8), 70_000, np.int32)))
+    saved(tmp_path / "f.tif", Image.fromarray(np.full((8, 8), 0.5, np.float32)))
+    with pytest.raises(CorpusError, match=r"2 faulty: f.tif \(32-bit pixels of unknown range\), i.tif"):
+        open_images(str(tmp_path))
+
+
+@pytest.fixture
+def broken(folder):
+    """The images of `folder` beside three that cannot be read; `late.jpg` only fails when it is decoded."""
+    (folder / "junk.jpg").write_bytes(b"hello" * 100)
+    (folder / "nothing.png").write_bytes(b"")
+    whole = saved(folder / "late.jpg", photograph(200, 200)).read_bytes()
+    (folder / "late.jpg").write_bytes(whole[: len(whole) // 2])
+    return folder
+
+
+def test_files_that_are_no_images_are_named_and_counted_or_skipped(broken, vit):
+    with pytest.raises(CorpusError, match=r"2 faulty: junk.jpg \(it is no image\), nothing.png .*--skip-bad"):
+        open_images(str(broken))
+    corpus = open_images(str(broken), skip_bad=True)
+    assert len(corpus.images) == 3 and corpus.source["skipped"] == 3
+    _, described = open_plan(str(broken), vit, None, modality="image", skip_bad=True)
+    assert described["warnings"] == ["3 unreadable items of the corpus left out"]
+    for name in ("junk.jpg", "nothing.png"):
+        (broken / name).unlink()
+    with pytest.raises(CorpusError, match=r"an image in late.jpg; got damaged after its header.*--skip-bad"):
+        list(plan_images(open_images(str(broken)), vit))
+
+
+def test_the_default_preprocessing_is_explicit_and_recorded(tmp_path, vit):
+    saved(tmp_path / "flat.png", Image.new("RGB", (300, 200), (0, 255, 0)))
+    plan = plan_images(open_images(str(tmp_path)), vit)
+    values = plan.settings["values"]
+    assert plan.settings["processor"] == "default" and values["size"] == {"shortest_edge": 37}
+    assert values["crop_size"] == {"height": 32, "width": 32} and tuple(values["image_mean"]) == MEAN
+    wanted = [(0 - 0.485) / 0.229, (1 - 0.456) / 0.224, (0 - 0.406) / 0.225]
+    assert plan[0].inputs["pixel_values"][0, :, 5, 9].tolist() == pytest.approx(wanted, abs=1e-5)
+
+
+def test_the_checkpoints_own_preprocessing_is_used(folder, vit):
+    own = ViTImageProcessorPil(size={"height": 32, "width": 32}, image_mean=[0.5] * 3, image_std=[0.25] * 3)
+    plan = plan_images(open_images(str(folder)), vit, own, batch_tokens=2 * 16)
+    assert plan.settings["processor"] == "checkpoint" and plan.settings["values"]["image_std"] == [0.25] * 3
+    assert [batch.unit.tolist() for batch in plan] == [[0, 1], [2]] and plan.tokens == [2, 1] and plan.n_units == 3
+    small = photograph(40).resize((32, 32), Image.Resampling.BILINEAR)
+    assert plan[0].inputs["pixel_values"][0].mean() == pytest.approx(
+        (np.asarray(small).mean() / 255 - 0.5) / 0.25, abs=0.05
+    )
+    assert plan.fingerprint != plan_images(open_images(str(folder)), vit).fingerprint
+    with pytest.raises(UsageError, match=r"images of 32 × 32 pixels, which the model reads; got 48 × 48"):
+        plan_images(open_images(str(folder)), vit, ViTImageProcessorPil(size={"height": 48, "width": 48}))
+    ragged = ConvNextImageProcessorPil(size={"shortest_edge": 40}, do_resize=False)
+    with pytest.raises(UsageError, match=r"makes all images one size"):
+        list(plan_images(open_images(str(folder)), build("resnet", torch.float32), ragged))
+
+
+def test_images_of_a_hub_data_set_stay_encoded(folder, vit, monkeypatch):
+    names = [str(folder / name) for name in ("a.png", "b/b.PNG", "c.bmp")]
+    rows = datasets.Dataset.from_dict({"image": names, "label": [0, 1, 2]}).cast_column("image", datasets.Image())
+    monkeypatch.setattr(_hub_media, "hub_commit", lambda *_: "c0ffee")
+    monkeypatch.setattr(_hub_media, "_load", lambda *_: {"validation": rows.to_iterable_dataset()})
+    corpus = open_images("imagenet-1k")
+    assert corpus.source["id"] == "ILSVRC/imagenet-1k" and corpus.fingerprint == open_images(str(folder)).fingerprint
+    both = (plan_images(corpus, vit)[0], plan_images(open_images(str(folder)), vit)[0])
+    assert torch.equal(both[0].inputs["pixel_values"], both[1].inputs["pixel_values"])
+
+
+def test_names_and_models_that_fit_nothing(folder, vit):
+    with pytest.raises(
+        CorpusError, match=r"an image corpus: a folder.*got 'builtin:digit'.*did you mean builtin:digits"
+    ):
+        open_images("builtin:digit")
+    with pytest.raises(UsageError, match=r"got --column with builtin:digits"):
+        open_images("builtin:digits", column="image")
+    with pytest.raises(
+        UsageError,
+        match=r"a corpus that the model reads \(image\); got builtin:python-docs, which holds text.*builtin:digits",
+    ):
+        open_plan("builtin:python-docs", vit, None, modality="image")
+    with pytest.raises(UsageError, match=r"which holds image. .*measure vit-base"):
+        open_plan(str(folder), vit, None, modality="text")
+    with pytest.raises(UsageError, match=r"no --max-length for an image model"):
+        open_plan("builtin:digits", vit, None, modality="image", max_length=5)

@@ -1,0 +1,316 @@
+"""Speech corpora: clips out of folders, manifests and hub data sets; windows, masks and prompts for each family."""
+
+import csv
+import json
+from types import SimpleNamespace
+
+import datasets
+import numpy as np
+import pytest
+import soundfile
+import torch
+from transformers import WhisperConfig, WhisperFeatureExtractor
+
+from anisoscope.data import _hub_media, list_corpora
+from anisoscope.data._sound import samples
+from anisoscope.data.opening import default_corpus, open_plan
+from anisoscope.data.speech import open_speech, plan_speech
+from anisoscope.errors import CorpusError, UsageError
+from anisoscope.models.tiny import build
+
+RATE = 16_000
+
+
+def tone(seconds, rate=RATE, pitch=440.0, channels=1, seed=0):
+    """A tone with a little noise, [sample] or [sample, channel]."""
+    time = np.arange(round(seconds * rate)) / rate
+    noise = 0.01 * np.random.default_rng(seed).standard_normal((len(time), channels))
+    sound = 0.3 * np.sin(2 * np.pi * pitch * time)[:, None] + noise
+    return sound[:, 0] if channels == 1 else sound
+
+
+def clip(path, sound, rate=RATE):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    soundfile.write(path, sound, rate)
+    return path
+
+
+def table(path, rows):
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), delimiter="\t" if path.suffix == ".tsv" else ",")
+        writer.writeheader()
+        writer.writerows(rows)
+    return str(path)
+
+
+def model(**config):
+    return SimpleNamespace(config=SimpleNamespace(**config))
+
+
+GROUP = model(feat_extract_norm="group", conv_kernel=(10, 8), conv_stride=(5, 4))
+LAYER = model(feat_extract_norm="layer", conv_kernel=(10, 8), conv_stride=(5, 4))
+SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "num_mel_bins": 80}
+WHISPER = SimpleNamespace(config=WhisperConfig(**SIZES, max_source_positions=50, decoder_start_token_id=7))
+"""One second of sound per window."""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Four clips of three rates, mono and stereo, wav and flac; no manifest."""
+    clip(tmp_path / "a.wav", tone(0.5))
+    clip(tmp_path / "b" / "b.flac", tone(0.4, 8000), 8000)
+    clip(tmp_path / "c.WAV", tone(0.3, 44_100, channels=2), 44_100)
+    clip(tmp_path / "d.wav", tone(0.2, seed=1))
+    (tmp_path / "notes.txt").write_text("not a clip")
+    return tmp_path
+
+
+def test_a_folder_is_read_in_the_order_of_its_paths_each_clip_a_unit(folder):
+    corpus = open_speech(str(folder))
+    assert [item.name for item in corpus.clips] == ["a.wav", "b/b.flac", "c.WAV", "d.wav"]
+    assert corpus.unit.tolist() == [0, 1, 2, 3] and corpus.source["unit"] == "file"
+    assert corpus.source["formats"] == {
+        "16000 Hz, 1 channels": 2, "8000 Hz, 1 channels": 1, "44100 Hz, 2 channels": 1
+    }  # fmt: skip
+    assert corpus.source["seconds"] == pytest.approx(1.4) and len(open_speech(str(folder), limit=2).clips) == 2
+    assert open_speech(str(folder / "a.wav")).unit.tolist() == [0]
+    before = corpus.fingerprint
+    clip(folder / "d.wav", tone(0.2, seed=2))
+    assert open_speech(str(folder)).fingerprint != before
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".jsonl"])
+def test_a_manifest_names_clips_and_speakers(folder, ending):
+    names = {"a.wav": "eve", "b/b.flac": "", "c.WAV": "eve", "d.wav": "bob"}
+    rows = [{"path": name, "speaker_id": speaker} for name, speaker in names.items()]
+    place = folder / f"list{ending}"
+    if ending == ".jsonl":
+        place.write_text("\n".join(map(json.dumps, rows)))
+    else:
+        table(place, rows)
+    corpus = open_speech(str(place))
+    assert corpus.unit.tolist() == [0, 1, 0, 2] and corpus.source["unit"] == "speaker"
+    assert len(open_speech(str(place), limit=2).clips) == 3  # up to the clip that begins the third unit
+
+
+def test_the_manifest_in_or_above_a_folder_is_used_and_common_voice_keeps_its_clips_apart(folder, tmp_path):
+    table(folder / "manifest.csv", [{"file": "b/b.flac", "speaker": "eve"}, {"file": "a.wav", "speaker": "eve"}])
+    assert [item.name for item in open_speech(str(folder)).clips] == ["b/b.flac", "a.wav"]
+    assert [item.unit for item in open_speech(str(folder / "b")).clips] == ["eve"]
+    clip(tmp_path / "cv" / "clips" / "x.mp3", tone(0.3))
+    voices = table(tmp_path / "cv" / "dev.tsv", [{"client_id": "f0", "path": "x.mp3", "sentence": "hm"}])
+    corpus = open_speech(voices)
+    assert corpus.unit.tolist() == [0] and corpus.infos[0].frames == pytest.approx(4800, abs=1200)
+
+
+def test_channels_are_averaged_and_the_rate_is_changed(folder):
+    left, right = tone(0.3, 44_100), tone(0.3, 44_100, pitch=880.0)
+    data = clip(folder / "two.wav", np.stack([left, right], 1), 44_100).read_bytes()
+    sound = samples("two", data, RATE)
+    assert sound.dtype == np.float32 and len(sound) == open_speech(str(folder / "two.wav")).infos[0].resampled(RATE)
+    wanted = (tone(0.3) + tone(0.3, pitch=880.0)) / 2
+    inner = slice(200, -200)
+    assert np.corrcoef(sound[inner], wanted[inner])[0, 1] > 0.995
+    assert np.sqrt(np.mean((sound[inner] - wanted[inner]) ** 2)) < 0.02
+    assert np.array_equal(samples("a", (folder / "a.wav").read_bytes(), RATE).shape, (8000,))
+
+
+@pytest.mark.usefixtures("data_folder")
+def test_the_stereo_clip_of_1961():
+    """The real JFK clip, 44.1 kHz stereo: 11 seconds, and the same words at both rates."""
+    corpus = open_speech("speech/jfk")
+    info = corpus.infos[0]
+    assert (info.rate, info.channels) == (44_100, 2)
+    stored, _ = soundfile.read(corpus.clips[0].place)
+    sound = samples("jfk", corpus.clips[0].read(), RATE)
+    assert len(sound) == info.resampled(RATE) == -(-len(stored) * 160 // 441)
+    assert np.std(sound) == pytest.approx(np.std(stored.mean(1)), rel=0.02)
+    spectrum = [np.abs(np.fft.rfft(x))[: 4000 * 11] for x in (sound * 441 / 160, stored.mean(1))]
+    width = min(map(len, spectrum))
+    assert np.corrcoef(spectrum[0][:width], spectrum[1][:width])[0, 1] > 0.99
+
+
+@pytest.mark.usefixtures("data_folder")
+def test_real_speech_has_its_speakers_as_units():
+    assert {"speech", "speech/fsdd_test", "speech/jfk"} <= set(list_corpora())
+    everything = open_speech("speech")
+    assert (len(everything.clips), len(set(everything.unit.tolist()))) == (401, 17)
+    digits = open_speech("speech/fsdd_test")
+    assert (len(digits.clips), len(set(digits.unit.tolist()))) == (300, 6)
+
+
+def test_a_norm_over_the_clip_allows_no_padding(folder):
+    clip(folder / "e.wav", tone(0.5, seed=5))
+    plan = plan_speech(open_speech(str(folder)), GROUP)
+    assert plan.settings["batching"] == "unpadded" and [len(b.unit) for b in plan] == [2, 1, 1, 1]
+    for batch in plan:
+        assert set(batch.inputs) == {"input_values"} and batch.streams["samples"].mask.all()
+        assert batch.inputs["input_values"].mean(1) == pytest.approx(0, abs=1e-5)
+        assert batch.inputs["input_values"].std(1, correction=0) == pytest.approx(1, abs=1e-3)
+    small = plan_speech(open_speech(str(folder)), GROUP, batch_tokens=1)
+    assert [len(batch.unit) for batch in small] == [1] * 5 and small.fingerprint != plan.fingerprint
+
+
+def test_a_norm_over_features_is_padded_with_a_mask(folder):
+    plan = plan_speech(open_speech(str(folder)), LAYER)
+    (batch,) = plan
+    lengths = [8000, 6400, 4800, 3200]
+    assert batch.inputs["attention_mask"].sum(1).tolist() == lengths == batch.streams["samples"].mask.sum(1).tolist()
+    assert batch.n_tokens == plan.tokens[0] == sum(lengths) and plan.n_units == 4
+    assert not batch.inputs["input_values"][3, 3200:].any()
+
+
+@pytest.mark.parametrize("name", ["wav2vec2", "wav2vec2-stable"])
+def test_a_clip_alone_gives_the_same_frames_as_in_a_batch(folder, name):
+    subject = build(name, torch.float32)
+    found = []
+    for budget in (1, 100_000):
+        states = {}
+        for batch in plan_speech(open_speech(str(folder)), subject, batch_tokens=budget):
+            with torch.no_grad():
+                hidden = subject(**batch.inputs).last_hidden_state
+            lengths = subject._get_feat_extract_output_lengths(batch.streams["samples"].mask.sum(1))
+            states |= {unit: hidden[k, : lengths[k]] for k, unit in enumerate(batch.unit.tolist())}
+        found.append(states)
+    assert all(torch.allclose(found[0][unit], found[1][unit], atol=2e-5) for unit in range(4))
+
+
+def test_a_long_clip_is_cut_into_equal_windows_that_lose_nothing(tmp_path):
+    sound = tone(2.6, seed=3)
+    rows = [{"path": "long.wav", "speaker": "x"}, {"path": "short.wav", "speaker": "x"}]
+    clip(tmp_path / "long.wav", sound), clip(tmp_path / "short.wav", tone(0.5))
+    corpus = open_speech(table(tmp_path / "m.csv", rows))
+    plan = plan_speech(corpus, GROUP, max_length=RATE // 20)
+    windows = plan.windows
+    assert windows.length.sum() == len(sound) + 8000 and windows.length.max() <= RATE
+    assert np.ptp(windows.length[:3]) <= 1 and windows.start.tolist() == [0, *np.cumsum(windows.length)[:-1]]
+    pieces = np.concatenate([plan._window(k) for k in range(3)])
+    assert np.array_equal(pieces, samples("long", (tmp_path / "long.wav").read_bytes(), RATE))
+
+
+def test_whisper_reads_windows_of_one_length_and_a_fixed_prompt(folder):
+    plan = plan_speech(open_speech(str(folder)), WHISPER)
+    assert plan.settings["extractor"] == "default" and plan.settings["decoder_prompt"] == [7]
+    (batch,) = plan
+    assert batch.inputs["input_features"].shape == (4, 80, 100) and "attention_mask" not in batch.inputs
+    assert batch.streams["frames"].mask.sum(1).tolist() == [50, 40, 30, 20]
+    assert batch.inputs["decoder_input_ids"].tolist() == [[7]] * 4 and batch.streams["decoder"].special.all()
+    alone = plan_speech(open_speech(str(folder)), WHISPER, batch_tokens=1)
+    assert all(torch.equal(alone[k].inputs["input_features"][0], batch.inputs["input_features"][k]) for k in range(4))
+    tokenizer = SimpleNamespace(prefix_tokens=[7, 3, 2])
+    processor = SimpleNamespace(feature_extractor=WhisperFeatureExtractor(chunk_length=1), tokenizer=tokenizer)
+    prompted = plan_speech(open_speech(str(folder)), WHISPER, processor)
+    assert prompted.settings["extractor"] == "checkpoint"
+    assert prompted[0].inputs["decoder_input_ids"].tolist() == [[7, 3, 2]] * 4
+    with pytest.raises(UsageError, match=r"extractor of 100 frames per window, which the model reads; got 3000 frames"):
+        plan_speech(open_speech(str(folder)), WHISPER, WhisperFeatureExtractor())
+
+
+@pytest.fixture
+def broken(folder):
+    """The clips of `folder` beside five that cannot be read; `late.flac` only fails when it is decoded."""
+    (folder / "junk.wav").write_bytes(b"hello" * 100)
+    (folder / "nothing.wav").write_bytes(b"")
+    clip(folder / "silent.wav", np.zeros(0))
+    whole = (folder / "a.wav").read_bytes()
+    (folder / "cut.wav").write_bytes(whole[: len(whole) // 2])
+    soundfile.write(folder / "inf.wav", np.array([0.1, np.nan] * 4000, np.float32), RATE, subtype="FLOAT")
+    noise = clip(folder / "late.flac", np.random.default_rng(0).uniform(-0.5, 0.5, 8000)).read_bytes()
+    (folder / "late.flac").write_bytes(noise[: len(noise) // 2])
+    return folder
+
+
+def test_clips_that_cannot_be_read_are_named_and_counted(broken):
+    with pytest.raises(CorpusError) as told:
+        open_speech(str(broken))
+    text = str(told.value)
+    for part in (
+        "4 faulty: ",
+        "junk.wav (it is no sound file)",
+        "nothing.wav (an empty file)",
+        "silent.wav (no samples)",
+    ):
+        assert part in text
+    assert "cut.wav (it ends after" in text and "--skip-bad" in text
+
+
+def test_skip_bad_leaves_them_out_and_counts_them(broken):
+    corpus = open_speech(str(broken), skip_bad=True)
+    assert [item.name for item in corpus.clips] == ["a.wav", "b/b.flac", "c.WAV", "d.wav"]
+    assert corpus.source["skipped"] == 6 and "late.flac (damaged after its header)" in corpus.source["skipped_items"]
+    _, described = open_plan(str(broken), GROUP, None, modality="speech", skip_bad=True)
+    assert described["warnings"] == ["6 unreadable items of the corpus left out"]
+    assert described["preprocessing"]["batching"] == "unpadded"
+
+
+def test_a_clip_that_fails_late_ends_the_run_by_name(broken):
+    for name in ("junk", "nothing", "silent", "cut"):
+        (broken / f"{name}.wav").unlink()
+    with pytest.raises(CorpusError, match=r"in (late.flac|inf.wav); got (damaged after|NaN).*--skip-bad"):
+        list(plan_speech(open_speech(str(broken)), GROUP))
+
+
+def test_missing_files_of_a_manifest_are_named_and_counted(folder):
+    names = ["a.wav", *(f"gone{k}.wav" for k in range(7))]
+    listed = table(folder / "m.csv", [{"path": name} for name in names])
+    with pytest.raises(CorpusError, match=r"7 faulty: gone0.wav \(No such file.*gone4.wav .* and 2 more"):
+        open_speech(listed)
+    assert open_speech(listed, skip_bad=True).source["skipped"] == 7
+    with pytest.raises(CorpusError, match=r"a column of paths .* got the columns name"):
+        open_speech(table(folder / "n.csv", [{"name": "a.wav"}]))
+
+
+def test_clips_too_short_for_the_model_are_named_or_left_out(folder):
+    clip(folder / "tiny.wav", tone(0.002))
+    wanted = r"clips of at least 45 samples at 16000 Hz; got 1 faulty: tiny.wav \(32 samples\)"
+    with pytest.raises(CorpusError, match=wanted):
+        plan_speech(open_speech(str(folder)), GROUP)
+    plan = plan_speech(open_speech(str(folder), skip_bad=True), GROUP)
+    assert plan.n_units == 4 and plan.warnings == ["1 clips of fewer than 45 samples left out"]
+
+
+def test_names_and_options_that_fit_nothing(folder, tmp_path):
+    with pytest.raises(CorpusError, match=r"a speech corpus: a folder, a manifest.*got 'spech'.*librispeech"):
+        open_speech("spech")
+    with pytest.raises(UsageError, match=r"got --split with"):
+        open_speech(str(folder), split="test")
+    with pytest.raises(UsageError, match=r"--corpus for a speech model.*a folder of wav or flac files"):
+        default_corpus("speech")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CorpusError, match=r"files ending in \.wav, \.flac.*; got none"):
+        open_speech(str(tmp_path / "empty"))
+
+
+def test_a_model_that_reads_something_else_is_told_so(folder):
+    with pytest.raises(
+        UsageError, match=r"a corpus that the model reads \(text\); got .* which holds speech. .*python-docs"
+    ):
+        open_plan(str(folder), GROUP, None, modality="text")
+    with pytest.raises(
+        UsageError, match=r"a corpus that the model reads \(speech\); got builtin:digits, which holds image"
+    ):
+        open_plan("builtin:digits", GROUP, None, modality="speech")
+
+
+def test_clips_of_a_hub_data_set_stay_encoded(folder, monkeypatch):
+    paths = [str(folder / name) for name in ("a.wav", "b/b.flac", "c.WAV", "d.wav")]
+    rows = {"audio": paths, "speaker_id": [7, 7, 8, 9], "text": list("abcd")}
+    split = datasets.Dataset.from_dict(rows).cast_column("audio", datasets.Audio()).to_iterable_dataset()
+    monkeypatch.setattr(_hub_media, "hub_commit", lambda *_: "c0ffee")
+    monkeypatch.setattr(_hub_media, "_load", lambda *_: {"train": split, "validation": split})
+    corpus = open_speech("librispeech")
+    assert corpus.unit.tolist() == [0, 0, 1, 2] and corpus.fingerprint != open_speech(str(folder)).fingerprint
+    assert corpus.source["id"] == "openslr/librispeech_asr" and corpus.source["commit"] == "c0ffee"
+    assert (corpus.source["config"], corpus.source["split"], corpus.source["column"]) == (
+        "other",
+        "validation",
+        "audio",
+    )
+    plan = plan_speech(corpus, GROUP)
+    local = plan_speech(open_speech(str(folder)), GROUP)
+    assert all(
+        torch.equal(a.inputs["input_values"], b.inputs["input_values"]) for a, b in zip(plan, local, strict=True)
+    )
+    assert len(open_speech("some/set:other@v1", limit=2).clips) == 3
+    with pytest.raises(CorpusError, match=r"a column of speech in some/set; got 'sound'.*audio"):
+        open_speech("some/set", column="sound")
