@@ -15,7 +15,7 @@ demo: $(READY)
 	$(BIN)/anisoscope measure builtin:minilm --corpus builtin:python-docs --limit 60 --output runs/demo --overwrite
 
 test: $(READY)
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -205,6 +205,10 @@ def test_scores_equal_brute_force(causal: bool) -> None:
         assert values["attention.score_spread_within"][0, head] == pytest.approx(np.sqrt(within), rel=1e-5)
         some = [row for i, row in enumerate(rows) if i % 48 % 16 == 15]
         softmax = [np.exp(row - row.max()) / np.exp(row - row.max()).sum() for row in some]
+        entropy = [-(p * np.log(p)).sum() for p in softmax]
+        assert values["attention.entropy"][0, head] == pytest.approx(np.mean(entropy), rel=1e-6)
+        share = np.mean([h / np.log(len(p)) for h, p in zip(entropy, softmax, strict=True)])
+        assert values["attention.entropy_normalised"][0, head] == pytest.approx(share, rel=1e-6)
         expected = np.mean([np.exp(np.median(np.log(p))) for p in softmax])
         assert values["attention.row_median"][0, head] == pytest.approx(expected, rel=1e-4)
     rows = [s[0, h, q, seen[q]] for h in range(3) for q in (15, 31, 47)]
@@ -212,6 +216,15 @@ def test_scores_equal_brute_force(causal: bool) -> None:
         expected = np.histogram(np.concatenate(chosen), _scores.EDGES)[0]
         assert np.abs(sums[name][0].numpy() - expected).sum() <= 6  # float32 at the edges of bins
         assert not sums[name][1].any()
+
+
+def test_entropy_resolves_weights_that_are_all_but_uniform() -> None:
+    """Scores of spread σ = 10⁻⁴: the entropy is ln n − σ²/2, 5·10⁻⁹ below ln n = 5.5, past the digits of float32."""
+    drawn = torch.Generator().manual_seed(2)
+    query, key = torch.ones(1, 1, 256, 1), 1e-4 * torch.randn(1, 1, 256, 1, generator=drawn)
+    sums = _scores.score_sums(query, key, 1.0, False, torch.tensor([False]))
+    entropy = (sums["entropy"] / sums["some_rows"]).item()
+    assert np.log(256) - entropy == pytest.approx(key.double().var(correction=0).item() / 2, rel=1e-3)
 
 
 def test_the_common_part_of_keys_moves_scores_but_not_their_spread_inside_rows() -> None:

@@ -266,7 +266,7 @@ def test_the_law_of_the_cosine_is_sampled_and_judged(tmp_path: Path) -> None:
     wrong = records.assign(value=records["value"].where(records["metric"] != "cosine_law.ks_p", 1e-6))
     assert [v.outcome for v in fig17.judge(wrong)] == ["holds", "fails"]
     fig17.draw(records)["fig17"].to_dict()
-    assert fig18.settings["quick"].models == ("builtin:minilm",)
+    assert fig18.settings["quick"].models == (("builtin:minilm", "builtin:python-docs"),)
 
 
 @pytest.mark.parametrize(("a", "outcome"), [(0.5, "holds"), (0.05, "fails"), (q95(384), "undecided")])

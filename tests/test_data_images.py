@@ -181,6 +181,18 @@ def test_images_of_a_hub_data_set_stay_encoded(folder, vit, monkeypatch):
     assert torch.equal(both[0].inputs["pixel_values"], both[1].inputs["pixel_values"])
 
 
+def test_a_gated_data_set_says_how_to_be_let_in(monkeypatch):
+    def refuse(*_):
+        raise CorpusError("a data set", "DatasetNotFoundError: 'x' is a gated dataset on the Hub")
+
+    monkeypatch.setattr(_hub_media, "hub_commit", lambda *_: "c0ffee")
+    monkeypatch.setattr(_hub_media, "_load", refuse)
+    with pytest.raises(
+        CorpusError, match=r"access to ILSVRC/imagenet-1k; got a gated .*accept its terms .*hf auth login"
+    ):
+        open_images("imagenet-1k")
+
+
 def test_names_and_models_that_fit_nothing(folder, vit):
     with pytest.raises(
         CorpusError, match=r"an image corpus: a folder.*got 'builtin:digit'.*did you mean builtin:digits"

@@ -17,6 +17,7 @@ from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, Revi
 import anisoscope.data
 from anisoscope.data import CORPORA, _hub, list_corpora, open_corpus
 from anisoscope.data._plan import digest
+from anisoscope.data._reading import split_text
 from anisoscope.data.builtin import python_docs
 from anisoscope.data.text import BUILTIN, HUB_PRESETS, TextCorpus, open_text
 from anisoscope.errors import CorpusError, UsageError
@@ -46,6 +47,12 @@ def test_wikitext_articles_begin_at_level_one_titles_after_a_blank_line(tmp_path
     rows = "\n".join(json.dumps({"text": f"{line}\n"}) for line in WIKI.split("\n"))
     from_rows = open_text(write(tmp_path / "wiki.jsonl", rows))
     assert from_rows.documents == ARTICLES and from_rows.fingerprint == found.fingerprint
+
+
+@pytest.mark.parametrize(("line", "count"), [(" = A = ", 2), (" = a = b = ", 2), (" = = A = = ", 1), (" = A = = ", 1)])
+def test_titles_have_one_sign_on_each_side(line: str, count: int) -> None:
+    reading = split_text(f" = Title = \n \n text \n \n{line}\n \n text \n")
+    assert (reading.how, len(reading.documents)) == ("titles", count)
 
 
 def test_blank_lines_separate_documents_but_not_paragraphs(tmp_path: Path) -> None:
@@ -114,7 +121,7 @@ def test_names_under_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("ANISOSCOPE_DATA", str(tmp_path))
     write(tmp_path / "set" / "valid.raw.txt.gz", "some text")
     write(tmp_path / "set" / "rows.jsonl", '{"text": "row"}')
-    write(tmp_path / "set" / "sound.wav", "no text")
+    write(tmp_path / "set" / "notes.pdf", "no text")
     assert open_text("set/valid.raw").documents == open_text("set/valid.raw.txt.gz").documents == ["some text"]
     assert open_text("set/rows").documents == ["row"]
     assert set(list_corpora()) == {*CORPORA, "set/valid.raw", "set/rows"}
@@ -225,11 +232,13 @@ def test_hub_data_sets_are_streamed_at_their_commit(hub: dict[str, object]) -> N
         open_text("someone/set", column="body")
 
 
-def test_presets_name_their_configuration_and_split(hub: dict[str, object]) -> None:
+def test_presets_name_their_configuration_and_split(hub: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     found = open_text("wikitext-103@main")
     assert (hub["name"], hub["config"]) == ("Salesforce/wikitext", "wikitext-103-raw-v1")
     assert (found.source["split"], found.source["revision"]) == ("validation", "main")
     assert open_text("wikitext-103", split="train").documents[0] == "train 0"
+    monkeypatch.setitem(HUB_PRESETS, "preset", ("some/set", "config", "train"))
+    assert open_text("preset").documents[0] == "train 0"
 
 
 def test_split_is_validation_then_test_then_train() -> None:
@@ -301,7 +310,7 @@ def test_python_docs_are_text_enough_and_recorded(python: TextCorpus) -> None:
     assert "defined as multiplication with" in text, "the topics of the language reference"
 
 
-def test_python_docs_are_docstrings_in_order(tmp_path: Path) -> None:
+def test_python_docs_are_docstrings_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(
         tmp_path / "b.py",
         '"""Module b."""\nclass A:\n  """Class A."""\n  def f(self):\n    """Method f."""\n    def g(): "Inner."\n',
@@ -320,6 +329,8 @@ def test_python_docs_are_docstrings_in_order(tmp_path: Path) -> None:
     modules = ["Package a.\nTitle two lines", "Of c.", "Module b.\nClass A.\nMethod f."]
     assert reading.documents == [*modules, "Topic a.", "Topic b."]
     assert (reading.skipped, reading.empty, source["kind"]) == (1, 1, "builtin")
+    monkeypatch.setitem(BUILTIN, "builtin:python-docs", lambda: python_docs(tmp_path))
+    assert open_text("builtin:python-docs", limit=2).documents == modules[:2]
     (tmp_path / "none").mkdir()
     with pytest.raises(CorpusError, match=r"sources of the standard library in .*full CPython"):
         python_docs(tmp_path / "none")
@@ -336,6 +347,6 @@ def test_registry_names_every_preset_and_opens_it(tmp_path: Path) -> None:
 
 
 def test_the_registry_imports_nothing_heavy() -> None:
-    heavy = "{'torch', 'transformers', 'datasets', 'pyarrow', 'numpy'}"
-    code = f"import sys, anisoscope.data as d; d.list_corpora(); assert not {heavy} & set(sys.modules), sys.modules"
+    heavy = "{'torch', 'transformers', 'datasets', 'pyarrow', 'pandas'}"
+    code = f"import sys, anisoscope.data as d; d.list_corpora(); assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(anisoscope.data.__file__).parent)

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from huggingface_hub import HfApi
+from huggingface_hub.errors import RepositoryNotFoundError
 from transformers import WhisperConfig, WhisperFeatureExtractor
 
 from anisoscope.data import _hub_media, list_corpora
@@ -184,6 +186,9 @@ def test_a_long_clip_is_cut_into_equal_windows_that_lose_nothing(tmp_path):
     windows = plan.windows
     assert windows.length.sum() == len(sound) + 8000 and windows.length.max() <= RATE
     assert np.ptp(windows.length[:3]) <= 1 and windows.start.tolist() == [0, *np.cumsum(windows.length)[:-1]]
+    assert sorted(int(x) for batch in plan for x in batch.streams["samples"].start) == windows.start.tolist()
+    mel = next(iter(plan_speech(corpus, WHISPER, batch_tokens=100_000))).streams
+    assert (mel["frames"].start.tolist(), mel["decoder"].start.tolist()) == ([0, 100, 200, 300], [0, 1, 2, 3])
     pieces = np.concatenate([plan._window(k) for k in range(3)])
     assert np.array_equal(pieces, samples("long", (tmp_path / "long.wav").read_bytes(), RATE))
 
@@ -292,6 +297,15 @@ def test_a_model_that_reads_something_else_is_told_so(folder):
         open_plan("builtin:digits", GROUP, None, modality="speech")
 
 
+def test_common_voice_is_no_longer_on_the_hub_and_the_error_says_where(monkeypatch):
+    def gone(*_, **__):
+        raise RepositoryNotFoundError("404", response=SimpleNamespace(headers={}, request=None, status_code=404))
+
+    monkeypatch.setattr(HfApi, "dataset_info", gone)
+    with pytest.raises(CorpusError, match=r"common_voice_11_0.*Common Voice has left the hub.*name its dev.tsv"):
+        open_speech("common-voice")
+
+
 def test_clips_of_a_hub_data_set_stay_encoded(folder, monkeypatch):
     paths = [str(folder / name) for name in ("a.wav", "b/b.flac", "c.WAV", "d.wav")]
     rows = {"audio": paths, "speaker_id": [7, 7, 8, 9], "text": list("abcd")}
@@ -312,5 +326,9 @@ def test_clips_of_a_hub_data_set_stay_encoded(folder, monkeypatch):
         torch.equal(a.inputs["input_values"], b.inputs["input_values"]) for a, b in zip(plan, local, strict=True)
     )
     assert len(open_speech("some/set:other@v1", limit=2).clips) == 3
+    monkeypatch.setattr(_hub_media, "_load", lambda *_: {"train": split, "test": split})
+    assert open_speech("some/set").source["split"] == "test" == open_speech("librispeech", split="test").source["split"]
+    with pytest.raises(CorpusError, match=r"a split of openslr/librispeech_asr; got validation"):
+        open_speech("librispeech")
     with pytest.raises(CorpusError, match=r"a column of speech in some/set; got 'sound'.*audio"):
         open_speech("some/set", column="sound")

@@ -13,7 +13,7 @@ import anisoscope
 
 ROOT = Path(anisoscope.__file__).parent
 LAYERS = (
-    ("cli", "__main__", "report", "integrations"),
+    ("documentation", "cli", "__main__", "report", "integrations"),
     ("studies",),
     ("runner", "alone"),
     ("measuring", "measurement", "tabulate", "progress", "distributed", "training"),

@@ -348,11 +348,14 @@ def main() -> None:
             err=True,
         )
         sys.exit(6)
-    except KeyboardInterrupt as stop:
-        number = getattr(stop, "number", 2)
-        typer.echo("anisoscope: interrupted; the same command with --resume goes on", err=True)
-        sys.exit(128 + number)
+    except KeyboardInterrupt:
+        sys.exit(130)
     except Exception as error:
+        if type(error).__name__ == "Abort":  # Ctrl-C outside the loop, as the parser reports it
+            sys.exit(130)
+        if type(error).__name__ == "Interrupted":  # by name: its module loads torch
+            typer.echo("anisoscope: interrupted; the same command with --resume goes on", err=True)
+            sys.exit(128 + getattr(error, "number", 2))
         show = getattr(error, "show", None)  # a wrong option or command, explained by the parser itself
         if not callable(show):
             raise

@@ -32,7 +32,7 @@ def process_group() -> Iterator[None]:
 
 
 def gathered(part: Measurement) -> Measurement:
-    """The measurement of all processes from each one's part: one flat all-reduce of the sums, one gather of the samples."""
+    """The whole from each process' part: one flat all-reduce of the sums, one gather of the samples."""
     _, world = rank_and_world()
     if world == 1:
         return part

@@ -30,7 +30,7 @@ Progress = Callable[[int, int], None]
 """Called after every batch with tokens done and tokens in all (0: not known)."""
 
 
-class Interrupted(KeyboardInterrupt):
+class Interrupted(Exception):
     """SIGINT or SIGTERM came; the state is saved and the run can be resumed. `number` is the signal's."""
 
     def __init__(self, number: int) -> None:

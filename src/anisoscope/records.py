@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-
 from safetensors import SafetensorError
 
 from anisoscope.errors import OutputError
@@ -222,7 +221,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
     except (ValueError, OSError) as error:
-        raise OutputError(f"JSON in {path}", str(error), "the run folder is damaged; measure again with --overwrite") from error
+        raise OutputError(
+            f"JSON in {path}", str(error), "the run folder is damaged; measure again with --overwrite"
+        ) from error
     if not isinstance(found, dict):
         raise OutputError(f"a JSON object in {path}", type(found).__name__, "measure again with --overwrite")
     return found

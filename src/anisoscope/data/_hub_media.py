@@ -47,7 +47,13 @@ def hub_items(name: str, part: Part, presets: dict[str, HubPreset], modality: st
     revision = part.revision or marked["revision"]
     commit = hub_commit(preset.hub_id, revision, near)
     config = part.config or preset.config
-    splits = _load(preset.hub_id, config, commit, near)
+    try:
+        splits = _load(preset.hub_id, config, commit, near)
+    except CorpusError as error:
+        if "gated" not in error.got:
+            raise
+        cure = preset.cure or "accept its terms on the hub, then `hf auth login`"
+        raise CorpusError(f"access to {preset.hub_id}", "a gated data set", cure) from None
     split = _choose_split(list(splits), part.split or preset.split or None, preset.hub_id)
     rows, column = _encoded(splits[split], modality, part.column, preset.hub_id)
     parts = {"config": config, "split": split, "revision": revision, "commit": commit, "column": column}

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterator
 from itertools import accumulate
+from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -76,7 +77,7 @@ def _declared(model: nn.Module) -> Iterator[type[nn.Module]]:
         declared = (getattr(module, "_can_record_outputs", None) or {}).get("hidden_states", ())
         for item in declared if isinstance(declared, list | tuple) else (declared,):
             target = getattr(item, "target_class", item)
-            if isinstance(target, type) and not issubclass(target, PreTrainedModel):
+            if isinstance(target, type) and issubclass(target, nn.Module) and not issubclass(target, PreTrainedModel):
                 yield target
 
 
@@ -89,7 +90,7 @@ def find_stages(model: nn.Module) -> list[nn.Module]:
     if family == "van":
         return [m for n, m in model.named_modules() if re.fullmatch(r"(.*\.)?norm\d+", n) and "block" not in n]
     if family == "efficientnet":
-        config = model.config
+        config: Any = model.config
         blocks = find_blocks(model)["encoder"]
         repeats = [math.ceil(config.depth_coefficient * n) for n in config.num_block_repeats]
         return [blocks[end - 1] for end in accumulate(repeats)]

@@ -17,8 +17,10 @@ from anisoscope.models.processors import processor_of
 
 BUILTIN_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """SHA-256 of the published all-MiniLM-L6-v2 model.safetensors."""
-UNUSED = ("pooler.", "lm_head.", "cls.", "score.", "classifier.", "masked_spec_embed", "mask_token", "quantizer.")
-UNUSED += ("num_batches_tracked",)
+UNUSED = (
+    *("pooler.", "lm_head.", "cls.", "score.", "classifier."),
+    *("masked_spec_embed", "mask_token", "quantizer.", "num_batches_tracked"),
+)
 """Weights that may be missing: heads, and what only training uses. No measured site lies behind them."""
 
 
@@ -91,15 +93,16 @@ def _from_pretrained(
 
     from anisoscope.models import ports
 
-    logging.set_verbosity_error()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     ports.register()
+    auto: Any = AutoModel
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust}
     try:
         config = AutoConfig.from_pretrained(path, **options)
         _no_cache(config)
         if untrained:
             torch.manual_seed(seed)
-            return AutoModel.from_config(config, trust_remote_code=trust).to(_dtype(dtype)), [
+            return auto.from_config(config, trust_remote_code=trust).to(_dtype(dtype)), [
                 "untrained: weights drawn anew"
             ]
         model, info = AutoModel.from_pretrained(

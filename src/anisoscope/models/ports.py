@@ -6,10 +6,10 @@ from typing import Any
 
 @cache
 def register() -> None:
-    """Make `AutoConfig` and `AutoModel` know CharacterBERT, MANTa and VAN."""
-    from anisoscope.models import character_bert, manta, van
+    """Make `AutoConfig` and `AutoModel` know CharacterBERT, MANTa, VAN and the small speech CNN."""
+    from anisoscope.models import character_bert, manta, speech_cnn, van
 
-    for port in (character_bert, manta, van):
+    for port in (character_bert, manta, speech_cnn, van):
         port.register()
 
 

@@ -1,4 +1,4 @@
-"""What turns data into a model's inputs: tokenizer, feature extractor or image processor, as saved with a checkpoint."""
+"""What turns data into a model's inputs: tokenizer, feature extractor or image processor, saved with a checkpoint."""
 
 from typing import Any
 
@@ -24,7 +24,11 @@ def _tokenizer(family: str, path: str, name: str, options: dict[str, Any]) -> An
     from anisoscope.models.character_bert import CharacterBertTokenizer
 
     if family in NO_FILES:
-        own: dict[str, Any] = {"character_bert": CharacterBertTokenizer, "canine": CanineTokenizer, "manta": ByT5Tokenizer}
+        own: dict[str, Any] = {
+            "character_bert": CharacterBertTokenizer,
+            "canine": CanineTokenizer,
+            "manta": ByT5Tokenizer,
+        }
         return own[family]()
     try:
         return AutoTokenizer.from_pretrained(path, **options)
@@ -38,13 +42,14 @@ def _tokenizer(family: str, path: str, name: str, options: dict[str, Any]) -> An
 
 def _preprocessor(modality: str, path: str, name: str, options: dict[str, Any]) -> Any:
     from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor
-    from transformers.utils import PROCESSOR_NAME, cached_file
+    from transformers.utils import PROCESSOR_NAME
+    from transformers.utils.hub import cached_file
 
     files = {"image": "preprocessor_config.json", "speech": "preprocessor_config.json"}
     where = {"revision": options["revision"], "_raise_exceptions_for_missing_entries": False}
     if not any(cached_file(path, file, **where) for file in (files[modality], PROCESSOR_NAME)):
         return None
-    kinds = {"image": (AutoImageProcessor,), "speech": (AutoProcessor, AutoFeatureExtractor)}[modality]
+    kinds: tuple[Any, ...] = {"image": (AutoImageProcessor,), "speech": (AutoProcessor, AutoFeatureExtractor)}[modality]
     failures = []
     for kind in kinds:
         try:

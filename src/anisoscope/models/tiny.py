@@ -91,7 +91,8 @@ def build(name: str, dtype: torch.dtype = torch.float64, seed: int = 7) -> nn.Mo
     tiny = ARCHITECTURES[name]
     config = ports.config_class(tiny.config)(**tiny.settings)
     torch.manual_seed(seed)
-    model: nn.Module = transformers.AutoModel.from_config(config).eval()
+    auto: Any = transformers.AutoModel
+    model: nn.Module = auto.from_config(config).eval()
     for parameter in model.parameters():
         parameter.data.add_(0.25 * torch.randn_like(parameter))
     return model.to(dtype)

@@ -24,10 +24,12 @@ GROUPS = 32
 
 
 def p_above(frame: pd.DataFrame, threshold: NDArray[np.float64] | float) -> NDArray[np.float64]:
-    """One-sided p that `value` is not above the threshold, from its 95 % jackknife interval (t with groups − 1
-    degrees of freedom).
+    """One-sided p that `value` is not above the threshold, from its 95 % jackknife interval (t with groups − 1 degrees
+    of freedom; a column `groups` says how many there were, else 32 or as many as units).
     """
-    freedom = np.maximum(np.minimum(frame["n_units"].to_numpy(float), GROUPS) - 1, 1)
+    groups = frame["n_units"].to_numpy(float)
+    groups = np.fmin(frame["groups"].to_numpy(float), groups) if "groups" in frame else np.fmin(groups, GROUPS)
+    freedom = np.maximum(groups - 1, 1)
     error = (frame["high"] - frame["low"]).to_numpy(float) / 2 / stats.t.ppf(0.975, freedom)
     return np.asarray(stats.t.sf((frame["value"].to_numpy(float) - threshold) / error, freedom), dtype=np.float64)
 
@@ -64,6 +66,7 @@ class Test:
     up, down   one-sided p of the claim and of its contrary, not yet corrected
     margin     how far the value lies on the claim's side: the decisive test of a system is found by it
     where      which value it is (`encoder layer 3`); `statistic` what it is called; `words` what a holding test is
+    note       what else must be known of the system
     """
 
     claim: str
@@ -80,6 +83,7 @@ class Test:
     where: str = ""
     statistic: str = "A"
     words: str = "tests hold"
+    note: str = ""
 
 
 def of_replicates(theta: NDArray[np.float64]) -> tuple[float, float, float, float, float]:
@@ -115,6 +119,7 @@ def _verdict(tests: list[Test], outcomes: list[Outcome], p: NDArray[np.float64])
     t = tests[i]
     reason = f"{outcomes.count('holds')} of {len(tests)} {t.words}; n counts units"
     reason += f"; {len(seeds)} seeds, each: {', '.join(by_seed)}" if len(seeds) > 1 else ""
+    reason += f"; {t.note}" if t.note else ""
     which = {"any": "largest", "all": "weakest", "most": "weakest"}[t.over] if len(tests) > 1 else ""
     place = f", at {t.where}" if t.where else ""
     statistic = f"{which} {t.statistic}{place}:".strip()

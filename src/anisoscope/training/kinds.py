@@ -57,8 +57,8 @@ _IMAGE = {"image_size": 32}
 _CONVOLUTIONS = {"depths": (2, 2, 2, 2), "hidden_sizes": (32, 64, 96, 128)}
 _FRONT = {
     "conv_dim": (64, 64, 64, 64),
-    "conv_kernel": (10, 8, 4, 4),
-    "conv_stride": (5, 4, 2, 2),
+    "conv_kernel": (20, 8, 4, 4),
+    "conv_stride": (10, 4, 2, 2),
     "num_feat_extract_layers": 4,
     "feat_extract_norm": "layer",
     "num_conv_pos_embeddings": 32,
@@ -111,7 +111,7 @@ KINDS: dict[str, Kind] = {
             *_SPEECH,
             ("Wav2Vec2Config", "Wav2Vec2ForSequenceClassification"),
             _sizes(**_BLOCK, **_FRONT, classifier_proj_size=128),
-            400,
+            800,
             16,
             5e-4,
         ),
@@ -121,7 +121,7 @@ KINDS: dict[str, Kind] = {
             *_SPEECH,
             ("SpeechCnnConfig", "SpeechCnnForSequenceClassification"),
             _sizes(**_BLOCK, **_FRONT),
-            400,
+            800,
             16,
             1e-3,
         ),

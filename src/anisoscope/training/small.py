@@ -70,7 +70,7 @@ class Trained:
 
     @property
     def last(self) -> Path:
-        """The model as training left it."""
+        """The model as training left it; without a budget, its best by validation loss."""
         return self.checkpoint(self.steps[-1])
 
 

@@ -4,6 +4,7 @@ depth.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -65,6 +66,7 @@ class Rule:
                 seed=int(row["seed"]),
                 where=where,
                 words=f"layers {self.words}",
+                note=_steps(row["model"], row["step"]),
             )
 
 
@@ -95,6 +97,10 @@ def judge(
     return verdicts
 
 
+def _steps(model: Any, step: Any) -> str:
+    return f"trained for {step:,} steps" if str(model).endswith(TRAINED) and not pd.isna(step) else ""
+
+
 def _system(model: str) -> str:
     return model.removesuffix(TRAINED)
 
@@ -113,10 +119,10 @@ def per_system(rows: pd.DataFrame) -> Iterator[tuple[str, int, pd.DataFrame]]:
         yield str(model), int(str(seed)), layers
 
 
-def mean_over_layers(records: pd.DataFrame, layers: pd.DataFrame) -> Array:
+def mean_over_layers(records: pd.DataFrame, layers: pd.DataFrame, site: str = "hidden") -> Array:
     """Replicates [1 + group] of the mean of A over layers 1 and on (0 is what the blocks are given)."""
     inner = (layers["layer"] > 0).to_numpy(bool)
-    return np.asarray(replicates(records, layers, "mean_cosine")[:, inner].mean(axis=1), dtype=np.float64)
+    return np.asarray(replicates(records, layers, "mean_cosine", site)[:, inner].mean(axis=1), dtype=np.float64)
 
 
 def more_than(claim: Claim, ones: tuple[str, ...], others: tuple[str, ...]) -> Extra:
@@ -132,7 +138,7 @@ def more_than(claim: Claim, ones: tuple[str, ...], others: tuple[str, ...]) -> E
                     continue
                 theta = difference(mean_over_layers(records, a), mean_over_layers(records, b))
                 label = f"{_system(a_name)} above {_system(b_name)}"
-                yield _test(claim, label, theta, int(a["n_units"].iloc[0]), seed, "difference of mean A over layers")
+                yield _test(claim, label, theta, a, seed, "difference of mean A over layers")
 
     return tests
 
@@ -152,7 +158,24 @@ def falls_with_depth(claim: Claim, systems: tuple[str, ...]) -> Extra:
             depth = np.linspace(-0.5, 0.5, len(layers))
             theta = -(replicates(records, layers, "mean_cosine") @ depth) / (depth @ depth)
             label = "fall of A from first to last layer, by the straight line through them"
-            yield _test(claim, _system(model), theta, int(layers["n_units"].iloc[0]), seed, label)
+            yield _test(claim, _system(model), theta, layers, seed, label)
+
+    return tests
+
+
+def lower_before_relu(claim: Claim) -> Extra:
+    """The mean of A over layers is lower before the last ReLU of each block than after it (where blocks end so)."""
+
+    def tests(records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
+        before = {(model, seed): x for model, seed, x in per_system(curves(records, site="unrectified"))}
+        for model, seed, layers in per_system(rows):
+            raw = before.get((model, seed))
+            if raw is None:
+                continue
+            after = layers[layers["layer"].isin(raw["layer"])]
+            theta = difference(mean_over_layers(records, after), mean_over_layers(records, raw, "unrectified"))
+            label = "mean A over layers, after less before the last ReLU"
+            yield _test(claim, _system(model), theta, layers, seed, label)
 
     return tests
 
@@ -163,12 +186,12 @@ def _training(records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
         before = systems.get((_system(model) + UNTRAINED, seed))
         if model.endswith(TRAINED) and before is not None:
             theta = difference(mean_over_layers(records, layers), mean_over_layers(records, before))
-            n = int(layers["n_units"].iloc[0])
-            yield _test(TRAINING, _system(model), theta, n, seed, "mean A over layers, trained less untrained")
+            yield _test(TRAINING, _system(model), theta, layers, seed, "mean A over layers, trained less untrained")
 
 
-def _test(claim: Claim, subject: str, theta: Array, n: int, seed: int, statistic: str) -> Test:
+def _test(claim: Claim, subject: str, theta: Array, layers: pd.DataFrame, seed: int, statistic: str) -> Test:
+    """A test that a scalar of some `layers` is above 0."""
     value, low, high, up, down = of_replicates(theta)
-    return Test(
-        claim.name, subject, value, low, high, n, up, down, value, "all", seed, "", statistic, "differences hold"
-    )
+    n, note = int(layers["n_units"].iloc[0]), _steps(layers["model"].iloc[0], layers["step"].iloc[0])
+    numbers = (value, low, high, n, up, down, value)
+    return Test(claim.name, subject, *numbers, seed=seed, statistic=statistic, words="differences hold", note=note)

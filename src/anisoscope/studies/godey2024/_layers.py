@@ -14,17 +14,25 @@ import pandas as pd
 from anisoscope import charts
 from anisoscope.capture.tap import Flatten
 from anisoscope.measurement import Settings
+from anisoscope.models.presets import PRESETS
 from anisoscope.records import Run, as_records, run_id, select, write_atomic
 from anisoscope.runner import Job, run
 from anisoscope.studies._study import Context
-from anisoscope.studies.godey2024._left_out import left_out
+from anisoscope.studies.godey2024._left_out import SUFFIX, left_out
 from anisoscope.training.kinds import KINDS
 from anisoscope.training.small import Recipe, Trained, train_all
 
 METRICS = ("mean_cosine", "drift", "norms", "calibrated")
 KEPT = ("mean_cosine", "mean_cosine.isotropic_q95", "drift", "drift.share", "norms.mean", "norms")
+SITES = ("hidden", "unrectified", "final")
 TRAINED, UNTRAINED = ", trained", ", untrained"
 QUICK, LONG = Recipe(), Recipe(seconds=None, seeds=3)
+CORPORA = {
+    "wikitext-103": "Salesforce/wikitext (wikitext-103-raw-v1, validation; licence cc-by-sa-3.0)",
+    "common-voice": "mozilla-foundation/common_voice_11_0 (en, validation; licence cc0-1.0; no longer on the hub)",
+    "imagenet-1k": "ILSVRC/imagenet-1k (validation; terms of ImageNet; gated)",
+}
+"""The paper's corpora, as a dry run lists them."""
 SKIPPED = "skipped"
 """Metric of a row that says why a system (`model`) was not measured (`component`)."""
 
@@ -50,6 +58,12 @@ class Systems:
         return Settings(panels=("hidden",), policies=self.policies, sample=0, flatten=self.flatten)
 
 
+def needs(systems: Systems) -> tuple[str, ...]:
+    """Hub ids with sizes and licences of the published `systems`, and their corpus."""
+    presets = [PRESETS[model] for model in systems.models]
+    return (*(f"{p.hub_id} ({p.size} parameters, licence {p.licence})" for p in presets), CORPORA[systems.corpus])
+
+
 def small_systems(systems: Systems, kinds: Sequence[str], *, long: bool = False) -> Systems:
     """The same with small models in place of published ones."""
     return replace(systems, small=tuple(kinds), recipe=LONG if long else QUICK)
@@ -73,7 +87,7 @@ def measured(job: Job, context: Context) -> pd.DataFrame:
     if not any((done.folder / name).exists() for name in ("left_out.parquet", "sums.safetensors")):
         done = run(job, output=done.folder, overwrite=True, keep_sums=True)
     records = done.records()
-    rows = select(records, metric=KEPT, site=("hidden", "final"), head=None, component=None)
+    rows = select(records, metric=KEPT, site=SITES, head=None, component=None)
     given = {key: records[key].iloc[0] for key in ("run", "model", "revision", "seed", "corpus", "step")}
     others = as_records(_left_out_of(done, job.settings).drop(columns=list(given)), **given)
     return pd.concat([rows, others], ignore_index=True)
@@ -103,7 +117,7 @@ def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFra
 
 def _measured_once(found: Trained, step: int, settings: Settings, context: Context) -> pd.DataFrame:
     """Records of one checkpoint, kept beside it: weights and corpus are in the folder's name, so they cannot change."""
-    path = found.folder / f"measured-{step}-{run_id(asdict(settings))[:8]}.parquet"
+    path = found.folder / f"measured-{step}-{run_id(asdict(settings), KEPT, SITES)[:8]}.parquet"
     if not path.exists():
         kind = found.kind
         job = Job(_relative(found.checkpoint(step)), kind.corpus, settings, limit=kind.limit, step=step)
@@ -126,16 +140,20 @@ def skipped(records: pd.DataFrame) -> dict[str, str]:
     return dict(zip(rows["model"].astype(str), rows["component"].astype(str), strict=True))
 
 
-def curves(records: pd.DataFrame, policy: str = "all", metric: str = "mean_cosine") -> pd.DataFrame:
+def curves(
+    records: pd.DataFrame, policy: str = "all", metric: str = "mean_cosine", site: str = "hidden"
+) -> pd.DataFrame:
     """A of every layer, model and seed, with q95(d) beside it: encoder layers first, then decoder layers, on one axis
     `place`. Published models have seed 0.
     """
-    here = select(records, site="hidden", token_policy=policy, head=None, component=None)
-    here = here.assign(seed=here["seed"].fillna(0))
+    of_policy = select(records, site=site, token_policy=policy, head=None)
+    of_policy = of_policy.assign(seed=of_policy["seed"].fillna(0))
+    here = select(of_policy, component=None)
     keys = ["model", "seed", "stack", "layer"]
     rows = select(here, metric=metric).set_index(keys)
     bound = select(here, metric="mean_cosine.isotropic_q95").set_index(keys)["value"]
-    rows = rows.assign(q95=bound[~bound.index.duplicated()]).reset_index()
+    groups = of_policy[of_policy["metric"] == metric + SUFFIX].groupby(keys)["value"].size().astype(float)
+    rows = rows.assign(q95=bound[~bound.index.duplicated()], groups=groups).reset_index()
     rows["place"] = rows["layer"].astype("Int64").astype(int)
     last = rows[rows["stack"] == "encoder"].groupby("model")["layer"].max()
     both = rows["model"].isin(last.index) & (rows["stack"] == "decoder")
@@ -145,16 +163,17 @@ def curves(records: pd.DataFrame, policy: str = "all", metric: str = "mean_cosin
     return rows.drop(columns="rank").reset_index(drop=True)
 
 
-def draw(records: pd.DataFrame, names: Sequence[str] = ()) -> dict[str, Any]:
+def draw(records: pd.DataFrame, names: Sequence[str] = (), site: str = "hidden") -> dict[str, Any]:
     """The paper's figure: A per layer, a curve with its interval per model, the isotropic bound dashed.
 
     Over seeds: the mean, and from the lowest to the highest end of their intervals.
     """
-    rows = curves(records)
+    rows = curves(records, site=site)
     if rows.empty:
         return {}
     ends = {"value": "mean", "low": "min", "high": "max", "q95": "max"}
     drawn = rows.groupby(["model", "place"], sort=False, as_index=False).agg(ends).rename(columns={"place": "layer"})
-    bound = float(drawn["q95"].max())
-    chart = charts.layer_curve(drawn, series="model", isotropic=bound, title="anisotropy A")
+    bounds = {str(model): float(q95) for model, q95 in drawn.groupby("model", sort=False)["q95"].max().items()}
+    isotropic = bounds if len(set(bounds.values())) > 1 else next(iter(bounds.values()))
+    chart = charts.layer_curve(drawn, series="model", isotropic=isotropic, title="anisotropy A")
     return {(names[0] if names else "layers"): chart}

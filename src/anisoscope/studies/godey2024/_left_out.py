@@ -19,11 +19,11 @@ _METRICS = {"mean_cosine": (mean_cosine, ("n", "unit")), "drift": (drift, ("n", 
 
 
 def left_out(sums: Path, settings: Settings) -> pd.DataFrame:
-    """The rows of a run from the sums it kept, of its first token policy and hidden sites."""
+    """The rows of a run from the sums it kept: first token policy, outputs of blocks (also before their last ReLU)."""
     measurement = Measurement.restore(sums, settings)
     rows = []
     for name, site in measurement.sites.items():
-        if site.quantity != "hidden":
+        if site.quantity not in ("hidden", "unrectified"):
             continue
         terms = measurement.sums.at(name)
         for metric, (module, needed) in _METRICS.items():
@@ -38,12 +38,12 @@ def left_out(sums: Path, settings: Settings) -> pd.DataFrame:
     return as_records(pd.DataFrame(rows))
 
 
-def replicates(records: pd.DataFrame, of_layers: pd.DataFrame, metric: str) -> Array:
+def replicates(records: pd.DataFrame, of_layers: pd.DataFrame, metric: str, site: str = "hidden") -> Array:
     """[1 + group, layer] of one model and seed: all groups, then each left out; layers as in `of_layers` (rows of
     `curves`: `model`, `seed`, `stack`, `layer`). No rows of left-out values: no groups.
     """
     first = of_layers.iloc[0]
-    rows = select(records, model=first["model"], site="hidden", token_policy="all", head=None)
+    rows = select(records, model=first["model"], site=site, token_policy="all", head=None)
     rows = rows[rows["seed"].fillna(0) == first["seed"]]
     keys = list(zip(of_layers["stack"], of_layers["layer"], strict=True))
     value = select(rows, metric=metric, component=None).set_index(["stack", "layer"])["value"].loc[keys]

@@ -14,7 +14,9 @@ from torch import Tensor
 Array = NDArray[np.float64]
 
 EVERY = 16
-"""Histograms and medians are of every 16th query row: each token is a fresh draw, so any rows do."""
+"""Histograms, medians and entropies are of every 16th query row: each token is a fresh draw, so any rows do. The
+softmax of those is in float64, since weights that are all but uniform have an entropy 10⁻⁸ below the largest one.
+"""
 SMALLEST, BINS = 1e-5, 300
 EDGES = SMALLEST * np.sinh(np.linspace(-24, 24, BINS + 1))
 """Edges shared by all N, seeds and systems: linear below 10⁻⁵, then geometric (14 bins a decade), to ±10⁵."""
@@ -29,8 +31,8 @@ def score_sums(
 ) -> dict[str, Tensor]:
     """Per sequence [sequence, head]: `pairs`, `score`, `score_square`, `within` (variances inside rows, by pairs).
 
-    Of every 16th row: `median_rows`, `row_median`, and `pooled`, `centred` [sequence, bin], counts of scores and of
-    scores less their row's mean, in the `counted` sequences (counting is dear).
+    Of every 16th row: `some_rows`, `row_median`, `entropy`, `entropy_normalised`, and `pooled`, `centred`
+    [sequence, bin], counts of scores and of scores less their row's mean, in the `counted` sequences (it is dear).
     """
     middle = key.mean(2, keepdim=True)
     common = (query @ middle.transpose(2, 3)).squeeze(-1).double() * scale  # [sequence head query]
@@ -54,18 +56,28 @@ def score_sums(
     some = slice(EVERY - 1, None, EVERY)
     s, common, mean, n = s[:, :, some], common[:, :, some], mean[:, :, some], n[some].long()
     visible = torch.arange(s.shape[3], device=s.device) < n[:, None]
-    median = _median_weight(s, visible, n)
-    sums |= {"row_median": median, "median_rows": torch.full_like(median, len(n))}
+    sums |= _softmax_sums(s.double(), visible, n)
     return sums | {"pooled": _counts(s, common, visible, counted), "centred": _counts(s, -mean, visible, counted)}
 
 
-def _median_weight(s: Tensor, visible: Tensor, n: Tensor) -> Tensor:
-    """Sum over rows of the softmax's median over the first n [row] keys: exp(median score − log-sum-exp)."""
+def _softmax_sums(s: Tensor, visible: Tensor, n: Tensor) -> dict[str, Tensor]:
+    """Sums over rows of what the softmax over the first n [row] keys gives: median weight, entropy, and their number.
+
+    Entropy is log-sum-exp − E[score]; the median weight that of the median score.
+    """
+    log_sum = s.masked_fill(~visible, -torch.inf).logsumexp(-1)
+    weight = (s - log_sum.unsqueeze(-1)).exp_().masked_fill_(~visible, 0.0)
+    entropy = log_sum - torch.linalg.vecdot(weight, s)
     ordered = np.sort(s.masked_fill(~visible, torch.inf).cpu().numpy(), axis=-1)
     row, middle = np.arange(len(n)), n.cpu().numpy() / 2
     median = (ordered[..., row, np.ceil(middle).astype(int) - 1] + ordered[..., row, middle.astype(int)]) / 2
-    log_sum = s.masked_fill(~visible, -torch.inf).logsumexp(-1).double()
-    return (torch.from_numpy(median).to(log_sum) - log_sum).exp().sum(-1)
+    rows = {
+        "row_median": (torch.from_numpy(median).to(s) - log_sum).exp(),
+        "entropy": entropy,
+        "entropy_normalised": entropy / n.log(),
+        "some_rows": torch.ones_like(entropy),
+    }
+    return {name: value.sum(-1) for name, value in rows.items()}
 
 
 def _counts(s: Tensor, shift: Tensor, visible: Tensor, counted: Tensor) -> Tensor:
@@ -79,9 +91,9 @@ def _counts(s: Tensor, shift: Tensor, visible: Tensor, counted: Tensor) -> Tenso
 
 
 def values(terms: dict[str, Array], position_bias: bool) -> dict[str, Array]:
-    """{metric: [norm, head]}: mean, root mean square, spread pooled and within rows, and the median weight of a row.
+    """{metric: [norm, head]}: mean, root mean square and spreads of scores; median weight and entropy of a row.
 
-    A position bias enters the softmax but no score, so the median is not known from scores there.
+    A position bias enters the softmax but no score, so those of a row are not known from scores there.
     """
     mean, square, within = (terms[name] / terms["pairs"] for name in ("score", "score_square", "within"))
     found = {
@@ -90,7 +102,8 @@ def values(terms: dict[str, Array], position_bias: bool) -> dict[str, Array]:
         "attention.score_spread": np.sqrt(np.maximum(square - mean**2, 0)),
         "attention.score_spread_within": np.sqrt(within),
     }
-    return found if position_bias else found | {"attention.row_median": terms["row_median"] / terms["median_rows"]}
+    names = () if position_bias else ("row_median", "entropy", "entropy_normalised")
+    return found | {f"attention.{name}": terms[name] / terms["some_rows"] for name in names}
 
 
 def histograms(terms: dict[str, Array], norm: int) -> dict[str, dict[str, float]]:

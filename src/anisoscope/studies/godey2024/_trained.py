@@ -11,31 +11,23 @@ from anisoscope.records import Run, as_records, finished_runs, select
 from anisoscope.runner import Job, run
 from anisoscope.studies._study import Context
 
-METRICS = ("mean_cosine", "drift", "norms")
+MEASURED = Settings(panels=("hidden",), sample=0)
+"""As figures 1 to 4 measure, so that a run is shared with them."""
 KEPT = ("mean_cosine", "mean_cosine.isotropic_q95", "drift", "norms.mean")
 
 
 def trained_layers(
-    models: Sequence[str], corpus: str, limit: int | None, context: Context, runs: Sequence[Path] = ()
+    models: Sequence[tuple[str, str]], limit: int | None, context: Context, runs: Sequence[Path] = ()
 ) -> pd.DataFrame:
-    """Records of A, drift and norms per layer of `models`, and of every finished run below the folders `runs`."""
-    jobs = [
-        Job(
-            model,
-            corpus,
-            Settings(metrics=METRICS),
-            limit=limit,
-            batch_tokens=context.batch_tokens,
-            device=context.device,
-        )
-        for model in models
-    ]
-    found: list[Run] = [run(job, root=context.cache, resume=True) for job in jobs]
+    """Records of A, drift and norms per layer: each of `models` on its corpus, and every finished run below `runs`."""
+    found: list[Run] = []
+    for done, (model, corpus) in enumerate(models, start=1):
+        job = Job(model, corpus, MEASURED, limit=limit, batch_tokens=context.batch_tokens, device=context.device)
+        found.append(run(job, root=context.cache, resume=True))
+        context.progress(model, done, len(models))
     found += [done for folder in runs for done in finished_runs(folder)]
-    parts = [
-        select(done.records(), metric=KEPT, site=("hidden", "final"), token_policy="all", head=None, component=None)
-        for done in found
-    ]
+    where = {"metric": KEPT, "site": ("hidden", "final"), "token_policy": "all", "head": None, "component": None}
+    parts = [select(done.records(), **where) for done in found]
     return pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
 
 

@@ -28,11 +28,5 @@ STUDY = Study(
     draw=lambda records: _layers.draw(records, ("fig1",)),
     caption="Mean cosine over all distinct pairs of hidden states, with 95 % intervals over documents; dashed: q95(d) "
     "of one isotropic pair. Decoder layers stand behind those of their encoder.",
-    needs=(
-        "google-bert/bert-base-uncased",
-        "FacebookAI/roberta-base",
-        "openai-community/gpt2",
-        "google-t5/t5-base",
-        "Salesforce/wikitext (wikitext-103-raw-v1, validation)",
-    ),
+    needs=_layers.needs(PAPER),
 )

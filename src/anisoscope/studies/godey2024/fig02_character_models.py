@@ -21,6 +21,7 @@ RULES = (
 )
 ONLY = ("byt5", "canine-c", "manta", "small byte LM")
 OTHERS = ("character-bert", "canine-s", "small token LM")
+PAPER = _layers.Systems(("character-bert", "canine-s", "canine-c", "manta-base", "byt5-base"), "wikitext-103")
 
 STUDY = Study(
     name="fig2",
@@ -30,18 +31,11 @@ STUDY = Study(
     settings={
         "quick": _layers.small_systems(_layers.Systems(), ("byte-lm", "token-lm")),
         "long": _layers.small_systems(_layers.Systems(), ("byte-lm", "token-lm"), long=True),
-        "paper": _layers.Systems(("character-bert", "canine-s", "canine-c", "manta-base", "byt5-base"), "wikitext-103"),
+        "paper": PAPER,
     },
     measure=_layers.measure,
     judge=lambda records: _claims.judge(records, RULES, [(MORE, _claims.more_than(MORE, ONLY, OTHERS))]),
     draw=lambda records: _layers.draw(records, ("fig2",)),
     caption="As figure 1. The small token model is the one of figure 1, drawn to compare: same size, same documents.",
-    needs=(
-        "helboukkouri/character-bert",
-        "google/canine-s",
-        "google/canine-c",
-        "almanach/manta-lm-base",
-        "google/byt5-base",
-        "Salesforce/wikitext (wikitext-103-raw-v1, validation)",
-    ),
+    needs=_layers.needs(PAPER),
 )

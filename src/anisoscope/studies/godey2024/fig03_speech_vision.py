@@ -17,6 +17,8 @@ VISION_RULES = (
     _claims.Rule(MIT, "isotropic", below=True, over="all", systems=("mit-",)),
     _claims.Rule(VIT, "low", threshold=LOW, below=True, over="all", systems=("vit-", "small ViT")),
 )
+SPEECH_PAPER = _layers.Systems(("wav2vec2-base", "hubert-base", "whisper-base"), "common-voice")
+VISION_PAPER = _layers.Systems(("vit-base", "beit-base", "deit-base", "mit-b0"), "imagenet-1k")
 
 STUDIES = (
     Study(
@@ -27,19 +29,14 @@ STUDIES = (
         settings={
             "quick": _layers.small_systems(_layers.Systems(), ("speech-transformer",)),
             "long": _layers.small_systems(_layers.Systems(), ("speech-transformer",), long=True),
-            "paper": _layers.Systems(("wav2vec2-base", "hubert-base", "whisper-base"), "common-voice"),
+            "paper": SPEECH_PAPER,
         },
         measure=_layers.measure,
         judge=lambda records: _claims.judge(records, SPEECH_RULES),
         draw=lambda records: _layers.draw(records, ("fig3a",)),
         caption="Mean cosine over all distinct pairs of frames, with 95 % intervals over speakers (clips where not "
         "known); dashed: q95(d). The small model is trained on spoken digits and measured on them.",
-        needs=(
-            "facebook/wav2vec2-base",
-            "facebook/hubert-base-ls960",
-            "openai/whisper-base",
-            "mozilla-foundation/common_voice_11_0 (en, validation; no longer on the hub)",
-        ),
+        needs=_layers.needs(SPEECH_PAPER),
     ),
     Study(
         name="fig3b",
@@ -49,18 +46,12 @@ STUDIES = (
         settings={
             "quick": _layers.small_systems(_layers.Systems(), ("vit",)),
             "long": _layers.small_systems(_layers.Systems(), ("vit",), long=True),
-            "paper": _layers.Systems(("vit-base", "beit-base", "deit-base", "mit-b0"), "imagenet-1k"),
+            "paper": VISION_PAPER,
         },
         measure=_layers.measure,
         judge=lambda records: _claims.judge(records, VISION_RULES, several=SEVERAL),
         draw=lambda records: _layers.draw(records, ("fig3b",)),
         caption="Mean cosine over all distinct pairs of patches, with 95 % intervals over images; dashed: q95(d).",
-        needs=(
-            "google/vit-base-patch16-224",
-            "microsoft/beit-base-patch16-224",
-            "facebook/deit-base-patch16-224",
-            "nvidia/mit-b0",
-            "ILSVRC/imagenet-1k (validation; gated)",
-        ),
+        needs=_layers.needs(VISION_PAPER),
     ),
 )

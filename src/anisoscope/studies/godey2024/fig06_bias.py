@@ -45,7 +45,7 @@ NORMS = ("norms.mean", "drift")
 def measure(settings: _biased_block.Settings, context: Context) -> pd.DataFrame:
     """Records of hidden states, fixed points, and the hidden norms of trained models."""
     records = _biased_block.experiment(settings, context)
-    trained = trained_layers(settings.trained, settings.corpus, settings.limit, context)
+    trained = trained_layers(settings.trained, settings.limit, context)
     return as_records(pd.concat([select(records, site="hidden"), trained], ignore_index=True))
 
 

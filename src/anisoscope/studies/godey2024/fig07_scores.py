@@ -45,6 +45,7 @@ def measure(settings: _biased_block.Settings, context: Context) -> pd.DataFrame:
     keys = ["model", "corpus", "stack", "kind", "layer", "site", "token_policy", "metric", "component"]
     summed = records[counted].groupby(keys, sort=False)[["value"]].sum().reset_index()
     scores = select(records[~counted], metric=("attention.score", *TRENDS.values()))
+    scores = scores[scores["head"].isna() | (scores["metric"] != TRENDS[AWAY.name])]  # of a head: mean² + spread²
     return as_records(pd.concat([scores, as_records(summed)], ignore_index=True))
 
 

@@ -35,7 +35,9 @@ TRENDS_10: tuple[Trend, ...] = ((SEQUENCE_MAX, "sequence_max", 1), (SEQUENCE_MIN
 def measure(metrics: Sequence[str], settings: _biased_block.Settings, context: Context) -> pd.DataFrame:
     """Records of the named statistics of attention, per head and averaged."""
     names = [f"attention.{name}" for name in metrics]
-    return select(_biased_block.experiment(settings, context), metric=names).reset_index(drop=True)
+    records = select(_biased_block.experiment(settings, context), metric=names)
+    once = records["head"].isna() | (records["metric"] != "attention.entropy")  # of a head: normalised alone
+    return records[once].reset_index(drop=True)
 
 
 def judge_trends(trends: Sequence[Trend], records: pd.DataFrame) -> list[Verdict]:
@@ -101,7 +103,7 @@ STUDIES = (
         caption=(
             "Weights of the softmax of the untrained block of figure 6, averaged over rows, heads and seeds, with 95 % "
             "intervals over seeds; the pale band holds every head of every seed; dashed: the uniform weight. Medians "
-            "are of every 16th row."
+            "and entropies are of every 16th row."
         ),
     ),
     Study(

@@ -28,6 +28,8 @@ from anisoscope.studies._study import Claim, Context, Outcome, Study, Verdict
 from anisoscope.studies.godey2024 import _charts
 from anisoscope.studies.godey2024._trained import trained_layers, widths
 
+TEXT_MODELS = tuple(name for name, preset in PRESETS.items() if preset.figure == "1")
+
 DENSITY = "Godey et al. 2024, appendix B, figure 17"
 QUANTILE = "Godey et al. 2024, appendix B, figure 18"
 SHRINKS = Claim("support-shrinks", "The cosines of isotropic pairs gather around 0 as d grows", DENSITY)
@@ -49,12 +51,15 @@ class Law:
 
 @dataclass(frozen=True)
 class Points:
-    """Models measured on a corpus, and folders whose finished runs are shown as well."""
+    """Models with the corpus each is measured on (`limit`: first units), and folders whose finished runs are shown too."""
 
-    models: tuple[str, ...] = ("builtin:minilm",)
-    corpus: str = "builtin:python-docs"
+    models: tuple[tuple[str, str], ...] = (("builtin:minilm", "builtin:python-docs"),)
     limit: int | None = 60
     runs: tuple[Path, ...] = ()
+
+
+CORPORA = {"text": "wikitext-103", "speech": "common-voice", "image": "imagenet-1k"}
+PUBLISHED = Points(tuple((name, CORPORA[preset.modality]) for name, preset in PRESETS.items()), None)
 
 
 def measure_law(law: Law, context: Context) -> pd.DataFrame:
@@ -133,7 +138,7 @@ def draw_law(records: pd.DataFrame) -> dict[str, ChartType]:
 
 def measure_points(points: Points, context: Context) -> pd.DataFrame:
     """A per layer of the models, and of every finished run in the folders given."""
-    return trained_layers(points.models, points.corpus, points.limit, context, points.runs)
+    return trained_layers(points.models, points.limit, context, points.runs)
 
 
 def judge_points(records: pd.DataFrame) -> Sequence[Verdict]:
@@ -220,10 +225,7 @@ STUDIES = (
         paper="godey2024",
         title="The 95 % quantile of an isotropic pair against the anisotropy of models' layers",
         claims=(FAR,),
-        settings={
-            "quick": Points(),
-            "paper": Points(tuple(PRESETS), "wikitext-103", None),
-        },
+        settings={"quick": Points(), "paper": PUBLISHED},
         measure=measure_points,
         judge=judge_points,
         draw=draw_points,
@@ -231,6 +233,6 @@ STUDIES = (
             "Points: A of every layer, with 95 % intervals over documents. The solid line is of one isotropic pair; A "
             "is a mean over pairs, and the mean over 1,000 isotropic vectors stays below the dashed line."
         ),
-        needs=tuple(preset.hub_id for preset in PRESETS.values()),
+        needs=tuple(PRESETS[name].hub_id for name in TEXT_MODELS),
     ),
 )

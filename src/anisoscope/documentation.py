@@ -1,0 +1,146 @@
+"""Pages of the documentation made from the code: `python -m anisoscope.documentation` writes them into docs/.
+
+A page is a function without arguments that returns Markdown; `PAGES` names its file.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from anisoscope import metrics
+from anisoscope.axes import LAYER_QUANTITIES
+
+GENERATED = "<!-- Made by `python -m anisoscope.documentation`; do not edit. -->\n\n"
+
+TRAPS = {
+    "canine": "q, k, v by hooks on the projections; the first block sees chunks of 128 characters; molecules are a "
+    "quarter of the characters, [CLS] first; padding changes what molecules are; NaN in float64 (its own masks)",
+    "character_bert": "reads words of 50 character ids; no vocabulary",
+    "manta": "one sequence at a time; odd kernels only; the encoder's positions are learnt blocks",
+    "byt5": "encoder three times as deep as the decoder",
+    "t5": "relative positions are part of the scores, not of q and k; scale 1",
+    "wav2vec2": "group norm over the whole clip: never padded; frames by the convolutions' strides",
+    "wav2vec2-stable": "frames of padding are masked and never counted",
+    "hubert": "as wav2vec 2.0",
+    "whisper": "one frame per two mel frames; frames of padding are seen by the model but never counted; queries are "
+    "scaled before the interface, so `raw` is read at the projection",
+    "vit": "class token first: special",
+    "beit": "class token first: special; relative positions come with the mask",
+    "deit": "class and distillation token first: special",
+    "segformer": "per block and per stage (after the stage's norm); keys and values are fewer than queries",
+    "resnet": "`unrectified` before each block's last ReLU: after it every cosine is ≥ 0",
+    "efficientnet": "a stage ends with its last block; the top convolution is not a layer",
+    "cvt": "q, k, v by hooks on the projections; scale 1/√width; class token in the last stage only: special, and not "
+    "in the stage's output",
+    "convnext": "stages begin with a downsampling that is part of no block",
+    "van": "its attention is a gate of convolutions: no q, k, v; stages after their norm",
+    "gpt_neox": "q and k `raw` and `rotated`; value without rotation",
+    "llama": "keys and values of fewer heads; `raw` and `rotated`",
+    "qwen3": "`raw`, `normed` and `rotated`",
+    "gemma3": "`raw`, `normed` and `rotated`; windows on some layers",
+}
+"""What to know of an architecture before its numbers are read."""
+
+
+def architectures() -> str:
+    """Count, order and shape of what is captured of each architecture, from a tiny random model of it."""
+    from anisoscope.models import tiny
+
+    head = "| architecture | stack: layers × positions × dimensions | other sites | queries, keys | to know |"
+    lines = [head, "|---|---|---|---|---|"]
+    lines += [f"| {of.system or name} (`{name}`) | {_captured(name)} |" for name, of in tiny.ARCHITECTURES.items()]
+    return f"""# Architectures
+
+Layer 0 is the input of the first block, layer i the raw output of block i. The table comes from tiny random models that
+read 12 positions (240 samples, 24 frames or 32 × 32 pixels): counts and order are those of the family, sizes are not.
+Maps are flattened to one vector per position here (`--flatten position`); with `--flatten image` a map is one vector.
+
+{chr(10).join(lines)}
+"""
+
+
+def _captured(name: str) -> str:
+    """The cells of one architecture's row."""
+    import torch
+
+    from anisoscope.capture import capture
+    from anisoscope.models import tiny
+    from anisoscope.models.blocks import has_attention
+
+    model, attention = tiny.build(name, torch.float32), False
+    attention = has_attention(model)
+    what = (*LAYER_QUANTITIES, "query", "key") if attention else LAYER_QUANTITIES
+    with torch.no_grad(), capture(model, what) as tap:
+        model(**tiny.inputs(name, dtype=torch.float32))
+    layers: dict[str, list[tuple[int, ...]]] = {}
+    others: dict[str, int] = {}
+    stages: dict[str, None] = {}
+    for site, value in tap.kept.items():
+        stack, _, label = site.partition(".")
+        label = label.lstrip("0123456789.")
+        if label == "hidden":
+            layers.setdefault(stack, []).append(tuple(value.shape[1:]))
+        elif label in LAYER_QUANTITIES:
+            others[label] = others.get(label, 0) + 1
+        else:
+            stages[label.removeprefix("cross.").removeprefix("head.").split(".")[1]] = None
+    cells = ["; ".join(f"{stack}: {_runs(shapes)}" for stack, shapes in layers.items())]
+    cells.append(", ".join(f"{label} × {count}" for label, count in others.items()) or "none")
+    cells.append(", ".join(sorted(stages, key=("raw", "normed", "rotated").index)) if attention else "none")
+    return " | ".join([*cells, TRAPS.get(name, "")])
+
+
+def _runs(shapes: list[tuple[int, ...]]) -> str:
+    """Layers of one shape in a row as `4 × 12 × 32`."""
+    runs: list[tuple[int, tuple[int, ...]]] = []
+    for shape in shapes:
+        count = runs.pop()[0] if runs and runs[-1][1] == shape else 0
+        runs.append((count + 1, shape))
+    return ", ".join(f"{count} × {' × '.join(map(str, shape))}" for count, shape in runs)
+
+
+def measures() -> str:
+    """The docstring of every metric."""
+    parts = []
+    for name, metric in metrics.found().items():
+        text = (importlib.import_module(f"anisoscope.metrics.{name}").__doc__ or "").strip()
+        title, _, rest = text.partition("\n")
+        where = f"Measured at {', '.join(metric.quantities)}; panel `{metric.panel}`."
+        parts.append(f"## `{metric.name}`\n\n{title}\n\n{where}\n\n```text\n{rest.strip()}\n```\n")
+    return "# Metrics\n\n" + "\n".join(parts)
+
+
+def commands() -> str:
+    """What `--help` says of every command."""
+    from typer.main import get_command
+    from typer.testing import CliRunner
+
+    from anisoscope.cli import app
+
+    names = sorted(getattr(get_command(app), "commands", {}))
+    pages = []
+    for name in names:
+        shown = CliRunner().invoke(app, [name, "--help"], prog_name="anisoscope", env={"COLUMNS": "100"}).output
+        pages.append(f"## anisoscope {name}\n\n```text\n{shown.strip()}\n```\n")
+    return "# Command line\n\n" + "\n".join(pages)
+
+
+PAGES: dict[str, Callable[[], str]] = {"architectures.md": architectures, "metrics.md": measures, "cli.md": commands}
+
+
+def write(folder: Path) -> list[Path]:
+    """Every page into `folder`; their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, page in PAGES.items():
+        text = "\n".join(line.rstrip() for line in (GENERATED + page()).splitlines()).rstrip() + "\n"
+        (folder / name).write_text(text, encoding="utf-8")
+        paths.append(folder / name)
+    return paths
+
+
+if __name__ == "__main__":
+    here = Path(__file__).resolve().parents[2] / "docs"
+    for path in write(Path(sys.argv[1]) if len(sys.argv) > 1 else here):
+        sys.stdout.write(f"{path}\n")

@@ -1,0 +1,365 @@
+"""What is captured of every architecture of the papers is what the model itself returns, at every layer, in order; and
+padding, special tokens and flattened maps count as they should.
+"""
+
+from functools import cache
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from anisoscope.axes import LAYER_QUANTITIES, Site
+from anisoscope.capture import capture
+from anisoscope.data._batch import Batch, Stream
+from anisoscope.measurement import Measurement, Settings
+from anisoscope.models import tiny
+from anisoscope.models.blocks import find_stages, has_attention
+from anisoscope.models.streams import Layout
+
+CLOSE = {"rtol": 1e-10, "atol": 1e-10}
+HEADS = ("query", "key", "value", "attention")
+STAGED = {"segformer", "resnet", "convnext", "cvt", "van", "efficientnet"}
+CONVOLUTIONAL = {"resnet", "efficientnet", "convnext", "van"}
+TWO_STACKS = {name for name, of in tiny.ARCHITECTURES.items() if of.reads in ("two", "mel")}
+FINAL = {"gpt2", "t5", "byt5", "manta", "wav2vec2-stable", "whisper", "vit", "deit", "segformer"}
+FINAL |= {"gpt_neox", "llama", "qwen3", "gemma3"}
+
+LAYERS = {
+    "bert": {"encoder": [(12, 32)] * 4},
+    "roberta": {"encoder": [(12, 32)] * 4},
+    "gpt2": {"decoder": [(12, 32)] * 4},
+    "t5": {"encoder": [(12, 32)] * 3, "decoder": [(8, 32)] * 3},
+    "character_bert": {"encoder": [(12, 32)] * 4},
+    "canine": {"characters": [(12, 32)] * 2, "molecules": [(3, 32)] * 4, "characters-out": [(12, 32)] * 2},
+    "manta": {"encoder": [(10, 32)] * 3, "decoder": [(8, 32)] * 3},
+    "byt5": {"encoder": [(12, 32)] * 4, "decoder": [(8, 32)] * 2},
+    "wav2vec2": {"encoder": [(10, 32)] * 4},
+    "wav2vec2-stable": {"encoder": [(10, 32)] * 4},
+    "hubert": {"encoder": [(10, 32)] * 4},
+    "whisper": {"encoder": [(24, 32)] * 3, "decoder": [(6, 32)] * 3},
+    "vit": {"encoder": [(17, 32)] * 4},
+    "beit": {"encoder": [(17, 32)] * 4},
+    "deit": {"encoder": [(18, 32)] * 4},
+    "segformer": {"encoder": [(64, 8), (64, 8), (16, 16), (16, 16), (4, 32)]},
+    "resnet": {"encoder": [(64, 8), (64, 16), (64, 16), (16, 24), (4, 32), (4, 32)]},
+    "efficientnet": {
+        "encoder": [
+            (256, 8),
+            (256, 8),
+            (64, 8),
+            (16, 16),
+            (4, 24),
+            (4, 24),
+            (4, 32),
+            (4, 32),
+            (1, 48),
+            (1, 48),
+            (1, 80),
+        ]
+    },
+    "cvt": {"encoder": [(64, 8), (64, 8), (16, 16), (16, 16), (5, 32), (5, 32), (5, 32)]},
+    "convnext": {"encoder": [(64, 8), (64, 8), (16, 16), (16, 16), (4, 24)]},
+    "van": {"encoder": [(64, 8), (64, 8), (16, 16), (16, 16), (4, 24), (1, 32)]},
+    "gpt_neox": {"decoder": [(12, 32)] * 4},
+    "llama": {"decoder": [(12, 32)] * 4},
+    "qwen3": {"decoder": [(12, 32)] * 4},
+    "gemma3": {"decoder": [(12, 32)] * 4},
+}
+"""Architecture → stack → (positions, dimensions) of layers 0, 1, 2 … of an input of 12 positions or 32 × 32 pixels."""
+
+
+@cache
+def model(name):
+    """In float64; not CANINE, whose own masks are NaN there (0 times the least float64, which float32 cannot hold)."""
+    return tiny.build(name, torch.float32 if name == "canine" else torch.float64)
+
+
+def close(got, expected):
+    tolerance = {"rtol": 1e-5, "atol": 1e-5} if got.dtype == torch.float32 else CLOSE
+    torch.testing.assert_close(got, expected, **tolerance)
+
+
+@cache
+def seen(name, flatten="position"):
+    """One captured call on one input, and what the model itself returns for it, last layers raw."""
+    net, inputs = model(name), tiny.inputs(name)
+    what = LAYER_QUANTITIES + (HEADS if has_attention(net) else ())
+    with torch.no_grad(), capture(net, what, flatten=flatten) as tap:
+        captured = net(**inputs)
+    kept = {}
+    for part in net.modules():
+        if isinstance(part, PreTrainedModel):
+            kept[part] = getattr(part.config, "tie_last_hidden_states", None)
+            part.config.tie_last_hidden_states = False
+    with torch.no_grad():
+        expected = net(**inputs, output_hidden_states=True)
+    for part in kept:
+        part.config.tie_last_hidden_states = True
+    return SimpleNamespace(tap=dict(tap.kept), output=captured, expected=expected)
+
+
+def own_states(name, expected):
+    """{stack: the model's own hidden states}; None where only stages are returned."""
+    if name == "canine":
+        states = expected.hidden_states
+        return {"characters": states[:2], "molecules": states[2:-2], "characters-out": states[-2:]}
+    if name in TWO_STACKS:
+        return {"encoder": expected.encoder_hidden_states, "decoder": expected.decoder_hidden_states}
+    return {next(iter(LAYERS[name])): expected.hidden_states}
+
+
+def row(x):
+    """A map as its positions in a row."""
+    return x.flatten(2).transpose(1, 2) if x.dim() == 4 else x
+
+
+def test_every_architecture_has_its_line():
+    assert LAYERS.keys() == tiny.ARCHITECTURES.keys()
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_count_order_and_shape(name):
+    tap = seen(name).tap
+    hidden = [(site.rsplit(".", 2)[0], tuple(x.shape[1:])) for site, x in tap.items() if site.endswith(".hidden")]
+    assert hidden == [(stack, shape) for stack, shapes in LAYERS[name].items() for shape in shapes]
+    numbers = [site for site in tap if site.endswith(".hidden")]
+    assert numbers == [f"{stack}.{i}.hidden" for stack, shapes in LAYERS[name].items() for i in range(len(shapes))]
+    assert any(site.endswith(".final") for site in tap) == (name in FINAL)
+
+
+@pytest.mark.parametrize("name", [n for n in LAYERS if n not in STAGED - {"efficientnet"}])
+def test_layers_are_the_model_s_own(name):
+    case = seen(name)
+    for stack, states in own_states(name, case.expected).items():
+        assert len(states) == len(LAYERS[name][stack])
+        for i, state in enumerate(states):
+            close(case.tap[f"{stack}.{i}.hidden"], row(state))
+
+
+@pytest.mark.parametrize("name", sorted(STAGED - {"efficientnet"}))
+def test_stages_are_the_model_s_own(name):
+    case = seen(name)
+    states = list(case.expected.hidden_states)
+    stages = [x for site, x in case.tap.items() if site.endswith(".stage")]
+    if len(states) == len(stages) + 1:  # the stem comes first
+        close(case.tap["encoder.0.hidden"], row(states.pop(0)))
+    assert len(states) == len(stages) == len(find_stages(model(name)))
+    for got, state in zip(stages, states, strict=True):
+        close(got, row(state))
+
+
+@pytest.mark.parametrize("name", sorted(STAGED))
+def test_blocks_are_what_each_block_returns(name):
+    net, outputs, handles = model(name), [], []
+    classes = ["SegformerLayer", "ResNetBottleNeckLayer", "ConvNextLayer", "CvtLayer", "VanLayer", "EfficientNetBlock"]
+    for module in net.modules():
+        if type(module).__name__ in classes:
+            handles.append(module.register_forward_hook(lambda _m, _i, out: outputs.append(out) or None))
+    with torch.no_grad():
+        net(**tiny.inputs(name))
+    for handle in handles:
+        handle.remove()
+    assert outputs
+    for i, output in enumerate(outputs, start=1):
+        assert torch.equal(seen(name).tap[f"encoder.{i}.hidden"], row(output))
+
+
+def test_stages_of_efficientnet_end_where_the_width_may_change():
+    tap = seen("efficientnet").tap
+    stages = [x for site, x in tap.items() if site.endswith(".stage")]
+    assert len(stages) == len(model("efficientnet").config.num_block_repeats)
+    assert torch.equal(stages[-1], tap["encoder.10.hidden"])
+
+
+def test_resnet_before_and_after_its_last_relu():
+    tap = seen("resnet").tap
+    for i in range(1, 6):
+        before, after = tap[f"encoder.{i}.unrectified"], tap[f"encoder.{i}.hidden"]
+        assert (before < 0).any() and torch.equal(before.relu(), after)
+    assert not any("unrectified" in site for name in LAYERS if name != "resnet" for site in seen(name).tap)
+
+
+@pytest.mark.parametrize("name", sorted(CONVOLUTIONAL))
+def test_one_vector_per_image(name):
+    """The same numbers, in one vector."""
+    places, whole = seen(name).tap, seen(name, "image").tap
+    assert places.keys() == whole.keys()
+    for site, x in places.items():
+        assert whole[site].shape == (1, 1, x[0].numel())
+        close(whole[site].norm(), x.norm())
+
+
+# ---- queries, keys, values and attention off the interface -----------------------------------------------------------
+
+
+def check_fallback(name, inputs):
+    """q, k and v from the projections; weights of the model's own softmax, the input of its dropout."""
+    net, maps, handles = model(name), [], []
+    for module in net.modules():
+        if type(module).__name__ in ("CanineSelfAttention", "CvtSelfAttention"):
+            handles.append(module.dropout.register_forward_pre_hook(lambda _m, args: maps.append(args[0]) or None))
+    with torch.no_grad(), capture(net, HEADS) as tap:
+        net(**inputs)
+    for handle in handles:
+        handle.remove()
+    sites = [site.removesuffix(".attention") for site in tap.sites if site.endswith(".attention")]
+    for site in sites:
+        q, k, v = (tap[f"{site}.head.{part}"] for part in ("query.raw", "key.raw", "value"))
+        assert k.shape == v.shape
+        done = 0
+        while done < q.shape[2]:  # one map per chunk
+            p = maps.pop(0)
+            rows = {n: x[:, :, done : done + p.shape[2]] for n, x in tap[f"{site}.attention"].items() if x.dim() == 3}
+            close(rows["entropy"], -torch.xlogy(p, p).sum(-1))
+            close(rows["row_max"], p.amax(-1))
+            done += p.shape[2]
+    assert not maps and sites
+    return tap, sites
+
+
+def test_canine_in_chunks():
+    """Forty characters in local chunks of 16: the first encoder sees its own chunk only, and no padding."""
+    inputs = tiny.inputs("canine", (40, 36))
+    tap, sites = check_fallback("canine", inputs)
+    assert sites == ["characters.1", "molecules.1", "molecules.2", "molecules.3", "characters-out.1"]
+    keys = tap["characters.1.attention"]["keys"]
+    assert keys[0, 0].tolist() == [16] * 32 + [8] * 8
+    assert keys[1, 0].tolist() == [16] * 32 + [4] * 8
+    net = model("canine")
+    x = net.char_embeddings(inputs["input_ids"])
+    expected = net.initial_char_encoder.layer[0].attention.self.query(x).view(2, 40, 4, 8).transpose(1, 2)
+    close(tap["characters.1.head.query.raw"], expected)
+
+
+def test_cvt():
+    _, sites = check_fallback("cvt", tiny.inputs("cvt", (1, 1)))
+    assert sites == [f"encoder.{i}" for i in range(1, 7)]
+
+
+@pytest.mark.parametrize("name", [n for n in LAYERS if n not in CONVOLUTIONAL])
+def test_attention_is_seen_at_every_layer(name):
+    tap = seen(name).tap
+    for stack, shapes in LAYERS[name].items():
+        for i in range(1, len(shapes)):
+            assert {f"{stack}.{i}.attention", f"{stack}.{i}.head.value"} <= tap.keys()
+
+
+# ---- streams ---------------------------------------------------------------------------------------------------------
+
+
+def stream(lengths, special=False):
+    mask = tiny.mask_of(lengths)
+    marks = torch.zeros_like(mask)
+    marks[:, 0] = special
+    return Stream(mask, marks, torch.zeros(len(lengths)).long())
+
+
+def measured(name, batches, **settings):
+    """Sums of hidden states over batches of (lengths, units); `samples` and `frames` for speech."""
+    net = model(name)
+    layout, measurement = Layout(net), Measurement(Settings(panels=("hidden",), sample=64, **settings))
+    with torch.no_grad(), capture(net, LAYER_QUANTITIES, receive=measurement.receive) as tap:
+        for inputs, units, streams in batches:
+            tap.real = measurement.begin(Batch(inputs, torch.tensor(units), streams), torch.device("cpu"), layout)
+            net(**inputs)
+            measurement.end()
+    return measurement
+
+
+def part(inputs, i, lengths, scale=1):
+    """Row i alone, without its padding."""
+    width = lengths[i] * scale
+    return {key: value[i : i + 1, :width] for key, value in inputs.items() if not key.startswith("decoder_")}
+
+
+PADDED = ["bert", "roberta", "gpt2", "character_bert", "gpt_neox", "llama", "qwen3", "gemma3", "wav2vec2-stable"]
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_alone_and_padded_give_the_same_sums(name):
+    speech = tiny.ARCHITECTURES[name].reads == "samples"
+    lengths, scale = (12, 7, 4), 20 if speech else 1
+    inputs = tiny.inputs(name, lengths)
+    stack = "samples" if speech else next(iter(LAYERS[name]))
+    sized = tuple(scale * n for n in lengths)
+    together = measured(name, [(inputs, [0, 1, 2], {stack: stream(sized)})])
+    alone = measured(name, [(part(inputs, i, lengths, scale), [i], {stack: stream((n,))}) for i, n in enumerate(sized)])
+    for site, term in together.sums.terms:
+        close(together.sums.terms[site, term], alone.sums.terms[site, term])
+
+
+@pytest.mark.parametrize("name", ["t5", "byt5"])
+def test_alone_and_padded_in_two_stacks(name):
+    inputs, lengths = tiny.inputs(name, (12, 7)), {"encoder": (12, 7), "decoder": (8, 3)}
+    together = measured(name, [(inputs, [0, 1], {stack: stream(n) for stack, n in lengths.items()})])
+    single = []
+    for i in (0, 1):
+        ends = {k: lengths["decoder" if k.startswith("decoder_") else "encoder"][i] for k in inputs}
+        cut = {k: v[i : i + 1, : ends[k]] for k, v in inputs.items()}
+        single.append((cut, [i], {stack: stream((n[i],)) for stack, n in lengths.items()}))
+    alone = measured(name, single)
+    for key, value in together.sums.terms.items():
+        close(value, alone.sums.terms[key])
+
+
+def test_frames_of_speech():
+    """The model's own frame mask, and half of Whisper's mel frames, rounded up."""
+    net = model("wav2vec2-stable")
+    samples = stream((240, 140, 60))
+    frames = Layout(net).streams(Batch({}, torch.arange(3), {"samples": samples}))["encoder"].mask
+    own = net._get_feature_vector_attention_mask(frames.shape[1], samples.mask.long())
+    assert torch.equal(frames, own.bool()) and frames.sum(1).tolist() == [10, 5, 1]
+    halves = Layout(model("whisper")).streams(Batch({}, torch.arange(2), {"frames": stream((48, 7))}))["encoder"].mask
+    assert halves.shape == (2, 24) and halves.sum(1).tolist() == [24, 4]
+
+
+def test_padded_frames_of_whisper_do_not_count():
+    inputs = tiny.inputs("whisper", (1, 1))
+    sums = measured("whisper", [(inputs, [0, 1], {"frames": stream((48, 7))})]).sums
+    assert sums.terms["encoder.2.hidden", "n"].sum(0)[0].tolist() == [28.0]
+    assert sums.terms["decoder.2.hidden", "n"].sum(0)[0].tolist() == [12.0]
+
+
+def test_molecules_are_real_where_their_characters_are():
+    streams = Layout(model("canine")).streams(Batch({}, torch.arange(2), {"encoder": stream((40, 21), special=True)}))
+    assert list(streams) == ["characters", "molecules", "characters-out"]
+    assert streams["molecules"].mask.sum(1).tolist() == [10, 6]
+    assert streams["molecules"].special.sum(1).tolist() == [1, 1]
+    assert streams["characters"].mask.sum(1).tolist() == [40, 21]
+
+
+@pytest.mark.parametrize("name, specials", [("vit", 1), ("deit", 2), ("beit", 1), ("segformer", 0), ("resnet", 0)])
+def test_special_tokens_of_images(name, specials):
+    """`content` leaves out class and distillation tokens, `no-first` the first token only."""
+    sums = measured(name, [(tiny.inputs(name, (1, 1)), [0, 1], {})]).sums
+    positions = LAYERS[name]["encoder"][1][0]
+    n = sums.terms["encoder.1.hidden", "n"].sum(0)[:, 0].tolist()
+    assert n == [2.0 * positions, 2.0 * (positions - specials), 2.0 * (positions - 1)]
+
+
+def test_the_class_token_of_cvt_is_in_its_last_stage_only():
+    layout = Layout(model("cvt"))
+    assert [layout.specials(Site("encoder", i, "hidden")) for i in range(7)] == [0, 0, 0, 0, 1, 1, 1]
+    assert layout.specials(Site("encoder", 3, "stage")) == 0
+
+
+def test_whole_images_have_no_policies_and_no_spectrum():
+    """One vector per image: A over images, and drift; the exact A of the vectors themselves."""
+    net, inputs = model("resnet"), tiny.inputs("resnet", (1,) * 30)
+    measurement = Measurement(Settings(panels=("hidden", "spectrum"), flatten="image"))
+    with torch.no_grad(), capture(net, LAYER_QUANTITIES, receive=measurement.receive, flatten="image") as tap:
+        measurement.begin(Batch(inputs, torch.arange(30)), torch.device("cpu"), Layout(net))
+        net(**inputs)
+        measurement.end()
+        records = measurement.records()
+    with torch.no_grad(), capture(net, LAYER_QUANTITIES, flatten="image") as tap:
+        net(**inputs)
+    assert set(records["metric"]) >= {"mean_cosine", "mean_cosine.isotropic_q95", "drift"}
+    assert not records["metric"].str.startswith(("spectrum", "intra", "group")).any()
+    for site in ("unrectified", "hidden", "stage"):
+        x = nn.functional.normalize(tap[f"encoder.2.{site}"][:, 0], dim=1)
+        expected = float(((x.sum(0) ** 2).sum() - 30) / (30 * 29))
+        rows = records[(records["site"] == site) & (records["layer"] == 2) & (records["metric"] == "mean_cosine")]
+        assert rows["value"].tolist() == pytest.approx([expected])

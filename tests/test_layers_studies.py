@@ -1,0 +1,251 @@
+"""Figures 1–5 and 16 on records made up to hold, to fail and to leave open; permutation p against brute force."""
+
+from itertools import permutations
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from anisoscope.isotropic import q95
+from anisoscope.records import as_records
+from anisoscope.studies import runner
+from anisoscope.studies._judging import Test as Check
+from anisoscope.studies._judging import judged, of_replicates
+from anisoscope.studies.godey2024 import _correlation, _layers, _permutation
+
+STUDIES = {s.name: s for s in runner.found() if s.paper == "godey2024"}
+LAYERED = ("fig1", "fig2", "fig3a", "fig3b", "fig4")
+GROUPS, DIM = 32, 768
+BOUND = q95(DIM)
+
+
+def system(model, values, *, error=0.002, stack="encoder", seed=0, drift=None, groups=GROUPS, site="hidden"):
+    """Records of one model: A per layer, its interval from leaving groups out, and the drift."""
+    rng = np.random.default_rng(len(model) + seed)
+    rows, units = [], 60
+    drift = 10 * np.asarray(values, float) if drift is None else drift
+    for layer, (a, x) in enumerate(zip(values, drift, strict=True)):
+        noise = rng.standard_normal(groups)
+        noise = (noise - noise.mean()) / noise.std() * error / np.sqrt(groups - 1)
+        half = stats.t.ppf(0.975, groups - 1) * error
+        place = {"model": model, "seed": seed, "stack": stack, "layer": layer, "site": site, "token_policy": "all"}
+        place |= {"kind": "self", "n_units": units}
+        rows.append(place | {"metric": "mean_cosine", "value": a, "low": a - half, "high": a + half})
+        rows.append(place | {"metric": "mean_cosine.isotropic_q95", "value": BOUND, "low": BOUND, "high": BOUND})
+        rows.append(place | {"metric": "drift", "value": x})
+        for g, delta in enumerate(noise):
+            rows.append(place | {"metric": "mean_cosine.left_out", "component": str(g), "value": a + delta})
+            rows.append(place | {"metric": "drift.left_out", "component": str(g), "value": x + delta})
+    return as_records(pd.DataFrame(rows))
+
+
+def judge(name, *parts):
+    """{(claim, subject): outcome}."""
+    records = pd.concat(parts, ignore_index=True)
+    return {(v.claim, v.subject): v.outcome for v in STUDIES[name].judge(records)}
+
+
+HIGH, ZERO, NEAR = (0.3, 0.5, 0.6), (0.0, 0.0, 0.0), (0.0, BOUND, 0.0)
+
+
+@pytest.mark.parametrize(("values", "expected"), [(HIGH, "holds"), (ZERO, "fails"), (NEAR, "undecided")])
+def test_one_anisotropic_layer_is_enough(values, expected):
+    assert judge("fig1", system("bert-base", values))["anisotropic", "bert-base"] == expected
+
+
+def test_made_up_intervals_are_those_of_the_left_out_values():
+    records = system("m", HIGH, error=0.01)
+    layers = _layers.curves(records)
+    theta = _layers_replicates(records, layers)[:, 1]
+    value, low, high, *_ = of_replicates(theta)
+    assert (value, low, high) == pytest.approx(tuple(layers.loc[1, ["value", "low", "high"]]))
+
+
+def _layers_replicates(records, layers):
+    from anisoscope.studies.godey2024._left_out import replicates
+
+    return replicates(records, layers, "mean_cosine")
+
+
+@pytest.mark.parametrize(("others", "expected"), [(0.1, "holds"), (0.9, "fails"), (0.5, "undecided")])
+def test_characters_only_against_the_others(others, expected):
+    found = judge("fig2", system("byt5-base", (0.1, 0.5, 0.5)), system("canine-s", (0.1, others, others)))
+    assert found["characters only", "byt5-base above canine-s"] == expected
+
+
+def test_decoders_are_extreme_where_one_layer_is():
+    encoder = system("byt5-base", HIGH)
+    for top, expected in ((0.9, "holds"), (0.5, "fails")):
+        decoder = system("byt5-base", (0.2, top, 0.3), stack="decoder")
+        assert judge("fig2", encoder, decoder)["extreme decoders", "byt5-base"] == expected
+    assert judge("fig2", encoder)["extreme decoders", ""] == "undecided"
+
+
+def test_speech_needs_every_layer():
+    for lowest, expected in ((0.3, "holds"), (0.1, "fails"), (0.2, "undecided")):
+        assert (
+            judge("fig3a", system("hubert-base", (0.4, lowest, 0.5)))["every layer at least 0.2", "hubert-base"]
+            == expected
+        )
+
+
+def test_vision_claims():
+    systems = [system("vit-base", (0.1, 0.15)), system("beit-base", (0.3, 0.4)), system("mit-b0", (0.0, -0.01))]
+    found = judge("fig3b", *systems)
+    assert (
+        found["several anisotropic", ""] == found["MiT isotropic", "mit-b0"] == found["ViT low", "vit-base"] == "holds"
+    )
+    found = judge("fig3b", system("vit-base", (0.1, 0.3)), system("mit-b0", (0.0, 0.3)))
+    assert found["MiT isotropic", "mit-b0"] == found["ViT low", "vit-base"] == "fails"
+
+
+def test_convolutions():
+    falling, flat = (0.5, 0.3, 0.2, 0.1), (0.0, 0.0, 0.0, 0.3)
+    found = judge("fig4", system("resnet-50", falling), system("convnext-tiny", flat))
+    assert found["mostly isotropic", "convnext-tiny"] == found["ResNet with depth", "resnet-50"] == "holds"
+    assert found["mostly isotropic", "resnet-50"] == "fails"
+    assert judge("fig4", system("resnet-50", falling[::-1]))["ResNet with depth", "resnet-50"] == "fails"
+
+
+@pytest.mark.parametrize(("before", "expected"), [(0.1, "holds"), (0.8, "fails"), (0.5, "undecided")])
+def test_before_and_after_the_last_relu(before, expected):
+    raw = system("resnet-50", (0.0, before, before), site="unrectified")
+    found = judge("fig4", system("resnet-50", (0.6, 0.5, 0.5)), raw[raw["layer"] > 0])
+    assert found["before the ReLU", "resnet-50"] == expected
+    assert judge("fig4", system("convnext-tiny", HIGH))["before the ReLU", ""] == "undecided"
+
+
+def test_seeds_must_agree_and_untrained_models_are_only_compared_with():
+    parts = [system("small token LM, untrained", ZERO, seed=s) for s in (0, 1)]
+    parts += [system("small token LM, trained", values, seed=s) for s, values in enumerate((HIGH, HIGH))]
+    found = judge("fig1", *parts)
+    assert found == {("anisotropic", "small token LM"): "holds", ("effect of training", "small token LM"): "holds"}
+    parts[-1] = system("small token LM, trained", ZERO, seed=1)
+    assert judge("fig1", *parts)["anisotropic", "small token LM"] == "undecided"
+
+
+def test_tests_of_a_figure_are_one_family():
+    """Evidence that would do alone does not among forty layers."""
+    check = Check("c", "s", 1.0, 0.9, 1.1, 60, up=0.02, down=0.98, margin=0.1)
+    others = [Check("c", f"s{i}", 0.0, -1.0, 1.0, 60, up=0.5, down=0.5, margin=0.0) for i in range(40)]
+    assert judged([check])[0].outcome == "holds"
+    assert judged([check, *others])[0].outcome == "undecided"
+
+
+@pytest.mark.parametrize("name", [*LAYERED, "fig5", "fig16"])
+def test_a_study_of_skipped_systems_says_why(name):
+    records = as_records(
+        pd.DataFrame([{"model": "small wav2vec 2.0", "metric": "skipped", "component": "no data here"}])
+    )
+    verdicts = STUDIES[name].judge(records)
+    assert {v.outcome for v in verdicts} <= {"undecided"}
+    assert any("no data here" in v.reason for v in verdicts)
+    assert STUDIES[name].draw(records) == {}
+
+
+@pytest.mark.parametrize("name", LAYERED)
+def test_figures_are_drawn(name):
+    records = pd.concat([system("vit-base", HIGH), system("t5", HIGH), system("t5", ZERO, stack="decoder")])
+    chart = STUDIES[name].draw(records)[name].to_dict()
+    assert chart["layer"] or chart["hconcat"]
+    curves = _layers.curves(records)
+    assert curves.loc[curves["model"] == "t5", "place"].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("kind", _permutation.KINDS)
+@pytest.mark.parametrize("n", [3, 4, 5, 6])
+def test_permutation_p_against_brute_force(kind, n):
+    rng = np.random.default_rng(n)
+    x, y = rng.standard_normal((2, n))
+    statistic = stats.spearmanr if kind == "spearman" else stats.pearsonr
+    sizes = np.array([abs(statistic(x, list(order)).statistic) for order in permutations(y)])
+    found = _permutation.permutation_test(kind, x, y)
+    assert found.exact
+    assert found.p == pytest.approx((sizes >= abs(statistic(x, y).statistic) - 1e-12).mean())
+    assert found.smallest == pytest.approx((sizes >= sizes.max() - 1e-12).mean())
+
+
+@pytest.mark.parametrize(("n", "smallest"), [(3, 1 / 3), (4, 1 / 12), (5, 1 / 60)])
+def test_smallest_attainable_p(n, smallest):
+    x = np.arange(n, dtype=float)
+    found = _permutation.permutation_test("spearman", x, x**3)
+    assert found.smallest == found.p == pytest.approx(smallest)
+
+
+def test_many_layers_are_drawn_at_random_and_repeatably():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(13)
+    y = x + rng.standard_normal(13)
+    first, second = (_permutation.permutation_test("pearson", x, y) for _ in range(2))
+    assert first == second
+    assert not first.exact
+    law = stats.permutation_test(
+        (x,), lambda a: stats.pearsonr(a, y).statistic, permutation_type="pairings", n_resamples=4000, rng=1
+    )
+    assert first.p == pytest.approx(law.pvalue, abs=0.01)
+
+
+def test_constant_layers_have_no_p():
+    assert np.isnan(_permutation.permutation_test("spearman", np.ones(5), np.arange(5.0)).p)
+    assert np.isnan(_permutation.default_p("pearson", np.ones(5), np.arange(5.0)))
+
+
+@pytest.mark.parametrize("kind", _permutation.KINDS)
+def test_independent_random_walks_come_out_significant_a_third_of_the_time(kind):
+    share, low, high = _permutation.false_positive_rate(kind)
+    assert 0.25 < share < 0.45
+    assert low < share < high < low + 0.05
+
+
+def correlated(*parts, kind="spearman"):
+    records = pd.concat(parts, ignore_index=True)
+    return pd.concat([records, as_records(_correlation.correlations(records, kind))], ignore_index=True)
+
+
+def test_correlation_of_drift_and_anisotropy():
+    rising = np.linspace(0.1, 0.7, 13)
+    mixed = np.array([3, 11, 0, 7, 12, 2, 9, 5, 1, 10, 4, 8, 6], float)
+    parts = [
+        system("bert-base", rising),
+        system("gpt2", rising, drift=mixed),
+        system("vit-base", rising[:4], drift=rising[:4]),
+        system("resnet-50", rising),
+        system("wav2vec2-base", rising),
+    ]
+    found = {(v.claim, v.subject): v for v in STUDIES["fig5"].judge(correlated(*parts))}
+    assert found["text Transformers", "bert-base"].outcome == "holds"
+    assert found["text Transformers", "bert-base"].value == pytest.approx(1.0)
+    assert found["not correlated", "gpt2"].outcome == "holds"
+    assert found["not correlated", "resnet-50"].outcome == "fails"
+    assert found["other speech models", "wav2vec2-base"].outcome == "undecided"
+    four = found["vision Transformers", "vit-base"]
+    assert four.outcome == "undecided"
+    assert "could not have been below .05" in four.reason
+    assert "scipy's 0" in four.reason  # which the paper would have called significant
+
+
+def test_coefficient_has_an_interval_over_units():
+    rows = _correlation.correlations(system("m", np.linspace(0.1, 0.7, 9), error=0.05, drift=np.arange(9.0)), "pearson")
+    r = rows[rows["metric"] == "correlation.pearson"].iloc[0]
+    assert r["low"] < r["value"] < r["high"]
+
+
+def test_correlations_are_drawn():
+    records = correlated(system("bert-base", np.linspace(0.1, 0.7, 13)), system("m", HIGH))
+    assert len(STUDIES["fig5"].draw(records)["fig5"].to_dict()["layer"]) == 4
+
+
+def test_every_setting_of_the_paper_names_what_it_needs():
+    from anisoscope.models.presets import PRESETS
+
+    for name in LAYERED:
+        paper = STUDIES[name].settings["paper"]
+        assert len(STUDIES[name].needs) == len(paper.models) + 1
+        unknown = [model for model in paper.models if model not in PRESETS]
+        wrong = [
+            m
+            for m in paper.models
+            if m in PRESETS and not any(PRESETS[m].hub_id in need for need in STUDIES[name].needs)
+        ]
+        assert not unknown and not wrong, (name, unknown, wrong)

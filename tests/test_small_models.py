@@ -1,0 +1,187 @@
+"""Small models trained on the spot: budget, checkpoints, cache, what is skipped, and the network of their own."""
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+
+from anisoscope.errors import UsageError
+from anisoscope.models import speech_cnn
+from anisoscope.models.load import load
+from anisoscope.studies._study import Context
+from anisoscope.studies.godey2024 import _layers
+from anisoscope.training import _examples, _loop, small
+from anisoscope.training.kinds import KINDS, kind_named, material
+
+QUICK = small.Recipe(seconds=1e-3, seeds=1, kinds=("resnet",))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def resnet(cache):
+    return small.trained(KINDS["resnet"], 0, QUICK, cache)
+
+
+def test_a_training_keeps_log_spaced_checkpoints_in_hub_format(resnet):
+    assert resnet.steps == (0, 1, 2)
+    for step in resnet.steps:
+        subject = load(str(resnet.checkpoint(step)))
+        assert type(subject.model).__name__ == "ResNetModel"
+    assert resnet.untrained != resnet.last
+    assert resnet.history["steps"] == 2
+    assert resnet.history["validation_loss"]
+
+
+def test_the_second_call_does_not_train(resnet, cache, monkeypatch):
+    monkeypatch.setattr(_loop, "fit", None)
+    again = small.trained(KINDS["resnet"], 0, QUICK, cache)
+    assert (again.folder, again.steps) == (resnet.folder, resnet.steps)
+    with pytest.raises(TypeError):
+        small.trained(KINDS["resnet"], 1, QUICK, cache)
+
+
+def test_an_unfinished_training_is_begun_anew(resnet, cache, monkeypatch):
+    recipe = replace(QUICK, patience=99)
+    monkeypatch.setattr(small, "seconds_per_step", lambda _kind: 1e9)
+
+    def interrupted(*_args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_loop, "fit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        small.trained(KINDS["resnet"], 0, recipe, cache)
+    monkeypatch.undo()
+    found = small.trained(KINDS["resnet"], 0, recipe, cache)
+    assert found.steps == (0, 1, 2)
+    assert found.folder != resnet.folder
+
+
+def test_weights_come_from_the_seed():
+    first, same, other = (material(KINDS["resnet"], seed).model.state_dict() for seed in (0, 0, 1))
+    name = next(key for key in first if key.endswith("convolution.weight"))
+    assert torch.equal(first[name], same[name])
+    assert not torch.equal(first[name], other[name])
+
+
+def test_the_budget_is_split_by_measured_step_times():
+    recipe = small.Recipe(seconds=100, seeds=2)
+    times = {"vit": 0.1, "resnet": 0.2}
+    full = 2 * (KINDS["vit"].steps * 0.1 + KINDS["resnet"].steps * 0.2)
+    assert small.share(times, recipe) == pytest.approx(100 / full)
+    assert small.share({"vit": 1e-6}, recipe) == 1.0
+
+
+def test_training_learns_the_digits():
+    kind = replace(KINDS["resnet"], steps=25)
+    made = material(kind, 0)
+    history = _loop.fit(made, kind, 0, 25, lambda _step, _model: None)
+    assert history["validation_loss"][-1][1] < 1.5  # guessing: ln 10 = 2.3
+
+
+def test_without_a_budget_the_validation_loss_stops_training():
+    kind = replace(KINDS["resnet"], steps=8, rate=0.0)
+    made = material(kind, 0)
+    made.model.eval().requires_grad_(True)
+    history = _loop.fit(made, kind, 0, 100, lambda _step, _model: None, patience=2)
+    assert history["steps"] < 100
+    assert len(history["validation_loss"]) >= 2
+
+
+@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.modality != "text"])
+def test_every_kind_reads_its_own_processors_output(name):
+    kind = KINDS[name]
+    if kind.missing:
+        pytest.skip(kind.missing)
+    made = material(kind, 0)
+    made.model.eval()
+    out = made.model(**made.collate(made.train[:3]))
+    assert out.logits.shape == (3, 10)
+    assert torch.isfinite(out.loss)
+
+
+def test_tokenizers_are_learnt_from_what_is_trained_on(tmp_path):
+    from transformers import AutoTokenizer
+
+    words = _examples._tokenizer(KINDS["token-lm"], ("some words, some more words",) * 3)
+    assert words.tokenize("some words") == ["some", "words"]
+    single = _examples._tokenizer(KINDS["byte-lm"], ())
+    single.save_pretrained(tmp_path)
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    ids = again("é 1")["input_ids"]
+    assert len(ids) == 2 + len("é 1".encode())
+    assert again.decode(ids, skip_special_tokens=True) == "é 1"
+    assert len(again) == dict(KINDS["byte-lm"].sizes)["vocab_size"]
+    assert again.model_max_length == KINDS["byte-lm"].window
+
+
+def test_windows_never_exceed_the_model():
+    tokenizer = _examples._tokenizer(KINDS["byte-lm"], ())
+    windows = _examples._windows(["x" * 300, "short"], tokenizer, 128)
+    assert [len(w["input_ids"]) for w in windows] == [128, 128, 50]
+
+
+def test_measured_units_are_never_trained_on():
+    _processor, train, validation, _collate = _examples.of(KINDS["vit"])
+    assert len(train) + len(validation) == 1797 - KINDS["vit"].limit
+
+
+def test_speech_is_skipped_by_name_without_data(monkeypatch, tmp_path):
+    monkeypatch.delenv("ANISOSCOPE_DATA", raising=False)
+    assert "speech-cnn" not in [kind.name for kind in small.Recipe().available]
+    systems = _layers.small_systems(_layers.Systems(), ("speech-transformer",))
+    records = _layers.measure(systems, Context(tmp_path, tmp_path))
+    assert _layers.skipped(records) == {"small wav2vec 2.0": "ANISOSCOPE_DATA is not set: no spoken digits"}
+
+
+def test_unknown_kinds_are_named():
+    with pytest.raises(UsageError, match="token-lm"):
+        kind_named("token-ml")
+
+
+@pytest.mark.usefixtures("resnet")
+def test_measuring_a_small_model_beside_its_untrained_self(cache, tmp_path):
+    systems = _layers.Systems(small=("resnet",), recipe=QUICK, flatten="image")
+    context = Context(tmp_path, cache)
+    records = _layers.measure(systems, context)
+    curves = _layers.curves(records)
+    assert list(dict.fromkeys(curves["model"])) == ["small ResNet, untrained", "small ResNet, trained"]
+    assert curves.groupby("model")["layer"].apply(list).tolist() == [list(range(9))] * 2
+    assert curves["n_units"].eq(KINDS["resnet"].limit).all()
+    again = _layers.measure(systems, context)
+    assert again["value"].tolist() == pytest.approx(records["value"].tolist(), nan_ok=True)
+    assert not list(cache.rglob("sums.safetensors"))
+
+
+def cnn():
+    torch.manual_seed(0)
+    sizes = dict(KINDS["speech-cnn"].sizes) | {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
+    return speech_cnn.SpeechCnnForSequenceClassification(speech_cnn.SpeechCnnConfig(**sizes, num_labels=10)).eval()
+
+
+def test_padding_changes_nothing_in_the_speech_network():
+    model = cnn().double()
+    alone = torch.randn(1, 2000, dtype=torch.float64)
+    padded = torch.cat([alone, torch.zeros(1, 900)], 1)
+    mask = torch.cat([torch.ones(1, 2000), torch.zeros(1, 900)], 1).long()
+    expected = model(alone, torch.ones(1, 2000).long()).logits
+    assert torch.allclose(model(padded, mask).logits, expected, atol=1e-10)
+
+
+def test_the_speech_network_is_loaded_by_name(tmp_path):
+    speech_cnn.register()
+    model = cnn()
+    model.save_pretrained(tmp_path)
+    from transformers import AutoModel
+
+    again = AutoModel.from_pretrained(tmp_path).eval()
+    x = torch.randn(2, 1600)
+    assert torch.equal(again(x).last_hidden_state, model.speech_cnn(x).last_hidden_state)
+
+
+def test_a_recipe_is_json():
+    assert json.loads(json.dumps(asdict(small.Recipe())))["seeds"] == 2
