@@ -117,7 +117,7 @@ def _text_plan(corpus: Any, model: Any, tokenizer: Any, length: int, batch_token
 
 def longest_input(config: Any, tokenizer: Any) -> int | None:
     """Most tokens the model reads at once, by its position table and by its tokenizer; None where neither says."""
-    limits = [getattr(tokenizer, "model_max_length", None)]
+    limits = [getattr(tokenizer, "model_max_length", None), getattr(config, "max_length_inputs", None)]
     if not getattr(config, "relative_attention_num_buckets", None):
         positions = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
         offset = 2 if getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert") else 0

@@ -79,7 +79,7 @@ def describe(studies: Sequence[Study], settings: str) -> str:
     for study in studies:
         _settings_of(study, settings)
         lines.append(f"{study.name:8s} {study.title}")
-        lines += [f"         needs {need}" for need in study.needs if settings != "quick"]
+        lines += [f"         needs {need}" for need in study.needs if settings == "paper"]
     return "\n".join(lines)
 
 
@@ -92,7 +92,7 @@ def _settings_of(study: Study, name: str) -> Any:
 def reproduce(
     studies: Iterable[Study], settings: str, output: Path, *, device: str = "cpu", quiet: bool = False
 ) -> Iterator[str]:
-    """Run each study and give its verdicts as lines of text. A study whose folder is complete is read, not run again."""
+    """Run each study and give its verdicts as lines of text. A finished study is read, not run again."""
     for study in studies:
         folder = output / study.paper / settings / study.name
         if not (folder / "study.json").exists():

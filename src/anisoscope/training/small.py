@@ -102,7 +102,7 @@ def _planned_steps(kind: Kind, recipe: Recipe, cache: Path) -> int:
     """Steps of a model: its share of the budget, the same for every seed; without a budget the most it may take."""
     if recipe.seconds is None:
         return kind.steps * recipe.longest
-    path = cache / "small" / f"budget-{run_id(asdict(recipe), [k.name for k in recipe.available])[:8]}.json"
+    path = cache / "small" / f"budget-{run_id(asdict(recipe), [asdict(k) for k in recipe.available])[:8]}.json"
     if not path.exists():
         times = {k.name: seconds_per_step(k) for k in recipe.available}
         text = json.dumps({"seconds_per_step": times, "share": share(times, recipe)}, indent=1)

@@ -51,7 +51,7 @@ class Law:
 
 @dataclass(frozen=True)
 class Points:
-    """Models with the corpus each is measured on (`limit`: first units), and folders whose finished runs are shown too."""
+    """Models with the corpus each is measured on (`limit`: first units), and folders of finished runs to show too."""
 
     models: tuple[tuple[str, str], ...] = (("builtin:minilm", "builtin:python-docs"),)
     limit: int | None = 60

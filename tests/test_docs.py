@@ -1,0 +1,51 @@
+"""The documentation keeps up with the code: the tree is the disk, the example gives its output, everything is named."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from anisoscope import metrics
+from anisoscope.studies import runner
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def _block(after: str, language: str) -> str:
+    found = re.search(rf"{re.escape(after)}.*?```{language}\n(.*?)```", README, re.DOTALL)
+    assert found, f"no {language} block after {after!r}"
+    return found[1]
+
+
+def test_the_tree_is_the_disk() -> None:
+    package = ROOT / "src" / "anisoscope"
+    told = set(re.findall(r"^  ([\w/]+(?:\.py)?/?) ", _block("## The tree", "text"), re.MULTILINE))
+    files = {p.name for p in package.glob("*.py") if not p.name.startswith("__")}
+    folders = {f"{p.name}/" for p in package.iterdir() if p.is_dir() and not p.name.startswith("__")}
+    assert told == files | folders
+
+
+def test_five_lines_give_their_output() -> None:
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        exec(compile(_block("## Five lines of Python", "python"), "README.md", "exec"), {})
+    shown = [line.split() for line in _block("## Five lines of Python", "text").splitlines()]
+    given = [line.split() for line in said.getvalue().splitlines()]
+    assert given[0] == shown[0]
+    for ours, readme in zip(given[1:], shown[1:], strict=True):
+        assert [float(x) for x in ours] == pytest.approx([float(x) for x in readme], abs=0.0015)
+
+
+@pytest.mark.parametrize("name", sorted(metrics.found()))
+def test_every_metric_is_in_the_readme(name: str) -> None:
+    assert f"`{name}`" in README
+
+
+def test_every_study_has_claims_settings_and_needs() -> None:
+    for study in runner.found():
+        assert study.claims, study.name
+        assert {"quick", "paper"} <= set(study.settings), study.name
+        assert study.title and study.caption, study.name
