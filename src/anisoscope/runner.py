@@ -150,7 +150,7 @@ def _manifest(measurement: Measurement, subject: Subject, job: Job) -> dict[str,
 def plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]:
     """The batches of a job's corpus for its model, and what the manifest says of the corpus."""
     return open_plan(
-        job.corpus,
+        job.corpus or default_corpus(subject.modality),
         subject.model,
         subject.processor,
         modality=subject.modality,

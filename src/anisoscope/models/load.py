@@ -94,6 +94,7 @@ def _from_pretrained(
     from anisoscope.models import ports
 
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     ports.register()
     auto: Any = AutoModel
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust}
