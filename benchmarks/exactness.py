@@ -1,7 +1,7 @@
 """A from one pass against every pair of the corpus, compared one by one in float64. Slow: n² pairs a layer.
 
-    ANISOSCOPE_DATA=… python benchmarks/exactness.py --corpus wikitext/wiki.valid.raw --layers 5
-    python benchmarks/exactness.py --limit 10                       # the built-in corpus, ten documents, every layer
+ANISOSCOPE_DATA=… python benchmarks/exactness.py --corpus wikitext/wiki.valid.raw --layers 5
+python benchmarks/exactness.py --limit 10                       # the built-in corpus, ten documents, every layer
 """
 
 import argparse

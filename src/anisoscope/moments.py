@@ -9,7 +9,7 @@ from torch import Tensor
 
 from anisoscope.sums import Sums
 
-EVERY = 8
+EVERY = 32
 """Batches summed in float32 before they are added in float64."""
 COLUMNS = 64
 """Columns of a block of the product: only blocks on and above the diagonal are computed, little more than half of it.
