@@ -8,8 +8,8 @@ Axes
     head, query, key                              dim, head_dim
     layer      0 = input of the first block, i = raw output of block i; of `stage` sites: the stage, from 1
 
-Stacks: `encoder`, `decoder`; of CANINE `characters` (the first block, on every character), `molecules` (the deep blocks,
-on every fourth) and `characters-out` (the last block, on every character again).
+Stacks: `encoder`, `decoder`; of CANINE `characters` (the first block, on every character), `molecules` (the deep
+blocks, on every fourth) and `characters-out` (the last block, on every character again).
 """
 
 from dataclasses import dataclass

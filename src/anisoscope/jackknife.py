@@ -46,7 +46,7 @@ def over_seeds(values: ArrayLike, level: float = 0.95) -> Estimate:
 
 
 def holm(p_values: Sequence[float] | Array) -> Array:
-    """Holm's step-down adjusted p-values, in the order given (Holm 1979). NaN stays NaN and does not count as a test."""
+    """Holm's step-down adjusted p-values, in the order given (Holm 1979). NaN stays NaN and is no test."""
     p = np.asarray(p_values, dtype=np.float64)
     adjusted = np.full_like(p, np.nan)
     tested = np.flatnonzero(~np.isnan(p))

@@ -115,7 +115,7 @@ class _Walk:
         self.buffers = self.q.new_empty(2, 0)
 
     def _set_aside(self, visible: Visible) -> Tensor:
-        """Vectors with NaN or Inf made zero; True for the rows [sequence, head, query] that are not defined for them."""
+        """Vectors with NaN or Inf made zero; True for the rows [sequence, head, query] that they leave undefined."""
         finite_q, finite_k = (x.isfinite().all(-1) for x in (self.q, self.k))
         self.q, self.k = (torch.where(f.unsqueeze(-1), x, 0.0) for f, x in ((finite_q, self.q), (finite_k, self.k)))
         sees = (
