@@ -284,7 +284,8 @@ def save(chart: ChartType, stem: Path, formats: Iterable[str] = ("svg", "pdf")) 
         elif suffix == "pdf":
             content = stable_pdf(vl_convert.svg_to_pdf(svg))
         elif suffix == "png":
-            content = vl_convert.svg_to_png(svg, scale=2)
+            on_white = svg.replace(">", '><rect width="100%" height="100%" fill="white"/>', 1)
+            content = vl_convert.svg_to_png(on_white, scale=2)
         else:
             raise UsageError("a figure format among svg, pdf, png", repr(suffix))
         written.append(stem.with_name(f"{stem.name}.{suffix}"))

@@ -4,9 +4,11 @@ A page is a function without arguments that returns Markdown; `PAGES` names its 
 """
 
 import importlib
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from anisoscope import metrics
 from anisoscope.axes import LAYER_QUANTITIES
@@ -126,7 +128,43 @@ def commands() -> str:
     return "# Command line\n\n" + "\n".join(pages)
 
 
-PAGES: dict[str, Callable[[], str]] = {"architectures.md": architectures, "metrics.md": measures, "cli.md": commands}
+def reproduction() -> str:
+    """Every verdict of the committed records: claim, published value, ours with interval, n, and the outcome."""
+    lines = ["# Reproduction", "", "Verdicts of the records under `results/`, with the commands that made them.", ""]
+    found = (Path(__file__).resolve().parents[2] / "results").glob("*/*/*/study.json")
+    for path in sorted(found, key=lambda p: (p.parts[-4:-2], len(p.parts[-2]), p.parts[-2])):
+        study = json.loads(path.read_text("utf-8"))
+        claims = {claim["name"]: claim for claim in study["claims"]}
+        lines += [f"## {study['paper']} {study['study']}: {study['title']}", "", f"    {study['command']}", ""]
+        lines += ["| claim | of | published | ours | n | verdict |", "|---|---|---|---|---|---|"]
+        for verdict in json.loads((path.parent / "verdicts.json").read_text("utf-8")):
+            claim = claims.get(verdict["claim"], {})
+            entries = (
+                claim.get("statement", verdict["claim"]),
+                verdict["subject"],
+                claim.get("published", ""),
+                f"{verdict['statistic']} {_number(verdict)}",
+                "" if verdict["n"] is None else verdict["n"],
+                f"**{verdict['outcome']}**",
+            )
+            lines.append("| " + " | ".join(str(x).replace("|", "\\|") for x in entries) + " |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _number(verdict: dict[str, Any]) -> str:
+    if verdict["value"] is None:
+        return ""
+    low, high = verdict["low"], verdict["high"]
+    return f"{verdict['value']:.4g}" + ("" if low is None or high is None else f" [{low:.4g}, {high:.4g}]")
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "architectures.md": architectures,
+    "metrics.md": measures,
+    "cli.md": commands,
+    "reproduction.md": reproduction,
+}
 
 
 def write(folder: Path) -> list[Path]:

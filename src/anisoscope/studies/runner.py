@@ -124,6 +124,7 @@ def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: 
         "settings": chosen,
         "claims": [asdict(c) for c in study.claims],
         **provenance(),
+        "command": f"anisoscope reproduce {study.paper} --only {study.name} --settings {settings}",
     }
     text = json.dumps(
         described, indent=1, default=lambda x: vars(x) if hasattr(x, "__dict__") else str(x), ensure_ascii=False
