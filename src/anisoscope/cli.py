@@ -178,7 +178,8 @@ def report_(run: Annotated[Path, typer.Argument(help="run folder, or folder of a
     """Make the page of a run anew from its records."""
     from anisoscope import report
 
-    typer.echo(str(report.build(run)))
+    is_reproduction = any(run.glob("*/study.json"))
+    typer.echo(str(report.build_studies(run) if is_reproduction else report.build(run)))
 
 
 @app.command(epilog="Example: anisoscope compare runs/a runs/b --metric mean_cosine")
@@ -232,9 +233,13 @@ def reproduce(
     if dry_run:
         typer.echo(runner.describe(studies, settings))
         return
-    for verdict in runner.reproduce(studies, settings, output, device=device, quiet=quiet):
-        typer.echo(verdict)
-    typer.echo(f"report: {report.build_studies(output / paper / settings)}", err=True)
+    folder = output / paper / settings
+    try:
+        for verdict in runner.reproduce(studies, settings, output, device=device, quiet=quiet):
+            typer.echo(verdict)
+    finally:  # what is finished is shown, also where a later study fails
+        if any(folder.glob("*/study.json")):
+            typer.echo(f"report: {report.build_studies(folder)}", err=True)
 
 
 @app.command(name="list", epilog="Example: anisoscope list corpora")

@@ -48,6 +48,6 @@ class OutputError(AnisoscopeError):
 
 def near_matches(name: str, known: Iterable[str]) -> str:
     """A sentence with the names nearest to `name`, for the cure of an error; all names where none is near."""
-    known = sorted(known)
+    known = sorted(set(known) - {name})
     near = get_close_matches(name, known, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(near)}?" if near else f"known names: {', '.join(known)}"
