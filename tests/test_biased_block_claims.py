@@ -71,6 +71,11 @@ def test_trends_hold_fail_or_stay_open(
     assert verdict.n == SEEDS
 
 
+@pytest.mark.parametrize(("right", "start"), [("0101", 3), ("0111", 1), ("1111", 0), ("1110", None)])
+def test_the_onset_is_where_significance_begins_to_last(right: str, start: int | None) -> None:
+    assert _over_seeds.onset(np.array([mark == "1" for mark in right])) == start
+
+
 def test_a_falling_quantity_is_judged_the_other_way_round() -> None:
     falls = curve(synthetic("m", "hidden", lambda n: -n, 1e-3))
     assert _over_seeds.judge_trend("falls", falls, -1).outcome == "holds"
@@ -160,6 +165,14 @@ def test_norms_at_the_fixed_point_are_compared_per_dimension(scale: float, outco
     verdict = fig06_bias._judge_order(records, "block", share)
     assert verdict.value == pytest.approx(scale, rel=0.01)
     assert verdict.outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("value", "half", "text"),
+    [(9.943, 0.84, "9.9 ± 0.8"), (27.71234, 0.0003, "27.7123 ± 0.0003"), (120.4, 31.0, "120 ± 31"), (5.0, np.nan, "5")],
+)
+def test_a_fixed_point_is_written_to_its_own_precision(value: float, half: float, text: str) -> None:
+    assert fig06_bias._with_error(value, value - half, value + half) == text
 
 
 @pytest.mark.parametrize("d", (2, 3, 64, 384, 768, 8192))

@@ -2,13 +2,12 @@
 isotropic cloud would not have.
 
 Formula    centred = A of x − x̄ (x̄ over all vectors, A over the sample); pairs_above_q95 = share of pairs with
-           cosine > q95(d); rayleigh_p = P(χ²_d > d(1 + (n − 1)A)).
-Range      centred [−1/(n − 1), 1]; share [0, 1], .05 under isotropy; p [0, 1].
-Unit       none. The p-value takes vectors as independent; tokens are not, and with 10⁵ of them everything is
-           significant.
+           cosine > q95(d).
+Range      centred [−1/(n − 1), 1]; share [0, 1], .05 under isotropy.
+Unit       none. For a p-value of A see `isotropic.mean_cosine_pvalue`: it takes vectors as independent; tokens are not,
+           and with 10⁵ of them everything is significant.
 Undefined  fewer than two vectors in the sample; d = 1.
-Source     after centring: Cai et al. 2021; quantile of one pair: Godey et al. 2024, appendix B; Rayleigh test: Mardia
-           & Jupp 2000.
+Source     after centring: Cai et al. 2021; quantile of one pair: Godey et al. 2024, appendix B.
 """
 
 import numpy as np

@@ -172,19 +172,22 @@ def _marks(records: pd.DataFrame, kind: str) -> pd.DataFrame:
     rows = []
     for system in _over_seeds.systems(records):
         found = _of(records, system, f"fixed_point.{kind}", "1").to_numpy(float)
+        seeds = len(_of(records, system, f"fixed_point.{kind}.crossings", None))
         if len(found):
-            estimate = over_seeds(found)
-            half = "" if len(found) < 2 else f" ± {(estimate.high - estimate.low) / 2:.1g}"
+            text = _with_error(*(float(x) for x in over_seeds(found)))
+            text += f" ({len(found)} of {seeds} seeds)" if len(found) < seeds else ""
             height = float(_of(records, system, f"fixed_point.{kind}.norm", "1").mean())
-            rows.append(
-                {
-                    "model": system,
-                    "at": estimate.value,
-                    "at_value": height,
-                    "at_text": f"N* = {estimate.value:.4g}{half}",
-                }
-            )
+            rows.append({"model": system, "at": found.mean(), "at_value": height, "at_text": f"N* = {text}"})
     return pd.DataFrame(rows, columns=["model", "at", "at_value", "at_text"])
+
+
+def _with_error(value: float, low: float, high: float) -> str:
+    """`9.9 ± 0.8`: as many decimals as the half width of the interval has before its first digit."""
+    half = (high - low) / 2
+    if not half > 0:
+        return f"{value:.4g}"
+    decimals = max(0, -int(np.floor(np.log10(half))))
+    return f"{value:.{decimals}f} ± {half:.{decimals}f}"
 
 
 def _trained_band(records: pd.DataFrame) -> tuple[float, float] | None:
