@@ -15,11 +15,13 @@ import torch
 
 from anisoscope import metrics
 from anisoscope.axes import SUBSET_FAMILIES, Site
+from anisoscope.capture.rows import Visible
+from anisoscope.capture.scores import score_sums
 from anisoscope.data._batch import Batch, Stream
 from anisoscope.isotropic import q95
 from anisoscope.measurement import Measurement, Settings
 from anisoscope.metrics import calibrated, group_cosine, spectrum
-from anisoscope.moments import Moments
+from anisoscope.moments import Moments, add_head_moments
 from anisoscope.sums import Sums, Totals, vector_sums
 from anisoscope.tabulate import _table
 
@@ -46,7 +48,7 @@ def cloud(seed=0, sizes=(9, 5, 1, 7, 12), d=7):
 
 def has_roles(metric):
     """Metrics of two sets of vectors, which their reference takes as the first two units."""
-    return "query_key" in metric.quantities or "subset_unit" in metric.needs
+    return bool({"query_key", "scores"} & set(metric.quantities)) or "subset_unit" in metric.needs
 
 
 def totals(metric, units, **layout):
@@ -57,6 +59,11 @@ def totals(metric, units, **layout):
         x, owner = np.concatenate(units), np.repeat(np.arange(len(units)), [len(u) for u in units])
         mean = x.mean(0) if len(x) else np.zeros(x.shape[1])
         return Totals(calibrated.sample_sums(x, mean, owner, max(2, len(units))))
+    if "scores" in metric.quantities:
+        q, k = (torch.as_tensor(x)[None, None] for x in units[:2])
+        sums = Sums(2)
+        sums.add("site", score_sums(q, k, Visible(None, False, None), scale=1.0), torch.zeros(1, dtype=torch.int64))
+        return Totals(sums.at("site"))
     if "query_key" in metric.quantities:
         sides = {"query": units[0], "key": units[1]}
         return Totals(
@@ -86,6 +93,8 @@ def summed(metric, units, *, batch=None, padding=0, filler=7.0, dtype=torch.floa
         group = torch.arange(first, first + len(part))
         values, inverse = vector_sums(x, mask, subsets, metric.needs)
         sums.add("site", values, group)
+        if "head_moment" in metric.needs:
+            add_head_moments(sums, "site", x, mask[:, :1] * (inverse > 0), group, sums.groups)
         if "moment" in metric.needs:
             moments.add("site", x[:, 0], mask[:, 0] & (inverse[:, 0] > 0), inverse[:, 0], group)
     moments.flush()
@@ -204,26 +213,26 @@ def test_padding_never_counts(name, filler):
 # ---- the smallest inputs ---------------------------------------------------------------------------------------------
 
 
-def rows_totals(lengths, seed=0):
+def rows_totals(lengths, seed=0, quantity="attention"):
     """Totals of attention rows over random queries and keys, one sequence of each length (0: nothing at all)."""
     measurement = Measurement(Settings(panels=("attention",), groups=4))
     for unit, length in enumerate(lengths):
         x = np.random.default_rng(seed + unit).standard_normal((1, 2, length, 4))
-        attention_receives(measurement, torch.tensor(x), torch.tensor(x[..., ::-1].copy()), unit)
-    return Totals(
-        measurement.sums.at("encoder.1.attention") or {t: np.zeros((4, 1)) for t in METRICS["attention"].needs}
-    )
+        attention_receives(measurement, torch.tensor(x), torch.tensor(x[..., ::-1].copy()), unit, quantity)
+    needs = next(m for m in METRICS.values() if quantity in m.quantities).needs
+    return Totals(measurement.sums.at(f"encoder.1.{quantity}") or {t: np.zeros((4, 1)) for t in needs})
 
 
-def attention_receives(measurement, query, key, unit=0):
-    from anisoscope.capture.rows import Visible, attention_rows
+def attention_receives(measurement, query, key, unit=0, quantity="attention"):
+    from anisoscope.capture.rows import attention_rows
 
     real = torch.ones(1, query.shape[2], dtype=torch.bool)
     measurement.begin(
         Batch({}, torch.tensor([unit]), {"encoder": Stream(real, ~real, torch.zeros(1).long())}), torch.device("cpu")
     )
     rows = attention_rows(query, key, Visible(None, False, None), scale=0.5, real=real)
-    measurement.receive(Site("encoder", 1, "attention"), rows)
+    received = rows if quantity == "attention" else dict.fromkeys(("plain", "query", "key"), rows)
+    measurement.receive(Site("encoder", 1, quantity), received)
     measurement.end()
 
 
@@ -244,7 +253,9 @@ def test_smallest_inputs_are_decided(name, case):
     units = [np.zeros((-n, 5)) if n < 0 else np.random.default_rng(n).standard_normal((n, 5)) for n in sizes]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = rows_totals([n for n in sizes if n > 0]) if "attention" in metric.quantities else totals(metric, units)
+        lengths, quantity = [n for n in sizes if n > 0], metric.quantities[0]
+        of_rows = quantity in ("attention", "centred")
+        found = rows_totals(lengths, quantity=quantity) if of_rows else totals(metric, units)
         rows = list(_table(metric, found._terms, ("all",), {"site": "hidden"}))
     for columns in rows:
         assert not np.isinf([columns["value"], columns["low"], columns["high"]]).any()

@@ -19,7 +19,7 @@ import test_sums
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from anisoscope import jackknife, measurement, measuring, sums
-from anisoscope.capture import _backend, projections, rows
+from anisoscope.capture import _backend, projections, rows, tap
 from anisoscope.capture.tap import Tap
 from anisoscope.measurement import Measurement
 from anisoscope.metrics import calibrated, drift, group_cosine, mean_cosine, norms, partition, spectrum
@@ -184,13 +184,13 @@ MUTANTS = {
     ),
     "position bias forgotten": (read, 'settings.get("position_bias")', "None", captured(rows_of, "t5", "right")),
     "scale forgotten": (
-        Tap._rows,
-        "query.shape[-1] ** -0.5 if scale is None else float(scale)",
+        tap._scale,
+        "query.shape[-1] ** -0.5 if scale is None else scale",
         "1.0",
         captured(rows_of, "bert", "right"),
     ),
     "soft cap forgotten": (Tap._rows, 'settings.get("softcap")', "None", captured(rows_of, "gemma2", "right")),
-    "padded queries counted": (Tap._rows, "real=real if", "real=None if", captured(rows_of, "bert", "right")),
+    "padded queries counted": (tap._fitting, "return real if", "return None if", captured(rows_of, "bert", "right")),
     "padding is the first key": (
         rows._Walk._first_key,
         "bool(any_query[:, 0].all())",

@@ -30,7 +30,8 @@ SUBSET_FAMILIES: dict[str, tuple[str, ...]] = {
 """Disjoint token subsets, family by family. Kinds: the first real token; special tokens but the first; all others.
 Frequency bins hold equal token mass, 1 = the rarest types."""
 
-Quantity = Literal["embedding", "hidden", "unrectified", "stage", "final", "query", "key", "value", "attention"]
+OfVectors = Literal["embedding", "hidden", "unrectified", "stage", "final", "query", "key", "value"]
+Quantity = OfVectors | Literal["attention", "scores", "centred"]
 LAYER_QUANTITIES = ("hidden", "unrectified", "stage", "final")
 """Quantities without heads: a block's output, the same before the block's last ReLU, a stage's output, the output after
 the final norm."""

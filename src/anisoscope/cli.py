@@ -69,11 +69,20 @@ def measure(
     output: Output = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
-    panel: Annotated[str, typer.Option(help="hidden, spectrum, attention, several with commas, or all")] = "all",
+    panel: Annotated[
+        str,
+        typer.Option(
+            help="hidden, spectrum, attention, several with commas, or all; on request only: alignment (what the drift "
+            "of queries and keys does)"
+        ),
+    ] = "all",
     tokens: Annotated[
         str, typer.Option(help="token policies, with commas: all, content, no-first")
     ] = "all,content,no-first",
     limit: Annotated[int | None, typer.Option(min=1, help="first N units (documents) only")] = None,
+    sequences: Annotated[
+        int | None, typer.Option(min=1, help="that many windows of the text only, evenly spread over it")
+    ] = None,
     split: Annotated[str | None, typer.Option(help="split of a hub data set")] = None,
     column: Annotated[str | None, typer.Option(help="text column of a table")] = None,
     max_length: Annotated[
@@ -137,6 +146,7 @@ def measure(
         split=split,
         column=column,
         limit=limit,
+        sequences=sequences,
         max_length=max_length,
         batch_tokens=batch_tokens,
         dtype=dtype,

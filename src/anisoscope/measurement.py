@@ -21,13 +21,15 @@ from anisoscope.errors import MeasureError, UsageError, near_matches
 from anisoscope.metrics._metric import Metric
 from anisoscope.models.blocks import has_attention
 from anisoscope.models.streams import Layout
-from anisoscope.moments import EVERY, Moments
+from anisoscope.moments import EVERY, Moments, add_head_moments
 from anisoscope.records import write_atomic
 from anisoscope.reservoir import Reservoir
 from anisoscope.sums import Sums, vector_sums
 from anisoscope.tabulate import tabulate
 
 PANELS = ("hidden", "spectrum", "attention")
+ON_REQUEST = ("alignment",)
+"""Panels that `all` does not mean: what the drift of queries and keys does (three times the cost of attention)."""
 FLATTEN = get_args(Flatten)
 WHOLE = frozenset({"n", "zero", "nonfinite", "vector", "unit", "norm", "norm_square"})
 """What is summed of whole images as vectors, whose millions of dimensions have no spectrum and no shares."""
@@ -38,11 +40,11 @@ WHOLE_GROUPS = 8
 class Settings:
     """What a measurement computes. Everything here is part of a run's identity.
 
-    panels            of `PANELS`
+    panels            of `PANELS` and `ON_REQUEST`
     policies          of `axes.POLICIES`; the first is the one of spectrum and sample
     groups            G of the jackknife; spectrum_groups: of the second moments (None: 8 up to 1,024 dimensions,
     else 1: no interval)
-    sample            tokens kept for what sums cannot give (0: none)
+    sample            tokens kept for what sums cannot give (0: none); sample_heads: their queries and keys too
     median, bins      dear attention statistics: medians of rows; edges of the histogram of scores
     flatten           convolutional maps as one vector per `position`, or one per `image` (linear sums and the first
     policy only, 8 groups: memory is 128 bytes per dimension and site)
@@ -53,6 +55,7 @@ class Settings:
     groups: int = 32
     spectrum_groups: int | None = None
     sample: int = 2048
+    sample_heads: bool = False
     seed: int = 0
     median: bool = False
     bins: tuple[float, ...] = ()
@@ -61,7 +64,11 @@ class Settings:
     flatten: Flatten = "position"
 
     def __post_init__(self) -> None:
-        for name, known in (("panels", PANELS), ("policies", POLICIES), ("metrics", tuple(all_metrics.found()))):
+        for name, known in (
+            ("panels", (*PANELS, *ON_REQUEST)),
+            ("policies", POLICIES),
+            ("metrics", tuple(all_metrics.found())),
+        ):
             for value in getattr(self, name):
                 if value not in known:
                     raise UsageError(f"{name} among {', '.join(known)}", repr(value), near_matches(value, known))
@@ -81,12 +88,16 @@ class Settings:
         """Places to capture for the chosen metrics."""
         asked = {quantity for metric in self.chosen for quantity in metric.quantities}
         what = set(LAYER_QUANTITIES) if asked & {"hidden", "final", "sample"} else set()
-        heads = {name for metric in self.chosen if metric.panel == "attention" for name in metric.quantities}
+        of_heads = [metric for metric in self.chosen if metric.panel in ("attention", *ON_REQUEST)]
+        heads = {name for metric in of_heads for name in metric.quantities}
         if "attention" in self.panels and not self.metrics:
             heads |= {"query_key", "value"}
         what |= {"query", "key"} if "query_key" in heads else set()
-        what |= {"attention"} if "attention" in heads else set()
-        return what | (heads & {"value"}) | ((asked & {"query", "key", "value"}) if self.metrics else set())
+        return (
+            what
+            | (heads & {"attention", "scores", "centred", "value"})
+            | ((asked & {"query", "key", "value"}) if self.metrics else set())
+        )
 
     def what_of(self, model: nn.Module) -> set[str]:
         """The same for one model: with all panels, a network without attention is measured in its hidden states."""
@@ -134,7 +145,8 @@ class Measurement:
         self.sums = Sums(self.settings.groups)
         self._terms = {q: self._needs(q) for q in ("hidden", "final", "query", "key", "value")}
         self._moments = any("moment" in metric.needs for metric in self.settings.chosen)
-        self._sampled = self.settings.sample if any("sample" in m.quantities for m in self.settings.chosen) else 0
+        sampled = self.settings.sample_heads or any("sample" in m.quantities for m in self.settings.chosen)
+        self._sampled = self.settings.sample if sampled else 0
 
     def _needs(self, quantity: str) -> frozenset[str]:
         asked = {quantity} | ({"query_key"} if quantity in ("query", "key") else set())
@@ -180,6 +192,11 @@ class Measurement:
         self.sites[site.name] = site
         if site.quantity == "attention":
             self._add_rows(site, value)
+        elif site.quantity == "centred":
+            for which, rows in value.items():
+                self._add_rows(site, rows, f"{which}.")
+        elif site.quantity == "scores":
+            self.sums.add(site.name, value, self._group)
         elif site.quantity in LAYER_QUANTITIES:
             self._add_vectors(site, value.unsqueeze(1), self._stream_masks(site, site.stack, value))
         else:
@@ -222,6 +239,12 @@ class Measurement:
                 self._add_moments(site, x[:, 0], masks, inverse[:, 0])
             if self._sampled:
                 self._reservoir(site, masks).add(site.name, x[:, 0])
+        elif "head_moment" in terms and site.quantity != "value":
+            weight = masks.policies[:, :1] * (inverse > 0)
+            groups = min(self.settings.spectrum_groups or 8, self.settings.groups)
+            add_head_moments(self.sums, site.name, x, weight, self._group % groups, groups)
+        if self.settings.sample_heads and self._sampled and site.quantity in ("query", "key") and site.kind == "self":
+            self._reservoir(site, masks).add(site.name, x.transpose(1, 2))
 
     def _reservoir(self, site: Site, masks: _Masks) -> Reservoir:
         """The sample of a stack; where lengths differ from site to site, a site's own."""
@@ -237,8 +260,8 @@ class Measurement:
         groups = self.settings.spectrum_groups or (8 if x.shape[-1] <= 1024 else 1)
         self.moments.add(site.name, x, weight, inverse, self._group % min(groups, self.moments.groups))
 
-    def _add_rows(self, site: Site, rows: dict[str, Tensor]) -> None:
-        """Sums over the rows of real queries [sequence, head, query] → [sequence, head]."""
+    def _add_rows(self, site: Site, rows: dict[str, Tensor], prefix: str = "") -> None:
+        """Sums over the rows of real queries [sequence, head, query] → [sequence, head]; `prefix`: of their terms."""
         keys = rows["keys"]
         stream = self._masks.get(site.stack)
         real = (
@@ -268,7 +291,7 @@ class Measurement:
                 values[name] = (seen * rows[name].nan_to_num(0.0)).sum(-1)
         if "score_histogram" in rows:
             values["score_histogram"] = rows["score_histogram"]
-        self.sums.add(site.name, values, self._group)
+        self.sums.add(site.name, {prefix + name: value for name, value in values.items()}, self._group)
 
     def merge(self, other: "Measurement") -> "Measurement":
         """Both together, as if measured in one go (of disjoint batches)."""

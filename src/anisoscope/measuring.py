@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from anisoscope.capture import capture
+from anisoscope.capture.tap import Means
 from anisoscope.data._batch import Batch, BatchPlan, Stream
-from anisoscope.errors import CorpusError
+from anisoscope.errors import CorpusError, UsageError
 from anisoscope.measurement import Measurement, Settings
 from anisoscope.metrics import partition
 from anisoscope.metrics._metric import Metric
@@ -75,8 +76,10 @@ def run_pass(
     measurement = Measurement(settings)
     if resume and state is not None and state.exists():
         measurement = Measurement.restore(state, settings, fingerprint)
-    todo = _to_do(plan, measurement.done, shard)
+    what = settings.what_of(model)
     total = sum(getattr(plan, "tokens", [])[shard[0] :: shard[1]])
+    means = head_means(model, plan, settings) if "centred" in what else {}
+    todo = _to_do(plan, measurement.done, shard)
     done = sum(getattr(plan, "tokens", [])[shard[0] :: shard[1]][: measurement.done])
     device, layout = next((p.device for p in model.parameters()), torch.device("cpu")), Layout(model)
     with (
@@ -84,7 +87,7 @@ def run_pass(
         _evaluating(model),
         capture(
             model,
-            settings.what_of(model),
+            what,
             receive=measurement.receive,
             blocks=settings.blocks,
             median=settings.median,
@@ -92,6 +95,7 @@ def run_pass(
             flatten=settings.flatten,
         ) as tap,
     ):
+        tap.means = means
         saved = time.monotonic()
         for batch in todo:
             tap.real = measurement.begin(batch, device, layout)
@@ -109,6 +113,24 @@ def run_pass(
     if not measurement.done:
         raise CorpusError("a corpus with at least one batch", "none", "give it more data")
     return measurement
+
+
+def head_means(model: nn.Module, plan: BatchPlan | Iterable[Batch], settings: Settings) -> Means:
+    """The mean query and key of every head over the whole plan, as they are scored: a pass before the one that needs
+    them, whatever the shard.
+    """
+    source = getattr(plan, "batches", plan)
+    if not hasattr(source, "__getitem__") and iter(source) is source:
+        expected = "batches that can be read twice (attention is centred on means, which take a pass of their own)"
+        raise UsageError(expected, "an iterator", "give a list of batches")
+    first = Settings(metrics=("score_terms",), policies=settings.policies[:1], groups=2, blocks=settings.blocks)
+    measured = run_pass(model, plan, first)
+    means: Means = {}
+    for name, site in measured.sites.items():
+        total = {term: measured.sums.terms[name, term].sum(0) for term in ("query", "key", "rows", "keys")}
+        mean = [total[x] / total[n].clamp(min=1).unsqueeze(-1) for x, n in (("query", "rows"), ("key", "keys"))]
+        means[site.stack, site.layer or 0, site.kind] = mean[0], mean[1]
+    return means
 
 
 def _to_do(plan: Any, done: int, shard: tuple[int, int]) -> Iterator[Batch]:

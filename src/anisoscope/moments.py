@@ -5,6 +5,7 @@ Products are summed in float32 over a fixed number of batches, then in float64.
 """
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from anisoscope.sums import Sums
@@ -66,6 +67,20 @@ class Moments:
             if name.startswith(prefix):
                 site, term, g = name.removeprefix(prefix).split("|")
                 self.pending[site, term, int(g)] = matrix
+
+
+def add_head_moments(
+    sums: Sums, site: str, x: Float[Tensor, "sequence head token dim"], weight: Tensor, group: Tensor, groups: int
+) -> None:
+    """Σxxᵀ of every head, in float64, into `sums` (terms `head_moment`, `head_moment_n`, of `groups` groups); 0/1
+    `weight` [sequence, head, token], sequences in `group` [sequence].
+    """
+    rows = torch.where(weight.bool().unsqueeze(-1), x, 0.0).double()
+    heads, dim = x.shape[1], x.shape[3]
+    moment = sums.buffer(site, "head_moment", (groups, heads, dim, dim), x.device)
+    moment.index_add_(0, group, rows.transpose(2, 3) @ rows)
+    count = sums.buffer(site, "head_moment_n", (groups, heads), x.device)
+    count.index_add_(0, group, weight.sum(-1).double())
 
 
 def _slice(chosen: Tensor) -> Tensor | slice:

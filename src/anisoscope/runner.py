@@ -37,6 +37,7 @@ class Job:
     split: str | None = None
     column: str | None = None
     limit: int | None = None
+    sequences: int | None = None
     max_length: int | None = None
     batch_tokens: int = 4096
     dtype: str = "float32"
@@ -159,6 +160,7 @@ def plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]:
         split=job.split,
         column=job.column,
         limit=job.limit,
+        sequences=job.sequences,
         skip_bad=job.skip_bad,
     )
 

@@ -64,7 +64,8 @@ def _places(
             named = {f"{side}.{t}": value for side, at in both for t, value in at.items() if t in metric.needs}
             yield site, site.label, named
         reservoir = reservoirs.get(site.stack) or reservoirs.get(name)
-        if "sample" in metric.quantities and reservoir is not None and name in reservoir.vectors:
+        sampled_here = "sample" in metric.quantities and site.quantity in LAYER_QUANTITIES
+        if sampled_here and reservoir is not None and name in reservoir.vectors:
             sampled = _sample_terms(name, sums, reservoir)
             if sampled is not None:
                 yield site, site.label, sampled
@@ -98,7 +99,7 @@ def _table(
 
 def _count(totals: Totals) -> Array:
     """Vectors (or rows, or matrix rows) behind the values: a leading part of their axes."""
-    for term in ("n", "query.n", "rows", "moment_n", "sequences"):
+    for term in ("n", "query.n", "rows", "plain.rows", "moment_n", "query.head_moment_n", "sequences"):
         if term in totals:
             count: Array = totals[term][0]
             return count

@@ -12,11 +12,12 @@ from anisoscope.axes import LAYER_QUANTITIES, Kind, Site
 from anisoscope.capture import fallback, projections
 from anisoscope.capture._backend import looking_on
 from anisoscope.capture.rows import Visible, attention_rows
+from anisoscope.capture.scores import score_sums
 from anisoscope.errors import MeasureError, UsageError, near_matches
 from anisoscope.models.blocks import find_blocks, find_stages, stack_of
 
 STAGES = tuple(f"{name}.{stage}" for name in ("query", "key") for stage in ("raw", "normed", "rotated"))
-WHAT = (*LAYER_QUANTITIES, "query", "key", *STAGES, "value", "attention")
+WHAT = (*LAYER_QUANTITIES, "query", "key", *STAGES, "value", "attention", "scores", "centred")
 """What can be asked for. `query` and `key` stand for every stage the model has."""
 OPTIONAL = {"final", "stage", "unrectified"}
 """Places that many models do not have: no error where they never fire."""
@@ -24,6 +25,10 @@ OPTIONAL = {"final", "stage", "unrectified"}
 Flatten = Literal["position", "image"]
 
 Receive = Callable[[Site, Any], None]
+Means = dict[tuple[str, int, Kind], tuple[Tensor, Tensor]]
+"""(stack, layer, kind) of an attention → mean of its scaled queries and mean of its keys, as they are scored [head,
+head_dim], keys repeated for the heads that share them.
+"""
 _CROSS = ("EncDecAttention", "encoder_attn", "crossattention", "cross_attn")
 
 
@@ -48,6 +53,9 @@ def capture(
     query, key [sequence, head, token, head_dim] at the stages `raw`, `normed`, `rotated` that the model has; value
     likewise
     attention  dict of row statistics, see `capture.rows.attention_rows`; of block i at layer i
+    scores     dict of sums over rows, see `capture.scores.score_sums`
+    centred    {"plain", "query", "key"}: the row statistics of attention as it is, with queries and with keys centred
+    on the means in `tap.means`
 
     Maps [sequence, channel, height, width] are flattened to one vector per position [sequence, height·width, channel],
     or with `flatten="image"` to one per image [sequence, 1, channel·height·width].
@@ -85,6 +93,7 @@ class Tap:
         self.flatten = flatten
         self.kept: dict[str, Any] = {}
         self.real: dict[str, Tensor] = {}
+        self.means: Means = {}
         self.fired: set[str] = set()
         self._receive = receive or (lambda site, value: self.kept.__setitem__(site.name, value))
         self._handles: list[Any] = []
@@ -236,9 +245,32 @@ class Tap:
                 self.emit(Site(stack, layer, name, stage, kind), tensor)  # type: ignore[arg-type]
         if "value" in self.wanted:
             self.emit(Site(stack, layer, "value", "", kind), value)
+        real = self.real.get(stack)
+        rows: dict[str, Tensor] = {}
+        if self.wanted & {"attention", "centred"}:
+            rows = self._rows(module, query, key, mask, settings, real)
         if "attention" in self.wanted:
-            rows = self._rows(module, query, key, mask, settings, self.real.get(stack))
             self.emit(Site(stack, layer, "attention", "", kind), rows)
+        if "scores" in self.wanted:
+            visible, real = Visible.read(module, query, mask, settings), _fitting(real, query)
+            sums = score_sums(query, key, visible, scale=_scale(query, settings), real=real)
+            self.emit(Site(stack, layer, "scores", "", kind), sums)
+        if "centred" in self.wanted:
+            mean_query, mean_key = self._means_of((stack, layer, kind), query, key, settings)
+            centred = (query - mean_query, key), (query, key - mean_key)
+            of_query, of_key = (self._rows(module, q, k, mask, settings, real) for q, k in centred)
+            self.emit(Site(stack, layer, "centred", "", kind), {"plain": rows, "query": of_query, "key": of_key})
+
+    def _means_of(
+        self, where: tuple[str, int, Kind], query: Tensor, key: Tensor, settings: dict[str, Any]
+    ) -> tuple[Tensor, Tensor]:
+        """Mean query and mean key, shaped to be taken from `query` and `key`."""
+        if where not in self.means:
+            expected = f"the mean query and key of {' '.join(map(str, where))} in tap.means"
+            raise MeasureError(expected, "none", "take them from measuring.head_means, as measuring.run_pass does")
+        scaled, mean_key = self.means[where]
+        mean_key = mean_key[:: query.shape[1] // key.shape[1]]
+        return (scaled / _scale(query, settings)).to(query).unsqueeze(1), mean_key.to(key).unsqueeze(1)
 
     def _rows(
         self,
@@ -249,15 +281,14 @@ class Tap:
         settings: dict[str, Any],
         real: Tensor | None,
     ) -> dict[str, Tensor]:
-        scale = settings.get("scaling")
         return attention_rows(
             query,
             key,
             Visible.read(module, query, mask, settings),
-            scale=query.shape[-1] ** -0.5 if scale is None else float(scale),
+            scale=_scale(query, settings),
             softcap=settings.get("softcap"),
             sinks=settings.get("s_aux"),
-            real=real if real is not None and real.shape[1] == query.shape[2] else None,
+            real=_fitting(real, query),
             median=self.median,
             histogram=self.histogram,
         )
@@ -274,6 +305,16 @@ class Tap:
                 f"no call there; attention classes of {type(self.model).__name__}: {', '.join(classes) or 'none'}",
                 "measure hidden states only (--panel hidden), or a model on transformers' attention interface",
             )
+
+
+def _scale(query: Tensor, settings: dict[str, Any]) -> float:
+    """The model's own; 1/√d where it names none."""
+    scale = settings.get("scaling")
+    return float(query.shape[-1] ** -0.5 if scale is None else scale)
+
+
+def _fitting(real: Tensor | None, query: Tensor) -> Tensor | None:
+    return real if real is not None and real.shape[1] == query.shape[2] else None
 
 
 def vectors_of(x: Tensor, flatten: Flatten) -> Tensor:

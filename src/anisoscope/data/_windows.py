@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from anisoscope.data._batch import Batch, Stream
-from anisoscope.data._plan import Index, pack
+from anisoscope.data._plan import Index, digest, pack
 from anisoscope.errors import ModelError, UsageError
 
 BLOCK = 8192
@@ -145,6 +145,17 @@ class TextPlan:
         self._batches = pack(lengths, self.settings["batch_tokens"])
         self._bin_of_id, self.frequency_bins = frequency_bins(self.windows.ids)
         self.tokens = [int(lengths[rows].sum()) for rows in self._batches]
+
+    def spread(self, sequences: int) -> "TextPlan":
+        """The same with this many windows only (all of them, if there are fewer), evenly spread over the corpus."""
+        count = len(self.windows.unit)
+        rows = np.unique(np.arange(min(sequences, count)) * count // max(1, min(sequences, count)))
+        old = self.windows
+        windows = Windows(old.ids, old.unit[rows], old.offset[rows], old.length[rows], old.start[rows])
+        settings, n_units = self.settings | {"sequences": sequences}, len(np.unique(windows.unit))
+        notes = [f"{count} windows only, {sequences} asked for"] if count < sequences else []
+        fingerprint = digest([self.fingerprint, "sequences", rows])
+        return TextPlan(windows, self.layouts, settings, fingerprint, n_units, [*self.warnings, *notes])
 
     def __len__(self) -> int:
         return len(self._batches)

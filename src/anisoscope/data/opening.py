@@ -37,21 +37,25 @@ def open_plan(
     modality: str,
     max_length: int | None = None,
     batch_tokens: int = 4096,
+    sequences: int | None = None,
     **options: Any,
 ) -> tuple[BatchPlan, dict[str, Any]]:
-    """The batches of corpus `name` for `model`, and what the manifest says of the corpus. `options`: see
-    `data.text.open_text`.
+    """The batches of corpus `name` for `model`, and what the manifest says of the corpus. `sequences`: windows that a
+    text is thinned to; `options`: see `data.text.open_text`.
     """
     _check_modality(name, modality)
     if modality == "image" and max_length is not None:
         raise UsageError("no --max-length for an image model", str(max_length), "leave it out")
     corpus = open_corpus(name, modality=modality, **options)
     described: dict[str, Any] = {"name": corpus.name, "fingerprint": corpus.fingerprint}
+    if sequences is not None and modality != "text":
+        raise UsageError("--sequences with a text model", f"one of {modality}", "use --limit, which counts units")
     plan: Any
     if modality == "text":
         length = _text_length(model.config, processor, max_length)
         described["max_length"] = length
         plan = _text_plan(corpus, model, processor, length, batch_tokens)
+        plan = plan if sequences is None else plan.spread(sequences)
     elif modality == "speech":
         from anisoscope.data.speech import plan_speech
 

@@ -1,0 +1,97 @@
+"""Sums from which the scores q·k·scale fall into the parts of means and deviations, whatever the mask.
+
+Inside a row, that is for one query, the score varies by the covariance C of the keys that the row sees. With these
+sums over rows, the variance inside rows of any part of the score that is linear in the query is known
+(`metrics/score_terms.py`), and no score is kept.
+"""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from anisoscope.capture.rows import Visible
+
+
+@torch.no_grad()
+def score_sums(
+    query: Float[Tensor, "sequence head query dim"],
+    key: Float[Tensor, "sequence key_head key dim"],
+    visible: Visible,
+    *,
+    scale: float,
+    real: Bool[Tensor, "sequence query"] | None = None,
+) -> dict[str, Tensor]:
+    """Per sequence [sequence, head, ...] in float64, over the rows of real queries q (scaled), each with the mean k̄
+    and the covariance C of the keys that it sees:
+
+    rows, query, query_moment [dim, dim]     number of rows, Σq, Σqqᵀ
+    keys, key                                keys that any row sees, and their Σk
+    row_variance                             Σ qᵀCq: the variance of scores inside rows
+    row_lean [dim], row_spread [dim, dim]    ΣCq, ΣC
+
+    Position biases, soft caps and sinks come after the score and are no part of it.
+    """
+    q, k = query.double() * scale, key.double().repeat_interleave(query.shape[1] // key.shape[1], 1)
+    seen = _seen(q, k, visible)
+    if seen.shape[2] > 1 and bool((seen == seen[:, :, :1]).all()):
+        seen = seen[:, :, :1]
+    rows = seen.any(-1) & q.isfinite().all(-1)
+    rows = rows if real is None else rows & real.unsqueeze(1)
+    q = torch.where(rows.unsqueeze(-1), q, 0.0)
+    used = (seen & rows.unsqueeze(-1)).any(2) & k.isfinite().all(-1)
+    k = torch.where(used.unsqueeze(-1), k, 0.0)
+    moment = q.transpose(2, 3) @ q
+    sums = {
+        "rows": rows.sum(-1).double(),
+        "query": q.sum(2),
+        "query_moment": moment,
+        "keys": used.sum(-1).double(),
+        "key": k.sum(2),
+    }
+    # a shift common to all keys of a sequence changes no covariance and keeps digits
+    centre = sums["key"] / sums["keys"].clamp(min=1).unsqueeze(-1)
+    k = torch.where(used.unsqueeze(-1), k - centre.unsqueeze(2), 0.0)
+    if seen.shape[2] == 1:
+        return sums | _rows_alike(sums, moment, k)
+    return sums | _rows_apart(q, k, seen & used.unsqueeze(2), rows)
+
+
+def _seen(q: Tensor, k: Tensor, visible: Visible) -> Tensor:
+    """[sequence, 1 or head, query or 1, key] bool."""
+    shape = (len(q), 1, 1, k.shape[2])
+    seen = torch.ones(shape, dtype=torch.bool, device=q.device) if visible.keys is None else visible.keys
+    seen = seen[..., : k.shape[2]].expand(len(q), -1, -1, -1)
+    if visible.causal:
+        seen = seen & torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+    return seen
+
+
+def _rows_alike(sums: dict[str, Tensor], moment: Tensor, k: Tensor) -> dict[str, Tensor]:
+    """Every row of a sequence sees the same keys: one covariance."""
+    covariance = k.transpose(2, 3) @ k / sums["keys"].clamp(min=1)[..., None, None]
+    return {
+        "row_variance": (covariance * moment).sum((2, 3)),
+        "row_lean": (covariance @ sums["query"].unsqueeze(-1)).squeeze(-1),
+        "row_spread": covariance * sums["rows"][..., None, None],
+    }
+
+
+def _rows_apart(q: Tensor, k: Tensor, seen: Tensor, rows: Tensor) -> dict[str, Tensor]:
+    """Every row sees keys of its own (causal, windowed): sequence by sequence, from its scores."""
+    parts = []
+    for i in range(len(q)):
+        share = seen[i] / seen[i].sum(-1, keepdim=True).clamp(min=1)  # [1 or head, query, key]
+        share = share * rows[i].unsqueeze(-1)
+        scores = q[i] @ k[i].transpose(1, 2)
+        mean_key = share @ k[i]  # [head, query, dim]
+        mean = (q[i] * mean_key).sum(-1, keepdim=True)
+        weighted = share * scores
+        parts.append(
+            {
+                "row_variance": (weighted * scores).sum((1, 2)) - mean.square().sum((1, 2)),
+                "row_lean": (weighted.sum(1).unsqueeze(1) @ k[i]).squeeze(1) - (mean * mean_key).sum(1),
+                "row_spread": (k[i] * share.sum(1).unsqueeze(-1)).transpose(1, 2) @ k[i]
+                - mean_key.transpose(1, 2) @ mean_key,
+            }
+        )
+    return {name: torch.stack([part[name] for part in parts]) for name in parts[0]}

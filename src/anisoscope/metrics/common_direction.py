@@ -1,0 +1,61 @@
+"""The direction that queries and keys of a head share: the first of an uncentred SVD of all of them together.
+
+Formula    v, v_Q, v_K: eigenvectors of the largest eigenvalue of Σqqᵀ + Σkkᵀ, Σqqᵀ, Σkkᵀ, that is the first right
+           singular vectors of the queries and keys stacked, and of either alone. share = vᵀ(Σqqᵀ + Σkkᵀ)v over its
+           trace; query_alone = |v·v_Q|, key_alone = |v·v_K|, alone = |v_Q·v_K|.
+Range      share [1/d, 1], 1: one line; cosines [0, 1], 1: the same first direction.
+Unit       none.
+Undefined  no token, or zero vectors only; arbitrary where the two largest eigenvalues are equal.
+Source     Godey et al. 2024, figures 11 and 19 to 22 (they sample a fifth of the vectors; ours is exact); read at the
+           stage `raw`.
+"""
+
+import numpy as np
+
+from anisoscope.metrics._metric import Array, Metric, Values, dot, ratio
+from anisoscope.sums import Totals
+
+
+def compute(totals: Totals) -> Values:
+    query, key = totals["query.head_moment"], totals["key.head_moment"]  # [replicate head dim dim]
+    key = np.repeat(key, query.shape[1] // key.shape[1], axis=1)
+    (largest, both), (_, of_query), (_, of_key) = (first(x) for x in (query + key, query, key))
+    return {
+        "share": ratio(largest, np.trace(query + key, axis1=-2, axis2=-1)),
+        "query_alone": np.abs(dot(both, of_query)),
+        "key_alone": np.abs(dot(both, of_key)),
+        "alone": np.abs(dot(of_query, of_key)),
+    }
+
+
+def first(moment: Array) -> tuple[Array, Array]:
+    """Largest eigenvalue and its eigenvector [..., dim] of second moments [..., dim, dim]; NaN where they are 0."""
+    values, vectors = np.linalg.eigh(moment)
+    nothing = np.trace(moment, axis1=-2, axis2=-1) == 0
+    return np.where(nothing, np.nan, values[..., -1]), np.where(nothing[..., None], np.nan, vectors[..., -1])
+
+
+def reference(units: list[Array]) -> dict[str, float]:
+    """Two units, taken as the queries and the keys of one head: singular value decompositions of the vectors."""
+    q, k = units[:2]
+    _, singular, both = np.linalg.svd(np.concatenate([q, k]), full_matrices=False)
+    of_query, of_key = (np.linalg.svd(x, full_matrices=False)[2][0] for x in (q, k))
+    return {
+        "share": float(singular[0] ** 2 / (singular**2).sum()),
+        "query_alone": float(abs(both[0] @ of_query)),
+        "key_alone": float(abs(both[0] @ of_key)),
+        "alone": float(abs(of_query @ of_key)),
+    }
+
+
+METRIC = Metric(
+    name="common_direction",
+    quantities=("query_key",),
+    needs=frozenset({"head_moment", "head_moment_n"}),
+    compute=compute,
+    reference=reference,
+    invariant=frozenset({"rotation", "order"}),
+    panel="alignment",
+    axes=("head",),
+    first_policy=True,
+)

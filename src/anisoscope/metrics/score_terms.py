@@ -1,0 +1,73 @@
+"""What the drift does to scores: the four parts of q·k around the mean query Q̄ and the mean key K̄ of a head.
+
+Formula    q·k = Q̄·K̄ + (q−Q̄)·K̄ + Q̄·(k−K̄) + (q−Q̄)·(k−K̄), all times the model's scale. mean_score: the first part.
+           between_rows: the variance of the second over rows. Variances inside rows (over the keys that a row sees,
+           averaged over rows): mean_query of the third, centred of the fourth, within_rows of the whole score;
+           mean_query_share and centred_share are the two over within_rows, the rest is twice their covariance.
+Range      variances [0, ∞); shares [0, ∞): they add to 1 where the two parts are uncorrelated. The first two parts are
+           constant along a row, and a softmax does not see them: only the last two can make attention sharp.
+Unit       scores as the softmax sees them; variances: their squares. Queries and keys as they are scored: after
+           rotation where the model rotates. Position biases and soft caps are left out.
+Undefined  no row; shares where scores do not vary inside rows.
+Source     ours: Godey et al. 2024, section 5, infer sharp attention from the growth of Q̄·K̄ alone.
+"""
+
+import numpy as np
+
+from anisoscope.metrics._metric import Array, Metric, Values, dot, ratio
+from anisoscope.sums import Totals
+
+
+def compute(totals: Totals) -> Values:
+    rows = totals["rows"]
+    query, key = ratio(totals["query"], rows[..., None]), ratio(totals["key"], totals["keys"][..., None])
+    on_key = _quadratic(key, totals["query_moment"]) / np.where(rows == 0, np.nan, rows) - dot(query, key) ** 2
+    whole, lean = totals["row_variance"], dot(query, totals["row_lean"])
+    spread = _quadratic(query, totals["row_spread"])
+    within, mean_query = ratio(whole, rows), ratio(spread, rows)
+    centred = ratio(whole - 2 * lean + spread, rows)
+    return {
+        "mean_score": dot(query, key),
+        "between_rows": on_key,
+        "within_rows": within,
+        "mean_query": mean_query,
+        "centred": centred,
+        "mean_query_share": ratio(mean_query, within),
+        "centred_share": ratio(centred, within),
+    }
+
+
+def _quadratic(x: Array, matrix: Array) -> Array:
+    return dot(np.einsum("...de,...e->...d", matrix, x), x)
+
+
+def reference(units: list[Array]) -> dict[str, float]:
+    """Two units, taken as queries and keys of one sequence of one head (scale 1): every score, part by part."""
+    q, k = units[:2]
+    query, key = q.mean(axis=0), k.mean(axis=0)
+    by_query, by_pair = (q - query) @ key, (q - query) @ (k - key).T
+    by_key = np.broadcast_to((k - key) @ query, by_pair.shape)
+    within, mean_query, centred = (float(x.var(axis=1).mean()) for x in (q @ k.T, by_key, by_pair))
+    return {
+        "mean_score": float(query @ key),
+        "between_rows": float(by_query.var()),
+        "within_rows": within,
+        "mean_query": mean_query,
+        "centred": centred,
+        "mean_query_share": mean_query / within,
+        "centred_share": centred / within,
+    }
+
+
+METRIC = Metric(
+    name="score_terms",
+    quantities=("scores",),
+    needs=frozenset(
+        {"rows", "query", "query_moment", "keys", "key", "row_variance", "row_lean", "row_spread"},
+    ),
+    compute=compute,
+    reference=reference,
+    invariant=frozenset({"rotation", "order"}),
+    panel="alignment",
+    axes=("head",),
+)
