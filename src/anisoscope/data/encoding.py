@@ -1,0 +1,161 @@
+"""Labelled examples as a model reads them: the paper's own vocabulary or a checkpoint's tokenizer, ids, batches.
+
+The paper's vocabulary is every token type of the training split, by falling frequency: `<pad>` 0, `<unk>` 1, words,
+`<cls>` last; `<cls>` stands before every utterance, and no mark between the texts of a pair (an option). Its authors
+lemmatise with spaCy; here tokens are lower-cased words and punctuation marks, so that nothing has to be downloaded.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anisoscope.data._batch import Batch, Stream
+from anisoscope.data._plan import digest, pack
+from anisoscope.data.classification import Example, LabelledCorpus
+from anisoscope.errors import CorpusError, UsageError
+
+PAD, UNK, CLS, SEP = "<pad>", "<unk>", "<cls>", "<sep>"
+BATCH = 4096
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Examples as ids.
+
+    rows       what a model reads of each: `input_ids` (and `token_type_ids`), and its `labels`
+    words      of each token, the index of its word in `Example.all_words`; −1: a special token
+    truncated  examples longer than the model, cut at its length
+    """
+
+    rows: list[dict[str, Any]]
+    words: list[list[int]] = field(repr=False)
+    truncated: int = 0
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def lengths(self) -> list[int]:
+        return [len(row["input_ids"]) for row in self.rows]
+
+    @property
+    def labels(self) -> list[int]:
+        return [row["labels"] for row in self.rows]
+
+
+def vocabulary_tokenizer(corpus: LabelledCorpus, *, max_length: int, separator: bool = False, minimum: int = 1) -> Any:
+    """A word-level tokenizer with the token types of the training split that occur `minimum` times or more.
+
+    `separator` puts `<sep>` between the texts of a pair. Words that are tokens already (`corpus.tokenised`) are not
+    split. Saved and loaded like any tokenizer of transformers.
+    """
+    from tokenizers import Tokenizer, normalizers, pre_tokenizers
+    from tokenizers.models import WordLevel
+    from tokenizers.processors import TemplateProcessing
+    from transformers import PreTrainedTokenizerFast
+
+    before = pre_tokenizers.WhitespaceSplit() if corpus.tokenised else pre_tokenizers.Whitespace()
+    count: Counter[str] = Counter()
+    for example in corpus.splits["train"]:
+        count.update(token for token, _ in before.pre_tokenize_str(" ".join(example.all_words).lower()))
+    types = sorted((t for t, n in count.items() if n >= minimum and t not in (PAD, UNK, CLS, SEP)), key=_by(count))
+    ids = {token: i for i, token in enumerate((PAD, UNK, *types, CLS, *([SEP] if separator else [])))}
+    inner = Tokenizer(WordLevel(ids, unk_token=UNK))
+    inner.normalizer = normalizers.Lowercase()
+    inner.pre_tokenizer = before
+    middle = f"{SEP} " if separator else ""
+    marks = [(name, ids[name]) for name in (CLS, SEP) if name in ids]
+    inner.post_processor = TemplateProcessing(single=f"{CLS} $A", pair=f"{CLS} $A {middle}$B", special_tokens=marks)
+    named = {"pad_token": PAD, "unk_token": UNK, "cls_token": CLS} | ({"sep_token": SEP} if separator else {})
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=inner,
+        model_max_length=max_length,
+        model_input_names=["input_ids", "attention_mask"],
+        **named,
+    )
+
+
+def _by(count: Counter[str]) -> Any:
+    return lambda token: (-count[token], token)
+
+
+def encode(examples: Sequence[Example], tokenizer: Any, max_length: int) -> Encoded:
+    """Ids and word indices of every example, cut at `max_length` tokens (of a pair the longer text first)."""
+    if max_length < 3:
+        raise UsageError("--max-length of at least 3 tokens", str(max_length), "raise it")
+    if not examples:
+        return Encoded([], [])
+    pairs = examples[0].second is not None
+    given: dict[str, Any] = {"is_split_into_words": True, "verbose": False}
+    texts = [list(e.words) for e in examples]
+    seconds = [list(e.second or ()) for e in examples] if pairs else None
+    whole = tokenizer(texts, seconds, add_special_tokens=True, **given)
+    long = sum(len(ids) > max_length for ids in whole["input_ids"])
+    if long:
+        whole = tokenizer(texts, seconds, truncation="longest_first", max_length=max_length, **given)
+    kept = [name for name in ("input_ids", "token_type_ids") if name in whole]
+    rows = [{**{name: whole[name][i] for name in kept}, "labels": example.label} for i, example in enumerate(examples)]
+    if min(map(len, whole["input_ids"])) == 0:
+        raise CorpusError("tokens in every example", "an example without any", "leave it out")
+    return Encoded(rows, [_word_index(whole, i, len(e.words)) for i, e in enumerate(examples)], long)
+
+
+def _word_index(encoding: Any, row: int, first: int) -> list[int]:
+    """Index of each token's word, the second text's counted on after the first's; −1 of special tokens."""
+    words, texts = encoding.word_ids(row), encoding.sequence_ids(row)
+    return [-1 if w is None else w + (first if s == 1 else 0) for w, s in zip(words, texts, strict=True)]
+
+
+def collated(rows: Sequence[dict[str, Any]], pad_id: int) -> dict[str, Tensor]:
+    """A padded batch: every column of the rows, `attention_mask`, and `labels` [sequence]."""
+    width = max(len(row["input_ids"]) for row in rows)
+    lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+    batch = {"attention_mask": (torch.arange(width) < lengths[:, None]).long()}
+    for name in rows[0]:
+        if name == "labels":
+            batch[name] = torch.tensor([row[name] for row in rows])
+        else:
+            fill = pad_id if name == "input_ids" else 0
+            batch[name] = torch.tensor([row[name] + [fill] * (width - len(row[name])) for row in rows])
+    return batch
+
+
+class LabelledPlan:
+    """Examples as batches for a measurement: every example is a unit, in batches of similar length.
+
+    `labels=True` leaves the labels in the batches' inputs.
+    """
+
+    frequency_bins: list[str] = []  # noqa: RUF012 (none, as the protocol wants it said)
+
+    def __init__(self, encoded: Encoded, pad_id: int, *, batch_tokens: int = BATCH, stack: str = "encoder") -> None:
+        import numpy as np
+
+        self.encoded, self.pad_id, self.stack = encoded, pad_id, stack
+        lengths = np.array(encoded.lengths, dtype=np.int64)
+        self.order = pack(lengths, batch_tokens)
+        self.tokens = [int(lengths[rows].sum()) for rows in self.order]
+        self.n_units = len(encoded)
+        self.fingerprint = digest([[row["input_ids"] for row in encoded.rows], encoded.labels, batch_tokens])
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, index: int) -> Batch:
+        rows = self.order[index].tolist()
+        inputs = collated([self.encoded.rows[i] for i in rows], self.pad_id)
+        inputs.pop("labels")
+        mask = inputs["attention_mask"].bool()
+        special = torch.zeros_like(mask)
+        for place, i in enumerate(rows):
+            words = torch.tensor(self.encoded.words[i])
+            special[place, : len(words)] = words < 0
+        stream = Stream(mask, special, torch.zeros(len(rows), dtype=torch.int64))
+        return Batch(inputs, torch.tensor(rows), {self.stack: stream})
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self[i] for i in range(len(self)))

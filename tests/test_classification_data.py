@@ -1,0 +1,228 @@
+"""Labelled corpora: benchmarks, tables, generated ones; splits, rationales, encoding; every bad input by name."""
+
+import json
+
+import numpy as np
+import pytest
+
+from anisoscope.data import _labelled, _public
+from anisoscope.data.classification import Example, LabelledCorpus, balanced, checked, divided, open_labelled
+from anisoscope.data.encoding import LabelledPlan, collated, encode, vocabulary_tokenizer
+from anisoscope.errors import AnisoscopeError, CorpusError, UsageError
+
+
+def rows(n=60, **more):
+    return [{"text": f"word{i % 7} and more", "label": ("bad", "good")[i % 2], **more} for i in range(n)]
+
+
+def table(path, rows):
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return str(path)
+
+
+def corpus(examples, labels=("a", "b")):
+    return LabelledCorpus("mine", labels, dict.fromkeys(("train", "validation", "test"), tuple(examples)))
+
+
+TWO = (Example(("x", "y"), 0), Example(("z",), 1), Example(("x",), 0), Example(("y",), 1))
+
+
+@pytest.mark.parametrize("name", ["planted", "planted:3", "planted-pairs"])
+def test_a_generated_corpus_is_the_same_for_a_seed_and_another_for_another(name):
+    one, again, other = (open_labelled(name, seed=seed) for seed in (0, 0, 1))
+    assert one.fingerprint == again.fingerprint != other.fingerprint
+    assert all(len(set(count.values())) == 1 for count in one.counts().values())
+    assert one.pairs == (name == "planted-pairs")
+
+
+def test_planted_keywords_are_those_of_the_class():
+    """A word marked in one class is never marked in another, and no utterance has more strays than own keywords."""
+    owner = {}
+    for split in open_labelled("planted:3").splits.values():
+        for e in split:
+            assert 1 <= sum(e.rationale) <= 3
+            for word, mark in zip(e.words, e.rationale, strict=True):
+                if mark:
+                    assert owner.setdefault(word, e.label) == e.label
+    assert len(owner) == 18
+
+
+def test_pairs_can_be_told_by_their_marked_words_only():
+    corpus = open_labelled("planted-pairs")
+    same = {}
+    for e in corpus.splits["train"]:
+        first, second = (w for w, m in zip(e.all_words, e.rationale, strict=True) if m)
+        same.setdefault(e.label, []).append(first == second)
+    assert all(same[0]) and not any(same[1]) and not any(same[2])
+
+
+@pytest.mark.usefixtures("data_folder")
+def test_benchmarks_have_their_published_sizes():
+    sizes = {
+        "yelphat": ([2499, 1071, 920, 300, 439, 181], [2499, 1071, 920, 300, 439, 181]),
+        "hatexplain": ([15383, 1922, 1924], [6673, 1141, 1142]),
+        "esnli": ([18000, 9842, 9824], [0, 9823, 9810]),
+    }
+    for name, (examples, rationales) in sizes.items():
+        found = open_labelled(name)
+        assert [len(split) for split in found.splits.values()] == examples
+        assert list(found.described()["rationales"].values()) == rationales
+    assert found.source["unusable_highlights"] == 33
+    assert open_labelled("hatexplain").majority() == pytest.approx(782 / 1924)
+    assert len(vocabulary_tokenizer(open_labelled("hatexplain"), max_length=512)) == 24_993 + 1  # as printed by F
+
+
+def test_public_formats_are_read(tmp_path):
+    note = {"label": "offensive"}
+    post = {
+        "post_tokens": ["a", "b"],
+        "annotators": [note, note, {"label": "normal"}],
+        "rationales": [[1, 0], [1, 1, 0]],
+    }
+    tie = post | {"annotators": [{"label": x} for x in ("normal", "offensive", "hatespeech")]}
+    read = _public.hatexplain_rows({"1": post, "2": tie}, {"train": ["1", "2"], "val": [], "test": ["1"]})
+    assert (
+        read["train"] == read["test"] == [{"tokens": ["a", "b"], "label": "offensive", "rationales": [[1, 0], [1, 1]]}]
+    )
+    head = "gold_label,Sentence1,Sentence2,Sentence1_Highlighted_1,Sentence2_Highlighted_1"
+    path = tmp_path / "esnli.csv"
+    path.write_text(f'{head}\nneutral,A man sits,A man rests,{{}},"0,2"\nneutral,,x,{{}},{{}}\n')
+    (pair,) = _public.esnli_rows(path)
+    assert pair["annotations"] == [{"premise_highlight": [], "hypothesis_highlight": [0, 2]}]
+    page = '"<span class=""active"">Good</span> <span>food</span> <span></span>"'
+    other = '"<span>Good</span> <span class=""active"">food</span>"'
+    path.write_text(f"Input.label,Input.text,Answer.html_output\n1,Good food,{page}\n1,Good food,{other}\n")
+    (review,) = _public.yelphat_rows(path)
+    assert review["tokens"] == ["Good", "food"] and review["human_attention"] == [1, 1] and review["n_hams"] == 2
+
+
+def test_a_table_is_split_by_class_and_its_columns_are_found(tmp_path):
+    found = open_labelled(table(tmp_path / "t.jsonl", rows(rationale=[0, 1, 0])))
+    assert found.labels == ("bad", "good")
+    assert found.counts() == {s: {"bad": n, "good": n} for s, n in (("train", 24), ("validation", 3), ("test", 3))}
+    assert found.splits["train"][0].rationale == (0, 1, 0)
+    lines = ["premise\thypothesis\tclass\tsplit"] + [
+        f"p {i}\th\t{i % 3}\t{s}" for s in ("train", "dev", "test") for i in range(6)
+    ]
+    path = tmp_path / "t.tsv"
+    path.write_text("\n".join(lines))
+    found = open_labelled(str(path))
+    assert found.labels == ("0", "1", "2") and found.pairs and len(found.splits["validation"]) == 6
+    for split in ("train", "valid", "test"):
+        table(tmp_path / f"{split}.jsonl", rows(10))
+    path.unlink(), (tmp_path / "t.jsonl").unlink()
+    assert [len(s) for s in open_labelled(str(tmp_path)).splits.values()] == [10, 10, 10]
+
+
+def test_a_hub_data_set_gives_labels_by_name_and_a_validation_split(monkeypatch):
+    import datasets
+
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["neg", "pos"])})
+    given = {
+        s: datasets.Dataset.from_list([{"text": f"t {i}", "label": i % 2} for i in range(40)], features)
+        for s in ("train", "test")
+    }
+    monkeypatch.setattr(_labelled, "hub_commit", lambda *_: "abc")
+    monkeypatch.setattr(_labelled, "_load", lambda *_: given)
+    found = open_labelled("imdb")
+    assert found.labels == ("neg", "pos") and found.source["commit"] == "abc"
+    assert found.counts()["validation"] == {"neg": 2, "pos": 2} and len(found.splits["test"]) == 40
+
+
+def test_limits_are_spread_over_the_classes():
+    examples = [Example((str(i),), int(i > 5)) for i in range(12)]
+    assert [e.words[0] for e in balanced(examples, 6, 2)] == ["0", "1", "2", "6", "7", "8"]
+    assert len(balanced(examples, 5, 2)) == 5
+    assert len(open_labelled("planted:3", limit=30).splits["train"]) == 30
+    parts = divided(examples, {"a": 0.5, "b": 0.5}, 0)
+    assert sorted(e.words for e in parts["a"] + parts["b"]) == sorted(e.words for e in examples)
+    assert divided(examples, {"a": 0.5, "b": 0.5}, 1) != parts
+
+
+def test_the_papers_vocabulary():
+    found = LabelledCorpus("x", ("a", "b"), {"train": (Example(("The", "the", "cat!"), 0), Example(("cat",), 1))})
+    tokenizer = vocabulary_tokenizer(found, max_length=9)
+    assert tokenizer.convert_ids_to_tokens(range(len(tokenizer))) == ["<pad>", "<unk>", "cat", "the", "!", "<cls>"]
+    encoded = encode([Example(("the", "dog!"), 0)], tokenizer, 9)
+    assert encoded.rows[0]["input_ids"] == [5, 3, 1, 4] and encoded.words[0] == [-1, 0, 1, 1]
+
+
+def test_pairs_are_encoded_with_and_without_a_mark_between_them():
+    found = open_labelled("planted-pairs")
+    plain, marked = (vocabulary_tokenizer(found, max_length=64, separator=s) for s in (False, True))
+    example = found.splits["test"][:1]
+    without, with_mark = encode(example, plain, 64), encode(example, marked, 64)
+    assert without.words[0] == [-1, *range(len(example[0].all_words))]
+    assert with_mark.words[0].count(-1) == 2 and with_mark.words[0][len(example[0].words) + 1] == -1
+
+
+def test_long_utterances_are_cut_and_counted():
+    found = open_labelled("planted")
+    tokenizer = vocabulary_tokenizer(found, max_length=10)
+    encoded = encode(found.splits["test"], tokenizer, 10)
+    assert max(encoded.lengths) == 10
+    assert encoded.truncated == sum(len(e.words) > 9 for e in found.splits["test"]) > 0
+
+
+def test_a_plan_holds_every_example_once_and_knows_special_tokens():
+    found = open_labelled("planted")
+    tokenizer = vocabulary_tokenizer(found, max_length=64)
+    encoded = encode(found.splits["test"], tokenizer, 64)
+    plan = LabelledPlan(encoded, tokenizer.pad_token_id, batch_tokens=200)
+    batches = list(plan)
+    assert sorted(i for b in batches for i in b.unit.tolist()) == list(range(300))
+    assert sum(int(b.streams["encoder"].mask.sum()) for b in batches) == sum(encoded.lengths) == sum(plan.tokens)
+    assert all(int(b.streams["encoder"].special.sum()) == len(b.unit) for b in batches)
+    padded = collated(encoded.rows[:3], 0)
+    assert padded["attention_mask"].sum(1).tolist() == encoded.lengths[:3]
+    assert np.array_equal(padded["labels"], encoded.labels[:3])
+
+
+BAD_TABLES = {
+    "a label in every row": [*rows(20), {"text": "x", "label": None}],
+    "at least 2 classes": [row | {"label": "bad"} for row in rows(20)],
+    "at least 2 examples of every class in the train split": [*rows(20), {"text": "x", "label": "rare"}],
+    "at least 1 example of every class in the validation split": [
+        *rows(20, split="train"),
+        *rows(1, split="dev"),
+        *rows(4, split="test"),
+    ],
+    "a column for label": [{"text": "x"}] * 9,
+    "a rationale of 3 marks, one per word": rows(20, rationale=[0, 1]),
+    "a rationale of numbers between 0 and 1": rows(20, rationale="yes no maybe"),
+    "text (example": [row | {"text": " "} for row in rows(20)],
+}
+
+
+@pytest.mark.parametrize("expected", BAD_TABLES)
+def test_bad_tables_are_explained(tmp_path, expected):
+    path = table(tmp_path / "bad.jsonl", BAD_TABLES[expected])
+    with pytest.raises(CorpusError, match=expected.replace("(", r"\(")):
+        open_labelled(path)
+
+
+def test_other_bad_input_is_explained(tmp_path):
+    (tmp_path / "broken.jsonl").write_text('{"text": 1')
+    (tmp_path / "x.md").write_text("x")
+    for name, expected in (
+        ("hatexplane", "did you mean hatexplain"),
+        (str(tmp_path / "broken.jsonl"), "one JSON object per line"),
+        (str(tmp_path / "x.md"), "in .jsonl, .csv or .tsv"),
+        (str(tmp_path), "train.jsonl"),
+        ("planted:1", "2 to 50 classes"),
+    ):
+        with pytest.raises(AnisoscopeError, match=expected):
+            open_labelled(name)
+    with pytest.raises(UsageError, match="columns are known"):
+        open_labelled("planted", columns={"text": "x"})
+    with pytest.raises(CorpusError, match="did you mean text"):
+        open_labelled(table(tmp_path / "t.jsonl", rows()), columns={"text": "texts"})
+    with pytest.raises(CorpusError, match="expected one text"):
+        open_labelled("planted-pairs", single=True)
+    with pytest.raises(CorpusError, match="at least 2 examples of every class in the train split"):
+        checked(corpus(TWO[:2]))
+    assert checked(corpus(TWO)) is not None
+    two = Example(("x",), 0, ("y",))
+    for examples, expected in (((*TWO, two), "expected two texts in every row"), ((), "a train split")):
+        with pytest.raises(CorpusError, match=expected):
+            checked(corpus(examples))
