@@ -6,10 +6,11 @@ from typing import Any
 
 @cache
 def register() -> None:
-    """Make `AutoConfig` and `AutoModel` know CharacterBERT, MANTa, VAN and the small speech CNN."""
-    from anisoscope.models import character_bert, manta, speech_cnn, van
+    """Make `AutoConfig` and `AutoModel` know CharacterBERT, MANTa, VAN, the small speech CNN and the attention-only
+    classifier."""
+    from anisoscope.models import attention_classifier, character_bert, manta, speech_cnn, van
 
-    for port in (character_bert, manta, speech_cnn, van):
+    for port in (attention_classifier, character_bert, manta, speech_cnn, van):
         port.register()
 
 

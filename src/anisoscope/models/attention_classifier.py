@@ -1,0 +1,292 @@
+"""The attention-only classifier of Fosse et al. 2023: blocks of self-attention, residual and norm, and nothing else.
+
+    x₀ = word vector + position        x ← norm(x + W_O · attention(x))        class scores = linear(x at `<cls>`)
+
+The defaults are those of the authors' code: one head, biases, W_O, sinusoidal positions, and a norm without gain, bias
+or epsilon that divides by the unbiased standard deviation. `PAPER_TEXT` are the changes that give the equations of
+their text. The first token is `<cls>`; padding is on the right.
+
+In training only the row of `<cls>` is computed in the last block, and of that only what the loss needs: with one query,
+q·(W_K x + b_K) = (W_Kᵀ q)·x + a constant that softmax does not see, and Σ a (W_V x + b_V) = W_V Σ a x + b_V: no key and
+no value is built. This is exact. In evaluation, and with `row_only` False, every row is computed; capture then.
+"""
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
+from transformers import initialization as init
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
+
+from anisoscope.errors import UsageError, near_matches
+
+PAPER_TEXT = {"attention_bias": False, "output_projection": False, "positions": "none", "norm": "layer_norm"}
+"""Changes of the configuration that give equation 2 and section 2.2 of the paper instead of its code."""
+POSITIONS = ("sinusoidal", "none")
+NORMS = ("plain", "layer_norm", "none")
+
+
+class AttentionClassifierConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # its __init_subclass__ is untyped
+    """Sizes and choices.
+
+    positions  `sinusoidal` (Vaswani et al. 2017, added unscaled) or `none`
+    norm       `plain` (no gain, bias or epsilon; unbiased standard deviation), `layer_norm`, or `none`
+    """
+
+    model_type = "attention_classifier"
+
+    vocab_size: int = 30_000
+    hidden_size: int = 300
+    num_hidden_layers: int = 1
+    num_attention_heads: int = 1
+    max_position_embeddings: int = 1024
+    attention_bias: bool = True
+    output_projection: bool = True
+    residual: bool = True
+    positions: str = "sinusoidal"
+    norm: str = "plain"
+    embedding_std: float = 1.0
+    pad_token_id: int | None = 0
+
+    def checked(self) -> "AttentionClassifierConfig":
+        """The configuration itself. UsageError where a choice is unknown or sizes do not fit together."""
+        for name, known in (("positions", POSITIONS), ("norm", NORMS)):
+            value = getattr(self, name)
+            if value not in known:
+                raise UsageError(f"{name} among {', '.join(known)}", repr(value), near_matches(value, known))
+        if self.hidden_size % self.num_attention_heads or self.hidden_size % 2:
+            got = f"{self.hidden_size} and {self.num_attention_heads}"
+            raise UsageError("an even width that the number of heads divides", got, "change --dim or --heads")
+        return self
+
+
+def eager_attention_forward(
+    module: nn.Module,  # noqa: ARG001 (part of the interface)
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,  # noqa: ARG001 (there is none)
+    **_: Any,
+) -> tuple[Tensor, Tensor]:
+    """softmax(q kᵀ · scaling + mask) v, and the weights."""
+    if key.shape[1] != query.shape[1]:
+        key, value = (x.expand(-1, query.shape[1], -1, -1) for x in (key, value))
+    scores = torch.matmul(query, key.transpose(2, 3)) * scaling
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = nn.functional.softmax(scores, dim=-1)
+    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
+
+
+class InProjection(nn.Linear):
+    """x → queries, keys and values, one after the other; Xavier over the whole matrix, biases 0."""
+
+
+class OutProjection(nn.Linear):
+    """W_O; biases 0."""
+
+
+class ClassifierAttention(nn.Module):
+    """Self-attention with one matrix for queries, keys and values, as in torch's `MultiheadAttention`."""
+
+    is_causal = False
+
+    def __init__(self, config: AttentionClassifierConfig) -> None:
+        super().__init__()
+        dim = config.hidden_size
+        self.config = config
+        self.heads, self.head_dim = config.num_attention_heads, dim // config.num_attention_heads
+        self.scaling = self.head_dim**-0.5
+        self.in_proj = InProjection(dim, 3 * dim, bias=config.attention_bias)
+        self.out_proj = (
+            OutProjection(dim, dim, bias=config.attention_bias) if config.output_projection else nn.Identity()
+        )
+
+    def forward(
+        self,
+        hidden_states: Float[Tensor, "sequence token dim"],
+        attention_mask: Tensor | None,
+        row_only: bool = False,
+        **kwargs: Any,
+    ) -> Float[Tensor, "sequence query dim"]:
+        """Outputs of all rows, or of the first one."""
+        if row_only:
+            return self._first_row(hidden_states, attention_mask, **kwargs)
+        shape = (*hidden_states.shape[:2], 3, self.heads, self.head_dim)
+        query, key, value = self.in_proj(hidden_states).view(shape).permute(2, 0, 3, 1, 4)
+        mixed: Tensor = self._attend(query, key, value, attention_mask, **kwargs)
+        return self.out_proj(mixed.reshape(hidden_states.shape))  # type: ignore[no-any-return]
+
+    def _first_row(self, x: Tensor, mask: Tensor | None, **kwargs: Any) -> Tensor:
+        """The first row without keys and values: see above."""
+        weight, bias = self.in_proj.weight.chunk(3), self.in_proj.bias
+        biases = (None, None, None) if bias is None else bias.chunk(3)
+        to_query, to_key, to_value = (w.view(self.heads, self.head_dim, -1) for w in weight)
+        query = nn.functional.linear(x[:, 0], to_query.flatten(0, 1), biases[0])
+        query = torch.einsum("shd,hde->she", query.view(-1, *to_query.shape[:2]), to_key).unsqueeze(
+            2
+        )  # [sequence head 1 dim]
+        tokens = x.unsqueeze(1).expand(-1, self.heads, -1, -1)
+        mask = None if mask is None else mask[:, :, :1]
+        mixed = self._attend(query, tokens, tokens, mask, **kwargs)[:, 0]  # [sequence head dim]
+        values = torch.einsum("she,hde->shd", mixed, to_value).flatten(1)
+        if biases[2] is not None:
+            values = values + biases[2]
+        return self.out_proj(values).unsqueeze(1)  # type: ignore[no-any-return]
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any) -> Tensor:
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        mixed, _weights = attend(self, query, key, value, mask, scaling=self.scaling, dropout=0.0, **kwargs)
+        return mixed  # type: ignore[no-any-return]
+
+
+class PlainNorm(nn.Module):
+    """(x − mean) / unbiased standard deviation over the last axis; no gain, no bias, no epsilon."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim, self.factor = dim, math.sqrt((dim - 1) / dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.layer_norm(x, (self.dim,), eps=0.0) * self.factor
+
+
+class AttentionClassifierBlock(GradientCheckpointingLayer):  # type: ignore[no-untyped-call]  # as above
+    """norm(x + attention(x)); of the first row alone where `row_only`."""
+
+    def __init__(self, config: AttentionClassifierConfig) -> None:
+        super().__init__()
+        self.attention = ClassifierAttention(config)
+        self.residual = config.residual
+        made: dict[str, type[nn.Module]] = {"plain": PlainNorm, "layer_norm": nn.LayerNorm, "none": nn.Identity}
+        self.norm = made[config.norm](config.hidden_size)
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, row_only: bool = False, **kwargs: Any
+    ) -> Tensor:
+        mixed = self.attention(hidden_states, attention_mask, row_only, **kwargs)
+        if self.residual:
+            mixed = mixed + (hidden_states[:, :1] if row_only else hidden_states)
+        return self.norm(mixed)  # type: ignore[no-any-return]
+
+
+class AttentionClassifierPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call]  # as above
+    """Initialisation as in the authors' code, that is torch's own of `MultiheadAttention` and `Linear`."""
+
+    config_class = AttentionClassifierConfig
+    base_model_prefix = "attention_classifier"
+    _supports_sdpa = True
+    _supports_attention_backend = True
+    _can_record_outputs = {"hidden_states": AttentionClassifierBlock}  # noqa: RUF012  # declared so by transformers
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear):
+            bound = 1 / math.sqrt(module.in_features)
+            if isinstance(module, InProjection):
+                init.xavier_uniform_(module.weight)
+            else:
+                init.uniform_(module.weight, -bound, bound)
+            if module.bias is not None:
+                inner = isinstance(module, InProjection | OutProjection)
+                init.uniform_(module.bias, *((0.0, 0.0) if inner else (-bound, bound)))
+        elif isinstance(module, nn.Embedding):
+            init.normal_(module.weight, std=self.config.embedding_std)
+            if module.padding_idx is not None:
+                init.zeros_(module.weight[module.padding_idx])
+        elif isinstance(module, nn.LayerNorm):
+            init.ones_(module.weight)
+            init.zeros_(module.bias)
+
+
+class AttentionClassifierModel(AttentionClassifierPreTrainedModel):  # type: ignore[no-untyped-call]  # as above
+    """Word vectors, positions and blocks. `row_only`: in training, compute the `<cls>` row alone in the last block."""
+
+    def __init__(self, config: AttentionClassifierConfig) -> None:
+        super().__init__(config.checked())
+        self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        self.blocks = nn.ModuleList(AttentionClassifierBlock(config) for _ in range(config.num_hidden_layers))
+        self.row_only = True
+        self._table: Tensor | None = None
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embeddings
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.embeddings = value  # type: ignore[assignment]
+
+    @merge_with_config_defaults  # type: ignore[untyped-decorator]
+    @capture_outputs  # type: ignore[untyped-decorator]
+    def forward(
+        self,
+        input_ids: Int[Tensor, "sequence token"] | None = None,
+        attention_mask: Int[Tensor, "sequence token"] | None = None,
+        inputs_embeds: Float[Tensor, "sequence token dim"] | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        """Hidden states [sequence, token, dim] of the last block; in training, with `row_only`, [sequence, 1, dim]."""
+        x = self.embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        if x.shape[1] > self.config.max_position_embeddings:
+            longest = self.config.max_position_embeddings
+            raise UsageError(f"at most {longest} tokens", str(x.shape[1]), "cut the utterances, or raise --max-length")
+        if self.config.positions == "sinusoidal":
+            x = x + self._positions(x)
+        mask = create_bidirectional_mask(config=self.config, inputs_embeds=x, attention_mask=attention_mask)
+        for i, block in enumerate(self.blocks):
+            last = i == len(self.blocks) - 1
+            x = block(x, attention_mask=mask, row_only=self.training and self.row_only and last, **kwargs)
+        return BaseModelOutput(last_hidden_state=x)
+
+    def _positions(self, x: Tensor) -> Tensor:
+        """The table for x [sequence, token, dim]: made once, for the longest input."""
+        table = self._table
+        if table is None or table.device != x.device or table.dtype != x.dtype:
+            table = self._table = sinusoids(self.config.max_position_embeddings, x.shape[2]).to(x)
+        return table[: x.shape[1]]
+
+
+def sinusoids(length: int, dim: int) -> Float[Tensor, "position dim"]:
+    """Sine on even and cosine on odd dimensions, wavelengths from 2π to 2π·10,000."""
+    angle = torch.arange(length)[:, None] * torch.exp(torch.arange(0, dim, 2) * (-math.log(10_000.0) / dim))
+    return torch.stack([angle.sin(), angle.cos()], -1).flatten(1)
+
+
+class AttentionClassifier(AttentionClassifierPreTrainedModel):  # type: ignore[no-untyped-call]  # as above
+    """Class scores from the last state of the first token, `<cls>`."""
+
+    def __init__(self, config: AttentionClassifierConfig) -> None:
+        super().__init__(config)
+        self.attention_classifier = AttentionClassifierModel(config)
+        self.classifier = nn.Linear(config.hidden_size, int(config.num_labels or 2))
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "sequence token"] | None = None,
+        attention_mask: Int[Tensor, "sequence token"] | None = None,
+        labels: Int[Tensor, " sequence"] | None = None,
+        **kwargs: Any,
+    ) -> SequenceClassifierOutput:
+        """Logits [sequence, class], and the mean cross-entropy where there are labels."""
+        states = self.attention_classifier(input_ids, attention_mask, **kwargs)
+        logits = self.classifier(states.last_hidden_state[:, 0])
+        loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
+        return SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=states.hidden_states)
+
+
+def register() -> None:
+    """Make transformers' Auto classes know the model."""
+    AutoConfig.register("attention_classifier", AttentionClassifierConfig, exist_ok=True)
+    AutoModel.register(AttentionClassifierConfig, AttentionClassifierModel, exist_ok=True)
+    AutoModelForSequenceClassification.register(AttentionClassifierConfig, AttentionClassifier, exist_ok=True)

@@ -1,0 +1,97 @@
+"""Word vectors for a vocabulary: a GloVe, word2vec or fastText text file, or the embedding matrix of a checkpoint."""
+
+import gzip
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from anisoscope.errors import ModelError, UsageError
+
+RANDOM = "random"
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """`matrix` [word, dim]; a word without a vector has zeros, as in the authors' code. `found`: words with one."""
+
+    matrix: Float[Tensor, "word dim"]
+    found: int
+    source: str
+
+
+def word_vectors(name: str, words: Sequence[str], special: Sequence[str], *, norm: float | None = None) -> Vectors:
+    """Vectors of `words` from a text file of vectors or from a checkpoint (by any name that `models.load` takes).
+
+    Of a checkpoint a word's vector is the mean over its pieces. `special` words have none. `norm`: scale all vectors by
+    one factor so that their mean norm is this.
+    """
+    wanted = {word: i for i, word in enumerate(words) if word not in set(special)}
+    path = Path(name).expanduser()
+    vectors = _of_file(path, wanted, len(words)) if path.is_file() else _of_checkpoint(name, wanted, len(words))
+    if norm is not None:
+        if norm <= 0:
+            raise UsageError("a mean norm above 0 for the word vectors", str(norm), "leave it out to keep their scale")
+        lengths = vectors.matrix.norm(dim=1)
+        vectors.matrix.mul_(norm / lengths[lengths > 0].mean())
+    return vectors
+
+
+def _of_file(path: Path, wanted: dict[str, int], count: int) -> Vectors:
+    """Lines `word x₁ … x_d`, after an optional header `count dimension`; the first of several spellings counts."""
+    matrix, found = None, 0
+    left = dict(wanted)
+    for number, line in enumerate(_lines(path), 1):
+        word, *numbers = line.rstrip().split(" ")
+        if number == 1 and len(numbers) == 1:
+            continue
+        if matrix is None:
+            matrix = torch.zeros(count, len(numbers))
+        place = left.pop(word, None)
+        if place is None:
+            continue
+        if len(numbers) != matrix.shape[1]:
+            got = f"{len(numbers)} in line {number}"
+            raise ModelError(f"{matrix.shape[1]} numbers in every line of {path}", got, "name a GloVe or fastText file")
+        try:
+            matrix[place] = torch.tensor([float(x) for x in numbers])
+        except ValueError:
+            raise ModelError(f"numbers behind the word in {path}", f"line {number}", "name a text file") from None
+        found += 1
+    if matrix is None or not found:
+        raise ModelError(f"vectors of words of the corpus in {path}", "none", "name a GloVe or fastText text file")
+    return Vectors(matrix, found, path.name)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    opened: Any = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opened(path, "rt", encoding="utf-8", errors="strict", newline="\n") as file:
+            yield from file
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(
+            f"a text file of vectors at {path}", str(error)[:120], "binary files have to be converted"
+        ) from None
+
+
+def _of_checkpoint(name: str, wanted: dict[str, int], count: int) -> Vectors:
+    from anisoscope.models.load import load
+
+    subject = load(name)
+    embedding = subject.model.get_input_embeddings()  # type: ignore[operator]
+    weight = getattr(embedding, "weight", None)
+    if not isinstance(weight, Tensor) or not hasattr(subject.processor, "tokenize"):
+        raise ModelError("a checkpoint with an embedding matrix of tokens", name, "name a text model")
+    pieces = subject.processor(list(wanted), add_special_tokens=False)["input_ids"]
+    unknown = subject.processor.unk_token_id
+    matrix, found = torch.zeros(count, weight.shape[1]), 0
+    with torch.no_grad():
+        for place, ids in zip(wanted.values(), pieces, strict=True):
+            if ids and unknown not in ids:
+                matrix[place] = weight[ids].float().mean(0)
+                found += 1
+    return Vectors(matrix, found, subject.name)
