@@ -13,7 +13,7 @@ import anisoscope
 
 ROOT = Path(anisoscope.__file__).parent
 LAYERS = (
-    ("documentation", "cli", "__main__", "report", "integrations"),
+    ("documentation", "cli", "cli_train", "__main__", "report", "integrations"),
     ("studies",),
     ("runner", "alone"),
     ("measuring", "measurement", "tabulate", "progress", "distributed", "training"),

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from anisoscope import cli_train
 from anisoscope.errors import AnisoscopeError, UsageError, near_matches
 
 app = typer.Typer(
@@ -24,6 +25,8 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 unexpected, 2 usage, 3 model, 4 corpus, 5 measurement, 6 output, "
     "130/143 interrupted (add --resume to go on).",
 )
+
+app.add_typer(cli_train.app, name="train")
 
 ModelArgument = Annotated[
     str, typer.Argument(help="hub id (with @revision), folder, preset, builtin:minilm or module:factory")

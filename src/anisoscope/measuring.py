@@ -83,7 +83,7 @@ def run_pass(
     done = sum(getattr(plan, "tokens", [])[shard[0] :: shard[1]][: measurement.done])
     device, layout = next((p.device for p in model.parameters()), torch.device("cpu")), Layout(model)
     with (
-        _listening() as stopped,
+        listening() as stopped,
         _evaluating(model),
         capture(
             model,
@@ -140,7 +140,7 @@ def _to_do(plan: Any, done: int, shard: tuple[int, int]) -> Iterator[Batch]:
 
 
 @contextmanager
-def _listening() -> Iterator[list[int]]:
+def listening() -> Iterator[list[int]]:
     """While inside, SIGINT and SIGTERM are noted in the list given out instead of ending the process (main thread
     only).
     """

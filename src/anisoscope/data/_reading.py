@@ -85,7 +85,7 @@ def split_text(text: str, limit: int | None = None) -> Reading:
     blocks = [block.strip("\n") for block in re.split(r"\n(?:[ \t]*\n)+", text) if block.strip()]
     if len(blocks) > 1 and statistics.median(len(block.split()) for block in blocks) >= DOCUMENT_WORDS:
         return Reading(blocks[:limit], "blank lines")
-    return Reading(list(_pieces(text)) if blocks else [], "blocks of tokens", marked=False)
+    return Reading(list(pieces(text)) if blocks else [], "blocks of tokens", marked=False)
 
 
 def read_rows(rows: Iterable[Row], wanted: Wanted, where: str) -> Reading:
@@ -216,7 +216,7 @@ def _articles(lines: Iterable[str]) -> Iterator[str]:
         yield "\n".join(article).strip()
 
 
-def _pieces(text: str) -> Iterator[str]:
+def pieces(text: str) -> Iterator[str]:
     """Running text cut after line ends (after blanks, or anywhere, where lines are longer); nothing is lost."""
     first = 0
     while first < len(text):
