@@ -60,17 +60,9 @@ def load(
     """The model called `name`, in evaluation mode. ModelError, with the cure, where it cannot be had."""
     base, _, pinned = name.partition("@")
     revision = revision or pinned or None
-    if base.startswith("builtin:"):
-        path: str = str(_builtin(base))
-    elif ":" in base:
+    if ":" in base and not base.startswith("builtin:"):
         return _from_factory(base, dtype, device)
-    else:
-        path = PRESETS[base].hub_id if base in PRESETS else base
-    if Path(path).is_dir() and not (Path(path) / "config.json").exists():
-        raise ModelError(
-            "a checkpoint folder with config.json", f"{path} without one", "save it with model.save_pretrained(folder)"
-        )
-    path, revision, commit = locate(path, revision, name, near_matches(name, ["builtin:minilm", *PRESETS]))
+    path, revision, commit = checkpoint_path(base, revision, name)
     model, notes = _from_pretrained(path, name, revision, dtype, trust_remote_code, untrained, seed)
     _check_finite(model, name)
     model = model.to(_device(device)).eval()
@@ -79,6 +71,16 @@ def load(
     if processor is None:
         notes.append(f"no preprocessor beside the weights: the defaults for {modality} are used")
     return Subject(model, processor, base, commit or revision, weights_hash(model), notes)
+
+
+def checkpoint_path(base: str, revision: str | None, name: str) -> tuple[str, str | None, str | None]:
+    """Folder or hub id of a checkpoint called `base` (`name`: as it was typed), revision and commit."""
+    path = str(_builtin(base)) if base.startswith("builtin:") else PRESETS[base].hub_id if base in PRESETS else base
+    if Path(path).is_dir() and not (Path(path) / "config.json").exists():
+        raise ModelError(
+            "a checkpoint folder with config.json", f"{path} without one", "save it with model.save_pretrained(folder)"
+        )
+    return locate(path, revision, name, near_matches(name, ["builtin:minilm", *PRESETS]))
 
 
 def _modality(model: nn.Module) -> str:
