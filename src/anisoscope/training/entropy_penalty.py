@@ -132,7 +132,7 @@ def _scores(
     if visible.causal:
         above = torch.ones(rows, key.shape[2], dtype=torch.bool, device=key.device).triu(1)
         scores = scores.masked_fill(above, HIDDEN)
-    return scores
+    return scores  # type: ignore[no-any-return]
 
 
 def _entropy(scores: Tensor) -> Tensor:
