@@ -68,14 +68,15 @@ class _Warmed(Trainer):
     """
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        rising = self.args.get_warmup_steps(num_training_steps)
+        rising: int = self.args.get_warmup_steps(num_training_steps)
+        chosen: Any = optimizer or self.optimizer
 
         def share(step: int) -> float:
             falling = (num_training_steps - step) / max(1, num_training_steps - rising)
             return max(0.0, min((step + 1) / rising, falling))
 
         if self.lr_scheduler is None:
-            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, share)
+            self.lr_scheduler = LambdaLR(chosen, share)
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
