@@ -2,6 +2,8 @@
 own decomposition; parts of scores and centred attention against brute force; a tiny series from end to end.
 """
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -502,3 +504,143 @@ def test_a_lock_is_held_by_one(tmp_path):
         assert first and not second
     with claimed(tmp_path / "a.lock") as again:
         assert again
+
+
+@pytest.fixture(scope="module")
+def small_series(tmp_path_factory):
+    """Two seeds of three checkpoints of a tiny random encoder, and a text of many short documents."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("series")
+    words = [f"w{i}" for i in range(60)]
+    marks = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate((*marks, *words))}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=16, **names)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    for seed in (0, 1):
+        for step in (0, 1, 10):
+            torch.manual_seed(seed)
+            model = BertModel(BertConfig(**sizes, vocab_size=64, max_position_embeddings=16), add_pooling_layer=False)
+            for name, parameter in model.named_parameters():
+                if "query.bias" in name or "key.bias" in name:
+                    parameter.data += step / 10 * torch.randn_like(parameter)
+            place = folder / "checkpoints" / f"seed-{seed}" / f"step-{step}"
+            model.save_pretrained(place)
+            fast.save_pretrained(place)
+    rng = np.random.default_rng(0)
+    texts = (" ".join(rng.choice(words, rng.integers(5, 60))) for _ in range(24))
+    (folder / "text.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    return folder
+
+
+@pytest.fixture
+def series(small_series):
+    return _series.Series(str(small_series / "checkpoints"), corpus=str(small_series / "text.jsonl"), sequences=20)
+
+
+def context(folder):
+    from anisoscope.studies._study import Context
+
+    return Context(folder / "study", folder / "cache")
+
+
+def test_every_figure_of_a_tiny_series(series, tmp_path):
+    from anisoscope import charts
+
+    names = [f"fig{n}" for n in (11, 12, 13, 14, 15, 19, 20, 21, 22, 23)]
+    for name in names:
+        study = STUDIES[name]
+        records = study.measure(series, context(tmp_path))
+        given = as_records(records)  # as it is written and read
+        verdicts = study.judge(given)
+        assert {v.claim for v in verdicts} <= {c.name for c in study.claims}
+        drawn = study.draw(given)
+        assert drawn
+        for stem, chart in drawn.items():
+            assert charts.to_svg(chart, stem).startswith("<svg")
+
+
+def test_a_step_of_a_series_is_what_measure_gives(series, tmp_path):
+    from anisoscope.runner import Job, run
+
+    pieces = _series.measure(series, context(tmp_path))
+    assert [(p.seed, p.step) for p in pieces] == [(s, t) for s in (0, 1) for t in (0, 1, 10)]
+    subject = f"{series.checkpoints}/seed-1/step-10"
+    job = Job(subject, series.corpus, Settings(panels=("attention", "alignment")), sequences=series.sequences)
+    plain = run(job, tmp_path / "plain").records()
+    ours = pieces[-1].records()
+    keys = ["layer", "head", "site", "metric"]
+    of_plain = plain[plain["token_policy"].fillna("all") == "all"]
+    both = ours[ours["metric"] != "weights"].merge(of_plain, on=keys, suffixes=("", "_plain"))
+    assert set(both["metric"]) >= {"query_key.cosine", "attention.entropy", "score_terms.mean_query_share"}
+    for name in ("value", "low", "high"):
+        np.testing.assert_allclose(both[name], both[f"{name}_plain"], rtol=1e-9, atol=1e-9)
+    assert both["n_units"].iloc[0] > 5  # spread over the documents, not the first of them
+
+
+def test_a_series_goes_on_where_it_stopped(series, tmp_path, monkeypatch):
+    write, written = _series._write, []
+
+    def some(piece, job, share):
+        if len(written) == 4:
+            raise KeyboardInterrupt
+        written.append(piece.folder)
+        write(piece, job, share)
+
+    monkeypatch.setattr(_series, "_write", some)
+    with pytest.raises(KeyboardInterrupt):
+        _series.measure(series, context(tmp_path))
+    monkeypatch.setattr(
+        _series, "_write", lambda piece, job, share: (written.append(piece.folder), write(piece, job, share))
+    )
+    pieces = _series.measure(series, context(tmp_path))
+    assert len(written) == len(set(written)) == len(pieces) == 6
+    written.clear()
+    assert len(_series.measure(series, context(tmp_path))) == 6 and not written
+
+
+def test_a_step_in_other_hands_is_left_and_waited_for(series, tmp_path, monkeypatch):
+    """The lock of a piece is held by another process: the rest comes first."""
+    here = context(tmp_path)
+    order, held = [], []
+    claim = _series.claimed
+
+    def first_is_taken(path, *, wait=False):
+        from contextlib import contextmanager
+
+        @contextmanager
+        def taken():
+            held.append(path.name)
+            yield False
+
+        if not held and not wait:
+            return taken()
+        order.append((path.name, wait))
+        return claim(path, wait=wait)
+
+    monkeypatch.setattr(_series, "claimed", first_is_taken)
+    assert len(_series.measure(series, here)) == 6
+    assert order[-1] == (held[0], True) and [wait for _, wait in order] == [False] * 5 + [True]
+
+
+def test_a_sampled_svd_is_near_the_exact_one(series, tmp_path):
+    from dataclasses import replace
+
+    exact = _projection.measure(_series.measure(series, context(tmp_path)), ())
+    sampled = _projection.measure(_series.measure(replace(series, share=0.5), context(tmp_path)), ())
+    share = [select(x, metric="svd.union.drift_share")["value"].to_numpy() for x in (exact, sampled)]
+    assert 0 < np.abs(share[0] - share[1]).max() < 0.2
+
+
+def test_a_series_of_one_step_is_refused(small_series, tmp_path):
+    from anisoscope.errors import UsageError
+
+    alone = _series.Series(str(small_series / "nowhere"), corpus=str(small_series / "text.jsonl"))
+    with pytest.raises(UsageError):
+        _series.measure(alone, context(tmp_path))
