@@ -20,6 +20,24 @@ POOL = 50
 """Batches whose examples are sorted by length together."""
 
 
+EVERY_EPOCH: dict[str, Any] = {
+    "eval_strategy": "epoch",
+    "save_strategy": "epoch",
+    "logging_strategy": "epoch",
+    "save_total_limit": 1,
+    "load_best_model_at_end": True,
+    "metric_for_best_model": "eval_loss",
+    "greater_is_better": False,
+    "restore_callback_states_from_checkpoint": True,
+    "optim": "adamw_torch_fused",
+    "remove_unused_columns": False,
+    "prediction_loss_only": True,
+    "report_to": [],
+    "disable_tqdm": True,
+}
+"""Validated and saved after every epoch; the best one is kept."""
+
+
 class Buckets(Sampler[int]):
     """Indices in batches of similar length: examples are shuffled, sorted within pools of `POOL` batches, and the
     batches shuffled; a function of seed and epoch alone. The one short batch comes last.
@@ -105,23 +123,10 @@ def trainer_of(
     buckets: bool,
     on_step: OnStep,
 ) -> ClassifierTrainer:
-    """The trainer of one model. `settings`: fields of `TrainingArguments`."""
-    arguments = TrainingArguments(
-        eval_strategy="epoch",
-        save_strategy="epoch",
-        logging_strategy="epoch",
-        save_total_limit=1,
-        load_best_model_at_end=True,
-        metric_for_best_model="eval_loss",
-        greater_is_better=False,
-        restore_callback_states_from_checkpoint=True,
-        optim="adamw_torch_fused",
-        remove_unused_columns=False,
-        prediction_loss_only=True,
-        report_to=[],
-        disable_tqdm=True,
-        **settings,
-    )
+    """The trainer of one model. `settings`: fields of `TrainingArguments`, beside those of `EVERY_EPOCH`; without
+    evaluation `patience` is not used.
+    """
+    arguments = TrainingArguments(**EVERY_EPOCH | settings)
     sampler = Buckets(train.lengths, arguments.per_device_train_batch_size, arguments.seed) if buckets else None
     in_order = sorted(validation.rows, key=lambda row: len(row["input_ids"]))
     trainer = ClassifierTrainer(
@@ -132,9 +137,11 @@ def trainer_of(
         data_collator=lambda rows: collated(rows, pad_id),
         train_dataset=train.rows,
         eval_dataset=in_order,
-        callbacks=[EarlyStoppingCallback(early_stopping_patience=patience), _Watching(on_step)],
+        callbacks=[_Watching(on_step)],
     )
     trainer.pop_callback(PrinterCallback)
+    if arguments.load_best_model_at_end:
+        trainer.add_callback(EarlyStoppingCallback(early_stopping_patience=patience))
     return trainer
 
 

@@ -163,13 +163,14 @@ def train_classifier(
     finished = _begin(folder, identity, resume, overwrite)
     if finished is not None:
         return finished
-    training = _train(recipe, corpus, folder, device, progress)
+    training = _plain(_train(recipe, corpus, folder, device, progress))
     write_atomic(folder / "training.json", lambda path: path.write_text(json.dumps(training, indent=1)))
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return TrainedClassifier(folder, training)
 
 
 def _plain(x: Any) -> Any:
+    """As JSON gives it back."""
     return json.loads(json.dumps(x))
 
 
@@ -206,8 +207,9 @@ def _train(recipe: Recipe, corpus: LabelledCorpus, folder: Path, device: str, pr
     set_seed(recipe.seed)
     parts = parts_of(recipe, corpus)
     penalty = recipe.entropy_penalty()
-    if penalty.weight and penalty.variant == "entropy-columns" and recipe.is_attention:
-        parts.model.attention_classifier.row_only = "never"
+    if recipe.is_attention:
+        columns = penalty.weight and penalty.variant == "entropy-columns"
+        parts.model.attention_classifier.row_only = "never" if columns else "always"
     trainer = loop.trainer_of(
         parts.model,
         parts.encoded[TRAIN],
@@ -229,7 +231,7 @@ def _train(recipe: Recipe, corpus: LabelledCorpus, folder: Path, device: str, pr
     model.save_pretrained(folder)
     parts.tokenizer.save_pretrained(folder)
     return {
-        "recipe": _plain(asdict(recipe)),
+        "recipe": asdict(recipe),
         "corpus": corpus.described(),
         **parts.described,
         **_history(trainer.state, seconds),
