@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from anisoscope import cli_train
+from anisoscope import cli_series, cli_train
 from anisoscope.errors import AnisoscopeError, UsageError, near_matches
 
 app = typer.Typer(
@@ -29,7 +29,11 @@ app = typer.Typer(
 app.add_typer(cli_train.app, name="train")
 
 ModelArgument = Annotated[
-    str, typer.Argument(help="hub id (with @revision), folder, preset, builtin:minilm or module:factory")
+    str,
+    typer.Argument(
+        help="hub id (with @revision), folder, preset, builtin:minilm, module:factory; or a series of checkpoints: "
+        "pattern {0..4} {0,20,…,2000}, folder of step-* or checkpoint-*, list in a file"
+    ),
 ]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="run folder; default: runs/<model>-<corpus>-<id>")]
 Resume = Annotated[
@@ -119,14 +123,22 @@ def measure(
         bool, typer.Option("--trust-remote-code", help="run code that comes with the model")
     ] = False,
     skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="leave out and count unreadable items instead of stopping")
+        bool,
+        typer.Option("--skip-bad", help="leave out and count unreadable items and checkpoints instead of stopping"),
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="of a series: list steps and seeds; measure and download nothing")
+    ] = False,
+    keep: Annotated[int, typer.Option(min=1, help="of a series: downloaded checkpoints on the disk at a time")] = 2,
     quiet: Quiet = False,
 ) -> None:
-    """Measure one model on one corpus: a run folder with records, figures and a report; a table on stdout."""
+    """Measure one model, or each checkpoint of a series, on one corpus: a run folder with records, figures and a
+    report; a table on stdout.
+    """
     from anisoscope import report
     from anisoscope.distributed import rank_and_world
     from anisoscope.measurement import PANELS, Settings
+    from anisoscope.models.series import is_series
     from anisoscope.progress import shown
     from anisoscope.runner import Job, run
 
@@ -159,6 +171,11 @@ def measure(
         trust_remote_code=trust_remote_code,
         skip_bad=skip_bad,
     )
+    if is_series(model):
+        cli_series.measure(job, output, dry_run=dry_run, keep=keep, overwrite=overwrite, quiet=quiet)
+        return
+    if dry_run:
+        raise UsageError("a series of checkpoints with --dry-run", f"the model {model}", "leave --dry-run out")
     with shown(f"{model} × {corpus or 'the built-in corpus'}", quiet=quiet) as progress:
         done = run(job, output, resume=resume, overwrite=overwrite, progress=progress, keep_sums=part[1] > 1)
     if rank_and_world()[0]:

@@ -43,6 +43,7 @@ class Job:
     dtype: str = "float32"
     untrained: bool = False
     step: int | None = None
+    train_seed: int | None = None
     shard: tuple[int, int] = (0, 1)
     device: str = "cpu"
     trust_remote_code: bool = False
@@ -52,6 +53,8 @@ class Job:
         described = asdict(self)
         for name in ("device", "trust_remote_code"):
             described.pop(name)
+        if self.train_seed is None:  # not of a series
+            described.pop("train_seed")
         described |= {
             "weights_sha256": subject.weights_sha256,
             "plan": plan.fingerprint,
@@ -92,7 +95,7 @@ def run(
     plan, corpus = plan_of(job, subject)
     identity = job.identity(subject, plan)
     name = run_id(identity)
-    folder = output or root / f"{_slug(job.model)}-{_slug(job.corpus)}-{name[:8]}"
+    folder = output or root / f"{slug(job.model)}-{slug(job.corpus)}-{name[:8]}"
     with process_group():
         rank, world = rank_and_world()
         if rank == 0:
@@ -175,7 +178,7 @@ def _records(measurement: Measurement, subject: Subject, job: Job, name: str) ->
         "run": name,
         "model": job.model,
         "revision": subject.revision,
-        "seed": job.settings.seed,
+        "seed": job.settings.seed if job.train_seed is None else job.train_seed,
         "corpus": job.corpus,
         "step": job.step,
     }
@@ -205,7 +208,8 @@ def _write_sample(measurement: Measurement, folder: Path) -> None:
         write_atomic(folder / "reservoir.safetensors", lambda path: save_file(tensors, path))
 
 
-def _slug(name: str) -> str:
+def slug(name: str) -> str:
+    """A name as part of a folder's."""
     return (
         "".join(c if c.isalnum() or c in "-." else "-" for c in name.replace("builtin:", "")).strip("-.").lower()[-60:]
     )
