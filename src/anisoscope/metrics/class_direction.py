@@ -1,0 +1,116 @@
+"""Class directions: is the direction of an utterance's final vector its class?
+
+Formula    with u the unit vector of each utterance and U_c = Σu over class c: class × class matrix of mean cosines,
+           (‖U_c‖² − n_c) / (n_c(n_c − 1)) on the diagonal and U_a·U_b / (n_a n_b) off it. Separability, from the
+           cosine of every utterance to the mean direction of each class, itself left out of its own: AUC, the chance
+           that an utterance of the class is nearer to its direction than one of another class (mean over classes);
+           nearest, the share of utterances nearest to the direction of their own class.
+Range      [−1, 1]; AUC and nearest [0, 1]: chance is .5 and 1/classes, 1 is separated.
+Unit       none (a cosine; a probability).
+Undefined  a class of fewer than two utterances (its diagonal and AUC), of none.
+Source     Fosse et al. 2023, section 4 and figure 2 (there the cosine to one utterance, the first correct one:
+           `to_utterance`); left one out and separability are ours.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anisoscope.jackknife import Estimate, interval
+from anisoscope.metrics._metric import Array, Metric, Values, ratio
+from anisoscope.sums import Totals
+
+Labels = NDArray[np.int64]
+GROUPS = 32
+
+
+def compute(totals: Totals) -> Values:
+    """`""` [replicate, layer, class, class] from `class_n` [layer, class] and `class_unit` [layer, class, dim]."""
+    n, unit = totals["class_n"], totals["class_unit"]
+    product = np.einsum("...ad,...bd->...ab", unit, unit)
+    same = np.eye(n.shape[-1])
+    pairs = n[..., :, None] * (n[..., None, :] - same)
+    return {"": ratio(product - same * n[..., :, None], pairs)}
+
+
+def units_of(x: Array) -> Array:
+    """Unit vectors over the last axis; a zero vector stays zero."""
+    length = np.linalg.norm(x, axis=-1, keepdims=True)
+    return np.divide(x, length, out=np.zeros_like(x, dtype=np.float64), where=length > 0)
+
+
+def class_sums(x: Array, labels: Labels, classes: int, groups: int = GROUPS) -> Totals:
+    """Sums of utterances' vectors x [utterance, layer, dim]; utterance i lies in group i mod `groups`."""
+    unit = units_of(x)
+    n = np.zeros((groups, x.shape[1], classes))
+    total = np.zeros((groups, x.shape[1], classes, x.shape[2]))
+    group = np.arange(len(x)) % groups
+    for c in range(classes):
+        np.add.at(n[:, :, c], group[labels == c], 1.0)
+        np.add.at(total[:, :, c], group[labels == c], unit[labels == c])
+    return Totals({"class_n": n, "class_unit": total})
+
+
+def cosine_matrix(x: Array, labels: Labels, classes: int, groups: int = GROUPS) -> Estimate:
+    """Mean cosines [layer, class, class] of x [utterance, layer, dim], with 95 % intervals over utterances."""
+    return interval(compute(class_sums(x, labels, classes, groups))[""])
+
+
+def to_utterance(x: Array, representative: int) -> Array:
+    """Cosine of every utterance [utterance, dim] to one of them (1 for itself)."""
+    unit = units_of(x)
+    cosine: Array = unit @ unit[representative]
+    return cosine
+
+
+def to_classes(x: Array, labels: Labels, classes: int) -> Array:
+    """Cosine [utterance, class] of x [utterance, dim] to the mean direction of each class, of its own class without
+    itself. NaN where that is nobody.
+    """
+    unit = units_of(x)
+    member = labels[:, None] == np.arange(classes)
+    total = member.T.astype(np.float64) @ unit  # [class dim]
+    own = unit * (np.linalg.norm(unit, axis=1) > 0)[:, None]
+    along = unit @ total.T - member * (own * unit).sum(1)[:, None]
+    square = (total * total).sum(1) - 2 * member * (unit @ total.T) + member * (own * own).sum(1)[:, None]
+    alone = member & (member.sum(0) < 2)
+    return np.where(alone, np.nan, ratio(along, np.sqrt(np.maximum(square, 0))))
+
+
+def auc(values: Array, positive: NDArray[np.bool_]) -> float:
+    """Chance that a positive value exceeds a negative one, ties counting half. NaN where one side is empty."""
+    ours, others = values[positive], np.sort(values[~positive])
+    if not len(ours) or not len(others):
+        return float("nan")
+    below = np.searchsorted(others, ours, "left") + np.searchsorted(others, ours, "right")
+    return float(below.mean() / (2 * len(others)))
+
+
+def _separability(x: Array, labels: Labels, classes: int) -> Array:
+    """[AUC, nearest, AUC of each class …]."""
+    cosine = to_classes(x, labels, classes)
+    each = [auc(cosine[:, c], labels == c) for c in range(classes)]
+    nearest = np.nanargmax(np.where(np.isnan(cosine), -2.0, cosine), axis=1) == labels
+    return np.array([np.mean(each), nearest.mean(), *each])
+
+
+def separability(x: Array, labels: Labels, classes: int, groups: int = GROUPS) -> dict[str, Estimate]:
+    """`auc`, `nearest` and `auc.c` of each class c for x [utterance, dim], with 95 % delete-a-group intervals (the
+    directions are made anew without the group).
+    """
+    groups = min(groups, len(x))
+    group = np.arange(len(x)) % groups
+    left_out = [_separability(x[group != g], labels[group != g], classes) for g in range(groups)]
+    found = interval(np.stack([_separability(x, labels, classes), *left_out]))
+    names = ["auc", "nearest", *(f"auc.{c}" for c in range(classes))]
+    return {name: Estimate(*(part[i] for part in found)) for i, name in enumerate(names)}
+
+
+METRIC = Metric(
+    name="class_direction",
+    quantities=("class",),
+    needs=frozenset({"class_n", "class_unit"}),
+    compute=compute,
+    invariant=frozenset({"rotation", "scaling", "order"}),
+    panel="class",
+    axes=("layer",),
+)
