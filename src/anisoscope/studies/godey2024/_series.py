@@ -22,6 +22,7 @@ from anisoscope.data._reading import local_names
 from anisoscope.errors import UsageError
 from anisoscope.measurement import Measurement, Settings
 from anisoscope.models.load import Subject, load
+from anisoscope.models.series import Checkpoint, expand
 from anisoscope.records import as_records, claimed, code_version, run_id, select, write_atomic
 from anisoscope.runner import Job, plan_of, run
 from anisoscope.studies._study import Context
@@ -89,21 +90,6 @@ NEEDS = (
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """A model at one step of one training: `subject` is what `models.load` takes."""
-
-    subject: str
-    step: int
-    seed: int
-
-
-def expand(folder: str) -> list[Checkpoint]:
-    """`<folder>/seed-<s>/step-<n>`."""
-    paths = Path(folder).glob("seed-*/step-*")
-    return [Checkpoint(str(p), int(p.name.split("-")[1]), int(p.parent.name.split("-")[1])) for p in paths]
-
-
-@dataclass(frozen=True)
 class Piece:
     """One measured checkpoint."""
 
@@ -143,6 +129,7 @@ def found(series: Series, context: Context) -> list[Checkpoint]:
     else:
         trained = train_all(series.recipe, series.recipe.kinds, context.cache, context.progress)
         every = [Checkpoint(str(t.checkpoint(step)), step, t.seed) for t in trained for step in t.steps]
+    _check_trained(every, series.checkpoints)
     seeds = {c.seed for c in every}
     common = {s for s in {c.step for c in every} if {c.seed for c in every if c.step == s} == seeds}
     if len(common) < 2:
@@ -150,6 +137,16 @@ def found(series: Series, context: Context) -> list[Checkpoint]:
         cure = "train one (anisoscope train masked-lm --help), or name its folder in ANISOSCOPE_SERIES"
         raise UsageError(f"at least two steps in the series {series.checkpoints}", got, cure)
     return sorted((c for c in every if c.step in common), key=lambda c: (c.seed, c.step))
+
+
+def _check_trained(every: Sequence[Checkpoint], spec: str) -> None:
+    """An error where seeds end at different steps: one of them is still being trained."""
+    last = {seed: max(c.step for c in every if c.seed == seed) for seed in {c.seed for c in every}}
+    short = [seed for seed, step in last.items() if step < max(last.values())]
+    if short:
+        got = ", ".join(f"seed {seed} at step {last[seed]:,} of {max(last.values()):,}" for seed in sorted(short))
+        cure = "wait until it is trained, or name the finished ones with a pattern, as in seed-[01]/step-*"
+        raise UsageError(f"every seed of {spec} at the same last step", got, cure)
 
 
 def shown_steps(steps: Sequence[int], shares: Sequence[float]) -> list[int]:

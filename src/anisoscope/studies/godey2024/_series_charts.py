@@ -57,12 +57,16 @@ def heads(records: pd.DataFrame, alignment: Alignment, metric: str, *, apart: bo
     data = data[data["layer"].isin(shown if not apart else shown[:: max(1, len(shown) - 1)])]
     data["panel"] = [f"layer {layer}" for layer in data["layer"]]
     if apart:
+        data = data.sort_values(["layer", "seed"], kind="stable")
         data["panel"] = [f"{p}, seed {seed}" for p, seed in zip(data["panel"], data["seed"], strict=True)]
     data = data.assign(bound=alignment.bound, floor=-alignment.bound)
     lines = alt.Chart().encode(
         x=step_axis(alignment.table.steps),
         y=alt.Y(
-            "value:Q", title="cos(Q̄, K̄)", scale=alt.Scale(domain=[-1, 1]), axis=alt.Axis(values=[-1, -0.5, 0, 0.5, 1])
+            "value:Q",
+            title="cosine of the means",
+            scale=alt.Scale(domain=[-1, 1]),
+            axis=alt.Axis(values=[-1, -0.5, 0, 0.5, 1]),
         ),
         detail=["head:N", "seed:N"],
         color=_ending_colour(),
@@ -102,7 +106,7 @@ def products(records: pd.DataFrame, alignment: Alignment) -> ChartType:
     scale = alt.Scale(range=["#bcd5e8", "#2473a8", "#0b3c66"], interpolate="lab")
     base = alt.Chart().encode(
         x=step_axis(alignment.table.steps),
-        y=alt.Y("value:Q", title="Q̄·K̄"),
+        y=alt.Y("value:Q", title="product of the means"),
         detail=["head:N", "layer:N"],
         color=alt.Color("layer:Q", scale=scale, legend=legend),
     )
@@ -132,7 +136,7 @@ def layers(records: pd.DataFrame, metric: str, title: str) -> ChartType:
     height = alt.Y("value:Q", title=title, scale=alt.Scale(zero=False))
     base = alt.Chart().encode(
         x=step_axis(data["step"].unique().tolist()),
-        color=alt.Color("place:N", scale=scale, legend=alt.Legend(title=None, columns=0)),
+        color=alt.Color("place:N", scale=scale, legend=alt.Legend(title=None, columns=0, symbolType="stroke")),
         detail="layer:N",
     )
     band = base.transform_filter("isValid(datum.low) && datum.place != 'layers between'").mark_area(opacity=0.15)
@@ -154,7 +158,7 @@ def centred(records: pd.DataFrame) -> ChartType:
 
 def terms(records: pd.DataFrame) -> ChartType:
     """Shares of the variance of scores inside rows: a panel per layer."""
-    names = {"Q̄·(k − K̄)": "score_terms.mean_query_share", "(q − Q̄)·(k − K̄)": "score_terms.centred_share"}
+    names = {"by the mean query": "score_terms.mean_query_share", "by deviations": "score_terms.centred_share"}
     return _panels(records, names, "share of the variance in rows", dashes=[[1, 0], [1, 0]], zero=True)
 
 
@@ -168,7 +172,7 @@ def _panels(
     data["panel"] = [f"layer {layer}" for layer in data["layer"]]
     order = list(names)
     colours = [PALETTE[0], PALETTE[1], INK][: len(order)]
-    legend = alt.Legend(title=None, columns=0)
+    legend = alt.Legend(title=None, columns=0, symbolType="stroke")
     dash = alt.StrokeDash("part:N", scale=alt.Scale(domain=order, range=dashes), legend=legend)
     base = alt.Chart().encode(
         x=step_axis(data["step"].unique().tolist()),

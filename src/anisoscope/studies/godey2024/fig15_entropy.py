@@ -123,7 +123,7 @@ STUDY = Study(
     caption=(
         "Means over heads and seeds with 95 % intervals over seeds (Student t). First layer in blue, last in orange. "
         "Then, per layer: the entropy with queries and with keys centred; and what share of the variance of scores "
-        "inside rows is due to the mean query, Q̄·(k − K̄), and to deviations alone, (q − Q̄)·(k − K̄)."
+        "inside rows is due to the mean query, Q̄·(k − K̄), and to deviations, (q − Q̄)·(k − K̄)."
     ),
     needs=_series.NEEDS,
 )
