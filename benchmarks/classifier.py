@@ -5,8 +5,8 @@
 
 The plain loop is the same model written with `nn.MultiheadAttention`, from the same first weights, on the same examples
 in batches of 64 in the order of the corpus, padded, with torch's `Adam`; all rows of all layers are computed. Both
-train all parameters, word vectors included. Epochs of both take turns, so that other work on the machine slows both; time is
-processor time of one thread, without validation. Accuracy is that on the test split after the last epoch.
+train all parameters, word vectors included. Epochs of both take turns, so that other work on the machine slows both;
+time is processor time of one thread, without validation. Accuracy is that on the test split after the last epoch.
 """
 
 import argparse

@@ -238,3 +238,21 @@ def test_other_bad_input_is_explained(tmp_path):
     Path(tmp_path, "mine", "notes.txt").write_text("x")
     with pytest.raises(OutputError, match="files that are no training"):
         train_classifier(SMALL, tmp_path / "mine")
+
+
+def test_the_command_trains_and_reports(tmp_path):
+    from typer.testing import CliRunner
+
+    from anisoscope.cli import app
+
+    given = (
+        "--vectors random --dim 16 --epochs 1 --max-length 12 --penalty entropy --weight 0.1 --penalty-layers all -q"
+    )
+    command = ["train", "classifier", "--corpus", "planted", *given.split(), "-o", str(tmp_path / "run")]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert "test: accuracy" in done.output and "utterances cut at 12 tokens" in done.output
+    said = json.loads((tmp_path / "run" / "training.json").read_text())
+    assert said["recipe"]["penalty_layers"] == [] and said["recipe"]["weight"] == 0.1
+    wrong = CliRunner().invoke(app, [*command[:-1], str(tmp_path / "other"), "--penalty-layers", "first"])
+    assert isinstance(wrong.exception, UsageError)

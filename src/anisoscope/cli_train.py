@@ -133,3 +133,88 @@ def _train(task: Any, given: dict[str, Any]) -> None:
     with shown(f"{task} {preset} × {corpus}, seed {seed}", "steps", quiet=given["quiet"]) as progress:
         train(training, folder, resume=given["resume"], overwrite=given["overwrite"], progress=progress)
     typer.echo(str(folder))
+
+
+@app.command(
+    epilog="Example: anisoscope train classifier --corpus hatexplain --layers 2 --penalty entropy --weight 0.01 "
+    "--seed 0 -o runs/hatexplain"
+)
+def classifier(
+    model: Annotated[
+        str, typer.Argument(help="attention (the attention-only model, from scratch), or any encoder to fine-tune")
+    ] = "attention",
+    corpus: Annotated[
+        str,
+        typer.Option("--corpus", "-c", help="labelled: planted, yelphat, hatexplain, esnli, imdb, a table, a hub id"),
+    ] = "planted",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="folder; default: runs/classifier-<corpus>-<id>")
+    ] = None,
+    layers: Annotated[int, typer.Option(min=1, help="layers of the attention-only model")] = 1,
+    heads: Annotated[int, typer.Option(min=1, help="heads of the attention-only model")] = 1,
+    dim: Annotated[int | None, typer.Option(min=2, help="its width; default: that of the vectors, or 300")] = None,
+    text: Annotated[bool, typer.Option("--text", help="the paper's equations instead of its code")] = False,
+    vectors: Annotated[
+        str, typer.Option(help="word vectors: a GloVe or fastText file, a checkpoint, or random")
+    ] = "builtin:minilm",
+    vector_norm: Annotated[float | None, typer.Option(help="scale the vectors to this mean norm")] = None,
+    frozen: Annotated[bool, typer.Option("--frozen", help="do not train the vectors")] = False,
+    tokens: Annotated[str, typer.Option(help="paper (words of the training split) or checkpoint")] = "paper",
+    separator: Annotated[bool, typer.Option("--separator", help="<sep> between the texts of a pair")] = False,
+    penalty: Annotated[str, typer.Option(help="none, entropy ([CLS] row) or entropy-columns")] = "none",
+    weight: Annotated[float, typer.Option(help="weight λ of the penalty")] = 0.0,
+    penalty_layers: Annotated[str, typer.Option(help="layers it acts on, from 1, with commas; all")] = "1",
+    rate: Annotated[float | None, typer.Option(help="learning rate; default: published (1e-3, or 5e-5)")] = None,
+    decay: Annotated[float | None, typer.Option(help="weight decay; default: published (0, or 0.01)")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="utterances a step; default 64")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="most epochs; default 50")] = None,
+    patience: Annotated[int | None, typer.Option(min=1, help="epochs without a lower loss; default 5")] = None,
+    warmup: Annotated[int, typer.Option(min=0, help="steps of warm-up")] = 0,
+    clip: Annotated[float, typer.Option(min=0, help="largest gradient norm; 0: none")] = 0.0,
+    max_length: Annotated[int | None, typer.Option(min=3, help="longer utterances are cut, and counted")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="examples of each split, over all classes")] = None,
+    text_column: Annotated[str | None, typer.Option(help="column of a table; default: guessed")] = None,
+    second_column: Annotated[str | None, typer.Option(help="column of the second text")] = None,
+    label_column: Annotated[str | None, typer.Option(help="column of the class")] = None,
+    rationale_column: Annotated[str | None, typer.Option(help="column of marks, one per word")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="of weights, order and dropout")] = 0,
+    split_seed: Annotated[int, typer.Option(min=0, help="of splits the corpus does not have")] = 0,
+    device: Device = "cpu",
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+) -> None:
+    """A classifier of utterances or pairs, the best epoch kept: the attention-only model, or a fine-tuned encoder."""
+    given = dict(locals())
+    for name in ("output", "device", "resume", "overwrite", "quiet"):
+        given.pop(name)
+    roles = ("text", "second", "label", "rationale")
+    named = {role: given.pop(f"{role}_column") for role in roles}
+    given["columns"] = {role: column for role, column in named.items() if column} or None
+    given["penalty_layers"] = _layers(penalty_layers)
+    from anisoscope.progress import shown
+    from anisoscope.training.classifier import Recipe, train_classifier
+
+    recipe = Recipe(**given)
+    with shown(f"{model} × {corpus}, seed {seed}", "steps", quiet=quiet) as progress:
+        trained = train_classifier(recipe, output, resume=resume, overwrite=overwrite, device=device, progress=progress)
+    for split, found in trained.training["results"].items():
+        typer.echo(f"{split}: accuracy {found['accuracy']:.3f} of {found['n']:,} (majority {found['majority']:.3f})")
+    if trained.collapsed:
+        typer.echo("collapsed: not above the majority rate on the test split; try --warmup 100 --clip 1", err=True)
+    for split, count in trained.training["truncated"].items():
+        if count:
+            typer.echo(f"{split}: {count:,} utterances cut at {trained.max_length} tokens", err=True)
+    typer.echo(str(trained.folder))
+
+
+def _layers(text: str) -> tuple[int, ...]:
+    """`1,2` → (1, 2); `all` → ()."""
+    from anisoscope.errors import UsageError
+
+    if text.strip() == "all":
+        return ()
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError("--penalty-layers as 1 or 1,2 or all", repr(text)) from None

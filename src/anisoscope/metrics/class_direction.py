@@ -35,7 +35,8 @@ def compute(totals: Totals) -> Values:
 def units_of(x: Array) -> Array:
     """Unit vectors over the last axis; a zero vector stays zero."""
     length = np.linalg.norm(x, axis=-1, keepdims=True)
-    return np.divide(x, length, out=np.zeros_like(x, dtype=np.float64), where=length > 0)
+    unit: Array = np.divide(x, length, out=np.zeros_like(x, dtype=np.float64), where=length > 0)
+    return unit
 
 
 def class_sums(x: Array, labels: Labels, classes: int, groups: int = GROUPS) -> Totals:
