@@ -15,7 +15,7 @@ import torch
 
 from anisoscope import metrics
 from anisoscope.axes import SUBSET_FAMILIES, Site
-from anisoscope.capture.rows import Visible
+from anisoscope.capture.visible import Visible
 from anisoscope.capture.scores import score_sums
 from anisoscope.data._batch import Batch, Stream
 from anisoscope.isotropic import q95

@@ -19,7 +19,7 @@ import test_sums
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from anisoscope import jackknife, measurement, measuring, sums
-from anisoscope.capture import _backend, projections, rows, tap
+from anisoscope.capture import _backend, projections, rows, tap, visible
 from anisoscope.capture.tap import Tap
 from anisoscope.measurement import Measurement
 from anisoscope.metrics import calibrated, drift, group_cosine, mean_cosine, norms, partition, spectrum
@@ -75,7 +75,7 @@ def simply(check, *arguments, **named):
 
 
 hidden, rows_of, projected = test_capture.check_hidden, test_capture.check_rows, test_capture.check_projections
-read = rows.Visible.read
+read = visible.Visible.read
 
 MUTANTS = {
     "diagonal included": (mean_cosine.compute, "dot(unit, unit) - n", "dot(unit, unit)", reference("mean_cosine")),
@@ -121,7 +121,7 @@ MUTANTS = {
     "one sign": (partition.compute, "logsumexp(-projected", "logsumexp(projected", reference("partition")),
     "sample not centred": (calibrated.sample_sums, "vectors - mean", "vectors", reference("calibrated")),
     "bf16 accumulation": (Sums.add, "value.double()", "value.bfloat16().double()", reference("mean_cosine")),
-    "bf16 norms": (vector_sums, "norm_square.double()", "norm_square.bfloat16().double()", reference("norms")),
+    "bf16 norms": (vector_sums, "norm.double()", "norm.bfloat16().double()", reference("norms")),
     "mask forgotten in sums": (
         vector_sums,
         "masks = masks.to(x.dtype)",
@@ -136,7 +136,7 @@ MUTANTS = {
     ),
     "zero vectors counted": (
         vector_sums,
-        "finite & (norm_square > 0)",
+        "finite & (norm > 0)",
         "finite",
         simply(test_measuring.test_zero_vectors_are_counted_and_left_out),
     ),
