@@ -80,7 +80,7 @@ def test_the_model_is_its_equations_and_padding_changes_nothing(changes):
 def test_the_row_of_cls_alone_gives_the_same_loss_and_gradients(changes, backend):
     model, found = build(**changes).train(), []
     model.set_attn_implementation(backend)
-    for row_only in (True, False):
+    for row_only in ("training", "never"):
         model.attention_classifier.row_only = row_only
         model.zero_grad()
         loss = model(**inputs()).loss
@@ -97,8 +97,10 @@ def test_row_only_is_for_training_only():
     model = build(num_hidden_layers=2)
     shape = lambda: model.attention_classifier(inputs()["input_ids"]).last_hidden_state.shape[1]  # noqa: E731
     assert (model.train() and shape(), model.eval() and shape()) == (1, 9)
-    model.train().attention_classifier.row_only = False
+    model.train().attention_classifier.row_only = "never"
     assert shape() == 9
+    model.eval().attention_classifier.row_only = "always"
+    assert shape() == 1
 
 
 @torch.no_grad()

@@ -80,7 +80,7 @@ def _rows_apart(q: Tensor, k: Tensor, seen: Tensor, rows: Tensor) -> dict[str, T
     """Every row sees keys of its own (causal, windowed): sequence by sequence, from its scores."""
     parts = []
     for i in range(len(q)):
-        share = seen[i] / seen[i].sum(-1, keepdim=True).clamp(min=1)  # [1 or head, query, key]
+        share = seen[i].to(q) / seen[i].sum(-1, keepdim=True).clamp(min=1)  # [1 or head, query, key]
         share = share * rows[i].unsqueeze(-1)
         scores = q[i] @ k[i].transpose(1, 2)
         mean_key = share @ k[i]  # [head, query, dim]

@@ -8,6 +8,7 @@ per split), or any data set of the hub.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -61,11 +62,11 @@ class LabelledCorpus:
     tokenised: bool = False
     source: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    @property
+    @cached_property
     def pairs(self) -> bool:
         return any(example.second is not None for example in self.splits[TRAIN])
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """SHA-256 over all texts, labels and rationales."""
         parts: list[object] = [self.labels, self.tokenised]

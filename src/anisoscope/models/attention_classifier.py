@@ -8,7 +8,7 @@ their text. The first token is `<cls>`; padding is on the right.
 
 In training only the row of `<cls>` is computed in the last block, and of that only what the loss needs: with one query,
 q·(W_K x + b_K) = (W_Kᵀ q)·x + a constant that softmax does not see, and Σ a (W_V x + b_V) = W_V Σ a x + b_V: no key and
-no value is built. This is exact. In evaluation, and with `row_only` False, every row is computed; capture then.
+no value is built. This is exact. In evaluation, or with `row_only = "never"`, every row is computed; capture then.
 """
 
 import math
@@ -210,13 +210,16 @@ class AttentionClassifierPreTrainedModel(PreTrainedModel):  # type: ignore[no-un
 
 
 class AttentionClassifierModel(AttentionClassifierPreTrainedModel):  # type: ignore[no-untyped-call]  # as above
-    """Word vectors, positions and blocks. `row_only`: in training, compute the `<cls>` row alone in the last block."""
+    """Word vectors, positions and blocks.
+
+    row_only  when the `<cls>` row alone is computed in the last block: in `training` (default), `always`, `never`
+    """
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
         super().__init__(config.checked())
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
         self.blocks = nn.ModuleList(AttentionClassifierBlock(config) for _ in range(config.num_hidden_layers))
-        self.row_only = True
+        self.row_only = "training"
         self._table: Tensor | None = None
         self.post_init()  # type: ignore[no-untyped-call]
 
@@ -235,7 +238,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):  # type: ign
         inputs_embeds: Float[Tensor, "sequence token dim"] | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
-        """Hidden states [sequence, token, dim] of the last block; in training, with `row_only`, [sequence, 1, dim]."""
+        """Hidden states [sequence, token, dim] of the last block; [sequence, 1, dim] by `row_only`."""
         x = self.embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         if x.shape[1] > self.config.max_position_embeddings:
             longest = self.config.max_position_embeddings
@@ -243,9 +246,9 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):  # type: ign
         if self.config.positions == "sinusoidal":
             x = x + self._positions(x)
         mask = create_bidirectional_mask(config=self.config, inputs_embeds=x, attention_mask=attention_mask)
-        for i, block in enumerate(self.blocks):
-            last = i == len(self.blocks) - 1
-            x = block(x, attention_mask=mask, row_only=self.training and self.row_only and last, **kwargs)
+        row_only = self.row_only == "always" or (self.training and self.row_only == "training")
+        for i, block in enumerate(self.blocks, 1):
+            x = block(x, attention_mask=mask, row_only=row_only and i == len(self.blocks), **kwargs)
         return BaseModelOutput(last_hidden_state=x)
 
     def _positions(self, x: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -60,25 +61,30 @@ def load(
     """The model called `name`, in evaluation mode. ModelError, with the cure, where it cannot be had."""
     base, _, pinned = name.partition("@")
     revision = revision or pinned or None
-    if base.startswith("builtin:"):
-        path: str = str(_builtin(base))
-    elif ":" in base:
+    if ":" in base and not base.startswith("builtin:"):
         return _from_factory(base, dtype, device)
-    else:
-        path = PRESETS[base].hub_id if base in PRESETS else base
-    if Path(path).is_dir() and not (Path(path) / "config.json").exists():
-        raise ModelError(
-            "a checkpoint folder with config.json", f"{path} without one", "save it with model.save_pretrained(folder)"
-        )
-    path, revision, commit = locate(path, revision, name, near_matches(name, ["builtin:minilm", *PRESETS]))
-    model, notes = _from_pretrained(path, name, revision, dtype, trust_remote_code, untrained, seed)
+    path, revision, commit = checkpoint_path(base, revision, name)
+    model, missing = _from_pretrained(path, name, revision, dtype, trust_remote_code, untrained, seed)
+    notes = ["untrained: weights drawn anew"] if untrained else []
+    if missing:
+        notes.append(f"weights not in the checkpoint, not measured: {', '.join(missing)}")
     _check_finite(model, name)
     model = model.to(_device(device)).eval()
     modality = _modality(model)
     processor = processor_of(model, modality, path, name, revision, trust_remote_code)
     if processor is None:
         notes.append(f"no preprocessor beside the weights: the defaults for {modality} are used")
-    return Subject(model, processor, base, commit or revision, weights_hash(model), notes)
+    return Subject(model, processor, base, commit or revision, weights_hash(model, missing), notes)
+
+
+def checkpoint_path(base: str, revision: str | None, name: str) -> tuple[str, str | None, str | None]:
+    """Folder or hub id of a checkpoint called `base` (`name`: as it was typed), revision and commit."""
+    path = str(_builtin(base)) if base.startswith("builtin:") else PRESETS[base].hub_id if base in PRESETS else base
+    if Path(path).is_dir() and not (Path(path) / "config.json").exists():
+        raise ModelError(
+            "a checkpoint folder with config.json", f"{path} without one", "save it with model.save_pretrained(folder)"
+        )
+    return locate(path, revision, name, near_matches(name, ["builtin:minilm", *PRESETS]))
 
 
 def _modality(model: nn.Module) -> str:
@@ -89,6 +95,7 @@ def _modality(model: nn.Module) -> str:
 def _from_pretrained(
     path: str, name: str, revision: str | None, dtype: str, trust: bool, untrained: bool, seed: int
 ) -> tuple[Any, list[str]]:
+    """The model, and the names of weights that its checkpoint lacks (heads and the like, drawn at random)."""
     from transformers import AutoConfig, AutoModel, logging
 
     from anisoscope.models import ports
@@ -103,9 +110,7 @@ def _from_pretrained(
         _no_cache(config)
         if untrained:
             torch.manual_seed(seed)
-            return auto.from_config(config, trust_remote_code=trust).to(_dtype(dtype)), [
-                "untrained: weights drawn anew"
-            ]
+            return auto.from_config(config, trust_remote_code=trust).to(_dtype(dtype)), []
         model, info = AutoModel.from_pretrained(
             path, config=config, dtype=_dtype(dtype), output_loading_info=True, **options
         )
@@ -121,7 +126,7 @@ def _from_pretrained(
             f"{len(needed)} missing, such as {', '.join(needed[:3])}",
             "the file is incomplete or of another architecture; download or save it again",
         )
-    return model, [f"weights not in the checkpoint, not measured: {', '.join(missing)}"] if missing else []
+    return model, missing
 
 
 def _no_cache(config: Any) -> None:
@@ -220,10 +225,12 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def weights_hash(model: nn.Module) -> str:
-    """SHA-256 over names, shapes and bytes of all weights, so that a run names what it measured."""
+def weights_hash(model: nn.Module, but: Collection[str] = ()) -> str:
+    """SHA-256 over names, shapes and bytes of all weights `but` some, so that a run names what it measured."""
     digest = hashlib.sha256()
     for key, value in sorted(model.state_dict().items()):
+        if key in but:
+            continue
         digest.update(f"{key}{tuple(value.shape)}{value.dtype}".encode())
         digest.update(
             value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data if value.numel() else b""

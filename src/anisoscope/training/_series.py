@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.utils import logging
 
@@ -34,10 +35,11 @@ def fit(
     progress: Progress | None,
 ) -> dict[str, Any]:
     """Train `model` in place, from the last saved state where there is one; losses of training and validation."""
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # tied weights are no missing ones
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     with listening() as stopped:
         keeper = _Keeper(training, tokenizer, output, progress, stopped)
-        trainer = Trainer(
+        trainer = _Warmed(
             model=model,
             args=_arguments(training, output),
             data_collator=as_fetched,  # type: ignore[arg-type]
@@ -58,6 +60,25 @@ def fit(
         "loss": [(entry["step"], entry["loss"]) for entry in history if "loss" in entry],
         "validation_loss": [(entry["step"], entry["eval_loss"]) for entry in history if "eval_loss" in entry],
     }
+
+
+class _Warmed(Trainer):
+    """The rate rises linearly from the first step on, where the library's own schedule begins with a step at rate 0
+    (which would make of step 1 another checkpoint of step 0), then falls to 0 after the last.
+    """
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        rising: int = self.args.get_warmup_steps(num_training_steps)
+        chosen: Any = optimizer or self.optimizer
+
+        def share(step: int) -> float:
+            falling = (num_training_steps - step) / max(1, num_training_steps - rising)
+            return max(0.0, min((step + 1) / rising, falling))
+
+        if self.lr_scheduler is None:
+            self.lr_scheduler = LambdaLR(chosen, share)
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
 
 
 def _callback(name: str) -> Any:
@@ -92,7 +113,6 @@ def _arguments(training: Training, output: Path) -> TrainingArguments:
         per_device_eval_batch_size=2 * rows,
         gradient_accumulation_steps=training.accumulate,
         learning_rate=training.size.rate,
-        lr_scheduler_type="linear",
         warmup_steps=training.warm_up,
         weight_decay=DECAY,
         max_grad_norm=CLIP,
@@ -147,8 +167,8 @@ class _Keeper(TrainerCallback):
         if self.stopped:
             control.should_training_stop = True
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **given: Any) -> None:  # noqa: ARG002
-        loss = logs.get("loss", 0.0)
+    def on_log(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
+        loss = given["logs"].get("loss", 0.0)
         if not math.isfinite(loss):
             cure = "lower --rate, or train in float32"
             raise MeasureError("a finite loss", f"{loss} at step {state.global_step}", cure)

@@ -25,7 +25,7 @@ from anisoscope.training.windows import Examples, Tokens
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 WARM_UP, LONGEST_WARM_UP = 0.05, 10_000
-"""The learning rate rises over 5 % of the steps, 10,000 at most, then falls to zero linearly."""
+"""The learning rate rises over 5 % of the steps, 10,000 at most, then falls linearly."""
 
 
 @dataclass(frozen=True)

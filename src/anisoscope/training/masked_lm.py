@@ -13,12 +13,12 @@ UNMASKED = -100
 """Label of a position that the loss does not look at, as everywhere in transformers."""
 
 
-class BertForMaskedLM(transformers.BertForMaskedLM):
+class BertForMaskedLM(transformers.BertForMaskedLM):  # type: ignore[no-untyped-call]  # no types in its __init_subclass__
     """The model of transformers, and saved as such; with `labels`, only the loss is computed, from the few positions
     that have one. It is the same number: the others never enter it.
     """
 
-    def forward(  # type: ignore[override]  # fewer inputs
+    def forward(
         self,
         input_ids: Int[Tensor, "sequence token"] | None = None,
         labels: Int[Tensor, "sequence token"] | None = None,
@@ -34,4 +34,4 @@ class BertForMaskedLM(transformers.BertForMaskedLM):
         at = labels != UNMASKED
         total = functional.cross_entropy(self.cls(hidden[at]).float(), labels[at], reduction="sum")
         count = at.sum() if num_items_in_batch is None else num_items_in_batch
-        return MaskedLMOutput(loss=total / torch.as_tensor(count, device=total.device).clamp(min=1))  # type: ignore[arg-type]
+        return MaskedLMOutput(loss=total / torch.as_tensor(count, device=total.device).clamp(min=1))

@@ -1,0 +1,164 @@
+"""Training throughput of the attention classifier against a plain PyTorch loop, in one run, at equal accuracy.
+
+    python benchmarks/classifier.py                          # hatexplain where ANISOSCOPE_DATA is set, else planted:3
+    python benchmarks/classifier.py --corpus yelphat --layers 2 --epochs 3
+
+The plain loop is the same model written with `nn.MultiheadAttention`, from the same first weights, on the same examples
+in batches of 64 in the order of the corpus, padded, with torch's `Adam`; all rows of all layers are computed. Both
+train all parameters, word vectors included. Epochs of both take turns, so that other work on the machine slows both; time is
+processor time of one thread, without validation. Accuracy is that on the test split after the last epoch.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+
+import torch
+from torch import Tensor, nn
+
+from anisoscope.data.classification import open_labelled
+from anisoscope.data.encoding import Encoded, collated
+from anisoscope.models.attention_classifier import sinusoids
+from anisoscope.training._classifier_loop import predicted, trainer_of
+from anisoscope.training._classifier_parts import Parts, parts_of
+from anisoscope.training.classifier import Recipe
+from anisoscope.training.entropy_penalty import EntropyPenalty
+
+ASKED = 2.5
+BATCH, RATE = 64, 1e-3
+
+
+class Plain(nn.Module):
+    """The model as it is usually written."""
+
+    def __init__(self, vocabulary: int, dim: int, layers: int, classes: int, longest: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, dim, padding_idx=0)
+        self.register_buffer("positions", sinusoids(longest, dim))
+        self.attention = nn.ModuleList(nn.MultiheadAttention(dim, 1, batch_first=True) for _ in range(layers))
+        self.head = nn.Linear(dim, classes)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        x = self.embedding(ids) + self.positions[: ids.shape[1]]
+        for attention in self.attention:
+            mixed, _ = attention(x, x, x, key_padding_mask=~mask)
+            x = x + mixed
+            x = (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True)
+        return self.head(x[:, 0])
+
+    def take(self, parts: Parts) -> "Plain":
+        """The first weights of our model."""
+        ours = parts.model.attention_classifier
+        state = {"embedding.weight": ours.embeddings.weight, "positions": self.positions}
+        for i, block in enumerate(ours.blocks):
+            for name, linear in (("in_proj_", block.attention.in_proj), ("out_proj.", block.attention.out_proj)):
+                state |= {f"attention.{i}.{name}weight": linear.weight, f"attention.{i}.{name}bias": linear.bias}
+        state |= {f"head.{name}": value for name, value in parts.model.classifier.named_parameters()}
+        self.load_state_dict(state)
+        return self
+
+
+def plain_epoch(model: Plain, optimizer: torch.optim.Optimizer, train: Encoded) -> None:
+    model.train()
+    for first in range(0, len(train), BATCH):
+        batch = collated(train.rows[first : first + BATCH], 0)
+        optimizer.zero_grad()
+        logits = model(batch["input_ids"], batch["attention_mask"].bool())
+        nn.functional.cross_entropy(logits, batch["labels"]).backward()
+        optimizer.step()
+
+
+@torch.no_grad()
+def plain_accuracy(model: Plain, test: Encoded) -> float:
+    model.eval()
+    right = 0
+    for first in range(0, len(test), BATCH):
+        batch = collated(test.rows[first : first + BATCH], 0)
+        logits = model(batch["input_ids"], batch["attention_mask"].bool())
+        right += int((logits.argmax(-1) == batch["labels"]).sum())
+    return right / len(test)
+
+
+def our_trainer(parts: Parts, seed: int, epochs: int, folder: str, turn: list[float], plain: object) -> object:
+    """Our trainer, which hands over to the plain loop after every epoch; `turn` gathers our seconds of each."""
+    steps = -(-len(parts.encoded["train"]) // BATCH)
+    begun = [time.process_time()]
+
+    def on_step(done: int, _total: int) -> None:
+        if done % steps == 0:
+            turn.append(time.process_time() - begun[0])
+            plain()  # type: ignore[operator]
+            begun[0] = time.process_time()
+
+    settings = {
+        "output_dir": folder,
+        "num_train_epochs": epochs,
+        "per_device_train_batch_size": BATCH,
+        "learning_rate": RATE,
+        "lr_scheduler_type": "constant",
+        "weight_decay": 0.0,
+        "max_grad_norm": 0.0,
+        "seed": seed,
+        "use_cpu": True,
+        "eval_strategy": "no",
+        "save_strategy": "no",
+        "load_best_model_at_end": False,
+    }
+    train, held = parts.encoded["train"], parts.encoded["validation"]
+    none = EntropyPenalty(0.0)
+    trainer = trainer_of(parts.model, train, held, 0, none, settings, patience=1, buckets=True, on_step=on_step)
+    return trainer, begun
+
+
+def compare(corpus: str, layers: int, epochs: int, seed: int, vectors: str) -> float:
+    """Ratio of throughputs, printed with both."""
+    recipe = Recipe(corpus=corpus, layers=layers, vectors=vectors, seed=seed)
+    torch.manual_seed(seed)
+    opened = open_labelled(corpus)
+    parts = parts_of(recipe, opened)
+    config, train, test = parts.model.config, parts.encoded["train"], parts.encoded["test"]
+    sizes = (config.vocab_size, config.hidden_size, layers, len(opened.labels), config.max_position_embeddings)
+    plain = Plain(*sizes).take(parts)
+    optimizer = torch.optim.Adam(plain.parameters(), lr=RATE)
+    ours, theirs = [], []
+
+    def plain_turn() -> None:
+        begun = time.process_time()
+        plain_epoch(plain, optimizer, train)
+        theirs.append(time.process_time() - begun)
+
+    with tempfile.TemporaryDirectory() as folder:
+        trainer, begun = our_trainer(parts, seed, epochs, folder, ours, plain_turn)
+        begun[0] = time.process_time()
+        trainer.train()
+    truth = test.labels
+    accuracy = sum(a == b for a, b in zip(predicted(parts.model, test, 0), truth, strict=True)) / len(truth)
+    ratio = statistics.median(theirs) / statistics.median(ours)
+    verdict = "reached" if ratio >= ASKED else "MISSED"
+    rates = (len(train) / statistics.median(ours), len(train) / statistics.median(theirs))
+    print(
+        f"{corpus}, {layers} layer{'s' * (layers > 1)}, {parts.described['parameters']:,} parameters, {epochs} epochs:"
+    )
+    print(f"  ours  {rates[0]:8,.0f} utterances/s   test accuracy {accuracy:.3f}")
+    print(f"  plain {rates[1]:8,.0f} utterances/s   test accuracy {plain_accuracy(plain, test):.3f}")
+    print(f"  ratio {ratio:.2f} (asked {ASKED}: {verdict})", flush=True)
+    return ratio
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpus", default="hatexplain" if os.environ.get("ANISOSCOPE_DATA") else "planted:3")
+    parser.add_argument("--layers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--vectors", default="builtin:minilm")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for layers in options.layers:
+        compare(options.corpus, layers, options.epochs, options.seed, options.vectors)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""Claims about a series of checkpoints: one number per seed, Student t over seeds, Holm over the claims of a figure.
+
+Heads of two trainings are not the same heads, so a claim about heads becomes a number of each seed first: a mean, a
+share or a median over its heads. One seed decides nothing.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import stats
+
+from anisoscope.jackknife import holm, over_seeds
+from anisoscope.records import select
+from anisoscope.studies._judging import LEVEL, outcome_above
+from anisoscope.studies._study import Outcome, Verdict
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Table:
+    """One metric of every head: `values` [seed, step, layer, head] with the names of the first three axes."""
+
+    values: Array
+    seeds: tuple[int, ...]
+    steps: tuple[int, ...]
+    layers: tuple[int, ...]
+
+
+def table(records: pd.DataFrame, metric: str, site: str | None = None) -> Table:
+    """The table of a metric; NaN where a head has no value."""
+    rows = select(records, metric=metric) if site is None else select(records, metric=metric, site=site)
+    axes = [np.unique(rows[name].to_numpy(int)) for name in ("seed", "step", "layer", "head")]
+    values = np.full([len(axis) for axis in axes], np.nan)
+    at = tuple(np.searchsorted(axis, rows[name].to_numpy(int)) for axis, name in zip(axes, _AXES, strict=True))
+    values[at] = rows["value"].to_numpy(float)
+    seeds, steps, layers = (tuple(map(int, axis)) for axis in axes[:3])
+    return Table(values, seeds, steps, layers)
+
+
+_AXES = ("seed", "step", "layer", "head")
+
+
+@dataclass(frozen=True)
+class SeedTest:
+    """A number of every seed against what a claim says of it: above `threshold`, or below it.
+
+    values     [seed]; NaN where a seed says nothing
+    statistic  what the number is; `reason` what else to know; `subject` which part of the figure it is about
+    """
+
+    claim: str
+    values: Array
+    statistic: str
+    threshold: float = 0.0
+    below: bool = False
+    reason: str = ""
+    subject: str = ""
+
+    @property
+    def usable(self) -> Array:
+        return np.asarray(self.values[~np.isnan(self.values)])
+
+    def p(self) -> tuple[float, float]:
+        """One-sided p that the claim, and that its contrary, is due to chance; NaN with fewer than two seeds."""
+        apart = (self.usable - self.threshold) * (-1 if self.below else 1)
+        if len(apart) < 2:
+            return float("nan"), float("nan")
+        error = apart.std(ddof=1) / np.sqrt(len(apart))
+        if error == 0:
+            sure = float(np.sign(apart[0]))
+            return (1 - sure) / 2, (1 + sure) / 2
+        t = apart.mean() / error
+        return float(stats.t.sf(t, len(apart) - 1)), float(stats.t.cdf(t, len(apart) - 1))
+
+
+def judged(tests: Sequence[SeedTest]) -> list[Verdict]:
+    """One verdict per test, all of them one family for Holm's correction (in each direction)."""
+    both = np.array([test.p() for test in tests]).reshape(-1, 2)
+    up, down = holm(both[:, 0]), holm(both[:, 1])
+    outcomes = outcome_above(up, down, LEVEL)
+    return [_verdict(test, outcome, float(p)) for test, outcome, p in zip(tests, outcomes, up, strict=True)]
+
+
+def _verdict(test: SeedTest, outcome: Outcome, p: float) -> Verdict:
+    n = len(test.usable)
+    missing = len(test.values) - n
+    notes = [test.reason] if test.reason else []
+    notes += [f"{missing} of {len(test.values)} seeds say nothing"] if missing else []
+    notes += ["one seed decides nothing"] if n == 1 else []
+    if not n:
+        return Verdict(test.claim, "undecided", "no seed has it", n=0, reason="; ".join(notes), subject=test.subject)
+    mean, low, high = (float(x) for x in over_seeds(test.usable))
+    statistic = f"{test.statistic} (claim: {'<' if test.below else '>'} {test.threshold:.3g}):"
+    known = not np.isnan(low)
+    corrected = None if np.isnan(p) else p
+    ends = (low, high) if known else (None, None)
+    return Verdict(test.claim, outcome, statistic, mean, ends[0], ends[1], n, corrected, "; ".join(notes), test.subject)
+
+
+def judged_inside(
+    claim: str, values: Array, inside: tuple[float, float], statistic: str, reason: str = "", subject: str = ""
+) -> Verdict:
+    """Holds where the interval over seeds lies inside, fails where it lies outside, else undecided."""
+    usable = values[~np.isnan(values)]
+    if len(usable) < 2:
+        return Verdict(claim, "undecided", "too few seeds have it", n=len(usable), reason=reason, subject=subject)
+    mean, low, high = (float(x) for x in over_seeds(usable))
+    within, outside = inside[0] <= low and high <= inside[1], high < inside[0] or low > inside[1]
+    outcome: Outcome = "holds" if within else "fails" if outside else "undecided"
+    named = f"{statistic} (claim: {inside[0]:.3g} to {inside[1]:.3g}):"
+    return Verdict(claim, outcome, named, mean, low, high, len(usable), None, reason, subject)
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """cos(Q̄, K̄) of every head along training, and what follows from it.
+
+    cosine  [seed, step, layer, head]; bound: q95(d_head), the cosine that 95 % of isotropic pairs stay below
+    """
+
+    table: Table
+    bound: float
+
+    @classmethod
+    def of(cls, records: pd.DataFrame) -> "Alignment":
+        bound = select(records, metric="mean_cosine.isotropic_q95", site="query.raw")["value"]
+        return cls(table(records, "query_key.cosine", "query.raw"), float(bound.iloc[0]))
+
+    @property
+    def cosine(self) -> Array:
+        return self.table.values
+
+    def ending(self) -> Array:
+        """1 for heads [seed, layer, head] whose means end alike, −1 opposite, 0 neither (against the bound)."""
+        last = self.cosine[:, -1]
+        return np.asarray(np.where(last > self.bound, 1, np.where(last < -self.bound, -1, 0)))
+
+    def onset(self) -> Array:
+        """Share of training [seed, layer, head] from which on |cos| stays above the bound; NaN where it never does."""
+        above = np.abs(self.cosine) > self.bound
+        staying = np.flip(np.logical_and.accumulate(np.flip(above, 1), axis=1), 1)
+        share = np.array(self.table.steps) / self.table.steps[-1]
+        first = share[staying.argmax(1)]
+        return np.asarray(np.where(staying[:, -1], first, np.nan))
+
+    def chosen(self) -> dict[str, tuple[int, int]]:
+        """The rule for the panels: of the first seed, at the last step, the head with the largest cosine is the
+        `similar` one, that with the smallest the `opposite` one: {name: (layer, head)}.
+        """
+        last = self.cosine[0, -1]
+        heads = {"similar": np.nanargmax(last), "opposite": np.nanargmin(last)}
+        return {n: (self.table.layers[int(i) // last.shape[1]], int(i) % last.shape[1]) for n, i in heads.items()}
+
+    def name(self, which: str) -> str:
+        """A chosen head in words."""
+        layer, head = self.chosen()[which]
+        value = self.cosine[0, -1, self.table.layers.index(layer), head]
+        return f"{which}: layer {layer}, head {head} (cos {value:+.2f})".replace("-", "−")
+
+
+def per_seed(values: Array, mask: Array, reduce: str = "mean") -> Array:
+    """Mean or median over the heads [seed, layer, head] in `mask`, by seed; NaN where there is none."""
+    out = np.full(len(values), np.nan)
+    for i, (row, chosen) in enumerate(zip(values, mask, strict=True)):
+        picked = row[chosen & ~np.isnan(row)]
+        if len(picked):
+            out[i] = np.median(picked) if reduce == "median" else picked.mean()
+    return out
+
+
+def heads_above(records: pd.DataFrame) -> Iterator[tuple[int, int, int]]:
+    """(seed, heads whose |cos| of the last step is above q95(d_head), heads in all): one-sided, from the intervals
+    over documents, Holm over the heads of the seed.
+    """
+    rows = select(records, metric="query_key.cosine", site="query.raw")
+    rows = rows[rows["step"] == rows["step"].max()]
+    bound = Alignment.of(records).bound
+    for seed, of in rows.groupby("seed"):
+        freedom = np.maximum(np.fmin(32, of["n_units"].to_numpy(float)) - 1, 1)
+        error = (of["high"] - of["low"]).to_numpy(float) / 2 / stats.t.ppf(0.975, freedom)
+        p = stats.t.sf((of["value"].abs().to_numpy(float) - bound) / error, freedom)
+        yield int(str(seed)), int((holm(p) < LEVEL).sum()), len(of)

@@ -1,0 +1,173 @@
+"""A penalty on the entropy of attention, in both published forms, for any model on transformers' attention interface.
+
+`entropy`          H of the softmax row of the first token ([CLS]), over all its keys, divided by ln n
+`entropy-columns`  the rows of real tokens are added up (over layers too), a second softmax over these sums without
+                   [CLS] and padding, its H divided by ln(n − 1)
+
+n counts the real tokens with [CLS]. H is in [0, 1]: 1 uniform, 0 one token. Heads are averaged, and in the first form
+layers. Fosse et al. 2023 train with the first form on the first layer, and report H of the same row divided by
+ln(n − 1), which can exceed 1 (`reported`). An utterance whose normaliser is 0 (too short) counts as 0.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from anisoscope.capture._backend import looking_on
+from anisoscope.capture.rows import Visible
+from anisoscope.data._batch import Batch
+from anisoscope.errors import MeasureError, UsageError, near_matches
+
+VARIANTS = ("entropy", "entropy-columns")
+HIDDEN = -1e30
+
+Layers = tuple[int, ...]
+
+
+class EntropyPenalty:
+    """λ · mean over utterances of H. `layers` counts from 1; empty: all of them."""
+
+    def __init__(self, weight: float, *, variant: str = "entropy", layers: Layers = (1,)) -> None:
+        if variant not in VARIANTS:
+            raise UsageError(f"a penalty among {', '.join(VARIANTS)}", repr(variant), near_matches(variant, VARIANTS))
+        if not (math.isfinite(weight) and weight >= 0):
+            raise UsageError("a penalty weight of at least 0", str(weight), "use --weight 0 for no penalty")
+        if any(layer < 1 for layer in layers):
+            raise UsageError("layers counted from 1", str(layers), "the first layer is 1")
+        self.weight, self.variant, self.layers = weight, variant, layers
+
+    @contextmanager
+    def watching(self, model: nn.Module, mask: Bool[Tensor, "sequence token"]) -> Iterator["Watch"]:
+        """While inside, one forward call of `model` on a batch with these real tokens is looked at."""
+        watch = Watch(mask, self.layers, columns=self.variant == "entropy-columns")
+        with looking_on(model, watch.look):
+            yield watch
+
+    def value(self, watch: "Watch") -> Tensor:
+        """The penalty of the batch that was watched, a scalar with a gradient."""
+        entropy = watch.column_entropy() if self.variant == "entropy-columns" else watch.row_entropy()
+        return self.weight * entropy.mean()
+
+
+class Watch:
+    """What one forward call shows: rows of the first token, and sums of columns, of the chosen layers."""
+
+    def __init__(
+        self, mask: Bool[Tensor, "sequence token"], layers: Layers, *, columns: bool, rows: bool = True
+    ) -> None:
+        self.mask, self.layers = mask.bool(), layers
+        self._want_columns, self._want_rows, self._called = columns, rows or not columns, 0
+        self.nats: dict[int, Float[Tensor, "sequence head"]] = {}
+        self.sums: dict[int, Float[Tensor, "sequence head key"]] = {}
+
+    def look(self, module: Any, query: Tensor, key: Tensor, _value: Any, mask: Any, settings: dict[str, Any]) -> None:
+        """One attention call: the first token's row, and the column sums over the rows of real queries."""
+        self._called += 1
+        if self.layers and self._called not in self.layers:
+            return
+        if self._want_rows:
+            scores = _scores(module, query, key, mask, settings, 1).squeeze(2)
+            self.nats[self._called] = _entropy(scores)
+        if self._want_columns:
+            if query.shape[2] != self.mask.shape[1]:
+                got = f"{query.shape[2]} of {self.mask.shape[1]}"
+                raise MeasureError("every row of attention", got, "set row_only to 'never' for this penalty")
+            weights = _scores(module, query, key, mask, settings, query.shape[2]).softmax(-1)
+            self.sums[self._called] = (weights * self.mask[:, None, :, None]).sum(2)
+
+    @property
+    def tokens(self) -> Float[Tensor, " sequence"]:
+        """n: real tokens, [CLS] counted."""
+        return self.mask.sum(1).double()
+
+    def row_entropy(self) -> Float[Tensor, " sequence"]:
+        """H of the [CLS] row divided by ln n, mean over heads and layers."""
+        return _normalised(self._stacked(self.nats).mean((0, 2)), self.tokens)
+
+    def reported(self) -> Float[Tensor, " sequence"]:
+        """The same divided by ln(n − 1), as in the authors' tables."""
+        return _normalised(self._stacked(self.nats).mean((0, 2)), self.tokens - 1)
+
+    def column_entropy(self) -> Float[Tensor, " sequence"]:
+        """H of the second softmax over column sums, without [CLS], divided by ln(n − 1); mean over heads."""
+        sums = self._stacked(self.sums).sum(0).masked_fill(_without_first(self.mask), HIDDEN)
+        return _normalised(_entropy(sums).mean(1), self.tokens - 1)
+
+    def _stacked(self, found: dict[int, Tensor]) -> Tensor:
+        missing = [layer for layer in self.layers if layer not in found]
+        if missing or not found:
+            got = f"{self._called} calls of the attention interface"
+            cure = "name layers the model has, or a model on transformers' attention interface"
+            raise MeasureError(f"attention in layers {missing or 'of the model'}", got, cure)
+        return torch.stack([found[layer] for layer in sorted(found)])
+
+
+def _without_first(mask: Tensor) -> Tensor:
+    """True where a key takes no part: padding and the first real token [sequence, 1, key]."""
+    first = mask & (mask.long().cumsum(1) == 1)
+    return (~mask | first).unsqueeze(1)
+
+
+def _scores(
+    module: Any, query: Tensor, key: Tensor, mask: Tensor | None, settings: dict[str, Any], rows: int
+) -> Tensor:
+    """Scores [sequence, head, row, key] of the first rows as the softmax sees them, hidden ones at a finite floor."""
+    visible = Visible.read(module, query, mask, settings)
+    key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
+    scale = settings.get("scaling")
+    scores = torch.matmul(query[:, :, :rows], key.transpose(2, 3)) * (
+        query.shape[-1] ** -0.5 if scale is None else scale
+    )
+    if settings.get("softcap") is not None:
+        scores = torch.tanh(scores / settings["softcap"]) * settings["softcap"]
+    if visible.bias is not None:
+        scores = scores + visible.bias[:, :, :rows]
+    if visible.keys is not None:
+        scores = scores.masked_fill(~visible.keys[:, :, :rows, : key.shape[2]], HIDDEN)
+    if visible.causal:
+        above = torch.ones(rows, key.shape[2], dtype=torch.bool, device=key.device).triu(1)
+        scores = scores.masked_fill(above, HIDDEN)
+    return scores  # type: ignore[no-any-return]
+
+
+def _entropy(scores: Tensor) -> Tensor:
+    """H = ln Σ eˢ − Σ p s of softmax rows over the last axis, in nats; hidden scores have p = 0 and no gradient."""
+    nats: Tensor = scores.logsumexp(-1) - (scores.softmax(-1) * scores).sum(-1)
+    return nats
+
+
+def _normalised(nats: Tensor, count: Tensor) -> Tensor:
+    """nats / ln(count); 0 where that is ln 1 or less."""
+    usable = count > 1
+    return torch.where(usable, nats / count.clamp(min=2).log().to(nats.dtype), torch.zeros_like(nats))
+
+
+@torch.no_grad()
+def entropies(model: nn.Module, batches: Iterable[Batch], layers: Layers = ()) -> dict[str, Float[Tensor, " unit"]]:
+    """Of every utterance, in the order of its unit: `row` (H of the [CLS] row / ln n), `reported` (/ ln(n − 1)) and
+    `columns` (the second form), of the layers together; `row.1`, `reported.1`, … of each layer.
+    """
+    kept: dict[str, list[Tensor]] = {}
+    units: list[Tensor] = []
+    training = model.training
+    model.eval()
+    for batch in batches:
+        mask = next(iter(batch.streams.values())).mask
+        watch = Watch(mask, layers, columns=True)
+        with looking_on(model, watch.look):
+            model(**batch.inputs)
+        found = {"row": watch.row_entropy(), "reported": watch.reported(), "columns": watch.column_entropy()}
+        for layer, nats in watch.nats.items():
+            found[f"row.{layer}"] = _normalised(nats.mean(1), watch.tokens)
+            found[f"reported.{layer}"] = _normalised(nats.mean(1), watch.tokens - 1)
+        for name, value in found.items():
+            kept.setdefault(name, []).append(value)
+        units.append(batch.unit)
+    model.train(training)
+    order = torch.cat(units).argsort()
+    return {name: torch.cat(values)[order] for name, values in kept.items()}

@@ -1,0 +1,240 @@
+"""Training a classifier: it learns, repeats itself, resumes, keeps its best epoch, and says what went wrong."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from anisoscope.data.encoding import LabelledPlan, encode
+from anisoscope.errors import ModelError, OutputError, UsageError
+from anisoscope.models.load import load
+from anisoscope.training import _classifier_loop
+from anisoscope.training._classifier_loop import Buckets
+from anisoscope.training.classifier import Recipe, train_classifier
+from anisoscope.training.entropy_penalty import entropies
+
+SMALL = Recipe(corpus="planted", vectors="random", dim=32, epochs=3, rate=3e-3)
+
+
+def weights(folder):
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model.safetensors")
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.fixture(scope="module")
+def learnt(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("learnt") / "run"
+    return train_classifier(replace(SMALL, epochs=12, layers=2), folder)
+
+
+def test_it_learns_the_planted_keywords(learnt):
+    result = learnt.training["results"]["test"]
+    assert learnt.accuracy() > 0.85 and not learnt.collapsed
+    assert result["n"] == 300 and result["majority"] == 0.5 and sum(result["predicted"].values()) == 300
+    right = sum(share * 150 for share in result["by_class"].values())
+    assert right / 300 == pytest.approx(learnt.accuracy())
+
+
+def test_the_folder_is_a_checkpoint_like_any_other_and_holds_the_best_epoch(learnt):
+    assert not (learnt.folder / "checkpoints").exists()
+    history = dict(map(tuple, learnt.training["validation_loss"]))
+    assert history[learnt.training["best_epoch"]] == min(history.values())
+    model, tokenizer = learnt.classifier()
+    corpus = learnt.recipe.open()
+    rows = encode(corpus.splits["validation"], tokenizer, learnt.max_length)
+    loss = sum(
+        float(model(input_ids=torch.tensor([r["input_ids"]]), labels=torch.tensor([r["labels"]])).loss.detach())
+        for r in rows.rows
+    )
+    assert loss / len(rows) == pytest.approx(min(history.values()), abs=1e-4)
+    assert (
+        _classifier_loop.predicted(model, rows, 0).count(0)
+        == learnt.training["results"]["validation"]["predicted"]["class 1"]
+    )
+    subject = load(str(learnt.folder))
+    assert type(subject.model).__name__ == "AttentionClassifierModel"
+
+
+def test_training_json_names_everything(learnt):
+    said = learnt.training
+    assert said["corpus"]["fingerprint"] == learnt.recipe.open().fingerprint
+    assert said["corpus"]["counts"]["train"] == {"class 1": 450, "class 2": 450}
+    assert {"versions", "command", "seconds", "steps", "parameters", "truncated", "vectors"} <= said.keys()
+    assert said["steps"] == said["epochs"] * math.ceil(900 / 64)
+    assert json.loads((learnt.folder / "training.json").read_text()) == said
+
+
+def test_a_seed_gives_the_same_weights_and_another_gives_others(tmp_path):
+    runs = [train_classifier(replace(SMALL, epochs=1, seed=s), tmp_path / str(i)) for i, s in enumerate((0, 0, 1))]
+    one, again, other = (weights(run.folder) for run in runs)
+    assert same(one, again) and not same(one, other)
+
+
+@pytest.mark.parametrize("variant", ["entropy", "entropy-columns"])
+def test_a_penalty_of_weight_0_is_no_penalty_to_the_bit(tmp_path, variant):
+    base = replace(SMALL, epochs=1, layers=2)
+    plain = train_classifier(base, tmp_path / "plain")
+    zero = train_classifier(replace(base, penalty=variant, weight=0.0), tmp_path / "zero")
+    assert same(weights(plain.folder), weights(zero.folder))
+    assert plain.training["loss"] == zero.training["loss"]
+
+
+@pytest.mark.parametrize("variant", ["entropy", "entropy-columns"])
+def test_a_penalty_lowers_its_entropy(tmp_path, variant):
+    found = []
+    for weight in (0.0, 2.0):
+        recipe = replace(SMALL, epochs=6, penalty=variant, weight=weight)
+        trained = train_classifier(recipe, tmp_path / str(weight))
+        model, tokenizer = trained.classifier()
+        encoded = encode(recipe.open().splits["test"], tokenizer, 64)
+        values = entropies(model, LabelledPlan(encoded, 0), (1,))
+        found.append(float(values["row" if variant == "entropy" else "columns"].mean()))
+    assert found[1] < found[0] - 0.2
+
+
+class Stop(Exception):
+    pass
+
+
+def test_an_interrupted_training_resumes_to_the_same_weights(tmp_path):
+    recipe = replace(SMALL, epochs=4, warmup=20, clip=1.0)
+
+    def interrupt(done, _total):
+        if done == 2 * 15 + 4:
+            raise Stop
+
+    whole = train_classifier(recipe, tmp_path / "whole")
+    with pytest.raises(Stop):
+        train_classifier(recipe, tmp_path / "parts", progress=interrupt)
+    assert not (tmp_path / "parts" / "training.json").exists()
+    steps = []
+    parts = train_classifier(recipe, tmp_path / "parts", resume=True, progress=lambda done, _: steps.append(done))
+    assert steps[0] == 31
+    assert same(weights(whole.folder), weights(parts.folder))
+    assert whole.training["validation_loss"] == parts.training["validation_loss"]
+
+
+def test_a_finished_training_is_left_as_it_is(tmp_path):
+    recipe = replace(SMALL, epochs=1)
+    done = train_classifier(recipe, tmp_path / "run")
+    again = train_classifier(recipe, tmp_path / "run", resume=True, progress=lambda *_: pytest.fail("trained again"))
+    assert again.training == done.training
+    for other, resume, expected in ((recipe, False, "to be new"), (replace(recipe, seed=3), True, "another training")):
+        with pytest.raises(OutputError, match=expected):
+            train_classifier(other, tmp_path / "run", resume=resume)
+    fresh = train_classifier(replace(recipe, seed=3), tmp_path / "run", overwrite=True)
+    assert fresh.training["recipe"]["seed"] == 3
+
+
+def test_a_diverged_training_is_reported_and_overwrites_nothing(tmp_path):
+    kept = train_classifier(replace(SMALL, epochs=1), tmp_path / "run")
+    before = weights(kept.folder)
+    with pytest.raises(ModelError, match=r"a loss of (nan|inf) at step \d+"):
+        train_classifier(replace(SMALL, rate=1e30), tmp_path / "run", overwrite=True)
+    assert same(before, weights(kept.folder))
+    assert not (tmp_path / "run" / "training.json").exists()
+
+
+def test_a_collapsed_training_is_marked(tmp_path):
+    run = train_classifier(replace(SMALL, epochs=1, rate=1e-12, corpus="planted:20"), tmp_path / "run")
+    result = run.training["results"]["test"]
+    assert run.collapsed and result["accuracy"] <= result["above_chance"]
+    assert result["above_chance"] == pytest.approx(0.05 + 1.645 * math.sqrt(0.05 * 0.95 / 300))
+
+
+def test_early_stopping_keeps_the_best_epoch(tmp_path):
+    run = train_classifier(replace(SMALL, epochs=30, patience=1, rate=1e-2), tmp_path / "run")
+    losses = [loss for _, loss in run.training["validation_loss"]]
+    assert len(losses) < 30 and losses[-1] > losses[-2] == min(losses)
+    assert run.training["best_epoch"] == len(losses) - 1
+
+
+def test_frozen_vectors_stay_and_trained_ones_do_not(tmp_path):
+    name = "attention_classifier.embeddings.weight"
+    runs = {}
+    for frozen in (True, False):
+        recipe = replace(SMALL, vectors="builtin:minilm", dim=None, epochs=1, frozen=frozen, limit=64)
+        runs[frozen] = train_classifier(recipe, tmp_path / str(frozen))
+    table = load("builtin:minilm").model.get_input_embeddings().weight
+    tokenizer = runs[True].classifier()[1]
+    matrix = weights(runs[True].folder)[name]
+    word = tokenizer.convert_ids_to_tokens(5)
+    ids = load("builtin:minilm").processor(word, add_special_tokens=False)["input_ids"]
+    torch.testing.assert_close(matrix[5], table[ids].mean(0).detach())
+    assert not torch.equal(matrix, weights(runs[False].folder)[name])
+
+
+def test_an_encoder_is_fine_tuned_on_pairs_with_its_own_tokenizer(tmp_path):
+    recipe = Recipe("builtin:minilm", "planted-pairs", limit=48, epochs=1, batch=16, penalty="entropy", weight=0.1)
+    run = train_classifier(recipe, tmp_path / "run")
+    model, tokenizer = run.classifier()
+    assert type(model).__name__ == "BertForSequenceClassification" and model.config.id2label[1] == "neutral"
+    assert tokenizer.cls_token == "[CLS]" and run.training["results"]["test"]["n"] == 48
+    assert load(str(run.folder)).model.config.num_hidden_layers == 6
+
+
+def test_the_matrix_and_tokenizer_of_a_checkpoint_can_be_used_as_they_are(tmp_path):
+    run = train_classifier(
+        Recipe(corpus="planted", limit=64, epochs=1, tokens="checkpoint", frozen=True), tmp_path / "r"
+    )
+    table = load("builtin:minilm").model.get_input_embeddings().weight
+    assert torch.equal(weights(run.folder)["attention_classifier.embeddings.weight"], table)
+
+
+def test_long_utterances_are_counted(tmp_path):
+    run = train_classifier(replace(SMALL, epochs=1, max_length=12), tmp_path / "run")
+    corpus = run.recipe.open()
+    longer = {s: sum(len(e.words) > 11 for e in examples) for s, examples in corpus.splits.items()}
+    assert run.training["truncated"] == longer and longer["test"] > 0
+
+
+def test_buckets_hold_every_example_once_and_waste_little():
+    lengths = torch.randint(5, 60, (1000,), generator=torch.Generator().manual_seed(0)).tolist()
+    sampler = Buckets(lengths, 64, seed=1)
+    first = list(sampler)
+    assert first == list(sampler) and sorted(first) == list(range(1000))
+    sampler.set_epoch(1)
+    assert first != list(sampler)
+    batches = [[lengths[i] for i in first[k : k + 64]] for k in range(0, 1000, 64)]
+    assert sum(max(b) * len(b) for b in batches) < 1.1 * sum(lengths)
+    assert max(batches[0]) != max(lengths) or max(batches[1]) != max(lengths)  # not longest first
+    assert list(Buckets(lengths, 64, seed=2)) != first
+
+
+BAD = {
+    "layers of at least 1": {"layers": 0},
+    "a finite rate": {"rate": math.nan},
+    "a penalty for --weight": {"weight": 0.1},
+    "a penalty weight of at least 0": {"penalty": "entropy", "weight": -1.0},
+    "a penalty among": {"penalty": "entropi", "weight": 1.0},
+}
+
+
+@pytest.mark.parametrize("expected", BAD)
+def test_bad_recipes_are_explained(expected):
+    with pytest.raises(UsageError, match=expected):
+        Recipe(**BAD[expected])
+
+
+def test_other_bad_input_is_explained(tmp_path):
+    for change, error, expected in (
+        ({"tokens": "words"}, UsageError, "tokens among"),
+        ({"tokens": "checkpoint"}, UsageError, "a checkpoint in --vectors"),
+        ({"vectors": "builtin:minilm"}, UsageError, "--dim 384"),
+        ({"model": "no/such-model"}, ModelError, "no/such-model"),
+        ({"penalty": "entropy", "weight": math.nan}, UsageError, "weight of at least 0"),
+    ):
+        with pytest.raises(error, match=expected):
+            train_classifier(replace(SMALL, **change), tmp_path / "run", overwrite=True)
+    (tmp_path / "mine").mkdir()
+    Path(tmp_path, "mine", "notes.txt").write_text("x")
+    with pytest.raises(OutputError, match="files that are no training"):
+        train_classifier(SMALL, tmp_path / "mine")

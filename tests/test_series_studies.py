@@ -1,0 +1,646 @@
+"""Figures 11–15 and 19–23: every claim on records made up to hold, to fail and to leave open; planes against numpy's
+own decomposition; parts of scores and centred attention against brute force; a tiny series from end to end.
+"""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import tiny
+import torch
+
+from anisoscope.capture.rows import Visible, attention_rows
+from anisoscope.capture.scores import score_sums
+from anisoscope.isotropic import q95
+from anisoscope.measurement import Settings
+from anisoscope.measuring import head_means, run_pass
+from anisoscope.metrics import centred_attention, score_terms
+from anisoscope.records import as_records, claimed, select
+from anisoscope.studies import runner
+from anisoscope.studies.godey2024 import _projection, _series
+from anisoscope.studies.godey2024._series_claims import Alignment, SeedTest, judged, judged_inside, table
+from anisoscope.sums import Totals
+
+STUDIES = {s.name: s for s in runner.found() if s.paper == "godey2024"}
+STEPS = (0, 10, 20, 80, 100, 200, 500, 1000)
+SEEDS, LAYERS, HEADS, DIM = 3, 4, 4, 64
+BOUND = float(q95(DIM))
+SHAPE = (SEEDS, len(STEPS), LAYERS, HEADS)
+
+
+def rows(metric, site, values, noise=0.0, component=None):
+    """Records of a metric of every head from values that broadcast to [seed, step, layer, head]."""
+    of_seed = np.array([1.0, -1.2, 0.2])[:, None, None, None]
+    values = np.broadcast_to(values, SHAPE) + noise * of_seed
+    seed, step, layer, head = (x.ravel() for x in np.indices(SHAPE))
+    columns = {"seed": seed, "step": np.array(STEPS)[step], "layer": layer + 1, "head": head, "value": values.ravel()}
+    ends = {"low": values.ravel() - 0.01, "high": values.ravel() + 0.01, "n_units": 60}
+    return pd.DataFrame({"metric": metric, "site": site, "component": component, **columns, **ends})
+
+
+def alignment(first=0.05, last=0.8, onset=80, noise=0.002, signs=(1, 1, -1, -1), opposite_onset=None):
+    """Cosines that jump from `first` to `last` at the step `onset`, with the sign of their layer."""
+    steps = np.array(STEPS)[:, None, None]
+    sign = np.array(signs, float)[:, None]
+    when = np.where(sign > 0, onset, onset if opposite_onset is None else opposite_onset)
+    cosine = sign * np.where(steps >= when, last, first)
+    bound = rows("mean_cosine.isotropic_q95", "query.raw", BOUND)
+    return as_records(pd.concat([rows("query_key.cosine", "query.raw", cosine[None], noise), bound], ignore_index=True))
+
+
+def last_step(values, metric, noise=0.004):
+    """Records of a number per head at the last step."""
+    found = rows(metric, None, np.asarray(values, float), noise)
+    return as_records(found[found["step"] == STEPS[-1]])
+
+
+def outcomes(name, *parts):
+    """{(claim, subject): outcome}."""
+    return {(v.claim, v.subject): v.outcome for v in STUDIES[name].judge(pd.concat(parts, ignore_index=True))}
+
+
+def spread_over_seeds(values, metric, site):
+    """Values of the last step that differ so much from seed to seed that nothing can be said."""
+    found = rows(metric, site, values)
+    return as_records(found)
+
+
+# ---- claims ----------------------------------------------------------------------------------------------------------
+
+SURE, UNSURE = 0.002, 0.3
+
+
+@pytest.mark.parametrize(
+    ("last", "noise", "expected"), [(0.8, SURE, "holds"), (0.01, SURE, "fails"), (0.2, UNSURE, "undecided")]
+)
+def test_cosine_grows_and_ends_aligned(last, noise, expected):
+    found = outcomes("fig13", alignment(first=0.1, last=last, noise=noise))
+    assert found["cosine-grows", ""] == (expected if noise == SURE else found["cosine-grows", ""])
+    assert found["aligned-at-the-end", ""] == expected
+
+
+def test_growth_is_undecided_where_seeds_disagree():
+    records = alignment(first=0.3, last=0.3)
+    rise = (records["metric"] == "query_key.cosine") & (records["step"] == STEPS[-1]) & (records["seed"] == 0)
+    records.loc[rise, "value"] *= 2
+    found = outcomes("fig13", records)
+    assert found["cosine-grows", ""] == "undecided"
+    assert found["almost-all-heads", ""] == "undecided"
+
+
+@pytest.mark.parametrize(("first", "last", "expected"), [(0.1, 0.8, "holds"), (0.8, 0.1, "fails")])
+def test_almost_all_heads(first, last, expected):
+    assert outcomes("fig13", alignment(first=first, last=last, noise=0))["almost-all-heads", ""] == expected
+
+
+@pytest.mark.parametrize(
+    ("signs", "noise", "expected"),
+    [((1, 1, -1, -1), SURE, "holds"), ((-1, -1, 1, 1), SURE, "fails"), ((1, 1, -1, -1), 2.0, "undecided")],
+)
+def test_signs_by_depth(signs, noise, expected):
+    found = outcomes("fig13", alignment(signs=signs, noise=noise))
+    assert found["first-layer-positive", ""] == found["last-layer-negative", ""] == expected
+    if noise == SURE:
+        assert found["sign-falls-with-depth", ""] == expected
+
+
+def test_depth_is_undecided_where_seeds_differ():
+    records = alignment()
+    turned = (records["metric"] == "query_key.cosine") & (records["seed"] == 1)
+    records.loc[turned, "value"] *= -1
+    assert outcomes("fig13", records)["sign-falls-with-depth", ""] == "undecided"
+
+
+@pytest.mark.parametrize(("growth", "expected"), [(30.0, "holds"), (0.1, "fails"), (1.0, "undecided")])
+def test_products_grow(growth, expected):
+    steps = np.where(np.array(STEPS) > 50, growth, 1.0)[None, :, None, None]
+    wobble = np.exp(
+        0.05 * np.random.default_rng(1).standard_normal(SHAPE) * (np.array(STEPS) > 50)[None, :, None, None]
+    )
+    found = outcomes("fig14", alignment(), as_records(rows("query_key.dot", "query.raw", steps * wobble)))
+    assert {found["dot-grows", name] for name in ("similar", "opposite", "all heads")} == {expected}
+
+
+@pytest.mark.parametrize(
+    ("onset", "opposite", "expected"),
+    [
+        (10, 100, ("holds", "holds", "holds")),
+        (500, 20, ("fails", "fails", "fails")),
+        (80, 80, ("undecided", "undecided", "holds")),
+    ],
+)
+def test_onsets(onset, opposite, expected):
+    found = outcomes("fig12", alignment(onset=onset, opposite_onset=opposite, noise=0))
+    names = ("similar-in-first-steps", "opposite-later", "opposite-at-8-percent")
+    assert tuple(found[name, ""] for name in names) == expected
+
+
+def test_an_onset_that_no_seed_has_is_undecided():
+    found = outcomes("fig12", alignment(signs=(1, 1, 1, 1)))
+    assert found["opposite-later", ""] == found["opposite-at-8-percent", ""] == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("share", "noise", "expected"), [(0.9, 0.01, "holds"), (0.1, 0.01, "fails"), (0.5, 0.2, "undecided")]
+)
+def test_share_of_the_first_direction(share, noise, expected):
+    found = outcomes("fig11", alignment(), last_step(share, "svd.union.drift_share", noise))
+    assert {found["first-direction-carries-drift", n] for n in ("all heads", "similar", "opposite")} == {expected}
+
+
+@pytest.mark.parametrize(("name", "metric"), [("fig19", "key.agreement"), ("fig20", "key.path_agreement")])
+@pytest.mark.parametrize(
+    ("value", "noise", "expected"), [(0.95, 0.01, "holds"), (0.2, 0.01, "fails"), (0.7, 0.2, "undecided")]
+)
+def test_projections_agree(name, metric, value, noise, expected):
+    claim = {"fig19": "same-first-direction", "fig20": "same-path"}[name]
+    assert outcomes(name, alignment(), last_step(value, f"svd.{metric}", noise))[claim, ""] == expected
+    other = {"fig19": "fig21", "fig20": "fig22"}[name]
+    of_queries = last_step(value, f"svd.{metric.replace('key', 'query')}", noise)
+    assert outcomes(other, alignment(), of_queries)[claim, ""] == expected
+
+
+def entropies(end=1.0, rise=2.0, share=0.8, noise=0.01, key_rise=0.0, by_layer=(0, 0.1, 0.2, 0.3)):
+    """Records of figure 15: entropy from 4 to `end` (plus something by layer), and what centring gives back."""
+    late = (np.array(STEPS) > 50)[None, :, None, None]
+    depth = np.array(by_layer)[None, None, :, None]
+    entropy = np.where(late, end + depth, 4.0)
+    parts = [
+        rows("attention.entropy", "attention", entropy, noise * late),
+        rows("attention.entropy_normalised", "attention", entropy / 4.2, noise * late),
+        rows("centred_attention.query_rise", "centred", rise * late, noise * late),
+        rows("centred_attention.key_rise", "centred", key_rise),
+        rows("score_terms.mean_query_share", "scores", np.where(late, share, 0.3), noise * late),
+        rows("score_terms.centred_share", "scores", 1 - share),
+    ]
+    return as_records(pd.concat(parts, ignore_index=True))
+
+
+ENTROPY_CLAIMS = ("mean-query-sharpens", "drift-explains-sharpening", "mean-query-leads", "mean-query-share-grows")
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        ({}, "holds"),
+        ({"end": 4.5, "rise": -0.5, "share": 0.1, "by_layer": (0.3, 0.2, 0.1, 0)}, "fails"),
+        ({"end": 3.9, "rise": 0.03, "share": 0.45, "noise": 3.0}, "undecided"),
+    ],
+)
+def test_entropy(made, expected):
+    found = outcomes("fig15", entropies(**made))
+    assert {found["entropy-decays", f"layer {layer}"] for layer in (1, 2, 3, 4)} == {expected}
+    claims = ENTROPY_CLAIMS if expected != "fails" else [c for c in ENTROPY_CLAIMS if c != "drift-explains-sharpening"]
+    assert {found[claim, ""] for claim in claims} == {expected}
+    if expected != "undecided":
+        assert {found["first-layer-sharper", unit] for unit in ("normalised", "nats")} == {expected}
+    assert found["mean-key-idle", ""] == "holds"
+
+
+def test_drift_that_gives_little_back_does_not_explain():
+    assert outcomes("fig15", entropies(rise=0.3))["drift-explains-sharpening", ""] == "fails"
+
+
+def test_a_change_by_centring_keys_fails():
+    assert outcomes("fig15", entropies(key_rise=2e-6))["mean-key-idle", ""] == "fails"
+
+
+def test_first_layer_is_undecided_where_seeds_differ():
+    records = entropies()
+    turned = records["metric"].str.startswith("attention.entropy") & (records["seed"] == 0) & (records["layer"] == 4)
+    records.loc[turned & (records["step"] == STEPS[-1]), "value"] -= 1.2
+    assert outcomes("fig15", records)["first-layer-sharper", "nats"] == "undecided"
+
+
+def test_seeds_are_alike_opposed_or_neither():
+    steps, layers = np.arange(len(STEPS))[None, :, None, None], np.arange(LAYERS)[None, None, :, None]
+    alike = np.tanh(steps / 8 * (1 + layers)) * np.where(layers < 2, 1, -1)
+    noise = np.random.default_rng(2).standard_normal(SHAPE) * 0.02
+    bound = rows("mean_cosine.isotropic_q95", "query.raw", BOUND)
+
+    def judge(values):
+        return outcomes("fig23", as_records(pd.concat([rows("query_key.cosine", "query.raw", values), bound])))
+
+    found = judge(alike + noise)
+    assert found["same-trends-over-seeds", ""] == found["same-signs-over-seeds", ""] == "holds"
+    found = judge(np.random.default_rng(3).standard_normal((SEEDS, 1, 1, HEADS)) + noise * 20)
+    assert found["same-trends-over-seeds", ""] == "undecided"
+    # three profiles that are turned against each other by 120°: each is opposed to the mean of the others
+    angle = 2 * np.pi * (np.arange(SEEDS)[:, None, None, None] / 3)
+    profile = np.cos(angle) * np.array([1, -1, 1, -1])[:, None] + np.sin(angle) * np.array([1, 1, -1, -1])[:, None]
+    growth = np.linspace(0, 1, len(STEPS))[None, :, None, None]
+    found = judge(0.4 * profile * growth + noise / 10)
+    assert found["same-signs-over-seeds", ""] == "fails"
+
+
+def test_trends_over_seeds_can_fail():
+    time = np.linspace(0, 1, len(STEPS))[None, :, None, None]
+    angle = 2 * np.pi * np.arange(SEEDS)[:, None, None, None] / 3
+    values = 0.5 + 0.3 * np.cos(angle + 2 * np.pi * time * (len(STEPS) - 1) / len(STEPS))
+    bound = rows("mean_cosine.isotropic_q95", "query.raw", BOUND)
+    jitter = np.random.default_rng(4).standard_normal(SHAPE) * 1e-3
+    records = as_records(pd.concat([rows("query_key.cosine", "query.raw", values + jitter), bound]))
+    assert outcomes("fig23", records)["same-trends-over-seeds", ""] == "fails"
+
+
+def test_one_seed_decides_nothing_and_equal_seeds_are_sure():
+    one = judged([SeedTest("c", np.array([1.0]), "x")])[0]
+    assert one.outcome == "undecided" and "one seed" in one.reason and one.low is None
+    assert judged([SeedTest("c", np.ones(3), "x", 0.5)])[0].outcome == "holds"
+    assert judged([SeedTest("c", np.ones(3), "x", 0.5, below=True)])[0].outcome == "fails"
+    assert judged_inside("c", np.array([0.08, 0.081, 0.079]), (0.04, 0.16), "x").outcome == "holds"
+    assert judged_inside("c", np.array([0.5, 0.51, 0.5]), (0.04, 0.16), "x").outcome == "fails"
+    assert judged_inside("c", np.array([0.01, 0.2, 0.1]), (0.04, 0.16), "x").outcome == "undecided"
+
+
+def test_holm_is_over_the_claims_of_a_figure():
+    values = np.array([1.0, 1.2, 0.9])
+    alone = judged([SeedTest("c", values, "x")])[0]
+    many = judged([SeedTest("c", values, "x")] * 8)[0]
+    assert many.p == pytest.approx(8 * alone.p)
+
+
+def test_heads_are_chosen_by_the_rule():
+    records = alignment(noise=0)
+    best = (records["metric"] == "query_key.cosine") & (records["seed"] == 0) & (records["step"] == STEPS[-1])
+    records.loc[best & (records["layer"] == 2) & (records["head"] == 3), "value"] = 0.99
+    records.loc[best & (records["layer"] == 4) & (records["head"] == 1), "value"] = -0.97
+    assert Alignment.of(records).chosen() == {"similar": (2, 3), "opposite": (4, 1)}
+
+
+def test_an_onset_is_for_good():
+    records = alignment(onset=20, noise=0, signs=(1, 1, 1, 1))
+    dip = (records["metric"] == "query_key.cosine") & (records["step"] == 100) & (records["head"] == 0)
+    records.loc[dip, "value"] = 0.0
+    onset = Alignment.of(records).onset()
+    assert (onset[..., 0] == 0.2).all() and (onset[..., 1:] == 0.02).all()
+
+
+# ---- planes ----------------------------------------------------------------------------------------------------------
+
+
+def vectors(steps=3, heads=2, n=40, d=6, seed=0):
+    """Queries and keys [step, head, vector, dim] with means that move."""
+    rng = np.random.default_rng(seed)
+    drift = rng.standard_normal((2, 1, heads, 1, d)) * np.arange(steps)[None, :, None, None, None]
+    return drift + rng.standard_normal((2, steps, heads, n, d)) * (1 + np.arange(d))
+
+
+def pieces_of(x, tmp_path):
+    """A measured series of one layer made of vectors [side, step, head, vector, dim]."""
+    from safetensors.torch import save_file
+
+    pieces = []
+    for step in range(x.shape[1]):
+        heads = {}
+        for side, of in zip(("query", "key"), torch.as_tensor(x[:, step]), strict=True):
+            heads[f"1 {side} moment"] = of.transpose(1, 2) @ of
+            heads[f"1 {side} mean"] = of.mean(1)
+            heads[f"1 {side} points"] = of.transpose(0, 1)[:5].contiguous()
+        folder = tmp_path / f"step-{step}"
+        folder.mkdir()
+        save_file({name: value.contiguous() for name, value in heads.items()}, folder / "heads.safetensors")
+        pieces.append(_series.Piece(step, 0, folder))
+    return pieces
+
+
+@pytest.mark.parametrize("over", _projection.OVERS)
+def test_the_plane_is_that_of_the_stacked_vectors(over, tmp_path):
+    x = vectors()
+    found = _projection.measure(pieces_of(x, tmp_path), (over,))
+    for head in range(x.shape[2]):
+        stacked = {"union": x, "key": x[1:], "query": x[:1]}[over][:, :, head].reshape(-1, x.shape[-1])
+        plane = np.linalg.svd(stacked, full_matrices=False)[2][:2].T
+        last = x[0, -1, head].mean(0)
+        plane *= np.where(last @ plane < 0, -1, 1)
+        for side, of in zip(("query", "key"), x, strict=True):
+            rows_of = select(found, metric=f"svd.{over}.{side}", head=head)
+            got = rows_of.pivot_table(index="step", columns="component", values="value").to_numpy()
+            np.testing.assert_allclose(got, of[:, head].mean(1) @ plane, rtol=1e-9, atol=1e-9)
+        means = x[:, -1, head].mean(1)
+        expected = ((means @ plane[:, 0]) ** 2).sum() / (means**2).sum()
+        share = select(found, metric=f"svd.{over}.drift_share", head=head)["value"].item()
+        assert share == pytest.approx(expected, rel=1e-9)
+
+
+def test_signs_follow_the_last_mean_query(tmp_path):
+    for turn in (1, -1):
+        folder = tmp_path / str(turn)
+        folder.mkdir()
+        found = _projection.measure(pieces_of(turn * vectors(), folder), ("key",))
+        for over in ("union", "key"):
+            last = select(found, metric=f"svd.{over}.query", step=2)
+            assert (last["value"] >= 0).all()
+
+
+def test_signs_where_the_mean_says_nothing():
+    moment = np.diag([1.0, 4.0, 9.0])
+    plane = _projection.plane(moment, np.zeros(3))
+    np.testing.assert_allclose(plane, [[0, 0], [0, 1], [1, 0]], atol=1e-12)
+
+
+def test_agreement_of_planes(tmp_path):
+    same = np.repeat(vectors()[:1], 2, axis=0)
+    found = _projection.measure(pieces_of(same, tmp_path), ("key", "query"))
+    for over in ("key", "query"):
+        for name in ("agreement", "path_agreement"):
+            np.testing.assert_allclose(select(found, metric=f"svd.{over}.{name}")["value"], 1, atol=1e-9)
+
+
+def test_clouds_lie_where_their_means_do(tmp_path):
+    x = vectors(n=5)
+    found = _projection.clouds(pieces_of(x, tmp_path), "union", [(1, 1)])
+    means = _projection.measure(pieces_of(x, tmp_path / "again") if (tmp_path / "again").mkdir() is None else [], ())
+    points = select(found, metric="svd.union.cloud.key", step=2).assign(k=lambda f: f["component"].str[-1])
+    expected = select(means, metric="svd.union.key", step=2, head=1)["value"].to_numpy()
+    np.testing.assert_allclose(points.groupby("k")["value"].mean(), expected, rtol=1e-9)
+
+
+# ---- parts of the scores, and attention without its means ------------------------------------------------------------
+
+
+def brute_rows(q, k, seen, real, scale):
+    """{row: scores of the keys it sees} of one head, in float64."""
+    return {t: scale * (k[seen[t]] @ q[t]) for t in range(len(q)) if real[t] and seen[t].any()}
+
+
+@pytest.mark.parametrize("mask", ["all", "padding", "causal", "window", "left"])
+def test_parts_of_scores_are_those_of_every_row(mask):
+    torch.manual_seed(0)
+    q, k = torch.randn(3, 2, 7, 5).double() + 0.7, torch.randn(3, 1, 7, 5).double() - 0.4
+    lengths = torch.tensor([7, 5, 3])
+    real = torch.arange(7) < lengths[:, None]
+    real = real.flip(1) if mask == "left" else real
+    keys, causal = real[:, None, None, :], mask == "causal"
+    if mask in ("all", "causal"):
+        real, keys = torch.ones_like(real), None
+    if mask == "window":
+        near = (torch.arange(7)[:, None] - torch.arange(7)).abs() <= 2
+        keys = keys & near
+    sums = score_sums(q, k, Visible(keys, causal, None), scale=0.3, real=real)
+    got = score_terms.compute(Totals({name: value.numpy() for name, value in sums.items()}))
+    every = torch.ones(3, 1, 7, 7, dtype=torch.bool) if keys is None else keys.expand(3, 1, 7, 7)
+    every = every & torch.ones(7, 7, dtype=torch.bool).tril() if causal else every
+    for head in range(2):
+        queries = np.concatenate([q[s, head][real[s]].numpy() for s in range(3)])
+        mean_q = torch.as_tensor(queries.mean(0))
+        mean_k = torch.cat([k[s, 0][real[s]] for s in range(3)]).mean(0)
+        parts = {"within_rows": (q, k), "mean_query": (mean_q.expand_as(q), k), "centred": (q - mean_q, k)}
+        for name, (a, b) in parts.items():
+            scores = [brute_rows(a[s, head], b[s, 0], every[s, 0], real[s], 0.3) for s in range(3)]
+            variance = np.mean([x.numpy().var() for of in scores for x in of.values()])
+            assert got[name][0, head] == pytest.approx(variance, rel=1e-9)
+        assert got["mean_score"][0, head] == pytest.approx(float(mean_q @ mean_k) * 0.3, rel=1e-9)
+        on_key = ((queries - mean_q.numpy()) @ mean_k.numpy() * 0.3).var()
+        assert got["between_rows"][0, head] == pytest.approx(on_key, rel=1e-9)
+
+
+def test_shares_and_their_covariance_make_one():
+    q, k = torch.randn(2, 3, 9, 4).double() + 1, torch.randn(2, 3, 9, 4).double()
+    sums = score_sums(q, k, Visible(None, False, None), scale=1.0)
+    got = score_terms.compute(Totals({name: value.numpy() for name, value in sums.items()}))
+    mean = q.mean((0, 2), keepdim=True)
+    covariance = [
+        torch.cov(torch.stack([(k[s, h] @ (q[s, h, t] - mean[0, h, 0])), k[s, h] @ mean[0, h, 0]]), correction=0)[0, 1]
+        for s in range(2)
+        for h in range(3)
+        for t in range(9)
+    ]
+    by_head = np.array(covariance).reshape(2, 3, 9).mean((0, 2))
+    np.testing.assert_allclose(got["mean_query"][0] + got["centred"][0] + 2 * by_head, got["within_rows"][0], rtol=1e-9)
+
+
+def test_vectors_that_are_not_finite_are_left_out():
+    q, k = torch.randn(1, 1, 6, 4).double(), torch.randn(1, 1, 6, 4).double()
+    spoilt_q, spoilt_k = q.clone(), k.clone()
+    spoilt_q[0, 0, 5], spoilt_k[0, 0, 5] = float("nan"), float("inf")
+    got = score_sums(spoilt_q, spoilt_k, Visible(None, False, None), scale=1.0)
+    expected = score_sums(q[:, :, :5], k[:, :, :5], Visible(None, False, None), scale=1.0)
+    for name, value in expected.items():
+        torch.testing.assert_close(got[name], value)
+
+
+CENTRED = Settings(metrics=("centred_attention", "attention", "score_terms"), policies=("all",), groups=8, sample=0)
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "gpt2", "t5", "qwen2"])
+@pytest.mark.parametrize("left", [False, True])
+def test_centring_keys_changes_no_attention(name, left):
+    if name == "t5" and left:
+        left = False
+    with tiny.exact_softmax():
+        plan = tiny.Plan(tiny.documents(12), left=left, decoder=name in tiny.TWO_STACKS)
+        records = run_pass(tiny.model(name), plan, CENTRED).records()
+    rises = select(records, metric="centred_attention.key_rise")["value"]
+    assert len(rises) and rises.abs().max() <= 1e-6
+    assert select(records, metric="centred_attention.query_rise")["value"].abs().max() > 1e-4
+
+
+def test_centred_attention_is_that_of_centred_queries():
+    plan = tiny.Plan(tiny.documents(10))
+    model = tiny.model("bert")
+    means = head_means(model, plan, CENTRED)
+    records = run_pass(model, plan, CENTRED).records()
+    kept = {"query": [], "key": []}
+    from anisoscope.capture import capture
+
+    for batch in plan:
+        with capture(model, ("query", "key")) as tap:
+            model(**batch.inputs)
+        for side in kept:
+            kept[side].append((tap[f"encoder.2.head.{side}.raw"], batch.streams["encoder"].mask))
+    mean = {s: torch.cat([x.transpose(1, 2)[m] for x, m in of]).mean(0) for s, of in kept.items()}
+    scale = tiny.HEAD_DIM**-0.5
+    torch.testing.assert_close(means["encoder", 2, "self"][0], mean["query"] * scale)
+    torch.testing.assert_close(means["encoder", 2, "self"][1], mean["key"])
+    entropies_, n = 0, 0
+    for (q, mask), (k, _) in zip(kept["query"], kept["key"], strict=True):
+        visible = Visible(mask[:, None, None, :], False, None)
+        found = attention_rows(q - mean["query"][:, None], k, visible, scale=scale, real=mask)
+        entropies_, n = entropies_ + (found["entropy"] * mask[:, None]).sum((0, 2)), n + mask.sum()
+    got = select(records, metric="centred_attention.query", layer=2).sort_values("head")["value"]
+    np.testing.assert_allclose(got, (entropies_ / n).numpy(), rtol=1e-9)
+
+
+def test_centring_needs_batches_that_can_be_read_twice():
+    from anisoscope.errors import UsageError
+    from anisoscope.measuring import measure
+
+    batches = (b.inputs for b in tiny.Plan(tiny.documents(4)))
+    with pytest.raises(UsageError, match="read twice"):
+        measure(tiny.model("bert"), batches, ["centred_attention"])
+
+
+def test_an_interval_of_paired_entropies_is_narrower_than_that_of_either():
+    records = run_pass(tiny.model("bert"), tiny.Plan(tiny.documents(30)), CENTRED).records()
+    width = {}
+    for name in ("attention.entropy", "centred_attention.query_rise"):
+        of = select(records, metric=name)
+        width[name] = (of["high"] - of["low"]).mean()
+    assert width["centred_attention.query_rise"] < width["attention.entropy"]
+    assert set(centred_attention.METRIC.needs) >= {"plain.entropy"}
+
+
+# ---- a series --------------------------------------------------------------------------------------------------------
+
+
+def test_shown_steps_are_nearest_by_ratio():
+    powers = [0, *(2**k for k in range(11)), 1400]
+    assert _series.shown_steps(powers, _series.SHOWN) == [0, 32, 128, 1400]
+    paper = [0, *range(20, 200, 20), *range(200, 2001, 100)]
+    assert _series.shown_steps(paper, _series.SHOWN) == [0, 40, 200, 2000]
+
+
+def test_the_table_of_a_metric():
+    values = np.random.default_rng(0).standard_normal(SHAPE)
+    found = table(as_records(rows("query_key.cosine", "query.raw", values)), "query_key.cosine")
+    np.testing.assert_array_equal(found.values, values)
+    assert (found.seeds, found.steps, found.layers) == ((0, 1, 2), STEPS, (1, 2, 3, 4))
+
+
+def test_a_lock_is_held_by_one(tmp_path):
+    with claimed(tmp_path / "a.lock") as first, claimed(tmp_path / "a.lock") as second:
+        assert first and not second
+    with claimed(tmp_path / "a.lock") as again:
+        assert again
+
+
+@pytest.fixture(scope="module")
+def small_series(tmp_path_factory):
+    """Two seeds of three checkpoints of a tiny random encoder, and a text of many short documents."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("series")
+    words = [f"w{i}" for i in range(60)]
+    marks = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate((*marks, *words))}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=16, **names)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    for seed in (0, 1):
+        for step in (0, 1, 10):
+            torch.manual_seed(seed)
+            model = BertModel(BertConfig(**sizes, vocab_size=64, max_position_embeddings=16), add_pooling_layer=False)
+            for name, parameter in model.named_parameters():
+                if "query.bias" in name or "key.bias" in name:
+                    parameter.data += step / 10 * torch.randn_like(parameter)
+            place = folder / "checkpoints" / f"seed-{seed}" / f"step-{step}"
+            model.save_pretrained(place)
+            fast.save_pretrained(place)
+    rng = np.random.default_rng(0)
+    texts = (" ".join(rng.choice(words, rng.integers(5, 60))) for _ in range(24))
+    (folder / "text.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    return folder
+
+
+@pytest.fixture
+def series(small_series):
+    return _series.Series(str(small_series / "checkpoints"), corpus=str(small_series / "text.jsonl"), sequences=20)
+
+
+def context(folder):
+    from anisoscope.studies._study import Context
+
+    return Context(folder / "study", folder / "cache")
+
+
+def test_every_figure_of_a_tiny_series(series, tmp_path):
+    from anisoscope import charts
+
+    names = [f"fig{n}" for n in (11, 12, 13, 14, 15, 19, 20, 21, 22, 23)]
+    for name in names:
+        study = STUDIES[name]
+        records = study.measure(series, context(tmp_path))
+        given = as_records(records)  # as it is written and read
+        verdicts = study.judge(given)
+        assert {v.claim for v in verdicts} <= {c.name for c in study.claims}
+        drawn = study.draw(given)
+        assert drawn
+        for stem, chart in drawn.items():
+            assert charts.to_svg(chart, stem).startswith("<svg")
+
+
+def test_a_step_of_a_series_is_what_measure_gives(series, tmp_path):
+    from anisoscope.runner import Job, run
+
+    pieces = _series.measure(series, context(tmp_path))
+    assert [(p.seed, p.step) for p in pieces] == [(s, t) for s in (0, 1) for t in (0, 1, 10)]
+    subject = f"{series.checkpoints}/seed-1/step-10"
+    job = Job(subject, series.corpus, Settings(panels=("attention", "alignment")), sequences=series.sequences)
+    plain = run(job, tmp_path / "plain").records()
+    ours = pieces[-1].records()
+    keys = ["layer", "head", "site", "metric"]
+    of_plain = plain[plain["token_policy"].fillna("all") == "all"]
+    both = ours[ours["metric"] != "weights"].merge(of_plain, on=keys, suffixes=("", "_plain"))
+    assert set(both["metric"]) >= {"query_key.cosine", "attention.entropy", "score_terms.mean_query_share"}
+    for name in ("value", "low", "high"):
+        np.testing.assert_allclose(both[name], both[f"{name}_plain"], rtol=1e-9, atol=1e-9)
+    assert both["n_units"].iloc[0] > 5  # spread over the documents, not the first of them
+
+
+def test_a_series_goes_on_where_it_stopped(series, tmp_path, monkeypatch):
+    write, written = _series._write, []
+
+    def some(piece, job, share):
+        if len(written) == 4:
+            raise KeyboardInterrupt
+        written.append(piece.folder)
+        write(piece, job, share)
+
+    monkeypatch.setattr(_series, "_write", some)
+    with pytest.raises(KeyboardInterrupt):
+        _series.measure(series, context(tmp_path))
+    monkeypatch.setattr(
+        _series, "_write", lambda piece, job, share: (written.append(piece.folder), write(piece, job, share))
+    )
+    pieces = _series.measure(series, context(tmp_path))
+    assert len(written) == len(set(written)) == len(pieces) == 6
+    written.clear()
+    assert len(_series.measure(series, context(tmp_path))) == 6 and not written
+
+
+def test_a_step_in_other_hands_is_left_and_waited_for(series, tmp_path, monkeypatch):
+    """The lock of a piece is held by another process: the rest comes first."""
+    here = context(tmp_path)
+    order, held = [], []
+    claim = _series.claimed
+
+    def first_is_taken(path, *, wait=False):
+        from contextlib import contextmanager
+
+        @contextmanager
+        def taken():
+            held.append(path.name)
+            yield False
+
+        if not held and not wait:
+            return taken()
+        order.append((path.name, wait))
+        return claim(path, wait=wait)
+
+    monkeypatch.setattr(_series, "claimed", first_is_taken)
+    assert len(_series.measure(series, here)) == 6
+    assert order[-1] == (held[0], True) and [wait for _, wait in order] == [False] * 5 + [True]
+
+
+def test_a_sampled_svd_is_near_the_exact_one(series, tmp_path):
+    from dataclasses import replace
+
+    exact = _projection.measure(_series.measure(series, context(tmp_path)), ())
+    sampled = _projection.measure(_series.measure(replace(series, share=0.5), context(tmp_path)), ())
+    share = [select(x, metric="svd.union.drift_share")["value"].to_numpy() for x in (exact, sampled)]
+    assert 0 < np.abs(share[0] - share[1]).max() < 0.2
+
+
+def test_a_series_of_one_step_is_refused(small_series, tmp_path):
+    from anisoscope.errors import UsageError
+
+    alone = _series.Series(str(small_series / "nowhere"), corpus=str(small_series / "text.jsonl"))
+    with pytest.raises(UsageError):
+        _series.measure(alone, context(tmp_path))
