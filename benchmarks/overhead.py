@@ -87,9 +87,7 @@ def overhead(repetitions: int, windows: list[int], clock: Callable[[], float]) -
             )
 
 
-def seconds(
-    case: Callable[[BatchPlan, int], None], plan: BatchPlan, index: int, clock: Callable[[], float]
-) -> float:
+def seconds(case: Callable[[BatchPlan, int], None], plan: BatchPlan, index: int, clock: Callable[[], float]) -> float:
     start = clock()
     case(plan, index)
     return clock() - start
@@ -174,7 +172,8 @@ def main() -> None:
     if options.one:
         one(options.one, options.limit, options.threads, clock)
         return
-    print(f"builtin:minilm × builtin:python-docs, {options.threads} threads, {TOKENS} tokens a batch, {options.clock} time")
+    how = f"{options.threads} threads, {TOKENS} tokens a batch, {options.clock} time"
+    print(f"builtin:minilm × builtin:python-docs, {how}")
     overhead(options.repetitions, options.windows, clock)
     if options.limit:
         against(options.limit, options.threads, options.clock)

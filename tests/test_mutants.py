@@ -192,15 +192,15 @@ MUTANTS = {
     "soft cap forgotten": (Tap._rows, 'settings.get("softcap")', "None", captured(rows_of, "gemma2", "right")),
     "padded queries counted": (tap._fitting, "return real if", "return None if", captured(rows_of, "bert", "right")),
     "padding is the first key": (
-        rows._Walk._first_key,
-        "bool(any_query[:, 0].all())",
-        "True",
+        rows._Walk.blocks,
+        "slice(start, last)",
+        "slice(0, last)",
         captured(rows_of, "bert", "left"),
     ),
     "keys shared by the wrong heads": (
         rows._Walk.__init__,
-        "key.repeat_interleave(query.shape[1] // key.shape[1], 1)",
-        "key.repeat(1, query.shape[1] // key.shape[1], 1, 1)",
+        "key.repeat_interleave(shared, 1)",
+        "key.repeat(1, shared, 1, 1)",
         captured(rows_of, "llama", "right"),
     ),
     "diagonal of rows included": (

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from anisoscope.capture.visible import Visible
 
-HIDDEN = -1e30  # a score no softmax sees; finite, so that weight 0 times score is 0
+WALL = 1e30  # minus this is a score that no softmax sees; finite, so that weight 0 times score is 0
 BLOCK = 1 << 18  # scores per block: two such float32 buffers stay in a core's cache
 CAUSAL_ROWS = 128  # rows per block where later keys are hidden: what is computed above the diagonal stays little
 SHIFT_ABOVE = 32.0  # largest |score| whose exponential is taken as it is: float32 overflows at 88
@@ -78,7 +78,8 @@ class _Walk:
         self.keys = self.k.shape[2]
         self.span = visible.span(sequences, self.queries, self.keys)
         self.causal = visible.causal if self.span is None else self.span.causal
-        self.hidden = ~visible.keys[..., : self.keys] if self.span is None and visible.keys is not None else None
+        masked = self.span is None and visible.keys is not None
+        self.hidden = ~visible.keys[..., : self.keys] if masked and visible.keys is not None else None
         self.first = self._first_key()
         self.real = self.q.new_ones(sequences, self.queries) if real is None else real.to(self.q.dtype)
         self.sums = self.q.new_zeros(len(SUMMED), sequences, self.heads, self.queries)
@@ -109,7 +110,9 @@ class _Walk:
 
     def blocks(self) -> Iterator[tuple[slice, slice, slice, slice]]:
         """(sequences, heads, queries, keys) of each block."""
-        spans = [(0, self.keys)] * len(self.q) if self.span is None else list(zip(self.span.start, self.span.stop))
+        spans = [(0, self.keys)] * len(self.q)
+        if self.span is not None:
+            spans = list(zip(self.span.start, self.span.stop, strict=True))
         end = 0
         for (start, stop), alike in groupby(spans):
             begin, end = end, end + len(list(alike))
@@ -132,17 +135,24 @@ class _Walk:
             :, sequences, heads, queries
         ].unbind(0)
         real = self.real[sequences, None, queries]
-        hidden, offset = self._hidden_pairs(sequences, heads, queries, keys)
-        self._scores(s, e, hidden, offset, real, score, (sequences, heads))
+        wall, offset = self._wall(sequences, heads, queries, keys)
+        corner = s[..., offset:]
+        if self.causal or wall is not None:
+            torch.sum(s[..., :offset], -1, out=score)
+            score += (corner if wall is None else torch.mul(corner, (wall == 0).to(s.dtype), out=e[..., offset:])).sum(
+                -1
+            )
+        if self.counts.numel():
+            self._count(s, wall, offset, real, self.counts[sequences, heads])
         if self.softcap is not None:
             s.div_(self.softcap).tanh_().mul_(self.softcap)
         if self.visible.bias is not None:
             s.add_(_part(self.visible.bias, sequences, heads, queries)[..., keys])
-        if hidden is not None:
-            s[..., offset:].masked_fill_(hidden, torch.inf)
+        if wall is not None:
+            corner.add_(wall)
         torch.amin(s, -1, out=smallest)
-        if hidden is not None:
-            s[..., offset:].masked_fill_(hidden, HIDDEN)
+        if wall is not None:
+            corner.sub_(wall, alpha=2)
         torch.amax(s, -1, out=largest)
         if s.is_cuda or float(largest.abs().max()) > SHIFT_ABOVE:
             s.sub_(shift.copy_(largest).unsqueeze(-1))
@@ -152,11 +162,11 @@ class _Walk:
         first.copy_(
             e[..., 0] if self.first is None else e.gather(-1, self.first[sequences].expand(*e.shape[:3], 1))[..., 0]
         )
-        weight = real / (length if hidden is None else length.clamp(min=TINY))
+        weight = real / (length if wall is None else length.clamp(min=TINY))
         self.unit_rows[sequences, heads, :, keys] += torch.matmul(weight.unsqueeze(-2), e)
         if self.median.numel():
-            if hidden is not None:
-                e[..., offset:].masked_fill_(hidden, torch.nan)
+            if wall is not None:
+                e[..., offset:].masked_fill_(wall > 0, torch.nan)
             self.median[sequences, heads, queries] = e.nanquantile(0.5, -1)
 
     def _scratch(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -165,49 +175,38 @@ class _Walk:
             self.buffers = self.q.new_empty(2, size)
         return self.buffers[0, :size].view(shape), self.buffers[1, :size].view(shape)
 
-    def _hidden_pairs(self, sequences: slice, heads: slice, queries: slice, keys: slice) -> tuple[Tensor | None, int]:
-        """True where a pair is not visible, broadcastable to the block's keys from the given one on; None where all
-        are.
+    def _wall(self, sequences: slice, heads: slice, queries: slice, keys: slice) -> tuple[Tensor | None, int]:
+        """`WALL` where a pair is not visible, else 0, broadcastable to the block's keys from the given one on; None
+        where all are.
         """
         if self.causal:
             corner = max(queries.start, keys.start)
             later = torch.arange(corner, keys.stop, device=self.q.device)
             hidden = later > torch.arange(queries.start, queries.stop, device=self.q.device)[:, None]
-            return (hidden, corner - keys.start) if len(later) else (None, 0)
-        return (None if self.hidden is None else _part(self.hidden, sequences, heads, queries)), 0
+            return (hidden * self.q.new_tensor(WALL), corner - keys.start) if len(later) else (None, 0)
+        if self.hidden is None:
+            return None, 0
+        return _part(self.hidden, sequences, heads, queries) * self.q.new_tensor(WALL), 0
 
-    def _scores(
-        self,
-        s: Tensor,
-        spare: Tensor,
-        hidden: Tensor | None,
-        offset: int,
-        real: Tensor,
-        score: Tensor,
-        where: tuple[slice, slice],
-    ) -> None:
-        """Sum of scores over visible pairs where a mask makes it needed here, and the histogram of scores of real
-        queries.
-        """
-        if self.hidden is not None and hidden is not None:
-            torch.sum(torch.mul(s, ~hidden, out=spare), -1, out=score)
-        if self.counts.numel():
-            weight = real.unsqueeze(-1).expand_as(s).clone()
-            if hidden is not None:
-                weight[..., offset:].masked_fill_(hidden, 0.0)
-            self.counts[where].scatter_add_(2, torch.bucketize(s, self.edges).flatten(2), weight.flatten(2))
+    def _count(self, s: Tensor, wall: Tensor | None, offset: int, real: Tensor, counts: Tensor) -> None:
+        """The histogram of scores of visible pairs, of real queries."""
+        weight = real.unsqueeze(-1).expand_as(s).clone()
+        if wall is not None:
+            weight[..., offset:].masked_fill_(wall > 0, 0.0)
+        counts.scatter_add_(2, torch.bucketize(s, self.edges).flatten(2), weight.flatten(2))
 
     def _score_sums(self) -> Tensor:
         """Σ q·k·scale over the visible keys of each row; without a mask from sums of keys."""
-        if self.span is None:
+        if self.span is None or self.causal:
             return self.sums[SUMMED.index("score")]
         k = self.k
         if min(self.span.stop) < self.keys or max(self.span.start) > 0:
             position = torch.arange(self.keys, device=k.device)
-            start, stop = (k.new_tensor(edge).unsqueeze(1) for edge in (self.span.start, self.span.stop))
+            start, stop = (
+                torch.tensor(edge, device=k.device).unsqueeze(1) for edge in (self.span.start, self.span.stop)
+            )
             k = k * ((position >= start) & (position < stop))[:, None, :, None]
-        keys = k.cumsum(2)[:, :, : self.queries] if self.causal else k.sum(2, keepdim=True)
-        return (self.q * keys).sum(-1) * self.scale
+        return (self.q * k.sum(2, keepdim=True)).sum(-1) * self.scale
 
     def _key_counts(self) -> Tensor:
         if self.hidden is not None:
