@@ -1,20 +1,20 @@
 """What measuring costs: ratios to the bare forward pass, interleaved in one run, and the same against the usual script.
 
     python benchmarks/overhead.py               # by panel and window, then time and memory against the usual script
-    python benchmarks/overhead.py --threads 1
+    python benchmarks/overhead.py --clock cpu --threads 1      # on a machine whose cores others use too
 
 The usual script keeps all hidden states of the corpus and takes the mean cosine of 100,000 sampled pairs per layer.
-Peak memory is that of a process of its own, less that of the same process before the first batch.
+Peak memory is the highest of a process of its own, less what it holds with the model loaded, before the first batch.
 """
 
 import argparse
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -34,6 +34,8 @@ BOUNDS = {"hidden": 1.04, "hidden + spectrum": 1.12, "all": 1.35}
 WINDOWS = (128, 256, 512)
 TOKENS = 4096
 PAIRS = 100_000
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+"""What is read: time on the wall, or processor time of all threads (with one thread, what no neighbour disturbs)."""
 
 
 def planned(subject: Subject, window: int, limit: int | None = None) -> BatchPlan:
@@ -56,7 +58,7 @@ class Running:
             self.measurement.end()
 
 
-def overhead(repetitions: int) -> None:
+def overhead(repetitions: int, windows: list[int], clock: Callable[[], float]) -> None:
     """Ratio of every panel to the bare pass over the same batch: median over repetitions, each on its own batch."""
     subject = load("builtin:minilm")
 
@@ -64,15 +66,15 @@ def overhead(repetitions: int) -> None:
         with torch.no_grad():
             subject.model(**plan[index].inputs)
 
-    for window in WINDOWS:
+    for window in windows:
         plan = planned(subject, window)
         cases: dict[str, Callable[[BatchPlan, int], None]] = {name: Running(subject, p) for name, p in PANELS.items()}
         ratios: dict[str, list[float]] = {name: [] for name in cases}
         for repetition in range(-2, repetitions):
             index = repetition % len(plan)
-            before = seconds(bare, plan, index)
+            before = seconds(bare, plan, index, clock)
             for name, case in cases.items():
-                ratio = seconds(case, plan, index) / before
+                ratio = seconds(case, plan, index, clock) / before
                 if repetition >= 0:
                     ratios[name].append(ratio)
         for name, values in ratios.items():
@@ -85,10 +87,10 @@ def overhead(repetitions: int) -> None:
             )
 
 
-def seconds(case: Callable[[BatchPlan, int], None], plan: BatchPlan, index: int) -> float:
-    start = time.perf_counter()
+def seconds(case: Callable[[BatchPlan, int], None], plan: BatchPlan, index: int, clock: Callable[[], float]) -> float:
+    start = clock()
     case(plan, index)
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def usual_script(subject: Subject, plan: BatchPlan) -> None:
@@ -114,31 +116,36 @@ def ours(subject: Subject, plan: BatchPlan) -> None:
 WAYS = {"ours": ours, "usual": usual_script}
 
 
-def one(way: str, limit: int, threads: int) -> None:
-    """One way in this process: seconds of the whole less those of the bare passes, and peak memory in MiB."""
+def one(way: str, limit: int, threads: int, clock: Callable[[], float]) -> None:
+    """One way in this process: tokens, seconds of the whole, seconds of the bare passes, peak memory in MiB."""
     torch.set_num_threads(threads)
     subject = load("builtin:minilm")
     plan = planned(subject, 256, limit)
-    with torch.no_grad():
-        subject.model(**plan[0].inputs)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start = time.perf_counter()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
+    before = memory("VmRSS")
+    start = clock()
     WAYS[way](subject, plan)
-    spent = time.perf_counter() - start
-    start = time.perf_counter()
+    spent = clock() - start
+    peak = memory("VmHWM") - before
+    start = clock()
     with torch.no_grad():
         for i in range(len(plan)):
             subject.model(**plan[i].inputs)
-    bare = time.perf_counter() - start
-    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    print(sum(plan.tokens), spent, bare, peak)
+    print(sum(plan.tokens), spent, clock() - start, peak)
 
 
-def against(limit: int, threads: int) -> None:
+def memory(name: str) -> float:
+    """MiB of this process, as Linux counts them: `VmRSS` now, `VmHWM` at most so far."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(name)) / 1024
+
+
+def against(limit: int, threads: int, clock: str) -> None:
     """Ours against the usual script, and ours on ten times the tokens."""
     results = {}
     for name, way, units in (("usual", "usual", limit), ("ours", "ours", limit), ("ours, more", "ours", limit * 10)):
         command = [sys.executable, __file__, "--one", way, "--limit", str(units), "--threads", str(threads)]
+        command += ["--clock", clock]
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
         tokens, spent, bare, peak = (float(x) for x in done.stdout.split()[-4:])
         results[name] = (tokens, spent - bare, spent, peak)
@@ -155,16 +162,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--repetitions", type=int, default=9)
+    parser.add_argument("--windows", type=int, nargs="+", default=list(WINDOWS))
+    parser.add_argument("--clock", choices=sorted(CLOCKS), default="wall")
     parser.add_argument("--limit", type=int, default=20, help="documents of the comparison with the usual script")
     parser.add_argument("--one", choices=sorted(WAYS), help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    clock = CLOCKS[options.clock]
     if options.one:
-        one(options.one, options.limit, options.threads)
+        one(options.one, options.limit, options.threads, clock)
         return
-    print(f"builtin:minilm × builtin:python-docs, {options.threads} threads, {TOKENS} tokens a batch")
-    overhead(options.repetitions)
-    against(options.limit, options.threads)
+    how = f"{options.threads} threads, {TOKENS} tokens a batch, {options.clock} time"
+    print(f"builtin:minilm × builtin:python-docs, {how}")
+    overhead(options.repetitions, options.windows, clock)
+    if options.limit:
+        against(options.limit, options.threads, options.clock)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ import torch
 
 from anisoscope import metrics
 from anisoscope.axes import SUBSET_FAMILIES, Site
-from anisoscope.capture.rows import Visible
 from anisoscope.capture.scores import score_sums
+from anisoscope.capture.visible import Visible
 from anisoscope.data._batch import Batch, Stream
 from anisoscope.isotropic import q95
 from anisoscope.measurement import Measurement, Settings

@@ -19,7 +19,7 @@ import test_sums
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from anisoscope import jackknife, measurement, measuring, sums
-from anisoscope.capture import _backend, projections, rows, tap
+from anisoscope.capture import _backend, projections, rows, tap, visible
 from anisoscope.capture.tap import Tap
 from anisoscope.measurement import Measurement
 from anisoscope.metrics import calibrated, drift, group_cosine, mean_cosine, norms, partition, spectrum
@@ -75,7 +75,7 @@ def simply(check, *arguments, **named):
 
 
 hidden, rows_of, projected = test_capture.check_hidden, test_capture.check_rows, test_capture.check_projections
-read = rows.Visible.read
+read = visible.Visible.read
 
 MUTANTS = {
     "diagonal included": (mean_cosine.compute, "dot(unit, unit) - n", "dot(unit, unit)", reference("mean_cosine")),
@@ -121,7 +121,7 @@ MUTANTS = {
     "one sign": (partition.compute, "logsumexp(-projected", "logsumexp(projected", reference("partition")),
     "sample not centred": (calibrated.sample_sums, "vectors - mean", "vectors", reference("calibrated")),
     "bf16 accumulation": (Sums.add, "value.double()", "value.bfloat16().double()", reference("mean_cosine")),
-    "bf16 norms": (vector_sums, "norm_square.double()", "norm_square.bfloat16().double()", reference("norms")),
+    "bf16 norms": (vector_sums, "norm.double()", "norm.bfloat16().double()", reference("norms")),
     "mask forgotten in sums": (
         vector_sums,
         "masks = masks.to(x.dtype)",
@@ -136,7 +136,7 @@ MUTANTS = {
     ),
     "zero vectors counted": (
         vector_sums,
-        "finite & (norm_square > 0)",
+        "finite & (norm > 0)",
         "finite",
         simply(test_measuring.test_zero_vectors_are_counted_and_left_out),
     ),
@@ -192,15 +192,15 @@ MUTANTS = {
     "soft cap forgotten": (Tap._rows, 'settings.get("softcap")', "None", captured(rows_of, "gemma2", "right")),
     "padded queries counted": (tap._fitting, "return real if", "return None if", captured(rows_of, "bert", "right")),
     "padding is the first key": (
-        rows._Walk._first_key,
-        "bool(any_query[:, 0].all())",
-        "True",
+        rows._Walk.blocks,
+        "slice(start, last)",
+        "slice(0, last)",
         captured(rows_of, "bert", "left"),
     ),
     "keys shared by the wrong heads": (
         rows._Walk.__init__,
-        "key.repeat_interleave(query.shape[1] // key.shape[1], 1)",
-        "key.repeat(1, query.shape[1] // key.shape[1], 1, 1)",
+        "key.repeat_interleave(shared, 1)",
+        "key.repeat(1, shared, 1, 1)",
         captured(rows_of, "llama", "right"),
     ),
     "diagonal of rows included": (

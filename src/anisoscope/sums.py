@@ -35,6 +35,10 @@ from anisoscope.errors import MeasureError
 Array = NDArray[np.float64]
 
 
+COUNTED = frozenset({"zero", "nonfinite"})
+"""Terms that are always summed."""
+
+
 class Sums:
     """A value with one `merge` (addition); the empty one is neutral. Keys are (site name, term).
 
@@ -168,50 +172,63 @@ def vector_sums(
 ) -> tuple[dict[str, Tensor], Float[Tensor, "sequence head token"]]:
     """Per-sequence sums of the asked `terms`, and the inverse norm of every vector (0 where it is left out).
 
-    u is never built: one batched product of weight rows (each mask, and each mask over the norm) with x gives all
-    linear sums. Vectors that are zero or not finite get weight 0 and are counted.
+    Linear sums are one batched product of weight rows with x, its heads side by side. u is never built where there is
+    one head: its rows are each mask, and each mask over the norm. Vectors that are zero or not finite are counted and
+    enter no sum.
     """
     if not x.dtype.is_floating_point or x.dtype.itemsize < 4:
         x = x.float()
-    square = x * x
-    norm_square = square.sum(-1)
-    finite = torch.isfinite(norm_square)
+    x = x.transpose(1, 2)  # [sequence token head dim]: as most models keep heads, so that no copy is made below
+    norm = torch.linalg.vector_norm(x, dim=-1)
+    finite = norm.isfinite()
     if not bool(finite.all()):
-        x, square, norm_square, finite = _mend(x)
-    usable = finite & (norm_square > 0)
-    exact_square = (
-        norm_square.double()
-    )  # norms of a drifting cloud are nearly equal: their variance is a small difference
-    norm = exact_square.sqrt()
+        x, norm, finite = _mend(x)
+    usable = finite & (norm > 0)
+    norm = norm.double()  # norms of a drifting cloud are nearly equal: their variance is a small difference
     inverse = torch.where(usable, norm.reciprocal(), 0.0).to(x.dtype)
-    real = masks[:, 0].bool().unsqueeze(1)
-    every = {
-        "zero": (real & finite & (norm_square == 0)).sum((1, 2)),
+    real = masks[:, 0].bool().unsqueeze(-1)
+    out = {
+        "zero": (real & finite & ~usable).sum((1, 2)),
         "nonfinite": (real & ~finite).sum((1, 2)),
     }
     masks = masks.to(x.dtype)
-    weights = masks.unsqueeze(1) * usable.unsqueeze(2).to(x.dtype)  # [sequence head policy token]
-    linear = torch.matmul(torch.cat([weights, weights * inverse.unsqueeze(2)], 2), x)  # [sequence head 2·policy dim]
-    lengths = torch.matmul(weights.double(), torch.stack([norm, exact_square], -1))  # [sequence head policy 2]
-    policies = masks.shape[1]
-    n = weights.sum(-1)
-    out = {
-        "n": n,
-        "vector": linear[:, :, :policies],
-        "unit": linear[:, :, policies:],
-        "norm": lengths[..., 0],
-        "norm_square": lengths[..., 1],
-    }
+    lengths = torch.matmul(masks.double(), torch.cat([usable.double(), norm, norm.square()], -1))
+    out |= dict(zip(("n", "norm", "norm_square"), lengths.chunk(3, -1), strict=True))
+    linear = _Linear(x, inverse)
+    out["vector"], out["unit"] = linear.vector_and_unit(masks)
     if "unit_square" in terms:
-        out["unit_square"] = torch.matmul(weights * inverse.square().unsqueeze(2), square)
+        out["unit_square"] = linear.unit_square(masks)
     if "sequence_cosine" in terms:
-        out |= _inside_sequences(n.double(), out["unit"].double())
+        out |= _inside_sequences(out["n"], out["unit"].double())
     if subsets is not None and "subset_unit" in terms:
-        rows = subsets.to(x.dtype).unsqueeze(1) * usable.unsqueeze(2).to(x.dtype)
-        out["subset_n"] = rows.sum(-1)
-        out["subset_unit"] = torch.matmul(rows * inverse.unsqueeze(2), x)
-    # [sequence head policy ...] → [sequence policy head ...]
-    return every | {k: v.transpose(1, 2) for k, v in out.items() if k in terms}, inverse
+        rows = subsets.to(x.dtype)
+        out["subset_n"], out["subset_unit"] = torch.matmul(rows, usable.to(x.dtype)), linear.unit(rows)
+    return {name: value for name, value in out.items() if name in terms | COUNTED}, inverse.transpose(1, 2)
+
+
+class _Linear:
+    """Weighted sums over tokens of x [sequence token head dim]: rows [sequence row token] → [sequence row head dim]."""
+
+    def __init__(self, x: Tensor, inverse: Tensor) -> None:
+        self.x, self.inverse, self.heads = x, inverse.transpose(1, 2), x.shape[2]
+        self.u = x * inverse.unsqueeze(-1) if self.heads > 1 else None
+
+    def vector_and_unit(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        if self.u is not None:
+            return self._sum(rows, self.x), self._sum(rows, self.u)
+        vector, unit = self._sum(torch.cat([rows, rows * self.inverse], 1), self.x).chunk(2, 1)
+        return vector, unit
+
+    def unit(self, rows: Tensor) -> Tensor:
+        return self._sum(rows * self.inverse, self.x) if self.u is None else self._sum(rows, self.u)
+
+    def unit_square(self, rows: Tensor) -> Tensor:
+        if self.u is None:
+            return self._sum(rows * self.inverse.square(), self.x.square())
+        return self._sum(rows, self.u.square())
+
+    def _sum(self, rows: Tensor, vectors: Tensor) -> Tensor:
+        return torch.matmul(rows, vectors.flatten(2)).unflatten(-1, (self.heads, -1))
 
 
 def _inside_sequences(n: Tensor, unit: Tensor) -> dict[str, Tensor]:
@@ -221,12 +238,11 @@ def _inside_sequences(n: Tensor, unit: Tensor) -> dict[str, Tensor]:
     return {"sequence_cosine": torch.where(several, cosine, 0.0), "sequences": several.double()}
 
 
-def _mend(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _mend(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The rare case: some vector holds NaN or Inf, or its squared norm overflows float32."""
     finite = torch.isfinite(x).all(-1)
     x = torch.where(finite.unsqueeze(-1), x, 0.0).double()
-    square = x * x
-    return x, square, square.sum(-1), finite
+    return x, torch.linalg.vector_norm(x, dim=-1), finite
 
 
 Compute = Callable[[Totals], dict[str, Array]]

@@ -3,53 +3,22 @@
 The weights are those of the model's own softmax: its scale, its mask, its position bias, its soft cap, its sinks.
 """
 
-import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from itertools import groupby, product
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-HIDDEN = -1e30  # a score no softmax sees; finite, so that weight 0 times score is 0
+from anisoscope.capture.visible import Visible
+
+WALL = 1e30  # minus this is a score that no softmax sees; finite, so that weight 0 times score is 0
 BLOCK = 1 << 18  # scores per block: two such float32 buffers stay in a core's cache
+CAUSAL_ROWS = 128  # rows per block where later keys are hidden: what is computed above the diagonal stays little
 SHIFT_ABOVE = 32.0  # largest |score| whose exponential is taken as it is: float32 overflows at 88
-
-
-@dataclass(frozen=True)
-class Visible:
-    """Who sees whom, and what is added to the scores.
-
-    `keys` [sequence, 1 or head, query or 1, key] bool or None (all); `causal`: only keys up to the query; `bias` is
-    additive.
-    """
-
-    keys: Bool[Tensor, "..."] | None
-    causal: bool
-    bias: Float[Tensor, "..."] | None
-
-    @classmethod
-    def read(cls, module: Any, query: Tensor, mask: Tensor | None, settings: dict[str, Any]) -> "Visible":
-        """From what the attention interface was called with.
-
-        Boolean masks say what is seen; additive ones may carry a bias too. Without a mask, the keyword and then the
-        module's own `is_causal` decide, as in the backends.
-        """
-        bias = settings.get("position_bias")
-        causal = False
-        if mask is None:
-            flag = settings.get("is_causal")
-            causal = bool(getattr(module, "is_causal", False) if flag is None else flag) and query.shape[2] > 1
-            return cls(None, causal, bias)
-        if mask.dtype == torch.bool:
-            return cls(mask, False, bias)
-        seen = mask > torch.finfo(mask.dtype).min / 2
-        added = torch.where(seen, mask, 0.0)
-        if not bool(added.any()):
-            return cls(None if bool(seen.all()) else seen, False, bias)
-        return cls(None if bool(seen.all()) else seen, False, added if bias is None else bias + added)
+TINY = 1e-30  # length of a row that sees nothing
+SUMMED = ("total", "weighted", "length", "shift", "largest", "smallest", "first", "score")
 
 
 @torch.no_grad()
@@ -72,9 +41,9 @@ def attention_rows(
     """
     if query.dtype.itemsize < 4:
         query, key = query.float(), key.float()
-    walk = _Walk(query.contiguous(), key, visible, scale, softcap, sinks, real)
+    walk = _Walk(query, key, visible, scale, softcap, sinks, real)
     if median:
-        walk.sums["median"] = torch.empty_like(walk.sums["total"])
+        walk.median = torch.zeros_like(walk.sums[0])
     if histogram is not None:
         walk.counts = query.new_zeros(*query.shape[:2], len(histogram) + 1)
         walk.edges = histogram.to(query)
@@ -87,7 +56,8 @@ class _Walk:
     """The walk over blocks [sequence, head, query, key]: several whole sequences, or some heads and queries of one.
 
     In the loop only what needs the scores is summed, with e = exp(score − shift), shift 0 unless scores are large:
-    Σe, Σe·(score − shift), ‖e‖, extremes. Everything else follows from these, once, in `result`.
+    Σe, Σe·(score − shift), ‖e‖, extremes. Everything else follows from these, once, in `result`. Where a sequence sees
+    one stretch of keys, only these are scored and no mask is needed, save on the diagonal of a causal one.
     """
 
     def __init__(
@@ -100,18 +70,21 @@ class _Walk:
         sinks: Tensor | None,
         real: Tensor | None,
     ) -> None:
-        self.q, self.k = query, key.repeat_interleave(query.shape[1] // key.shape[1], 1).contiguous()
+        shared = query.shape[1] // key.shape[1]
+        self.q, self.k = query, key.repeat_interleave(shared, 1) if shared > 1 else key
         self.visible, self.scale, self.softcap, self.sinks = visible, scale, softcap, sinks
         self.spoiled = None if bool((self.q.sum() + self.k.sum()).isfinite()) else self._set_aside(visible)
         sequences, self.heads, self.queries, _ = self.q.shape
         self.keys = self.k.shape[2]
-        self.hidden = None if visible.keys is None else ~visible.keys[..., : self.keys]
+        self.span = visible.span(sequences, self.queries, self.keys)
+        self.causal = visible.causal if self.span is None else self.span.causal
+        masked = self.span is None and visible.keys is not None
+        self.hidden = ~visible.keys[..., : self.keys] if masked and visible.keys is not None else None
         self.first = self._first_key()
         self.real = self.q.new_ones(sequences, self.queries) if real is None else real.to(self.q.dtype)
-        names = ("total", "weighted", "length", "shift", "largest", "smallest", "first", "score")
-        self.sums = {name: self.q.new_zeros(sequences, self.heads, self.queries) for name in names}
+        self.sums = self.q.new_zeros(len(SUMMED), sequences, self.heads, self.queries)
         self.unit_rows = self.q.new_zeros(sequences, self.heads, 1, self.keys)
-        self.counts = self.edges = torch.empty(0)
+        self.counts = self.edges = self.median = torch.empty(0)
         self.buffers = self.q.new_empty(2, 0)
 
     def _set_aside(self, visible: Visible) -> Tensor:
@@ -127,7 +100,7 @@ class _Walk:
         return ~finite_q | (sees.tril() if visible.causal else sees).any(-1)
 
     def _first_key(self) -> Tensor | None:
-        """Index [sequence, 1, 1, 1] of the first key that any query sees, where it is not 0 (left padding)."""
+        """Index [sequence, 1, 1, 1] of the first key that any query sees, where it is not the first one scored."""
         if self.hidden is None:
             return None
         any_query = ~self.hidden.flatten(1, 2).all(1)
@@ -135,50 +108,66 @@ class _Walk:
             return None
         return any_query.to(torch.uint8).argmax(-1).view(-1, 1, 1, 1).expand(len(self.q), 1, 1, 1)
 
-    def blocks(self) -> Iterator[tuple[slice, slice, slice]]:
-        """(sequences, heads, queries) of each block."""
-        rows = min(self.queries, max(1, BLOCK // self.keys))
-        heads = min(self.heads, max(1, BLOCK // (rows * self.keys)))
-        sequences = max(1, BLOCK // (heads * rows * self.keys)) if heads == self.heads else 1
-        steps = ((len(self.q), sequences), (self.heads, heads), (self.queries, rows))
-        ranges = [[slice(i, min(i + step, end)) for i in range(0, end, step)] for end, step in steps]
-        yield from itertools.product(*ranges)
+    def blocks(self) -> Iterator[tuple[slice, slice, slice, slice]]:
+        """(sequences, heads, queries, keys) of each block."""
+        spans = [(0, self.keys)] * len(self.q)
+        if self.span is not None:
+            spans = list(zip(self.span.start, self.span.stop, strict=True))
+        end = 0
+        for (start, stop), alike in groupby(spans):
+            begin, end = end, end + len(list(alike))
+            width = max(1, stop - start)
+            rows = min(self.queries, max(1, BLOCK // width), CAUSAL_ROWS if self.causal else self.queries)
+            heads = min(self.heads, max(1, BLOCK // (rows * width)))
+            sequences = max(1, BLOCK // (heads * rows * width)) if heads == self.heads else 1
+            steps = ((begin, end, sequences), (0, self.heads, heads), (0, self.queries, rows))
+            for where in product(*([slice(i, min(i + n, b)) for i in range(a, b, n)] for a, b, n in steps)):
+                last = min(stop, where[2].stop) if self.causal else stop
+                if last > start:
+                    yield *where, slice(start, last)
 
-    def block(self, sequences: slice, heads: slice, queries: slice) -> None:
-        q, k = (
-            self.q[sequences, heads, queries],
-            self.k[sequences, heads, : queries.stop if self.visible.causal else self.keys],
-        )
+    def block(self, sequences: slice, heads: slice, queries: slice, keys: slice) -> None:
+        q, k = self.q[sequences, heads, queries], self.k[sequences, heads, keys]
         s, e = self._scratch((*q.shape[:3], k.shape[2]))
         flat = s.view(-1, *s.shape[2:])
         torch.baddbmm(flat, q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2), beta=0, alpha=self.scale, out=flat)
-        out = {name: value[sequences, heads, queries] for name, value in self.sums.items()}
+        total, weighted, length, shift, largest, smallest, first, score = self.sums[
+            :, sequences, heads, queries
+        ].unbind(0)
         real = self.real[sequences, None, queries]
-        hidden = self._hidden_pairs(sequences, queries, heads, k.shape[2])
-        self._scores(s, e, hidden, real, out["score"], (sequences, heads))
+        wall, offset = self._wall(sequences, heads, queries, keys)
+        corner = s[..., offset:]
+        if self.causal or wall is not None:
+            torch.sum(s[..., :offset], -1, out=score)
+            score += (corner if wall is None else torch.mul(corner, (wall == 0).to(s.dtype), out=e[..., offset:])).sum(
+                -1
+            )
+        if self.counts.numel():
+            self._count(s, wall, offset, real, self.counts[sequences, heads])
         if self.softcap is not None:
             s.div_(self.softcap).tanh_().mul_(self.softcap)
         if self.visible.bias is not None:
-            s.add_(_part(self.visible.bias, sequences, heads, queries)[..., : k.shape[2]])
-        if hidden is None:
-            torch.amin(s, -1, out=out["smallest"])
-        else:
-            torch.amin(e.copy_(s).masked_fill_(hidden, torch.inf), -1, out=out["smallest"])
-            s.masked_fill_(hidden, HIDDEN)
-        torch.amax(s, -1, out=out["largest"])
-        if s.is_cuda or bool((out["largest"].abs() > SHIFT_ABOVE).any()):
-            s.sub_(out["shift"].copy_(out["largest"]).unsqueeze(-1))
-        torch.sum(torch.exp(s, out=e), -1, out=out["total"])
-        torch.sum(s.mul_(e), -1, out=out["weighted"])
-        torch.linalg.vector_norm(e, dim=-1, out=out["length"])
-        out["first"].copy_(
+            s.add_(_part(self.visible.bias, sequences, heads, queries)[..., keys])
+        if wall is not None:
+            corner.add_(wall)
+        torch.amin(s, -1, out=smallest)
+        if wall is not None:
+            corner.sub_(wall, alpha=2)
+        torch.amax(s, -1, out=largest)
+        if s.is_cuda or float(largest.abs().max()) > SHIFT_ABOVE:
+            s.sub_(shift.copy_(largest).unsqueeze(-1))
+        torch.sum(torch.exp(s, out=e), -1, out=total)
+        torch.sum(s.mul_(e), -1, out=weighted)
+        torch.linalg.vector_norm(e, dim=-1, out=length)
+        first.copy_(
             e[..., 0] if self.first is None else e.gather(-1, self.first[sequences].expand(*e.shape[:3], 1))[..., 0]
         )
-        self.unit_rows[sequences, heads, :, : k.shape[2]] += torch.matmul((real / out["length"]).unsqueeze(-2), e)
-        if "median" in out:
-            out["median"].copy_(
-                e.quantile(0.5, -1) if hidden is None else e.masked_fill(hidden, torch.nan).nanquantile(0.5, -1)
-            )
+        weight = real / (length if wall is None else length.clamp(min=TINY))
+        self.unit_rows[sequences, heads, :, keys] += torch.matmul(weight.unsqueeze(-2), e)
+        if self.median.numel():
+            if wall is not None:
+                e[..., offset:].masked_fill_(wall > 0, torch.nan)
+            self.median[sequences, heads, queries] = e.nanquantile(0.5, -1)
 
     def _scratch(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         size = math.prod(shape)
@@ -186,58 +175,63 @@ class _Walk:
             self.buffers = self.q.new_empty(2, size)
         return self.buffers[0, :size].view(shape), self.buffers[1, :size].view(shape)
 
-    def _hidden_pairs(self, sequences: slice, queries: slice, heads: slice, keys: int) -> Tensor | None:
-        """True where a pair is not visible, broadcastable to the block; None where all are."""
-        if self.visible.causal:
-            i = torch.arange(queries.start, queries.stop, device=self.q.device)
-            return torch.arange(keys, device=self.q.device) > i[None, None, :, None]
-        return None if self.hidden is None else _part(self.hidden, sequences, heads, queries)
-
-    def _scores(
-        self, s: Tensor, spare: Tensor, hidden: Tensor | None, real: Tensor, score: Tensor, where: tuple[slice, slice]
-    ) -> None:
-        """Sum of scores over visible pairs where a mask makes it needed here, and the histogram of scores of real
-        queries.
+    def _wall(self, sequences: slice, heads: slice, queries: slice, keys: slice) -> tuple[Tensor | None, int]:
+        """`WALL` where a pair is not visible, else 0, broadcastable to the block's keys from the given one on; None
+        where all are.
         """
-        if self.hidden is not None and hidden is not None:
-            torch.sum(torch.mul(s, ~hidden, out=spare), -1, out=score)
-        if self.counts.numel():
-            weight = real.unsqueeze(-1) * (torch.ones_like(s) if hidden is None else (~hidden).to(s.dtype).expand_as(s))
-            self.counts[where].scatter_add_(2, torch.bucketize(s, self.edges).flatten(2), weight.flatten(2))
+        if self.causal:
+            corner = max(queries.start, keys.start)
+            later = torch.arange(corner, keys.stop, device=self.q.device)
+            hidden = later > torch.arange(queries.start, queries.stop, device=self.q.device)[:, None]
+            return (hidden * self.q.new_tensor(WALL), corner - keys.start) if len(later) else (None, 0)
+        if self.hidden is None:
+            return None, 0
+        return _part(self.hidden, sequences, heads, queries) * self.q.new_tensor(WALL), 0
+
+    def _count(self, s: Tensor, wall: Tensor | None, offset: int, real: Tensor, counts: Tensor) -> None:
+        """The histogram of scores of visible pairs, of real queries."""
+        weight = real.unsqueeze(-1).expand_as(s).clone()
+        if wall is not None:
+            weight[..., offset:].masked_fill_(wall > 0, 0.0)
+        counts.scatter_add_(2, torch.bucketize(s, self.edges).flatten(2), weight.flatten(2))
 
     def _score_sums(self) -> Tensor:
         """Σ q·k·scale over the visible keys of each row; without a mask from sums of keys."""
-        if self.hidden is not None:
-            return self.sums["score"]
-        keys = self.k.cumsum(2)[:, :, : self.queries] if self.visible.causal else self.k.sum(2, keepdim=True)
-        return (self.q * keys).sum(-1) * self.scale
+        if self.span is None or self.causal:
+            return self.sums[SUMMED.index("score")]
+        k = self.k
+        if min(self.span.stop) < self.keys or max(self.span.start) > 0:
+            position = torch.arange(self.keys, device=k.device)
+            start, stop = (
+                torch.tensor(edge, device=k.device).unsqueeze(1) for edge in (self.span.start, self.span.stop)
+            )
+            k = k * ((position >= start) & (position < stop))[:, None, :, None]
+        return (self.q * k.sum(2, keepdim=True)).sum(-1) * self.scale
 
     def _key_counts(self) -> Tensor:
         if self.hidden is not None:
             return (~self.hidden).sum(-1).to(self.q.dtype).expand(self.q.shape[:3])
-        counts = (
-            torch.arange(1, self.queries + 1, device=self.q.device)
-            if self.visible.causal
-            else self.q.new_tensor(self.keys)
-        )
-        return counts.to(self.q.dtype).expand(self.q.shape[:3])
+        assert self.span is not None
+        start, stop = (torch.tensor(edge).view(-1, 1, 1) for edge in (self.span.start, self.span.stop))
+        if self.causal:
+            stop = torch.minimum(torch.arange(1, self.queries + 1), stop)
+        return (stop - start).clamp(min=0).to(self.q).expand(self.q.shape[:3])
 
     def result(self) -> dict[str, Tensor]:
         """The statistics of `attention_rows` from the sums of the walk."""
-        sums = self.sums
-        total, weighted, shift = sums["total"], sums["weighted"], sums["shift"]
+        total, weighted, _, shift, largest, smallest, first, _ = self.sums.unbind(0)
         if self.sinks is not None:
             sink = self.sinks.to(self.q).view(1, -1, 1) - shift
             total, weighted = total + sink.exp(), weighted + sink * sink.exp()
         rows = {
             "entropy": (total.log() - weighted / total).clamp_(min=0),
-            "row_max": (sums["largest"] - shift).exp() / total,
-            "row_min": (sums["smallest"] - shift).exp() / total,
-            "first_mass": sums["first"] / total,
+            "row_max": (largest - shift).exp() / total,
+            "row_min": (smallest - shift).exp() / total,
+            "first_mass": first / total,
             "score": self._score_sums(),
         }
-        if "median" in sums:
-            rows["row_median"] = sums["median"] / total
+        if self.median.numel():
+            rows["row_median"] = self.median / total
         n = self.real.sum(-1).double().unsqueeze(-1)
         inside = self.unit_rows.squeeze(2).double().square().sum(-1) - n
         similarity = torch.where(n > 1, inside / (n * (n - 1)).clamp(min=1), torch.nan)

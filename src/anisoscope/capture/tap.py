@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from anisoscope.axes import LAYER_QUANTITIES, Kind, Site
 from anisoscope.capture import fallback, projections
 from anisoscope.capture._backend import looking_on
-from anisoscope.capture.rows import Visible, attention_rows
+from anisoscope.capture.rows import attention_rows
 from anisoscope.capture.scores import score_sums
+from anisoscope.capture.visible import Visible
 from anisoscope.errors import MeasureError, UsageError, near_matches
 from anisoscope.models.blocks import find_blocks, find_stages, stack_of
 

@@ -1,0 +1,72 @@
+"""Who sees whom in an attention call, read from what the attention interface was called with."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Span:
+    """Keys `start[i]` to `stop[i]` of sequence i are seen: by every query, or by those not before them (`causal`)."""
+
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+    causal: bool
+
+
+@dataclass(frozen=True)
+class Visible:
+    """Who sees whom, and what is added to the scores.
+
+    `keys` [sequence, 1 or head, query or 1, key] bool or None (all); `causal`: only keys up to the query; `bias` is
+    additive.
+    """
+
+    keys: Bool[Tensor, "..."] | None
+    causal: bool
+    bias: Float[Tensor, "..."] | None
+
+    @classmethod
+    def read(cls, module: Any, query: Tensor, mask: Tensor | None, settings: dict[str, Any]) -> "Visible":
+        """From what the attention interface was called with.
+
+        Boolean masks say what is seen; additive ones may carry a bias too. Without a mask, the keyword and then the
+        module's own `is_causal` decide, as in the backends.
+        """
+        bias = settings.get("position_bias")
+        causal = False
+        if mask is None:
+            flag = settings.get("is_causal")
+            causal = bool(getattr(module, "is_causal", False) if flag is None else flag) and query.shape[2] > 1
+            return cls(None, causal, bias)
+        if mask.dtype == torch.bool:
+            return cls(mask, False, bias)
+        seen = mask > torch.finfo(mask.dtype).min / 2
+        added = torch.where(seen, mask, 0.0)
+        if not bool(added.any()):
+            return cls(None if bool(seen.all()) else seen, False, bias)
+        return cls(None if bool(seen.all()) else seen, False, added if bias is None else bias + added)
+
+    def span(self, sequences: int, queries: int, keys: int) -> Span | None:
+        """The same as one stretch of keys per sequence, which needs no mask; None where it is not that simple."""
+        if self.keys is None:
+            return Span((0,) * sequences, (keys,) * sequences, self.causal)
+        if self.causal or self.keys.shape[1] > 1:
+            return None
+        seen = self.keys[:, 0, :, :keys]  # [sequence or 1, query or 1, key]
+        by_any = seen.any(1)
+        start = by_any.to(torch.uint8).argmax(1)
+        stop = start + by_any.sum(1)
+        position = torch.arange(keys, device=seen.device)
+        stretch = (position >= start[:, None]) & (position < stop[:, None])
+        every = stretch.unsqueeze(1)
+        causal = bool((seen != every).any())
+        if causal:
+            upward = position <= torch.arange(seen.shape[1], device=seen.device)[:, None]
+            if seen.shape[1] != queries or bool((seen != (every & upward)).any()):
+                return None
+        each = sequences // len(seen)
+        return Span(tuple(start.tolist() * each), tuple(stop.tolist() * each), causal)
