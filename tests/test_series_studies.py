@@ -10,8 +10,9 @@ import pytest
 import tiny
 import torch
 
-from anisoscope.capture.rows import Visible, attention_rows
+from anisoscope.capture.rows import attention_rows
 from anisoscope.capture.scores import score_sums
+from anisoscope.capture.visible import Visible
 from anisoscope.isotropic import q95
 from anisoscope.measurement import Settings
 from anisoscope.measuring import head_means, run_pass

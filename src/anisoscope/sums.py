@@ -228,7 +228,8 @@ class _Linear:
         return self._sum(rows, self.u.square())
 
     def _sum(self, rows: Tensor, vectors: Tensor) -> Tensor:
-        return torch.matmul(rows, vectors.flatten(2)).unflatten(-1, (self.heads, -1))
+        linear = torch.matmul(rows, vectors.flatten(2))
+        return linear.view(*linear.shape[:2], self.heads, -1)
 
 
 def _inside_sequences(n: Tensor, unit: Tensor) -> dict[str, Tensor]:

@@ -121,10 +121,11 @@ class _Walk:
             heads = min(self.heads, max(1, BLOCK // (rows * width)))
             sequences = max(1, BLOCK // (heads * rows * width)) if heads == self.heads else 1
             steps = ((begin, end, sequences), (0, self.heads, heads), (0, self.queries, rows))
-            for where in product(*([slice(i, min(i + n, b)) for i in range(a, b, n)] for a, b, n in steps)):
-                last = min(stop, where[2].stop) if self.causal else stop
+            ranges = [[slice(i, min(i + n, b)) for i in range(a, b, n)] for a, b, n in steps]
+            for of_sequences, of_heads, of_queries in product(*ranges):
+                last = min(stop, of_queries.stop) if self.causal else stop
                 if last > start:
-                    yield *where, slice(start, last)
+                    yield of_sequences, of_heads, of_queries, slice(start, last)
 
     def block(self, sequences: slice, heads: slice, queries: slice, keys: slice) -> None:
         q, k = self.q[sequences, heads, queries], self.k[sequences, heads, keys]

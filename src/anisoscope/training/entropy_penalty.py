@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from anisoscope.capture._backend import looking_on
-from anisoscope.capture.rows import Visible
+from anisoscope.capture.visible import Visible
 from anisoscope.data._batch import Batch
 from anisoscope.errors import MeasureError, UsageError, near_matches
 
