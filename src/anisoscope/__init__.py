@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "Job": "anisoscope.runner",
+    "Monitor": "anisoscope.training.monitor",
     "Reservoir": "anisoscope.reservoir",
     "Settings": "anisoscope.measurement",
     "Site": "anisoscope.axes",

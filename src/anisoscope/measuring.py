@@ -53,7 +53,7 @@ def measure(
     `groups`, `sample`, …).
     """
     names = tuple(m.name if isinstance(m, Metric) else m for m in metrics)
-    plan = _Listed(batches)
+    plan = Listed(batches)
     return run_pass(model, plan, Settings(metrics=names, **settings)).records()
 
 
@@ -81,9 +81,47 @@ def run_pass(
     means = head_means(model, plan, settings) if "centred" in what else {}
     todo = _to_do(plan, measurement.done, shard)
     done = sum(getattr(plan, "tokens", [])[shard[0] :: shard[1]][: measurement.done])
-    device, layout = next((p.device for p in model.parameters()), torch.device("cpu")), Layout(model)
+    with listening() as stopped, _looking(model, measurement, what, means) as look:
+        saved = time.monotonic()
+        for batch in todo:
+            look(batch)
+            done += batch.n_tokens
+            if progress is not None:
+                progress(done, total)
+            if state is not None and (stopped or time.monotonic() - saved > SAVE_SECONDS):
+                measurement.save(state, fingerprint)
+                saved = time.monotonic()
+            if stopped:
+                raise Interrupted(stopped[0])
+    if not measurement.done:
+        raise CorpusError("a corpus with at least one batch", "none", "give it more data")
+    return measurement
+
+
+def glance(model: nn.Module, batches: Iterable[Batch], settings: Settings) -> Measurement:
+    """One quick pass over a few batches in the midst of something else, a training: signals stay with whoever has
+    them, and modes, gradients and random numbers stay as they are.
+    """
+    measurement = Measurement(settings)
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
     with (
-        listening() as stopped,
+        torch.random.fork_rng([device] if device.type == "cuda" else []),
+        torch.autocast(device.type, enabled=False),
+        _looking(model, measurement, settings.what_of(model), {}) as look,
+    ):
+        for batch in batches:
+            look(batch)
+    return measurement
+
+
+@contextmanager
+def _looking(
+    model: nn.Module, measurement: Measurement, what: Iterable[str], means: Means
+) -> Iterator[Callable[[Batch], None]]:
+    """A function that runs the model on a batch and adds what is seen to `measurement`."""
+    settings, layout = measurement.settings, Layout(model)
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    with (
         _evaluating(model),
         capture(
             model,
@@ -96,23 +134,14 @@ def run_pass(
         ) as tap,
     ):
         tap.means = means
-        saved = time.monotonic()
-        for batch in todo:
+
+        def look(batch: Batch) -> None:
             tap.real = measurement.begin(batch, device, layout)
             with torch.no_grad():
                 model(**_moved(batch.inputs, device))
             measurement.end()
-            done += batch.n_tokens
-            if progress is not None:
-                progress(done, total)
-            if state is not None and (stopped or time.monotonic() - saved > SAVE_SECONDS):
-                measurement.save(state, fingerprint)
-                saved = time.monotonic()
-            if stopped:
-                raise Interrupted(stopped[0])
-    if not measurement.done:
-        raise CorpusError("a corpus with at least one batch", "none", "give it more data")
-    return measurement
+
+        yield look
 
 
 def head_means(model: nn.Module, plan: BatchPlan | Iterable[Batch], settings: Settings) -> Means:
@@ -174,7 +203,7 @@ def _moved(inputs: dict[str, Any], device: torch.device) -> dict[str, Any]:
     return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in inputs.items()}
 
 
-class _Listed:
+class Listed:
     """Plain batches as `Batch`es, numbered on the fly."""
 
     def __init__(self, batches: Iterable[Any]) -> None:

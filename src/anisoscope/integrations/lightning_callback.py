@@ -1,0 +1,38 @@
+"""`Monitor` as a callback of Lightning: `Trainer(callbacks=[MonitorCallback(monitor)])`.
+
+Needs `pip install 'anisoscope[integrations]'`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from lightning.pytorch import Callback  # type: ignore[import-not-found]
+from torch import nn
+from transformers import PreTrainedModel
+
+from anisoscope.training.monitor import Monitor
+
+
+class MonitorCallback(Callback):  # type: ignore[misc]  # lightning may be absent
+    """Looks at the model as `monitor` says and logs to every logger of the trainer, at the step of the look.
+
+    model   finds the network in the Lightning module; default: its first transformers model, else the module itself
+    """
+
+    def __init__(self, monitor: Monitor, model: Callable[[Any], nn.Module] | None = None) -> None:
+        self.monitor, self.model = monitor, model or _first
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self._look(trainer, pl_module)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        self._look(trainer, pl_module)
+
+    def _look(self, trainer: Any, module: Any) -> None:
+        values = self.monitor(self.model(module), trainer.global_step)
+        for logger in trainer.loggers if values else ():
+            logger.log_metrics(values, step=trainer.global_step)
+
+
+def _first(module: nn.Module) -> nn.Module:
+    return next((child for child in module.modules() if isinstance(child, PreTrainedModel)), module)

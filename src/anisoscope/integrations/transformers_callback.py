@@ -1,0 +1,44 @@
+"""`Monitor` as a callback of transformers' Trainer.
+
+>>> trainer = Trainer(model, arguments, …)
+>>> MonitorCallback(monitor).attach(trainer)
+"""
+
+from typing import Any
+
+from transformers import TrainerCallback
+
+from anisoscope.training.monitor import Monitor
+
+
+class MonitorCallback(TrainerCallback):
+    """Looks at the model as `monitor` says and logs through the trainer, hence to whatever it reports to.
+
+    Without `attach` (given as `callbacks=[…]`, where a callback does not know its trainer) the values go to the
+    trainer's log history and to the monitor's output folder.
+    """
+
+    def __init__(self, monitor: Monitor) -> None:
+        self.monitor = monitor
+        self.trainer: Any = None
+
+    def attach(self, trainer: Any) -> "MonitorCallback":
+        """Add the callback to `trainer`, whose trackers then get the values."""
+        self.trainer = trainer
+        trainer.add_callback(self)
+        return self
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
+        self._look(state, given["model"])
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
+        self._look(state, given["model"])
+
+    def _look(self, state: Any, model: Any) -> None:
+        values = self.monitor(model, state.global_step)
+        if values is None:
+            return
+        if self.trainer is not None:
+            self.trainer.log(values)
+        else:
+            state.log_history.append({**values, "step": state.global_step})

@@ -1,0 +1,206 @@
+"""The monitor: what it logs is what `measure` says, and the training does not notice it."""
+
+import os
+import random
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, BertForMaskedLM, Trainer, TrainerCallback, TrainingArguments
+
+import anisoscope
+from anisoscope.errors import CorpusError, UsageError
+from anisoscope.integrations.transformers_callback import MonitorCallback
+from anisoscope.records import select
+from anisoscope.training.monitor import Monitor
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+
+
+def model_of(seed=0, **changes):
+    torch.manual_seed(seed)
+    return BertForMaskedLM(BertConfig(vocab_size=50, max_position_embeddings=16, **SIZES, **changes))
+
+
+def probe(n=3):
+    draw = torch.Generator().manual_seed(1)
+    ids = [torch.randint(5, 50, (4, 10), generator=draw) for _ in range(n)]
+    mask = torch.ones(4, 10, dtype=torch.long)
+    mask[0, 6:] = 0
+    return [{"input_ids": x, "attention_mask": mask} for x in ids]
+
+
+def plain_loop(watch, steps=8):
+    """A training with dropout in a plain loop; every state it leaves behind."""
+    model = model_of().train()
+    model.bert.encoder.layer[1].eval()  # a mode of its own, to be found again
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    torch.manual_seed(5), random.seed(5), np.random.seed(5)
+    states, losses = [], []
+    for step in range(1, steps + 1):
+        ids = torch.randint(5, 50, (4, 10))
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        if watch is not None:
+            watch(model, step)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        states.append([module.training for module in model.modules()])
+    rest = (torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist())
+    return model.state_dict(), losses, states, rest
+
+
+def same(one, other):
+    assert all(torch.equal(value, other[0][name]) for name, value in one[0].items())
+    assert one[1:] == other[1:]
+
+
+def test_a_training_is_bit_for_bit_the_same_with_and_without():
+    monitor = Monitor(probe(), every=2)
+    seen = []
+    same(plain_loop(None), plain_loop(lambda model, step: seen.append(monitor(model, step))))
+    assert [values is not None for values in seen] == [True, True, False, True] + [False, True] * 2
+    with pytest.raises(AssertionError):  # the comparison can fail
+        same(plain_loop(None), plain_loop(lambda model, _step: model(input_ids=probe()[0]["input_ids"])))
+
+
+def test_hooks_are_there_during_a_look_only():
+    model, monitor = model_of(), Monitor(probe(), every=5, early=False)
+    monitor(model, 5)
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    assert model.config._attn_implementation == "sdpa"
+    calls = []
+    model.bert.register_forward_hook(lambda *_: calls.append(1))
+    assert monitor(model, 6) is None and not calls
+
+
+def test_autocast_of_the_training_does_not_reach_the_probe():
+    model, monitor = model_of().eval(), Monitor(probe())
+    plain = monitor.look(model, 0)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert monitor.look(model, 0) == plain
+
+
+def test_it_logs_what_measure_says(tmp_path):
+    model, monitor = model_of().train(), Monitor(probe(), output=tmp_path)
+    values = monitor(model, 4)
+    assert model.training
+    expected = anisoscope.measure(model.bert, probe(), monitor.settings.metrics, policies=("all",), groups=8, sample=0)
+    of = select(expected, token_policy="all", component=None)
+    a = select(of, metric="mean_cosine", site="hidden", layer=2)["value"].item()
+    assert abs(values["anisoscope/encoder.2/A"] - a) <= 1e-12
+    cosines = select(expected, metric="query_key.cosine", site="query.raw", layer=1, component=None)["value"]
+    assert len(cosines) == 2
+    assert abs(values["anisoscope/encoder.1/cosine_query_key"] - cosines.abs().mean()) <= 1e-12
+    entropy = select(expected, metric="attention.entropy", layer=2, component=None)["value"]
+    assert abs(values["anisoscope/encoder.2/entropy"] - entropy.mean()) <= 1e-12
+    assert (
+        abs(values["anisoscope/encoder.0/drift"] - select(of, metric="drift", site="hidden", layer=0)["value"].item())
+        <= 1e-12
+    )
+    names = {name.rpartition("/")[2] for name in values}
+    assert names == {"A", "drift", "cosine_query_key", "entropy"} and len(values) == 3 * 2 + 2 * 2
+    monitor(model, 8)
+    kept = monitor.records()
+    assert kept["step"].unique().tolist() == [4, 8] and (tmp_path / "monitor.json").exists()
+    np.testing.assert_allclose(select(kept, step=4)["value"], expected["value"], rtol=0, atol=1e-12)
+
+
+def test_steps_that_are_due():
+    assert [s for s in range(1100) if Monitor(probe()).due(s)] == [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 500, 1000]
+    assert [s for s in range(30) if Monitor(probe(), every=10, early=False).due(s)] == [0, 10, 20]
+    monitor, model = Monitor(probe(), every=1), model_of()
+    assert monitor(model, 3) is not None and monitor(model, 3) is None
+
+
+def test_bad_input_is_told():
+    with pytest.raises(UsageError, match="at least 1 step"):
+        Monitor(probe(), every=0)
+    with pytest.raises(CorpusError, match="at least one batch"):
+        Monitor([])
+    with pytest.raises(UsageError, match="an output folder"):
+        Monitor(probe()).records()
+
+
+class Tracker(TrainerCallback):
+    """What a tracker would be told."""
+
+    def __init__(self):
+        self.told = []
+
+    def on_log(self, args, state, control, logs, **given):  # noqa: ARG002
+        self.told.append((state.global_step, dict(logs)))
+
+
+def trained(folder, add):
+    ids = torch.randint(5, 50, (32, 10), generator=torch.Generator().manual_seed(2))
+    arguments = TrainingArguments(
+        str(folder), max_steps=6, per_device_train_batch_size=4, logging_steps=2, report_to=[], use_cpu=True,
+        save_strategy="no", disable_tqdm=True, seed=3,
+    )  # fmt: skip
+    tracker = Tracker()
+    trainer = Trainer(model_of(), arguments, train_dataset=[{"input_ids": x, "labels": x} for x in ids])
+    trainer.add_callback(tracker)
+    add(trainer)
+    trainer.train()
+    return trainer.model.state_dict(), tracker.told, trainer.state.log_history
+
+
+def test_a_trainer_reports_it_and_trains_the_same(tmp_path):
+    plain, _, _ = trained(tmp_path / "plain", lambda _trainer: None)
+    monitor = Monitor(probe(), every=3, output=tmp_path / "monitor")
+    watched, told, history = trained(tmp_path / "watched", lambda trainer: MonitorCallback(monitor).attach(trainer))
+    assert all(torch.equal(value, watched[name]) for name, value in plain.items())
+    assert [step for step, logs in told if "anisoscope/encoder.1/A" in logs] == [0, 1, 2, 3, 6]
+    assert [entry["step"] for entry in history if "anisoscope/encoder.2/entropy" in entry] == [0, 1, 2, 3, 6]
+    assert monitor.records()["step"].unique().tolist() == [0, 1, 2, 3, 6]
+    _, _, history = trained(tmp_path / "loose", lambda trainer: trainer.add_callback(MonitorCallback(Monitor(probe()))))
+    assert [entry["step"] for entry in history if "anisoscope/encoder.2/entropy" in entry] == [0, 1, 2, 4]
+
+
+def test_a_corpus_is_a_probe(minilm):
+    monitor = Monitor.on_corpus("builtin:python-docs", minilm.model, minilm.processor, sequences=3, limit=2)
+    assert sum(len(batch.unit) for batch in monitor.probe) == 3
+
+
+def test_lightning_logs_it_and_trains_the_same(tmp_path):
+    lightning = pytest.importorskip("lightning", reason="lightning is not installed")
+    from lightning.pytorch.loggers import CSVLogger
+
+    from anisoscope.integrations.lightning_callback import MonitorCallback as LightningMonitor
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.network = model_of()
+
+        def training_step(self, batch, _):
+            return self.network(input_ids=batch, labels=batch).loss
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters(), 1e-2)
+
+    def fit(callbacks):
+        lightning.seed_everything(1, verbose=False)
+        ids = torch.randint(5, 50, (24, 10))
+        logger = CSVLogger(tmp_path)
+        trainer = lightning.Trainer(
+            max_steps=6, accelerator="cpu", logger=logger, callbacks=callbacks, enable_progress_bar=False,
+            enable_model_summary=False, enable_checkpointing=False, default_root_dir=tmp_path,
+        )  # fmt: skip
+        module = Module()
+        trainer.fit(module, torch.utils.data.DataLoader(ids, 4, shuffle=True))
+        return module.state_dict(), logger.experiment.metrics
+
+    plain, _ = fit([])
+    watched, told = fit([LightningMonitor(Monitor(probe(), every=3))])
+    assert all(torch.equal(value, watched[name]) for name, value in plain.items())
+    logger_rows = [row for row in told if "anisoscope/encoder.1/A" in row]
+    text = "\n".join(path.read_text() for path in tmp_path.rglob("metrics.csv"))
+    assert logger_rows or "anisoscope/encoder.1/A" in text
+
+
+def test_only_the_first_process_looks(monkeypatch):
+    monkeypatch.setitem(os.environ, "RANK", "1")
+    assert Monitor(probe(), every=1)(model_of(), 1) is None
