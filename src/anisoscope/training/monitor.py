@@ -69,10 +69,17 @@ class Monitor:
 
     @classmethod
     def on_corpus(
-        cls, corpus: str, model: nn.Module, processor: Any, *, sequences: int = 64, **given: Any
+        cls,
+        corpus: str,
+        model: nn.Module,
+        processor: Any,
+        *,
+        sequences: int = 64,
+        limit: int | None = None,
+        **given: Any,
     ) -> "Monitor":
-        """A monitor on `sequences` windows of a text corpus, evenly spread over it, as `anisoscope measure` reads it.
-        Other keywords as for the class.
+        """A monitor on `sequences` windows of a text corpus, evenly spread over it (its first `limit` units), as
+        `anisoscope measure` reads it. Other keywords as for the class.
         """
         from anisoscope.data.opening import open_plan
 
@@ -104,10 +111,8 @@ class Monitor:
         rows = rows.assign(value=rows["value"].where(rows["metric"] != "query_key.cosine", rows["value"].abs()))
         rows = rows[(rows["metric"] != "mean_cosine") | (rows["site"] == "hidden")]
         means = rows.groupby(["stack", "layer", "metric"], sort=False)["value"].mean()
-        frame = means.reset_index()
-        named = {
-            f"{self.prefix}/{row.stack}.{row.layer}/{LOGGED[str(row.metric)]}": row.value for row in frame.itertuples()
-        }
+        keys = [f"{self.prefix}/{stack}.{layer}/{LOGGED[metric]}" for stack, layer, metric in means.index]
+        named = dict(zip(keys, means.tolist(), strict=True))
         return {name: value for name, value in named.items() if math.isfinite(value)}
 
     def _write(self, records: pd.DataFrame, step: int) -> None:
