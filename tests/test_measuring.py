@@ -142,7 +142,7 @@ def test_the_sample_of_plain_batches_takes_each_token_once(side):
             yield {"input_ids": ids, "attention_mask": mask, "unit": units[first : first + size]}
 
     settings = Settings(metrics=("calibrated",), sample=20, groups=3)
-    runs = [run_pass(model, loop._Listed(batches(size)), settings).reservoirs["decoder"] for size in (1, 2, 6)]
+    runs = [run_pass(model, loop.Listed(batches(size)), settings).reservoirs["decoder"] for size in (1, 2, 6)]
     assert len(set(runs[0].hash.tolist())) == 20
     for other in runs[1:]:
         assert torch.equal(other.hash, runs[0].hash) and torch.equal(other.unit, runs[0].unit)

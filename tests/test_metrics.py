@@ -20,7 +20,7 @@ from anisoscope.capture.visible import Visible
 from anisoscope.data._batch import Batch, Stream
 from anisoscope.isotropic import q95
 from anisoscope.measurement import Measurement, Settings
-from anisoscope.metrics import calibrated, group_cosine, spectrum
+from anisoscope.metrics import calibrated, class_direction, group_cosine, spectrum
 from anisoscope.moments import Moments, add_head_moments
 from anisoscope.sums import Sums, Totals, vector_sums
 from anisoscope.tabulate import _table
@@ -55,6 +55,9 @@ def totals(metric, units, **layout):
     """The sums of `units` (each its own group), by the real accumulator of what the metric applies to."""
     if "embedding" in metric.quantities:
         return Totals({"matrix": np.concatenate(units)[None]})
+    if "class" in metric.quantities:
+        owner = np.repeat(np.arange(len(units)), [len(u) for u in units])
+        return Totals(class_direction.class_sums(np.concatenate(units), owner, len(units), owner, len(units))._terms)
     if "sample" in metric.quantities:
         x, owner = np.concatenate(units), np.repeat(np.arange(len(units)), [len(u) for u in units])
         mean = x.mean(0) if len(x) else np.zeros(x.shape[1])

@@ -103,6 +103,8 @@ def _count(totals: Totals) -> Array:
         if term in totals:
             count: Array = totals[term][0]
             return count
+    if "class_n" in totals:
+        return np.array(totals["class_n"][0].sum())
     if "subset_n" in totals:
         every: Array = totals["subset_n"][0][:3].sum(0)  # the kinds of token make up the whole
         return every

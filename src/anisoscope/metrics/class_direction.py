@@ -24,12 +24,12 @@ GROUPS = 32
 
 
 def compute(totals: Totals) -> Values:
-    """`""` [replicate, layer, class, class] from `class_n` [layer, class] and `class_unit` [layer, class, dim]."""
+    """`""` [replicate, pair: (0, 0), (0, 1) … (1, 1) …] from `class_n` [class] and `class_unit` [class, dim]."""
     n, unit = totals["class_n"], totals["class_unit"]
-    product = np.einsum("...ad,...bd->...ab", unit, unit)
-    same = np.eye(n.shape[-1])
-    pairs = n[..., :, None] * (n[..., None, :] - same)
-    return {"": ratio(product - same * n[..., :, None], pairs)}
+    first, second = np.triu_indices(n.shape[-1])
+    same = np.equal(first, second)
+    product = np.einsum("rpd,rpd->rp", unit[:, first], unit[:, second])
+    return {"": ratio(product - same * n[:, first], n[:, first] * (n[:, second] - same))}
 
 
 def units_of(x: Array) -> Array:
@@ -39,21 +39,22 @@ def units_of(x: Array) -> Array:
     return unit
 
 
-def class_sums(x: Array, labels: Labels, classes: int, groups: int = GROUPS) -> Totals:
-    """Sums of utterances' vectors x [utterance, layer, dim]; utterance i lies in group i mod `groups`."""
+def class_sums(x: Array, labels: Labels, classes: int, group: Labels, groups: int) -> Totals:
+    """Sums of utterances' vectors x [utterance, dim], each in its `group` [utterance]."""
     unit = units_of(x)
-    n = np.zeros((groups, x.shape[1], classes))
-    total = np.zeros((groups, x.shape[1], classes, x.shape[2]))
-    group = np.arange(len(x)) % groups
-    for c in range(classes):
-        np.add.at(n[:, :, c], group[labels == c], 1.0)
-        np.add.at(total[:, :, c], group[labels == c], unit[labels == c])
+    n, total = np.zeros((groups, classes)), np.zeros((groups, classes, x.shape[1]))
+    np.add.at(n, (group, labels), (np.linalg.norm(unit, axis=1) > 0).astype(np.float64))
+    np.add.at(total, (group, labels), unit)
     return Totals({"class_n": n, "class_unit": total})
 
 
 def cosine_matrix(x: Array, labels: Labels, classes: int, groups: int = GROUPS) -> Estimate:
-    """Mean cosines [layer, class, class] of x [utterance, layer, dim], with 95 % intervals over utterances."""
-    return interval(compute(class_sums(x, labels, classes, groups))[""])
+    """Mean cosines [class, class] of x [utterance, dim], with 95 % intervals; utterance i in group i mod `groups`."""
+    sums = class_sums(x, labels, classes, np.arange(len(x)) % groups, groups)
+    first, second = np.triu_indices(classes)
+    whole = np.zeros((3, classes, classes))
+    whole[:, first, second] = whole[:, second, first] = np.stack(interval(compute(sums)[""]))
+    return Estimate(*whole)
 
 
 def to_utterance(x: Array, representative: int) -> Array:
@@ -113,5 +114,5 @@ METRIC = Metric(
     compute=compute,
     invariant=frozenset({"rotation", "scaling", "order"}),
     panel="class",
-    axes=("layer",),
+    axes=(),
 )
