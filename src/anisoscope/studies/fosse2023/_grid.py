@@ -1,0 +1,222 @@
+"""Which classifiers the studies look at: cells of corpus × depth × λ × size × seed, and how each is trained.
+
+A cell is named in the column `model` of the records, as in `attention L=2 λ=0.01 d=384 h=1` or `builtin:minilm`.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pandas as pd
+
+from anisoscope.training.classifier import ATTENTION, Recipe
+
+REAL = ("yelphat", "hatexplain", "esnli")
+PLANTED = ("planted", "planted:3", "planted-pairs")
+PUBLISHED = dict(zip(PLANTED, REAL, strict=True)) | {name: name for name in REAL}
+"""Which of the paper's corpora stands or is stood in for: two classes, three classes, pairs."""
+TITLES = {"yelphat": "YelpHat", "hatexplain": "HateXplain", "esnli": "e-SNLI"}
+WIDTH = 384
+"""Dimensions of the built-in model's word vectors."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One classifier. `model`: `attention`, or the encoder that is fine-tuned; `dim` other than `WIDTH`: random vectors
+    of this size.
+    """
+
+    corpus: str
+    model: str = ATTENTION
+    layers: int = 1
+    weight: float = 0.0
+    dim: int = WIDTH
+    heads: int = 1
+    seed: int = 0
+
+    @property
+    def attention(self) -> bool:
+        return self.model == ATTENTION
+
+    @property
+    def label(self) -> str:
+        """What the column `model` says."""
+        if not self.attention:
+            return self.model
+        return f"{ATTENTION} L={self.layers} λ={self.weight:g} d={self.dim} h={self.heads}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The settings of all studies of the paper, which share their classifiers.
+
+    corpora     of the paper, or empty: these where ANISOSCOPE_DATA holds them, else the planted ones, said so
+    seeds       by corpus (0 to n − 1) of the attention-only model; fine_seeds of the encoder
+    depths      layers by corpus at λ = 0 (table 3); weights: λ of one layer (table 4); large: λ beyond the paper
+    sizes       (dim, heads, layers) of random vectors, for the λ of `contrast`, with `size_seeds` seeds
+    encoder     what is fine-tuned: on at most `fine_limit` examples of each split, cut at `fine_length` tokens, for
+    `fine_epochs` epochs; rate and batch as suit so few steps
+    vector_norm mean norm of the word vectors; 5 is about GloVe's, which the paper starts from
+    utterances  of the test split that are measured, as many of each class (the paper's 999); `erased` of them in what
+    needs many passes
+    train       False: only what is finished is looked at
+    """
+
+    corpora: tuple[str, ...] = ()
+    seeds: dict[str, int] = field(default_factory=lambda: {"yelphat": 5, "hatexplain": 3, "esnli": 3})
+    depths: dict[str, int] = field(default_factory=lambda: {"yelphat": 5, "hatexplain": 5, "esnli": 2})
+    weights: tuple[float, ...] = (0.0, 1e-4, 1e-3, 1e-2, 1e-1)
+    large: tuple[float, ...] = (1.0, 6.0)
+    sizes: tuple[tuple[int, int, int], ...] = ((48, 1, 1), (96, 1, 1), (288, 1, 1), (288, 6, 1), (288, 1, 2))
+    contrast: tuple[float, float] = (0.0, 1e-1)
+    size_seeds: int = 3
+    encoder: str = "builtin:minilm"
+    fine_seeds: int = 2
+    fine_epochs: int = 2
+    fine_limit: int | None = 3000
+    fine_length: int | None = 128
+    fine_rate: float = 1e-4
+    fine_batch: int = 32
+    limit: int | None = None
+    epochs: int = 50
+    patience: int = 3
+    vector_norm: float = 5.0
+    utterances: int = 999
+    erased: int = 200
+    train: bool = True
+
+    def names(self) -> tuple[str, ...]:
+        """The corpora; the paper's come from ANISOSCOPE_DATA or their public homes."""
+        if self.corpora:
+            return self.corpora
+        folder = Path(os.environ.get("ANISOSCOPE_DATA") or "/nonexistent")
+        return REAL if all((folder / name).is_dir() for name in REAL) else PLANTED
+
+    def of_seeds(self, corpus: str) -> range:
+        return range(self.seeds[PUBLISHED[corpus]])
+
+    def depth(self, corpus: str) -> range:
+        """1 to the deepest of a corpus."""
+        return range(1, self.depths[PUBLISHED[corpus]] + 1)
+
+    def recipe(self, cell: Cell) -> Recipe:
+        """How a cell is trained."""
+        if not cell.attention:
+            same = Recipe(cell.model, cell.corpus, limit=self.fine_limit, max_length=self.fine_length, seed=cell.seed)
+            epochs = self.fine_epochs
+            return replace(same, rate=self.fine_rate, batch=self.fine_batch, epochs=epochs, patience=epochs)
+        same = Recipe(
+            corpus=cell.corpus,
+            limit=self.limit,
+            layers=cell.layers,
+            heads=cell.heads,
+            vectors=self.encoder,
+            vector_norm=self.vector_norm,
+            penalty="entropy" if cell.weight else "none",
+            weight=cell.weight,
+            epochs=self.epochs,
+            patience=self.patience,
+            seed=cell.seed,
+        )
+        return same if cell.dim == WIDTH else replace(same, vectors="random", vector_norm=None, dim=cell.dim)
+
+    def fine_tuned(self) -> list[Cell]:
+        return [Cell(c, self.encoder, seed=s) for s in range(self.fine_seeds) for c in self.names()]
+
+    def by_depth(self) -> list[Cell]:
+        """Table 3: every depth at λ = 0, the first seed of all of them first."""
+        return _by_seed(
+            Cell(c, layers=n, seed=s) for c in self.names() for n in self.depth(c) for s in self.of_seeds(c)
+        )
+
+    def by_weight(self, *, large: bool = True) -> list[Cell]:
+        """Table 4: every λ of one layer."""
+        weights = self.weights + (self.large if large else ())
+        return _by_seed(Cell(c, weight=w, seed=s) for c in self.names() for w in weights for s in self.of_seeds(c))
+
+    def by_size(self) -> list[Cell]:
+        """Sizes of the first corpus, with random vectors."""
+        corpus, seeds = self.names()[0], range(self.size_seeds)
+        return _by_seed(
+            Cell(corpus, layers=layers, weight=w, dim=dim, heads=heads, seed=s)
+            for dim, heads, layers in self.sizes
+            for w in self.contrast
+            for s in seeds
+        )
+
+    def everything(self) -> list[Cell]:
+        """All cells, those that the most claims rest on first."""
+        one, deep, fine = self.by_weight(large=False), self.by_depth(), self.fine_tuned()
+        first, corpora = self.names()[0], len(self.names())
+        small = [c for c in one if c.corpus == first and c.seed < 3]
+        shallow = [c for c in deep if c.layers <= 3]
+        ordered = [
+            *(c for c in small if c.weight == 0),
+            *(c for c in small if c.seed == 0),
+            *(c for c in one if c.weight == 0 and c.seed == 0),
+            *fine[:corpora],
+            *small,
+            *(c for c in one if c.weight == 0 and c.seed < 3),
+            *(c for c in shallow if c.corpus == first and c.seed < 3),
+            *fine[corpora:],
+            *(c for c in shallow if c.seed == 0),
+            *(c for c in one if c.seed == 0),
+            *(c for c in deep if c.corpus == first),
+            *shallow,
+            *one,
+            *deep,
+            *self.by_weight(),
+            *self.by_size(),
+        ]
+        return list(dict.fromkeys(ordered))
+
+
+def _by_seed(cells: Iterator[Cell]) -> list[Cell]:
+    return sorted(cells, key=lambda cell: cell.seed)
+
+
+_LABEL = re.compile(rf"{ATTENTION} L=(?P<layers>\d+) λ=(?P<weight>\S+) d=(?P<dim>\d+) h=(?P<heads>\d+)")
+
+
+def with_options(records: pd.DataFrame) -> pd.DataFrame:
+    """Rows of attention-only models, with their `layers`, `weight`, `dim` and `heads` as columns."""
+    found = records["model"].astype(str).str.extract(_LABEL)
+    ours = found["layers"].notna()
+    found = found[ours].astype({"layers": int, "weight": float, "dim": int, "heads": int})
+    return records[ours].join(found)
+
+
+def standard(records: pd.DataFrame) -> pd.DataFrame:
+    """Of these, the paper's own: one head, real vectors."""
+    rows = with_options(records)
+    return rows[(rows["dim"] == WIDTH) & (rows["heads"] == 1)]
+
+
+QUICK = Plan(
+    seeds={"yelphat": 2, "hatexplain": 2, "esnli": 2},
+    depths={"yelphat": 3, "hatexplain": 2, "esnli": 2},
+    weights=(0.0, 1e-2, 1e-1),
+    large=(6.0,),
+    sizes=((48, 1, 1), (96, 1, 1), (96, 4, 1)),
+    size_seeds=2,
+    fine_epochs=1,
+    fine_limit=300,
+    fine_length=96,
+    limit=600,
+    epochs=15,
+    patience=2,
+    utterances=300,
+    erased=60,
+)
+PAPER = Plan(corpora=REAL)
+SETTINGS = {"quick": QUICK, "paper": PAPER, "finished": replace(PAPER, train=False)}
+"""`finished`: as `paper`, as far as its classifiers are trained; nothing is trained."""
+NEEDS = (
+    "YelpHat (github cansusen/Human-Attention-for-Text-Classification), or ANISOSCOPE_DATA/yelphat",
+    "HateXplain (github hate-alert/HateXplain), or ANISOSCOPE_DATA/hatexplain",
+    "e-SNLI (github OanaMariaCamburu/e-SNLI), or ANISOSCOPE_DATA/esnli",
+    "about 8 hours of one core for all classifiers: python -m anisoscope.studies.fosse2023 trains them in any number "
+    "of processes",
+)
