@@ -1,0 +1,149 @@
+"""Do the maps of `_maps.py` point where people point (plausibility), and where the model looks (faithfulness)?
+
+auprc, auroc       of a map against the words people marked (by half of them or more), mean over utterances
+iou                overlap of the highest words with the marked ones, as many as are marked on average
+comprehensiveness  fall of the probability of the class found when the highest words are erased
+sufficiency        its fall when only they are kept; both means over 1, 5, 10, 20 and 50 % of the words (DeYoung et
+                   al. 2020), `<cls>` always kept
+"""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from sklearn.metrics import average_precision_score, roc_auc_score  # type: ignore[import-untyped]
+
+from anisoscope.data.classification import TEST, TRAIN, VALIDATION, Example
+from anisoscope.data.encoding import Encoded, LabelledPlan, collated, encode
+from anisoscope.records import as_records
+from anisoscope.studies.fosse2023._maps import baselines, class_directions, maps, over_words, seen
+from anisoscope.studies.fosse2023._measured import kept
+from anisoscope.studies.fosse2023._trained import Trained
+
+Array = NDArray[np.float64]
+SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
+MARKED = 0.5
+DIRECTED = 600
+"""Validation utterances that class directions are made of."""
+Key = tuple[str, int | None]
+
+
+def explained(trained: Trained) -> pd.DataFrame:
+    """Records, `component` the map, `layer` its layer (null: a baseline), metrics `explains.<measure>`."""
+    return kept(trained, "explained", lambda: _records(trained))
+
+
+def chosen(trained: Trained) -> list[Example]:
+    """The first test utterances with words people marked and words they did not, as many of each class."""
+    room = -(-trained.plan.erased // len(trained.corpus.labels))
+    taken: Counter[int] = Counter()
+    out = []
+    for example in trained.corpus.splits[TEST]:
+        if taken[example.label] < room and len(set(_marks(example).tolist())) == 2:
+            taken[example.label] += 1
+            out.append(example)
+    return out
+
+
+def _marks(example: Example) -> NDArray[np.bool_]:
+    if example.rationale is None:
+        return np.zeros(0, bool)
+    return np.asarray(np.array(example.rationale) >= MARKED)
+
+
+def _records(trained: Trained) -> pd.DataFrame:
+    examples = chosen(trained)
+    if not examples:
+        return as_records(pd.DataFrame())
+    model, tokenizer = trained.classifier
+    pad = int(tokenizer.pad_token_id or 0)
+    encoded = encode(examples, tokenizer, trained.found.max_length)
+    held = LabelledPlan(trained.encoded(DIRECTED, VALIDATION), pad)
+    directions = class_directions(model, held, len(trained.corpus.labels))
+    frequency = Counter(w.lower() for e in trained.corpus.splits[TRAIN] for w in e.all_words)
+    draw = np.random.default_rng(0)
+    scores: list[dict[Key, Array]] = [{} for _ in examples]
+    for number, one in seen(model, LabelledPlan(encoded, pad)):
+        words = encoded.words[number]
+        count = len(examples[number].all_words)
+        scores[number] |= {key: over_words(x, words, count) for key, x in maps(one, directions).items()}
+    for example, of in zip(examples, scores, strict=True):
+        of |= {(name, None): x for name, x in baselines(example, frequency, draw).items()}
+    rows = _plausibility(examples, scores)
+    if trained.cell.attention:
+        rows += _faithfulness(model, pad, encoded, scores)
+    return as_records(pd.DataFrame(rows), n_units=len(examples))
+
+
+def _plausibility(examples: list[Example], scores: list[dict[Key, Array]]) -> list[dict[str, Any]]:
+    marks = [_marks(example) for example in examples]
+    share = float(np.mean([m.mean() for m in marks]))
+    rows = []
+    for key in scores[0]:
+        of = [s[key] for s in scores]
+        measures = {
+            "auprc": [average_precision_score(m, x) for m, x in zip(marks, of, strict=True)],
+            "auroc": [roc_auc_score(m, x) for m, x in zip(marks, of, strict=True)],
+            "iou": [_overlap(m, x, share) for m, x in zip(marks, of, strict=True)],
+        }
+        rows += [_row(key, name, float(np.mean(values))) for name, values in measures.items()]
+    return rows
+
+
+def _overlap(marks: NDArray[np.bool_], values: Array, share: float) -> float:
+    """Intersection over union of the marked words and the highest ones."""
+    high = highest(values, share)
+    return float((high & marks).sum() / (high | marks).sum())
+
+
+def highest(values: Array, share: float) -> NDArray[np.bool_]:
+    """The highest share of the words, one at least."""
+    top = np.zeros(len(values), bool)
+    top[np.argsort(-values, kind="stable")[: max(1, round(share * len(values)))]] = True
+    return top
+
+
+def _row(key: Key, measure: str, value: float) -> dict[str, Any]:
+    return {"metric": f"explains.{measure}", "component": key[0], "layer": key[1], "value": value}
+
+
+def _faithfulness(model: Any, pad: int, encoded: Encoded, scores: list[dict[Key, Array]]) -> list[dict[str, Any]]:
+    """Both measures of every map."""
+    whole = probabilities(model, encoded.rows, pad)
+    found = whole.argmax(1)
+    sure = whole.max(1)
+    rows = []
+    for key in scores[0]:
+        falls: dict[str, list[Array]] = {"comprehensiveness": [], "sufficiency": []}
+        for share in SHARES:
+            tops = [highest(s[key], share) for s in scores]
+            for measure, keep_top in (("comprehensiveness", False), ("sufficiency", True)):
+                parts = zip(encoded.rows, encoded.words, tops, strict=True)
+                left = [erased(row, words, top == keep_top) for row, words, top in parts]
+                after = probabilities(model, left, pad)[np.arange(len(found)), found]
+                falls[measure].append(sure - after)
+        rows += [_row(key, name, float(np.mean(values))) for name, values in falls.items()]
+    return rows
+
+
+def erased(row: dict[str, Any], words: list[int], keep: NDArray[np.bool_]) -> dict[str, Any]:
+    """What a model reads of an utterance when only the words of `keep` are left; special tokens always are."""
+    kept_tokens = [i for i, word in enumerate(words) if word < 0 or keep[word]]
+    return {name: [x[i] for i in kept_tokens] if isinstance(x, list) else x for name, x in row.items()}
+
+
+@torch.no_grad()
+def probabilities(model: Any, rows: list[dict[str, Any]], pad: int, batch: int = 128) -> Array:
+    """Of every class [utterance, class]."""
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
+    out: list[Array] = [np.zeros(0)] * len(rows)
+    for first in range(0, len(order), batch):
+        part = order[first : first + batch]
+        inputs = collated([rows[i] for i in part], pad)
+        inputs.pop("labels")
+        for i, p in zip(part, model(**inputs).logits.double().softmax(-1).numpy(), strict=True):
+            out[i] = p
+    return np.stack(out)

@@ -1,0 +1,165 @@
+"""What is measured of a trained classifier, kept beside it so that studies share it and nothing is measured twice."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from anisoscope.data.classification import TEST
+from anisoscope.data.encoding import LabelledPlan
+from anisoscope.measurement import Settings
+from anisoscope.measuring import run_pass
+from anisoscope.metrics.class_direction import units_of
+from anisoscope.models.load import load
+from anisoscope.records import as_records, run_id, select, write_atomic
+from anisoscope.studies._study import Context
+from anisoscope.studies.fosse2023._grid import Cell, Plan
+from anisoscope.studies.fosse2023._trained import Trained, each
+from anisoscope.training._classifier_loop import predicted
+from anisoscope.training.entropy_penalty import entropies
+
+VERSION = 1
+"""Raised when a measurement here changes, so that what is kept is made anew."""
+PRETRAINED = " pre-trained"
+"""Behind an encoder's name: as it was before it was fine-tuned."""
+MEASURED = Settings(metrics=("intra_sequence", "norms", "attention"), policies=("all", "content", "no-first"))
+KEPT = (
+    "intra_sequence",
+    "norms.mean",
+    "norms.variation",
+    "attention.entropy_normalised",
+    "attention.row_similarity",
+)
+KEYS, VALUES = "key.raw", "value"
+
+Array = NDArray[np.float64]
+
+
+def gather(
+    cells: Sequence[Cell], plan: Plan, context: Context, *looks: Callable[[Trained], pd.DataFrame]
+) -> pd.DataFrame:
+    """Records of all looks at all cells; a cell that is not to be had is one row of the metric `missing`."""
+    parts: list[pd.DataFrame] = []
+    had: set[Cell] = set()
+
+    def look(trained: Trained) -> pd.DataFrame:
+        had.add(trained.cell)
+        return pd.concat([look(trained) for look in looks], ignore_index=True)
+
+    parts += each(cells, plan, context, look)
+    lost = [
+        {"model": c.label, "corpus": c.corpus, "seed": c.seed, "metric": "missing", "value": 1.0}
+        for c in cells
+        if c not in had
+    ]
+    return pd.concat([*parts, as_records(pd.DataFrame(lost))], ignore_index=True)
+
+
+def kept(trained: Trained, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+    """The records `make` gives of a classifier, made once."""
+    cell, plan = trained.cell, trained.plan
+    path = trained.folder / f"{name}-{run_id([VERSION, plan.utterances, plan.erased])[:8]}.parquet"
+    if not path.exists():
+        given: dict[str, Any] = {"corpus": cell.corpus, "seed": cell.seed}
+        frame = make()
+        frame = as_records(frame if "model" in frame else frame.assign(model=cell.label), **given)
+        write_atomic(path, lambda temporary: frame.to_parquet(temporary, index=False))
+    return pd.read_parquet(path)
+
+
+def accuracies(trained: Trained) -> pd.DataFrame:
+    """Accuracy and majority rate by split, and whether the training collapsed."""
+    training = trained.found.training
+    rows: list[dict[str, Any]] = []
+    for split, found in training["results"].items():
+        rows += [
+            {"metric": name, "component": split, "value": found[name], "n_units": found["n"]}
+            for name in ("accuracy", "majority")
+        ]
+    by_class = training["results"][TEST]["by_class"]
+    rows += [{"metric": "class_accuracy", "component": name, "value": value} for name, value in by_class.items()]
+    rows += [
+        {"metric": "collapsed", "value": float(training["collapsed"])},
+        {"metric": "parameters", "value": training["parameters"]},
+        {"metric": "epochs", "value": training["epochs"]},
+        {"metric": "truncated", "value": sum(training["truncated"].values())},
+    ]
+    cell = trained.cell
+    return as_records(pd.DataFrame(rows), model=cell.label, corpus=cell.corpus, seed=cell.seed)
+
+
+def geometry(trained: Trained) -> pd.DataFrame:
+    """Eq. 3 of hidden states, keys and values under each token policy, norms, entropies; of an encoder also as it was
+    before it was fine-tuned.
+    """
+
+    def make() -> pd.DataFrame:
+        model, batches = trained.classifier[0], trained.batches(trained.plan.utterances)
+        parts = [similarities(model, batches).assign(model=trained.cell.label)]
+        if trained.cell.attention:
+            parts.append(entropy_records(model, batches).assign(model=trained.cell.label))
+        else:
+            before = load(trained.cell.model).model
+            parts.append(similarities(before, batches).assign(model=trained.cell.model + PRETRAINED))
+        return pd.concat(parts, ignore_index=True)
+
+    return kept(trained, "geometry", make)
+
+
+def similarities(model: Any, batches: LabelledPlan) -> pd.DataFrame:
+    """Records per layer, mean over heads, with intervals over utterances."""
+    records = run_pass(model, batches, MEASURED).records()
+    records = records[records["metric"].isin(KEPT) & records["component"].isna()]
+    heads = records["head"].notna()
+    keys = ["stack", "kind", "layer", "site", "token_policy", "metric"]
+    means = records[heads].groupby(keys, dropna=False)[["value"]].mean().reset_index()
+    whole = records[~heads]
+    return as_records(pd.concat([whole, as_records(means)], ignore_index=True))
+
+
+def entropy_records(model: Any, batches: LabelledPlan) -> pd.DataFrame:
+    """H of the [CLS] row of the first layer: as trained with (`row`), as the paper reports it (`reported`), and of the
+    second published form (`columns`); means over utterances.
+    """
+    found = entropies(model, batches, (1,))
+    rows = [
+        {"metric": "cls_entropy", "component": name, "layer": 1, "value": float(values.mean()), "n_units": len(values)}
+        for name, values in found.items()
+        if name in ("row", "reported", "columns")
+    ]
+    return as_records(pd.DataFrame(rows))
+
+
+def final_vectors(trained: Trained) -> dict[str, Array]:
+    """Of every measured utterance: `tuned` and `pretrained` unit vectors of [CLS] after the last layer [utterance, dim]
+    (`pretrained` of encoders only), its class in `labels`, and the class found in `predicted`.
+    """
+    path = trained.folder / f"final-{run_id([VERSION, trained.plan.utterances])[:8]}.npz"
+    if not path.exists():
+        from anisoscope.capture.utterances import first_token_states
+
+        batches = trained.batches(trained.plan.utterances)
+        model, tokenizer = trained.classifier
+        found: dict[str, Any] = {"tuned": units_of(first_token_states(model, batches)[:, -1])}
+        if not trained.cell.attention:
+            found["pretrained"] = units_of(first_token_states(load(trained.cell.model).model, batches)[:, -1])
+        found["labels"] = np.array(batches.encoded.labels)
+        found["predicted"] = np.array(predicted(model, batches.encoded, int(tokenizer.pad_token_id or 0)))
+
+        def save(temporary: Any) -> None:
+            with temporary.open("wb") as file:
+                np.savez_compressed(
+                    file, **{k: v.astype(np.float32 if v.ndim > 1 else np.int64) for k, v in found.items()}
+                )
+
+        write_atomic(path, save)
+    with np.load(path) as read:
+        return {name: read[name].astype(np.float64 if read[name].ndim > 1 else np.int64) for name in read}
+
+
+def one(rows: pd.DataFrame, **where: Any) -> float:
+    """The value of the only row; NaN where there is none."""
+    found = select(rows, **where)["value"]
+    return float(found.iloc[0]) if len(found) else float("nan")

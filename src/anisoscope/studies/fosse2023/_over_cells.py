@@ -1,0 +1,109 @@
+"""From records of many classifiers to numbers per seed, means over seeds, and what has to be said of both.
+
+A collapsed classifier (accuracy not above the majority rate) has learnt nothing, and its vectors coincide for that
+reason alone: it is kept out of every claim, counted, and said.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import stats
+
+from anisoscope.jackknife import over_seeds
+from anisoscope.records import select
+from anisoscope.studies.fosse2023._grid import PUBLISHED, TITLES
+
+Array = NDArray[np.float64]
+CELL = ["model", "corpus", "seed"]
+
+
+def sound(records: pd.DataFrame) -> pd.DataFrame:
+    """Without the rows of collapsed classifiers."""
+    lost = _cells(select(records, metric="collapsed", value=1.0))
+    return records[[cell not in lost for cell in zip(*(records[name] for name in CELL), strict=True)]]
+
+
+def _cells(rows: pd.DataFrame) -> set[tuple[Any, ...]]:
+    return set(zip(*(rows[name] for name in CELL), strict=True))
+
+
+def note(records: pd.DataFrame, corpus: str) -> str:
+    """How many classifiers of a corpus these records lack, or leave out."""
+    rows = select(records, corpus=corpus)
+    missing, collapsed = (
+        len(_cells(select(rows, metric="missing"))),
+        len(_cells(select(rows, metric="collapsed", value=1.0))),
+    )
+    said = [f"{missing} classifiers not trained yet"] if missing else []
+    said += [f"{collapsed} collapsed and left out"] if collapsed else []
+    return "; ".join([*said, *_stand_in(corpus)])
+
+
+def _stand_in(corpus: str) -> list[str]:
+    if PUBLISHED[corpus] == corpus:
+        return []
+    return [f"generated corpus `{corpus}` in place of {TITLES[PUBLISHED[corpus]]}, which is not at hand"]
+
+
+def corpora(records: pd.DataFrame) -> list[str]:
+    """In the order of the records."""
+    return [str(name) for name in dict.fromkeys(records["corpus"].dropna())]
+
+
+def title(corpus: str) -> str:
+    """A corpus as charts and verdicts name it."""
+    return TITLES.get(corpus, corpus)
+
+
+class Seeds:
+    """Values of one quantity: `table[key]` is [seed] over all seeds of the records, NaN where there is no classifier.
+
+    A key is the value of the one column it was made by, or the tuple of several.
+    """
+
+    def __init__(self, records: pd.DataFrame, rows: pd.DataFrame, *columns: str) -> None:
+        self.seeds = sorted(int(seed) for seed in records["seed"].dropna().unique())
+        at = {seed: i for i, seed in enumerate(self.seeds)}
+        self.values: dict[Any, Array] = {}
+        names = [rows[name].tolist() for name in columns]
+        for seed, value, *key in zip(rows["seed"], rows["value"], *names, strict=True):
+            place = tuple(key) if len(key) > 1 else key[0]
+            self.values.setdefault(place, np.full(len(at), np.nan))[at[int(seed)]] = float(value)
+
+    def __getitem__(self, key: Any) -> Array:
+        return self.values.get(key, np.full(max(len(self.seeds), 1), np.nan))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(sorted(self.values))
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def rows(self) -> Iterator[dict[Any, float]]:
+        """The values of each seed by key."""
+        for i in range(len(self.seeds)):
+            yield {key: float(values[i]) for key, values in self.values.items()}
+
+
+def over(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """Mean over seeds with its interval and the number of seeds, one row per key: what the charts draw."""
+    out: list[dict[str, Any]] = []
+    for names, group in rows.groupby(list(keys), sort=False, dropna=False):
+        values = group["value"].dropna().to_numpy(float)
+        if len(values):
+            value, low, high = (float(x) for x in over_seeds(values))
+            named = dict(zip(keys, names if isinstance(names, tuple) else (names,), strict=True))
+            out.append(named | {"value": value, "low": low, "high": high, "seeds": len(values)})
+    return pd.DataFrame(out, columns=[*keys, "value", "low", "high", "seeds"])
+
+
+def spearman(x: Array, y: Array) -> float:
+    """Rank correlation; NaN with fewer than three points or no variation."""
+    usable = ~(np.isnan(x) | np.isnan(y))
+    x, y = x[usable], y[usable]
+    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return float("nan")
+    return float(stats.spearmanr(x, y).statistic)

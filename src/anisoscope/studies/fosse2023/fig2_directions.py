@@ -1,0 +1,137 @@
+"""Figure 2: does the direction of the final [CLS] vector tell the class? For every choice of the representative."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.chart_style import INK, MUTED, colour
+from anisoscope.records import select
+from anisoscope.studies._study import Claim, Context, Study, Verdict
+from anisoscope.studies.fosse2023._directions import STAGES, directions
+from anisoscope.studies.fosse2023._grid import NEEDS, PUBLISHED, SETTINGS, Plan
+from anisoscope.studies.fosse2023._measured import accuracies, gather
+from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, over, sound, title
+from anisoscope.studies.godey2024._series_claims import Array, SeedTest, judged, judged_inside
+
+SOURCE = "Fosse et al. 2023, section 4, figure 2"
+CHANCE, HARDLY = 0.5, 0.6
+STAGE_NAMES = {"tuned": "fine-tuned", "pretrained": "pre-trained"}
+SEPARATES = Claim(
+    "the direction separates",
+    "An utterance of the representative's class is nearer to it than one of another class (AUC, mean over all "
+    "representatives) more often after fine-tuning than before, each with its own representatives",
+    SOURCE,
+    "medians .95/.37/.05, .41/.92/.22, .19/.13/.92 (e-SNLI, one representative per class)",
+)
+NOT_BEFORE = Claim(
+    "not before fine-tuning",
+    f"In the pre-trained encoder the direction says nothing of the class (AUC between 1 − {HARDLY} and {HARDLY})",
+    SOURCE,
+    "medians .20/.11/.08, identical across classes (there against fine-tuned representatives)",
+)
+CONTRADICTION = Claim(
+    "contradiction sees two classes alike",
+    f"From a representative of contradiction the two other classes are hardly told apart (AUC below {HARDLY})",
+    SOURCE,
+    "medians .19 and .13",
+)
+LUCK = Claim(
+    "no luck of the draw",
+    "It holds for every representative: the AUC of the worst of 40 (2.5 % quantile) is above chance",
+    "beyond the paper, which shows one representative per class",
+)
+LAST = "contradiction"
+
+
+def measure(plan: Plan, context: Context) -> pd.DataFrame:
+    """Directions of every fine-tuned encoder, and of the encoder as it was."""
+    return gather(plan.fine_tuned(), plan, context, accuracies, directions)
+
+
+def judge(records: pd.DataFrame) -> Sequence[Verdict]:
+    tests, near = [], []
+    for corpus in corpora(records):
+        rows, said, named = select(sound(records), corpus=corpus), note(records, corpus), title(corpus)
+        test = partial(SeedTest, reason=said, subject=named)
+        of_class = partial(_mean_over_classes, select(records, corpus=corpus), rows)
+        tuned, before = (of_class(stage, "auc.mean") for stage in STAGES)
+        tests.append(test(SEPARATES.name, tuned - before, "difference of the AUC"))
+        near.append(judged_inside(NOT_BEFORE.name, before, (1 - HARDLY, HARDLY), "AUC before", said, named))
+        tests.append(test(LUCK.name, of_class("tuned", "auc.0.025"), "AUC of the worst representatives", CHANCE))
+        if PUBLISHED[corpus] == "esnli":
+            alike = of_class("tuned", "others.mean", component=LAST)
+            tests.append(test(CONTRADICTION.name, alike, "AUC of the two others", HARDLY, below=True))
+    return [*judged(tests), *near]
+
+
+def _mean_over_classes(records: pd.DataFrame, rows: pd.DataFrame, stage: str, metric: str, **where: Any) -> Array:
+    """[seed]"""
+    table = Seeds(records, select(rows, site=stage, metric=metric, **where), "component")
+    return np.asarray(np.mean([table[name] for name in table] or [table[""]], axis=0))
+
+
+def draw(records: pd.DataFrame) -> dict[str, ChartType]:
+    """Median cosine of each class to representatives of each class: middle, quartiles, and 95 % of all of them."""
+    drawn: dict[str, ChartType] = {}
+    for corpus in corpora(records):
+        rows = select(sound(records), corpus=corpus, site=list(STAGES))
+        rows = rows[rows["metric"].str.startswith("representative.").fillna(False)]
+        if len(rows):
+            drawn[f"fig2_{corpus.replace(':', '')}"] = _ranges(rows)
+    return drawn
+
+
+def _ranges(rows: pd.DataFrame) -> ChartType:
+    """Means over seeds of the quantiles over representatives."""
+    frame = over(rows, ["site", "component", "metric"])
+    wide = frame.pivot_table(index=["site", "component"], columns="metric", values="value", sort=False).reset_index()
+    wide.columns = [str(name).replace("representative.", "q").replace(".", "_") for name in wide.columns]
+    both = wide["component"].str.split(" → ", expand=True)
+    data = wide.assign(representative="to a representative of " + both[0], of=both[1])
+    data["stage"] = data["site"].map(STAGE_NAMES)
+    data = data.drop(columns=["site", "component"])
+    order = list(dict.fromkeys(data["of"]))
+    base = alt.Chart().encode(
+        y=alt.Y("of:N", sort=order, title=None, axis=alt.Axis(ticks=False)), color=colour(data["stage"], "stage", 640)
+    )
+    shift = alt.YOffset("stage:N", sort=list(STAGE_NAMES.values()))
+    across = alt.X("q0_025:Q", title="median cosine of the class", scale=alt.Scale(domain=[-0.5, 1], clamp=True))
+    layers = [
+        base.mark_rule().encode(x=across, x2="q0_975:Q", yOffset=shift),
+        base.mark_rule(strokeWidth=6, opacity=0.5).encode(x="q0_25:Q", x2="q0_75:Q", yOffset=shift),
+        base.mark_point(filled=True, size=50).encode(x="q0_5:Q", yOffset=shift),
+    ]
+    zero = alt.Chart().mark_rule(strokeDash=[3, 3], color=MUTED).encode(x=alt.datum(0))
+    inner = alt.layer(zero, *layers).properties(width=560, height=30 * len(order))
+    panels = alt.Facet(
+        "representative:N",
+        sort=list(dict.fromkeys(data["representative"])),
+        title=None,
+        header=alt.Header(labelColor=INK),
+    )
+    return inner.facet(panels, data=data, columns=1).properties(spacing=14)
+
+
+STUDY = Study(
+    name="fig2",
+    paper="fosse2023",
+    title="Cosine of final [CLS] vectors to representatives of each class, before and after fine-tuning",
+    claims=(SEPARATES, NOT_BEFORE, CONTRADICTION, LUCK),
+    settings=SETTINGS,
+    measure=measure,
+    judge=judge,
+    draw=draw,
+    caption=(
+        "For every correctly classified test utterance as the representative of its class: the median cosine of each "
+        "class to it; dot, bar and line: median, quartiles and 95 % of all representatives, means over seeds. The "
+        "paper draws one representative per class, and compares the pre-trained encoder with representatives of the "
+        "fine-tuned one, whose space is another; here each has its own. Its figure 2b is said to be of YelpHat and is "
+        "of Yelp polarity: the authors' code reads the first 5,002 reviews of that test set. Ours is YelpHat."
+    ),
+    needs=NEEDS,
+)

@@ -1,0 +1,140 @@
+"""The direct test (ours): does anything change when the attention of a trained model is replaced?"""
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope import charts
+from anisoscope.records import select
+from anisoscope.studies._study import Claim, Context, Study, Verdict
+from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan, standard, with_options
+from anisoscope.studies.fosse2023._measured import VALUES, accuracies, gather, geometry
+from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, over, sound, spearman, title
+from anisoscope.studies.fosse2023._replaced import KINDS, replaced
+from anisoscope.studies.godey2024._series_claims import Array, SeedTest, judged, judged_inside
+
+SOURCE = "the title of Fosse et al. 2023, tested beyond the paper"
+HARDLY = 0.02
+UNIFORM, ANOTHER = (
+    Claim(
+        f"{kind} attention does as well",
+        f"One layer without a penalty classifies as well, within {HARDLY:.0%}, when its attention is {words}",
+        SOURCE,
+    )
+    for kind, words in (("uniform", "uniform over the sentence"), ("another's", "that of another sentence"))
+)
+SPARSE_MATTERS = Claim(
+    "sparse attention matters less than it looks",
+    f"At the largest λ of the paper, too, uniform attention changes accuracy by less than {HARDLY:.0%}",
+    SOURCE,
+)
+GEOMETRY = Claim(
+    "geometry replaces attention",
+    "The more alike the values of a layer, the less its output turns when its attention is replaced by another "
+    "sentence's (rank correlation over layers, depths and λ of sim(V) with the cosine of the output of [CLS])",
+    SOURCE,
+)
+DECISION = Claim(
+    "geometry keeps the decision",
+    "The more alike the values of a layer, the fewer decisions change when its attention is replaced by another "
+    "sentence's (rank correlation of sim(V) with agreement)",
+    SOURCE,
+)
+LARGEST = 0.1
+
+
+def measure(plan: Plan, context: Context) -> pd.DataFrame:
+    """Depths at λ = 0, λ of one layer, and fine-tuned encoders, with their attention replaced."""
+    ours = list(dict.fromkeys([*plan.by_depth(), *plan.by_weight(large=False)]))
+    return pd.concat(
+        [
+            gather(ours, plan, context, accuracies, geometry, replaced),
+            gather(plan.fine_tuned(), plan, context, accuracies, replaced),
+        ],
+        ignore_index=True,
+    )
+
+
+def judge(records: pd.DataFrame) -> Sequence[Verdict]:
+    tests, near = [], []
+    for corpus in corpora(records):
+        here, said, named = select(records, corpus=corpus), note(records, corpus), title(corpus)
+        inside = partial(judged_inside, inside=(-HARDLY, HARDLY), reason=said, subject=named)
+        change = _changes(here)
+        words = "change of accuracy"
+        near += [
+            inside(UNIFORM.name, change["uniform", 0.0], statistic=words),
+            inside(ANOTHER.name, change["another", 0.0], statistic=words),
+            inside(SPARSE_MATTERS.name, change["uniform", LARGEST], statistic=words),
+        ]
+        test = partial(SeedTest, reason=said, subject=named)
+        for claim, metric in ((GEOMETRY, "output"), (DECISION, "agreement")):
+            tests.append(test(claim.name, _correlation(here, metric), f"rank correlation of sim(V) and {metric}"))
+    return [*judged(tests), *near]
+
+
+def _changes(here: pd.DataFrame) -> Seeds:
+    """Change of accuracy [seed] of one layer by (kind, λ), sound models only."""
+    rows = standard(select(sound(here), metric="replaced.accuracy", layer=None))
+    return Seeds(here, rows[rows["layers"] == 1], "component", "weight")
+
+
+def _points(here: pd.DataFrame, metric: str, kind: str) -> pd.DataFrame:
+    """One row per model and layer: `similar`, sim(V), and `value`, what the replacement did."""
+    rows = with_options(sound(here))
+    keys = ["model", "corpus", "seed", "layer"]
+    similar = select(rows, metric="intra_sequence", site=VALUES, token_policy="all")[[*keys, "value"]]
+    done = select(rows, metric=f"replaced.{metric}", component=kind)
+    return done[done["layer"].notna()].merge(similar.rename(columns={"value": "similar"}), on=keys)
+
+
+def _correlation(here: pd.DataFrame, metric: str) -> Array:
+    points = _points(here, metric, "another")
+    of_seed = [points[points["seed"] == seed] for seed in sorted(here["seed"].dropna().unique())]
+    return np.array([spearman(p["similar"].to_numpy(float), p["value"].to_numpy(float)) for p in of_seed] or [np.nan])
+
+
+def draw(records: pd.DataFrame) -> dict[str, ChartType]:
+    """Change of accuracy by kind against λ; output's cosine and agreement against sim(V), a point per layer."""
+    drawn: dict[str, ChartType] = {}
+    rows = standard(select(sound(records), metric="replaced.accuracy", layer=None))
+    rows = rows[rows["layers"] == 1].sort_values("weight", kind="stable")
+    frame = over(rows, ["corpus", "component", "weight"])
+    if len(frame):
+        frame["λ"] = frame["weight"].map("λ = {:g}".format)
+        frame = frame.assign(what=frame["λ"] + ", " + frame["component"], corpus=frame["corpus"].map(title))
+        drawn["replaced_accuracy"] = charts.bars(
+            frame, category="what", panel="corpus", titles=("change of accuracy", ""), size=(700, 16)
+        )
+    for metric, words in (
+        ("output", "cosine of the layer's output of [CLS]"),
+        ("agreement", "share of decisions kept"),
+    ):
+        points = _points(records, metric, "another")
+        if len(points):
+            points = points.assign(corpus=points["corpus"].map(title))
+            titles = ("sim(V) of the layer", words)
+            drawn[f"replaced_{metric}"] = charts.scatter(points, x="similar", series="corpus", titles=titles)
+    return drawn
+
+
+STUDY = Study(
+    name="replaced",
+    paper="fosse2023",
+    title="Trained models whose attention is replaced: accuracy, direction of the output, [CLS]",
+    claims=(UNIFORM, ANOTHER, SPARSE_MATTERS, GEOMETRY, DECISION),
+    settings=SETTINGS,
+    measure=measure,
+    judge=judge,
+    draw=draw,
+    caption=(
+        f"Attention weights of trained models replaced by {', '.join(KINDS[:2])} ones or those of another sentence, "
+        "the values left as they are. A point is one layer of one model (depths at λ = 0, one layer at every λ); bars: "
+        "95 % intervals over seeds. Records also hold the cosine of the final [CLS] to its own before, and fine-tuned "
+        "encoders with all layers replaced."
+    ),
+    needs=NEEDS,
+)

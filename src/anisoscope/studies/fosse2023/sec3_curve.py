@@ -1,0 +1,116 @@
+"""Section 3: how alike the tokens of a sentence are, layer by layer, before and after fine-tuning."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope import charts
+from anisoscope.records import select
+from anisoscope.studies._study import Claim, Context, Study, Verdict
+from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan
+from anisoscope.studies.fosse2023._measured import PRETRAINED, accuracies, gather, geometry
+from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, over, sound, title
+from anisoscope.studies.godey2024._series_claims import Array, SeedTest, judged
+
+SOURCE = "Fosse et al. 2023, section 3"
+BERT = (0.0899, 0.2208, 0.2847, 0.2376, 0.2405, 0.2586, 0.2659, 0.3033, 0.3229, 0.3392, 0.4907, 0.5000, 0.6901)
+"""Published curve of fine-tuned BERT on e-SNLI, layers 0 to 12."""
+LATE = 1 / 3
+CONVERGES = Claim(
+    "converges after fine-tuning",
+    "In the last layer of the fine-tuned encoder the tokens of a sentence are more alike than before fine-tuning",
+    SOURCE,
+    "0.41 before, 0.69 after (BERT, e-SNLI)",
+)
+GROWS = Claim(
+    "grows with depth",
+    "After fine-tuning the similarity grows from the first layer's input to the last layer",
+    SOURCE,
+    "0.08 → 0.69 (BERT, e-SNLI)",
+)
+LAST = Claim(
+    "most in the last layers",
+    "More than half of this growth is in the last third of the layers",
+    SOURCE,
+    "0.34 → 0.69 in the last four of twelve layers: 0.58 of the growth",
+)
+POLICY = "all"
+
+
+def measure(plan: Plan, context: Context) -> pd.DataFrame:
+    """Geometry of every fine-tuned encoder, and of the encoder as it was."""
+    return gather(plan.fine_tuned(), plan, context, accuracies, geometry)
+
+
+def _rows(records: pd.DataFrame, corpus: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Similarities by layer before fine-tuning, and after it of sound models."""
+    rows = select(records, corpus=corpus, metric="intra_sequence", site="hidden", token_policy=POLICY)
+    before = rows["model"].str.endswith(PRETRAINED).fillna(False).astype(bool)
+    return rows[before], rows[~before & rows.index.isin(sound(records).index)]
+
+
+def _curve(records: pd.DataFrame, rows: pd.DataFrame) -> Array:
+    """[seed, layer]"""
+    table = Seeds(records, rows, "layer")
+    return np.stack([table[layer] for layer in table] or [table[0], table[1]], 1)
+
+
+def late_share(curve: Array) -> Array:
+    """Of the growth [seed, layer] from the first to the last, the share in the last third."""
+    depth = curve.shape[1] - 1
+    start = depth - max(1, round(depth * LATE))
+    grown = curve[:, -1] - curve[:, 0]
+    return np.asarray(np.where(grown > 0, (curve[:, -1] - curve[:, start]) / np.where(grown > 0, grown, 1), np.nan))
+
+
+def judge(records: pd.DataFrame) -> Sequence[Verdict]:
+    tests = []
+    for corpus in corpora(records):
+        here = select(records, corpus=corpus)
+        before, after = (_curve(here, rows) for rows in _rows(records, corpus))
+        test = partial(SeedTest, reason=note(records, corpus), subject=title(corpus))
+        tests += [
+            test(CONVERGES.name, after[:, -1] - before[:, -1], "last layer, after less before"),
+            test(GROWS.name, after[:, -1] - after[:, 0], "last layer less input"),
+            test(LAST.name, late_share(after), "share of the growth in the last third", 0.5),
+        ]
+    return judged(tests)
+
+
+def draw(records: pd.DataFrame) -> dict[str, ChartType]:
+    """Both curves, a panel per corpus; BERT's published curve beside e-SNLI, its layers brought to the same depth."""
+    parts = []
+    for corpus in corpora(records):
+        for name, rows in zip(("pre-trained", "fine-tuned"), _rows(records, corpus), strict=True):
+            if len(rows):
+                parts.append(over(rows, ["layer"]).assign(model=name, corpus=title(corpus)))
+        if corpus == "esnli" and parts:
+            depth = max(part["layer"].max() for part in parts)
+            layers = np.linspace(0, depth, len(BERT))
+            known = {"layer": layers, "value": BERT, "model": "BERT fine-tuned, published", "corpus": title(corpus)}
+            parts.append(pd.DataFrame(known))
+    if not parts:
+        return {}
+    frame = pd.concat(parts, ignore_index=True)
+    chart = charts.layer_curve(frame, panel="corpus", title="intra-sentence similarity", size=(680, 220), columns=3)
+    return {"sec3": chart}
+
+
+STUDY = Study(
+    name="sec3",
+    paper="fosse2023",
+    title="Similarity of the tokens of a sentence by layer, before and after fine-tuning",
+    claims=(CONVERGES, GROWS, LAST),
+    settings=SETTINGS,
+    measure=measure,
+    judge=judge,
+    draw=draw,
+    caption=(
+        "Equation 3 of hidden states over the measured test utterances, all tokens; bands: 95 % intervals over seeds "
+        "of the fine-tuning. The published curve is of BERT with twelve layers, drawn over the depth of ours (six)."
+    ),
+    needs=NEEDS,
+)

@@ -1,0 +1,179 @@
+"""Table 3: how alike keys and values of a sentence are, layer by layer, in models of one to five layers."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope import charts
+from anisoscope.records import select
+from anisoscope.studies._study import Claim, Context, Study, Verdict
+from anisoscope.studies.fosse2023._grid import NEEDS, PUBLISHED, SETTINGS, Plan, standard
+from anisoscope.studies.fosse2023._measured import KEYS, VALUES, accuracies, gather, geometry
+from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, over, sound, spearman, title
+from anisoscope.studies.godey2024._series_claims import Array, SeedTest, judged, judged_inside
+
+SOURCE = "Fosse et al. 2023, table 3"
+TABLE: dict[str, dict[str, tuple[tuple[float, ...], ...]]] = {
+    "hatexplain": {
+        KEYS: (
+            (0.713,),
+            (0.691, 0.683),
+            (0.698, 0.688, 0.841),
+            (0.614, 0.620, 0.748, 0.840),
+            (0.624, 0.647, 0.777, 0.913, 0.973),
+        ),
+        VALUES: (
+            (0.542,),
+            (0.510, 0.740),
+            (0.605, 0.688, 0.88),
+            (0.592, 0.561, 0.785, 0.931),
+            (0.606, 0.673, 0.858, 0.958, 0.992),
+        ),
+    },
+    "yelphat": {
+        KEYS: (
+            (0.578,),
+            (0.649, 0.556),
+            (0.597, 0.431, 0.537),
+            (0.714, 0.717, 0.702, 0.860),
+            (0.584, 0.542, 0.761, 0.816, 0.959),
+        ),
+        VALUES: (
+            (0.372,),
+            (0.409, 0.511),
+            (0.461, 0.371, 0.494),
+            (0.429, 0.613, 0.803, 0.904),
+            (0.417, 0.624, 0.780, 0.902, 0.972),
+        ),
+    },
+    "esnli": {KEYS: ((0.657,), (0.719, 0.489)), VALUES: ((0.524,), (0.182, 0.746))},
+}
+"""Published: corpus → site → [model of L layers][layer − 1]."""
+SPREAD = {KEYS: 0.06, VALUES: 0.12}
+"""Twice the run-to-run spread of the published values of one layer."""
+NAMES = {KEYS: "keys", VALUES: "values"}
+CONVERGE = {
+    site: Claim(
+        f"{name} converge",
+        f"The {name} of a sentence are more alike in the last layer than in the first (mean over models of two layers "
+        "and more)",
+        SOURCE,
+        published,
+    )
+    for site, name, published in (
+        (KEYS, "keys", "0.624 → 0.973 in five layers (HateXplain); e-SNLI is an exception: 0.719 → 0.489"),
+        (VALUES, "values", "0.606 → 0.992 in five layers (HateXplain)"),
+    )
+}
+DEEPER = Claim(
+    "deeper models converge more",
+    "Values of the last layer are more alike the deeper the model (rank correlation with L)",
+    SOURCE,
+    "0.542, 0.740, 0.88, 0.931, 0.992 (HateXplain)",
+)
+TOGETHER = Claim(
+    "keys and values together",
+    "Where values are more alike, keys are too (rank correlation over all layers of all depths)",
+    SOURCE,
+)
+SAME = {
+    site: Claim(
+        f"{NAMES[site]} of one layer as published",
+        f"With one layer, sim({site[0].upper()}) is the published one within twice the published run-to-run spread",
+        SOURCE,
+        f"{', '.join(f'{TABLE[c][site][0][0]} ({title(c)})' for c in TABLE)}; ± {spread}",
+    )
+    for site, spread in SPREAD.items()
+}
+
+
+def measure(plan: Plan, context: Context) -> pd.DataFrame:
+    """Accuracies and geometry of every depth at λ = 0."""
+    return gather(plan.by_depth(), plan, context, accuracies, geometry)
+
+
+def _similarity(records: pd.DataFrame, site: str, corpus: str) -> Seeds:
+    """Values [seed] by (layers, layer) of sound models."""
+    where = {"metric": "intra_sequence", "site": site, "token_policy": "all", "corpus": corpus}
+    return Seeds(select(records, corpus=corpus), standard(select(sound(records), **where)), "layers", "layer")
+
+
+def judge(records: pd.DataFrame) -> Sequence[Verdict]:
+    tests, near = [], []
+    for corpus in corpora(records):
+        keys, values = (_similarity(records, site, corpus) for site in (KEYS, VALUES))
+        said, named = note(records, corpus), title(corpus)
+        test = partial(SeedTest, reason=said, subject=named)
+        for site, wide in ((KEYS, keys), (VALUES, values)):
+            tests.append(test(CONVERGE[site].name, _growth(wide), "last layer less first"))
+            if PUBLISHED[corpus] == corpus:
+                published = TABLE[corpus][site][0][0]
+                inside = (published - SPREAD[site], published + SPREAD[site])
+                near.append(judged_inside(SAME[site].name, wide[1, 1], inside, "similarity", said, named))
+        tests.append(test(DEEPER.name, _deeper(values), "rank correlation"))
+        both = [spearman(*_paired(k, v)) for k, v in zip(keys.rows(), values.rows(), strict=True)]
+        tests.append(test(TOGETHER.name, np.array(both or [np.nan]), "rank correlation"))
+    return [*judged(tests), *near]
+
+
+def _growth(table: Seeds) -> Array:
+    """Last layer less first [seed], mean over the depths of two and more that a seed has."""
+    depths = sorted({layers for layers, _ in table if layers > 1})
+    grown = np.array([table[n, n] - table[n, 1] for n in depths] or [table[2, 2]])
+    usable = ~np.isnan(grown)
+    return np.asarray(np.where(usable.any(0), np.nansum(grown, 0) / np.maximum(usable.sum(0), 1), np.nan))
+
+
+def _deeper(table: Seeds) -> Array:
+    """Rank correlation [seed] of the number of layers with the similarity in the last."""
+    depths = np.array(sorted({layers for layers, _ in table}), dtype=np.float64)
+    last = [np.array([row[int(n), int(n)] for n in depths], dtype=np.float64) for row in table.rows()]
+    return np.array([spearman(depths, x) for x in last] or [np.nan])
+
+
+def _paired(keys: dict[Any, float], values: dict[Any, float]) -> tuple[Array, Array]:
+    both = sorted(keys.keys() & values.keys())
+    return np.array([keys[k] for k in both]), np.array([values[k] for k in both])
+
+
+def draw(records: pd.DataFrame) -> dict[str, ChartType]:
+    """Similarity against the layer, one line per depth; one chart per corpus, keys and values side by side."""
+    drawn: dict[str, ChartType] = {}
+    for corpus in corpora(records):
+        frame = pd.DataFrame(_lines(records, corpus))
+        if len(frame):
+            drawn[f"table3_{corpus.replace(':', '')}"] = charts.layer_curve(
+                frame, series="model", panel="site", title="intra-sentence similarity", zero=True, size=(640, 240)
+            )
+    return drawn
+
+
+def _lines(records: pd.DataFrame, corpus: str) -> Iterator[dict[Any, Any]]:
+    rows = standard(
+        select(sound(records), metric="intra_sequence", token_policy="all", corpus=corpus, site=[KEYS, VALUES])
+    )
+    for entry in over(rows.sort_values(["layers", "layer"]), ["site", "layers", "layer"]).to_dict("records"):
+        yield entry | {"site": NAMES[str(entry["site"])], "model": f"L = {entry['layers']}"}
+
+
+STUDY = Study(
+    name="table3",
+    paper="fosse2023",
+    title="Similarity of keys and of values inside a sentence, in models of one to five layers",
+    claims=(*CONVERGE.values(), DEEPER, TOGETHER, *SAME.values()),
+    settings=SETTINGS,
+    measure=measure,
+    judge=judge,
+    draw=draw,
+    caption=(
+        "Equation 3 over the measured test utterances, all tokens with [CLS], as many of each class; bands: 95 % "
+        "intervals over seeds. Collapsed models, whose vectors coincide because they learnt nothing, are left out and "
+        "counted in the verdicts. Vectors start from the built-in encoder's, scaled to a mean norm of 5 (GloVe's), "
+        "where the paper has GloVe."
+    ),
+    needs=NEEDS,
+)

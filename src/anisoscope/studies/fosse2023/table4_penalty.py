@@ -1,0 +1,166 @@
+"""Table 4: what values and keys do when the attention of one layer is forced to be sparse, and what it costs."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope import charts
+from anisoscope.records import select
+from anisoscope.studies._judging import LOW
+from anisoscope.studies._study import Claim, Context, Study, Verdict
+from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan, standard
+from anisoscope.studies.fosse2023._measured import KEYS, VALUES, accuracies, gather, geometry
+from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, over, sound, title
+from anisoscope.studies.godey2024._series_claims import SeedTest, judged, judged_inside
+
+SOURCE, BEYOND = "Fosse et al. 2023, table 4", "beyond the paper (its authors' unpublished runs, λ up to 6)"
+PUBLISHED_LARGEST = 0.1
+HARDLY, UNIFORM = 0.03, 0.9
+SPARSE = Claim(
+    "attention becomes sparse",
+    "H of the [CLS] row falls as λ grows (λ = 0.1 less λ = 0)",
+    SOURCE,
+    "0.988 → 0.01 (HateXplain), 0.999 → 0.000 (e-SNLI), 0.47 → 0.07 (YelpHat)",
+)
+UNIFORM_AT_0 = Claim(
+    "uniform without a penalty",
+    f"Without a penalty the attention of [CLS] is nearly uniform (H above {UNIFORM})",
+    "Fosse et al. 2023, section 3 and table 4",
+    "0.988 (HateXplain), 0.999 (e-SNLI); 0.47 (YelpHat) contradicts",
+)
+CONVERGE = Claim(
+    "values converge",
+    "Values of a sentence become more alike as λ grows (λ = 0.1 less λ = 0)",
+    SOURCE,
+    "0.578 → 0.772, 0.507 → 0.925, 0.303 → 0.483 (not monotone)",
+)
+NOT_ORTHOGONAL = Claim(
+    "keys stay alike",
+    f"Keys do not become orthogonal: at λ = 0.1 their similarity is above {LOW}",
+    SOURCE,
+    "0.727 (HateXplain), 0.707 (e-SNLI), 0.672 (YelpHat)",
+)
+NORMS = Claim(
+    "key norms grow",
+    "The model uses the norm of the keys instead: mean ‖k‖ at λ = 0.1 over that at λ = 0, as a logarithm, is above 0",
+    SOURCE,
+    "no number in the paper; about 10 → 55 to 230 on e-SNLI in a figure of the authors' notebook",
+)
+SPREAD = Claim(
+    "key norms spread",
+    "Norms of keys differ more within a corpus at λ = 0.1 than at λ = 0 (coefficient of variation)",
+    SOURCE,
+)
+ACCURACY = Claim(
+    "accuracy hardly moves",
+    f"Accuracy changes by less than {HARDLY:.0%} from λ = 0 to λ = 0.1",
+    "Fosse et al. 2023, section 5 (from earlier work; not measured there)",
+)
+DECORRELATE = Claim(
+    "keys decorrelate at large λ",
+    "Beyond λ = 0.1 keys do become less alike (largest λ less λ = 0)",
+    BEYOND,
+    "0.745 → 0.459 (HateXplain), 0.598 → 0.453 (YelpHat), 0.674 → 0.182 (e-SNLI) at λ = 6, one run each",
+)
+ROW = {"metric": "cls_entropy", "component": "reported"}
+SIMILAR: dict[str, Any] = {"metric": "intra_sequence", "token_policy": "all", "layer": 1}
+QUANTITIES: dict[str, dict[str, Any]] = {
+    "H of [CLS]": ROW,
+    "sim(K)": SIMILAR | {"site": KEYS},
+    "sim(V)": SIMILAR | {"site": VALUES},
+    "accuracy": {"metric": "accuracy", "component": "test"},
+    "mean ‖k‖": {"metric": "norms.mean", "token_policy": "all", "layer": 1, "site": KEYS},
+    "variation of ‖k‖": {"metric": "norms.variation", "token_policy": "all", "layer": 1, "site": KEYS},
+}
+LOGARITHMIC = ("mean ‖k‖",)
+"""Quantities whose change is one of their logarithm."""
+
+
+def measure(plan: Plan, context: Context) -> pd.DataFrame:
+    """Accuracies and geometry of one layer at every λ."""
+    return gather(plan.by_weight(), plan, context, accuracies, geometry)
+
+
+def _table(records: pd.DataFrame, name: str, corpus: str) -> Seeds:
+    """A quantity [seed] by λ of one layer, sound models only."""
+    rows = standard(select(sound(records), corpus=corpus, **QUANTITIES[name]))
+    rows = rows[rows["layers"] == 1]
+    values = np.log(rows["value"]) if name in LOGARITHMIC else rows["value"]
+    return Seeds(select(records, corpus=corpus), rows.assign(value=values), "weight")
+
+
+def judge(records: pd.DataFrame) -> Sequence[Verdict]:
+    tests, near = [], []
+    for corpus in corpora(records):
+        tables = {name: _table(records, name, corpus) for name in QUANTITIES}
+        said, named = note(records, corpus), title(corpus)
+        test = partial(SeedTest, reason=said, subject=named)
+        change = {name: table[PUBLISHED_LARGEST] - table[0.0] for name, table in tables.items()}
+        tests += [
+            test(SPARSE.name, change["H of [CLS]"], "change of H", below=True),
+            test(UNIFORM_AT_0.name, tables["H of [CLS]"][0.0], "H at λ = 0", UNIFORM),
+            test(CONVERGE.name, change["sim(V)"], "change of sim(V)"),
+            test(NOT_ORTHOGONAL.name, tables["sim(K)"][PUBLISHED_LARGEST], "sim(K) at λ = 0.1", LOW),
+            test(NORMS.name, change["mean ‖k‖"], "change of ln mean ‖k‖"),
+            test(SPREAD.name, change["variation of ‖k‖"], "change of the coefficient of variation"),
+        ]
+        keys = tables["sim(K)"]
+        beyond = keys[max([w for w in keys if w > PUBLISHED_LARGEST], default=None)] - keys[0.0]
+        tests.append(test(DECORRELATE.name, beyond, "change of sim(K)", below=True))
+        near.append(
+            judged_inside(ACCURACY.name, change["accuracy"], (-HARDLY, HARDLY), "change of accuracy", said, named)
+        )
+    return [*judged(tests), *near]
+
+
+def draw(records: pd.DataFrame) -> dict[str, ChartType]:
+    """Every quantity against λ, one line per corpus; λ = 0 stands at the left end of the logarithmic axis."""
+    rows = standard(records)
+    rows = rows[rows["layers"] == 1]
+    kept = sound(rows)
+    positive = rows.loc[rows["weight"] > 0, "weight"]
+    if not len(positive):
+        return {}
+    nothing = positive.min() / 10
+    parts = []
+    for name, where in QUANTITIES.items():
+        part = over(select(kept, **where).sort_values("weight", kind="stable"), ["corpus", "weight"])
+        parts.append(part.assign(quantity=name))
+    frame = pd.concat(parts, ignore_index=True)
+    shown = frame["weight"].where(frame["weight"] > 0, nothing)
+    frame = frame.assign(corpus=[title(c) for c in frame["corpus"]], λ=shown)
+    chart = charts.trajectory(
+        frame,
+        x="λ",
+        series="corpus",
+        panel="quantity",
+        titles=(f"λ ({nothing:g} stands for 0)", "value"),
+        scale="log",
+        independent=True,
+        size=(680, 170),
+        columns=2,
+    )
+    return {"table4": chart}
+
+
+STUDY = Study(
+    name="table4",
+    paper="fosse2023",
+    title="One layer under an entropy penalty of weight λ: attention, keys, values, accuracy",
+    claims=(SPARSE, UNIFORM_AT_0, CONVERGE, NOT_ORTHOGONAL, NORMS, SPREAD, ACCURACY, DECORRELATE),
+    settings=SETTINGS,
+    measure=measure,
+    judge=judge,
+    draw=draw,
+    caption=(
+        "Trained with λ · H of the [CLS] row divided by ln n; H is shown as the paper reports it, divided by "
+        "ln(n − 1), so that it can exceed 1. Mean over seeds with 95 % intervals; all tokens with [CLS]. Collapsed "
+        "models are left out and counted in the verdicts. The records also hold H of the second published form (column "
+        "sums, second softmax)."
+    ),
+    needs=NEEDS,
+)
