@@ -10,11 +10,11 @@ import time
 import torch
 
 from anisoscope.capture import capture
-from anisoscope.measurement import Settings
 from anisoscope.measuring import run_pass
 from anisoscope.models.load import load
 from anisoscope.records import select
 from anisoscope.runner import Job, plan_of
+from anisoscope.settings import Settings
 
 ROWS = 2048
 

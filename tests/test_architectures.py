@@ -13,10 +13,11 @@ from transformers import PreTrainedModel
 from anisoscope.axes import LAYER_QUANTITIES, Site
 from anisoscope.capture import capture
 from anisoscope.data._batch import Batch, Stream
-from anisoscope.measurement import Measurement, Settings
+from anisoscope.measurement import Measurement
 from anisoscope.models import tiny
 from anisoscope.models.blocks import find_stages, has_attention
 from anisoscope.models.streams import Layout
+from anisoscope.settings import Settings
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 HEADS = ("query", "key", "value", "attention")

@@ -10,11 +10,11 @@ import torch
 from anisoscope.capture.utterances import first_token_states
 from anisoscope.data.classification import open_labelled
 from anisoscope.data.encoding import LabelledPlan, encode, vocabulary_tokenizer
-from anisoscope.measurement import Settings
 from anisoscope.measuring import run_pass
 from anisoscope.metrics import class_direction as direction
 from anisoscope.models.attention_classifier import AttentionClassifier, AttentionClassifierConfig
 from anisoscope.records import select
+from anisoscope.settings import Settings
 from anisoscope.training.entropy_penalty import entropies
 
 CLASSES = 3

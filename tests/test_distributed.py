@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from anisoscope.measurement import Settings
 from anisoscope.records import Run
 from anisoscope.runner import Job, run
+from anisoscope.settings import Settings
 
 TEXT = "\n\n".join(f"Document {i} says that {' and '.join(str(j) for j in range(i, 5 * i + 9))}." for i in range(24))
 SCRIPT = """

@@ -13,11 +13,11 @@ import anisoscope
 
 ROOT = Path(anisoscope.__file__).parent
 LAYERS = (
-    ("documentation", "cli", "cli_train", "cli_series", "__main__", "report", "integrations"),
+    ("documentation", "cli", "cli_tables", "cli_train", "cli_series", "__main__", "report", "integrations"),
     ("studies",),
     ("series_runner",),
     ("runner", "alone"),
-    ("measuring", "measurement", "tabulate", "progress", "distributed", "training"),
+    ("measuring", "measurement", "settings", "tabulate", "progress", "distributed", "training"),
     ("capture", "models", "data", "records", "charts", "chart_style", "stable_pdf"),
     ("metrics",),
     ("sums", "moments", "reservoir", "jackknife", "isotropic"),

@@ -15,10 +15,11 @@ import anisoscope.measuring as loop
 from anisoscope.axes import SUBSET_FAMILIES, Site
 from anisoscope.data._batch import Batch
 from anisoscope.errors import CorpusError, MeasureError, UsageError
-from anisoscope.measurement import Measurement, Settings
+from anisoscope.measurement import Measurement
 from anisoscope.measuring import Interrupted, measure, run_pass
 from anisoscope.metrics import attention, intra_sequence, mean_cosine
 from anisoscope.records import COLUMNS, select
+from anisoscope.settings import Settings
 
 SETTINGS = Settings(groups=6, spectrum_groups=3, sample=40, median=True, bins=(-1.0, 0.0, 1.0))
 KEYS = ["stack", "kind", "layer", "head", "site", "token_policy", "metric", "component"]
@@ -101,6 +102,12 @@ def test_merging_with_nothing_changes_nothing():
     some = measured("bert")
     for merged in (some.merge(Measurement(SETTINGS)), Measurement(SETTINGS).merge(some)):
         check_same(merged.records(), whole("bert"), 0)
+
+
+def test_measurements_of_other_settings_do_not_merge():
+    for name, value in {"groups": 5, "policies": ("all",), "median": True}.items():
+        with pytest.raises(UsageError, match=name):
+            Measurement(Settings()).merge(Measurement(Settings(**{name: value})))
 
 
 def test_plain_dictionaries_are_measured_like_a_plan():

@@ -19,9 +19,10 @@ from anisoscope.capture.scores import score_sums
 from anisoscope.capture.visible import Visible
 from anisoscope.data._batch import Batch, Stream
 from anisoscope.isotropic import q95
-from anisoscope.measurement import Measurement, Settings
+from anisoscope.measurement import Measurement
 from anisoscope.metrics import calibrated, class_direction, group_cosine, spectrum
 from anisoscope.moments import Moments, add_head_moments
+from anisoscope.settings import Settings
 from anisoscope.sums import Sums, Totals, vector_sums
 from anisoscope.tabulate import _table
 

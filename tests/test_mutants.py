@@ -25,7 +25,7 @@ from anisoscope.measurement import Measurement
 from anisoscope.metrics import calibrated, drift, group_cosine, mean_cosine, norms, partition, spectrum
 from anisoscope.moments import Moments
 from anisoscope.reservoir import Reservoir, token_hash
-from anisoscope.sums import Sums, Totals, vector_sums
+from anisoscope.sums import Sums, Totals, row_sums, vector_sums
 
 
 def code_named(code, name):
@@ -141,7 +141,7 @@ MUTANTS = {
         simply(test_measuring.test_zero_vectors_are_counted_and_left_out),
     ),
     "NaN averaged": (
-        Measurement._add_rows,
+        row_sums,
         "real & sound",
         "real",
         simply(test_measuring.test_nan_and_inf_are_counted_per_layer_and_left_out, float("nan")),

@@ -14,10 +14,10 @@ from anisoscope.capture.rows import attention_rows
 from anisoscope.capture.scores import score_sums
 from anisoscope.capture.visible import Visible
 from anisoscope.isotropic import q95
-from anisoscope.measurement import Settings
 from anisoscope.measuring import head_means, run_pass
 from anisoscope.metrics import centred_attention, score_terms
 from anisoscope.records import as_records, claimed, select
+from anisoscope.settings import Settings
 from anisoscope.studies import runner
 from anisoscope.studies.godey2024 import _projection, _series
 from anisoscope.studies.godey2024._series_claims import Alignment, SeedTest, judged, judged_inside, table

@@ -12,7 +12,8 @@ from anisoscope.axes import Site
 from anisoscope.data._batch import Batch, Stream
 from anisoscope.errors import UsageError, near_matches
 from anisoscope.jackknife import Estimate
-from anisoscope.measurement import Measurement, Settings
+from anisoscope.measurement import Measurement
+from anisoscope.settings import Settings
 
 
 def metric(

@@ -8,12 +8,12 @@ import errno
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from anisoscope import cli_series, cli_train
-from anisoscope.errors import AnisoscopeError, UsageError, near_matches
+from anisoscope import cli_series, cli_tables, cli_train
+from anisoscope.errors import AnisoscopeError, UsageError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -137,10 +137,10 @@ def measure(
     """
     from anisoscope import report
     from anisoscope.distributed import rank_and_world
-    from anisoscope.measurement import PANELS, Settings
     from anisoscope.models.series import is_series
     from anisoscope.progress import shown
     from anisoscope.runner import Job, run
+    from anisoscope.settings import PANELS, Settings
 
     settings = Settings(
         panels=PANELS if panel == "all" else _names(panel),
@@ -181,7 +181,7 @@ def measure(
     if rank_and_world()[0]:
         return
     page = report.build(done.folder)
-    _print_table(done.records())
+    typer.echo(cli_tables.layer_by_layer(done.records()))
     for warning in done.manifest()["warnings"]:
         typer.echo(f"note: {warning}", err=True)
     typer.echo(f"report: {page}", err=True)
@@ -199,7 +199,7 @@ def merge(
     if len(runs) < 2:
         raise UsageError("at least two run folders", str(len(runs)), "name all shards")
     done = merge_runs(runs, output)
-    _print_table(done.records())
+    typer.echo(cli_tables.layer_by_layer(done.records()))
     typer.echo(f"report: {report.build(done.folder)}", err=True)
 
 
@@ -219,24 +219,7 @@ def compare(
     tokens: Annotated[str, typer.Option(help="token policy")] = "all",
 ) -> None:
     """Put one metric of several runs side by side, layer by layer, with intervals."""
-    import pandas as pd
-
-    from anisoscope.records import Run, select
-
-    columns = {}
-    for folder in runs:
-        records = Run(folder).records()
-        known = sorted(records["metric"].unique())
-        if metric not in known:
-            raise UsageError(f"a metric of {folder}", repr(metric), near_matches(metric, known))
-        rows = select(
-            records, metric=metric, token_policy=[tokens, None], head=None, component=None, site=("hidden", "final")
-        )
-        name = folder.name
-        columns[name] = pd.Series(
-            [_cell(r) for r in rows.itertuples()], index=pd.MultiIndex.from_frame(rows[["stack", "layer", "site"]])
-        )
-    typer.echo(pd.DataFrame(columns).fillna("").to_string())
+    typer.echo(cli_tables.side_by_side(runs, metric, tokens))
 
 
 @app.command(epilog="Example: anisoscope reproduce godey2024 --only fig1 --settings quick")
@@ -275,39 +258,8 @@ def reproduce(
 @app.command(name="list", epilog="Example: anisoscope list corpora")
 def list_(what: Annotated[str, typer.Argument(help="metrics, models, corpora or studies")]) -> None:
     """List what can be named: metrics, models, corpora, studies."""
-    lists: dict[str, Any] = {"metrics": _metrics, "models": _models, "corpora": _corpora, "studies": _studies}
-    if what not in lists:
-        raise UsageError(f"one of {', '.join(lists)}", repr(what), near_matches(what, lists))
-    for name, text in lists[what]():
+    for name, text in cli_tables.listed(what):
         typer.echo(f"{name:28s} {text}")
-
-
-def _metrics() -> list[tuple[str, str]]:
-    from anisoscope import metrics
-
-    modules = {name: sys.modules[f"anisoscope.metrics.{name}"] for name in metrics.found()}
-    return [(name, (module.__doc__ or "").splitlines()[0]) for name, module in modules.items()]
-
-
-def _models() -> list[tuple[str, str]]:
-    from anisoscope.models.presets import PRESETS
-
-    listed = [("builtin:minilm", "all-MiniLM-L6-v2, 6 layers, packaged; no download; the default")]
-    return listed + [
-        (name, f"{p.hub_id} ({p.modality}; figure {p.figure} of godey2024)") for name, p in PRESETS.items()
-    ]
-
-
-def _corpora() -> list[tuple[str, str]]:
-    from anisoscope.data import list_corpora
-
-    return [(name, f"{preset.modality}: {preset.description}") for name, preset in list_corpora().items()]
-
-
-def _studies() -> list[tuple[str, str]]:
-    from anisoscope.studies import runner
-
-    return [(f"{s.paper} {s.name}", s.title) for s in runner.found()]
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -322,41 +274,6 @@ def _shard(text: str) -> tuple[int, int]:
     if not 1 <= part <= parts:
         raise UsageError("--shard I/N with 1 ≤ I ≤ N", repr(text), "the second of four shards is --shard 2/4")
     return part - 1, parts
-
-
-def _cell(row: Any) -> str:
-    return f"{row.value:.4f} [{row.low:.4f}, {row.high:.4f}]" if row.low == row.low else f"{row.value:.4f}"
-
-
-COLUMNS = {
-    "mean_cosine": "A",
-    "mean_cosine.between": "A between",
-    "mean_cosine.isotropic_q95": "q95",
-    "spectrum.cosine_square": "d·E[cos²]",
-    "calibrated.pairs_above_q95": "pairs > q95",
-    "calibrated.centred": "A centred",
-    "drift.share": "drift share",
-    "intra_sequence": "within seq.",
-    "spectrum.effective_rank": "eff. rank",
-}
-"""Columns of the table on stdout."""
-
-
-def _print_table(records: Any) -> None:
-    """The hidden states, layer by layer, with intervals; policy: the first."""
-    import pandas as pd
-
-    from anisoscope.records import select
-
-    rows = select(records, site=("hidden", "final"), component=None, metric=tuple(COLUMNS))
-    policy = rows["token_policy"].dropna().iloc[0] if len(rows) else None
-    rows = rows[rows["token_policy"] == policy]
-    cells = pd.Series([_cell(r) for r in rows.itertuples()], index=rows.index)
-    table = rows.assign(cell=cells).pivot_table(
-        index=["stack", "layer", "site"], columns="metric", values="cell", aggfunc="first", sort=False
-    )
-    table = table[[name for name in COLUMNS if name in table]].rename(columns=COLUMNS).sort_index()
-    typer.echo(table.rename_axis(columns=f"tokens: {policy}").to_string())
 
 
 OUTPUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG)

@@ -4,106 +4,28 @@ tabulated.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pandas as pd
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
-from anisoscope import metrics as all_metrics
-from anisoscope.axes import FREQUENCY_BINS, LAYER_QUANTITIES, POLICIES, POSITION_EDGES, Site
-from anisoscope.capture.tap import Flatten
+from anisoscope.axes import FREQUENCY_BINS, LAYER_QUANTITIES, POSITION_EDGES, Site
 from anisoscope.data._batch import Batch, Stream
-from anisoscope.errors import MeasureError, UsageError, near_matches
-from anisoscope.metrics._metric import Metric
-from anisoscope.models.blocks import has_attention
+from anisoscope.errors import MeasureError, UsageError
 from anisoscope.models.streams import Layout
 from anisoscope.moments import EVERY, Moments, add_head_moments
 from anisoscope.records import write_atomic
 from anisoscope.reservoir import Reservoir
-from anisoscope.sums import Sums, vector_sums
+from anisoscope.settings import Settings
+from anisoscope.sums import Sums, row_sums, vector_sums
 from anisoscope.tabulate import tabulate
 
-PANELS = ("hidden", "spectrum", "attention")
-ON_REQUEST = ("alignment",)
-"""Panels that `all` does not mean: what the drift of queries and keys does (three times the cost of attention)."""
-FLATTEN = get_args(Flatten)
 WHOLE = frozenset({"n", "zero", "nonfinite", "vector", "unit", "norm", "norm_square"})
 """What is summed of whole images as vectors, whose millions of dimensions have no spectrum and no shares."""
 WHOLE_GROUPS = 8
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a measurement computes. Everything here is part of a run's identity.
-
-    panels            of `PANELS` and `ON_REQUEST`
-    policies          of `axes.POLICIES`; the first is the one of spectrum and sample
-    groups            G of the jackknife; spectrum_groups: of the second moments (None: 8 up to 1,024 dimensions,
-    else 1: no interval)
-    sample            tokens kept for what sums cannot give (0: none); sample_heads: their queries and keys too
-    median, bins      dear attention statistics: medians of rows; edges of the histogram of scores
-    flatten           convolutional maps as one vector per `position`, or one per `image` (linear sums and the first
-    policy only, 8 groups: memory is 128 bytes per dimension and site)
-    """
-
-    panels: tuple[str, ...] = PANELS
-    policies: tuple[str, ...] = POLICIES
-    groups: int = 32
-    spectrum_groups: int | None = None
-    sample: int = 2048
-    sample_heads: bool = False
-    seed: int = 0
-    median: bool = False
-    bins: tuple[float, ...] = ()
-    metrics: tuple[str, ...] = ()
-    blocks: tuple[str, ...] = ()
-    flatten: Flatten = "position"
-
-    def __post_init__(self) -> None:
-        for name, known in (
-            ("panels", (*PANELS, *ON_REQUEST)),
-            ("policies", POLICIES),
-            ("metrics", tuple(all_metrics.found())),
-        ):
-            for value in getattr(self, name):
-                if value not in known:
-                    raise UsageError(f"{name} among {', '.join(known)}", repr(value), near_matches(value, known))
-        if self.flatten not in FLATTEN:
-            near = near_matches(self.flatten, FLATTEN)
-            raise UsageError(f"flatten among {', '.join(FLATTEN)}", repr(self.flatten), near)
-        if not self.policies:
-            raise UsageError("at least one token policy", "none", f"choose of {', '.join(POLICIES)}")
-
-    @cached_property
-    def chosen(self) -> list[Metric]:
-        found = all_metrics.found()
-        return [m for m in found.values() if (m.name in self.metrics if self.metrics else m.panel in self.panels)]
-
-    @property
-    def what(self) -> set[str]:
-        """Places to capture for the chosen metrics."""
-        asked = {quantity for metric in self.chosen for quantity in metric.quantities}
-        what = set(LAYER_QUANTITIES) if asked & {"hidden", "final", "sample"} else set()
-        of_heads = [metric for metric in self.chosen if metric.panel in ("attention", *ON_REQUEST)]
-        heads = {name for metric in of_heads for name in metric.quantities}
-        if "attention" in self.panels and not self.metrics:
-            heads |= {"query_key", "value"}
-        what |= {"query", "key"} if "query_key" in heads else set()
-        return (
-            what
-            | (heads & {"attention", "scores", "centred", "value"})
-            | ((asked & {"query", "key", "value"}) if self.metrics else set())
-        )
-
-    def what_of(self, model: nn.Module) -> set[str]:
-        """The same for one model: with all panels, a network without attention is measured in its hidden states."""
-        if set(self.panels) == set(PANELS) and not self.metrics and not has_attention(model):
-            return self.what & set(LAYER_QUANTITIES)
-        return self.what
 
 
 @dataclass
@@ -261,40 +183,21 @@ class Measurement:
         self.moments.add(site.name, x, weight, inverse, self._group % min(groups, self.moments.groups))
 
     def _add_rows(self, site: Site, rows: dict[str, Tensor], prefix: str = "") -> None:
-        """Sums over the rows of real queries [sequence, head, query] → [sequence, head]; `prefix`: of their terms."""
+        """Attention rows of a batch; `prefix`: of their terms."""
         keys = rows["keys"]
         stream = self._masks.get(site.stack)
-        real = (
-            stream.real
-            if stream is not None and stream.real.shape[1] == keys.shape[2]
-            else torch.ones_like(keys[:, 0], dtype=torch.bool)
-        )
-        real = real.unsqueeze(1) & (keys > 0)
-        sound = rows["entropy"].isfinite() & rows["score"].isfinite()
-        rows = {n: x.masked_fill(~sound, 0.0) if x.shape == sound.shape else x for n, x in rows.items()}
-        seen = (real & sound).to(keys.dtype)
-        several = seen * (keys > 1)
-        normalised = rows["entropy"] / keys.clamp(min=2).log()
-        alike = rows["row_similarity"]
-        values = {
-            "rows": seen.sum(-1),
-            "nonfinite": (real & ~sound).sum((1, 2)),
-            "normalised_rows": several.sum(-1),
-            "entropy_normalised": (several * normalised).sum(-1),
-            "score": (seen * rows["score"]).sum(-1),
-            "pairs": (seen * keys).sum(-1),
-            "row_similarity": alike.nan_to_num(0.0),
-            "row_sequences": (~alike.isnan()).double(),
-        }
-        for name in ("entropy", "row_max", "row_min", "first_mass", "row_median"):
-            if name in rows:
-                values[name] = (seen * rows[name].nan_to_num(0.0)).sum(-1)
-        if "score_histogram" in rows:
-            values["score_histogram"] = rows["score_histogram"]
-        self.sums.add(site.name, {prefix + name: value for name, value in values.items()}, self._group)
+        known = stream is not None and stream.real.shape[1] == keys.shape[2]
+        real = stream.real if stream is not None and known else torch.ones_like(keys[:, 0], dtype=torch.bool)
+        terms = row_sums(rows, real.unsqueeze(1) & (keys > 0))
+        self.sums.add(site.name, {prefix + name: value for name, value in terms.items()}, self._group)
 
     def merge(self, other: "Measurement") -> "Measurement":
-        """Both together, as if measured in one go (of disjoint batches)."""
+        """Both together, as if measured in one go (of disjoint batches); of the same settings, else a UsageError."""
+        if self.settings != other.settings:
+            ours, theirs = vars(self.settings), vars(other.settings)
+            name = next(name for name in ours if ours[name] != theirs.get(name))
+            expected = f"two measurements of {name} = {ours[name]!r}"
+            raise UsageError(expected, repr(theirs.get(name)), "measure both with the same settings")
         merged = Measurement(self.settings)
         for part in (self, other):
             if part.moments is not None:

@@ -17,10 +17,11 @@ from anisoscope.capture import capture
 from anisoscope.capture.tap import Means
 from anisoscope.data._batch import Batch, BatchPlan, Stream
 from anisoscope.errors import CorpusError, UsageError
-from anisoscope.measurement import Measurement, Settings
+from anisoscope.measurement import Measurement
 from anisoscope.metrics import partition
 from anisoscope.metrics._metric import Metric
 from anisoscope.models.streams import Layout
+from anisoscope.settings import Settings
 from anisoscope.sums import Totals
 
 SAVE_SECONDS = 60.0
@@ -49,7 +50,7 @@ def measure(
 
     `batches` yields what the model takes: dicts of tensors (`input_ids`, `attention_mask`, … ; `special_tokens_mask`
     and `unit` are read and not passed on), or tensors. Without `unit` [sequence] every sequence is a unit of its own.
-    `metrics`: names; none: all of them. Other keywords are fields of `measurement.Settings` (`panels`, `policies`,
+    `metrics`: names; none: all of them. Other keywords are fields of `settings.Settings` (`panels`, `policies`,
     `groups`, `sample`, …).
     """
     names = tuple(m.name if isinstance(m, Metric) else m for m in metrics)

@@ -17,10 +17,11 @@ from anisoscope.data._batch import BatchPlan
 from anisoscope.data.opening import default_corpus, open_plan
 from anisoscope.distributed import gathered, process_group, rank_and_world
 from anisoscope.errors import MeasureError
-from anisoscope.measurement import Measurement, Settings
+from anisoscope.measurement import Measurement
 from anisoscope.measuring import Progress, embedding_records, run_pass
 from anisoscope.models.load import Subject, load
 from anisoscope.records import Run, as_records, code_version, provenance, run_id, write_atomic
+from anisoscope.settings import Settings
 
 FEW_UNITS = 20
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -247,3 +247,33 @@ def _mend(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 Compute = Callable[[Totals], dict[str, Array]]
+
+
+def row_sums(
+    rows: Mapping[str, Tensor], real: Bool[Tensor, "sequence head query"]
+) -> dict[str, Float[Tensor, "sequence head *edges"]]:
+    """Sums over the real queries' rows of attention, as `capture.rows.attention_rows` gives them [sequence head query];
+    rows that are not finite are counted and left out. `normalised_rows`: of two visible keys or more.
+    """
+    sound = rows["entropy"].isfinite() & rows["score"].isfinite()
+    rows = {name: x.masked_fill(~sound, 0.0) if x.shape == sound.shape else x for name, x in rows.items()}
+    keys = rows["keys"]
+    seen = (real & sound).to(keys.dtype)
+    several = seen * (keys > 1)
+    alike = rows["row_similarity"]
+    terms = {
+        "rows": seen.sum(-1),
+        "nonfinite": (real & ~sound).sum((1, 2)),
+        "normalised_rows": several.sum(-1),
+        "entropy_normalised": (several * rows["entropy"] / keys.clamp(min=2).log()).sum(-1),
+        "score": (seen * rows["score"]).sum(-1),
+        "pairs": (seen * keys).sum(-1),
+        "row_similarity": alike.nan_to_num(0.0),
+        "row_sequences": (~alike.isnan()).double(),
+    }
+    for name in ("entropy", "row_max", "row_min", "first_mass", "row_median"):
+        if name in rows:
+            terms[name] = (seen * rows[name].nan_to_num(0.0)).sum(-1)
+    if "score_histogram" in rows:
+        terms["score_histogram"] = rows["score_histogram"]
+    return terms

@@ -18,9 +18,9 @@ from torch import nn
 
 from anisoscope.distributed import rank_and_world
 from anisoscope.errors import CorpusError, UsageError
-from anisoscope.measurement import Settings
 from anisoscope.measuring import Listed, glance
 from anisoscope.records import as_records, provenance, write_atomic
+from anisoscope.settings import Settings
 
 METRICS = ("mean_cosine", "drift", "query_key", "attention")
 LOGGED = {

@@ -13,10 +13,10 @@ import pandas as pd
 
 from anisoscope import charts
 from anisoscope.capture.tap import Flatten
-from anisoscope.measurement import Settings
 from anisoscope.models.presets import PRESETS
 from anisoscope.records import Run, as_records, run_id, select, write_atomic
 from anisoscope.runner import Job, run
+from anisoscope.settings import Settings
 from anisoscope.studies._study import Context
 from anisoscope.studies.godey2024._left_out import SUFFIX, left_out
 from anisoscope.training.kinds import KINDS

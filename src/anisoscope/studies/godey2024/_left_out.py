@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from anisoscope.measurement import Measurement, Settings
+from anisoscope.measurement import Measurement
 from anisoscope.metrics import drift, mean_cosine
 from anisoscope.records import as_records, select
+from anisoscope.settings import Settings
 from anisoscope.sums import Totals
 
 Array = NDArray[np.float64]

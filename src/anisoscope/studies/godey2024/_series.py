@@ -20,11 +20,12 @@ from torch import Tensor
 
 from anisoscope.data._reading import local_names
 from anisoscope.errors import UsageError
-from anisoscope.measurement import Measurement, Settings
+from anisoscope.measurement import Measurement
 from anisoscope.models.load import Subject, load
 from anisoscope.models.series import Checkpoint, expand
 from anisoscope.records import as_records, claimed, code_version, run_id, select, write_atomic
 from anisoscope.runner import Job, plan_of, run
+from anisoscope.settings import Settings
 from anisoscope.studies._study import Context
 from anisoscope.training.small import Recipe, train_all
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pandas as pd
 
 from anisoscope.isotropic import q95
-from anisoscope.measurement import Settings
 from anisoscope.records import Run, as_records, finished_runs, select
 from anisoscope.runner import Job, run
+from anisoscope.settings import Settings
 from anisoscope.studies._study import Context
 
 MEASURED = Settings(panels=("hidden",), sample=0)
