@@ -1,5 +1,6 @@
 """The untrained biased block: reference values, the experiment, scores by brute force, and fixed points."""
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +15,7 @@ import torch
 from anisoscope.capture import capture
 from anisoscope.errors import UsageError
 from anisoscope.records import COLUMNS, select
+from anisoscope.studies._processes import side_by_side
 from anisoscope.studies._study import Context
 from anisoscope.studies.godey2024 import _biased_block, _fixed_point, _scores
 from anisoscope.studies.godey2024._biased_block import Pass, Settings, experiment, piece
@@ -156,6 +158,26 @@ def test_a_finished_piece_is_not_run_again(tmp_path: Path, monkeypatch: pytest.M
     pd.testing.assert_frame_equal(first, experiment(settings, context(tmp_path)))
     with pytest.raises(pytest.fail.Exception, match="run again"):
         experiment(replace(settings, seeds=3), context(tmp_path))
+
+
+def test_pieces_side_by_side_are_all_done_and_an_error_is_not_lost(tmp_path: Path) -> None:
+    pieces = [(str(tmp_path / name),) for name in "abcde"]
+    assert list(side_by_side(os.mkdir, pieces, 2)) == [1, 2, 3, 4, 5]
+    assert all(Path(path).is_dir() for (path,) in pieces)
+    for processes in (1, 2):
+        with pytest.raises(FileExistsError):
+            list(side_by_side(os.mkdir, pieces[:2], processes))
+
+
+def test_pieces_in_other_processes_are_the_same(tmp_path: Path) -> None:
+    settings = Settings((FULL,), seeds=2, sizes=(SMALL,), norms=(0.0, 1.0), trained=())
+    threads = torch.get_num_threads()
+    found = []
+    for n in (1, 2):
+        torch.set_num_threads(n)
+        found.append(experiment(settings, context(tmp_path / str(n))))
+    torch.set_num_threads(threads)
+    pd.testing.assert_frame_equal(*found, rtol=1e-6, atol=1e-7)
 
 
 def test_a_stack_is_recorded_depth_by_depth(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from anisoscope.data.classification import TEST
 from anisoscope.data.encoding import LabelledPlan
-from anisoscope.measurement import Settings
+from anisoscope.settings import Settings
 from anisoscope.measuring import run_pass
 from anisoscope.metrics.class_direction import units_of
 from anisoscope.models.load import load

@@ -28,6 +28,7 @@ from anisoscope.axes import Site
 from anisoscope.capture import capture
 from anisoscope.metrics import drift, mean_cosine, norms
 from anisoscope.records import as_records, run_id, write_atomic
+from anisoscope.studies._processes import side_by_side
 from anisoscope.studies._study import Context
 from anisoscope.studies.godey2024 import _scores
 from anisoscope.studies.godey2024._fixed_point import fixed_points
@@ -76,21 +77,24 @@ SETTINGS = {
 
 
 def experiment(settings: Settings, context: Context) -> pd.DataFrame:
-    """Records of every system and seed. Each pair is one piece, kept in the cache and not run again."""
+    """Records of every system and seed. Each pair is one piece, kept in the cache and not run again; on a CPU as many
+    run side by side as torch has threads.
+    """
     pieces = list(product(settings.systems, settings.sizes, range(settings.seeds)))
-    parts = []
-    for done, (system, size, seed) in enumerate(pieces, start=1):
-        name = run_id(system, seed, asdict(size), settings.norms, context.dtype, __version__)
-        path = context.cache / "biased-block" / f"{name}.parquet"
-        if not path.exists():
-            _write(piece(system, size, seed, settings.norms, context), path)
-        parts.append(pd.read_parquet(path))
-        context.progress(f"{size.named(system)}, seed {seed}", done, len(pieces))
-    return pd.concat(parts, ignore_index=True)
+    names = [run_id(sy, seed, asdict(size), settings.norms, context.dtype, __version__) for sy, size, seed in pieces]
+    paths = [context.cache / "biased-block" / f"{name}.parquet" for name in names]
+    where = (context.device, context.dtype, context.batch_tokens)
+    missing = [(*of, settings.norms, where, path) for of, path in zip(pieces, paths, strict=True) if not path.exists()]
+    for done in side_by_side(_keep, missing, 1 if context.device != "cpu" else None):
+        context.progress("untrained blocks", len(pieces) - len(missing) + done, len(pieces))
+    return pd.concat([pd.read_parquet(path) for path in paths], ignore_index=True)
 
 
-def _write(frame: pd.DataFrame, path: Path) -> None:
-    write_atomic(path, lambda temporary: frame.to_parquet(temporary, index=False))
+def _keep(system: str, size: Size, seed: int, grid: Sequence[float], where: tuple[str, str, int], path: Path) -> None:
+    device, dtype, batch_tokens = where
+    context = Context(path.parent, path.parent, device=device, dtype=dtype, batch_tokens=batch_tokens)
+    records = piece(system, size, seed, grid, context)
+    write_atomic(path, lambda temporary: records.to_parquet(temporary, index=False))
 
 
 def piece(system: str, size: Size, seed: int, grid: Sequence[float], context: Context) -> pd.DataFrame:
