@@ -24,6 +24,8 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/monitor.py
+	$(BIN)/python benchmarks/classifier.py
 
 reproduce: $(READY)
 	$(BIN)/anisoscope reproduce godey2024 --settings quick

@@ -6,6 +6,7 @@ A page is a function without arguments that returns Markdown; `PAGES` names its 
 import importlib
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -128,35 +129,66 @@ def commands() -> str:
     return "# Command line\n\n" + "\n".join(pages)
 
 
+ORDER = ("paper", "small", "long", "quick")
+"""Settings of records as they follow each other; others come after, by name."""
+OUTCOMES = ("holds", "fails", "undecided")
+
+
 def reproduction() -> str:
-    """Every verdict of the committed records: claim, published value, ours with interval, n, and the outcome."""
+    """Every verdict of the committed records: claim, published value, ours with interval, n, and the outcome; what
+    must be known of a folder of records is in its README.md.
+    """
     lines = ["# Reproduction", "", "Verdicts of the records under `results/`, with the commands that made them.", ""]
-    found = (Path(__file__).resolve().parents[2] / "results").glob("*/*/*/study.json")
-    for path in sorted(found, key=lambda p: (p.parts[-4:-2], len(p.parts[-2]), p.parts[-2])):
-        study = json.loads(path.read_text("utf-8"))
-        claims = {claim["name"]: claim for claim in study["claims"]}
-        lines += [f"## {study['paper']} {study['study']}: {study['title']}", "", f"    {study['command']}", ""]
-        lines += ["| claim | of | published | ours | n | verdict |", "|---|---|---|---|---|---|"]
-        for verdict in json.loads((path.parent / "verdicts.json").read_text("utf-8")):
-            claim = claims.get(verdict["claim"], {})
-            entries = (
-                claim.get("statement", verdict["claim"]),
-                verdict["subject"],
-                claim.get("published", ""),
-                f"{verdict['statistic']} {_number(verdict)}",
-                "" if verdict["n"] is None else verdict["n"],
-                f"**{verdict['outcome']}**",
-            )
-            lines.append("| " + " | ".join(str(x).replace("|", "\\|") for x in entries) + " |")
-        lines.append("")
+    folders = (Path(__file__).resolve().parents[2] / "results").glob("*/*/")
+    for folder in sorted(folders, key=lambda p: (p.parent.name != "godey2024", _rank(p.name), p.name)):
+        found = sorted(folder.glob("*/study.json"), key=lambda p: (len(p.parent.name), p.parent.name))
+        if not found:
+            continue
+        lines += [f"## {folder.parent.name}, {folder.name} settings", ""]
+        note = folder / "README.md"
+        lines += [note.read_text("utf-8").strip(), ""] if note.exists() else []
+        counts = Counter(verdict["outcome"] for path in found for verdict in _verdicts(path))
+        told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES)
+        lines += [f"{sum(counts.values())} verdicts: {told}.", ""]
+        for path in found:
+            lines += _verdict_table(path)
     return "\n".join(lines)
+
+
+def _rank(settings: str) -> int:
+    return ORDER.index(settings) if settings in ORDER else len(ORDER)
+
+
+def _verdicts(path: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((path.parent / "verdicts.json").read_text("utf-8"))
+    return found
+
+
+def _verdict_table(path: Path) -> list[str]:
+    study = json.loads(path.read_text("utf-8"))
+    claims = {claim["name"]: claim for claim in study["claims"]}
+    lines = [f"### {study['study']}: {study['title']}", "", f"    {study['command']}", ""]
+    lines += ["| claim | of | published | ours | n | verdict |", "|---|---|---|---|---|---|"]
+    for verdict in _verdicts(path):
+        claim = claims.get(verdict["claim"], {})
+        entries = (
+            claim.get("statement", verdict["claim"]),
+            verdict["subject"],
+            claim.get("published", ""),
+            f"{verdict['statistic']} {_number(verdict)}",
+            "" if verdict["n"] is None else verdict["n"],
+            f"**{verdict['outcome']}**",
+        )
+        lines.append("| " + " | ".join(str(x).replace("|", "\\|") for x in entries) + " |")
+    return [*lines, ""]
 
 
 def _number(verdict: dict[str, Any]) -> str:
     if verdict["value"] is None:
         return ""
     low, high = verdict["low"], verdict["high"]
-    return f"{verdict['value']:.4g}" + ("" if low is None or high is None else f" [{low:.4g}, {high:.4g}]")
+    bounded = low is not None and high is not None and low == low and high == high
+    return f"{verdict['value']:.4g}" + (f" [{low:.4g}, {high:.4g}]" if bounded else "")
 
 
 PAGES: dict[str, Callable[[], str]] = {
