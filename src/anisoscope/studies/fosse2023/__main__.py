@@ -10,11 +10,28 @@ from pathlib import Path
 from anisoscope.progress import shown
 from anisoscope.studies._study import Context
 from anisoscope.studies.fosse2023 import _grid, _trained
+from anisoscope.studies.fosse2023._cones import cones
+from anisoscope.studies.fosse2023._directions import directions
+from anisoscope.studies.fosse2023._explained import explained
+from anisoscope.studies.fosse2023._measured import geometry
+from anisoscope.studies.fosse2023._replaced import replaced
+from anisoscope.studies.fosse2023.table2_examples import examples
+
+
+def everything(trained: _trained.Trained) -> str:
+    """Measure all that a study may ask of a classifier; a line that says what it is."""
+    cell, found, plan = trained.cell, trained.found, trained.plan
+    looks = [geometry]
+    if cell.dim == _grid.WIDTH and cell.weight <= max(plan.weights):
+        looks += [replaced, explained, *([cones] if cell.attention else [directions, examples])]
+    for look in looks:
+        look(trained)
+    return f"{cell.corpus} {cell.label} seed {cell.seed}: {found.accuracy():.3f}{' collapsed' * found.collapsed}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m anisoscope.studies.fosse2023", description=__doc__)
-    parser.add_argument("--settings", choices=("quick", "paper"), default="paper")
+    parser.add_argument("--settings", choices=tuple(_grid.SETTINGS), default="paper")
     parser.add_argument("--output", type=Path, default=Path("runs/reproduction"), help="as in anisoscope reproduce")
     options = parser.parse_args()
     plan: _grid.Plan = _grid.SETTINGS[options.settings]
@@ -23,10 +40,8 @@ def main() -> None:
         context = Context(
             options.output, options.output / "cache", progress=lambda _text, done, total: progress(done, total)
         )
-        for trained in _trained.each(cells, plan, context, lambda trained: trained):
-            found = trained.found
-            said = f"{trained.cell.corpus} {trained.cell.label} seed {trained.cell.seed}"
-            print(f"{said}: {found.accuracy():.3f}{' collapsed' * found.collapsed}", flush=True)  # noqa: T201
+        for said in _trained.each(cells, plan, context, everything):
+            print(said, flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from anisoscope.studies.fosse2023._trained import Trained
 Array = NDArray[np.float64]
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
 MARKED = 0.5
-DIRECTED = 600
+DIRECTED = 300
 """Validation utterances that class directions are made of."""
 Key = tuple[str, int | None]
 
@@ -111,7 +111,8 @@ def _row(key: Key, measure: str, value: float) -> dict[str, Any]:
 
 
 def _faithfulness(model: Any, pad: int, encoded: Encoded, scores: list[dict[Key, Array]]) -> list[dict[str, Any]]:
-    """Both measures of every map."""
+    """Both measures of every map of an attention-only model; of its last layer the row of [CLS] alone is computed."""
+    model.attention_classifier.row_only = "always"
     whole = probabilities(model, encoded.rows, pad)
     found = whole.argmax(1)
     sure = whole.max(1)
@@ -126,6 +127,7 @@ def _faithfulness(model: Any, pad: int, encoded: Encoded, scores: list[dict[Key,
                 after = probabilities(model, left, pad)[np.arange(len(found)), found]
                 falls[measure].append(sure - after)
         rows += [_row(key, name, float(np.mean(values))) for name, values in falls.items()]
+    model.attention_classifier.row_only = "training"
     return rows
 
 

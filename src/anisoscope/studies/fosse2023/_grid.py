@@ -60,7 +60,7 @@ class Plan:
     `fine_epochs` epochs; rate and batch as suit so few steps
     vector_norm mean norm of the word vectors; 5 is about GloVe's, which the paper starts from
     utterances  of the test split that are measured, as many of each class (the paper's 999); `erased` of them in what
-    needs many passes
+    needs many passes, or an encoder's
     train       False: only what is finished is looked at
     """
 
@@ -84,7 +84,7 @@ class Plan:
     patience: int = 3
     vector_norm: float = 5.0
     utterances: int = 999
-    erased: int = 200
+    erased: int = 120
     train: bool = True
 
     def names(self) -> tuple[str, ...]:

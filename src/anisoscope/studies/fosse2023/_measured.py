@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from anisoscope.data.classification import TEST
 from anisoscope.data.encoding import LabelledPlan
-from anisoscope.settings import Settings
 from anisoscope.measuring import run_pass
 from anisoscope.metrics.class_direction import units_of
 from anisoscope.models.load import load
 from anisoscope.records import as_records, run_id, select, write_atomic
+from anisoscope.settings import Settings
 from anisoscope.studies._study import Context
 from anisoscope.studies.fosse2023._grid import Cell, Plan
 from anisoscope.studies.fosse2023._trained import Trained, each

@@ -156,7 +156,8 @@ def replaced(trained: Trained) -> pd.DataFrame:
     """
 
     def make() -> pd.DataFrame:
-        model, batches = trained.classifier[0], trained.batches(trained.plan.utterances)
+        limit = trained.plan.utterances if trained.cell.attention else trained.plan.erased
+        model, batches = trained.classifier[0], trained.batches(limit)
         labels = np.array(batches.encoded.labels)
         before, vectors, _ = outcome(model, batches, "uniform", ())
         depth = model.config.num_hidden_layers
@@ -164,8 +165,11 @@ def replaced(trained: Trained) -> pd.DataFrame:
         sets += [(layer, (layer,)) for layer in range(1, depth + 1) if trained.cell.attention]
         rows: list[dict[str, Any]] = []
         for kind in KINDS:
+            done: dict[tuple[int, ...], Any] = {}  # of one layer, it and all are the same
             for name, layers in sets:
-                after, turned, outputs = outcome(model, batches, kind, layers)
+                if layers not in done:
+                    done[layers] = outcome(model, batches, kind, layers)
+                after, turned, outputs = done[layers]
                 values = {
                     "accuracy": float((after == labels).mean() - (before == labels).mean()),
                     "agreement": float((after == before).mean()),
