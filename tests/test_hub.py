@@ -14,7 +14,7 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 
 REPOSITORY = "tester/tiny-bert"
 OLD, NEW = "a" * 40, "b" * 40
-REVISIONS = {OLD: OLD, NEW: NEW, "main": NEW, "step1": OLD}
+REVISIONS = {OLD: OLD, NEW: NEW, "main": NEW, "step1": OLD, "step2": OLD, "step4": NEW, "step16": NEW}
 
 LOADER = """
 import json, sys, time
@@ -75,6 +75,12 @@ class Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def describe(self, rest):
+        if rest[0] == "refs":
+            tags = [
+                {"name": n, "ref": f"refs/tags/{n}", "targetCommit": REVISIONS[n]} for n in REVISIONS if "step" in n
+            ]
+            refs = {"branches": [{"name": "main", "ref": "refs/heads/main", "targetCommit": NEW}], "tags": tags}
+            return self.answer(200, json.dumps({**refs, "converts": []}).encode(), Content_Type="application/json")
         commit = REVISIONS.get(rest[1] if len(rest) > 1 else "main")
         if commit is None:
             return self.answer(404, X_Error_Code="RevisionNotFound")
@@ -132,7 +138,7 @@ class Loader:
         return self.process.communicate(timeout=120)[1]
 
 
-PINNED, UNKNOWN = (f"{REPOSITORY}@step1", f"{REPOSITORY}@{OLD}"), (f"{REPOSITORY}@step2", "tester/tiny-bart")
+PINNED, UNKNOWN = (f"{REPOSITORY}@step1", f"{REPOSITORY}@{OLD}"), (f"{REPOSITORY}@step3", "tester/tiny-bart")
 
 
 class Visit:
@@ -171,7 +177,7 @@ def test_the_second_load_comes_from_the_cache(visit):
 def test_unknown_revisions_and_unknown_models_are_named(visit):
     revision, model = visit.online[3:]
     assert revision["error"] == model["error"] == "ModelError"
-    assert "a revision of tester/tiny-bert; got step2. Cure: leave it out" in revision["text"]
+    assert "a revision of tester/tiny-bert; got step3. Cure: leave it out" in revision["text"]
     assert "got 'tester/tiny-bart', which is neither a folder here nor on the hub. Cure: " in model["text"]
     assert "builtin:minilm" in model["text"] and max(revision["seconds"], model["seconds"]) < 10
 
@@ -188,3 +194,33 @@ def test_without_the_hub_the_cache_serves_quickly(visit, how):
 
 def test_without_the_hub_nothing_is_said_of_retries(visit):
     assert "Retrying" not in visit.stderr and "Traceback" not in visit.stderr
+
+
+def test_a_series_is_found_measured_and_let_go_of(folders, tmp_path):
+    """Revisions that an ellipsis stands for; equal weights under several names; one checkpoint on the disk at a time;
+    what is finished is not downloaded again.
+    """
+    texts = [json.dumps({"text": f"w{i} w{i + 1} w{2 * i}"}) for i in range(9)]
+    (tmp_path / "text.jsonl").write_text("\n".join(texts))
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "TRANSFORMERS_"))}
+    command = [sys.executable, "-m", "anisoscope.cli", "measure", f"{REPOSITORY}@step{{1,2,…,16}}", "--panel", "hidden"]
+    command += ["--corpus", str(tmp_path / "text.jsonl"), "-o", str(tmp_path / "series"), "--keep", "1", "--quiet"]
+    hub = Hub(folders)
+    variables = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
+    found, downloads = [], []
+    try:
+        for more in (["--dry-run"], [], []):
+            found.append(subprocess.run([*command, *more], env=kept | variables, text=True, capture_output=True))
+            downloads.append([name for name in hub.fetched if "safetensors" in name])
+    finally:
+        hub.close()
+    assert [done.returncode for done in found] == [0, 0, 0], found[1].stderr
+    assert "seed 0: 4 steps 1, 2, 4, 16" in found[0].stdout
+    assert downloads == [
+        [],
+        ["a model.safetensors", "b model.safetensors"],
+        ["a model.safetensors", "b model.safetensors"],
+    ]
+    assert f"the same weights, bit for bit: {REPOSITORY}@step1, {REPOSITORY}@step2" in found[1].stderr
+    assert len(list((tmp_path / "home").glob("hub/models--*/snapshots/*"))) == 1
+    assert found[1].stdout == found[2].stdout

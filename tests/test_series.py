@@ -1,0 +1,189 @@
+"""Series of checkpoints: patterns, folders and lists; measured one at a time, bad ones told, finished ones kept."""
+
+import json
+import shutil
+
+import pandas as pd
+import pytest
+
+from anisoscope import series_runner
+from anisoscope.errors import AnisoscopeError, ModelError, UsageError
+from anisoscope.models import patterns
+from anisoscope.models.series import describe, expand, is_series
+from anisoscope.runner import Job, run
+from anisoscope.series_runner import measure_series
+from anisoscope.settings import Settings
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+
+def texts(pattern):
+    return [name.text for name in patterns.expand(pattern)[0]]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("m-{0..2}", ["m-0", "m-1", "m-2"]),
+        ("m-{0..40..20}k", ["m-0k", "m-20k", "m-40k"]),
+        ("m@step{0,1,512}", ["m@step0", "m@step1", "m@step512"]),
+        ("m-{0,20,…,100}", [f"m-{n}" for n in (0, 20, 40, 60, 80, 100)]),
+        ("m-{0,20,...,60}", ["m-0", "m-20", "m-40", "m-60"]),
+        ("m-{1,2,4,…,32}", [f"m-{n}" for n in (1, 2, 4, 8, 16, 32)]),
+        ("s{0..1}-{a,b}", ["s0-a", "s0-b", "s1-a", "s1-b"]),
+    ],
+)
+def test_patterns(pattern, expected):
+    assert texts(pattern) == expected
+
+
+def test_the_paper_s_pattern_names_its_checkpoints():
+    found = texts("google/multiberts-seed_{0..4}-step_{0,20,…,2000}k")
+    assert len(found) == 5 * 101
+    assert found[0] == "google/multiberts-seed_0-step_0k"
+    assert found[-1] == "google/multiberts-seed_4-step_2000k"
+
+
+def test_only_names_of_an_ellipsis_need_not_exist():
+    names, gaps = patterns.expand("m@step{0,1,2,4,…,143000}")
+    assert [name.text for name in names if not name.supposed] == [f"m@step{n}" for n in (0, 1, 2, 4, 143000)]
+    assert names[4].text == "m@step8"
+    assert names[4].supposed
+    assert [(gap.low, gap.high) for gap in gaps] == [(4, 143000)]
+
+
+@pytest.mark.parametrize(
+    "pattern", ["m-{0..", "m-{}", "m-{5..0}", "m-{0,…,9}", "m-{4,2,…,9}", "m-{a,b,…,9}", "m-{0..400}-{0..400}"]
+)
+def test_patterns_that_cannot_be_read(pattern):
+    with pytest.raises(UsageError):
+        patterns.expand(pattern)
+
+
+@pytest.fixture
+def folders(tmp_path):
+    for seed in (1, 0):
+        for step in (100, 20, 3):
+            place = tmp_path / "runs" / f"seed-{seed}" / f"checkpoint-{step}"
+            place.mkdir(parents=True)
+            (place / "config.json").write_text("{}")
+    return tmp_path / "runs"
+
+
+def places(spec):
+    return [(c.seed, c.step) for c in expand(str(spec))]
+
+
+def test_folders_and_lists_are_read_in_order(folders, tmp_path):
+    every = [(seed, step) for seed in (0, 1) for step in (3, 20, 100)]
+    assert places(folders) == every
+    assert places(folders / "seed-1") == every[3:]
+    assert places(f"{folders}/seed-*/checkpoint-*") == every
+    assert places(f"{folders}/seed-{{0,1}}/checkpoint-{{3,20}}") == [(0, 3), (0, 20), (1, 3), (1, 20)]
+    listed = tmp_path / "steps.txt"
+    listed.write_text("# a remark\nhere/one 20 4\nhere/seed-7/other 5\n\nhere/seed-3/step_2k\n")
+    assert [(c.subject, c.step, c.seed) for c in expand(str(listed))] == [
+        ("here/seed-3/step_2k", 2000, 3),
+        ("here/one", 20, 4),
+        ("here/seed-7/other", 5, 7),
+    ]
+    assert describe(expand(str(folders))) == "seeds 0, 1: 3 steps 3, 20, 100"
+    assert all(map(is_series, map(str, (folders, listed, folders / "seed-0", "m@step{0,1}"))))
+    assert not is_series(str(folders / "seed-0" / "checkpoint-3"))
+    assert not is_series("bert-base-uncased")
+
+
+def test_series_that_cannot_be_read(folders, tmp_path):
+    bad = tmp_path / "bad.txt"
+    for text, message in {"m one": "line 1", "m-step-1\nn-step-1": "every step once", "model-a": "a step that"}.items():
+        bad.write_text(text)
+        with pytest.raises(UsageError, match=message):
+            expand(str(bad))
+    bad.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ModelError, match="a list of checkpoints"):
+        expand(str(bad))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelError, match="matches nothing"):
+        expand(str(tmp_path / "empty"))
+    shutil.copytree(folders / "seed-0", folders / "again-0")
+    with pytest.raises(UsageError, match="every step once a seed"):
+        expand(str(folders))
+
+
+# ---- measured --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copied(small_series, tmp_path):
+    """Seed 0 of the small series, for a test to damage; a job on it."""
+    place = tmp_path / "seed-0"
+    shutil.copytree(small_series / "checkpoints" / "seed-0", place)
+    return place, Job(corpus=str(small_series / "text.jsonl"), settings=Settings(panels=("hidden",), sample=0))
+
+
+def measured(place, job, output, **given):
+    return measure_series(expand(str(place)), job, output, **given)
+
+
+def test_a_step_is_what_measuring_it_alone_gives(copied, tmp_path):
+    place, job = copied
+    series = measured(place, job, tmp_path / "series")
+    assert [c.step for c in series.runs] == [0, 1, 10]
+    alone = run(Job(str(place / "step-10"), job.corpus, job.settings), tmp_path / "alone").records()
+    whole = pd.read_parquet(tmp_path / "series" / "records.parquet")
+    step = whole[whole["step"] == 10].reset_index(drop=True)
+    for column in ("value", "low", "high"):
+        pd.testing.assert_series_equal(step[column], alone[column], rtol=0, atol=1e-9)
+
+
+def test_finished_checkpoints_are_not_loaded_again(copied, tmp_path, monkeypatch):
+    place, job = copied
+    first = measured(place, job, tmp_path / "series")
+    shutil.rmtree(next(folder.folder for c, folder in first.runs.items() if c.step == 1))
+    loaded = []
+    load = series_runner.load
+    monkeypatch.setattr(series_runner, "load", lambda name, **given: loaded.append(name) or load(name, **given))
+    again = measured(place, job, tmp_path / "series")
+    assert loaded == [str(place / "step-1")]
+    pd.testing.assert_frame_equal(first.records().drop(columns="run"), again.records().drop(columns="run"))
+
+
+def test_equal_weights_are_told(copied, tmp_path):
+    place, job = copied
+    shutil.copy(place / "step-1" / "model.safetensors", place / "step-10" / "model.safetensors")
+    series = measured(place, job, tmp_path / "series")
+    assert series.repeated == [[str(place / "step-1"), str(place / "step-10")]]
+    told = json.loads((tmp_path / "series" / "series.json").read_text())
+    assert told["repeated"] == series.repeated
+
+
+def test_a_checkpoint_that_fails_to_load_is_told_and_skipped_only_when_asked(copied, tmp_path):
+    place, job = copied
+    weights = place / "step-1" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:200])
+    with pytest.raises(ModelError, match="step-1"):
+        measured(place, job, tmp_path / "series")
+    series = measured(place, job, tmp_path / "series", skip_bad=True)
+    assert [c.step for c in series.runs] == [0, 10]
+    assert list(series.skipped) == [str(place / "step-1")]
+
+
+def test_mixed_architectures_and_vocabularies_are_refused_before_anything_is_measured(copied, tmp_path):
+    place, job = copied
+    config = place / "step-10" / "config.json"
+    kept = config.read_text()
+    config.write_text(json.dumps(json.loads(kept) | {"num_hidden_layers": 3}))
+    with pytest.raises(ModelError, match="num_hidden_layers 3"):
+        measured(place, job, tmp_path / "series")
+    config.write_text(kept)
+    words = place / "step-10" / "tokenizer.json"
+    words.write_text(words.read_text().replace("w59", "other"))
+    with pytest.raises(ModelError, match="vocabulary"):
+        measured(place, job, tmp_path / "series")
+    assert not list((tmp_path / "series").glob("*/manifest.json"))
+
+
+def test_keeping_none_is_refused(copied, tmp_path):
+    place, job = copied
+    with pytest.raises(AnisoscopeError, match="--keep"):
+        measured(place, job, tmp_path / "series", keep=0)
