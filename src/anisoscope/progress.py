@@ -39,30 +39,39 @@ def _bar(what: str, unit: str) -> Iterator[Progress]:
     )
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None, rate=0.0)
-        started, first = time.monotonic(), -1
+        rate = _Rate()
 
         def update(done: int, total: int) -> None:
-            nonlocal first
-            first = done if first < 0 else first
-            rate = (done - first) / max(time.monotonic() - started, 1e-9)
-            bar.update(task, completed=done, total=total or None, rate=rate)
+            bar.update(task, completed=done, total=total or None, rate=rate(done))
 
         yield update
 
 
 def _lines(what: str, unit: str) -> Progress:
-    started = last = time.monotonic()
-    first = -1
+    last, measured = time.monotonic(), _Rate()
 
     def update(done: int, total: int) -> None:
-        nonlocal last, first
-        now = time.monotonic()
-        first = done if first < 0 else first
+        nonlocal last
+        now, rate = time.monotonic(), measured(done)
         if now - last < SECONDS_BETWEEN_LINES and done != total:
             return
         last = now
-        rate = (done - first) / max(now - started, 1e-9)
         left = f", {(total - done) / rate:,.0f} s left" if total and rate and done < total else ""
         print(f"{what}: {done:,}/{total:,} {unit}, {rate:,.0f}/s{left}", file=sys.stderr, flush=True)  # noqa: T201
 
     return update
+
+
+class _Rate:
+    """Units a second since the first count, or since the count last fell: then another piece of the work has begun."""
+
+    def __init__(self) -> None:
+        self.first = self.last = -1
+        self.started = 0.0
+
+    def __call__(self, done: int) -> float:
+        now = time.monotonic()
+        if self.first < 0 or done < self.last:
+            self.first, self.started = done, now
+        self.last = done
+        return (done - self.first) / max(now - self.started, 1e-9)
