@@ -22,8 +22,12 @@ def everything(trained: _trained.Trained) -> str:
     """Measure all that a study may ask of a classifier; a line that says what it is."""
     cell, found, plan = trained.cell, trained.found, trained.plan
     looks = [geometry]
-    if cell.dim == _grid.WIDTH and cell.weight <= max(plan.weights):
-        looks += [replaced, explained, *([cones] if cell.attention else [directions, examples])]
+    if not cell.attention:
+        looks += [directions, examples, replaced, explained]
+    elif cell.dim == _grid.WIDTH:
+        looks += [cones] if cell.layers == 1 else []
+        looks += [replaced] if cell in plan.to_replace() else []
+        looks += [explained] if cell.weight == 0 else []
     for look in looks:
         look(trained)
     return f"{cell.corpus} {cell.label} seed {cell.seed}: {found.accuracy():.3f}{' collapsed' * found.collapsed}"

@@ -136,6 +136,11 @@ class Plan:
         weights = self.weights + (self.large if large else ())
         return _by_seed(Cell(c, weight=w, seed=s) for c in self.names() for w in weights for s in self.of_seeds(c))
 
+    def to_replace(self) -> list[Cell]:
+        """Whose attention is replaced: every depth, and one layer at the largest λ of the paper."""
+        large = [cell for cell in self.by_weight(large=False) if cell.weight in self.weights[-2:]]
+        return list(dict.fromkeys([*self.by_depth(), *large]))
+
     def by_size(self) -> list[Cell]:
         """Sizes of the first corpus, with random vectors."""
         corpus, seeds = self.names()[0], range(self.size_seeds)

@@ -66,9 +66,8 @@ VALUES = "value, contrast"
 
 
 def measure(plan: Plan, context: Context) -> pd.DataFrame:
-    """Maps of every depth at λ = 0, of one layer at every λ, and of fine-tuned encoders (plausibility alone)."""
-    ours = list(dict.fromkeys([*plan.by_depth(), *plan.by_weight(large=False)]))
-    return gather([*ours, *plan.fine_tuned()], plan, context, accuracies, explained)
+    """Maps of every depth at λ = 0, and of fine-tuned encoders (plausibility alone)."""
+    return gather([*plan.by_depth(), *plan.fine_tuned()], plan, context, accuracies, explained)
 
 
 def _one_layer(here: pd.DataFrame, measure: str) -> Seeds:

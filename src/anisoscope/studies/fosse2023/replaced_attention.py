@@ -48,10 +48,9 @@ LARGEST = 0.1
 
 def measure(plan: Plan, context: Context) -> pd.DataFrame:
     """Depths at λ = 0, λ of one layer, and fine-tuned encoders, with their attention replaced."""
-    ours = list(dict.fromkeys([*plan.by_depth(), *plan.by_weight(large=False)]))
     return pd.concat(
         [
-            gather(ours, plan, context, accuracies, geometry, replaced),
+            gather(plan.to_replace(), plan, context, accuracies, geometry, replaced),
             gather(plan.fine_tuned(), plan, context, accuracies, replaced),
         ],
         ignore_index=True,
@@ -132,9 +131,9 @@ STUDY = Study(
     draw=draw,
     caption=(
         f"Attention weights of trained models replaced by {', '.join(KINDS[:2])} ones or those of another sentence, "
-        "the values left as they are. A point is one layer of one model (depths at λ = 0, one layer at every λ); bars: "
-        "95 % intervals over seeds. Records also hold the cosine of the final [CLS] to its own before, and fine-tuned "
-        "encoders with all layers replaced."
+        "the values left as they are. A point is one layer of one model (depths at λ = 0, one layer at larger λ); "
+        "bars: 95 % intervals over seeds. Records also hold the cosine of the final [CLS] to its own before, and "
+        "fine-tuned encoders with all layers replaced."
     ),
     needs=NEEDS,
 )

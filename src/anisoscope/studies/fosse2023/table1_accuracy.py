@@ -81,7 +81,7 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
         rest = [*published, ("majority rate", float(majority[0]))] if len(majority) else published
         parts.append(pd.DataFrame(rest, columns=["what", "value"]).assign(corpus=title(corpus)))
     frame = pd.concat(parts, ignore_index=True)
-    if not len(frame):
+    if not len(select(records, metric="accuracy")):
         return {}
     frame["value"], frame["low"], frame["high"] = (100 * frame[name] for name in ("value", "low", "high"))
     return {"table1": charts.bars(frame, category="what", panel="corpus", titles=("accuracy, %", ""), size=(520, 22))}

@@ -104,7 +104,7 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
         words = "rank correlation of cosine and overlap"
         near.append(judged_inside(NOT_WORDS.name, overlap, (-LITTLE, LITTLE), words, said, named))
         of_row = select(rows, metric="example")
-        of_row = of_row.assign(row=of_row["component"].str.partition(" | ")[0])
+        of_row = of_row.assign(row=[str(text).partition(" | ")[0] for text in of_row["component"]])
         cosine = Seeds(records, of_row, "row")
         test = partial(SeedTest, reason=said, subject=named)
         tests.append(test(CROSSES.name, cosine[ROWS[1]] - cosine[ROWS[3]], "difference of cosines"))

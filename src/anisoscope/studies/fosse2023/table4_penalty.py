@@ -131,6 +131,8 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
         part = over(select(kept, **where).sort_values("weight", kind="stable"), ["corpus", "weight"])
         parts.append(part.assign(quantity=name))
     frame = pd.concat(parts, ignore_index=True)
+    if not len(frame):
+        return {}
     shown = frame["weight"].where(frame["weight"] > 0, nothing)
     frame = frame.assign(corpus=[title(c) for c in frame["corpus"]], λ=shown)
     chart = charts.trajectory(

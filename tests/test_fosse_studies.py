@@ -1,0 +1,559 @@
+"""Studies of Fosse et al. 2023: the grid, what is measured of a classifier, and verdicts on records made up to hold,
+to fail, and to leave open.
+"""
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from anisoscope import charts
+from anisoscope.data.classification import Example, open_labelled
+from anisoscope.data.encoding import LabelledPlan, encode, vocabulary_tokenizer
+from anisoscope.errors import ModelError
+from anisoscope.models.attention_classifier import AttentionClassifier, AttentionClassifierConfig
+from anisoscope.records import as_records, claimed, select
+from anisoscope.studies import runner
+from anisoscope.studies._study import Context
+from anisoscope.studies.fosse2023 import (
+    _cones,
+    _directions,
+    _explained,
+    _grid,
+    _maps,
+    _measured,
+    _over_cells,
+    _replaced,
+    _trained,
+    sec3_curve,
+    table2_examples,
+    table3_depth,
+)
+from anisoscope.studies.fosse2023._grid import Cell, Plan
+
+STUDIES = {s.name: s for s in runner.found() if s.paper == "fosse2023"}
+KEYS, VALUES = "key.raw", "value"
+
+
+# the grid
+
+
+def test_every_cell_of_a_study_is_in_the_grid_once():
+    for plan in (_grid.QUICK, _grid.PAPER):
+        every = plan.everything()
+        assert len(set(every)) == len(every)
+        asked = [*plan.by_depth(), *plan.by_weight(), *plan.by_size(), *plan.fine_tuned()]
+        assert set(asked) == set(every)
+
+
+def test_the_paper_s_grid_is_what_was_asked_for():
+    cells = Counter((c.corpus, c.layers, c.weight) for c in [*_grid.PAPER.by_depth(), *_grid.PAPER.by_weight()])
+    for corpus, depth, seeds in (("yelphat", 5, 5), ("hatexplain", 5, 3), ("esnli", 2, 3)):
+        assert all(cells[corpus, layers, 0.0] >= seeds for layers in range(1, depth + 1))
+        assert all(cells[corpus, 1, weight] >= seeds for weight in (0.0, 1e-4, 1e-3, 1e-2, 1e-1, 6.0))
+    assert Counter(c.corpus for c in _grid.PAPER.fine_tuned()) == dict.fromkeys(_grid.REAL, 2)
+
+
+def test_without_data_the_planted_corpora_stand_in(monkeypatch):
+    monkeypatch.delenv("ANISOSCOPE_DATA", raising=False)
+    assert _grid.QUICK.names() == _grid.PLANTED
+    assert "in place of YelpHat" in _over_cells.note(records(corpus="planted"), "planted")
+    assert "in place of" not in _over_cells.note(records(), "yelphat")
+
+
+def test_a_label_is_read_back():
+    cell = Cell("yelphat", layers=3, weight=1e-4, dim=96, heads=2)
+    rows = _grid.with_options(pd.DataFrame({"model": [cell.label, "builtin:minilm"]}))
+    assert rows[["layers", "weight", "dim", "heads"]].to_numpy().tolist() == [[3, 1e-4, 96, 2]]
+
+
+def test_a_cell_s_folder_follows_how_it_is_trained(tmp_path):
+    cell, plan = Cell("planted"), Plan()
+    folder = _trained.folder_of(cell, plan, tmp_path)
+    assert folder == _trained.folder_of(cell, replace(plan, train=False, utterances=10), tmp_path)
+    changed = [
+        _trained.folder_of(replace(cell, seed=1), plan, tmp_path),
+        _trained.folder_of(replace(cell, weight=0.1), plan, tmp_path),
+        _trained.folder_of(cell, replace(plan, epochs=7), tmp_path),
+    ]
+    assert len({folder, *changed}) == 4
+
+
+# training cell by cell
+
+SMALL = Plan(
+    corpora=("planted",),
+    seeds={"yelphat": 1},
+    depths={"yelphat": 2},
+    weights=(0.0, 1e-1),
+    large=(),
+    sizes=((48, 1, 1),),
+    size_seeds=1,
+    fine_seeds=1,
+    fine_epochs=1,
+    fine_limit=60,
+    fine_length=40,
+    limit=600,
+    epochs=12,
+    patience=4,
+    utterances=100,
+    erased=40,
+)
+
+
+@pytest.fixture(scope="module")
+def context(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fosse")
+    return Context(folder, folder / "cache")
+
+
+@pytest.fixture(scope="module")
+def learnt(context):
+    """One layer that has learnt the planted keywords."""
+    (trained,) = _trained.each([Cell("planted")], SMALL, context, lambda t: t)
+    assert trained.found.accuracy() > 0.8
+    return trained
+
+
+def test_a_finished_cell_is_read_and_what_is_not_finished_left_out(learnt, context, monkeypatch):
+    monkeypatch.setattr(_trained, "train_classifier", lambda *_a, **_k: pytest.fail("trained again"))
+    cells = [learnt.cell, Cell("planted", seed=7)]
+    found = list(_trained.each(cells, replace(SMALL, train=False), context, lambda t: t.cell))
+    assert found == [learnt.cell]
+    rows = _measured.gather(cells, replace(SMALL, train=False), context, _measured.accuracies)
+    (lost,) = select(rows, metric="missing").to_dict("records")
+    assert (lost["seed"], lost["corpus"]) == (7, "planted")
+
+
+def test_what_another_process_trains_is_left_to_it(learnt, context):
+    lock = _trained.folder_of(learnt.cell, SMALL, context.cache).with_suffix(".lock")
+    with claimed(lock) as mine:
+        assert mine
+        assert not list(_trained.each([learnt.cell], replace(SMALL, train=False), context, lambda t: t))
+
+
+def test_a_diverged_training_is_noted_and_not_tried_again(tmp_path, monkeypatch):
+    tried = []
+
+    def diverge(*_arguments, **_settings):
+        tried.append(1)
+        raise ModelError("a finite loss", "nan", "lower --rate")
+
+    monkeypatch.setattr(_trained, "train_classifier", diverge)
+    context = Context(tmp_path, tmp_path)
+    for _ in range(2):
+        assert not list(_trained.each([Cell("planted", seed=3)], SMALL, context, lambda t: t))
+    assert len(tried) == 1
+    (path,) = tmp_path.rglob(_trained.DIVERGED)
+    assert "nan" in json.loads(path.read_text())["error"]
+
+
+# what is measured
+
+
+@pytest.fixture(scope="module")
+def fixed():
+    """A fixed model in float32 on 100 utterances."""
+    corpus = open_labelled("planted:3", limit=100)
+    tokenizer = vocabulary_tokenizer(corpus, max_length=64)
+    encoded = encode(corpus.splits["test"][:100], tokenizer, 64)
+    torch.manual_seed(5)
+    config = AttentionClassifierConfig(vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2, num_labels=3)
+    return AttentionClassifier(config).eval(), LabelledPlan(encoded, 0, batch_tokens=400)
+
+
+def one_by_one(model, plan):
+    """(q, k, v, weights) of the first layer, one utterance after the other, in float64."""
+    encoder = model.attention_classifier.double()
+    with torch.no_grad():
+        for row in plan.encoded.rows:
+            x = encoder.embeddings(torch.tensor([row["input_ids"]]))
+            q, k, v = encoder.blocks[0].attention.in_proj(x + encoder._positions(x))[0].chunk(3, -1)
+            yield q, k, v, torch.softmax(q @ k.T / q.shape[1] ** 0.5, -1)
+    encoder.float()
+
+
+def test_similarities_and_entropies_of_a_cell_equal_a_slow_evaluation(fixed):
+    model, plan = fixed
+    found = pd.concat([_measured.similarities(model, plan), _measured.entropy_records(model, plan)])
+    expected = {"sim(K)": [], "sim(V)": [], "reported": [], "row": []}
+    for _, k, v, weights in one_by_one(model, plan):
+        n = len(k)
+        for name, x in (("sim(K)", k), ("sim(V)", v)):
+            pairs = [torch.cosine_similarity(x[i], x[j], dim=0) for i in range(n) for j in range(n) if i != j]
+            expected[name].append(float(sum(pairs)) / (n * (n - 1)))
+        h = -sum(float(a) * np.log(float(a)) for a in weights[0] if a > 0)
+        expected["reported"].append(h / np.log(n - 1))
+        expected["row"].append(h / np.log(n))
+    first = {"layer": 1, "token_policy": "all", "metric": "intra_sequence"}
+    ours = {
+        "sim(K)": _measured.one(found, site=KEYS, **first),
+        "sim(V)": _measured.one(found, site=VALUES, **first),
+        "reported": _measured.one(found, metric="cls_entropy", component="reported"),
+        "row": _measured.one(found, metric="cls_entropy", component="row"),
+    }
+    assert len(expected["row"]) == 100
+    for name, values in expected.items():
+        assert ours[name] == pytest.approx(np.mean(values), abs=1e-6), name
+
+
+def random_weights(seed=0):
+    """Rows of softmax over the real keys, and the mask."""
+    mask = torch.arange(7) < torch.tensor([7, 4, 5])[:, None]
+    scores = torch.randn(3, 2, 7, 7, generator=torch.Generator().manual_seed(seed))
+    return scores.masked_fill(~mask[:, None, None], -1e30).softmax(-1), mask
+
+
+@pytest.mark.parametrize("kind", _replaced.KINDS)
+def test_replaced_weights_are_weights_over_the_real_tokens(kind):
+    weights, mask = random_weights()
+    changed = _replaced.changed(weights, mask, kind, seed=1)
+    for i, n in enumerate(mask.sum(1).tolist()):
+        rows = changed[i, :, :n]
+        torch.testing.assert_close(rows.sum(-1), torch.ones(2, n))
+        assert not rows[..., n:].any()
+        assert kind == "another" or (rows - weights[i, :, :n]).abs().max() > 0.01
+        if kind == "permuted":
+            torch.testing.assert_close(rows.sort(-1).values, weights[i, :, :n].sort(-1).values)
+        if kind == "uniform":
+            torch.testing.assert_close(rows[..., :n], torch.full((2, n, n), 1 / n))
+    if kind == "another":  # the second sentence has 4 tokens and gets the third's 5: 0, 1.33, 2.67, 4
+        source = torch.tensor([0, 1, 3, 4])
+        taken = weights[2][:, source][:, :, source]
+        torch.testing.assert_close(changed[1, :, :4, :4], taken / taken.sum(-1, keepdim=True))
+
+
+def test_nothing_replaced_is_the_model_itself(fixed):
+    model, plan = fixed
+    found, final, turned = _replaced.outcome(model, plan, "uniform", ())
+    with torch.no_grad():
+        for batch in plan:
+            out = model(**batch.inputs)
+            assert (out.logits.argmax(-1).numpy() == found[batch.unit.numpy()]).all()
+    assert not turned and np.allclose(np.linalg.norm(final, axis=1), 1)
+
+
+def test_where_values_coincide_attention_does_not_matter(fixed):
+    """The metamorphic form of the paper's title; and where they do not, it does."""
+    model, plan = fixed
+    projection = model.attention_classifier.blocks[1].attention.in_proj
+    kept = projection.weight.detach().clone(), projection.bias.detach().clone()
+    _, before, _ = _replaced.outcome(model, plan, "another", ())
+    _, after, turned = _replaced.outcome(model, plan, "another", (2,))
+    assert turned[2][0] < 0.999 and (before * after).sum(1).min() < 1 - 1e-6
+    try:
+        with torch.no_grad():
+            projection.weight[-16:] = 0
+            projection.bias[-16:] = torch.randn(16, generator=torch.Generator().manual_seed(0))
+        _, before, _ = _replaced.outcome(model, plan, "another", ())
+        _, after, turned = _replaced.outcome(model, plan, "another", (2,))
+        assert turned[2] == pytest.approx((1, 1), abs=1e-6)
+        np.testing.assert_allclose(after, before, atol=1e-5)
+    finally:
+        with torch.no_grad():
+            projection.weight.copy_(kept[0])
+            projection.bias.copy_(kept[1])
+
+
+def test_cones_of_section_2_1():
+    draw = torch.Generator().manual_seed(2)
+    query, key, value = torch.randn(3, 9, 6, generator=draw, dtype=torch.float64)
+    value = value + 2
+    found = _cones.statements(query, key, value)
+    assert found["cone.inside"] == found["cone.narrow"] == 1
+    assert found["keys.equal"] == pytest.approx(1) and found["queries.equal"] == pytest.approx(1)
+    axis = value.div(value.norm(dim=1, keepdim=True)).mean(0)
+    outputs = torch.softmax(query @ key.T / 6**0.5, -1) @ value
+    least = torch.cosine_similarity(value, axis[None], dim=1).min()
+    assert (torch.cosine_similarity(outputs, axis[None], dim=1) >= least).all()
+
+
+def test_keys_of_one_direction_may_give_sharp_attention():
+    """Norms from 5 to 60 along one direction: far from uniform, against the statement on directions."""
+    axis = torch.nn.functional.normalize(torch.ones(1, 4, dtype=torch.float64))
+    key = axis * torch.linspace(5, 60, 12, dtype=torch.float64)[:, None]
+    query = axis * torch.ones(12, 1, dtype=torch.float64)
+    found = _cones.statements(query, key, torch.ones(12, 4, dtype=torch.float64))
+    assert found["keys.similarity"] == pytest.approx(1) and found["keys.equal"] == pytest.approx(1)
+    assert found["keys.parallel"] == pytest.approx(found["keys.plain"]) and found["keys.plain"] < 0.5
+
+
+# maps over words
+
+
+def test_maps_of_a_trained_classifier_find_the_planted_words(learnt):
+    rows = _explained.explained(learnt)
+    auroc = select(rows, metric="explains.auroc").set_index("component")["value"]
+    assert abs(auroc["random"] - 0.5) < 0.15
+    assert auroc["value, contrast"] > 0.8
+    erased = select(rows, metric="explains.comprehensiveness").set_index("component")["value"]
+    assert erased["value, contrast"] > erased["random"] + 0.05
+    assert set(rows["component"]) == {*_maps.OF_LAYERS, *_maps.BASELINES}
+
+
+def test_rollout_and_attention_are_their_definitions(fixed):
+    model, plan = fixed
+    number, one = next(_maps.seen(model, plan))
+    alone = list(one_by_one(model, plan))[number]
+    np.testing.assert_allclose(one.attention[0], alone[3].numpy(), atol=1e-5)
+    np.testing.assert_allclose(one.norms[0], alone[2].norm(dim=1).numpy(), rtol=1e-4)
+    directions = _maps.class_directions(model, plan, 3)
+    found = _maps.maps(one, directions)
+    first, second = ((a + np.eye(len(a))) / 2 for a in one.attention)
+    np.testing.assert_allclose(found["rollout", 2], (second @ first)[0], atol=1e-12)
+    np.testing.assert_allclose(found["value norm", 1], one.attention[0][0] * one.norms[0])
+    mean = one.vectors["value"][0] @ directions["value"][0].T
+    others = [c for c in range(3) if c != one.found]
+    np.testing.assert_allclose(found["value, contrast", 1], mean[:, one.found] - mean[:, others].mean(1))
+
+
+def test_words_and_erasure():
+    values = np.array([9.0, 1.0, 3.0, 5.0])
+    assert _maps.over_words(values, [-1, 0, 0, 2], 4).tolist() == [2, 1, 5, 1]
+    row = {"input_ids": [7, 1, 2, 3], "labels": 2}
+    left = _explained.erased(row, [-1, 0, 0, 1], np.array([False, True]))
+    assert left == {"input_ids": [7, 3], "labels": 2}
+    assert _explained.highest(np.array([1.0, 4.0, 2.0, 3.0]), 0.5).tolist() == [False, True, False, True]
+    assert _explained.highest(np.array([1.0, 4.0]), 0.01).sum() == 1
+    marks, top = np.array([True, True, False, False]), np.array([4.0, 1.0, 3.0, 2.0])
+    assert _explained._overlap(marks, top, 0.5) == pytest.approx(1 / 3)
+
+
+# directions and examples
+
+
+def test_every_correct_utterance_is_a_representative():
+    angle = np.array([0.0, 0.1, 0.2, 3.0, 3.1])
+    unit = np.stack([np.cos(angle), np.sin(angle)], 1)
+    labels, right = np.array([0, 0, 0, 1, 1]), np.array([True, True, False, True, True])
+    rows = {(r["metric"], r["component"]): r["value"] for r in _directions._each(unit, labels, right, ("a", "b"))}
+    assert rows["auc.mean", "a"] == rows["auc.0", "b"] == 1
+    medians = [np.median(np.cos(angle[[j for j in range(3) if j != i]] - angle[i])) for i in (0, 1)]
+    assert rows["representative.mean", "a → a"] == pytest.approx(np.mean(medians))
+    first = {
+        r["component"]: r["value"]
+        for r in _directions._first(unit, labels, right, ("a", "b"))
+        if r["metric"] == "first.1"
+    }
+    assert first["a → a"] == 1 and first["a → b"] == pytest.approx(np.cos(3.0))
+
+
+def test_examples_and_overlap():
+    cosine, labels = np.array([1.0, 0.9, -0.2, 0.8, 0.1, 0.3]), np.array([0, 0, 0, 1, 1, 1])
+    assert table2_examples._chosen(cosine, labels, 0) == [1, 3, 5, 2]
+    unit = np.stack([np.cos([0, 0.1, 0.5, 1.0]), np.sin([0, 0.1, 0.5, 1.0])], 1)
+    words = [frozenset("abcd"), frozenset("abce"), frozenset("abfg"), frozenset("ahij")]
+    found = table2_examples._overlap_correlation(unit, np.zeros(4, int), np.array([0]), words)
+    assert found == pytest.approx(1)
+
+
+def test_the_text_of_an_example_is_escaped():
+    bad = Example(("<script>alert(1)</script>", "&"), 0)
+    row = table2_examples._row("representative", 0, 1.0, (bad,), ("a",))
+    frame = as_records(pd.DataFrame([row]), model="m", corpus="yelphat", seed=0)
+    svg = charts.to_svg(STUDIES["table2"].draw(frame)["table2"])
+    assert "<script>" not in svg and "&lt;script" in svg
+
+
+def test_late_share():
+    grown = sec3_curve.late_share(np.array([[0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0], [1.0] * 6 + [0.5]]))
+    assert grown[0] == pytest.approx(0.6) and np.isnan(grown[1])
+
+
+# verdicts
+
+
+def row(metric, value, *, corpus="yelphat", seed=0, model=None, **place):
+    label = Cell(corpus, **{k: place.pop(k) for k in ("layers", "weight", "dim") if k in place}).label
+    return {"metric": metric, "value": value, "corpus": corpus, "seed": seed, "model": model or label, **place}
+
+
+def records(*rows, corpus="yelphat"):
+    return as_records(pd.DataFrame([*rows, row("epochs", 3, corpus=corpus)]))
+
+
+def outcomes(name, *rows):
+    """{claim: outcome}; claims on several subjects must agree, or hold the outcomes of all."""
+    return {v.claim: v.outcome for v in STUDIES[name].judge(records(*rows))}
+
+
+def noisy(seed, value):
+    return value + 0.004 * np.sin(7 * seed + 3 * value)
+
+
+def depth_rows(similarity, seeds=5, depth=3):
+    place = {"token_policy": "all"}
+    return [
+        row("intra_sequence", noisy(s, similarity(n, layer)), seed=s, layers=n, layer=layer, site=site, **place)
+        for s in range(seeds)
+        for n in range(1, depth + 1)
+        for layer in range(1, n + 1)
+        for site in (KEYS, VALUES)
+    ]
+
+
+def test_depth_holds_fails_and_is_left_open():
+    found = outcomes("table3", *depth_rows(lambda _n, layer: 0.3 + 0.15 * layer))
+    assert found["values converge"] == found["keys converge"] == found["deeper models converge more"] == "holds"
+    assert found["keys and values together"] == "holds" and found["values of one layer as published"] == "holds"
+    found = outcomes("table3", *depth_rows(lambda _n, layer: 0.9 - 0.2 * layer))
+    assert found["values converge"] == "fails" and found["values of one layer as published"] == "fails"
+    assert set(outcomes("table3", *depth_rows(lambda _n, layer: 0.3 + 0.15 * layer, seeds=1)).values()) == {"undecided"}
+
+
+def test_a_collapsed_model_proves_nothing_and_is_counted():
+    """Vectors that coincide because the model learnt nothing are no convergence."""
+    good = depth_rows(lambda _n, layer: 0.5 - 0.1 * layer, depth=2, seeds=3)
+    rows = depth_rows(lambda n, layer: 0.5 + 0.49 * (layer == n), depth=2, seeds=5)[len(good) :]
+    marks = [row("collapsed", float(s > 2), seed=s, layers=n) for s in range(5) for n in (1, 2)]
+    verdicts = STUDIES["table3"].judge(records(*good, *rows, *marks, row("missing", 1.0, seed=1, layers=3)))
+    (values,) = [v for v in verdicts if v.claim == "values converge"]
+    assert values.outcome == "fails" and values.n == 3
+    assert "4 collapsed and left out" in values.reason and "1 classifiers not trained yet" in values.reason
+
+
+def penalty_rows(of, seeds=5):
+    rows = []
+    for s in range(seeds):
+        for weight in (0.0, 0.01, 0.1, 6.0):
+            h, keys, values, norm, accuracy = of(weight)
+            place = {"weight": weight, "layer": 1, "token_policy": "all"}
+            entries = (
+                row("cls_entropy", noisy(s, h), seed=s, weight=weight, component="reported", layer=1),
+                row("intra_sequence", noisy(s, keys), seed=s, site=KEYS, **place),
+                row("intra_sequence", noisy(s, values), seed=s, site=VALUES, **place),
+                row("norms.mean", noisy(s, norm), seed=s, site=KEYS, **place),
+                row("norms.variation", noisy(s, norm / 20), seed=s, site=KEYS, **place),
+                row("accuracy", noisy(s, accuracy), seed=s, weight=weight, component="test"),
+            )
+            rows += entries
+    return rows
+
+
+def test_penalty_holds_and_fails():
+    strong = {0.0: 0, 0.01: 0.5, 0.1: 0.9, 6.0: 1}
+    as_said = lambda w: (0.98 - 0.9 * strong[w], 0.7 - 0.5 * (w > 1), 0.5 + 0.3 * strong[w], 10 + 30 * strong[w], 0.85)  # noqa: E731
+    found = outcomes("table4", *penalty_rows(as_said))
+    assert set(found.values()) == {"holds"}, found
+    contrary = lambda w: (0.5, 0.1 + 0.4 * (w > 1), 0.5 - 0.3 * strong[w], 10 - 5 * strong[w], 0.85 - 0.2 * strong[w])  # noqa: E731
+    found = outcomes("table4", *penalty_rows(contrary))
+    assert found.pop("attention becomes sparse") == "undecided"
+    assert set(found.values()) == {"fails"}, found
+
+
+@pytest.mark.parametrize(("slope", "expected"), [(1, "holds"), (-1, "fails")])
+def test_compensation_by_size(slope, expected):
+    rows = []
+    for s in range(5):
+        for size in (48, 96, 288):
+            for weight in (0.0, 0.1):
+                gain = slope * weight * np.log(size) / 10
+                place = {"seed": s, "dim": size, "weight": weight}
+                rows.append(
+                    row("intra_sequence", noisy(s, 0.5) + gain, layer=1, site=VALUES, token_policy="all", **place)
+                )
+                rows.append(row("accuracy", noisy(s, 0.8) + gain, component="test", **place))
+    assert set(outcomes("sec5", *rows).values()) == {expected}
+
+
+@pytest.mark.parametrize(("effect", "expected"), [(0.0, "holds"), (0.2, "fails")])
+def test_replaced_attention(effect, expected):
+    rows = []
+    for s in range(5):
+        for i, weight in enumerate((0.0, 1e-4, 1e-3, 1e-2, 1e-1)):
+            similar = 0.3 + 0.1 * i
+            at = {"seed": s, "weight": weight}
+            rows.append(row("intra_sequence", similar, layer=1, site=VALUES, token_policy="all", **at))
+            for kind in _replaced.KINDS:
+                rows.append(row("replaced.accuracy", -effect + 0.001 * np.sin(s), component=kind, layer=None, **at))
+                turned = similar if effect == 0 else 1 - similar
+                rows += [
+                    row(f"replaced.{name}", turned, component=kind, layer=1, **at) for name in ("output", "agreement")
+                ]
+    assert set(outcomes("replaced", *rows).values()) == {expected}
+
+
+@pytest.mark.parametrize(("better", "expected"), [(1, "holds"), (-1, "fails")])
+def test_explanations(better, expected):
+    order = {"random": 0, "rare": 1, "attention": 2, "value, contrast": 3}
+    rows = []
+    for s in range(5):
+        for name, place in order.items():
+            layer = None if name in ("random", "rare") else 1
+            for measure in ("auprc", "comprehensiveness"):
+                value = noisy(s, 0.5 + 0.1 * better * place)
+                rows.append(row(f"explains.{measure}", value, seed=s, component=name, layer=layer))
+        for layer in (1, 2):
+            value = noisy(s, 0.5 - 0.1 * better * layer)
+            rows.append(row("explains.auprc", value, seed=s, layers=2, component="attention", layer=layer))
+    assert set(outcomes("explained", *rows).values()) == {expected}
+
+
+def encoder_rows(seeds, **of):
+    return [
+        row(metric, noisy(s, value), seed=s, model="builtin:minilm", **place)
+        for s in range(seeds)
+        for metric, value, place in of["of"]
+    ]
+
+
+@pytest.mark.parametrize(("tuned", "expected"), [(0.95, "holds"), (0.4, "fails")])
+def test_directions_of_classes(tuned, expected):
+    of = [("auc.mean", tuned, {"site": "tuned", "component": c}) for c in ("negative", "positive")]
+    of += [("auc.0.025", tuned, {"site": "tuned", "component": c}) for c in ("negative", "positive")]
+    of += [("auc.mean", 0.51, {"site": "pretrained", "component": c}) for c in ("negative", "positive")]
+    found = outcomes("fig2", *encoder_rows(5, of=of))
+    assert found["the direction separates"] == found["no luck of the draw"] == expected
+    assert found["not before fine-tuning"] == "holds"
+
+
+def test_curve_before_and_after():
+    shape = (0.1, 0.15, 0.2, 0.2, 0.25, 0.4, 0.7)
+    before = [("intra_sequence", 0.1 + 0.02 * i, {"layer": i}) for i in range(7)]
+    rows = encoder_rows(4, of=[("intra_sequence", x, {"layer": i}) for i, x in enumerate(shape)])
+    rows += [r | {"model": "builtin:minilm pre-trained"} for r in encoder_rows(4, of=before)]
+    rows = [r | {"site": "hidden", "token_policy": "all"} for r in rows]
+    assert set(outcomes("sec3", *rows).values()) == {"holds"}
+
+
+def test_accuracies():
+    rows = encoder_rows(4, of=[("accuracy", 0.93, {"component": "test"}), ("majority", 0.5, {"component": "test"})])
+    rows += [row("accuracy", noisy(s, 0.9), seed=s, component="test") for s in range(4)]
+    assert set(outcomes("table1", *rows).values()) == {"holds"}
+    worse = [r | {"value": 0.5 + 0.001 * r["seed"]} if r["metric"] == "accuracy" else r for r in rows[:8]]
+    found = outcomes("table1", *worse, *rows[8:])
+    assert found["fine-tuned above one layer"] == "fails" and found["fine-tuned above majority"] == "undecided"
+
+
+@pytest.mark.parametrize("name", sorted(STUDIES))
+def test_no_records_leave_every_claim_open_and_nothing_to_draw(name):
+    verdicts = STUDIES[name].judge(records(row("missing", 1.0)))
+    assert {v.outcome for v in verdicts} == {"undecided"}
+    assert all("not trained yet" in v.reason for v in verdicts)
+    assert STUDIES[name].draw(records(row("missing", 1.0))) == {}
+
+
+def test_published_tables_are_whole():
+    for corpus, sites in table3_depth.TABLE.items():
+        for rows in sites.values():
+            assert [len(r) for r in rows] == list(range(1, len(rows) + 1)), corpus
+
+
+@pytest.mark.parametrize(
+    "name", ["table1", "table2", "table3", "table4", "fig2", "sec2", "sec3", "replaced", "explained"]
+)
+def test_studies_run_on_the_planted_corpus(name, learnt, context):  # noqa: ARG001
+    """Every study from training to charts, and again without training anything."""
+    plan = replace(SMALL, depths={"yelphat": 1}, weights=(0.0,))
+    study = STUDIES[name]
+    found = study.measure(plan, context)
+    assert not len(select(found, metric="missing"))
+    assert {v.outcome for v in study.judge(found)} <= {"undecided", "holds", "fails"}
+    for chart in study.draw(found).values():
+        assert charts.to_svg(chart).startswith("<svg")
+    again = study.measure(replace(plan, train=False), context)
+    pd.testing.assert_frame_equal(again, found)
