@@ -153,26 +153,23 @@ class Plan:
 
     def everything(self) -> list[Cell]:
         """All cells, those that the most claims rest on first."""
-        one, deep, fine = self.by_weight(large=False), self.by_depth(), self.fine_tuned()
+        one, deep, fine = self.by_weight(), self.by_depth(), self.fine_tuned()
         first, corpora = self.names()[0], len(self.names())
-        small = [c for c in one if c.corpus == first and c.seed < 3]
-        shallow = [c for c in deep if c.layers <= 3]
+        few = [c for c in one if c.seed < 3]
+        ends = (0.0, self.weights[-1])
         ordered = [
-            *(c for c in small if c.weight == 0),
-            *(c for c in small if c.seed == 0),
-            *(c for c in one if c.weight == 0 and c.seed == 0),
+            *(c for c in few if c.corpus == first and c.weight in self.weights),
+            *(c for c in few if c.weight == 0),
             *fine[:corpora],
-            *small,
-            *(c for c in one if c.weight == 0 and c.seed < 3),
-            *(c for c in shallow if c.corpus == first and c.seed < 3),
+            *(c for c in few if c.weight in ends),
+            *(c for c in few if c.corpus == first),
+            *(c for c in deep if c.corpus == first and c.layers <= 2 and c.seed < 3),
             *fine[corpora:],
-            *(c for c in shallow if c.seed == 0),
-            *(c for c in one if c.seed == 0),
-            *(c for c in deep if c.corpus == first),
-            *shallow,
-            *one,
+            *(c for c in few if c.weight in self.weights),
+            *(c for c in deep if c.layers <= 3 and c.seed < 3),
+            *few,
             *deep,
-            *self.by_weight(),
+            *one,
             *self.by_size(),
         ]
         return list(dict.fromkeys(ordered))
