@@ -199,18 +199,19 @@ def standard(records: pd.DataFrame) -> pd.DataFrame:
 QUICK = Plan(
     seeds={"yelphat": 2, "hatexplain": 2, "esnli": 2},
     depths={"yelphat": 3, "hatexplain": 2, "esnli": 2},
-    weights=(0.0, 1e-2, 1e-1),
+    weights=(0.0, 1e-1),
     large=(6.0,),
     sizes=((48, 1, 1), (96, 1, 1), (96, 4, 1)),
     size_seeds=2,
-    fine_epochs=1,
     fine_limit=300,
-    fine_length=96,
+    fine_length=64,
+    fine_rate=2e-4,
+    fine_batch=16,
     limit=600,
-    epochs=15,
+    epochs=12,
     patience=2,
-    utterances=300,
-    erased=60,
+    utterances=200,
+    erased=40,
 )
 PAPER = Plan(corpora=REAL)
 SETTINGS = {"quick": QUICK, "paper": PAPER, "finished": replace(PAPER, train=False)}

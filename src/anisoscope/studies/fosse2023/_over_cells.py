@@ -18,6 +18,8 @@ from anisoscope.studies.fosse2023._grid import PUBLISHED, TITLES
 
 Array = NDArray[np.float64]
 CELL = ["model", "corpus", "seed"]
+DRAWN_FROM = 3
+"""Seeds from which on charts show an interval."""
 
 
 def sound(records: pd.DataFrame) -> pd.DataFrame:
@@ -89,12 +91,15 @@ class Seeds:
 
 
 def over(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """Mean over seeds with its interval and the number of seeds, one row per key: what the charts draw."""
+    """Mean over seeds with its interval and the number of seeds, one row per key: what the charts draw; intervals of
+    two seeds, which are wider than any chart, are left out.
+    """
     out: list[dict[str, Any]] = []
     for names, group in rows.groupby(list(keys), sort=False, dropna=False):
         values = group["value"].dropna().to_numpy(float)
         if len(values):
             value, low, high = (float(x) for x in over_seeds(values))
+            low, high = (low, high) if len(values) >= DRAWN_FROM else (np.nan, np.nan)
             named = dict(zip(keys, names if isinstance(names, tuple) else (names,), strict=True))
             out.append(named | {"value": value, "low": low, "high": high, "seeds": len(values)})
     return pd.DataFrame(out, columns=[*keys, "value", "low", "high", "seeds"])

@@ -67,24 +67,20 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
-    """Accuracy of both by corpus, beside the published value and the majority rate."""
-    parts = []
-    for corpus in corpora(records):
-        fine, one = _rows(records, corpus)
-        majority = select(records, corpus=corpus, metric="majority", component="test")["value"].to_numpy(float)
-        lines = [("fine-tuned encoder", fine), ("one attention layer", one)]
-        for name, rows in lines:
-            part = over(rows.assign(what=f"{name}, ours"), ["what"])
-            parts.append(part.assign(corpus=title(corpus)))
-        known = {"fine-tuned encoder, published": FINE, "one attention layer, published": ONE}
-        published = [(name, of[PUBLISHED[corpus]]) for name, of in known.items() if PUBLISHED[corpus] == corpus]
-        rest = [*published, ("majority rate", float(majority[0]))] if len(majority) else published
-        parts.append(pd.DataFrame(rest, columns=["what", "value"]).assign(corpus=title(corpus)))
-    frame = pd.concat(parts, ignore_index=True)
+    """Accuracies by corpus, ours and published, beside the majority rate; a panel for each of both."""
     if not len(select(records, metric="accuracy")):
         return {}
-    frame["value"], frame["low"], frame["high"] = (100 * frame[name] for name in ("value", "low", "high"))
-    return {"table1": charts.bars(frame, category="what", panel="corpus", titles=("accuracy, %", ""), size=(520, 22))}
+    parts = []
+    for corpus in corpora(records):
+        majority = select(records, corpus=corpus, metric="majority", component="test")["value"]
+        both = zip(("fine-tuned encoder", "one attention layer"), _rows(records, corpus), (FINE, ONE), strict=True)
+        for name, rows, known in both:
+            ours = over(rows.assign(what=f"{title(corpus)}, ours"), ["what"])
+            rest = [(f"{title(corpus)}, published", known[corpus])] if corpus in known else []
+            rest += [(f"{title(corpus)}, majority rate", float(x)) for x in majority.iloc[:1]]
+            parts += [part.assign(panel=name) for part in (ours, pd.DataFrame(rest, columns=["what", "value"]))]
+    frame = pd.concat(parts, ignore_index=True)
+    return {"table1": charts.bars(frame, category="what", panel="panel", titles=("accuracy", ""), size=(560, 20))}
 
 
 STUDY = Study(

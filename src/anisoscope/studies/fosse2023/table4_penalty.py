@@ -73,10 +73,10 @@ QUANTITIES: dict[str, dict[str, Any]] = {
     "sim(K)": SIMILAR | {"site": KEYS},
     "sim(V)": SIMILAR | {"site": VALUES},
     "accuracy": {"metric": "accuracy", "component": "test"},
-    "mean ‖k‖": {"metric": "norms.mean", "token_policy": "all", "layer": 1, "site": KEYS},
-    "variation of ‖k‖": {"metric": "norms.variation", "token_policy": "all", "layer": 1, "site": KEYS},
+    "mean norm of keys": {"metric": "norms.mean", "token_policy": "all", "layer": 1, "site": KEYS},
+    "variation of the norms of keys": {"metric": "norms.variation", "token_policy": "all", "layer": 1, "site": KEYS},
 }
-LOGARITHMIC = ("mean ‖k‖",)
+LOGARITHMIC = ("mean norm of keys",)
 """Quantities whose change is one of their logarithm."""
 
 
@@ -105,8 +105,8 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
             test(UNIFORM_AT_0.name, tables["H of [CLS]"][0.0], "H at λ = 0", UNIFORM),
             test(CONVERGE.name, change["sim(V)"], "change of sim(V)"),
             test(NOT_ORTHOGONAL.name, tables["sim(K)"][PUBLISHED_LARGEST], "sim(K) at λ = 0.1", LOW),
-            test(NORMS.name, change["mean ‖k‖"], "change of ln mean ‖k‖"),
-            test(SPREAD.name, change["variation of ‖k‖"], "change of the coefficient of variation"),
+            test(NORMS.name, change["mean norm of keys"], "change of ln mean ‖k‖"),
+            test(SPREAD.name, change["variation of the norms of keys"], "change of the coefficient of variation"),
         ]
         keys = tables["sim(K)"]
         beyond = keys[max([w for w in keys if w > PUBLISHED_LARGEST], default=None)] - keys[0.0]
@@ -118,14 +118,14 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
-    """Every quantity against λ, one line per corpus; λ = 0 stands at the left end of the logarithmic axis."""
+    """Every quantity against log₁₀ λ, one line per corpus; λ = 0 stands at the left end."""
     rows = standard(records)
     rows = rows[rows["layers"] == 1]
     kept = sound(rows)
     positive = rows.loc[rows["weight"] > 0, "weight"]
     if not len(positive):
         return {}
-    nothing = positive.min() / 10
+    nothing = np.log10(positive.min()) - 1
     parts = []
     for name, where in QUANTITIES.items():
         part = over(select(kept, **where).sort_values("weight", kind="stable"), ["corpus", "weight"])
@@ -133,15 +133,14 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     frame = pd.concat(parts, ignore_index=True)
     if not len(frame):
         return {}
-    shown = frame["weight"].where(frame["weight"] > 0, nothing)
-    frame = frame.assign(corpus=[title(c) for c in frame["corpus"]], λ=shown)
+    shown = [np.log10(weight) if weight > 0 else nothing for weight in frame["weight"]]
+    frame = frame.assign(corpus=[title(c) for c in frame["corpus"]], power=shown)
     chart = charts.trajectory(
         frame,
-        x="λ",
+        x="power",
         series="corpus",
         panel="quantity",
-        titles=(f"λ ({nothing:g} stands for 0)", "value"),
-        scale="log",
+        titles=(f"logarithm of λ, base 10 (at {nothing:.0f}: no penalty)".replace("-", "−"), "value"),
         independent=True,
         size=(680, 170),
         columns=2,
