@@ -23,9 +23,10 @@ def brute_force(x: torch.Tensor) -> float:
     """Mean cosine over all distinct pairs of x [token, dim], block by block of the upper triangle."""
     u = x.double() / x.double().norm(dim=1, keepdim=True)
     total = 0.0
-    for start in range(0, len(u), ROWS):
-        cosines = u[start : start + ROWS] @ u[start:].T
-        total += float(cosines.triu(1).sum())
+    blocks = torch.split(u, ROWS)
+    for i, rows in enumerate(blocks):
+        total += float((rows @ rows.T).triu(1).sum())
+        total += sum(float((rows @ others.T).sum()) for others in blocks[i + 1 :])
     return total / (len(u) * (len(u) - 1) / 2)
 
 

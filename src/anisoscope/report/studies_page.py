@@ -27,6 +27,7 @@ def build_studies(folder: Path) -> Path:
     page = environment.from_string(here.joinpath("studies.html.j2").read_text("utf-8")).render(
         paper=PAPERS.get(studies[0]["paper"], studies[0]["paper"]),
         settings=studies[0]["settings_name"],
+        command=_command(studies),
         studies=studies,
         counts=_counts(studies),
         style=Markup(here.joinpath("style.css").read_text("utf-8")),
@@ -34,6 +35,12 @@ def build_studies(folder: Path) -> Path:
     path = folder / "report.html"
     write_atomic(path, lambda temporary: temporary.write_text(page, encoding="utf-8"))
     return path
+
+
+def _command(studies: list[dict[str, Any]]) -> str:
+    """What makes all of them."""
+    names = ",".join(study["study"] for study in studies)
+    return f"anisoscope reproduce {studies[0]['paper']} --only {names} --settings {studies[0]['settings_name']}"
 
 
 def _order(name: str) -> tuple[str, int, str]:
@@ -47,7 +54,7 @@ def _read(folder: Path) -> dict[str, Any]:
     verdicts = json.loads((folder / "verdicts.json").read_text())
     drawn = sorted(folder.glob("*.svg"))
     return study | {
-        "verdicts": [v | {"statement": claims.get(v["claim"], {}).get("statement", v["claim"])} for v in verdicts],
+        "verdicts": [{"statement": v["claim"], "published": ""} | claims.get(v["claim"], {}) | v for v in verdicts],
         "figures": [{"name": path.stem, "svg": Markup(_apart(path, study["study"]))} for path in drawn],
     }
 
