@@ -1,5 +1,7 @@
 """Text for models of characters and bytes: CharacterBERT's words, CANINE, ByT5, MANTa-LM."""
 
+import json
+
 import pytest
 import torch
 from transformers import ByT5Tokenizer, CanineTokenizer
@@ -7,6 +9,7 @@ from transformers import ByT5Tokenizer, CanineTokenizer
 from anisoscope.data.characters import plan_characters
 from anisoscope.data.opening import open_plan
 from anisoscope.data.text import open_text
+from anisoscope.errors import CorpusError
 from anisoscope.measuring import run_pass
 from anisoscope.models.character_bert import CharacterBertTokenizer
 from anisoscope.models.tiny import build
@@ -57,3 +60,18 @@ def test_each_is_measured_on_text(corpus, name):
     records = measured.records()
     assert len(measured.sums.units) == 3
     assert records.loc[records["metric"] == "mean_cosine", "value"].notna().any()
+
+
+def test_texts_shorter_than_a_molecule_are_left_out_and_told(tmp_path):
+    """CANINE pools four characters, its two markers counted; a batch of shorter texts would stop it."""
+    subject, tokenizer = build("canine", torch.float32), CanineTokenizer()
+    given = {"modality": "text", "max_length": 32, "batch_tokens": 8}
+    path = tmp_path / "short.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("a", "bc", "defg", "h")))
+    plan, described = open_plan(str(path), subject, tokenizer, **given)
+    assert described["warnings"] == ["2 windows of fewer than 4 tokens left out: the model cannot read them"]
+    measured = run_pass(subject, plan, Settings(panels=("hidden",), sample=0))
+    assert measured.sums.units == {1, 2}
+    path.write_text(json.dumps({"text": "a"}))
+    with pytest.raises(CorpusError, match="4 tokens or more"):
+        open_plan(str(path), subject, tokenizer, **given)

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from anisoscope.data._batch import Batch, Stream
 from anisoscope.data._plan import Index, digest, pack
-from anisoscope.errors import ModelError, UsageError
+from anisoscope.errors import CorpusError, ModelError, UsageError
 
 BLOCK = 8192
 """Tokens of one unit of text without marks."""
@@ -150,12 +150,28 @@ class TextPlan:
         """The same with this many windows only (all of them, if there are fewer), evenly spread over the corpus."""
         count = len(self.windows.unit)
         rows = np.unique(np.arange(min(sequences, count)) * count // max(1, min(sequences, count)))
+        notes = [f"{count} windows only, {sequences} asked for"] if count < sequences else []
+        return self._only(rows, {"sequences": sequences}, notes)
+
+    def at_least(self, shortest: int) -> "TextPlan":
+        """The same without windows of fewer tokens (special ones counted), which the model cannot read."""
+        lengths = self.windows.length + len(next(iter(self.layouts.values())))
+        rows = np.flatnonzero(lengths >= shortest)
+        short = len(lengths) - len(rows)
+        if not len(rows):
+            raise CorpusError(
+                f"texts of at least {shortest} tokens, special ones counted", "none", "name a longer text"
+            )
+        note = f"{short} windows of fewer than {shortest} tokens left out: the model cannot read them"
+        return self._only(rows, {"shortest": shortest}, [note]) if short else self
+
+    def _only(self, rows: Index, settings: dict[str, Any], notes: list[str]) -> "TextPlan":
+        """Some of the windows."""
         old = self.windows
         windows = Windows(old.ids, old.unit[rows], old.offset[rows], old.length[rows], old.start[rows])
-        settings, n_units = self.settings | {"sequences": sequences}, len(np.unique(windows.unit))
-        notes = [f"{count} windows only, {sequences} asked for"] if count < sequences else []
-        fingerprint = digest([self.fingerprint, "sequences", rows])
-        return TextPlan(windows, self.layouts, settings, fingerprint, n_units, [*self.warnings, *notes])
+        fingerprint = digest([self.fingerprint, *settings, rows])
+        n_units = len(np.unique(windows.unit))
+        return TextPlan(windows, self.layouts, self.settings | settings, fingerprint, n_units, [*self.warnings, *notes])
 
     def __len__(self) -> int:
         return len(self._batches)

@@ -108,7 +108,7 @@ def _text_plan(corpus: Any, model: Any, tokenizer: Any, length: int, batch_token
 
         return plan_characters(corpus, tokenizer, max_length=length, batch_tokens=batch_tokens)
     start = decoder_start(config) if getattr(config, "is_encoder_decoder", False) else None
-    return plan_text(
+    plan = plan_text(
         corpus,
         tokenizer,
         max_length=length,
@@ -117,6 +117,7 @@ def _text_plan(corpus: Any, model: Any, tokenizer: Any, length: int, batch_token
         decoder_start_id=start,
         vocab_size=getattr(config, "vocab_size", None),
     )
+    return plan.at_least(config.downsampling_rate) if family == "canine" else plan  # a molecule of characters
 
 
 def longest_input(config: Any, tokenizer: Any) -> int | None:
