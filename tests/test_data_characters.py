@@ -73,5 +73,5 @@ def test_texts_shorter_than_a_molecule_are_left_out_and_told(tmp_path):
     measured = run_pass(subject, plan, Settings(panels=("hidden",), sample=0))
     assert measured.sums.units == {1, 2}
     path.write_text(json.dumps({"text": "a"}))
-    with pytest.raises(CorpusError, match="4 tokens or more"):
+    with pytest.raises(CorpusError, match="at least 4 tokens"):
         open_plan(str(path), subject, tokenizer, **given)
