@@ -569,6 +569,7 @@ def test_studies_run_on_the_planted_corpus(name, learnt, context):  # noqa: ARG0
     study = STUDIES[name]
     found = study.measure(plan, context)
     assert not len(select(found, metric="missing"))
+    assert found[["model", "corpus", "seed"]].notna().all(axis=None)
     assert {v.outcome for v in study.judge(found)} <= {"undecided", "holds", "fails"}
     for chart in study.draw(found).values():
         assert charts.to_svg(chart).startswith("<svg")
