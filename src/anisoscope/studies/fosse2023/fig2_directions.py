@@ -130,9 +130,7 @@ def _ranges(rows: pd.DataFrame) -> ChartType:
         y=alt.Y("of:N", sort=order, title=None, axis=alt.Axis(ticks=False)), color=colour(data["stage"], "stage", 640)
     )
     shift = alt.YOffset("stage:N", sort=list(STAGE_NAMES.values()))
-    across = alt.X(
-        "q0_025:Q", title="median cosine of the class", scale=alt.Scale(domain=[-0.5, 1], clamp=True, nice=False)
-    )
+    across = alt.X("q0_025:Q", title="median cosine of the class", scale=alt.Scale(domain=[-1, 1], nice=False))
     layers = [
         base.mark_rule().encode(x=across, x2="q0_975:Q", yOffset=shift),
         base.mark_rule(strokeWidth=6, opacity=0.5).encode(x="q0_25:Q", x2="q0_75:Q", yOffset=shift),
