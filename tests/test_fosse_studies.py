@@ -413,7 +413,9 @@ def test_a_collapsed_model_proves_nothing_and_is_counted():
     verdicts = STUDIES["table3"].judge(records(*good, *rows, *marks, row("missing", 1.0, seed=1, layers=3)))
     (values,) = [v for v in verdicts if v.claim == "values converge"]
     assert values.outcome == "fails" and values.n == 3
-    assert "4 collapsed and left out" in values.reason and "1 classifiers not trained yet" in values.reason
+    assert (
+        "4 collapsed and left out" in values.reason and "1 of the planned classifiers not trained yet" in values.reason
+    )
 
 
 def penalty_rows(of, seeds=5):
@@ -511,6 +513,21 @@ def test_directions_of_classes(tuned, expected):
     assert found["not before fine-tuning"] == "holds"
 
 
+@pytest.mark.parametrize(("sign", "expected"), [(1, "holds"), (-1, "fails")])
+def test_closer_classes_and_their_accuracy(sign, expected):
+    names = [f"c{i}" for i in range(6)]
+    of = [
+        ("representative.mean", 0.5 + 0.05 * i, {"site": "tuned", "component": f"{c} → {c}"})
+        for i, c in enumerate(names)
+    ]
+    of += [
+        ("representative.mean", 0.9 - 0.05 * i, {"site": "tuned", "component": f"{c} → c9"})
+        for i, c in enumerate(names)
+    ]
+    of += [("class_accuracy", 0.7 + sign * 0.04 * i, {"component": c}) for i, c in enumerate(names)]
+    assert outcomes("fig2", *encoder_rows(5, of=of))["closer classes are better classified"] == expected
+
+
 def test_curve_before_and_after():
     shape = (0.1, 0.15, 0.2, 0.2, 0.25, 0.4, 0.7)
     before = [("intra_sequence", 0.1 + 0.02 * i, {"layer": i}) for i in range(7)]
@@ -552,6 +569,7 @@ def test_studies_run_on_the_planted_corpus(name, learnt, context):  # noqa: ARG0
     study = STUDIES[name]
     found = study.measure(plan, context)
     assert not len(select(found, metric="missing"))
+    assert found[["model", "corpus", "seed"]].notna().all(axis=None)
     assert {v.outcome for v in study.judge(found)} <= {"undecided", "holds", "fails"}
     for chart in study.draw(found).values():
         assert charts.to_svg(chart).startswith("<svg")

@@ -58,15 +58,14 @@ def gather(
 
 
 def kept(trained: Trained, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-    """The records `make` gives of a classifier, made once."""
+    """The records `make` gives of a classifier, made once; those that name no model are of the classifier."""
     cell, plan = trained.cell, trained.plan
     path = trained.folder / f"{name}-{run_id([VERSION, plan.utterances, plan.erased])[:8]}.parquet"
     if not path.exists():
-        given: dict[str, Any] = {"corpus": cell.corpus, "seed": cell.seed}
-        frame = make()
-        frame = as_records(frame if "model" in frame else frame.assign(model=cell.label), **given)
+        frame = as_records(make(), corpus=cell.corpus, seed=cell.seed)
         write_atomic(path, lambda temporary: frame.to_parquet(temporary, index=False))
-    return pd.read_parquet(path)
+    found = pd.read_parquet(path)
+    return found.assign(model=found["model"].fillna(cell.label))
 
 
 def accuracies(trained: Trained) -> pd.DataFrame:
@@ -97,9 +96,9 @@ def geometry(trained: Trained) -> pd.DataFrame:
 
     def make() -> pd.DataFrame:
         model, batches = trained.classifier[0], trained.batches(trained.plan.utterances)
-        parts = [similarities(model, batches).assign(model=trained.cell.label)]
+        parts = [similarities(model, batches)]
         if trained.cell.attention:
-            parts.append(entropy_records(model, batches).assign(model=trained.cell.label))
+            parts.append(entropy_records(model, batches))
         else:
             before = load(trained.cell.model).model
             parts.append(similarities(before, batches).assign(model=trained.cell.model + PRETRAINED))

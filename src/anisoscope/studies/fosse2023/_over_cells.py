@@ -39,7 +39,7 @@ def note(records: pd.DataFrame, corpus: str) -> str:
         len(_cells(select(rows, metric="missing"))),
         len(_cells(select(rows, metric="collapsed", value=1.0))),
     )
-    said = [f"{missing} classifiers not trained yet"] if missing else []
+    said = [f"{missing} of the planned classifiers not trained yet"] if missing else []
     said += [f"{collapsed} collapsed and left out"] if collapsed else []
     return "; ".join([*said, *_stand_in(corpus)])
 

@@ -97,16 +97,18 @@ def _correlation(here: pd.DataFrame, metric: str) -> Array:
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
-    """Change of accuracy by kind against λ; output's cosine and agreement against sim(V), a point per layer."""
+    """Change of accuracy by kind and λ; output's cosine and agreement against sim(V), a point per layer."""
     drawn: dict[str, ChartType] = {}
     rows = standard(select(sound(records), metric="replaced.accuracy", layer=None))
     rows = rows[rows["layers"] == 1].sort_values("weight", kind="stable")
-    frame = over(rows, ["corpus", "component", "weight"])
+    order = {corpus: place for place, corpus in enumerate(corpora(records))}
+    rows = rows.sort_values("corpus", kind="stable", key=lambda names: names.map(order))
+    frame = over(rows, ["corpus", "weight", "component"])
     if len(frame):
-        frame["λ"] = frame["weight"].map("λ = {:g}".format)
-        frame = frame.assign(what=frame["λ"] + ", " + frame["component"], corpus=frame["corpus"].map(title))
+        names = frame["corpus"].map(title) + ", " + frame["weight"].map("λ = {:g}".format) + ", " + frame["component"]
+        titles = ("change of accuracy", "")
         drawn["replaced_accuracy"] = charts.bars(
-            frame, category="what", panel="corpus", titles=("change of accuracy", ""), size=(700, 16)
+            frame.assign(what=names), category="what", titles=titles, size=(560, 17)
         )
     for metric, words in (
         ("output", "cosine of the layer's output of [CLS]"),
