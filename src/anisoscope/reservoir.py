@@ -44,14 +44,14 @@ class Reservoir:
         rows = torch.nonzero(chosen < limit).squeeze(1)
         if len(rows) > self.size:
             rows = rows[torch.argsort(chosen[rows])[: self.size]]
-        self._rows = rows
+        self._rows, self._places = rows, (rows // real.shape[1], rows % real.shape[1])
         self._new_hash, self._new_unit = chosen[rows].cpu(), unit[:, None].expand_as(real).flatten()[rows].cpu()
         self._new = {}
 
     def add(self, site: str, x: Tensor) -> None:
         """Take the chosen tokens of `x` [sequence, token, dim]."""
         if self._rows is not None:
-            self._new[site] = x.flatten(0, 1)[self._rows].float().cpu()
+            self._new[site] = x[self._places].float().cpu()  # a convolutional map is not copied as a whole
 
     def end(self) -> None:
         """Keep the smallest hashes of the old and the new."""
