@@ -426,6 +426,7 @@ def penalty_rows(of, seeds=5):
             place = {"weight": weight, "layer": 1, "token_policy": "all"}
             entries = (
                 row("cls_entropy", noisy(s, h), seed=s, weight=weight, component="reported", layer=1),
+                row("cls_entropy", noisy(s, h), seed=s, weight=weight, component="columns", layer=1),
                 row("intra_sequence", noisy(s, keys), seed=s, site=KEYS, **place),
                 row("intra_sequence", noisy(s, values), seed=s, site=VALUES, **place),
                 row("norms.mean", noisy(s, norm), seed=s, site=KEYS, **place),

@@ -162,7 +162,7 @@ class Plan:
             *(c for c in few if c.weight == 0),
             *fine[:corpora],
             *(c for c in few if c.weight in ends),
-            *(c for c in few if c.corpus == first),
+            *(c for c in one if c.corpus == first and c.weight in (*ends, *self.large[-1:])),
             *(c for c in deep if c.corpus == first and c.layers <= 2 and c.seed < 3),
             *fine[corpora:],
             *(c for c in few if c.weight in self.weights),

@@ -30,7 +30,7 @@ SEPARATES = Claim(
 )
 NOT_BEFORE = Claim(
     "not before fine-tuning",
-    f"In the pre-trained encoder the direction says nothing of the class (AUC between 1 − {HARDLY} and {HARDLY})",
+    f"In the pre-trained encoder the direction says nothing of the class (AUC between {1 - HARDLY:g} and {HARDLY})",
     SOURCE,
     "medians .20/.11/.08, identical across classes (there against fine-tuned representatives)",
 )
