@@ -25,6 +25,7 @@ check: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/monitor.py
+	$(BIN)/python benchmarks/modalities.py
 	$(BIN)/python benchmarks/classifier.py
 
 reproduce: $(READY)
