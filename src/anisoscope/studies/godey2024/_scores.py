@@ -36,16 +36,10 @@ def score_sums(
     """
     middle = key.mean(2, keepdim=True)
     common = (query @ middle.transpose(2, 3)).squeeze(-1).double() * scale  # [sequence head query]
-    s = (query @ (key - middle).transpose(2, 3)).mul_(scale)
-    n = (
-        torch.arange(1, s.shape[3] + 1, device=s.device).double()
-        if causal
-        else common.new_full((s.shape[2],), s.shape[3])
-    )
-    if causal:
-        s.tril_()
-    mean = s.sum(-1).double() / n
-    within = torch.linalg.vecdot(s, s).double() / n - mean.square()
+    key = key - middle
+    length = key.shape[2]
+    n = torch.arange(1, length + 1, device=key.device).double() if causal else common.new_full((length,), length)
+    mean, within = (_rows_of_causal if causal else _rows)(query, key, scale, n)
     row = common + mean
     sums = {
         "pairs": n.sum().expand(row.shape[:2]),
@@ -54,10 +48,26 @@ def score_sums(
         "within": (n * within.clamp(min=0)).sum(-1),
     }
     some = slice(EVERY - 1, None, EVERY)
-    s, common, mean, n = s[:, :, some], common[:, :, some], mean[:, :, some], n[some].long()
-    visible = torch.arange(s.shape[3], device=s.device) < n[:, None]
+    s = (query[:, :, some] @ key.transpose(2, 3)).mul_(scale)
+    common, mean, n = common[:, :, some], mean[:, :, some], n[some].long()
+    visible = torch.arange(length, device=s.device) < n[:, None]
     sums |= _softmax_sums(s.double(), visible, n)
     return sums | {"pooled": _counts(s, common, visible, counted), "centred": _counts(s, -mean, visible, counted)}
+
+
+def _rows(query: Tensor, key: Tensor, scale: float, n: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the scores of each row, from the moments of the keys: no score is computed."""
+    q, k = query.double(), key.double()
+    mean = (q @ k.mean(2, keepdim=True).transpose(2, 3)).squeeze(-1) * scale
+    square = torch.linalg.vecdot(q @ (k.transpose(2, 3) @ k), q) * scale**2 / n
+    return mean, square - mean.square()
+
+
+def _rows_of_causal(query: Tensor, key: Tensor, scale: float, n: Tensor) -> tuple[Tensor, Tensor]:
+    """The same where row i sees the first i keys."""
+    s = (query @ key.transpose(2, 3)).mul_(scale).tril_()
+    mean = s.sum(-1).double() / n
+    return mean, torch.linalg.vecdot(s, s).double() / n - mean.square()
 
 
 def _softmax_sums(s: Tensor, visible: Tensor, n: Tensor) -> dict[str, Tensor]:
