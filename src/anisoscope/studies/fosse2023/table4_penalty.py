@@ -170,7 +170,7 @@ STUDY = Study(
     draw=draw,
     caption=(
         "Trained with λ · H of the [CLS] row divided by ln n; H is shown as the paper reports it, divided by "
-        "ln(n − 1), so that it can exceed 1. Means over seeds, with 95 % intervals from three seeds on; all tokens with "
+        "ln(n − 1), so it can exceed 1. Means over seeds, with 95 % intervals from three seeds on; all tokens with "
         "[CLS]. Collapsed models are left out and counted in the verdicts. The records also hold H of the second "
         "published form (column sums, second softmax)."
     ),
