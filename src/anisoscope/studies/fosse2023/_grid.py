@@ -203,14 +203,14 @@ QUICK = Plan(
     large=(6.0,),
     sizes=((48, 1, 1), (96, 1, 1), (96, 4, 1)),
     size_seeds=2,
-    fine_limit=300,
-    fine_length=64,
+    fine_limit=240,
+    fine_length=48,
     fine_rate=2e-4,
     fine_batch=16,
     limit=600,
     epochs=12,
     patience=2,
-    utterances=200,
+    utterances=150,
     erased=40,
 )
 PAPER = Plan(corpora=REAL)
