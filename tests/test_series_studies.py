@@ -17,8 +17,9 @@ from anisoscope.metrics import centred_attention, score_terms
 from anisoscope.records import as_records, claimed, select
 from anisoscope.settings import Settings
 from anisoscope.studies import runner
+from anisoscope.studies._per_seed import SeedTest, judged, judged_inside
 from anisoscope.studies.godey2024 import _projection, _series
-from anisoscope.studies.godey2024._series_claims import Alignment, SeedTest, judged, judged_inside, table
+from anisoscope.studies.godey2024._series_claims import Alignment, table
 from anisoscope.sums import Totals
 
 STUDIES = {s.name: s for s in runner.found() if s.paper == "godey2024"}

@@ -9,13 +9,13 @@ from altair.typing import ChartType
 
 from anisoscope import charts
 from anisoscope.records import select
+from anisoscope.studies._per_seed import SeedTest, judged
 from anisoscope.studies._study import Claim, Context, Study, Verdict
 from anisoscope.studies.fosse2023._explained import explained
 from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan, standard
 from anisoscope.studies.fosse2023._maps import BASELINES
 from anisoscope.studies.fosse2023._measured import accuracies, gather
 from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, over, sound, title
-from anisoscope.studies.godey2024._series_claims import SeedTest, judged
 
 SOURCE = "Fosse et al. 2023, section 5; tested beyond the paper"
 BEYOND_CHANCE, BEYOND_RARE = (

@@ -11,12 +11,12 @@ from altair.typing import ChartType
 
 from anisoscope.chart_style import INK, MUTED, colour
 from anisoscope.records import select
+from anisoscope.studies._per_seed import Array, SeedTest, judged, judged_inside
 from anisoscope.studies._study import Claim, Context, Study, Verdict
 from anisoscope.studies.fosse2023._directions import STAGES, directions
 from anisoscope.studies.fosse2023._grid import NEEDS, PUBLISHED, SETTINGS, Plan
 from anisoscope.studies.fosse2023._measured import accuracies, gather
 from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, over, sound, spearman, title
-from anisoscope.studies.godey2024._series_claims import Array, SeedTest, judged, judged_inside
 
 SOURCE = "Fosse et al. 2023, section 4, figure 2"
 CHANCE, HARDLY = 0.5, 0.6

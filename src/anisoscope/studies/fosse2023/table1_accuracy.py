@@ -8,11 +8,11 @@ from altair.typing import ChartType
 
 from anisoscope import charts
 from anisoscope.records import select
+from anisoscope.studies._per_seed import SeedTest, judged, judged_inside
 from anisoscope.studies._study import Claim, Context, Study, Verdict
 from anisoscope.studies.fosse2023._grid import NEEDS, PUBLISHED, SETTINGS, Plan, standard
 from anisoscope.studies.fosse2023._measured import accuracies, gather
 from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, over, title
-from anisoscope.studies.godey2024._series_claims import SeedTest, judged, judged_inside
 
 SOURCE = "Fosse et al. 2023, table 1"
 FINE = {"yelphat": 0.936, "hatexplain": 0.401, "esnli": 0.887}

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from anisoscope.chart_style import INK, MUTED
 from anisoscope.data.classification import Example
 from anisoscope.records import as_records, select
+from anisoscope.studies._per_seed import Array, SeedTest, judged, judged_inside
 from anisoscope.studies._study import Claim, Context, Study, Verdict
 from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan
 from anisoscope.studies.fosse2023._measured import accuracies, final_vectors, gather, kept
 from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, sound, spearman, title
 from anisoscope.studies.fosse2023._trained import Trained
-from anisoscope.studies.godey2024._series_claims import Array, SeedTest, judged, judged_inside
 
 SOURCE = "Fosse et al. 2023, table 2"
 SNIPPET, LITTLE = 110, 0.3

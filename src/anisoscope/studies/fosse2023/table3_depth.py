@@ -10,11 +10,11 @@ from altair.typing import ChartType
 
 from anisoscope import charts
 from anisoscope.records import select
+from anisoscope.studies._per_seed import Array, SeedTest, judged, judged_inside
 from anisoscope.studies._study import Claim, Context, Study, Verdict
 from anisoscope.studies.fosse2023._grid import NEEDS, PUBLISHED, SETTINGS, Plan, standard
 from anisoscope.studies.fosse2023._measured import KEYS, VALUES, accuracies, gather, geometry
 from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, over, sound, spearman, title
-from anisoscope.studies.godey2024._series_claims import Array, SeedTest, judged, judged_inside
 
 SOURCE = "Fosse et al. 2023, table 3"
 TABLE: dict[str, dict[str, tuple[tuple[float, ...], ...]]] = {

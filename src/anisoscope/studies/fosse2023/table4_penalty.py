@@ -11,11 +11,11 @@ from altair.typing import ChartType
 from anisoscope import charts
 from anisoscope.records import select
 from anisoscope.studies._judging import LOW
+from anisoscope.studies._per_seed import SeedTest, judged, judged_inside
 from anisoscope.studies._study import Claim, Context, Study, Verdict
 from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan, standard
 from anisoscope.studies.fosse2023._measured import KEYS, VALUES, accuracies, gather, geometry
 from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, over, sound, title
-from anisoscope.studies.godey2024._series_claims import SeedTest, judged, judged_inside
 
 SOURCE, BEYOND = "Fosse et al. 2023, table 4", "beyond the paper (its authors' unpublished runs, λ up to 6)"
 PUBLISHED_LARGEST = 0.1

@@ -11,9 +11,10 @@ import pandas as pd
 from altair.typing import ChartType
 
 from anisoscope.records import select
+from anisoscope.studies._per_seed import SeedTest, judged
 from anisoscope.studies._study import Claim, Context, Study, Verdict
 from anisoscope.studies.godey2024 import _series, _series_charts
-from anisoscope.studies.godey2024._series_claims import Array, SeedTest, judged, table
+from anisoscope.studies.godey2024._series_claims import Array, table
 
 SOURCE = "Godey et al. 2024, section 5, figure 15"
 OURS = "ours: what the paper infers from the growth of Q̄·K̄"
