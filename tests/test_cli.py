@@ -80,6 +80,31 @@ def test_a_signal_leaves_a_run_that_goes_on(corpus: Path, tmp_path: Path, number
     assert not (output / "state.0.safetensors").exists()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_reproduction_with_its_processes(tmp_path: Path, number: signal.Signals) -> None:
+    words = ["reproduce", "godey2024", "--only", "fig6", "--output", str(tmp_path), "--quiet"]
+    env = ENV | {"OMP_NUM_THREADS": "2"}
+    process = subprocess.Popen([*RUN, *words], stderr=subprocess.PIPE, text=True, env=env, start_new_session=True)
+    while not (pieces := _workers(process.pid)):
+        assert process.poll() is None
+        time.sleep(0.1)
+    (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)  # Ctrl-C reaches all, kill only one
+    _, talk = process.communicate(timeout=60)
+    assert process.returncode == (130 if number == signal.SIGINT else -number), talk
+    assert number == signal.SIGTERM or "Traceback" not in talk
+    until = time.monotonic() + 60
+    while any(Path(f"/proc/{piece}").exists() for piece in pieces) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not any(Path(f"/proc/{piece}").exists() for piece in pieces)
+
+
+def _workers(parent: int) -> list[int]:
+    """Processes begun by `parent` to work for it."""
+    children = Path(f"/proc/{parent}/task/{parent}/children")
+    found = [int(word) for word in children.read_text().split()] if children.exists() else []
+    return [pid for pid in found if b"--multiprocessing-fork" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
 def test_a_full_disk_is_told_and_leaves_no_half_run(corpus: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     done = subprocess.run(

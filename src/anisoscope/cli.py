@@ -276,6 +276,7 @@ def _shard(text: str) -> tuple[int, int]:
     return part - 1, parts
 
 
+INTERRUPTED = 130
 OUTPUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG)
 """A disk that is full, over quota, read-only, closed, or a file over its limit."""
 
@@ -283,7 +284,9 @@ OUTPUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EF
 def main() -> None:
     """Entry point: errors become one line and an exit code."""
     try:
-        app(standalone_mode=False)
+        code = app(standalone_mode=False)  # the parser swallows Ctrl-C and returns its code
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
     except typer.Exit as done:
         sys.exit(done.exit_code)
     except AnisoscopeError as error:
@@ -301,10 +304,11 @@ def main() -> None:
         )
         sys.exit(6)
     except KeyboardInterrupt:
-        sys.exit(130)
+        typer.echo("anisoscope: interrupted", err=True)
+        sys.exit(INTERRUPTED)
     except Exception as error:
-        if type(error).__name__ == "Abort":  # Ctrl-C outside the loop, as the parser reports it
-            sys.exit(130)
+        if type(error).__name__ == "Abort":  # the end of input where an answer was asked for
+            sys.exit(INTERRUPTED)
         if type(error).__name__ == "Interrupted":  # by name: its module loads torch
             typer.echo("anisoscope: interrupted; the same command with --resume goes on", err=True)
             sys.exit(128 + getattr(error, "number", 2))

@@ -1,8 +1,12 @@
 """Independent pieces of a study side by side, one thread each: small blocks gain little from several threads."""
 
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from contextlib import contextmanager
+from multiprocessing import get_context, parent_process
 from typing import Any
 
 import torch
@@ -20,11 +24,39 @@ def side_by_side(
             work(*piece)
             yield done
         return
-    pool = ProcessPoolExecutor(processes, get_context("spawn"), torch.set_num_threads, (1,))
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), _begin)
     try:
-        running = [pool.submit(work, *piece) for piece in pieces]
+        with _uninterrupted():  # as the processes begin; see `_begin`
+            running = [pool.submit(work, *piece) for piece in pieces]
         for done, future in enumerate(as_completed(running), start=1):
             future.result()
             yield done
     finally:  # also where the caller goes away: what has begun is finished and kept, nothing else begins
         pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """SIGINT is ignored, here and in what is begun here; only the main thread can and need do so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _begin() -> None:
+    """One thread for the work; the process goes silently on Ctrl-C, and with a caller who is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    torch.set_num_threads(1)
+    threading.Thread(target=_end_with_caller, daemon=True).start()
+
+
+def _end_with_caller() -> None:
+    caller = parent_process()
+    if caller is not None:
+        caller.join()
+        os._exit(1)
