@@ -6,9 +6,9 @@ The defaults are those of the authors' code: one head, biases, W_O, sinusoidal p
 or epsilon that divides by the unbiased standard deviation. `PAPER_TEXT` are the changes that give the equations of
 their text. The first token is `<cls>`; padding is on the right.
 
-In training only the row of `<cls>` is computed in the last block, and of that only what the loss needs: with one query,
-q·(W_K x + b_K) = (W_Kᵀ q)·x + a constant that softmax does not see, and Σ a (W_V x + b_V) = W_V Σ a x + b_V: no key and
-no value is built. This is exact. In evaluation, or with `row_only = "never"`, every row is computed; capture then.
+In training only the row of `<cls>` is computed in the last block, and no key and no value is built in it, nor in any
+block of one head: q·(W_K x + b_K) = (W_Kᵀ q)·x + a constant that softmax does not see, and Σ a (W_V x + b_V) =
+W_V Σ a x + b_V. This is exact. In evaluation, or with `row_only = "never"`, everything is computed; capture then.
 """
 
 import math
@@ -117,11 +117,14 @@ class ClassifierAttention(nn.Module):
         hidden_states: Float[Tensor, "sequence token dim"],
         attention_mask: Tensor | None,
         row_only: bool = False,
+        folded: bool = False,
         **kwargs: Any,
     ) -> Float[Tensor, "sequence query dim"]:
-        """Outputs of all rows, or of the first one."""
+        """Outputs of all rows, or of the first one; without keys and values where `folded`."""
         if row_only:
             return self._first_row(hidden_states, attention_mask, **kwargs)
+        if folded and self.heads == 1:
+            return self._folded(hidden_states, attention_mask, **kwargs)
         shape = (*hidden_states.shape[:2], 3, self.heads, self.head_dim)
         query, key, value = self.in_proj(hidden_states).view(shape).permute(2, 0, 3, 1, 4)
         mixed: Tensor = self._attend(query, key, value, attention_mask, **kwargs)
@@ -144,6 +147,18 @@ class ClassifierAttention(nn.Module):
             values = values + biases[2]
         return self.out_proj(values).unsqueeze(1)  # type: ignore[no-any-return]
 
+    def _folded(self, x: Tensor, mask: Tensor | None, **kwargs: Any) -> Tensor:
+        """All rows of one head by W_Kᵀ W_Q and W_O W_V: half the products."""
+        (to_query, to_key, to_value), bias = self.in_proj.weight.chunk(3), self.in_proj.bias
+        of_query, _, of_value = (None, None, None) if bias is None else bias.chunk(3)
+        shift = None if of_query is None else of_query @ to_key
+        query = nn.functional.linear(x, to_key.T @ to_query, shift)
+        mixed = self._attend(*(rows.unsqueeze(1) for rows in (query, x, x)), mask, **kwargs)[:, :, 0]
+        if isinstance(self.out_proj, nn.Identity):
+            return nn.functional.linear(mixed, to_value, of_value)
+        constant = None if of_value is None else self.out_proj(of_value)
+        return nn.functional.linear(mixed, self.out_proj.weight @ to_value, constant)
+
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any) -> Tensor:
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
         mixed, _weights = attend(self, query, key, value, mask, scaling=self.scaling, dropout=0.0, **kwargs)
@@ -162,7 +177,7 @@ class PlainNorm(nn.Module):
 
 
 class AttentionClassifierBlock(GradientCheckpointingLayer):  # type: ignore[no-untyped-call]  # as above
-    """norm(x + attention(x)); of the first row alone where `row_only`."""
+    """norm(x + attention(x)); of the first row alone where `row_only`, without keys and values where `folded`."""
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
         super().__init__()
@@ -172,9 +187,14 @@ class AttentionClassifierBlock(GradientCheckpointingLayer):  # type: ignore[no-u
         self.norm = made[config.norm](config.hidden_size)
 
     def forward(
-        self, hidden_states: Tensor, attention_mask: Tensor | None = None, row_only: bool = False, **kwargs: Any
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        row_only: bool = False,
+        folded: bool = False,
+        **kwargs: Any,
     ) -> Tensor:
-        mixed = self.attention(hidden_states, attention_mask, row_only, **kwargs)
+        mixed = self.attention(hidden_states, attention_mask, row_only, folded, **kwargs)
         if self.residual:
             mixed = mixed + (hidden_states[:, :1] if row_only else hidden_states)
         return self.norm(mixed)  # type: ignore[no-any-return]
@@ -212,7 +232,8 @@ class AttentionClassifierPreTrainedModel(PreTrainedModel):  # type: ignore[no-un
 class AttentionClassifierModel(AttentionClassifierPreTrainedModel):  # type: ignore[no-untyped-call]  # as above
     """Word vectors, positions and blocks.
 
-    row_only  when the `<cls>` row alone is computed in the last block: in `training` (default), `always`, `never`
+    row_only  when the `<cls>` row alone is computed in the last block, and keys and values are left out: in `training`
+              (default), `always`, `never`
     """
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
@@ -246,9 +267,9 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):  # type: ign
         if self.config.positions == "sinusoidal":
             x = x + self._positions(x)
         mask = create_bidirectional_mask(config=self.config, inputs_embeds=x, attention_mask=attention_mask)
-        row_only = self.row_only == "always" or (self.training and self.row_only == "training")
+        short = self.row_only == "always" or (self.training and self.row_only == "training")
         for i, block in enumerate(self.blocks, 1):
-            x = block(x, attention_mask=mask, row_only=row_only and i == len(self.blocks), **kwargs)
+            x = block(x, attention_mask=mask, row_only=short and i == len(self.blocks), folded=short, **kwargs)
         return BaseModelOutput(last_hidden_state=x)
 
     def _positions(self, x: Tensor) -> Tensor:
