@@ -153,7 +153,8 @@ class ClassifierAttention(nn.Module):
         of_query, _, of_value = (None, None, None) if bias is None else bias.chunk(3)
         shift = None if of_query is None else of_query @ to_key
         query = nn.functional.linear(x, to_key.T @ to_query, shift)
-        mixed = self._attend(*(rows.unsqueeze(1) for rows in (query, x, x)), mask, **kwargs)[:, :, 0]
+        tokens = x.unsqueeze(1)
+        mixed = self._attend(query.unsqueeze(1), tokens, tokens, mask, **kwargs)[:, :, 0]
         if isinstance(self.out_proj, nn.Identity):
             return nn.functional.linear(mixed, to_value, of_value)
         constant = None if of_value is None else self.out_proj(of_value)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ def of(kind: Kind) -> tuple[Any, Examples, Examples, Collate]:
 def identity(kind: Kind) -> list[object]:
     """What the examples are made of, for a hash."""
     if kind.modality == "text":
-        return [_corpus().fingerprint]
+        return [_corpus().fingerprint, "masks of the validation drawn once"]
     if kind.modality == "image":
         return ["digits of scikit-learn"]
     paths = Path(os.environ.get("ANISOSCOPE_DATA", ""), SPEECH_CORPUS).glob("*_*_*.wav")
@@ -46,15 +46,26 @@ def _corpus() -> TextCorpus:
 
 
 def _text(kind: Kind) -> tuple[Any, Examples, Examples, Collate]:
-    """Windows of documents for masked language modelling: 15 % of the tokens, as BERT (Devlin et al. 2019)."""
-    from transformers import DataCollatorForLanguageModeling
+    """Windows of documents for masked language modelling: 15 % of the tokens, as BERT (Devlin et al. 2019). Those of
+    the validation are masked once, so that its loss changes by learning alone.
+    """
+    from transformers import DataCollatorForLanguageModeling, DataCollatorForTokenClassification
 
     documents = _corpus().documents
     first = MEASURED["text"]
     held, seen = documents[first : first + VALIDATION["text"]], documents[first + VALIDATION["text"] :]
     tokenizer = _tokenizer(kind, tuple(seen))
-    collate = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15, return_tensors="pt")
-    return tokenizer, _windows(seen, tokenizer, kind.window), _windows(held, tokenizer, kind.window), collate
+    masking = partial(DataCollatorForLanguageModeling, tokenizer, mlm_probability=0.15, return_tensors="pt")
+    mask, once, pad = masking(), masking(seed=0), DataCollatorForTokenClassification(tokenizer)
+    masked = [
+        {name: x[0].tolist() for name, x in once([row]).items()} for row in _windows(held, tokenizer, kind.window)
+    ]
+
+    def collate(examples: Examples) -> dict[str, Any]:
+        made: dict[str, Any] = (pad if "labels" in examples[0] else mask)(examples)
+        return made
+
+    return tokenizer, _windows(seen, tokenizer, kind.window), masked, collate
 
 
 def _windows(documents: list[str], tokenizer: Any, window: int) -> Examples:

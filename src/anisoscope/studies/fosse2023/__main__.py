@@ -25,9 +25,10 @@ def everything(trained: _trained.Trained) -> str:
     if not cell.attention:
         looks += [directions, examples, replaced, explained]
     elif cell.dim == _grid.WIDTH:
-        looks += [cones] if cell.layers == 1 else []
+        own = cell.start == _grid.SCALED
+        looks += [cones] if own and cell.layers == 1 else []
         looks += [replaced] if cell in plan.to_replace() else []
-        looks += [explained] if cell.weight == 0 else []
+        looks += [explained] if own and cell.weight == 0 else []
     for look in looks:
         look(trained)
     return f"{cell.corpus} {cell.label} seed {cell.seed}: {found.accuracy():.3f}{' collapsed' * found.collapsed}"

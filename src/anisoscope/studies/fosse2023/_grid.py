@@ -20,12 +20,14 @@ PUBLISHED = dict(zip(PLANTED, REAL, strict=True)) | {name: name for name in REAL
 TITLES = {"yelphat": "YelpHat", "hatexplain": "HateXplain", "esnli": "e-SNLI"}
 WIDTH = 384
 """Dimensions of the built-in model's word vectors."""
+SCALED, RAW, DRAWN = "scaled", "raw", "random"
+"""Word vectors a model starts from: those of the encoder brought to `vector_norm`, as they are, or N(0, 1)."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One classifier. `model`: `attention`, or the encoder that is fine-tuned; `dim` other than `WIDTH`: random vectors
-    of this size.
+    """One classifier. `model`: `attention`, or the encoder that is fine-tuned; `start`: its word vectors, which are
+    random wherever `dim` is not `WIDTH`.
     """
 
     corpus: str
@@ -35,6 +37,7 @@ class Cell:
     dim: int = WIDTH
     heads: int = 1
     seed: int = 0
+    start: str = SCALED
 
     @property
     def attention(self) -> bool:
@@ -45,7 +48,8 @@ class Cell:
         """What the column `model` says."""
         if not self.attention:
             return self.model
-        return f"{ATTENTION} L={self.layers} λ={self.weight:g} d={self.dim} h={self.heads}"
+        start = "" if self.start == SCALED else f" vectors={self.start}"
+        return f"{ATTENTION} L={self.layers} λ={self.weight:g} d={self.dim} h={self.heads}{start}"
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class Plan:
     seeds       by corpus (0 to n − 1) of the attention-only model; fine_seeds of the encoder
     depths      layers by corpus at λ = 0 (table 3); weights: λ of one layer (table 4); large: λ beyond the paper
     sizes       (dim, heads, layers) of random vectors, for the λ of `contrast`, with `size_seeds` seeds
+    starts      other word vectors for one layer at λ = 0, with as many seeds
     encoder     what is fine-tuned: on at most `fine_limit` examples of each split, cut at `fine_length` tokens, for
     `fine_epochs` epochs; rate and batch as suit so few steps
     vector_norm mean norm of the word vectors; 5 is about GloVe's, which the paper starts from
@@ -72,6 +77,7 @@ class Plan:
     sizes: tuple[tuple[int, int, int], ...] = ((48, 1, 1), (96, 1, 1), (288, 1, 1), (288, 6, 1), (288, 1, 2))
     contrast: tuple[float, float] = (0.0, 1e-1)
     size_seeds: int = 3
+    starts: tuple[str, ...] = (RAW, DRAWN)
     encoder: str = "builtin:minilm"
     fine_seeds: int = 2
     fine_epochs: int = 2
@@ -120,7 +126,9 @@ class Plan:
             patience=self.patience,
             seed=cell.seed,
         )
-        return same if cell.dim == WIDTH else replace(same, vectors="random", vector_norm=None, dim=cell.dim)
+        if cell.dim != WIDTH or cell.start == DRAWN:
+            return replace(same, vectors="random", vector_norm=None, dim=cell.dim)
+        return replace(same, vector_norm=None) if cell.start == RAW else same
 
     def fine_tuned(self) -> list[Cell]:
         return [Cell(c, self.encoder, seed=s) for s in range(self.fine_seeds) for c in self.names()]
@@ -136,10 +144,15 @@ class Plan:
         weights = self.weights + (self.large if large else ())
         return _by_seed(Cell(c, weight=w, seed=s) for c in self.names() for w in weights for s in self.of_seeds(c))
 
+    def by_start(self) -> list[Cell]:
+        """One layer at λ = 0 from other word vectors."""
+        seeds = range(self.size_seeds)
+        return _by_seed(Cell(c, seed=s, start=start) for c in self.names() for start in self.starts for s in seeds)
+
     def to_replace(self) -> list[Cell]:
-        """Whose attention is replaced: every depth, and one layer at the largest λ of the paper."""
+        """Whose attention is replaced: every depth, one layer at the largest λ of the paper and from other vectors."""
         large = [cell for cell in self.by_weight(large=False) if cell.weight in self.weights[-2:]]
-        return list(dict.fromkeys([*self.by_depth(), *large]))
+        return list(dict.fromkeys([*self.by_depth(), *large, *self.by_start()]))
 
     def by_size(self) -> list[Cell]:
         """Sizes of the first corpus, with random vectors."""
@@ -165,6 +178,7 @@ class Plan:
             *(c for c in one if c.corpus == first and c.weight in (*ends, *self.large[-1:])),
             *(c for c in deep if c.corpus == first and c.layers <= 2 and c.seed < 3),
             *fine[corpora:],
+            *self.by_start(),
             *(c for c in few if c.weight in self.weights),
             *(c for c in deep if c.layers <= 3 and c.seed < 3),
             *few,
@@ -179,21 +193,34 @@ def _by_seed(cells: Iterator[Cell]) -> list[Cell]:
     return sorted(cells, key=lambda cell: cell.seed)
 
 
-_LABEL = re.compile(rf"{ATTENTION} L=(?P<layers>\d+) λ=(?P<weight>\S+) d=(?P<dim>\d+) h=(?P<heads>\d+)")
+_LABEL = re.compile(
+    rf"{ATTENTION} L=(?P<layers>\d+) λ=(?P<weight>\S+) d=(?P<dim>\d+) h=(?P<heads>\d+)(?: vectors=(?P<start>\w+))?"
+)
 
 
 def with_options(records: pd.DataFrame) -> pd.DataFrame:
-    """Rows of attention-only models, with their `layers`, `weight`, `dim` and `heads` as columns."""
+    """Rows of attention-only models, with their `layers`, `weight`, `dim`, `heads` and `start` as columns."""
     found = records["model"].astype(str).str.extract(_LABEL)
     ours = found["layers"].notna()
-    found = found[ours].astype({"layers": int, "weight": float, "dim": int, "heads": int})
+    found = found[ours].fillna({"start": SCALED}).astype({"layers": int, "weight": float, "dim": int, "heads": int})
     return records[ours].join(found)
 
 
 def standard(records: pd.DataFrame) -> pd.DataFrame:
-    """Of these, the paper's own: one head, real vectors."""
+    """Of these, the paper's own: one head, real vectors of the size of its own."""
     rows = with_options(records)
-    return rows[(rows["dim"] == WIDTH) & (rows["heads"] == 1)]
+    return rows[(rows["dim"] == WIDTH) & (rows["heads"] == 1) & (rows["start"] == SCALED)]
+
+
+def other_starts(records: pd.DataFrame) -> pd.DataFrame:
+    """Of these, one layer without a penalty that began with other word vectors, told apart by `start`."""
+    rows = with_options(records)
+    return rows[(rows["dim"] == WIDTH) & (rows["start"] != SCALED)]
+
+
+def words(start: str) -> str:
+    """A start in words."""
+    return {RAW: "word vectors as the encoder has them", DRAWN: "random word vectors"}[start]
 
 
 QUICK = Plan(
@@ -203,6 +230,7 @@ QUICK = Plan(
     large=(6.0,),
     sizes=((48, 1, 1), (96, 1, 1), (96, 4, 1)),
     size_seeds=2,
+    starts=(RAW,),
     fine_limit=240,
     fine_length=48,
     fine_rate=2e-4,
@@ -220,6 +248,6 @@ NEEDS = (
     "YelpHat (github cansusen/Human-Attention-for-Text-Classification), or ANISOSCOPE_DATA/yelphat",
     "HateXplain (github hate-alert/HateXplain), or ANISOSCOPE_DATA/hatexplain",
     "e-SNLI (github OanaMariaCamburu/e-SNLI), or ANISOSCOPE_DATA/esnli",
-    "about 8 hours of one core for all classifiers: python -m anisoscope.studies.fosse2023 trains them in any number "
+    "some hours of one core for all classifiers: python -m anisoscope.studies.fosse2023 trains them in any number "
     "of processes",
 )

@@ -11,7 +11,7 @@ from anisoscope import charts
 from anisoscope.records import select
 from anisoscope.studies._per_seed import Array, SeedTest, judged, judged_inside
 from anisoscope.studies._study import Claim, Context, Study, Verdict
-from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan, standard, with_options
+from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan, other_starts, standard, words
 from anisoscope.studies.fosse2023._measured import VALUES, accuracies, gather, geometry
 from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, over, sound, spearman, title
 from anisoscope.studies.fosse2023._replaced import KINDS, replaced
@@ -21,10 +21,10 @@ HARDLY = 0.02
 UNIFORM, ANOTHER = (
     Claim(
         f"{kind} attention does as well",
-        f"One layer without a penalty classifies as well, within {HARDLY:.0%}, when its attention is {words}",
+        f"One layer without a penalty classifies as well, within {HARDLY:.0%}, when its attention is {whose}",
         SOURCE,
     )
-    for kind, words in (("uniform", "uniform over the sentence"), ("another's", "that of another sentence"))
+    for kind, whose in (("uniform", "uniform over the sentence"), ("another's", "that of another sentence"))
 )
 SPARSE_MATTERS = Claim(
     "sparse attention matters less than it looks",
@@ -44,10 +44,11 @@ DECISION = Claim(
     SOURCE,
 )
 LARGEST = 0.1
+CHANGE = "change of accuracy"
 
 
 def measure(plan: Plan, context: Context) -> pd.DataFrame:
-    """Depths at λ = 0, λ of one layer, and fine-tuned encoders, with their attention replaced."""
+    """Depths at λ = 0, λ and starts of one layer, and fine-tuned encoders, with their attention replaced."""
     return pd.concat(
         [
             gather(plan.to_replace(), plan, context, accuracies, geometry, replaced),
@@ -63,16 +64,28 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
         here, said, named = select(records, corpus=corpus), note(records, corpus), title(corpus)
         inside = partial(judged_inside, inside=(-HARDLY, HARDLY), reason=said, subject=named)
         change = _changes(here)
-        words = "change of accuracy"
         near += [
-            inside(UNIFORM.name, change["uniform", 0.0], statistic=words),
-            inside(ANOTHER.name, change["another", 0.0], statistic=words),
-            inside(SPARSE_MATTERS.name, change["uniform", LARGEST], statistic=words),
+            inside(UNIFORM.name, change["uniform", 0.0], statistic=CHANGE),
+            inside(ANOTHER.name, change["another", 0.0], statistic=CHANGE),
+            inside(SPARSE_MATTERS.name, change["uniform", LARGEST], statistic=CHANGE),
+            *_from_other_vectors(here, named),
         ]
         test = partial(SeedTest, reason=said, subject=named)
         for claim, metric in ((GEOMETRY, "output"), (DECISION, "agreement")):
             tests.append(test(claim.name, _correlation(here, metric), f"rank correlation of sim(V) and {metric}"))
     return [*judged(tests), *near]
+
+
+def _from_other_vectors(here: pd.DataFrame, named: str) -> list[Verdict]:
+    """The same of models that began with other word vectors."""
+    rows = other_starts(select(sound(here), metric="replaced.accuracy", layer=None))
+    change = Seeds(here, rows, "component", "start")
+    return [
+        judged_inside(claim.name, change[key], (-HARDLY, HARDLY), CHANGE, subject=f"{named}, {words(key[1])}")
+        for claim, kind in ((UNIFORM, "uniform"), (ANOTHER, "another"))
+        for key in change
+        if key[0] == kind
+    ]
 
 
 def _changes(here: pd.DataFrame) -> Seeds:
@@ -83,7 +96,7 @@ def _changes(here: pd.DataFrame) -> Seeds:
 
 def _points(here: pd.DataFrame, metric: str, kind: str) -> pd.DataFrame:
     """One row per model and layer: `similar`, sim(V), and `value`, what the replacement did."""
-    rows = with_options(sound(here))
+    rows = standard(sound(here))
     keys = ["model", "corpus", "seed", "layer"]
     similar = select(rows, metric="intra_sequence", site=VALUES, token_policy="all")[[*keys, "value"]]
     done = select(rows, metric=f"replaced.{metric}", component=kind)
@@ -106,18 +119,18 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     frame = over(rows, ["corpus", "weight", "component"])
     if len(frame):
         names = frame["corpus"].map(title) + ", " + frame["weight"].map("λ = {:g}".format) + ", " + frame["component"]
-        titles = ("change of accuracy", "")
+        titles = (CHANGE, "")
         drawn["replaced_accuracy"] = charts.bars(
             frame.assign(what=names), category="what", titles=titles, size=(560, 17)
         )
-    for metric, words in (
+    for metric, shown in (
         ("output", "cosine of the layer's output of [CLS]"),
         ("agreement", "share of decisions kept"),
     ):
         points = _points(records, metric, "another")
         if len(points):
             points = points.assign(corpus=points["corpus"].map(title))
-            titles = ("sim(V) of the layer", words)
+            titles = ("sim(V) of the layer", shown)
             drawn[f"replaced_{metric}"] = charts.scatter(points, x="similar", series="corpus", titles=titles)
     return drawn
 

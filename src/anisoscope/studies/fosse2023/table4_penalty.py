@@ -13,7 +13,7 @@ from anisoscope.records import select
 from anisoscope.studies._judging import LOW
 from anisoscope.studies._per_seed import SeedTest, judged, judged_inside
 from anisoscope.studies._study import Claim, Context, Study, Verdict
-from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan, standard
+from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan, other_starts, standard, words
 from anisoscope.studies.fosse2023._measured import KEYS, VALUES, accuracies, gather, geometry
 from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, over, sound, title
 
@@ -89,8 +89,8 @@ LOGARITHMIC = ("mean norm of keys",)
 
 
 def measure(plan: Plan, context: Context) -> pd.DataFrame:
-    """Accuracies and geometry of one layer at every λ."""
-    return gather(plan.by_weight(), plan, context, accuracies, geometry)
+    """Accuracies and geometry of one layer at every λ, and at λ = 0 from other word vectors."""
+    return gather([*plan.by_weight(), *plan.by_start()], plan, context, accuracies, geometry)
 
 
 def _table(records: pd.DataFrame, name: str, corpus: str) -> Seeds:
@@ -117,6 +117,10 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
             test(NORMS.name, change["mean norm of keys"], "change of ln mean ‖k‖"),
             test(SPREAD.name, change["variation of the norms of keys"], "change of the coefficient of variation"),
         ]
+        for claim, name in ((UNIFORM_AT_0, "H of [CLS]"), (UNIFORM_SUMS, SUMS)):
+            rows = other_starts(select(sound(records), corpus=corpus, **QUANTITIES[name]))
+            table = Seeds(select(records, corpus=corpus), rows, "start")
+            tests += [SeedTest(claim.name, table[x], name, UNIFORM, subject=f"{named}, {words(x)}") for x in table]
         keys = tables["sim(K)"]
         beyond = keys[max([w for w in keys if w > PUBLISHED_LARGEST], default=None)] - keys[0.0]
         tests.append(test(DECORRELATE.name, beyond, "change of sim(K)", below=True))
