@@ -368,7 +368,7 @@ def test_late_share():
 
 
 def row(metric, value, *, corpus="yelphat", seed=0, model=None, **place):
-    label = Cell(corpus, **{k: place.pop(k) for k in ("layers", "weight", "dim") if k in place}).label
+    label = Cell(corpus, **{k: place.pop(k) for k in ("layers", "weight", "dim", "start") if k in place}).label
     return {"metric": metric, "value": value, "corpus": corpus, "seed": seed, "model": model or label, **place}
 
 
@@ -446,6 +446,22 @@ def test_penalty_holds_and_fails():
     found = outcomes("table4", *penalty_rows(contrary))
     assert found.pop("attention becomes sparse") == "undecided"
     assert set(found.values()) == {"fails"}, found
+
+
+def test_models_from_other_word_vectors_are_judged_apart():
+    """Only theirs is uniform, and only theirs does as well without its weights."""
+    found = {}
+    for start, h, change in (("scaled", 0.1, -0.3), ("raw", 0.99, 0.0)):
+        place = [{"seed": s, "start": start} for s in range(5)]
+        sharp = [row("cls_entropy", noisy(p["seed"], h), component="reported", layer=1, **p) for p in place]
+        lost = [row("replaced.accuracy", noisy(p["seed"], change), component="uniform", **p) for p in place]
+        found[start] = sharp, lost
+    entropy = STUDIES["table4"].judge(records(*found["scaled"][0], *found["raw"][0]))
+    outcome = {v.subject: v.outcome for v in entropy if v.claim == "uniform without a penalty"}
+    assert outcome == {"YelpHat": "fails", "YelpHat, word vectors as the encoder has them": "holds"}
+    changed = STUDIES["replaced"].judge(records(*found["scaled"][1], *found["raw"][1]))
+    outcome = {v.subject: v.outcome for v in changed if v.claim == "uniform attention does as well"}
+    assert outcome == {"YelpHat": "fails", "YelpHat, word vectors as the encoder has them": "holds"}
 
 
 @pytest.mark.parametrize(("slope", "expected"), [(1, "holds"), (-1, "fails")])
