@@ -11,9 +11,9 @@ the first steps (0, 1, 2, 4 …) come on top, ten in all.
 import argparse
 import os
 import statistics
-import time
 
 import torch
+from overhead import CLOCKS
 from transformers import BertConfig, BertForMaskedLM
 
 from anisoscope.training.monitor import EVERY, Monitor
@@ -21,7 +21,6 @@ from anisoscope.training.presets import SIZES, Size
 
 ASKED = 0.03
 PROBE = 64
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 class Case:

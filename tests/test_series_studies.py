@@ -605,6 +605,30 @@ def test_a_sampled_svd_is_near_the_exact_one(series, tmp_path):
     assert 0 < np.abs(share[0] - share[1]).max() < 0.2
 
 
+def test_heads_of_a_vision_model_along_training(tmp_path):
+    """Models trained on the spot, whose seeds may stop at different steps: those common to all are measured."""
+    from anisoscope.training.small import Recipe
+
+    recipe = Recipe(seconds=1e-3, seeds=2, kinds=("vit",))
+    series = _series.Series("", recipe, "vit", "builtin:digits", 20, None)
+    measured = STUDIES["fig13"].measure(series, context(tmp_path))
+    assert set(measured["step"]) == {0, 1, 2} and set(measured["seed"]) == {0, 1}
+    assert len(STUDIES["fig13"].judge(as_records(measured))) == 6
+    clouds = STUDIES["fig11"].measure(series, context(tmp_path))
+    assert STUDIES["fig11"].draw(as_records(clouds)) and STUDIES["fig11"].judge(as_records(clouds))
+    (last,) = (tmp_path / "cache" / "small").glob("vit-1-*/step-2")
+    last.rename(last.with_name("step-3"))
+    assert [c.step for c in _series.found(series, context(tmp_path))] == [0, 1, 0, 1]
+
+
+def test_a_series_of_spoken_digits_needs_them(monkeypatch, tmp_path):
+    from anisoscope.errors import UsageError
+
+    monkeypatch.delenv("ANISOSCOPE_DATA", raising=False)
+    with pytest.raises(UsageError, match="ANISOSCOPE_DATA"):
+        _series.measure(_series.SETTINGS["speech"], context(tmp_path))
+
+
 def test_a_series_of_one_step_is_refused(small_series, tmp_path):
     from anisoscope.errors import UsageError
 

@@ -49,6 +49,10 @@ class Recipe:
         return [kind for kind in map(kind_named, self.kinds) if not kind.missing]
 
 
+LONG = Recipe(seconds=None, seeds=3)
+"""Every kind until its validation loss stops falling: what the committed records come from."""
+
+
 @dataclass(frozen=True)
 class Trained:
     """A trained model: its folder and the steps whose checkpoints it holds; `history` has losses and times."""

@@ -20,13 +20,13 @@ from anisoscope.settings import Settings
 from anisoscope.studies._study import Context
 from anisoscope.studies.godey2024._left_out import SUFFIX, left_out
 from anisoscope.training.kinds import KINDS
-from anisoscope.training.small import Recipe, Trained, train_all
+from anisoscope.training.small import LONG, Recipe, Trained, train_all
 
 METRICS = ("mean_cosine", "drift", "norms", "calibrated")
 KEPT = ("mean_cosine", "mean_cosine.isotropic_q95", "drift", "drift.share", "norms.mean", "norms")
 SITES = ("hidden", "unrectified", "final")
 TRAINED, UNTRAINED = ", trained", ", untrained"
-QUICK, LONG = Recipe(), Recipe(seconds=None, seeds=3)
+QUICK = Recipe()
 CORPORA = {
     "wikitext-103": "Salesforce/wikitext (wikitext-103-raw-v1, validation; licence cc-by-sa-3.0)",
     "common-voice": "mozilla-foundation/common_voice_11_0 (en, validation; licence cc0-1.0; no longer on the hub)",

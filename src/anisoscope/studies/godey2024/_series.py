@@ -27,7 +27,8 @@ from anisoscope.records import as_records, claimed, code_version, run_id, select
 from anisoscope.runner import Job, plan_of, run
 from anisoscope.settings import Settings
 from anisoscope.studies._study import Context
-from anisoscope.training.small import Recipe, train_all
+from anisoscope.training.kinds import KINDS
+from anisoscope.training.small import LONG, Recipe, train_all
 
 Array = NDArray[np.float64]
 
@@ -44,6 +45,7 @@ SHOWN = (0.0, 0.02, 0.1, 1.0)
 """Shares of training whose clouds figure 11 shows: the paper's 0, 40k, 200k and 2M of 2M steps."""
 WIKITEXT, BUILTIN = "wikitext/wiki.valid.raw", "builtin:python-docs"
 FOLDER = "runs/series/small"
+PROBED = 128
 TRAINED_HERE = Recipe(seconds=300.0, seeds=3, kinds=("token-lm",))
 
 
@@ -51,18 +53,20 @@ TRAINED_HERE = Recipe(seconds=300.0, seeds=3, kinds=("token-lm",))
 class Series:
     """Checkpoints of one architecture by step and seed, and the probe.
 
-    checkpoints  a pattern as `models.series.expand` reads it; empty: small models trained on the spot by `recipe`
+    checkpoints  a pattern as `models.series.expand` reads it; empty: small models of one `kind` trained on the spot
+                 by `recipe`, at the steps that all seeds took
     corpus       empty: the validation set of WikiText where ANISOSCOPE_DATA has it, else the built-in text
-    sequences    windows of the probe, evenly spread over the corpus (`limit`: over its first units)
+    sequences    windows of the probe, evenly spread over the text (`limit`: over its first units); None: all units
     points       tokens kept for the clouds, at the steps nearest to the shares `shown` of training
     share        None: SVD of all vectors, exact; else of this share of the tokens, sampled as in the paper (.2)
     """
 
     checkpoints: str = ""
     recipe: Recipe = TRAINED_HERE
+    kind: str = "token-lm"
     corpus: str = ""
     limit: int | None = None
-    sequences: int = 128
+    sequences: int | None = PROBED
     points: int = 400
     shown: tuple[float, ...] = SHOWN
     share: float | None = None
@@ -74,13 +78,26 @@ class Series:
 
 PAPER_STEPS = (*range(0, 200, 20), *range(200, 2001, 100))
 PAPER = f"google/multiberts-seed_{{0..4}}-step_{{{','.join(map(str, PAPER_STEPS))}}}k"
+
+
+def _of_kind(name: str) -> Series:
+    """The checkpoints of the long trainings of figures 1 to 4."""
+    kind = KINDS[name]
+    text = kind.modality == "text"
+    return Series("", LONG, name, kind.corpus, kind.limit if text else PROBED, PROBED if text else None)
+
+
 SETTINGS = {
     "quick": Series(corpus=BUILTIN, limit=60),
+    "bytes": _of_kind("byte-lm"),
+    "vision": _of_kind("vit"),
+    "speech": _of_kind("speech-transformer"),
     "small": Series(os.environ.get("ANISOSCOPE_SERIES", FOLDER)),
     "paper": Series(PAPER, corpus="wikitext-103"),
     "paper-sampled": Series(PAPER, corpus="wikitext-103", share=0.2),
 }
-"""`small` reads the series in the folder ANISOSCOPE_SERIES (default `runs/series/small`): seed-0/step-0, …"""
+"""`bytes`, `vision` and `speech`: the same of other modalities, where the paper found no checkpoints to study.
+`small` reads the series in the folder ANISOSCOPE_SERIES (default `runs/series/small`): seed-0/step-0, …"""
 NEEDS = (
     *(
         f"google/multiberts-seed_{seed}-step_{{{'k,'.join(map(str, PAPER_STEPS))}k}} (110M, apache-2.0)"
@@ -127,10 +144,9 @@ def found(series: Series, context: Context) -> list[Checkpoint]:
     """The checkpoints; steps that not every seed has are left out. UsageError where fewer than two are left."""
     if series.checkpoints:
         every = expand(series.checkpoints)
+        _check_trained(every, series.checkpoints)
     else:
-        trained = train_all(series.recipe, series.recipe.kinds, context.cache, context.progress)
-        every = [Checkpoint(str(t.checkpoint(step)), step, t.seed) for t in trained for step in t.steps]
-    _check_trained(every, series.checkpoints)
+        every = _trained(series, context)
     seeds = {c.seed for c in every}
     common = {s for s in {c.step for c in every} if {c.seed for c in every if c.step == s} == seeds}
     if len(common) < 2:
@@ -138,6 +154,15 @@ def found(series: Series, context: Context) -> list[Checkpoint]:
         cure = "train one (anisoscope train masked-lm --help), or name its folder in ANISOSCOPE_SERIES"
         raise UsageError(f"at least two steps in the series {series.checkpoints}", got, cure)
     return sorted((c for c in every if c.step in common), key=lambda c: (c.seed, c.step))
+
+
+def _trained(series: Series, context: Context) -> list[Checkpoint]:
+    """Trained on the spot, or found. UsageError where their data are not at hand."""
+    missing = KINDS[series.kind].missing
+    if missing:
+        raise UsageError(f"the data of {KINDS[series.kind].label}", missing, "set ANISOSCOPE_DATA")
+    trained = train_all(series.recipe, (series.kind,), context.cache, context.progress)
+    return [Checkpoint(str(t.checkpoint(step)), step, t.seed) for t in trained for step in t.steps]
 
 
 def _check_trained(every: Sequence[Checkpoint], spec: str) -> None:
@@ -236,7 +261,8 @@ def _heads(measurement: Measurement, sampled: bool) -> dict[str, Tensor]:
         name = f"{site.layer} {site.quantity}"
         out[f"{name} mean"] = of["vector"][0] / of["n"][0].unsqueeze(-1)
         out[f"{name} moment"] = of["head_moment"]
-        points = measurement.reservoirs[stack].vectors.get(site.name)
+        kept = [measurement.reservoirs[of] for of in (stack, site.name) if of in measurement.reservoirs]
+        points = kept[0].vectors.get(site.name) if kept else None
         if points is not None:
             out[f"{name} points"] = points.contiguous()
             if sampled:
