@@ -37,6 +37,7 @@ from anisoscope.studies.fosse2023._grid import Cell, Plan
 
 STUDIES = {s.name: s for s in runner.found() if s.paper == "fosse2023"}
 KEYS, VALUES = "key.raw", "value"
+ENCODER = "fine-tuned encoder"
 
 
 # the grid
@@ -377,8 +378,8 @@ def records(*rows, corpus="yelphat"):
 
 
 def outcomes(name, *rows):
-    """{claim: outcome}; claims on several subjects must agree, or hold the outcomes of all."""
-    return {v.claim: v.outcome for v in STUDIES[name].judge(records(*rows))}
+    """{claim: outcome} on attention-only models."""
+    return {v.claim: v.outcome for v in STUDIES[name].judge(records(*rows)) if ENCODER not in v.subject}
 
 
 def noisy(seed, value):
@@ -461,7 +462,39 @@ def test_models_from_other_word_vectors_are_judged_apart():
     assert outcome == {"YelpHat": "fails", "YelpHat, word vectors as the encoder has them": "holds"}
     changed = STUDIES["replaced"].judge(records(*found["scaled"][1], *found["raw"][1]))
     outcome = {v.subject: v.outcome for v in changed if v.claim == "uniform attention does as well"}
-    assert outcome == {"YelpHat": "fails", "YelpHat, word vectors as the encoder has them": "holds"}
+    others = {"YelpHat, word vectors as the encoder has them": "holds", f"YelpHat, {ENCODER}": "undecided"}
+    assert outcome == {"YelpHat": "fails"} | others
+
+
+def test_fine_tuned_encoders_are_judged_apart():
+    """Replaced one layer at a time; maps of the last layer; neither of the encoder as it was."""
+    rows = []
+    for s in range(5):
+        for layer in range(1, 7):
+            place = {"seed": s, "model": "builtin:minilm", "layer": layer}
+            rows.append(row("intra_sequence", 0.1 * layer, site=VALUES, token_policy="all", **place))
+            for metric in ("output", "agreement"):
+                rows.append(row(f"replaced.{metric}", noisy(s, 0.1 * layer), component="another", **place))
+            for name, value in (("attention", 0.1 * layer), ("value, contrast", 0.3)):
+                for metric in ("auprc", "comprehensiveness"):
+                    rows.append(row(f"explains.{metric}", noisy(s, value), component=name, **place))
+        whole = {"seed": s, "model": "builtin:minilm"}
+        rows.append(row("replaced.accuracy", noisy(s, -0.2), component="uniform", **whole))
+        for name in ("random", "rare"):
+            rows += [
+                row(f"explains.{m}", noisy(s, 0.2), component=name, **whole) for m in ("auprc", "comprehensiveness")
+            ]
+        before = whole | {"model": "builtin:minilm pre-trained"}
+        rows.append(row("replaced.accuracy", 0.0, component="uniform", **before))
+    given = records(*rows)
+    verdicts = [v for name in ("replaced", "explained") for v in STUDIES[name].judge(given) if ENCODER in v.subject]
+    outcome = {v.claim: v.outcome for v in verdicts}
+    assert outcome["geometry replaces attention"] == outcome["geometry keeps the decision"] == "holds"
+    assert outcome["uniform attention does as well"] == "fails"
+    assert outcome["attention is plausible beyond chance"] == outcome["attention is faithful"] == "holds"
+    assert outcome["directions are more plausible than attention"] == "fails"
+    drawn = STUDIES["explained"].draw(given)
+    assert {"explained_encoder", "erased_encoder"} <= set(drawn)
 
 
 @pytest.mark.parametrize(("slope", "expected"), [(1, "holds"), (-1, "fails")])

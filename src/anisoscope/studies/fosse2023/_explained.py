@@ -8,6 +8,8 @@ sufficiency        its fall when only they are kept; both means over 1, 5, 10, 2
 """
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -28,12 +30,15 @@ SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
 MARKED = 0.5
 DIRECTED = 300
 """Validation utterances that class directions are made of."""
+OF_ENCODERS = ("attention", "value norm", "value, contrast", "random", "rare")
+"""Maps whose faithfulness is measured in a fine-tuned encoder, which needs many passes through a deeper model."""
 Key = tuple[str, int | None]
 
 
 def explained(trained: Trained) -> pd.DataFrame:
     """Records, `component` the map, `layer` its layer (null: a baseline), metrics `explains.<measure>`."""
-    return kept(trained, "explained", lambda: _records(trained))
+    name = "explained" if trained.cell.attention else "explained-erased"
+    return kept(trained, name, lambda: _records(trained))
 
 
 def chosen(trained: Trained) -> list[Example]:
@@ -73,8 +78,9 @@ def _records(trained: Trained) -> pd.DataFrame:
     for example, of in zip(examples, scores, strict=True):
         of |= {(name, None): x for name, x in baselines(example, frequency, draw).items()}
     rows = _plausibility(examples, scores)
-    if trained.cell.attention:
-        rows += _faithfulness(model, pad, encoded, scores)
+    with _short(model, trained.cell.attention):
+        keys = [key for key in scores[0] if trained.cell.attention or key[0] in OF_ENCODERS]
+        rows += _faithfulness(model, pad, encoded, scores, keys)
     return as_records(pd.DataFrame(rows), n_units=len(examples))
 
 
@@ -110,14 +116,25 @@ def _row(key: Key, measure: str, value: float) -> dict[str, Any]:
     return {"metric": f"explains.{measure}", "component": key[0], "layer": key[1], "value": value}
 
 
-def _faithfulness(model: Any, pad: int, encoded: Encoded, scores: list[dict[Key, Array]]) -> list[dict[str, Any]]:
-    """Both measures of every map of an attention-only model; of its last layer the row of [CLS] alone is computed."""
-    model.attention_classifier.row_only = "always"
+@contextmanager
+def _short(model: Any, attention: bool) -> Iterator[None]:
+    """While inside, the last layer of an attention-only model computes the row of [CLS] alone."""
+    if attention:
+        model.attention_classifier.row_only = "always"
+    yield
+    if attention:
+        model.attention_classifier.row_only = "training"
+
+
+def _faithfulness(
+    model: Any, pad: int, encoded: Encoded, scores: list[dict[Key, Array]], keys: list[Key]
+) -> list[dict[str, Any]]:
+    """Both measures of the maps that `keys` name."""
     whole = probabilities(model, encoded.rows, pad)
     found = whole.argmax(1)
     sure = whole.max(1)
     rows = []
-    for key in scores[0]:
+    for key in keys:
         falls: dict[str, list[Array]] = {"comprehensiveness": [], "sufficiency": []}
         for share in SHARES:
             tops = [highest(s[key], share) for s in scores]
@@ -127,7 +144,6 @@ def _faithfulness(model: Any, pad: int, encoded: Encoded, scores: list[dict[Key,
                 after = probabilities(model, left, pad)[np.arange(len(found)), found]
                 falls[measure].append(sure - after)
         rows += [_row(key, name, float(np.mean(values))) for name, values in falls.items()]
-    model.attention_classifier.row_only = "training"
     return rows
 
 

@@ -15,6 +15,8 @@ from scipy import stats
 from anisoscope.jackknife import over_seeds
 from anisoscope.records import select
 from anisoscope.studies.fosse2023._grid import PUBLISHED, TITLES
+from anisoscope.studies.fosse2023._measured import PRETRAINED
+from anisoscope.training.classifier import ATTENTION
 
 Array = NDArray[np.float64]
 CELL = ["model", "corpus", "seed"]
@@ -25,7 +27,14 @@ DRAWN_FROM = 3
 def sound(records: pd.DataFrame) -> pd.DataFrame:
     """Without the rows of collapsed classifiers."""
     lost = _cells(select(records, metric="collapsed", value=1.0))
-    return records[[cell not in lost for cell in zip(*(records[name] for name in CELL), strict=True)]]
+    kept = [cell not in lost for cell in zip(*(records[name] for name in CELL), strict=True)]
+    return records[np.array(kept, bool)]
+
+
+def encoders(records: pd.DataFrame) -> pd.DataFrame:
+    """Rows of fine-tuned encoders, that is of neither an attention-only model nor an encoder as it was."""
+    names = records["model"].astype(str)
+    return records[~names.str.startswith(f"{ATTENTION} ") & ~names.str.endswith(PRETRAINED)]
 
 
 def _cells(rows: pd.DataFrame) -> set[tuple[Any, ...]]:

@@ -149,7 +149,7 @@ def outcome(
 
 
 def replaced(trained: Trained) -> pd.DataFrame:
-    """Records, `component` the kind, `layer` the one replaced (null: all; of an encoder only all): `replaced.accuracy`
+    """Records, `component` the kind, `layer` the one replaced (null: all): `replaced.accuracy`
     (less that of the model as it is), `replaced.agreement` of the classes found, `replaced.cls` (cosine of the final
     [CLS] to its own before), `replaced.output` and `replaced.rows` (cosine of the layer's output of [CLS], and of all
     rows, to those before).
@@ -162,7 +162,7 @@ def replaced(trained: Trained) -> pd.DataFrame:
         before, vectors, _ = outcome(model, batches, "uniform", ())
         depth = model.config.num_hidden_layers
         sets: list[tuple[int | None, tuple[int, ...]]] = [(None, tuple(range(1, depth + 1)))]
-        sets += [(layer, (layer,)) for layer in range(1, depth + 1) if trained.cell.attention]
+        sets += [(layer, (layer,)) for layer in range(1, depth + 1)]
         rows: list[dict[str, Any]] = []
         for kind in KINDS:
             done: dict[tuple[int, ...], Any] = {}  # of one layer, it and all are the same
@@ -183,4 +183,4 @@ def replaced(trained: Trained) -> pd.DataFrame:
                 ]
         return as_records(pd.DataFrame(rows), n_units=len(labels))
 
-    return kept(trained, "replaced", make)
+    return kept(trained, "replaced" if trained.cell.attention else "replaced-layers", make)

@@ -15,7 +15,7 @@ from anisoscope.studies.fosse2023._explained import explained
 from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan, standard
 from anisoscope.studies.fosse2023._maps import BASELINES
 from anisoscope.studies.fosse2023._measured import accuracies, gather
-from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, over, sound, title
+from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, encoders, note, over, sound, title
 
 SOURCE = "Fosse et al. 2023, section 5; tested beyond the paper"
 BEYOND_CHANCE, BEYOND_RARE = (
@@ -63,10 +63,13 @@ MEASURES = {
     "sufficiency": "sufficiency (lower: more faithful)",
 }
 VALUES = "value, contrast"
+SHOWN = ["attention", "rollout", "value norm", VALUES, "hidden, contrast"]
+"""Maps that are drawn by layer."""
+TUNED = "last layer of the fine-tuned encoder"
 
 
 def measure(plan: Plan, context: Context) -> pd.DataFrame:
-    """Maps of every depth at λ = 0, and of fine-tuned encoders (plausibility alone)."""
+    """Maps of every depth at λ = 0, and of fine-tuned encoders."""
     return gather([*plan.by_depth(), *plan.fine_tuned()], plan, context, accuracies, explained)
 
 
@@ -76,11 +79,18 @@ def _one_layer(here: pd.DataFrame, measure: str) -> Seeds:
     return Seeds(here, rows[(rows["layers"] == 1) & (rows["weight"] == 0)], "component")
 
 
+def _last_layer(here: pd.DataFrame, measure: str) -> Seeds:
+    """Values [seed] by map of the last layer of fine-tuned encoders."""
+    rows = encoders(select(sound(here), metric=f"explains.{measure}"))
+    return Seeds(here, rows[rows["layer"].isna() | (rows["layer"] == rows["layer"].max())], "component")
+
+
 def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     tests = []
     for corpus in corpora(records):
         here = select(records, corpus=corpus)
-        test = partial(SeedTest, reason=note(records, corpus), subject=title(corpus))
+        said = note(records, corpus)
+        test = partial(SeedTest, reason=said, subject=title(corpus))
         precise, erased = _one_layer(here, "auprc"), _one_layer(here, "comprehensiveness")
         words, falls = "difference of AUPRC", "difference of comprehensiveness"
         tests += [
@@ -90,6 +100,15 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
             test(FAITHFUL.name, erased["attention"] - erased["random"], falls),
             test(FAITHFUL_GEOMETRY.name, erased[VALUES] - erased["attention"], falls),
             test(FIRST.name, _first_less_last(here), words),
+        ]
+        precise, erased = _last_layer(here, "auprc"), _last_layer(here, "comprehensiveness")
+        tuned = partial(SeedTest, reason=said, subject=f"{title(corpus)}, {TUNED}")
+        tests += [
+            tuned(BEYOND_CHANCE.name, precise["attention"] - precise["random"], words),
+            tuned(BEYOND_RARE.name, precise["attention"] - precise["rare"], words),
+            tuned(GEOMETRY.name, precise[VALUES] - precise["attention"], words),
+            tuned(FAITHFUL.name, erased["attention"] - erased["random"], falls),
+            tuned(FAITHFUL_GEOMETRY.name, erased[VALUES] - erased["attention"], falls),
         ]
     return judged(tests)
 
@@ -105,7 +124,9 @@ def _first_less_last(here: pd.DataFrame) -> np.ndarray[tuple[int, ...], np.dtype
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
-    """Every map of one layer, a panel per measure and a chart per corpus; plausibility by layer of the deepest."""
+    """Every map of one layer, a panel per measure and a chart per corpus; by layer: plausibility of the deepest, and
+    both measures of fine-tuned encoders.
+    """
     drawn: dict[str, ChartType] = {}
     for corpus in corpora(records):
         rows = standard(select(sound(records), corpus=corpus))
@@ -119,20 +140,26 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
             drawn[f"explained_{corpus.replace(':', '')}"] = charts.bars(
                 frame, category="component", panel="measure", titles=("value", ""), size=(660, 20)
             )
-    return drawn | _by_layer(records)
-
-
-def _by_layer(records: pd.DataFrame) -> dict[str, ChartType]:
     rows = standard(select(sound(records), metric="explains.auprc"))
-    rows = rows[(rows["weight"] == 0) & rows["layer"].notna()]
-    rows = rows[rows["layers"] == rows.groupby("corpus")["layers"].transform("max")]
-    rows = select(rows, component=["attention", "rollout", "value norm", "value, contrast", "hidden, contrast"])
+    rows = rows[rows["weight"] == 0]
+    deepest = rows[rows["layers"] == rows.groupby("corpus")["layers"].transform("max")]
+    tuned = encoders(sound(records))
+    return (
+        drawn
+        | _by_layer("explained_layers", deepest, MEASURES["auprc"])
+        | _by_layer("explained_encoder", select(tuned, metric="explains.auprc"), MEASURES["auprc"])
+        | _by_layer("erased_encoder", select(tuned, metric="explains.comprehensiveness"), "comprehensiveness")
+    )
+
+
+def _by_layer(name: str, rows: pd.DataFrame, shown: str) -> dict[str, ChartType]:
+    rows = select(rows[rows["layer"].notna()], component=SHOWN)
     frame = over(rows.sort_values("layer", kind="stable"), ["corpus", "component", "layer"])
     if not len(frame):
         return {}
     frame = frame.assign(corpus=frame["corpus"].map(title), map=frame["component"])
-    chart = charts.layer_curve(frame, series="map", panel="corpus", title="AUPRC", size=(680, 220), columns=3)
-    return {"explained_layers": chart}
+    chart = charts.layer_curve(frame, series="map", panel="corpus", title=shown, size=(680, 220), columns=3)
+    return {name: chart}
 
 
 STUDY = Study(

@@ -13,7 +13,7 @@ from anisoscope.studies._per_seed import Array, SeedTest, judged, judged_inside
 from anisoscope.studies._study import Claim, Context, Study, Verdict
 from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan, other_starts, standard, words
 from anisoscope.studies.fosse2023._measured import VALUES, accuracies, gather, geometry
-from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, over, sound, spearman, title
+from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, encoders, note, over, sound, spearman, title
 from anisoscope.studies.fosse2023._replaced import KINDS, replaced
 
 SOURCE = "the title of Fosse et al. 2023, tested beyond the paper"
@@ -45,6 +45,7 @@ DECISION = Claim(
 )
 LARGEST = 0.1
 CHANGE = "change of accuracy"
+TUNED = "fine-tuned encoder"
 
 
 def measure(plan: Plan, context: Context) -> pd.DataFrame:
@@ -52,7 +53,7 @@ def measure(plan: Plan, context: Context) -> pd.DataFrame:
     return pd.concat(
         [
             gather(plan.to_replace(), plan, context, accuracies, geometry, replaced),
-            gather(plan.fine_tuned(), plan, context, accuracies, replaced),
+            gather(plan.fine_tuned(), plan, context, accuracies, geometry, replaced),
         ],
         ignore_index=True,
     )
@@ -68,24 +69,38 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
             inside(UNIFORM.name, change["uniform", 0.0], statistic=CHANGE),
             inside(ANOTHER.name, change["another", 0.0], statistic=CHANGE),
             inside(SPARSE_MATTERS.name, change["uniform", LARGEST], statistic=CHANGE),
-            *_from_other_vectors(here, named),
+            *_from_other_vectors(here, named, said),
+            *_of_encoders(here, named, said),
         ]
         test = partial(SeedTest, reason=said, subject=named)
         for claim, metric in ((GEOMETRY, "output"), (DECISION, "agreement")):
-            tests.append(test(claim.name, _correlation(here, metric), f"rank correlation of sim(V) and {metric}"))
+            statistic = f"rank correlation of sim(V) and {metric}"
+            tests.append(test(claim.name, _correlation(standard(here), here, metric), statistic))
+            tuned = _correlation(encoders(here), here, metric)
+            of_layers = f"{named}, layers of the {TUNED}"
+            tests.append(SeedTest(claim.name, tuned, statistic, reason=said, subject=of_layers))
     return [*judged(tests), *near]
 
 
-def _from_other_vectors(here: pd.DataFrame, named: str) -> list[Verdict]:
+def _from_other_vectors(here: pd.DataFrame, named: str, said: str) -> list[Verdict]:
     """The same of models that began with other word vectors."""
     rows = other_starts(select(sound(here), metric="replaced.accuracy", layer=None))
     change = Seeds(here, rows, "component", "start")
     return [
-        judged_inside(claim.name, change[key], (-HARDLY, HARDLY), CHANGE, subject=f"{named}, {words(key[1])}")
+        judged_inside(claim.name, change[key], (-HARDLY, HARDLY), CHANGE, said, f"{named}, {words(key[1])}")
         for claim, kind in ((UNIFORM, "uniform"), (ANOTHER, "another"))
         for key in change
         if key[0] == kind
     ]
+
+
+def _of_encoders(here: pd.DataFrame, named: str, said: str) -> list[Verdict]:
+    """The same of fine-tuned encoders, the attention of all layers replaced."""
+    rows = encoders(select(sound(here), metric="replaced.accuracy", layer=None))
+    change = Seeds(here, rows, "component")
+    inside, subject = (-HARDLY, HARDLY), f"{named}, {TUNED}"
+    judged_as = partial(judged_inside, inside=inside, statistic=CHANGE, reason=said, subject=subject)
+    return [judged_as(c.name, change[kind]) for c, kind in ((UNIFORM, "uniform"), (ANOTHER, "another"))]
 
 
 def _changes(here: pd.DataFrame) -> Seeds:
@@ -94,17 +109,18 @@ def _changes(here: pd.DataFrame) -> Seeds:
     return Seeds(here, rows[rows["layers"] == 1], "component", "weight")
 
 
-def _points(here: pd.DataFrame, metric: str, kind: str) -> pd.DataFrame:
+def _points(rows: pd.DataFrame, metric: str, kind: str) -> pd.DataFrame:
     """One row per model and layer: `similar`, sim(V), and `value`, what the replacement did."""
-    rows = standard(sound(here))
+    rows = sound(rows)
     keys = ["model", "corpus", "seed", "layer"]
     similar = select(rows, metric="intra_sequence", site=VALUES, token_policy="all")[[*keys, "value"]]
     done = select(rows, metric=f"replaced.{metric}", component=kind)
     return done[done["layer"].notna()].merge(similar.rename(columns={"value": "similar"}), on=keys)
 
 
-def _correlation(here: pd.DataFrame, metric: str) -> Array:
-    points = _points(here, metric, "another")
+def _correlation(rows: pd.DataFrame, here: pd.DataFrame, metric: str) -> Array:
+    """Of `rows`, by seed of `here`."""
+    points = _points(rows, metric, "another")
     of_seed = [points[points["seed"] == seed] for seed in sorted(here["seed"].dropna().unique())]
     return np.array([spearman(p["similar"].to_numpy(float), p["value"].to_numpy(float)) for p in of_seed] or [np.nan])
 
@@ -127,12 +143,24 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
         ("output", "cosine of the layer's output of [CLS]"),
         ("agreement", "share of decisions kept"),
     ):
-        points = _points(records, metric, "another")
+        points = _points(standard(records), metric, "another")
         if len(points):
             points = points.assign(corpus=points["corpus"].map(title))
             titles = ("sim(V) of the layer", shown)
             drawn[f"replaced_{metric}"] = charts.scatter(points, x="similar", series="corpus", titles=titles)
-    return drawn
+    return drawn | _draw_encoders(records)
+
+
+def _draw_encoders(records: pd.DataFrame) -> dict[str, ChartType]:
+    """Change of accuracy by the layer of the fine-tuned encoder whose attention is replaced."""
+    rows = encoders(select(sound(records), metric="replaced.accuracy"))
+    rows = rows[rows["layer"].notna()].sort_values("layer", kind="stable")
+    frame = over(rows, ["corpus", "component", "layer"])
+    if not len(frame):
+        return {}
+    frame = frame.assign(corpus=frame["corpus"].map(title), attention=frame["component"])
+    chart = charts.layer_curve(frame, series="attention", panel="corpus", title=CHANGE, size=(680, 220), columns=3)
+    return {"replaced_encoder": chart}
 
 
 STUDY = Study(
@@ -147,8 +175,8 @@ STUDY = Study(
     caption=(
         f"Attention weights of trained models replaced by {', '.join(KINDS[:2])} ones or those of another sentence, "
         "the values left as they are. A point is one layer of one model (depths at λ = 0, one layer at larger λ); "
-        "bars: 95 % intervals over seeds. Records also hold the cosine of the final [CLS] to its own before, and "
-        "fine-tuned encoders with all layers replaced."
+        "bars: 95 % intervals over seeds. Last: a fine-tuned encoder, one layer replaced at a time. Records also "
+        "hold the cosine of the final [CLS] to its own before."
     ),
     needs=NEEDS,
 )
