@@ -239,7 +239,7 @@ QUICK = Plan(
     epochs=12,
     patience=2,
     utterances=150,
-    erased=40,
+    erased=24,
 )
 PAPER = Plan(corpora=REAL)
 SETTINGS = {"quick": QUICK, "paper": PAPER, "finished": replace(PAPER, train=False)}
