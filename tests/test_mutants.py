@@ -25,7 +25,7 @@ from anisoscope.measurement import Measurement
 from anisoscope.metrics import calibrated, drift, group_cosine, mean_cosine, norms, partition, spectrum
 from anisoscope.moments import Moments
 from anisoscope.reservoir import Reservoir, token_hash
-from anisoscope.sums import Sums, Totals, row_sums, vector_sums
+from anisoscope.sums import Sums, Totals, _sums_of, row_sums
 
 
 def code_named(code, name):
@@ -121,9 +121,9 @@ MUTANTS = {
     "one sign": (partition.compute, "logsumexp(-projected", "logsumexp(projected", reference("partition")),
     "sample not centred": (calibrated.sample_sums, "vectors - mean", "vectors", reference("calibrated")),
     "bf16 accumulation": (Sums.add, "value.double()", "value.bfloat16().double()", reference("mean_cosine")),
-    "bf16 norms": (vector_sums, "norm.double()", "norm.bfloat16().double()", reference("norms")),
+    "bf16 norms": (_sums_of, "norm.double()", "norm.bfloat16().double()", reference("norms")),
     "mask forgotten in sums": (
-        vector_sums,
+        _sums_of,
         "masks = masks.to(x.dtype)",
         "masks = torch.ones_like(masks).to(x.dtype)",
         simply(test_metrics.check_padding, "mean_cosine", 1e3),
@@ -135,7 +135,7 @@ MUTANTS = {
         simply(test_metrics.check_padding, "spectrum", 1e3),
     ),
     "zero vectors counted": (
-        vector_sums,
+        _sums_of,
         "finite & (norm > 0)",
         "finite",
         simply(test_measuring.test_zero_vectors_are_counted_and_left_out),

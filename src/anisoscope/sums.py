@@ -35,6 +35,8 @@ from anisoscope.errors import MeasureError
 Array = NDArray[np.float64]
 
 
+PIECE = 1 << 20
+"""Numbers that are summed at once on a CPU: 4 MiB of float32, about the cache of a core."""
 COUNTED = frozenset({"zero", "nonfinite"})
 """Terms that are always summed."""
 
@@ -172,17 +174,54 @@ def vector_sums(
 ) -> tuple[dict[str, Tensor], Float[Tensor, "sequence head token"]]:
     """Per-sequence sums of the asked `terms`, and the inverse norm of every vector (0 where it is left out).
 
-    Linear sums are one batched product of weight rows with x, its heads side by side. u is never built where there is
-    one head: its rows are each mask, and each mask over the norm. Vectors that are zero or not finite are counted and
-    enter no sum.
+    Vectors that are zero or not finite are counted and enter no sum. On a CPU the vectors are taken piece by piece, so
+    that what is read several times is read from the cache.
     """
     if not x.dtype.is_floating_point or x.dtype.itemsize < 4:
         x = x.float()
     x = x.transpose(1, 2)  # [sequence token head dim]: as most models keep heads, so that no copy is made below
-    norm = torch.linalg.vector_norm(x, dim=-1)
+    sequences, tokens = _piece(x)
+    sums: list[dict[str, Tensor]] = []
+    inverses: list[Tensor] = []
+    for first in range(0, max(len(x), 1), sequences):
+        rows = slice(first, first + sequences)
+        parts = []
+        for start in range(0, max(x.shape[1], 1), tokens):
+            columns = slice(start, start + tokens)
+            of_piece = None if subsets is None else subsets[rows, :, columns]
+            parts.append(_sums_of(x[rows, columns], masks[rows, :, columns], of_piece, terms))
+        sums.append({name: sum(part[name] for part, _ in parts) for name in parts[0][0]})  # type: ignore[misc]
+        inverses.append(torch.cat([inverse for _, inverse in parts], 1))
+    out = {name: torch.cat([part[name] for part in sums]) for name in sums[0]}
+    if "sequence_cosine" in terms:
+        out |= _inside_sequences(out["n"], out["unit"].double())
+    return {name: value for name, value in out.items() if name in terms | COUNTED}, torch.cat(inverses).transpose(1, 2)
+
+
+def _piece(x: Float[Tensor, "sequence token head dim"]) -> tuple[int, int]:
+    """How many sequences, and how many of their tokens, are taken at once: all of them but on a CPU."""
+    sequence = max(x.shape[1] * x.shape[2] * x.shape[3], 1)
+    if x.device.type != "cpu":
+        return max(len(x), 1), max(x.shape[1], 1)
+    pieces = -(-sequence // PIECE)
+    return max(PIECE // sequence, 1), max(-(-x.shape[1] // pieces), 1)
+
+
+def _sums_of(
+    x: Float[Tensor, "sequence token head dim"],
+    masks: Float[Tensor, "sequence policy token"],
+    subsets: Float[Tensor, "sequence subset token"] | None,
+    terms: frozenset[str],
+) -> tuple[dict[str, Tensor], Float[Tensor, "sequence token head"]]:
+    """Terms that add up over tokens, and inverse norms, of one piece."""
+    square = None if x.stride(-1) == 1 else x.square()  # a map, whose channels lie apart
+    norm = (
+        torch.linalg.vector_norm(x, dim=-1) if square is None else square.sum(-1).sqrt()
+    )  # a map's channels lie apart
     finite = norm.isfinite()
     if not bool(finite.all()):
         x, norm, finite = _mend(x)
+        square = None
     usable = finite & (norm > 0)
     norm = norm.double()  # norms of a drifting cloud are nearly equal: their variance is a small difference
     inverse = torch.where(usable, norm.reciprocal(), 0.0).to(x.dtype)
@@ -194,42 +233,36 @@ def vector_sums(
     masks = masks.to(x.dtype)
     lengths = torch.matmul(masks.double(), torch.cat([usable.double(), norm, norm.square()], -1))
     out |= dict(zip(("n", "norm", "norm_square"), lengths.chunk(3, -1), strict=True))
-    linear = _Linear(x, inverse)
-    out["vector"], out["unit"] = linear.vector_and_unit(masks)
+    subsets = subsets.to(x.dtype) if subsets is not None and "subset_unit" in terms else masks[:, :0]
+    out["subset_n"] = torch.matmul(subsets, usable.to(x.dtype))
+    out["vector"], out["unit"], out["subset_unit"] = _linear_sums(x, inverse, masks, subsets)
     if "unit_square" in terms:
-        out["unit_square"] = linear.unit_square(masks)
-    if "sequence_cosine" in terms:
-        out |= _inside_sequences(out["n"], out["unit"].double())
-    if subsets is not None and "subset_unit" in terms:
-        rows = subsets.to(x.dtype)
-        out["subset_n"], out["subset_unit"] = torch.matmul(rows, usable.to(x.dtype)), linear.unit(rows)
-    return {name: value for name, value in out.items() if name in terms | COUNTED}, inverse.transpose(1, 2)
+        if x.shape[2] == 1:
+            square = x.square() if square is None else square
+            out["unit_square"] = _weighted(masks * inverse.square().transpose(1, 2), square)
+        else:
+            out["unit_square"] = _weighted(masks, (x * inverse.unsqueeze(-1)).square())
+    return out, inverse
 
 
-class _Linear:
-    """Weighted sums over tokens of x [sequence token head dim]: rows [sequence row token] → [sequence row head dim]."""
+def _linear_sums(x: Tensor, inverse: Tensor, masks: Tensor, subsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Σx and Σu over masks, and Σu over subsets. One product where there is one head: u, its rows over the norm, is
+    never built.
+    """
+    rows, n = torch.cat([masks, subsets], 1), masks.shape[1]
+    if x.shape[2] == 1:
+        found = _weighted(torch.cat([masks, rows * inverse.transpose(1, 2)], 1), x)
+        return found[:, :n], found[:, n : 2 * n], found[:, 2 * n :]
+    found = _weighted(rows, x * inverse.unsqueeze(-1))
+    return _weighted(masks, x), found[:, :n], found[:, n:]
 
-    def __init__(self, x: Tensor, inverse: Tensor) -> None:
-        self.x, self.inverse, self.heads = x, inverse.transpose(1, 2), x.shape[2]
-        self.u = x * inverse.unsqueeze(-1) if self.heads > 1 else None
 
-    def vector_and_unit(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        if self.u is not None:
-            return self._sum(rows, self.x), self._sum(rows, self.u)
-        vector, unit = self._sum(torch.cat([rows, rows * self.inverse], 1), self.x).chunk(2, 1)
-        return vector, unit
-
-    def unit(self, rows: Tensor) -> Tensor:
-        return self._sum(rows * self.inverse, self.x) if self.u is None else self._sum(rows, self.u)
-
-    def unit_square(self, rows: Tensor) -> Tensor:
-        if self.u is None:
-            return self._sum(rows * self.inverse.square(), self.x.square())
-        return self._sum(rows, self.u.square())
-
-    def _sum(self, rows: Tensor, vectors: Tensor) -> Tensor:
-        linear = torch.matmul(rows, vectors.flatten(2))
-        return linear.view(*linear.shape[:2], self.heads, -1)
+def _weighted(
+    rows: Float[Tensor, "sequence row token"], vectors: Float[Tensor, "sequence token head dim"]
+) -> Float[Tensor, "sequence row head dim"]:
+    """Weighted sums over tokens, heads side by side."""
+    linear = torch.matmul(rows, vectors.flatten(2))
+    return linear.view(*linear.shape[:2], *vectors.shape[2:])
 
 
 def _inside_sequences(n: Tensor, unit: Tensor) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from anisoscope.capture.rows import attention_rows
 from anisoscope.capture.scores import score_sums
 from anisoscope.capture.visible import Visible
 from anisoscope.errors import MeasureError, UsageError, near_matches
-from anisoscope.models.blocks import find_blocks, find_stages, stack_of
+from anisoscope.models.blocks import find_blocks, find_stages, stacks_of
 
 STAGES = tuple(f"{name}.{stage}" for name in ("query", "key") for stage in ("raw", "normed", "rotated"))
 WHAT = (*LAYER_QUANTITIES, "query", "key", *STAGES, "value", "attention", "scores", "centred")
@@ -104,7 +104,7 @@ class Tap:
         self._rectified: dict[str, tuple[Tensor, Tensor | None]] = {}
         self._sources: dict[nn.Module, projections.Source] = {}
         self._names = {module: name for name, module in model.named_modules()}
-        self._stacks = {module: stack_of(model, name) for module, name in self._names.items()}
+        self._stacks = stacks_of(model)
         self._called = 0
 
     def __getitem__(self, name: str) -> Any:

@@ -63,9 +63,9 @@ def find_blocks(model: nn.Module, class_names: tuple[str, ...] = ()) -> dict[str
             f"{type(model).__name__}, which declares none",
             "name the class of its blocks: --blocks CLASS, or capture(model, …, blocks=('CLASS',))",
         )
-    stacks: dict[str, list[nn.Module]] = {}
-    for name, block in blocks:
-        stacks.setdefault(stack_of(model, name), []).append(block)
+    stack, stacks = stacks_of(model), dict[str, list[nn.Module]]()
+    for _, block in blocks:
+        stacks.setdefault(stack[block], []).append(block)
     return stacks
 
 
@@ -111,13 +111,28 @@ def stack_of(model: nn.Module, name: str) -> str:
     """`encoder` or `decoder`: by path where the model has both, else by whether its attention is causal; CANINE's
     three stacks by path.
     """
+    return _by_path(model, name) or _only_stack(model)
+
+
+def stacks_of(model: nn.Module) -> dict[nn.Module, str]:
+    """The stack of every module."""
+    only = _only_stack(model)
+    return {module: _by_path(model, name) or only for name, module in model.named_modules()}
+
+
+def _by_path(model: nn.Module, name: str) -> str:
+    known = STACKS.get(family_of(model), {})
     for part in name.split("."):
-        if part in STACKS.get(family_of(model), ()):
-            return STACKS[family_of(model)][part]
+        if part in known:
+            return known[part]
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         for part in name.split("."):
             if part in ("encoder", "decoder"):
                 return part
+    return ""
+
+
+def _only_stack(model: nn.Module) -> str:
     return "decoder" if _causal(model) else "encoder"
 
 
