@@ -45,6 +45,19 @@ def test_the_second_call_does_not_train(resnet, cache, monkeypatch):
         small.trained(KINDS["resnet"], 1, QUICK, cache)
 
 
+@pytest.mark.parametrize("name", ["vit", "resnet", "token-lm"])
+def test_the_best_weights_are_those_that_stay(name):
+    """Also of a model that saves its weights under other names than it holds them."""
+    kind = replace(KINDS[name], steps=8, batch=4, rate=0.05)
+    made = material(kind, 0)
+    made = replace(made, train=made.train[:16], validation=made.validation[:8])
+    held = dict(_loop.fit(made, kind, 0, 8, lambda _step, _model: None, patience=99)["validation_loss"])
+    assert min(held, key=held.get) != max(held)
+    with torch.no_grad():
+        loss = made.model(**made.collate(made.validation)).loss
+    assert float(loss) == pytest.approx(min(held.values()), abs=1e-4)
+
+
 def test_an_unfinished_training_is_begun_anew(resnet, cache, monkeypatch):
     recipe = replace(QUICK, patience=99)
     monkeypatch.setattr(small, "seconds_per_step", lambda _kind: 1e9)

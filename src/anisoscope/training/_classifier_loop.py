@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
-from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from anisoscope.data.encoding import Encoded, collated
 from anisoscope.errors import ModelError
+from anisoscope.training._checkpoints import FaithfulTrainer
 from anisoscope.training.entropy_penalty import EntropyPenalty
 
 OnStep = Callable[[int, int], None]
@@ -63,7 +64,7 @@ class Buckets(Sampler[int]):
         yield from order[whole:].tolist()
 
 
-class ClassifierTrainer(Trainer):
+class ClassifierTrainer(FaithfulTrainer):
     """Cross-entropy plus penalty, in training and in validation. A loss that is not finite ends it with its step."""
 
     def __init__(self, *, penalty: EntropyPenalty, sampler: Sampler[int] | None, **given: Any) -> None:

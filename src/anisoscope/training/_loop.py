@@ -24,8 +24,10 @@ def fit(
     With `patience` the learning rate stays constant after warm-up, and training ends when that many evaluations in a
     row brought no lower validation loss. Returns steps taken, losses and validation loss.
     """
-    from transformers import EarlyStoppingCallback, Trainer
+    from transformers import EarlyStoppingCallback
     from transformers.utils import logging
+
+    from anisoscope.training._checkpoints import FaithfulTrainer
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
@@ -33,7 +35,7 @@ def fit(
     if patience is not None:
         callbacks.append(EarlyStoppingCallback(early_stopping_patience=patience))
     with tempfile.TemporaryDirectory() as scratch:
-        trainer = Trainer(
+        trainer = FaithfulTrainer(
             model=made.model,
             args=_arguments(scratch, kind, seed, steps, patience is not None),
             data_collator=made.collate,

@@ -8,12 +8,13 @@ from typing import Any
 
 from safetensors import SafetensorError
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import TrainerCallback, TrainingArguments
 from transformers.utils import logging
 
 from anisoscope.distributed import rank_and_world
 from anisoscope.errors import MeasureError, OutputError
 from anisoscope.measuring import Interrupted, Progress, listening
+from anisoscope.training._checkpoints import FaithfulTrainer
 from anisoscope.training.language_model import Training, checkpoint_steps
 from anisoscope.training.windows import Examples, as_fetched
 
@@ -62,7 +63,7 @@ def fit(
     }
 
 
-class _Warmed(Trainer):
+class _Warmed(FaithfulTrainer):
     """The rate rises linearly from the first step on, where the library's own schedule begins with a step at rate 0
     (which would make of step 1 another checkpoint of step 0), then falls to 0 after the last.
     """
