@@ -229,7 +229,11 @@ def reproduce(
         str, typer.Option(help="figures and tables, with commas and ranges: fig1-5,fig17,table3; default: all")
     ] = "",
     settings: Annotated[
-        str, typer.Option(help="quick (minutes, no download) or paper (the paper's checkpoints and data)")
+        str,
+        typer.Option(
+            help="quick (minutes, no download), paper (the paper's checkpoints and data), or another of the study's: "
+            "see anisoscope list studies"
+        ),
     ] = "quick",
     output: Annotated[Path, typer.Option("--output", "-o", help="folder of the results")] = Path("runs/reproduction"),
     device: Device = "cpu",

@@ -95,4 +95,4 @@ def _corpora() -> list[tuple[str, str]]:
 def _studies() -> list[tuple[str, str]]:
     from anisoscope.studies import runner
 
-    return [(f"{s.paper} {s.name}", s.title) for s in runner.found()]
+    return [(f"{s.paper} {s.name}", f"{s.title} (settings: {', '.join(s.settings)})") for s in runner.found()]

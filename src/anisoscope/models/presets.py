@@ -25,7 +25,7 @@ PRESETS: dict[str, Preset] = {
     "character-bert": Preset("helboukkouri/character-bert", "text", "2"),
     "canine-s": Preset("google/canine-s", "text", "2", "apache-2.0", "132M"),
     "canine-c": Preset("google/canine-c", "text", "2", "apache-2.0", "132M"),
-    "manta-base": Preset("almanach/manta-lm-base", "text", "2"),
+    "manta-base": Preset("almanach/manta-lm-base", "text", "2", "mit"),
     "byt5-base": Preset("google/byt5-base", "text", "2", "apache-2.0", "582M"),
     "wav2vec2-base": Preset("facebook/wav2vec2-base", "speech", "3a", "apache-2.0", "95M"),
     "hubert-base": Preset("facebook/hubert-base-ls960", "speech", "3a", "apache-2.0", "95M"),
