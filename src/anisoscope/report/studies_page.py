@@ -52,7 +52,7 @@ def _read(folder: Path) -> dict[str, Any]:
     study: dict[str, Any] = json.loads((folder / "study.json").read_text())
     claims = {claim["name"]: claim for claim in study["claims"]}
     verdicts = json.loads((folder / "verdicts.json").read_text())
-    drawn = sorted(folder.glob("*.svg"))
+    drawn = sorted(folder.glob("*.svg"), key=lambda path: path.stem)
     return study | {
         "verdicts": [{"statement": v["claim"], "published": ""} | claims.get(v["claim"], {}) | v for v in verdicts],
         "figures": [{"name": path.stem, "svg": Markup(_apart(path, study["study"]))} for path in drawn],

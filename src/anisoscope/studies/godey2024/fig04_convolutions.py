@@ -44,7 +44,8 @@ STUDY = Study(
     judge=lambda records: _claims.judge(records, RULES, EXTRA),
     draw=_draw,
     caption="Mean cosine over all distinct pairs of images, maps flattened to one vector each (speech: one vector per "
-    "frame), with 95 % intervals; dashed: the largest q95(d). After a ReLU no cosine is below 0. The black "
-    "background that all digits share keeps the small models from isotropy.",
+    "frame), with 95 % intervals; dashed: the largest q95(d). After a ReLU no cosine is below 0; second chart: "
+    "before the last ReLU of each block. The black background that all digits share keeps the small models from "
+    "isotropy.",
     needs=_layers.needs(PAPER),
 )
