@@ -41,7 +41,7 @@ class Recipe:
     seeds: int = 2
     kinds: tuple[str, ...] = tuple(KINDS)
     patience: int = 3
-    longest: int = 6
+    longest: int = 3
 
     @property
     def available(self) -> list[Kind]:
