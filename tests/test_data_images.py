@@ -1,5 +1,8 @@
 """Image corpora: every kind of file made 8-bit RGB or refused by name; preprocessing recorded; batches."""
 
+import struct
+import zlib
+
 import datasets
 import numpy as np
 import pytest
@@ -94,30 +97,37 @@ def test_grey_palette_and_transparent_images(tmp_path):
     assert read(clear)[0, 0].tolist() == [255] * 3
 
 
-def test_sixteen_bits_are_scaled_and_not_clipped(tmp_path):
-    ramp = np.linspace(0, 65_535, 256).round().astype(np.uint16).reshape(16, 16)
-    for name in ("ramp.png", "ramp.tif"):
-        pixels = read(saved(tmp_path / name, Image.fromarray(ramp)))[..., 0].ravel()
-        assert pixels.tolist() == list(range(256))
-    assert read(tmp_path / "ramp.png", "L").shape == (16, 16)
-
-
-def test_inks_and_rotated_photographs(tmp_path):
-    inks = Image.new("RGB", (16, 16), RED).convert("CMYK")
-    for name in ("inks.tif", "inks.jpg"):
-        pixels = read(saved(tmp_path / name, inks))
-        assert np.abs(pixels.astype(int) - RED).max() < 12
-    turned = photograph(20, 10)
+def test_rotated_photographs_stand_upright(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned by a quarter
-    assert read(saved(tmp_path / "turned.png", turned, exif=exif)).shape == (20, 10, 3)
+    assert read(saved(tmp_path / "turned.png", photograph(20, 10), exif=exif)).shape == (20, 10, 3)
 
 
-def test_pixels_of_unknown_range_are_refused(tmp_path):
-    saved(tmp_path / "i.tif", Image.fromarray(np.full((8, 8), 70_000, np.int32)))
-    saved(tmp_path / "f.tif", Image.fromarray(np.full((8, 8), 0.5, np.float32)))
-    with pytest.raises(CorpusError, match=r"2 faulty: f.tif \(32-bit pixels of unknown range\), i.tif"):
+def test_inks_and_deep_pixels_are_named_and_counted_or_skipped(tmp_path):
+    inks = Image.new("RGB", (16, 16), RED).convert("CMYK")
+    ramp = np.linspace(0, 65_535, 256).round().astype(np.uint16).reshape(16, 16)
+    for name, image in (("a.tif", inks), ("b.jpg", inks), ("c.png", Image.fromarray(ramp))):
+        saved(tmp_path / name, image)
+    saved(tmp_path / "d.tif", Image.fromarray(np.full((8, 8), 70_000, np.int32)))
+    saved(tmp_path / "e.tif", Image.fromarray(np.full((8, 8), 0.5, np.float32)))
+    (tmp_path / "f.png").write_bytes(deep_png(ramp))
+    saved(tmp_path / "good.png", photograph(20))
+    with pytest.raises(CorpusError, match=r"6 faulty: a.tif \(CMYK colours\), b.jpg \(CMYK colours\), c.png \(16-bit"):
         open_images(str(tmp_path))
+    corpus = open_images(str(tmp_path), skip_bad=True)
+    assert [image.name for image in corpus.images] == ["good.png"] and corpus.source["skipped"] == 6
+    for name, got in (("b.jpg", "CMYK colours"), ("e.tif", "32-bit pixels"), ("f.png", "16-bit pixels")):
+        with pytest.raises(CorpusError, match=f"{name}; got {got}.*convert it to RGB of 8 bits"):
+            read(tmp_path / name)
+
+
+def deep_png(grey):
+    """A PNG of three channels of 16 bits, which the library opens as if it had 8."""
+    rows = b"".join(b"\0" + np.repeat(row, 3).astype(">u2").tobytes() for row in grey)
+    header = struct.pack(">IIBBBBB", grey.shape[1], grey.shape[0], 16, 2, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    body = (struct.pack(">I", len(x)) + kind + x + struct.pack(">I", zlib.crc32(kind + x)) for kind, x in chunks)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(body)
 
 
 @pytest.fixture

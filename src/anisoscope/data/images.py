@@ -42,7 +42,7 @@ PATCH = 16
 FIXED_SIZE = ("vit", "deit", "beit", "data2vec-vision", "vit_mae")
 """Families whose position table takes one size only."""
 
-_GREY, _ALPHA = ("1", "L", "I;16", "I;16B", "I;16L"), ("RGBA", "LA", "PA", "RGBa", "La")
+_ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,8 @@ def picture(name: str, data: bytes, mode: str = "RGB") -> Image.Image:
     """The first image in the encoded `data` as 8 bits per channel, `RGB` or grey (`L`), upright. CorpusError where it
     cannot be decoded to its end, or where its range is not known.
 
-    Palettes are looked up; transparent pixels are laid on white; CMYK goes by the inks' formula, without a colour
-    profile; 16 bits are scaled to 8 (65,535 becomes 255), never clipped; 32-bit and floating-point pixels are refused.
+    Palettes are looked up; transparent pixels are laid on white. CMYK and L*a*b*, whose red, green and blue depend on a
+    colour profile, and pixels of more than 8 bits a channel are refused.
     """
     image = _opened(name, data)
     try:
@@ -114,18 +114,16 @@ def picture(name: str, data: bytes, mode: str = "RGB") -> Image.Image:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image.load()
         image = ImageOps.exif_transpose(image)
-        return _eight_bits(image).convert(mode)
+        return _on_white(image).convert(mode)
     except (OSError, ValueError, SyntaxError) as error:
         raise _bad(name, f"damaged after its header: {error}") from None
 
 
-def _eight_bits(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I;16"):
-        return Image.fromarray(np.rint(np.asarray(image).astype(np.float64) / 257).astype(np.uint8))
-    if "transparency" in image.info or image.mode in _ALPHA:
-        layer = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
-    return image
+def _on_white(image: Image.Image) -> Image.Image:
+    if "transparency" not in image.info and image.mode not in _ALPHA:
+        return image
+    layer = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
 
 
 def _check(name: str, data: bytes, decode: bool) -> str:
@@ -147,15 +145,26 @@ def _opened(name: str, data: bytes) -> Image.Image:
         raise _bad(name, "more pixels than any photograph has") from None
     except (OSError, ValueError, SyntaxError):
         raise _bad(name, "it is no image") from None
-    if image.mode in ("I", "F"):
-        raise _bad(name, "32-bit pixels of unknown range")
-    if image.mode == "LAB":
-        raise _bad(name, "L*a*b* colours")
+    refused = _refused(image)
+    if refused:
+        raise _bad(name, refused)
     return image
 
 
+def _refused(image: Image.Image) -> str:
+    """Why an image has no red, green and blue of 8 bits; empty where it has. Of 16 bits a channel the library keeps the
+    upper 8 and says so only in how it would read them.
+    """
+    if image.mode in ("CMYK", "LAB"):
+        return f"{image.mode} colours"
+    if image.mode in ("I", "F"):
+        return "32-bit pixels"
+    deep = image.mode.startswith("I;16") or any(";16" in str(tile) for tile in getattr(image, "tile", ()))
+    return "16-bit pixels" if deep else ""
+
+
 def _bad(name: str, got: str) -> CorpusError:
-    cure = "convert it to 8 or 16 bits a channel, or pass --skip-bad" if "pixels" in got or "colours" in got else ""
+    cure = "convert it to RGB of 8 bits, or pass --skip-bad" if "-bit pixels" in got or "colours" in got else ""
     return CorpusError(f"an image in {name}", got, cure or "repair or remove it, or pass --skip-bad")
 
 

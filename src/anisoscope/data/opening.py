@@ -71,7 +71,7 @@ def open_plan(
 
 def _skipped(source: dict[str, Any]) -> list[str]:
     count = source.get("skipped")
-    return [f"{count} unreadable items of the corpus left out"] if count else []
+    return [f"{count} unreadable item{'s' * (count != 1)} of the corpus left out"] if count else []
 
 
 def _check_modality(name: str, modality: str) -> None:
