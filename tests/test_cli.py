@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 COMMANDS = ("measure", "merge", "report", "compare", "reproduce", "list")
-RUN = [sys.executable, "-m", "anisoscope.cli"]
+RUN = [sys.executable, "-m", "anisoscope"]
 ENV = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 

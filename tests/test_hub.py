@@ -203,7 +203,7 @@ def test_a_series_is_found_measured_and_let_go_of(folders, tmp_path):
     texts = [json.dumps({"text": f"w{i} w{i + 1} w{2 * i}"}) for i in range(9)]
     (tmp_path / "text.jsonl").write_text("\n".join(texts))
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "TRANSFORMERS_"))}
-    command = [sys.executable, "-m", "anisoscope.cli", "measure", f"{REPOSITORY}@step{{1,2,…,16}}", "--panel", "hidden"]
+    command = [sys.executable, "-m", "anisoscope", "measure", f"{REPOSITORY}@step{{1,2,…,16}}", "--panel", "hidden"]
     command += ["--corpus", str(tmp_path / "text.jsonl"), "-o", str(tmp_path / "series"), "--keep", "1", "--quiet"]
     hub = Hub(folders)
     variables = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
