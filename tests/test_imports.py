@@ -129,9 +129,7 @@ def test_light_modules_load_nothing_heavy(module):
 
 def test_help_loads_nothing_heavy_and_is_quick():
     """Less than half a second, the best of three: other work may be going on."""
-    code = (
-        "import sys; sys.argv[1:] = ['--help']\nimport anisoscope.__main__ as m\ntry: m.main()\nexcept SystemExit: pass"
-    )
+    code = "import sys, anisoscope.__main__ as m; sys.argv[1:] = ['--help']\ntry: m.main()\nexcept SystemExit: pass"
     assert not set(loaded_after(code)) & {"torch", "transformers"}
 
     def seconds(code):
