@@ -30,15 +30,19 @@ SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
 MARKED = 0.5
 DIRECTED = 300
 """Validation utterances that class directions are made of."""
-OF_ENCODERS = ("attention", "value norm", "value, contrast", "random", "rare")
-"""Maps whose faithfulness is measured in a fine-tuned encoder, which needs many passes through a deeper model."""
+OF_DEEP = ("attention", "value norm", "value, contrast", "random", "rare")
+"""Maps whose faithfulness is measured in models of several layers, where each map takes many passes."""
 Key = tuple[str, int | None]
 
 
 def explained(trained: Trained) -> pd.DataFrame:
     """Records, `component` the map, `layer` its layer (null: a baseline), metrics `explains.<measure>`."""
-    name = "explained" if trained.cell.attention else "explained-erased"
+    name = "explained" if _shallow(trained) else "explained-deep"
     return kept(trained, name, lambda: _records(trained))
+
+
+def _shallow(trained: Trained) -> bool:
+    return trained.cell.attention and trained.cell.layers == 1
 
 
 def chosen(trained: Trained) -> list[Example]:
@@ -79,7 +83,7 @@ def _records(trained: Trained) -> pd.DataFrame:
         of |= {(name, None): x for name, x in baselines(example, frequency, draw).items()}
     rows = _plausibility(examples, scores)
     with _short(model, trained.cell.attention):
-        keys = [key for key in scores[0] if trained.cell.attention or key[0] in OF_ENCODERS]
+        keys = [key for key in scores[0] if _shallow(trained) or key[0] in OF_DEEP]
         rows += _faithfulness(model, pad, encoded, scores, keys)
     return as_records(pd.DataFrame(rows), n_units=len(examples))
 
