@@ -32,7 +32,7 @@ def test_a_training_keeps_log_spaced_checkpoints_in_hub_format(resnet):
     for step in resnet.steps:
         subject = load(str(resnet.checkpoint(step)))
         assert type(subject.model).__name__ == "ResNetModel"
-    assert resnet.untrained != resnet.last
+    assert resnet.best == 2 and resnet.untrained == resnet.checkpoint(0)
     assert resnet.history["steps"] == 2
     assert resnet.history["validation_loss"]
 
@@ -103,6 +103,13 @@ def test_without_a_budget_the_validation_loss_stops_training():
     history = _loop.fit(made, kind, 0, 100, lambda _step, _model: None, patience=2)
     assert history["steps"] < 100
     assert len(history["validation_loss"]) >= 2
+
+
+def test_the_best_weights_are_named_after_their_step(tmp_path, monkeypatch):
+    losses = [(100, 2.0), (200, 1.0), (300, 1.5)]
+    monkeypatch.setattr(_loop, "fit", lambda *_: {"steps": 300, "loss": [], "validation_loss": losses})
+    found = small.trained(KINDS["resnet"], 0, replace(QUICK, seconds=None), tmp_path)
+    assert found.best == 200 and found.steps == (200,)
 
 
 @pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.modality != "text"])

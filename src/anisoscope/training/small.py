@@ -3,8 +3,8 @@
 A time budget is split over all models by their measured step times: every model is given the same share of the steps it
 would take (`Kind.steps`). Without a budget each trains until its validation loss stops falling.
 
-    <cache>/small/<kind>-<seed>-<hash>/step-0, step-1, step-2, step-4, … step-N   in hub format, with the processor
-    <cache>/small/<kind>-<seed>-<hash>/training.json     written last: a folder without it is begun anew
+    <cache>/small/<kind>-<seed>-<hash>/step-0, step-1, step-2, step-4, … and the best, in hub format, with the processor
+    <cache>/small/<kind>-<seed>-<hash>/training.json, written last: a folder without it is begun anew
 """
 
 import json
@@ -73,9 +73,9 @@ class Trained:
         return self.checkpoint(0)
 
     @property
-    def last(self) -> Path:
-        """The model as training left it; without a budget, its best by validation loss."""
-        return self.checkpoint(self.steps[-1])
+    def best(self) -> int:
+        """The step whose weights training ends with: its last; without a budget, the best by validation loss."""
+        return int(self.history["best"])
 
 
 def trained(
@@ -144,8 +144,9 @@ def _train(kind: Kind, seed: int, recipe: Recipe, folder: Path, steps: int, prog
     patience = None if recipe.seconds is not None else recipe.patience
     started = time.monotonic()
     history = _loop.fit(made, kind, seed, steps, keep, patience)
-    _save(made.model, made.processor, folder / f"step-{history['steps']}")
-    return history | {"seconds": time.monotonic() - started}
+    best = history["steps"] if patience is None else min(history["validation_loss"], key=lambda at: at[1])[0]
+    _save(made.model, made.processor, folder / f"step-{best}")
+    return history | {"best": best, "seconds": time.monotonic() - started}
 
 
 def _save(model: Any, processor: Any, folder: Path) -> None:

@@ -110,7 +110,7 @@ def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFra
         yield as_records(pd.DataFrame([{"model": kind.label, "metric": SKIPPED, "component": kind.missing}]))
         return
     for found in train_all(systems.recipe, (name,), context.cache, context.progress):
-        for step, state in ((0, UNTRAINED), (found.steps[-1], TRAINED)):
+        for step, state in ((0, UNTRAINED), (found.best, TRAINED)):
             rows = _measured_once(found, step, systems.settings(), context)
             yield rows.assign(model=kind.label + state, seed=found.seed).astype(rows.dtypes.to_dict())
 

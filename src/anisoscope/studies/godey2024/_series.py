@@ -162,8 +162,7 @@ def _trained(series: Series, context: Context) -> list[Checkpoint]:
     if missing:
         raise UsageError(f"the data of {KINDS[series.kind].label}", missing, "set ANISOSCOPE_DATA")
     trained = train_all(series.recipe, (series.kind,), context.cache, context.progress)
-    end = None if series.recipe.seconds is not None else -1  # without a budget the last folder has the best weights
-    return [Checkpoint(str(t.checkpoint(step)), step, t.seed) for t in trained for step in t.steps[:end]]
+    return [Checkpoint(str(t.checkpoint(step)), step, t.seed) for t in trained for step in t.steps]
 
 
 def _check_trained(every: Sequence[Checkpoint], spec: str) -> None:
