@@ -55,8 +55,14 @@ def _read(folder: Path) -> dict[str, Any]:
     drawn = sorted(folder.glob("*.svg"), key=lambda path: path.stem)
     return study | {
         "verdicts": [{"statement": v["claim"], "published": ""} | claims.get(v["claim"], {}) | v for v in verdicts],
-        "figures": [{"name": path.stem, "svg": Markup(_apart(path, study["study"]))} for path in drawn],
+        "figures": [_figure(path, study["study"]) for path in drawn],
     }
+
+
+def _figure(path: Path, study: str) -> dict[str, str]:
+    """A drawing, its name, and the part of it that tells it from the others of its study."""
+    label = path.stem.removeprefix(study).strip("_-").replace("_", " ").replace("-", " ")
+    return {"name": path.stem, "label": label or study, "svg": Markup(_apart(path, study))}
 
 
 def _apart(path: Path, study: str) -> str:
