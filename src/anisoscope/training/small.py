@@ -17,7 +17,7 @@ from typing import Any
 
 from anisoscope.data._plan import digest
 from anisoscope.models import speech_cnn
-from anisoscope.records import run_id, write_atomic
+from anisoscope.records import claimed, run_id, write_atomic
 from anisoscope.training.kinds import KINDS, Kind, kind_named, material
 
 Progress = Callable[[str, int, int], None]
@@ -86,11 +86,12 @@ def trained(
     settings = {"kind": asdict(kind), "seed": seed, "recipe": asdict(recipe), "data": _data(kind)}
     folder = cache / "small" / f"{kind.name}-{seed}-{run_id(settings)[:8]}"
     described = folder / "training.json"
-    if not described.exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        history = _train(kind, seed, recipe, folder, _planned_steps(kind, recipe, cache), progress)
-        text = json.dumps({"settings": settings, **history}, indent=1, default=str)
-        write_atomic(described, lambda path: path.write_text(text))
+    with claimed(folder.with_suffix(".lock"), wait=True):  # two studies may want it at once
+        if not described.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            history = _train(kind, seed, recipe, folder, _planned_steps(kind, recipe, cache), progress)
+            text = json.dumps({"settings": settings, **history}, indent=1, default=str)
+            write_atomic(described, lambda path: path.write_text(text))
     found = sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
     return Trained(kind, seed, folder, tuple(found), json.loads(described.read_text()))
 
