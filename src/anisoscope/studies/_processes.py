@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from multiprocessing import get_context, parent_process
+from multiprocessing import active_children, get_context, parent_process, resource_tracker
 from typing import Any
 
 import torch
@@ -31,26 +31,29 @@ def side_by_side(
         for done, future in enumerate(as_completed(running), start=1):
             future.result()
             yield done
+    except KeyboardInterrupt:
+        for child in active_children():  # also those that are only beginning, which would tell of it at length
+            child.kill()
+        raise
     finally:  # also where the caller goes away: what has begun is finished and kept, nothing else begins
         pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """SIGINT is ignored, here and in what is begun here; only the main thread can and need do so."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """SIGINT waits, here and in processes begun here, which let it through in `_begin`."""
+    resource_tracker.ensure_running()  # as it begins it lets the signal through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin() -> None:
     """One thread for the work; the process goes silently on Ctrl-C, and with a caller who is killed."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     torch.set_num_threads(1)
     threading.Thread(target=_end_with_caller, daemon=True).start()
 
