@@ -26,13 +26,13 @@ def side_by_side(
         return
     pool = ProcessPoolExecutor(processes, get_context("spawn"), _begin)
     try:
-        with _uninterrupted():  # as the processes begin; see `_begin`
+        with _uninterrupted():
             running = [pool.submit(work, *piece) for piece in pieces]
         for done, future in enumerate(as_completed(running), start=1):
             future.result()
             yield done
     except KeyboardInterrupt:
-        for child in active_children():  # also those that are only beginning, which would tell of it at length
+        for child in active_children():
             child.kill()
         raise
     finally:  # also where the caller goes away: what has begun is finished and kept, nothing else begins
@@ -41,7 +41,7 @@ def side_by_side(
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """SIGINT waits, here and in processes begun here, which let it through in `_begin`."""
+    """SIGINT waits here, and never comes through to processes begun here: the caller ends them."""
     resource_tracker.ensure_running()  # as it begins it lets the signal through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -51,9 +51,7 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _begin() -> None:
-    """One thread for the work; the process goes silently on Ctrl-C, and with a caller who is killed."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    """One thread for the work; the process goes with a caller who is killed."""
     torch.set_num_threads(1)
     threading.Thread(target=_end_with_caller, daemon=True).start()
 
