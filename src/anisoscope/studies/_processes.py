@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context, parent_process, resource_tracker
 from typing import Any
@@ -28,9 +28,13 @@ def side_by_side(
     try:
         with _uninterrupted():
             running = [pool.submit(work, *piece) for piece in pieces]
-        for done, future in enumerate(as_completed(running), start=1):
-            future.result()
-            yield done
+        pending, done = set(running), 0
+        while pending:  # by the half second: a signal that another thread catches does not wake this one
+            finished, pending = wait(pending, 0.5, FIRST_COMPLETED)
+            for future in finished:
+                future.result()
+                done += 1
+                yield done
     except KeyboardInterrupt:
         for child in active_children():
             child.kill()
