@@ -96,6 +96,28 @@ def test_adding_in_pieces_is_adding_at_once():
         torch.testing.assert_close(pieces.terms[key], value, rtol=1e-14, atol=1e-14)
 
 
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("piece", [6, 40, 200])
+@pytest.mark.parametrize("channels_apart", [False, True])
+def test_what_is_taken_at_once_changes_nothing(monkeypatch, heads, piece, channels_apart):
+    """Tokens of a sequence, sequences, or all of them at once; vectors whose numbers lie side by side, or apart."""
+    rng = np.random.default_rng(1)
+    x = torch.tensor(rng.standard_normal((5, heads, 7, 6)))
+    x[0, 0, 1], x[3, 0, 2, 0], x[4, 0, 6, 1] = 0.0, float("nan"), float("inf")
+    masks, subsets = torch.tensor(rng.random((5, 2, 7)) < 0.8), torch.tensor(rng.random((5, 3, 7)) < 0.5)
+    terms = frozenset({"n", "unit", "vector", "norm", "norm_square", "unit_square", "subset_n", "subset_unit"})
+    terms |= {"sequence_cosine", "sequences"}
+    expected, inverse = vector_sums(x, masks.double(), subsets.double(), terms)
+    assert int(expected["zero"].sum() + expected["nonfinite"].sum()) > 0
+    monkeypatch.setattr("anisoscope.sums.PIECE", piece)
+    laid = x.transpose(2, 3).contiguous().transpose(2, 3) if channels_apart else x
+    found, turned = vector_sums(laid, masks.double(), subsets.double(), terms)
+    assert found.keys() == expected.keys() == terms | {"zero", "nonfinite"}
+    torch.testing.assert_close(turned, inverse)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-12, atol=1e-12, msg=name)
+
+
 def test_every_vector_lands_in_the_group_of_its_unit():
     sums = Sums(GROUPS)
     mask = torch.ones(5, 1, 1, dtype=torch.bool)

@@ -214,10 +214,8 @@ def _sums_of(
     terms: frozenset[str],
 ) -> tuple[dict[str, Tensor], Float[Tensor, "sequence token head"]]:
     """Terms that add up over tokens, and inverse norms, of one piece."""
-    square = None if x.stride(-1) == 1 else x.square()  # a map, whose channels lie apart
-    norm = (
-        torch.linalg.vector_norm(x, dim=-1) if square is None else square.sum(-1).sqrt()
-    )  # a map's channels lie apart
+    square = None if x.stride(-1) == 1 else x.square()  # of a map, whose channels lie apart
+    norm = torch.linalg.vector_norm(x, dim=-1) if square is None else square.sum(-1).sqrt()
     finite = norm.isfinite()
     if not bool(finite.all()):
         x, norm, finite = _mend(x)

@@ -7,14 +7,14 @@ from transformers import Trainer
 
 class FaithfulTrainer(Trainer):
     """Takes weights up by `from_pretrained`. The library's own way reads the names of the file, and where a model saves
-    its weights under other names than it holds them (ViT, wav2vec 2.0) leaves those as they are, with a warning.
+    its weights under other names than it holds them, as ViT does, leaves those as they are, with a warning.
     """
 
     def _load_best_model(self) -> None:
         self._take_up(self.state.best_model_checkpoint, self.model)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        self._take_up(resume_from_checkpoint, model or self.model)
+        self._take_up(resume_from_checkpoint, self.model if model is None else model)
 
     def _take_up(self, folder: str | None, model: Any) -> None:
         if folder is not None:

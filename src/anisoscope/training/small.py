@@ -50,7 +50,7 @@ class Recipe:
 
 
 LONG = Recipe(seconds=None, seeds=3)
-"""Every kind until its validation loss stops falling: what the committed records come from."""
+"""Until the validation loss stops falling, or `longest` is reached: what the committed records come from."""
 
 
 @dataclass(frozen=True)

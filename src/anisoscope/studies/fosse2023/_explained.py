@@ -125,9 +125,11 @@ def _short(model: Any, attention: bool) -> Iterator[None]:
     """While inside, the last layer of an attention-only model computes the row of [CLS] alone."""
     if attention:
         model.attention_classifier.row_only = "always"
-    yield
-    if attention:
-        model.attention_classifier.row_only = "training"
+    try:
+        yield
+    finally:
+        if attention:
+            model.attention_classifier.row_only = "training"
 
 
 def _faithfulness(

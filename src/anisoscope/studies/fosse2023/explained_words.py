@@ -1,6 +1,6 @@
 """Do attention or geometry explain the decision? Maps over words against rationales and against erasure (ours)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -65,6 +65,7 @@ MEASURES = {
 VALUES = "value, contrast"
 SHOWN = ["attention", "rollout", "value norm", VALUES, "hidden, contrast"]
 """Maps that are drawn by layer."""
+PLAUSIBLE, FAITHFULLY = "difference of AUPRC", "difference of comprehensiveness"
 TUNED = "last layer of the fine-tuned encoder"
 
 
@@ -89,28 +90,24 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     tests = []
     for corpus in corpora(records):
         here = select(records, corpus=corpus)
-        said = note(records, corpus)
-        test = partial(SeedTest, reason=said, subject=title(corpus))
-        precise, erased = _one_layer(here, "auprc"), _one_layer(here, "comprehensiveness")
-        words, falls = "difference of AUPRC", "difference of comprehensiveness"
-        tests += [
-            test(BEYOND_CHANCE.name, precise["attention"] - precise["random"], words),
-            test(BEYOND_RARE.name, precise["attention"] - precise["rare"], words),
-            test(GEOMETRY.name, precise[VALUES] - precise["attention"], words),
-            test(FAITHFUL.name, erased["attention"] - erased["random"], falls),
-            test(FAITHFUL_GEOMETRY.name, erased[VALUES] - erased["attention"], falls),
-            test(FIRST.name, _first_less_last(here), words),
-        ]
-        precise, erased = _last_layer(here, "auprc"), _last_layer(here, "comprehensiveness")
-        tuned = partial(SeedTest, reason=said, subject=f"{title(corpus)}, {TUNED}")
-        tests += [
-            tuned(BEYOND_CHANCE.name, precise["attention"] - precise["random"], words),
-            tuned(BEYOND_RARE.name, precise["attention"] - precise["rare"], words),
-            tuned(GEOMETRY.name, precise[VALUES] - precise["attention"], words),
-            tuned(FAITHFUL.name, erased["attention"] - erased["random"], falls),
-            tuned(FAITHFUL_GEOMETRY.name, erased[VALUES] - erased["attention"], falls),
-        ]
+        said, named = note(records, corpus), title(corpus)
+        first = SeedTest(FIRST.name, _first_less_last(here), PLAUSIBLE, reason=said, subject=named)
+        tests += [*_tests(here, _one_layer, said, named), first]
+        tests += _tests(here, _last_layer, said, f"{named}, {TUNED}")
     return judged(tests)
+
+
+def _tests(here: pd.DataFrame, of: Callable[[pd.DataFrame, str], Seeds], said: str, named: str) -> list[SeedTest]:
+    """What is claimed of one layer, on the maps of the layer that `of` chooses."""
+    precise, erased = of(here, "auprc"), of(here, "comprehensiveness")
+    test = partial(SeedTest, reason=said, subject=named)
+    return [
+        test(BEYOND_CHANCE.name, precise["attention"] - precise["random"], PLAUSIBLE),
+        test(BEYOND_RARE.name, precise["attention"] - precise["rare"], PLAUSIBLE),
+        test(GEOMETRY.name, precise[VALUES] - precise["attention"], PLAUSIBLE),
+        test(FAITHFUL.name, erased["attention"] - erased["random"], FAITHFULLY),
+        test(FAITHFUL_GEOMETRY.name, erased[VALUES] - erased["attention"], FAITHFULLY),
+    ]
 
 
 def _first_less_last(here: pd.DataFrame) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
