@@ -178,12 +178,12 @@ class Plan:
             *(c for c in one if c.corpus == first and c.weight in (*ends, *self.large[-1:])),
             *(c for c in deep if c.corpus == first and c.layers <= 2 and c.seed < 3),
             *fine[corpora:],
-            *self.by_start(),
             *(c for c in few if c.weight in self.weights),
             *(c for c in deep if c.layers <= 3 and c.seed < 3),
-            *few,
             *deep,
+            *few,
             *one,
+            *self.by_start(),
             *self.by_size(),
         ]
         return list(dict.fromkeys(ordered))
