@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from anisoscope.capture.utterances import first_token_states
+from anisoscope.capture.utterances import utterance_states
 from anisoscope.data.classification import open_labelled
 from anisoscope.data.encoding import LabelledPlan, encode, vocabulary_tokenizer
 from anisoscope.measuring import run_pass
@@ -152,9 +152,9 @@ def test_entropies_equal_a_slow_evaluation(fixed):
         assert float(found["columns"][i]) == pytest.approx(entropy(second.tolist()) / math.log(n - 1), abs=1e-6)
 
 
-def test_first_token_states_come_in_order_of_the_utterances(fixed):
+def test_states_of_utterances_come_in_order_of_the_utterances(fixed):
     model, encoded, plan = fixed
-    found = first_token_states(model.train(), plan)
+    found = utterance_states(model.train(), plan)
     assert model.training and found.shape == (100, 3, 24)
     for i, (layers, last) in enumerate(slowly(model.eval(), encoded)):
         expected = torch.stack([layers[0][0][0], layers[1][0][0], last[0]]).numpy()

@@ -1,6 +1,9 @@
 """Labelled corpora: benchmarks, tables, generated ones; splits, rationales, encoding; every bad input by name."""
 
 import json
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -94,6 +97,33 @@ def test_public_formats_are_read(tmp_path):
     path.write_text(f"Input.label,Input.text,Answer.html_output\n1,Good food,{page}\n1,Good food,{other}\n")
     (review,) = _public.yelphat_rows(path)
     assert review["tokens"] == ["Good", "food"] and review["human_attention"] == [1, 1] and review["n_hams"] == 2
+
+
+def test_a_benchmark_comes_from_its_public_home_once(tmp_path, monkeypatch):
+    """Without ANISOSCOPE_DATA; from a server that is then gone."""
+    home, posts = tmp_path / "home" / "Data", {}
+    home.mkdir(parents=True)
+    for i in range(18):
+        note = {"label": ("normal", "hatespeech", "offensive")[i % 3]}
+        posts[str(i)] = {"post_tokens": ["word", str(i)], "annotators": [note] * 3, "rationales": [[0, 1]] * 3}
+    keys = list(posts)
+    (home / "dataset.json").write_text(json.dumps(posts))
+    divisions = {"train": keys[:6], "val": keys[6:12], "test": keys[12:]}
+    (home / "post_id_divisions.json").write_text(json.dumps(divisions))
+    monkeypatch.delenv("ANISOSCOPE_DATA", raising=False)
+    monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path / "cache"))
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "home"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setattr(_public, "HATEXPLAIN", f"http://127.0.0.1:{server.server_port}/Data")
+        found = open_labelled("hatexplain")
+        server.shutdown()
+    assert [len(split) for split in found.splits.values()] == [6, 6, 6]
+    assert found.splits["test"][0].rationale == (0, 1)
+    assert open_labelled("hatexplain").fingerprint == found.fingerprint
+    monkeypatch.setattr(_public, "ESNLI", f"http://127.0.0.1:{server.server_port}/gone")
+    with pytest.raises(CorpusError, match="connect to the network, set ANISOSCOPE_DATA"):
+        open_labelled("esnli")
 
 
 def test_a_table_is_split_by_class_and_its_columns_are_found(tmp_path):

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from anisoscope import charts
+from anisoscope.classes import maps, replaced
 from anisoscope.data.classification import Example, open_labelled
 from anisoscope.data.encoding import LabelledPlan, encode, vocabulary_tokenizer
 from anisoscope.errors import ModelError
@@ -22,12 +23,9 @@ from anisoscope.studies._study import Context
 from anisoscope.studies.fosse2023 import (
     _cones,
     _directions,
-    _explained,
     _grid,
-    _maps,
     _measured,
     _over_cells,
-    _replaced,
     _trained,
     sec3_curve,
     table2_examples,
@@ -202,64 +200,6 @@ def test_similarities_and_entropies_of_a_cell_equal_a_slow_evaluation(fixed):
         assert ours[name] == pytest.approx(np.mean(values), abs=1e-6), name
 
 
-def random_weights(seed=0):
-    """Rows of softmax over the real keys, and the mask."""
-    mask = torch.arange(7) < torch.tensor([7, 4, 5])[:, None]
-    scores = torch.randn(3, 2, 7, 7, generator=torch.Generator().manual_seed(seed))
-    return scores.masked_fill(~mask[:, None, None], -1e30).softmax(-1), mask
-
-
-@pytest.mark.parametrize("kind", _replaced.KINDS)
-def test_replaced_weights_are_weights_over_the_real_tokens(kind):
-    weights, mask = random_weights()
-    changed = _replaced.changed(weights, mask, kind, seed=1)
-    for i, n in enumerate(mask.sum(1).tolist()):
-        rows = changed[i, :, :n]
-        torch.testing.assert_close(rows.sum(-1), torch.ones(2, n))
-        assert not rows[..., n:].any()
-        assert kind == "another" or (rows - weights[i, :, :n]).abs().max() > 0.01
-        if kind == "permuted":
-            torch.testing.assert_close(rows.sort(-1).values, weights[i, :, :n].sort(-1).values)
-        if kind == "uniform":
-            torch.testing.assert_close(rows[..., :n], torch.full((2, n, n), 1 / n))
-    if kind == "another":  # the second sentence has 4 tokens and gets the third's 5: 0, 1.33, 2.67, 4
-        source = torch.tensor([0, 1, 3, 4])
-        taken = weights[2][:, source][:, :, source]
-        torch.testing.assert_close(changed[1, :, :4, :4], taken / taken.sum(-1, keepdim=True))
-
-
-def test_nothing_replaced_is_the_model_itself(fixed):
-    model, plan = fixed
-    found, final, turned = _replaced.outcome(model, plan, "uniform", ())
-    with torch.no_grad():
-        for batch in plan:
-            out = model(**batch.inputs)
-            assert (out.logits.argmax(-1).numpy() == found[batch.unit.numpy()]).all()
-    assert not turned and np.allclose(np.linalg.norm(final, axis=1), 1)
-
-
-def test_where_values_coincide_attention_does_not_matter(fixed):
-    """The metamorphic form of the paper's title; and where they do not, it does."""
-    model, plan = fixed
-    projection = model.attention_classifier.blocks[1].attention.in_proj
-    kept = projection.weight.detach().clone(), projection.bias.detach().clone()
-    _, before, _ = _replaced.outcome(model, plan, "another", ())
-    _, after, turned = _replaced.outcome(model, plan, "another", (2,))
-    assert turned[2][0] < 0.999 and (before * after).sum(1).min() < 1 - 1e-6
-    try:
-        with torch.no_grad():
-            projection.weight[-16:] = 0
-            projection.bias[-16:] = torch.randn(16, generator=torch.Generator().manual_seed(0))
-        _, before, _ = _replaced.outcome(model, plan, "another", ())
-        _, after, turned = _replaced.outcome(model, plan, "another", (2,))
-        assert turned[2] == pytest.approx((1, 1), abs=1e-6)
-        np.testing.assert_allclose(after, before, atol=1e-5)
-    finally:
-        with torch.no_grad():
-            projection.weight.copy_(kept[0])
-            projection.bias.copy_(kept[1])
-
-
 def test_cones_of_section_2_1():
     draw = torch.Generator().manual_seed(2)
     query, key, value = torch.randn(3, 9, 6, generator=draw, dtype=torch.float64)
@@ -287,41 +227,13 @@ def test_keys_of_one_direction_may_give_sharp_attention():
 
 
 def test_maps_of_a_trained_classifier_find_the_planted_words(learnt):
-    rows = _explained.explained(learnt)
+    rows = _measured.explained(learnt)
     auroc = select(rows, metric="explains.auroc").set_index("component")["value"]
     assert abs(auroc["random"] - 0.5) < 0.15
     assert auroc["value, contrast"] > 0.8
     erased = select(rows, metric="explains.comprehensiveness").set_index("component")["value"]
     assert erased["value, contrast"] > erased["random"] + 0.05
-    assert set(rows["component"]) == {*_maps.OF_LAYERS, *_maps.BASELINES}
-
-
-def test_rollout_and_attention_are_their_definitions(fixed):
-    model, plan = fixed
-    number, one = next(_maps.seen(model, plan))
-    alone = list(one_by_one(model, plan))[number]
-    np.testing.assert_allclose(one.attention[0], alone[3].numpy(), atol=1e-5)
-    np.testing.assert_allclose(one.norms[0], alone[2].norm(dim=1).numpy(), rtol=1e-4)
-    directions = _maps.class_directions(model, plan, 3)
-    found = _maps.maps(one, directions)
-    first, second = ((a + np.eye(len(a))) / 2 for a in one.attention)
-    np.testing.assert_allclose(found["rollout", 2], (second @ first)[0], atol=1e-12)
-    np.testing.assert_allclose(found["value norm", 1], one.attention[0][0] * one.norms[0])
-    mean = one.vectors["value"][0] @ directions["value"][0].T
-    others = [c for c in range(3) if c != one.found]
-    np.testing.assert_allclose(found["value, contrast", 1], mean[:, one.found] - mean[:, others].mean(1))
-
-
-def test_words_and_erasure():
-    values = np.array([9.0, 1.0, 3.0, 5.0])
-    assert _maps.over_words(values, [-1, 0, 0, 2], 4).tolist() == [2, 1, 5, 1]
-    row = {"input_ids": [7, 1, 2, 3], "labels": 2}
-    left = _explained.erased(row, [-1, 0, 0, 1], np.array([False, True]))
-    assert left == {"input_ids": [7, 3], "labels": 2}
-    assert _explained.highest(np.array([1.0, 4.0, 2.0, 3.0]), 0.5).tolist() == [False, True, False, True]
-    assert _explained.highest(np.array([1.0, 4.0]), 0.01).sum() == 1
-    marks, top = np.array([True, True, False, False]), np.array([4.0, 1.0, 3.0, 2.0])
-    assert _explained._overlap(marks, top, 0.5) == pytest.approx(1 / 3)
+    assert set(rows["component"]) == {*maps.OF_LAYERS, *maps.BASELINES}
 
 
 # directions and examples
@@ -520,7 +432,7 @@ def test_replaced_attention(effect, expected):
             similar = 0.3 + 0.1 * i
             at = {"seed": s, "weight": weight}
             rows.append(row("intra_sequence", similar, layer=1, site=VALUES, token_policy="all", **at))
-            for kind in _replaced.KINDS:
+            for kind in replaced.KINDS:
                 rows.append(row("replaced.accuracy", -effect + 0.001 * np.sin(s), component=kind, layer=None, **at))
                 turned = similar if effect == 0 else 1 - similar
                 rows += [

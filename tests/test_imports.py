@@ -13,10 +13,21 @@ import anisoscope
 
 ROOT = Path(anisoscope.__file__).parent
 LAYERS = (
-    ("documentation", "cli", "cli_tables", "cli_train", "cli_series", "__main__", "report", "integrations"),
+    (
+        "documentation",
+        "cli",
+        "cli_tables",
+        "cli_train",
+        "cli_series",
+        "cli_classes",
+        "__main__",
+        "report",
+        "integrations",
+    ),
     ("studies",),
-    ("series_runner",),
+    ("series_runner", "class_runner"),
     ("runner", "alone"),
+    ("classes",),
     ("measuring", "measurement", "settings", "tabulate", "progress", "distributed", "training"),
     ("capture", "models", "data", "records", "charts", "chart_style", "stable_pdf"),
     ("metrics",),

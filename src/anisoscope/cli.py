@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from anisoscope import cli_series, cli_tables, cli_train
+from anisoscope import cli_classes, cli_series, cli_tables, cli_train
 from anisoscope.errors import UsageError
 
 app = typer.Typer(
@@ -20,6 +20,10 @@ app = typer.Typer(
 )
 
 app.add_typer(cli_train.app, name="train")
+cli_train.app.command(
+    epilog="Example: anisoscope train classifier --corpus hatexplain --layers 2 --penalty entropy --weight 0.01 "
+    "--seed 0 -o runs/hatexplain"
+)(cli_classes.classifier)
 
 ModelArgument = Annotated[
     str,
@@ -178,6 +182,9 @@ def measure(
     for warning in done.manifest()["warnings"]:
         typer.echo(f"note: {warning}", err=True)
     typer.echo(f"report: {page}", err=True)
+
+
+app.command(epilog="Example: anisoscope classes builtin:minilm --corpus planted --limit 100")(cli_classes.classes)
 
 
 @app.command(epilog="Example: anisoscope merge runs/a runs/b --output runs/both")

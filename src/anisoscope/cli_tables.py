@@ -21,6 +21,16 @@ COLUMNS = {
 """Columns of the table of a run."""
 
 
+OF_CLASSES = {
+    "class_direction.auc": "AUC",
+    "class_direction.nearest": "nearest is own",
+    "mean_cosine": "A",
+    "intra_sequence": "within utterance",
+    "cls_entropy": "H of [CLS]",
+}
+"""Columns of the table of classes: is the direction the class?"""
+
+
 def layer_by_layer(records: Any) -> str:
     """The hidden states of a run's records, with intervals; policy: the first."""
     import pandas as pd
@@ -36,6 +46,33 @@ def layer_by_layer(records: Any) -> str:
     )
     table = table[[name for name in COLUMNS if name in table]].rename(columns=COLUMNS).sort_index()
     return str(table.rename_axis(columns=f"tokens: {policy}").to_string())
+
+
+def classes(records: Any) -> str:
+    """What `anisoscope classes` found: layer by layer, what replaced attention and maps over words give, accuracy."""
+    from anisoscope.records import select
+
+    rows = select(records, metric=tuple(OF_CLASSES), component=[None, "row"], head=None, token_policy=[None, "all"])
+    rows = rows[rows["layer"].notna() & rows["site"].ne("final").fillna(True)]
+    tables = [_pivoted(rows, ["layer"], OF_CLASSES)]
+    for prefix, label in (("replaced.", "attention replaced"), ("explains.", "words explained by")):
+        part = records[records["metric"].str.startswith(prefix).fillna(False)]
+        if len(part):
+            part = part.assign(layer=part["layer"].astype("string").fillna("all"))
+            names = {name: name.removeprefix(prefix) for name in dict.fromkeys(part["metric"])}
+            tables.append(_pivoted(part.rename(columns={"component": label}), [label, "layer"], names))
+    whole = select(records, metric=("accuracy", "majority"), component=None)
+    return "\n\n".join([*tables, *(f"{row.metric} {_cell(row)} of {row.n_units:,}" for row in whole.itertuples())])
+
+
+def _pivoted(rows: Any, index: list[str], names: dict[str, str]) -> str:
+    """A row for every place, a column for every metric there is."""
+    import pandas as pd
+
+    rows = rows.assign(cell=pd.Series([_cell(r) for r in rows.itertuples()], index=rows.index))
+    table = rows.pivot_table(index=index, columns="metric", values="cell", aggfunc="first", sort=False)
+    table = table[[name for name in names if name in table]].rename(columns=names)
+    return str(table.rename_axis(columns=None).fillna("").to_string())
 
 
 def side_by_side(folders: Sequence[Path], metric: str, tokens: str) -> str:

@@ -4,6 +4,7 @@ call.
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -69,6 +70,18 @@ def _plain(x: Any) -> Any:
     return json.loads(json.dumps(x, default=str))
 
 
+@dataclass(frozen=True)
+class Reading:
+    """How a corpus is read other than by its name: batches, what the manifest says of them, and `more`, which gives
+    records and warnings beside those of the pass. `identity` adds to the run's.
+    """
+
+    plan: BatchPlan
+    corpus: dict[str, Any]
+    identity: dict[str, Any] = field(default_factory=dict)
+    more: Callable[[], tuple[pd.DataFrame, list[str]]] = lambda: (as_records(pd.DataFrame()), [])
+
+
 def run(
     job: Job,
     output: Path | None = None,
@@ -78,25 +91,18 @@ def run(
     overwrite: bool = False,
     progress: Progress | None = None,
     subject: Subject | None = None,
+    reading: Reading | None = None,
     keep_sums: bool = False,
 ) -> Run:
     """Measure and write a run folder: `output`, or one below `root` named after model, corpus and identity.
 
     A finished run of the same identity is returned as it is where `resume` is set.
     """
-    subject = subject or load(
-        job.model,
-        dtype=job.dtype,
-        device=job.device,
-        trust_remote_code=job.trust_remote_code,
-        untrained=job.untrained,
-        seed=job.settings.seed,
-    )
+    subject = subject or subject_of(job)
     job = replace(job, corpus=job.corpus or default_corpus(subject.modality))
-    plan, corpus = plan_of(job, subject)
-    identity = job.identity(subject, plan)
-    name = run_id(identity)
-    folder = output or root / f"{slug(job.model)}-{slug(job.corpus)}-{name[:8]}"
+    reading = reading or Reading(*plan_of(job, subject))
+    identity = job.identity(subject, reading.plan) | reading.identity
+    folder = output or root / f"{slug(job.model)}-{slug(job.corpus)}-{run_id(identity)[:8]}"
     with process_group():
         rank, world = rank_and_world()
         if rank == 0:
@@ -109,29 +115,46 @@ def run(
         started, clock = datetime.now(UTC), time.monotonic()
         part = run_pass(
             subject.model,
-            plan,
+            reading.plan,
             job.settings,
             state=target.state_path(rank),
             resume=resume,
             progress=progress if rank == 0 else None,
             shard=(job.shard[0] + job.shard[1] * rank, job.shard[1] * world),
         )
+        if reading.identity:  # more is to come: the pass is not lost if that is interrupted
+            part.save(target.state_path(rank), reading.plan.fingerprint)
         measurement = gathered(part)
     if rank == 0:
-        described = corpus | {
-            "n_units": len(measurement.sums.units),
-            "n_tokens": sum(plan.tokens[job.shard[0] :: job.shard[1]]),
-        }
-        timing = {"started": started.isoformat(timespec="seconds"), "seconds": round(time.monotonic() - clock, 2)}
-        manifest = (
-            _manifest(measurement, subject, job) | {"run": name, "corpus": described, "processes": world} | timing
-        )
-        manifest["warnings"] += corpus.get("warnings", [])
+        records, warnings = _records(measurement, subject, job, run_id(identity), reading)
+        took = {"started": started.isoformat(timespec="seconds"), "seconds": round(time.monotonic() - clock, 2)}
+        manifest = _manifest(measurement, subject, job) | {"run": run_id(identity), "processes": world} | took
+        manifest["corpus"] = _counted(reading, measurement, job)
+        manifest["warnings"] += reading.corpus.get("warnings", []) + warnings
         if keep_sums:
-            measurement.save(folder / "sums.safetensors", plan.fingerprint)
+            measurement.save(folder / "sums.safetensors", reading.plan.fingerprint)
         _write_sample(measurement, folder)
-        target.finish(_records(measurement, subject, job, name), manifest)
+        target.finish(records, manifest)
     return target
+
+
+def subject_of(job: Job, *, classifier: bool = False) -> Subject:
+    """The model of a job; with `classifier` its head for classes too."""
+    return load(
+        job.model,
+        dtype=job.dtype,
+        device=job.device,
+        trust_remote_code=job.trust_remote_code,
+        untrained=job.untrained,
+        seed=job.settings.seed,
+        classifier=classifier,
+    )
+
+
+def _counted(reading: Reading, measurement: Measurement, job: Job) -> dict[str, Any]:
+    """What the manifest says of the corpus, with the units and tokens that were measured."""
+    tokens = sum(reading.plan.tokens[job.shard[0] :: job.shard[1]])
+    return reading.corpus | {"n_units": len(measurement.sums.units), "n_tokens": tokens}
 
 
 def _manifest(measurement: Measurement, subject: Subject, job: Job) -> dict[str, Any]:
@@ -169,12 +192,14 @@ def plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]:
     )
 
 
-def _records(measurement: Measurement, subject: Subject, job: Job, name: str) -> pd.DataFrame:
-    records = measurement.records()
+def _records(
+    measurement: Measurement, subject: Subject, job: Job, name: str, reading: Reading
+) -> tuple[pd.DataFrame, list[str]]:
+    more, warnings = reading.more()
+    parts = [measurement.records(), more]
     if job.settings.panels and "hidden" in job.settings.panels and not job.settings.metrics:
-        embeddings = embedding_records(subject.model)
-        if len(embeddings):
-            records = as_records(pd.concat([records, as_records(embeddings)], ignore_index=True))
+        parts.append(as_records(embedding_records(subject.model)))
+    records = pd.concat([part for part in parts if len(part)], ignore_index=True)
     given = {
         "run": name,
         "model": job.model,
@@ -183,7 +208,7 @@ def _records(measurement: Measurement, subject: Subject, job: Job, name: str) ->
         "corpus": job.corpus,
         "step": job.step,
     }
-    return as_records(records.drop(columns=list(given)), **given)
+    return as_records(records.drop(columns=list(given)), **given), warnings
 
 
 def _warnings(measurement: Measurement) -> list[str]:

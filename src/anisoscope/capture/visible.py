@@ -1,4 +1,4 @@
-"""Who sees whom in an attention call, read from what the attention interface was called with."""
+"""Who sees whom in an attention call, read from what the attention interface was called with, and the scores."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,6 +6,9 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+HIDDEN = -1e30
+"""The score of a key that is not seen: finite, so that gradients are."""
 
 
 @dataclass(frozen=True)
@@ -70,3 +73,24 @@ class Visible:
                 return None
         each = sequences // len(seen)
         return Span(tuple(start.tolist() * each), tuple(stop.tolist() * each), causal)
+
+
+def masked_scores(
+    module: Any, query: Tensor, key: Tensor, mask: Tensor | None, settings: dict[str, Any], rows: int
+) -> Float[Tensor, "sequence head row key"]:
+    """Scores of the first `rows` queries as the softmax sees them; a key that is not seen scores `HIDDEN`."""
+    visible = Visible.read(module, query, mask, settings)
+    key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
+    scale = settings.get("scaling")
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scores: Tensor = torch.matmul(query[:, :, :rows], key.transpose(2, 3)) * scale
+    if settings.get("softcap") is not None:
+        scores = torch.tanh(scores / settings["softcap"]) * settings["softcap"]
+    if visible.bias is not None:
+        scores = scores + visible.bias[:, :, :rows]
+    if visible.keys is not None:
+        scores = scores.masked_fill(~visible.keys[:, :, :rows, : key.shape[2]], HIDDEN)
+    if visible.causal:
+        above = torch.ones(rows, key.shape[2], dtype=torch.bool, device=key.device).triu(1)
+        scores = scores.masked_fill(above, HIDDEN)
+    return scores

@@ -1,4 +1,4 @@
-"""The benchmarks' public homes: files are downloaded once (into the cache of `datasets`) and read into plain rows.
+"""The benchmarks' public homes: files are downloaded once, into the data folder of scikit-learn, and read.
 
 Rows have the columns of the copies under $ANISOSCOPE_DATA: see `_benchmarks`.
 """
@@ -24,11 +24,11 @@ Rows = list[dict[str, Any]]
 
 def fetched(url: str) -> Path:
     """The local copy of a file of the web. CorpusError where it cannot be had."""
-    from datasets import DownloadManager  # type: ignore[import-untyped]
+    from sklearn.datasets import fetch_file  # type: ignore[import-untyped]
 
     try:
-        return Path(DownloadManager().download(url))
-    except (OSError, ValueError, RuntimeError) as error:
+        return Path(fetch_file(url))
+    except (OSError, ValueError) as error:
         got = " ".join(str(error).split())[:160]
         cure = "connect to the network, set ANISOSCOPE_DATA, or use --corpus planted, which needs no data"
         raise CorpusError(f"to download {url}", got, cure) from None

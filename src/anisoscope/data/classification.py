@@ -158,7 +158,7 @@ def checked(corpus: LabelledCorpus, *, single: bool = False) -> LabelledCorpus:
     name = corpus.name
     if len(corpus.labels) < 2:
         got = f"{len(corpus.labels)} ({', '.join(corpus.labels)})"
-        raise CorpusError(f"at least 2 classes in {name}", got, "name another --label column or corpus")
+        raise CorpusError(f"at least 2 classes in {name}", got, "name another --label-column, or another corpus")
     for split, fewest in FEWEST.items():
         if not corpus.splits.get(split):
             raise CorpusError(f"a {split} split in {name}", "none", "give the corpus one")

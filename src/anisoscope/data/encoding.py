@@ -125,17 +125,22 @@ def collated(rows: Sequence[dict[str, Any]], pad_id: int) -> dict[str, Tensor]:
 
 
 class LabelledPlan:
-    """Examples as batches for a measurement: every example is a unit, in batches of similar length.
-
-    `labels=True` leaves the labels in the batches' inputs.
-    """
+    """Examples as batches for a measurement, on `device`: every example is a unit, in batches of similar length."""
 
     frequency_bins: list[str] = []  # noqa: RUF012 (none, as the protocol wants it said)
 
-    def __init__(self, encoded: Encoded, pad_id: int, *, batch_tokens: int = BATCH, stack: str = "encoder") -> None:
+    def __init__(
+        self,
+        encoded: Encoded,
+        pad_id: int,
+        *,
+        batch_tokens: int = BATCH,
+        stack: str = "encoder",
+        device: torch.device | str = "cpu",
+    ) -> None:
         import numpy as np
 
-        self.encoded, self.pad_id, self.stack = encoded, pad_id, stack
+        self.encoded, self.pad_id, self.stack, self.device = encoded, pad_id, stack, device
         lengths = np.array(encoded.lengths, dtype=np.int64)
         self.order = pack(lengths, batch_tokens)
         self.tokens = [int(lengths[rows].sum()) for rows in self.order]
@@ -148,12 +153,12 @@ class LabelledPlan:
     def __getitem__(self, index: int) -> Batch:
         rows = self.order[index].tolist()
         inputs = collated([self.encoded.rows[i] for i in rows], self.pad_id)
-        inputs.pop("labels")
+        inputs = {name: value.to(self.device) for name, value in inputs.items() if name != "labels"}
         mask = inputs["attention_mask"].bool()
         special = torch.zeros_like(mask)
         for place, i in enumerate(rows):
             words = torch.tensor(self.encoded.words[i])
-            special[place, : len(words)] = words < 0
+            special[place, : len(words)] = (words < 0).to(self.device)
         stream = Stream(mask, special, torch.zeros(len(rows), dtype=torch.int64))
         return Batch(inputs, torch.tensor(rows), {self.stack: stream})
 

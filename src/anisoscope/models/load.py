@@ -57,14 +57,19 @@ def load(
     trust_remote_code: bool = False,
     untrained: bool = False,
     seed: int = 0,
+    classifier: bool = False,
 ) -> Subject:
-    """The model called `name`, in evaluation mode. ModelError, with the cure, where it cannot be had."""
+    """The model called `name`, in evaluation mode; with `classifier` its head for classes too, where the checkpoint has
+    one. ModelError, with the cure, where it cannot be had.
+    """
     base, _, pinned = name.partition("@")
     revision = revision or pinned or None
     if ":" in base and not base.startswith("builtin:"):
         return _from_factory(base, dtype, device)
     path, revision, commit = checkpoint_path(base, revision, name)
-    model, missing = _from_pretrained(path, name, revision, dtype, trust_remote_code, untrained, seed)
+    model, missing = _from_pretrained(
+        path, name, revision, dtype, trust_remote_code, untrained, seed, classifier=classifier
+    )
     notes = ["untrained: weights drawn anew"] if untrained else []
     if missing:
         notes.append(f"weights not in the checkpoint, not measured: {', '.join(missing)}")
@@ -93,10 +98,18 @@ def _modality(model: nn.Module) -> str:
 
 
 def _from_pretrained(
-    path: str, name: str, revision: str | None, dtype: str, trust: bool, untrained: bool, seed: int
+    path: str,
+    name: str,
+    revision: str | None,
+    dtype: str,
+    trust: bool,
+    untrained: bool,
+    seed: int,
+    *,
+    classifier: bool,
 ) -> tuple[Any, list[str]]:
     """The model, and the names of weights that its checkpoint lacks (heads and the like, drawn at random)."""
-    from transformers import AutoConfig, AutoModel, logging
+    from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, logging
 
     from anisoscope.models import ports
 
@@ -108,10 +121,12 @@ def _from_pretrained(
     try:
         config = AutoConfig.from_pretrained(path, **options)
         _no_cache(config)
+        if classifier and is_classifier(config):
+            auto = AutoModelForSequenceClassification
         if untrained:
             torch.manual_seed(seed)
             return auto.from_config(config, trust_remote_code=trust).to(_dtype(dtype)), []
-        model, info = AutoModel.from_pretrained(
+        model, info = auto.from_pretrained(
             path, config=config, dtype=_dtype(dtype), output_loading_info=True, **options
         )
     except ModelError:
@@ -127,6 +142,14 @@ def _from_pretrained(
             "the file is incomplete or of another architecture; download or save it again",
         )
     return model, missing
+
+
+def is_classifier(config: Any) -> bool:
+    """Whether a checkpoint was saved with a head for classes of whole sequences."""
+    return any(
+        name == "AttentionClassifier" or name.endswith("ForSequenceClassification")
+        for name in getattr(config, "architectures", None) or ()
+    )
 
 
 def _no_cache(config: Any) -> None:

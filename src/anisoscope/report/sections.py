@@ -2,12 +2,15 @@
 
 import pandas as pd
 
-from anisoscope.report import dimensions, groups, heads, hidden
+from anisoscope.report import classes, dimensions, groups, heads, hidden
 from anisoscope.report.parts import Section, Table
 from anisoscope.report.results import Results
 from anisoscope.report.words import count, interval, number
 
 QUESTIONS = (
+    classes.classes,
+    classes.replaced,
+    classes.explained,
     hidden.anisotropy,
     hidden.drift,
     dimensions.dimensions,

@@ -19,13 +19,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from anisoscope.capture._backend import looking_on
-from anisoscope.capture.visible import Visible
+from anisoscope.capture.visible import HIDDEN, masked_scores
 from anisoscope.data._batch import Batch
 from anisoscope.errors import MeasureError, UsageError, near_matches
 
 VARIANTS = ("entropy", "entropy-columns")
-HIDDEN = -1e30
-
 Layers = tuple[int, ...]
 
 
@@ -71,13 +69,13 @@ class Watch:
         if self.layers and self._called not in self.layers:
             return
         if self._want_rows:
-            scores = _scores(module, query, key, mask, settings, 1).squeeze(2)
+            scores = masked_scores(module, query, key, mask, settings, 1).squeeze(2)
             self.nats[self._called] = _entropy(scores)
         if self._want_columns:
             if query.shape[2] != self.mask.shape[1]:
                 got = f"{query.shape[2]} of {self.mask.shape[1]}"
                 raise MeasureError("every row of attention", got, "set row_only to 'never' for this penalty")
-            weights = _scores(module, query, key, mask, settings, query.shape[2]).softmax(-1)
+            weights = masked_scores(module, query, key, mask, settings, query.shape[2]).softmax(-1)
             self.sums[self._called] = (weights * self.mask[:, None, :, None]).sum(2)
 
     @property
@@ -111,28 +109,6 @@ def _without_first(mask: Tensor) -> Tensor:
     """True where a key takes no part: padding and the first real token [sequence, 1, key]."""
     first = mask & (mask.long().cumsum(1) == 1)
     return (~mask | first).unsqueeze(1)
-
-
-def _scores(
-    module: Any, query: Tensor, key: Tensor, mask: Tensor | None, settings: dict[str, Any], rows: int
-) -> Tensor:
-    """Scores [sequence, head, row, key] of the first rows as the softmax sees them, hidden ones at a finite floor."""
-    visible = Visible.read(module, query, mask, settings)
-    key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
-    scale = settings.get("scaling")
-    scores = torch.matmul(query[:, :, :rows], key.transpose(2, 3)) * (
-        query.shape[-1] ** -0.5 if scale is None else scale
-    )
-    if settings.get("softcap") is not None:
-        scores = torch.tanh(scores / settings["softcap"]) * settings["softcap"]
-    if visible.bias is not None:
-        scores = scores + visible.bias[:, :, :rows]
-    if visible.keys is not None:
-        scores = scores.masked_fill(~visible.keys[:, :, :rows, : key.shape[2]], HIDDEN)
-    if visible.causal:
-        above = torch.ones(rows, key.shape[2], dtype=torch.bool, device=key.device).triu(1)
-        scores = scores.masked_fill(above, HIDDEN)
-    return scores  # type: ignore[no-any-return]
 
 
 def _entropy(scores: Tensor) -> Tensor:

@@ -12,9 +12,7 @@ from anisoscope.studies._study import Context
 from anisoscope.studies.fosse2023 import _grid, _trained
 from anisoscope.studies.fosse2023._cones import cones
 from anisoscope.studies.fosse2023._directions import directions
-from anisoscope.studies.fosse2023._explained import explained
-from anisoscope.studies.fosse2023._measured import geometry
-from anisoscope.studies.fosse2023._replaced import replaced
+from anisoscope.studies.fosse2023._measured import explained, geometry, replaced
 from anisoscope.studies.fosse2023.table2_examples import examples
 
 

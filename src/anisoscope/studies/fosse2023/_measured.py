@@ -7,6 +7,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from anisoscope.classes.explained import explanations
+from anisoscope.classes.replaced import replacements
 from anisoscope.data.classification import TEST
 from anisoscope.data.encoding import LabelledPlan
 from anisoscope.measuring import run_pass
@@ -137,13 +139,13 @@ def final_vectors(trained: Trained) -> dict[str, Array]:
     """
     path = trained.folder / f"final-{run_id([VERSION, trained.plan.utterances])[:8]}.npz"
     if not path.exists():
-        from anisoscope.capture.utterances import first_token_states
+        from anisoscope.capture.utterances import utterance_states
 
         batches = trained.batches(trained.plan.utterances)
         model, tokenizer = trained.classifier
-        found: dict[str, Any] = {"tuned": units_of(first_token_states(model, batches)[:, -1])}
+        found: dict[str, Any] = {"tuned": units_of(utterance_states(model, batches)[:, -1])}
         if not trained.cell.attention:
-            found["pretrained"] = units_of(first_token_states(load(trained.cell.model).model, batches)[:, -1])
+            found["pretrained"] = units_of(utterance_states(load(trained.cell.model).model, batches)[:, -1])
         found["labels"] = np.array(batches.encoded.labels)
         found["predicted"] = np.array(predicted(model, batches.encoded, int(tokenizer.pad_token_id or 0)))
 
@@ -156,6 +158,22 @@ def final_vectors(trained: Trained) -> dict[str, Array]:
         write_atomic(path, save)
     with np.load(path) as read:
         return {name: read[name].astype(np.float64 if read[name].ndim > 1 else np.int64) for name in read}
+
+
+def replaced(trained: Trained) -> pd.DataFrame:
+    """`replacements` of the attention of each layer and of all; of an encoder on fewer utterances."""
+    limit = trained.plan.utterances if trained.cell.attention else trained.plan.erased
+    name = "replaced" if trained.cell.attention else "replaced-layers"
+    return kept(trained, name, lambda: replacements(trained.classifier[0], trained.batches(limit)))
+
+
+def explained(trained: Trained) -> pd.DataFrame:
+    """`explanations` of test utterances, of a corpus with rationales."""
+    limit, longest = trained.plan.erased, trained.found.max_length
+    name = "explained" if trained.cell.attention and trained.cell.layers == 1 else "explained-deep"
+    return kept(
+        trained, name, lambda: explanations(*trained.classifier, trained.corpus, limit=limit, max_length=longest)
+    )
 
 
 def one(rows: pd.DataFrame, **where: Any) -> float:

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
+from anisoscope.capture.visible import Visible, masked_scores
 from anisoscope.data.encoding import LabelledPlan
+from anisoscope.errors import MeasureError
+from anisoscope.measuring import Progress
 from anisoscope.metrics.class_direction import units_of
 from anisoscope.records import as_records
-from anisoscope.studies.fosse2023._measured import kept
-from anisoscope.studies.fosse2023._trained import Trained
-from anisoscope.training.entropy_penalty import _scores
 
 KINDS = ("uniform", "permuted", "another")
 NAME = "anisoscope_replaced"
@@ -49,13 +49,25 @@ class Replacement:
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, settings: Any) -> Tensor:
         """Output [sequence, query, head, dim] with weights replaced where this is one of the layers."""
         self.called += 1
-        weights = _scores(module, query, key, mask, settings, query.shape[2]).softmax(-1)
+        self._check(module, query, mask, settings)
+        weights = masked_scores(module, query, key, mask, settings, query.shape[2]).softmax(-1)
         out = weights @ value
         if self.called in self.layers:
             replaced = changed(weights, self.mask, self.kind, self.seed + self.called) @ value
             self._compare(out, replaced)
             out = replaced
         return out.transpose(1, 2).contiguous()
+
+    def _check(self, module: nn.Module, query: Tensor, mask: Any, settings: Any) -> None:
+        expected = "attention in which every token sees every other"
+        if query.shape[2] != self.mask.shape[1]:
+            got = f"{query.shape[2]} queries of {self.mask.shape[1]} tokens"
+            raise MeasureError(expected, got, "replace the attention of an encoder")
+        visible, real = Visible.read(module, query, mask, settings), self.mask
+        seen = real[:, None, None] if visible.keys is None else visible.keys[..., : real.shape[1]]
+        every = (seen == real[:, None, None]) | ~real[:, None, :, None]  # rows of padding do not matter
+        if visible.causal or not bool(every.all()):
+            raise MeasureError(expected, "a causal or local mask", "replace the attention of an encoder")
 
     def _compare(self, before: Tensor, after: Tensor) -> None:
         cosine = nn.functional.cosine_similarity(before.double(), after.double(), dim=-1).mean(1)  # over heads
@@ -137,8 +149,8 @@ def outcome(
                 last.clear()
                 logits = model(**batch.inputs).logits
                 rows = batch.unit.numpy()
-                found[rows] = logits.argmax(-1).numpy()
-                for row, vector in zip(rows, units_of(last[0].double().numpy()), strict=True):
+                found[rows] = logits.argmax(-1).cpu().numpy()
+                for row, vector in zip(rows, units_of(last[0].double().cpu().numpy()), strict=True):
                     final[row] = vector
                 for layer, sums in current[0].cosine.items():
                     kept_sums = totals.setdefault(layer, [0.0, 0.0, 0.0])
@@ -148,39 +160,35 @@ def outcome(
     return found, np.stack(final), {layer: (a / n, b / n) for layer, (a, b, n) in totals.items()}
 
 
-def replaced(trained: Trained) -> pd.DataFrame:
+def replacements(model: Any, batches: LabelledPlan, progress: Progress = lambda _done, _total: None) -> pd.DataFrame:
     """Records, `component` the kind, `layer` the one replaced (null: all): `replaced.accuracy`
     (less that of the model as it is), `replaced.agreement` of the classes found, `replaced.cls` (cosine of the final
     [CLS] to its own before), `replaced.output` and `replaced.rows` (cosine of the layer's output of [CLS], and of all
     rows, to those before).
     """
-
-    def make() -> pd.DataFrame:
-        limit = trained.plan.utterances if trained.cell.attention else trained.plan.erased
-        model, batches = trained.classifier[0], trained.batches(limit)
-        labels = np.array(batches.encoded.labels)
-        before, vectors, _ = outcome(model, batches, "uniform", ())
-        depth = model.config.num_hidden_layers
-        sets: list[tuple[int | None, tuple[int, ...]]] = [(None, tuple(range(1, depth + 1)))]
-        sets += [(layer, (layer,)) for layer in range(1, depth + 1)]
-        rows: list[dict[str, Any]] = []
-        for kind in KINDS:
-            done: dict[tuple[int, ...], Any] = {}  # of one layer, it and all are the same
-            for name, layers in sets:
-                if layers not in done:
-                    done[layers] = outcome(model, batches, kind, layers)
-                after, turned, outputs = done[layers]
-                values = {
-                    "accuracy": float((after == labels).mean() - (before == labels).mean()),
-                    "agreement": float((after == before).mean()),
-                    "cls": float((turned * vectors).sum(1).mean()),
-                }
-                if name is not None:
-                    values |= dict(zip(("output", "rows"), outputs[name], strict=True))
-                rows += [
-                    {"metric": f"replaced.{metric}", "component": kind, "layer": name, "value": value}
-                    for metric, value in values.items()
-                ]
-        return as_records(pd.DataFrame(rows), n_units=len(labels))
-
-    return kept(trained, "replaced" if trained.cell.attention else "replaced-layers", make)
+    labels = np.array(batches.encoded.labels)
+    before, vectors, _ = outcome(model, batches, "uniform", ())
+    depth = model.config.num_hidden_layers
+    sets: list[tuple[int | None, tuple[int, ...]]] = [(None, tuple(range(1, depth + 1)))]
+    sets += [(layer, (layer,)) for layer in range(1, depth + 1)]
+    rows: list[dict[str, Any]] = []
+    passes = len(KINDS) * len({layers for _, layers in sets})
+    for number, kind in enumerate(KINDS):
+        done: dict[tuple[int, ...], Any] = {}  # of one layer, it and all are the same
+        for name, layers in sets:
+            if layers not in done:
+                done[layers] = outcome(model, batches, kind, layers)
+                progress(number * passes // len(KINDS) + len(done), passes)
+            after, turned, outputs = done[layers]
+            values = {
+                "accuracy": float((after == labels).mean() - (before == labels).mean()),
+                "agreement": float((after == before).mean()),
+                "cls": float((turned * vectors).sum(1).mean()),
+            }
+            if name is not None:
+                values |= dict(zip(("output", "rows"), outputs[name], strict=True))
+            rows += [
+                {"metric": f"replaced.{metric}", "component": kind, "layer": name, "value": value}
+                for metric, value in values.items()
+            ]
+    return as_records(pd.DataFrame(rows), n_units=len(labels))

@@ -1,4 +1,4 @@
-"""Do the maps of `_maps.py` point where people point (plausibility), and where the model looks (faithfulness)?
+"""Do the maps of `maps.py` point where people point (plausibility), and where the model looks (faithfulness)?
 
 auprc, auroc       of a map against the words people marked (by half of them or more), mean over utterances
 iou                overlap of the highest words with the marked ones, as many as are marked on average
@@ -18,12 +18,11 @@ import torch
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, roc_auc_score  # type: ignore[import-untyped]
 
-from anisoscope.data.classification import TEST, TRAIN, VALIDATION, Example
+from anisoscope.classes.maps import baselines, class_directions, maps, over_words, seen
+from anisoscope.data.classification import TEST, TRAIN, VALIDATION, Example, Examples, LabelledCorpus, balanced
 from anisoscope.data.encoding import Encoded, LabelledPlan, collated, encode
+from anisoscope.measuring import Progress
 from anisoscope.records import as_records
-from anisoscope.studies.fosse2023._maps import baselines, class_directions, maps, over_words, seen
-from anisoscope.studies.fosse2023._measured import kept
-from anisoscope.studies.fosse2023._trained import Trained
 
 Array = NDArray[np.float64]
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
@@ -35,26 +34,58 @@ OF_DEEP = ("attention", "value norm", "value, contrast", "random", "rare")
 Key = tuple[str, int | None]
 
 
-def explained(trained: Trained) -> pd.DataFrame:
-    """Records, `component` the map, `layer` its layer (null: a baseline), metrics `explains.<measure>`."""
-    name = "explained" if _shallow(trained) else "explained-deep"
-    return kept(trained, name, lambda: _records(trained))
+def explanations(
+    model: Any,
+    tokenizer: Any,
+    corpus: LabelledCorpus,
+    *,
+    split: str = TEST,
+    limit: int = 120,
+    max_length: int = 512,
+    progress: Progress = lambda _done, _total: None,
+) -> pd.DataFrame:
+    """Records of `limit` utterances of a split, `component` the map, `layer` its layer (null: a baseline), metrics
+    `explains.<measure>`. Plausibility is left out of a corpus without rationales.
+    """
+    marked = any(example.rationale is not None for example in corpus.splits[split])
+    classes = len(corpus.labels)
+    examples = (chosen if marked else balanced)(corpus.splits[split], limit, classes)
+    if not examples:
+        return as_records(pd.DataFrame())
+    pad = int(tokenizer.pad_token_id or 0)
+    device = next(model.parameters()).device
+    encoded = encode(examples, tokenizer, max_length)
+    looked_at = set(map(id, examples))
+    others = [e for e in corpus.splits[TRAIN if split == VALIDATION else VALIDATION] if id(e) not in looked_at]
+    held = encode(balanced(others, DIRECTED, classes), tokenizer, max_length)
+    directions = class_directions(model, LabelledPlan(held, pad, device=device), classes)
+    frequency = Counter(w.lower() for e in corpus.splits[TRAIN] for w in e.all_words)
+    draw = np.random.default_rng(0)
+    scores: list[dict[Key, Array]] = [{} for _ in examples]
+    for number, one in seen(model, LabelledPlan(encoded, pad, device=device)):
+        words = encoded.words[number]
+        count = len(examples[number].all_words)
+        scores[number] |= {key: over_words(x, words, count) for key, x in maps(one, directions).items()}
+    for example, of in zip(examples, scores, strict=True):
+        of |= {(name, None): x for name, x in baselines(example, frequency, draw).items()}
+    rows = _plausibility(examples, scores) if marked else []
+    shallow = model.config.num_hidden_layers == 1
+    with _short(model):
+        keys = [key for key in scores[0] if shallow or key[0] in OF_DEEP]
+        rows += _faithfulness(model, pad, encoded, scores, keys, progress)
+    return as_records(pd.DataFrame(rows), n_units=len(examples))
 
 
-def _shallow(trained: Trained) -> bool:
-    return trained.cell.attention and trained.cell.layers == 1
-
-
-def chosen(trained: Trained) -> list[Example]:
-    """The first test utterances with words people marked and words they did not, as many of each class."""
-    room = -(-trained.plan.erased // len(trained.corpus.labels))
+def chosen(examples: Examples, limit: int, classes: int) -> Examples:
+    """The first utterances with words people marked and words they did not, ⌈limit / classes⌉ of each class."""
+    room = -(-limit // classes)
     taken: Counter[int] = Counter()
     out = []
-    for example in trained.corpus.splits[TEST]:
+    for example in examples:
         if taken[example.label] < room and len(set(_marks(example).tolist())) == 2:
             taken[example.label] += 1
             out.append(example)
-    return out
+    return tuple(out)
 
 
 def _marks(example: Example) -> NDArray[np.bool_]:
@@ -63,32 +94,7 @@ def _marks(example: Example) -> NDArray[np.bool_]:
     return np.asarray(np.array(example.rationale) >= MARKED)
 
 
-def _records(trained: Trained) -> pd.DataFrame:
-    examples = chosen(trained)
-    if not examples:
-        return as_records(pd.DataFrame())
-    model, tokenizer = trained.classifier
-    pad = int(tokenizer.pad_token_id or 0)
-    encoded = encode(examples, tokenizer, trained.found.max_length)
-    held = LabelledPlan(trained.encoded(DIRECTED, VALIDATION), pad)
-    directions = class_directions(model, held, len(trained.corpus.labels))
-    frequency = Counter(w.lower() for e in trained.corpus.splits[TRAIN] for w in e.all_words)
-    draw = np.random.default_rng(0)
-    scores: list[dict[Key, Array]] = [{} for _ in examples]
-    for number, one in seen(model, LabelledPlan(encoded, pad)):
-        words = encoded.words[number]
-        count = len(examples[number].all_words)
-        scores[number] |= {key: over_words(x, words, count) for key, x in maps(one, directions).items()}
-    for example, of in zip(examples, scores, strict=True):
-        of |= {(name, None): x for name, x in baselines(example, frequency, draw).items()}
-    rows = _plausibility(examples, scores)
-    with _short(model, trained.cell.attention):
-        keys = [key for key in scores[0] if _shallow(trained) or key[0] in OF_DEEP]
-        rows += _faithfulness(model, pad, encoded, scores, keys)
-    return as_records(pd.DataFrame(rows), n_units=len(examples))
-
-
-def _plausibility(examples: list[Example], scores: list[dict[Key, Array]]) -> list[dict[str, Any]]:
+def _plausibility(examples: Examples, scores: list[dict[Key, Array]]) -> list[dict[str, Any]]:
     marks = [_marks(example) for example in examples]
     share = float(np.mean([m.mean() for m in marks]))
     rows = []
@@ -121,26 +127,27 @@ def _row(key: Key, measure: str, value: float) -> dict[str, Any]:
 
 
 @contextmanager
-def _short(model: Any, attention: bool) -> Iterator[None]:
+def _short(model: Any) -> Iterator[None]:
     """While inside, the last layer of an attention-only model computes the row of [CLS] alone."""
-    if attention:
-        model.attention_classifier.row_only = "always"
+    base = getattr(model, "attention_classifier", None)
+    if base is not None:
+        base.row_only = "always"
     try:
         yield
     finally:
-        if attention:
-            model.attention_classifier.row_only = "training"
+        if base is not None:
+            base.row_only = "training"
 
 
 def _faithfulness(
-    model: Any, pad: int, encoded: Encoded, scores: list[dict[Key, Array]], keys: list[Key]
+    model: Any, pad: int, encoded: Encoded, scores: list[dict[Key, Array]], keys: list[Key], progress: Progress
 ) -> list[dict[str, Any]]:
     """Both measures of the maps that `keys` name."""
     whole = probabilities(model, encoded.rows, pad)
     found = whole.argmax(1)
     sure = whole.max(1)
     rows = []
-    for key in keys:
+    for number, key in enumerate(keys):
         falls: dict[str, list[Array]] = {"comprehensiveness": [], "sufficiency": []}
         for share in SHARES:
             tops = [highest(s[key], share) for s in scores]
@@ -149,6 +156,7 @@ def _faithfulness(
                 left = [erased(row, words, top == keep_top) for row, words, top in parts]
                 after = probabilities(model, left, pad)[np.arange(len(found)), found]
                 falls[measure].append(sure - after)
+        progress(number + 1, len(keys))
         rows += [_row(key, name, float(np.mean(values))) for name, values in falls.items()]
     return rows
 
@@ -163,11 +171,13 @@ def erased(row: dict[str, Any], words: list[int], keep: NDArray[np.bool_]) -> di
 def probabilities(model: Any, rows: list[dict[str, Any]], pad: int, batch: int = 128) -> Array:
     """Of every class [utterance, class]."""
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
+    device = next(model.parameters()).device
     out: list[Array] = [np.zeros(0)] * len(rows)
     for first in range(0, len(order), batch):
         part = order[first : first + batch]
         inputs = collated([rows[i] for i in part], pad)
         inputs.pop("labels")
-        for i, p in zip(part, model(**inputs).logits.double().softmax(-1).numpy(), strict=True):
+        logits = model(**{name: value.to(device) for name, value in inputs.items()}).logits
+        for i, p in zip(part, logits.double().softmax(-1).cpu().numpy(), strict=True):
             out[i] = p
     return np.stack(out)

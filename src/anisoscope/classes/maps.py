@@ -23,10 +23,10 @@ from torch import Tensor
 from anisoscope.axes import Site
 from anisoscope.capture._backend import looking_on
 from anisoscope.capture.tap import capture
+from anisoscope.capture.visible import masked_scores
 from anisoscope.data._batch import Batch
 from anisoscope.data.classification import Example
 from anisoscope.data.encoding import LabelledPlan
-from anisoscope.training.entropy_penalty import _scores
 
 Array = NDArray[np.float64]
 SPACES = ("hidden", "key", "value")
@@ -57,7 +57,7 @@ def seen(model: Any, batches: LabelledPlan) -> Iterator[tuple[int, Seen]]:
         caught[f"{site.layer} {site.label}"] = x
 
     def look(module: Any, query: Tensor, key: Tensor, _value: Any, mask: Any, settings: dict[str, Any]) -> None:
-        attention.append(_scores(module, query, key, mask, settings, query.shape[2]).softmax(-1).mean(1))
+        attention.append(masked_scores(module, query, key, mask, settings, query.shape[2]).softmax(-1).mean(1))
 
     with capture(model, ("hidden", "key.raw", "value"), receive=receive), looking_on(model, look):
         for batch in batches:
@@ -77,10 +77,10 @@ def _split(
         for space, site in SITES.items():
             of_layers = (caught[f"{layer} {site}"][row] for layer in layers)
             flat = (x if x.dim() == 2 else x.transpose(0, 1).flatten(1) for x in of_layers)
-            vectors[space] = [x[:n].double().numpy() for x in flat]
+            vectors[space] = [x[:n].double().cpu().numpy() for x in flat]
         norms = [np.linalg.norm(x, axis=1) for x in vectors["value"]]
         unit_vectors = {space: [_unit(x) for x in xs] for space, xs in vectors.items()}
-        rows = [a[row, :n, :n].double().numpy() for a in attention]
+        rows = [a[row, :n, :n].double().cpu().numpy() for a in attention]
         yield unit, Seen(rows, unit_vectors, norms, int(logits[row].argmax()))
 
 

@@ -1,0 +1,54 @@
+"""Is the direction of an utterance's vector its class, layer by layer? Records of one model on labelled utterances."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.stats import binomtest
+
+from anisoscope.metrics.class_direction import cosine_matrix, separability
+from anisoscope.records import as_records
+
+Labels = NDArray[np.int64]
+
+
+def direction_records(
+    states: NDArray[np.float64], labels: Labels, names: tuple[str, ...], *, stack: str = "encoder"
+) -> pd.DataFrame:
+    """Of vectors [utterance, layer, dim]: `class_direction`, `component` a pair of classes; `class_direction.auc` and
+    `.nearest`, of a class or (null) of all; with 95 % delete-a-group intervals.
+    """
+    rows: list[dict[str, Any]] = []
+    for layer in range(states.shape[1]):
+        cosine = cosine_matrix(states[:, layer], labels, len(names))
+        of_layer = [
+            _row("class_direction", f"{names[a]} × {names[b]}", tuple(float(part[a, b]) for part in cosine))
+            for a in range(len(names))
+            for b in range(a, len(names))
+        ]
+        for name, estimate in separability(states[:, layer], labels, len(names)).items():
+            measure, _, number = name.partition(".")
+            component = names[int(number)] if number else None
+            of_layer.append(_row(f"class_direction.{measure}", component, tuple(map(float, estimate))))
+        rows += [row | {"layer": layer} for row in of_layer]
+    return as_records(pd.DataFrame(rows), stack=stack, site="hidden", n_units=len(labels), n_vectors=len(labels))
+
+
+def accuracy_records(found: Labels, labels: Labels, names: tuple[str, ...]) -> pd.DataFrame:
+    """`accuracy` of all and of each class, with 95 % Wilson intervals; `majority`, that of naming the commonest one."""
+    right = found == labels
+    rows = [_row("accuracy", None, _share(right))]
+    rows += [_row("accuracy", name, _share(right[labels == i])) for i, name in enumerate(names) if (labels == i).any()]
+    majority = np.bincount(labels).max() / len(labels)
+    rows.append({"metric": "majority", "value": float(majority)})
+    return as_records(pd.DataFrame(rows), n_units=len(labels))
+
+
+def _share(right: NDArray[np.bool_]) -> tuple[float, float, float]:
+    interval = binomtest(int(right.sum()), len(right)).proportion_ci(method="wilson")
+    return float(right.mean()), float(interval.low), float(interval.high)
+
+
+def _row(metric: str, component: str | None, estimate: tuple[float, ...]) -> dict[str, Any]:
+    return {"metric": metric, "component": component, **dict(zip(("value", "low", "high"), estimate, strict=True))}

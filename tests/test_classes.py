@@ -1,0 +1,334 @@
+"""The classes of any classifier: replaced attention, maps over words, and `anisoscope classes` as a whole."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2ForSequenceClassification
+from typer.testing import CliRunner
+
+from anisoscope.class_runner import Classes, run_classes
+from anisoscope.classes import explained, maps, replaced
+from anisoscope.cli import app
+from anisoscope.data.classification import open_labelled
+from anisoscope.data.encoding import LabelledPlan, encode, vocabulary_tokenizer
+from anisoscope.errors import CorpusError, MeasureError, ModelError, OutputError, UsageError
+from anisoscope.metrics.class_direction import auc, to_classes
+from anisoscope.models.attention_classifier import AttentionClassifier, AttentionClassifierConfig
+from anisoscope.models.load import load
+from anisoscope.records import select
+from anisoscope.runner import Job
+from anisoscope.training.classifier import Recipe, train_classifier
+
+
+@pytest.fixture(scope="module")
+def fixed():
+    """A fixed model in float32 on 100 utterances."""
+    corpus = open_labelled("planted:3", limit=100)
+    tokenizer = vocabulary_tokenizer(corpus, max_length=64)
+    encoded = encode(corpus.splits["test"][:100], tokenizer, 64)
+    torch.manual_seed(5)
+    config = AttentionClassifierConfig(vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2, num_labels=3)
+    return AttentionClassifier(config).eval(), LabelledPlan(encoded, 0, batch_tokens=400)
+
+
+def one_by_one(model, plan):
+    """(q, k, v, weights) of the first layer, one utterance after the other, in float64."""
+    encoder = model.attention_classifier.double()
+    with torch.no_grad():
+        for row in plan.encoded.rows:
+            x = encoder.embeddings(torch.tensor([row["input_ids"]]))
+            q, k, v = encoder.blocks[0].attention.in_proj(x + encoder._positions(x))[0].chunk(3, -1)
+            yield q, k, v, torch.softmax(q @ k.T / q.shape[1] ** 0.5, -1)
+    encoder.float()
+
+
+def random_weights(seed=0):
+    """Rows of softmax over the real keys, and the mask."""
+    mask = torch.arange(7) < torch.tensor([7, 4, 5])[:, None]
+    scores = torch.randn(3, 2, 7, 7, generator=torch.Generator().manual_seed(seed))
+    return scores.masked_fill(~mask[:, None, None], -1e30).softmax(-1), mask
+
+
+@pytest.mark.parametrize("kind", replaced.KINDS)
+def test_replaced_weights_are_weights_over_the_real_tokens(kind):
+    weights, mask = random_weights()
+    changed = replaced.changed(weights, mask, kind, seed=1)
+    for i, n in enumerate(mask.sum(1).tolist()):
+        rows = changed[i, :, :n]
+        torch.testing.assert_close(rows.sum(-1), torch.ones(2, n))
+        assert not rows[..., n:].any()
+        assert kind == "another" or (rows - weights[i, :, :n]).abs().max() > 0.01
+        if kind == "permuted":
+            torch.testing.assert_close(rows.sort(-1).values, weights[i, :, :n].sort(-1).values)
+        if kind == "uniform":
+            torch.testing.assert_close(rows[..., :n], torch.full((2, n, n), 1 / n))
+    if kind == "another":  # the second sentence has 4 tokens and gets the third's 5: 0, 1.33, 2.67, 4
+        source = torch.tensor([0, 1, 3, 4])
+        taken = weights[2][:, source][:, :, source]
+        torch.testing.assert_close(changed[1, :, :4, :4], taken / taken.sum(-1, keepdim=True))
+
+
+def test_nothing_replaced_is_the_model_itself(fixed):
+    model, plan = fixed
+    found, final, turned = replaced.outcome(model, plan, "uniform", ())
+    with torch.no_grad():
+        for batch in plan:
+            out = model(**batch.inputs)
+            assert (out.logits.argmax(-1).numpy() == found[batch.unit.numpy()]).all()
+    assert not turned and np.allclose(np.linalg.norm(final, axis=1), 1)
+
+
+def test_where_values_coincide_attention_does_not_matter(fixed):
+    """The metamorphic form of the paper's title; and where they do not, it does."""
+    model, plan = fixed
+    projection = model.attention_classifier.blocks[1].attention.in_proj
+    kept = projection.weight.detach().clone(), projection.bias.detach().clone()
+    _, before, _ = replaced.outcome(model, plan, "another", ())
+    _, after, turned = replaced.outcome(model, plan, "another", (2,))
+    assert turned[2][0] < 0.999 and (before * after).sum(1).min() < 1 - 1e-6
+    try:
+        with torch.no_grad():
+            projection.weight[-16:] = 0
+            projection.bias[-16:] = torch.randn(16, generator=torch.Generator().manual_seed(0))
+        _, before, _ = replaced.outcome(model, plan, "another", ())
+        _, after, turned = replaced.outcome(model, plan, "another", (2,))
+        assert turned[2] == pytest.approx((1, 1), abs=1e-6)
+        np.testing.assert_allclose(after, before, atol=1e-5)
+    finally:
+        with torch.no_grad():
+            projection.weight.copy_(kept[0])
+            projection.bias.copy_(kept[1])
+
+
+def test_rollout_and_attention_are_their_definitions(fixed):
+    model, plan = fixed
+    number, one = next(maps.seen(model, plan))
+    alone = list(one_by_one(model, plan))[number]
+    np.testing.assert_allclose(one.attention[0], alone[3].numpy(), atol=1e-5)
+    np.testing.assert_allclose(one.norms[0], alone[2].norm(dim=1).numpy(), rtol=1e-4)
+    directions = maps.class_directions(model, plan, 3)
+    found = maps.maps(one, directions)
+    first, second = ((a + np.eye(len(a))) / 2 for a in one.attention)
+    np.testing.assert_allclose(found["rollout", 2], (second @ first)[0], atol=1e-12)
+    np.testing.assert_allclose(found["value norm", 1], one.attention[0][0] * one.norms[0])
+    mean = one.vectors["value"][0] @ directions["value"][0].T
+    others = [c for c in range(3) if c != one.found]
+    np.testing.assert_allclose(found["value, contrast", 1], mean[:, one.found] - mean[:, others].mean(1))
+
+
+def test_words_and_erasure():
+    values = np.array([9.0, 1.0, 3.0, 5.0])
+    assert maps.over_words(values, [-1, 0, 0, 2], 4).tolist() == [2, 1, 5, 1]
+    row = {"input_ids": [7, 1, 2, 3], "labels": 2}
+    left = explained.erased(row, [-1, 0, 0, 1], np.array([False, True]))
+    assert left == {"input_ids": [7, 3], "labels": 2}
+    assert explained.highest(np.array([1.0, 4.0, 2.0, 3.0]), 0.5).tolist() == [False, True, False, True]
+    assert explained.highest(np.array([1.0, 4.0]), 0.01).sum() == 1
+    marks, top = np.array([True, True, False, False]), np.array([4.0, 1.0, 3.0, 2.0])
+    assert explained._overlap(marks, top, 0.5) == pytest.approx(1 / 3)
+
+
+# one model on one corpus
+
+
+@pytest.fixture(scope="module")
+def learnt(tmp_path_factory):
+    """A classifier that has learnt two planted classes, and its run."""
+    folder = tmp_path_factory.mktemp("classes")
+    recipe = Recipe(corpus="planted", vector_norm=5.0, limit=600, epochs=12, patience=4)
+    trained = train_classifier(recipe, folder / "model")
+    run = run_classes(Job(str(folder / "model")), Classes(limit=200, few=40), folder / "run")
+    return trained, run
+
+
+def test_the_corpus_is_that_of_the_training_and_the_accuracy_its_own(learnt):
+    trained, run = learnt
+    records, manifest = run.records(), run.manifest()
+    assert manifest["corpus"]["name"] == "planted" and manifest["corpus"]["n_units"] == 200
+    assert manifest["settings"]["corpus"] == "planted"
+    (row,) = select(records, metric="accuracy", component=None).to_dict("records")
+    model, tokenizer = trained.classifier()
+    examples = [e for c in range(2) for e in [e for e in open_labelled("planted").splits["test"] if e.label == c][:100]]
+    with torch.no_grad():
+        given = [tokenizer(list(e.words), is_split_into_words=True, return_tensors="pt") for e in examples]
+        logits = [model(**one).logits for one in given]
+    right = [int(x.argmax()) == e.label for x, e in zip(logits, examples, strict=True)]
+    assert row["value"] == np.mean(right) > 0.75 and row["low"] < row["value"] < row["high"]
+
+
+def test_directions_of_every_layer_are_their_definition(learnt):
+    trained, run = learnt
+    model, tokenizer = trained.classifier()
+    examples = open_labelled("planted").splits["test"]
+    kept = [e for c in range(2) for e in [e for e in examples if e.label == c][:100]]
+    vectors, labels = [], np.array([e.label for e in kept])
+    with torch.no_grad():
+        for e in kept:
+            given = tokenizer(list(e.words), is_split_into_words=True, return_tensors="pt")
+            vectors.append(model.attention_classifier(**given).last_hidden_state[0, 0].double().numpy())
+    cosine = to_classes(np.array(vectors), labels, 2)
+    expected = np.mean([auc(cosine[:, c], labels == c) for c in range(2)])
+    rows = select(run.records(), metric="class_direction.auc", component=None).set_index("layer")["value"]
+    assert rows[1] == pytest.approx(expected, abs=1e-3) and rows[1] > 0.85
+    assert rows[0] == pytest.approx(0.5)  # <cls> is the same token everywhere
+    own, other = (
+        select(run.records(), metric="class_direction", layer=1, component=c)["value"].mean()
+        for c in (["class 1 × class 1", "class 2 × class 2"], "class 1 × class 2")
+    )
+    assert own > other
+
+
+def test_everything_asked_for_is_there_and_on_the_page(learnt):
+    _, run = learnt
+    names = set(run.records()["metric"])
+    assert {"accuracy", "majority", "cls_entropy", "replaced.accuracy", "explains.auprc", "mean_cosine"} <= names
+    result = CliRunner().invoke(app, ["report", str(run.folder)])
+    page = (run.folder / "report.html").read_text()
+    assert result.exit_code == 0
+    for title in ("Is the direction the class?", "What is attention worth?", "What explains the decision?"):
+        assert title in page
+
+
+def test_classes_are_matched_by_name_not_by_number(learnt, tmp_path):
+    """The head of a model whose classes stand in another order gives the same accuracies by class."""
+    trained, run = learnt
+    model, tokenizer = trained.classifier()
+    with torch.no_grad():
+        for parameter in (model.classifier.weight, model.classifier.bias):
+            parameter.copy_(parameter.flip(0))
+    names = [model.config.id2label[i] for i in (1, 0)]
+    model.config.id2label, model.config.label2id = dict(enumerate(names)), {n: i for i, n in enumerate(names)}
+    model.save_pretrained(tmp_path / "turned")
+    tokenizer.save_pretrained(tmp_path / "turned")
+    look = Classes("planted", limit=200, few=40, parts=("directions", "replaced"))
+    turned = run_classes(Job(str(tmp_path / "turned")), look, tmp_path / "run").records()
+    whole = {"component": "", "layer": -1}
+    for metric in ("accuracy", "class_direction.auc", "replaced.accuracy"):
+        ours, theirs = (
+            select(records, metric=metric).fillna(whole).set_index([*whole])["value"]
+            for records in (run.records(), turned)
+        )
+        assert theirs.to_dict() == pytest.approx(ours.to_dict(), abs=1e-9), metric
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [(["yes", "no"], "are not called as the corpus'"), (["a", "b", "c"], "the model tells 3 classes"), (None, None)],
+)
+def test_a_head_of_other_classes_is_not_used(learnt, tmp_path, names, said):
+    model, tokenizer = learnt[0].classifier()
+    names = names or ["LABEL_0", "LABEL_1"]
+    if len(names) == 3:
+        model.classifier = torch.nn.Linear(model.config.hidden_size, 3)
+    model.config.id2label, model.config.label2id = dict(enumerate(names)), {n: i for i, n in enumerate(names)}
+    model.save_pretrained(tmp_path / "other")
+    tokenizer.save_pretrained(tmp_path / "other")
+    run = run_classes(Job(str(tmp_path / "other")), Classes("planted", limit=40, few=10), tmp_path / "run")
+    found = set(run.records()["metric"])
+    assert ("accuracy" in found) == (said is None) and "class_direction.auc" in found
+    assert said is None or any(said in text for text in run.manifest()["warnings"])
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return vocabulary_tokenizer(open_labelled("planted"), max_length=40)
+
+
+def saved(model, tokenizer, folder):
+    model.eval().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def test_a_causal_classifier_is_looked_at_in_its_last_token(tokenizer, tmp_path):
+    torch.manual_seed(0)
+    names = {"id2label": {0: "class 1", 1: "class 2"}, "label2id": {"class 1": 0, "class 2": 1}}
+    size = {"vocab_size": len(tokenizer), "n_positions": 64, "n_embd": 16, "n_layer": 2, "n_head": 2}
+    config = GPT2Config(**size, pad_token_id=0, **names)
+    folder = saved(GPT2ForSequenceClassification(config), tokenizer, tmp_path / "gpt2")
+    run = run_classes(
+        Job(folder), Classes("planted", limit=40, few=10, parts=("directions", "replaced")), tmp_path / "run"
+    )
+    assert any("replaced left out" in text and "encoder" in text for text in run.manifest()["warnings"])
+    records = run.records()
+    assert set(select(records, metric="class_direction.auc")["stack"]) == {"decoder"}
+    auc_0 = select(records, metric="class_direction.auc", layer=0, component=None)["value"].iloc[0]
+    assert auc_0 != pytest.approx(0.5)  # the last token differs from utterance to utterance, as <cls> does not
+    assert "accuracy" in set(records["metric"])
+
+
+def test_a_bert_is_replaced_layer_by_layer_and_explained(tokenizer, tmp_path):
+    torch.manual_seed(0)
+    names = {"id2label": {0: "class 1", 1: "class 2"}, "label2id": {"class 1": 0, "class 2": 1}}
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=64,
+        **names,
+    )
+    folder = saved(BertForSequenceClassification(config), tokenizer, tmp_path / "bert")
+    run = run_classes(Job(folder), Classes("planted", limit=40, few=10), tmp_path / "run")
+    rows = select(run.records(), metric="replaced.agreement")
+    assert set(rows["component"]) == set(replaced.KINDS) and set(rows["layer"].dropna()) == {1, 2}
+    assert not run.manifest()["warnings"]
+    erased = set(select(run.records(), metric="explains.comprehensiveness")["component"])
+    assert erased == set(explained.OF_DEEP)
+
+
+def test_a_corpus_without_rationales_is_explained_by_erasure_alone(learnt, tmp_path):
+    path = tmp_path / "mine.jsonl"
+    examples = open_labelled("planted").splits["test"][:120]
+    path.write_text("\n".join(json.dumps({"text": e.text, "label": f"class {e.label + 1}"}) for e in examples))
+    look = Classes(str(path), split="all", few=20, parts=("explained",))
+    run = run_classes(Job(str(learnt[0].folder)), look, tmp_path / "run")
+    found = set(run.records()["metric"])
+    assert "explains.comprehensiveness" in found and "explains.auprc" not in found
+    assert run.manifest()["corpus"]["n_units"] == 120
+
+
+def test_a_finished_run_is_resumed_as_it_is_and_another_refused(learnt):
+    trained, run = learnt
+    job, look = Job(str(trained.folder)), Classes(limit=200, few=40)
+    before = run.manifest()["started"]
+    assert run_classes(job, look, run.folder, resume=True).manifest()["started"] == before
+    with pytest.raises(OutputError, match="classes"):
+        run_classes(job, replace(look, few=41), run.folder, resume=True)
+
+
+def test_bad_input_is_explained(learnt, tokenizer, tmp_path):
+    folder = str(learnt[0].folder)
+    for model, look, error, expected in (
+        ("builtin:minilm", {}, UsageError, "--corpus"),
+        (folder, {"split": "tests"}, CorpusError, "did you mean test"),
+        (folder, {"corpus": "hatexplane"}, CorpusError, "did you mean hatexplain"),
+        (folder, {"parts": ("direction",)}, UsageError, "did you mean directions"),
+        (folder, {"at": "second"}, UsageError, "--at first, last or mean"),
+        (folder, {"limit": 0}, UsageError, "--limit of at least 1"),
+        ("no/such-model", {"corpus": "planted"}, ModelError, "no/such-model"),
+    ):
+        with pytest.raises(error, match=expected):
+            run_classes(Job(model), Classes(**look), tmp_path / "run")
+    learnt[0].classifier()[0].save_pretrained(tmp_path / "model")
+    load("builtin:minilm").processor.save_pretrained(tmp_path / "model")
+    with pytest.raises(ModelError, match="a tokenizer of the model's own vocabulary"):
+        run_classes(Job(str(tmp_path / "model")), Classes("planted"), tmp_path / "run")
+    with pytest.raises(MeasureError, match="every token sees every other"):
+        config = GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2, pad_token_id=0)
+        causal = GPT2ForSequenceClassification(config)
+        corpus = open_labelled("planted", limit=10)
+        replaced.replacements(causal.eval(), LabelledPlan(encode(corpus.splits["test"], tokenizer, 40), 0))
+
+
+def test_the_command_prints_tables(learnt, tmp_path):
+    trained, _ = learnt
+    given = ["classes", str(trained.folder), "--limit", "40", "--few", "10", "-o", str(tmp_path / "run"), "-q"]
+    result = CliRunner().invoke(app, given)
+    assert result.exit_code == 0, result.output
+    for text in ("AUC", "attention replaced", "words explained by", "accuracy", "report: "):
+        assert text in result.output
