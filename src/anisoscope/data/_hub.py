@@ -62,8 +62,10 @@ def hub_commit(name: str, revision: str | None, near: str) -> str | None:
         return None
 
 
-def _load(name: str, config: str | None, commit: str | None, near: str) -> Any:
-    """Splits by name: streamed at the commit, or from the local cache where the hub could not be reached."""
+def _load(name: str, config: str | None, commit: str | None, near: str, instead: str = "builtin:python-docs") -> Any:
+    """Splits by name: streamed at the commit, or from the local cache where the hub could not be reached. `instead`:
+    a corpus for the error that needs no network.
+    """
     import datasets  # type: ignore[import-untyped]
 
     try:
@@ -74,7 +76,7 @@ def _load(name: str, config: str | None, commit: str | None, near: str) -> Any:
     except ConnectionError:
         cure = (
             f"{near}; else connect to the network, or load it once where there is one and share its cache (HF_HOME), "
-            "or name a local file, or use builtin:python-docs, which needs no network"
+            f"or name a local file, or use {instead}, which needs no network"
         )
         raise CorpusError(f"the hub, or a cached copy of {name}", "no connection and no such copy", cure) from None
     except (ValueError, RuntimeError, OSError, datasets.exceptions.DatasetsError) as error:

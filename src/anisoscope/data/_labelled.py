@@ -3,14 +3,27 @@
 import ast
 import csv
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from anisoscope.data._hub import _load, hub_commit
+from anisoscope.data._hub import _rows as _hub_rows
 from anisoscope.data._items import find_path
 from anisoscope.data._reading import TEXT_COLUMNS
-from anisoscope.data.classification import SPLITS, TEST, TRAIN, VALIDATION, Example, LabelledCorpus, divided, unknown
+from anisoscope.data.classification import (
+    LABELLED,
+    SPLITS,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    Example,
+    LabelledCorpus,
+    check_example,
+    divided,
+    unknown,
+)
 from anisoscope.errors import CorpusError, near_matches
 
 PRESETS = {"imdb": "stanfordnlp/imdb", "yelp-polarity": "fancyzhx/yelp_polarity"}
@@ -28,6 +41,8 @@ SHARES = {TRAIN: 0.8, VALIDATION: 0.1, TEST: 0.1}
 """Shares of a table without splits; the share of validation is taken from training where that alone is missing."""
 
 Row = Mapping[str, Any]
+Rows = list[tuple[str, Row]]
+"""Rows, each after where it stands (`t.jsonl, line 7`), which errors name."""
 
 
 def open_preset(name: str, seed: int) -> LabelledCorpus:
@@ -78,7 +93,7 @@ def _split_name(file: Path) -> str:
     return ALIASES.get(file.stem, file.stem)
 
 
-def _rows(path: Path) -> Iterator[Row]:
+def _rows(path: Path) -> Iterator[tuple[str, Row]]:
     if path.suffix == ".jsonl":
         yield from _json_rows(path)
         return
@@ -87,14 +102,16 @@ def _rows(path: Path) -> Iterator[Row]:
         raise CorpusError("a labelled corpus in .jsonl, .csv or .tsv", str(path), cure)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            yield from csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+            reader = csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+            for row in reader:
+                yield f"{path.name}, line {reader.line_num}", row
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise CorpusError(f"a readable table in {path}", str(error)[:120], "save it as UTF-8") from None
 
 
-def _json_rows(path: Path) -> Iterator[Row]:
+def _json_rows(path: Path) -> Iterator[tuple[str, Row]]:
     try:
-        lines = path.read_text("utf-8-sig").splitlines()
+        lines = path.read_text("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise CorpusError(f"readable JSON lines in {path}", str(error)[:120], "save it as UTF-8") from None
     for number, line in enumerate(lines, 1):
@@ -106,105 +123,141 @@ def _json_rows(path: Path) -> Iterator[Row]:
             continue
         if not isinstance(row, dict):
             raise CorpusError(f"one JSON object per line in {path}", f"line {number}: {line[:60]!r}", "mend the line")
-        yield row
+        yield f"{path.name}, line {number}", row
 
 
 def _open_hub(name: str, hub_id: str, columns: dict[str, str], seed: int) -> LabelledCorpus:
     rest, _, revision = hub_id.partition("@")
     repo, _, config = rest.partition(":")
-    near = "use --corpus planted, which needs no data"
+    near = near_matches(name, LABELLED)
     commit = hub_commit(repo, revision or None, near)
-    tables, names = {}, None
-    for split, rows in _load(repo, config or None, commit, near).items():
+    tables: dict[str, Rows] = {}
+    names: list[str] | None = None
+    for split, rows in _load(repo, config or None, commit, near, "planted").items():
         named = ALIASES.get(split, split)
         if named in SPLITS:
-            tables[named] = list(rows)
-            chosen = columns.get("label") or _guess("label", set(rows.features or tables[named][0]))
-            names = getattr((rows.features or {}).get(chosen), "names", None) or names
+            features = rows.features or {}
+            chosen = columns.get("label") or _guess("label", features) or ""
+            own = getattr(features.get(chosen), "names", None)
+            read = ((f"{where} of {repo}, {split}", row) for where, row in _hub_rows(rows, repo))
+            tables[named] = [(where, _with_name(row, chosen, own) if own else row) for where, row in read]
+            names = own or names
     if TRAIN not in tables:
         raise CorpusError(f"a train split of {repo}", ", ".join(tables) or "none", "name another data set")
     source = {"kind": "hub", "id": repo, "config": config or None, "commit": commit}
     return _corpus(name, tables, columns, seed, source, names)
 
 
-def _guess(role: str, present: set[str]) -> str | None:
+def _with_name(row: Row, column: str, names: list[str]) -> Row:
+    """The name in place of the number of a class; None in place of −1, which the hub's class labels mean by missing."""
+    value = row.get(column)
+    if not isinstance(value, int):
+        return row
+    return {**row, column: names[value] if 0 <= value < len(names) else None}
+
+
+def _guess(role: str, present: Iterable[str]) -> str | None:
+    present = set(present)
     return next((guess for guess in GUESSES[role] if guess in present), None)
 
 
 def _corpus(
     name: str,
-    tables: dict[str, list[Row]],
+    tables: dict[str, Rows],
     columns: dict[str, str],
     seed: int,
     source: dict[str, Any],
     names: list[str] | None = None,
 ) -> LabelledCorpus:
-    """Examples of the tables (one without a name is divided by its `split` column, or at random)."""
+    """Examples of the tables (one without a name is divided by its `split` column, or at random; so are all where that
+    column was asked for). Of splits beside training those without any label are left out, and named in `source`.
+    """
     rows = [row for table in tables.values() for row in table]
     if not rows:
         raise CorpusError(f"rows in {name}", "none", "give it examples")
-    chosen = _columns(name, columns, rows[0])
-    label = chosen["label"]
-    for number, row in enumerate(rows, 1):
-        if row.get(label) in (None, "", -1):
-            raise CorpusError(f"a label in every row of {name}", f"row {number} without one", "leave such rows out")
-    labels = names or _label_names(rows, label)
-    index = {value: i for i, value in enumerate(labels)} | ({i: i for i in range(len(labels))} if names else {})
-    if "" in tables and chosen.get("split"):
-        tables = _by_column(tables[""], chosen["split"])
-    read = {
-        s: [_example(r, chosen, index, f"row {i} of {name}") for i, r in enumerate(t, 1)] for s, t in tables.items()
-    }
-    known = {**source, "columns": chosen, "split_seed": seed}
-    return LabelledCorpus(name, tuple(map(str, labels)), _completed(read, seed), source=known)
+    chosen = _columns(name, columns, (row for _, row in rows))
+    if "split" in chosen and ("" in tables or "split" in columns):
+        tables = _by_column(rows, chosen["split"])
+    bare = [split for split, table in tables.items() if split not in ("", TRAIN) and _unlabelled(table, chosen)]
+    tables = {split: table for split, table in tables.items() if split not in bare}
+    labels = names or _label_names(_label(row, where, chosen["label"]) for t in tables.values() for where, row in t)
+    index = {str(value).strip(): i for i, value in enumerate(labels)}
+    read = {split: [_example(row, where, chosen, index) for where, row in table] for split, table in tables.items()}
+    known = {**source, "columns": chosen, "split_seed": seed, **({"unlabelled": bare} if bare else {})}
+    return LabelledCorpus(name, tuple(labels), _completed(read, seed), source=known)
 
 
-def _columns(name: str, given: dict[str, str], row: Row) -> dict[str, str]:
-    """The column of every role, as given or guessed."""
+def _columns(name: str, given: dict[str, str], rows: Iterable[Row]) -> dict[str, str]:
+    """The column of every role, as given or guessed. Where the text alone is named, one text is meant."""
+    present = dict.fromkeys(column for row in rows for column in row)
     chosen = {}
     for role in GUESSES:
-        column = given.get(role) or _guess(role, set(row))
-        if column is not None and column not in row:
-            raise CorpusError(f"a column for {role} in {name}", repr(column), near_matches(column, map(str, row)))
+        one = role == "second" and "text" in given
+        column = given.get(role) or (None if one else _guess(role, present))
+        if column is not None and column not in present:
+            raise CorpusError(f"a column for {role} in {name}", repr(column), near_matches(column, map(str, present)))
         if column is None and role not in OPTIONAL:
-            cure = f"name it: --{role}-column; there are {', '.join(map(str, row))}"
+            cure = f"name it: --{role}-column; there are {', '.join(map(str, present))}"
             raise CorpusError(f"a column for {role} in {name} ({', '.join(GUESSES[role])})", "none", cure)
         if column is not None:
             chosen[role] = column
     return chosen
 
 
-def _label_names(rows: Iterable[Row], column: str) -> list[Any]:
+def _label(row: Row, where: str, column: str) -> str:
+    """A label as text, the same one for 1, 1.0 and "1"; empty where it is missing."""
+    value = row.get(column)
+    if isinstance(value, list | tuple | dict):
+        cure = "give every row one label, or name another --label-column"
+        raise CorpusError(f"a text or a number as label ({where})", repr(value)[:60], cure)
+    if isinstance(value, float):
+        value = int(value) if value.is_integer() else None if value != value else value
+    return "" if value is None else str(value).strip()
+
+
+def _unlabelled(rows: Rows, columns: Mapping[str, str]) -> bool:
+    return bool(rows) and not any(_label(row, where, columns["label"]) for where, row in rows)
+
+
+def _label_names(labels: Iterable[str]) -> list[str]:
     """Different labels: numbers in their order, names in alphabetical order."""
-    found = {row[column] for row in rows}
-    return sorted(found, key=lambda value: (not str(value).lstrip("-").isdigit(), _number(value), str(value)))
+    return sorted({*labels} - {""}, key=lambda label: (_number(label) is None, _number(label) or 0, label))
 
 
-def _number(value: Any) -> int:
-    return int(value) if str(value).lstrip("-").isdigit() else 0
+def _number(label: str) -> int | None:
+    return int(label) if re.fullmatch(r"-?\d+", label) else None
 
 
-def _by_column(rows: list[Row], column: str) -> dict[str, list[Row]]:
-    tables: dict[str, list[Row]] = {}
-    for row in rows:
-        named = str(row[column]).lower()
-        tables.setdefault(ALIASES.get(named, named), []).append(row)
+def _by_column(rows: Rows, column: str) -> dict[str, Rows]:
+    tables: dict[str, Rows] = {}
+    for where, row in rows:
+        named = str(row.get(column) or "").strip().lower()
+        if not named:
+            raise CorpusError(f"a split in the column {column!r} of every row ({where})", "none", "fill it in")
+        tables.setdefault(ALIASES.get(named, named), []).append((where, row))
     return tables
 
 
-def _example(row: Row, columns: Mapping[str, str], index: Mapping[Any, int], where: str) -> Example:
-    second = _words(row[columns["second"]]) if "second" in columns else None
-    return Example(
-        _words(row[columns["text"]]),
-        index[row[columns["label"]]],
-        second,
-        _marks(row[columns["rationale"]], where) if "rationale" in columns else None,
-    )
+def _example(row: Row, where: str, columns: Mapping[str, str], index: Mapping[str, int]) -> Example:
+    label = _label(row, where, columns["label"])
+    if label not in index:
+        expected, got = ("a label in every row", "none") if not label else (f"a label among {', '.join(index)}", label)
+        raise CorpusError(f"{expected} ({where})", got, "leave such rows out")
+    second = row.get(columns["second"]) if "second" in columns else None
+    marks = _marks(row.get(columns["rationale"]), where) if "rationale" in columns else None
+    words = _words(row.get(columns["text"]), where)
+    example = Example(words, index[label], None if second is None else _words(second, where), marks)
+    check_example(example, where, pairs="second" in columns)
+    return example
 
 
-def _words(value: Any) -> tuple[str, ...]:
-    """Words between blanks; a list of words as it is."""
-    return tuple(map(str, value)) if isinstance(value, list | tuple) else tuple(str(value or "").split())
+def _words(value: Any, where: str) -> tuple[str, ...]:
+    """Words between blanks; a list of words as it is, unless it is two texts."""
+    if not isinstance(value, list | tuple):
+        return () if value is None else tuple(str(value).split())
+    if len(value) == 2 and any(len(str(text).split()) > 1 for text in value):
+        raise CorpusError(f"one text ({where})", "two", "give the second text a column of its own, --second-column")
+    return tuple(map(str, value))
 
 
 def _marks(value: Any, where: str) -> tuple[float, ...] | None:
@@ -234,4 +287,4 @@ def _completed(read: dict[str, list[Example]], seed: int) -> dict[str, tuple[Exa
         share = SHARES[VALIDATION]
         kept = {TRAIN: 1 - share * len(missing), **dict.fromkeys(missing, share)}
         splits |= divided(read.get(TRAIN, []), kept, seed)
-    return {name: splits[name] for name in (*SPLITS, *(s for s in splits if s not in SPLITS))}
+    return {name: splits.get(name, ()) for name in (*SPLITS, *(s for s in splits if s not in SPLITS))}

@@ -19,6 +19,9 @@ ESNLI = f"{RAW}/OanaMariaCamburu/e-SNLI/master/dataset"
 YELPHAT = f"{RAW}/cansusen/Human-Attention-for-Text-Classification/master/raw_data"
 YELPHAT_PARTS = {"train": (3, 4, 5, 7), "test_yelp50": (1,), "test_yelp100": (6,), "test_yelp200": (8,)}
 
+NO_LABEL = ("-", "", None)
+"""What stands for the gold label of a pair whose annotators did not agree."""
+
 Rows = list[dict[str, Any]]
 
 
@@ -67,7 +70,8 @@ def esnli() -> dict[str, Rows]:
 def esnli_rows(path: Path) -> Rows:
     """Rows of one published table; those without a text or a gold label are left out."""
     with path.open(encoding="utf-8", newline="") as file:
-        return [_pair(row) for row in csv.DictReader(file) if row["Sentence1"] and row["Sentence2"]]
+        rows = list(csv.DictReader(file))
+    return [_pair(row) for row in rows if row["Sentence1"] and row["Sentence2"] and row["gold_label"] not in NO_LABEL]
 
 
 def _pair(row: dict[str, str]) -> dict[str, Any]:

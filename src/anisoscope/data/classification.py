@@ -123,15 +123,13 @@ def open_labelled(
     columns: Mapping[str, str] | None = None,
     seed: int = 0,
     limit: int | None = None,
-    single: bool = False,
 ) -> LabelledCorpus:
     """The labelled corpus that `name` stands for, checked. CorpusError, with the cure, where it is not fit for use.
 
     columns  names of the columns `text`, `second`, `label`, `rationale`, `split` of a table or hub data set (guessed
-             where they are not given)
+             where they are not given; no second text where `text` is given alone)
     seed     of generated corpora, and of splits that the corpus does not have
     limit    the first examples of each split only, spread evenly over the classes
-    single   an error where a corpus has pairs
     """
     if limit is not None and limit < 1:
         raise UsageError("a limit of at least 1 example", str(limit), "raise --limit, or leave it out")
@@ -144,8 +142,8 @@ def open_labelled(
         from anisoscope.data._labelled import open_table
 
         corpus = open_table(name, dict(columns or {}), seed)
-    checked(corpus, single=single)
-    return checked(corpus.limited(limit), single=single)
+    checked(corpus)
+    return checked(corpus.limited(limit))
 
 
 def _refuse(columns: Mapping[str, str] | None, name: str) -> None:
@@ -153,7 +151,7 @@ def _refuse(columns: Mapping[str, str] | None, name: str) -> None:
         raise UsageError(f"no column names for {name}, whose columns are known", ", ".join(columns), "leave them out")
 
 
-def checked(corpus: LabelledCorpus, *, single: bool = False) -> LabelledCorpus:
+def checked(corpus: LabelledCorpus) -> LabelledCorpus:
     """The corpus, where it can be trained and tested on; else a CorpusError that says why."""
     name = corpus.name
     if len(corpus.labels) < 2:
@@ -169,13 +167,12 @@ def checked(corpus: LabelledCorpus, *, single: bool = False) -> LabelledCorpus:
     pairs = corpus.pairs
     for split, examples in corpus.splits.items():
         for number, example in enumerate(examples, 1):
-            _check_example(example, f"example {number} of {name}, {split}", single, pairs)
+            check_example(example, f"example {number} of {name}, {split}", pairs=pairs)
     return corpus
 
 
-def _check_example(example: Example, where: str, single: bool, pairs: bool) -> None:
-    if single and example.second is not None:
-        raise CorpusError(f"one text ({where})", "two", "name a corpus of single texts, or a model for pairs")
+def check_example(example: Example, where: str, *, pairs: bool) -> None:
+    """A CorpusError that names `where` the example stands, unless it has text, a pair's or not, and fitting marks."""
     if pairs != (example.second is not None):
         expected, got = ("two texts", "one") if pairs else ("one text", "two")
         raise CorpusError(f"{expected} in every row ({where})", got, "give every row the same columns")
