@@ -310,6 +310,7 @@ def test_bad_input_is_explained(learnt, tokenizer, tmp_path):
         (folder, {"parts": ("direction",)}, UsageError, "did you mean directions"),
         (folder, {"at": "second"}, UsageError, "--at first, last or mean"),
         (folder, {"limit": 0}, UsageError, "--limit of at least 1"),
+        ("builtin:minilm", {"corpus": "planted", "max_length": 604}, UsageError, "--max-length of at most 512"),
         ("no/such-model", {"corpus": "planted"}, ModelError, "no/such-model"),
     ):
         with pytest.raises(error, match=expected):

@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from anisoscope.errors import ModelError, OutputError, UsageError
 from anisoscope.models.load import load
 from anisoscope.training import _classifier_loop
 from anisoscope.training._classifier_loop import Buckets
+from anisoscope.training._classifier_parts import parts_of
 from anisoscope.training.classifier import Recipe, train_classifier
 from anisoscope.training.entropy_penalty import entropies
 
@@ -134,13 +136,62 @@ def test_a_finished_training_is_left_as_it_is(tmp_path):
     assert fresh.training["recipe"]["seed"] == 3
 
 
+def test_seconds_are_those_of_all_sessions(tmp_path, monkeypatch):
+    """Of a clock that a step moves by one second; the two steps after the last checkpoint are lost."""
+    clock = [0.0]
+    monkeypatch.setattr(_classifier_loop, "time", SimpleNamespace(monotonic=lambda: clock[0]), raising=False)
+
+    def tick(done, _total):
+        clock[0] += 1
+        if done == clock[0] == 15 + 2:
+            raise Stop
+
+    recipe = replace(SMALL, epochs=2)
+    with pytest.raises(Stop):
+        train_classifier(recipe, tmp_path / "run", progress=tick)
+    assert train_classifier(recipe, tmp_path / "run", resume=True, progress=tick).training["seconds"] == 30
+
+
 def test_a_diverged_training_is_reported_and_overwrites_nothing(tmp_path):
     kept = train_classifier(replace(SMALL, epochs=1), tmp_path / "run")
     before = weights(kept.folder)
     with pytest.raises(ModelError, match=r"a loss of (nan|inf) at step \d+"):
         train_classifier(replace(SMALL, rate=1e30), tmp_path / "run", overwrite=True)
     assert same(before, weights(kept.folder))
-    assert not (tmp_path / "run" / "training.json").exists()
+    assert json.loads((tmp_path / "run" / "training.json").read_text()) == kept.training
+
+
+def test_what_is_to_be_overwritten_stays_until_the_other_is_finished(tmp_path):
+    def interrupt(done, _total):
+        if done == 15 + 2:
+            raise Stop
+
+    old, new = replace(SMALL, epochs=1), replace(SMALL, epochs=2, seed=1)
+    kept = train_classifier(old, tmp_path / "run")
+    before = weights(kept.folder)
+    with pytest.raises(Stop):
+        train_classifier(new, tmp_path / "run", overwrite=True, progress=interrupt)
+    assert train_classifier(old, tmp_path / "run", resume=True).training == kept.training
+    assert same(before, weights(kept.folder))
+    for recipe, resume, expected in ((new, False, "to be new"), (replace(new, seed=2), True, "another training")):
+        with pytest.raises(OutputError, match=expected):
+            train_classifier(recipe, tmp_path / "run", resume=resume)
+    steps = []
+    done = train_classifier(new, tmp_path / "run", resume=True, progress=lambda step, _: steps.append(step))
+    assert steps[0] == 16 and done.training["recipe"]["seed"] == 1
+    assert same(weights(done.folder), weights(train_classifier(new, tmp_path / "whole").folder))
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert train_classifier(new, tmp_path / "run", resume=True).training == done.training
+
+
+def test_one_device_is_used_where_there_are_several(tmp_path, monkeypatch):
+    """With more, a step would read a batch on each."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    parts = parts_of(SMALL, SMALL.open())
+    given = (parts.model, parts.encoded["train"], parts.encoded["validation"], 0, SMALL.entropy_penalty())
+    settings = {"output_dir": str(tmp_path), "per_device_train_batch_size": 64}
+    trainer = _classifier_loop.trainer_of(*given, settings, patience=1, buckets=True, on_step=lambda *_: None)
+    assert trainer.args.train_batch_size == 64
 
 
 def test_a_collapsed_training_is_marked(tmp_path):
@@ -215,6 +266,22 @@ BAD = {
     "a penalty for --weight": {"weight": 0.1},
     "a penalty weight of at least 0": {"penalty": "entropy", "weight": -1.0},
     "a penalty among": {"penalty": "entropi", "weight": 1.0},
+    "a penalty for --weight nan": {"weight": math.nan},
+    "a finite vector norm above 0; got nan": {"vector_norm": math.nan},
+    "a finite vector norm above 0; got inf": {"vector_norm": math.inf},
+    "a finite vector norm above 0; got 0": {"vector_norm": 0.0},
+    "no --vector-norm with --vectors random": {"vectors": "random", "vector_norm": 5.0},
+    "no --separator with --tokens checkpoint": {"tokens": "checkpoint", "separator": True},
+    "no --penalty-layers with --penalty none": {"penalty_layers": (1, 2)},
+    "no --layers with the model bert-base": {"model": "bert-base", "layers": 2},
+    "no --heads with": {"model": "bert-base", "heads": 2},
+    "no --dim with": {"model": "bert-base", "dim": 32},
+    "no --text with": {"model": "bert-base", "text": True},
+    "no --vectors with": {"model": "bert-base", "vectors": "random"},
+    "no --vector-norm with": {"model": "bert-base", "vector_norm": 5.0},
+    "no --frozen with": {"model": "bert-base", "frozen": True},
+    "no --tokens with": {"model": "bert-base", "tokens": "checkpoint"},
+    "no --separator with": {"model": "bert-base", "separator": True},
 }
 
 
@@ -225,15 +292,18 @@ def test_bad_recipes_are_explained(expected):
 
 
 def test_other_bad_input_is_explained(tmp_path):
-    for change, error, expected in (
-        ({"tokens": "words"}, UsageError, "tokens among"),
-        ({"tokens": "checkpoint"}, UsageError, "a checkpoint in --vectors"),
-        ({"vectors": "builtin:minilm"}, UsageError, "--dim 384"),
+    for given, error, expected in (
+        ({"vectors": "random", "tokens": "words"}, UsageError, "tokens among"),
+        ({"vectors": "random", "tokens": "checkpoint"}, UsageError, "a checkpoint in --vectors"),
+        ({"dim": 32}, UsageError, "--dim 384"),
         ({"model": "no/such-model"}, ModelError, "no/such-model"),
+        ({"model": "builtin:minilm", "max_length": 604}, UsageError, "--max-length of at most 512"),
+        ({"vectors": "random", "separator": True}, UsageError, "pairs for --separator; got planted"),
         ({"penalty": "entropy", "weight": math.nan}, UsageError, "weight of at least 0"),
     ):
         with pytest.raises(error, match=expected):
-            train_classifier(replace(SMALL, **change), tmp_path / "run", overwrite=True)
+            train_classifier(Recipe(**given), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
     (tmp_path / "mine").mkdir()
     Path(tmp_path, "mine", "notes.txt").write_text("x")
     with pytest.raises(OutputError, match="files that are no training"):

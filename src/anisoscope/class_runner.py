@@ -20,7 +20,7 @@ from anisoscope.classes.explained import explanations
 from anisoscope.classes.replaced import replacements
 from anisoscope.data.classification import SPLITS, TEST, LabelledCorpus, balanced, open_labelled
 from anisoscope.data.encoding import LabelledPlan, encode
-from anisoscope.data.opening import DEFAULT_LENGTH, longest_input
+from anisoscope.data.opening import text_length
 from anisoscope.errors import CorpusError, MeasureError, ModelError, UsageError, near_matches
 from anisoscope.measuring import Progress
 from anisoscope.models.blocks import has_attention, stack_of
@@ -85,7 +85,7 @@ def run_classes(
     classes = _as_trained(job.model, classes)
     subject = subject_of(job, classifier=True)
     tokenizer, stack = _tokenizer(subject), stack_of(subject.model, "")
-    length = classes.max_length or min(longest_input(subject.config, tokenizer) or DEFAULT_LENGTH, DEFAULT_LENGTH)
+    length = text_length(subject.config, tokenizer, classes.max_length)
     at: At = classes.at or ("last" if stack == "decoder" else "first")
     classes = replace(classes, max_length=length, at=at)
     corpus = open_labelled(classes.corpus, columns=classes.columns, seed=classes.split_seed)

@@ -52,7 +52,7 @@ def open_plan(
         raise UsageError("--sequences with a text model", f"one of {modality}", "use --limit, which counts units")
     plan: Any
     if modality == "text":
-        length = _text_length(model.config, processor, max_length)
+        length = text_length(model.config, processor, max_length)
         described["max_length"] = length
         plan = _text_plan(corpus, model, processor, length, batch_tokens)
         plan = plan if sequences is None else plan.spread(sequences)
@@ -84,7 +84,7 @@ def _check_modality(name: str, modality: str) -> None:
     raise UsageError(f"a corpus that the model reads ({modality})", f"{name}, which holds {holds}", cure)
 
 
-def _text_length(config: Any, tokenizer: Any, max_length: int | None) -> int:
+def text_length(config: Any, tokenizer: Any, max_length: int | None) -> int:
     """Tokens of a window: as asked, or what the model reads, 512 at most."""
     if not hasattr(tokenizer, "tokenize"):
         got = "none" if tokenizer is None else type(tokenizer).__name__

@@ -1,6 +1,7 @@
 """The loop of a classifier's training: transformers' Trainer with the penalty in its loss and batches by length."""
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -103,10 +104,17 @@ class ClassifierTrainer(FaithfulTrainer):
 
 
 class _Watching(TrainerCallback):
-    """Hands every step on."""
+    """Hands every step on, and logs the `seconds` of training so far, those of earlier sessions among them."""
 
     def __init__(self, on_step: OnStep) -> None:
-        self.on_step = on_step
+        self.on_step, self.started = on_step, time.monotonic()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        before = state.log_history[-1].get("seconds", 0.0) if state.log_history else 0.0
+        self.started = time.monotonic() - before
+
+    def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        state.log_history[-1]["seconds"] = time.monotonic() - self.started
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         self.on_step(state.global_step, state.max_steps)
@@ -128,6 +136,7 @@ def trainer_of(
     evaluation `patience` is not used.
     """
     arguments = TrainingArguments(**EVERY_EPOCH | settings)
+    arguments._n_gpu = min(arguments.n_gpu, 1)  # else a batch on each of the machine's devices
     sampler = Buckets(train.lengths, arguments.per_device_train_batch_size, arguments.seed) if buckets else None
     in_order = sorted(validation.rows, key=lambda row: len(row["input_ids"]))
     trainer = ClassifierTrainer(

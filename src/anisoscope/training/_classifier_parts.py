@@ -8,7 +8,7 @@ import torch
 
 from anisoscope.data.classification import LabelledCorpus
 from anisoscope.data.encoding import Encoded, encode, vocabulary_tokenizer
-from anisoscope.data.opening import DEFAULT_LENGTH, longest_input
+from anisoscope.data.opening import text_length
 from anisoscope.errors import ModelError, UsageError
 from anisoscope.models.vectors import RANDOM, Vectors, word_vectors
 from anisoscope.training.classifier import Recipe
@@ -36,8 +36,8 @@ class Parts:
 def parts_of(recipe: Recipe, corpus: LabelledCorpus) -> Parts:
     """Model, tokenizer and ids of a recipe."""
     model, tokenizer, vectors = _attention(recipe, corpus) if recipe.is_attention else _checkpoint(recipe, corpus)
-    longest = recipe.max_length or longest_input(model.config, tokenizer) or DEFAULT_LENGTH
-    longest = min(longest, LONGEST if recipe.is_attention else DEFAULT_LENGTH) if not recipe.max_length else longest
+    asked = recipe.max_length or (LONGEST if recipe.is_attention else None)
+    longest = text_length(model.config, tokenizer, asked)
     encoded = {split: encode(examples, tokenizer, longest) for split, examples in corpus.splits.items()}
     described = {
         "max_length": longest,
@@ -62,6 +62,8 @@ def _attention(recipe: Recipe, corpus: LabelledCorpus) -> tuple[Any, Any, dict[s
     ports.register()
     if recipe.tokens not in TOKENS:
         raise UsageError(f"tokens among {', '.join(TOKENS)}", repr(recipe.tokens))
+    if recipe.separator and not corpus.pairs:
+        raise UsageError("pairs for --separator", f"{corpus.name}, which has single texts", "leave --separator out")
     length = recipe.max_length or LONGEST
     if recipe.tokens == "paper":
         tokenizer = vocabulary_tokenizer(corpus, max_length=length, separator=recipe.separator)

@@ -7,8 +7,6 @@
 
 import json
 import math
-import shutil
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -16,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from anisoscope.data.classification import TEST, TRAIN, VALIDATION, LabelledCorpus, open_labelled
-from anisoscope.errors import OutputError, UsageError
-from anisoscope.records import code_version, provenance, run_id, write_atomic
+from anisoscope.errors import UsageError
+from anisoscope.models.vectors import RANDOM
+from anisoscope.records import code_version, provenance, run_id
+from anisoscope.training import _classifier_folder as place
 from anisoscope.training.entropy_penalty import VARIANTS, EntropyPenalty
 
 ATTENTION = "attention"
@@ -26,6 +26,9 @@ PUBLISHED = {
     False: {"rate": 5e-5, "decay": 0.01, "batch": 64, "epochs": 50, "patience": 5},
 }
 """What the authors' code uses: for the attention-only model (True), and for BERT (False)."""
+
+OF_ATTENTION = ("layers", "heads", "dim", "text", "vectors", "vector_norm", "frozen", "tokens", "separator")
+"""Fields that only the attention-only model uses."""
 
 Progress = Callable[[int, int], None]
 """Called after every step with steps done and steps at most."""
@@ -83,10 +86,29 @@ class Recipe:
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= 0):
                 raise UsageError(f"a finite {name} of at least 0", str(value), f"change --{name}")
+        norm = self.vector_norm
+        if norm is not None and not (math.isfinite(norm) and norm > 0):
+            raise UsageError("a finite vector norm above 0", str(norm), "change --vector-norm")
         if self.penalty != "none":
             self.entropy_penalty()
-        elif self.weight != 0 and not math.isnan(self.weight):
+        elif self.weight != 0:
             raise UsageError(f"a penalty for --weight {self.weight}", "none", f"add --penalty {VARIANTS[0]}")
+        self._refuse_unused()
+
+    def _refuse_unused(self) -> None:
+        """A UsageError where an option is set that this training does not use."""
+        own = f"the model {self.model} (only the attention-only model has it)"
+        unused = [] if self.is_attention else [(name, own) for name in OF_ATTENTION]
+        if self.vectors == RANDOM:
+            unused.append(("vector_norm", "--vectors random"))
+        if self.tokens == "checkpoint":
+            unused.append(("separator", "--tokens checkpoint"))
+        if self.penalty == "none":
+            unused.append(("penalty_layers", "--penalty none"))
+        for name, other in unused:
+            value, option = getattr(self, name), f"--{name.replace('_', '-')}"
+            if value != getattr(Recipe, name):
+                raise UsageError(f"no {option} with {other}", repr(value), f"leave {option} out")
 
     @property
     def is_attention(self) -> bool:
@@ -154,18 +176,25 @@ def train_classifier(
     corpus: LabelledCorpus | None = None,
 ) -> TrainedClassifier:
     """Train into `output`, or a folder below `root` named after the recipe. With `resume` a finished training of the
-    same recipe is returned as it is, and an interrupted one goes on at its last epoch.
+    same recipe is returned as it is, and an interrupted one goes on at its last epoch. With `overwrite` a finished
+    training in the folder is kept until this one is finished.
     """
+    from transformers import set_seed
+
+    from anisoscope.training._classifier_parts import parts_of
+
     recipe = recipe.filled()
     corpus = corpus or recipe.open()
     identity = {"recipe": _plain(asdict(recipe)), "corpus": corpus.fingerprint, "code": code_version()["version"]}
     folder = output or root / f"classifier-{recipe.corpus.replace('/', '-')}-{run_id(identity)[:8]}"
-    finished = _begin(folder, identity, resume, overwrite)
+    finished = place.finished(folder, identity, resume=resume, overwrite=overwrite)
     if finished is not None:
-        return finished
-    training = _plain(_train(recipe, corpus, folder, device, progress))
-    write_atomic(folder / "training.json", lambda path: path.write_text(json.dumps(training, indent=1)))
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        return TrainedClassifier(folder, finished)
+    set_seed(recipe.seed)
+    parts = parts_of(recipe, corpus)
+    place.begin(folder, identity, overwrite=overwrite)
+    training = _plain(_train(recipe, corpus, parts, folder / "checkpoints", device, progress))
+    place.finish(folder, identity, training, (parts.model, parts.tokenizer))
     return TrainedClassifier(folder, training)
 
 
@@ -174,38 +203,15 @@ def _plain(x: Any) -> Any:
     return json.loads(json.dumps(x))
 
 
-def _begin(folder: Path, identity: dict[str, Any], resume: bool, overwrite: bool) -> TrainedClassifier | None:
-    """Make the folder ready. The finished training there, where it is this one and `resume` is set."""
-    if folder.is_file():
-        raise OutputError("a folder for --output", f"the file {folder}", "choose another --output")
-    described, kept = folder / "training.json", folder / "identity.json"
-    if overwrite:
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-        described.unlink(missing_ok=True)
-    elif kept.exists():
-        if json.loads(kept.read_text()) != identity:
-            raise OutputError(
-                f"another training in {folder}", "other settings", "choose another --output, or --overwrite"
-            )
-        if not resume:
-            raise OutputError(f"{folder} to be new", "this very training", "add --resume to go on, or --overwrite")
-    elif folder.is_dir() and any(folder.iterdir()):
-        raise OutputError(f"{folder} to be empty", "files that are no training", "choose another --output")
-    write_atomic(kept, lambda path: path.write_text(json.dumps(identity, indent=1, sort_keys=True)))
-    return TrainedClassifier(folder, json.loads(described.read_text())) if described.exists() else None
-
-
-def _train(recipe: Recipe, corpus: LabelledCorpus, folder: Path, device: str, progress: Progress) -> dict[str, Any]:
-    """Train, keep the best epoch, test; the content of training.json."""
-    from transformers import set_seed
+def _train(
+    recipe: Recipe, corpus: LabelledCorpus, parts: Any, checkpoints: Path, device: str, progress: Progress
+) -> dict[str, Any]:
+    """Train, leave the best epoch in `parts.model`, test; the content of training.json."""
     from transformers.utils import logging
 
     from anisoscope.training import _classifier_loop as loop
-    from anisoscope.training._classifier_parts import parts_of
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    set_seed(recipe.seed)
-    parts = parts_of(recipe, corpus)
     penalty = recipe.entropy_penalty()
     if recipe.is_attention:
         columns = penalty.weight and penalty.variant == "entropy-columns"
@@ -216,25 +222,22 @@ def _train(recipe: Recipe, corpus: LabelledCorpus, folder: Path, device: str, pr
         parts.encoded[VALIDATION],
         parts.pad_id,
         penalty,
-        _arguments(recipe, folder / "checkpoints", device),
+        _arguments(recipe, checkpoints, device),
         patience=recipe.patience or 1,
         buckets=recipe.buckets,
         on_step=progress,
     )
-    started = time.monotonic()
-    trainer.train(resume_from_checkpoint=loop.last_checkpoint(folder / "checkpoints"))
-    seconds = time.monotonic() - started
-    model: Any = trainer.model
-    model.to("cpu").eval()
-    found = {s: loop.predicted(model, encoded, parts.pad_id) for s, encoded in parts.encoded.items() if s != TRAIN}
+    trainer.train(resume_from_checkpoint=loop.last_checkpoint(checkpoints))
+    parts.model.to("cpu").eval()
+    found = {
+        s: loop.predicted(parts.model, encoded, parts.pad_id) for s, encoded in parts.encoded.items() if s != TRAIN
+    }
     results = {split: _result(corpus, split, labels) for split, labels in found.items()}
-    model.save_pretrained(folder)
-    parts.tokenizer.save_pretrained(folder)
     return {
         "recipe": asdict(recipe),
         "corpus": corpus.described(),
         **parts.described,
-        **_history(trainer.state, seconds),
+        **_history(trainer.state),
         "results": results,
         "collapsed": results[TEST]["accuracy"] <= results[TEST]["above_chance"],
         **provenance(),
@@ -259,8 +262,8 @@ def _arguments(recipe: Recipe, folder: Path, device: str) -> dict[str, Any]:
     }
 
 
-def _history(state: Any, seconds: float) -> dict[str, Any]:
-    """Losses by epoch, steps, and which epoch was kept."""
+def _history(state: Any) -> dict[str, Any]:
+    """Losses by epoch, steps, which epoch was kept, and the seconds of all sessions (but for work that was lost)."""
     log = state.log_history
     held = [(round(entry["epoch"]), entry["eval_loss"]) for entry in log if "eval_loss" in entry]
     return {
@@ -269,7 +272,7 @@ def _history(state: Any, seconds: float) -> dict[str, Any]:
         "best_epoch": min(held, key=lambda item: item[1])[0],
         "loss": [(round(entry["epoch"]), entry["loss"]) for entry in log if "loss" in entry],
         "validation_loss": held,
-        "seconds": round(seconds, 2),
+        "seconds": round(log[-1]["seconds"], 2),
     }
 
 
