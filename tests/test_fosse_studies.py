@@ -13,13 +13,13 @@ import torch
 
 from anisoscope import charts
 from anisoscope.classes import maps, replaced
-from anisoscope.data.classification import Example, open_labelled
+from anisoscope.data.classification import Example, LabelledCorpus, open_labelled
 from anisoscope.data.encoding import LabelledPlan, encode, vocabulary_tokenizer
-from anisoscope.errors import ModelError
+from anisoscope.errors import DivergedError, ModelError
 from anisoscope.models.attention_classifier import AttentionClassifier, AttentionClassifierConfig
 from anisoscope.records import as_records, claimed, select
 from anisoscope.studies import runner
-from anisoscope.studies._study import Context
+from anisoscope.studies._study import Compared, Context
 from anisoscope.studies.fosse2023 import (
     _cones,
     _directions,
@@ -140,7 +140,7 @@ def test_a_diverged_training_is_noted_and_not_tried_again(tmp_path, monkeypatch)
 
     def diverge(*_arguments, **_settings):
         tried.append(1)
-        raise ModelError("a finite loss", "nan", "lower --rate")
+        raise DivergedError("a finite loss", "nan at step 7", "lower --rate")
 
     monkeypatch.setattr(_trained, "train_classifier", diverge)
     context = Context(tmp_path, tmp_path)
@@ -148,7 +148,18 @@ def test_a_diverged_training_is_noted_and_not_tried_again(tmp_path, monkeypatch)
         assert not list(_trained.each([Cell("planted", seed=3)], SMALL, context, lambda t: t))
     assert len(tried) == 1
     (path,) = tmp_path.rglob(_trained.DIVERGED)
-    assert "nan" in json.loads(path.read_text())["error"]
+    assert "nan at step 7" in json.loads(path.read_text())["error"]
+    rows = _measured.gather([Cell("planted", seed=3), Cell("planted", seed=4)], replace(SMALL, train=False), context)
+    assert rows.set_index("seed")["metric"].to_dict() == {3: "diverged", 4: "missing"}
+    said = _over_cells.note(rows, "planted")
+    assert "1 diverged" in said and "1 of the planned classifiers not trained yet" in said
+
+
+def test_a_model_that_cannot_be_loaded_is_no_divergence(tmp_path):
+    cell = Cell("planted", model="no/such-encoder")
+    with pytest.raises(ModelError, match="no/such-encoder"):
+        list(_trained.each([cell], SMALL, Context(tmp_path, tmp_path), lambda t: t))
+    assert not list(tmp_path.rglob(_trained.DIVERGED))
 
 
 # what is measured
@@ -264,10 +275,12 @@ def test_examples_and_overlap():
     assert found == pytest.approx(1)
 
 
-def test_the_text_of_an_example_is_escaped():
+def test_the_text_of_an_example_is_escaped_and_no_record_holds_it(monkeypatch):
     bad = Example(("<script>alert(1)</script>", "&"), 0)
-    row = table2_examples._row("representative", 0, 1.0, (bad,), ("a",))
-    frame = as_records(pd.DataFrame([row]), model="m", corpus="yelphat", seed=0)
+    corpus = LabelledCorpus("yelphat", ("a",), {"test": (Example(("x",), 0), bad)})
+    monkeypatch.setattr(table2_examples, "corpus_of", lambda _recipe: corpus)
+    given = {"metric": "example", "component": "representative | a | 1", "value": 1.0}
+    frame = as_records(pd.DataFrame([given]), model="m", corpus="yelphat", seed=0)
     svg = charts.to_svg(STUDIES["table2"].draw(frame)["table2"])
     assert "<script>" not in svg and "&lt;script" in svg
 
@@ -472,7 +485,20 @@ def test_directions_of_classes(tuned, expected):
     of += [("auc.mean", 0.51, {"site": "pretrained", "component": c}) for c in ("negative", "positive")]
     found = outcomes("fig2", *encoder_rows(5, of=of))
     assert found["the direction separates"] == found["no luck of the draw"] == expected
-    assert found["not before fine-tuning"] == "holds"
+    assert found["not before fine-tuning"] == "undecided"  # not measured
+
+
+@pytest.mark.parametrize(
+    ("nearest", "expected"),
+    [((0.52, 0.45, 0.59), "holds"), ((0.75, 0.7, 0.8), "fails"), ((0.58, 0.5, 0.66), "undecided")],
+)
+def test_directions_before_fine_tuning_are_held_against_chance(nearest, expected):
+    value, low, high = nearest
+    before = {"site": "pretrained", "model": "builtin:minilm"}
+    rows = [row("separability.auc", 0.6, component=c, **before) for c in (None, "a", "b")]
+    given = {"low": low, "high": high, "n_units": 900, **before}
+    rows += [row("separability.nearest", value, seed=seed, **given) for seed in range(2)]
+    assert outcomes("fig2", *rows)["not before fine-tuning"] == expected
 
 
 @pytest.mark.parametrize(("sign", "expected"), [(1, "holds"), (-1, "fails")])
@@ -514,6 +540,30 @@ def test_no_records_leave_every_claim_open_and_nothing_to_draw(name):
     assert {v.outcome for v in verdicts} == {"undecided"}
     assert all("not trained yet" in v.reason for v in verdicts)
     assert STUDIES[name].draw(records(row("missing", 1.0))) == {}
+
+
+def test_an_interval_reaches_a_published_number_or_not():
+    assert Compared("x", 0.5).verdict == Compared("x", 0.5, 0.5, n=1).verdict == "open"
+    assert Compared("x", 0.5, 0.6, 0.55, 0.65, 3).verdict == "differs"
+    assert Compared("x", 0.5, 0.6, 0.55, 0.65, 3, spread=0.06).verdict == "agrees"
+    assert Compared("x", 0.5, 0.52, 0.45, 0.65, 3).verdict == "agrees"
+
+
+def test_every_published_cell_stands_beside_ours():
+    real = ("yelphat", "hatexplain", "esnli")
+    nothing = [row("missing", 1.0, corpus=corpus) for corpus in real]
+    sizes = {"table1": 6, "table3": 66, "table4": 45, "fig2": 9}
+    for name, size in sizes.items():
+        compared = STUDIES[name].compare(records(*nothing))
+        assert len({c.place for c in compared}) == len(compared) == size, name
+        assert {c.verdict for c in compared} == {"open"} and {c.n for c in compared} == {0}
+    deep = {"corpus": "hatexplain", "layers": 2}
+    keys = {"site": KEYS, "layer": 2, "token_policy": "all"}
+    rows = [row("intra_sequence", noisy(s, 0.7), seed=s, **keys, **deep) for s in range(3)]
+    rows += [row("accuracy", 0.6, seed=s, component="test", **deep) for s in range(3)]
+    (one,) = [c for c in STUDIES["table3"].compare(records(*rows)) if c.n]
+    assert one.place == "HateXplain, L = 2, layer 2, keys" and one.published == 0.683
+    assert one.value == pytest.approx(0.7, abs=0.02) and one.verdict == "agrees" and "accuracy 0.600" in one.note
 
 
 def test_published_tables_are_whole():

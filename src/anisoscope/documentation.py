@@ -7,12 +7,13 @@ import importlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from anisoscope import metrics
 from anisoscope.axes import LAYER_QUANTITIES
+from anisoscope.studies.runner import COMPARED
 
 GENERATED = "<!-- Made by `python -m anisoscope.documentation`; do not edit. -->\n\n"
 
@@ -168,7 +169,7 @@ def _verdict_table(path: Path) -> list[str]:
     study = json.loads(path.read_text("utf-8"))
     claims = {claim["name"]: claim for claim in study["claims"]}
     lines = [f"### {study['study']}: {study['title']}", "", f"    {study['command']}", ""]
-    lines += ["| claim | of | published | ours | n | verdict |", "|---|---|---|---|---|---|"]
+    lines += ["| claim | of | published | ours | n | p | verdict |", "|---|---|---|---|---|---|---|"]
     for verdict in _verdicts(path):
         claim = claims.get(verdict["claim"], {})
         entries = (
@@ -177,10 +178,26 @@ def _verdict_table(path: Path) -> list[str]:
             claim.get("published", ""),
             f"{verdict['statistic']} {_number(verdict)}",
             "" if verdict["n"] is None else verdict["n"],
-            f"**{verdict['outcome']}**",
+            "" if verdict["p"] is None else f"{verdict['p']:.2g}",
+            " · ".join(filter(None, (f"**{verdict['outcome']}**", verdict["reason"]))),
         )
-        lines.append("| " + " | ".join(str(x).replace("|", "\\|") for x in entries) + " |")
+        lines.append(_line(entries))
+    return [*lines, "", *_compared(path.parent / COMPARED)]
+
+
+def _compared(path: Path) -> list[str]:
+    """Published numbers beside ours, one by one."""
+    found = json.loads(path.read_text("utf-8")) if path.exists() else []
+    if not found:
+        return []
+    lines = ["| number | published | ours | n | | beside it |", "|---|---|---|---|---|---|"]
+    for one in found:
+        lines.append(_line((one["place"], one["published"], _number(one), one["n"], one["verdict"], one["note"])))
     return [*lines, ""]
+
+
+def _line(entries: Sequence[Any]) -> str:
+    return "| " + " | ".join(str(x).replace("|", "\\|") for x in entries) + " |"
 
 
 def _number(verdict: dict[str, Any]) -> str:

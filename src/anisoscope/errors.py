@@ -28,6 +28,10 @@ class ModelError(AnisoscopeError):
     exit_code = 3
 
 
+class DivergedError(ModelError):
+    """A training whose loss is not finite any more."""
+
+
 class CorpusError(AnisoscopeError):
     """A corpus that cannot be found or read, or that holds nothing to measure."""
 

@@ -2,7 +2,8 @@
 
 uniform    every real token of the sentence weighs the same
 permuted   the weights of each row are dealt anew among its real tokens
-another    the weights of another sentence of the batch, stretched to this one's length
+another    the weights of another sentence of the batch, stretched to this one's length; for a sentence alone in its
+           batch, those of the last sentence of the batch before
 
 The values stay the model's own. Padding never gets weight.
 """
@@ -27,6 +28,8 @@ from anisoscope.measuring import Progress
 from anisoscope.metrics.class_direction import units_of
 from anisoscope.records import as_records
 
+Weighed = tuple[Tensor, Tensor]
+"""Attention weights [1, head, query, key] of one sentence and which of its tokens are real [1, token]."""
 KINDS = ("uniform", "permuted", "another")
 NAME = "anisoscope_replaced"
 
@@ -43,6 +46,7 @@ class Replacement:
     layers: frozenset[int]
     mask: Tensor
     seed: int = 0
+    others: dict[int, Weighed] = field(default_factory=dict)
     called: int = 0
     cosine: dict[int, list[float]] = field(default_factory=dict)
 
@@ -53,9 +57,11 @@ class Replacement:
         weights = masked_scores(module, query, key, mask, settings, query.shape[2]).softmax(-1)
         out = weights @ value
         if self.called in self.layers:
-            replaced = changed(weights, self.mask, self.kind, self.seed + self.called) @ value
+            other = self.others.get(self.called) if len(weights) == 1 else None
+            replaced = changed(weights, self.mask, self.kind, self.seed + self.called, other) @ value
             self._compare(out, replaced)
             out = replaced
+        self.others[self.called] = weights[-1:], self.mask[-1:]
         return out.transpose(1, 2).contiguous()
 
     def _check(self, module: nn.Module, query: Tensor, mask: Any, settings: Any) -> None:
@@ -78,9 +84,9 @@ class Replacement:
             found[i] += x
 
 
-def changed(weights: Tensor, mask: Tensor, kind: str, seed: int = 0) -> Tensor:
+def changed(weights: Tensor, mask: Tensor, kind: str, seed: int = 0, other: Weighed | None = None) -> Tensor:
     """Other weights [sequence, head, query, key] that add up to 1 over the real keys: `mask` [sequence, key] is true
-    before the padding.
+    before the padding. `other`: what a sentence alone in its batch takes from `another`.
     """
     real = mask[:, None, None, :]
     if kind == "uniform":
@@ -90,19 +96,22 @@ def changed(weights: Tensor, mask: Tensor, kind: str, seed: int = 0) -> Tensor:
         noise = torch.rand(weights.shape, generator=generator).to(weights.device)
         dealt = noise.masked_fill(~real, 2.0).argsort(-1)  # the real keys in any order, then padding, which weighs 0
         return weights.gather(-1, dealt)
-    return _stretched(weights, mask)
+    return _stretched(weights, mask, other)
 
 
-def _stretched(weights: Tensor, mask: Tensor) -> Tensor:
-    """Weights of the next sentence of the batch (of the last: the first's), each row brought to this one's length."""
+def _stretched(weights: Tensor, mask: Tensor, other: Weighed | None) -> Tensor:
+    """Weights of the next sentence of the batch (of the last: the first's; else of the `other`), each row brought to
+    this one's length.
+    """
+    given, lengths = (weights, mask.sum(1)) if other is None else (other[0], other[1].sum(1))
     count = mask.sum(1)
     position = torch.arange(mask.shape[1], device=mask.device)
     out = torch.zeros_like(weights)
     for i in range(len(weights)):
-        other, n = (i + 1) % len(weights), int(count[i])
-        step = (int(count[other]) - 1) / max(n - 1, 1)
+        taken_from, n = (i + 1) % len(given), int(count[i])
+        step = (int(lengths[taken_from]) - 1) / max(n - 1, 1)
         source = (position[:n] * step).round().long()
-        taken = weights[other][:, source][:, :, source]
+        taken = given[taken_from][:, source][:, :, source]
         out[i, :, :n, :n] = taken / taken.sum(-1, keepdim=True)
     return out
 
@@ -137,6 +146,7 @@ def outcome(
     found = np.zeros(batches.n_units, np.int64)
     final: list[NDArray[np.float64]] = [np.zeros(0)] * batches.n_units
     totals: dict[int, list[float]] = {}
+    others: dict[int, Weighed] = {}
     current: list[Replacement] = []
     base = getattr(model, model.base_model_prefix)
     last: list[Tensor] = []
@@ -145,7 +155,7 @@ def outcome(
         with replacing(model, lambda: current[-1]):
             for number, batch in enumerate(batches):
                 mask = next(iter(batch.streams.values())).mask
-                current[:] = [Replacement(kind, frozenset(layers), mask, seed=1000 * number)]
+                current[:] = [Replacement(kind, frozenset(layers), mask, 1000 * number, others)]
                 last.clear()
                 logits = model(**batch.inputs).logits
                 rows = batch.unit.numpy()

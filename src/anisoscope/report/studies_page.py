@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from anisoscope.errors import OutputError
 from anisoscope.records import write_atomic
+from anisoscope.studies.runner import COMPARED
 
 PAPERS = {
     "godey2024": "Godey, de la Clergerie, Sagot: Anisotropy Is Inherent to Self-Attention in Transformers (EACL 2024)",
@@ -52,9 +53,11 @@ def _read(folder: Path) -> dict[str, Any]:
     study: dict[str, Any] = json.loads((folder / "study.json").read_text())
     claims = {claim["name"]: claim for claim in study["claims"]}
     verdicts = json.loads((folder / "verdicts.json").read_text())
+    compared = folder / COMPARED
     drawn = sorted(folder.glob("*.svg"), key=lambda path: path.stem)
     return study | {
         "verdicts": [{"statement": v["claim"], "published": ""} | claims.get(v["claim"], {}) | v for v in verdicts],
+        "compared": json.loads(compared.read_text()) if compared.exists() else [],
         "figures": [_figure(path, study["study"]) for path in drawn],
     }
 

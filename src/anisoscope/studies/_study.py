@@ -39,6 +39,29 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Compared:
+    """A published number beside ours: mean over `n` seeds with its 95 % interval. `spread`: what the published number
+    is known to vary by from run to run; `note`: what must stand beside it.
+    """
+
+    place: str
+    published: float
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    n: int = 0
+    spread: float = 0.0
+    note: str = ""
+
+    @property
+    def verdict(self) -> Literal["agrees", "differs", "open"]:
+        """Whether the interval reaches the published number, give or take its spread; open below two seeds."""
+        if self.low is None or self.high is None:
+            return "open"
+        return "agrees" if self.low - self.spread <= self.published <= self.high + self.spread else "differs"
+
+
+@dataclass(frozen=True)
 class Context:
     """Where a study works: `folder` is its own (records, cached runs, trained weights); `progress(text, done, total)`
     tells how far it is.
@@ -60,6 +83,7 @@ class Study:
     restart
     judge     records → one verdict per claim (and subject)
     draw      records → {name: chart}
+    compare   records → published numbers beside ours, one by one, where a table has them
     settings  {"quick": …, "paper": …}; the values are the study's own
     needs     hub ids and data sets of the paper setting, for the dry run
     """
@@ -74,3 +98,4 @@ class Study:
     draw: Callable[[pd.DataFrame], Mapping[str, Any]]
     caption: str = ""
     needs: tuple[str, ...] = field(default=())
+    compare: Callable[[pd.DataFrame], Sequence[Compared]] = lambda _records: ()

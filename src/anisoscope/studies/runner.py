@@ -19,6 +19,8 @@ from anisoscope.records import provenance, write_atomic
 from anisoscope.studies._study import Context, Study, Verdict
 
 PAPERS = ("godey2024", "fosse2023")
+COMPARED = "compared.json"
+"""Beside the verdicts: published numbers and ours, one by one."""
 
 
 @cache
@@ -113,6 +115,8 @@ def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: 
     write_atomic(
         folder / "verdicts.json", lambda path: path.write_text(json.dumps(judged, indent=1, ensure_ascii=False))
     )
+    compared = [asdict(c) | {"verdict": c.verdict} for c in study.compare(records)]
+    write_atomic(folder / COMPARED, lambda path: path.write_text(json.dumps(compared, indent=1, ensure_ascii=False)))
     for name, chart in study.draw(records).items():
         charts.save(chart, folder / name, formats=("svg", "pdf", "png"))
     described = {

@@ -13,7 +13,7 @@ from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArgumen
 from transformers.trainer_callback import PrinterCallback
 
 from anisoscope.data.encoding import Encoded, collated
-from anisoscope.errors import ModelError
+from anisoscope.errors import DivergedError
 from anisoscope.training._checkpoints import FaithfulTrainer
 from anisoscope.training.entropy_penalty import EntropyPenalty
 
@@ -100,7 +100,7 @@ class ClassifierTrainer(FaithfulTrainer):
         if not math.isfinite(loss.item()):
             got = f"{loss.item()} at step {self.state.global_step}"
             cure = "lower --rate, or add --warmup 100 --clip 1; the last checkpoint is kept as it was"
-            raise ModelError("a training whose loss stays finite", f"a loss of {got}", cure)
+            raise DivergedError("a training whose loss stays finite", f"a loss of {got}", cure)
 
 
 class _Watching(TrainerCallback):

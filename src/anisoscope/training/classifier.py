@@ -232,7 +232,7 @@ def _train(
     found = {
         s: loop.predicted(parts.model, encoded, parts.pad_id) for s, encoded in parts.encoded.items() if s != TRAIN
     }
-    results = {split: _result(corpus, split, labels) for split, labels in found.items()}
+    results = {split: result(corpus, split, labels) for split, labels in found.items()}
     return {
         "recipe": asdict(recipe),
         "corpus": corpus.described(),
@@ -276,7 +276,7 @@ def _history(state: Any) -> dict[str, Any]:
     }
 
 
-def _result(corpus: LabelledCorpus, split: str, predicted: list[int]) -> dict[str, Any]:
+def result(corpus: LabelledCorpus, split: str, predicted: list[int]) -> dict[str, Any]:
     """Accuracy beside the majority rate, and the largest accuracy that is not above it (one-sided, 5 %)."""
     truth = [e.label for e in corpus.splits[split]]
     n, majority = len(truth), corpus.majority(split)

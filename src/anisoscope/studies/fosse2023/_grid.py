@@ -62,7 +62,7 @@ class Plan:
     sizes       (dim, heads, layers) of random vectors, for the λ of `contrast`, with `size_seeds` seeds
     starts      other word vectors for one layer at λ = 0, with as many seeds
     encoder     what is fine-tuned: on at most `fine_limit` examples of each split, cut at `fine_length` tokens, for
-    `fine_epochs` epochs; rate and batch as suit so few steps
+    `fine_epochs` epochs; rate and batch as suit so few steps; tested on what the attention-only model is tested on
     vector_norm mean norm of the word vectors; 5 is about GloVe's, which the paper starts from
     utterances  of the test split that are measured, as many of each class (the paper's 999); `erased` of them in what
     needs many passes, or an encoder's

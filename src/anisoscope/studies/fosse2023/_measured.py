@@ -1,6 +1,8 @@
 """What is measured of a trained classifier, kept beside it so that studies share it and nothing is measured twice."""
 
+import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 from anisoscope.classes.explained import explanations
 from anisoscope.classes.replaced import replacements
 from anisoscope.data.classification import TEST
-from anisoscope.data.encoding import LabelledPlan
+from anisoscope.data.encoding import LabelledPlan, encode
 from anisoscope.measuring import run_pass
 from anisoscope.metrics.class_direction import units_of
 from anisoscope.models.load import load
@@ -18,8 +20,9 @@ from anisoscope.records import as_records, run_id, select, write_atomic
 from anisoscope.settings import Settings
 from anisoscope.studies._study import Context
 from anisoscope.studies.fosse2023._grid import Cell, Plan
-from anisoscope.studies.fosse2023._trained import Trained, each
+from anisoscope.studies.fosse2023._trained import Trained, corpus_of, each, why_lost
 from anisoscope.training._classifier_loop import predicted
+from anisoscope.training.classifier import result
 from anisoscope.training.entropy_penalty import entropies
 
 VERSION = 1
@@ -42,7 +45,9 @@ Array = NDArray[np.float64]
 def gather(
     cells: Sequence[Cell], plan: Plan, context: Context, *looks: Callable[[Trained], pd.DataFrame]
 ) -> pd.DataFrame:
-    """Records of all looks at all cells; a cell that is not to be had is one row of the metric `missing`."""
+    """Records of all looks at all cells; a cell that is not to be had is one row of the metric `missing`, or `diverged`
+    where its training was given up.
+    """
     parts: list[pd.DataFrame] = []
     had: set[Cell] = set()
 
@@ -52,7 +57,7 @@ def gather(
 
     parts += each(cells, plan, context, look)
     lost = [
-        {"model": c.label, "corpus": c.corpus, "seed": c.seed, "metric": "missing", "value": 1.0}
+        {"model": c.label, "corpus": c.corpus, "seed": c.seed, "metric": why_lost(c, plan, context), "value": 1.0}
         for c in cells
         if c not in had
     ]
@@ -74,12 +79,13 @@ def accuracies(trained: Trained) -> pd.DataFrame:
     """Accuracy and majority rate by split, and whether the training collapsed."""
     training = trained.found.training
     rows: list[dict[str, Any]] = []
-    for split, found in training["results"].items():
+    results = training["results"] | ({} if trained.cell.attention else {TEST: tested(trained)})
+    for split, found in results.items():
         rows += [
             {"metric": name, "component": split, "value": found[name], "n_units": found["n"]}
             for name in ("accuracy", "majority")
         ]
-    by_class = training["results"][TEST]["by_class"]
+    by_class = results[TEST]["by_class"]
     rows += [{"metric": "class_accuracy", "component": name, "value": value} for name, value in by_class.items()]
     rows += [
         {"metric": "collapsed", "value": float(training["collapsed"])},
@@ -89,6 +95,20 @@ def accuracies(trained: Trained) -> pd.DataFrame:
     ]
     cell = trained.cell
     return as_records(pd.DataFrame(rows), model=cell.label, corpus=cell.corpus, seed=cell.seed)
+
+
+def tested(trained: Trained) -> dict[str, Any]:
+    """What an encoder that is fine-tuned on part of a corpus finds on the test split of the attention-only model."""
+    limit = trained.plan.limit
+    path = trained.folder / f"tested-{limit or 'all'}.json"
+    if not path.exists():
+        corpus = corpus_of(replace(trained.plan.recipe(trained.cell), limit=limit))
+        model, tokenizer = trained.classifier
+        encoded = encode(corpus.splits[TEST], tokenizer, trained.found.max_length)
+        found = result(corpus, TEST, predicted(model, encoded, int(tokenizer.pad_token_id or 0)))
+        write_atomic(path, lambda temporary: temporary.write_text(json.dumps(found, indent=1)))
+    read: dict[str, Any] = json.loads(path.read_text())
+    return read
 
 
 def geometry(trained: Trained) -> pd.DataFrame:

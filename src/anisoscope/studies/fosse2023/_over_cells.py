@@ -14,6 +14,7 @@ from scipy import stats
 
 from anisoscope.jackknife import over_seeds
 from anisoscope.records import select
+from anisoscope.studies._study import Compared
 from anisoscope.studies.fosse2023._grid import PUBLISHED, TITLES
 from anisoscope.studies.fosse2023._measured import PRETRAINED
 from anisoscope.training.classifier import ATTENTION
@@ -44,11 +45,10 @@ def _cells(rows: pd.DataFrame) -> set[tuple[Any, ...]]:
 def note(records: pd.DataFrame, corpus: str) -> str:
     """How many classifiers of a corpus these records lack, or leave out."""
     rows = select(records, corpus=corpus)
-    missing, collapsed = (
-        len(_cells(select(rows, metric="missing"))),
-        len(_cells(select(rows, metric="collapsed", value=1.0))),
-    )
+    missing, diverged = (len(_cells(select(rows, metric=metric))) for metric in ("missing", "diverged"))
+    collapsed = len(_cells(select(rows, metric="collapsed", value=1.0)))
     said = [f"{missing} of the planned classifiers not trained yet"] if missing else []
+    said += [f"{diverged} diverged: their loss was not finite"] if diverged else []
     said += [f"{collapsed} collapsed and left out"] if collapsed else []
     return "; ".join([*said, *_stand_in(corpus)])
 
@@ -112,6 +112,29 @@ def over(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
             named = dict(zip(keys, names if isinstance(names, tuple) else (names,), strict=True))
             out.append(named | {"value": value, "low": low, "high": high, "seeds": len(values)})
     return pd.DataFrame(out, columns=[*keys, "value", "low", "high", "seeds"])
+
+
+def compared(place: str, published: float, rows: pd.DataFrame, spread: float = 0.0, note: str = "") -> Compared:
+    """A published number beside the mean of `rows`, one per seed."""
+    values = rows["value"].dropna().to_numpy(float)
+    if not len(values):
+        return Compared(place, published, spread=spread, note=note)
+    value, low, high = (float(x) for x in over_seeds(values))
+    known = len(values) > 1
+    ends = {"low": low, "high": high} if known else {}
+    return Compared(place, published, value, n=len(values), spread=spread, note=note, **ends)
+
+
+def beside(rows: pd.DataFrame) -> str:
+    """What stands beside a similarity: mean accuracy of the sound classifiers among these rows, majority rate, and how
+    many collapsed.
+    """
+    accuracy = select(sound(rows), metric="accuracy", component="test")["value"]
+    majority = select(rows, metric="majority", component="test")["value"]
+    collapsed = len(select(rows, metric="collapsed", value=1.0))
+    said = [f"accuracy {accuracy.mean():.3f}"] if len(accuracy) else []
+    said += [f"majority {majority.iloc[0]:.3f}"] if len(majority) else []
+    return ", ".join([*said, *([f"{collapsed} collapsed, left out"] if collapsed else [])])
 
 
 def spearman(x: Array, y: Array) -> float:

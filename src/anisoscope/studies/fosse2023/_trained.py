@@ -13,7 +13,7 @@ from typing import Any
 
 from anisoscope.data.classification import TEST, LabelledCorpus, balanced
 from anisoscope.data.encoding import Encoded, LabelledPlan, encode
-from anisoscope.errors import ModelError
+from anisoscope.errors import DivergedError, OutputError
 from anisoscope.records import claimed, run_id, write_atomic
 from anisoscope.runner import slug
 from anisoscope.studies._study import Context
@@ -48,7 +48,12 @@ class Trained:
 
     @cached_property
     def corpus(self) -> LabelledCorpus:
-        return corpus_of(self.plan.recipe(self.cell))
+        """What it was trained on. OutputError where that is no longer what its name stands for."""
+        corpus = corpus_of(self.plan.recipe(self.cell))
+        if corpus.fingerprint != self.found.training["corpus"]["fingerprint"]:
+            expected = f"the {corpus.name} that the classifiers in {self.folder.parent} were trained on"
+            raise OutputError(expected, "another version of it", "choose another --output, or the data of then")
+        return corpus
 
     @cached_property
     def classifier(self) -> tuple[Any, Any]:
@@ -77,6 +82,11 @@ def finished(cell: Cell, plan: Plan, cache_folder: Path) -> Trained | None:
     """A cell where it is trained."""
     folder = folder_of(cell, plan, cache_folder)
     return Trained(cell, plan, folder) if (folder / "training.json").exists() else None
+
+
+def why_lost(cell: Cell, plan: Plan, context: Context) -> str:
+    """Why a cell is not to be had: `diverged` where its loss was not finite, else `missing`."""
+    return "diverged" if (folder_of(cell, plan, context.cache) / DIVERGED).exists() else "missing"
 
 
 def each(
@@ -108,7 +118,7 @@ def _trained(cell: Cell, plan: Plan, context: Context, train: bool) -> Trained |
         recipe = plan.recipe(cell)
         try:
             train_classifier(recipe, folder, resume=True, device=context.device, corpus=corpus_of(recipe))
-        except ModelError as error:  # a loss that is not finite: reported, and not tried again
+        except DivergedError as error:  # reported, and not tried again
             text = json.dumps({"cell": asdict(cell), "error": str(error)})
             write_atomic(folder / DIVERGED, lambda path: path.write_text(text))
             return None

@@ -1,6 +1,6 @@
 """Figure 2: does the direction of the final [CLS] vector tell the class? For every choice of the representative."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,16 +11,25 @@ from altair.typing import ChartType
 
 from anisoscope.chart_style import INK, MUTED, colour
 from anisoscope.records import select
-from anisoscope.studies._per_seed import Array, SeedTest, judged, judged_inside
-from anisoscope.studies._study import Claim, Context, Study, Verdict
+from anisoscope.studies._per_seed import Array, SeedTest, judged
+from anisoscope.studies._study import Claim, Compared, Context, Outcome, Study, Verdict
 from anisoscope.studies.fosse2023._directions import STAGES, directions
 from anisoscope.studies.fosse2023._grid import NEEDS, PUBLISHED, SETTINGS, Plan
 from anisoscope.studies.fosse2023._measured import accuracies, gather
-from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, over, sound, spearman, title
+from anisoscope.studies.fosse2023._over_cells import Seeds, compared, corpora, note, over, sound, spearman, title
 
 SOURCE = "Fosse et al. 2023, section 4, figure 2"
-CHANCE, HARDLY = 0.5, 0.6
+CHANCE, HARDLY, NOTHING = 0.5, 0.6, 0.1
 STAGE_NAMES = {"tuned": "fine-tuned", "pretrained": "pre-trained"}
+NLI = ("entailment", "neutral", "contradiction")
+MEDIANS = {
+    "esnli": {
+        (a, b): value
+        for a, row in zip(NLI, ((0.95, 0.37, 0.05), (0.41, 0.92, 0.22), (0.19, 0.13, 0.92)), strict=True)
+        for b, value in zip(NLI, row, strict=True)
+    }
+}
+"""Published, read off figure 2a: (class of the representative, class) → median cosine."""
 SEPARATES = Claim(
     "the direction separates",
     "An utterance of the representative's class is nearer to it than one of another class (AUC, mean over all "
@@ -30,7 +39,8 @@ SEPARATES = Claim(
 )
 NOT_BEFORE = Claim(
     "not before fine-tuning",
-    f"In the pre-trained encoder the direction says nothing of the class (AUC between {1 - HARDLY:g} and {HARDLY})",
+    f"In the pre-trained encoder the direction says nothing of the class: the share of utterances nearest to the mean "
+    f"direction of their own class, themselves left out, is within {NOTHING} of chance",
     SOURCE,
     "medians .20/.11/.08, identical across classes (there against fine-tuned representatives)",
 )
@@ -68,7 +78,7 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
         of_class = partial(_mean_over_classes, select(records, corpus=corpus), rows)
         tuned, before = (of_class(stage, "auc.mean") for stage in STAGES)
         tests.append(test(SEPARATES.name, tuned - before, "difference of the AUC"))
-        near.append(judged_inside(NOT_BEFORE.name, before, (1 - HARDLY, HARDLY), "AUC before", said, named))
+        near.append(_before(select(records, corpus=corpus, site="pretrained"), said, named))
         tests.append(test(LUCK.name, of_class("tuned", "auc.0.025"), "AUC of the worst representatives", CHANCE))
         if PUBLISHED[corpus] == "esnli":
             alike = of_class("tuned", "others.mean", component=LAST)
@@ -78,6 +88,30 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
         SeedTest(ACCURATE.name, _own_and_accuracy(records), words, subject="all corpora", reason=_all(records))
     )
     return [*judged(tests), *near]
+
+
+def _before(rows: pd.DataFrame, said: str, subject: str) -> Verdict:
+    """Of the encoder as it was, the same for every seed of the fine-tuning: the interval is over utterances."""
+    found = select(rows, metric="separability.nearest")
+    classes = len(select(rows, metric="separability.auc").drop_duplicates("component")) - 1
+    if not len(found):
+        return Verdict(NOT_BEFORE.name, "undecided", "not measured", n=0, reason=said, subject=subject)
+    value, low, high = (float(found.iloc[0][name]) - 1 / classes for name in ("value", "low", "high"))
+    within, outside = low >= -NOTHING and high <= NOTHING, low > NOTHING or high < -NOTHING
+    outcome: Outcome = "holds" if within else "fails" if outside else "undecided"
+    words = f"share nearest to their own less chance, 1/{classes} (claim: within {NOTHING}):"
+    reason = "; ".join(filter(None, ("n counts utterances, as many of each class", said)))
+    n = int(found.iloc[0]["n_units"])
+    return Verdict(NOT_BEFORE.name, outcome, words, value, low, high, n, None, reason, subject)
+
+
+def compare(records: pd.DataFrame) -> Iterator[Compared]:
+    """Medians of the cosine to the first correct utterance of each class: the paper's own figure."""
+    for corpus in filter(MEDIANS.__contains__, corpora(records)):
+        rows = select(sound(records), corpus=corpus, metric="first.0.5", site="tuned")
+        for (ours, theirs), published in MEDIANS[corpus].items():
+            of = select(rows, component=f"{ours} → {theirs}")
+            yield compared(f"{title(corpus)}, median of {theirs} to a representative of {ours}", published, of)
 
 
 def _all(records: pd.DataFrame) -> str:
@@ -156,6 +190,7 @@ STUDY = Study(
     measure=measure,
     judge=judge,
     draw=draw,
+    compare=lambda records: tuple(compare(records)),
     caption=(
         "For every correctly classified test utterance as the representative of its class: the median cosine of each "
         "class to it; dot, bar and line: median, quartiles and 95 % of all representatives, means over seeds. The "

@@ -11,14 +11,16 @@ from altair.typing import ChartType
 from numpy.typing import NDArray
 
 from anisoscope.chart_style import INK, MUTED
-from anisoscope.data.classification import Example
+from anisoscope.data.classification import TEST
+from anisoscope.errors import CorpusError
 from anisoscope.records import as_records, select
 from anisoscope.studies._per_seed import Array, SeedTest, judged, judged_inside
 from anisoscope.studies._study import Claim, Context, Study, Verdict
 from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan
 from anisoscope.studies.fosse2023._measured import accuracies, final_vectors, gather, kept
 from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, sound, spearman, title
-from anisoscope.studies.fosse2023._trained import Trained
+from anisoscope.studies.fosse2023._trained import Trained, corpus_of
+from anisoscope.training.classifier import Recipe
 
 SOURCE = "Fosse et al. 2023, table 2"
 SNIPPET, LITTLE = 110, 0.3
@@ -45,10 +47,11 @@ def measure(plan: Plan, context: Context) -> pd.DataFrame:
 
 
 def examples(trained: Trained) -> pd.DataFrame:
-    """Records `example` (component: row and beginning of the text; value: cosine to the representative, the first
-    correct utterance of the first class) and `overlap` (rank correlation of cosine and shared words).
+    """Records `example` (component: row, class and place in the test split; value: cosine to the representative, the
+    first correct utterance of the first class) and `overlap` (rank correlation of cosine and shared words). Texts stay
+    in the corpus: some may not be handed on.
     """
-    return kept(trained, "examples", lambda: as_records(pd.DataFrame(_rows(trained))))
+    return kept(trained, "example-places", lambda: as_records(pd.DataFrame(_rows(trained))))
 
 
 def _rows(trained: Trained) -> list[dict[str, Any]]:
@@ -60,10 +63,13 @@ def _rows(trained: Trained) -> list[dict[str, Any]]:
     first = int(able[0])
     cosine = unit @ unit[first]
     names = trained.corpus.labels
-    rows = [_row("representative", first, 1.0, utterances, names)]
-    rows += [
-        _row(name, i, float(cosine[i]), utterances, names)
-        for name, i in zip(ROWS, _chosen(cosine, labels, first), strict=True)
+    whole = corpus_of(Recipe(corpus=trained.cell.corpus)).splits[TEST]
+    chosen = [("representative", first, 1.0)]
+    chosen += [(name, i, float(cosine[i])) for name, i in zip(ROWS, _chosen(cosine, labels, first), strict=True)]
+    places = [whole.index(utterances[i]) for _, i, _ in chosen]
+    rows: list[dict[str, Any]] = [
+        {"metric": "example", "component": f"{row} | {names[int(labels[i])]} | {place}", "value": value}
+        for (row, i, value), place in zip(chosen, places, strict=True)
     ]
     correlation = _overlap_correlation(
         unit, labels, able, [frozenset(w.lower() for w in e.all_words) for e in utterances]
@@ -78,12 +84,6 @@ def _chosen(cosine: Array, labels: Array, first: int) -> list[int]:
     by_cosine = other[cosine[other].argsort(kind="stable")]
     nearest, farthest = same[cosine[same].argmax()], same[cosine[same].argmin()]
     return [int(nearest), int(by_cosine[-1]), int(by_cosine[len(by_cosine) // 2]), int(farthest)]
-
-
-def _row(name: str, i: int, cosine: float, utterances: tuple[Example, ...], names: tuple[str, ...]) -> dict[str, Any]:
-    text = " / ".join([utterances[i].text, *([" ".join(utterances[i].second or ())] if utterances[i].second else [])])
-    text = text if len(text) <= SNIPPET else text[: SNIPPET - 1].rstrip() + "…"
-    return {"metric": "example", "component": f"{name} | {names[utterances[i].label]} | {text}", "value": cosine}
 
 
 def _overlap_correlation(unit: Array, labels: Array, able: NDArray[np.int64], words: list[frozenset[str]]) -> float:
@@ -118,7 +118,8 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
         return {}
     rows = select(rows, seed=int(rows["seed"].min()), corpus=rows["corpus"].iloc[0])
     parts = rows["component"].str.split(" | ", n=2, expand=True, regex=False)
-    data = pd.DataFrame({"row": parts[0], "of": parts[1], "text": parts[2], "value": rows["value"]})
+    texts = _texts(str(rows["corpus"].iloc[0]), parts[2].astype(int).tolist())
+    data = pd.DataFrame({"row": parts[0], "of": parts[1], "text": texts, "value": rows["value"]})
     data["cosine"] = data["value"].map("{:.2f}".format).str.replace("-", "−")
     order = data["row"].tolist()
     base = alt.Chart(data).encode(y=alt.Y("row:N", sort=order, title=None, axis=alt.Axis(ticks=False, labelLimit=220)))
@@ -128,6 +129,16 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
         for name, x, color in columns
     ]
     return {"table2": alt.layer(*marks).properties(width=760, height=26 * len(order))}
+
+
+def _texts(corpus: str, places: list[int]) -> list[str]:
+    """The beginnings of test utterances, or their places where the corpus is not at hand."""
+    try:
+        split = corpus_of(Recipe(corpus=corpus)).splits[TEST]
+    except CorpusError:
+        return [f"test utterance {place} (its text needs the corpus)" for place in places]
+    texts = [" / ".join(filter(None, (split[i].text, " ".join(split[i].second or ())))) for i in places]
+    return [text if len(text) <= SNIPPET else text[: SNIPPET - 1].rstrip() + "…" for text in texts]
 
 
 STUDY = Study(

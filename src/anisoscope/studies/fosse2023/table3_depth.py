@@ -11,10 +11,20 @@ from altair.typing import ChartType
 from anisoscope import charts
 from anisoscope.records import select
 from anisoscope.studies._per_seed import Array, SeedTest, judged, judged_inside
-from anisoscope.studies._study import Claim, Context, Study, Verdict
+from anisoscope.studies._study import Claim, Compared, Context, Study, Verdict
 from anisoscope.studies.fosse2023._grid import NEEDS, PUBLISHED, SETTINGS, Plan, standard
 from anisoscope.studies.fosse2023._measured import KEYS, VALUES, accuracies, gather, geometry
-from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, over, sound, spearman, title
+from anisoscope.studies.fosse2023._over_cells import (
+    Seeds,
+    beside,
+    compared,
+    corpora,
+    note,
+    over,
+    sound,
+    spearman,
+    title,
+)
 
 SOURCE = "Fosse et al. 2023, table 3"
 TABLE: dict[str, dict[str, tuple[tuple[float, ...], ...]]] = {
@@ -71,7 +81,7 @@ CONVERGE = {
 }
 DEEPER = Claim(
     "deeper models converge more",
-    "Values of the last layer are more alike the deeper the model (rank correlation with L)",
+    "Values of the last layer are more alike the deeper the model (what one layer more adds)",
     SOURCE,
     "0.542, 0.740, 0.88, 0.931, 0.992 (HateXplain)",
 )
@@ -114,7 +124,7 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
                 published = TABLE[corpus][site][0][0]
                 inside = (published - SPREAD[site], published + SPREAD[site])
                 near.append(judged_inside(SAME[site].name, wide[1, 1], inside, "similarity", said, named))
-        tests.append(test(DEEPER.name, _deeper(values), "rank correlation"))
+        tests.append(test(DEEPER.name, _deeper(values), "similarity per layer"))
         both = [spearman(*_paired(k, v)) for k, v in zip(keys.rows(), values.rows(), strict=True)]
         tests.append(test(TOGETHER.name, np.array(both or [np.nan]), "rank correlation"))
     return [*judged(tests), *near]
@@ -129,15 +139,34 @@ def _growth(table: Seeds) -> Array:
 
 
 def _deeper(table: Seeds) -> Array:
-    """Rank correlation [seed] of the number of layers with the similarity in the last."""
+    """What one layer more adds to the similarity in the last [seed], by least squares over the depths a seed has."""
     depths = np.array(sorted({layers for layers, _ in table}), dtype=np.float64)
     last = [np.array([row[int(n), int(n)] for n in depths], dtype=np.float64) for row in table.rows()]
-    return np.array([spearman(depths, x) for x in last] or [np.nan])
+    return np.array([_slope(depths, x) for x in last] or [np.nan])
+
+
+def _slope(x: Array, y: Array) -> float:
+    usable = ~np.isnan(y)
+    return float(np.polyfit(x[usable], y[usable], 1)[0]) if usable.sum() > 1 else float("nan")
 
 
 def _paired(keys: dict[Any, float], values: dict[Any, float]) -> tuple[Array, Array]:
     both = sorted(keys.keys() & values.keys())
     return np.array([keys[k] for k in both]), np.array([values[k] for k in both])
+
+
+def compare(records: pd.DataFrame) -> Iterator[Compared]:
+    """Every cell of the table, beside the accuracy of its models."""
+    for corpus in filter(TABLE.__contains__, corpora(records)):
+        here = standard(select(records, corpus=corpus))
+        for depth in range(1, len(TABLE[corpus][KEYS]) + 1):
+            models = here[here["layers"] == depth]
+            similar = select(sound(models), metric="intra_sequence", token_policy="all")
+            for site, name in NAMES.items():
+                for layer, published in enumerate(TABLE[corpus][site][depth - 1], 1):
+                    rows = select(similar, site=site, layer=layer)
+                    place = f"{title(corpus)}, L = {depth}, layer {layer}, {name}"
+                    yield compared(place, published, rows, SPREAD[site], beside(models))
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
@@ -169,6 +198,7 @@ STUDY = Study(
     measure=measure,
     judge=judge,
     draw=draw,
+    compare=lambda records: tuple(compare(records)),
     caption=(
         "Equation 3 over the measured test utterances, all tokens with [CLS], as many of each class; bands: 95 % "
         "intervals over seeds. Collapsed models, whose vectors coincide because they learnt nothing, are left out and "

@@ -1,6 +1,6 @@
 """Table 4: what values and keys do when the attention of one layer is forced to be sparse, and what it costs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,10 +12,10 @@ from anisoscope import charts
 from anisoscope.records import select
 from anisoscope.studies._judging import LOW
 from anisoscope.studies._per_seed import SeedTest, judged, judged_inside
-from anisoscope.studies._study import Claim, Context, Study, Verdict
+from anisoscope.studies._study import Claim, Compared, Context, Study, Verdict
 from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan, other_starts, standard, words
 from anisoscope.studies.fosse2023._measured import KEYS, VALUES, accuracies, gather, geometry
-from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, over, sound, title
+from anisoscope.studies.fosse2023._over_cells import Seeds, beside, compared, corpora, note, over, sound, title
 
 SOURCE, BEYOND = "Fosse et al. 2023, table 4", "beyond the paper (its authors' unpublished runs, λ up to 6)"
 PUBLISHED_LARGEST = 0.1
@@ -72,6 +72,27 @@ DECORRELATE = Claim(
     BEYOND,
     "0.745 → 0.459 (HateXplain), 0.598 → 0.453 (YelpHat), 0.674 → 0.182 (e-SNLI) at λ = 6, one run each",
 )
+TABLE = {
+    "hatexplain": {
+        "H of [CLS]": (0.988, 0.31, 0.111, 0.021, 0.01),
+        "sim(K)": (0.745, 0.669, 0.687, 0.732, 0.727),
+        "sim(V)": (0.578, 0.637, 0.782, 0.828, 0.772),
+    },
+    "esnli": {
+        "H of [CLS]": (0.999, 0.576, 0.64, 0.0, 0.0),
+        "sim(K)": (0.674, 0.737, 0.795, 0.833, 0.707),
+        "sim(V)": (0.507, 0.45, 0.526, 0.868, 0.925),
+    },
+    "yelphat": {
+        "H of [CLS]": (0.47, 0.48, 0.57, 0.49, 0.07),
+        "sim(K)": (0.631, 0.657, 0.634, 0.607, 0.672),
+        "sim(V)": (0.303, 0.391, 0.375, 0.366, 0.483),
+    },
+}
+"""Published, by `WEIGHTS`; of YelpHat on its reviews of 50 words."""
+WEIGHTS = (0.0, 1e-4, 1e-3, 1e-2, 1e-1)
+SPREADS = {"H of [CLS]": 0.0, "sim(K)": 0.06, "sim(V)": 0.12}
+"""Twice the run-to-run spread of the published values, where it is known."""
 ROW = {"metric": "cls_entropy", "component": "reported"}
 SIMILAR: dict[str, Any] = {"metric": "intra_sequence", "token_policy": "all", "layer": 1}
 SUMS = "H of column sums"
@@ -130,6 +151,18 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     return [*judged(tests), *near]
 
 
+def compare(records: pd.DataFrame) -> Iterator[Compared]:
+    """Every cell of the table, beside the accuracy of its models."""
+    for corpus in filter(TABLE.__contains__, corpora(records)):
+        here = standard(select(records, corpus=corpus))
+        for at, weight in enumerate(WEIGHTS):
+            models = here[(here["layers"] == 1) & (here["weight"] == weight)]
+            for name, published in TABLE[corpus].items():
+                rows = select(sound(models), **QUANTITIES[name])
+                place = f"{title(corpus)}, λ = {weight:g}, {name}"
+                yield compared(place, published[at], rows, SPREADS[name], beside(models))
+
+
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     """Every quantity against log₁₀ λ, one line per corpus; λ = 0 stands at the left end."""
     rows = standard(records)
@@ -172,6 +205,7 @@ STUDY = Study(
     measure=measure,
     judge=judge,
     draw=draw,
+    compare=lambda records: tuple(compare(records)),
     caption=(
         "Trained with λ · H of the [CLS] row divided by ln n; H is shown as the paper reports it, divided by "
         "ln(n − 1), so it can exceed 1. Means over seeds, with 95 % intervals from three seeds on; all tokens with "
