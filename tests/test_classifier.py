@@ -8,7 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from anisoscope import cli_tables, documentation
+from anisoscope.cli import app
+from anisoscope.data.classification import LABELLED
 from anisoscope.data.encoding import LabelledPlan, encode
 from anisoscope.errors import ModelError, OutputError, UsageError
 from anisoscope.models.load import load
@@ -311,10 +315,6 @@ def test_other_bad_input_is_explained(tmp_path):
 
 
 def test_the_command_trains_and_reports(tmp_path):
-    from typer.testing import CliRunner
-
-    from anisoscope.cli import app
-
     given = (
         "--vectors random --dim 16 --epochs 1 --max-length 12 --penalty entropy --weight 0.1 --penalty-layers all -q"
     )
@@ -326,3 +326,24 @@ def test_the_command_trains_and_reports(tmp_path):
     assert said["recipe"]["penalty_layers"] == [] and said["recipe"]["weight"] == 0.1
     wrong = CliRunner().invoke(app, [*command[:-1], str(tmp_path / "other"), "--penalty-layers", "first"])
     assert isinstance(wrong.exception, UsageError)
+
+
+def test_the_command_divides_a_table_by_its_column_and_says_what_it_takes(tmp_path):
+    lines = [{"text": f"w{i} x", "label": i % 2, "part": ("train", "dev", "test")[i // 2 % 3]} for i in range(60)]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    given = "--split-column part --vectors random --dim 16 --epochs 1 -q"
+    command = ["train", "classifier", "--corpus", str(tmp_path / "t.jsonl"), *given.split(), "-o", str(tmp_path / "r")]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    said = json.loads((tmp_path / "r" / "training.json").read_text())
+    assert said["corpus"]["counts"] == {split: {"0": 10, "1": 10} for split in ("train", "validation", "test")}
+    assert "torchrun" not in CliRunner().invoke(app, ["train", "classifier", "--help"]).output
+    assert "classifier" in CliRunner().invoke(app, ["train", "--help"]).output.partition("Example")[0]
+
+
+def test_labelled_corpora_are_listed_and_the_documentation_has_every_command():
+    listed = dict(cli_tables.listed("corpora"))
+    assert all(listed[name].startswith("labelled: ") for name in LABELLED)
+    page = documentation.commands()
+    assert "## anisoscope train classifier\n" in page and "## anisoscope train masked-lm\n" in page
+    assert "--split-column" in page and "## anisoscope measure\n" in page

@@ -6,18 +6,28 @@ from typing import Annotated, Any
 import typer
 
 from anisoscope import cli_tables
-from anisoscope.cli_train import Device, Overwrite, Quiet, Resume
+from anisoscope.cli_train import Overwrite, Quiet, Resume
 from anisoscope.errors import UsageError
 
 Corpus = Annotated[
     str,
-    typer.Option("--corpus", "-c", help="labelled: planted, yelphat, hatexplain, esnli, imdb, a table, a hub id"),
+    typer.Option(
+        "--corpus",
+        "-c",
+        help="labelled: planted, planted-pairs, yelphat, hatexplain, esnli, imdb, yelp-polarity, 20newsgroups (see "
+        "anisoscope list corpora), a .jsonl, .csv or .tsv table, a folder of them, a hub id",
+    ),
 ]
-TextColumn = Annotated[str | None, typer.Option(help="column of a table; default: guessed")]
+TextColumn = Annotated[
+    str | None, typer.Option(help="column of a table; default: guessed; alone: one text is read, no second")
+]
 SecondColumn = Annotated[str | None, typer.Option(help="column of the second text")]
 LabelColumn = Annotated[str | None, typer.Option(help="column of the class")]
 RationaleColumn = Annotated[str | None, typer.Option(help="column of marks, one per word")]
+SplitColumn = Annotated[str | None, typer.Option(help="column of each row's split: train, validation, test")]
 SplitSeed = Annotated[int, typer.Option(min=0, help="of splits the corpus does not have")]
+ROLES = ("text", "second", "label", "rationale", "split")
+"""Columns that can be named, each by an option."""
 
 
 def classifier(
@@ -55,9 +65,10 @@ def classifier(
     second_column: SecondColumn = None,
     label_column: LabelColumn = None,
     rationale_column: RationaleColumn = None,
+    split_column: SplitColumn = None,
     seed: Annotated[int, typer.Option(min=0, help="of weights, order and dropout")] = 0,
     split_seed: SplitSeed = 0,
-    device: Device = "cpu",
+    device: Annotated[str, typer.Option(help="cpu or cuda; one device")] = "cpu",
     resume: Resume = False,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
@@ -112,6 +123,7 @@ def classes(
     second_column: SecondColumn = None,
     label_column: LabelColumn = None,
     rationale_column: RationaleColumn = None,
+    split_column: SplitColumn = None,
     split_seed: SplitSeed = 0,
     batch_tokens: Annotated[int, typer.Option(min=1, help="tokens a batch")] = 4096,
     dtype: Annotated[str, typer.Option(help="float32, float64, bfloat16, float16")] = "float32",
@@ -149,7 +161,7 @@ def classes(
 
 def _columns(given: dict[str, Any]) -> dict[str, str] | None:
     """The columns that were named, by role; they are taken out of `given`."""
-    named = {role: given.pop(f"{role}_column") for role in ("text", "second", "label", "rationale")}
+    named = {role: given.pop(f"{role}_column") for role in ROLES}
     return {role: column for role, column in named.items() if column} or None
 
 

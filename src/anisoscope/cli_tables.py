@@ -125,8 +125,10 @@ def _models() -> list[tuple[str, str]]:
 
 def _corpora() -> list[tuple[str, str]]:
     from anisoscope.data import list_corpora
+    from anisoscope.data.classification import LABELLED
 
-    return [(name, f"{preset.modality}: {preset.description}") for name, preset in list_corpora().items()]
+    listed = [(name, f"{preset.modality}: {preset.description}") for name, preset in list_corpora().items()]
+    return listed + [(name, f"labelled: {known.description}") for name, known in LABELLED.items()]
 
 
 def _studies() -> list[tuple[str, str]]:

@@ -8,7 +8,8 @@ import typer
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Train models from scratch and keep checkpoints along the way, in hub format.\n\n"
+    help="Train language models from scratch, with checkpoints along the way, or a classifier, whose best epoch is "
+    "kept; in hub format.\n\n"
     "Example: anisoscope train masked-lm --preset tiny --steps 200",
 )
 

@@ -7,7 +7,7 @@ import importlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,12 +122,19 @@ def commands() -> str:
 
     from anisoscope.cli import app
 
-    names = sorted(getattr(get_command(app), "commands", {}))
     pages = []
-    for name in names:
-        shown = CliRunner().invoke(app, [name, "--help"], prog_name="anisoscope", env={"COLUMNS": "100"}).output
-        pages.append(f"## anisoscope {name}\n\n```text\n{shown.strip()}\n```\n")
+    for words in _command_names(get_command(app)):
+        shown = CliRunner().invoke(app, [*words, "--help"], prog_name="anisoscope", env={"COLUMNS": "100"}).output
+        pages.append(f"## anisoscope {' '.join(words)}\n\n```text\n{shown.strip()}\n```\n")
     return "# Command line\n\n" + "\n".join(pages)
+
+
+def _command_names(group: Any) -> Iterator[list[str]]:
+    """The words of every command, those of a group before those in it."""
+    for name, command in sorted(getattr(group, "commands", {}).items()):
+        yield [name]
+        for words in _command_names(command):
+            yield [name, *words]
 
 
 ORDER = ("paper", "small", "long", "quick")
