@@ -178,7 +178,7 @@ class Plan:
             *(c for c in one if c.corpus == first and c.weight in (*ends, *self.large[-1:])),
             *(c for c in deep if c.corpus == first and c.layers <= 2 and c.seed < 3),
             *fine[corpora:],
-            *(c for c in few if c.weight in self.weights),
+            *(c for c in one if c.weight in self.weights),
             *(c for c in deep if c.layers <= 3 and c.seed < 3),
             *deep,
             *few,
