@@ -454,7 +454,11 @@ def test_a_site_that_changes_width_is_an_error():
 
 @pytest.mark.parametrize(
     "wrong, message",
-    [({"panels": ("hiden",)}, "did you mean hidden"), ({"metrics": ("mean_cosin",)}, "did you mean mean_cosine")],
+    [
+        ({"panels": ("hiden",)}, "did you mean hidden"),
+        ({"metrics": ("mean_cosin",)}, "did you mean mean_cosine"),
+        ({"metrics": ("class_direction",)}, "use anisoscope classes"),
+    ],
 )
 def test_unknown_names_come_with_near_matches(wrong, message):
     with pytest.raises(UsageError, match=message):

@@ -37,7 +37,7 @@ def metric(
         raise UsageError(
             "a metric of hidden vectors",
             f"{name}, of {', '.join(found[name].quantities)}",
-            "use anisoscope.measure(model, …)",
+            "use anisoscope classes" if found[name].panel == "class" else "use anisoscope.measure(model, …)",
         )
     if x.dim() == 2:
         x = x.unsqueeze(1)

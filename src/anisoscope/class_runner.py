@@ -56,7 +56,7 @@ class Classes:
     limit: int = 999
     at: At | None = None
     parts: tuple[str, ...] = PARTS
-    few: int = 120
+    few: int = 60
     max_length: int | None = None
 
     def __post_init__(self) -> None:

@@ -108,7 +108,7 @@ def classes(
     ] = None,
     split: Annotated[str, typer.Option(help="train, validation, test, another of the corpus, or all")] = "test",
     limit: Annotated[int, typer.Option(min=1, help="utterances, the first of each class")] = 999,
-    few: Annotated[int, typer.Option(min=1, help="of them in what takes many passes")] = 120,
+    few: Annotated[int, typer.Option(min=1, help="of them in what takes many passes")] = 60,
     at: Annotated[
         str, typer.Option(help="whose vector stands for an utterance: first token, last, mean; default: the model's")
     ] = "",

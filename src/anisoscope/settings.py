@@ -55,6 +55,10 @@ class Settings:
             for value in getattr(self, name):
                 if value not in known:
                     raise UsageError(f"{name} among {', '.join(known)}", repr(value), near_matches(value, known))
+        of_classes = [metric.name for metric in self.chosen if metric.panel == "class"]
+        if of_classes:
+            cure = "use anisoscope classes, or class_runner.run_classes"
+            raise UsageError("metrics that need no classes", ", ".join(of_classes), cure)
         if self.flatten not in FLATTEN:
             near = near_matches(self.flatten, FLATTEN)
             raise UsageError(f"flatten among {', '.join(FLATTEN)}", repr(self.flatten), near)

@@ -8,6 +8,8 @@ from anisoscope.report.results import Results
 from anisoscope.report.words import count, interval, number
 
 SEPARABLE = {"class_direction.auc": "AUC", "class_direction.nearest": "nearest direction is their own"}
+SHOWN = ("attention", "value norm", "value, contrast", "random", "rare")
+"""Maps that are drawn by layer."""
 MEASURES = {
     "auprc": "AUPRC",
     "auroc": "AUROC",
@@ -89,17 +91,19 @@ def replaced(results: Results) -> Section | None:
     head = {
         "accuracy": "change of accuracy",
         "agreement": "same class found",
-        "cls": "cosine of the final vector to its own before",
-        "output": "cosine of the layer's output",
+        "cls": "cos, final vector",
+        "output": "cos, layer's output",
     }
     table = _table(results, "replaced.", "attention", head, whole=", all layers")
     if table is None:
         return None
     lead = (
         "The attention weights of a layer, or of all, are made uniform, dealt anew among the tokens, or taken from "
-        "another utterance; the values stay the model's own. Where nothing changes, geometry has replaced attention."
+        "another utterance; the values stay the model's own. Where nothing changes, geometry has replaced attention. "
+        "Cosines are to the same vector before."
     )
-    return Section("replaced", "What is attention worth?", lead, table=table)
+    drawn = _by_layer(results, "replaced.accuracy", "change of accuracy", "Accuracy less that of the model as it is")
+    return Section("replaced", "What is attention worth?", lead, drawn, table)
 
 
 def explained(results: Results) -> Section | None:
@@ -112,7 +116,33 @@ def explained(results: Results) -> Section | None:
         "probability of the class found falls when the highest words are erased (large is faithful) or kept alone "
         "(small is faithful). A map must beat the two baselines, random and rare."
     )
-    return Section("explained", "What explains the decision?", lead, table=table)
+    drawn = _by_layer(results, "explains.auprc", "AUPRC against rationales", "Agreement with people", SHOWN)
+    drawn += _by_layer(results, "explains.comprehensiveness", "fall when erased", "Faithfulness", SHOWN)
+    return Section("explained", "What explains the decision?", lead, drawn, table)
+
+
+def _by_layer(results: Results, metric: str, axis: str, title: str, shown: tuple[str, ...] = ()) -> tuple[Figure, ...]:
+    """A line for every component over the layers; nothing where there is one layer. What has no layer is a level."""
+    frame = results.table[results.table["metric"].eq(metric)]
+    if frame["layer"].nunique() < 2:
+        return ()
+    frame = frame[frame["component"].isin(shown)] if shown else frame
+    layers = sorted(frame["layer"].dropna().unique())
+    level = frame[frame["layer"].isna() & bool(shown)]
+    spread = pd.concat([level.assign(layer=layer) for layer in (layers[0], layers[-1])])
+    lines = pd.concat([frame[frame["layer"].notna()], spread]).assign(series=lambda rows: rows["component"])
+    return (
+        Figure(
+            metric.replace(".", "-"),
+            title,
+            f"{axis[0].upper()}{axis[1:]}, by layer." + (" Baselines are level." if len(level) else ""),
+            f"n = {count(frame['n_units'].max())} utterances",
+            f"Line chart of {axis} by layer: {span_of(lines, lambda row: str(row['component']))}.",
+            lambda width: charts.layer_curve(
+                lines, series="series", title=axis, coincide=True, size=(width, height(width))
+            ),
+        ),
+    )
 
 
 def _table(results: Results, prefix: str, first: str, head: dict[str, str], *, whole: str) -> Table | None:

@@ -49,8 +49,9 @@ def _draw(figure: Figure, folder: Path) -> dict[str, Markup]:
 
 
 def title(manifest: Mapping[str, Any]) -> str:
-    """The model's name."""
-    return str(manifest.get("model") or "unnamed model")
+    """The model's name; of a local folder the last part of its path."""
+    name = str(manifest.get("model") or "unnamed model")
+    return Path(name).name if Path(name).is_absolute() or name.startswith(("./", "../")) else name
 
 
 def corpus_name(manifest: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ def headline(results: Results) -> list[str]:
     """Two sentences: the range of A with intervals, and how many layers are anisotropic."""
     curve = results.layers("mean_cosine")
     if curve.empty:
-        return ["This run holds no anisotropy of hidden states."]
+        return ["This run holds no anisotropy of hidden states.", *_classes(results)]
     low, high = extremes(curve)
     if len(curve) == 1:
         first = f"The mean cosine between two tokens is {measured(low)} at {results.place_name(low)}."
@@ -34,7 +34,16 @@ def headline(results: Results) -> list[str]:
             f"The mean cosine between two tokens ranges from {measured(low)} at {results.place_name(low)} to "
             f"{measured(high)} at {results.place_name(high)}."
         )
-    return [first, *_verdicts(results, curve)]
+    return [*_classes(results), first, *_verdicts(results, curve)]
+
+
+def _classes(results: Results) -> list[str]:
+    """How well directions tell classes, where these were measured."""
+    curve = results.layers("class_direction.auc")
+    if curve.empty:
+        return []
+    best = extremes(curve)[1]
+    return [f"The direction of an utterance tells its class best at {results.place_name(best)}: AUC {measured(best)}."]
 
 
 def _verdicts(results: Results, curve: pd.DataFrame) -> list[str]:
