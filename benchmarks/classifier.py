@@ -4,9 +4,10 @@
     python benchmarks/classifier.py --corpus yelphat --layers 2 --epochs 3
 
 The plain loop is the same model written with `nn.MultiheadAttention`, from the same first weights, on the same examples
-in batches of 64 in the order of the corpus, padded, with torch's `Adam`; all rows of all layers are computed. Both
-train all parameters, word vectors included. Epochs of both take turns, so that other work on the machine slows both;
-time is processor time of one thread, without validation. Accuracy is that on the test split after the last epoch.
+in batches of 64 in the order of the corpus, padded, with torch's `Adam`; all rows of all layers are computed, and the weights returned, as is the module's default
+(`--no-weights`: not, which is quicker). Both train all parameters, word vectors included. Epochs of both take turns, so
+that other work on the machine slows both; time is processor time of one thread, without validation. Accuracy is that on
+the test split after the last epoch.
 """
 
 import argparse
@@ -33,8 +34,9 @@ BATCH, RATE = 64, 1e-3
 class Plain(nn.Module):
     """The model as it is usually written."""
 
-    def __init__(self, vocabulary: int, dim: int, layers: int, classes: int, longest: int) -> None:
+    def __init__(self, vocabulary: int, dim: int, layers: int, classes: int, longest: int, *, weights: bool) -> None:
         super().__init__()
+        self.weights = weights
         self.embedding = nn.Embedding(vocabulary, dim, padding_idx=0)
         self.register_buffer("positions", sinusoids(longest, dim))
         self.attention = nn.ModuleList(nn.MultiheadAttention(dim, 1, batch_first=True) for _ in range(layers))
@@ -43,7 +45,7 @@ class Plain(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         x = self.embedding(ids) + self.positions[: ids.shape[1]]
         for attention in self.attention:
-            mixed, _ = attention(x, x, x, key_padding_mask=~mask)
+            mixed, _ = attention(x, x, x, key_padding_mask=~mask, need_weights=self.weights)
             x = x + mixed
             x = (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True)
         return self.head(x[:, 0])
@@ -112,7 +114,7 @@ def our_trainer(parts: Parts, seed: int, epochs: int, folder: str, turn: list[fl
     return trainer, begun
 
 
-def compare(corpus: str, layers: int, epochs: int, seed: int, vectors: str) -> float:
+def compare(corpus: str, layers: int, epochs: int, seed: int, vectors: str, *, weights: bool) -> float:
     """Ratio of throughputs, printed with both."""
     recipe = Recipe(corpus=corpus, layers=layers, vectors=vectors, seed=seed)
     torch.manual_seed(seed)
@@ -120,7 +122,7 @@ def compare(corpus: str, layers: int, epochs: int, seed: int, vectors: str) -> f
     parts = parts_of(recipe, opened)
     config, train, test = parts.model.config, parts.encoded["train"], parts.encoded["test"]
     sizes = (config.vocab_size, config.hidden_size, layers, len(opened.labels), config.max_position_embeddings)
-    plain = Plain(*sizes).take(parts)
+    plain = Plain(*sizes, weights=weights).take(parts)
     optimizer = torch.optim.Adam(plain.parameters(), lr=RATE)
     ours, theirs = [], []
 
@@ -154,10 +156,11 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--vectors", default="builtin:minilm")
+    parser.add_argument("--no-weights", action="store_true", help="the plain loop does not ask for attention weights")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for layers in options.layers:
-        compare(options.corpus, layers, options.epochs, options.seed, options.vectors)
+        compare(options.corpus, layers, options.epochs, options.seed, options.vectors, weights=not options.no_weights)
 
 
 if __name__ == "__main__":
