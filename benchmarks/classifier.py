@@ -4,10 +4,10 @@
     python benchmarks/classifier.py --corpus yelphat --layers 2 --epochs 3
 
 The plain loop is the same model written with `nn.MultiheadAttention`, from the same first weights, on the same examples
-in batches of 64 in the order of the corpus, padded, with torch's `Adam`; all rows of all layers are computed, and the weights returned, as is the module's default
-(`--no-weights`: not, which is quicker). Both train all parameters, word vectors included. Epochs of both take turns, so
-that other work on the machine slows both; time is processor time of one thread, without validation. Accuracy is that on
-the test split after the last epoch.
+in batches of 64 in the order of the corpus, padded, with torch's `Adam`; all rows of all layers are computed, and the
+attention weights returned, as is the module's default (`--no-weights`: not, which is quicker). Both train all
+parameters, word vectors included. Epochs of both take turns, so that other work on the machine slows both; time is
+processor time of one thread, without validation. Accuracy is that on the test split after the last epoch.
 """
 
 import argparse
