@@ -547,6 +547,7 @@ def test_an_interval_reaches_a_published_number_or_not():
     assert Compared("x", 0.5, 0.6, 0.55, 0.65, 3).verdict == "differs"
     assert Compared("x", 0.5, 0.6, 0.55, 0.65, 3, spread=0.06).verdict == "agrees"
     assert Compared("x", 0.5, 0.52, 0.45, 0.65, 3).verdict == "agrees"
+    assert Compared("x", 0.5, 0.52, -0.45, 1.65, 2).verdict == "open"
 
 
 def test_every_published_cell_stands_beside_ours():

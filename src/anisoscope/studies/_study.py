@@ -55,10 +55,13 @@ class Compared:
 
     @property
     def verdict(self) -> Literal["agrees", "differs", "open"]:
-        """Whether the interval reaches the published number, give or take its spread; open below two seeds."""
+        """Whether the interval reaches the published number, give or take its spread. The interval of two seeds reaches
+        almost anything, which leaves it open.
+        """
         if self.low is None or self.high is None:
             return "open"
-        return "agrees" if self.low - self.spread <= self.published <= self.high + self.spread else "differs"
+        reached = self.low - self.spread <= self.published <= self.high + self.spread
+        return "differs" if not reached else "agrees" if self.n > 2 else "open"
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 
 from anisoscope import charts
 from anisoscope.records import select
-from anisoscope.studies._per_seed import SeedTest, judged, judged_inside
+from anisoscope.studies._per_seed import Array, SeedTest, judged, judged_inside
 from anisoscope.studies._study import Claim, Compared, Context, Study, Verdict
 from anisoscope.studies.fosse2023._grid import NEEDS, PUBLISHED, SETTINGS, Plan, standard
 from anisoscope.studies.fosse2023._measured import accuracies, gather
@@ -58,12 +59,19 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
         rate = Seeds(records, _rows(records, corpus, "majority")[0], "metric")["majority"]
         said = note(records, corpus)
         test = partial(SeedTest, reason=said, subject=title(corpus))
-        tests.append(test(LEARNT.name, fine - rate, "accuracy less the majority rate"))
-        tests.append(test(BETTER.name, fine - one, "difference of accuracies"))
+        tests.append(test(LEARNT.name, _of_both(fine, rate), "accuracy less the majority rate"))
+        tests.append(test(BETTER.name, _of_both(fine, one), "difference of accuracies"))
         if PUBLISHED[corpus] == corpus:
             inside = (ONE[corpus] - NEAR, ONE[corpus] + NEAR)
             near.append(judged_inside(ONE_LAYER.name, one, inside, "accuracy", said, title(corpus)))
     return [*judged(tests), *near]
+
+
+def _of_both(fine: Array, other: Array) -> Array:
+    """Differences over the seeds that both have: fewer encoders are fine-tuned than models trained."""
+    apart = fine - other
+    known = apart[~np.isnan(apart)]
+    return known if len(known) else np.array([np.nan])
 
 
 def compare(records: pd.DataFrame) -> Iterator[Compared]:
