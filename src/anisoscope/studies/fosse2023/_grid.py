@@ -63,6 +63,8 @@ class Plan:
     starts      other word vectors for one layer at λ = 0, with as many seeds
     encoder     what is fine-tuned: on at most `fine_limit` examples of each split, cut at `fine_length` tokens, for
     `fine_epochs` epochs; rate and batch as suit so few steps; tested on what the attention-only model is tested on
+    warmup      steps, and `clip`, largest gradient norm, of models of two layers and more: without them, as published,
+    those of four and five layers collapse
     vector_norm mean norm of the word vectors; 5 is about GloVe's, which the paper starts from
     utterances  of the test split that are measured, as many of each class (the paper's 999); `erased` of them in what
     needs many passes, or an encoder's
@@ -88,6 +90,8 @@ class Plan:
     limit: int | None = None
     epochs: int = 50
     patience: int = 3
+    warmup: int = 100
+    clip: float = 1.0
     vector_norm: float = 5.0
     utterances: int = 999
     erased: int = 120
@@ -124,6 +128,8 @@ class Plan:
             weight=cell.weight,
             epochs=self.epochs,
             patience=self.patience,
+            warmup=self.warmup if cell.layers > 1 else 0,
+            clip=self.clip if cell.layers > 1 else 0.0,
             seed=cell.seed,
         )
         if cell.dim != WIDTH or cell.start == DRAWN:
