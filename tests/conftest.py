@@ -60,3 +60,20 @@ def small_series(tmp_path_factory):
     texts = (" ".join(rng.choice(words, rng.integers(5, 60))) for _ in range(24))
     (folder / "text.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
     return folder
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    """A fixed attention-only model in float32, and batches of 100 utterances."""
+    import torch
+
+    from anisoscope.data.classification import open_labelled
+    from anisoscope.data.encoding import LabelledPlan, encode, vocabulary_tokenizer
+    from anisoscope.models.attention_classifier import AttentionClassifier, AttentionClassifierConfig
+
+    corpus = open_labelled("planted:3", limit=100)
+    tokenizer = vocabulary_tokenizer(corpus, max_length=64)
+    encoded = encode(corpus.splits["test"][:100], tokenizer, 64)
+    torch.manual_seed(5)
+    config = AttentionClassifierConfig(vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2, num_labels=3)
+    return AttentionClassifier(config).eval(), LabelledPlan(encoded, 0, batch_tokens=400)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tiny
 import torch
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2ForSequenceClassification
 from typer.testing import CliRunner
@@ -16,33 +17,10 @@ from anisoscope.data.classification import open_labelled
 from anisoscope.data.encoding import LabelledPlan, encode, vocabulary_tokenizer
 from anisoscope.errors import CorpusError, MeasureError, ModelError, OutputError, UsageError
 from anisoscope.metrics.class_direction import auc, to_classes
-from anisoscope.models.attention_classifier import AttentionClassifier, AttentionClassifierConfig
 from anisoscope.models.load import load
 from anisoscope.records import select
 from anisoscope.runner import Job
 from anisoscope.training.classifier import Recipe, train_classifier
-
-
-@pytest.fixture(scope="module")
-def fixed():
-    """A fixed model in float32 on 100 utterances."""
-    corpus = open_labelled("planted:3", limit=100)
-    tokenizer = vocabulary_tokenizer(corpus, max_length=64)
-    encoded = encode(corpus.splits["test"][:100], tokenizer, 64)
-    torch.manual_seed(5)
-    config = AttentionClassifierConfig(vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2, num_labels=3)
-    return AttentionClassifier(config).eval(), LabelledPlan(encoded, 0, batch_tokens=400)
-
-
-def one_by_one(model, plan):
-    """(q, k, v, weights) of the first layer, one utterance after the other, in float64."""
-    encoder = model.attention_classifier.double()
-    with torch.no_grad():
-        for row in plan.encoded.rows:
-            x = encoder.embeddings(torch.tensor([row["input_ids"]]))
-            q, k, v = encoder.blocks[0].attention.in_proj(x + encoder._positions(x))[0].chunk(3, -1)
-            yield q, k, v, torch.softmax(q @ k.T / q.shape[1] ** 0.5, -1)
-    encoder.float()
 
 
 def random_weights(seed=0):
@@ -71,8 +49,25 @@ def test_replaced_weights_are_weights_over_the_real_tokens(kind):
         torch.testing.assert_close(changed[1, :, :4, :4], taken / taken.sum(-1, keepdim=True))
 
 
-def test_nothing_replaced_is_the_model_itself(fixed):
-    model, plan = fixed
+def test_a_sentence_alone_in_its_batch_takes_the_weights_of_the_one_before():
+    weights, mask = random_weights()
+    other = weights[2:], mask[2:]
+    changed = replaced.changed(weights[1:2], mask[1:2], "another", other=other)
+    source = torch.tensor([0, 1, 3, 4])
+    taken = weights[2][:, source][:, :, source]
+    torch.testing.assert_close(changed[0, :, :4, :4], taken / taken.sum(-1, keepdim=True))
+
+
+def test_batches_of_one_are_replaced_too(classifier):
+    model, plan = classifier
+    alone = LabelledPlan(plan.encoded, 0, batch_tokens=1)
+    assert max(len(batch.unit) for batch in alone) == 1
+    _, _, turned = replaced.outcome(model, alone, "another", (1,))
+    assert turned[1][0] < 0.999
+
+
+def test_nothing_replaced_is_the_model_itself(classifier):
+    model, plan = classifier
     found, final, turned = replaced.outcome(model, plan, "uniform", ())
     with torch.no_grad():
         for batch in plan:
@@ -81,9 +76,9 @@ def test_nothing_replaced_is_the_model_itself(fixed):
     assert not turned and np.allclose(np.linalg.norm(final, axis=1), 1)
 
 
-def test_where_values_coincide_attention_does_not_matter(fixed):
+def test_where_values_coincide_attention_does_not_matter(classifier):
     """The metamorphic form of the paper's title; and where they do not, it does."""
-    model, plan = fixed
+    model, plan = classifier
     projection = model.attention_classifier.blocks[1].attention.in_proj
     kept = projection.weight.detach().clone(), projection.bias.detach().clone()
     _, before, _ = replaced.outcome(model, plan, "another", ())
@@ -103,10 +98,10 @@ def test_where_values_coincide_attention_does_not_matter(fixed):
             projection.bias.copy_(kept[1])
 
 
-def test_rollout_and_attention_are_their_definitions(fixed):
-    model, plan = fixed
+def test_rollout_and_attention_are_their_definitions(classifier):
+    model, plan = classifier
     number, one = next(maps.seen(model, plan))
-    alone = list(one_by_one(model, plan))[number]
+    alone = list(tiny.one_by_one(model, plan))[number]
     np.testing.assert_allclose(one.attention[0], alone[3].numpy(), atol=1e-5)
     np.testing.assert_allclose(one.norms[0], alone[2].norm(dim=1).numpy(), rtol=1e-4)
     directions = maps.class_directions(model, plan, 3)
@@ -215,12 +210,15 @@ def test_classes_are_matched_by_name_not_by_number(learnt, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
-    [(["yes", "no"], "are not called as the corpus'"), (["a", "b", "c"], "the model tells 3 classes"), (None, None)],
+    ("names", "said", "used"),
+    [
+        (["yes", "no"], "are not called as the corpus'", False),
+        (["a", "b", "c"], "the model tells 3 classes", False),
+        (["LABEL_0", "LABEL_1"], "have no names: taken as class 1, class 2, in this order", True),
+    ],
 )
-def test_a_head_of_other_classes_is_not_used(learnt, tmp_path, names, said):
+def test_a_head_of_other_classes_is_not_used(learnt, tmp_path, names, said, used):
     model, tokenizer = learnt[0].classifier()
-    names = names or ["LABEL_0", "LABEL_1"]
     if len(names) == 3:
         model.classifier = torch.nn.Linear(model.config.hidden_size, 3)
     model.config.id2label, model.config.label2id = dict(enumerate(names)), {n: i for i, n in enumerate(names)}
@@ -228,8 +226,18 @@ def test_a_head_of_other_classes_is_not_used(learnt, tmp_path, names, said):
     tokenizer.save_pretrained(tmp_path / "other")
     run = run_classes(Job(str(tmp_path / "other")), Classes("planted", limit=40, few=10), tmp_path / "run")
     found = set(run.records()["metric"])
-    assert ("accuracy" in found) == (said is None) and "class_direction.auc" in found
-    assert said is None or any(said in text for text in run.manifest()["warnings"])
+    assert ("accuracy" in found) == used and "class_direction.auc" in found
+    assert any(said in text for text in run.manifest()["warnings"])
+
+
+def test_a_head_without_its_weights_is_refused(learnt, tmp_path):
+    model, tokenizer = learnt[0].classifier()
+    weights = {name: x for name, x in model.state_dict().items() if not name.startswith("classifier.")}
+    model.save_pretrained(tmp_path / "bare", state_dict=weights)
+    tokenizer.save_pretrained(tmp_path / "bare")
+    with pytest.raises(ModelError, match=r"classifier\."):
+        run_classes(Job(str(tmp_path / "bare")), Classes("planted"), tmp_path / "run")
+    assert load(str(tmp_path / "bare")).model is not None  # of no use to what is measured without it
 
 
 @pytest.fixture(scope="module")
@@ -317,7 +325,7 @@ def test_bad_input_is_explained(learnt, tokenizer, tmp_path):
             run_classes(Job(model), Classes(**look), tmp_path / "run")
     learnt[0].classifier()[0].save_pretrained(tmp_path / "model")
     load("builtin:minilm").processor.save_pretrained(tmp_path / "model")
-    with pytest.raises(ModelError, match="a tokenizer of the model's own vocabulary"):
+    with pytest.raises(ModelError, match="a tokenizer that matches the model's vocabulary"):
         run_classes(Job(str(tmp_path / "model")), Classes("planted"), tmp_path / "run")
     with pytest.raises(MeasureError, match="every token sees every other"):
         config = GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2, pad_token_id=0)

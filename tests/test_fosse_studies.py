@@ -9,15 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+import tiny
 import torch
 
 from anisoscope import charts
 from anisoscope.classes import maps, replaced
 from anisoscope.data.classification import Example, LabelledCorpus, open_labelled
-from anisoscope.data.encoding import LabelledPlan, encode, vocabulary_tokenizer
-from anisoscope.errors import DivergedError, ModelError
-from anisoscope.models.attention_classifier import AttentionClassifier, AttentionClassifierConfig
+from anisoscope.errors import DivergedError, ModelError, OutputError
 from anisoscope.records import as_records, claimed, select
+from anisoscope.report import build_studies
 from anisoscope.studies import runner
 from anisoscope.studies._study import Compared, Context
 from anisoscope.studies.fosse2023 import (
@@ -128,6 +128,13 @@ def test_a_finished_cell_is_read_and_what_is_not_finished_left_out(learnt, conte
     assert (lost["seed"], lost["corpus"]) == (7, "planted")
 
 
+def test_another_version_of_a_corpus_is_no_corpus_of_a_finished_cell(learnt, monkeypatch):
+    other = open_labelled("planted", seed=1)
+    monkeypatch.setattr(_trained, "corpus_of", lambda _recipe: other)
+    with pytest.raises(OutputError, match="another version"):
+        _ = _trained.Trained(learnt.cell, learnt.plan, learnt.folder).corpus
+
+
 def test_what_another_process_trains_is_left_to_it(learnt, context):
     lock = _trained.folder_of(learnt.cell, SMALL, context.cache).with_suffix(".lock")
     with claimed(lock) as mine:
@@ -165,33 +172,11 @@ def test_a_model_that_cannot_be_loaded_is_no_divergence(tmp_path):
 # what is measured
 
 
-@pytest.fixture(scope="module")
-def fixed():
-    """A fixed model in float32 on 100 utterances."""
-    corpus = open_labelled("planted:3", limit=100)
-    tokenizer = vocabulary_tokenizer(corpus, max_length=64)
-    encoded = encode(corpus.splits["test"][:100], tokenizer, 64)
-    torch.manual_seed(5)
-    config = AttentionClassifierConfig(vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2, num_labels=3)
-    return AttentionClassifier(config).eval(), LabelledPlan(encoded, 0, batch_tokens=400)
-
-
-def one_by_one(model, plan):
-    """(q, k, v, weights) of the first layer, one utterance after the other, in float64."""
-    encoder = model.attention_classifier.double()
-    with torch.no_grad():
-        for row in plan.encoded.rows:
-            x = encoder.embeddings(torch.tensor([row["input_ids"]]))
-            q, k, v = encoder.blocks[0].attention.in_proj(x + encoder._positions(x))[0].chunk(3, -1)
-            yield q, k, v, torch.softmax(q @ k.T / q.shape[1] ** 0.5, -1)
-    encoder.float()
-
-
-def test_similarities_and_entropies_of_a_cell_equal_a_slow_evaluation(fixed):
-    model, plan = fixed
+def test_similarities_and_entropies_of_a_cell_equal_a_slow_evaluation(classifier):
+    model, plan = classifier
     found = pd.concat([_measured.similarities(model, plan), _measured.entropy_records(model, plan)])
     expected = {"sim(K)": [], "sim(V)": [], "reported": [], "row": []}
-    for _, k, v, weights in one_by_one(model, plan):
+    for _, k, v, weights in tiny.one_by_one(model, plan):
         n = len(k)
         for name, x in (("sim(K)", k), ("sim(V)", v)):
             pairs = [torch.cosine_similarity(x[i], x[j], dim=0) for i in range(n) for j in range(n) if i != j]
@@ -567,6 +552,19 @@ def test_every_published_cell_stands_beside_ours():
     assert one.value == pytest.approx(0.7, abs=0.02) and one.verdict == "agrees" and "accuracy 0.600" in one.note
 
 
+def test_the_page_shows_published_numbers_beside_ours(tmp_path):
+    folder = tmp_path / "table3"
+    folder.mkdir()
+    described = {"study": "table3", "paper": "fosse2023", "title": "t", "caption": "c", "settings_name": "quick"}
+    (folder / "study.json").write_text(json.dumps(described | {"claims": []}))
+    (folder / "verdicts.json").write_text("[]")
+    rows = [Compared("<b>HateXplain", 0.683, 0.7, 0.69, 0.71, 3), Compared("YelpHat", 0.5)]
+    (folder / runner.COMPARED).write_text(json.dumps([vars(c) | {"verdict": c.verdict} for c in rows]))
+    page = build_studies(tmp_path).read_text()
+    assert "&lt;b&gt;HateXplain" in page and "0.700 [0.690, 0.710]" in page and "differs" in page
+    assert "one by one (2)" in page
+
+
 def test_published_tables_are_whole():
     for corpus, sites in table3_depth.TABLE.items():
         for rows in sites.values():
@@ -586,5 +584,8 @@ def test_studies_run_on_the_planted_corpus(name, learnt, context):  # noqa: ARG0
     assert {v.outcome for v in study.judge(found)} <= {"undecided", "holds", "fails"}
     for chart in study.draw(found).values():
         assert charts.to_svg(chart).startswith("<svg")
+    if name == "table1":  # an encoder fine-tuned on 60 examples is tested on as many as the rest
+        tested = select(found, metric="accuracy", component="test")
+        assert tested["model"].nunique() == 2 and tested["n_units"].nunique() == 1
     again = study.measure(replace(plan, train=False), context)
     pd.testing.assert_frame_equal(again, found)

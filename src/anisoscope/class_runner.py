@@ -18,6 +18,7 @@ from anisoscope.capture.utterances import At, utterance_states
 from anisoscope.classes.directions import accuracy_records, direction_records
 from anisoscope.classes.explained import explanations
 from anisoscope.classes.replaced import replacements
+from anisoscope.data._windows import check_vocabulary
 from anisoscope.data.classification import SPLITS, TEST, LabelledCorpus, balanced, open_labelled
 from anisoscope.data.encoding import LabelledPlan, encode
 from anisoscope.data.opening import text_length
@@ -89,17 +90,20 @@ def run_classes(
     at: At = classes.at or ("last" if stack == "decoder" else "first")
     classes = replace(classes, max_length=length, at=at)
     corpus = open_labelled(classes.corpus, columns=classes.columns, seed=classes.split_seed)
-    corpus, no_head = _in_order_of(subject.config, corpus)
+    corpus, usable, told = _in_order_of(subject.config, corpus)
     encoded = encode(_examples(corpus, classes), tokenizer, length)
+    ids = np.concatenate([row["input_ids"] for row in encoded.rows]).astype(np.int32)
+    warnings = [*told, *check_vocabulary(tokenizer, ids, [], getattr(subject.config, "vocab_size", None))]
+    if encoded.truncated:
+        warnings.append(f"{encoded.truncated} utterances cut at {length} tokens")
     pad = int(tokenizer.pad_token_id)
     plan = LabelledPlan(encoded, pad, batch_tokens=job.batch_tokens, stack=stack, device=job.device)
-    cut = f"{encoded.truncated} utterances cut at {length} tokens" if encoded.truncated else None
-    described = corpus.described() | {"split": classes.split, "warnings": [text for text in (no_head, cut) if text]}
+    described = corpus.described() | {"split": classes.split, "warnings": warnings}
     panels = ("hidden", "attention") if has_attention(subject.model) else ("hidden",)
     settings = Settings(panels=panels, policies=POLICIES, seed=job.settings.seed)
     with ExitStack() as bar:
         progress = bar.enter_context(shown(f"{job.model} × {classes.corpus}", "tokens"))
-        look = _Look(subject, tokenizer, corpus, plan, classes, length, at, shown, not no_head, bar.close)
+        look = _Look(subject, tokenizer, corpus, plan, classes, length, at, shown, usable, bar.close)
         return run(
             replace(job, corpus=classes.corpus, settings=settings),
             output,
@@ -206,10 +210,6 @@ def _tokenizer(subject: Subject) -> Any:
     if subject.modality != "text" or not hasattr(tokenizer, "tokenize") or not getattr(tokenizer, "is_fast", False):
         got = f"{subject.name} ({subject.modality}, {type(tokenizer).__name__})"
         raise ModelError("a text model with a fast tokenizer", got, "name an encoder or decoder of text")
-    known = getattr(subject.config, "vocab_size", None)
-    if known is not None and len(tokenizer) > known:
-        got = f"{len(tokenizer):,} tokens, the model knows {known:,}"
-        raise ModelError("a tokenizer of the model's own vocabulary", got, "save its own beside the weights")
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token is None:
             raise ModelError("a tokenizer with a padding token", subject.name, "give its tokenizer one")
@@ -226,25 +226,25 @@ def _examples(corpus: LabelledCorpus, classes: Classes) -> Any:
     return balanced(corpus.splits[classes.split], classes.limit, len(corpus.labels))
 
 
-def _in_order_of(config: Any, corpus: LabelledCorpus) -> tuple[LabelledCorpus, str | None]:
-    """The corpus with its classes in the order of the model's, and with the split `all`; or, where its head cannot be
-    used, why.
+def _in_order_of(config: Any, corpus: LabelledCorpus) -> tuple[LabelledCorpus, bool, list[str]]:
+    """The corpus with the split `all` and, where the model's head can be used, with its classes in the order of the
+    model's; whether it can, and what must be known of it.
     """
     every = tuple(example for split in SPLITS for example in corpus.splits[split])
     corpus = replace(corpus, splits={**corpus.splits, ALL: every})
     if not is_classifier(config):
-        return corpus, "the model has no head for classes: no accuracy, nothing replaced or explained"
+        return corpus, False, ["the model has no head for classes: no accuracy, nothing replaced or explained"]
     own = [str(config.id2label[i]) for i in range(config.num_labels)]
     if len(own) != len(corpus.labels):
         told = f"the model tells {len(own)} classes ({', '.join(own)}), the corpus {len(corpus.labels)}"
-        return corpus, f"{told}: its head is not used"
+        return corpus, False, [f"{told}: its head is not used"]
     if all(re.fullmatch(r"LABEL_\d+", name) for name in own):
-        return corpus, None
+        return corpus, True, [f"the model's classes have no names: taken as {', '.join(corpus.labels)}, in this order"]
     place = {name.lower(): i for i, name in enumerate(own)}
     if set(place) != {name.lower() for name in corpus.labels}:
         told = f"the model's classes ({', '.join(own)}) are not called as the corpus' ({', '.join(corpus.labels)})"
-        return corpus, f"{told}: its head is not used"
+        return corpus, False, [f"{told}: its head is not used"]
     new = [place[name.lower()] for name in corpus.labels]
     names = tuple(corpus.labels[new.index(i)] for i in range(len(new)))
     splits = {s: tuple(replace(e, label=new[e.label]) for e in part) for s, part in corpus.splits.items()}
-    return replace(corpus, labels=names, splits=splits), None
+    return replace(corpus, labels=names, splits=splits), True, []

@@ -145,6 +145,7 @@ def classes(
 
     from anisoscope import report
     from anisoscope.class_runner import PARTS, Classes, run_classes
+    from anisoscope.distributed import rank_and_world
     from anisoscope.progress import shown
     from anisoscope.runner import Job
 
@@ -152,6 +153,8 @@ def classes(
     look = Classes(corpus, columns, split_seed, split, limit, at or None, asked, few, max_length)  # type: ignore[arg-type]  # `at` is checked there
     job = Job(model, dtype=dtype, device=device, batch_tokens=batch_tokens, trust_remote_code=trust_remote_code)
     done = run_classes(job, look, output, resume=resume, overwrite=overwrite, shown=partial(shown, quiet=quiet))
+    if rank_and_world()[0]:
+        return
     page = report.build(done.folder)
     typer.echo(cli_tables.classes(done.records()))
     for warning in done.manifest()["warnings"]:

@@ -72,14 +72,14 @@ def _plain(x: Any) -> Any:
 
 @dataclass(frozen=True)
 class Reading:
-    """How a corpus is read other than by its name: batches, what the manifest says of them, and `more`, which gives
-    records and warnings beside those of the pass. `identity` adds to the run's.
+    """How a corpus is read: batches, and what the manifest says of them. `more` is called after the pass and gives
+    records and warnings beside its own; `identity` adds to the run's.
     """
 
     plan: BatchPlan
     corpus: dict[str, Any]
     identity: dict[str, Any] = field(default_factory=dict)
-    more: Callable[[], tuple[pd.DataFrame, list[str]]] = lambda: (as_records(pd.DataFrame()), [])
+    more: Callable[[], tuple[pd.DataFrame, list[str]]] | None = None
 
 
 def run(
@@ -122,11 +122,12 @@ def run(
             progress=progress if rank == 0 else None,
             shard=(job.shard[0] + job.shard[1] * rank, job.shard[1] * world),
         )
-        if reading.identity:  # more is to come: the pass is not lost if that is interrupted
+        if reading.more is not None:  # the pass is not lost if that is interrupted
             part.save(target.state_path(rank), reading.plan.fingerprint)
         measurement = gathered(part)
     if rank == 0:
-        records, warnings = _records(measurement, subject, job, run_id(identity), reading)
+        more, warnings = reading.more() if reading.more is not None else (pd.DataFrame(), [])
+        records = _records(measurement, subject, job, run_id(identity), more)
         took = {"started": started.isoformat(timespec="seconds"), "seconds": round(time.monotonic() - clock, 2)}
         manifest = _manifest(measurement, subject, job) | {"run": run_id(identity), "processes": world} | took
         manifest["corpus"] = _counted(reading, measurement, job)
@@ -192,10 +193,8 @@ def plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]:
     )
 
 
-def _records(
-    measurement: Measurement, subject: Subject, job: Job, name: str, reading: Reading
-) -> tuple[pd.DataFrame, list[str]]:
-    more, warnings = reading.more()
+def _records(measurement: Measurement, subject: Subject, job: Job, name: str, more: pd.DataFrame) -> pd.DataFrame:
+    """The long table of the pass and of what is beside it, every row with the run's own names."""
     parts = [measurement.records(), more]
     if job.settings.panels and "hidden" in job.settings.panels and not job.settings.metrics:
         parts.append(as_records(embedding_records(subject.model)))
@@ -208,7 +207,7 @@ def _records(
         "corpus": job.corpus,
         "step": job.step,
     }
-    return as_records(records.drop(columns=list(given)), **given), warnings
+    return as_records(records.drop(columns=list(given)), **given)
 
 
 def _warnings(measurement: Measurement) -> list[str]:

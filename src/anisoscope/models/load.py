@@ -18,11 +18,9 @@ from anisoscope.models.processors import processor_of
 
 BUILTIN_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """SHA-256 of the published all-MiniLM-L6-v2 model.safetensors."""
-UNUSED = (
-    *("pooler.", "lm_head.", "cls.", "score.", "classifier."),
-    *("masked_spec_embed", "mask_token", "quantizer.", "num_batches_tracked"),
-)
-"""Weights that may be missing: heads, and what only training uses. No measured site lies behind them."""
+HEADS = ("pooler.", "lm_head.", "cls.", "score.", "classifier.")
+IN_TRAINING = ("masked_spec_embed", "mask_token", "quantizer.", "num_batches_tracked")
+"""Weights that may be missing: what only training uses, and heads unless they are asked for."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,8 @@ def _from_pretrained(
     try:
         config = AutoConfig.from_pretrained(path, **options)
         _no_cache(config)
-        if classifier and is_classifier(config):
+        headed = classifier and is_classifier(config)
+        if headed:
             auto = AutoModelForSequenceClassification
         if untrained:
             torch.manual_seed(seed)
@@ -134,7 +133,8 @@ def _from_pretrained(
     except Exception as error:
         raise _explained(error, name, path) from error
     missing = sorted(info["missing_keys"])
-    needed = [key for key in missing if not any(part in f".{key}" or key.startswith(part) for part in UNUSED)]
+    idle = IN_TRAINING if headed else (*HEADS, *IN_TRAINING)
+    needed = [key for key in missing if not any(part in f".{key}" or key.startswith(part) for part in idle)]
     if needed:
         raise ModelError(
             f"a checkpoint with every weight of {type(model).__name__}",

@@ -22,7 +22,7 @@ class Tile:
 
 
 def headline(results: Results) -> list[str]:
-    """Two sentences: the range of A with intervals, and how many layers are anisotropic."""
+    """The range of A with intervals, and how many layers are anisotropic; before them where directions tell classes."""
     curve = results.layers("mean_cosine")
     if curve.empty:
         return ["This run holds no anisotropy of hidden states.", *_classes(results)]

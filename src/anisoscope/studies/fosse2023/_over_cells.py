@@ -120,8 +120,7 @@ def compared(place: str, published: float, rows: pd.DataFrame, spread: float = 0
     if not len(values):
         return Compared(place, published, spread=spread, note=note)
     value, low, high = (float(x) for x in over_seeds(values))
-    known = len(values) > 1
-    ends = {"low": low, "high": high} if known else {}
+    ends = {"low": low, "high": high} if len(values) > 1 else {}
     return Compared(place, published, value, n=len(values), spread=spread, note=note, **ends)
 
 
