@@ -188,6 +188,22 @@ def test_what_is_to_be_overwritten_stays_until_the_other_is_finished(tmp_path):
     assert train_classifier(new, tmp_path / "run", resume=True).training == done.training
 
 
+@pytest.mark.parametrize(
+    ("device", "error"), [("cuda:0", (UsageError, ModelError)), ("gpu", ModelError), ("cpu:0", UsageError)]
+)
+def test_a_device_that_is_not_there_is_refused_before_anything_is_written(tmp_path, device, error):
+    with pytest.raises(error, match="device"):
+        train_classifier(SMALL, tmp_path / "run", device=device)
+    assert not (tmp_path / "run").exists()
+
+
+def test_denormals_are_zero_in_training_only(tmp_path):
+    found = []
+    least = torch.tensor(1e-40)
+    train_classifier(replace(SMALL, epochs=1), tmp_path / "run", progress=lambda *_: found.append((least * 1).item()))
+    assert found and set(found) == {0.0} and (least * 1).item() > 0
+
+
 def test_one_device_is_used_where_there_are_several(tmp_path, monkeypatch):
     """With more, a step would read a batch on each."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

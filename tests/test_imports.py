@@ -31,7 +31,7 @@ LAYERS = (
     ("measuring", "measurement", "settings", "tabulate", "progress", "distributed", "training"),
     ("capture", "models", "data", "records", "charts", "chart_style", "stable_pdf"),
     ("metrics",),
-    ("sums", "moments", "reservoir", "jackknife", "isotropic"),
+    ("sums", "moments", "reservoir", "jackknife", "isotropic", "denormals"),
     ("axes", "errors", "__init__"),
 )
 """From the top: a module imports from its own layer and those below (docs/concepts.md, DESIGN.md)."""

@@ -72,7 +72,7 @@ def load(
     if missing:
         notes.append(f"weights not in the checkpoint, not measured: {', '.join(missing)}")
     _check_finite(model, name)
-    model = model.to(_device(device)).eval()
+    model = model.to(device_of(device)).eval()
     modality = _modality(model)
     processor = processor_of(model, modality, path, name, revision, trust_remote_code)
     if processor is None:
@@ -225,7 +225,7 @@ def _from_factory(name: str, dtype: str, device: str) -> Subject:
             "a factory that returns a torch.nn.Module, or (module, processor)", type(model).__name__, f"mend {name}"
         )
     _check_finite(model, name)
-    return Subject(model.to(_device(device), _dtype(dtype)).eval(), processor, name, None, weights_hash(model))
+    return Subject(model.to(device_of(device), _dtype(dtype)).eval(), processor, name, None, weights_hash(model))
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -237,7 +237,8 @@ def _dtype(name: str) -> torch.dtype:
     return dtype
 
 
-def _device(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
+    """The device of this name; ModelError where it is not there."""
     try:
         device = torch.device(name)
         torch.empty(0, device=device)

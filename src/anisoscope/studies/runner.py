@@ -13,6 +13,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 from anisoscope import charts
+from anisoscope.denormals import flushed
 from anisoscope.errors import MeasureError, UsageError, near_matches
 from anisoscope.progress import shown
 from anisoscope.records import provenance, write_atomic
@@ -105,7 +106,7 @@ def reproduce(
 
 def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: str, quiet: bool) -> None:
     chosen = _settings_of(study, settings)
-    with shown(f"{study.paper} {study.name}", "steps", quiet=quiet) as progress:
+    with flushed(), shown(f"{study.paper} {study.name}", "steps", quiet=quiet) as progress:
         context = Context(
             folder, cache_folder, device=device, progress=lambda _text, done, total: progress(done, total)
         )

@@ -1,8 +1,17 @@
-"""Checkpoints that a Trainer takes up again, as the best of a training or to go on with."""
+"""What all trainings share of the Trainer: checkpoints taken up as the best or to go on with, and the device."""
 
 from typing import Any
 
 from transformers import Trainer
+
+from anisoscope.errors import UsageError
+from anisoscope.models.load import device_of
+
+
+def check_device(name: str) -> None:
+    """ModelError unless it is there, UsageError for one of several of its kind, which the Trainer does not choose."""
+    if device_of(name).index is not None:
+        raise UsageError("a kind of device, cpu or cuda", repr(name), "choose the card by CUDA_VISIBLE_DEVICES")
 
 
 class FaithfulTrainer(Trainer):

@@ -181,7 +181,11 @@ def train_classifier(
     """
     from transformers import set_seed
 
+    from anisoscope.denormals import flushed
+    from anisoscope.training._checkpoints import check_device
     from anisoscope.training._classifier_parts import parts_of
+
+    check_device(device)
 
     recipe = recipe.filled()
     corpus = corpus or recipe.open()
@@ -191,9 +195,10 @@ def train_classifier(
     if finished is not None:
         return TrainedClassifier(folder, finished)
     set_seed(recipe.seed)
-    parts = parts_of(recipe, corpus)
-    place.begin(folder, identity, overwrite=overwrite)
-    training = _plain(_train(recipe, corpus, parts, folder / "checkpoints", device, progress))
+    with flushed():
+        parts = parts_of(recipe, corpus)
+        place.begin(folder, identity, overwrite=overwrite)
+        training = _plain(_train(recipe, corpus, parts, folder / "checkpoints", device, progress))
     place.finish(folder, identity, training, (parts.model, parts.tokenizer))
     return TrainedClassifier(folder, training)
 

@@ -110,8 +110,10 @@ def train(
     """Train into the folder `output` and return it. A finished training of the same identity is left as it is where
     `resume` is set. OutputError for another's folder; Interrupted on SIGINT or SIGTERM, after the state was saved.
     """
+    from anisoscope.training._checkpoints import check_device
     from anisoscope.training._series import fit
 
+    check_device(training.device)
     rank, _ = rank_and_world()
     corpus = open_training_corpus(training.corpus, split=training.split, column=training.column, limit=training.limit)
     vocabulary = Vocabulary(training.task, training.size.vocabulary, training.vocabulary)

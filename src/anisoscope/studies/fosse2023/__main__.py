@@ -7,6 +7,7 @@ studies find the classifiers where `--output` is theirs too (`anisoscope reprodu
 import argparse
 from pathlib import Path
 
+from anisoscope.denormals import flushed
 from anisoscope.progress import shown
 from anisoscope.studies._study import Context
 from anisoscope.studies.fosse2023 import _grid, _trained
@@ -39,7 +40,7 @@ def main() -> None:
     options = parser.parse_args()
     plan: _grid.Plan = _grid.SETTINGS[options.settings]
     cells = plan.everything()
-    with shown(f"{len(cells)} classifiers of fosse2023", "classifiers", quiet=False) as progress:
+    with flushed(), shown(f"{len(cells)} classifiers of fosse2023", "classifiers", quiet=False) as progress:
         context = Context(
             options.output, options.output / "cache", progress=lambda _text, done, total: progress(done, total)
         )
