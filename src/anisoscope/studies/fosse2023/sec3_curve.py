@@ -1,6 +1,6 @@
 """Section 3: how alike the tokens of a sentence are, layer by layer, before and after fine-tuning."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -10,14 +10,16 @@ from altair.typing import ChartType
 from anisoscope import charts
 from anisoscope.records import select
 from anisoscope.studies._per_seed import Array, SeedTest, judged
-from anisoscope.studies._study import Claim, Context, Study, Verdict
+from anisoscope.studies._study import Claim, Compared, Context, Study, Verdict
 from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan
 from anisoscope.studies.fosse2023._measured import PRETRAINED, accuracies, gather, geometry
-from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, over, sound, title
+from anisoscope.studies.fosse2023._over_cells import Seeds, compared, corpora, note, over, sound, title
 
 SOURCE = "Fosse et al. 2023, section 3"
 BERT = (0.0899, 0.2208, 0.2847, 0.2376, 0.2405, 0.2586, 0.2659, 0.3033, 0.3229, 0.3392, 0.4907, 0.5000, 0.6901)
 """Published curve of fine-tuned BERT on e-SNLI, layers 0 to 12."""
+BEFORE = (0.12, 0.41)
+"""Of pre-trained BERT, layers 0 and 12."""
 LATE = 1 / 3
 CONVERGES = Claim(
     "converges after fine-tuning",
@@ -80,6 +82,16 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     return judged(tests)
 
 
+def compare(records: pd.DataFrame) -> Iterator[Compared]:
+    """Both ends of both curves on e-SNLI. Before fine-tuning there are no seeds, hence one number."""
+    for corpus in filter("esnli".__eq__, corpora(records)):
+        before, after = _rows(records, corpus)
+        before = before.drop_duplicates("layer")
+        for when, ends, rows in (("before", BEFORE, before), ("after", (BERT[0], BERT[-1]), after)):
+            for end, layer, published in zip(("input", "last layer"), (0, rows["layer"].max()), ends, strict=True):
+                yield compared(f"{title(corpus)}, {end} {when} fine-tuning", published, select(rows, layer=layer))
+
+
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     """Both curves, a panel per corpus; BERT's published curve beside e-SNLI, its layers brought to the same depth."""
     parts = []
@@ -108,6 +120,7 @@ STUDY = Study(
     measure=measure,
     judge=judge,
     draw=draw,
+    compare=lambda records: tuple(compare(records)),
     caption=(
         "Equation 3 of hidden states over the measured test utterances, all tokens; bands: 95 % intervals over seeds "
         "of the fine-tuning. The published curve is of BERT with twelve layers, drawn over the depth of ours (six)."
