@@ -187,10 +187,10 @@ class Plan:
             *(c for c in one if c.weight in self.weights),
             *(c for c in deep if c.layers <= 3 and c.seed < 3),
             *deep,
-            *few,
-            *one,
             *self.by_start(),
             *self.by_size(),
+            *few,
+            *one,
         ]
         return list(dict.fromkeys(ordered))
 
