@@ -64,7 +64,7 @@ class Plan:
     encoder     what is fine-tuned: on at most `fine_limit` examples of each split, cut at `fine_length` tokens, for
     `fine_epochs` epochs; rate and batch as suit so few steps; tested on what the attention-only model is tested on
     warmup      steps, and `clip`, largest gradient norm, of models of two layers and more: without them, as published,
-    those of four and five layers collapse
+    4 of 11 of four and five layers collapse
     vector_norm mean norm of the word vectors; 5 is about GloVe's, which the paper starts from
     utterances  of the test split that are measured, as many of each class (the paper's 999); `erased` of them in what
     needs many passes, or an encoder's
