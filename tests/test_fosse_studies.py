@@ -565,6 +565,13 @@ def test_the_page_shows_published_numbers_beside_ours(tmp_path):
     assert "one by one (2)" in page
 
 
+def test_a_rank_correlation_of_three_cells_is_none():
+    cells = [(1, 1), (2, 1), (2, 2), (3, 1)]
+    three, four = ({cell: float(n) for n, cell in enumerate(cells[:count])} for count in (3, 4))
+    assert np.isnan(table3_depth._together(three, three)) and table3_depth._together(four, four) == pytest.approx(1)
+    assert np.isnan(table3_depth._together(four, four | {(3, 1): np.nan}))
+
+
 def test_published_tables_are_whole():
     for corpus, sites in table3_depth.TABLE.items():
         for rows in sites.values():

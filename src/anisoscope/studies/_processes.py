@@ -47,11 +47,20 @@ def side_by_side(
 def _uninterrupted() -> Iterator[None]:
     """SIGINT waits here, and never comes through to processes begun here: the caller ends them."""
     resource_tracker.ensure_running()  # as it begins it lets the signal through again
+    came: list[int] = []
+    ours = (
+        threading.current_thread() is threading.main_thread()
+    )  # where signals are handled, whatever thread they reach
+    handler = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number)) if ours else None
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if ours:
+            signal.signal(signal.SIGINT, handler or signal.SIG_DFL)
+    if came:
+        raise KeyboardInterrupt
 
 
 def _begin() -> None:

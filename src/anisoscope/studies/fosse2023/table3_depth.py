@@ -65,6 +65,8 @@ TABLE: dict[str, dict[str, tuple[tuple[float, ...], ...]]] = {
 """Published: corpus → site → [model of L layers][layer − 1]."""
 SPREAD = {KEYS: 0.06, VALUES: 0.12}
 """Twice the run-to-run spread of the published values of one layer."""
+FEWEST = 4
+"""Cells that a rank correlation needs."""
 NAMES = {KEYS: "keys", VALUES: "values"}
 CONVERGE = {
     site: Claim(
@@ -125,7 +127,7 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
                 inside = (published - SPREAD[site], published + SPREAD[site])
                 near.append(judged_inside(SAME[site].name, wide[1, 1], inside, "similarity", said, named))
         tests.append(test(DEEPER.name, _deeper(values), "similarity per layer"))
-        both = [spearman(*_paired(k, v)) for k, v in zip(keys.rows(), values.rows(), strict=True)]
+        both = [_together(k, v) for k, v in zip(keys.rows(), values.rows(), strict=True)]
         tests.append(test(TOGETHER.name, np.array(both or [np.nan]), "rank correlation"))
     return [*judged(tests), *near]
 
@@ -150,9 +152,14 @@ def _slope(x: Array, y: Array) -> float:
     return float(np.polyfit(x[usable], y[usable], 1)[0]) if usable.sum() > 1 else float("nan")
 
 
-def _paired(keys: dict[Any, float], values: dict[Any, float]) -> tuple[Array, Array]:
-    both = sorted(keys.keys() & values.keys())
-    return np.array([keys[k] for k in both]), np.array([values[k] for k in both])
+def _together(keys: dict[Any, float], values: dict[Any, float]) -> float:
+    """Rank correlation over cells (depth, layer) that have both; NaN for fewer than FEWEST, of which three seeds may
+    well give the same number by chance.
+    """
+    both = sorted(cell for cell in keys.keys() & values.keys() if not np.isnan(keys[cell] + values[cell]))
+    if len(both) < FEWEST:
+        return float("nan")
+    return spearman(np.array([keys[k] for k in both]), np.array([values[k] for k in both]))
 
 
 def compare(records: pd.DataFrame) -> Iterator[Compared]:
