@@ -1,9 +1,15 @@
 """Shared fixtures: real data by ANISOSCOPE_DATA, and the packaged model."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
+
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # in the background of a shell, and so would the programs begun here
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
