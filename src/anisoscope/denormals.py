@@ -11,8 +11,8 @@ import torch
 
 @contextmanager
 def flushed() -> Iterator[None]:
-    """Take them for zero, where the processor can. Holds for this thread, and for good in threads begun meanwhile (torch's
-    own, where this is entered before the first large product of a process; otherwise they go on as they were).
+    """Take them for zero, where the processor can: in this thread, and for good in threads begun meanwhile. Those are
+    torch's own where this is entered before the first large product of a process; else they go on as they were.
     """
     before = not (torch.tensor(1e-40) * 1).item()
     torch.set_flush_denormal(True)

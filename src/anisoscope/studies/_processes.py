@@ -48,8 +48,8 @@ def _uninterrupted() -> Iterator[None]:
     """SIGINT waits here, and never comes through to processes begun here: the caller ends them."""
     resource_tracker.ensure_running()  # as it begins it lets the signal through again
     came: list[int] = []
-    told = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # as it is in the background of a shell
-    ours = told and threading.current_thread() is threading.main_thread()  # which handles what reaches any thread
+    heard = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # not in the background of a shell
+    ours = heard and threading.current_thread() is threading.main_thread()  # which handles what reaches any thread
     handler = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number)) if ours else None
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
