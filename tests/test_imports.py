@@ -155,3 +155,13 @@ def test_public_names_can_be_had():
     for name in anisoscope.__all__:
         assert getattr(anisoscope, name) is not None
     assert set(anisoscope.__all__) <= set(dir(anisoscope))
+
+
+@pytest.mark.parametrize(
+    "first", ["import anisoscope.capture", "anisoscope.measure", "from anisoscope.capture import tap"]
+)
+def test_no_module_takes_the_place_of_a_public_name(first):
+    """Python binds a sub-package in its parent when it is imported; `capture` was a function, then a module."""
+    code = f"import anisoscope\n{first}\nprint(*[n for n in anisoscope.__all__ if 'odule' in type(getattr(anisoscope, n)).__name__])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

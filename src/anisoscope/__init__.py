@@ -8,7 +8,9 @@
 Importing this loads neither torch nor transformers: names are resolved when they are first used.
 """
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 __version__ = "0.1.0"
@@ -37,3 +39,16 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+class _Package(ModuleType):
+    """This package, whose public names stay what they are: importing a sub-package of the same name (`capture`) binds
+    that sub-package here, as Python does with every sub-package, unless this refuses it.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _PUBLIC and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

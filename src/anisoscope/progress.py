@@ -27,14 +27,15 @@ def shown(what: str, unit: str = "tokens", *, quiet: bool = False) -> Iterator[P
 @contextmanager
 def _bar(what: str, unit: str) -> Iterator[Progress]:
     from rich.console import Console
-    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
     columns = (
+        SpinnerColumn(),
         TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn(f"{{task.completed:,.0f}}/{{task.total:,.0f}} {unit}"),
-        TextColumn(f"{{task.fields[rate]:,.0f}} {unit}/s"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn(f"{unit}, {{task.fields[rate]:,.0f}}/s"),
         TimeRemainingColumn(),
     )
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
