@@ -33,7 +33,7 @@ reproduce: $(READY)
 	$(BIN)/anisoscope reproduce fosse2023 --settings quick
 
 docs: $(READY)
-	$(BIN)/python -m anisoscope.documentation
+	$(BIN)/python tools/documentation.py
 
 clean:
 	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

@@ -19,12 +19,12 @@ import time
 import torch
 from torch import Tensor, nn
 
-from anisoscope.data.classification import open_labelled
 from anisoscope.data.encoding import Encoded, collated
-from anisoscope.models.attention_classifier import sinusoids
-from anisoscope.training._classifier_loop import predicted, trainer_of
-from anisoscope.training._classifier_parts import Parts, parts_of
+from anisoscope.data.labelled import open_labelled
+from anisoscope.models.ports.attention_classifier import sinusoids
 from anisoscope.training.classifier import Recipe
+from anisoscope.training.classifier_loop import predicted, trainer_of
+from anisoscope.training.classifier_parts import Parts, parts_of
 from anisoscope.training.entropy_penalty import EntropyPenalty
 
 ASKED = 2.5

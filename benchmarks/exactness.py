@@ -10,11 +10,11 @@ import time
 import torch
 
 from anisoscope.capture import capture
-from anisoscope.measuring import run_pass
+from anisoscope.measure.loop import run_pass
+from anisoscope.measure.settings import Settings
 from anisoscope.models.load import load
-from anisoscope.records import select
-from anisoscope.runner import Job, plan_of
-from anisoscope.settings import Settings
+from anisoscope.runs.run import Job, plan_of
+from anisoscope.store import select
 
 ROWS = 2048
 

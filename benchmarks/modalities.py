@@ -17,7 +17,7 @@ import transformers
 from overhead import CLOCKS, PANELS, Running, seconds
 
 from anisoscope.models.load import load
-from anisoscope.runner import Job, plan_of
+from anisoscope.runs.run import Job, plan_of
 
 ASKED = 1.10
 SUBJECTS = {

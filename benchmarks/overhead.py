@@ -20,13 +20,13 @@ from pathlib import Path
 
 import torch
 
+from anisoscope.batch import BatchPlan
 from anisoscope.capture import capture
-from anisoscope.data._batch import BatchPlan
-from anisoscope.measurement import Measurement
-from anisoscope.measuring import run_pass
+from anisoscope.measure.accumulator import Measurement
+from anisoscope.measure.loop import run_pass
+from anisoscope.measure.settings import Settings
 from anisoscope.models.load import Subject, load
-from anisoscope.runner import Job, plan_of
-from anisoscope.settings import Settings
+from anisoscope.runs.run import Job, plan_of
 
 PANELS = {
     "hidden": ("hidden",),

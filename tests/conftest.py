@@ -73,9 +73,9 @@ def classifier():
     """A fixed attention-only model in float32, and batches of 100 utterances."""
     import torch
 
-    from anisoscope.data.classification import open_labelled
     from anisoscope.data.encoding import LabelledPlan, encode, vocabulary_tokenizer
-    from anisoscope.models.attention_classifier import AttentionClassifier, AttentionClassifierConfig
+    from anisoscope.data.labelled import open_labelled
+    from anisoscope.models.ports.attention_classifier import AttentionClassifier, AttentionClassifierConfig
 
     corpus = open_labelled("planted:3", limit=100)
     tokenizer = vocabulary_tokenizer(corpus, max_length=64)

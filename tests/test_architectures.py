@@ -6,18 +6,18 @@ from functools import cache
 from types import SimpleNamespace
 
 import pytest
+import tiny_models as tiny
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
 from anisoscope.axes import LAYER_QUANTITIES, Site
+from anisoscope.batch import Batch, Stream
 from anisoscope.capture import capture
-from anisoscope.data._batch import Batch, Stream
-from anisoscope.measurement import Measurement
-from anisoscope.models import tiny
+from anisoscope.measure.accumulator import Measurement
+from anisoscope.measure.settings import Settings
 from anisoscope.models.blocks import find_stages, has_attention
 from anisoscope.models.streams import Layout
-from anisoscope.settings import Settings
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 HEADS = ("query", "key", "value", "attention")

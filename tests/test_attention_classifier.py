@@ -10,13 +10,13 @@ from torch import nn
 from anisoscope.capture import capture
 from anisoscope.errors import AnisoscopeError, ModelError, UsageError
 from anisoscope.models import ports
-from anisoscope.models.attention_classifier import (
+from anisoscope.models.load import load
+from anisoscope.models.ports.attention_classifier import (
     PAPER_TEXT,
     AttentionClassifier,
     AttentionClassifierConfig,
     sinusoids,
 )
-from anisoscope.models.load import load
 from anisoscope.models.vectors import word_vectors
 
 SIZES = {"vocab_size": 40, "hidden_size": 12, "num_labels": 3}
@@ -119,8 +119,8 @@ def test_initialisation_is_that_of_torchs_own_modules():
 def test_it_is_saved_loaded_and_captured_like_any_other(tmp_path, changes):
     from transformers import AutoModelForSequenceClassification
 
-    from anisoscope.data.classification import open_labelled
     from anisoscope.data.encoding import vocabulary_tokenizer
+    from anisoscope.data.labelled import open_labelled
 
     model, given = build(**changes).float().eval(), inputs()
     model.save_pretrained(tmp_path)

@@ -14,12 +14,12 @@ import torch
 
 from anisoscope.capture import capture
 from anisoscope.errors import UsageError
-from anisoscope.records import COLUMNS, select
-from anisoscope.studies._processes import side_by_side
-from anisoscope.studies._study import Context
+from anisoscope.store import COLUMNS, select
 from anisoscope.studies.godey2024 import _biased_block, _fixed_point, _scores
 from anisoscope.studies.godey2024._biased_block import Pass, Settings, experiment, piece
 from anisoscope.studies.godey2024._untrained import FAMILIES, READINGS, Size, untrained
+from anisoscope.studies.processes import side_by_side
+from anisoscope.studies.study import Context
 
 FULL, RAW = "bert:full-embedding", "bert:raw-table"
 SMALL = Size(sequences=3, tokens=20, width=32, heads=4)

@@ -8,9 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from anisoscope.isotropic import q95
-from anisoscope.records import COLUMNS, as_records, select
-from anisoscope.studies._study import Context, Study, Verdict
+from anisoscope.store import COLUMNS, as_records, select
 from anisoscope.studies.godey2024 import (
     _over_seeds,
     _trained,
@@ -22,6 +20,8 @@ from anisoscope.studies.godey2024 import (
 )
 from anisoscope.studies.godey2024._biased_block import Settings
 from anisoscope.studies.godey2024._untrained import Size
+from anisoscope.studies.study import Context, Study, Verdict
+from anisoscope.sums.isotropic import q95
 
 FULL, RAW = "bert:full-embedding", "bert:raw-table"
 STUDIES: tuple[Study, ...] = (

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from anisoscope.capture import WHAT, capture, rows
+from anisoscope.capture.masking import Visible
 from anisoscope.capture.rows import attention_rows
-from anisoscope.capture.visible import Visible
 from anisoscope.errors import AnisoscopeError, MeasureError, UsageError
 
 EVERYTHING = ("hidden", "final", "query", "key", "value", "attention")

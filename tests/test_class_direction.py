@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from anisoscope.capture.utterances import utterance_states
-from anisoscope.data.classification import open_labelled
+from anisoscope.classes.pooling import utterance_states
 from anisoscope.data.encoding import LabelledPlan, encode, vocabulary_tokenizer
-from anisoscope.measuring import run_pass
+from anisoscope.data.labelled import open_labelled
+from anisoscope.measure.loop import run_pass
+from anisoscope.measure.settings import Settings
 from anisoscope.metrics import class_direction as direction
-from anisoscope.models.attention_classifier import AttentionClassifier, AttentionClassifierConfig
-from anisoscope.records import select
-from anisoscope.settings import Settings
+from anisoscope.models.ports.attention_classifier import AttentionClassifier, AttentionClassifierConfig
+from anisoscope.store import select
 from anisoscope.training.entropy_penalty import entropies
 
 CLASSES = 3

@@ -10,16 +10,18 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2ForSequenceClassification
 from typer.testing import CliRunner
 
-from anisoscope.class_runner import Classes, run_classes
-from anisoscope.classes import explained, maps, replaced
-from anisoscope.cli import app
-from anisoscope.data.classification import open_labelled
+from anisoscope.classes import ablation as replaced
+from anisoscope.classes import attributions as maps
+from anisoscope.classes import faithfulness as explained
+from anisoscope.cli.app import app
 from anisoscope.data.encoding import LabelledPlan, encode, vocabulary_tokenizer
+from anisoscope.data.labelled import open_labelled
 from anisoscope.errors import CorpusError, MeasureError, ModelError, OutputError, UsageError
 from anisoscope.metrics.class_direction import auc, to_classes
 from anisoscope.models.load import load
-from anisoscope.records import select
-from anisoscope.runner import Job
+from anisoscope.runs.classes import Classes, run_classes
+from anisoscope.runs.run import Job
+from anisoscope.store import select
 from anisoscope.training.classifier import Recipe, train_classifier
 
 

@@ -9,9 +9,9 @@ from threading import Thread
 import numpy as np
 import pytest
 
-from anisoscope.data import _labelled, _public
-from anisoscope.data.classification import Example, LabelledCorpus, balanced, checked, divided, open_labelled
+from anisoscope.data import labelled_tables, public_homes
 from anisoscope.data.encoding import LabelledPlan, collated, encode, vocabulary_tokenizer
+from anisoscope.data.labelled import Example, LabelledCorpus, balanced, checked, divided, open_labelled
 from anisoscope.errors import AnisoscopeError, CorpusError, UsageError
 
 
@@ -84,7 +84,7 @@ def test_public_formats_are_read(tmp_path):
         "rationales": [[1, 0], [1, 1, 0]],
     }
     tie = post | {"annotators": [{"label": x} for x in ("normal", "offensive", "hatespeech")]}
-    read = _public.hatexplain_rows({"1": post, "2": tie}, {"train": ["1", "2"], "val": [], "test": ["1"]})
+    read = public_homes.hatexplain_rows({"1": post, "2": tie}, {"train": ["1", "2"], "val": [], "test": ["1"]})
     assert (
         read["train"] == read["test"] == [{"tokens": ["a", "b"], "label": "offensive", "rationales": [[1, 0], [1, 1]]}]
     )
@@ -92,12 +92,12 @@ def test_public_formats_are_read(tmp_path):
     path = tmp_path / "esnli.csv"
     pairs = ('neutral,A man sits,A man rests,{},"0,2"', "neutral,,x,{},{}", "-,A man,A dog,{},{}", ",A,B,{},{}")
     path.write_text("\n".join((head, *pairs)))
-    (pair,) = _public.esnli_rows(path)
+    (pair,) = public_homes.esnli_rows(path)
     assert pair["annotations"] == [{"premise_highlight": [], "hypothesis_highlight": [0, 2]}]
     page = '"<span class=""active"">Good</span> <span>food</span> <span></span>"'
     other = '"<span>Good</span> <span class=""active"">food</span>"'
     path.write_text(f"Input.label,Input.text,Answer.html_output\n1,Good food,{page}\n1,Good food,{other}\n")
-    (review,) = _public.yelphat_rows(path)
+    (review,) = public_homes.yelphat_rows(path)
     assert review["tokens"] == ["Good", "food"] and review["human_attention"] == [1, 1] and review["n_hams"] == 2
 
 
@@ -117,13 +117,13 @@ def test_a_benchmark_comes_from_its_public_home_once(tmp_path, monkeypatch):
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "home"))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setattr(_public, "HATEXPLAIN", f"http://127.0.0.1:{server.server_port}/Data")
+        monkeypatch.setattr(public_homes, "HATEXPLAIN", f"http://127.0.0.1:{server.server_port}/Data")
         found = open_labelled("hatexplain")
         server.shutdown()
     assert [len(split) for split in found.splits.values()] == [6, 6, 6]
     assert found.splits["test"][0].rationale == (0, 1)
     assert open_labelled("hatexplain").fingerprint == found.fingerprint
-    monkeypatch.setattr(_public, "ESNLI", f"http://127.0.0.1:{server.server_port}/gone")
+    monkeypatch.setattr(public_homes, "ESNLI", f"http://127.0.0.1:{server.server_port}/gone")
     with pytest.raises(CorpusError, match="connect to the network, set ANISOSCOPE_DATA"):
         open_labelled("esnli")
 
@@ -155,8 +155,8 @@ def on_the_hub(monkeypatch, **splits):
         split: datasets.Dataset.from_list([{"text": f"t {i}", "label": y} for i, y in enumerate(labels)], features)
         for split, labels in splits.items()
     }
-    monkeypatch.setattr(_labelled, "hub_commit", lambda *_: "abc")
-    monkeypatch.setattr(_labelled, "_load", lambda *_: given)
+    monkeypatch.setattr(labelled_tables, "hub_commit", lambda *_: "abc")
+    monkeypatch.setattr(labelled_tables, "_load", lambda *_: given)
 
 
 def test_a_hub_data_set_gives_labels_by_name_and_a_validation_split(monkeypatch):
@@ -214,7 +214,7 @@ def test_without_the_hub_a_labelled_corpus_is_advised(monkeypatch):
     def unreachable(*_, **__):
         raise ConnectionError
 
-    monkeypatch.setattr(_labelled, "hub_commit", lambda *_: None)
+    monkeypatch.setattr(labelled_tables, "hub_commit", lambda *_: None)
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     with pytest.raises(CorpusError, match="or use planted, which needs no network"):
         open_labelled("imdb")

@@ -6,20 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import documentation
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from anisoscope import cli_tables, documentation
-from anisoscope.cli import app
-from anisoscope.data.classification import LABELLED
+from anisoscope.cli import tables as cli_tables
+from anisoscope.cli.app import app
 from anisoscope.data.encoding import LabelledPlan, encode
+from anisoscope.data.labelled import LABELLED
 from anisoscope.errors import ModelError, OutputError, UsageError
 from anisoscope.models.load import load
-from anisoscope.training import _classifier_loop
-from anisoscope.training._classifier_loop import Buckets
-from anisoscope.training._classifier_parts import parts_of
+from anisoscope.training import classifier_loop
 from anisoscope.training.classifier import Recipe, train_classifier
+from anisoscope.training.classifier_loop import Buckets
+from anisoscope.training.classifier_parts import parts_of
 from anisoscope.training.entropy_penalty import entropies
 
 SMALL = Recipe(corpus="planted", vectors="random", dim=32, epochs=3, rate=3e-3)
@@ -62,7 +63,7 @@ def test_the_folder_is_a_checkpoint_like_any_other_and_holds_the_best_epoch(lear
     )
     assert loss / len(rows) == pytest.approx(min(history.values()), abs=1e-4)
     assert (
-        _classifier_loop.predicted(model, rows, 0).count(0)
+        classifier_loop.predicted(model, rows, 0).count(0)
         == learnt.training["results"]["validation"]["predicted"]["class 1"]
     )
     subject = load(str(learnt.folder))
@@ -143,7 +144,7 @@ def test_a_finished_training_is_left_as_it_is(tmp_path):
 def test_seconds_are_those_of_all_sessions(tmp_path, monkeypatch):
     """Of a clock that a step moves by one second; the two steps after the last checkpoint are lost."""
     clock = [0.0]
-    monkeypatch.setattr(_classifier_loop, "time", SimpleNamespace(monotonic=lambda: clock[0]), raising=False)
+    monkeypatch.setattr(classifier_loop, "time", SimpleNamespace(monotonic=lambda: clock[0]), raising=False)
 
     def tick(done, _total):
         clock[0] += 1
@@ -210,7 +211,7 @@ def test_one_device_is_used_where_there_are_several(tmp_path, monkeypatch):
     parts = parts_of(SMALL, SMALL.open())
     given = (parts.model, parts.encoded["train"], parts.encoded["validation"], 0, SMALL.entropy_penalty())
     settings = {"output_dir": str(tmp_path), "per_device_train_batch_size": 64}
-    trainer = _classifier_loop.trainer_of(*given, settings, patience=1, buckets=True, on_step=lambda *_: None)
+    trainer = classifier_loop.trainer_of(*given, settings, patience=1, buckets=True, on_step=lambda *_: None)
     assert trainer.args.train_batch_size == 64
 
 

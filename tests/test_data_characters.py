@@ -4,16 +4,16 @@ import json
 
 import pytest
 import torch
+from tiny_models import build
 from transformers import ByT5Tokenizer, CanineTokenizer
 
 from anisoscope.data.characters import plan_characters
 from anisoscope.data.opening import open_plan
 from anisoscope.data.text import open_text
 from anisoscope.errors import CorpusError
-from anisoscope.measuring import run_pass
-from anisoscope.models.character_bert import CharacterBertTokenizer
-from anisoscope.models.tiny import build
-from anisoscope.settings import Settings
+from anisoscope.measure.loop import run_pass
+from anisoscope.measure.settings import Settings
+from anisoscope.models.ports.character_bert import CharacterBertTokenizer
 
 TEXTS = ["A cat, naïve and SMALL, sat. " * 3, "One two three.", "A cat sat on a mat and a mat sat on a cat."]
 

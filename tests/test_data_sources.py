@@ -15,10 +15,11 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 
 import anisoscope.data
-from anisoscope.data import CORPORA, _hub, list_corpora, open_corpus
-from anisoscope.data._plan import digest
-from anisoscope.data._reading import split_text
+from anisoscope.data import CORPORA, list_corpora, open_corpus
+from anisoscope.data import hub as hub_module
 from anisoscope.data.builtin import python_docs
+from anisoscope.data.documents import split_text
+from anisoscope.data.plans import digest
 from anisoscope.data.text import BUILTIN, HUB_PRESETS, TextCorpus, open_text
 from anisoscope.errors import CorpusError, UsageError
 
@@ -189,7 +190,7 @@ def test_options_that_a_source_does_not_have(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["builtin:python-doc", "./nothing", "/no/such/file.txt", "a/b/c", "", "no such"])
 def test_unknown_names_need_no_network(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_hub, "hub_commit", lambda *_: pytest.fail("the hub was asked"))
+    monkeypatch.setattr(hub_module, "hub_commit", lambda *_: pytest.fail("the hub was asked"))
     with pytest.raises(CorpusError, match=r"which does not exist. Cure: (did you mean|known names)"):
         open_text(name)
 
@@ -211,7 +212,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
         return load(str(tmp_path / "set"), streaming=True)
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    monkeypatch.setattr(_hub, "hub_commit", lambda *_: "c0ffee")
+    monkeypatch.setattr(hub_module, "hub_commit", lambda *_: "c0ffee")
     return called
 
 
@@ -242,13 +243,13 @@ def test_presets_name_their_configuration_and_split(hub: dict[str, object], monk
 
 
 def test_split_is_validation_then_test_then_train() -> None:
-    assert _hub._choose_split(["train", "test", "validation"], None, "x") == "validation"
-    assert _hub._choose_split(["train", "test"], None, "x") == "test"
-    assert _hub._choose_split(["other"], None, "x") == "other"
+    assert hub_module._choose_split(["train", "test", "validation"], None, "x") == "validation"
+    assert hub_module._choose_split(["train", "test"], None, "x") == "test"
+    assert hub_module._choose_split(["other"], None, "x") == "other"
 
 
 def test_without_a_network_the_message_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_hub, "hub_commit", lambda *_: None)
+    monkeypatch.setattr(hub_module, "hub_commit", lambda *_: None)
     message = (
         "the hub, or a cached copy of no-one/nothing; got no connection and no such copy. Cure: .*builtin:python-docs"
     )
@@ -263,7 +264,7 @@ def test_a_connection_that_breaks_while_reading() -> None:
         yield {"text": "one"}
         raise ConnectionResetError
 
-    reading = _hub._rows(rows(), "some/set")
+    reading = hub_module._rows(rows(), "some/set")
     assert next(reading) == ("row 1", {"text": "one"})
     with pytest.raises(CorpusError, match=r"all rows of some/set; got a broken connection \(ConnectionResetError\)"):
         next(reading)
@@ -277,7 +278,7 @@ def test_answers_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
             return type("Info", (), {"sha": "c0ffee"})
 
         monkeypatch.setattr(HfApi, "dataset_info", dataset_info)
-        return _hub.hub_commit("some/set", "v1", "did you mean some/sets?")
+        return hub_module.hub_commit("some/set", "v1", "did you mean some/sets?")
 
     def status(kind: type[HfHubHTTPError]) -> HfHubHTTPError:
         error = kind.__new__(kind)

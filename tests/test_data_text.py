@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from anisoscope.data._plan import digest, pack
-from anisoscope.data._reading import split_text
-from anisoscope.data._windows import BLOCK, Affixes, affixes, frequency_bins, tokenise
+from anisoscope.data.documents import split_text
+from anisoscope.data.plans import digest, pack
 from anisoscope.data.text import TextCorpus, TextPlan, open_text, plan_text
+from anisoscope.data.windows import BLOCK, Affixes, affixes, frequency_bins, tokenise
 from anisoscope.errors import ModelError, UsageError
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -278,7 +278,7 @@ def test_one_token_and_documents_without_tokens() -> None:
 
 
 def test_text_without_marks_is_cut_into_blocks_by_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anisoscope.data._reading.PIECE", 9000)
+    monkeypatch.setattr("anisoscope.data.documents.PIECE", 9000)
     tokenizer = TOKENIZERS["gpt2"][0]
     text = "".join(f"{'abcdefgh'[k % 8]}{'x' * (k % 70)}\n" for k in range(1000))
     reading = split_text(text)
@@ -297,7 +297,7 @@ def test_tokenising_in_calls_gives_the_same_ids(monkeypatch: pytest.MonkeyPatch)
     tokenizer = TOKENIZERS["bert"][0]
     texts = ["a bad cab", "he", "", "fed a hag"] * 5
     whole = tokenise(texts, tokenizer)
-    monkeypatch.setattr("anisoscope.data._windows._CHUNK", 7)
+    monkeypatch.setattr("anisoscope.data.windows._CHUNK", 7)
     assert [ids.tolist() for ids in tokenise(texts, tokenizer)] == [ids.tolist() for ids in whole]
     assert len(tokenise(texts, tokenizer, n_tokens=3)) < len(texts)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from anisoscope.records import Run
-from anisoscope.runner import Job, run
-from anisoscope.settings import Settings
+from anisoscope.measure.settings import Settings
+from anisoscope.runs.run import Job, run
+from anisoscope.store import Run
 
 TEXT = "\n\n".join(f"Document {i} says that {' and '.join(str(j) for j in range(i, 5 * i + 9))}." for i in range(24))
 SCRIPT = """
@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
 from test_distributed import job
-from anisoscope.runner import run
+from anisoscope.runs.run import run
 run(job(sys.argv[1]), Path(sys.argv[2]))
 """
 

@@ -7,9 +7,9 @@ import tiny
 import torch
 from torch.nn.functional import softmax
 
-from anisoscope.data._batch import Batch, Stream
+from anisoscope.batch import Batch, Stream
 from anisoscope.errors import MeasureError, UsageError
-from anisoscope.models.attention_classifier import AttentionClassifier, AttentionClassifierConfig
+from anisoscope.models.ports.attention_classifier import AttentionClassifier, AttentionClassifierConfig
 from anisoscope.training.entropy_penalty import VARIANTS, EntropyPenalty, entropies
 
 LENGTHS = torch.tensor([8, 5, 2, 1])

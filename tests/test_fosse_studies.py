@@ -12,14 +12,14 @@ import pytest
 import tiny
 import torch
 
-from anisoscope import charts
-from anisoscope.classes import maps, replaced
-from anisoscope.data.classification import Example, LabelledCorpus, open_labelled
+from anisoscope.charts import builders as charts
+from anisoscope.classes import ablation as replaced
+from anisoscope.classes import attributions as maps
+from anisoscope.data.labelled import Example, LabelledCorpus, open_labelled
 from anisoscope.errors import DivergedError, ModelError, OutputError
-from anisoscope.records import as_records, claimed, select
 from anisoscope.report import build_studies
+from anisoscope.store import as_records, claimed, select
 from anisoscope.studies import runner
-from anisoscope.studies._study import Compared, Context
 from anisoscope.studies.fosse2023 import (
     _cones,
     _directions,
@@ -32,6 +32,7 @@ from anisoscope.studies.fosse2023 import (
     table3_depth,
 )
 from anisoscope.studies.fosse2023._grid import Cell, Plan
+from anisoscope.studies.study import Compared, Context
 
 STUDIES = {s.name: s for s in runner.found() if s.paper == "fosse2023"}
 KEYS, VALUES = "key.raw", "value"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from anisoscope import isotropic
 from anisoscope.errors import UsageError
+from anisoscope.sums import isotropic
 
 DIMENSIONS = (2, 3, 4, 5, 16, 768, 8192, 10**5, 10**6)
 SAMPLED = (2, 3, 16, 768)
@@ -336,6 +336,6 @@ def test_impossible_arguments_are_refused_with_the_cure(call, text):
 
 def test_import_loads_neither_torch_nor_scipy_stats():
     heavy = "('torch', 'transformers', 'scipy.stats')"
-    code = f"import sys, anisoscope.isotropic; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, anisoscope.sums.isotropic; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

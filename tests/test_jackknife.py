@@ -5,9 +5,9 @@ import pytest
 import torch
 from scipy import stats
 
-from anisoscope import jackknife
 from anisoscope.metrics import drift, mean_cosine, query_key
-from anisoscope.sums import Sums, Totals, vector_sums
+from anisoscope.sums import jackknife
+from anisoscope.sums.groups import Sums, Totals, vector_sums
 
 # ---- closed forms ----------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import transformers
 from transformers import AutoTokenizer
 
 from anisoscope.errors import CorpusError, ModelError, OutputError, UsageError
-from anisoscope.measuring import Interrupted
+from anisoscope.measure.loop import Interrupted
 from anisoscope.models.load import load
 from anisoscope.training.language_model import Training, checkpoint_steps, train
 from anisoscope.training.masked_lm import UNMASKED

@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from anisoscope.isotropic import q95
-from anisoscope.records import as_records
+from anisoscope.store import as_records
 from anisoscope.studies import runner
-from anisoscope.studies._judging import Test as Check
-from anisoscope.studies._judging import judged, of_replicates
 from anisoscope.studies.godey2024 import _correlation, _layers, _permutation
+from anisoscope.studies.judge import Test as Check
+from anisoscope.studies.judge import judged, of_replicates
+from anisoscope.sums.isotropic import q95
 
 STUDIES = {s.name: s for s in runner.found() if s.paper == "godey2024"}
 LAYERED = ("fig1", "fig2", "fig3a", "fig3b", "fig4")

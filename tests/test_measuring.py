@@ -11,15 +11,15 @@ import pytest
 import tiny
 import torch
 
-import anisoscope.measuring as loop
 from anisoscope.axes import SUBSET_FAMILIES, Site
-from anisoscope.data._batch import Batch
+from anisoscope.batch import Batch
 from anisoscope.errors import CorpusError, MeasureError, UsageError
-from anisoscope.measurement import Measurement
-from anisoscope.measuring import Interrupted, measure, run_pass
+from anisoscope.measure import loop
+from anisoscope.measure.accumulator import Measurement
+from anisoscope.measure.loop import Interrupted, measure, run_pass
+from anisoscope.measure.settings import Settings
 from anisoscope.metrics import attention, intra_sequence, mean_cosine
-from anisoscope.records import COLUMNS, select
-from anisoscope.settings import Settings
+from anisoscope.store import COLUMNS, select
 
 SETTINGS = Settings(groups=6, spectrum_groups=3, sample=40, median=True, bins=(-1.0, 0.0, 1.0))
 KEYS = ["stack", "kind", "layer", "head", "site", "token_policy", "metric", "component"]

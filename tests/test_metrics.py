@@ -15,16 +15,16 @@ import torch
 
 from anisoscope import metrics
 from anisoscope.axes import SUBSET_FAMILIES, Site
+from anisoscope.batch import Batch, Stream
+from anisoscope.capture.masking import Visible
 from anisoscope.capture.scores import score_sums
-from anisoscope.capture.visible import Visible
-from anisoscope.data._batch import Batch, Stream
-from anisoscope.isotropic import q95
-from anisoscope.measurement import Measurement
+from anisoscope.measure.accumulator import Measurement
+from anisoscope.measure.settings import Settings
+from anisoscope.measure.tabulate import _table
 from anisoscope.metrics import calibrated, class_direction, group_cosine, spectrum
-from anisoscope.moments import Moments, add_head_moments
-from anisoscope.settings import Settings
-from anisoscope.sums import Sums, Totals, vector_sums
-from anisoscope.tabulate import _table
+from anisoscope.sums.groups import Sums, Totals, vector_sums
+from anisoscope.sums.isotropic import q95
+from anisoscope.sums.moments import Moments, add_head_moments
 
 METRICS = metrics.found()
 OF_VECTORS = [name for name, metric in METRICS.items() if metric.reference is not None]
@@ -544,7 +544,7 @@ def test_each_metric_alone_on_a_tensor(name):
 
 
 def test_embedding_matrices_of_a_model():
-    from anisoscope.measuring import embedding_records
+    from anisoscope.measure.loop import embedding_records
 
     model = tiny.model("bert")
     row = embedding_records(model).set_index("site").loc["embedding.input"]

@@ -11,7 +11,7 @@ from transformers import BertConfig, BertForMaskedLM, Trainer, TrainerCallback, 
 import anisoscope
 from anisoscope.errors import CorpusError, UsageError
 from anisoscope.integrations.transformers_callback import MonitorCallback
-from anisoscope.records import select
+from anisoscope.store import select
 from anisoscope.training.monitor import Monitor
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}

@@ -18,14 +18,18 @@ import test_metrics
 import test_sums
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from anisoscope import jackknife, measurement, measuring, sums
-from anisoscope.capture import _backend, projections, rows, tap, visible
+from anisoscope.capture import backends, projections, rows, tap
+from anisoscope.capture import masking as visible
 from anisoscope.capture.tap import Tap
-from anisoscope.measurement import Measurement
+from anisoscope.measure import accumulator as measurement
+from anisoscope.measure import loop as measuring
+from anisoscope.measure.accumulator import Measurement
 from anisoscope.metrics import calibrated, drift, group_cosine, mean_cosine, norms, partition, spectrum
-from anisoscope.moments import Moments
-from anisoscope.reservoir import Reservoir, token_hash
-from anisoscope.sums import Sums, Totals, _sums_of, row_sums
+from anisoscope.sums import groups as sums
+from anisoscope.sums import jackknife
+from anisoscope.sums.groups import Sums, Totals, _sums_of, row_sums
+from anisoscope.sums.moments import Moments
+from anisoscope.sums.reservoir import Reservoir, token_hash
 
 
 def code_named(code, name):
@@ -234,7 +238,7 @@ MUTANTS = {
         captured(projected, "gpt_neox", "right"),
     ),
     "mask of the backend not registered": (
-        _backend._registered,
+        backends._registered,
         "AttentionMaskInterface.register(name, ",
         "(lambda *_: None)(name, ",
         simply(test_capture.check_outputs, "t5", "left"),
@@ -300,7 +304,7 @@ def forget_backends():
 
 @pytest.fixture(autouse=True)
 def backends_of_their_own(monkeypatch):
-    monkeypatch.setattr(_backend, "_PREFIX", PREFIX)
+    monkeypatch.setattr(backends, "_PREFIX", PREFIX)
     yield
     forget_backends()
 

@@ -21,8 +21,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from anisoscope.errors import ModelError, UsageError
-from anisoscope.models import character_bert, manta, van
-from anisoscope.models._checkpoint import PublishedModel, load_published
+from anisoscope.models.ports import character_bert, manta, van
+from anisoscope.models.ports.weights import PublishedModel, load_published
 
 logging.set_verbosity_error()
 logging.disable_progress_bar()

@@ -10,10 +10,10 @@ import torch
 
 from anisoscope.capture import capture
 from anisoscope.data.text import open_text, plan_text
-from anisoscope.measuring import run_pass
+from anisoscope.measure.loop import run_pass
+from anisoscope.measure.settings import Settings
 from anisoscope.models.load import load
-from anisoscope.records import select
-from anisoscope.settings import Settings
+from anisoscope.store import select
 
 DOCUMENTS = 4  # about 8,000 tokens
 LAYERS = 6

@@ -11,11 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from anisoscope import charts, report
-from anisoscope.chart_style import compact
+from anisoscope import report
+from anisoscope.charts import builders as charts
+from anisoscope.charts.style import compact
 from anisoscope.errors import OutputError, UsageError
-from anisoscope.records import as_records
 from anisoscope.report.words import duration, number
+from anisoscope.store import as_records
 
 DIM, UNITS, VECTORS = 24, 60, 238_412
 SUBSETS = {

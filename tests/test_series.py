@@ -6,13 +6,13 @@ import shutil
 import pandas as pd
 import pytest
 
-from anisoscope import series_runner
 from anisoscope.errors import AnisoscopeError, ModelError, UsageError
+from anisoscope.measure.settings import Settings
 from anisoscope.models import patterns
 from anisoscope.models.series import describe, expand, is_series
-from anisoscope.runner import Job, run
-from anisoscope.series_runner import measure_series
-from anisoscope.settings import Settings
+from anisoscope.runs import series as series_runner
+from anisoscope.runs.run import Job, run
+from anisoscope.runs.series import measure_series
 
 # ---- names -----------------------------------------------------------------------------------------------------------
 

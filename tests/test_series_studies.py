@@ -8,19 +8,19 @@ import pytest
 import tiny
 import torch
 
+from anisoscope.capture.masking import Visible
 from anisoscope.capture.rows import attention_rows
 from anisoscope.capture.scores import score_sums
-from anisoscope.capture.visible import Visible
-from anisoscope.isotropic import q95
-from anisoscope.measuring import head_means, run_pass
+from anisoscope.measure.loop import head_means, run_pass
+from anisoscope.measure.settings import Settings
 from anisoscope.metrics import centred_attention, score_terms
-from anisoscope.records import as_records, claimed, select
-from anisoscope.settings import Settings
+from anisoscope.store import as_records, claimed, select
 from anisoscope.studies import runner
-from anisoscope.studies._per_seed import SeedTest, judged, judged_inside
 from anisoscope.studies.godey2024 import _projection, _series
 from anisoscope.studies.godey2024._series_claims import Alignment, table
-from anisoscope.sums import Totals
+from anisoscope.studies.per_seed import SeedTest, judged, judged_inside
+from anisoscope.sums.groups import Totals
+from anisoscope.sums.isotropic import q95
 
 STUDIES = {s.name: s for s in runner.found() if s.paper == "godey2024"}
 STEPS = (0, 10, 20, 80, 100, 200, 500, 1000)
@@ -465,7 +465,7 @@ def test_centred_attention_is_that_of_centred_queries():
 
 def test_centring_needs_batches_that_can_be_read_twice():
     from anisoscope.errors import UsageError
-    from anisoscope.measuring import measure
+    from anisoscope.measure.loop import measure
 
     batches = (b.inputs for b in tiny.Plan(tiny.documents(4)))
     with pytest.raises(UsageError, match="read twice"):
@@ -512,13 +512,13 @@ def series(small_series):
 
 
 def context(folder):
-    from anisoscope.studies._study import Context
+    from anisoscope.studies.study import Context
 
     return Context(folder / "study", folder / "cache")
 
 
 def test_every_figure_of_a_tiny_series(series, tmp_path):
-    from anisoscope import charts
+    from anisoscope.charts import builders as charts
 
     names = [f"fig{n}" for n in (11, 12, 13, 14, 15, 19, 20, 21, 22, 23)]
     for name in names:
@@ -534,7 +534,7 @@ def test_every_figure_of_a_tiny_series(series, tmp_path):
 
 
 def test_a_step_of_a_series_is_what_measure_gives(series, tmp_path):
-    from anisoscope.runner import Job, run
+    from anisoscope.runs.run import Job, run
 
     pieces = _series.measure(series, context(tmp_path))
     assert [(p.seed, p.step) for p in pieces] == [(s, t) for s in (0, 1) for t in (0, 1, 10)]

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from anisoscope.errors import UsageError
-from anisoscope.models import speech_cnn
 from anisoscope.models.load import load
-from anisoscope.studies._study import Context
+from anisoscope.models.ports import speech_cnn
 from anisoscope.studies.godey2024 import _layers
-from anisoscope.training import _examples, _loop, small
+from anisoscope.studies.study import Context
+from anisoscope.training import examples, loop, small
 from anisoscope.training.kinds import KINDS, kind_named, material
 
 QUICK = small.Recipe(seconds=1e-3, seeds=1, kinds=("resnet",))
@@ -38,7 +38,7 @@ def test_a_training_keeps_log_spaced_checkpoints_in_hub_format(resnet):
 
 
 def test_the_second_call_does_not_train(resnet, cache, monkeypatch):
-    monkeypatch.setattr(_loop, "fit", None)
+    monkeypatch.setattr(loop, "fit", None)
     again = small.trained(KINDS["resnet"], 0, QUICK, cache)
     assert (again.folder, again.steps) == (resnet.folder, resnet.steps)
     with pytest.raises(TypeError):
@@ -51,7 +51,7 @@ def test_the_best_weights_are_those_that_stay(name):
     kind = replace(KINDS[name], steps=8, batch=4, rate=0.05)
     made = material(kind, 0)
     made = replace(made, train=made.train[:16], validation=made.validation[:8])
-    held = dict(_loop.fit(made, kind, 0, 8, lambda _step, _model: None, patience=99)["validation_loss"])
+    held = dict(loop.fit(made, kind, 0, 8, lambda _step, _model: None, patience=99)["validation_loss"])
     assert min(held, key=held.get) != max(held)
     with torch.no_grad():
         loss = made.model(**made.collate(made.validation)).loss
@@ -65,7 +65,7 @@ def test_an_unfinished_training_is_begun_anew(resnet, cache, monkeypatch):
     def interrupted(*_args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_loop, "fit", interrupted)
+    monkeypatch.setattr(loop, "fit", interrupted)
     with pytest.raises(KeyboardInterrupt):
         small.trained(KINDS["resnet"], 0, recipe, cache)
     monkeypatch.undo()
@@ -92,7 +92,7 @@ def test_the_budget_is_split_by_measured_step_times():
 def test_training_learns_the_digits():
     kind = replace(KINDS["resnet"], steps=25)
     made = material(kind, 0)
-    history = _loop.fit(made, kind, 0, 25, lambda _step, _model: None)
+    history = loop.fit(made, kind, 0, 25, lambda _step, _model: None)
     assert history["validation_loss"][-1][1] < 1.5  # guessing: ln 10 = 2.3
 
 
@@ -100,14 +100,14 @@ def test_without_a_budget_the_validation_loss_stops_training():
     kind = replace(KINDS["resnet"], steps=8, rate=0.0)
     made = material(kind, 0)
     made.model.eval().requires_grad_(True)
-    history = _loop.fit(made, kind, 0, 100, lambda _step, _model: None, patience=2)
+    history = loop.fit(made, kind, 0, 100, lambda _step, _model: None, patience=2)
     assert history["steps"] < 100
     assert len(history["validation_loss"]) >= 2
 
 
 def test_the_best_weights_are_named_after_their_step(tmp_path, monkeypatch):
     losses = [(100, 2.0), (200, 1.0), (300, 1.5)]
-    monkeypatch.setattr(_loop, "fit", lambda *_: {"steps": 300, "loss": [], "validation_loss": losses})
+    monkeypatch.setattr(loop, "fit", lambda *_: {"steps": 300, "loss": [], "validation_loss": losses})
     found = small.trained(KINDS["resnet"], 0, replace(QUICK, seconds=None), tmp_path)
     assert found.best == 200 and found.steps == (200,)
 
@@ -127,9 +127,9 @@ def test_every_kind_reads_its_own_processors_output(name):
 def test_tokenizers_are_learnt_from_what_is_trained_on(tmp_path):
     from transformers import AutoTokenizer
 
-    words = _examples._tokenizer(KINDS["token-lm"], ("some words, some more words",) * 3)
+    words = examples._tokenizer(KINDS["token-lm"], ("some words, some more words",) * 3)
     assert words.tokenize("some words") == ["some", "words"]
-    single = _examples._tokenizer(KINDS["byte-lm"], ())
+    single = examples._tokenizer(KINDS["byte-lm"], ())
     single.save_pretrained(tmp_path)
     again = AutoTokenizer.from_pretrained(tmp_path)
     ids = again("é 1")["input_ids"]
@@ -140,13 +140,13 @@ def test_tokenizers_are_learnt_from_what_is_trained_on(tmp_path):
 
 
 def test_windows_never_exceed_the_model():
-    tokenizer = _examples._tokenizer(KINDS["byte-lm"], ())
-    windows = _examples._windows(["x" * 300, "short"], tokenizer, 128)
+    tokenizer = examples._tokenizer(KINDS["byte-lm"], ())
+    windows = examples._windows(["x" * 300, "short"], tokenizer, 128)
     assert [len(w["input_ids"]) for w in windows] == [128, 128, 50]
 
 
 def test_measured_units_are_never_trained_on():
-    _processor, train, validation, _collate = _examples.of(KINDS["vit"])
+    _processor, train, validation, _collate = examples.of(KINDS["vit"])
     assert len(train) + len(validation) == 1797 - KINDS["vit"].limit
 
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from anisoscope.errors import MeasureError
-from anisoscope.moments import EVERY, Moments
-from anisoscope.reservoir import Reservoir, token_hash
-from anisoscope.sums import Sums, Totals, vector_sums
+from anisoscope.sums.groups import Sums, Totals, vector_sums
+from anisoscope.sums.moments import EVERY, Moments
+from anisoscope.sums.reservoir import Reservoir, token_hash
 
 GROUPS = 4
 TERMS = ("n", "unit", "zero")
@@ -109,7 +109,7 @@ def test_what_is_taken_at_once_changes_nothing(monkeypatch, heads, piece, channe
     terms |= {"sequence_cosine", "sequences"}
     expected, inverse = vector_sums(x, masks.double(), subsets.double(), terms)
     assert int(expected["zero"].sum() + expected["nonfinite"].sum()) > 0
-    monkeypatch.setattr("anisoscope.sums.PIECE", piece)
+    monkeypatch.setattr("anisoscope.sums.groups.PIECE", piece)
     laid = x.transpose(2, 3).contiguous().transpose(2, 3) if channels_apart else x
     found, turned = vector_sums(laid, masks.double(), subsets.double(), terms)
     assert found.keys() == expected.keys() == terms | {"zero", "nonfinite"}
@@ -165,7 +165,7 @@ def test_sums_that_do_not_fit_together_are_refused():
 
 RANK = """
     import sys, pathlib, torch, torch.distributed as dist
-    from anisoscope.sums import Sums
+    from anisoscope.sums.groups import Sums
     folder, rank = pathlib.Path(sys.argv[1]), int(sys.argv[2])
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     Sums.load(folder / f"in.{rank}").all_reduce().save(folder / f"out.{rank}")

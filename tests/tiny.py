@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import torch
 
-from anisoscope.data._batch import Batch, Stream
+from anisoscope.batch import Batch, Stream
 
 VOCABULARY = 100
 LAYERS, HEADS, HEAD_DIM, WINDOW = 3, 4, 8, 4

@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from anisoscope import charts, isotropic
-from anisoscope.chart_style import INK, MUTED, PALETTE, facet
+from anisoscope.charts import builders as charts
+from anisoscope.charts.style import INK, MUTED, PALETTE, facet
+from anisoscope.sums import isotropic
 
 Array = NDArray[np.float64]
 VECTORS = 2000

@@ -16,17 +16,17 @@ from typing import Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "Job": "anisoscope.runner",
+    "Job": "anisoscope.runs.run",
     "Monitor": "anisoscope.training.monitor",
-    "Reservoir": "anisoscope.reservoir",
-    "Settings": "anisoscope.measurement",
+    "Reservoir": "anisoscope.sums.reservoir",
+    "Settings": "anisoscope.measure.accumulator",
     "Site": "anisoscope.axes",
-    "Sums": "anisoscope.sums",
+    "Sums": "anisoscope.sums.groups",
     "capture": "anisoscope.capture",
     "load": "anisoscope.models.load",
-    "measure": "anisoscope.measuring",
-    "metric": "anisoscope.alone",
-    "run": "anisoscope.runner",
+    "measure": "anisoscope.measure.loop",
+    "metric": "anisoscope.measure.functional",
+    "run": "anisoscope.runs.run",
 }
 __all__ = sorted([*_PUBLIC, "__version__"])
 

@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from anisoscope.cli import app
+from anisoscope.cli.app import app
 from anisoscope.errors import AnisoscopeError
 
 INTERRUPTED = 130

@@ -4,12 +4,13 @@ to stderr.
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from anisoscope.measuring import Progress
-
 SECONDS_BETWEEN_LINES = 15.0
+
+Progress = Callable[[int, int], None]
+"""Called after every batch with tokens done and tokens in all (0: not known)."""
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from anisoscope.capture.visible import Visible
+from anisoscope.capture.masking import Visible
 
 WALL = 1e30  # minus this is a score that no softmax sees; finite, so that weight 0 times score is 0
 BLOCK = 1 << 18  # scores per block: two such float32 buffers stay in a core's cache

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from anisoscope.capture.visible import Visible
+from anisoscope.capture.masking import Visible
 
 
 @torch.no_grad()

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from anisoscope.axes import LAYER_QUANTITIES, Kind, Site
 from anisoscope.capture import fallback, projections
-from anisoscope.capture._backend import looking_on
+from anisoscope.capture.backends import looking_on
+from anisoscope.capture.masking import Visible
 from anisoscope.capture.rows import attention_rows
 from anisoscope.capture.scores import score_sums
-from anisoscope.capture.visible import Visible
 from anisoscope.errors import MeasureError, UsageError, near_matches
 from anisoscope.models.blocks import find_blocks, find_stages, stacks_of
 
@@ -268,7 +268,7 @@ class Tap:
         """Mean query and mean key, shaped to be taken from `query` and `key`."""
         if where not in self.means:
             expected = f"the mean query and key of {' '.join(map(str, where))} in tap.means"
-            raise MeasureError(expected, "none", "take them from measuring.head_means, as measuring.run_pass does")
+            raise MeasureError(expected, "none", "take them from measure.loop.head_means, as run_pass does")
         scaled, mean_key = self.means[where]
         mean_key = mean_key[:: query.shape[1] // key.shape[1]]
         return (scaled / _scale(query, settings)).to(query).unsqueeze(1), mean_key.to(key).unsqueeze(1)

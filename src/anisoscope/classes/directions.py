@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest
 
 from anisoscope.metrics.class_direction import cosine_matrix, separability
-from anisoscope.records import as_records
+from anisoscope.store import as_records
 
 Labels = NDArray[np.int64]
 

@@ -3,8 +3,8 @@
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from anisoscope.data._items import folders
-from anisoscope.data._reading import local_names
+from anisoscope.data.documents import local_names
+from anisoscope.data.items import folders
 from anisoscope.errors import UsageError
 
 

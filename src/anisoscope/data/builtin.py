@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from anisoscope.data._reading import Reading
+from anisoscope.data.documents import Reading
 from anisoscope.errors import CorpusError
 
 LEFT_OUT = {

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from anisoscope.data._batch import Batch
-from anisoscope.data._windows import TextPlan
+from anisoscope.batch import Batch
 from anisoscope.data.text import TextCorpus, plan_text
+from anisoscope.data.windows import TextPlan
 
 MARKERS = ("[CLS]", "[SEP]")
 PADDING = 0

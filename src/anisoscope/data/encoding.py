@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anisoscope.data._batch import Batch, Stream
-from anisoscope.data._plan import digest, pack
-from anisoscope.data.classification import Example, LabelledCorpus
+from anisoscope.batch import Batch, Stream
+from anisoscope.data.labelled import Example, LabelledCorpus
+from anisoscope.data.plans import digest, pack
 from anisoscope.errors import CorpusError, UsageError
 
 PAD, UNK, CLS, SEP = "<pad>", "<unk>", "<cls>", "<sep>"

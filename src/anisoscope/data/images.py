@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from anisoscope.data._batch import Batch
-from anisoscope.data._hub_media import HubPreset, Part, hub_items
-from anisoscope.data._items import Found, Gathered, Item, find_path, gather, local_items, unknown
-from anisoscope.data._plan import Index, digest
+from anisoscope.batch import Batch
+from anisoscope.data.hub_media import HubPreset, Part, hub_items
+from anisoscope.data.items import Found, Gathered, Item, find_path, gather, local_items, unknown
+from anisoscope.data.plans import Index, digest
 from anisoscope.errors import CorpusError, UsageError
 
 __all__ = ["HUB_PRESETS", "ImageCorpus", "ImagePlan", "open_images", "picture", "plan_images"]

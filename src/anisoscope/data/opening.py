@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from anisoscope.batch import BatchPlan
 from anisoscope.data import CORPORA, open_corpus
-from anisoscope.data._batch import BatchPlan
-from anisoscope.data._items import find_path, modality_of
-from anisoscope.data._prompt import decoder_start
+from anisoscope.data.items import find_path, modality_of
+from anisoscope.data.prompt import decoder_start
 from anisoscope.errors import UsageError
 
 DEFAULT_LENGTH = 512

@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from anisoscope.data._hub_media import HubPreset, Part, hub_items
-from anisoscope.data._items import Gathered, find_path, gather, local_items, named, unknown
-from anisoscope.data._prompt import decoder_prompt
-from anisoscope.data._sound import ClipInfo, check
-from anisoscope.data._speech_plan import SpeechCorpus, SpeechPlan, cut, reading
+from anisoscope.data.hub_media import HubPreset, Part, hub_items
+from anisoscope.data.items import Gathered, find_path, gather, local_items, named, unknown
+from anisoscope.data.prompt import decoder_prompt
+from anisoscope.data.sound import ClipInfo, check
+from anisoscope.data.speech_plans import SpeechCorpus, SpeechPlan, cut, reading
 from anisoscope.errors import CorpusError, UsageError
 
 __all__ = ["HUB_PRESETS", "SpeechCorpus", "SpeechPlan", "open_speech", "plan_speech"]

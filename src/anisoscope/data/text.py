@@ -10,20 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from anisoscope.data._hub import hub_rows
-from anisoscope.data._plan import digest
-from anisoscope.data._reading import ENDINGS, Reading, Wanted, local_names, read_path, read_rows
-from anisoscope.data._windows import (
-    BLOCK,
-    TextPlan,
-    affixes,
-    blocks,
-    check_room,
-    check_vocabulary,
-    cut,
-    tokenise,
-)
 from anisoscope.data.builtin import python_docs
+from anisoscope.data.documents import ENDINGS, Reading, Wanted, local_names, read_path, read_rows
+from anisoscope.data.hub import hub_rows
+from anisoscope.data.plans import digest
+from anisoscope.data.windows import BLOCK, TextPlan, affixes, blocks, check_room, check_vocabulary, cut, tokenise
 from anisoscope.errors import CorpusError, UsageError, near_matches
 
 __all__ = ["TextCorpus", "TextPlan", "open_text", "plan_text"]

@@ -5,7 +5,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from anisoscope.errors import MeasureError
-from anisoscope.metrics._metric import Metric
+from anisoscope.metrics.base import Metric
 
 
 @cache
@@ -13,7 +13,7 @@ def found() -> dict[str, Metric]:
     """Every metric of this folder, by name."""
     metrics = {}
     for module in iter_modules(__path__):
-        if module.name.startswith("_"):
+        if module.name == "base":
             continue
         metric = getattr(import_module(f"{__name__}.{module.name}"), "METRIC", None)
         if not isinstance(metric, Metric) or metric.name != module.name:

@@ -10,8 +10,8 @@ Undefined  normalised entropy of a row that sees one key: left out and counted. 
 Source     Godey et al. 2024, figures 7, 9, 10, 15; Fosse et al. 2023, section 2.1.
 """
 
-from anisoscope.metrics._metric import Metric, Values, ratio
-from anisoscope.sums import Totals
+from anisoscope.metrics.base import Metric, Values, ratio
+from anisoscope.sums.groups import Totals
 
 OVER_ROWS = ("entropy", "row_max", "row_min", "first_mass", "row_median")
 

@@ -12,10 +12,10 @@ Source     after centring: Cai et al. 2021; quantile of one pair: Godey et al. 2
 
 import numpy as np
 
-from anisoscope.isotropic import q95
 from anisoscope.metrics import mean_cosine
-from anisoscope.metrics._metric import Array, Metric, Values, ratio
-from anisoscope.sums import Totals
+from anisoscope.metrics.base import Array, Metric, Values, ratio
+from anisoscope.sums.groups import Totals
+from anisoscope.sums.isotropic import q95
 
 
 def sample_sums(vectors: Array, mean: Array, group: Array, groups: int) -> dict[str, Array]:

@@ -10,8 +10,8 @@ Undefined  as `attention.entropy`.
 Source     ours: what Godey et al. 2024, section 5, assume of the drift.
 """
 
-from anisoscope.metrics._metric import Metric, Values, ratio
-from anisoscope.sums import Totals
+from anisoscope.metrics.base import Metric, Values, ratio
+from anisoscope.sums.groups import Totals
 
 SIDES = ("query", "key")
 

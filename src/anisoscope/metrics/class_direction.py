@@ -15,9 +15,9 @@ Source     Fosse et al. 2023, section 4 and figure 2 (there the cosine to one ut
 import numpy as np
 from numpy.typing import NDArray
 
-from anisoscope.jackknife import Estimate, interval
-from anisoscope.metrics._metric import Array, Metric, Values, ratio
-from anisoscope.sums import Totals
+from anisoscope.metrics.base import Array, Metric, Values, ratio
+from anisoscope.sums.groups import Totals
+from anisoscope.sums.jackknife import Estimate, interval
 
 Labels = NDArray[np.int64]
 GROUPS = 32

@@ -12,8 +12,8 @@ Source     Godey et al. 2024, figures 11 and 19 to 22 (they sample a fifth of th
 
 import numpy as np
 
-from anisoscope.metrics._metric import Array, Metric, Values, dot, ratio
-from anisoscope.sums import Totals
+from anisoscope.metrics.base import Array, Metric, Values, dot, ratio
+from anisoscope.sums.groups import Totals
 
 
 def compute(totals: Totals) -> Values:

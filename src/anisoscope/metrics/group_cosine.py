@@ -12,8 +12,8 @@ from itertools import pairwise
 import numpy as np
 
 from anisoscope.axes import SUBSET_FAMILIES
-from anisoscope.metrics._metric import Array, Metric, Values, dot, ratio
-from anisoscope.sums import Totals
+from anisoscope.metrics.base import Array, Metric, Values, dot, ratio
+from anisoscope.sums.groups import Totals
 
 _NAMES = [name for family in SUBSET_FAMILIES.values() for name in family]
 _OFFSETS = np.cumsum([0, *(len(family) for family in SUBSET_FAMILIES.values())])

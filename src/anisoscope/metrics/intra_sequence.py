@@ -9,9 +9,9 @@ Source     Fosse et al. 2023, eq. 3. For hidden states, keys and values (per hea
 
 import numpy as np
 
-from anisoscope.metrics._metric import Array, Metric, Values, ratio
+from anisoscope.metrics.base import Array, Metric, Values, ratio
 from anisoscope.metrics.mean_cosine import reference as all_pairs
-from anisoscope.sums import Totals
+from anisoscope.sums.groups import Totals
 
 
 def compute(totals: Totals) -> Values:

@@ -13,9 +13,9 @@ Source     Godey et al. 2024, section 2 (they sample pairs; ours is exact); cont
 
 import numpy as np
 
-from anisoscope.isotropic import q95
-from anisoscope.metrics._metric import Array, Metric, Values, dot, ratio
-from anisoscope.sums import Totals
+from anisoscope.metrics.base import Array, Metric, Values, dot, ratio
+from anisoscope.sums.groups import Totals
+from anisoscope.sums.isotropic import q95
 
 TOP = (1, 3, 10)
 

@@ -9,8 +9,8 @@ Source     Godey et al. 2024, section 4 (norm fixed point); Fosse et al. 2023, s
 
 import numpy as np
 
-from anisoscope.metrics._metric import Array, Metric, Values, ratio
-from anisoscope.sums import Totals
+from anisoscope.metrics.base import Array, Metric, Values, ratio
+from anisoscope.sums.groups import Totals
 
 
 def compute(totals: Totals) -> Values:

@@ -12,8 +12,8 @@ Source     Mu & Viswanath 2018, eq. 7 (one sign of each eigenvector there; an ei
 import numpy as np
 from scipy.special import logsumexp
 
-from anisoscope.metrics._metric import Array, Metric, Values
-from anisoscope.sums import Totals
+from anisoscope.metrics.base import Array, Metric, Values
+from anisoscope.sums.groups import Totals
 
 
 def compute(totals: Totals) -> Values:

@@ -13,8 +13,8 @@ Source     Godey et al. 2024, section 5, figures 13 and 14; read at the stage `r
 
 import numpy as np
 
-from anisoscope.metrics._metric import Array, Metric, Values, dot, ratio
-from anisoscope.sums import Totals
+from anisoscope.metrics.base import Array, Metric, Values, dot, ratio
+from anisoscope.sums.groups import Totals
 
 
 def compute(totals: Totals) -> Values:

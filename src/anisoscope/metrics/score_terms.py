@@ -14,8 +14,8 @@ Source     ours: Godey et al. 2024, section 5, infer sharp attention from the gr
 
 import numpy as np
 
-from anisoscope.metrics._metric import Array, Metric, Values, dot, ratio
-from anisoscope.sums import Totals
+from anisoscope.metrics.base import Array, Metric, Values, dot, ratio
+from anisoscope.sums.groups import Totals
 
 
 def compute(totals: Totals) -> Values:

@@ -15,8 +15,8 @@ Source     effective rank: Roy & Vetterli 2007 (RankMe: uncentred); participatio
 
 import numpy as np
 
-from anisoscope.metrics._metric import Array, Metric, Values, ratio
-from anisoscope.sums import Totals
+from anisoscope.metrics.base import Array, Metric, Values, ratio
+from anisoscope.sums.groups import Totals
 
 EXPLAINED = (1, 2, 3, 5, 10, 20, 50)
 RESOLUTION = 1e-6

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from anisoscope.errors import ModelError, near_matches
-from anisoscope.models._hub import locate
+from anisoscope.models.hub import locate
 from anisoscope.models.presets import PRESETS
 from anisoscope.models.processors import processor_of
 

@@ -21,7 +21,7 @@ def processor_of(model: Any, modality: str, path: str, name: str, revision: str 
 def _tokenizer(family: str, path: str, name: str, options: dict[str, Any]) -> Any:
     from transformers import AutoTokenizer, ByT5Tokenizer, CanineTokenizer
 
-    from anisoscope.models.character_bert import CharacterBertTokenizer
+    from anisoscope.models.ports.character_bert import CharacterBertTokenizer
 
     if family in NO_FILES:
         own: dict[str, Any] = {

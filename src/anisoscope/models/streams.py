@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from anisoscope.axes import Site
-from anisoscope.data._batch import Batch, Stream
+from anisoscope.batch import Batch, Stream
 from anisoscope.models.blocks import family_of
 
 SPECIAL_PARAMETERS = ("cls_token", "distillation_token", "register_tokens", "class_embedding")

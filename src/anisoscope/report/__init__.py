@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from anisoscope.records import Run, write_atomic
 from anisoscope.report.page import render
 from anisoscope.report.results import Results
 from anisoscope.report.studies_page import build_studies
+from anisoscope.store import Run, write_atomic
 
 __all__ = ["build", "build_studies"]
 

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from anisoscope import charts
+from anisoscope.charts import builders as charts
 from anisoscope.report.parts import DEPTH, RIBBON, Figure, Section, Table, columns, height, span_of
 from anisoscope.report.results import Results
 from anisoscope.report.words import count, interval, number

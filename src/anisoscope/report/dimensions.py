@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from anisoscope import charts
+from anisoscope.charts import builders as charts
 from anisoscope.report.parts import RIBBON, Figure, Section, columns, height, span_of
 from anisoscope.report.results import LAYER_SITES, PANEL, Results, panel_of
 from anisoscope.report.words import listing, measured, percent

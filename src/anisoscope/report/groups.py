@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from anisoscope import charts
 from anisoscope.axes import SUBSET_FAMILIES
+from anisoscope.charts import builders as charts
 from anisoscope.report.parts import Figure, Section, columns, extremes, span_of
 from anisoscope.report.results import Results
 from anisoscope.report.words import listing

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from anisoscope import charts
+from anisoscope.charts import builders as charts
 from anisoscope.report.parts import WIDE, Figure, Section, columns, extremes, height
 from anisoscope.report.results import PANEL, Results, panel_of
 from anisoscope.report.words import interval, number, plural

@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from anisoscope import charts
+from anisoscope.charts import builders as charts
 from anisoscope.report.parts import NARROW, WIDE, Figure
 from anisoscope.report.results import Results
 from anisoscope.report.sections import sections

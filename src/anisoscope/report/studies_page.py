@@ -9,7 +9,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from anisoscope.errors import OutputError
-from anisoscope.records import write_atomic
+from anisoscope.store import write_atomic
 from anisoscope.studies.runner import COMPARED
 
 PAPERS = {

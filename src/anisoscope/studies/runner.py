@@ -12,12 +12,12 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
-from anisoscope import charts
-from anisoscope.denormals import flushed
+from anisoscope.charts import builders as charts
 from anisoscope.errors import MeasureError, UsageError, near_matches
 from anisoscope.progress import shown
-from anisoscope.records import provenance, write_atomic
-from anisoscope.studies._study import Context, Study, Verdict
+from anisoscope.store import provenance, write_atomic
+from anisoscope.studies.study import Context, Study, Verdict
+from anisoscope.training.denormals import flushed
 
 PAPERS = ("godey2024", "fosse2023")
 COMPARED = "compared.json"

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from anisoscope.data.classification import TEST, TRAIN, VALIDATION, LabelledCorpus, open_labelled
+from anisoscope.data.labelled import TEST, TRAIN, VALIDATION, LabelledCorpus, open_labelled
 from anisoscope.errors import UsageError
 from anisoscope.models.vectors import RANDOM
-from anisoscope.records import code_version, provenance, run_id
-from anisoscope.training import _classifier_folder as place
+from anisoscope.store import code_version, provenance, run_id
+from anisoscope.training import classifier_folder as place
 from anisoscope.training.entropy_penalty import VARIANTS, EntropyPenalty
 
 ATTENTION = "attention"
@@ -181,9 +181,9 @@ def train_classifier(
     """
     from transformers import set_seed
 
-    from anisoscope.denormals import flushed
-    from anisoscope.training._checkpoints import check_device
-    from anisoscope.training._classifier_parts import parts_of
+    from anisoscope.training.checkpoints import check_device
+    from anisoscope.training.classifier_parts import parts_of
+    from anisoscope.training.denormals import flushed
 
     check_device(device)
 
@@ -214,7 +214,7 @@ def _train(
     """Train, leave the best epoch in `parts.model`, test; the content of training.json."""
     from transformers.utils import logging
 
-    from anisoscope.training import _classifier_loop as loop
+    from anisoscope.training import classifier_loop as loop
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     penalty = recipe.entropy_penalty()

@@ -18,9 +18,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from anisoscope.capture._backend import looking_on
-from anisoscope.capture.visible import HIDDEN, masked_scores
-from anisoscope.data._batch import Batch
+from anisoscope.batch import Batch
+from anisoscope.capture.backends import looking_on
+from anisoscope.capture.masking import HIDDEN, masked_scores
 from anisoscope.errors import MeasureError, UsageError, near_matches
 
 VARIANTS = ("entropy", "entropy-columns")

@@ -152,9 +152,9 @@ class Material:
 
 def material(kind: Kind, seed: int) -> Material:
     """Model with weights drawn from `seed`, processor, examples."""
-    from anisoscope.training import _examples
+    from anisoscope.training import examples as examples_module
 
-    processor, train, validation, collate = _examples.of(kind)
+    processor, train, validation, collate = examples_module.of(kind)
     return Material(_untrained(kind, seed), processor, train, validation, collate)
 
 
@@ -162,7 +162,7 @@ def _untrained(kind: Kind, seed: int) -> Any:
     import torch
     import transformers
 
-    from anisoscope.models import speech_cnn
+    from anisoscope.models.ports import speech_cnn
 
     config_name, model_name = kind.classes
     library = speech_cnn if config_name.startswith("SpeechCnn") else transformers

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from anisoscope.data.text import TextCorpus
-from anisoscope.distributed import rank_and_world
 from anisoscope.errors import UsageError
-from anisoscope.measuring import Progress
-from anisoscope.records import Run, code_version, provenance, write_atomic
+from anisoscope.measure.distributed import rank_and_world
+from anisoscope.progress import Progress
+from anisoscope.store import Run, code_version, provenance, write_atomic
 from anisoscope.training.presets import TASKS, Size, Task, size_named, untrained
 from anisoscope.training.vocabulary import Vocabulary, open_training_corpus, prepare
 from anisoscope.training.windows import Examples, Tokens
@@ -110,8 +110,8 @@ def train(
     """Train into the folder `output` and return it. A finished training of the same identity is left as it is where
     `resume` is set. OutputError for another's folder; Interrupted on SIGINT or SIGTERM, after the state was saved.
     """
-    from anisoscope.training._checkpoints import check_device
-    from anisoscope.training._series import fit
+    from anisoscope.training.checkpoints import check_device
+    from anisoscope.training.series_trainer import fit
 
     check_device(training.device)
     rank, _ = rank_and_world()

@@ -16,11 +16,11 @@ from typing import Any
 import pandas as pd
 from torch import nn
 
-from anisoscope.distributed import rank_and_world
 from anisoscope.errors import CorpusError, UsageError
-from anisoscope.measuring import Listed, glance
-from anisoscope.records import as_records, provenance, write_atomic
-from anisoscope.settings import Settings
+from anisoscope.measure.distributed import rank_and_world
+from anisoscope.measure.loop import Listed, glance
+from anisoscope.measure.settings import Settings
+from anisoscope.store import as_records, provenance, write_atomic
 
 METRICS = ("mean_cosine", "drift", "query_key", "attention")
 LOGGED = {

@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from anisoscope.data._plan import digest
-from anisoscope.models import speech_cnn
-from anisoscope.records import claimed, run_id, write_atomic
+from anisoscope.data.plans import digest
+from anisoscope.models.ports import speech_cnn
+from anisoscope.store import claimed, run_id, write_atomic
 from anisoscope.training.kinds import KINDS, Kind, kind_named, material
 
 Progress = Callable[[str, int, int], None]
@@ -98,9 +98,9 @@ def trained(
 
 def _data(kind: Kind) -> str:
     """A hash of the training examples: other text, other weights."""
-    from anisoscope.training import _examples
+    from anisoscope.training import examples
 
-    return digest(_examples.identity(kind))[:16]
+    return digest(examples.identity(kind))[:16]
 
 
 def _planned_steps(kind: Kind, recipe: Recipe, cache: Path) -> int:
@@ -123,16 +123,16 @@ def share(times: dict[str, float], recipe: Recipe) -> float:
 
 def seconds_per_step(kind: Kind) -> float:
     """Measured on the first steps of a model that is thrown away."""
-    from anisoscope.training import _loop
+    from anisoscope.training import loop
 
     stamps: list[float] = []
-    _loop.fit(material(kind, 0), kind, 0, PROBED + 1, lambda _step, _model: stamps.append(time.monotonic()))
+    loop.fit(material(kind, 0), kind, 0, PROBED + 1, lambda _step, _model: stamps.append(time.monotonic()))
     return (stamps[-1] - stamps[1]) / max(len(stamps) - 2, 1)
 
 
 def _train(kind: Kind, seed: int, recipe: Recipe, folder: Path, steps: int, progress: Progress) -> dict[str, Any]:
     """Train and keep the log-spaced checkpoints; what `training.json` says of it."""
-    from anisoscope.training import _loop
+    from anisoscope.training import loop
 
     made = material(kind, seed)
     name = f"{kind.label}, seed {seed}"
@@ -144,7 +144,7 @@ def _train(kind: Kind, seed: int, recipe: Recipe, folder: Path, steps: int, prog
 
     patience = None if recipe.seconds is not None else recipe.patience
     started = time.monotonic()
-    history = _loop.fit(made, kind, seed, steps, keep, patience)
+    history = loop.fit(made, kind, seed, steps, keep, patience)
     best = history["steps"] if patience is None else min(history["validation_loss"], key=lambda at: at[1])[0]
     _save(made.model, made.processor, folder / f"step-{best}")
     return history | {"best": best, "seconds": time.monotonic() - started}

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from anisoscope.data import open_corpus
-from anisoscope.data._plan import digest
-from anisoscope.data._reading import pieces
-from anisoscope.data._windows import affixes, check_room, tokenise
+from anisoscope.data.documents import pieces
+from anisoscope.data.plans import digest
 from anisoscope.data.text import TextCorpus
+from anisoscope.data.windows import affixes, check_room, tokenise
 from anisoscope.errors import CorpusError, ModelError
-from anisoscope.records import run_id
+from anisoscope.store import run_id
 from anisoscope.training.presets import Task
 from anisoscope.training.windows import Tokens
 
@@ -107,7 +107,7 @@ def _taken(vocabulary: Vocabulary) -> Any:
     """The tokenizer of a checkpoint. ModelError where it lacks what the task needs."""
     from transformers import AutoTokenizer
 
-    from anisoscope.models._hub import locate
+    from anisoscope.models.hub import locate
 
     name = vocabulary.source or ""
     base, _, revision = name.partition("@")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from anisoscope.data._windows import Affixes
+from anisoscope.data.windows import Affixes
 from anisoscope.training.masked_lm import UNMASKED
 
 MASKED, KEPT, REPLACED = 0.15, 0.1, 0.1

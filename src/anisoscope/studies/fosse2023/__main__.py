@@ -7,14 +7,14 @@ studies find the classifiers where `--output` is theirs too (`anisoscope reprodu
 import argparse
 from pathlib import Path
 
-from anisoscope.denormals import flushed
 from anisoscope.progress import shown
-from anisoscope.studies._study import Context
 from anisoscope.studies.fosse2023 import _grid, _trained
 from anisoscope.studies.fosse2023._cones import cones
 from anisoscope.studies.fosse2023._directions import directions
 from anisoscope.studies.fosse2023._measured import explained, geometry, replaced
 from anisoscope.studies.fosse2023.table2_examples import examples
+from anisoscope.studies.study import Context
+from anisoscope.training.denormals import flushed
 
 
 def everything(trained: _trained.Trained) -> str:

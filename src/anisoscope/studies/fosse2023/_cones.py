@@ -13,7 +13,7 @@ from torch import Tensor
 
 from anisoscope.axes import Site
 from anisoscope.capture.tap import capture
-from anisoscope.records import as_records
+from anisoscope.store import as_records
 from anisoscope.studies.fosse2023._measured import kept
 from anisoscope.studies.fosse2023._over_cells import spearman
 from anisoscope.studies.fosse2023._trained import Trained

@@ -7,7 +7,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from anisoscope.metrics.class_direction import auc, separability
-from anisoscope.records import as_records
+from anisoscope.store import as_records
 from anisoscope.studies.fosse2023._measured import final_vectors, kept
 from anisoscope.studies.fosse2023._trained import Trained
 

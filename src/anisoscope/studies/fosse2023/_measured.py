@@ -9,20 +9,20 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from anisoscope.classes.explained import explanations
-from anisoscope.classes.replaced import replacements
-from anisoscope.data.classification import TEST
+from anisoscope.classes.ablation import replacements
+from anisoscope.classes.faithfulness import explanations
 from anisoscope.data.encoding import LabelledPlan, encode
-from anisoscope.measuring import run_pass
+from anisoscope.data.labelled import TEST
+from anisoscope.measure.loop import run_pass
+from anisoscope.measure.settings import Settings
 from anisoscope.metrics.class_direction import units_of
 from anisoscope.models.load import load
-from anisoscope.records import as_records, run_id, select, write_atomic
-from anisoscope.settings import Settings
-from anisoscope.studies._study import Context
+from anisoscope.store import as_records, run_id, select, write_atomic
 from anisoscope.studies.fosse2023._grid import Cell, Plan
 from anisoscope.studies.fosse2023._trained import Trained, corpus_of, each, why_lost
-from anisoscope.training._classifier_loop import predicted
+from anisoscope.studies.study import Context
 from anisoscope.training.classifier import result
+from anisoscope.training.classifier_loop import predicted
 from anisoscope.training.entropy_penalty import entropies
 
 VERSION = 1
@@ -159,7 +159,7 @@ def final_vectors(trained: Trained) -> dict[str, Array]:
     """
     path = trained.folder / f"final-{run_id([VERSION, trained.plan.utterances])[:8]}.npz"
     if not path.exists():
-        from anisoscope.capture.utterances import utterance_states
+        from anisoscope.classes.pooling import utterance_states
 
         batches = trained.batches(trained.plan.utterances)
         model, tokenizer = trained.classifier

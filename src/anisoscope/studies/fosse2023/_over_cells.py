@@ -12,11 +12,11 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from anisoscope.jackknife import over_seeds
-from anisoscope.records import select
-from anisoscope.studies._study import Compared
+from anisoscope.store import select
 from anisoscope.studies.fosse2023._grid import PUBLISHED, TITLES
 from anisoscope.studies.fosse2023._measured import PRETRAINED
+from anisoscope.studies.study import Compared
+from anisoscope.sums.jackknife import over_seeds
 from anisoscope.training.classifier import ATTENTION
 
 Array = NDArray[np.float64]

@@ -11,13 +11,13 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from anisoscope.data.classification import TEST, LabelledCorpus, balanced
 from anisoscope.data.encoding import Encoded, LabelledPlan, encode
+from anisoscope.data.labelled import TEST, LabelledCorpus, balanced
 from anisoscope.errors import DivergedError, OutputError
-from anisoscope.records import claimed, run_id, write_atomic
-from anisoscope.runner import slug
-from anisoscope.studies._study import Context
+from anisoscope.runs.run import slug
+from anisoscope.store import claimed, run_id, write_atomic
 from anisoscope.studies.fosse2023._grid import Cell, Plan
+from anisoscope.studies.study import Context
 from anisoscope.training.classifier import Recipe, TrainedClassifier, train_classifier
 
 DIVERGED = "diverged.json"

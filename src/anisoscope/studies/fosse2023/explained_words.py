@@ -7,14 +7,14 @@ import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 
-from anisoscope import charts
-from anisoscope.classes.maps import BASELINES
-from anisoscope.records import select
-from anisoscope.studies._per_seed import SeedTest, judged
-from anisoscope.studies._study import Claim, Context, Study, Verdict
+from anisoscope.charts import builders as charts
+from anisoscope.classes.attributions import BASELINES
+from anisoscope.store import select
 from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan, standard
 from anisoscope.studies.fosse2023._measured import accuracies, explained, gather
 from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, encoders, note, over, sound, title
+from anisoscope.studies.per_seed import SeedTest, judged
+from anisoscope.studies.study import Claim, Context, Study, Verdict
 
 SOURCE = "Fosse et al. 2023, section 5; tested beyond the paper"
 BEYOND_CHANCE, BEYOND_RARE = (

@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 
-from anisoscope.chart_style import INK, MUTED, colour
-from anisoscope.records import select
-from anisoscope.studies._per_seed import Array, SeedTest, judged
-from anisoscope.studies._study import Claim, Compared, Context, Outcome, Study, Verdict
+from anisoscope.charts.style import INK, MUTED, colour
+from anisoscope.store import select
 from anisoscope.studies.fosse2023._directions import STAGES, directions
 from anisoscope.studies.fosse2023._grid import NEEDS, PUBLISHED, SETTINGS, Plan
 from anisoscope.studies.fosse2023._measured import accuracies, gather
 from anisoscope.studies.fosse2023._over_cells import Seeds, compared, corpora, note, over, sound, spearman, title
+from anisoscope.studies.per_seed import Array, SeedTest, judged
+from anisoscope.studies.study import Claim, Compared, Context, Outcome, Study, Verdict
 
 SOURCE = "Fosse et al. 2023, section 4, figure 2"
 CHANCE, HARDLY, NOTHING = 0.5, 0.6, 0.1

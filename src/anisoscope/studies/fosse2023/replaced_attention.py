@@ -7,14 +7,14 @@ import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 
-from anisoscope import charts
-from anisoscope.classes.replaced import KINDS
-from anisoscope.records import select
-from anisoscope.studies._per_seed import Array, SeedTest, judged, judged_inside
-from anisoscope.studies._study import Claim, Context, Study, Verdict
+from anisoscope.charts import builders as charts
+from anisoscope.classes.ablation import KINDS
+from anisoscope.store import select
 from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan, other_starts, standard, words
 from anisoscope.studies.fosse2023._measured import VALUES, accuracies, gather, geometry, replaced
 from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, encoders, note, over, sound, spearman, title
+from anisoscope.studies.per_seed import Array, SeedTest, judged, judged_inside
+from anisoscope.studies.study import Claim, Context, Study, Verdict
 
 SOURCE = "the title of Fosse et al. 2023, tested beyond the paper"
 HARDLY = 0.02

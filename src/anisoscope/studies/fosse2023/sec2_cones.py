@@ -7,14 +7,14 @@ from typing import Any
 import pandas as pd
 from altair.typing import ChartType
 
-from anisoscope import charts
-from anisoscope.records import select
-from anisoscope.studies._per_seed import SeedTest, judged, judged_inside
-from anisoscope.studies._study import Claim, Context, Study, Verdict
+from anisoscope.charts import builders as charts
+from anisoscope.store import select
 from anisoscope.studies.fosse2023._cones import cones
 from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan, standard
 from anisoscope.studies.fosse2023._measured import accuracies, gather
 from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, over, sound, title
+from anisoscope.studies.per_seed import SeedTest, judged, judged_inside
+from anisoscope.studies.study import Claim, Context, Study, Verdict
 
 SOURCE = "Fosse et al. 2023, section 2.1 and figure 1"
 EXACT, NEARLY, LARGEST = 1e-6, 0.99, 0.1

@@ -7,13 +7,13 @@ import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 
-from anisoscope import charts
-from anisoscope.records import select
-from anisoscope.studies._per_seed import Array, SeedTest, judged
-from anisoscope.studies._study import Claim, Compared, Context, Study, Verdict
+from anisoscope.charts import builders as charts
+from anisoscope.store import select
 from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan
 from anisoscope.studies.fosse2023._measured import PRETRAINED, accuracies, gather, geometry
 from anisoscope.studies.fosse2023._over_cells import Seeds, compared, corpora, note, over, sound, title
+from anisoscope.studies.per_seed import Array, SeedTest, judged
+from anisoscope.studies.study import Claim, Compared, Context, Study, Verdict
 
 SOURCE = "Fosse et al. 2023, section 3"
 BERT = (0.0899, 0.2208, 0.2847, 0.2376, 0.2405, 0.2586, 0.2659, 0.3033, 0.3229, 0.3392, 0.4907, 0.5000, 0.6901)

@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 
-from anisoscope import charts
-from anisoscope.records import select
-from anisoscope.studies._per_seed import Array, SeedTest, judged
-from anisoscope.studies._study import Claim, Context, Study, Verdict
+from anisoscope.charts import builders as charts
+from anisoscope.store import select
 from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, WIDTH, Plan, with_options
 from anisoscope.studies.fosse2023._measured import VALUES, accuracies, gather, geometry
 from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, over, sound, spearman, title
+from anisoscope.studies.per_seed import Array, SeedTest, judged
+from anisoscope.studies.study import Claim, Context, Study, Verdict
 
 SOURCE = "Fosse et al. 2023, section 5 (said there, not measured)"
 GAIN = Claim(

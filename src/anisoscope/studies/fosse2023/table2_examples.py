@@ -10,16 +10,16 @@ import pandas as pd
 from altair.typing import ChartType
 from numpy.typing import NDArray
 
-from anisoscope.chart_style import INK, MUTED
-from anisoscope.data.classification import TEST
+from anisoscope.charts.style import INK, MUTED
+from anisoscope.data.labelled import TEST
 from anisoscope.errors import CorpusError
-from anisoscope.records import as_records, select
-from anisoscope.studies._per_seed import Array, SeedTest, judged, judged_inside
-from anisoscope.studies._study import Claim, Context, Study, Verdict
+from anisoscope.store import as_records, select
 from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan
 from anisoscope.studies.fosse2023._measured import accuracies, final_vectors, gather, kept
 from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, sound, spearman, title
 from anisoscope.studies.fosse2023._trained import Trained, corpus_of
+from anisoscope.studies.per_seed import Array, SeedTest, judged, judged_inside
+from anisoscope.studies.study import Claim, Context, Study, Verdict
 from anisoscope.training.classifier import Recipe
 
 SOURCE = "Fosse et al. 2023, table 2"

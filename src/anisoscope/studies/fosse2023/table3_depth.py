@@ -8,10 +8,8 @@ import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 
-from anisoscope import charts
-from anisoscope.records import select
-from anisoscope.studies._per_seed import Array, SeedTest, judged, judged_inside
-from anisoscope.studies._study import Claim, Compared, Context, Study, Verdict
+from anisoscope.charts import builders as charts
+from anisoscope.store import select
 from anisoscope.studies.fosse2023._grid import NEEDS, PUBLISHED, SETTINGS, Plan, standard
 from anisoscope.studies.fosse2023._measured import KEYS, VALUES, accuracies, gather, geometry
 from anisoscope.studies.fosse2023._over_cells import (
@@ -25,6 +23,8 @@ from anisoscope.studies.fosse2023._over_cells import (
     spearman,
     title,
 )
+from anisoscope.studies.per_seed import Array, SeedTest, judged, judged_inside
+from anisoscope.studies.study import Claim, Compared, Context, Study, Verdict
 
 SOURCE = "Fosse et al. 2023, table 3"
 TABLE: dict[str, dict[str, tuple[tuple[float, ...], ...]]] = {

@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 
-from anisoscope import charts
-from anisoscope.records import select
-from anisoscope.studies._judging import LOW
-from anisoscope.studies._per_seed import SeedTest, judged, judged_inside
-from anisoscope.studies._study import Claim, Compared, Context, Study, Verdict
+from anisoscope.charts import builders as charts
+from anisoscope.store import select
 from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan, other_starts, standard, words
 from anisoscope.studies.fosse2023._measured import KEYS, VALUES, accuracies, gather, geometry
 from anisoscope.studies.fosse2023._over_cells import Seeds, beside, compared, corpora, note, over, sound, title
+from anisoscope.studies.judge import LOW
+from anisoscope.studies.per_seed import SeedTest, judged, judged_inside
+from anisoscope.studies.study import Claim, Compared, Context, Study, Verdict
 
 SOURCE, BEYOND = "Fosse et al. 2023, table 4", "beyond the paper (its authors' unpublished runs, λ up to 6)"
 PUBLISHED_LARGEST = 0.1

@@ -27,13 +27,13 @@ from anisoscope import __version__
 from anisoscope.axes import Site
 from anisoscope.capture import capture
 from anisoscope.metrics import drift, mean_cosine, norms
-from anisoscope.records import as_records, run_id, write_atomic
-from anisoscope.studies._processes import side_by_side
-from anisoscope.studies._study import Context
+from anisoscope.store import as_records, run_id, write_atomic
 from anisoscope.studies.godey2024 import _scores
 from anisoscope.studies.godey2024._fixed_point import fixed_points
 from anisoscope.studies.godey2024._untrained import FAMILIES, READINGS, Size, Untrained, untrained
-from anisoscope.sums import Sums, Totals, vector_sums
+from anisoscope.studies.processes import side_by_side
+from anisoscope.studies.study import Context
+from anisoscope.sums.groups import Sums, Totals, vector_sums
 
 Array = NDArray[np.float64]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 
-from anisoscope.chart_style import INK, MUTED, colour, facet, shape
+from anisoscope.charts.style import INK, MUTED, colour, facet, shape
 from anisoscope.studies.godey2024._untrained import READING_NAMES
 
 BIAS = "norm N of the bias"

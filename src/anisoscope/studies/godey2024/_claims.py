@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from anisoscope.studies._judging import Over, Test, judged, nothing, of_replicates, p_above
-from anisoscope.studies._study import Claim, Outcome, Verdict
 from anisoscope.studies.godey2024._layers import TRAINED, UNTRAINED, curves, skipped
 from anisoscope.studies.godey2024._left_out import Array, replicates
+from anisoscope.studies.judge import Over, Test, judged, nothing, of_replicates, p_above
+from anisoscope.studies.study import Claim, Outcome, Verdict
 
 TRAINING = Claim(
     "effect of training",

@@ -8,16 +8,16 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from anisoscope.chart_style import INK, MUTED
-from anisoscope.jackknife import holm, interval
-from anisoscope.records import as_records
-from anisoscope.studies._judging import nothing
-from anisoscope.studies._study import Claim, Context, Outcome, Verdict
+from anisoscope.charts.style import INK, MUTED
+from anisoscope.store import as_records
 from anisoscope.studies.godey2024 import _layers, _permutation
 from anisoscope.studies.godey2024._claims import per_system
 from anisoscope.studies.godey2024._layers import TRAINED, UNTRAINED
 from anisoscope.studies.godey2024._left_out import replicates
 from anisoscope.studies.godey2024._permutation import Kind
+from anisoscope.studies.judge import nothing
+from anisoscope.studies.study import Claim, Context, Outcome, Verdict
+from anisoscope.sums.jackknife import holm, interval
 
 SOURCE = "Godey et al. 2024, section 4.1 and appendix A, figures 5 and 16"
 TEXT = Claim(

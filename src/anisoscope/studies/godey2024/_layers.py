@@ -11,14 +11,14 @@ from typing import Any
 
 import pandas as pd
 
-from anisoscope import charts
 from anisoscope.capture.tap import Flatten
+from anisoscope.charts import builders as charts
+from anisoscope.measure.settings import Settings
 from anisoscope.models.presets import PRESETS
-from anisoscope.records import Run, as_records, run_id, select, write_atomic
-from anisoscope.runner import Job, run
-from anisoscope.settings import Settings
-from anisoscope.studies._study import Context
+from anisoscope.runs.run import Job, run
+from anisoscope.store import Run, as_records, run_id, select, write_atomic
 from anisoscope.studies.godey2024._left_out import SUFFIX, left_out
+from anisoscope.studies.study import Context
 from anisoscope.training.kinds import KINDS
 from anisoscope.training.small import LONG, Recipe, Trained, train_all
 

@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from anisoscope.measurement import Measurement
+from anisoscope.measure.accumulator import Measurement
+from anisoscope.measure.settings import Settings
 from anisoscope.metrics import drift, mean_cosine
-from anisoscope.records import as_records, select
-from anisoscope.settings import Settings
-from anisoscope.sums import Totals
+from anisoscope.store import as_records, select
+from anisoscope.sums.groups import Totals
 
 Array = NDArray[np.float64]
 SUFFIX = ".left_out"

@@ -9,9 +9,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from anisoscope.jackknife import Estimate, holm, over_seeds
-from anisoscope.records import select
-from anisoscope.studies._study import Outcome, Verdict
+from anisoscope.store import select
+from anisoscope.studies.study import Outcome, Verdict
+from anisoscope.sums.jackknife import Estimate, holm, over_seeds
 
 Array = NDArray[np.float64]
 LEVEL = 0.05

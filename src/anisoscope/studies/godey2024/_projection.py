@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from anisoscope.records import as_records
+from anisoscope.store import as_records
 from anisoscope.studies.godey2024._series import Piece, by_seed
 
 Array = NDArray[np.float64]

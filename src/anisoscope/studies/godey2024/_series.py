@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from anisoscope.data._reading import local_names
+from anisoscope.data.documents import local_names
 from anisoscope.errors import UsageError
-from anisoscope.measurement import Measurement
+from anisoscope.measure.accumulator import Measurement
+from anisoscope.measure.settings import Settings
 from anisoscope.models.load import Subject, load
 from anisoscope.models.series import Checkpoint, expand
-from anisoscope.records import as_records, claimed, code_version, run_id, select, write_atomic
-from anisoscope.runner import Job, plan_of, run
-from anisoscope.settings import Settings
-from anisoscope.studies._study import Context
+from anisoscope.runs.run import Job, plan_of, run
+from anisoscope.store import as_records, claimed, code_version, run_id, select, write_atomic
+from anisoscope.studies.study import Context
 from anisoscope.training.kinds import KINDS
 from anisoscope.training.small import LONG, Recipe, train_all
 

@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 
-from anisoscope.chart_style import GRID, INK, MUTED, PALETTE, facet
-from anisoscope.jackknife import over_seeds
-from anisoscope.records import select
+from anisoscope.charts.style import GRID, INK, MUTED, PALETTE, facet
+from anisoscope.store import select
 from anisoscope.studies.godey2024._projection import Over
 from anisoscope.studies.godey2024._series_claims import Alignment
+from anisoscope.sums.jackknife import over_seeds
 
 WIDTH = 640
 ENDINGS = {1: "ends similar", -1: "ends opposite", 0: "neither"}

@@ -12,9 +12,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from anisoscope.jackknife import holm
-from anisoscope.records import select
-from anisoscope.studies._judging import LEVEL
+from anisoscope.store import select
+from anisoscope.studies.judge import LEVEL
+from anisoscope.sums.jackknife import holm
 
 Array = NDArray[np.float64]
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from anisoscope.isotropic import q95
-from anisoscope.records import Run, as_records, finished_runs, select
-from anisoscope.runner import Job, run
-from anisoscope.settings import Settings
-from anisoscope.studies._study import Context
+from anisoscope.measure.settings import Settings
+from anisoscope.runs.run import Job, run
+from anisoscope.store import Run, as_records, finished_runs, select
+from anisoscope.studies.study import Context
+from anisoscope.sums.isotropic import q95
 
 MEASURED = Settings(panels=("hidden",), sample=0)
 """As figures 1 to 4 measure, so that a run is shared with them."""

@@ -1,7 +1,7 @@
 """Figure 1: anisotropy per layer of token-based Transformers."""
 
-from anisoscope.studies._study import Claim, Study
 from anisoscope.studies.godey2024 import _claims, _layers
+from anisoscope.studies.study import Claim, Study
 
 ANISOTROPIC = Claim(
     "anisotropic",

@@ -1,8 +1,8 @@
 """Figure 2: anisotropy per layer of character- and byte-based language models."""
 
-from anisoscope.studies._judging import EXTREME
-from anisoscope.studies._study import Claim, Study
 from anisoscope.studies.godey2024 import _claims, _layers
+from anisoscope.studies.judge import EXTREME
+from anisoscope.studies.study import Claim, Study
 
 SOURCE = "Godey et al. 2024, section 3.1, figure 2"
 ANISOTROPIC = Claim("anisotropic", "Every character- or byte-based model is anisotropic in at least one layer", SOURCE)

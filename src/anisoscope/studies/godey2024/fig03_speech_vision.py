@@ -1,8 +1,8 @@
 """Figures 3a and 3b: anisotropy per layer of speech and vision Transformers."""
 
-from anisoscope.studies._judging import LOW
-from anisoscope.studies._study import Claim, Study
 from anisoscope.studies.godey2024 import _claims, _layers
+from anisoscope.studies.judge import LOW
+from anisoscope.studies.study import Claim, Study
 
 SPEECH_SOURCE, VISION_SOURCE = (f"Godey et al. 2024, section 3.2, figure 3{x}" for x in "ab")
 AT_LEAST = Claim("every layer at least 0.2", "Every layer of every speech model has A of 0.2 or more", SPEECH_SOURCE)

@@ -4,8 +4,8 @@ from typing import Any
 
 import pandas as pd
 
-from anisoscope.studies._study import Claim, Study
 from anisoscope.studies.godey2024 import _claims, _layers
+from anisoscope.studies.study import Claim, Study
 
 SOURCE = "Godey et al. 2024, section 3.2, figure 4"
 MOSTLY = Claim("mostly isotropic", "A convolutional network is isotropic in most of its layers", SOURCE)

@@ -1,6 +1,5 @@
 """Figures 5 and 16: is the drift ‖x̄‖ correlated with A across the layers of a model? Spearman (5) and Pearson (16)."""
 
-from anisoscope.studies._study import Study
 from anisoscope.studies.godey2024 import (
     _correlation,
     fig01_token_models,
@@ -9,6 +8,7 @@ from anisoscope.studies.godey2024 import (
     fig04_convolutions,
 )
 from anisoscope.studies.godey2024._permutation import Kind
+from anisoscope.studies.study import Study
 
 FIGURES = (
     fig01_token_models.STUDY,

@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 
-from anisoscope import charts
-from anisoscope.jackknife import over_seeds
-from anisoscope.records import as_records, select
-from anisoscope.studies._study import Claim, Context, Outcome, Study, Verdict
+from anisoscope.charts import builders as charts
+from anisoscope.store import as_records, select
 from anisoscope.studies.godey2024 import _biased_block, _charts, _over_seeds
 from anisoscope.studies.godey2024._fixed_point import KINDS
 from anisoscope.studies.godey2024._trained import trained_layers, widths
+from anisoscope.studies.study import Claim, Context, Outcome, Study, Verdict
+from anisoscope.sums.jackknife import over_seeds
 
 SOURCE = "Godey et al. 2024, section 4.1, figure 6"
 ABOVE = Claim(

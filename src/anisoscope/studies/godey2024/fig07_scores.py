@@ -8,11 +8,11 @@ import pandas as pd
 from altair.typing import ChartType
 from scipy.interpolate import PchipInterpolator
 
-from anisoscope.chart_style import facet
-from anisoscope.records import as_records, select
-from anisoscope.studies._study import Claim, Context, Study, Verdict
+from anisoscope.charts.style import facet
+from anisoscope.store import as_records, select
 from anisoscope.studies.godey2024 import _biased_block, _charts, _over_seeds
 from anisoscope.studies.godey2024._scores import EDGES, Array
+from anisoscope.studies.study import Claim, Context, Study, Verdict
 
 SOURCE = "Godey et al. 2024, section 4.2, figure 7"
 AWAY = Claim("scores-away-from-zero", "Scores move away from 0 as N grows (root mean square over all pairs)", SOURCE)

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pandas as pd
 from altair.typing import ChartType
 
-from anisoscope.isotropic import q95
-from anisoscope.records import select
-from anisoscope.studies._study import Claim, Context, Study, Verdict
+from anisoscope.store import select
 from anisoscope.studies.godey2024 import _biased_block, _charts, _over_seeds
+from anisoscope.studies.study import Claim, Context, Study, Verdict
+from anisoscope.sums.isotropic import q95
 
 SOURCE = "Godey et al. 2024, section 4.2, figure 8"
 SIDES = {"query": "query.raw", "key": "key.raw"}

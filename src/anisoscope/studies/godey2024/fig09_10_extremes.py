@@ -10,9 +10,9 @@ from functools import partial
 import pandas as pd
 from altair.typing import ChartType
 
-from anisoscope.records import select
-from anisoscope.studies._study import Claim, Context, Study, Verdict
+from anisoscope.store import select
 from anisoscope.studies.godey2024 import _biased_block, _charts, _over_seeds
+from anisoscope.studies.study import Claim, Context, Study, Verdict
 
 ROWS = {"row_max": "largest", "row_median": "median", "row_min": "smallest"}
 SEQUENCES = {"sequence_max": "largest", "sequence_min": "smallest"}

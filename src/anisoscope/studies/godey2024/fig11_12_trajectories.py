@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 
-from anisoscope.records import select
-from anisoscope.studies._per_seed import SeedTest, judged, judged_inside
-from anisoscope.studies._study import Claim, Context, Study, Verdict
+from anisoscope.store import select
 from anisoscope.studies.godey2024 import _projection, _series, _series_charts
 from anisoscope.studies.godey2024._projection import Over
 from anisoscope.studies.godey2024._series_claims import Alignment, per_seed, table
+from anisoscope.studies.per_seed import SeedTest, judged, judged_inside
+from anisoscope.studies.study import Claim, Context, Study, Verdict
 
 CLOUDS, PATHS = "Godey et al. 2024, section 5, figure 11", "Godey et al. 2024, section 5, figure 12"
 APPENDIX = "Godey et al. 2024, appendix C, figures 19 to 22"

@@ -8,11 +8,11 @@ import pandas as pd
 from altair.typing import ChartType
 from scipy import stats
 
-from anisoscope.records import select
-from anisoscope.studies._per_seed import SeedTest, judged
-from anisoscope.studies._study import Claim, Context, Study, Verdict
+from anisoscope.store import select
 from anisoscope.studies.godey2024 import _series, _series_charts
 from anisoscope.studies.godey2024._series_claims import Alignment, Array, heads_above, per_seed, table
+from anisoscope.studies.per_seed import SeedTest, judged
+from anisoscope.studies.study import Claim, Context, Study, Verdict
 
 COSINE, DOT = "Godey et al. 2024, section 5, figure 13", "Godey et al. 2024, section 5, figure 14"
 SEEDS = "Godey et al. 2024, appendix D, figure 23"

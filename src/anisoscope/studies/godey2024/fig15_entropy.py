@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 
-from anisoscope.records import select
-from anisoscope.studies._per_seed import SeedTest, judged
-from anisoscope.studies._study import Claim, Context, Study, Verdict
+from anisoscope.store import select
 from anisoscope.studies.godey2024 import _series, _series_charts
 from anisoscope.studies.godey2024._series_claims import Array, table
+from anisoscope.studies.per_seed import SeedTest, judged
+from anisoscope.studies.study import Claim, Context, Study, Verdict
 
 SOURCE = "Godey et al. 2024, section 5, figure 15"
 OURS = "ours: what the paper infers from the growth of Q̄·K̄"

@@ -18,15 +18,15 @@ import pandas as pd
 from altair.typing import ChartType
 from scipy import stats
 
-from anisoscope import isotropic
-from anisoscope.chart_style import MUTED, appearance, facet
-from anisoscope.jackknife import holm
+from anisoscope.charts.style import MUTED, appearance, facet
 from anisoscope.models.presets import PRESETS
-from anisoscope.records import as_records, select
-from anisoscope.studies._judging import LEVEL, both_ways, outcome_above
-from anisoscope.studies._study import Claim, Context, Outcome, Study, Verdict
+from anisoscope.store import as_records, select
 from anisoscope.studies.godey2024 import _charts
 from anisoscope.studies.godey2024._trained import trained_layers, widths
+from anisoscope.studies.judge import LEVEL, both_ways, outcome_above
+from anisoscope.studies.study import Claim, Context, Outcome, Study, Verdict
+from anisoscope.sums import isotropic
+from anisoscope.sums.jackknife import holm
 
 TEXT_MODELS = tuple(name for name, preset in PRESETS.items() if preset.figure == "1")
 

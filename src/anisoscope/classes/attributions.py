@@ -1,0 +1,139 @@
+"""Maps over the words of an utterance that are said to explain a classifier's decision, layer by layer.
+
+attention     the row of [CLS], mean over heads          rollout    product of (A + I)/2 up to the layer, row of [CLS]
+value norm    attention of [CLS] times ‖v‖
+hidden, key, value    cosine of a token's vector to the direction of the class found
+…, contrast   the same, less the mean cosine to the directions of the other classes
+random        uniform noise                              rare       −log of the word's frequency in the training split
+
+A class' direction is the mean unit vector over the validation utterances found to be of the class: of hidden states at
+[CLS], of keys and values at all tokens of an utterance.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from anisoscope.axes import Site
+from anisoscope.batch import Batch
+from anisoscope.capture.backends import looking_on
+from anisoscope.capture.masking import masked_scores
+from anisoscope.capture.tap import capture
+from anisoscope.data.encoding import LabelledPlan
+from anisoscope.data.labelled import Example
+
+Array = NDArray[np.float64]
+SPACES = ("hidden", "key", "value")
+BASELINES = ("random", "rare")
+OF_LAYERS = ("attention", "rollout", "value norm", *SPACES, *(f"{space}, contrast" for space in SPACES))
+SITES = {"hidden": "hidden", "key": "key.raw", "value": "value"}
+
+
+@dataclass
+class Seen:
+    """One utterance as a model sees it: for every layer from 1, `attention` [query, key] and unit vectors of each space
+    [token, dim], heads joined; `found`, its class.
+    """
+
+    attention: list[Array]
+    vectors: dict[str, list[Array]]
+    norms: list[Array]
+    found: int
+
+
+@torch.no_grad()
+def seen(model: Any, batches: LabelledPlan) -> Iterator[tuple[int, Seen]]:
+    """(number, what is seen) of every utterance."""
+    caught: dict[str, Tensor] = {}
+    attention: list[Tensor] = []
+
+    def receive(site: Site, x: Tensor) -> None:
+        caught[f"{site.layer} {site.label}"] = x
+
+    def look(module: Any, query: Tensor, key: Tensor, _value: Any, mask: Any, settings: dict[str, Any]) -> None:
+        attention.append(masked_scores(module, query, key, mask, settings, query.shape[2]).softmax(-1).mean(1))
+
+    with capture(model, ("hidden", "key.raw", "value"), receive=receive), looking_on(model, look):
+        for batch in batches:
+            caught.clear()
+            attention.clear()
+            logits = model(**batch.inputs).logits
+            yield from _split(batch, caught, attention, logits)
+
+
+def _split(
+    batch: Batch, caught: dict[str, Tensor], attention: list[Tensor], logits: Tensor
+) -> Iterator[tuple[int, Seen]]:
+    counts = next(iter(batch.streams.values())).mask.sum(1).tolist()
+    layers = range(1, len(attention) + 1)
+    for row, (unit, n) in enumerate(zip(batch.unit.tolist(), counts, strict=True)):
+        vectors: dict[str, list[Array]] = {}
+        for space, site in SITES.items():
+            of_layers = (caught[f"{layer} {site}"][row] for layer in layers)
+            flat = (x if x.dim() == 2 else x.transpose(0, 1).flatten(1) for x in of_layers)
+            vectors[space] = [x[:n].double().cpu().numpy() for x in flat]
+        norms = [np.linalg.norm(x, axis=1) for x in vectors["value"]]
+        unit_vectors = {space: [_unit(x) for x in xs] for space, xs in vectors.items()}
+        rows = [a[row, :n, :n].double().cpu().numpy() for a in attention]
+        yield unit, Seen(rows, unit_vectors, norms, int(logits[row].argmax()))
+
+
+def _unit(x: Array) -> Array:
+    return np.asarray(x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-300))
+
+
+def class_directions(model: Any, batches: LabelledPlan, classes: int) -> dict[str, list[Array]]:
+    """Space → for every layer from 1 the direction of each class [class, dim]; zeros for one that is never found."""
+    total: dict[str, list[Array]] = {}
+    for _, one in seen(model, batches):
+        for space in SPACES:
+            for i, x in enumerate(one.vectors[space]):
+                sums = total.setdefault(space, [])
+                if len(sums) <= i:
+                    sums.append(np.zeros((classes, x.shape[1])))
+                sums[i][one.found] += x[0] if space == "hidden" else _unit(x.mean(0))
+    return {space: [_unit(x) for x in sums] for space, sums in total.items()}
+
+
+def maps(one: Seen, directions: dict[str, list[Array]]) -> dict[tuple[str, int], Array]:
+    """(name, layer) → a number for every token, [CLS] among them."""
+    out: dict[tuple[str, int], Array] = {}
+    rolled = np.eye(len(one.attention[0]))
+    others = [c for c in range(len(directions["hidden"][0])) if c != one.found]
+    for i, weights in enumerate(one.attention):
+        rolled = (weights + np.eye(len(weights))) / 2 @ rolled
+        layer = i + 1
+        out["attention", layer], out["rollout", layer] = weights[0], rolled[0]
+        out["value norm", layer] = weights[0] * one.norms[i]
+        for space in SPACES:
+            cosine = one.vectors[space][i] @ directions[space][i].T
+            out[space, layer] = cosine[:, one.found]
+            out[f"{space}, contrast", layer] = cosine[:, one.found] - cosine[:, others].mean(1)
+    return out
+
+
+def baselines(example: Example, frequency: Counter[str], draw: np.random.Generator) -> dict[str, Array]:
+    """Name → a number for every word."""
+    words = example.all_words
+    total = sum(frequency.values())
+    rare = np.array([-np.log((frequency[w.lower()] + 1) / (total + 1)) for w in words])
+    return {"random": draw.random(len(words)), "rare": rare}
+
+
+def over_words(values: Array, words: list[int], count: int) -> Array:
+    """The mean over each word's tokens; the smallest value for a word that was cut off."""
+    total, n = np.zeros(count), np.zeros(count)
+    for value, word in zip(values, words, strict=True):
+        if word >= 0:
+            total[word] += value
+            n[word] += 1
+    seen_words = n > 0
+    out = np.full(count, values.min() if len(values) else 0.0)
+    out[seen_words] = total[seen_words] / n[seen_words]
+    return out

@@ -1,0 +1,183 @@
+"""Do the maps of `maps.py` point where people point (plausibility), and where the model looks (faithfulness)?
+
+auprc, auroc       of a map against the words people marked (by half of them or more), mean over utterances
+iou                overlap of the highest words with the marked ones, as many as are marked on average
+comprehensiveness  fall of the probability of the class found when the highest words are erased
+sufficiency        its fall when only they are kept; both means over 1, 5, 10, 20 and 50 % of the words (DeYoung et
+                   al. 2020), `<cls>` always kept
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from sklearn.metrics import average_precision_score, roc_auc_score  # type: ignore[import-untyped]
+
+from anisoscope.classes.attributions import baselines, class_directions, maps, over_words, seen
+from anisoscope.data.encoding import Encoded, LabelledPlan, collated, encode
+from anisoscope.data.labelled import TEST, TRAIN, VALIDATION, Example, Examples, LabelledCorpus, balanced
+from anisoscope.progress import Progress
+from anisoscope.store import as_records
+
+Array = NDArray[np.float64]
+SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
+MARKED = 0.5
+DIRECTED = 300
+"""Validation utterances that class directions are made of."""
+OF_DEEP = ("attention", "value norm", "value, contrast", "random", "rare")
+"""Maps whose faithfulness is measured in models of several layers, where each map takes many passes."""
+Key = tuple[str, int | None]
+
+
+def explanations(
+    model: Any,
+    tokenizer: Any,
+    corpus: LabelledCorpus,
+    *,
+    split: str = TEST,
+    limit: int = 120,
+    max_length: int = 512,
+    progress: Progress = lambda _done, _total: None,
+) -> pd.DataFrame:
+    """Records of `limit` utterances of a split, `component` the map, `layer` its layer (null: a baseline), metrics
+    `explains.<measure>`. Plausibility is left out of a corpus without rationales.
+    """
+    marked = any(example.rationale is not None for example in corpus.splits[split])
+    classes = len(corpus.labels)
+    examples = (chosen if marked else balanced)(corpus.splits[split], limit, classes)
+    if not examples:
+        return as_records(pd.DataFrame())
+    pad = int(tokenizer.pad_token_id or 0)
+    device = next(model.parameters()).device
+    encoded = encode(examples, tokenizer, max_length)
+    looked_at = set(map(id, examples))
+    others = [e for e in corpus.splits[TRAIN if split == VALIDATION else VALIDATION] if id(e) not in looked_at]
+    held = encode(balanced(others, DIRECTED, classes), tokenizer, max_length)
+    directions = class_directions(model, LabelledPlan(held, pad, device=device), classes)
+    frequency = Counter(w.lower() for e in corpus.splits[TRAIN] for w in e.all_words)
+    draw = np.random.default_rng(0)
+    scores: list[dict[Key, Array]] = [{} for _ in examples]
+    for number, one in seen(model, LabelledPlan(encoded, pad, device=device)):
+        words = encoded.words[number]
+        count = len(examples[number].all_words)
+        scores[number] |= {key: over_words(x, words, count) for key, x in maps(one, directions).items()}
+    for example, of in zip(examples, scores, strict=True):
+        of |= {(name, None): x for name, x in baselines(example, frequency, draw).items()}
+    rows = _plausibility(examples, scores) if marked else []
+    shallow = model.config.num_hidden_layers == 1
+    with _short(model):
+        keys = [key for key in scores[0] if shallow or key[0] in OF_DEEP]
+        rows += _faithfulness(model, pad, encoded, scores, keys, progress)
+    return as_records(pd.DataFrame(rows), n_units=len(examples))
+
+
+def chosen(examples: Examples, limit: int, classes: int) -> Examples:
+    """The first utterances with words people marked and words they did not, ⌈limit / classes⌉ of each class."""
+    room = -(-limit // classes)
+    taken: Counter[int] = Counter()
+    out = []
+    for example in examples:
+        if taken[example.label] < room and len(set(_marks(example).tolist())) == 2:
+            taken[example.label] += 1
+            out.append(example)
+    return tuple(out)
+
+
+def _marks(example: Example) -> NDArray[np.bool_]:
+    if example.rationale is None:
+        return np.zeros(0, bool)
+    return np.asarray(np.array(example.rationale) >= MARKED)
+
+
+def _plausibility(examples: Examples, scores: list[dict[Key, Array]]) -> list[dict[str, Any]]:
+    marks = [_marks(example) for example in examples]
+    share = float(np.mean([m.mean() for m in marks]))
+    rows = []
+    for key in scores[0]:
+        of = [s[key] for s in scores]
+        measures = {
+            "auprc": [average_precision_score(m, x) for m, x in zip(marks, of, strict=True)],
+            "auroc": [roc_auc_score(m, x) for m, x in zip(marks, of, strict=True)],
+            "iou": [_overlap(m, x, share) for m, x in zip(marks, of, strict=True)],
+        }
+        rows += [_row(key, name, float(np.mean(values))) for name, values in measures.items()]
+    return rows
+
+
+def _overlap(marks: NDArray[np.bool_], values: Array, share: float) -> float:
+    """Intersection over union of the marked words and the highest ones."""
+    high = highest(values, share)
+    return float((high & marks).sum() / (high | marks).sum())
+
+
+def highest(values: Array, share: float) -> NDArray[np.bool_]:
+    """The highest share of the words, one at least."""
+    top = np.zeros(len(values), bool)
+    top[np.argsort(-values, kind="stable")[: max(1, round(share * len(values)))]] = True
+    return top
+
+
+def _row(key: Key, measure: str, value: float) -> dict[str, Any]:
+    return {"metric": f"explains.{measure}", "component": key[0], "layer": key[1], "value": value}
+
+
+@contextmanager
+def _short(model: Any) -> Iterator[None]:
+    """While inside, the last layer of an attention-only model computes the row of [CLS] alone."""
+    base = getattr(model, "attention_classifier", None)
+    if base is not None:
+        base.row_only = "always"
+    try:
+        yield
+    finally:
+        if base is not None:
+            base.row_only = "training"
+
+
+def _faithfulness(
+    model: Any, pad: int, encoded: Encoded, scores: list[dict[Key, Array]], keys: list[Key], progress: Progress
+) -> list[dict[str, Any]]:
+    """Both measures of the maps that `keys` name."""
+    whole = probabilities(model, encoded.rows, pad)
+    found = whole.argmax(1)
+    sure = whole.max(1)
+    rows = []
+    for number, key in enumerate(keys):
+        falls: dict[str, list[Array]] = {"comprehensiveness": [], "sufficiency": []}
+        for share in SHARES:
+            tops = [highest(s[key], share) for s in scores]
+            for measure, keep_top in (("comprehensiveness", False), ("sufficiency", True)):
+                parts = zip(encoded.rows, encoded.words, tops, strict=True)
+                left = [erased(row, words, top == keep_top) for row, words, top in parts]
+                after = probabilities(model, left, pad)[np.arange(len(found)), found]
+                falls[measure].append(sure - after)
+        progress(number + 1, len(keys))
+        rows += [_row(key, name, float(np.mean(values))) for name, values in falls.items()]
+    return rows
+
+
+def erased(row: dict[str, Any], words: list[int], keep: NDArray[np.bool_]) -> dict[str, Any]:
+    """What a model reads of an utterance when only the words of `keep` are left; special tokens always are."""
+    kept_tokens = [i for i, word in enumerate(words) if word < 0 or keep[word]]
+    return {name: [x[i] for i in kept_tokens] if isinstance(x, list) else x for name, x in row.items()}
+
+
+@torch.no_grad()
+def probabilities(model: Any, rows: list[dict[str, Any]], pad: int, batch: int = 128) -> Array:
+    """Of every class [utterance, class]."""
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
+    device = next(model.parameters()).device
+    out: list[Array] = [np.zeros(0)] * len(rows)
+    for first in range(0, len(order), batch):
+        part = order[first : first + batch]
+        inputs = collated([rows[i] for i in part], pad)
+        inputs.pop("labels")
+        logits = model(**{name: value.to(device) for name, value in inputs.items()}).logits
+        for i, p in zip(part, logits.double().softmax(-1).cpu().numpy(), strict=True):
+            out[i] = p
+    return np.stack(out)

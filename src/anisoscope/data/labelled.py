@@ -1,0 +1,220 @@
+"""Labelled corpora: utterances or pairs with classes and, where there are any, human rationales; in official splits.
+
+Names: `yelphat`, `hatexplain`, `esnli` (under $ANISOSCOPE_DATA, else from their public homes), `imdb`,
+`yelp-polarity`, `20newsgroups`, `planted` (generated, no data needed), a .jsonl or .csv file, a folder of them (one
+per split), or any data set of the hub.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from anisoscope.data.plans import digest
+from anisoscope.errors import CorpusError, UsageError, near_matches
+
+TRAIN, VALIDATION, TEST = SPLITS = ("train", "validation", "test")
+FEWEST = {TRAIN: 2, VALIDATION: 1, TEST: 1}
+"""Fewest examples of every class in a split."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One utterance, or a pair of them.
+
+    words      of the first text, as the corpus gives them (between blanks)
+    label      index into the corpus' `labels`
+    second     words of the second text of a pair, else None
+    rationale  for every word of `words`, then of `second`: share of annotators who marked it, in [0, 1]; None: unknown
+    """
+
+    words: tuple[str, ...]
+    label: int
+    second: tuple[str, ...] | None = None
+    rationale: tuple[float, ...] | None = None
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+    @property
+    def all_words(self) -> tuple[str, ...]:
+        """Those of both texts, as `rationale` counts them."""
+        return self.words + (self.second or ())
+
+
+Examples = tuple[Example, ...]
+
+
+@dataclass(frozen=True)
+class LabelledCorpus:
+    """Examples by split (`train`, `validation`, `test`, and what else a corpus has) and the names of the classes.
+
+    `tokenised`: words are tokens already (HateXplain's `<user>`), not to be split further. `source` goes into
+    manifests.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    splits: Mapping[str, Examples] = field(repr=False)
+    tokenised: bool = False
+    source: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def pairs(self) -> bool:
+        return any(example.second is not None for example in self.splits[TRAIN])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over all texts, labels and rationales."""
+        parts: list[object] = [self.labels, self.tokenised]
+        for name, examples in self.splits.items():
+            parts += [name, [[e.words, e.second, e.label, e.rationale] for e in examples]]
+        return digest(parts)
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """{split: {class: examples}}."""
+        counted = {name: Counter(e.label for e in examples) for name, examples in self.splits.items()}
+        return {name: {label: count[i] for i, label in enumerate(self.labels)} for name, count in counted.items()}
+
+    def majority(self, split: str = TEST) -> float:
+        """Accuracy of always naming the commonest class of a split."""
+        counts = self.counts()[split].values()
+        return max(counts) / sum(counts)
+
+    def described(self) -> dict[str, Any]:
+        """What a manifest says of the corpus."""
+        rationales = {name: sum(e.rationale is not None for e in split) for name, split in self.splits.items()}
+        known = {"name": self.name, "fingerprint": self.fingerprint, "labels": list(self.labels), "pairs": self.pairs}
+        return {**known, "counts": self.counts(), "rationales": rationales, **self.source}
+
+    def limited(self, limit: int | None) -> "LabelledCorpus":
+        """The first `limit` examples of every split, spread evenly over the classes; the same corpus for None."""
+        if limit is None:
+            return self
+        splits = {name: balanced(examples, limit, len(self.labels)) for name, examples in self.splits.items()}
+        return replace(self, splits=splits, source={**self.source, "limit": limit})
+
+
+class Known(NamedTuple):
+    """A labelled corpus with a name of its own: what it is, and the function that opens it."""
+
+    description: str
+    opener: str
+
+
+LABELLED = {
+    "planted": Known("generated: keywords tell the class, rationales known; no data needed", "synthetic:open_planted"),
+    "planted-pairs": Known(
+        "generated pairs: do both texts name the same thing? no data needed", "synthetic:open_pairs"
+    ),
+    "yelphat": Known("reviews, 2 classes, human attention (Sen et al. 2020)", "benchmarks:open_yelphat"),
+    "hatexplain": Known("posts, 3 classes, rationales (Mathew et al. 2021)", "benchmarks:open_hatexplain"),
+    "esnli": Known("pairs, 3 classes, highlights (Camburu et al. 2018)", "benchmarks:open_esnli"),
+    "imdb": Known("film reviews, 2 classes (hub: stanfordnlp/imdb)", "labelled_tables:open_preset"),
+    "yelp-polarity": Known("reviews, 2 classes (hub: fancyzhx/yelp_polarity)", "labelled_tables:open_preset"),
+    "20newsgroups": Known("posts, 20 classes (scikit-learn downloads them)", "labelled_tables:open_newsgroups"),
+}
+
+
+def open_labelled(
+    name: str,
+    *,
+    columns: Mapping[str, str] | None = None,
+    seed: int = 0,
+    limit: int | None = None,
+) -> LabelledCorpus:
+    """The labelled corpus that `name` stands for, checked. CorpusError, with the cure, where it is not fit for use.
+
+    columns  names of the columns `text`, `second`, `label`, `rationale`, `split` of a table or hub data set (guessed
+             where they are not given; no second text where `text` is given alone)
+    seed     of generated corpora, and of splits that the corpus does not have
+    limit    the first examples of each split only, spread evenly over the classes
+    """
+    if limit is not None and limit < 1:
+        raise UsageError("a limit of at least 1 example", str(limit), "raise --limit, or leave it out")
+    base = name.partition(":")[0]
+    if base in LABELLED:
+        _refuse(columns, name)
+        module, function = LABELLED[base].opener.split(":")
+        corpus = getattr(import_module(f"anisoscope.data.{module}"), function)(name, seed)
+    else:
+        from anisoscope.data.labelled_tables import open_table
+
+        corpus = open_table(name, dict(columns or {}), seed)
+    checked(corpus)
+    return checked(corpus.limited(limit))
+
+
+def _refuse(columns: Mapping[str, str] | None, name: str) -> None:
+    if columns:
+        raise UsageError(f"no column names for {name}, whose columns are known", ", ".join(columns), "leave them out")
+
+
+def checked(corpus: LabelledCorpus) -> LabelledCorpus:
+    """The corpus, where it can be trained and tested on; else a CorpusError that says why."""
+    name = corpus.name
+    if len(corpus.labels) < 2:
+        got = f"{len(corpus.labels)} ({', '.join(corpus.labels)})"
+        raise CorpusError(f"at least 2 classes in {name}", got, "name another --label-column, or another corpus")
+    for split, fewest in FEWEST.items():
+        if not corpus.splits.get(split):
+            raise CorpusError(f"a {split} split in {name}", "none", "give the corpus one")
+        short = [f"{label} ({n})" for label, n in corpus.counts()[split].items() if n < fewest]
+        if short:
+            expected = f"at least {fewest} example{'s' * (fewest > 1)} of every class in the {split} split of {name}"
+            raise CorpusError(expected, ", ".join(short), "add examples, raise --limit, or merge rare classes")
+    pairs = corpus.pairs
+    for split, examples in corpus.splits.items():
+        for number, example in enumerate(examples, 1):
+            check_example(example, f"example {number} of {name}, {split}", pairs=pairs)
+    return corpus
+
+
+def check_example(example: Example, where: str, *, pairs: bool) -> None:
+    """A CorpusError that names `where` the example stands, unless it has text, a pair's or not, and fitting marks."""
+    if pairs != (example.second is not None):
+        expected, got = ("two texts", "one") if pairs else ("one text", "two")
+        raise CorpusError(f"{expected} in every row ({where})", got, "give every row the same columns")
+    if not example.words or example.second == ():
+        raise CorpusError(f"text ({where})", "none", "leave empty rows out")
+    if example.rationale is not None and len(example.rationale) != len(example.all_words):
+        words = len(example.all_words)
+        got = f"{len(example.rationale)} marks"
+        raise CorpusError(f"a rationale of {words} marks, one per word ({where})", got, "mend it, or leave it out")
+
+
+def balanced(examples: Iterable[Example], limit: int, classes: int) -> Examples:
+    """The first ⌈limit / classes⌉ of every class in their order, `limit` at most."""
+    room = -(-limit // classes)
+    taken: Counter[int] = Counter()
+    kept = []
+    for example in examples:
+        if taken[example.label] < room:
+            taken[example.label] += 1
+            kept.append(example)
+    return tuple(kept)[:limit] if sum(taken.values()) > limit else tuple(kept)
+
+
+def divided(examples: list[Example], shares: Mapping[str, float], seed: int) -> dict[str, Examples]:
+    """Examples split at random within each class by `shares` (which add up to 1), in the order given inside a split."""
+    import numpy as np
+
+    draw = np.random.default_rng(seed)
+    owner: dict[int, str] = {}
+    for label in sorted({e.label for e in examples}):
+        rows = draw.permutation([i for i, e in enumerate(examples) if e.label == label])
+        first, done = 0, 0.0
+        for name, share in shares.items():
+            done += share
+            last = round(done * len(rows))
+            owner |= dict.fromkeys(rows[first:last].tolist(), name)
+            first = last
+    return {name: tuple(e for i, e in enumerate(examples) if owner[i] == name) for name in shares}
+
+
+def unknown(name: str) -> CorpusError:
+    """The error for a name that is nothing."""
+    return CorpusError("a labelled corpus", repr(name), near_matches(name, LABELLED))

@@ -1,0 +1,290 @@
+"""Labelled tables: JSON lines, CSV, folders of them, data sets of the hub, and the 20 Newsgroups of scikit-learn."""
+
+import ast
+import csv
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from anisoscope.data.documents import TEXT_COLUMNS
+from anisoscope.data.hub import _load, hub_commit
+from anisoscope.data.hub import _rows as _hub_rows
+from anisoscope.data.items import find_path
+from anisoscope.data.labelled import (
+    LABELLED,
+    SPLITS,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    Example,
+    LabelledCorpus,
+    check_example,
+    divided,
+    unknown,
+)
+from anisoscope.errors import CorpusError, near_matches
+
+PRESETS = {"imdb": "stanfordnlp/imdb", "yelp-polarity": "fancyzhx/yelp_polarity"}
+GUESSES = {
+    "text": (*TEXT_COLUMNS, "premise", "sentence1", "question1", "text1"),
+    "second": ("second", "hypothesis", "sentence2", "question2", "text2", "text_pair"),
+    "label": ("label", "labels", "class", "category", "target", "gold_label"),
+    "rationale": ("rationale", "rationales", "evidence", "highlight"),
+    "split": ("split",),
+}
+"""Columns looked for where none is named, best first."""
+OPTIONAL = ("second", "rationale", "split")
+ALIASES = {"dev": VALIDATION, "val": VALIDATION, "valid": VALIDATION}
+SHARES = {TRAIN: 0.8, VALIDATION: 0.1, TEST: 0.1}
+"""Shares of a table without splits; the share of validation is taken from training where that alone is missing."""
+
+Row = Mapping[str, Any]
+Rows = list[tuple[str, Row]]
+"""Rows, each after where it stands (`t.jsonl, line 7`), which errors name."""
+
+
+def open_preset(name: str, seed: int) -> LabelledCorpus:
+    """A data set of the hub with a name of its own."""
+    return _open_hub(name, PRESETS[name], {}, seed)
+
+
+def open_newsgroups(name: str, seed: int) -> LabelledCorpus:
+    """Posts without headers, footers and quotations; a tenth of the training posts is for validation."""
+    from sklearn.datasets import fetch_20newsgroups  # type: ignore[import-untyped]
+
+    try:
+        parts = {s: fetch_20newsgroups(subset=s, remove=("headers", "footers", "quotes")) for s in (TRAIN, TEST)}
+    except OSError as error:
+        cure = "connect to the network, or use --corpus planted:20"
+        raise CorpusError("to download 20 Newsgroups", str(error)[:160], cure) from None
+    read = {
+        split: [Example(tuple(text.split()), int(y)) for text, y in zip(p.data, p.target, strict=True) if text.split()]
+        for split, p in parts.items()
+    }
+    return LabelledCorpus(name, tuple(parts[TRAIN].target_names), _completed(read, seed), source={"kind": "sklearn"})
+
+
+def open_table(name: str, columns: dict[str, str], seed: int) -> LabelledCorpus:
+    """A file, a folder with one file per split, or a data set of the hub (`id[:config][@revision]`)."""
+    strange = set(columns) - set(GUESSES)
+    if strange:
+        raise CorpusError(f"columns for {', '.join(GUESSES)}", ", ".join(sorted(strange)), "name one of those")
+    path = find_path(name)
+    if path is None:
+        if "/" not in name or name.endswith((".csv", ".tsv", ".jsonl", ".json")):
+            raise unknown(name)
+        return _open_hub(name, name, columns, seed)
+    if path.is_dir():
+        files = {
+            _split_name(file): file for file in sorted(path.iterdir()) if file.suffix in (".csv", ".tsv", ".jsonl")
+        }
+        tables = {split: list(_rows(file)) for split, file in files.items() if split in SPLITS}
+        if TRAIN not in tables:
+            got = f"{', '.join(files) or 'no such file'}"
+            raise CorpusError(f"train.jsonl or train.csv (and validation, test) in {path}", got, "name the files so")
+    else:
+        tables = {"": list(_rows(path))}
+    return _corpus(name, tables, columns, seed, {"kind": "table", "path": str(path.resolve())})
+
+
+def _split_name(file: Path) -> str:
+    return ALIASES.get(file.stem, file.stem)
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Row]]:
+    if path.suffix == ".jsonl":
+        yield from _json_rows(path)
+        return
+    if path.suffix not in (".csv", ".tsv"):
+        cure = "write it as one of those, or as a folder with train, validation and test files"
+        raise CorpusError("a labelled corpus in .jsonl, .csv or .tsv", str(path), cure)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+            for row in reader:
+                yield f"{path.name}, line {reader.line_num}", row
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise CorpusError(f"a readable table in {path}", str(error)[:120], "save it as UTF-8") from None
+
+
+def _json_rows(path: Path) -> Iterator[tuple[str, Row]]:
+    try:
+        lines = path.read_text("utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CorpusError(f"readable JSON lines in {path}", str(error)[:120], "save it as UTF-8") from None
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line) if line.strip() else None
+        except ValueError:
+            row = ()
+        if row is None:
+            continue
+        if not isinstance(row, dict):
+            raise CorpusError(f"one JSON object per line in {path}", f"line {number}: {line[:60]!r}", "mend the line")
+        yield f"{path.name}, line {number}", row
+
+
+def _open_hub(name: str, hub_id: str, columns: dict[str, str], seed: int) -> LabelledCorpus:
+    rest, _, revision = hub_id.partition("@")
+    repo, _, config = rest.partition(":")
+    near = near_matches(name, LABELLED)
+    commit = hub_commit(repo, revision or None, near)
+    tables: dict[str, Rows] = {}
+    names: list[str] | None = None
+    for split, rows in _load(repo, config or None, commit, near, "planted").items():
+        named = ALIASES.get(split, split)
+        if named in SPLITS:
+            features = rows.features or {}
+            chosen = columns.get("label") or _guess("label", features) or ""
+            own = getattr(features.get(chosen), "names", None)
+            read = ((f"{where} of {repo}, {split}", row) for where, row in _hub_rows(rows, repo))
+            tables[named] = [(where, _with_name(row, chosen, own) if own else row) for where, row in read]
+            names = own or names
+    if TRAIN not in tables:
+        raise CorpusError(f"a train split of {repo}", ", ".join(tables) or "none", "name another data set")
+    source = {"kind": "hub", "id": repo, "config": config or None, "commit": commit}
+    return _corpus(name, tables, columns, seed, source, names)
+
+
+def _with_name(row: Row, column: str, names: list[str]) -> Row:
+    """The name in place of the number of a class; None in place of −1, which the hub's class labels mean by missing."""
+    value = row.get(column)
+    if not isinstance(value, int):
+        return row
+    return {**row, column: names[value] if 0 <= value < len(names) else None}
+
+
+def _guess(role: str, present: Iterable[str]) -> str | None:
+    present = set(present)
+    return next((guess for guess in GUESSES[role] if guess in present), None)
+
+
+def _corpus(
+    name: str,
+    tables: dict[str, Rows],
+    columns: dict[str, str],
+    seed: int,
+    source: dict[str, Any],
+    names: list[str] | None = None,
+) -> LabelledCorpus:
+    """Examples of the tables (one without a name is divided by its `split` column, or at random; so are all where that
+    column was asked for). Of splits beside training those without any label are left out, and named in `source`.
+    """
+    rows = [row for table in tables.values() for row in table]
+    if not rows:
+        raise CorpusError(f"rows in {name}", "none", "give it examples")
+    chosen = _columns(name, columns, (row for _, row in rows))
+    if "split" in chosen and ("" in tables or "split" in columns):
+        tables = _by_column(rows, chosen["split"])
+    bare = [split for split, table in tables.items() if split not in ("", TRAIN) and _unlabelled(table, chosen)]
+    tables = {split: table for split, table in tables.items() if split not in bare}
+    labels = names or _label_names(_label(row, where, chosen["label"]) for t in tables.values() for where, row in t)
+    index = {str(value).strip(): i for i, value in enumerate(labels)}
+    read = {split: [_example(row, where, chosen, index) for where, row in table] for split, table in tables.items()}
+    known = {**source, "columns": chosen, "split_seed": seed, **({"unlabelled": bare} if bare else {})}
+    return LabelledCorpus(name, tuple(labels), _completed(read, seed), source=known)
+
+
+def _columns(name: str, given: dict[str, str], rows: Iterable[Row]) -> dict[str, str]:
+    """The column of every role, as given or guessed. Where the text alone is named, one text is meant."""
+    present = dict.fromkeys(column for row in rows for column in row)
+    chosen = {}
+    for role in GUESSES:
+        one = role == "second" and "text" in given
+        column = given.get(role) or (None if one else _guess(role, present))
+        if column is not None and column not in present:
+            raise CorpusError(f"a column for {role} in {name}", repr(column), near_matches(column, map(str, present)))
+        if column is None and role not in OPTIONAL:
+            cure = f"name it: --{role}-column; there are {', '.join(map(str, present))}"
+            raise CorpusError(f"a column for {role} in {name} ({', '.join(GUESSES[role])})", "none", cure)
+        if column is not None:
+            chosen[role] = column
+    return chosen
+
+
+def _label(row: Row, where: str, column: str) -> str:
+    """A label as text, the same one for 1, 1.0 and "1"; empty where it is missing."""
+    value = row.get(column)
+    if isinstance(value, list | tuple | dict):
+        cure = "give every row one label, or name another --label-column"
+        raise CorpusError(f"a text or a number as label ({where})", repr(value)[:60], cure)
+    if isinstance(value, float):
+        value = int(value) if value.is_integer() else None if value != value else value
+    return "" if value is None else str(value).strip()
+
+
+def _unlabelled(rows: Rows, columns: Mapping[str, str]) -> bool:
+    return bool(rows) and not any(_label(row, where, columns["label"]) for where, row in rows)
+
+
+def _label_names(labels: Iterable[str]) -> list[str]:
+    """Different labels: numbers in their order, names in alphabetical order."""
+    return sorted({*labels} - {""}, key=lambda label: (_number(label) is None, _number(label) or 0, label))
+
+
+def _number(label: str) -> int | None:
+    return int(label) if re.fullmatch(r"-?\d+", label) else None
+
+
+def _by_column(rows: Rows, column: str) -> dict[str, Rows]:
+    tables: dict[str, Rows] = {}
+    for where, row in rows:
+        named = str(row.get(column) or "").strip().lower()
+        if not named:
+            raise CorpusError(f"a split in the column {column!r} of every row ({where})", "none", "fill it in")
+        tables.setdefault(ALIASES.get(named, named), []).append((where, row))
+    return tables
+
+
+def _example(row: Row, where: str, columns: Mapping[str, str], index: Mapping[str, int]) -> Example:
+    label = _label(row, where, columns["label"])
+    if label not in index:
+        expected, got = ("a label in every row", "none") if not label else (f"a label among {', '.join(index)}", label)
+        raise CorpusError(f"{expected} ({where})", got, "leave such rows out")
+    second = row.get(columns["second"]) if "second" in columns else None
+    marks = _marks(row.get(columns["rationale"]), where) if "rationale" in columns else None
+    words = _words(row.get(columns["text"]), where)
+    example = Example(words, index[label], None if second is None else _words(second, where), marks)
+    check_example(example, where, pairs="second" in columns)
+    return example
+
+
+def _words(value: Any, where: str) -> tuple[str, ...]:
+    """Words between blanks; a list of words as it is, unless it is two texts."""
+    if not isinstance(value, list | tuple):
+        return () if value is None else tuple(str(value).split())
+    if len(value) == 2 and any(len(str(text).split()) > 1 for text in value):
+        raise CorpusError(f"one text ({where})", "two", "give the second text a column of its own, --second-column")
+    return tuple(map(str, value))
+
+
+def _marks(value: Any, where: str) -> tuple[float, ...] | None:
+    """A list of numbers, or text that holds one (`[0, 1]`, `0 1`); empty: none."""
+    if value is None or value == "" or value == []:
+        return None
+    try:
+        if isinstance(value, str):
+            text = value.strip()
+            value = ast.literal_eval(text) if text.startswith("[") else text.replace(",", " ").split()
+        marks = tuple(float(mark) for mark in value)
+    except (ValueError, SyntaxError, TypeError):
+        marks = (2.0,)
+    if not all(0 <= mark <= 1 for mark in marks):
+        got = f"{str(value)[:60]!r}"
+        raise CorpusError(f"a rationale of numbers between 0 and 1, one per word ({where})", got, "mend it")
+    return marks
+
+
+def _completed(read: dict[str, list[Example]], seed: int) -> dict[str, tuple[Example, ...]]:
+    """All three splits: those there, and the missing ones taken at random, class by class, from what is there."""
+    if "" in read:
+        return divided(read[""], SHARES, seed)
+    missing = [split for split in (VALIDATION, TEST) if not read.get(split)]
+    splits = {split: tuple(examples) for split, examples in read.items()}
+    if missing:
+        share = SHARES[VALIDATION]
+        kept = {TRAIN: 1 - share * len(missing), **dict.fromkeys(missing, share)}
+        splits |= divided(read.get(TRAIN, []), kept, seed)
+    return {name: splits.get(name, ()) for name in (*SPLITS, *(s for s in splits if s not in SPLITS))}

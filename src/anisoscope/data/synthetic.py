@@ -1,0 +1,92 @@
+"""Generated labelled corpora: words of a made-up language in which planted keywords tell the class.
+
+`planted` (2 classes), `planted:N` (N classes): every utterance holds one to three keywords of its class among fillers
+drawn by Zipf's law, and sometimes one keyword of another class, fewer than its own; the rationale marks its own.
+`planted-pairs`: the second text names the same thing as the first (entailment), its opposite (contradiction), or
+something else (neutral), as in natural-language inference.
+"""
+
+import numpy as np
+
+from anisoscope.data.labelled import SPLITS, Example, Examples, LabelledCorpus
+from anisoscope.errors import UsageError
+
+SIZES = dict(zip(SPLITS, (900, 300, 300), strict=True))
+FILLERS, KEYWORDS, THINGS = 400, 6, 12
+LENGTHS = (8, 25)
+PAIR_LENGTHS = (4, 9)
+_SYLLABLES = tuple(f"{c}{v}" for c in "bdfgklmnprstvz" for v in "aeiou")
+
+
+def open_planted(name: str, seed: int) -> LabelledCorpus:
+    """`planted` or `planted:N`."""
+    _, _, text = name.partition(":")
+    classes = int(text) if text.isdigit() else 0 if text else 2
+    if not 2 <= classes <= 50:
+        raise UsageError("planted:N with 2 to 50 classes", repr(name), "three classes are planted:3")
+    draw = np.random.default_rng([seed, classes])
+    words = _words(FILLERS + classes * KEYWORDS, draw)
+    fillers, keywords = words[:FILLERS], [words[FILLERS + i :: classes][:KEYWORDS] for i in range(classes)]
+    splits = {split: _utterances(size, fillers, keywords, draw) for split, size in SIZES.items()}
+    labels = tuple(f"class {i + 1}" for i in range(classes))
+    return LabelledCorpus(name, labels, splits, tokenised=True, source={"kind": "generated", "seed": seed})
+
+
+def open_pairs(name: str, seed: int) -> LabelledCorpus:
+    """`planted-pairs`: entailment, neutral and contradiction."""
+    draw = np.random.default_rng([seed, 3])
+    words = _words(FILLERS + 2 * THINGS, draw)
+    fillers, things, opposites = words[:FILLERS], words[FILLERS:-THINGS], words[-THINGS:]
+    splits = {split: _pairs(size, fillers, things, opposites, draw) for split, size in SIZES.items()}
+    labels = ("entailment", "neutral", "contradiction")
+    return LabelledCorpus(name, labels, splits, tokenised=True, source={"kind": "generated", "seed": seed})
+
+
+def _words(count: int, draw: np.random.Generator) -> list[str]:
+    """Different words of two or three syllables."""
+    made: dict[str, None] = {}
+    while len(made) < count:
+        made["".join(draw.choice(_SYLLABLES, draw.integers(2, 4)))] = None
+    return list(made)
+
+
+def _filler(count: int, fillers: list[str], draw: np.random.Generator) -> list[str]:
+    weight = 1 / np.arange(1, len(fillers) + 1)
+    return [str(word) for word in draw.choice(fillers, count, p=weight / weight.sum())]
+
+
+def _utterances(size: int, fillers: list[str], keywords: list[list[str]], draw: np.random.Generator) -> Examples:
+    made = []
+    for number in range(size):
+        label = number % len(keywords)
+        own = int(draw.integers(1, 4))
+        other = [i for i in range(len(keywords)) if i != label]
+        stray = draw.choice(other, int(own > 1 and draw.random() < 0.3))
+        items = [(word, 0.0) for word in _filler(int(draw.integers(*LENGTHS)), fillers, draw)]
+        items += [(str(word), 1.0) for word in draw.choice(keywords[label], own)]
+        items += [(str(draw.choice(keywords[i])), 0.0) for i in stray]
+        order = draw.permutation(len(items))
+        words, marks = zip(*(items[i] for i in order), strict=True)
+        made.append(Example(words, label, rationale=marks))
+    return tuple(made[i] for i in draw.permutation(size))
+
+
+def _pairs(
+    size: int, fillers: list[str], things: list[str], opposites: list[str], draw: np.random.Generator
+) -> Examples:
+    made = []
+    for number in range(size):
+        label = number % 3
+        thing, another = draw.choice(len(things), 2, replace=False)
+        named = (things[thing], things[another], opposites[thing])[label]
+        first, marks = _with(things[thing], fillers, draw)
+        second, more = _with(named, fillers, draw)
+        made.append(Example(first, label, second, marks + more))
+    return tuple(made[i] for i in draw.permutation(size))
+
+
+def _with(word: str, fillers: list[str], draw: np.random.Generator) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    """A text with `word` somewhere in it, and its marks."""
+    text = _filler(int(draw.integers(*PAIR_LENGTHS)), fillers, draw)
+    place = int(draw.integers(len(text) + 1))
+    return (*text[:place], word, *text[place:]), tuple(float(i == place) for i in range(len(text) + 1))

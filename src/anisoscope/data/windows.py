@@ -1,0 +1,275 @@
+"""Tokens of a corpus cut into windows, and the batches built from them on demand."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
+
+from anisoscope.batch import Batch, Stream
+from anisoscope.data.plans import Index, digest, pack
+from anisoscope.errors import CorpusError, ModelError, UsageError
+
+BLOCK = 8192
+"""Tokens of one unit of text without marks."""
+
+N_BINS = 5
+"""Token-frequency bins of equal token mass."""
+
+_CHUNK = 4_000_000
+"""Characters tokenised in one call: bounds the memory of the tokenizer's own records."""
+
+
+@dataclass(frozen=True)
+class Affixes:
+    """Ids that the tokenizer puts before and after every window."""
+
+    prefix: tuple[int, ...] = ()
+    suffix: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.prefix) + len(self.suffix)
+
+    def shifted_right(self, start_id: int) -> "Affixes":
+        """Those of a decoder's input: the start token first, the last token of the window gone where it is special."""
+        return Affixes((start_id, *self.prefix), self.suffix[:-1])
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Content tokens of all units in one row, and the windows cut from it; special tokens come when a batch is built.
+
+    ids      [position] int32: content tokens, unit after unit
+    unit     [window] int64: index of the unit
+    offset   [window] int64: position of its first content token
+    length   [window] int64: its content tokens
+    start    [window] int64: running index of its first column inside the unit, special tokens counted
+    """
+
+    ids: NDArray[np.int32]
+    unit: Index
+    offset: Index
+    length: Index
+    start: Index
+
+
+def affixes(tokenizer: PreTrainedTokenizerBase) -> Affixes:
+    """What the tokenizer adds around one sequence, seen by encoding a short text with and without special tokens.
+
+    Version 5 of transformers has no `build_inputs_with_special_tokens` for the tokenizers of the Rust library, and the
+    template of a `tokenizer.json` may differ from its class; the encoding itself is what every tokenizer has.
+    """
+    for probe in ("a", "the", "hello world", "1", "."):
+        bare = _encode(tokenizer, [probe], special=False)[0]
+        full = _encode(tokenizer, [probe], special=True)[0]
+        places = [k for k in range(len(full) - len(bare) + 1) if full[k : k + len(bare)] == bare]
+        if len(places) == 1:
+            return Affixes(tuple(full[: places[0]]), tuple(full[places[0] + len(bare) :]))
+    expected, got = (
+        "a tokenizer that adds special tokens before and after a text",
+        f"{full} for {probe!r}, alone {bare}",
+    )
+    raise ModelError(expected, got, "use the tokenizer published with the model, with all its files")
+
+
+def tokenise(
+    documents: Iterable[str], tokenizer: PreTrainedTokenizerBase, n_tokens: int | None = None
+) -> list[NDArray[np.int32]]:
+    """Ids of each document without special tokens; stops after the call in which `n_tokens` are reached."""
+    tokens: list[NDArray[np.int32]] = []
+    for chunk in _chunks(documents):
+        tokens += (np.asarray(ids, dtype=np.int32) for ids in _encode(tokenizer, chunk, special=False))
+        if n_tokens is not None and sum(map(len, tokens)) >= n_tokens:
+            break
+    return tokens
+
+
+def blocks(pieces: list[NDArray[np.int32]], limit: int | None) -> list[NDArray[np.int32]]:
+    """Units of running text: the pieces joined and cut every `BLOCK` tokens; the last one may be shorter."""
+    joined = np.concatenate([np.empty(0, np.int32), *pieces])
+    return [joined[first : first + BLOCK] for first in range(0, len(joined), BLOCK)][:limit]
+
+
+def cut(units: list[NDArray[np.int32]], max_length: int, n_special: int) -> Windows:
+    """Consecutive windows of `max_length − n_special` content tokens; the last of a unit may be shorter."""
+    room = max_length - n_special
+    lengths = np.array([len(unit) for unit in units], dtype=np.int64)
+    count = -(-lengths // room)
+    unit = np.repeat(np.arange(len(units)), count)
+    rank = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+    offset = (np.cumsum(lengths) - lengths)[unit] + rank * room
+    length = np.minimum(lengths[unit] - rank * room, room)
+    return Windows(np.concatenate([np.empty(0, np.int32), *units]), unit, offset, length, rank * max_length)
+
+
+def frequency_bins(ids: NDArray[np.int32]) -> tuple[Index, list[str]]:
+    """Bin of each id and the labels of the bins: `N_BINS` of equal token mass by the corpus's own counts, 0 = rarest.
+
+    Types of the same count share a bin (that of the middle of their mass), so the bin is a function of the count alone.
+    """
+    counts = np.bincount(ids)
+    values, types = np.unique(counts, return_counts=True)
+    mass = values * types
+    middle = (np.cumsum(mass) - mass / 2) / max(1, mass.sum())
+    bin_of_value = np.minimum((middle * N_BINS).astype(np.int64), N_BINS - 1)
+    labels = []
+    for k in range(N_BINS):
+        inside = values[(bin_of_value == k) & (values > 0)]
+        labels.append(f"q{k + 1} (count {inside.min()}–{inside.max()})" if len(inside) else f"q{k + 1} (empty)")
+    return bin_of_value[np.searchsorted(values, counts)], labels
+
+
+@dataclass(eq=False)
+class TextPlan:
+    """The batches of one text corpus for one tokenizer: `plan[i]` pads and builds batch i, the same for every process.
+
+    `unit` is the document's index in the corpus (documents without a token are not counted, nor are they units).
+    `special` marks the tokens that the tokenizer added, by position: the text of a special token inside a document
+    (`<unk>`, `</s>`) is content. A token keeps its (unit, start + column) whatever the batch or the padding side.
+    """
+
+    windows: Windows = field(repr=False)
+    layouts: dict[str, Affixes]
+    settings: dict[str, Any]
+    fingerprint: str
+    n_units: int
+    warnings: list[str] = field(default_factory=list)
+    tokens: list[int] = field(init=False, repr=False)
+    frequency_bins: list[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        lengths = self.windows.length + len(next(iter(self.layouts.values())))
+        self._batches = pack(lengths, self.settings["batch_tokens"])
+        self._bin_of_id, self.frequency_bins = frequency_bins(self.windows.ids)
+        self.tokens = [int(lengths[rows].sum()) for rows in self._batches]
+
+    def spread(self, sequences: int) -> "TextPlan":
+        """The same with this many windows only (all of them, if there are fewer), evenly spread over the corpus."""
+        count = len(self.windows.unit)
+        rows = np.unique(np.arange(min(sequences, count)) * count // max(1, min(sequences, count)))
+        notes = [f"{count} windows only, {sequences} asked for"] if count < sequences else []
+        return self._only(rows, {"sequences": sequences}, notes)
+
+    def at_least(self, shortest: int) -> "TextPlan":
+        """The same without windows of fewer tokens (special ones counted), which the model cannot read."""
+        lengths = self.windows.length + len(next(iter(self.layouts.values())))
+        rows = np.flatnonzero(lengths >= shortest)
+        short = len(lengths) - len(rows)
+        if not len(rows):
+            raise CorpusError(
+                f"texts of at least {shortest} tokens, special ones counted", "none", "name a longer text"
+            )
+        note = f"{short} windows of fewer than {shortest} tokens left out: the model cannot read them"
+        return self._only(rows, {"shortest": shortest}, [note]) if short else self
+
+    def _only(self, rows: Index, settings: dict[str, Any], notes: list[str]) -> "TextPlan":
+        """Some of the windows."""
+        old = self.windows
+        windows = Windows(old.ids, old.unit[rows], old.offset[rows], old.length[rows], old.start[rows])
+        fingerprint = digest([self.fingerprint, *settings, rows])
+        n_units = len(np.unique(windows.unit))
+        return TextPlan(windows, self.layouts, self.settings | settings, fingerprint, n_units, [*self.warnings, *notes])
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, index: int) -> Batch:
+        rows = self._batches[index]
+        inputs: dict[str, Any] = {}
+        streams = {}
+        for stack, layout in self.layouts.items():
+            prefix = "decoder_" if stack == "decoder" and len(self.layouts) > 1 else ""
+            ids, streams[stack] = self._rows(rows, layout)
+            inputs[prefix + "input_ids"] = ids
+            inputs[prefix + "attention_mask"] = streams[stack].mask.long()
+        return Batch(inputs, torch.from_numpy(self.windows.unit[rows]), streams)
+
+    def _rows(self, rows: Index, layout: Affixes) -> tuple[torch.Tensor, Stream]:
+        """Padded ids [sequence, token] of the windows `rows`, and their stream."""
+        windows, head = self.windows, len(layout.prefix)
+        n_content = windows.length[rows, None]
+        n_real = n_content + len(layout)
+        width = int(n_real.max())
+        shift = width - n_real if self.settings["padding_side"] == "left" else np.zeros_like(n_real)
+        column = np.arange(width) - shift
+        content = (column >= head) & (column < head + n_content)
+        found = windows.ids[np.where(content, windows.offset[rows, None] + column - head, 0)].astype(np.int64)
+        ids = np.where(content, found, self.settings["pad_id"])
+        for place, token in enumerate(layout.prefix):
+            ids[column == place] = token
+        for place, token in enumerate(layout.suffix):
+            ids[column == head + n_content + place] = token
+        mask = (column >= 0) & (column < n_real)
+        frequency = np.where(content, self._bin_of_id[found], -1)
+        start = windows.start[rows] - shift[:, 0]
+        return torch.from_numpy(ids), Stream(*map(torch.from_numpy, (mask, mask & ~content, start, frequency)))
+
+
+def check_vocabulary(
+    tokenizer: PreTrainedTokenizerBase, ids: NDArray[np.int32], layouts: list[Affixes], vocab_size: int | None
+) -> list[str]:
+    """Errors for a tokenizer that does not know the text or does not fit the model; remarks where it may not.
+
+    Ids beyond the model's embeddings cannot be embedded. A vocabulary of fewer than half the embeddings is not the
+    model's (an empty one is what a tokenizer without its files has); fewer than nine tenths are suspicious. Tokens
+    added later may exceed the embeddings as long as the text does not use them.
+    """
+    cure = "use the tokenizer published with the model, with all its files"
+    if not len(ids):
+        raise ModelError("a tokenizer that knows the text", "no token at all", cure)
+    unknown = float(np.mean(ids == tokenizer.unk_token_id)) if tokenizer.unk_token_id is not None else 0.0
+    if unknown > 0.5:
+        got = f"{unknown:.0%} unknown tokens from a vocabulary of {len(tokenizer)}"
+        raise ModelError("a tokenizer that knows the text", got, f"{cure}, or a text in its language")
+    if vocab_size is None:
+        return []
+    added = (token for layout in layouts for token in (*layout.prefix, *layout.suffix))
+    most = max(int(ids.max()) + 1, tokenizer.vocab_size, *(token + 1 for token in added))
+    if most > vocab_size or 2 * len(tokenizer) < vocab_size:
+        expected = f"a tokenizer that matches the model's vocabulary of {vocab_size}"
+        raise ModelError(expected, f"a vocabulary of {max(most, len(tokenizer))}", cure)
+    if 10 * len(tokenizer) < 9 * vocab_size:
+        return [f"the tokenizer has {len(tokenizer)} tokens for a vocabulary of {vocab_size}: is it the model's own?"]
+    return []
+
+
+def check_room(max_length: int, n_special: int) -> None:
+    """An error where a window has no room for a token of the text."""
+    if max_length <= n_special:
+        expected = f"windows of at least {n_special + 1} tokens (special tokens take {n_special})"
+        raise UsageError(expected, str(max_length), "raise --max-length")
+
+
+def _encode(tokenizer: PreTrainedTokenizerBase, texts: list[str], *, special: bool) -> list[list[int]]:
+    """Ids of each text; `verbose=False` silences the remark that a whole document exceeds the model's length."""
+    encoded = tokenizer(
+        texts,
+        add_special_tokens=special,
+        padding=False,
+        truncation=False,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        verbose=False,
+    )
+    ids: list[list[int]] = encoded["input_ids"]
+    return ids
+
+
+def _chunks(documents: Iterable[str]) -> Iterator[list[str]]:
+    """Documents in lists of about `_CHUNK` characters."""
+    chunk: list[str] = []
+    size = 0
+    for document in documents:
+        chunk.append(document)
+        size += len(document)
+        if size >= _CHUNK:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

@@ -1,0 +1,93 @@
+"""What a measurement computes: the settings, which are part of a run's identity."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import get_args
+
+from torch import nn
+
+from anisoscope import metrics as all_metrics
+from anisoscope.axes import LAYER_QUANTITIES, POLICIES
+from anisoscope.capture.tap import Flatten
+from anisoscope.errors import UsageError, near_matches
+from anisoscope.metrics.base import Metric
+from anisoscope.models.blocks import has_attention
+
+PANELS = ("hidden", "spectrum", "attention")
+ON_REQUEST = ("alignment",)
+"""Panels that `all` does not mean: what the drift of queries and keys does (three times the cost of attention)."""
+FLATTEN = get_args(Flatten)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a measurement computes. Everything here is part of a run's identity.
+
+    panels            of `PANELS` and `ON_REQUEST`
+    policies          of `axes.POLICIES`; the first is the one of spectrum and sample
+    groups            G of the jackknife; spectrum_groups: of the second moments (None: 8 up to 1,024 dimensions,
+    else 1: no interval)
+    sample            tokens kept for what sums cannot give (0: none); sample_heads: their queries and keys too
+    median, bins      dear attention statistics: medians of rows; edges of the histogram of scores
+    flatten           convolutional maps as one vector per `position`, or one per `image` (linear sums and the first
+    policy only, 8 groups: memory is 128 bytes per dimension and site)
+    """
+
+    panels: tuple[str, ...] = PANELS
+    policies: tuple[str, ...] = POLICIES
+    groups: int = 32
+    spectrum_groups: int | None = None
+    sample: int = 2048
+    sample_heads: bool = False
+    seed: int = 0
+    median: bool = False
+    bins: tuple[float, ...] = ()
+    metrics: tuple[str, ...] = ()
+    blocks: tuple[str, ...] = ()
+    flatten: Flatten = "position"
+
+    def __post_init__(self) -> None:
+        for name, known in (
+            ("panels", (*PANELS, *ON_REQUEST)),
+            ("policies", POLICIES),
+            ("metrics", tuple(all_metrics.found())),
+        ):
+            for value in getattr(self, name):
+                if value not in known:
+                    raise UsageError(f"{name} among {', '.join(known)}", repr(value), near_matches(value, known))
+        of_classes = [metric.name for metric in self.chosen if metric.panel == "class"]
+        if of_classes:
+            cure = "use anisoscope classes, or runs.classes.run_classes"
+            raise UsageError("metrics that need no classes", ", ".join(of_classes), cure)
+        if self.flatten not in FLATTEN:
+            near = near_matches(self.flatten, FLATTEN)
+            raise UsageError(f"flatten among {', '.join(FLATTEN)}", repr(self.flatten), near)
+        if not self.policies:
+            raise UsageError("at least one token policy", "none", f"choose of {', '.join(POLICIES)}")
+
+    @cached_property
+    def chosen(self) -> list[Metric]:
+        found = all_metrics.found()
+        return [m for m in found.values() if (m.name in self.metrics if self.metrics else m.panel in self.panels)]
+
+    @property
+    def what(self) -> set[str]:
+        """Places to capture for the chosen metrics."""
+        asked = {quantity for metric in self.chosen for quantity in metric.quantities}
+        what = set(LAYER_QUANTITIES) if asked & {"hidden", "final", "sample"} else set()
+        of_heads = [metric for metric in self.chosen if metric.panel in ("attention", *ON_REQUEST)]
+        heads = {name for metric in of_heads for name in metric.quantities}
+        if "attention" in self.panels and not self.metrics:
+            heads |= {"query_key", "value"}
+        what |= {"query", "key"} if "query_key" in heads else set()
+        return (
+            what
+            | (heads & {"attention", "scores", "centred", "value"})
+            | ((asked & {"query", "key", "value"}) if self.metrics else set())
+        )
+
+    def what_of(self, model: nn.Module) -> set[str]:
+        """The same for one model: with all panels, a network without attention is measured in its hidden states."""
+        if set(self.panels) == set(PANELS) and not self.metrics and not has_attention(model):
+            return self.what & set(LAYER_QUANTITIES)
+        return self.what

@@ -1,0 +1,133 @@
+"""From sums to the long table: every metric at every site it applies to, each value with its jackknife interval."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from anisoscope.axes import LAYER_QUANTITIES, Site
+from anisoscope.metrics import calibrated
+from anisoscope.metrics.base import Metric
+from anisoscope.store import as_records
+from anisoscope.sums import jackknife
+from anisoscope.sums.groups import Sums, Totals
+from anisoscope.sums.reservoir import Reservoir
+
+Array = NDArray[np.float64]
+Columns = dict[str, list[Any]]
+
+
+def tabulate(
+    sums: Sums,
+    sites: Mapping[str, Site],
+    reservoirs: Mapping[str, Reservoir],
+    metrics: Iterable[Metric],
+    policies: Sequence[str],
+) -> pd.DataFrame:
+    """The long table of `metrics` at `sites` (its columns of model and corpus still empty)."""
+    depth = {
+        stack: max(s.layer or 0 for s in sites.values() if s.stack == stack)
+        for stack in {s.stack for s in sites.values()}
+    }
+    columns: dict[
+        str, list[Any]
+    ] = {}  # one table is made in the end: thousands of small ones take longer than the model
+    for metric in metrics:
+        for site, label, terms in _places(metric, sums, sites, reservoirs):
+            constant = {
+                "stack": site.stack,
+                "kind": site.kind,
+                "layer": depth[site.stack] if site.layer is None else site.layer,
+                "site": label,
+                "n_units": len(sums.units),
+            }
+            for part in _table(metric, terms, policies, constant):
+                for column, entries in part.items():
+                    columns.setdefault(column, []).extend(entries)
+    return as_records(pd.DataFrame(columns))
+
+
+def _places(
+    metric: Metric, sums: Sums, sites: Mapping[str, Site], reservoirs: Mapping[str, Reservoir]
+) -> Iterable[tuple[Site, str, dict[str, Array]]]:
+    """(site, label, terms) wherever a metric applies."""
+    for name, site in sites.items():
+        if site.measured_as in metric.quantities:
+            terms = {term: value for term, value in sums.at(name).items() if term in metric.needs}
+            if terms and any(value.any() for value in terms.values()):
+                yield site, site.label, terms
+        if "query_key" in metric.quantities and site.quantity == "query":
+            key = Site(site.stack, site.layer, "key", site.stage, site.kind)
+            both = (("query", sums.at(name)), ("key", sums.at(key.name)))
+            named = {f"{side}.{t}": value for side, at in both for t, value in at.items() if t in metric.needs}
+            yield site, site.label, named
+        reservoir = reservoirs.get(site.stack) or reservoirs.get(name)
+        sampled_here = "sample" in metric.quantities and site.quantity in LAYER_QUANTITIES
+        if sampled_here and reservoir is not None and name in reservoir.vectors:
+            sampled = _sample_terms(name, sums, reservoir)
+            if sampled is not None:
+                yield site, site.label, sampled
+
+
+def _sample_terms(name: str, sums: Sums, reservoir: Reservoir) -> dict[str, Array] | None:
+    vectors = reservoir.vectors[name].double().numpy()
+    usable = np.isfinite(vectors).all(1) & (np.abs(vectors).sum(1) > 0)
+    if usable.sum() < 2 or vectors.shape[1] < 2:
+        return None
+    total = sums.at(name)
+    mean = total["vector"].sum(0)[0, 0] / total["n"].sum(0)[0, 0]
+    group = (reservoir.unit.numpy() % sums.groups)[usable]
+    return calibrated.sample_sums(vectors[usable], mean, group, sums.groups)
+
+
+def _table(
+    metric: Metric, terms: dict[str, Array], policies: Sequence[str], constant: dict[str, Any]
+) -> Iterable[Columns]:
+    totals = Totals(terms)
+    if not totals.present.any():
+        return
+    count = _count(totals)
+    for name, replicates in metric.compute(totals).items():
+        columns = _columns(metric, name, jackknife.interval(replicates), count, policies)
+        rows = len(columns["value"])
+        if constant["site"] in LAYER_QUANTITIES:
+            columns["head"] = [None] * rows
+        yield columns | {column: [entry] * rows for column, entry in constant.items()}
+
+
+def _count(totals: Totals) -> Array:
+    """Vectors (or rows, or matrix rows) behind the values: a leading part of their axes."""
+    for term in ("n", "query.n", "rows", "plain.rows", "moment_n", "query.head_moment_n", "sequences"):
+        if term in totals:
+            count: Array = totals[term][0]
+            return count
+    if "class_n" in totals:
+        return np.array(totals["class_n"][0].sum())
+    if "subset_n" in totals:
+        every: Array = totals["subset_n"][0][:3].sum(0)  # the kinds of token make up the whole
+        return every
+    return np.array(float(totals.groups("matrix").shape[1]))
+
+
+def _columns(metric: Metric, name: str, estimate: jackknife.Estimate, count: Array, policies: Sequence[str]) -> Columns:
+    """One row per entry of a value whose axes are `metric.axes`, and a component axis where it has one more (without
+    its NaN).
+    """
+    value, axes = estimate.value, metric.axes
+    index = dict(zip((*axes, "component"), np.indices(value.shape).reshape(value.ndim, value.size), strict=False))
+    counts = np.broadcast_to(count.reshape(count.shape + (1,) * (value.ndim - count.ndim)), value.shape)
+    rows = np.flatnonzero(~np.isnan(value.ravel())) if value.ndim > len(axes) else np.arange(value.size)
+    labels = metric.components.get(name) or tuple(map(str, range(value.shape[-1] if value.ndim else 0)))
+    policy = policies[0] if metric.first_policy else None
+    return {
+        "metric": [f"{metric.name}.{name}" if name else metric.name] * len(rows),
+        "component": [labels[i] for i in index["component"][rows]] if value.ndim > len(axes) else [None] * len(rows),
+        "token_policy": [policies[i] for i in index["policy"][rows]] if "policy" in axes else [policy] * len(rows),
+        "head": index["head"][rows].tolist() if "head" in axes else [None] * len(rows),
+        "value": value.ravel()[rows].tolist(),
+        "low": estimate.low.ravel()[rows].tolist(),
+        "high": estimate.high.ravel()[rows].tolist(),
+        "n_vectors": np.round(counts.ravel()[rows]).astype(np.int64).tolist(),
+    }

@@ -1,0 +1,56 @@
+"""The contract of a metric: what sums it needs, a pure function of them, the same thing done slowly, and its
+invariances.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anisoscope.sums.groups import Totals
+
+Array = NDArray[np.float64]
+Values = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One measure.
+
+    name        as in the `metric` column; values named `""` are the metric itself, others are appended after a dot
+    quantities  where it applies: `hidden`, `query`, `key`, `value`, `attention`; `query_key` (both sites of one
+    layer and stage)
+    needs       terms of `sums/groups.py` it is a function of
+    compute     Totals → {value name: [replicate, (policy, head,) *component]}; pure, vectorised over the leading axes
+    reference   (vectors [unit][token, dim] as a list of arrays) → {name of a value or component: float}: the
+    definition in float64, as slow as it
+                likes; None where the metric is not a function of vectors
+    invariant   declared invariances, tested both ways: rotation, scaling, translation, order
+    components  names of the component axis for each value that has one; by default 1, 2, 3 …
+    axes        leading axes of its values; one axis more is the component axis
+    first_policy  True where the value is of the first token policy alone
+    """
+
+    name: str
+    quantities: tuple[str, ...]
+    needs: frozenset[str]
+    compute: Callable[[Totals], Values]
+    reference: Callable[[list[Array]], dict[str, float]] | None = None
+    invariant: frozenset[str] = frozenset()
+    components: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    panel: str = "hidden"
+    axes: tuple[str, ...] = ("policy", "head")
+    first_policy: bool = False
+
+
+def dot(a: Array, b: Array) -> Array:
+    """Scalar product over the last axis, in one fused pass."""
+    product: Array = np.einsum("...d,...d->...", a, b)
+    return product
+
+
+def ratio(numerator: Array, denominator: Array) -> Array:
+    """Division that is NaN, silently, where the denominator is 0: the value is undefined there."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(denominator == 0, np.nan, numerator / denominator)

@@ -1,0 +1,93 @@
+"""Checkpoints of a series on this disk: what a name stands for now, fetched ahead, and let go of again."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from anisoscope.errors import ModelError
+from anisoscope.models.hub import Place, locate
+from anisoscope.models.refs import _TIMEOUT
+
+SHAPE = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+"""What the checkpoints of one series have in common, besides the words of the vocabulary where its file is here."""
+PLAIN = (".json", ".txt", ".model", ".py", ".tiktoken")
+"""Small files beside the weights: configuration, vocabulary, code."""
+
+
+def place_of(subject: str) -> Place:
+    """Where a checkpoint is. ModelError where it is nowhere."""
+    base, _, revision = subject.partition("@")
+    if not Path(base).is_dir() and Path(base).is_absolute():
+        raise ModelError("a checkpoint", f"{subject}, which is no folder", "check the path")
+    return locate(base, revision or None, subject, "Check the names that the pattern stands for.")
+
+
+def stamp(subject: str, place: Place) -> str:
+    """What tells one state of a checkpoint from another without reading its weights: commit, or sizes and times."""
+    if place.commit is not None:
+        return place.commit
+    folder = Path(subject.partition("@")[0])
+    files = sorted(path for ending in ("safetensors", "bin") for path in folder.glob(f"*.{ending}"))
+    return json.dumps([(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files])
+
+
+def shape(subject: str, place: Place, trust_remote_code: bool = False) -> dict[str, Any]:
+    """Architecture, sizes and vocabulary of a checkpoint by its configuration. ModelError where it has none."""
+    from transformers import AutoConfig
+
+    try:
+        config: Any = AutoConfig.from_pretrained(
+            place.path, revision=place.revision, trust_remote_code=trust_remote_code
+        )
+    except (OSError, ValueError, KeyError) as error:
+        got = " ".join(str(error).split())[:200]
+        raise ModelError(f"a configuration of {subject}", got, "download or save it again") from None
+    form = {name: getattr(config, name) for name in SHAPE if hasattr(config, name)}
+    words = (Path(place.path, name) for name in ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model"))
+    for path in words:
+        if path.is_file():
+            return form | {"vocabulary": hashlib.sha256(path.read_bytes()).hexdigest()[:16]}
+    return form
+
+
+def is_here(subject: str) -> bool:
+    """Whether the weights of a checkpoint lie on this disk."""
+    from huggingface_hub import try_to_load_from_cache
+
+    base, _, revision = subject.partition("@")
+    names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+    cached = (try_to_load_from_cache(base, name, revision=revision or None) for name in names)
+    return Path(base).is_dir() or any(isinstance(found, str) for found in cached)
+
+
+def fetch(subject: str) -> None:
+    """Bring a checkpoint into the hub's cache: its small files, and its weights in one format. Failures are silent:
+    loading it will say them.
+    """
+    from huggingface_hub import HfApi, snapshot_download
+
+    base, _, revision = subject.partition("@")
+    if Path(base).is_dir():
+        return
+    try:
+        info = HfApi().model_info(base, revision=revision or None, timeout=_TIMEOUT)
+        names = [file.rfilename for file in info.siblings or () if "/" not in file.rfilename]
+        weights = [name for name in names if name.endswith(".safetensors")]
+        weights = weights or [name for name in names if name.startswith("pytorch_model") and name.endswith(".bin")]
+        small = [name for name in names if name.endswith(PLAIN)]
+        snapshot_download(base, revision=revision or None, allow_patterns=[*small, *weights])
+    except Exception:  # whatever it was, it comes again, and is explained, where the model is loaded
+        return
+
+
+def forget(subject: str) -> None:
+    """Take a checkpoint's files out of the hub's cache, but those that other revisions share."""
+    from huggingface_hub import scan_cache_dir
+
+    base, _, revision = subject.partition("@")
+    for repository in scan_cache_dir().repos:
+        if repository.repo_id == base and repository.repo_type == "model":
+            wanted = revision or "main"
+            gone = [r.commit_hash for r in repository.revisions if wanted in (*r.refs, r.commit_hash)]
+            scan_cache_dir().delete_revisions(*gone).execute()

@@ -1,0 +1,26 @@
+"""The ports as one: what makes transformers' Auto classes know them. Imported when first needed: they load much."""
+
+from functools import cache
+from typing import Any
+
+
+@cache
+def register() -> None:
+    """Make `AutoConfig` and `AutoModel` know CharacterBERT, MANTa, VAN, the small speech CNN and the attention-only
+    classifier."""
+    from anisoscope.models.ports import attention_classifier, character_bert, manta, speech_cnn, van
+
+    for port in (attention_classifier, character_bert, manta, speech_cnn, van):
+        port.register()
+
+
+def config_class(name: str) -> Any:
+    """The configuration class called `name`, of transformers or of a port."""
+    import transformers
+
+    from anisoscope.models.ports import character_bert, manta, van
+
+    for module in (transformers, character_bert, manta, van):
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise LookupError(name)

@@ -1,0 +1,265 @@
+"""VAN, the Visual Attention Network: a convolutional network whose "attention" is a gate of large depthwise kernels.
+
+Paper: Guo et al., "Visual Attention Network" (Computational Visual Media 2023). Weights and parameter names:
+github.com/Visual-Attention-Network/VAN-Classification (`van_tiny_754.pth.tar` …: `load_published`); the names of
+huggingface.co/Visual-Attention-Network/van-{tiny,small,base,large} load too. There are no queries, keys or values.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, AutoModelForImageClassification, PretrainedConfig
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.utils.generic import ModelOutput
+
+from anisoscope.errors import UsageError, near_matches
+from anisoscope.models.ports.weights import PublishedModel
+
+PRESETS: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "b0": ((32, 64, 160, 256), (3, 3, 5, 2)),
+    "b1": ((64, 128, 320, 512), (2, 2, 4, 2)),
+    "b2": ((64, 128, 320, 512), (3, 3, 12, 3)),
+    "b3": ((64, 128, 320, 512), (3, 5, 27, 3)),
+    "b4": ((64, 128, 320, 512), (3, 6, 40, 3)),
+    "b5": ((96, 192, 480, 768), (3, 3, 24, 3)),
+    "b6": ((96, 192, 384, 768), (6, 6, 90, 6)),
+}
+"""Channels and depths per stage of the published sizes (b0 tiny, b1 small, b2 base, b3 large)."""
+
+IMAGENET_LABELS = 1000
+
+
+class VanConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __init_subclass__ has no types
+    """Sizes of a VAN. The field names are those of the hub's `config.json`; one entry per stage in each sequence."""
+
+    model_type = "van"
+
+    num_channels: int = 3
+    patch_sizes: Sequence[int] = (7, 3, 3, 3)
+    strides: Sequence[int] = (4, 2, 2, 2)
+    hidden_sizes: Sequence[int] = PRESETS["b2"][0]
+    depths: Sequence[int] = PRESETS["b2"][1]
+    mlp_ratios: Sequence[int] = (8, 8, 4, 4)
+    hidden_act: str = "gelu"
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-6
+    layer_scale_init_value: float = 1e-2
+    drop_path_rate: float = 0.0
+    dropout_rate: float = 0.0
+
+
+def van_config(preset: str, num_labels: int = IMAGENET_LABELS, **overrides: Any) -> VanConfig:
+    """The configuration of a published size, `b0` … `b6`."""
+    if preset not in PRESETS:
+        raise UsageError(f"a VAN preset, {' '.join(PRESETS)}", preset, near_matches(preset, PRESETS))
+    hidden_sizes, depths = PRESETS[preset]
+    return VanConfig(hidden_sizes=hidden_sizes, depths=depths, **{"num_labels": num_labels, **overrides})
+
+
+class VanPatchEmbedding(nn.Module):
+    """Overlapping patches: strided convolution and batch norm. (B, C_in, H, W) → (B, C, H / stride, W / stride)."""
+
+    def __init__(self, channels_in: int, channels: int, kernel: int, stride: int) -> None:
+        super().__init__()
+        self.proj = nn.Conv2d(channels_in, channels, kernel, stride, padding=kernel // 2)
+        self.norm = nn.BatchNorm2d(channels)
+
+    def forward(self, images: Tensor) -> Tensor:
+        out: Tensor = self.norm(self.proj(images))
+        return out
+
+
+class LargeKernelAttention(nn.Module):
+    """LKA: the input gated by its own view through 5 × 5, dilated 7 × 7 and 1 × 1 convolutions. (B, C, H, W) kept."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv0 = nn.Conv2d(channels, channels, 5, padding=2, groups=channels)
+        self.conv_spatial = nn.Conv2d(channels, channels, 7, padding=9, dilation=3, groups=channels)
+        self.conv1 = nn.Conv2d(channels, channels, 1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        gate: Tensor = self.conv1(self.conv_spatial(self.conv0(features)))
+        return features * gate
+
+
+class VanSpatialAttention(nn.Module):
+    """1 × 1 convolution, activation, LKA, 1 × 1 convolution, added to the input. (B, C, H, W) kept."""
+
+    def __init__(self, channels: int, activation: str) -> None:
+        super().__init__()
+        self.proj_1 = nn.Conv2d(channels, channels, 1)
+        self.activation = ACT2FN[activation]
+        self.spatial_gating_unit = LargeKernelAttention(channels)
+        self.proj_2 = nn.Conv2d(channels, channels, 1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        out: Tensor = self.proj_2(self.spatial_gating_unit(self.activation(self.proj_1(features))))
+        return features + out
+
+
+class DepthwiseConvolution(nn.Module):
+    """3 × 3 convolution of each channel alone; a module of its own because the published names have that level."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.dwconv = nn.Conv2d(channels, channels, 3, padding=1, groups=channels)
+
+    def forward(self, features: Tensor) -> Tensor:
+        out: Tensor = self.dwconv(features)
+        return out
+
+
+class VanMlp(nn.Module):
+    """Widening 1 × 1 convolution, depthwise 3 × 3, activation, narrowing 1 × 1 convolution. (B, C, H, W) kept."""
+
+    def __init__(self, channels: int, ratio: int, activation: str, dropout: float) -> None:
+        super().__init__()
+        self.fc1 = nn.Conv2d(channels, channels * ratio, 1)
+        self.dwconv = DepthwiseConvolution(channels * ratio)
+        self.activation = ACT2FN[activation]
+        self.fc2 = nn.Conv2d(channels * ratio, channels, 1)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, features: Tensor) -> Tensor:
+        wide = self.dropout(self.activation(self.dwconv(self.fc1(features))))
+        out: Tensor = self.dropout(self.fc2(wide))
+        return out
+
+
+class VanLayer(nn.Module):
+    """One block: attention and MLP, each after a batch norm, scaled per channel and added. (B, C, H, W) kept."""
+
+    def __init__(self, config: VanConfig, stage: int, drop_path: float) -> None:
+        super().__init__()
+        channels = config.hidden_sizes[stage]
+        self.norm1 = nn.BatchNorm2d(channels)
+        self.attn = VanSpatialAttention(channels, config.hidden_act)
+        self.norm2 = nn.BatchNorm2d(channels)
+        self.mlp = VanMlp(channels, config.mlp_ratios[stage], config.hidden_act, config.dropout_rate)
+        self.layer_scale_1 = nn.Parameter(torch.full((channels,), config.layer_scale_init_value))
+        self.layer_scale_2 = nn.Parameter(torch.full((channels,), config.layer_scale_init_value))
+        self.drop_path = drop_path
+
+    def forward(self, features: Tensor) -> Tensor:
+        features = features + self._branch(self.layer_scale_1, self.attn(self.norm1(features)))
+        return features + self._branch(self.layer_scale_2, self.mlp(self.norm2(features)))
+
+    def _branch(self, scale: Tensor, branch: Tensor) -> Tensor:
+        """Scale each channel; in training, drop the branch of a whole image with the block's probability."""
+        branch = scale[:, None, None] * branch
+        if not self.training or self.drop_path == 0:
+            return branch
+        keep = torch.full((len(branch), 1, 1, 1), 1 - self.drop_path, device=branch.device, dtype=branch.dtype)
+        return branch * torch.bernoulli(keep) / keep
+
+
+@dataclass
+class VanOutput(ModelOutput):
+    """What `VanModel` returns; `hidden_states` holds the four stage outputs, as transformers 4 returned them."""
+
+    logits: Tensor | None = None
+    """(B, labels), or the pooled features where the model has no labels."""
+    last_hidden_state: Tensor | None = None
+    """(B, C, H, W), the output of the last stage after its LayerNorm."""
+    pooler_output: Tensor | None = None
+    """(B, C), the mean over positions."""
+    hidden_states: tuple[Tensor, ...] | None = None
+    """Per stage (B, C, H, W), after the stage's LayerNorm; on request."""
+
+
+def _hub_names() -> dict[str, str]:
+    """Hub spelling → original spelling. The hub counts stages from 0 and misspells one norm."""
+    parts = {
+        "pre_normomalization": "norm1",
+        "post_normalization": "norm2",
+        r"attention_scaling\.weight": "layer_scale_1",
+        r"mlp_scaling\.weight": "layer_scale_2",
+        r"attention\.pre_projection\.conv": "attn.proj_1",
+        r"attention\.post_projection": "attn.proj_2",
+        r"attention\.attention_layer\.attention\.depth_wise": "attn.spatial_gating_unit.conv0",
+        r"attention\.attention_layer\.attention\.depth_wise_dilated": "attn.spatial_gating_unit.conv_spatial",
+        r"attention\.attention_layer\.attention\.point_wise": "attn.spatial_gating_unit.conv1",
+        r"mlp\.in_dense": "mlp.fc1",
+        r"mlp\.depth_wise": "mlp.dwconv.dwconv",
+        r"mlp\.out_dense": "mlp.fc2",
+    }
+    names = {r"^classifier\.": "head."}
+    for stage in range(4):
+        hub, own = rf"^encoder\.stages\.{stage}\.", stage + 1
+        names[rf"{hub}embeddings\.convolution\."] = f"patch_embed{own}.proj."
+        names[rf"{hub}embeddings\.normalization\."] = f"patch_embed{own}.norm."
+        names[rf"{hub}normalization\."] = f"norm{own}."
+        for theirs, ours in parts.items():
+            names[rf"{hub}layers\.(\d+)\.{theirs}(?!\w)"] = rf"block{own}.\1.{ours}"
+    return names
+
+
+class VanModel(PublishedModel):  # type: ignore[no-untyped-call]  # as above
+    """The whole network with its linear head. Hook `VanLayer` for raw block outputs, (B, C, H, W)."""
+
+    config_class = VanConfig
+    config: VanConfig
+    base_model_prefix = "van"
+    main_input_name = "pixel_values"
+    published_names = _hub_names()
+    # The hub's files carry a final LayerNorm that no forward pass of theirs ever used.
+    _keys_to_ignore_on_load_unexpected = [r"^layernorm\."]  # noqa: RUF012  # transformers types it as an instance's
+
+    def __init__(self, config: VanConfig) -> None:
+        super().__init__(config)
+        channels_in, block_index, last = config.num_channels, 0, max(sum(config.depths) - 1, 1)
+        for stage, (channels, depth) in enumerate(zip(config.hidden_sizes, config.depths, strict=True)):
+            rates = [config.drop_path_rate * (block_index + i) / last for i in range(depth)]
+            embedding = VanPatchEmbedding(channels_in, channels, config.patch_sizes[stage], config.strides[stage])
+            setattr(self, f"patch_embed{stage + 1}", embedding)
+            setattr(self, f"block{stage + 1}", nn.ModuleList(VanLayer(config, stage, rate) for rate in rates))
+            setattr(self, f"norm{stage + 1}", nn.LayerNorm(channels, eps=config.layer_norm_eps))
+            channels_in, block_index = channels, block_index + depth
+        self.head = nn.Linear(channels_in, config.num_labels) if config.num_labels else nn.Identity()
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def forward(self, pixel_values: Tensor, output_hidden_states: bool = False) -> VanOutput:
+        """Classify images.
+
+        Args:
+            pixel_values: (B, 3, H, W), H and W multiples of 32.
+            output_hidden_states: return the four stage outputs too.
+        """
+        features, stages = pixel_values, []
+        for stage in range(1, len(self.config.depths) + 1):
+            features = self.get_submodule(f"patch_embed{stage}")(features)
+            for block in self.get_submodule(f"block{stage}").children():
+                features = block(features)
+            tokens = self.get_submodule(f"norm{stage}")(features.flatten(2).transpose(1, 2))  # (B, H W, C)
+            features = tokens.transpose(1, 2).contiguous().view(features.shape)
+            stages.append(features)
+        pooled = features.mean((2, 3))
+        return VanOutput(
+            logits=self.head(pooled),
+            last_hidden_state=features,
+            pooler_output=pooled,
+            hidden_states=tuple(stages) if output_hidden_states else None,
+        )
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Convolutions by fan-out, layer scales at their initial value, the rest as transformers does."""
+        super()._init_weights(module)  # type: ignore[no-untyped-call]
+        if isinstance(module, nn.Conv2d):
+            fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels // module.groups
+            init.normal_(module.weight, mean=0.0, std=(2 / fan_out) ** 0.5)
+        elif isinstance(module, VanLayer):
+            init.constant_(module.layer_scale_1, self.config.layer_scale_init_value)
+            init.constant_(module.layer_scale_2, self.config.layer_scale_init_value)
+
+
+def register() -> None:
+    """Make `AutoConfig`, `AutoModel` and `AutoModelForImageClassification` know `van`; harmless when repeated."""
+    AutoConfig.register(VanConfig.model_type, VanConfig, exist_ok=True)
+    AutoModel.register(VanConfig, VanModel, exist_ok=True)
+    AutoModelForImageClassification.register(VanConfig, VanModel, exist_ok=True)

@@ -1,0 +1,250 @@
+"""The geometry of the classes of one model on one labelled corpus: an ordinary run whose units are utterances, with
+what `classes/` says of them.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from anisoscope.axes import POLICIES
+from anisoscope.classes.ablation import replacements
+from anisoscope.classes.directions import accuracy_records, direction_records
+from anisoscope.classes.faithfulness import explanations
+from anisoscope.classes.pooling import At, utterance_states
+from anisoscope.data.encoding import LabelledPlan, encode
+from anisoscope.data.labelled import SPLITS, TEST, LabelledCorpus, balanced, open_labelled
+from anisoscope.data.opening import text_length
+from anisoscope.data.windows import check_vocabulary
+from anisoscope.errors import CorpusError, MeasureError, ModelError, UsageError, near_matches
+from anisoscope.measure.settings import Settings
+from anisoscope.models.blocks import has_attention, stack_of
+from anisoscope.models.load import Subject, is_classifier
+from anisoscope.progress import Progress
+from anisoscope.runs.run import Job, Reading, run, subject_of
+from anisoscope.store import Run, as_records
+from anisoscope.training.classifier_loop import predicted
+from anisoscope.training.entropy_penalty import entropies
+
+PARTS = ("directions", "replaced", "explained")
+ALL = "all"
+"""All splits of a corpus as one."""
+Shown = Callable[[str, str], AbstractContextManager[Progress]]
+"""Opens a progress bar by its title and its unit."""
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Which utterances are looked at, and how.
+
+    corpus, columns, split_seed     see `data.classification.open_labelled`; corpus "": what the model was trained on
+    split, limit      the first `limit` utterances of a split (or of `all`), as many of each class
+    at                which token's vector stands for an utterance: `first`, `last`, `mean`; None: `last` where a token
+                      sees only those before it, else `first`
+    parts             of `PARTS`; `few`: utterances of what takes many passes
+    """
+
+    corpus: str = ""
+    columns: Mapping[str, str] | None = None
+    split_seed: int = 0
+    split: str = TEST
+    limit: int = 999
+    at: At | None = None
+    parts: tuple[str, ...] = PARTS
+    few: int = 60
+    max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        for part in self.parts:
+            if part not in PARTS:
+                raise UsageError(f"parts among {', '.join(PARTS)}", repr(part), near_matches(part, PARTS))
+        if self.at not in (None, "first", "last", "mean"):
+            raise UsageError("--at first, last or mean", repr(self.at), "leave it out for what suits the model")
+        for name in ("limit", "few"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name} of at least 1", str(getattr(self, name)), f"raise --{name}")
+
+
+def run_classes(
+    job: Job,
+    classes: Classes,
+    output: Path | None = None,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    shown: Shown = lambda _title, _unit: nullcontext(lambda _done, _total: None),
+) -> Run:
+    """Measure the classes of `job.model`; the job's own corpus is not used. ModelError, CorpusError or UsageError where
+    the two do not go together.
+    """
+    classes = _as_trained(job.model, classes)
+    subject = subject_of(job, classifier=True)
+    tokenizer, stack = _tokenizer(subject), stack_of(subject.model, "")
+    length = text_length(subject.config, tokenizer, classes.max_length)
+    at: At = classes.at or ("last" if stack == "decoder" else "first")
+    classes = replace(classes, max_length=length, at=at)
+    corpus = open_labelled(classes.corpus, columns=classes.columns, seed=classes.split_seed)
+    corpus, usable, told = _in_order_of(subject.config, corpus)
+    encoded = encode(_examples(corpus, classes), tokenizer, length)
+    ids = np.concatenate([row["input_ids"] for row in encoded.rows]).astype(np.int32)
+    warnings = [*told, *check_vocabulary(tokenizer, ids, [], getattr(subject.config, "vocab_size", None))]
+    if encoded.truncated:
+        warnings.append(f"{encoded.truncated} utterances cut at {length} tokens")
+    pad = int(tokenizer.pad_token_id)
+    plan = LabelledPlan(encoded, pad, batch_tokens=job.batch_tokens, stack=stack, device=job.device)
+    described = corpus.described() | {"split": classes.split, "warnings": warnings}
+    panels = ("hidden", "attention") if has_attention(subject.model) else ("hidden",)
+    settings = Settings(panels=panels, policies=POLICIES, seed=job.settings.seed)
+    with ExitStack() as bar:
+        progress = bar.enter_context(shown(f"{job.model} × {classes.corpus}", "tokens"))
+        look = _Look(subject, tokenizer, corpus, plan, classes, length, at, shown, usable, bar.close)
+        return run(
+            replace(job, corpus=classes.corpus, settings=settings),
+            output,
+            resume=resume,
+            overwrite=overwrite,
+            progress=progress,
+            subject=subject,
+            reading=Reading(plan, described, {"classes": json.loads(json.dumps(asdict(classes)))}, look.records),
+        )
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What is looked at after the pass, whose progress ends by `passed`; `heads`: the model's head can be used."""
+
+    subject: Subject
+    tokenizer: Any
+    corpus: LabelledCorpus
+    plan: LabelledPlan
+    classes: Classes
+    length: int
+    at: At
+    shown: Shown
+    heads: bool
+    passed: Callable[[], None]
+
+    def records(self) -> tuple[pd.DataFrame, list[str]]:
+        """Records, and why what was asked for is not among them."""
+        self.passed()
+        parts, warnings = [], []
+        for part in self.classes.parts:
+            try:
+                parts += getattr(self, f"_{part}")()
+            except MeasureError as error:
+                warnings.append(f"{part} left out: {error}")
+        found = [part for part in parts if len(part)]
+        return pd.concat(found, ignore_index=True) if found else as_records(pd.DataFrame()), warnings
+
+    def _directions(self) -> list[pd.DataFrame]:
+        model, names = self.subject.model, self.corpus.labels
+        labels = np.array(self.plan.encoded.labels)
+        states = utterance_states(model, self.plan, self.at)
+        found = [direction_records(states, labels, names, stack=self.plan.stack)]
+        if self.heads:
+            classes = np.array(predicted(model, self.plan.encoded, self.plan.pad_id))
+            found.append(accuracy_records(classes, labels, names))
+        if has_attention(model) and self.at == "first":
+            found.append(self._entropies())
+        return found
+
+    def _entropies(self) -> pd.DataFrame:
+        """H of the [CLS] row by layer."""
+        rows = []
+        for name, values in entropies(self.subject.model, self.plan).items():
+            kind, _, layer = name.partition(".")
+            if layer:
+                value = {"metric": "cls_entropy", "component": kind, "layer": int(layer), "value": float(values.mean())}
+                rows.append(value | {"n_units": len(values)})
+        return as_records(pd.DataFrame(rows), stack=self.plan.stack)
+
+    def _replaced(self) -> list[pd.DataFrame]:
+        if not self.heads:
+            return []
+        plan = LabelledPlan(self._few(), self.plan.pad_id, stack=self.plan.stack, device=self.plan.device)
+        with self.shown("attention replaced", "passes") as progress:
+            return [replacements(self.subject.model, plan, progress)]
+
+    def _few(self) -> Any:
+        few = replace(self.classes, limit=min(self.classes.few, self.classes.limit))
+        return encode(_examples(self.corpus, few), self.tokenizer, self.length)
+
+    def _explained(self) -> list[pd.DataFrame]:
+        if not self.heads:
+            return []
+        with self.shown("words explained", "passes") as progress:
+            return [
+                explanations(
+                    self.subject.model,
+                    self.tokenizer,
+                    self.corpus,
+                    split=self.classes.split,
+                    limit=min(self.classes.few, self.classes.limit),
+                    max_length=self.length,
+                    progress=progress,
+                )
+            ]
+
+
+def _as_trained(model: str, classes: Classes) -> Classes:
+    """Corpus, columns, splits and length as told by the training.json beside a model, where they are not given."""
+    path = Path(model) / "training.json"
+    told = json.loads(path.read_text()) if path.is_file() else {}
+    recipe = told.get("recipe", {})
+    if not classes.corpus:
+        if not recipe.get("corpus"):
+            raise UsageError("--corpus", "none", "name one that has labels: see anisoscope list corpora")
+        same = {"columns": recipe.get("columns"), "split_seed": recipe.get("split_seed", 0)}
+        classes = replace(classes, corpus=recipe["corpus"], **same)
+    return replace(classes, max_length=classes.max_length or told.get("max_length"))
+
+
+def _tokenizer(subject: Subject) -> Any:
+    tokenizer = subject.processor
+    if subject.modality != "text" or not hasattr(tokenizer, "tokenize") or not getattr(tokenizer, "is_fast", False):
+        got = f"{subject.name} ({subject.modality}, {type(tokenizer).__name__})"
+        raise ModelError("a text model with a fast tokenizer", got, "name an encoder or decoder of text")
+    if tokenizer.pad_token_id is None:
+        if tokenizer.eos_token is None:
+            raise ModelError("a tokenizer with a padding token", subject.name, "give its tokenizer one")
+        tokenizer.pad_token = tokenizer.eos_token
+    if getattr(subject.config, "pad_token_id", None) is None:
+        subject.config.pad_token_id = tokenizer.pad_token_id
+    return tokenizer
+
+
+def _examples(corpus: LabelledCorpus, classes: Classes) -> Any:
+    if classes.split not in corpus.splits:
+        got = f"{classes.split!r} of {corpus.name}"
+        raise CorpusError(f"a split among {', '.join(corpus.splits)}", got, near_matches(classes.split, corpus.splits))
+    return balanced(corpus.splits[classes.split], classes.limit, len(corpus.labels))
+
+
+def _in_order_of(config: Any, corpus: LabelledCorpus) -> tuple[LabelledCorpus, bool, list[str]]:
+    """The corpus with the split `all` and, where the model's head can be used, with its classes in the order of the
+    model's; whether it can, and what must be known of it.
+    """
+    every = tuple(example for split in SPLITS for example in corpus.splits[split])
+    corpus = replace(corpus, splits={**corpus.splits, ALL: every})
+    if not is_classifier(config):
+        return corpus, False, ["the model has no head for classes: no accuracy, nothing replaced or explained"]
+    own = [str(config.id2label[i]) for i in range(config.num_labels)]
+    if len(own) != len(corpus.labels):
+        told = f"the model tells {len(own)} classes ({', '.join(own)}), the corpus {len(corpus.labels)}"
+        return corpus, False, [f"{told}: its head is not used"]
+    if all(re.fullmatch(r"LABEL_\d+", name) for name in own):
+        return corpus, True, [f"the model's classes have no names: taken as {', '.join(corpus.labels)}, in this order"]
+    place = {name.lower(): i for i, name in enumerate(own)}
+    if set(place) != {name.lower() for name in corpus.labels}:
+        told = f"the model's classes ({', '.join(own)}) are not called as the corpus' ({', '.join(corpus.labels)})"
+        return corpus, False, [f"{told}: its head is not used"]
+    new = [place[name.lower()] for name in corpus.labels]
+    names = tuple(corpus.labels[new.index(i)] for i in range(len(new)))
+    splits = {s: tuple(replace(e, label=new[e.label]) for e in part) for s, part in corpus.splits.items()}
+    return replace(corpus, labels=names, splits=splits), True, []

@@ -1,0 +1,236 @@
+"""A series measured one checkpoint at a time: a run folder each, the next one downloaded meanwhile.
+
+    <output>/seed-0-step-1000-1a2b3c4d/   an ordinary run; its records carry step, seed and revision
+    <output>/records.parquet, series.json   all of them together, with what was left out or is there twice
+
+A finished checkpoint is found again by what it was measured with (settings, commit or file stamps, code version), and
+needs no download. Several processes can work on one series: each claims the checkpoint it measures.
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from anisoscope.data.documents import local_names
+from anisoscope.data.items import find_path
+from anisoscope.errors import MeasureError, ModelError, UsageError
+from anisoscope.measure.distributed import rank_and_world
+from anisoscope.models.download import fetch, forget, is_here, place_of, shape, stamp
+from anisoscope.models.load import load
+from anisoscope.models.series import AT_ONCE, Checkpoint
+from anisoscope.progress import Progress
+from anisoscope.runs.run import Job, run
+from anisoscope.store import Run, claimed, code_version, provenance, run_id, write_atomic
+
+KEEP = 2
+"""Downloaded checkpoints on the disk at a time: the one being measured and the next."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """What came of a series: run folders by checkpoint; `skipped`: why a checkpoint has none; `repeated`: groups of
+    checkpoints whose weights are the same, bit for bit.
+    """
+
+    folder: Path
+    runs: dict[Checkpoint, Run]
+    skipped: dict[str, str] = field(default_factory=dict)
+    repeated: list[list[str]] = field(default_factory=list)
+
+    def records(self) -> pd.DataFrame:
+        """The records of all checkpoints, by seed and step."""
+        return pd.concat([done.records() for done in self.runs.values()], ignore_index=True)
+
+
+@dataclass
+class _Work:
+    """A series under way: the folder of each checkpoint that can be measured, and what cannot."""
+
+    job: Job
+    output: Path
+    folders: dict[Checkpoint, Path]
+    skipped: dict[str, str]
+    skip_bad: bool
+
+    def job_of(self, checkpoint: Checkpoint) -> Job:
+        return replace(self.job, model=checkpoint.subject, step=checkpoint.step, train_seed=checkpoint.seed)
+
+    def bad(self, checkpoint: Checkpoint, error: Exception) -> None:
+        """Note a checkpoint that cannot be measured; the error itself where such are not skipped."""
+        if not self.skip_bad:
+            raise error
+        self.skipped[checkpoint.subject] = str(error)
+        self.folders.pop(checkpoint, None)
+
+
+def measure_series(
+    checkpoints: Sequence[Checkpoint],
+    job: Job,
+    output: Path,
+    *,
+    skip_bad: bool = False,
+    keep: int = KEEP,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Series:
+    """Measure each checkpoint as `runner.run` measures it alone, with everything else as in `job`; finished ones are
+    read.
+
+    skip_bad   leave out and report checkpoints that cannot be loaded, where they would be an error
+    keep       downloaded checkpoints on the disk at a time; those that were there before are never removed
+
+    ModelError for checkpoints of different architectures or vocabularies (all are compared before anything is
+    measured) and for those that cannot be loaded.
+    """
+    if keep < 1:
+        raise UsageError("--keep of at least 1 checkpoint", str(keep), "raise it")
+    work = _Work(job, output, {}, {}, skip_bad)
+    _examine(work, checkpoints)
+    if overwrite:
+        for folder in work.folders.values():
+            shutil.rmtree(folder, ignore_errors=True)
+    for wait in (False, True):  # those that another process has in hand come last
+        todo = [c for c, folder in work.folders.items() if not Run(folder).complete]
+        shelf = _Shelf([c.subject for c in todo], keep)
+        try:
+            for i, checkpoint in enumerate(todo):
+                if not Run(work.folders[checkpoint]).complete:
+                    shelf.get(i)
+                    _measure(work, checkpoint, wait, _part(progress, i, len(todo)))
+        finally:
+            shelf.close()
+    return _finished(work)
+
+
+def _part(progress: Progress | None, i: int, n: int) -> Progress | None:
+    """Progress of checkpoint i of n as progress of the whole: all of them read the same tokens."""
+    if progress is None:
+        return None
+    return lambda done, total: progress(i * total + done, n * total)
+
+
+def _examine(work: _Work, checkpoints: Sequence[Checkpoint]) -> None:
+    """Find every checkpoint and compare their configurations, before anything is measured."""
+    import transformers  # noqa: F401  # once, before several threads want it
+
+    def look(checkpoint: Checkpoint) -> tuple[str, dict[str, Any]] | ModelError:
+        try:
+            place = place_of(checkpoint.subject)
+            form = shape(checkpoint.subject, place, work.job.trust_remote_code)
+            return stamp(checkpoint.subject, place), form
+        except ModelError as error:
+            return error
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        looks = dict(zip(checkpoints, pool.map(look, checkpoints), strict=True))
+    errors = [found for found in looks.values() if isinstance(found, ModelError)]
+    if len(errors) == len(looks):
+        raise errors[0]
+    first = next(found[1] for found in looks.values() if not isinstance(found, ModelError))
+    for checkpoint, found in looks.items():
+        if isinstance(found, ModelError):
+            work.bad(checkpoint, found)
+            continue
+        _compare(first, found[1], checkpoint.subject)
+        work.folders[checkpoint] = work.output / _name(work, checkpoint, found[0])
+
+
+def _compare(first: dict[str, Any], form: dict[str, Any], subject: str) -> None:
+    """An error where a checkpoint is of another architecture or vocabulary than the first."""
+    for name in sorted(first.keys() & form.keys()):
+        if first[name] != form[name]:
+            expected = f"checkpoints of one architecture and vocabulary ({name} {first[name]})"
+            got = f"{name} {form[name]} in {subject}"
+            raise ModelError(expected, got, "measure them as two series")
+
+
+def _name(work: _Work, checkpoint: Checkpoint, state: str) -> str:
+    """Of a run folder: seed, step, and a hash of everything that the numbers depend on."""
+    described = asdict(work.job_of(checkpoint))
+    for name in ("device", "trust_remote_code"):
+        described.pop(name)
+    corpus = find_path(work.job.corpus) or local_names().get(work.job.corpus)
+    files = [corpus, *sorted(corpus.rglob("*"))] if corpus is not None else []
+    texts = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()]
+    key = run_id(described, texts, state, code_version()["version"])
+    return f"seed-{checkpoint.seed}-step-{checkpoint.step}-{key[:8]}"
+
+
+class _Shelf:
+    """Checkpoints on this disk: the one asked for, and the next, which is fetched meanwhile. At most `keep` of those
+    fetched here are there at a time; what was there before stays.
+    """
+
+    def __init__(self, subjects: list[str], keep: int) -> None:
+        self.subjects, self.keep = subjects, keep
+        self.fetched: list[str] = []
+        self.coming: dict[int, Future[None]] = {}
+        self.pool = ThreadPoolExecutor(1)
+
+    def get(self, i: int) -> None:
+        """Wait until checkpoint i is there, and begin with the next."""
+        self._begin(i)
+        self.coming[i].result()
+        if self.keep > 1 and i + 1 < len(self.subjects):
+            self._begin(i + 1)
+
+    def _begin(self, i: int) -> None:
+        if i in self.coming:
+            return
+        subject = self.subjects[i]
+        if not is_here(subject):
+            while len(self.fetched) >= self.keep:
+                forget(self.fetched.pop(0))
+            self.fetched.append(subject)
+        self.coming[i] = self.pool.submit(fetch, subject)
+
+    def close(self) -> None:
+        self.pool.shutdown(cancel_futures=True)
+
+
+def _measure(work: _Work, checkpoint: Checkpoint, wait: bool, progress: Progress | None) -> None:
+    """One checkpoint, unless another process has it in hand (`wait`: until that one has done with it)."""
+    folder, job = work.folders[checkpoint], work.job_of(checkpoint)
+    alone = rank_and_world()[1] == 1  # processes of one torchrun job measure every checkpoint together
+    lock = claimed(folder.with_name(f".{folder.name}.lock"), wait=wait) if alone else nullcontext(True)
+    with lock as ours:
+        if not ours or Run(folder).complete:
+            return
+        try:
+            subject = load(job.model, dtype=job.dtype, device=job.device, trust_remote_code=job.trust_remote_code)
+        except ModelError as error:
+            work.bad(checkpoint, error)
+            return
+        run(job, folder, resume=True, progress=progress, subject=subject)
+
+
+def _finished(work: _Work) -> Series:
+    """The series from its run folders, with its own records and summary written."""
+    runs = {checkpoint: Run(folder) for checkpoint, folder in work.folders.items()}
+    manifests = {checkpoint: done.manifest() for checkpoint, done in runs.items()}
+    plans = {(done.identity() or {}).get("plan") for done in runs.values()}
+    if len(plans) > 1:
+        cure = "measure checkpoints of one vocabulary as one series"
+        raise MeasureError("the same tokens for every checkpoint", f"{len(plans)} different ones", cure)
+    same: dict[str, list[str]] = {}
+    for checkpoint, manifest in manifests.items():
+        same.setdefault(manifest["weights_sha256"], []).append(checkpoint.subject)
+    series = Series(work.output, runs, work.skipped, [names for names in same.values() if len(names) > 1])
+    if rank_and_world()[0] == 0:
+        listed = [
+            asdict(checkpoint) | {"folder": done.folder.name, "weights_sha256": manifests[checkpoint]["weights_sha256"]}
+            for checkpoint, done in runs.items()
+        ]
+        described = {"checkpoints": listed, "skipped": series.skipped, "repeated": series.repeated, **provenance()}
+        text = json.dumps(described, indent=1, ensure_ascii=False)
+        records = series.records()
+        write_atomic(work.output / "records.parquet", lambda path: records.to_parquet(path, index=False))
+        write_atomic(work.output / "series.json", lambda path: path.write_text(text))
+    return series

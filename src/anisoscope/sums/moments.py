@@ -1,0 +1,89 @@
+"""Σxxᵀ and Σuuᵀ of a site, as one matrix product per batch and group.
+
+They are dear (2d² flops a token each), so they have few groups: none but the whole by default for wide models.
+Products are summed in float32 over a fixed number of batches, then in float64.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from anisoscope.sums.groups import Sums
+
+EVERY = 32
+"""Batches summed in float32 before they are added in float64."""
+COLUMNS = 64
+"""Columns of a block of the product: only blocks on and above the diagonal are computed, little more than half of it.
+"""
+
+
+class Moments:
+    """Second moments of all sites, on their way into `sums` (terms `moment`, `unit_moment`, `moment_n`,
+    `moment_vector`).
+    """
+
+    def __init__(self, sums: Sums, groups: int) -> None:
+        self.sums, self.groups = sums, groups
+        self.pending: dict[tuple[str, str, int], Tensor] = {}
+
+    def add(self, site: str, x: Tensor, weight: Tensor, inverse: Tensor, group: Tensor) -> None:
+        """Add x [sequence, token, dim] with 0/1 weights and inverse norms [sequence, token], sequences in `group`
+        [sequence].
+        """
+        if x.dtype.itemsize < 4:
+            x = x.float()
+        for g in torch.unique(group).tolist():
+            chosen = group == g
+            rows_of = _slice(chosen)
+            part, w, inv = x[rows_of], weight[rows_of], inverse[rows_of]
+            rows, w = part.flatten(0, 1), w.flatten().to(x.dtype)
+            if not bool(w.all()):
+                rows = torch.where(w.bool().unsqueeze(1), rows, 0.0)
+            self._accumulate(site, "moment", g, rows)
+            self._accumulate(site, "unit_moment", g, rows * (inv.flatten().to(x.dtype) * w).unsqueeze(1))
+            self.sums.buffer(site, "moment_n", (self.groups, 1), x.device)[g] += w.double().sum()
+            self.sums.buffer(site, "moment_vector", (self.groups, 1, x.shape[-1]), x.device)[g] += (w @ rows).double()
+
+    def _accumulate(self, site: str, term: str, g: int, rows: Tensor) -> None:
+        key = (site, term, g)
+        if key not in self.pending:
+            self.pending[key] = rows.new_zeros(rows.shape[1], rows.shape[1])
+        for start in range(0, rows.shape[1], COLUMNS):
+            end = start + COLUMNS
+            self.pending[key][start:end, start:].addmm_(rows[:, start:end].T, rows[:, start:])
+
+    def flush(self) -> None:
+        """Move what is pending into the sums."""
+        for (site, term, g), matrix in self.pending.items():
+            upper = matrix.double().triu_()
+            self.sums.buffer(site, term, (self.groups, 1, *matrix.shape), matrix.device)[g] += upper + upper.triu(1).T
+            matrix.zero_()
+
+    def tensors(self, prefix: str) -> dict[str, Tensor]:
+        return {f"{prefix}{site}|{term}|{g}": matrix for (site, term, g), matrix in self.pending.items()}
+
+    def restore(self, tensors: dict[str, Tensor], prefix: str) -> None:
+        for name, matrix in tensors.items():
+            if name.startswith(prefix):
+                site, term, g = name.removeprefix(prefix).split("|")
+                self.pending[site, term, int(g)] = matrix
+
+
+def add_head_moments(
+    sums: Sums, site: str, x: Float[Tensor, "sequence head token dim"], weight: Tensor, group: Tensor, groups: int
+) -> None:
+    """Σxxᵀ of every head, in float64, into `sums` (terms `head_moment`, `head_moment_n`, of `groups` groups); 0/1
+    `weight` [sequence, head, token], sequences in `group` [sequence].
+    """
+    rows = torch.where(weight.bool().unsqueeze(-1), x, 0.0).double()
+    heads, dim = x.shape[1], x.shape[3]
+    moment = sums.buffer(site, "head_moment", (groups, heads, dim, dim), x.device)
+    moment.index_add_(0, group, rows.transpose(2, 3) @ rows)
+    count = sums.buffer(site, "head_moment_n", (groups, heads), x.device)
+    count.index_add_(0, group, weight.sum(-1).double())
+
+
+def _slice(chosen: Tensor) -> Tensor | slice:
+    """A slice where the chosen sequences lie side by side, as they mostly do: no copy then."""
+    first, last = int(chosen.nonzero()[0]), int(chosen.nonzero()[-1]) + 1
+    return slice(first, last) if bool(chosen[first:last].all()) else chosen

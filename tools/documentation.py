@@ -1,0 +1,241 @@
+"""Pages of the documentation made from the code: `make docs` writes them into docs/.
+
+A page is a function without arguments that returns Markdown; `PAGES` names its file.
+"""
+
+import importlib
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from anisoscope import metrics
+from anisoscope.axes import LAYER_QUANTITIES
+from anisoscope.studies.runner import COMPARED
+
+GENERATED = "<!-- Made by `make docs`; do not edit. -->\n\n"
+
+TRAPS = {
+    "canine": "q, k, v by hooks on the projections; the first block sees chunks of 128 characters; molecules are a "
+    "quarter of the characters, [CLS] first; padding changes what molecules are; NaN in float64 (its own masks)",
+    "character_bert": "reads words of 50 character ids; no vocabulary",
+    "manta": "one sequence at a time; odd kernels only; the encoder's positions are learnt blocks",
+    "byt5": "encoder three times as deep as the decoder",
+    "t5": "relative positions are part of the scores, not of q and k; scale 1",
+    "wav2vec2": "group norm over the whole clip: never padded; frames by the convolutions' strides",
+    "wav2vec2-stable": "frames of padding are masked and never counted",
+    "hubert": "as wav2vec 2.0",
+    "whisper": "one frame per two mel frames; frames of padding are seen by the model but never counted; queries are "
+    "scaled before the interface, so `raw` is read at the projection",
+    "vit": "class token first: special",
+    "beit": "class token first: special; relative positions come with the mask",
+    "deit": "class and distillation token first: special",
+    "segformer": "per block and per stage (after the stage's norm); keys and values are fewer than queries",
+    "resnet": "`unrectified` before each block's last ReLU: after it every cosine is ≥ 0",
+    "efficientnet": "a stage ends with its last block; the top convolution is not a layer",
+    "cvt": "q, k, v by hooks on the projections; scale 1/√width; class token in the last stage only: special, and not "
+    "in the stage's output",
+    "convnext": "stages begin with a downsampling that is part of no block",
+    "van": "its attention is a gate of convolutions: no q, k, v; stages after their norm",
+    "gpt_neox": "q and k `raw` and `rotated`; value without rotation",
+    "llama": "keys and values of fewer heads; `raw` and `rotated`",
+    "qwen3": "`raw`, `normed` and `rotated`",
+    "gemma3": "`raw`, `normed` and `rotated`; windows on some layers",
+}
+"""What to know of an architecture before its numbers are read."""
+
+
+def architectures() -> str:
+    """Count, order and shape of what is captured of each architecture, from a tiny random model of it."""
+    import tiny_models as tiny
+
+    head = "| architecture | stack: layers × positions × dimensions | other sites | queries, keys | to know |"
+    lines = [head, "|---|---|---|---|---|"]
+    lines += [f"| {of.system or name} (`{name}`) | {_captured(name)} |" for name, of in tiny.ARCHITECTURES.items()]
+    return f"""# Architectures
+
+Layer 0 is the input of the first block, layer i the raw output of block i. The table comes from tiny random models that
+read 12 positions (240 samples, 24 frames or 32 × 32 pixels): counts and order are those of the family, sizes are not.
+Maps are flattened to one vector per position here (`--flatten position`); with `--flatten image` a map is one vector.
+
+{chr(10).join(lines)}
+"""
+
+
+def _captured(name: str) -> str:
+    """The cells of one architecture's row."""
+    import tiny_models as tiny
+    import torch
+
+    from anisoscope.capture import capture
+    from anisoscope.models.blocks import has_attention
+
+    model, attention = tiny.build(name, torch.float32), False
+    attention = has_attention(model)
+    what = (*LAYER_QUANTITIES, "query", "key") if attention else LAYER_QUANTITIES
+    with torch.no_grad(), capture(model, what) as tap:
+        model(**tiny.inputs(name, dtype=torch.float32))
+    layers: dict[str, list[tuple[int, ...]]] = {}
+    others: dict[str, int] = {}
+    stages: dict[str, None] = {}
+    for site, value in tap.kept.items():
+        stack, _, label = site.partition(".")
+        label = label.lstrip("0123456789.")
+        if label == "hidden":
+            layers.setdefault(stack, []).append(tuple(value.shape[1:]))
+        elif label in LAYER_QUANTITIES:
+            others[label] = others.get(label, 0) + 1
+        else:
+            stages[label.removeprefix("cross.").removeprefix("head.").split(".")[1]] = None
+    cells = ["; ".join(f"{stack}: {_runs(shapes)}" for stack, shapes in layers.items())]
+    cells.append(", ".join(f"{label} × {count}" for label, count in others.items()) or "none")
+    cells.append(", ".join(sorted(stages, key=("raw", "normed", "rotated").index)) if attention else "none")
+    return " | ".join([*cells, TRAPS.get(name, "")])
+
+
+def _runs(shapes: list[tuple[int, ...]]) -> str:
+    """Layers of one shape in a row as `4 × 12 × 32`."""
+    runs: list[tuple[int, tuple[int, ...]]] = []
+    for shape in shapes:
+        count = runs.pop()[0] if runs and runs[-1][1] == shape else 0
+        runs.append((count + 1, shape))
+    return ", ".join(f"{count} × {' × '.join(map(str, shape))}" for count, shape in runs)
+
+
+def measures() -> str:
+    """The docstring of every metric."""
+    parts = []
+    for name, metric in metrics.found().items():
+        text = (importlib.import_module(f"anisoscope.metrics.{name}").__doc__ or "").strip()
+        title, _, rest = text.partition("\n")
+        where = f"Measured at {', '.join(metric.quantities)}; panel `{metric.panel}`."
+        where = "Measured of labelled utterances: `anisoscope classes`." if metric.panel == "class" else where
+        parts.append(f"## `{metric.name}`\n\n{title}\n\n{where}\n\n```text\n{rest.strip()}\n```\n")
+    return "# Metrics\n\n" + "\n".join(parts)
+
+
+def commands() -> str:
+    """What `--help` says of every command."""
+    from typer.main import get_command
+    from typer.testing import CliRunner
+
+    from anisoscope.cli.app import app
+
+    pages = []
+    for words in _command_names(get_command(app)):
+        shown = CliRunner().invoke(app, [*words, "--help"], prog_name="anisoscope", env={"COLUMNS": "100"}).output
+        pages.append(f"## anisoscope {' '.join(words)}\n\n```text\n{shown.strip()}\n```\n")
+    return "# Command line\n\n" + "\n".join(pages)
+
+
+def _command_names(group: Any) -> Iterator[list[str]]:
+    """The words of every command, those of a group before those in it."""
+    for name, command in sorted(getattr(group, "commands", {}).items()):
+        yield [name]
+        for words in _command_names(command):
+            yield [name, *words]
+
+
+ORDER = ("paper", "small", "long", "quick")
+"""Settings of records as they follow each other; others come after, by name."""
+OUTCOMES = ("holds", "fails", "undecided")
+
+
+def reproduction() -> str:
+    """Every verdict of the committed records: claim, published value, ours with interval, n, and the outcome; what
+    must be known of a folder of records is in its README.md.
+    """
+    lines = ["# Reproduction", "", "Verdicts of the records under `results/`, with the commands that made them.", ""]
+    folders = (Path(__file__).resolve().parents[2] / "results").glob("*/*/")
+    for folder in sorted(folders, key=lambda p: (p.parent.name != "godey2024", _rank(p.name), p.name)):
+        found = sorted(folder.glob("*/study.json"), key=lambda p: (len(p.parent.name), p.parent.name))
+        if not found:
+            continue
+        lines += [f"## {folder.parent.name}, {folder.name} settings", ""]
+        note = folder / "README.md"
+        lines += [note.read_text("utf-8").strip(), ""] if note.exists() else []
+        counts = Counter(verdict["outcome"] for path in found for verdict in _verdicts(path))
+        told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES)
+        lines += [f"{sum(counts.values())} verdicts: {told}.", ""]
+        for path in found:
+            lines += _verdict_table(path)
+    return "\n".join(lines)
+
+
+def _rank(settings: str) -> int:
+    return ORDER.index(settings) if settings in ORDER else len(ORDER)
+
+
+def _verdicts(path: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((path.parent / "verdicts.json").read_text("utf-8"))
+    return found
+
+
+def _verdict_table(path: Path) -> list[str]:
+    study = json.loads(path.read_text("utf-8"))
+    claims = {claim["name"]: claim for claim in study["claims"]}
+    lines = [f"### {study['study']}: {study['title']}", "", f"    {study['command']}", ""]
+    lines += ["| claim | of | published | ours | n | p | verdict |", "|---|---|---|---|---|---|---|"]
+    for verdict in _verdicts(path):
+        claim = claims.get(verdict["claim"], {})
+        entries = (
+            claim.get("statement", verdict["claim"]),
+            verdict["subject"],
+            claim.get("published", ""),
+            f"{verdict['statistic']} {_number(verdict)}",
+            "" if verdict["n"] is None else verdict["n"],
+            "" if verdict["p"] is None else f"{verdict['p']:.2g}",
+            " · ".join(filter(None, (f"**{verdict['outcome']}**", verdict["reason"]))),
+        )
+        lines.append(_line(entries))
+    return [*lines, "", *_compared(path.parent / COMPARED)]
+
+
+def _compared(path: Path) -> list[str]:
+    """Published numbers beside ours, one by one."""
+    found = json.loads(path.read_text("utf-8")) if path.exists() else []
+    if not found:
+        return []
+    lines = ["| number | published | ours | n | | beside it |", "|---|---|---|---|---|---|"]
+    for one in found:
+        lines.append(_line((one["place"], one["published"], _number(one), one["n"], one["verdict"], one["note"])))
+    return [*lines, ""]
+
+
+def _line(entries: Sequence[Any]) -> str:
+    return "| " + " | ".join(str(x).replace("|", "\\|") for x in entries) + " |"
+
+
+def _number(verdict: dict[str, Any]) -> str:
+    if verdict["value"] is None:
+        return ""
+    low, high = verdict["low"], verdict["high"]
+    bounded = low is not None and high is not None and low == low and high == high
+    return f"{verdict['value']:.4g}" + (f" [{low:.4g}, {high:.4g}]" if bounded else "")
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "architectures.md": architectures,
+    "metrics.md": measures,
+    "cli.md": commands,
+    "reproduction.md": reproduction,
+}
+
+
+def write(folder: Path) -> list[Path]:
+    """Every page into `folder`; their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, page in PAGES.items():
+        text = "\n".join(line.rstrip() for line in (GENERATED + page()).splitlines()).rstrip() + "\n"
+        (folder / name).write_text(text, encoding="utf-8")
+        paths.append(folder / name)
+    return paths
+
+
+if __name__ == "__main__":
+    here = Path(__file__).resolve().parents[1] / "docs"
+    for path in write(Path(sys.argv[1]) if len(sys.argv) > 1 else here):
+        sys.stdout.write(f"{path}\n")
