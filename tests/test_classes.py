@@ -143,7 +143,7 @@ def learnt(tmp_path_factory):
 
 def test_the_corpus_is_that_of_the_training_and_the_accuracy_its_own(learnt):
     trained, run = learnt
-    records, manifest = run.records(), run.manifest()
+    records, manifest = run.records, run.manifest
     assert manifest["corpus"]["name"] == "planted" and manifest["corpus"]["n_units"] == 200
     assert manifest["settings"]["corpus"] == "planted"
     (row,) = select(records, metric="accuracy", component=None).to_dict("records")
@@ -168,11 +168,11 @@ def test_directions_of_every_layer_are_their_definition(learnt):
             vectors.append(model.attention_classifier(**given).last_hidden_state[0, 0].double().numpy())
     cosine = to_classes(np.array(vectors), labels, 2)
     expected = np.mean([auc(cosine[:, c], labels == c) for c in range(2)])
-    rows = select(run.records(), metric="class_direction.auc", component=None).set_index("layer")["value"]
+    rows = select(run.records, metric="class_direction.auc", component=None).set_index("layer")["value"]
     assert rows[1] == pytest.approx(expected, abs=1e-3) and rows[1] > 0.85
     assert rows[0] == pytest.approx(0.5)  # <cls> is the same token everywhere
     own, other = (
-        select(run.records(), metric="class_direction", layer=1, component=c)["value"].mean()
+        select(run.records, metric="class_direction", layer=1, component=c)["value"].mean()
         for c in (["class 1 × class 1", "class 2 × class 2"], "class 1 × class 2")
     )
     assert own > other
@@ -180,7 +180,7 @@ def test_directions_of_every_layer_are_their_definition(learnt):
 
 def test_everything_asked_for_is_there_and_on_the_page(learnt):
     _, run = learnt
-    names = set(run.records()["metric"])
+    names = set(run.records["metric"])
     assert {"accuracy", "majority", "cls_entropy", "replaced.accuracy", "explains.auprc", "mean_cosine"} <= names
     result = CliRunner().invoke(app, ["report", str(run.folder)])
     page = (run.folder / "report.html").read_text()
@@ -201,12 +201,12 @@ def test_classes_are_matched_by_name_not_by_number(learnt, tmp_path):
     model.save_pretrained(tmp_path / "turned")
     tokenizer.save_pretrained(tmp_path / "turned")
     look = Classes("planted", limit=200, few=40, parts=("directions", "replaced"))
-    turned = run_classes(Job(str(tmp_path / "turned")), look, tmp_path / "run").records()
+    turned = run_classes(Job(str(tmp_path / "turned")), look, tmp_path / "run").records
     whole = {"component": "", "layer": -1}
     for metric in ("accuracy", "class_direction.auc", "replaced.accuracy"):
         ours, theirs = (
             select(records, metric=metric).fillna(whole).set_index([*whole])["value"]
-            for records in (run.records(), turned)
+            for records in (run.records, turned)
         )
         assert theirs.to_dict() == pytest.approx(ours.to_dict(), abs=1e-9), metric
 
@@ -227,9 +227,9 @@ def test_a_head_of_other_classes_is_not_used(learnt, tmp_path, names, said, used
     model.save_pretrained(tmp_path / "other")
     tokenizer.save_pretrained(tmp_path / "other")
     run = run_classes(Job(str(tmp_path / "other")), Classes("planted", limit=40, few=10), tmp_path / "run")
-    found = set(run.records()["metric"])
+    found = set(run.records["metric"])
     assert ("accuracy" in found) == used and "class_direction.auc" in found
-    assert any(said in text for text in run.manifest()["warnings"])
+    assert any(said in text for text in run.manifest["warnings"])
 
 
 def test_a_head_without_its_weights_is_refused(learnt, tmp_path):
@@ -262,8 +262,8 @@ def test_a_causal_classifier_is_looked_at_in_its_last_token(tokenizer, tmp_path)
     run = run_classes(
         Job(folder), Classes("planted", limit=40, few=10, parts=("directions", "replaced")), tmp_path / "run"
     )
-    assert any("replaced left out" in text and "encoder" in text for text in run.manifest()["warnings"])
-    records = run.records()
+    assert any("replaced left out" in text and "encoder" in text for text in run.manifest["warnings"])
+    records = run.records
     assert set(select(records, metric="class_direction.auc")["stack"]) == {"decoder"}
     auc_0 = select(records, metric="class_direction.auc", layer=0, component=None)["value"].iloc[0]
     assert auc_0 != pytest.approx(0.5)  # the last token differs from utterance to utterance, as <cls> does not
@@ -284,10 +284,10 @@ def test_a_bert_is_replaced_layer_by_layer_and_explained(tokenizer, tmp_path):
     )
     folder = saved(BertForSequenceClassification(config), tokenizer, tmp_path / "bert")
     run = run_classes(Job(folder), Classes("planted", limit=40, few=10), tmp_path / "run")
-    rows = select(run.records(), metric="replaced.agreement")
+    rows = select(run.records, metric="replaced.agreement")
     assert set(rows["component"]) == set(replaced.KINDS) and set(rows["layer"].dropna()) == {1, 2}
-    assert not run.manifest()["warnings"]
-    erased = set(select(run.records(), metric="explains.comprehensiveness")["component"])
+    assert not run.manifest["warnings"]
+    erased = set(select(run.records, metric="explains.comprehensiveness")["component"])
     assert erased == set(explained.OF_DEEP)
 
 
@@ -297,16 +297,16 @@ def test_a_corpus_without_rationales_is_explained_by_erasure_alone(learnt, tmp_p
     path.write_text("\n".join(json.dumps({"text": e.text, "label": f"class {e.label + 1}"}) for e in examples))
     look = Classes(str(path), split="all", few=20, parts=("explained",))
     run = run_classes(Job(str(learnt[0].folder)), look, tmp_path / "run")
-    found = set(run.records()["metric"])
+    found = set(run.records["metric"])
     assert "explains.comprehensiveness" in found and "explains.auprc" not in found
-    assert run.manifest()["corpus"]["n_units"] == 120
+    assert run.manifest["corpus"]["n_units"] == 120
 
 
 def test_a_finished_run_is_resumed_as_it_is_and_another_refused(learnt):
     trained, run = learnt
     job, look = Job(str(trained.folder)), Classes(limit=200, few=40)
-    before = run.manifest()["started"]
-    assert run_classes(job, look, run.folder, resume=True).manifest()["started"] == before
+    before = run.manifest["started"]
+    assert run_classes(job, look, run.folder, resume=True).manifest["started"] == before
     with pytest.raises(OutputError, match="classes"):
         run_classes(job, replace(look, few=41), run.folder, resume=True)
 

@@ -31,13 +31,13 @@ def test_torchrun_equals_one_process(tmp_path: Path) -> None:
     corpus, script = tmp_path / "corpus.txt", tmp_path / "script.py"
     corpus.write_text(TEXT)
     script.write_text(SCRIPT)
-    alone = run(job(str(corpus)), tmp_path / "one").records()
+    alone = run(job(str(corpus)), tmp_path / "one").records
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
     words = [str(corpus), str(tmp_path / "two"), str(Path(__file__).parent)]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*launcher, *words], capture_output=True, text=True, timeout=280, check=False, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
-    together = Run(tmp_path / "two").records()
+    together = Run(tmp_path / "two").records
     keys = ["stack", "kind", "layer", "head", "site", "token_policy", "metric", "component"]
     both = alone.merge(together, on=keys, suffixes=("", "_two"), validate="1:1")
     assert len(both) == len(alone) == len(together)

@@ -102,7 +102,7 @@ def test_it_logs_what_measure_says(tmp_path):
     names = {name.rpartition("/")[2] for name in values}
     assert names == {"A", "drift", "cosine_query_key", "entropy"} and len(values) == 3 * 2 + 2 * 2
     monitor(model, 8)
-    kept = monitor.records()
+    kept = monitor.records
     assert kept["step"].unique().tolist() == [4, 8] and (tmp_path / "monitor.json").exists()
     np.testing.assert_allclose(select(kept, step=4)["value"], expected["value"], rtol=0, atol=1e-12)
 
@@ -120,7 +120,7 @@ def test_bad_input_is_told():
     with pytest.raises(CorpusError, match="at least one batch"):
         Monitor([])
     with pytest.raises(UsageError, match="an output folder"):
-        Monitor(probe()).records()
+        assert Monitor(probe()).records is None
 
 
 class Tracker(TrainerCallback):
@@ -154,7 +154,7 @@ def test_a_trainer_reports_it_and_trains_the_same(tmp_path):
     assert all(torch.equal(value, watched[name]) for name, value in plain.items())
     assert [step for step, logs in told if "anisoscope/encoder.1/A" in logs] == [0, 1, 2, 3, 6]
     assert [entry["step"] for entry in history if "anisoscope/encoder.2/entropy" in entry] == [0, 1, 2, 3, 6]
-    assert monitor.records()["step"].unique().tolist() == [0, 1, 2, 3, 6]
+    assert monitor.records["step"].unique().tolist() == [0, 1, 2, 3, 6]
     _, _, history = trained(tmp_path / "loose", lambda trainer: trainer.add_callback(MonitorCallback(Monitor(probe()))))
     assert [entry["step"] for entry in history if "anisoscope/encoder.2/entropy" in entry] == [0, 1, 2, 4]
 

@@ -129,7 +129,7 @@ def test_a_step_is_what_measuring_it_alone_gives(copied, tmp_path):
     place, job = copied
     series = measured(place, job, tmp_path / "series")
     assert [c.step for c in series.runs] == [0, 1, 10]
-    alone = run(Job(str(place / "step-10"), job.corpus, job.settings), tmp_path / "alone").records()
+    alone = run(Job(str(place / "step-10"), job.corpus, job.settings), tmp_path / "alone").records
     whole = pd.read_parquet(tmp_path / "series" / "records.parquet")
     step = whole[whole["step"] == 10].reset_index(drop=True)
     for column in ("value", "low", "high"):
@@ -145,7 +145,7 @@ def test_finished_checkpoints_are_not_loaded_again(copied, tmp_path, monkeypatch
     monkeypatch.setattr(series_runner, "load", lambda name, **given: loaded.append(name) or load(name, **given))
     again = measured(place, job, tmp_path / "series")
     assert loaded == [str(place / "step-1")]
-    pd.testing.assert_frame_equal(first.records().drop(columns="run"), again.records().drop(columns="run"))
+    pd.testing.assert_frame_equal(first.records.drop(columns="run"), again.records.drop(columns="run"))
 
 
 def test_equal_weights_are_told(copied, tmp_path):

@@ -540,7 +540,7 @@ def test_a_step_of_a_series_is_what_measure_gives(series, tmp_path):
     assert [(p.seed, p.step) for p in pieces] == [(s, t) for s in (0, 1) for t in (0, 1, 10)]
     subject = f"{series.checkpoints}/seed-1/step-10"
     job = Job(subject, series.corpus, Settings(panels=("attention", "alignment")), sequences=series.sequences)
-    plain = run(job, tmp_path / "plain").records()
+    plain = run(job, tmp_path / "plain").records
     ours = pieces[-1].records()
     keys = ["layer", "head", "site", "metric"]
     of_plain = plain[plain["token_policy"].fillna("all") == "all"]

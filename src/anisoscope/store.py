@@ -222,7 +222,9 @@ class Run:
         for path in self.states():
             path.unlink()
 
+    @property
     def manifest(self) -> dict[str, Any]:
+        """What was measured, with what and from where. OutputError where the run is not finished."""
         if not self.complete:
             raise OutputError(
                 f"a finished run in {self.folder}",
@@ -231,8 +233,10 @@ class Run:
             )
         return _read_json(self.manifest_path)
 
+    @property
     def records(self) -> pd.DataFrame:
-        self.manifest()
+        """The long table. OutputError where the run is not finished."""
+        assert self.manifest  # OutputError where the run is not finished
         return pd.read_parquet(self.folder / "records.parquet")
 
 

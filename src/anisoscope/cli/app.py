@@ -181,8 +181,8 @@ def measure(
     if rank_and_world()[0]:
         return
     page = report.build(done.folder)
-    typer.echo(cli_tables.layer_by_layer(done.records()))
-    for warning in done.manifest()["warnings"]:
+    typer.echo(cli_tables.layer_by_layer(done.records))
+    for warning in done.manifest["warnings"]:
         typer.echo(f"note: {warning}", err=True)
     typer.echo(f"report: {page}", err=True)
 
@@ -202,7 +202,7 @@ def merge(
     if len(runs) < 2:
         raise UsageError("at least two run folders", str(len(runs)), "name all shards")
     done = merge_runs(runs, output)
-    typer.echo(cli_tables.layer_by_layer(done.records()))
+    typer.echo(cli_tables.layer_by_layer(done.records))
     typer.echo(f"report: {report.build(done.folder)}", err=True)
 
 

@@ -156,8 +156,8 @@ def classes(
     if rank_and_world()[0]:
         return
     page = report.build(done.folder)
-    typer.echo(cli_tables.classes(done.records()))
-    for warning in done.manifest()["warnings"]:
+    typer.echo(cli_tables.classes(done.records))
+    for warning in done.manifest["warnings"]:
         typer.echo(f"note: {warning}", err=True)
     typer.echo(f"report: {page}", err=True)
 

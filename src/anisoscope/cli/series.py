@@ -24,7 +24,7 @@ def measure(job: Any, output: Path | None, *, dry_run: bool, keep: int, overwrit
         series = measure_series(
             checkpoints, job, folder, skip_bad=job.skip_bad, keep=keep, overwrite=overwrite, progress=progress
         )
-    _print_table(series.records(), job.settings.policies[0])
+    _print_table(series.records, job.settings.policies[0])
     for name, why in series.skipped.items():
         typer.echo(f"skipped: {name}: {why}", err=True)
     for names in series.repeated:

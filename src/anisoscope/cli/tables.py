@@ -83,7 +83,7 @@ def side_by_side(folders: Sequence[Path], metric: str, tokens: str) -> str:
 
     columns = {}
     for folder in folders:
-        records = Run(folder).records()
+        records = Run(folder).records
         known = sorted(records["metric"].unique())
         if metric not in known:
             raise UsageError(f"a metric of {folder}", repr(metric), near_matches(metric, known))

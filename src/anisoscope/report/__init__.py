@@ -13,8 +13,8 @@ __all__ = ["build", "build_studies"]
 def build(folder: Path) -> Path:
     """Write `report.html` and `figures/` into a finished run folder; the same run always gives the same bytes."""
     run = Run(folder)
-    manifest = run.manifest()
-    page = render(Results(run.records(), manifest), folder)
+    manifest = run.manifest
+    page = render(Results(run.records, manifest), folder)
     path = folder / "report.html"
     write_atomic(path, lambda temporary: temporary.write_text(page, encoding="utf-8"))
     return path

@@ -244,7 +244,7 @@ def slug(name: str) -> str:
 def merge_runs(folders: list[Path], output: Path) -> Run:
     """One run from shards measured apart (`--shard`): their sums are added; everything else must be the same."""
     parts = [Run(folder) for folder in folders]
-    manifests = [part.manifest() for part in parts]
+    manifests = [part.manifest for part in parts]
     first = manifests[0]
     for folder, manifest in zip(folders, manifests, strict=True):
         for key in ("model", "weights_sha256", "dtype"):
@@ -265,7 +265,7 @@ def merge_runs(folders: list[Path], output: Path) -> Run:
     identity = {"merged": sorted(m["run"] for m in manifests)}
     run = Run.start(output, identity, resume=False)
     name = run_id(identity)
-    given = {key: parts[0].records()[key].iloc[0] for key in ("model", "revision", "seed", "corpus", "step")} | {
+    given = {key: parts[0].records[key].iloc[0] for key in ("model", "revision", "seed", "corpus", "step")} | {
         "run": name
     }
     records = merged.records()

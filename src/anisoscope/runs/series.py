@@ -44,9 +44,10 @@ class Series:
     skipped: dict[str, str] = field(default_factory=dict)
     repeated: list[list[str]] = field(default_factory=list)
 
+    @property
     def records(self) -> pd.DataFrame:
         """The records of all checkpoints, by seed and step."""
-        return pd.concat([done.records() for done in self.runs.values()], ignore_index=True)
+        return pd.concat([done.records for done in self.runs.values()], ignore_index=True)
 
 
 @dataclass
@@ -214,7 +215,7 @@ def _measure(work: _Work, checkpoint: Checkpoint, wait: bool, progress: Progress
 def _finished(work: _Work) -> Series:
     """The series from its run folders, with its own records and summary written."""
     runs = {checkpoint: Run(folder) for checkpoint, folder in work.folders.items()}
-    manifests = {checkpoint: done.manifest() for checkpoint, done in runs.items()}
+    manifests = {checkpoint: done.manifest for checkpoint, done in runs.items()}
     plans = {(done.identity() or {}).get("plan") for done in runs.values()}
     if len(plans) > 1:
         cure = "measure checkpoints of one vocabulary as one series"
@@ -230,7 +231,7 @@ def _finished(work: _Work) -> Series:
         ]
         described = {"checkpoints": listed, "skipped": series.skipped, "repeated": series.repeated, **provenance()}
         text = json.dumps(described, indent=1, ensure_ascii=False)
-        records = series.records()
+        records = series.records
         write_atomic(work.output / "records.parquet", lambda path: records.to_parquet(path, index=False))
         write_atomic(work.output / "series.json", lambda path: path.write_text(text))
     return series

@@ -124,6 +124,7 @@ class Monitor:
         target = self.output / f"step-{step}.parquet"
         write_atomic(target, lambda path: records.to_parquet(path, index=False))
 
+    @property
     def records(self) -> pd.DataFrame:
         """Records of all looks in the output folder, by step."""
         if self.output is None:

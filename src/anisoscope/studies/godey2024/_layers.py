@@ -86,7 +86,7 @@ def measured(job: Job, context: Context) -> pd.DataFrame:
     done = run(job, root=context.cache, resume=True, keep_sums=True)
     if not any((done.folder / name).exists() for name in ("left_out.parquet", "sums.safetensors")):
         done = run(job, output=done.folder, overwrite=True, keep_sums=True)
-    records = done.records()
+    records = done.records
     rows = select(records, metric=KEPT, site=SITES, head=None, component=None)
     given = {key: records[key].iloc[0] for key in ("run", "model", "revision", "seed", "corpus", "step")}
     others = as_records(_left_out_of(done, job.settings).drop(columns=list(given)), **given)

@@ -228,7 +228,7 @@ def _write(piece: Piece, job: Job, share: float | None) -> None:
     measurement = Measurement.restore(sums, job.settings)
     heads = _heads(measurement, share is not None)
     write_atomic(piece.folder / "heads.safetensors", lambda path: save_file(heads, path))
-    rows = as_records(_kept(done.records(), subject)).assign(step=piece.step, seed=piece.seed)
+    rows = as_records(_kept(done.records, subject)).assign(step=piece.step, seed=piece.seed)
     rows = rows.astype({"step": "Int64", "seed": "Int64"})
     write_atomic(piece.folder / "series.parquet", lambda path: rows.to_parquet(path, index=False))
     sums.unlink()

@@ -27,7 +27,7 @@ def trained_layers(
         context.progress(model, done, len(models))
     found += [done for folder in runs for done in finished_runs(folder)]
     where = {"metric": KEPT, "site": ("hidden", "final"), "token_policy": "all", "head": None, "component": None}
-    parts = [select(done.records(), **where) for done in found]
+    parts = [select(done.records, **where) for done in found]
     return pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
 
 
