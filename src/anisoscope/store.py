@@ -225,19 +225,19 @@ class Run:
     @property
     def manifest(self) -> dict[str, Any]:
         """What was measured, with what and from where. OutputError where the run is not finished."""
-        if not self.complete:
-            raise OutputError(
-                f"a finished run in {self.folder}",
-                "no manifest.json",
-                "finish it with --resume, or name another folder",
-            )
+        self._check_finished()
         return _read_json(self.manifest_path)
 
     @property
     def records(self) -> pd.DataFrame:
         """The long table. OutputError where the run is not finished."""
-        assert self.manifest  # OutputError where the run is not finished
+        self._check_finished()
         return pd.read_parquet(self.folder / "records.parquet")
+
+    def _check_finished(self) -> None:
+        if not self.complete:
+            cure = "finish it with --resume, or name another folder"
+            raise OutputError(f"a finished run in {self.folder}", "no manifest.json", cure)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
