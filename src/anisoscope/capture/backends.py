@@ -1,4 +1,4 @@
-"""One attention function in the attention interface, which looks on and lets the kept backend do the work."""
+"""One attention function in the attention interface: whoever asks looks on at every call, or stands in for it."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-Look = Callable[..., None]
+Look = Callable[..., Tensor | None]
 _LOOKING: WeakKeyDictionary[nn.Module, tuple[Look, ...]] = WeakKeyDictionary()
 _PREFIX = "anisoscope_"
 
@@ -19,7 +19,8 @@ _PREFIX = "anisoscope_"
 @contextmanager
 def looking_on(model: nn.Module, look: Look) -> Iterator[None]:
     """Call `look(module, query, key, value, mask, settings)` at every attention call of `model` that goes through the
-    interface.
+    interface. Where it returns None the kept backend does the work; a tensor [sequence, query, head, dim] stands in
+    for the backend's output.
 
     Every sub-model keeps its own backend, whose mask function is registered beside it: without that the masks would
     silently be lost.
@@ -58,8 +59,10 @@ def _looking_form(backend: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         attention_mask: Tensor | None = None,
         **settings: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        for look in _LOOKING.get(module, ()):
-            look(module, query, key, value, attention_mask, settings)
+        seen = [look(module, query, key, value, attention_mask, settings) for look in _LOOKING.get(module, ())]
+        instead = [output for output in seen if output is not None]
+        if instead:
+            return instead[-1], None
         forward = _eager_of(module) if backend == "eager" else ALL_ATTENTION_FUNCTIONS[backend]
         return forward(module, query, key, value, attention_mask, **settings)  # type: ignore[no-any-return]
 

@@ -8,8 +8,7 @@ another    the weights of another sentence of the batch, stretched to this one's
 The values stay the model's own. Padding never gets weight.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,20 +17,19 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
+from anisoscope.capture.backends import looking_on
 from anisoscope.capture.masking import Visible, masked_scores
 from anisoscope.data.encoding import LabelledPlan
 from anisoscope.errors import MeasureError
 from anisoscope.metrics.class_direction import units_of
+from anisoscope.models.modes import evaluating
 from anisoscope.progress import Progress
 from anisoscope.store import as_records
 
 Weighed = tuple[Tensor, Tensor]
 """Attention weights [1, head, query, key] of one sentence and which of its tokens are real [1, token]."""
 KINDS = ("uniform", "permuted", "another")
-NAME = "anisoscope_replaced"
 
 
 @dataclass
@@ -116,26 +114,6 @@ def _stretched(weights: Tensor, mask: Tensor, other: Weighed | None) -> Tensor:
     return out
 
 
-@contextmanager
-def replacing(model: nn.Module, replacement: Callable[[], Replacement]) -> Iterator[None]:
-    """While inside, attention of `model` is computed by the replacement of the moment."""
-
-    def attention(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **settings: Any
-    ) -> tuple[Tensor, None]:
-        return replacement().attend(module, query, key, value, attention_mask, settings), None
-
-    AttentionInterface.register(NAME, attention)
-    AttentionMaskInterface.register(NAME, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
-    config: Any = model.config
-    before = config._attn_implementation
-    config._attn_implementation_internal = NAME
-    try:
-        yield
-    finally:
-        config._attn_implementation_internal = before
-
-
 @torch.no_grad()
 def outcome(
     model: Any, batches: LabelledPlan, kind: str, layers: Sequence[int]
@@ -152,7 +130,7 @@ def outcome(
     last: list[Tensor] = []
     handle = base.register_forward_hook(lambda _m, _a, output: last.append(output.last_hidden_state[:, 0]))
     try:
-        with replacing(model, lambda: current[-1]):
+        with evaluating(model), looking_on(model, lambda *call: current[-1].attend(*call)):
             for number, batch in enumerate(batches):
                 mask = next(iter(batch.streams.values())).mask
                 current[:] = [Replacement(kind, frozenset(layers), mask, 1000 * number, others)]

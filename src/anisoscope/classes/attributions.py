@@ -27,6 +27,7 @@ from anisoscope.capture.masking import masked_scores
 from anisoscope.capture.tap import capture
 from anisoscope.data.encoding import LabelledPlan
 from anisoscope.data.labelled import Example
+from anisoscope.models.modes import evaluating
 
 Array = NDArray[np.float64]
 SPACES = ("hidden", "key", "value")
@@ -63,7 +64,8 @@ def seen(model: Any, batches: LabelledPlan) -> Iterator[tuple[int, Seen]]:
         for batch in batches:
             caught.clear()
             attention.clear()
-            logits = model(**batch.inputs).logits
+            with evaluating(model):
+                logits = model(**batch.inputs).logits
             yield from _split(batch, caught, attention, logits)
 
 

@@ -21,6 +21,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score  # type: igno
 from anisoscope.classes.attributions import baselines, class_directions, maps, over_words, seen
 from anisoscope.data.encoding import Encoded, LabelledPlan, collated, encode
 from anisoscope.data.labelled import TEST, TRAIN, VALIDATION, Example, Examples, LabelledCorpus, balanced
+from anisoscope.models.modes import evaluating
 from anisoscope.progress import Progress
 from anisoscope.store import as_records
 
@@ -177,7 +178,8 @@ def probabilities(model: Any, rows: list[dict[str, Any]], pad: int, batch: int =
         part = order[first : first + batch]
         inputs = collated([rows[i] for i in part], pad)
         inputs.pop("labels")
-        logits = model(**{name: value.to(device) for name, value in inputs.items()}).logits
+        with evaluating(model):
+            logits = model(**{name: value.to(device) for name, value in inputs.items()}).logits
         for i, p in zip(part, logits.double().softmax(-1).cpu().numpy(), strict=True):
             out[i] = p
     return np.stack(out)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from anisoscope.axes import Site
 from anisoscope.batch import Batch
 from anisoscope.capture.tap import capture
+from anisoscope.models.modes import evaluating
 
 At = Literal["first", "last", "mean"]
 """Which real tokens of an utterance give its vector."""
@@ -20,7 +21,7 @@ At = Literal["first", "last", "mean"]
 @torch.no_grad()
 def utterance_states(model: nn.Module, batches: Iterable[Batch], at: At = "first") -> NDArray[np.float64]:
     """[unit, layer, dim] in the order of the units, one sequence each: layer 0 is the input of the first block, layer i
-    the output of block i. Evaluation mode; the model is left in the mode it was in.
+    the output of block i. In evaluation mode; every module is left in the mode it was in.
     """
     kept: list[Float[Tensor, "sequence layer dim"]] = []
     units: list[Tensor] = []
@@ -33,16 +34,13 @@ def utterance_states(model: nn.Module, batches: Iterable[Batch], at: At = "first
             x = torch.where(share.unsqueeze(-1) > 0, x, 0.0)  # what stands at padding may be anything
             states[site.layer] = torch.einsum("st,std->sd", share, x).double().cpu()
 
-    training = model.training
-    model.eval()
-    with capture(model, ("hidden",), receive=receive):
+    with evaluating(model), capture(model, ("hidden",), receive=receive):
         for batch in batches:
             weight = _weights(next(iter(batch.streams.values())).mask, at)
             states.clear()
             model(**batch.inputs)
             kept.append(torch.stack([states[layer] for layer in sorted(states)], 1))
             units.append(batch.unit)
-    model.train(training)
     return torch.cat(kept)[torch.cat(units).argsort()].numpy()
 
 

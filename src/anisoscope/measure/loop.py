@@ -21,6 +21,7 @@ from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import partition
 from anisoscope.metrics.base import Metric
+from anisoscope.models.modes import evaluating
 from anisoscope.models.streams import Layout
 from anisoscope.progress import Progress
 from anisoscope.sums.groups import Totals
@@ -121,7 +122,7 @@ def _looking(
     settings, layout = measurement.settings, Layout(model)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     with (
-        _evaluating(model),
+        evaluating(model),
         capture(
             model,
             what,
@@ -184,18 +185,6 @@ def listening() -> Iterator[list[int]]:
     finally:
         for caught, handler in kept.items():
             signal.signal(caught, handler)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; the mode of every module as before outside."""
-    training = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in training.items():
-            module.training = mode
 
 
 def _moved(inputs: dict[str, Any], device: torch.device) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from anisoscope.data.encoding import Encoded, collated
 from anisoscope.errors import DivergedError
+from anisoscope.models.modes import evaluating
 from anisoscope.training.checkpoints import FaithfulTrainer
 from anisoscope.training.entropy_penalty import EntropyPenalty
 
@@ -164,7 +165,6 @@ def last_checkpoint(folder: Path) -> str | None:
 @torch.no_grad()
 def predicted(model: Any, encoded: Encoded, pad_id: int, batch: int = 256) -> list[int]:
     """The class of every example, in order."""
-    model.eval()
     order = sorted(range(len(encoded)), key=lambda i: len(encoded.rows[i]["input_ids"]))
     device = next(model.parameters()).device
     found = [0] * len(encoded)
@@ -172,7 +172,8 @@ def predicted(model: Any, encoded: Encoded, pad_id: int, batch: int = 256) -> li
         part = order[first : first + batch]
         inputs = collated([encoded.rows[i] for i in part], pad_id)
         inputs.pop("labels")
-        logits = model(**{name: value.to(device) for name, value in inputs.items()}).logits
+        with evaluating(model):
+            logits = model(**{name: value.to(device) for name, value in inputs.items()}).logits
         for i, label in zip(part, logits.argmax(-1).tolist(), strict=True):
             found[i] = label
     return found

@@ -22,6 +22,7 @@ from anisoscope.batch import Batch
 from anisoscope.capture.backends import looking_on
 from anisoscope.capture.masking import HIDDEN, masked_scores
 from anisoscope.errors import MeasureError, UsageError, near_matches
+from anisoscope.models.modes import evaluating
 
 VARIANTS = ("entropy", "entropy-columns")
 Layers = tuple[int, ...]
@@ -130,12 +131,10 @@ def entropies(model: nn.Module, batches: Iterable[Batch], layers: Layers = ()) -
     """
     kept: dict[str, list[Tensor]] = {}
     units: list[Tensor] = []
-    training = model.training
-    model.eval()
     for batch in batches:
         mask = next(iter(batch.streams.values())).mask
         watch = Watch(mask, layers, columns=True)
-        with looking_on(model, watch.look):
+        with evaluating(model), looking_on(model, watch.look):
             model(**batch.inputs)
         found = {"row": watch.row_entropy(), "reported": watch.reported(), "columns": watch.column_entropy()}
         for layer, nats in watch.nats.items():
@@ -144,6 +143,5 @@ def entropies(model: nn.Module, batches: Iterable[Batch], layers: Layers = ()) -
         for name, value in found.items():
             kept.setdefault(name, []).append(value)
         units.append(batch.unit)
-    model.train(training)
     order = torch.cat(units).argsort()
     return {name: torch.cat(values)[order] for name, values in kept.items()}
