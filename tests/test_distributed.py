@@ -9,7 +9,7 @@ import numpy as np
 
 from anisoscope.measure.settings import Settings
 from anisoscope.runs.run import Job, run
-from anisoscope.store import Run
+from anisoscope.store import RunFolder
 
 TEXT = "\n\n".join(f"Document {i} says that {' and '.join(str(j) for j in range(i, 5 * i + 9))}." for i in range(24))
 SCRIPT = """
@@ -37,7 +37,7 @@ def test_torchrun_equals_one_process(tmp_path: Path) -> None:
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*launcher, *words], capture_output=True, text=True, timeout=280, check=False, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
-    together = Run(tmp_path / "two").records
+    together = RunFolder(tmp_path / "two").records
     keys = ["stack", "kind", "layer", "head", "site", "token_policy", "metric", "component"]
     both = alone.merge(together, on=keys, suffixes=("", "_two"), validate="1:1")
     assert len(both) == len(alone) == len(together)

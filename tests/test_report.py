@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from anisoscope import report
 from anisoscope.charts import builders as charts
 from anisoscope.charts.style import compact
 from anisoscope.errors import OutputError, UsageError
+from anisoscope.report import build
 from anisoscope.report.words import duration, number
 from anisoscope.store import as_records
 
@@ -168,7 +168,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     manifest = synthetic_manifest(HOSTILE)
     manifest["corpus"] |= {"name": HOSTILE}
     manifest |= {"warnings": [HOSTILE], HOSTILE: HOSTILE, "excluded": {HOSTILE: {"zero": 1}}}
-    return report.build(write_run(tmp_path_factory.mktemp("hostile"), records, manifest))
+    return build(write_run(tmp_path_factory.mktemp("hostile"), records, manifest))
 
 
 def small(*metrics: str, **choice: Any) -> pd.DataFrame:
@@ -231,7 +231,7 @@ def test_rebuild_gives_the_same_bytes(tmp_path: Path) -> None:
     folder = write_run(tmp_path, records, synthetic_manifest())
     contents = []
     for _ in range(2):
-        report.build(folder)
+        build(folder)
         contents.append({path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()})
     assert contents[0] == contents[1]
 
@@ -250,14 +250,14 @@ def test_rebuild_gives_the_same_bytes(tmp_path: Path) -> None:
     ],
 )
 def test_missing_panels_are_left_out(tmp_path: Path, metrics: tuple[str, ...], expected: list[str]) -> None:
-    path = report.build(write_run(tmp_path, small(*metrics), {"model": "m"}))
+    path = build(write_run(tmp_path, small(*metrics), {"model": "m"}))
     assert Page(path.read_text()).attributes("section", "id") == [*expected, "definitions", "provenance"]
 
 
 def test_one_layer_without_intervals(tmp_path: Path) -> None:
     records = small("mean_cosine", "mean_cosine.isotropic_q95", "query_key.cosine", layers=0)
     records = records[records["site"].eq("hidden")].assign(low=np.nan, high=np.nan)
-    page = Page(report.build(write_run(tmp_path, records, {})).read_text())
+    page = Page(build(write_run(tmp_path, records, {})).read_text())
     assert "is 0.0" in page.words("header") and "at layer 0." in page.words("header")
     assert "anisotropic" not in page.words("header")
 
@@ -270,7 +270,7 @@ def test_headline_verdicts_and_table_say_what_the_records_say(tmp_path: Path) ->
         records.loc[hidden & records["layer"].eq(layer), ["value", "low", "high"]] = row
     final = records["site"].eq("final") & records["metric"].eq("mean_cosine")
     records.loc[final, ["value", "low", "high"]] = (0.09, 0.08, 0.1)
-    page = Page(report.build(write_run(tmp_path, records, synthetic_manifest())).read_text())
+    page = Page(build(write_run(tmp_path, records, synthetic_manifest())).read_text())
     head = page.words("header")
     assert "ranges from 0.050 [0.040, 0.060] at layer 0 to 0.900 [0.850, 0.950] at layer 2." in head
     assert "Of 4 sites, 2 are anisotropic, 1 is isotropic and 1 is undecided (1 of them extreme: A ≥ 0.8)" in head
@@ -279,13 +279,13 @@ def test_headline_verdicts_and_table_say_what_the_records_say(tmp_path: Path) ->
 
 def test_the_lead_policy_is_the_first_there_is(tmp_path: Path) -> None:
     records = small("mean_cosine")
-    page = Page(report.build(write_run(tmp_path, records[records["token_policy"].ne("all")], {})).read_text())
+    page = Page(build(write_run(tmp_path, records[records["token_policy"].ne("all")], {})).read_text())
     assert "tokens: content and no-first" in page.words("figcaption")
 
 
 def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="no manifest"):
-        report.build(tmp_path)
+        build(tmp_path)
 
 
 def test_histogram_densities_have_unit_area() -> None:

@@ -158,7 +158,7 @@ def claimed(path: Path, *, wait: bool = False) -> Iterator[bool]:
             yield True
 
 
-class Run:
+class RunFolder:
     """A run folder: `records.parquet`, `manifest.json` (last), `report.html`, `figures/`; `state.*` while it is under
     way.
     """
@@ -167,7 +167,7 @@ class Run:
         self.folder = folder
 
     @classmethod
-    def start(cls, folder: Path, identity: dict[str, Any], *, resume: bool, overwrite: bool = False) -> "Run":
+    def start(cls, folder: Path, identity: dict[str, Any], *, resume: bool, overwrite: bool = False) -> "RunFolder":
         """A folder to write into: new or empty, or one begun with the same `identity` where `resume` is set."""
         run = cls(folder)
         if folder.is_file():
@@ -252,8 +252,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-def finished_runs(root: Path) -> Iterator[Run]:
+def finished_runs(root: Path) -> Iterator[RunFolder]:
     """Every complete run below a folder, found by its manifest."""
     for path in sorted(root.rglob("manifest.json")):
         if (path.parent / "records.parquet").exists():
-            yield Run(path.parent)
+            yield RunFolder(path.parent)

@@ -135,11 +135,11 @@ def measure(
     """Measure one model, or each checkpoint of a series, on one corpus: a run folder with records, figures and a
     report; a table on stdout.
     """
-    from anisoscope import report
     from anisoscope.measure.distributed import rank_and_world
     from anisoscope.measure.settings import PANELS, Settings
     from anisoscope.models.series import is_series
     from anisoscope.progress import shown
+    from anisoscope.report import build
     from anisoscope.runs.run import Job, run
 
     settings = Settings(
@@ -180,7 +180,7 @@ def measure(
         done = run(job, output, resume=resume, overwrite=overwrite, progress=progress, keep_sums=part[1] > 1)
     if rank_and_world()[0]:
         return
-    page = report.build(done.folder)
+    page = build(done.folder)
     typer.echo(cli_tables.layer_by_layer(done.records))
     for warning in done.manifest["warnings"]:
         typer.echo(f"note: {warning}", err=True)
@@ -196,23 +196,23 @@ def merge(
     output: Annotated[Path, typer.Option("--output", "-o", help="new run folder")],
 ) -> None:
     """Add up shards of one run, measured apart, to the run they are parts of."""
-    from anisoscope import report
+    from anisoscope.report import build
     from anisoscope.runs.run import merge_runs
 
     if len(runs) < 2:
         raise UsageError("at least two run folders", str(len(runs)), "name all shards")
     done = merge_runs(runs, output)
     typer.echo(cli_tables.layer_by_layer(done.records))
-    typer.echo(f"report: {report.build(done.folder)}", err=True)
+    typer.echo(f"report: {build(done.folder)}", err=True)
 
 
 @app.command(name="report", epilog="Example: anisoscope report runs/minilm-python-docs-1a2b3c4d")
 def report_(run: Annotated[Path, typer.Argument(help="run folder, or folder of a reproduction")]) -> None:
     """Make the page of a run anew from its records."""
-    from anisoscope import report
+    from anisoscope.report import build, build_studies
 
     is_reproduction = any(run.glob("*/study.json"))
-    typer.echo(str(report.build_studies(run) if is_reproduction else report.build(run)))
+    typer.echo(str(build_studies(run) if is_reproduction else build(run)))
 
 
 @app.command(epilog="Example: anisoscope compare runs/a runs/b --metric mean_cosine")
@@ -246,7 +246,7 @@ def reproduce(
     """Reproduce figures and tables of a paper: records, charts, and a verdict for every claim. A restart skips what
     is finished.
     """
-    from anisoscope import report
+    from anisoscope.report import build_studies
     from anisoscope.studies import runner
 
     studies = runner.choose(paper, only)
@@ -259,7 +259,7 @@ def reproduce(
             typer.echo(verdict)
     finally:  # what is finished is shown, also where a later study fails
         if any(folder.glob("*/study.json")):
-            typer.echo(f"report: {report.build_studies(folder)}", err=True)
+            typer.echo(f"report: {build_studies(folder)}", err=True)
 
 
 @app.command(name="list", epilog="Example: anisoscope list corpora")

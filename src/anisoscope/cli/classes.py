@@ -143,9 +143,9 @@ def classes(
     columns = _columns(dict(locals()))
     from functools import partial
 
-    from anisoscope import report
     from anisoscope.measure.distributed import rank_and_world
     from anisoscope.progress import shown
+    from anisoscope.report import build
     from anisoscope.runs.classes import PARTS, Classes, run_classes
     from anisoscope.runs.run import Job
 
@@ -155,7 +155,7 @@ def classes(
     done = run_classes(job, look, output, resume=resume, overwrite=overwrite, shown=partial(shown, quiet=quiet))
     if rank_and_world()[0]:
         return
-    page = report.build(done.folder)
+    page = build(done.folder)
     typer.echo(cli_tables.classes(done.records))
     for warning in done.manifest["warnings"]:
         typer.echo(f"note: {warning}", err=True)

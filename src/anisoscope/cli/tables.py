@@ -79,11 +79,11 @@ def side_by_side(folders: Sequence[Path], metric: str, tokens: str) -> str:
     """One metric of several runs, a row per layer."""
     import pandas as pd
 
-    from anisoscope.store import Run, select
+    from anisoscope.store import RunFolder, select
 
     columns = {}
     for folder in folders:
-        records = Run(folder).records
+        records = RunFolder(folder).records
         known = sorted(records["metric"].unique())
         if metric not in known:
             raise UsageError(f"a metric of {folder}", repr(metric), near_matches(metric, known))

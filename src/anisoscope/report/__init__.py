@@ -5,14 +5,14 @@ from pathlib import Path
 from anisoscope.report.page import render
 from anisoscope.report.results import Results
 from anisoscope.report.studies_page import build_studies
-from anisoscope.store import Run, write_atomic
+from anisoscope.store import RunFolder, write_atomic
 
 __all__ = ["build", "build_studies"]
 
 
 def build(folder: Path) -> Path:
     """Write `report.html` and `figures/` into a finished run folder; the same run always gives the same bytes."""
-    run = Run(folder)
+    run = RunFolder(folder)
     manifest = run.manifest
     page = render(Results(run.records, manifest), folder)
     path = folder / "report.html"

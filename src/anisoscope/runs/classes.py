@@ -28,7 +28,7 @@ from anisoscope.models.blocks import has_attention, stack_of
 from anisoscope.models.load import Subject, is_classifier
 from anisoscope.progress import Progress
 from anisoscope.runs.run import Job, Reading, run, subject_of
-from anisoscope.store import Run, as_records
+from anisoscope.store import RunFolder, as_records
 from anisoscope.training.classifier_loop import predicted
 from anisoscope.training.entropy_penalty import entropies
 
@@ -79,7 +79,7 @@ def run_classes(
     resume: bool = False,
     overwrite: bool = False,
     shown: Shown = lambda _title, _unit: nullcontext(lambda _done, _total: None),
-) -> Run:
+) -> RunFolder:
     """Measure the classes of `job.model`; the job's own corpus is not used. ModelError, CorpusError or UsageError where
     the two do not go together.
     """

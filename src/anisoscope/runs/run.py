@@ -23,7 +23,7 @@ from anisoscope.measure.loop import embedding_records, run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.models.load import Subject, load
 from anisoscope.progress import Progress
-from anisoscope.store import Run, as_records, code_version, provenance, run_id, write_atomic
+from anisoscope.store import RunFolder, as_records, code_version, provenance, run_id, write_atomic
 
 FEW_UNITS = 20
 
@@ -94,7 +94,7 @@ def run(
     subject: Subject | None = None,
     reading: Reading | None = None,
     keep_sums: bool = False,
-) -> Run:
+) -> RunFolder:
     """Measure and write a run folder: `output`, or one below `root` named after model, corpus and identity.
 
     A finished run of the same identity is returned as it is where `resume` is set.
@@ -107,10 +107,10 @@ def run(
     with process_group():
         rank, world = rank_and_world()
         if rank == 0:
-            Run.start(folder, identity, resume=resume, overwrite=overwrite)
+            RunFolder.start(folder, identity, resume=resume, overwrite=overwrite)
         if world > 1:
             dist.barrier()
-        target = Run(folder)
+        target = RunFolder(folder)
         if target.complete and resume:
             return target
         started, clock = datetime.now(UTC), time.monotonic()
@@ -241,9 +241,9 @@ def slug(name: str) -> str:
     )
 
 
-def merge_runs(folders: list[Path], output: Path) -> Run:
+def merge_runs(folders: list[Path], output: Path) -> RunFolder:
     """One run from shards measured apart (`--shard`): their sums are added; everything else must be the same."""
-    parts = [Run(folder) for folder in folders]
+    parts = [RunFolder(folder) for folder in folders]
     manifests = [part.manifest for part in parts]
     first = manifests[0]
     for folder, manifest in zip(folders, manifests, strict=True):
@@ -263,7 +263,7 @@ def merge_runs(folders: list[Path], output: Path) -> Run:
     for folder in folders[1:]:
         merged = merged.merge(Measurement.restore(folder / "sums.safetensors", settings))
     identity = {"merged": sorted(m["run"] for m in manifests)}
-    run = Run.start(output, identity, resume=False)
+    run = RunFolder.start(output, identity, resume=False)
     name = run_id(identity)
     given = {key: parts[0].records[key].iloc[0] for key in ("model", "revision", "seed", "corpus", "step")} | {
         "run": name

@@ -27,7 +27,7 @@ from anisoscope.models.load import load
 from anisoscope.models.series import AT_ONCE, Checkpoint
 from anisoscope.progress import Progress
 from anisoscope.runs.run import Job, run
-from anisoscope.store import Run, claimed, code_version, provenance, run_id, write_atomic
+from anisoscope.store import RunFolder, claimed, code_version, provenance, run_id, write_atomic
 
 KEEP = 2
 """Downloaded checkpoints on the disk at a time: the one being measured and the next."""
@@ -40,7 +40,7 @@ class Series:
     """
 
     folder: Path
-    runs: dict[Checkpoint, Run]
+    runs: dict[Checkpoint, RunFolder]
     skipped: dict[str, str] = field(default_factory=dict)
     repeated: list[list[str]] = field(default_factory=list)
 
@@ -98,11 +98,11 @@ def measure_series(
         for folder in work.folders.values():
             shutil.rmtree(folder, ignore_errors=True)
     for wait in (False, True):  # those that another process has in hand come last
-        todo = [c for c, folder in work.folders.items() if not Run(folder).complete]
+        todo = [c for c, folder in work.folders.items() if not RunFolder(folder).complete]
         shelf = _Shelf([c.subject for c in todo], keep)
         try:
             for i, checkpoint in enumerate(todo):
-                if not Run(work.folders[checkpoint]).complete:
+                if not RunFolder(work.folders[checkpoint]).complete:
                     shelf.get(i)
                     _measure(work, checkpoint, wait, _part(progress, i, len(todo)))
         finally:
@@ -202,7 +202,7 @@ def _measure(work: _Work, checkpoint: Checkpoint, wait: bool, progress: Progress
     alone = rank_and_world()[1] == 1  # processes of one torchrun job measure every checkpoint together
     lock = claimed(folder.with_name(f".{folder.name}.lock"), wait=wait) if alone else nullcontext(True)
     with lock as ours:
-        if not ours or Run(folder).complete:
+        if not ours or RunFolder(folder).complete:
             return
         try:
             subject = load(job.model, dtype=job.dtype, device=job.device, trust_remote_code=job.trust_remote_code)
@@ -214,7 +214,7 @@ def _measure(work: _Work, checkpoint: Checkpoint, wait: bool, progress: Progress
 
 def _finished(work: _Work) -> Series:
     """The series from its run folders, with its own records and summary written."""
-    runs = {checkpoint: Run(folder) for checkpoint, folder in work.folders.items()}
+    runs = {checkpoint: RunFolder(folder) for checkpoint, folder in work.folders.items()}
     manifests = {checkpoint: done.manifest for checkpoint, done in runs.items()}
     plans = {(done.identity() or {}).get("plan") for done in runs.values()}
     if len(plans) > 1:

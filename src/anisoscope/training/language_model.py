@@ -18,7 +18,7 @@ from anisoscope.data.text import TextCorpus
 from anisoscope.errors import UsageError
 from anisoscope.measure.distributed import rank_and_world
 from anisoscope.progress import Progress
-from anisoscope.store import Run, code_version, provenance, write_atomic
+from anisoscope.store import RunFolder, code_version, provenance, write_atomic
 from anisoscope.training.presets import TASKS, Size, Task, size_named, untrained
 from anisoscope.training.vocabulary import Vocabulary, open_training_corpus, prepare
 from anisoscope.training.windows import Examples, Tokens
@@ -119,7 +119,7 @@ def train(
     vocabulary = Vocabulary(training.task, training.size.vocabulary, training.vocabulary)
     tokenizer, tokens = prepare(vocabulary, corpus, training.size.window)
     if rank == 0:
-        Run.start(output, training.identity(corpus, tokens), resume=resume, overwrite=overwrite)
+        RunFolder.start(output, training.identity(corpus, tokens), resume=resume, overwrite=overwrite)
         if overwrite:
             _clear(output)
     if (output / "training.json").exists():

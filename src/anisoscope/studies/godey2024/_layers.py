@@ -16,7 +16,7 @@ from anisoscope.charts import builders as charts
 from anisoscope.measure.settings import Settings
 from anisoscope.models.presets import PRESETS
 from anisoscope.runs.run import Job, run
-from anisoscope.store import Run, as_records, run_id, select, write_atomic
+from anisoscope.store import RunFolder, as_records, run_id, select, write_atomic
 from anisoscope.studies.godey2024._left_out import SUFFIX, left_out
 from anisoscope.studies.study import Context
 from anisoscope.training.kinds import KINDS
@@ -93,7 +93,7 @@ def measured(job: Job, context: Context) -> pd.DataFrame:
     return pd.concat([rows, others], ignore_index=True)
 
 
-def _left_out_of(done: Run, settings: Settings) -> pd.DataFrame:
+def _left_out_of(done: RunFolder, settings: Settings) -> pd.DataFrame:
     """Computed once from the sums of a run, which are then given up: they are large."""
     path, sums = done.folder / "left_out.parquet", done.folder / "sums.safetensors"
     if not path.exists():

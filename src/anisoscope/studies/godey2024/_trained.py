@@ -7,7 +7,7 @@ import pandas as pd
 
 from anisoscope.measure.settings import Settings
 from anisoscope.runs.run import Job, run
-from anisoscope.store import Run, as_records, finished_runs, select
+from anisoscope.store import RunFolder, as_records, finished_runs, select
 from anisoscope.studies.study import Context
 from anisoscope.sums.isotropic import q95
 
@@ -20,7 +20,7 @@ def trained_layers(
     models: Sequence[tuple[str, str]], limit: int | None, context: Context, runs: Sequence[Path] = ()
 ) -> pd.DataFrame:
     """Records of A, drift and norms per layer: each of `models` on its corpus, and every finished run below `runs`."""
-    found: list[Run] = []
+    found: list[RunFolder] = []
     for done, (model, corpus) in enumerate(models, start=1):
         job = Job(model, corpus, MEASURED, limit=limit, batch_tokens=context.batch_tokens, device=context.device)
         found.append(run(job, root=context.cache, resume=True))
