@@ -13,7 +13,8 @@ from anisoscope.capture import capture
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.models.load import load
-from anisoscope.runs.run import Job, plan_of
+from anisoscope.runs.job import Job
+from anisoscope.runs.run import plan_of
 from anisoscope.store import select
 
 ROWS = 2048

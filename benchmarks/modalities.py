@@ -17,7 +17,8 @@ import transformers
 from overhead import CLOCKS, PANELS, Running, seconds
 
 from anisoscope.models.load import load
-from anisoscope.runs.run import Job, plan_of
+from anisoscope.runs.job import Job
+from anisoscope.runs.run import plan_of
 
 ASKED = 1.10
 SUBJECTS = {

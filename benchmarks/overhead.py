@@ -26,7 +26,8 @@ from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.models.load import Subject, load
-from anisoscope.runs.run import Job, plan_of
+from anisoscope.runs.job import Job
+from anisoscope.runs.run import plan_of
 
 PANELS = {
     "hidden": ("hidden",),

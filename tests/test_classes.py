@@ -19,8 +19,8 @@ from anisoscope.data.labelled import open_labelled
 from anisoscope.errors import CorpusError, MeasureError, ModelError, OutputError, UsageError
 from anisoscope.metrics.class_direction import auc, to_classes
 from anisoscope.models.load import load
-from anisoscope.runs.classes import Classes, run_classes
-from anisoscope.runs.run import Job
+from anisoscope.runs.classes import run_classes
+from anisoscope.runs.job import Classes, Job
 from anisoscope.store import select
 from anisoscope.training.classifier import Recipe, train_classifier
 

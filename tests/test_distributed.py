@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from anisoscope.measure.settings import Settings
-from anisoscope.runs.run import Job, run
+from anisoscope.runs.job import Job
+from anisoscope.runs.run import run
 from anisoscope.store import RunFolder
 
 TEXT = "\n\n".join(f"Document {i} says that {' and '.join(str(j) for j in range(i, 5 * i + 9))}." for i in range(24))

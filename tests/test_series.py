@@ -11,7 +11,8 @@ from anisoscope.measure.settings import Settings
 from anisoscope.models import patterns
 from anisoscope.models.series import describe, expand, is_series
 from anisoscope.runs import series as series_runner
-from anisoscope.runs.run import Job, run
+from anisoscope.runs.job import Job
+from anisoscope.runs.run import run
 from anisoscope.runs.series import measure_series
 
 # ---- names -----------------------------------------------------------------------------------------------------------

@@ -534,7 +534,8 @@ def test_every_figure_of_a_tiny_series(series, tmp_path):
 
 
 def test_a_step_of_a_series_is_what_measure_gives(series, tmp_path):
-    from anisoscope.runs.run import Job, run
+    from anisoscope.runs.job import Job
+    from anisoscope.runs.run import run
 
     pieces = _series.measure(series, context(tmp_path))
     assert [(p.seed, p.step) for p in pieces] == [(s, t) for s in (0, 1) for t in (0, 1, 10)]

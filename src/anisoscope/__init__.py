@@ -16,10 +16,10 @@ from typing import Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "Job": "anisoscope.runs.run",
+    "Job": "anisoscope.runs.job",
     "Monitor": "anisoscope.training.monitor",
     "Reservoir": "anisoscope.sums.reservoir",
-    "Settings": "anisoscope.measure.accumulator",
+    "Settings": "anisoscope.measure.settings",
     "Site": "anisoscope.axes",
     "Sums": "anisoscope.sums.groups",
     "capture": "anisoscope.capture",

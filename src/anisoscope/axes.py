@@ -37,6 +37,10 @@ LAYER_QUANTITIES = ("hidden", "unrectified", "stage", "final")
 the final norm."""
 Kind = Literal["self", "cross"]
 Stage = Literal["", "raw", "normed", "rotated"]
+At = Literal["first", "last", "mean"]
+"""Which real tokens of an utterance give its vector."""
+Flatten = Literal["position", "image"]
+"""Convolutional maps as one vector per position, or one per image."""
 
 
 @dataclass(frozen=True, order=True)

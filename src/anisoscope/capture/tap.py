@@ -4,11 +4,11 @@ changed.
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor, nn
 
-from anisoscope.axes import LAYER_QUANTITIES, Kind, Site
+from anisoscope.axes import LAYER_QUANTITIES, Flatten, Kind, Site
 from anisoscope.capture import fallback, projections
 from anisoscope.capture.backends import looking_on
 from anisoscope.capture.masking import Visible
@@ -22,8 +22,6 @@ WHAT = (*LAYER_QUANTITIES, "query", "key", *STAGES, "value", "attention", "score
 """What can be asked for. `query` and `key` stand for every stage the model has."""
 OPTIONAL = {"final", "stage", "unrectified"}
 """Places that many models do not have: no error where they never fire."""
-
-Flatten = Literal["position", "image"]
 
 Receive = Callable[[Site, Any], None]
 Means = dict[tuple[str, int, Kind], tuple[Tensor, Tensor]]

@@ -1,7 +1,6 @@
 """The vector that stands for an utterance, layer by layer: of its first token, [CLS], of its last, or their mean."""
 
 from collections.abc import Iterable
-from typing import Literal
 
 import numpy as np
 import torch
@@ -9,13 +8,10 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from anisoscope.axes import Site
+from anisoscope.axes import At, Site
 from anisoscope.batch import Batch
 from anisoscope.capture.tap import capture
 from anisoscope.models.modes import evaluating
-
-At = Literal["first", "last", "mean"]
-"""Which real tokens of an utterance give its vector."""
 
 
 @torch.no_grad()

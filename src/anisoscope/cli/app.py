@@ -140,7 +140,8 @@ def measure(
     from anisoscope.models.series import is_series
     from anisoscope.progress import shown
     from anisoscope.report import build
-    from anisoscope.runs.run import Job, run
+    from anisoscope.runs.job import Job
+    from anisoscope.runs.run import run
 
     settings = Settings(
         panels=PANELS if panel == "all" else _names(panel),

@@ -146,8 +146,8 @@ def classes(
     from anisoscope.measure.distributed import rank_and_world
     from anisoscope.progress import shown
     from anisoscope.report import build
-    from anisoscope.runs.classes import PARTS, Classes, run_classes
-    from anisoscope.runs.run import Job
+    from anisoscope.runs.classes import run_classes
+    from anisoscope.runs.job import PARTS, Classes, Job
 
     asked = PARTS if parts == "all" else tuple(part.strip() for part in parts.split(",") if part.strip())
     look = Classes(corpus, columns, split_seed, split, limit, at or None, asked, few, max_length)  # type: ignore[arg-type]  # `at` is checked there

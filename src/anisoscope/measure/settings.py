@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
-from torch import nn
-
-from anisoscope import metrics as all_metrics
-from anisoscope.axes import LAYER_QUANTITIES, POLICIES
-from anisoscope.capture.tap import Flatten
+from anisoscope.axes import LAYER_QUANTITIES, POLICIES, Flatten
 from anisoscope.errors import UsageError, near_matches
-from anisoscope.metrics.base import Metric
-from anisoscope.models.blocks import has_attention
+from anisoscope.options import INPUT, WHAT, Option
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from anisoscope.metrics.base import Metric
 
 PANELS = ("hidden", "spectrum", "attention")
 ON_REQUEST = ("alignment",)
@@ -33,41 +33,71 @@ class Settings:
     policy only, 8 groups: memory is 128 bytes per dimension and site)
     """
 
-    panels: tuple[str, ...] = PANELS
-    policies: tuple[str, ...] = POLICIES
-    groups: int = 32
-    spectrum_groups: int | None = None
-    sample: int = 2048
+    panels: Annotated[
+        tuple[str, ...],
+        Option(
+            "hidden, spectrum, attention, several with commas, or all; on request only: alignment (what the drift of "
+            "queries and keys does)",
+            WHAT,
+            ("--panel",),
+            known=(*PANELS, *ON_REQUEST),
+            every="all",
+        ),
+    ] = PANELS
+    policies: Annotated[
+        tuple[str, ...],
+        Option("token policies, with commas: all, content, no-first", WHAT, ("--tokens",), known=POLICIES),
+    ] = POLICIES
+    groups: Annotated[int, Option("groups of units left out in turn for the intervals", WHAT, least=2)] = 32
+    spectrum_groups: Annotated[
+        int | None,
+        Option("the same for the spectrum; default 8 up to 1,024 dimensions, else 1: no interval", WHAT, least=1),
+    ] = None
+    sample: Annotated[int, Option("vectors kept per site for what sums cannot give", WHAT, least=0)] = 2048
     sample_heads: bool = False
-    seed: int = 0
-    median: bool = False
+    seed: Annotated[int, Option("seed of everything random (sample of vectors, untrained weights)", WHAT)] = 0
+    median: Annotated[bool, Option("medians of attention rows (dear)", WHAT, ("--medians",))] = False
     bins: tuple[float, ...] = ()
     metrics: tuple[str, ...] = ()
-    blocks: tuple[str, ...] = ()
-    flatten: Flatten = "position"
+    blocks: Annotated[
+        tuple[str, ...], Option("class names of the blocks, with commas, where they are not found", INPUT)
+    ] = ()
+    flatten: Annotated[
+        Flatten, Option("convolutional maps as one vector per position, or one per image", WHAT, known=FLATTEN)
+    ] = "position"
 
     def __post_init__(self) -> None:
-        for name, known in (
-            ("panels", (*PANELS, *ON_REQUEST)),
-            ("policies", POLICIES),
-            ("metrics", tuple(all_metrics.found())),
-        ):
-            for value in getattr(self, name):
-                if value not in known:
-                    raise UsageError(f"{name} among {', '.join(known)}", repr(value), near_matches(value, known))
-        of_classes = [metric.name for metric in self.chosen if metric.panel == "class"]
-        if of_classes:
-            cure = "use anisoscope classes, or runs.classes.run_classes"
-            raise UsageError("metrics that need no classes", ", ".join(of_classes), cure)
+        for name, known in (("panels", (*PANELS, *ON_REQUEST)), ("policies", POLICIES)):
+            self._check_names(name, known)
+        if self.metrics:
+            self._check_metrics()
         if self.flatten not in FLATTEN:
             near = near_matches(self.flatten, FLATTEN)
             raise UsageError(f"flatten among {', '.join(FLATTEN)}", repr(self.flatten), near)
         if not self.policies:
             raise UsageError("at least one token policy", "none", f"choose of {', '.join(POLICIES)}")
+        if not (self.panels or self.metrics):
+            raise UsageError("at least one panel", "none", f"choose of {', '.join((*PANELS, *ON_REQUEST))}")
+
+    def _check_names(self, name: str, known: tuple[str, ...]) -> None:
+        for value in getattr(self, name):
+            if value not in known:
+                raise UsageError(f"{name} among {', '.join(known)}", repr(value), near_matches(value, known))
+
+    def _check_metrics(self) -> None:
+        from anisoscope import metrics  # loads torch
+
+        self._check_names("metrics", tuple(metrics.found()))
+        of_classes = [metric.name for metric in self.chosen if metric.panel == "class"]
+        if of_classes:
+            cure = "use anisoscope classes, or runs.classes.run_classes"
+            raise UsageError("metrics that need no classes", ", ".join(of_classes), cure)
 
     @cached_property
-    def chosen(self) -> list[Metric]:
-        found = all_metrics.found()
+    def chosen(self) -> "list[Metric]":
+        from anisoscope import metrics  # loads torch
+
+        found = metrics.found()
         return [m for m in found.values() if (m.name in self.metrics if self.metrics else m.panel in self.panels)]
 
     @property
@@ -86,8 +116,10 @@ class Settings:
             | ((asked & {"query", "key", "value"}) if self.metrics else set())
         )
 
-    def what_of(self, model: nn.Module) -> set[str]:
+    def what_of(self, model: "nn.Module") -> set[str]:
         """The same for one model: with all panels, a network without attention is measured in its hidden states."""
+        from anisoscope.models.blocks import has_attention  # loads torch
+
         if set(self.panels) == set(PANELS) and not self.metrics and not has_attention(model):
             return self.what & set(LAYER_QUANTITIES)
         return self.what

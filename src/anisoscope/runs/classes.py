@@ -4,7 +4,7 @@ what `classes/` says of them.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from anisoscope.axes import POLICIES
+from anisoscope.axes import POLICIES, At
 from anisoscope.classes.ablation import replacements
 from anisoscope.classes.directions import accuracy_records, direction_records
 from anisoscope.classes.faithfulness import explanations
-from anisoscope.classes.pooling import At, utterance_states
+from anisoscope.classes.pooling import utterance_states
 from anisoscope.data.encoding import LabelledPlan, encode
-from anisoscope.data.labelled import SPLITS, TEST, LabelledCorpus, balanced, open_labelled
+from anisoscope.data.labelled import SPLITS, LabelledCorpus, balanced, open_labelled
 from anisoscope.data.opening import text_length
 from anisoscope.data.windows import check_vocabulary
 from anisoscope.errors import CorpusError, MeasureError, ModelError, UsageError, near_matches
@@ -27,48 +27,16 @@ from anisoscope.measure.settings import Settings
 from anisoscope.models.blocks import has_attention, stack_of
 from anisoscope.models.load import Subject, is_classifier
 from anisoscope.progress import Progress
-from anisoscope.runs.run import Job, Reading, run, subject_of
+from anisoscope.runs.job import Classes, Job
+from anisoscope.runs.run import Reading, run, subject_of
 from anisoscope.store import RunFolder, as_records
 from anisoscope.training.classifier_loop import predicted
 from anisoscope.training.entropy_penalty import entropies
 
-PARTS = ("directions", "replaced", "explained")
 ALL = "all"
 """All splits of a corpus as one."""
 Shown = Callable[[str, str], AbstractContextManager[Progress]]
 """Opens a progress bar by its title and its unit."""
-
-
-@dataclass(frozen=True)
-class Classes:
-    """Which utterances are looked at, and how.
-
-    corpus, columns, split_seed     see `data.classification.open_labelled`; corpus "": what the model was trained on
-    split, limit      the first `limit` utterances of a split (or of `all`), as many of each class
-    at                which token's vector stands for an utterance: `first`, `last`, `mean`; None: `last` where a token
-                      sees only those before it, else `first`
-    parts             of `PARTS`; `few`: utterances of what takes many passes
-    """
-
-    corpus: str = ""
-    columns: Mapping[str, str] | None = None
-    split_seed: int = 0
-    split: str = TEST
-    limit: int = 999
-    at: At | None = None
-    parts: tuple[str, ...] = PARTS
-    few: int = 60
-    max_length: int | None = None
-
-    def __post_init__(self) -> None:
-        for part in self.parts:
-            if part not in PARTS:
-                raise UsageError(f"parts among {', '.join(PARTS)}", repr(part), near_matches(part, PARTS))
-        if self.at not in (None, "first", "last", "mean"):
-            raise UsageError("--at first, last or mean", repr(self.at), "leave it out for what suits the model")
-        for name in ("limit", "few"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"--{name} of at least 1", str(getattr(self, name)), f"raise --{name}")
 
 
 def run_classes(

@@ -2,7 +2,6 @@
 call.
 """
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -23,52 +22,10 @@ from anisoscope.measure.loop import embedding_records, run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.models.load import Subject, load
 from anisoscope.progress import Progress
-from anisoscope.store import RunFolder, as_records, code_version, provenance, run_id, write_atomic
+from anisoscope.runs.job import Job, plain
+from anisoscope.store import RunFolder, as_records, provenance, run_id, write_atomic
 
 FEW_UNITS = 20
-
-
-@dataclass(frozen=True)
-class Job:
-    """One model on one corpus (none named: the built-in one for what the model reads). All fields but the last three
-    are part of the run's identity.
-    """
-
-    model: str = "builtin:minilm"
-    corpus: str = ""
-    settings: Settings = field(default_factory=Settings)
-    split: str | None = None
-    column: str | None = None
-    limit: int | None = None
-    sequences: int | None = None
-    max_length: int | None = None
-    batch_tokens: int = 4096
-    dtype: str = "float32"
-    untrained: bool = False
-    step: int | None = None
-    train_seed: int | None = None
-    shard: tuple[int, int] = (0, 1)
-    device: str = "cpu"
-    trust_remote_code: bool = False
-    skip_bad: bool = False
-
-    def identity(self, subject: Subject, plan: BatchPlan) -> dict[str, Any]:
-        described = asdict(self)
-        for name in ("device", "trust_remote_code"):
-            described.pop(name)
-        if self.train_seed is None:  # not of a series
-            described.pop("train_seed")
-        described |= {
-            "weights_sha256": subject.weights_sha256,
-            "plan": plan.fingerprint,
-            "code": code_version()["version"],
-        }
-        return _plain(described)  # type: ignore[no-any-return]
-
-
-def _plain(x: Any) -> Any:
-    """As JSON gives it back, so that identities compare equal."""
-    return json.loads(json.dumps(x, default=str))
 
 
 @dataclass(frozen=True)
@@ -167,7 +124,7 @@ def _manifest(measurement: Measurement, subject: Subject, job: Job) -> dict[str,
         "weights_sha256": subject.weights_sha256,
         "architecture": type(subject.model).__name__,
         "parameters": sum(p.numel() for p in subject.model.parameters()),
-        "settings": _plain(asdict(job)),
+        "settings": plain(asdict(job)),
         "backend": getattr(subject.config, "_attn_implementation", None),
         "dtype": job.dtype,
         "device": job.device,

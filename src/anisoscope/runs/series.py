@@ -26,7 +26,8 @@ from anisoscope.models.download import fetch, forget, is_here, place_of, shape, 
 from anisoscope.models.load import load
 from anisoscope.models.series import AT_ONCE, Checkpoint
 from anisoscope.progress import Progress
-from anisoscope.runs.run import Job, run
+from anisoscope.runs.job import Job
+from anisoscope.runs.run import run
 from anisoscope.store import RunFolder, claimed, code_version, provenance, run_id, write_atomic
 
 KEEP = 2

@@ -11,11 +11,12 @@ from typing import Any
 
 import pandas as pd
 
-from anisoscope.capture.tap import Flatten
+from anisoscope.axes import Flatten
 from anisoscope.charts import builders as charts
 from anisoscope.measure.settings import Settings
 from anisoscope.models.presets import PRESETS
-from anisoscope.runs.run import Job, run
+from anisoscope.runs.job import Job
+from anisoscope.runs.run import run
 from anisoscope.store import RunFolder, as_records, run_id, select, write_atomic
 from anisoscope.studies.godey2024._left_out import SUFFIX, left_out
 from anisoscope.studies.study import Context

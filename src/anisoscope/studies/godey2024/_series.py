@@ -24,7 +24,8 @@ from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
 from anisoscope.models.load import Subject, load
 from anisoscope.models.series import Checkpoint, expand
-from anisoscope.runs.run import Job, plan_of, run
+from anisoscope.runs.job import Job
+from anisoscope.runs.run import plan_of, run
 from anisoscope.store import as_records, claimed, code_version, run_id, select, write_atomic
 from anisoscope.studies.study import Context
 from anisoscope.training.kinds import KINDS

@@ -6,7 +6,8 @@ from pathlib import Path
 import pandas as pd
 
 from anisoscope.measure.settings import Settings
-from anisoscope.runs.run import Job, run
+from anisoscope.runs.job import Job
+from anisoscope.runs.run import run
 from anisoscope.store import RunFolder, as_records, finished_runs, select
 from anisoscope.studies.study import Context
 from anisoscope.sums.isotropic import q95

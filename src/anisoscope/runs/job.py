@@ -1,0 +1,199 @@
+"""What can be asked for: one model on one corpus, and the classes of a labelled one. Light: the command line reads its
+options here.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+from anisoscope.axes import At
+from anisoscope.errors import UsageError, near_matches
+from anisoscope.measure.settings import Settings
+from anisoscope.options import DTYPES, INPUT, MACHINE, OUTPUT, WHAT, Option
+from anisoscope.runs import names
+
+if TYPE_CHECKING:
+    from anisoscope.batch import BatchPlan
+    from anisoscope.models.load import Subject
+
+PARTS = ("directions", "replaced", "explained")
+
+
+def shard_of(text: str) -> tuple[int, int]:
+    """`2/4`, the second of four shards → (1, 4)."""
+    try:
+        part, parts = (int(x) for x in text.split("/"))
+    except ValueError:
+        part, parts = 0, 0
+    if not 1 <= part <= parts:
+        raise UsageError("--shard I/N with 1 ≤ I ≤ N", repr(text), "the second of four shards is --shard 2/4")
+    return part - 1, parts
+
+
+Dtype = Annotated[str, Option("float32, float64, bfloat16, float16; sums are float64 always", MACHINE, known=DTYPES)]
+Device = Annotated[str, Option("cpu, cuda, cuda:1, mps", MACHINE, check=names.check_device)]
+Trust = Annotated[bool, Option("run code that comes with the model", INPUT)]
+BatchTokens = Annotated[int, Option("tokens a batch", MACHINE, least=1)]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model on one corpus (none named: the built-in one for what the model reads). All fields but the last three
+    are part of the run's identity.
+    """
+
+    model: Annotated[
+        str,
+        Option(
+            "hub id (with @revision), folder, preset, builtin:minilm, module:factory; or a series of checkpoints: "
+            "pattern {0..4} {0,20,…,2000}, folder of step-* or checkpoint-*, list in a file",
+            INPUT,
+            argument=True,
+            check=names.check_model,
+        ),
+    ] = "builtin:minilm"
+    corpus: Annotated[
+        str,
+        Option(
+            "built-in name, hub data set, file or folder; default: what is built in for the model",
+            INPUT,
+            ("--corpus", "-c"),
+            check=names.check_corpus,
+        ),
+    ] = ""
+    settings: Settings = field(default_factory=Settings)
+    split: Annotated[str | None, Option("split of a hub data set", INPUT)] = None
+    column: Annotated[str | None, Option("text column of a table", INPUT)] = None
+    limit: Annotated[int | None, Option("first N units (documents) only", INPUT, least=1)] = None
+    sequences: Annotated[
+        int | None, Option("that many windows of the text only, evenly spread over it", INPUT, least=1)
+    ] = None
+    max_length: Annotated[
+        int | None,
+        Option("tokens a window, special ones counted; default: what the model reads, 512 at most", INPUT, least=1),
+    ] = None
+    batch_tokens: BatchTokens = 4096
+    dtype: Dtype = "float32"
+    untrained: Annotated[bool, Option("draw the weights anew from the architecture's own initialisation", INPUT)] = (
+        False
+    )
+    step: int | None = None
+    train_seed: int | None = None
+    shard: Annotated[
+        tuple[int, int],
+        Option(
+            "I/N: every N-th batch from the I-th; put together with anisoscope merge",
+            MACHINE,
+            parse=shard_of,
+            shown="1/1",
+        ),
+    ] = (0, 1)
+    device: Device = "cpu"
+    trust_remote_code: Trust = False
+    skip_bad: Annotated[
+        bool, Option("leave out and count unreadable items and checkpoints instead of stopping", INPUT)
+    ] = False
+
+    def identity(self, subject: "Subject", plan: "BatchPlan") -> dict[str, Any]:
+        from anisoscope.store import code_version  # loads pandas
+
+        described = asdict(self)
+        for name in ("device", "trust_remote_code"):
+            described.pop(name)
+        if self.train_seed is None:  # not of a series
+            described.pop("train_seed")
+        described |= {
+            "weights_sha256": subject.weights_sha256,
+            "plan": plan.fingerprint,
+            "code": code_version()["version"],
+        }
+        return plain(described)  # type: ignore[no-any-return]
+
+
+def plain(x: Any) -> Any:
+    """As JSON gives it back, so that identities compare equal."""
+    return json.loads(json.dumps(x, default=str))
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Columns of a table of labelled texts, by role; None: guessed."""
+
+    text_column: Annotated[
+        str | None, Option("column of a table; default: guessed; alone: one text is read, no second", INPUT)
+    ] = None
+    second_column: Annotated[str | None, Option("column of the second text", INPUT)] = None
+    label_column: Annotated[str | None, Option("column of the class", INPUT)] = None
+    rationale_column: Annotated[str | None, Option("column of marks, one per word", INPUT)] = None
+    split_column: Annotated[str | None, Option("column of each row's split: train, validation, test", INPUT)] = None
+
+    def named(self) -> dict[str, str] | None:
+        """{role: column} of those that are named; None where none is."""
+        given = {name.removesuffix("_column"): column for name, column in asdict(self).items() if column}
+        return given or None
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Which utterances are looked at, and how.
+
+    corpus, columns, split_seed     see `data.labelled.open_labelled`; corpus "": what the model was trained on
+    split, limit      the first `limit` utterances of a split (or of `all`), as many of each class
+    at                which token's vector stands for an utterance: `first`, `last`, `mean`; None: `last` where a token
+                      sees only those before it, else `first`
+    parts             of `PARTS`; `few`: utterances of what takes many passes
+    """
+
+    corpus: Annotated[
+        str,
+        Option(
+            "labelled, as in train classifier; default: what the model was trained on",
+            INPUT,
+            ("--corpus", "-c"),
+            check=names.check_labelled,
+        ),
+    ] = ""
+    columns: Mapping[str, str] | None = None
+    split_seed: Annotated[int, Option("of splits the corpus does not have", INPUT, least=0)] = 0
+    split: Annotated[str, Option("train, validation, test, another of the corpus, or all", INPUT)] = "test"
+    limit: Annotated[int, Option("utterances, the first of each class", INPUT, least=1)] = 999
+    at: Annotated[
+        At | None,
+        Option(
+            "whose vector stands for an utterance: first token, last, mean; default: the model's",
+            WHAT,
+            known=get_args(At),
+        ),
+    ] = None
+    parts: Annotated[
+        tuple[str, ...],
+        Option(
+            "with commas: directions, replaced (what attention is worth), explained (maps over words), or all",
+            WHAT,
+            known=PARTS,
+            every="all",
+        ),
+    ] = PARTS
+    few: Annotated[int, Option("utterances of what takes many passes", WHAT, least=1)] = 60
+    max_length: Annotated[int | None, Option("longer utterances are cut, and counted", INPUT, least=3)] = None
+
+    def __post_init__(self) -> None:
+        for part in self.parts:
+            if part not in PARTS:
+                raise UsageError(f"parts among {', '.join(PARTS)}", repr(part), near_matches(part, PARTS))
+        if self.at not in (None, *get_args(At)):
+            raise UsageError("--at first, last or mean", repr(self.at), "leave it out for what suits the model")
+        for name in ("limit", "few"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name} of at least 1", str(getattr(self, name)), f"raise --{name}")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Where a run is written, and what becomes of one that is there."""
+
+    resume: Annotated[
+        bool, Option("go on with a run that was interrupted; a finished one is left as it is", OUTPUT)
+    ] = False
+    overwrite: Annotated[bool, Option("begin anew in a folder that holds a run", OUTPUT)] = False
