@@ -11,12 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from anisoscope.axes import POLICIES
 from anisoscope.charts import builders as charts
 from anisoscope.charts.style import compact
 from anisoscope.errors import OutputError, UsageError
 from anisoscope.report import build
 from anisoscope.report.words import duration, number
-from anisoscope.store import as_records
+from anisoscope.store import as_records, select
 
 DIM, UNITS, VECTORS = 24, 60, 238_412
 SUBSETS = {
@@ -127,7 +128,7 @@ def write_run(folder: Path, records: pd.DataFrame, manifest: dict[str, Any]) -> 
 class Page(HTMLParser):
     """Attributes of every element, and the words inside headings, captions and the body."""
 
-    VOID = frozenset({"meta", "br", "mspace"})
+    VOID = frozenset({"meta", "br", "mspace", "input"})
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -194,11 +195,25 @@ def test_every_figure_has_caption_alt_and_files(hostile: Path) -> None:
         page = Page(figure)
         assert f"Figure {position}." in page.words("figcaption")
         assert "n = 238,412" in page.words("figcaption")
-        assert page.attributes("div", "role") == ["img"]
-        assert len(page.attributes("div", "aria-label")[0]) > 30
-        assert len([tag for tag, _ in page.elements if tag == "svg"]) == 2
+        choices = max(1, len(page.attributes("input", "value")))
+        assert choices == (3 if position == 1 else 1)
+        assert page.attributes("div", "role") == ["img"] * choices
+        assert all(len(label) > 30 for label in page.attributes("div", "aria-label"))
+        assert len([tag for tag, _ in page.elements if tag == "svg"]) == 2 * choices
         for link in page.attributes("a", "href"):
             assert (hostile.parent / link).stat().st_size > 500
+
+
+def test_tooltips_say_value_and_interval_as_recorded(tmp_path: Path) -> None:
+    records = synthetic_records(layers=3, heads=2)
+    html = build(write_run(tmp_path, records, synthetic_manifest())).read_text()
+    drawings = re.findall(r'<div class="wide">(.*?)</div>', html, flags=re.S)[:3]
+    assert len(drawings) == 3
+    for policy, drawing in zip(POLICIES, drawings, strict=True):
+        rows = select(records, metric="mean_cosine", site=["hidden", "final"], token_policy=policy)
+        expected = {f"{row.value:.4g} [{row.low:.3g}, {row.high:.3g}]" for row in rows.itertuples()}
+        shown = re.findall(r"<title>[^<]*: ([^<]*)</title>", drawing)
+        assert set(shown) == expected and len(shown) == len(expected) == 5, "one mark a layer, and the final norm"
 
 
 def test_hostile_names_are_text(hostile: Path) -> None:

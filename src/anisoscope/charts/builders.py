@@ -21,6 +21,7 @@ from anisoscope.charts.style import (
     PALETTE,
     SEQUENTIAL,
     THEME,
+    TOOLTIP,
     Scale,
     appearance,
     cell_labels,
@@ -32,6 +33,7 @@ from anisoscope.charts.style import (
     line_table,
     shape,
     step_axis,
+    tooltips,
 )
 from anisoscope.errors import UsageError
 
@@ -84,11 +86,14 @@ def trajectory(
     dash, point = layered(frame[series].nunique()) if coincide else ({}, {})
     layers.append(line.mark_line().encode(y=height, **dash))
     if not gradient and len(data) <= MARKED * data.groupby([series, *([panel] if panel else [])]).ngroups:
-        layers.append(line.mark_point().encode(y=height, shape=shape(frame[series], series, size[0]), **point))
+        marks = line.mark_point().encode(y=height, shape=shape(frame[series], series, size[0]), **point)
+        layers.append(marks.encode(description="tooltip:N"))
     if not data["joined"].all():
         alone = base.transform_filter("!datum.joined")
         layers.append(alone.transform_filter("isValid(datum.low)").mark_rule().encode(y=low, y2=high))
-        layers.append(alone.mark_point(filled=False, shape="diamond", size=64).encode(y=height))
+        layers.append(
+            alone.mark_point(filled=False, shape="diamond", size=64).encode(y=height, description="tooltip:N")
+        )
     return facet(layers, data, panel, size, columns, independent=independent)
 
 
@@ -150,6 +155,7 @@ def heatmap(
     bounds = (-largest, largest) if diverging else (smallest, highest)
     share = size[0] / (len(across) * min(columns, frame[panel].nunique() if panel else 1))
     data = frame[[x, y, "value", *([panel] if panel else [])]].astype({x: str, y: str})
+    data["tooltip"] = tooltips(frame, *([panel] if panel else []), y, x)
     data["label"] = cell_labels(frame, diverging, numbers=share >= 30 and size[1] >= 16)
     data["dark"] = data["value"].abs() > 0.55 * largest if diverging else data["value"] > sum(bounds) / 2
     colours = alt.Scale(
@@ -171,7 +177,7 @@ def heatmap(
     tiles = base.mark_rect(stroke="#ffffff", strokeWidth=0.6)
     ink = alt.when("datum.dark").then(alt.value("#ffffff")).otherwise(alt.value("#16202b"))
     layers = [
-        tiles.encode(color=alt.Color("value:Q", scale=colours, legend=legend)),
+        tiles.encode(color=alt.Color("value:Q", scale=colours, legend=legend), description="tooltip:N"),
         base.mark_text(fontSize=10).encode(text="label:N", color=ink),
     ]
     return facet(layers, data, panel, (size[0], size[1] * len(down)), columns)
@@ -193,14 +199,18 @@ def scatter(
 
     Rows with a false `joined` stay off the path.
     """
-    data = frame.assign(row=range(len(frame)), joined=frame.get("joined", True))
+    names = [key for key in (series, label) if key]
+    data = frame.assign(
+        row=range(len(frame)), joined=frame.get("joined", True), tooltip=tooltips(frame, *names, value=y)
+    )
     across, up = titles or (x, y)
     place = alt.X(
         f"{x}:Q", title=across, scale=alt.Scale(type=scale, zero=False, nice=True), axis=alt.Axis(tickCount=6)
     )
     height = alt.Y(f"{y}:Q", title=up, scale=alt.Scale(zero=False, nice=True))
     base = alt.Chart().encode(x=place, y=height, color=colour(frame[series], series, size[0]))
-    layers = [base.mark_point(size=60).encode(shape=shape(frame[series], series, size[0]))]
+    points = base.mark_point(size=60)
+    layers = [points.encode(shape=shape(frame[series], series, size[0]), description="tooltip:N")]
     if path:
         line = base.transform_filter("datum.joined").mark_line(strokeWidth=1, opacity=0.45)
         layers.insert(0, line.encode(order="row:Q"))
@@ -210,7 +220,7 @@ def scatter(
     if label is not None:
         text = base.mark_text(align="left", dx=8, dy=-6, fontSize=11)
         layers.append(text.encode(text=f"{label}:N", color=alt.value(INK)))
-    kept = [key for key in (x, y, series, label, "low", "high", "row", "joined") if key in data]
+    kept = [key for key in (x, y, series, label, "low", "high", "row", "joined", "tooltip") if key in data]
     return facet(layers, data[list(dict.fromkeys(kept))], None, size, 1)
 
 
@@ -255,12 +265,13 @@ def bars(
     data = frame.astype({category: str})
     order = appearance(data[category])
     base = alt.Chart().encode(y=alt.Y(f"{category}:N", sort=order, title=titles[1], axis=alt.Axis(ticks=False)))
+    data["tooltip"] = tooltips(data, *([panel] if panel else []), category)
     lengths = base.mark_bar(color=PALETTE[0], height={"band": 0.62})
-    layers = [lengths.encode(x=alt.X("value:Q", title=titles[0]))]
+    layers = [lengths.encode(x=alt.X("value:Q", title=titles[0]), description="tooltip:N")]
     if {"low", "high"} <= set(frame):
         rule = base.transform_filter("isValid(datum.low)").mark_rule(color=INK)
         layers.append(rule.encode(x=alt.X("low:Q", title=titles[0]), x2="high:Q"))
-    kept = [key for key in (category, panel, "value", "low", "high") if key and key in data]
+    kept = [key for key in (category, panel, "value", "low", "high", "tooltip") if key and key in data]
     return facet(layers, data[kept], panel, (size[0], size[1] * len(order)), 2)
 
 
@@ -268,9 +279,19 @@ def to_svg(chart: ChartType, name: str = "mark") -> str:
     """The chart as SVG; its ids count from 0 behind `name`, so redraws are identical and a page can hold many."""
     with alt.data_transformers.enable("default", max_rows=None):
         drawn: str = vl_convert.vegalite_to_svg(chart.to_dict(validate=False), config=THEME)
+    drawn = _with_tooltips(drawn)
     found = dict.fromkeys(re.findall(r'\bid="([^"]+)"', drawn))
     ids = {old: f"{name}-{i}" for i, old in enumerate(found)}
     return re.sub(r'(\bid="|url\(#|href="#)([^")]+)', lambda match: match[1] + ids.get(match[2], match[2]), drawn)
+
+
+def _with_tooltips(svg: str) -> str:
+    """Descriptions that begin with `TOOLTIP` as native tooltips of their marks; all other words for screen readers go:
+    a chart is one picture with one description, which the page gives.
+    """
+    mark = re.compile(rf'<path aria-label="{TOOLTIP}([^"]*)"([^>]*?)(?:/>|></path>)')
+    svg = mark.sub(r"<path\2><title>\1</title></path>", svg)
+    return re.sub(r' (?:role|aria-[a-z]+)="[^"]*"', "", svg)
 
 
 def save(chart: ChartType, stem: Path, formats: Iterable[str] = ("svg", "pdf")) -> list[Path]:

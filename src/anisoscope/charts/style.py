@@ -17,6 +17,8 @@ DIVERGING = ("#8f3a00", "#d98a4b", "#f6f4f1", "#5a9fca", "#0b4a7d")
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")
 FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, sans-serif"
 """Widths are the same in all of them, so labels laid out here fit wherever the page is opened."""
+TOOLTIP = "\N{INVISIBLE SEPARATOR}"
+"""Begins the descriptions of marks that become native tooltips; those that the chart library makes up are dropped."""
 
 _TITLE = {"titleColor": INK, "titleFontSize": 12, "titleFontWeight": "normal"}
 _AXIS = {
@@ -49,7 +51,7 @@ _HEADER = {
     "title": None,
 }
 THEME: dict[str, Any] = {
-    "aria": False,
+    "aria": True,
     "axis": _AXIS | _TITLE,
     "axisX": {"grid": False, "tickCount": 8},
     "axisY": {"domain": False, "ticks": False, "tickCount": 5},
@@ -127,6 +129,18 @@ def facet(
     return chart.resolve_scale(y="independent") if independent else chart
 
 
+def tooltips(frame: pd.DataFrame, *names: str, value: str = "value") -> list[str]:
+    """Text shown where a pointer rests on a mark: its names, its value, and the interval where there is one."""
+    worded = [[e if isinstance(e, str) else f"{name} {e:g}" for e in frame[name]] for name in names]
+    labels = [" · ".join(row) for row in zip(*worded, strict=True)]
+    intervals = [""] * len(frame)
+    if {"low", "high"} <= set(frame):
+        ends = zip(frame["low"].astype(float), frame["high"].astype(float), strict=True)
+        intervals = ["" if low != low or high != high else f" [{low:.3g}, {high:.3g}]" for low, high in ends]
+    values = frame[value].astype(float)
+    return [f"{TOOLTIP}{name}: {v:.4g}{ends}" for name, v, ends in zip(labels, values, intervals, strict=True)]
+
+
 def compact(value: float) -> str:
     """A number in the few characters of a cell: `.42`, `−.07`, `3.1`, `128`, `2e5`; nothing for an undefined one."""
     size = abs(value)
@@ -186,5 +200,7 @@ def line_table(frame: pd.DataFrame, x: str, series: str, panel: str | None) -> p
     table |= {key: frame[key].astype(float) if key in frame else nothing for key in ("low", "high")}
     ranks = {name: i for i, name in enumerate(appearance(frame[series]))}
     table["rank"] = frame[series].map(ranks)
+    names = dict.fromkeys(key for key in (panel, series, x) if key)
+    table["tooltip"] = pd.Series(tooltips(frame, *names), index=frame.index)
     table["joined"] = frame["joined"] if "joined" in frame else pd.Series(True, index=frame.index)
     return pd.DataFrame(table).sort_values(x, kind="stable").reset_index(drop=True)

@@ -1,11 +1,14 @@
 """Sections on hidden states: how anisotropic each layer is, and how much of that a common vector explains."""
 
+from collections.abc import Callable
+
 import pandas as pd
+from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
 from anisoscope.report.parts import DEPTH, RIBBON, Figure, Section, columns, height, span_of
 from anisoscope.report.results import PANEL, Results, panel_of
-from anisoscope.report.words import count, listing, number
+from anisoscope.report.words import count, number
 
 
 def anisotropy(results: Results) -> Section | None:
@@ -38,24 +41,28 @@ def _by_policy(results: Results, frame: pd.DataFrame) -> Figure:
         else ""
     )
     final = ", the open diamond the output after the final norm" if frame["site"].eq("final").any() else ""
-    named = frame.assign(series=frame["token_policy"].fillna("all"))
     lead = results.layers("mean_cosine")
+
+    def drawing(policy: str) -> Callable[[int], ChartType]:
+        chosen = frame[frame["token_policy"].fillna(policy).eq(policy)]
+        return lambda width: charts.layer_curve(
+            chosen,
+            series="stack",
+            panel=panel_of(chosen),
+            isotropic=q95,
+            size=(width, height(width, 320)),
+            columns=columns(width),
+        )
+
+    policies = results.policies or ["all"]
     return Figure(
         "anisotropy",
         "Anisotropy A of every layer",
-        f"One line per choice of tokens. {RIBBON}{band} {DEPTH}{final}.",
+        f"{RIBBON}{band} {DEPTH}{final}.",
         results.basis(frame),
-        f"Line chart of A against the layer for {listing(results.policies) or 'all'} tokens: "
-        f"{span_of(lead, results.place_name)}.",
-        lambda width: charts.layer_curve(
-            named,
-            series="series",
-            panel=panel_of(named),
-            isotropic=q95,
-            coincide=True,
-            size=(width, height(width, 320)),
-            columns=columns(width),
-        ),
+        f"Line chart of A against the layer: {span_of(lead, results.place_name)}.",
+        drawing(policies[0]),
+        tuple((policy, drawing(policy)) for policy in policies) if len(policies) > 1 else (),
     )
 
 

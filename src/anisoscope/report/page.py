@@ -36,16 +36,22 @@ def render(results: Results, folder: Path) -> str:
         drawn=drawn,
         notices=notices(results.manifest),
         provenance=provenance(results.manifest),
+        sample=(folder / "reservoir.safetensors").exists(),
         command=str(results.manifest.get("command") or ""),
         style=Markup(here.joinpath("style.css").read_text("utf-8")),
     )
 
 
-def _draw(figure: Figure, folder: Path) -> dict[str, Markup]:
-    """Both drawings of a figure, inlined; the wide one is also the file for print."""
-    saved = charts.save(figure.draw(WIDE), folder / FIGURES / figure.name)
-    narrow = charts.to_svg(figure.draw(NARROW), f"{figure.name}-narrow")
-    return {"wide": Markup(saved[0].read_text("utf-8")), "narrow": Markup(narrow)}
+def _draw(figure: Figure, folder: Path) -> list[dict[str, Markup | str]]:
+    """The drawings of a figure, one for each choice, wide and narrow; the wide ones are also the files for print."""
+    drawn: list[dict[str, Markup | str]] = []
+    for i, (label, draw) in enumerate(figure.choices or (("", figure.draw),)):
+        name = figure.name if i == 0 else f"{figure.name}-{label}"
+        saved = charts.save(draw(WIDE), folder / FIGURES / name)
+        narrow = charts.to_svg(draw(NARROW), f"{name}-narrow")
+        wide = saved[0].read_text("utf-8")
+        drawn.append({"label": label, "file": name, "wide": Markup(wide), "narrow": Markup(narrow)})
+    return drawn
 
 
 def title(manifest: Mapping[str, Any]) -> str:

@@ -16,7 +16,11 @@ RIBBON = "Ribbons are 95 % intervals."
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart with its words. `draw` takes the width, `name` is its file name, `basis` what its numbers rest on."""
+    """A chart with its words. `draw` takes the width, `name` is its file name, `basis` what its numbers rest on.
+
+    `choices` are drawings of the same thing under other names, shown one at a time: the first is shown at once and is
+    what `draw` draws.
+    """
 
     name: str
     title: str
@@ -24,6 +28,7 @@ class Figure:
     basis: str
     alt: str
     draw: Callable[[int], ChartType]
+    choices: tuple[tuple[str, Callable[[int], ChartType]], ...] = ()
 
 
 @dataclass(frozen=True)

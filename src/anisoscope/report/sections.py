@@ -82,7 +82,7 @@ def layer_table(results: Results) -> Section | None:
     basis = results.basis(results.layers("mean_cosine"))
     caption = f"Below each value its 95 % interval; – where a value was not measured or is not defined. {basis}".strip()
     lead = "Every aggregate of every layer. All rows, heads and components stand in records.parquet beside this page."
-    return Section("table", "All layers in numbers", lead, table=Table(caption, ("", *columns), rows))
+    return Section("table", "All layers in numbers", lead, table=Table(caption, ("site", *columns), rows))
 
 
 def _cell(row: pd.Series | None) -> tuple[str, str]:
