@@ -1,5 +1,6 @@
 """Numbers that were silently wrong, and faults that ended badly: one test for each, by item of the issue's list."""
 
+import math
 import re
 
 import pytest
@@ -64,6 +65,112 @@ def test_5_predictions_and_attributions_leave_modes_alone(classifier):
             assert [module.training for module in model.modules()] == before
     finally:
         model.eval()
+
+
+# ---- 6: entropy with attention sinks ---------------------------------------------------------------------------------
+
+
+def with_sinks(**changes):
+    """A tiny GPT-OSS: every head has a learnt logit in its softmax, which takes weight from the keys."""
+    import transformers
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes |= {"head_dim": 8, "intermediate_size": 16, "vocab_size": 60, "num_local_experts": 2, "pad_token_id": 0}
+    torch.manual_seed(0)
+    config = transformers.GptOssConfig(**sizes, num_experts_per_tok=1, layer_types=["full_attention"] * 2, **changes)
+    model = (
+        transformers.GptOssModel._from_config(config, attn_implementation="eager", experts_implementation="eager")
+        .double()
+        .eval()
+    )
+    for i, layer in enumerate(model.layers):
+        layer.self_attn.sinks.data = torch.tensor([2.0, 0.0, -3.0, 150.0 * i], dtype=torch.float64)
+    return model
+
+
+def rows_by_hand(model, ids):
+    """Weights [layer][sequence, head, query, key + sink] of each row, by the definition, in float64."""
+    from anisoscope.capture import capture
+
+    with torch.no_grad(), capture(model, ("query.rotated", "key.rotated")) as tap:
+        model(input_ids=ids)
+    found = []
+    for i, layer in enumerate(model.layers, start=1):
+        q, k = (tap[f"decoder.{i}.head.{name}.rotated"] for name in ("query", "key"))
+        score = torch.einsum("bhqd,bhkd->bhqk", q, k.repeat_interleave(2, 1)) * 8**-0.5
+        score = score.masked_fill(torch.ones(ids.shape[1], ids.shape[1]).triu(1).bool(), -torch.inf)
+        sink = layer.self_attn.sinks.view(1, -1, 1, 1).expand(*score.shape[:3], 1)
+        found.append(torch.cat((score, sink), -1).softmax(-1))
+    return found
+
+
+def test_6_normalised_entropy_counts_the_sink_on_both_sides():
+    """H over keys and sink was divided by ln(keys) alone: 1.58 for a row of two keys; a row of one key was left out."""
+    from anisoscope.measure.loop import measure
+    from anisoscope.store import select
+
+    model, ids = with_sinks(), torch.randint(3, 60, (3, 5), generator=torch.Generator().manual_seed(1))
+    records = measure(model, [{"input_ids": ids}], ["attention"], sample=0)
+    for layer, p in enumerate(rows_by_hand(model, ids), start=1):
+        assert torch.allclose(p.sum(-1), torch.ones(()).double())
+        outcomes = torch.arange(2, 7).double()  # one key and the sink, two keys and the sink …
+        expected = (-torch.xlogy(p, p).sum(-1) / outcomes.log()).mean((0, 2))
+        got = select(records, metric="attention.entropy_normalised", layer=layer)["value"]
+        assert got.tolist() == pytest.approx(expected.tolist(), abs=1e-12) and got.max() <= 1
+        first = select(records, metric="attention.first_mass", layer=layer)["value"]
+        assert first.tolist() == pytest.approx(p[..., 0].mean((0, 2)).tolist(), abs=1e-12)
+
+
+def test_6_uniform_rows_with_a_sink_have_normalised_entropy_1():
+    """ln 2 / ln 1 for one key, ln 3 / ln 2 = 1.58 for two: now 1, whatever the number of keys."""
+    from anisoscope.capture.masking import Visible
+    from anisoscope.capture.rows import attention_rows
+    from anisoscope.sums.groups import row_sums
+
+    q, k = torch.zeros(1, 1, 3, 4).double(), torch.zeros(1, 1, 3, 4).double()
+    rows = attention_rows(q, k, Visible(None, True, None), scale=1.0, sinks=torch.zeros(1))
+    sums = row_sums(rows, torch.ones(1, 1, 3, dtype=torch.bool))
+    assert float(sums["entropy_normalised"]) == pytest.approx(3, abs=1e-14) and float(sums["normalised_rows"]) == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_6_a_sink_far_above_the_scores_does_not_overflow(dtype):
+    """exp(150) is infinite in float32: such rows were counted as not finite and left out."""
+    from anisoscope.capture.masking import Visible
+    from anisoscope.capture.rows import attention_rows
+
+    q, k = (torch.randn(1, 1, 4, 8, generator=torch.Generator().manual_seed(i)).to(dtype) for i in (0, 1))
+    rows = attention_rows(q, k, Visible(None, False, None), scale=1.0, sinks=torch.tensor([150.0]), median=True)
+    assert all(bool(rows[name].isfinite().all()) for name in ("entropy", "row_max", "first_mass", "row_median"))
+    assert float(rows["entropy"].max()) < 1e-40 and float(rows["row_max"].max()) < 1e-40
+
+
+def test_6_penalty_attribution_and_ablation_know_sinks():
+    """`masked_scores` left the sink out: weights added up to 1 where the model's add up to less."""
+    from anisoscope.capture.backends import looking_on
+    from anisoscope.capture.masking import attention_weights
+    from anisoscope.training.entropy_penalty import Watch
+
+    model, ids = with_sinks(), torch.randint(3, 60, (3, 5), generator=torch.Generator().manual_seed(1))
+    expected = rows_by_hand(model, ids)
+    weights, watch = [], Watch(torch.ones(3, 5), (), columns=True)
+
+    def look(module, query, key, value, mask, settings):
+        weights.append(attention_weights(module, query, key, mask, settings, query.shape[2]))
+        return (weights[-1] @ value.repeat_interleave(2, 1)).transpose(1, 2)
+
+    with torch.no_grad(), looking_on(model, watch.look):
+        plain = model(input_ids=ids, output_attentions=True)
+        with looking_on(model, look):  # which stands in for the backend
+            ours = model(input_ids=ids)
+    for mine, theirs, by_hand in zip(weights, plain.attentions, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
+        torch.testing.assert_close(mine, by_hand[..., :-1], rtol=0, atol=1e-12)
+    torch.testing.assert_close(ours.last_hidden_state, plain.last_hidden_state, rtol=0, atol=1e-10)
+    row = torch.stack([p[:, :, 0] for p in expected]).mean(0)  # one key and the sink
+    assert row.shape == (3, 4, 6)
+    entropy = [-torch.xlogy(p[:, :, 0], p[:, :, 0]).sum(-1).mean(1) for p in expected]
+    torch.testing.assert_close(watch.row_entropy(), sum(entropy) / 2 / math.log(6), rtol=0, atol=1e-12)
 
 
 def test_built_once_modes_and_the_registration_with_the_attention_interface():

@@ -75,10 +75,19 @@ class Visible:
         return Span(tuple(start.tolist() * each), tuple(stop.tolist() * each), causal)
 
 
-def masked_scores(
+def attention_weights(
     module: Any, query: Tensor, key: Tensor, mask: Tensor | None, settings: dict[str, Any], rows: int
 ) -> Float[Tensor, "sequence head row key"]:
-    """Scores of the first `rows` queries as the softmax sees them; a key that is not seen scores `HIDDEN`."""
+    """Weights of the first `rows` queries over the keys; with a sink they add up to less than 1."""
+    return masked_scores(module, query, key, mask, settings, rows).softmax(-1)[..., : key.shape[2]]
+
+
+def masked_scores(
+    module: Any, query: Tensor, key: Tensor, mask: Tensor | None, settings: dict[str, Any], rows: int
+) -> Float[Tensor, "sequence head row outcome"]:
+    """Scores of the first `rows` queries as the softmax sees them: of every key, one that is not seen scores `HIDDEN`;
+    and, where the heads have sinks, of the sink in a last column.
+    """
     visible = Visible.read(module, query, mask, settings)
     key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
     scale = settings.get("scaling")
@@ -93,4 +102,7 @@ def masked_scores(
     if visible.causal:
         above = torch.ones(rows, key.shape[2], dtype=torch.bool, device=key.device).triu(1)
         scores = scores.masked_fill(above, HIDDEN)
+    if settings.get("s_aux") is not None:
+        sink = settings["s_aux"].to(scores).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        scores = torch.cat((scores, sink), -1)
     return scores

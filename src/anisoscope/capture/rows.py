@@ -34,8 +34,9 @@ def attention_rows(
     median: bool = False,
     histogram: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """Per row [sequence, head, query]: `entropy` (nats), `row_max`, `row_min` and `row_median` over visible keys,
-    `first_mass`, `keys` (visible ones), `score` (sum of q·k·scale over them); per sequence [sequence, head]:
+    """Per row [sequence, head, query]: `entropy` (nats) over its `outcomes`, which are the visible keys and, where the
+    head has one, its sink; `row_max`, `row_min` and `row_median` over visible keys, `first_mass`, `keys` (visible
+    ones), `score` (sum of q·k·scale over them); per sequence [sequence, head]:
     `row_similarity`, the mean cosine between the rows of real queries; with bin edges in `histogram`,
     `score_histogram` [sequence, head, bin].
     """
@@ -221,26 +222,37 @@ class _Walk:
     def result(self) -> dict[str, Tensor]:
         """The statistics of `attention_rows` from the sums of the walk."""
         total, weighted, _, shift, largest, smallest, first, _ = self.sums.unbind(0)
-        if self.sinks is not None:
-            sink = self.sinks.to(self.q).view(1, -1, 1) - shift
-            total, weighted = total + sink.exp(), weighted + sink * sink.exp()
+        total, weighted, shift, shrink = self._with_sinks(total, weighted, shift)
         rows = {
             "entropy": (total.log() - weighted / total).clamp_(min=0),
             "row_max": (largest - shift).exp() / total,
             "row_min": (smallest - shift).exp() / total,
-            "first_mass": first / total,
+            "first_mass": shrink * first / total,
             "score": self._score_sums(),
         }
         if self.median.numel():
-            rows["row_median"] = self.median / total
+            rows["row_median"] = shrink * self.median / total
         n = self.real.sum(-1).double().unsqueeze(-1)
         inside = self.unit_rows.squeeze(2).double().square().sum(-1) - n
         similarity = torch.where(n > 1, inside / (n * (n - 1)).clamp(min=1), torch.nan)
         if self.spoiled is not None:
             similarity = similarity.masked_fill((self.spoiled & self.real.bool().unsqueeze(1)).any(-1), torch.nan)
             rows = {name: value.masked_fill(self.spoiled, torch.nan) for name, value in rows.items()}
-        rows |= {"keys": self._key_counts(), "row_similarity": similarity}
+        keys = self._key_counts()
+        rows |= {"keys": keys, "outcomes": keys if self.sinks is None else keys + 1, "row_similarity": similarity}
         return rows | {"score_histogram": self.counts} if self.counts.numel() else rows
+
+    def _with_sinks(self, total: Tensor, weighted: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(total, weighted, shift) with each head's sink as one more outcome, and what the new shift does to every
+        other exponential: a sink may lie far above the scores.
+        """
+        if self.sinks is None:
+            return total, weighted, shift, torch.ones_like(shift)
+        sink = self.sinks.to(self.q).view(1, -1, 1)
+        top = torch.maximum(shift, sink)
+        shrink, apart = (shift - top).exp(), sink - top
+        weighted = shrink * (weighted + (shift - top) * total) + apart * apart.exp()
+        return shrink * total + apart.exp(), weighted, top, shrink
 
 
 def _part(x: Tensor, sequences: slice, heads: slice, queries: slice) -> Tensor:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from anisoscope.capture.backends import looking_on
-from anisoscope.capture.masking import Visible, masked_scores
+from anisoscope.capture.masking import Visible, attention_weights
 from anisoscope.data.encoding import LabelledPlan
 from anisoscope.errors import MeasureError
 from anisoscope.metrics.class_direction import units_of
@@ -52,11 +52,14 @@ class Replacement:
         """Output [sequence, query, head, dim] with weights replaced where this is one of the layers."""
         self.called += 1
         self._check(module, query, mask, settings)
-        weights = masked_scores(module, query, key, mask, settings, query.shape[2]).softmax(-1)
+        weights = attention_weights(module, query, key, mask, settings, query.shape[2])
         out = weights @ value
         if self.called in self.layers:
             other = self.others.get(self.called) if len(weights) == 1 else None
-            replaced = changed(weights, self.mask, self.kind, self.seed + self.called, other) @ value
+            instead = changed(weights, self.mask, self.kind, self.seed + self.called, other)
+            if settings.get("s_aux") is not None and self.kind != "permuted":  # what goes to a sink stays with it
+                instead = instead * weights.sum(-1, keepdim=True)
+            replaced = instead @ value
             self._compare(out, replaced)
             out = replaced
         self.others[self.called] = weights[-1:], self.mask[-1:]

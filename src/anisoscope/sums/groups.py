@@ -284,19 +284,21 @@ def row_sums(
     rows: Mapping[str, Tensor], real: Bool[Tensor, "sequence head query"]
 ) -> dict[str, Float[Tensor, "sequence head *edges"]]:
     """Sums over the real queries' rows of attention, as `capture.rows.attention_rows` gives them [sequence head query];
-    rows that are not finite are counted and left out. `normalised_rows`: of two visible keys or more.
+    rows that are not finite are counted and left out. `normalised_rows`: of two outcomes or more, which are the
+    visible keys and the head's sink.
     """
     sound = rows["entropy"].isfinite() & rows["score"].isfinite()
     rows = {name: x.masked_fill(~sound, 0.0) if x.shape == sound.shape else x for name, x in rows.items()}
     keys = rows["keys"]
     seen = (real & sound).to(keys.dtype)
-    several = seen * (keys > 1)
+    outcomes = rows["outcomes"]
+    several = seen * (outcomes > 1)
     alike = rows["row_similarity"]
     terms = {
         "rows": seen.sum(-1),
         "nonfinite": (real & ~sound).sum((1, 2)),
         "normalised_rows": several.sum(-1),
-        "entropy_normalised": (several * rows["entropy"] / keys.clamp(min=2).log()).sum(-1),
+        "entropy_normalised": (several * rows["entropy"] / outcomes.clamp(min=2).log()).sum(-1),
         "score": (seen * rows["score"]).sum(-1),
         "pairs": (seen * keys).sum(-1),
         "row_similarity": alike.nan_to_num(0.0),

@@ -4,9 +4,10 @@
 `entropy-columns`  the rows of real tokens are added up (over layers too), a second softmax over these sums without
                    [CLS] and padding, its H divided by ln(n − 1)
 
-n counts the real tokens with [CLS]. H is in [0, 1]: 1 uniform, 0 one token. Heads are averaged, and in the first form
-layers. Fosse et al. 2023 train with the first form on the first layer, and report H of the same row divided by
-ln(n − 1), which can exceed 1 (`reported`). An utterance whose normaliser is 0 (too short) counts as 0.
+n counts the real tokens with [CLS]; where heads have learnt sinks, H of the row counts the sink as one outcome more,
+and so does n. H is in [0, 1]: 1 uniform, 0 one token. Heads are averaged, and in the first form layers.
+Fosse et al. 2023 train with the first form on the first layer, and report H of the same row divided by ln(n − 1), which
+can exceed 1 (`reported`). An utterance whose normaliser is 0 (too short) counts as 0.
 """
 
 import math
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 
 from anisoscope.batch import Batch
 from anisoscope.capture.backends import looking_on
-from anisoscope.capture.masking import HIDDEN, masked_scores
+from anisoscope.capture.masking import HIDDEN, attention_weights, masked_scores
 from anisoscope.errors import MeasureError, UsageError, near_matches
 from anisoscope.models.modes import evaluating
 
@@ -63,6 +64,7 @@ class Watch:
         self._want_columns, self._want_rows, self._called = columns, rows or not columns, 0
         self.nats: dict[int, Float[Tensor, "sequence head"]] = {}
         self.sums: dict[int, Float[Tensor, "sequence head key"]] = {}
+        self.sinks: dict[int, int] = {}
 
     def look(self, module: Any, query: Tensor, key: Tensor, _value: Any, mask: Any, settings: dict[str, Any]) -> None:
         """One attention call: the first token's row, and the column sums over the rows of real queries."""
@@ -72,11 +74,12 @@ class Watch:
         if self._want_rows:
             scores = masked_scores(module, query, key, mask, settings, 1).squeeze(2)
             self.nats[self._called] = _entropy(scores)
+            self.sinks[self._called] = scores.shape[-1] - key.shape[2]
         if self._want_columns:
             if query.shape[2] != self.mask.shape[1]:
                 got = f"{query.shape[2]} of {self.mask.shape[1]}"
                 raise MeasureError("every row of attention", got, "set row_only to 'never' for this penalty")
-            weights = masked_scores(module, query, key, mask, settings, query.shape[2]).softmax(-1)
+            weights = attention_weights(module, query, key, mask, settings, query.shape[2])
             self.sums[self._called] = (weights * self.mask[:, None, :, None]).sum(2)
 
     @property
@@ -86,11 +89,16 @@ class Watch:
 
     def row_entropy(self) -> Float[Tensor, " sequence"]:
         """H of the [CLS] row divided by ln n, mean over heads and layers."""
-        return _normalised(self._stacked(self.nats).mean((0, 2)), self.tokens)
+        return self._over_layers(self.tokens)
 
     def reported(self) -> Float[Tensor, " sequence"]:
         """The same divided by ln(n − 1), as in the authors' tables."""
-        return _normalised(self._stacked(self.nats).mean((0, 2)), self.tokens - 1)
+        return self._over_layers(self.tokens - 1)
+
+    def _over_layers(self, count: Float[Tensor, " sequence"]) -> Float[Tensor, " sequence"]:
+        """H of the [CLS] row / ln(count), in layers with sinks / ln(count + 1); mean over heads and layers."""
+        of_layers = zip(self._stacked(self.nats), sorted(self.nats), strict=True)
+        return torch.stack([_normalised(nats.mean(1), count + self.sinks[layer]) for nats, layer in of_layers]).mean(0)
 
     def column_entropy(self) -> Float[Tensor, " sequence"]:
         """H of the second softmax over column sums, without [CLS], divided by ln(n − 1); mean over heads."""
@@ -138,8 +146,9 @@ def entropies(model: nn.Module, batches: Iterable[Batch], layers: Layers = ()) -
             model(**batch.inputs)
         found = {"row": watch.row_entropy(), "reported": watch.reported(), "columns": watch.column_entropy()}
         for layer, nats in watch.nats.items():
-            found[f"row.{layer}"] = _normalised(nats.mean(1), watch.tokens)
-            found[f"reported.{layer}"] = _normalised(nats.mean(1), watch.tokens - 1)
+            outcomes = watch.tokens + watch.sinks[layer]
+            found[f"row.{layer}"] = _normalised(nats.mean(1), outcomes)
+            found[f"reported.{layer}"] = _normalised(nats.mean(1), outcomes - 1)
         for name, value in found.items():
             kept.setdefault(name, []).append(value)
         units.append(batch.unit)
