@@ -351,3 +351,12 @@ def test_numbers(value: float, cell: str, prose: str) -> None:
 
 def test_durations() -> None:
     assert [duration(s) for s in (41.2, 312, 7500)] == ["41 s", "5 min 12 s", "2 h 05 min"]
+
+
+def test_figures_for_print_are_drawn_on_request(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, synthetic_records(layers=2, heads=2), synthetic_manifest())
+    assert "SVG" in build(folder).read_text() and not list(tmp_path.glob("figures/*.pdf"))
+    page = Page(build(folder, ("svg", "pdf")).read_text())
+    links = [link for link in page.attributes("a", "href") if link.endswith(".pdf")]
+    assert len(links) == len(list(tmp_path.glob("figures/*.svg"))) > 5
+    assert all((tmp_path / link).read_bytes().startswith(b"%PDF") for link in links)

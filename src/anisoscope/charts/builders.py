@@ -5,9 +5,12 @@ chart that carries no style of its own; `to_svg` and `save` apply the theme. `pa
 multiples of. Frames may hold undefined values: they leave gaps.
 """
 
+import os
 import re
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import altair as alt
 import pandas as pd
@@ -277,9 +280,19 @@ def bars(
 
 def to_svg(chart: ChartType, name: str = "mark") -> str:
     """The chart as SVG; its ids count from 0 behind `name`, so redraws are identical and a page can hold many."""
+    return to_svgs({name: chart})[name]
+
+
+def to_svgs(charts: Mapping[str, ChartType]) -> dict[str, str]:
+    """Charts by name as SVG, drawn side by side: the renderer works outside the interpreter's lock."""
     with alt.data_transformers.enable("default", max_rows=None):
-        drawn: str = vl_convert.vegalite_to_svg(chart.to_dict(validate=False), config=THEME)
-    drawn = _with_tooltips(drawn)
+        described = [chart.to_dict(validate=False) for chart in charts.values()]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return dict(zip(charts, pool.map(_drawn, described, charts), strict=True))
+
+
+def _drawn(described: dict[str, Any], name: str) -> str:
+    drawn = _with_tooltips(vl_convert.vegalite_to_svg(described, config=THEME))
     found = dict.fromkeys(re.findall(r'\bid="([^"]+)"', drawn))
     ids = {old: f"{name}-{i}" for i, old in enumerate(found)}
     return re.sub(r'(\bid="|url\(#|href="#)([^")]+)', lambda match: match[1] + ids.get(match[2], match[2]), drawn)
@@ -296,7 +309,11 @@ def _with_tooltips(svg: str) -> str:
 
 def save(chart: ChartType, stem: Path, formats: Iterable[str] = ("svg", "pdf")) -> list[Path]:
     """Write the chart as `stem`.svg, .pdf, .png; the same chart always gives the same bytes."""
-    svg = to_svg(chart, stem.name)
+    return write(to_svg(chart, stem.name), stem, formats)
+
+
+def write(svg: str, stem: Path, formats: Iterable[str]) -> list[Path]:
+    """Write a drawing as `stem`.svg, .pdf, .png."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     written = []
     for suffix in formats:

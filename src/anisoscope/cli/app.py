@@ -208,12 +208,16 @@ def merge(
 
 
 @app.command(name="report", epilog="Example: anisoscope report runs/minilm-python-docs-1a2b3c4d")
-def report_(run: Annotated[Path, typer.Argument(help="run folder, or folder of a reproduction")]) -> None:
+def report_(
+    run: Annotated[Path, typer.Argument(help="run folder, or folder of a reproduction")],
+    pdf: Annotated[bool, typer.Option("--pdf", help="figures as PDF too, for print")] = False,
+) -> None:
     """Make the page of a run anew from its records."""
     from anisoscope.report import build, build_studies
 
     is_reproduction = any(run.glob("*/study.json"))
-    typer.echo(str(build_studies(run) if is_reproduction else build(run)))
+    formats = ("svg", "pdf") if pdf else ("svg",)
+    typer.echo(str(build_studies(run) if is_reproduction else build(run, formats)))
 
 
 @app.command(epilog="Example: anisoscope compare runs/a runs/b --metric mean_cosine")

@@ -1,4 +1,4 @@
-"""One self-contained HTML page from a run folder, and its figures as SVG and PDF."""
+"""One self-contained HTML page from a run folder, and its figures as SVG (PDF and PNG on request)."""
 
 from pathlib import Path
 
@@ -10,11 +10,14 @@ from anisoscope.store import RunFolder, write_atomic
 __all__ = ["build", "build_studies"]
 
 
-def build(folder: Path) -> Path:
-    """Write `report.html` and `figures/` into a finished run folder; the same run always gives the same bytes."""
+def build(folder: Path, formats: tuple[str, ...] = ("svg",)) -> Path:
+    """Write `report.html` and `figures/` into a finished run folder; the same run always gives the same bytes.
+
+    `formats` of the figures beside the page: svg, pdf, png.
+    """
     run = RunFolder(folder)
     manifest = run.manifest
-    page = render(Results(run.records, manifest), folder)
+    page = render(Results(run.records, manifest), folder, formats)
     path = folder / "report.html"
     write_atomic(path, lambda temporary: temporary.write_text(page, encoding="utf-8"))
     return path

@@ -1,6 +1,6 @@
 """From a run folder to one HTML file that opens anywhere: charts inlined as SVG, style inlined, nothing fetched."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from anisoscope.charts import builders as charts
+from anisoscope.charts.builders import to_svgs, write
 from anisoscope.report.parts import NARROW, WIDE, Figure
 from anisoscope.report.results import Results
 from anisoscope.report.sections import sections
@@ -18,10 +18,10 @@ from anisoscope.report.words import count, duration, plural
 FIGURES = "figures"
 
 
-def render(results: Results, folder: Path) -> str:
-    """The page as text; the figures are saved beside it, as SVG and PDF, on the way."""
+def render(results: Results, folder: Path, formats: tuple[str, ...] = ("svg",)) -> str:
+    """The page as text; the figures are saved beside it, in `formats` (svg, pdf, png), on the way."""
     built = sections(results)
-    drawn = {figure.name: _draw(figure, folder) for section in built for figure in section.figures}
+    drawn = _draw([figure for section in built for figure in section.figures], folder / FIGURES, formats)
     here = files("anisoscope.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(here.joinpath("report.html.j2").read_text("utf-8"))
@@ -34,6 +34,7 @@ def render(results: Results, folder: Path) -> str:
         sections=built,
         numbers={name: i for i, name in enumerate(drawn, start=1)},
         drawn=drawn,
+        formats=formats,
         notices=notices(results.manifest),
         provenance=provenance(results.manifest),
         sample=(folder / "reservoir.safetensors").exists(),
@@ -42,16 +43,22 @@ def render(results: Results, folder: Path) -> str:
     )
 
 
-def _draw(figure: Figure, folder: Path) -> list[dict[str, Markup | str]]:
-    """The drawings of a figure, one for each choice, wide and narrow; the wide ones are also the files for print."""
-    drawn: list[dict[str, Markup | str]] = []
-    for i, (label, draw) in enumerate(figure.choices or (("", figure.draw),)):
-        name = figure.name if i == 0 else f"{figure.name}-{label}"
-        saved = charts.save(draw(WIDE), folder / FIGURES / name)
-        narrow = charts.to_svg(draw(NARROW), f"{name}-narrow")
-        wide = saved[0].read_text("utf-8")
-        drawn.append({"label": label, "file": name, "wide": Markup(wide), "narrow": Markup(narrow)})
-    return drawn
+def _draw(
+    figures: Sequence[Figure], folder: Path, formats: tuple[str, ...]
+) -> dict[str, list[dict[str, Markup | str]]]:
+    """The drawings of each figure by its name, wide and narrow; the wide ones are also written as files."""
+    files = {file: draw for figure in figures for file, (_, draw) in figure.drawings.items()}
+    wide = {file: draw(WIDE) for file, draw in files.items()}
+    drawn = to_svgs(wide | {f"{file}-narrow": draw(NARROW) for file, draw in files.items()})
+    for file in files:
+        write(drawn[file], folder / file, formats)
+    return {
+        figure.name: [
+            {"label": label, "file": file, "wide": Markup(drawn[file]), "narrow": Markup(drawn[f"{file}-narrow"])}
+            for file, (label, _) in figure.drawings.items()
+        ]
+        for figure in figures
+    }
 
 
 def title(manifest: Mapping[str, Any]) -> str:

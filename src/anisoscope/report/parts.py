@@ -30,6 +30,12 @@ class Figure:
     draw: Callable[[int], ChartType]
     choices: tuple[tuple[str, Callable[[int], ChartType]], ...] = ()
 
+    @property
+    def drawings(self) -> dict[str, tuple[str, Callable[[int], ChartType]]]:
+        """Label and drawing by file name."""
+        named = enumerate(self.choices or (("", self.draw),))
+        return {self.name if i == 0 else f"{self.name}-{label}": (label, draw) for i, (label, draw) in named}
+
 
 @dataclass(frozen=True)
 class Table:
