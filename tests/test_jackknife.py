@@ -15,7 +15,7 @@ from anisoscope.sums.groups import Sums, Totals, vector_sums
 def check_mean_of_groups():
     """Of the mean of equally large groups the jackknife interval is Student's t interval of the group means."""
     rng = np.random.default_rng(0)
-    for groups in (2, 5, 32):
+    for groups in (3, 5, 32):
         x = rng.standard_normal((groups, 6)) + 1
         totals = Totals({"x": x, "n": np.full((groups, 1), 3.0)})
         got = jackknife.interval(totals["x"] / totals["n"])
@@ -42,14 +42,17 @@ def test_interval_of_a_ratio_is_its_definition():
     )
 
 
-@pytest.mark.parametrize("replicates", [[1.0], [1.0, 2.0]])
-def test_fewer_than_two_groups_have_no_interval(replicates):
+@pytest.mark.parametrize("replicates", [[1.0], [1.0, 2.0], [1.0, 2.0, 3.0]])
+def test_fewer_than_three_groups_have_no_interval_and_a_reason(replicates):
+    """Student's t of two groups (12.7) gave intervals as wide as all that is possible."""
     got = jackknife.interval(replicates)
     assert got.value == 1 and np.isnan(got.low) and np.isnan(got.high)
+    groups = len(replicates) - 1
+    assert jackknife.reason(groups).startswith(f"no intervals: {groups} group") and jackknife.reason(3) is None
 
 
 def test_an_undefined_replicate_undoes_the_interval_and_no_other():
-    got = jackknife.interval([[1.0, 1], [2, 2], [np.nan, 3]])
+    got = jackknife.interval([[1.0, 1], [2, 2], [np.nan, 3], [3, 2]])
     assert np.isnan(got.low).tolist() == [True, False] and got.value.tolist() == [1, 1]
 
 
@@ -62,6 +65,85 @@ def test_over_seeds_is_student_s_and_one_seed_has_no_interval():
     got, expected = jackknife.over_seeds(x), stats.ttest_1samp(x, 0).confidence_interval(0.95)
     np.testing.assert_allclose([got.value, got.low, got.high], [x.mean(0), expected.low, expected.high])
     assert np.isnan(jackknife.over_seeds(x[:1]).low).all()
+
+
+# ---- bounded values --------------------------------------------------------------------------------------------------
+
+BOUNDED = {"cosine": (-1.0, 1.0), "share": (0.0, 1.0), "rank": (1.0, 384.0), "norm": (0.0, np.inf)}
+
+
+def replicates_of(value, spread, bounds, groups=8, seed=0):
+    """Replicates around a value, cut at its bounds as a real value would be."""
+    noise = np.random.default_rng(seed).standard_normal(groups) * spread
+    return np.clip(np.r_[value, value + noise - noise.mean()], *bounds)
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+@pytest.mark.parametrize("place", [0, 1e-9, 1e-3, 0.02, 0.3, 0.5, 0.9, 0.999, 1])
+@pytest.mark.parametrize("spread", [1e-12, 1e-3, 0.05, 0.3])
+def test_an_interval_stays_where_its_value_can_be(name, place, spread):
+    """Student's intervals left it: AUC [−.85, 1.85], cosine [−1.90, 1.02]. On a bound the interval has a width as soon
+    as groups differ.
+    """
+    least, most = BOUNDED[name]
+    width = most - least if np.isfinite(most) else 1.0
+    theta = replicates_of(least + place * width, spread * width, (least, most))
+    got = jackknife.interval(theta, bounds=(least, most))
+    assert least <= got.low <= got.value <= got.high <= most
+    assert got.high - got.low > 0.1 * spread * width / 8
+
+
+def test_between_two_bounds_the_interval_is_fisher_s():
+    """tanh(artanh r ± t·error/(1 − r²)) for a correlation, the same on the logit of a share."""
+    theta = replicates_of(0.7, 0.02, (-1, 1), groups=6)
+    plain, got = jackknife.interval(theta), jackknife.interval(theta, bounds=(-1, 1))
+    half = np.arctanh(0.7) + np.array([-1, 1]) * (plain.high - 0.7) / (1 - 0.7**2)
+    assert (got.low, got.high) == pytest.approx(np.tanh(half), rel=1e-12)
+    share = jackknife.interval((theta + 1) / 2, bounds=(0, 1))
+    assert (2 * share.low - 1, 2 * share.high - 1) == pytest.approx((got.low, got.high), rel=1e-12)
+
+
+def test_far_from_its_bounds_an_interval_is_student_s():
+    """An error of a hundredth of the way to the bound moves the ends by less than 3 % of the half width."""
+    for value, bounds in ((0.5, (0, 1)), (0.3, (-1, 1)), (120.0, (1, 384))):
+        room = min(value - bounds[0], bounds[1] - value)
+        theta = replicates_of(value, room / 100, bounds, groups=32)
+        plain, got = jackknife.interval(theta), jackknife.interval(theta, bounds=bounds)
+        half = plain.high - value
+        assert 0.97 < (got.high - value) / half < 1.03 and 0.97 < (value - got.low) / half < 1.03
+
+
+def test_bounds_differ_from_value_to_value():
+    """One array of values may have bounds of its own for each, and some of them none."""
+    theta = np.stack([replicates_of(v, 0.2, (-9, 9)) for v in (0.9, 0.9, 0.9)], 1)
+    least, most = np.array([0.0, -np.inf, -1.0]), np.array([1.0, np.inf, np.inf])
+    got = jackknife.interval(theta, bounds=(least, most))
+    plain = jackknife.interval(theta)
+    assert got.high[0] < 1 and got.low[0] > 0
+    assert (got.low[1:], got.high[1:]) == (pytest.approx(plain.low[1:]), pytest.approx(plain.high[1:]))
+
+
+def test_groups_that_agree_about_a_share_of_things_have_wilson_s_interval():
+    """Twelve of twelve nearest: [1, 1] would say that a thirteenth is certain."""
+    agreeing = jackknife.interval(np.ones(13), bounds=(0, 1), counted=12)
+    assert (agreeing.low, agreeing.high) == (pytest.approx(12 / (12 + 1.959964**2)), 1)
+    assert jackknife.interval(np.ones(13), bounds=(0, 1)).low == 1
+    theta = replicates_of(0.8, 0.05, (0, 1))
+    assert jackknife.interval(theta, bounds=(0, 1), counted=12) == jackknife.interval(theta, bounds=(0, 1))
+
+
+@pytest.mark.parametrize("right, n", [(0, 7), (1, 7), (5, 9), (40, 40), (611, 1000)])
+def test_wilson_is_scipy_s(right, n):
+    expected = stats.binomtest(right, n).proportion_ci(method="wilson")
+    assert jackknife.wilson(right / n, n) == (pytest.approx(expected.low), pytest.approx(expected.high))
+
+
+def test_over_seeds_of_correlations_stays_in_their_range():
+    """Spearman's 1 over seeds had [.73, 1.27]."""
+    got = jackknife.over_seeds([1.0, 1.0, 0.8], bounds=(-1, 1))
+    assert -1 < got.low < got.value < got.high <= 1
+    assert jackknife.over_seeds([1.0, 1.0, 0.8]).high > 1
+    assert jackknife.over_seeds([1.0, 1.0], bounds=(-1, 1)) == (1, 1, 1)
 
 
 def test_holm_is_the_step_down_procedure():

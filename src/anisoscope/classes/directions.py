@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.stats import binomtest
 
 from anisoscope.metrics.class_direction import cosine_matrix, separability
 from anisoscope.store import as_records
+from anisoscope.sums.jackknife import wilson
 
 Labels = NDArray[np.int64]
 
@@ -46,8 +46,8 @@ def accuracy_records(found: Labels, labels: Labels, names: tuple[str, ...]) -> p
 
 
 def _share(right: NDArray[np.bool_]) -> tuple[float, float, float]:
-    interval = binomtest(int(right.sum()), len(right)).proportion_ci(method="wilson")
-    return float(right.mean()), float(interval.low), float(interval.high)
+    low, high = wilson(right.mean(), len(right))
+    return float(right.mean()), float(low), float(high)
 
 
 def _row(metric: str, component: str | None, estimate: tuple[float, ...]) -> dict[str, Any]:

@@ -90,7 +90,9 @@ def _table(
         return
     count = _count(totals)
     for name, replicates in metric.compute(totals).items():
-        columns = _columns(metric, name, jackknife.interval(replicates), count, policies)
+        counted = _along(count, replicates[0]) if name in metric.counted else None
+        estimate = jackknife.interval(replicates, bounds=metric.range_of(name, totals), counted=counted)
+        columns = _columns(metric, name, estimate, count, policies)
         rows = len(columns["value"])
         if constant["site"] in LAYER_QUANTITIES:
             columns["head"] = [None] * rows
@@ -111,13 +113,18 @@ def _count(totals: Totals) -> Array:
     return np.array(float(totals.groups("matrix").shape[1]))
 
 
+def _along(count: Array, value: Array) -> Array:
+    """`count` over the axes of `value`, of which it has the first."""
+    return np.broadcast_to(count.reshape(count.shape + (1,) * (value.ndim - count.ndim)), value.shape)
+
+
 def _columns(metric: Metric, name: str, estimate: jackknife.Estimate, count: Array, policies: Sequence[str]) -> Columns:
     """One row per entry of a value whose axes are `metric.axes`, and a component axis where it has one more (without
     its NaN).
     """
     value, axes = estimate.value, metric.axes
     index = dict(zip((*axes, "component"), np.indices(value.shape).reshape(value.ndim, value.size), strict=False))
-    counts = np.broadcast_to(count.reshape(count.shape + (1,) * (value.ndim - count.ndim)), value.shape)
+    counts = _along(count, value)
     rows = np.flatnonzero(~np.isnan(value.ravel())) if value.ndim > len(axes) else np.arange(value.size)
     labels = metric.components.get(name) or tuple(map(str, range(value.shape[-1] if value.ndim else 0)))
     policy = policies[0] if metric.first_policy else None

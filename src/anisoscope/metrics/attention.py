@@ -14,7 +14,7 @@ Undefined  normalised entropy of a row that sees one key and has no sink: left o
 Source     Godey et al. 2024, figures 7, 9, 10, 15; Fosse et al. 2023, section 2.1.
 """
 
-from anisoscope.metrics.base import Metric, Values, ratio
+from anisoscope.metrics.base import POSITIVE, SHARE, Metric, Values, ratio
 from anisoscope.sums.groups import Totals
 
 OVER_ROWS = ("entropy", "row_max", "row_min", "first_mass", "row_median")
@@ -49,6 +49,17 @@ METRIC = Metric(
     )
     | {"row_similarity", "row_sequences", "row_median", "score_histogram"},
     compute=compute,
+    bounds={
+        "entropy": POSITIVE,
+        "entropy_normalised": SHARE,
+        "row_max": SHARE,
+        "row_min": SHARE,
+        "first_mass": SHARE,
+        "row_median": SHARE,
+        "row_similarity": SHARE,
+        "rows_seeing_one_key": POSITIVE,
+        "score_histogram": POSITIVE,
+    },
     panel="attention",
     axes=("head",),
 )

@@ -2,16 +2,21 @@
 invariances.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anisoscope.sums.groups import Totals
+from anisoscope.sums.jackknife import UNBOUNDED, Bounds
 
 Array = NDArray[np.float64]
 Values = dict[str, Array]
+
+COSINE: Bounds = (-1.0, 1.0)
+SHARE: Bounds = (0.0, 1.0)
+POSITIVE: Bounds = (0.0, np.inf)
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,10 @@ class Metric:
     definition in float64, as slow as it
                 likes; None where the metric is not a function of vectors
     invariant   declared invariances, tested both ways: rotation, scaling, translation, order
+    bounds      what each value can be at all: (low, high), or a function of the totals that gives them; a value that is
+                not named is unbounded. Its interval stays inside
+    counted     values that are shares of the vectors (or utterances) counted: where they do not vary from group to
+                group their interval is Wilson's
     components  names of the component axis for each value that has one; by default 1, 2, 3 …
     axes        leading axes of its values; one axis more is the component axis
     first_policy  True where the value is of the first token policy alone
@@ -38,10 +47,17 @@ class Metric:
     compute: Callable[[Totals], Values]
     reference: Callable[[list[Array]], dict[str, float]] | None = None
     invariant: frozenset[str] = frozenset()
+    bounds: Mapping[str, Bounds | Callable[[Totals], Bounds]] = field(default_factory=dict)
+    counted: frozenset[str] = frozenset()
     components: dict[str, tuple[str, ...]] = field(default_factory=dict)
     panel: str = "hidden"
     axes: tuple[str, ...] = ("policy", "head")
     first_policy: bool = False
+
+    def range_of(self, value: str, totals: Totals) -> Bounds:
+        """The smallest and the largest that `value` can be, of these totals."""
+        found = self.bounds.get(value, UNBOUNDED)
+        return found(totals) if callable(found) else found
 
 
 def dot(a: Array, b: Array) -> Array:

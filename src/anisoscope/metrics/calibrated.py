@@ -13,7 +13,7 @@ Source     after centring: Cai et al. 2021; quantile of one pair: Godey et al. 2
 import numpy as np
 
 from anisoscope.metrics import mean_cosine
-from anisoscope.metrics.base import Array, Metric, Values, ratio
+from anisoscope.metrics.base import COSINE, SHARE, Array, Metric, Values, ratio
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.isotropic import q95
 
@@ -69,6 +69,8 @@ METRIC = Metric(
     needs=frozenset({"n", "unit", "pairs", "above"}),
     compute=compute,
     reference=reference,
+    bounds={"centred": COSINE, "pairs_above_q95": SHARE},
+    counted=frozenset({"pairs_above_q95"}),
     invariant=frozenset({"rotation", "order"}),
     axes=(),
     first_policy=True,

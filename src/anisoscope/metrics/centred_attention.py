@@ -10,7 +10,7 @@ Undefined  as `attention.entropy`.
 Source     ours: what Godey et al. 2024, section 5, assume of the drift.
 """
 
-from anisoscope.metrics.base import Metric, Values, ratio
+from anisoscope.metrics.base import POSITIVE, SHARE, Metric, Values, ratio
 from anisoscope.sums.groups import Totals
 
 SIDES = ("query", "key")
@@ -35,6 +35,7 @@ METRIC = Metric(
         for term in ("rows", "entropy", "normalised_rows", "entropy_normalised")
     ),
     compute=compute,
+    bounds=dict.fromkeys(SIDES, POSITIVE) | {f"{side}_normalised": SHARE for side in SIDES},
     panel="alignment",
     axes=("head",),
 )

@@ -15,7 +15,7 @@ Source     Fosse et al. 2023, section 4 and figure 2 (there the cosine to one ut
 import numpy as np
 from numpy.typing import NDArray
 
-from anisoscope.metrics.base import Array, Metric, Values, ratio
+from anisoscope.metrics.base import COSINE, SHARE, Array, Metric, Values, ratio
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.jackknife import Estimate, interval
 
@@ -53,7 +53,7 @@ def cosine_matrix(x: Array, labels: Labels, classes: int, groups: int = GROUPS) 
     sums = class_sums(x, labels, classes, np.arange(len(x)) % groups, groups)
     first, second = np.triu_indices(classes)
     whole = np.zeros((3, classes, classes))
-    whole[:, first, second] = whole[:, second, first] = np.stack(interval(compute(sums)[""]))
+    whole[:, first, second] = whole[:, second, first] = np.stack(interval(compute(sums)[""], bounds=COSINE))
     return Estimate(*whole)
 
 
@@ -95,14 +95,19 @@ def _separability(x: Array, labels: Labels, classes: int) -> Array:
     return np.array([np.mean(each), nearest.mean(), *each])
 
 
+def separability_replicates(x: Array, labels: Labels, classes: int, groups: int = GROUPS) -> Array:
+    """[replicate, (AUC, nearest, AUC of each class …)] of x [utterance, dim], utterance i in group i mod `groups`."""
+    groups = min(groups, len(x))
+    group = np.arange(len(x)) % groups
+    left_out = [_separability(x[group != g], labels[group != g], classes) for g in range(groups)]
+    return np.stack([_separability(x, labels, classes), *left_out])
+
+
 def separability(x: Array, labels: Labels, classes: int, groups: int = GROUPS) -> dict[str, Estimate]:
     """`auc`, `nearest` and `auc.c` of each class c for x [utterance, dim], with 95 % delete-a-group intervals (the
     directions are made anew without the group).
     """
-    groups = min(groups, len(x))
-    group = np.arange(len(x)) % groups
-    left_out = [_separability(x[group != g], labels[group != g], classes) for g in range(groups)]
-    found = interval(np.stack([_separability(x, labels, classes), *left_out]))
+    found = interval(separability_replicates(x, labels, classes, groups), bounds=SHARE, counted=len(x))
     names = ["auc", "nearest", *(f"auc.{c}" for c in range(classes))]
     return {name: Estimate(*(part[i] for part in found)) for i, name in enumerate(names)}
 
@@ -112,6 +117,7 @@ METRIC = Metric(
     quantities=("class",),
     needs=frozenset({"class_n", "class_unit"}),
     compute=compute,
+    bounds={"": COSINE},
     invariant=frozenset({"rotation", "scaling", "order"}),
     panel="class",
     axes=(),

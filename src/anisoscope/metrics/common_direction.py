@@ -12,7 +12,7 @@ Source     Godey et al. 2024, figures 11 and 19 to 22 (they sample a fifth of th
 
 import numpy as np
 
-from anisoscope.metrics.base import Array, Metric, Values, dot, ratio
+from anisoscope.metrics.base import SHARE, Array, Metric, Values, dot, ratio
 from anisoscope.sums.groups import Totals
 
 
@@ -54,6 +54,7 @@ METRIC = Metric(
     needs=frozenset({"head_moment", "head_moment_n"}),
     compute=compute,
     reference=reference,
+    bounds=dict.fromkeys(("share", "query_alone", "key_alone", "alone"), SHARE),
     invariant=frozenset({"rotation", "order"}),
     panel="alignment",
     axes=("head",),

@@ -9,7 +9,7 @@ Source     Godey et al. 2024, section 3. (Of unit vectors the drift is A again: 
 
 import numpy as np
 
-from anisoscope.metrics.base import Array, Metric, Values, ratio
+from anisoscope.metrics.base import POSITIVE, SHARE, Array, Metric, Values, ratio
 from anisoscope.sums.groups import Totals
 
 
@@ -30,5 +30,6 @@ METRIC = Metric(
     needs=frozenset({"n", "vector", "norm"}),
     compute=compute,
     reference=reference,
+    bounds={"": POSITIVE, "share": SHARE},
     invariant=frozenset({"rotation", "order"}),
 )

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from anisoscope.axes import SUBSET_FAMILIES
-from anisoscope.metrics.base import Array, Metric, Values, dot, ratio
+from anisoscope.metrics.base import COSINE, Array, Metric, Values, dot, ratio
 from anisoscope.sums.groups import Totals
 
 _NAMES = [name for family in SUBSET_FAMILIES.values() for name in family]
@@ -50,6 +50,7 @@ METRIC = Metric(
     needs=frozenset({"subset_n", "subset_unit"}),
     compute=compute,
     reference=reference,
+    bounds={"": COSINE},
     invariant=frozenset({"rotation", "scaling", "order"}),
     components={"": tuple(f"{_NAMES[i]} × {_NAMES[j]}" for i, j in PAIRS)},
     axes=("head",),

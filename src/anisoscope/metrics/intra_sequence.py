@@ -9,7 +9,7 @@ Source     Fosse et al. 2023, eq. 3. For hidden states, keys and values (per hea
 
 import numpy as np
 
-from anisoscope.metrics.base import Array, Metric, Values, ratio
+from anisoscope.metrics.base import COSINE, Array, Metric, Values, ratio
 from anisoscope.metrics.mean_cosine import reference as all_pairs
 from anisoscope.sums.groups import Totals
 
@@ -30,5 +30,6 @@ METRIC = Metric(
     needs=frozenset({"sequence_cosine", "sequences"}),
     compute=compute,
     reference=reference,
+    bounds={"": COSINE},
     invariant=frozenset({"rotation", "scaling", "order"}),
 )

@@ -13,9 +13,10 @@ Source     Godey et al. 2024, section 2 (they sample pairs; ours is exact); cont
 
 import numpy as np
 
-from anisoscope.metrics.base import Array, Metric, Values, dot, ratio
+from anisoscope.metrics.base import COSINE, Array, Metric, Values, dot, ratio
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.isotropic import q95
+from anisoscope.sums.jackknife import Bounds
 
 TOP = (1, 3, 10)
 
@@ -55,12 +56,29 @@ def reference(units: list[Array]) -> dict[str, float]:
     }
 
 
+def _of_mean(totals: Totals) -> Bounds:
+    """Of A: n unit vectors cannot be more than opposite."""
+    n = totals["n"][0]
+    return np.where(n > 1, -1 / np.maximum(n - 1, 1), -1.0), 1.0
+
+
+def _of_shares(totals: Totals) -> Bounds:
+    """Of shares of A: dimensions that contribute less than nothing make up 1/(n − 1) at most, the others exceed A by
+    as much. None where A is not above 0.
+    """
+    n, unit = totals["n"][0], totals["unit"][0]
+    square = np.maximum(dot(unit, unit) - n, 0)  # n(n − 1)A
+    above = (square > 0)[..., None]
+    return np.where(above, 0.0, -np.inf), np.where(above, 1 + ratio(n, square)[..., None], np.inf)
+
+
 METRIC = Metric(
     name="mean_cosine",
     quantities=("hidden", "final", "query", "key", "value"),
     needs=frozenset({"n", "unit", "unit_square"}),
     compute=compute,
     reference=reference,
+    bounds={"": _of_mean, "between": COSINE, "contribution": COSINE, "top_share": _of_shares},
     invariant=frozenset({"rotation", "scaling", "order"}),
     components={"top_share": tuple(map(str, TOP))},
 )

@@ -9,7 +9,7 @@ Source     Godey et al. 2024, section 4 (norm fixed point); Fosse et al. 2023, s
 
 import numpy as np
 
-from anisoscope.metrics.base import Array, Metric, Values, ratio
+from anisoscope.metrics.base import POSITIVE, Array, Metric, Values, ratio
 from anisoscope.sums.groups import Totals
 
 
@@ -33,5 +33,6 @@ METRIC = Metric(
     needs=frozenset({"n", "norm", "norm_square"}),
     compute=compute,
     reference=reference,
+    bounds=dict.fromkeys(("mean", "std", "variation"), POSITIVE),
     invariant=frozenset({"rotation", "order"}),
 )

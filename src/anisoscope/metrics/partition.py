@@ -12,7 +12,7 @@ Source     Mu & Viswanath 2018, eq. 7 (one sign of each eigenvector there; an ei
 import numpy as np
 from scipy.special import logsumexp
 
-from anisoscope.metrics.base import Array, Metric, Values
+from anisoscope.metrics.base import SHARE, Array, Metric, Values
 from anisoscope.sums.groups import Totals
 
 
@@ -38,6 +38,7 @@ METRIC = Metric(
     needs=frozenset({"matrix"}),
     compute=compute,
     reference=reference,
+    bounds={"": SHARE},
     invariant=frozenset({"rotation", "order"}),
     axes=(),
 )

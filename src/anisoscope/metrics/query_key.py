@@ -13,7 +13,7 @@ Source     Godey et al. 2024, section 5, figures 13 and 14; read at the stage `r
 
 import numpy as np
 
-from anisoscope.metrics.base import Array, Metric, Values, dot, ratio
+from anisoscope.metrics.base import COSINE, POSITIVE, Array, Metric, Values, dot, ratio
 from anisoscope.sums.groups import Totals
 
 
@@ -37,6 +37,7 @@ METRIC = Metric(
     needs=frozenset({"n", "vector"}),
     compute=compute,
     reference=reference,
+    bounds={"query_norm": POSITIVE, "key_norm": POSITIVE, "cosine": COSINE},
     invariant=frozenset({"rotation", "order"}),
     panel="attention",
 )

@@ -14,7 +14,7 @@ Source     ours: Godey et al. 2024, section 5, infer sharp attention from the gr
 
 import numpy as np
 
-from anisoscope.metrics.base import Array, Metric, Values, dot, ratio
+from anisoscope.metrics.base import POSITIVE, Array, Metric, Values, dot, ratio
 from anisoscope.sums.groups import Totals
 
 
@@ -67,6 +67,9 @@ METRIC = Metric(
     ),
     compute=compute,
     reference=reference,
+    bounds=dict.fromkeys(
+        ("between_rows", "within_rows", "mean_query", "centred", "mean_query_share", "centred_share"), POSITIVE
+    ),
     invariant=frozenset({"rotation", "order"}),
     panel="alignment",
     axes=("head",),

@@ -15,8 +15,9 @@ Source     effective rank: Roy & Vetterli 2007 (RankMe: uncentred); participatio
 
 import numpy as np
 
-from anisoscope.metrics.base import Array, Metric, Values, ratio
+from anisoscope.metrics.base import SHARE, Array, Metric, Values, ratio
 from anisoscope.sums.groups import Totals
+from anisoscope.sums.jackknife import Bounds
 
 EXPLAINED = (1, 2, 3, 5, 10, 20, 50)
 RESOLUTION = 1e-6
@@ -96,12 +97,23 @@ def reference(units: list[Array]) -> dict[str, float]:
     }
 
 
+def _of_ranks(totals: Totals) -> Bounds:
+    return 1.0, float(totals["moment"].shape[-1])
+
+
+def _of_squares(totals: Totals) -> Bounds:
+    return 0.0, float(totals["moment"].shape[-1])
+
+
+RANKS = ("effective_rank", "effective_rank_eigenvalues", "effective_rank_uncentred", "participation_ratio")
+
 METRIC = Metric(
     name="spectrum",
     quantities=("hidden", "final"),
     needs=frozenset({"moment", "moment_n", "moment_vector", "unit_moment"}),
     compute=compute,
     reference=reference,
+    bounds=dict.fromkeys(RANKS, _of_ranks) | {"isoscore": SHARE, "explained": SHARE, "cosine_square": _of_squares},
     invariant=frozenset({"rotation", "order"}),
     components={"explained": tuple(map(str, EXPLAINED))},
     panel="spectrum",

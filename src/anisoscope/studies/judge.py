@@ -30,8 +30,12 @@ def p_above(frame: pd.DataFrame, threshold: NDArray[np.float64] | float) -> NDAr
     groups = frame["n_units"].to_numpy(float)
     groups = np.fmin(frame["groups"].to_numpy(float), groups) if "groups" in frame else np.fmin(groups, GROUPS)
     freedom = np.maximum(groups - 1, 1)
-    error = (frame["high"] - frame["low"]).to_numpy(float) / 2 / stats.t.ppf(0.975, freedom)
-    return np.asarray(stats.t.sf((frame["value"].to_numpy(float) - threshold) / error, freedom), dtype=np.float64)
+    value, low, high = (frame[end].to_numpy(float) for end in ("value", "low", "high"))
+    facing = np.where(
+        value > threshold, value - low, high - value
+    )  # the half of a bounded value's interval that counts
+    error = facing / stats.t.ppf(0.975, freedom)
+    return np.asarray(stats.t.sf((value - threshold) / error, freedom), dtype=np.float64)
 
 
 def outcome_above(p_up: NDArray[np.float64], p_down: NDArray[np.float64], level: float = LEVEL) -> list[Outcome]:

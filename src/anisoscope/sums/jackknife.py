@@ -1,4 +1,9 @@
-"""Intervals: the delete-a-group jackknife for any function of group sums, Student t over seeds, Holm's correction."""
+"""Intervals: the delete-a-group jackknife for any function of group sums, Student t over seeds, Holm's correction.
+
+A value that has bounds gets an interval inside them. Between two bounds it is taken on the logit scale (of a cosine or
+a correlation: Fisher's z), where half its width is t·error·(dz/dvalue); at a single bound it is cut. Far inside the
+bounds this is Student's interval to the second order. Chosen by simulation: benchmarks/coverage.py.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,6 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 Array = NDArray[np.float64]
+Bounds = tuple[Array | float, Array | float]
+"""The smallest and the largest that a value can be; infinite where there is no such end."""
+UNBOUNDED: Bounds = (-np.inf, np.inf)
+FEWEST = 3
+"""Groups that an interval needs: Student's t of two has a tail so long that it says nothing."""
 
 
 class Estimate(NamedTuple):
@@ -18,31 +28,74 @@ class Estimate(NamedTuple):
     high: Array
 
 
-def interval(replicates: ArrayLike, level: float = 0.95) -> Estimate:
+def reason(groups: int) -> str | None:
+    """Why values of so many groups of units have no interval; None where they have one."""
+    return None if groups >= FEWEST else f"no intervals: {groups} group{'s' * (groups != 1)} of units, {FEWEST} needed"
+
+
+def interval(
+    replicates: ArrayLike, level: float = 0.95, *, bounds: Bounds = UNBOUNDED, counted: Array | int | None = None
+) -> Estimate:
     """Value and interval from replicates [1 + group, ...]: all groups first, then each one left out.
 
     Variance (G − 1)/G · Σ(θ₍g₎ − mean θ₍g₎)², Student t with G − 1 degrees of freedom (Tukey 1958; Shao & Tu 1995,
-    eq. 2.9). Fewer than two groups, or a replicate that is not defined: no interval (NaN).
+    eq. 2.9), inside `bounds`. Fewer than three groups, or a replicate that is not defined: no interval (NaN).
+    Replicates that all agree: no width, but for a share of so many `counted` things, whose interval is Wilson's there.
     """
     theta = np.asarray(replicates, dtype=np.float64)
     value, left_out = theta[0], theta[1:]
     groups = len(left_out)
-    if groups < 2:
-        return Estimate(value, np.full_like(value, np.nan), np.full_like(value, np.nan))
+    if groups < FEWEST:
+        return _without(value)
     with np.errstate(invalid="ignore"):
         error = np.sqrt((groups - 1) / groups * ((left_out - left_out.mean(axis=0)) ** 2).sum(axis=0))
-    half = stats.t.ppf((1 + level) / 2, groups - 1) * error
-    return Estimate(value, value - half, value + half)
+    found = _inside(value, error, stats.t.ppf((1 + level) / 2, groups - 1), bounds)
+    if counted is None:
+        return found
+    agree = (left_out == value).all(axis=0)
+    low, high = (np.where(agree, of, end) for of, end in zip(wilson(value, counted, level), found[1:], strict=True))
+    return Estimate(value, low, high)
 
 
-def over_seeds(values: ArrayLike, level: float = 0.95) -> Estimate:
-    """Mean over seeds [seed, ...] with a Student t interval, seeds − 1 degrees of freedom. One seed has no interval."""
+def over_seeds(values: ArrayLike, level: float = 0.95, *, bounds: Bounds = UNBOUNDED) -> Estimate:
+    """Mean over seeds [seed, ...] with a Student t interval, seeds − 1 degrees of freedom, inside `bounds`. One seed
+    has no interval.
+    """
     x = np.asarray(values, dtype=np.float64)
     mean = x.mean(axis=0)
     if len(x) < 2:
-        return Estimate(mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan))
-    half = stats.t.ppf((1 + level) / 2, len(x) - 1) * x.std(axis=0, ddof=1) / np.sqrt(len(x))
-    return Estimate(mean, mean - half, mean + half)
+        return _without(mean)
+    return _inside(mean, x.std(axis=0, ddof=1) / np.sqrt(len(x)), stats.t.ppf((1 + level) / 2, len(x) - 1), bounds)
+
+
+def wilson(share: ArrayLike, n: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
+    """Both ends of the score interval of a share of n independent things (Wilson 1927)."""
+    p, n = np.asarray(share, dtype=np.float64), np.asarray(n, dtype=np.float64)
+    z = stats.norm.ppf((1 + level) / 2)
+    middle, half = p + z**2 / (2 * n), z * np.sqrt(p * (1 - p) / n + (z / (2 * n)) ** 2)
+    return np.clip((middle - half) / (1 + z**2 / n), 0, p), np.clip((middle + half) / (1 + z**2 / n), p, 1)
+
+
+def _without(value: Array) -> Estimate:
+    return Estimate(value, np.full_like(value, np.nan), np.full_like(value, np.nan))
+
+
+def _inside(value: Array, error: Array, factor: float, bounds: Bounds) -> Estimate:
+    """value ± factor · error, on the logit scale between two bounds, cut at a single one."""
+    least, most = (np.broadcast_to(np.asarray(end, dtype=np.float64), value.shape) for end in bounds)
+    low, high = np.maximum(value - factor * error, least), np.minimum(value + factor * error, most)
+    width = most - least
+    between = np.isfinite(width) & (width > 0) & (error > 0)
+    if between.any():
+        # A value nearer to a bound than half its error would have a slope without end there.
+        error, width = np.where(between, error, 1.0), np.where(between, width, 2.0)
+        edge = np.minimum(error, width) / 2
+        below = np.clip(np.where(between, value - least, 1.0), edge, width - edge)
+        above = np.clip(np.where(between, most - value, 1.0), edge, width - edge)
+        step = np.minimum(factor * (error / below + error / above), 500)
+        low = np.where(between, least + width * below / (below + above * np.exp(step)), low)
+        high = np.where(between, most - width * above / (above + below * np.exp(step)), high)
+    return Estimate(value, np.minimum(low, value), np.maximum(high, value))
 
 
 def holm(p_values: Sequence[float] | Array) -> Array:
