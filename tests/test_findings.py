@@ -1,0 +1,157 @@
+"""Findings: each rule says what the intervals support, and nothing else."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from anisoscope.runs.findings import RULES, RULES_OF_CLASSES, findings, measured, short, verdict
+from anisoscope.store import as_records
+
+NAN = float("nan")
+Q95 = 0.1
+
+
+def row(metric, layer, value, low=NAN, high=NAN, **more):
+    found = {"metric": metric, "stack": "encoder", "layer": layer, "site": "hidden", "token_policy": "all"}
+    return found | {"value": value, "low": low, "high": high, "n_vectors": 1000, "n_units": 40} | more
+
+
+def curve(*intervals, **more):
+    """A with q95 of .1 at every layer, from (low, high) of each."""
+    rows = []
+    for layer, (low, high) in enumerate(intervals):
+        rows.append(row("mean_cosine", layer, (low + high) / 2, low, high, **more))
+        rows.append(row("mean_cosine.isotropic_q95", layer, Q95, Q95, Q95, **more))
+    return rows
+
+
+def told(rows):
+    """{rule: text} of the findings."""
+    return {finding.rule: finding.text for finding in findings(as_records(pd.DataFrame(rows)))}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word"),
+    [(0.05, 0.1, "isotropic"), (0.1001, 0.2, "anisotropic"), (0.1, 0.2, "undecided"), (NAN, NAN, "")],
+)
+def test_a_verdict_needs_the_whole_interval(low, high, word):
+    assert verdict(low, high, Q95) == word
+
+
+@pytest.mark.parametrize(
+    ("intervals", "text"),
+    [
+        (
+            [(0, 0.05), (0.12, 0.14), (0.2, 0.22)],
+            "Anisotropic from layer 1 on; strongest at layer 2 (A .210 [.200, .220]).",
+        ),
+        (
+            [(0.15, 0.16), (0.2, 0.22), (0.19, 0.205)],
+            "Anisotropic in every layer; highest at layer 1 (A .210 [.200, .220]), not told apart from layer 2.",
+        ),
+        (
+            [(0.2, 0.3), (0, 0.02), (0.05, 0.15), (0.01, 0.02)],
+            "Anisotropic at layer 0; strongest at layer 0 (A .250 [.200, .300]); undecided at layer 2.",
+        ),
+        ([(0, 0.01), (0.02, 0.04)], "Isotropic in every layer (highest A .030 [.020, .040] at layer 1)."),
+        ([(0.05, 0.2), (0.01, 0.02)], "Isotropic at layer 1; undecided at layer 0."),
+        ([(0.05, 0.2)], "Undecided at layer 0."),
+        (
+            [(0.8, 0.9), (0.1, 0.2)],
+            "Anisotropic at layer 0; strongest at layer 0 (A .850 [.800, .900], extreme: at least .8); undecided at "
+            "layer 1.",
+        ),
+    ],
+)
+def test_where_anisotropic(intervals, text):
+    assert told(curve(*intervals))["where_anisotropic"] == text
+
+
+def test_stacks_are_told_apart_and_the_final_norm_has_its_name():
+    rows = curve((0, 0.05), (0.12, 0.14)) + curve((0.5, 0.6), (0.7, 0.75), stack="decoder")
+    final = [one | {"site": "final"} for one in curve((0, 0.05), (0.2, 0.3))[2:]]
+    texts = [finding.text for finding in findings(as_records(pd.DataFrame(rows + final)))]
+    assert texts[0] == "Encoder: Anisotropic from layer 1 on; strongest at the final norm (A .250 [.200, .300])."
+    assert texts[1].startswith("Decoder: Anisotropic in every layer; strongest at layer 1")
+
+
+def test_without_intervals_nothing_is_judged():
+    """One unit gives no interval: the table must not call such a layer anisotropic."""
+    rows = [row("mean_cosine", 0, 0.9), row("mean_cosine.isotropic_q95", 0, Q95)]
+    assert told(rows) == {"unjudged": "No interval, hence no verdict: the highest A is .900 at layer 0."}
+
+
+@pytest.mark.parametrize(
+    ("shares", "text"),
+    [
+        ({"1": (0.1, 0.2), "3": (0.52, 0.6), "10": (0.7, 0.8)}, "More than half of it lies in 3 dimensions"),
+        ({"1": (0.1, 0.2), "3": (0.45, 0.55), "10": (0.7, 0.8)}, "About half of it lies in 3 dimensions"),
+        ({"1": (0.1, 0.2), "3": (0.1, 0.9), "10": (0.1, 0.9)}, None),
+        ({"1": (0.1, 0.2), "3": (0.2, 0.3), "10": (0.3, 0.4)}, "Not carried by a few dimensions"),
+    ],
+)
+def test_carried_by_few(shares, text):
+    rows = [row("mean_cosine.top_share", 0, sum(ends) / 2, *ends, component=k) for k, ends in shares.items()]
+    said = told(curve((0.2, 0.3)) + rows).get("carried_by_few")
+    assert (said is None) if text is None else said.startswith(text)
+    assert "carried_by_few" not in told(curve((0, 0.05)) + rows), "an isotropic layer is carried by nothing"
+
+
+@pytest.mark.parametrize(
+    ("ends", "text"),
+    [
+        ((0.02, 0.04), "Centring removes it (A after centring .030 [.020, .040], q95 .100)."),
+        ((0.11, 0.13), "Centring does not remove it (A after centring .120 [.110, .130], q95 .100)."),
+        ((0.05, 0.15), "Whether centring removes it is undecided (A after centring .100 [.050, .150], q95 .100)."),
+        ((NAN, NAN), None),
+    ],
+)
+def test_removed_by_centring(ends, text):
+    rows = [*curve((0.2, 0.3)), row("calibrated.centred", 0, sum(ends) / 2 if ends[0] == ends[0] else 0.03, *ends)]
+    assert told(rows).get("removed_by_centring") == text
+
+
+def test_told_by_direction_and_above_majority():
+    site = {"site": None}
+    rows = [
+        row("class_direction.auc", i, (a + b) / 2, a, b, **site) for i, (a, b) in enumerate([(0.45, 0.6), (0.7, 0.8)])
+    ]
+    assert (
+        told(rows)["told_by_direction"]
+        == "Directions tell the classes at layer 1, best at layer 1 (AUC .750 [.700, .800])."
+    )
+    assert "in no layer: AUC is at chance" in told(rows[:1])["told_by_direction"]
+    majority = row("majority", None, 0.5, **site)
+    for ends, word in (((0.6, 0.8), "above"), ((0.4, 0.6), "not told from"), ((0.1, 0.2), "below")):
+        accuracy = row("accuracy", None, sum(ends) / 2, *ends, **site)
+        assert f", {word} the majority rate (.500)" in told([majority, accuracy])["above_majority"]
+
+
+def test_other_policies_do_not_mix_in():
+    rows = curve((0.2, 0.3)) + curve((0, 0.01), token_policy="no-first")
+    assert [f.rule for f in findings(as_records(pd.DataFrame(rows)))] == ["where_anisotropic"]
+
+
+def test_numbers_are_records():
+    found = findings(as_records(pd.DataFrame(curve((0, 0.05), (0.2, 0.3)))))
+    assert json.loads(json.dumps(found[0].numbers))[0]["metric"] == "mean_cosine"
+
+
+def test_numbers_as_text():
+    assert [short(x) for x in (0.2464, -0.003, 0, 12.34, 1234.5, NAN, -0.0001)] == [
+        ".246",
+        "−.003",
+        ".000",
+        "12.3",
+        "1,234",
+        "–",
+        ".000",
+    ]
+    assert measured(pd.Series({"value": 0.25, "low": NAN, "high": NAN})) == ".250"
+
+
+@pytest.mark.parametrize("rule", [*RULES, *RULES_OF_CLASSES], ids=lambda rule: rule.__name__)
+def test_every_rule_is_in_the_docs(rule):
+    assert f"`{rule.__name__}`" in (Path(__file__).parents[1] / "docs" / "concepts.md").read_text("utf-8")
