@@ -273,7 +273,7 @@ def test_one_layer_without_intervals(tmp_path: Path) -> None:
     records = small("mean_cosine", "mean_cosine.isotropic_q95", "query_key.cosine", layers=0)
     records = records[records["site"].eq("hidden")].assign(low=np.nan, high=np.nan)
     page = Page(build(write_run(tmp_path, records, {})).read_text())
-    assert "is 0.0" in page.words("header") and "at layer 0." in page.words("header")
+    assert "No interval, hence no verdict: the highest A is .0" in page.words("header")
     assert "anisotropic" not in page.words("header")
 
 
@@ -287,8 +287,8 @@ def test_headline_verdicts_and_table_say_what_the_records_say(tmp_path: Path) ->
     records.loc[final, ["value", "low", "high"]] = (0.09, 0.08, 0.1)
     page = Page(build(write_run(tmp_path, records, synthetic_manifest())).read_text())
     head = page.words("header")
-    assert "ranges from 0.050 [0.040, 0.060] at layer 0 to 0.900 [0.850, 0.950] at layer 2." in head
-    assert "Of 4 sites, 2 are anisotropic, 1 is isotropic and 1 is undecided (1 of them extreme: A ≥ 0.8)" in head
+    assert "Anisotropic at layers 1 and 2; strongest at layer 2 (A .900 [.850, .950], extreme: at least .8); " in head
+    assert "undecided at the final norm." in head
     assert "layer 10.500[0.450, 0.550]" in page.words("tbody")
 
 

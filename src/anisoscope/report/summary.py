@@ -1,4 +1,4 @@
-"""What a reader should know first: the range of A in words, verdicts over the layers, and a few telling numbers."""
+"""What a reader should know first: the findings, and a few telling numbers."""
 
 from dataclasses import dataclass
 
@@ -6,10 +6,8 @@ import pandas as pd
 
 from anisoscope.report.parts import extremes
 from anisoscope.report.results import Results
-from anisoscope.report.words import interval, listing, measured, number, percent, plural
-
-EXTREME = 0.8
-"""From this A on a layer is called extreme (the fixed words of the verdicts)."""
+from anisoscope.report.words import interval, number, percent
+from anisoscope.runs.findings import findings
 
 
 @dataclass(frozen=True)
@@ -22,49 +20,9 @@ class Tile:
 
 
 def headline(results: Results) -> list[str]:
-    """The range of A with intervals, and how many layers are anisotropic; before them where directions tell classes."""
-    curve = results.layers("mean_cosine")
-    if curve.empty:
-        return ["This run holds no anisotropy of hidden states.", *_classes(results)]
-    low, high = extremes(curve)
-    if len(curve) == 1:
-        first = f"The mean cosine between two tokens is {measured(low)} at {results.place_name(low)}."
-    else:
-        first = (
-            f"The mean cosine between two tokens ranges from {measured(low)} at {results.place_name(low)} to "
-            f"{measured(high)} at {results.place_name(high)}."
-        )
-    return [*_classes(results), first, *_verdicts(results, curve)]
-
-
-def _classes(results: Results) -> list[str]:
-    """How well directions tell classes, where these were measured."""
-    curve = results.layers("class_direction.auc")
-    if curve.empty:
-        return []
-    best = extremes(curve)[1]
-    return [f"The direction of an utterance tells its class best at {results.place_name(best)}: AUC {measured(best)}."]
-
-
-def _verdicts(results: Results, curve: pd.DataFrame) -> list[str]:
-    law = results.layers("mean_cosine.isotropic_q95")[["stack", "layer", "site", "value"]].rename(
-        columns={"value": "q95"}
-    )
-    judged = curve.merge(law, on=["stack", "layer", "site"])
-    judged = judged[judged["low"].notna() & judged["high"].notna()]
-    if judged.empty:
-        return []
-    counts = {
-        "anisotropic": int((judged["low"] > judged["q95"]).sum()),
-        "isotropic": int((judged["high"] <= judged["q95"]).sum()),
-    }
-    counts["undecided"] = len(judged) - sum(counts.values())
-    shares = [f"{n} {'is' if n == 1 else 'are'} {word}" for word, n in counts.items() if n]
-    extreme = int((judged["low"] >= EXTREME).sum())
-    tail = f" ({extreme} of them extreme: A ≥ {EXTREME})" if extreme else ""
-    against = number(float(judged["q95"].max()))
-    judgement = f"judged against {against}, which 95 % of isotropic pairs stay below"
-    return [f"Of {plural(len(judged), 'site')}, {listing(shares)}{tail}, {judgement}."]
+    """What was found, in the sentences that the terminal and Python give too."""
+    found = [finding.text for finding in findings(results.records)]
+    return found or ["This run holds no anisotropy of hidden states."]
 
 
 def tiles(results: Results) -> list[Tile]:

@@ -69,9 +69,9 @@ class Depth:
 
 
 def findings(records: pd.DataFrame) -> list[Finding]:
-    """Sentences on the hidden states of a run (its first token policy), then on classes where they were measured."""
-    found = [finding for depth in depths(records) for rule in RULES for finding in rule(depth)]
-    return found + [finding for rule in RULES_OF_CLASSES for finding in rule(records)]
+    """Sentences on classes where they were measured, then on the hidden states (first token policy)."""
+    found = [finding for rule in RULES_OF_CLASSES for finding in rule(records)]
+    return found + [finding for depth in depths(records) for rule in RULES for finding in rule(depth)]
 
 
 def depths(records: pd.DataFrame) -> list[Depth]:
