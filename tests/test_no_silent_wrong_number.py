@@ -2,10 +2,13 @@
 
 import math
 import re
+import subprocess
+import sys
 
 import pytest
 import tiny
 import torch
+from hub_server import Hub
 
 # ---- 5: modes after an exception -------------------------------------------------------------------------------------
 
@@ -185,3 +188,65 @@ def test_built_once_modes_and_the_registration_with_the_attention_interface():
     }
     registering = {path.name for path, text in sources.items() if "AttentionInterface.register(" in text}
     assert not switching and registering == {"backends.py"}
+
+
+# ---- 11: a body from a hub that is not what the hub announced --------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tiny_bert(tmp_path_factory):
+    """A folder of a tiny BERT and its words."""
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    folder = tmp_path_factory.mktemp("tiny-bert")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{k}" for k in range(95))]
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    torch.manual_seed(0)
+    BertModel(BertConfig(vocab_size=100, **sizes)).save_pretrained(folder)
+    BertTokenizerFast(vocab={word: k for k, word in enumerate(words)}).save_pretrained(folder)
+    return folder
+
+
+def loaded(hub, home):
+    """Exit code, and weights or error, of one load in a process of its own."""
+    code = """if True:
+        import sys
+        from anisoscope.errors import AnisoscopeError
+        from anisoscope.models.load import load
+        try:
+            print(load("tester/tiny").weights_sha256)
+        except AnisoscopeError as error:
+            sys.exit(print(error) or error.exit_code)
+    """
+    done = subprocess.run([sys.executable, "-c", code], env=hub.environment(home), text=True, capture_output=True)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout.strip()
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
+def test_11_a_body_that_is_not_what_the_hub_announced_is_refused_and_not_kept(tiny_bert, tmp_path, file):
+    """A file with one byte changed on the way loaded as other weights, and served from the cache ever after."""
+    from anisoscope.models.load import load
+
+    with Hub() as hub:
+        hub.add("tester/tiny", {"c" * 40: tiny_bert})
+        hub.tampered.add(file)
+        code, said = loaded(hub, tmp_path)
+        assert code == 3 and f"{file} of tester/tiny with the hash that the hub announced" in said, said
+        assert said.partition("got ")[2].partition(".")[0].endswith("…; removed from the cache")
+        assert not list(tmp_path.rglob(file)), "it stays in the cache"
+        hub.tampered.clear()
+        assert loaded(hub, tmp_path) == (0, load(str(tiny_bert)).weights_sha256)
+
+
+def test_11_a_copy_in_the_cache_that_changed_since_is_refused(tiny_bert, tmp_path):
+    """Without a network, too: the cache itself says what was announced."""
+    with Hub() as hub:
+        hub.add("tester/tiny", {"c" * 40: tiny_bert})
+        assert loaded(hub, tmp_path)[0] == 0
+    (kept,) = tmp_path.rglob("model.safetensors")
+    body = bytearray(kept.read_bytes())
+    body[-1] ^= 1
+    kept.resolve().write_bytes(body)
+    code, said = loaded(hub, tmp_path)
+    assert code == 3 and "removed from the cache" in said and not list(tmp_path.rglob("model.safetensors"))
