@@ -16,6 +16,7 @@ from anisoscope.batch import Batch
 from anisoscope.errors import CorpusError, MeasureError, UsageError
 from anisoscope.measure import loop
 from anisoscope.measure.accumulator import Measurement
+from anisoscope.measure.inputs import Given
 from anisoscope.measure.loop import Interrupted, measure, run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import attention, intra_sequence, mean_cosine
@@ -149,7 +150,7 @@ def test_the_sample_of_plain_batches_takes_each_token_once(side):
             yield {"input_ids": ids, "attention_mask": mask, "unit": units[first : first + size]}
 
     settings = Settings(metrics=("calibrated",), sample=20, groups=3)
-    runs = [run_pass(model, loop.Listed(batches(size)), settings).reservoirs["decoder"] for size in (1, 2, 6)]
+    runs = [run_pass(model, Given(batches(size)), settings).reservoirs["decoder"] for size in (1, 2, 6)]
     assert len(set(runs[0].hash.tolist())) == 20
     for other in runs[1:]:
         assert torch.equal(other.hash, runs[0].hash) and torch.equal(other.unit, runs[0].unit)

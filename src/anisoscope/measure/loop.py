@@ -2,7 +2,6 @@
 
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -13,11 +12,12 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from anisoscope.batch import Batch, BatchPlan, Stream
+from anisoscope.batch import Batch, BatchPlan
 from anisoscope.capture import capture
 from anisoscope.capture.tap import Means
 from anisoscope.errors import CorpusError, UsageError
 from anisoscope.measure.accumulator import Measurement
+from anisoscope.measure.inputs import Given
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import partition
 from anisoscope.metrics.base import Metric
@@ -27,8 +27,6 @@ from anisoscope.progress import Progress
 from anisoscope.sums.groups import Totals
 
 SAVE_SECONDS = 60.0
-LONGEST = 1 << 32
-"""More tokens than a sequence has."""
 
 
 class Interrupted(Exception):
@@ -53,7 +51,7 @@ def measure(
     `groups`, `sample`, …).
     """
     names = tuple(m.name if isinstance(m, Metric) else m for m in metrics)
-    plan = Listed(batches)
+    plan = Given(batches, model)
     return run_pass(model, plan, Settings(metrics=names, **settings)).records()
 
 
@@ -138,7 +136,7 @@ def _looking(
         def look(batch: Batch) -> None:
             tap.real = measurement.begin(batch, device, layout)
             with torch.no_grad():
-                model(**_moved(batch.inputs, device))
+                (batch.call or model)(**_moved(batch.inputs, device))
             measurement.end()
 
         yield look
@@ -189,48 +187,6 @@ def listening() -> Iterator[list[int]]:
 
 def _moved(inputs: dict[str, Any], device: torch.device) -> dict[str, Any]:
     return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in inputs.items()}
-
-
-class Listed:
-    """Plain batches as `Batch`es, numbered on the fly."""
-
-    def __init__(self, batches: Iterable[Any]) -> None:
-        self.batches = batches
-
-    def __iter__(self) -> Iterator[Batch]:
-        seen, nth = 0, Counter[int]()
-        for item in self.batches:
-            if isinstance(item, Batch):
-                yield item
-                continue
-            inputs = (
-                dict(item)
-                if not isinstance(item, Tensor)
-                else {"input_ids" if not item.is_floating_point() else "pixel_values": item}
-            )
-            special, unit = inputs.pop("special_tokens_mask", None), inputs.pop("unit", None)
-            rows = len(next(iter(inputs.values())))
-            unit = torch.arange(seen, seen + rows) if unit is None else torch.as_tensor(unit)
-            start = []
-            for owner in unit.tolist():
-                start.append(nth[owner] * LONGEST)  # a range of its own for every sequence of a unit
-                nth[owner] += 1
-            yield Batch(inputs, unit, _streams(inputs, special, torch.tensor(start)))
-            seen += rows
-
-
-def _streams(inputs: dict[str, Any], special: Tensor | None, start: Tensor) -> dict[str, Stream]:
-    """Streams of both stacks from attention masks, or from the ids' shape."""
-    streams: dict[str, Stream] = {}
-    for prefix, stacks in (("", ("encoder", "decoder")), ("decoder_", ("decoder",))):
-        ids = inputs.get(f"{prefix}input_ids")
-        mask = inputs.get(f"{prefix}attention_mask")
-        if ids is None and mask is None:
-            continue
-        real = mask.bool() if mask is not None else torch.ones(ids.shape[:2], dtype=torch.bool)  # type: ignore[union-attr]
-        marks = special.bool() if special is not None and not prefix else torch.zeros_like(real)
-        streams |= {stack: Stream(real, marks, start - real.int().argmax(1)) for stack in stacks}
-    return streams
 
 
 def embedding_records(model: nn.Module) -> pd.DataFrame:
