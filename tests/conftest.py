@@ -83,3 +83,29 @@ def classifier():
     torch.manual_seed(5)
     config = AttentionClassifierConfig(vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2, num_labels=3)
     return AttentionClassifier(config).eval(), LabelledPlan(encoded, 0, batch_tokens=400)
+
+
+@pytest.fixture
+def held():
+    """`held(key, seconds=…)`: inside, another process is making `key`; without `seconds`, until the end."""
+    import subprocess
+    import sys
+    from contextlib import contextmanager
+
+    code = (
+        "import sys, time; from pathlib import Path; from anisoscope.store import once\n"
+        "def make(): print('begun', flush=True); time.sleep(float(sys.argv[2]))\n"
+        "once(Path(sys.argv[1]), make, marker='never')"
+    )
+
+    @contextmanager
+    def hold(key, seconds=600.0):
+        command = [sys.executable, "-c", code, str(key), str(seconds)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+            try:
+                assert other.stdout.readline() == "begun\n"
+                yield other
+            finally:
+                other.kill()
+
+    return hold

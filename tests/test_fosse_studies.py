@@ -18,7 +18,7 @@ from anisoscope.classes import attributions as maps
 from anisoscope.data.labelled import Example, LabelledCorpus, open_labelled
 from anisoscope.errors import DivergedError, ModelError, OutputError
 from anisoscope.report import build_studies
-from anisoscope.store import as_records, claimed, select
+from anisoscope.store import as_records, run_id, select
 from anisoscope.studies import runner
 from anisoscope.studies.fosse2023 import (
     _cones,
@@ -136,11 +136,27 @@ def test_another_version_of_a_corpus_is_no_corpus_of_a_finished_cell(learnt, mon
         _ = _trained.Trained(learnt.cell, learnt.plan, learnt.folder).corpus
 
 
-def test_what_another_process_trains_is_left_to_it(learnt, context):
-    lock = _trained.folder_of(learnt.cell, SMALL, context.cache).with_suffix(".lock")
-    with claimed(lock) as mine:
-        assert mine
-        assert not list(_trained.each([learnt.cell], replace(SMALL, train=False), context, lambda t: t))
+def test_what_another_process_measures_comes_last(learnt, context, held):
+    """A look at the first cell is in other hands: the second cell comes first, then the first is waited for."""
+    cells = [learnt.cell, replace(learnt.cell, seed=1)]
+    for cell in cells:
+        assert list(_trained.each([cell], SMALL, context, _measured.accuracies))
+    path = learnt.folder / f"slow-{run_id([_measured.VERSION, SMALL.utterances, SMALL.erased])[:8]}.parquet"
+    seen = []
+
+    def look(trained):
+        _measured.kept(trained, "slow", lambda: as_records(pd.DataFrame([{"metric": "slow", "value": 1.0}])))
+        seen.append((trained.cell.seed, trained.wait))
+
+    with held(path, seconds=2):
+        list(_trained.each(cells, SMALL, context, look))
+    assert seen == [(1, False), (0, True)]
+
+
+def test_what_another_process_trains_is_not_finished(context, held):
+    cell = Cell("planted", seed=11)
+    with held(_trained.folder_of(cell, SMALL, context.cache)):
+        assert not list(_trained.each([cell], replace(SMALL, train=False), context, lambda t: t))
 
 
 def test_a_diverged_training_is_noted_and_not_tried_again(tmp_path, monkeypatch):

@@ -149,6 +149,33 @@ def test_finished_checkpoints_are_not_loaded_again(copied, tmp_path, monkeypatch
     pd.testing.assert_frame_equal(first.records.drop(columns="run"), again.records.drop(columns="run"))
 
 
+def test_a_checkpoint_that_another_process_measures_comes_last(copied, tmp_path, monkeypatch, held):
+    place, job = copied
+    first = measured(place, job, tmp_path / "series")
+    folders = {c.step: done.folder for c, done in first.runs.items()}
+    for folder in folders.values():
+        shutil.rmtree(folder)
+    loaded, load = [], series_runner.load
+    monkeypatch.setattr(series_runner, "load", lambda name, **given: loaded.append(name[-6:]) or load(name, **given))
+    with held(folders[0], seconds=3):
+        measured(place, job, tmp_path / "series")
+    assert loaded == ["step-1", "tep-10", "step-0"]
+
+
+def test_downloads_are_few_at_a_time_in_whatever_order_they_are_asked_for(monkeypatch):
+    """What was fetched ahead, left to another process and removed meanwhile was taken to be there."""
+    here, log = set(), []
+    monkeypatch.setattr(series_runner, "is_here", here.__contains__)
+    monkeypatch.setattr(series_runner, "fetch", lambda name: (here.add(name), log.append(name)))
+    monkeypatch.setattr(series_runner, "forget", here.discard)
+    shelf = series_runner._Shelf([f"m{i}" for i in range(5)], keep=2)
+    for i, following in ((0, 1), (2, 3), (4, 5), (1, None), (3, None)):
+        shelf.get(i, following)
+        assert f"m{i}" in here
+    shelf.close()
+    assert len(here) == 2 and log == ["m0", "m1", "m2", "m3", "m4", "m1", "m3"][: len(log)]
+
+
 def test_equal_weights_are_told(copied, tmp_path):
     place, job = copied
     shutil.copy(place / "step-1" / "model.safetensors", place / "step-10" / "model.safetensors")

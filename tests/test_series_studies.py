@@ -14,7 +14,7 @@ from anisoscope.capture.scores import score_sums
 from anisoscope.measure.loop import head_means, run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import centred_attention, score_terms
-from anisoscope.store import as_records, claimed, select
+from anisoscope.store import as_records, select
 from anisoscope.studies import runner
 from anisoscope.studies.godey2024 import _projection, _series
 from anisoscope.studies.godey2024._series_claims import Alignment, table
@@ -499,13 +499,6 @@ def test_the_table_of_a_metric():
     assert (found.seeds, found.steps, found.layers) == ((0, 1, 2), STEPS, (1, 2, 3, 4))
 
 
-def test_a_lock_is_held_by_one(tmp_path):
-    with claimed(tmp_path / "a.lock") as first, claimed(tmp_path / "a.lock") as second:
-        assert first and not second
-    with claimed(tmp_path / "a.lock") as again:
-        assert again
-
-
 @pytest.fixture
 def series(small_series):
     return _series.Series(str(small_series / "checkpoints"), corpus=str(small_series / "text.jsonl"), sequences=20)
@@ -545,7 +538,7 @@ def test_a_step_of_a_series_is_what_measure_gives(series, tmp_path):
     ours = pieces[-1].records()
     keys = ["layer", "head", "site", "metric"]
     of_plain = plain[plain["token_policy"].fillna("all") == "all"]
-    both = ours[ours["metric"] != "weights"].merge(of_plain, on=keys, suffixes=("", "_plain"))
+    both = ours.merge(of_plain, on=keys, suffixes=("", "_plain"))
     assert set(both["metric"]) >= {"query_key.cosine", "attention.entropy", "score_terms.mean_query_share"}
     for name in ("value", "low", "high"):
         np.testing.assert_allclose(both[name], both[f"{name}_plain"], rtol=1e-9, atol=1e-9)
@@ -553,48 +546,25 @@ def test_a_step_of_a_series_is_what_measure_gives(series, tmp_path):
 
 
 def test_a_series_goes_on_where_it_stopped(series, tmp_path, monkeypatch):
-    write, written = _series._write, []
+    from anisoscope.runs import series as runner
 
-    def some(piece, job, share):
+    measured, written = runner._measure, []
+
+    def some(work, checkpoint, progress):
         if len(written) == 4:
             raise KeyboardInterrupt
-        written.append(piece.folder)
-        write(piece, job, share)
+        written.append(checkpoint)
+        measured(work, checkpoint, progress)
 
-    monkeypatch.setattr(_series, "_write", some)
+    monkeypatch.setattr(runner, "_measure", some)
     with pytest.raises(KeyboardInterrupt):
         _series.measure(series, context(tmp_path))
-    monkeypatch.setattr(
-        _series, "_write", lambda piece, job, share: (written.append(piece.folder), write(piece, job, share))
-    )
+    monkeypatch.setattr(runner, "_measure", lambda work, c, progress: (written.append(c), measured(work, c, progress)))
     pieces = _series.measure(series, context(tmp_path))
     assert len(written) == len(set(written)) == len(pieces) == 6
     written.clear()
     assert len(_series.measure(series, context(tmp_path))) == 6 and not written
-
-
-def test_a_step_in_other_hands_is_left_and_waited_for(series, tmp_path, monkeypatch):
-    """The lock of a piece is held by another process: the rest comes first."""
-    here = context(tmp_path)
-    order, held = [], []
-    claim = _series.claimed
-
-    def first_is_taken(path, *, wait=False):
-        from contextlib import contextmanager
-
-        @contextmanager
-        def taken():
-            held.append(path.name)
-            yield False
-
-        if not held and not wait:
-            return taken()
-        order.append((path.name, wait))
-        return claim(path, wait=wait)
-
-    monkeypatch.setattr(_series, "claimed", first_is_taken)
-    assert len(_series.measure(series, here)) == 6
-    assert order[-1] == (held[0], True) and [wait for _, wait in order] == [False] * 5 + [True]
+    assert not list(tmp_path.rglob("sums.safetensors")) and not list(tmp_path.rglob("reservoir.safetensors"))
 
 
 def test_a_sampled_svd_is_near_the_exact_one(series, tmp_path):

@@ -10,12 +10,12 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 from safetensors import SafetensorError
@@ -42,6 +42,9 @@ COLUMNS = (*KEYS, "value", "low", "high", "n_vectors", "n_units")
 """Columns of the long table. `component` is null for the aggregate; `low` and `high` are the ends of the 95 %
 interval.
 """
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
 _INTEGERS = ("step", "seed", "layer", "head", "n_vectors", "n_units")
 _TEXT = ("run", "model", "revision", "corpus", "stack", "kind", "site", "token_policy", "metric", "component")
 
@@ -141,7 +144,7 @@ def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
 
 
 @contextmanager
-def claimed(path: Path, *, wait: bool = False) -> Iterator[bool]:
+def _claimed(path: Path, wait: bool) -> Iterator[bool]:
     """Whether this process has the lock file `path` to itself; with `wait`, once the others have let go of it.
 
     The system lets go of a lock whose process has ended, however it ended.
@@ -156,6 +159,53 @@ def claimed(path: Path, *, wait: bool = False) -> Iterator[bool]:
             yield False
         else:
             yield True
+
+
+class Busy(Exception):
+    """What was asked for is being made by another process, and the caller did not want to wait."""
+
+
+def once(key: Path, make: Callable[[], Any], *, marker: str = "", wait: bool = True) -> None:
+    """Make the file `key`, or the folder that is whole when it holds `marker`, unless it is there: by one process at
+    a time, however many ask for it.
+
+    `make` leaves it behind (by `write_atomic`, the marker last); where it does not, the next who asks makes it again.
+    What another process is making is waited for; without `wait`, Busy. An unfinished folder is handed to `make` as is.
+    """
+    if (key / marker).exists():
+        return
+    with _claimed(key.with_name(f".{key.name}.lock"), wait) as ours:
+        if not ours:
+            raise Busy(key)
+        if not (key / marker).exists():
+            make()
+
+
+def records_once(path: Path, make: Callable[[], pd.DataFrame], *, wait: bool = True) -> pd.DataFrame:
+    """The table in the file `path`, which `make` gives `once`."""
+
+    def write() -> None:
+        frame = make()
+        write_atomic(path, lambda temporary: frame.to_parquet(temporary, index=False))
+
+    once(path, write, wait=wait)
+    return pd.read_parquet(path)
+
+
+def in_turn(items: Iterable[Item], attempt: Callable[[Item, bool], Result]) -> Iterator[Result]:
+    """`attempt(item, wait)` for every item. Those that another process has in hand (Busy) come last, and are waited
+    for then.
+    """
+    held = []
+    for item in items:
+        try:
+            result = attempt(item, False)
+        except Busy:
+            held.append(item)
+        else:
+            yield result
+    for item in held:
+        yield attempt(item, True)
 
 
 class RunFolder:

@@ -9,9 +9,8 @@ needs no download. Several processes can work on one series: each claims the che
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,14 @@ from anisoscope.data.documents import local_names
 from anisoscope.data.items import find_path
 from anisoscope.errors import MeasureError, ModelError, UsageError
 from anisoscope.measure.distributed import rank_and_world
+from anisoscope.measure.settings import Settings
 from anisoscope.models.download import fetch, forget, is_here, place_of, shape, stamp
 from anisoscope.models.load import load
 from anisoscope.models.series import AT_ONCE, Checkpoint
 from anisoscope.progress import Progress
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import run
-from anisoscope.store import RunFolder, claimed, code_version, provenance, run_id, write_atomic
+from anisoscope.store import RunFolder, code_version, in_turn, once, provenance, run_id, write_atomic
 
 KEEP = 2
 """Downloaded checkpoints on the disk at a time: the one being measured and the next."""
@@ -51,18 +51,34 @@ class Series:
         return pd.concat([done.records for done in self.runs.values()], ignore_index=True)
 
 
+@dataclass(frozen=True)
+class Derived:
+    """A file `name` in each run folder, which `make(sums, settings, path)` writes from the run's sums and sample. They
+    are large, and given up then.
+    """
+
+    name: str
+    make: Callable[[Path, Settings, Path], None]
+
+
 @dataclass
 class _Work:
     """A series under way: the folder of each checkpoint that can be measured, and what cannot."""
 
-    job: Job
+    job: Callable[[Checkpoint], Job]
     output: Path
-    folders: dict[Checkpoint, Path]
-    skipped: dict[str, str]
+    derived: Derived | None
     skip_bad: bool
+    folders: dict[Checkpoint, Path] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def marker(self) -> str:
+        """The file that a run folder is finished with."""
+        return "manifest.json" if self.derived is None else self.derived.name
 
     def job_of(self, checkpoint: Checkpoint) -> Job:
-        return replace(self.job, model=checkpoint.subject, step=checkpoint.step, train_seed=checkpoint.seed)
+        return replace(self.job(checkpoint), model=checkpoint.subject, step=checkpoint.step, train_seed=checkpoint.seed)
 
     def bad(self, checkpoint: Checkpoint, error: Exception) -> None:
         """Note a checkpoint that cannot be measured; the error itself where such are not skipped."""
@@ -74,9 +90,10 @@ class _Work:
 
 def measure_series(
     checkpoints: Sequence[Checkpoint],
-    job: Job,
+    job: Job | Callable[[Checkpoint], Job],
     output: Path,
     *,
+    derived: Derived | None = None,
     skip_bad: bool = False,
     keep: int = KEEP,
     overwrite: bool = False,
@@ -85,6 +102,7 @@ def measure_series(
     """Measure each checkpoint as `runner.run` measures it alone, with everything else as in `job`; finished ones are
     read.
 
+    derived    what is made of each run while its sums are there
     skip_bad   leave out and report checkpoints that cannot be loaded, where they would be an error
     keep       downloaded checkpoints on the disk at a time; those that were there before are never removed
 
@@ -93,21 +111,29 @@ def measure_series(
     """
     if keep < 1:
         raise UsageError("--keep of at least 1 checkpoint", str(keep), "raise it")
-    work = _Work(job, output, {}, {}, skip_bad)
+    work = _Work((lambda _: job) if isinstance(job, Job) else job, output, derived, skip_bad)
     _examine(work, checkpoints)
     if overwrite:
         for folder in work.folders.values():
             shutil.rmtree(folder, ignore_errors=True)
-    for wait in (False, True):  # those that another process has in hand come last
-        todo = [c for c, folder in work.folders.items() if not RunFolder(folder).complete]
-        shelf = _Shelf([c.subject for c in todo], keep)
-        try:
-            for i, checkpoint in enumerate(todo):
-                if not RunFolder(work.folders[checkpoint]).complete:
-                    shelf.get(i)
-                    _measure(work, checkpoint, wait, _part(progress, i, len(todo)))
-        finally:
-            shelf.close()
+    todo = [c for c, folder in work.folders.items() if not (folder / work.marker).exists()]
+    shelf = _Shelf([c.subject for c in todo], keep)
+
+    def attempt(i: int, wait: bool) -> None:
+        def make() -> None:
+            shelf.get(i, None if wait else i + 1)
+            _measure(work, todo[i], _part(progress, i, len(todo)))
+
+        if rank_and_world()[1] > 1:  # processes of one torchrun job measure every checkpoint together
+            make()
+        else:
+            once(work.folders[todo[i]], make, marker=work.marker, wait=wait)
+
+    try:
+        for _ in in_turn(range(len(todo)), attempt):
+            pass
+    finally:
+        shelf.close()
     return _finished(work)
 
 
@@ -125,7 +151,7 @@ def _examine(work: _Work, checkpoints: Sequence[Checkpoint]) -> None:
     def look(checkpoint: Checkpoint) -> tuple[str, dict[str, Any]] | ModelError:
         try:
             place = place_of(checkpoint.subject)
-            form = shape(checkpoint.subject, place, work.job.trust_remote_code)
+            form = shape(checkpoint.subject, place, work.job_of(checkpoint).trust_remote_code)
             return stamp(checkpoint.subject, place), form
         except ModelError as error:
             return error
@@ -155,10 +181,11 @@ def _compare(first: dict[str, Any], form: dict[str, Any], subject: str) -> None:
 
 def _name(work: _Work, checkpoint: Checkpoint, state: str) -> str:
     """Of a run folder: seed, step, and a hash of everything that the numbers depend on."""
-    described = asdict(work.job_of(checkpoint))
+    job = work.job_of(checkpoint)
+    described = asdict(job)
     for name in ("device", "trust_remote_code"):
         described.pop(name)
-    corpus = find_path(work.job.corpus) or local_names().get(work.job.corpus)
+    corpus = find_path(job.corpus) or local_names().get(job.corpus)
     files = [corpus, *sorted(corpus.rglob("*"))] if corpus is not None else []
     texts = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()]
     key = run_id(described, texts, state, code_version()["version"])
@@ -172,45 +199,49 @@ class _Shelf:
 
     def __init__(self, subjects: list[str], keep: int) -> None:
         self.subjects, self.keep = subjects, keep
-        self.fetched: list[str] = []
+        self.fetched: list[int] = []
         self.coming: dict[int, Future[None]] = {}
         self.pool = ThreadPoolExecutor(1)
 
-    def get(self, i: int) -> None:
-        """Wait until checkpoint i is there, and begin with the next."""
+    def get(self, i: int, following: int | None) -> None:
+        """Wait until checkpoint i is there, and begin with the one that follows."""
         self._begin(i)
         self.coming[i].result()
-        if self.keep > 1 and i + 1 < len(self.subjects):
-            self._begin(i + 1)
+        if self.keep > 1 and following is not None and following < len(self.subjects):
+            self._begin(following)
 
     def _begin(self, i: int) -> None:
         if i in self.coming:
             return
-        subject = self.subjects[i]
-        if not is_here(subject):
+        if not is_here(self.subjects[i]):
             while len(self.fetched) >= self.keep:
-                forget(self.fetched.pop(0))
-            self.fetched.append(subject)
-        self.coming[i] = self.pool.submit(fetch, subject)
+                old = self.fetched.pop(0)
+                forget(self.subjects[old])
+                del self.coming[old]
+            self.fetched.append(i)
+        self.coming[i] = self.pool.submit(fetch, self.subjects[i])
 
     def close(self) -> None:
         self.pool.shutdown(cancel_futures=True)
 
 
-def _measure(work: _Work, checkpoint: Checkpoint, wait: bool, progress: Progress | None) -> None:
-    """One checkpoint, unless another process has it in hand (`wait`: until that one has done with it)."""
-    folder, job = work.folders[checkpoint], work.job_of(checkpoint)
-    alone = rank_and_world()[1] == 1  # processes of one torchrun job measure every checkpoint together
-    lock = claimed(folder.with_name(f".{folder.name}.lock"), wait=wait) if alone else nullcontext(True)
-    with lock as ours:
-        if not ours or RunFolder(folder).complete:
-            return
-        try:
-            subject = load(job.model, dtype=job.dtype, device=job.device, trust_remote_code=job.trust_remote_code)
-        except ModelError as error:
-            work.bad(checkpoint, error)
-            return
-        run(job, folder, resume=True, progress=progress, subject=subject)
+def _measure(work: _Work, checkpoint: Checkpoint, progress: Progress | None) -> None:
+    """One checkpoint, and what is derived of it."""
+    folder, job, derived = work.folders[checkpoint], work.job_of(checkpoint), work.derived
+    try:
+        subject = load(job.model, dtype=job.dtype, device=job.device, trust_remote_code=job.trust_remote_code)
+    except ModelError as error:
+        work.bad(checkpoint, error)
+        return
+    run(job, folder, resume=True, progress=progress, subject=subject, keep_sums=derived is not None)
+    if derived is None:
+        return
+    sums = folder / "sums.safetensors"
+    if not sums.exists():
+        run(job, folder, overwrite=True, progress=progress, subject=subject, keep_sums=True)
+    write_atomic(folder / derived.name, lambda path: derived.make(sums, job.settings, path))
+    for spent in (sums, folder / "reservoir.safetensors"):
+        spent.unlink(missing_ok=True)
 
 
 def _finished(work: _Work) -> Series:

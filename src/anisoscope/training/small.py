@@ -17,7 +17,7 @@ from typing import Any
 
 from anisoscope.data.plans import digest
 from anisoscope.models.ports import speech_cnn
-from anisoscope.store import claimed, run_id, write_atomic
+from anisoscope.store import once, run_id, write_atomic
 from anisoscope.training.kinds import KINDS, Kind, kind_named, material
 
 Progress = Callable[[str, int, int], None]
@@ -26,6 +26,8 @@ Progress = Callable[[str, int, int], None]
 PROBED = 4
 """Steps that are timed to split the budget (one more warms up)."""
 FEWEST = 2
+TOLD = "training.json"
+"""What is told of a training, written last."""
 
 
 @dataclass(frozen=True)
@@ -85,15 +87,16 @@ def trained(
     speech_cnn.register()
     settings = {"kind": asdict(kind), "seed": seed, "recipe": asdict(recipe), "data": _data(kind)}
     folder = cache / "small" / f"{kind.name}-{seed}-{run_id(settings)[:8]}"
-    described = folder / "training.json"
-    with claimed(folder.with_suffix(".lock"), wait=True):  # two studies may want it at once
-        if not described.exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            history = _train(kind, seed, recipe, folder, _planned_steps(kind, recipe, cache), progress)
-            text = json.dumps({"settings": settings, **history}, indent=1, default=str)
-            write_atomic(described, lambda path: path.write_text(text))
+
+    def make() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        history = _train(kind, seed, recipe, folder, _planned_steps(kind, recipe, cache), progress)
+        text = json.dumps({"settings": settings, **history}, indent=1, default=str)
+        write_atomic(folder / TOLD, lambda path: path.write_text(text))
+
+    once(folder, make, marker=TOLD)
     found = sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
-    return Trained(kind, seed, folder, tuple(found), json.loads(described.read_text()))
+    return Trained(kind, seed, folder, tuple(found), json.loads((folder / TOLD).read_text()))
 
 
 def _data(kind: Kind) -> str:
@@ -108,10 +111,13 @@ def _planned_steps(kind: Kind, recipe: Recipe, cache: Path) -> int:
     if recipe.seconds is None:
         return kind.steps * recipe.longest
     path = cache / "small" / f"budget-{run_id(asdict(recipe), [asdict(k) for k in recipe.available])[:8]}.json"
-    if not path.exists():
+
+    def make() -> None:
         times = {k.name: seconds_per_step(k) for k in recipe.available}
         text = json.dumps({"seconds_per_step": times, "share": share(times, recipe)}, indent=1)
         write_atomic(path, lambda temporary: temporary.write_text(text))
+
+    once(path, make)
     return max(FEWEST, round(kind.steps * float(json.loads(path.read_text())["share"])))
 
 

@@ -17,7 +17,7 @@ from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics.class_direction import units_of
 from anisoscope.models.load import load
-from anisoscope.store import as_records, run_id, select, write_atomic
+from anisoscope.store import as_records, once, records_once, run_id, select, write_atomic
 from anisoscope.studies.fosse2023._grid import Cell, Plan
 from anisoscope.studies.fosse2023._trained import Trained, corpus_of, each, why_lost
 from anisoscope.studies.study import Context
@@ -68,10 +68,7 @@ def kept(trained: Trained, name: str, make: Callable[[], pd.DataFrame]) -> pd.Da
     """The records `make` gives of a classifier, made once; those that name no model are of the classifier."""
     cell, plan = trained.cell, trained.plan
     path = trained.folder / f"{name}-{run_id([VERSION, plan.utterances, plan.erased])[:8]}.parquet"
-    if not path.exists():
-        frame = as_records(make(), corpus=cell.corpus, seed=cell.seed)
-        write_atomic(path, lambda temporary: frame.to_parquet(temporary, index=False))
-    found = pd.read_parquet(path)
+    found = records_once(path, lambda: as_records(make(), corpus=cell.corpus, seed=cell.seed), wait=trained.wait)
     return found.assign(model=found["model"].fillna(cell.label))
 
 
@@ -101,12 +98,15 @@ def tested(trained: Trained) -> dict[str, Any]:
     """What an encoder that is fine-tuned on part of a corpus finds on the test split of the attention-only model."""
     limit = trained.plan.limit
     path = trained.folder / f"tested-{limit or 'all'}.json"
-    if not path.exists():
+
+    def make() -> None:
         corpus = corpus_of(replace(trained.plan.recipe(trained.cell), limit=limit))
         model, tokenizer = trained.classifier
         encoded = encode(corpus.splits[TEST], tokenizer, trained.found.max_length)
         found = result(corpus, TEST, predicted(model, encoded, int(tokenizer.pad_token_id or 0)))
         write_atomic(path, lambda temporary: temporary.write_text(json.dumps(found, indent=1)))
+
+    once(path, make, wait=trained.wait)
     read: dict[str, Any] = json.loads(path.read_text())
     return read
 
@@ -158,7 +158,8 @@ def final_vectors(trained: Trained) -> dict[str, Array]:
     (`pretrained` of encoders only), its class in `labels`, and the class found in `predicted`.
     """
     path = trained.folder / f"final-{run_id([VERSION, trained.plan.utterances])[:8]}.npz"
-    if not path.exists():
+
+    def make() -> None:
         from anisoscope.classes.pooling import utterance_states
 
         batches = trained.batches(trained.plan.utterances)
@@ -176,6 +177,8 @@ def final_vectors(trained: Trained) -> dict[str, Array]:
                 )
 
         write_atomic(path, save)
+
+    once(path, make, wait=trained.wait)
     with np.load(path) as read:
         return {name: read[name].astype(np.float64 if read[name].ndim > 1 else np.int64) for name in read}
 

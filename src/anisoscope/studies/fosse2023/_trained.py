@@ -1,7 +1,6 @@
 """Trained classifiers of the grid, each in a folder of its own that every study and every restart finds again:
 
 <cache>/classifiers/<cell>-<hash>/    the checkpoint, and beside it what was measured of it (`_measured.py`)
-<cache>/classifiers/<cell>-<hash>.lock      held while one process works on it
 """
 
 import json
@@ -15,12 +14,12 @@ from anisoscope.data.encoding import Encoded, LabelledPlan, encode
 from anisoscope.data.labelled import TEST, LabelledCorpus, balanced
 from anisoscope.errors import DivergedError, OutputError
 from anisoscope.runs.run import slug
-from anisoscope.store import claimed, run_id, write_atomic
+from anisoscope.store import in_turn, once, run_id, write_atomic
 from anisoscope.studies.fosse2023._grid import Cell, Plan
 from anisoscope.studies.study import Context
 from anisoscope.training.classifier import Recipe, TrainedClassifier, train_classifier
 
-DIVERGED = "diverged.json"
+TOLD, DIVERGED = "training.json", "diverged.json"
 
 
 @cache
@@ -36,15 +35,16 @@ def corpus_of(recipe: Recipe) -> LabelledCorpus:
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished cell of a plan."""
+    """A finished cell of a plan. `wait`: for what other processes are measuring of it."""
 
     cell: Cell
     plan: Plan
     folder: Path
+    wait: bool = True
 
     @cached_property
     def found(self) -> TrainedClassifier:
-        return TrainedClassifier(self.folder, json.loads((self.folder / "training.json").read_text()))
+        return TrainedClassifier(self.folder, json.loads((self.folder / TOLD).read_text()))
 
     @cached_property
     def corpus(self) -> LabelledCorpus:
@@ -81,7 +81,7 @@ def folder_of(cell: Cell, plan: Plan, cache_folder: Path) -> Path:
 def finished(cell: Cell, plan: Plan, cache_folder: Path) -> Trained | None:
     """A cell where it is trained."""
     folder = folder_of(cell, plan, cache_folder)
-    return Trained(cell, plan, folder) if (folder / "training.json").exists() else None
+    return Trained(cell, plan, folder) if (folder / TOLD).exists() else None
 
 
 def why_lost(cell: Cell, plan: Plan, context: Context) -> str:
@@ -93,33 +93,32 @@ def each(
     cells: Sequence[Cell], plan: Plan, context: Context, look: Callable[[Trained], Any], *, train: bool | None = None
 ) -> Iterator[Any]:
     """`look` at every cell of a plan, trained now where it is not yet and the plan says so; cells that cannot be had
-    are left out. What another process holds is left to it, and waited for at the end.
+    are left out. What another process is training or measuring comes last.
     """
-    done: set[Cell] = set()
-    for wait in (False, True):
-        for cell in [c for c in cells if c not in done]:
-            with claimed(folder_of(cell, plan, context.cache).with_suffix(".lock"), wait=wait) as mine:
-                if not mine:
-                    continue
-                done.add(cell)
-                trained = _trained(cell, plan, context, plan.train if train is None else train)
-                if trained is not None:
-                    yield look(trained)
-            context.progress("classifiers", len(done), len(cells))
-        if not plan.train:
-            return  # a cell that is being trained is not finished
+
+    def attempt(cell: Cell, wait: bool) -> Any:
+        trained = _trained(cell, plan, context, plan.train if train is None else train, wait)
+        return None if trained is None else (look(trained),)
+
+    for done, looked in enumerate(in_turn(cells, attempt), 1):
+        context.progress("classifiers", done, len(cells))
+        if looked is not None:
+            yield looked[0]
 
 
-def _trained(cell: Cell, plan: Plan, context: Context, train: bool) -> Trained | None:
+def _trained(cell: Cell, plan: Plan, context: Context, train: bool, wait: bool) -> Trained | None:
     folder = folder_of(cell, plan, context.cache)
-    if not (folder / "training.json").exists():
-        if not train or (folder / DIVERGED).exists():
-            return None
+
+    def make() -> None:
+        if (folder / DIVERGED).exists():
+            return
         recipe = plan.recipe(cell)
         try:
             train_classifier(recipe, folder, resume=True, device=context.device, corpus=corpus_of(recipe))
         except DivergedError as error:  # reported, and not tried again
             text = json.dumps({"cell": asdict(cell), "error": str(error)})
             write_atomic(folder / DIVERGED, lambda path: path.write_text(text))
-            return None
-    return Trained(cell, plan, folder)
+
+    if train:
+        once(folder, make, marker=TOLD, wait=wait)
+    return Trained(cell, plan, folder, wait) if (folder / TOLD).exists() else None

@@ -27,7 +27,7 @@ from anisoscope import __version__
 from anisoscope.axes import Site
 from anisoscope.capture import capture
 from anisoscope.metrics import drift, mean_cosine, norms
-from anisoscope.store import as_records, run_id, write_atomic
+from anisoscope.store import as_records, records_once, run_id
 from anisoscope.studies.godey2024 import _scores
 from anisoscope.studies.godey2024._fixed_point import fixed_points
 from anisoscope.studies.godey2024._untrained import FAMILIES, READINGS, Size, Untrained, untrained
@@ -93,8 +93,7 @@ def experiment(settings: Settings, context: Context) -> pd.DataFrame:
 def _keep(system: str, size: Size, seed: int, grid: Sequence[float], where: tuple[str, str, int], path: Path) -> None:
     device, dtype, batch_tokens = where
     context = Context(path.parent, path.parent, device=device, dtype=dtype, batch_tokens=batch_tokens)
-    records = piece(system, size, seed, grid, context)
-    write_atomic(path, lambda temporary: records.to_parquet(temporary, index=False))
+    records_once(path, lambda: piece(system, size, seed, grid, context))
 
 
 def piece(system: str, size: Size, seed: int, grid: Sequence[float], context: Context) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from anisoscope.measure.settings import Settings
 from anisoscope.models.presets import PRESETS
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import run
-from anisoscope.store import RunFolder, as_records, run_id, select, write_atomic
+from anisoscope.store import RunFolder, as_records, records_once, run_id, select
 from anisoscope.studies.godey2024._left_out import SUFFIX, left_out
 from anisoscope.studies.study import Context
 from anisoscope.training.kinds import KINDS
@@ -96,12 +96,10 @@ def measured(job: Job, context: Context) -> pd.DataFrame:
 
 def _left_out_of(done: RunFolder, settings: Settings) -> pd.DataFrame:
     """Computed once from the sums of a run, which are then given up: they are large."""
-    path, sums = done.folder / "left_out.parquet", done.folder / "sums.safetensors"
-    if not path.exists():
-        rows = left_out(sums, settings)
-        write_atomic(path, lambda temporary: rows.to_parquet(temporary, index=False))
-        sums.unlink()
-    return pd.read_parquet(path)
+    sums = done.folder / "sums.safetensors"
+    rows = records_once(done.folder / "left_out.parquet", lambda: left_out(sums, settings))
+    sums.unlink(missing_ok=True)
+    return rows
 
 
 def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFrame]:
@@ -119,12 +117,9 @@ def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFra
 def _measured_once(found: Trained, step: int, settings: Settings, context: Context) -> pd.DataFrame:
     """Records of one checkpoint, kept beside it: weights and corpus are in the folder's name, so they cannot change."""
     path = found.folder / f"measured-{step}-{run_id(asdict(settings), KEPT, SITES)[:8]}.parquet"
-    if not path.exists():
-        kind = found.kind
-        job = Job(_relative(found.checkpoint(step)), kind.corpus, settings, limit=kind.limit, step=step)
-        rows = measured(job, context)
-        write_atomic(path, lambda temporary: rows.to_parquet(temporary, index=False))
-    return pd.read_parquet(path)
+    kind = found.kind
+    job = Job(_relative(found.checkpoint(step)), kind.corpus, settings, limit=kind.limit, step=step)
+    return records_once(path, lambda: measured(job, context))
 
 
 def _relative(path: Path) -> str:

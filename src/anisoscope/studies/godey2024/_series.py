@@ -1,15 +1,15 @@
 """A series of checkpoints on one fixed probe: what figures 11 to 15 and 19 to 23 have in common.
 
-Every checkpoint is one ordinary run (`runner.run`), so that its numbers are those of `anisoscope measure`. What the
-figures need of it is kept in a folder of its own, which every figure and every restart finds again:
+Every checkpoint is an ordinary run of a series (`runs.series`), so that its numbers are those of `anisoscope measure`,
+and every figure and every restart finds it again in `<cache>/series-<hash>`. Beside its records stands
 
-    <cache>/series/<checkpoint>-<hash>/heads.safetensors   per layer: second moments, means and sampled points of heads
-    <cache>/series/<checkpoint>-<hash>/series.parquet      records that the figures need, written last
+    heads.safetensors   per layer: second moments, means and sampled points of heads
 """
 
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +22,11 @@ from anisoscope.data.documents import local_names
 from anisoscope.errors import UsageError
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
-from anisoscope.models.load import Subject, load
 from anisoscope.models.series import Checkpoint, expand
 from anisoscope.runs.job import Job
-from anisoscope.runs.run import plan_of, run
-from anisoscope.store import as_records, claimed, code_version, run_id, select, write_atomic
+from anisoscope.runs.run import plan_of, subject_of
+from anisoscope.runs.series import Derived, measure_series
+from anisoscope.store import RunFolder, run_id, select
 from anisoscope.studies.study import Context
 from anisoscope.training.kinds import KINDS
 from anisoscope.training.small import LONG, Recipe, train_all
@@ -110,35 +110,64 @@ NEEDS = (
 
 @dataclass(frozen=True)
 class Piece:
-    """One measured checkpoint."""
+    """One measured checkpoint: its run folder, and the name of the file of its heads."""
 
     step: int
     seed: int
     folder: Path
+    named: str = "heads.safetensors"
 
     def records(self) -> pd.DataFrame:
-        return pd.read_parquet(self.folder / "series.parquet")
+        """The rows that the figures read, of the first stack."""
+        records = RunFolder(self.folder).records
+        parts = []
+        for site, names in KEPT.items():
+            prefix = "centred_attention." if site == "centred" else ""
+            metrics = [prefix + name for name in names]
+            parts.append(select(records, site=site, metric=metrics, kind="self", component=None))
+        rows = pd.concat(parts, ignore_index=True)
+        return select(rows, stack=rows["stack"].min())
 
     def heads(self) -> dict[str, Tensor]:
         """`{layer} {query|key} {moment|mean|points}` → [head, dim, dim], [head, dim], [point, head, dim]."""
-        return load_file(self.folder / "heads.safetensors")
+        return load_file(self.folder / self.named)
 
 
 def measure(series: Series, context: Context) -> list[Piece]:
-    """Every checkpoint of the series, measured or found again, ordered by seed and step.
-
-    A checkpoint that another process is measuring is left to it, and waited for at the end.
-    """
+    """Every checkpoint of the series, measured or found again, ordered by seed and step."""
     checkpoints = found(series, context)
     shown = shown_steps(sorted({c.step for c in checkpoints}), series.shown)
-    pieces: dict[Checkpoint, Piece] = {}
-    for wait in (False, True):
-        for checkpoint in [c for c in checkpoints if c not in pieces]:
-            piece = _measured(checkpoint, series, context, checkpoint.step in shown, wait)
-            if piece is not None:
-                pieces[checkpoint] = piece
-                context.progress("checkpoints measured", len(pieces), len(checkpoints))
-    return sorted(pieces.values(), key=lambda piece: (piece.seed, piece.step))
+    job = Job(
+        checkpoints[0].subject,
+        series.probe(),
+        Settings(metrics=METRICS, policies=("all",), sample=0, sample_heads=True),
+        limit=series.limit,
+        sequences=series.sequences,
+        batch_tokens=context.batch_tokens,
+        dtype=context.dtype,
+        device=context.device,
+    )
+    sampled = 0 if series.share is None else round(series.share * sum(plan_of(job, subject_of(job))[0].tokens))
+
+    def job_of(checkpoint: Checkpoint) -> Job:
+        sample = sampled or series.points * (checkpoint.step in shown)
+        return replace(job, settings=replace(job.settings, sample=sample))
+
+    def progress(done: int, total: int) -> None:
+        if total:
+            context.progress("checkpoints", len(checkpoints) * done // total, len(checkpoints))
+
+    named = "sampled.safetensors" if sampled else Piece.named
+    derived = Derived(named, partial(_write_heads, sampled=bool(sampled)))
+    output = context.cache / f"series-{run_id(asdict(series))[:8]}"
+    done = measure_series(checkpoints, job_of, output, derived=derived, progress=progress)
+    return [
+        Piece(c.step, c.seed, run.folder, named) for c, run in sorted(done.runs.items(), key=lambda x: _place(x[0]))
+    ]
+
+
+def _place(checkpoint: Checkpoint) -> tuple[int, int]:
+    return checkpoint.seed, checkpoint.step
 
 
 def found(series: Series, context: Context) -> list[Checkpoint]:
@@ -154,7 +183,7 @@ def found(series: Series, context: Context) -> list[Checkpoint]:
         got = f"{len(common)} common to {len(seeds)} seeds"
         cure = "train one (anisoscope train masked-lm --help), or name its folder in ANISOSCOPE_SERIES"
         raise UsageError(f"at least two steps in the series {series.checkpoints}", got, cure)
-    return sorted((c for c in every if c.step in common), key=lambda c: (c.seed, c.step))
+    return sorted((c for c in every if c.step in common), key=_place)
 
 
 def _trained(series: Series, context: Context) -> list[Checkpoint]:
@@ -184,70 +213,8 @@ def shown_steps(steps: Sequence[int], shares: Sequence[float]) -> list[int]:
     return sorted({steps[int(i)] for i in apart.argmin(1)})
 
 
-def _measured(checkpoint: Checkpoint, series: Series, context: Context, clouds: bool, wait: bool) -> Piece | None:
-    """The piece of one checkpoint; None where another process has it in hand and we do not `wait`."""
-    settings = Settings(metrics=METRICS, policies=("all",), sample=series.points * clouds, sample_heads=True)
-    job = Job(
-        checkpoint.subject,
-        series.probe(),
-        settings,
-        limit=series.limit,
-        sequences=series.sequences,
-        batch_tokens=context.batch_tokens,
-        dtype=context.dtype,
-        device=context.device,
-        step=checkpoint.step,
-    )
-    key = run_id(asdict(job), series.share, _stamp(checkpoint.subject), KEPT, code_version()["version"])
-    name = "-".join(checkpoint.subject.replace("@", "/").split("/")[-2:])
-    piece = Piece(checkpoint.step, checkpoint.seed, context.cache / "series" / f"{name}-{key[:8]}")
-    if not (piece.folder / "series.parquet").exists():
-        with claimed(piece.folder.with_suffix(".lock"), wait=wait) as ours:
-            if not ours:
-                return None
-            if not (piece.folder / "series.parquet").exists():
-                _write(piece, job, series.share)
-    return piece
-
-
-def _stamp(subject: str) -> list[tuple[str, int, int]]:
-    """Size and time of the weights in a local folder: other weights, another piece."""
-    files = sorted(Path(subject).glob("*.safetensors")) + sorted(Path(subject).glob("*.bin"))
-    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-
-
-def _write(piece: Piece, job: Job, share: float | None) -> None:
-    """Measure one checkpoint, and keep what the figures need of it."""
-    subject = load(job.model, dtype=job.dtype, device=job.device)
-    if share is not None:
-        tokens = sum(plan_of(job, subject)[0].tokens)
-        job = replace(job, settings=replace(job.settings, sample=round(share * tokens)))
-    done = run(job, piece.folder / "run", resume=True, subject=subject, keep_sums=True)
-    sums = done.folder / "sums.safetensors"
-    if not sums.exists():
-        done = run(job, piece.folder / "run", overwrite=True, subject=subject, keep_sums=True)
-    measurement = Measurement.restore(sums, job.settings)
-    heads = _heads(measurement, share is not None)
-    write_atomic(piece.folder / "heads.safetensors", lambda path: save_file(heads, path))
-    rows = as_records(_kept(done.records, subject)).assign(step=piece.step, seed=piece.seed)
-    rows = rows.astype({"step": "Int64", "seed": "Int64"})
-    write_atomic(piece.folder / "series.parquet", lambda path: rows.to_parquet(path, index=False))
-    sums.unlink()
-    (done.folder / "reservoir.safetensors").unlink(missing_ok=True)
-
-
-def _kept(records: pd.DataFrame, subject: Subject) -> pd.DataFrame:
-    """The rows that the figures read, and one that names the weights."""
-    parts = []
-    for site, names in KEPT.items():
-        prefix = "centred_attention." if site == "centred" else ""
-        parts.append(select(records, site=site, metric=[prefix + name for name in names], kind="self", component=None))
-    rows = pd.concat(parts, ignore_index=True)
-    weights = rows.head(1)[["run", "model", "revision", "corpus", "stack"]].assign(
-        metric="weights", component=subject.weights_sha256
-    )
-    of_stack: pd.DataFrame = rows[rows["stack"] == rows["stack"].min()]
-    return pd.concat([of_stack, as_records(weights)], ignore_index=True)
+def _write_heads(sums: Path, settings: Settings, path: Path, *, sampled: bool) -> None:
+    save_file(_heads(Measurement.restore(sums, settings), sampled), path)
 
 
 def _heads(measurement: Measurement, sampled: bool) -> dict[str, Tensor]:

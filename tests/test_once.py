@@ -1,0 +1,77 @@
+"""What several processes ask for is made once: claimed, made, kept, waited for."""
+
+import time
+
+import pandas as pd
+import pytest
+
+from anisoscope.store import Busy, in_turn, once, records_once
+
+
+def test_what_is_there_is_not_made_again(tmp_path):
+    key, made = tmp_path / "a.txt", []
+
+    def make():
+        made.append(1)
+        key.write_text("a")
+
+    for _ in range(2):
+        once(key, make)
+    assert made == [1]
+    folder = tmp_path / "folder"
+    for name in ("begun", "whole", "never asked"):
+        once(folder, lambda name=name: (folder.mkdir(exist_ok=True), (folder / name).touch()), marker="whole")
+    assert sorted(path.name for path in folder.iterdir()) == ["begun", "whole"]
+
+
+def test_a_table_is_kept(tmp_path):
+    frame = pd.DataFrame({"value": [1.0]})
+    for give in (lambda: frame, lambda: pytest.fail("made again")):
+        pd.testing.assert_frame_equal(records_once(tmp_path / "new" / "a.parquet", give), frame)
+
+
+def test_an_error_leaves_nothing_behind_and_the_claim_is_let_go(tmp_path):
+    key = tmp_path / "a.txt"
+    with pytest.raises(KeyboardInterrupt):
+        once(key, lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+    once(key, lambda: key.write_text("a"), wait=False)
+    assert key.read_text() == "a"
+
+
+def test_what_another_process_makes_is_waited_for_or_busy(tmp_path, held):
+    key = tmp_path / "folder"
+    with held(key, seconds=1.5):
+        started = time.monotonic()
+        with pytest.raises(Busy):
+            once(key, lambda: pytest.fail("two at once"), marker="whole", wait=False)
+        assert time.monotonic() - started < 0.5
+        once(key, key.mkdir, marker="whole")
+        assert time.monotonic() - started > 0.5
+
+
+def test_a_killed_maker_leaves_no_claim(tmp_path, held):
+    key = tmp_path / "a.txt"
+    with held(key) as other:
+        other.kill()
+        other.wait()
+        once(key, lambda: key.write_text("a"), wait=False)
+    assert key.exists()
+
+
+def test_names_with_dots_are_claimed_apart(tmp_path, held):
+    """The lock was named by `with_suffix`: `model-1.5` and `model-1.6` shared one, and waited for each other."""
+    with held(tmp_path / "model-1.5"):
+        once(tmp_path / "model-1.6", lambda: None, wait=False)
+
+
+def test_what_others_have_in_hand_comes_last():
+    order = []
+
+    def attempt(item, wait):
+        order.append((item, wait))
+        if item == "held" and not wait:
+            raise Busy
+        return item.upper()
+
+    assert list(in_turn(["held", "a", "b"], attempt)) == ["A", "B", "HELD"]
+    assert order == [("held", False), ("a", False), ("b", False), ("held", True)]
