@@ -17,8 +17,9 @@ from anisoscope.classes import ablation as replaced
 from anisoscope.classes import attributions as maps
 from anisoscope.data.labelled import Example, LabelledCorpus, open_labelled
 from anisoscope.errors import DivergedError, ModelError, OutputError
+from anisoscope.provenance import run_id
 from anisoscope.report import build_studies
-from anisoscope.store import as_records, run_id, select
+from anisoscope.store import as_records, select
 from anisoscope.studies import runner
 from anisoscope.studies.fosse2023 import (
     _cones,

@@ -1,14 +1,280 @@
 """Numbers that were silently wrong, and faults that ended badly: one test for each, by item of the issue's list."""
 
 import math
+import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import tiny
 import torch
 from hub_server import Hub
+from safetensors.torch import load_file, save_file
+
+import anisoscope
+from anisoscope.errors import MeasureError
+from anisoscope.measure.loop import Interrupted
+from anisoscope.measure.settings import Settings
+from anisoscope.runs.job import Job
+from anisoscope.runs.merge import merge_runs
+from anisoscope.runs.run import run
+from anisoscope.store import KEYS, RunFolder
+
+SAME = 1e-9
+"""What the order of additions may move in float64."""
+PACKAGE = Path(anisoscope.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def job(small_series, tmp_path_factory):
+    """A tiny encoder, no parameter of it constant, on 24 documents: some ten batches."""
+    folder = tmp_path_factory.mktemp("models")
+    for step in (1, 10):
+        shutil.copytree(small_series / "checkpoints" / "seed-0" / f"step-{step}", folder / f"step-{step}")
+        weights = folder / f"step-{step}" / "model.safetensors"
+        generator = torch.Generator().manual_seed(step)
+        changed = {k: v + 0.2 * torch.randn(v.shape, generator=generator) for k, v in load_file(weights).items()}
+        save_file(changed, weights, metadata={"format": "pt"})
+    text = str(small_series / "text.jsonl")
+    return Job(str(folder / "step-1"), text, Settings(sample=40), batch_tokens=128, dtype="float64")
+
+
+@pytest.fixture(scope="module")
+def whole(job, tmp_path_factory):
+    return run(job, tmp_path_factory.mktemp("whole") / "run")
+
+
+@pytest.fixture(scope="module")
+def shards(job, tmp_path_factory):
+    """{number of shards: run folders}."""
+    folder = tmp_path_factory.mktemp("shards")
+
+    def measured(part, parts):
+        return run(replace(job, shard=(part, parts)), folder / f"{part}-of-{parts}").folder
+
+    return {parts: [measured(i, parts) for i in range(parts)] for parts in (2, 3)}
+
+
+def check_same(got: RunFolder, expected: RunFolder) -> None:
+    """Row by row: keys equal and in order, values and ends of intervals within rounding."""
+    ours, theirs = got.records, expected.records
+    keys = [*KEYS, "n_vectors", "n_units"]
+    pd.testing.assert_frame_equal(ours[keys], theirs[keys])
+    for column in ("value", "low", "high"):
+        np.testing.assert_allclose(ours[column], theirs[column], rtol=SAME, atol=SAME, err_msg=column)
+
+
+def program(*words, **more):
+    """(exit code, what was told) of the program itself; what is told is one line, with its cure."""
+    done = subprocess.run(
+        [sys.executable, "-m", "anisoscope", *map(str, words)], capture_output=True, text=True, timeout=200, **more
+    )
+    return done.returncode, done.stderr.strip()
+
+
+def check_refused(code, *words, says, **more):
+    """The program ends with this exit code and one line that holds these words."""
+    got, told = program(*words, **more)
+    lines = [line for line in told.splitlines() if line.startswith("anisoscope: ")]
+    assert got == code and len(lines) == 1 and "Traceback" not in told, told
+    assert "expected" in lines[0] and "Cure" in lines[0] and all(word in lines[0] for word in says), lines[0]
+
+
+def measure_words(job, *more):
+    return ("measure", job.model, "--corpus", job.corpus, "--panel", "hidden", "--sample", "0", "-q", *more)
+
+
+# ---- 1. a run goes on with any number of processes -------------------------------------------------------------------
+
+RANK = """
+import os, signal, sys
+from dataclasses import replace
+sys.path.insert(0, sys.argv[2])
+from test_no_silent_wrong_number import Job, Path, Settings, run
+from anisoscope.errors import AnisoscopeError
+from anisoscope.measure.loop import Interrupted
+rank, stop, resume = int(os.environ.get("RANK", 0)), int(sys.argv[4]), sys.argv[5] == "resume"
+calls = []
+def progress(done, total):
+    calls.append(done)
+    if len(calls) == stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+job = Job(sys.argv[1], sys.argv[3], Settings(sample=40), batch_tokens=128, dtype="float64")
+from anisoscope.runs import run as module
+pass_ = module.run_pass
+module.run_pass = lambda *given, **named: pass_(*given, **(named | {"progress": progress}))
+try:
+    run(job, Path(sys.argv[6]), resume=resume)
+except Interrupted:
+    sys.exit(0)
+except AnisoscopeError as error:
+    print(f"anisoscope: {error}", file=sys.stderr)
+    sys.exit(error.exit_code)
+"""
+
+
+def in_processes(world, job, script, output, *, stop=0, resume=False):
+    """[(exit code, what was told)] of the processes of a torchrun job, begun one by one; `stop`: batches after which
+    each of them is told to end.
+    """
+    from torch.distributed import TCPStore
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) if world > 1 else None
+    port = {} if store is None else {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    agent = {"TORCHELASTIC_USE_AGENT_STORE": "True", "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
+    words = [job.model, Path(__file__).parent, job.corpus, stop, "resume" if resume else "begin", output]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, script, *map(str, words)],
+            env=os.environ | port | agent | {"RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    told = [process.communicate(timeout=200)[1] for process in processes]
+    return [(process.returncode, text) for process, text in zip(processes, told, strict=True)]
+
+
+@pytest.mark.parametrize("before, after", [(2, 1), (2, 3), (1, 2)])
+def test_a_run_goes_on_with_another_number_of_processes(job, whole, tmp_path, before, after):
+    """2 processes, then 1: A was .4170 for .4213, with exit code 0; a state told how many batches, not which."""
+    script = tmp_path / "rank.py"
+    script.write_text(RANK)
+    assert [code for code, _ in in_processes(before, job, script, tmp_path / "run", stop=2)] == [0] * before
+    states = RunFolder(tmp_path / "run").states()
+    assert len(states) == before and not RunFolder(tmp_path / "run").complete
+    ended = in_processes(after, job, script, tmp_path / "run", resume=True)
+    assert [code for code, _ in ended] == [0] * after, ended
+    check_same(RunFolder(tmp_path / "run"), whole)
+
+
+def interrupted(job, folder, after=2):
+    """A run that was told to end after so many batches."""
+    calls = []
+
+    def progress(done, _total):
+        calls.append(done)
+        if len(calls) == after:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        run(job, folder, progress=progress)
+    return RunFolder(folder)
+
+
+def test_a_state_that_another_took_over_counts_once(job, whole, tmp_path):
+    """Killed after the states were added up and before they were removed."""
+    begun = interrupted(job, tmp_path / "run")
+    shutil.copy(begun.state_path(0), begun.state_path(1))
+    check_same(run(job, begun.folder, resume=True), whole)
+
+
+# ---- 2. a merge knows what it merges ---------------------------------------------------------------------------------
+
+
+def test_the_same_shard_twice_is_refused(shards, tmp_path):
+    """Exit code 0, twice the vectors and another A."""
+    first = shards[2][0]
+    check_refused(5, "merge", first, first, "-o", tmp_path / "merged", says=["no batch in common", first.name])
+    assert not (tmp_path / "merged").exists()
+
+
+@pytest.mark.parametrize(
+    "chosen, says",
+    [
+        ([(2, 0), (3, 0)], "batches of .* holds too"),
+        ([(3, 0), (3, 2)], "missing: 2/3.*--shard 2/3"),
+        ([(3, 1)], "missing: 1/3, 3/3"),
+    ],
+)
+def test_what_overlaps_or_is_missing_is_named(shards, tmp_path, chosen, says):
+    with pytest.raises(MeasureError, match=says):
+        merge_runs([shards[parts][i] for parts, i in chosen], tmp_path / "merged")
+
+
+@pytest.mark.parametrize(
+    "changed, says",
+    [
+        ({"settings": Settings(sample=40, groups=8)}, "settings.groups"),
+        ({"limit": 20}, "limit, plan"),
+        ({"model": "step-10"}, "model, weights_sha256"),
+        ({"batch_tokens": 64}, "batch_tokens, plan"),
+    ],
+)
+def test_shards_of_different_runs_are_refused(job, shards, tmp_path, changed, says):
+    """Only model, weights and dtype were compared."""
+    if "model" in changed:
+        changed = {"model": str(Path(job.model).with_name(changed["model"]))}
+    other = run(replace(job, shard=(1, 2), **changed), tmp_path / "other").folder
+    with pytest.raises(MeasureError, match=says):
+        merge_runs([shards[2][0], other], tmp_path / "merged")
+
+
+def test_a_run_without_sums_is_refused(whole, shards, tmp_path):
+    """The cure named an option that is not there."""
+    with pytest.raises(MeasureError, match=r"sums in .*with --shard$"):
+        merge_runs([whole.folder, shards[2][0]], tmp_path / "merged")
+
+
+# ---- 3. merged = whole -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+def test_merged_shards_are_the_whole(whole, shards, tmp_path, parts):
+    """No rows of `partition`, and warnings and counts of the first shard alone."""
+    merged = merge_runs(shards[parts][::-1], tmp_path / "merged")
+    check_merged(merged, whole)
+
+
+def check_merged(merged: RunFolder, whole: RunFolder) -> None:
+    check_same(merged, whole)
+    assert "partition" in set(merged.records["metric"])
+    for name in ("warnings", "excluded", "corpus", "run", "settings", "weights_sha256"):
+        assert merged.manifest[name] == whole.manifest[name], name
+    assert merged.identity() == whole.identity()
+    ours, theirs = (load_file(r.folder / "reservoir.safetensors") for r in (merged, whole))
+    assert ours.keys() == theirs.keys() and all(np.array_equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_uneven_and_empty_shards_merge_too(job, tmp_path):
+    """Seven shards of three batches, of six units: a shard without batches was an error."""
+    job = replace(job, limit=6, batch_tokens=160)
+    whole = run(job, tmp_path / "whole")
+    total = whole.manifest["corpus"]["n_batches"]
+    assert 1 < total < 7 and any("6 units only" in warning for warning in whole.manifest["warnings"])
+    parts = [run(replace(job, shard=(i, 7)), tmp_path / str(i)) for i in range(7)]
+    empty = parts[-1]
+    assert set(empty.records["metric"]) == {"partition"} and empty.manifest["corpus"]["n_units"] == 0
+    check_merged(merge_runs([part.folder for part in parts], tmp_path / "merged"), whole)
+
+
+def test_an_empty_shard_is_shown_by_the_program(job, tmp_path):
+    code, told = program(*measure_words(job, "--limit", 6, "--shard", "200/200", "-o", tmp_path / "run"))
+    assert code == 0 and "no batch" in told, told
+
+
+# ---- 4. a changed formula finds no old run ---------------------------------------------------------------------------
+
+
+def test_a_changed_formula_finds_no_old_run(job, tmp_path):
+    """The identity held the version of the package, which no change of a formula moves."""
+    words, folder = measure_words(job, "--resume", "-o", tmp_path / "run"), tmp_path / "code"
+    assert program(*words)[0] == 0
+    shutil.copytree(PACKAGE, folder / "anisoscope", ignore=shutil.ignore_patterns("__pycache__"))
+    there = {"env": os.environ | {"PYTHONPATH": str(folder)}}
+    assert program(*words, **there)[0] == 0  # the same sources elsewhere: the same run
+    formula = folder / "anisoscope" / "metrics" / "drift.py"
+    formula.write_text(formula.read_text() + "\nFACTOR = 2\n")
+    check_refused(6, *words, says=["code.metrics differ", "--overwrite"], **there)
+
 
 # ---- 5: modes after an exception -------------------------------------------------------------------------------------
 

@@ -178,7 +178,7 @@ def measure(
     if dry_run:
         raise UsageError("a series of checkpoints with --dry-run", f"the model {model}", "leave --dry-run out")
     with shown(f"{model} × {corpus or 'the built-in corpus'}", quiet=quiet) as progress:
-        done = run(job, output, resume=resume, overwrite=overwrite, progress=progress, keep_sums=part[1] > 1)
+        done = run(job, output, resume=resume, overwrite=overwrite, progress=progress)
     if rank_and_world()[0]:
         return
     page = build(done.folder)
@@ -198,7 +198,7 @@ def merge(
 ) -> None:
     """Add up shards of one run, measured apart, to the run they are parts of."""
     from anisoscope.report import build
-    from anisoscope.runs.run import merge_runs
+    from anisoscope.runs.merge import merge_runs
 
     if len(runs) < 2:
         raise UsageError("at least two run folders", str(len(runs)), "name all shards")

@@ -2,9 +2,8 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from anisoscope.metrics.base import Metric
 from anisoscope.models.modes import evaluating
 from anisoscope.models.streams import Layout
 from anisoscope.progress import Progress
-from anisoscope.sums.groups import Totals
 
 SAVE_SECONDS = 60.0
 
@@ -63,35 +61,35 @@ def run_pass(
     state: Path | None = None,
     resume: bool = False,
     progress: Progress | None = None,
-    shard: tuple[int, int] = (0, 1),
+    only: Container[int] | None = None,
 ) -> Measurement:
-    """One pass of `model` over `plan`, of its batches i ≡ shard[0] modulo shard[1].
+    """One pass of `model` over `plan`, or over the batches of it whose indices are in `only` (there may be none).
 
     With `state` the measurement is saved there every minute and on SIGINT/SIGTERM (then `Interrupted`); `resume`
     continues from it, to the same numbers as an uninterrupted pass.
     """
-    fingerprint = getattr(plan, "fingerprint", "")
-    measurement = Measurement(settings)
+    measurement = Measurement(settings, getattr(plan, "fingerprint", ""))
     if resume and state is not None and state.exists():
-        measurement = Measurement.restore(state, settings, fingerprint)
+        measurement = Measurement.restore(state, settings, measurement.plan)
+    if not measurement.weights and "embedding" in settings.quantities:
+        measurement.weights = embedding_terms(model)
     what = settings.what_of(model)
-    total = sum(getattr(plan, "tokens", [])[shard[0] :: shard[1]])
     means = head_means(model, plan, settings) if "centred" in what else {}
-    todo = _to_do(plan, measurement.done, shard)
-    done = sum(getattr(plan, "tokens", [])[shard[0] :: shard[1]][: measurement.done])
+    tokens = {i: n for i, n in enumerate(getattr(plan, "tokens", [])) if only is None or i in only}
+    total, done = sum(tokens.values()), sum(tokens.pop(i, 0) for i in measurement.batches)
     with listening() as stopped, _looking(model, measurement, what, means) as look:
         saved = time.monotonic()
-        for batch in todo:
-            look(batch)
+        for index, batch in _to_do(plan, only, frozenset(measurement.batches)):
+            look(batch, index)
             done += batch.n_tokens
             if progress is not None:
                 progress(done, total)
             if state is not None and (stopped or time.monotonic() - saved > SAVE_SECONDS):
-                measurement.save(state, fingerprint)
+                measurement.save(state)
                 saved = time.monotonic()
             if stopped:
                 raise Interrupted(stopped[0])
-    if not measurement.done:
+    if not measurement.batches and only is None:
         raise CorpusError("a corpus with at least one batch", "none", "give it more data")
     return measurement
 
@@ -107,16 +105,16 @@ def glance(model: nn.Module, batches: Iterable[Batch], settings: Settings) -> Me
         torch.autocast(device.type, enabled=False),
         _looking(model, measurement, settings.what_of(model), {}) as look,
     ):
-        for batch in batches:
-            look(batch)
+        for index, batch in enumerate(batches):
+            look(batch, index)
     return measurement
 
 
 @contextmanager
 def _looking(
     model: nn.Module, measurement: Measurement, what: Iterable[str], means: Means
-) -> Iterator[Callable[[Batch], None]]:
-    """A function that runs the model on a batch and adds what is seen to `measurement`."""
+) -> Iterator[Callable[[Batch, int], None]]:
+    """A function that runs the model on a batch, given its index, and adds what is seen to `measurement`."""
     settings, layout = measurement.settings, Layout(model)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     with (
@@ -133,11 +131,11 @@ def _looking(
     ):
         tap.means = means
 
-        def look(batch: Batch) -> None:
+        def look(batch: Batch, index: int) -> None:
             tap.real = measurement.begin(batch, device, layout)
             with torch.no_grad():
                 (batch.call or model)(**_moved(batch.inputs, device))
-            measurement.end()
+            measurement.end(index)
 
         yield look
 
@@ -160,10 +158,12 @@ def head_means(model: nn.Module, plan: BatchPlan | Iterable[Batch], settings: Se
     return means
 
 
-def _to_do(plan: Any, done: int, shard: tuple[int, int]) -> Iterator[Batch]:
-    if hasattr(plan, "__getitem__"):
-        return (plan[i] for i in range(shard[0], len(plan), shard[1])[done:])
-    return islice(iter(plan), shard[0] + done * shard[1], None, shard[1])
+def _to_do(plan: Any, only: Container[int] | None, held: Container[int]) -> Iterator[tuple[int, Batch]]:
+    """Index and batch of those asked for that are not `held`; others are not made where the plan can be indexed."""
+    indexed = hasattr(plan, "__getitem__")
+    for index, item in enumerate(range(len(plan)) if indexed else plan):
+        if index not in held and (only is None or index in only):
+            yield index, plan[index] if indexed else item
 
 
 @contextmanager
@@ -189,23 +189,15 @@ def _moved(inputs: dict[str, Any], device: torch.device) -> dict[str, Any]:
     return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in inputs.items()}
 
 
-def embedding_records(model: nn.Module) -> pd.DataFrame:
-    """I(W) of the input and output embedding matrices, where the model has them."""
-    rows = []
+def embedding_terms(model: nn.Module) -> dict[str, dict[str, Tensor]]:
+    """Terms of the partition function of the input and output embedding matrices, where the model has them."""
+    found = {}
     for side, get in (("input", "get_input_embeddings"), ("output", "get_output_embeddings")):
         try:
             weight = getattr(getattr(model, get)(), "weight", None)
         except (AttributeError, NotImplementedError):
             continue
         if isinstance(weight, Tensor) and weight.dim() == 2:
-            matrix = weight.detach().double().cpu().numpy()[None]
-            value = partition.compute(Totals({"matrix": matrix}))[""]
-            rows.append(
-                {
-                    "site": f"embedding.{side}",
-                    "metric": "partition",
-                    "value": float(value[0]),
-                    "n_vectors": matrix.shape[1],
-                }
-            )
-    return pd.DataFrame(rows)
+            terms = partition.terms(weight.detach().double().cpu().numpy())
+            found[f"embedding.{side}"] = {name: torch.from_numpy(value) for name, value in terms.items()}
+    return found

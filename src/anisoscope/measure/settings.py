@@ -101,9 +101,14 @@ class Settings:
         return [m for m in found.values() if (m.name in self.metrics if self.metrics else m.panel in self.panels)]
 
     @property
+    def quantities(self) -> set[str]:
+        """What the chosen metrics are of."""
+        return {quantity for metric in self.chosen for quantity in metric.quantities}
+
+    @property
     def what(self) -> set[str]:
         """Places to capture for the chosen metrics."""
-        asked = {quantity for metric in self.chosen for quantity in metric.quantities}
+        asked = self.quantities
         what = set(LAYER_QUANTITIES) if asked & {"hidden", "final", "sample"} else set()
         of_heads = [metric for metric in self.chosen if metric.panel in ("attention", *ON_REQUEST)]
         heads = {name for metric in of_heads for name in metric.quantities}

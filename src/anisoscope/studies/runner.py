@@ -15,7 +15,8 @@ from typing import Any
 from anisoscope.charts import builders as charts
 from anisoscope.errors import MeasureError, UsageError, near_matches
 from anisoscope.progress import shown
-from anisoscope.store import provenance, write_atomic
+from anisoscope.provenance import provenance
+from anisoscope.store import write_atomic
 from anisoscope.studies.study import Context, Study, Verdict
 from anisoscope.training.denormals import flushed
 

@@ -21,7 +21,8 @@ from anisoscope.measure.distributed import rank_and_world
 from anisoscope.measure.inputs import Given
 from anisoscope.measure.loop import glance
 from anisoscope.measure.settings import Settings
-from anisoscope.store import as_records, provenance, write_atomic
+from anisoscope.provenance import provenance
+from anisoscope.store import as_records, write_atomic
 
 METRICS = ("mean_cosine", "drift", "query_key", "attention")
 LOGGED = {

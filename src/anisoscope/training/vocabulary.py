@@ -16,7 +16,7 @@ from anisoscope.data.plans import digest
 from anisoscope.data.text import TextCorpus
 from anisoscope.data.windows import affixes, check_room, tokenise
 from anisoscope.errors import CorpusError, ModelError
-from anisoscope.store import run_id
+from anisoscope.provenance import run_id
 from anisoscope.training.presets import Task
 from anisoscope.training.windows import Tokens
 
