@@ -52,12 +52,9 @@ def code_version() -> dict[str, Any]:
 
     commit = git("rev-parse", "HEAD") if git("ls-files", "--error-unmatch", "store.py") else None
     paths = [name if (PACKAGE / name).is_dir() else f"{name}.py" for name in (*NUMBERS, "training", "runs", "studies")]
-    return {
-        "version": __version__,
-        "sources": run_id(code_of()),
-        "commit": commit,
-        "dirty": bool(git("status", "--porcelain", "--", *paths)) if commit else None,
-    }
+    changed = commit is not None and git("status", "--porcelain", "--", *paths)
+    told = {"version": __version__, "sources": run_id(code_of()), "commit": commit}
+    return told | ({"dirty": True} if changed else {})
 
 
 def provenance() -> dict[str, Any]:
