@@ -22,7 +22,7 @@ LAYERS = (
     ("measure",),
     ("capture",),
     ("models", "data", "charts"),
-    ("batch", "store", "provenance"),
+    ("batch", "store"),
     ("metrics",),
     ("sums",),
     ("axes", "errors", "options", "progress", "__init__"),

@@ -11,7 +11,6 @@ from anisoscope.axes import At
 from anisoscope.errors import UsageError, near_matches
 from anisoscope.measure.settings import Settings
 from anisoscope.options import DTYPES, INPUT, MACHINE, OUTPUT, WHAT, Option
-from anisoscope.provenance import code_of
 from anisoscope.runs import names
 
 if TYPE_CHECKING:
@@ -97,6 +96,8 @@ class Job:
     ] = False
 
     def identity(self, subject: "Subject", plan: "BatchPlan") -> dict[str, Any]:
+        from anisoscope.store import code_version  # loads pandas
+
         described = asdict(self)
         for name in ("device", "trust_remote_code"):
             described.pop(name)
@@ -105,7 +106,7 @@ class Job:
         described |= {
             "weights_sha256": subject.weights_sha256,
             "plan": plan.fingerprint,
-            "code": code_of(),
+            "code": code_version()["version"],
         }
         return plain(described)  # type: ignore[no-any-return]
 

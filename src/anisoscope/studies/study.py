@@ -3,13 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import pandas as pd
 
-Outcome = Literal["holds", "fails", "undecided", "identity"]
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-"""`identity`: it holds by construction, whatever is measured; shown, and not counted as evidence."""
+Outcome = Literal["holds", "fails", "undecided"]
 
 
 @dataclass(frozen=True)
