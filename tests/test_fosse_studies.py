@@ -17,8 +17,8 @@ from anisoscope.classes import ablation as replaced
 from anisoscope.classes import attributions as maps
 from anisoscope.data.labelled import Example, LabelledCorpus, open_labelled
 from anisoscope.errors import DivergedError, ModelError, OutputError
-from anisoscope.report import build_studies
-from anisoscope.store import as_records, run_id, select
+from anisoscope.provenance import run_id
+from anisoscope.store import as_records, select
 from anisoscope.studies import runner
 from anisoscope.studies.fosse2023 import (
     _cones,
@@ -567,19 +567,6 @@ def test_every_published_cell_stands_beside_ours():
     (one,) = [c for c in STUDIES["table3"].compare(records(*rows)) if c.n]
     assert one.place == "HateXplain, L = 2, layer 2, keys" and one.published == 0.683
     assert one.value == pytest.approx(0.7, abs=0.02) and one.verdict == "agrees" and "accuracy 0.600" in one.note
-
-
-def test_the_page_shows_published_numbers_beside_ours(tmp_path):
-    folder = tmp_path / "table3"
-    folder.mkdir()
-    described = {"study": "table3", "paper": "fosse2023", "title": "t", "caption": "c", "settings_name": "quick"}
-    (folder / "study.json").write_text(json.dumps(described | {"claims": []}))
-    (folder / "verdicts.json").write_text("[]")
-    rows = [Compared("<b>HateXplain", 0.683, 0.7, 0.69, 0.71, 3), Compared("YelpHat", 0.5)]
-    (folder / runner.COMPARED).write_text(json.dumps([vars(c) | {"verdict": c.verdict} for c in rows]))
-    page = build_studies(tmp_path).read_text()
-    assert "&lt;b&gt;HateXplain" in page and "0.700 [0.690, 0.710]" in page and "differs" in page
-    assert "one by one (2)" in page
 
 
 def test_a_rank_correlation_of_three_cells_is_none():

@@ -1,20 +1,20 @@
-"""Download, pinning, cache and offline use, against a server on this machine that speaks the hub's protocol."""
+"""Download, pinning, cache, failures and offline use, against a server on this machine that speaks the hub's protocol.
 
-import hashlib
+What must never load as other weights (a body that is not what was announced) stands in test_no_silent_wrong_number.py.
+"""
+
 import json
-import os
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import torch
+from hub_server import Hub
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
 REPOSITORY = "tester/tiny-bert"
 OLD, NEW = "a" * 40, "b" * 40
-REVISIONS = {OLD: OLD, NEW: NEW, "main": NEW, "step1": OLD, "step2": OLD, "step4": NEW, "step16": NEW}
+REVISIONS = {"main": NEW, "step1": OLD, "step2": OLD, "step4": NEW, "step16": NEW}
 
 LOADER = """
 import json, sys, time
@@ -26,81 +26,18 @@ for line in sys.stdin:
     try:
         subject = load(name)
         told = {"revision": subject.revision, "weights": subject.weights_sha256, "tokens": len(subject.processor)}
+        told["notes"] = subject.notes
     except AnisoscopeError as error:
-        told = {"error": type(error).__name__, "text": str(error)}
+        told = {"error": type(error).__name__, "text": str(error), "code": error.exit_code}
     print(json.dumps({**told, "seconds": time.monotonic() - began}), flush=True)
 """
 
 
-class Hub(ThreadingHTTPServer):
-    """Serves `folders` [commit] as the revisions of one repository and counts what is fetched, by file."""
-
-    daemon_threads = True
-
-    def __init__(self, folders):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.folders, self.fetched = folders, []
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-    @property
-    def address(self):
-        return f"http://127.0.0.1:{self.server_port}"
-
-    def close(self):
-        self.shutdown()
-        self.server_close()
-
-
-class Handler(BaseHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
-
-    def answer(self, status, body=b"", **headers):
-        self.send_response(status)
-        for key, value in {"Content-Length": str(len(body)), **headers}.items():
-            self.send_header(key.replace("_", "-"), value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
-
-    def do_GET(self):
-        path = self.path.split("?")[0].strip("/")
-        if path.startswith(f"api/models/{REPOSITORY}"):
-            return self.describe(path.removeprefix(f"api/models/{REPOSITORY}").strip("/").split("/"))
-        if path.startswith(f"{REPOSITORY}/resolve/"):
-            revision, _, name = path.removeprefix(f"{REPOSITORY}/resolve/").partition("/")
-            return self.file(revision, name)
-        return self.answer(404, X_Error_Code="RepoNotFound")
-
-    do_HEAD = do_GET
-
-    def describe(self, rest):
-        if rest[0] == "refs":
-            tags = [
-                {"name": n, "ref": f"refs/tags/{n}", "targetCommit": REVISIONS[n]} for n in REVISIONS if "step" in n
-            ]
-            refs = {"branches": [{"name": "main", "ref": "refs/heads/main", "targetCommit": NEW}], "tags": tags}
-            return self.answer(200, json.dumps({**refs, "converts": []}).encode(), Content_Type="application/json")
-        commit = REVISIONS.get(rest[1] if len(rest) > 1 else "main")
-        if commit is None:
-            return self.answer(404, X_Error_Code="RevisionNotFound")
-        files = sorted(path.name for path in self.server.folders[commit].iterdir())
-        told = {"id": REPOSITORY, "sha": commit, "siblings": [{"rfilename": name} for name in files], "tags": []}
-        if rest[0] == "tree":
-            told = [{"type": "file", "path": name, "size": 1, "oid": "0" * 40} for name in files]
-        return self.answer(200, json.dumps(told).encode(), Content_Type="application/json")
-
-    def file(self, revision, name):
-        commit = REVISIONS.get(revision)
-        if commit is None:
-            return self.answer(404, X_Error_Code="RevisionNotFound")
-        path = self.server.folders[commit] / name
-        if not path.is_file():
-            return self.answer(404, X_Error_Code="EntryNotFound", X_Repo_Commit=commit)
-        if self.command == "GET":
-            self.server.fetched.append(f"{commit[0]} {name}")
-        body = path.read_bytes()
-        return self.answer(200, body, ETag=f'"{hashlib.sha1(body).hexdigest()}"', X_Repo_Commit=commit)
+def served(folders):
+    """A hub with the one repository."""
+    hub = Hub()
+    hub.add(REPOSITORY, folders, refs=dict(REVISIONS))
+    return hub
 
 
 @pytest.fixture(scope="module")
@@ -120,12 +57,10 @@ def folders(tmp_path_factory):
 class Loader:
     """A new process, which reads the address of the hub as it starts, and loads models by name."""
 
-    def __init__(self, address, home, **variables):
-        given = {"HF_ENDPOINT": address, "HF_HOME": str(home), "OMP_NUM_THREADS": "1", **variables}
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "TRANSFORMERS_"))}
+    def __init__(self, hub, home, **variables):
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         command = [sys.executable, "-c", LOADER]
-        self.process = subprocess.Popen(command, env={**kept, **given}, text=True, **pipes)
+        self.process = subprocess.Popen(command, env=hub.environment(home, **variables), text=True, **pipes)
 
     def __call__(self, *names):
         """What each load came to."""
@@ -145,8 +80,8 @@ class Visit:
     """Loads with the hub up, then, when it is gone, in the same process and in one that is told to stay offline."""
 
     def __init__(self, folders, home):
-        hub = Hub(folders)
-        online, offline = Loader(hub.address, home), Loader(hub.address, home, HF_HUB_OFFLINE="1")
+        hub = served(folders)
+        online, offline = Loader(hub, home), Loader(hub, home, HF_HUB_OFFLINE="1")
         try:
             self.online = online(REPOSITORY, PINNED[0], REPOSITORY, *UNKNOWN)
         finally:
@@ -188,7 +123,7 @@ def test_without_the_hub_the_cache_serves_quickly(visit, how):
     assert [x.get("weights") for x in loads[:3]] == [visit.online[k]["weights"] for k in (0, 1, 1)]
     assert [x.get("revision") for x in loads[:3]] == [NEW, OLD, OLD]
     for failed in loads[3:]:
-        assert failed["error"] == "ModelError" and "its cache has no such copy" in failed["text"]
+        assert failed["error"] == "ModelError" and "and not in the cache" in failed["text"]
         assert "builtin:minilm or a local folder (HF_HOME" in failed["text"] and failed["seconds"] < 10
 
 
@@ -202,15 +137,14 @@ def test_a_series_is_found_measured_and_let_go_of(folders, tmp_path):
     """
     texts = [json.dumps({"text": f"w{i} w{i + 1} w{2 * i}"}) for i in range(9)]
     (tmp_path / "text.jsonl").write_text("\n".join(texts))
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "TRANSFORMERS_"))}
     command = [sys.executable, "-m", "anisoscope", "measure", f"{REPOSITORY}@step{{1,2,…,16}}", "--panel", "hidden"]
     command += ["--corpus", str(tmp_path / "text.jsonl"), "-o", str(tmp_path / "series"), "--keep", "1", "--quiet"]
-    hub = Hub(folders)
-    variables = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
+    hub = served(folders)
+    variables = hub.environment(tmp_path / "home")
     found, downloads = [], []
     try:
         for more in (["--dry-run"], [], []):
-            found.append(subprocess.run([*command, *more], env=kept | variables, text=True, capture_output=True))
+            found.append(subprocess.run([*command, *more], env=variables, text=True, capture_output=True))
             downloads.append([name for name in hub.fetched if "safetensors" in name])
     finally:
         hub.close()
@@ -221,3 +155,106 @@ def test_a_series_is_found_measured_and_let_go_of(folders, tmp_path):
     assert f"the same weights, bit for bit: {REPOSITORY}@step1, {REPOSITORY}@step2" in found[1].stderr
     assert len(list((tmp_path / "home").glob("hub/models--*/snapshots/*/*.safetensors"))) == 1
     assert found[1].stdout == found[2].stdout
+
+
+# ---- a hub that fails: each failure told apart, and the cache in its place
+
+FAULTS = {
+    "html": ("a page that is not the hub's", "log in to it with a browser"),
+    "redirect": ("a page that is not the hub's", "log in to it with a browser"),
+    "json": ("a page that is not the hub's", "HF_ENDPOINT"),
+    401: ("an answer only for those who are logged in (401)", "hf auth login"),
+    403: ("without the right to read it (403)", "accept the repository's terms"),
+    404: ("neither a folder here nor on the hub", "check HF_ENDPOINT"),
+    429: ("too many requests for the hub (429)", "wait 7 s"),
+    500: ("a failure of the hub itself (500)", "try again later"),
+    503: ("a failure of the hub itself (503)", "try again later"),
+    "gone": ("no network and not in the cache", "connect to the network"),
+}
+"""What the hub does → what the error says, and its cure."""
+
+
+class Trouble:
+    """Loads from hubs that fail, by failure: with nothing in the cache, and with a copy there."""
+
+    def __init__(self, folders, home):
+        hub = served(folders)
+        cold, warm = Loader(hub, home / "cold"), Loader(hub, home / "warm")
+        first = warm(REPOSITORY)[0]
+        self.weights, self.cold, self.warm = first["weights"], {}, {}
+        for fault in FAULTS:
+            if fault == "gone":
+                hub.close()
+            hub.fault = fault
+            self.cold[fault], self.warm[fault] = cold(REPOSITORY)[0], warm(REPOSITORY)[0]
+        self.stderr = cold.close() + warm.close()
+
+
+@pytest.fixture(scope="module")
+def trouble(folders, tmp_path_factory):
+    return Trouble(folders, tmp_path_factory.mktemp("trouble"))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_failure_of_the_hub_is_told_apart_from_the_others(trouble, fault):
+    """A login page, a refused token and a failing server ended in tracebacks or were all "no network"."""
+    told, (got, cure) = trouble.cold[fault], FAULTS[fault]
+    assert told["error"] == "ModelError" and told["code"] == 3
+    assert got in told["text"] and cure in told["text"].partition("Cure: ")[2], told["text"]
+    assert "\n" not in told["text"] and len(told["text"]) < 400 and told["seconds"] < 10
+    assert ("no network" in told["text"]) == (fault == "gone")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_copy_in_the_cache_serves_a_hub_that_fails_and_that_is_said(trouble, fault):
+    told = trouble.warm[fault]
+    assert told.get("weights") == trouble.weights and told["revision"] == NEW, told
+    (note,) = told["notes"]
+    assert f"the copy of {REPOSITORY} in the cache is used (commit {NEW[:12]})" in note
+
+
+def test_failures_of_the_hub_leave_no_traceback(trouble):
+    assert "Traceback" not in trouble.stderr and "Retrying" not in trouble.stderr
+
+
+def test_files_that_fail_behind_an_answer_of_the_hub(folders, tmp_path):
+    """The hub knows the model, but its files cannot be had: the whole copy in the cache serves, never half of one."""
+    hub = served(folders)
+    cold, warm = Loader(hub, tmp_path / "cold"), Loader(hub, tmp_path / "warm")
+    try:
+        (first,) = warm(f"{REPOSITORY}")
+        hub.repositories[REPOSITORY].refs["main"] = OLD
+        hub.fault, hub.fault_at = "html", "model.safetensors"
+        (again,), (none,) = warm(REPOSITORY), cold(REPOSITORY)
+    finally:
+        hub.close()
+        cold.close(), warm.close()
+    assert (again["revision"], again["weights"]) == (NEW, first["weights"])
+    assert "a page that is not the hub's" in again["notes"][0] and none["code"] == 3
+
+
+def test_tokens_and_gates(folders, tmp_path):
+    """A token that is not valid any more kept public models from being loaded."""
+    hub = served(folders)
+    hub.add("tester/gated", {NEW: folders[NEW]}, gated=True)
+    hub.add("tester/private", {NEW: folders[NEW]}, private=True)
+    hub.renamed["tiny-bert"] = REPOSITORY
+    names = (REPOSITORY, "tester/gated", "tester/private", "tiny-bert")
+    told = {}
+    try:
+        for token in ("", "hf_stale", "hf_good"):
+            loader = Loader(hub, tmp_path / f"home{token}", **({"HF_TOKEN": token} if token else {}))
+            told[token] = dict(zip(names, loader(*names), strict=True))
+            assert "Traceback" not in loader.close()
+    finally:
+        hub.close()
+    assert [token for token in told if "weights" in told[token][REPOSITORY]] == ["", "hf_stale", "hf_good"]
+    assert told["hf_stale"][REPOSITORY]["notes"] == [
+        f"the hub refuses the token; {REPOSITORY} is public and was loaded without it"
+    ]
+    assert "weights" in told["hf_good"]["tester/gated"] and "weights" in told["hf_good"]["tester/private"]
+    assert "a gated repository (401). Cure: accept its terms" in told[""]["tester/gated"]["text"]
+    assert "not on the hub" in told[""]["tester/private"]["text"].replace("nor on", "not on")
+    assert "hf auth login" in told[""]["tester/private"]["text"]
+    assert "a token that the hub refuses (401). Cure: `hf auth login`" in told["hf_stale"]["tester/private"]["text"]
+    assert all("weights" in told[token]["tiny-bert"] for token in told), "an id that was renamed"

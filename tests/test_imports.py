@@ -22,7 +22,7 @@ LAYERS = (
     ("measure",),
     ("capture",),
     ("models", "data", "charts"),
-    ("batch", "store"),
+    ("batch", "store", "provenance"),
     ("metrics",),
     ("sums",),
     ("axes", "errors", "options", "progress", "__init__"),

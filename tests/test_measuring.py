@@ -16,6 +16,7 @@ from anisoscope.batch import Batch
 from anisoscope.errors import CorpusError, MeasureError, UsageError
 from anisoscope.measure import loop
 from anisoscope.measure.accumulator import Measurement
+from anisoscope.measure.inputs import Given
 from anisoscope.measure.loop import Interrupted, measure, run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import attention, intra_sequence, mean_cosine
@@ -91,10 +92,10 @@ def test_two_merged_halves_are_the_whole(name):
 
 def test_shards_of_one_plan_merge():
     plan = tiny.Plan(DOCUMENTS)
-    parts = [run_pass(tiny.model("bert"), plan, SETTINGS, shard=(i, 3)) for i in range(3)]
+    parts = [run_pass(tiny.model("bert"), plan, SETTINGS, only=range(i, len(plan), 3)) for i in range(3)]
     check_same(parts[2].merge(parts[0]).merge(parts[1]).records(), whole("bert"))
     batches = [plan[i] for i in range(len(plan))]
-    listed = [run_pass(tiny.model("bert"), iter(batches), SETTINGS, shard=(i, 3)) for i in range(3)]
+    listed = [run_pass(tiny.model("bert"), iter(batches), SETTINGS, only=range(i, 99, 3)) for i in range(3)]
     check_same(listed[0].merge(listed[1]).merge(listed[2]).records(), whole("bert"))
 
 
@@ -149,7 +150,7 @@ def test_the_sample_of_plain_batches_takes_each_token_once(side):
             yield {"input_ids": ids, "attention_mask": mask, "unit": units[first : first + size]}
 
     settings = Settings(metrics=("calibrated",), sample=20, groups=3)
-    runs = [run_pass(model, loop.Listed(batches(size)), settings).reservoirs["decoder"] for size in (1, 2, 6)]
+    runs = [run_pass(model, Given(batches(size)), settings).reservoirs["decoder"] for size in (1, 2, 6)]
     assert len(set(runs[0].hash.tolist())) == 20
     for other in runs[1:]:
         assert torch.equal(other.hash, runs[0].hash) and torch.equal(other.unit, runs[0].unit)
@@ -212,6 +213,9 @@ def test_token_subsets_are_what_their_names_say():
 def test_rows_have_the_columns_of_the_long_table_and_honest_counts():
     records = whole("t5")
     assert list(records.columns) == list(COLUMNS)
+    weights = records["metric"] == "partition"  # of no layer and of no unit
+    assert set(records.loc[weights, "site"]) == {"embedding.input"} and records.loc[weights, "n_units"].isna().all()
+    records = records[~weights]
     assert set(records["stack"]) == {"encoder", "decoder"} and set(records["kind"]) == {"self", "cross"}
     assert records["low"].le(records["value"] + 1e-12).where(records["low"].notna(), True).all()
     tokens = sum(map(len, DOCUMENTS))
@@ -256,7 +260,11 @@ def check_resume(tmp_path, name="bert", number=signal.SIGTERM, after=5):
         run_pass(model, plan, SETTINGS, state=state, progress=stop_after(after, number))
     assert caught.value.number == number
     half = Measurement.restore(state, SETTINGS, plan.fingerprint)
-    assert half.done == after and half.moments.pending and any(len(r.hash) for r in half.reservoirs.values())
+    assert (
+        half.batches == set(range(after))
+        and half.moments.pending
+        and any(len(r.hash) for r in half.reservoirs.values())
+    )
     progress = []
     resumed = run_pass(model, plan, SETTINGS, state=state, resume=True, progress=lambda *done: progress.append(done))
     assert len(progress) == len(plan) - after
@@ -291,7 +299,7 @@ def test_the_state_is_saved_now_and_then(tmp_path, monkeypatch):
     plan, state, seen = tiny.Plan(DOCUMENTS, batch=8), tmp_path / "state.safetensors", []
 
     def progress(*_):
-        seen.append(Measurement.restore(state, SETTINGS).done if state.exists() else 0)
+        seen.append(len(Measurement.restore(state, SETTINGS).batches) if state.exists() else 0)
 
     run_pass(tiny.model("bert"), plan, SETTINGS, state=state, progress=progress)
     assert seen == list(range(len(plan)))
@@ -299,8 +307,7 @@ def test_the_state_is_saved_now_and_then(tmp_path, monkeypatch):
 
 
 def test_a_state_of_another_plan_is_refused(tmp_path):
-    some = measured("bert")
-    some.save(tmp_path / "state", "this plan")
+    measured("bert").save(tmp_path / "state")
     with pytest.raises(MeasureError, match=r"another plan in .*--overwrite"):
         Measurement.restore(tmp_path / "state", SETTINGS, "that plan")
 
@@ -324,9 +331,10 @@ def test_signals_are_given_back():
 
 def test_saved_and_restored_is_the_same_value(tmp_path):
     some = measured("t5")
-    some.save(tmp_path / "state", "plan")
-    back = Measurement.restore(tmp_path / "state", SETTINGS, "plan")
-    assert back.sites == some.sites and back.sums.units == some.sums.units and back.done == some.done
+    some.save(tmp_path / "state")
+    back = Measurement.restore(tmp_path / "state", SETTINGS, some.plan)
+    assert back.sites == some.sites and back.sums.units == some.sums.units and back.batches == some.batches
+    assert back.weights.keys() == some.weights.keys() == {"embedding.input"}
     check_same(back.records(), some.records(), 0)
 
 
@@ -411,7 +419,7 @@ def test_zero_vectors_are_counted_and_left_out():
 
 def test_one_unit_has_values_and_no_interval():
     records = measure(tiny.model("bert"), [{"input_ids": torch.randint(3, 99, (1, 7))}])
-    assert set(records["n_units"]) == {1}
+    assert set(records["n_units"].dropna()) == {1}
     assert records[["low", "high"]].isna().all(None)
     assert np.isfinite(select(records, metric="mean_cosine")["value"]).all()
     assert select(records, metric="mean_cosine.between")["value"].isna().all()

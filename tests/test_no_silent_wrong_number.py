@@ -1,13 +1,280 @@
 """Numbers that were silently wrong, and faults that ended badly: one test for each, by item of the issue's list."""
 
 import math
+import os
 import re
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import tiny
 import torch
-from test_cli import call
-from torch import nn
+from hub_server import Hub
+from safetensors.torch import load_file, save_file
+
+import anisoscope
+from anisoscope.errors import MeasureError
+from anisoscope.measure.loop import Interrupted
+from anisoscope.measure.settings import Settings
+from anisoscope.runs.job import Job
+from anisoscope.runs.merge import merge_runs
+from anisoscope.runs.run import run
+from anisoscope.store import KEYS, RunFolder
+
+SAME = 1e-9
+"""What the order of additions may move in float64."""
+PACKAGE = Path(anisoscope.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def job(small_series, tmp_path_factory):
+    """A tiny encoder, no parameter of it constant, on 24 documents: some ten batches."""
+    folder = tmp_path_factory.mktemp("models")
+    for step in (1, 10):
+        shutil.copytree(small_series / "checkpoints" / "seed-0" / f"step-{step}", folder / f"step-{step}")
+        weights = folder / f"step-{step}" / "model.safetensors"
+        generator = torch.Generator().manual_seed(step)
+        changed = {k: v + 0.2 * torch.randn(v.shape, generator=generator) for k, v in load_file(weights).items()}
+        save_file(changed, weights, metadata={"format": "pt"})
+    text = str(small_series / "text.jsonl")
+    return Job(str(folder / "step-1"), text, Settings(sample=40), batch_tokens=128, dtype="float64")
+
+
+@pytest.fixture(scope="module")
+def whole(job, tmp_path_factory):
+    return run(job, tmp_path_factory.mktemp("whole") / "run")
+
+
+@pytest.fixture(scope="module")
+def shards(job, tmp_path_factory):
+    """{number of shards: run folders}."""
+    folder = tmp_path_factory.mktemp("shards")
+
+    def measured(part, parts):
+        return run(replace(job, shard=(part, parts)), folder / f"{part}-of-{parts}").folder
+
+    return {parts: [measured(i, parts) for i in range(parts)] for parts in (2, 3)}
+
+
+def check_same(got: RunFolder, expected: RunFolder) -> None:
+    """Row by row: keys equal and in order, values and ends of intervals within rounding."""
+    ours, theirs = got.records, expected.records
+    keys = [*KEYS, "n_vectors", "n_units"]
+    pd.testing.assert_frame_equal(ours[keys], theirs[keys])
+    for column in ("value", "low", "high"):
+        np.testing.assert_allclose(ours[column], theirs[column], rtol=SAME, atol=SAME, err_msg=column)
+
+
+def program(*words, **more):
+    """(exit code, what was told) of the program itself; what is told is one line, with its cure."""
+    done = subprocess.run(
+        [sys.executable, "-m", "anisoscope", *map(str, words)], capture_output=True, text=True, timeout=200, **more
+    )
+    return done.returncode, done.stderr.strip()
+
+
+def check_refused(code, *words, says, **more):
+    """The program ends with this exit code and one line that holds these words."""
+    got, told = program(*words, **more)
+    lines = [line for line in told.splitlines() if line.startswith("anisoscope: ")]
+    assert got == code and len(lines) == 1 and "Traceback" not in told, told
+    assert "expected" in lines[0] and "Cure" in lines[0] and all(word in lines[0] for word in says), lines[0]
+
+
+def measure_words(job, *more):
+    return ("measure", job.model, "--corpus", job.corpus, "--panel", "hidden", "--sample", "0", "-q", *more)
+
+
+# ---- 1. a run goes on with any number of processes -------------------------------------------------------------------
+
+RANK = """
+import os, signal, sys
+from dataclasses import replace
+sys.path.insert(0, sys.argv[2])
+from test_no_silent_wrong_number import Job, Path, Settings, run
+from anisoscope.errors import AnisoscopeError
+from anisoscope.measure.loop import Interrupted
+rank, stop, resume = int(os.environ.get("RANK", 0)), int(sys.argv[4]), sys.argv[5] == "resume"
+calls = []
+def progress(done, total):
+    calls.append(done)
+    if len(calls) == stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+job = Job(sys.argv[1], sys.argv[3], Settings(sample=40), batch_tokens=128, dtype="float64")
+from anisoscope.runs import run as module
+pass_ = module.run_pass
+module.run_pass = lambda *given, **named: pass_(*given, **(named | {"progress": progress}))
+try:
+    run(job, Path(sys.argv[6]), resume=resume)
+except Interrupted:
+    sys.exit(0)
+except AnisoscopeError as error:
+    print(f"anisoscope: {error}", file=sys.stderr)
+    sys.exit(error.exit_code)
+"""
+
+
+def in_processes(world, job, script, output, *, stop=0, resume=False):
+    """[(exit code, what was told)] of the processes of a torchrun job, begun one by one; `stop`: batches after which
+    each of them is told to end.
+    """
+    from torch.distributed import TCPStore
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) if world > 1 else None
+    port = {} if store is None else {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    agent = {"TORCHELASTIC_USE_AGENT_STORE": "True", "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
+    words = [job.model, Path(__file__).parent, job.corpus, stop, "resume" if resume else "begin", output]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, script, *map(str, words)],
+            env=os.environ | port | agent | {"RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    told = [process.communicate(timeout=200)[1] for process in processes]
+    return [(process.returncode, text) for process, text in zip(processes, told, strict=True)]
+
+
+@pytest.mark.parametrize("before, after", [(2, 1), (2, 3), (1, 2)])
+def test_a_run_goes_on_with_another_number_of_processes(job, whole, tmp_path, before, after):
+    """2 processes, then 1: A was .4170 for .4213, with exit code 0; a state told how many batches, not which."""
+    script = tmp_path / "rank.py"
+    script.write_text(RANK)
+    assert [code for code, _ in in_processes(before, job, script, tmp_path / "run", stop=2)] == [0] * before
+    states = RunFolder(tmp_path / "run").states()
+    assert len(states) == before and not RunFolder(tmp_path / "run").complete
+    ended = in_processes(after, job, script, tmp_path / "run", resume=True)
+    assert [code for code, _ in ended] == [0] * after, ended
+    check_same(RunFolder(tmp_path / "run"), whole)
+
+
+def interrupted(job, folder, after=2):
+    """A run that was told to end after so many batches."""
+    calls = []
+
+    def progress(done, _total):
+        calls.append(done)
+        if len(calls) == after:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        run(job, folder, progress=progress)
+    return RunFolder(folder)
+
+
+def test_a_state_that_another_took_over_counts_once(job, whole, tmp_path):
+    """Killed after the states were added up and before they were removed."""
+    begun = interrupted(job, tmp_path / "run")
+    shutil.copy(begun.state_path(0), begun.state_path(1))
+    check_same(run(job, begun.folder, resume=True), whole)
+
+
+# ---- 2. a merge knows what it merges ---------------------------------------------------------------------------------
+
+
+def test_the_same_shard_twice_is_refused(shards, tmp_path):
+    """Exit code 0, twice the vectors and another A."""
+    first = shards[2][0]
+    check_refused(5, "merge", first, first, "-o", tmp_path / "merged", says=["no batch in common", first.name])
+    assert not (tmp_path / "merged").exists()
+
+
+@pytest.mark.parametrize(
+    "chosen, says",
+    [
+        ([(2, 0), (3, 0)], "batches of .* holds too"),
+        ([(3, 0), (3, 2)], "missing: 2/3.*--shard 2/3"),
+        ([(3, 1)], "missing: 1/3, 3/3"),
+    ],
+)
+def test_what_overlaps_or_is_missing_is_named(shards, tmp_path, chosen, says):
+    with pytest.raises(MeasureError, match=says):
+        merge_runs([shards[parts][i] for parts, i in chosen], tmp_path / "merged")
+
+
+@pytest.mark.parametrize(
+    "changed, says",
+    [
+        ({"settings": Settings(sample=40, groups=8)}, "settings.groups"),
+        ({"limit": 20}, "limit, plan"),
+        ({"model": "step-10"}, "model, weights_sha256"),
+        ({"batch_tokens": 64}, "batch_tokens, plan"),
+    ],
+)
+def test_shards_of_different_runs_are_refused(job, shards, tmp_path, changed, says):
+    """Only model, weights and dtype were compared."""
+    if "model" in changed:
+        changed = {"model": str(Path(job.model).with_name(changed["model"]))}
+    other = run(replace(job, shard=(1, 2), **changed), tmp_path / "other").folder
+    with pytest.raises(MeasureError, match=says):
+        merge_runs([shards[2][0], other], tmp_path / "merged")
+
+
+def test_a_run_without_sums_is_refused(whole, shards, tmp_path):
+    """The cure named an option that is not there."""
+    with pytest.raises(MeasureError, match=r"sums in .*with --shard$"):
+        merge_runs([whole.folder, shards[2][0]], tmp_path / "merged")
+
+
+# ---- 3. merged = whole -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+def test_merged_shards_are_the_whole(whole, shards, tmp_path, parts):
+    """No rows of `partition`, and warnings and counts of the first shard alone."""
+    merged = merge_runs(shards[parts][::-1], tmp_path / "merged")
+    check_merged(merged, whole)
+
+
+def check_merged(merged: RunFolder, whole: RunFolder) -> None:
+    check_same(merged, whole)
+    assert "partition" in set(merged.records["metric"])
+    for name in ("warnings", "excluded", "corpus", "run", "settings", "weights_sha256"):
+        assert merged.manifest[name] == whole.manifest[name], name
+    assert merged.identity() == whole.identity()
+    ours, theirs = (load_file(r.folder / "reservoir.safetensors") for r in (merged, whole))
+    assert ours.keys() == theirs.keys() and all(np.array_equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_uneven_and_empty_shards_merge_too(job, tmp_path):
+    """Seven shards of three batches, of six units: a shard without batches was an error."""
+    job = replace(job, limit=6, batch_tokens=160)
+    whole = run(job, tmp_path / "whole")
+    total = whole.manifest["corpus"]["n_batches"]
+    assert 1 < total < 7 and any("6 units only" in warning for warning in whole.manifest["warnings"])
+    parts = [run(replace(job, shard=(i, 7)), tmp_path / str(i)) for i in range(7)]
+    empty = parts[-1]
+    assert set(empty.records["metric"]) == {"partition"} and empty.manifest["corpus"]["n_units"] == 0
+    check_merged(merge_runs([part.folder for part in parts], tmp_path / "merged"), whole)
+
+
+def test_an_empty_shard_is_shown_by_the_program(job, tmp_path):
+    code, told = program(*measure_words(job, "--limit", 6, "--shard", "200/200", "-o", tmp_path / "run"))
+    assert code == 0 and "no batch" in told, told
+
+
+# ---- 4. a changed formula finds no old run ---------------------------------------------------------------------------
+
+
+def test_a_changed_formula_finds_no_old_run(job, tmp_path):
+    """The identity held the version of the package, which no change of a formula moves."""
+    words, folder = measure_words(job, "--resume", "-o", tmp_path / "run"), tmp_path / "code"
+    assert program(*words)[0] == 0
+    shutil.copytree(PACKAGE, folder / "anisoscope", ignore=shutil.ignore_patterns("__pycache__"))
+    there = {"env": os.environ | {"PYTHONPATH": str(folder)}}
+    assert program(*words, **there)[0] == 0  # the same sources elsewhere: the same run
+    formula = folder / "anisoscope" / "metrics" / "drift.py"
+    formula.write_text(formula.read_text() + "\nFACTOR = 2\n")
+    check_refused(6, *words, says=["code.metrics differ", "--overwrite"], **there)
+
 
 # ---- 5: modes after an exception -------------------------------------------------------------------------------------
 
@@ -175,328 +442,6 @@ def test_6_penalty_attribution_and_ablation_know_sinks():
     torch.testing.assert_close(watch.row_entropy(), sum(entropy) / 2 / math.log(6), rtol=0, atol=1e-12)
 
 
-# ---- 7: gates taken for heads; what runs twice in a forward call -----------------------------------------------------
-
-
-def gated(family):
-    """Qwen's next models: one projection puts out query and gate."""
-    import transformers
-
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-    sizes |= {"head_dim": 8, "intermediate_size": 16, "vocab_size": 60, "layer_types": ["full_attention"] * 2}
-    experts = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 8}
-    config = {
-        "qwen3_next": lambda: transformers.Qwen3NextConfig(**sizes, **experts, shared_expert_intermediate_size=8),
-        "qwen3_5": lambda: transformers.Qwen3_5TextConfig(**sizes),
-    }[family]()
-    torch.manual_seed(0)
-    return transformers.AutoModel.from_config(config).eval()
-
-
-@pytest.mark.parametrize("family", ["qwen3_next", "qwen3_5"])
-def test_7_raw_queries_are_no_gates(family):
-    """`query.raw` had twice the heads, every other one a gate; the query norm's own input says what queries are."""
-    from anisoscope.capture import capture
-
-    model, given = gated(family), []
-    for layer in model.layers:
-        layer.self_attn.q_norm.register_forward_pre_hook(lambda _m, args: given.append(args[0]) or None)
-    with torch.no_grad(), capture(model, ("query", "key")) as tap:
-        model(input_ids=torch.randint(3, 60, (2, 7)))
-    for layer, query in enumerate(given, start=1):
-        assert torch.equal(tap[f"decoder.{layer}.head.query.raw"], query.transpose(1, 2))
-        assert tap[f"decoder.{layer}.head.key.raw"].shape == (2, 2, 7, 8)
-
-
-class Twice(nn.Module):
-    """An encoder that runs twice in one forward call: on two inputs, or looped on its own output."""
-
-    def __init__(self, looped=False):
-        super().__init__()
-        self.encoder, self.looped = tiny.build("bert", torch.float32).encoder, looped
-
-    def forward(self, x):
-        once = self.encoder(x)[0]
-        return self.encoder(once)[0] if self.looped else once + self.encoder(x.flip(1))[0]
-
-
-def test_7_an_encoder_that_runs_on_two_inputs_is_refused():
-    """Every vector counted twice: 2 · 2 · 5 of 2 · 5, with the intervals of as many."""
-    from anisoscope.errors import MeasureError
-    from anisoscope.measure.loop import measure
-
-    batches = [{"x": torch.randn(2, 5, 32)}]
-    with pytest.raises(MeasureError, match=r"encoder\.layer\.0 run again on other input.*measure the encoder itself"):
-        measure(Twice(), batches, ["mean_cosine"], blocks=("BertLayer",))
-
-
-def test_7_a_loop_s_rounds_are_layers():
-    """Layers 1 to 3 were counted twice and 4 to 6 were not there."""
-    from anisoscope.capture import capture
-
-    model, x = Twice(looped=True).eval(), torch.randn(2, 5, 32)
-    with torch.no_grad(), capture(model, ("hidden",), blocks=("BertLayer",)) as tap:
-        output = model(x)
-    assert tap.sites == [f"encoder.{i}.hidden" for i in range(7)]
-    assert torch.equal(tap["encoder.6.hidden"], output)
-    with torch.no_grad(), capture(model.encoder, ("hidden",), blocks=("BertLayer",)) as tap:
-        once = model.encoder(x)[0]
-    assert torch.equal(tap["encoder.3.hidden"], once)
-
-
-def test_7_shared_layers_in_groups_are_layers():
-    """ALBERT with two groups of shared weights began at layer 0 again each time its first group ran."""
-    import transformers
-
-    from anisoscope.capture import capture
-
-    sizes = {"embedding_size": 16, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48}
-    config = transformers.AlbertConfig(**sizes, vocab_size=60, num_hidden_layers=6, num_hidden_groups=2)
-    model, ids = transformers.AlbertModel(config).eval(), torch.randint(3, 60, (2, 7))
-    with torch.no_grad(), capture(model, ("hidden", "attention")) as tap:
-        states = model(input_ids=ids, output_hidden_states=True).hidden_states
-    assert [s for s in tap.sites if "hidden" in s] == [f"encoder.{i}.hidden" for i in range(7)]
-    assert [s for s in tap.sites if "attention" in s] == [f"encoder.{i}.attention" for i in range(1, 7)]
-    assert all(torch.equal(tap[f"encoder.{i}.hidden"], state) for i, state in enumerate(states))
-
-
-def test_7_two_attentions_in_one_place_are_refused():
-    """A layer that attends twice gave both under one name."""
-    from anisoscope.capture import capture
-    from anisoscope.errors import MeasureError
-
-    model = tiny.build("bert", torch.float32)
-    inner = model.encoder.layer[1].attention.self
-    inner.register_forward_hook(lambda m, args, kwargs, _out: m.forward(*args, **kwargs), with_kwargs=True)
-    said = r"one call at encoder\.2\.attention.*--panel hidden,spectrum"
-    with pytest.raises(MeasureError, match=said), torch.no_grad(), capture(model, ("attention",)):
-        model(input_ids=torch.randint(3, 60, (2, 7)))
-
-
-# ---- 9: names of blocks; faults that are said at once ----------------------------------------------------------------
-
-
-class Stack(nn.Module):
-    """A model that knows nothing of transformers: blocks that return tuples, called by keyword."""
-
-    class Block(nn.Module):
-        def __init__(self, batch_first=True):
-            super().__init__()
-            self.attend, self.norm = nn.MultiheadAttention(16, 2, batch_first=batch_first), nn.LayerNorm(16)
-
-        def forward(self, src):
-            return self.norm(src + self.attend(src, src, src)[0]), {"more": 1}
-
-    def __init__(self, batch_first=True):
-        super().__init__()
-        self.layers = nn.ModuleList(self.Block(batch_first) for _ in range(3))
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = layer(src=x)[0]
-        return x
-
-
-def hidden_of(model, *inputs, **options):
-    """Hidden states by layer, and the output."""
-    from anisoscope.capture import capture
-
-    with torch.no_grad(), capture(model, ("hidden", "final"), **options) as tap:
-        output = model(*inputs)
-    return tap.kept, output
-
-
-@pytest.mark.parametrize("typed, said", [("Nope", "Block"), ("Blok", "did you mean Block"), ("layer.*", r"layers\.\*")])
-def test_9_blocks_that_fit_nothing_are_refused(typed, said):
-    """`--blocks Nope` was ignored: the model's own blocks were measured without a word."""
-    from anisoscope.errors import UsageError
-
-    for model in (Stack(), tiny.model("bert")):
-        with pytest.raises(UsageError, match=said if isinstance(model, Stack) else f"{re.escape(repr(typed))}, which"):
-            hidden_of(model, torch.randn(2, 5, 16), blocks=(typed,))
-
-
-def test_9_blocks_nope_through_the_program(tmp_path):
-    """Exit 0 and the numbers of other blocks."""
-    done = call("measure", "builtin:minilm", "--blocks", "Nope", "--limit", "2", "-o", str(tmp_path / "run"))
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "'Nope', which fits none" in " ".join(done.stderr.split()) and "BertLayer" in done.stderr
-
-
-def test_9_blocks_by_class_or_by_name_pattern():
-    """A pattern of module names was no way to name blocks, and a block called by keyword a KeyError."""
-    model, x = Stack().eval(), torch.randn(2, 5, 16)
-    for blocks in (("Block",), ("layers.*",), ("layers.0", "layers.[12]")):
-        kept, output = hidden_of(model, x, blocks=blocks)
-        assert list(kept) == [f"encoder.{i}.hidden" for i in range(4)]
-        assert torch.equal(kept["encoder.0.hidden"], x) and torch.equal(kept["encoder.3.hidden"], output)
-    assert list(hidden_of(model, x, blocks=("layers.[12]",))[0]) == [f"encoder.{i}.hidden" for i in range(3)]
-
-
-@pytest.mark.parametrize("batch_first", [True, False])
-@pytest.mark.parametrize("norm_first", [True, False])
-def test_9_torch_s_own_encoder(batch_first, norm_first):
-    """Its layers were not found; by class they came as [token, sequence, dim] or, padded, as nested tensors."""
-    from anisoscope.capture import capture
-
-    torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=batch_first, norm_first=norm_first)
-    model = nn.TransformerEncoder(layer, 3, norm=nn.LayerNorm(16), enable_nested_tensor=not norm_first).eval()
-    x = torch.randn(3, 5, 16)
-    real = torch.arange(5) < torch.tensor([4, 3, 1])[:, None]
-    given = x if batch_first else x.transpose(0, 1)
-    with torch.no_grad(), capture(model, ("hidden", "final")) as tap:
-        tap.real = {"encoder": real}
-        output = model(given, src_key_padding_mask=~real)
-    expected = [x]
-    with torch.no_grad():
-        for one in model.layers:
-            y = expected[-1] if batch_first else expected[-1].transpose(0, 1)
-            y = one(y, src_key_padding_mask=~real)
-            expected.append(y if batch_first else y.transpose(0, 1))
-    output = output if batch_first else output.transpose(0, 1)
-    for i, state in enumerate(expected):
-        assert tap[f"encoder.{i}.hidden"].shape == (3, 5, 16)
-        torch.testing.assert_close(tap[f"encoder.{i}.hidden"][real], state[real], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(tap["encoder.final"][real], output[real], rtol=1e-5, atol=1e-5)
-
-
-def test_9_torch_s_encoder_and_decoder_are_two_stacks():
-    model = nn.Transformer(16, 2, 2, 3, 32, batch_first=True).eval()
-    kept, output = hidden_of(model, torch.randn(2, 5, 16), torch.randn(2, 4, 16))
-    names = [f"encoder.{i}.hidden" for i in range(3)] + [f"decoder.{i}.hidden" for i in range(4)]
-    assert [site for site in kept if "hidden" in site] == names
-    assert kept["encoder.2.hidden"].shape == (2, 5, 16) and torch.equal(kept["decoder.final"], output)
-
-
-@pytest.mark.parametrize("family", ["XLNet", "FSMT"])
-def test_9_families_whose_blocks_pass_on_tokens_first(family):
-    """As many tokens as sequences: the two axes were swapped, and no shape said so."""
-    import transformers
-
-    if family == "XLNet":
-        config = transformers.XLNetConfig(d_model=32, n_layer=3, n_head=4, d_inner=48, vocab_size=60)
-    else:
-        sizes = {f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
-        sizes |= {"encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "d_model": 32}
-        config = transformers.FSMTConfig(langs=["a", "b"], src_vocab_size=60, tgt_vocab_size=60, **sizes)
-    model, ids = transformers.AutoModel.from_config(config).eval(), torch.randint(3, 60, (4, 4))
-    kept, _ = hidden_of(model, ids)
-    with torch.no_grad():
-        states = model(ids, output_hidden_states=True)
-    of_stacks = {"encoder": states.get("hidden_states", states.get("encoder_hidden_states"))}
-    of_stacks |= {"decoder": states.decoder_hidden_states} if family == "FSMT" else {}
-    for stack, own in of_stacks.items():
-        assert all(torch.equal(kept[f"{stack}.{i}.hidden"], state) for i, state in enumerate(own))
-        assert f"{stack}.{len(own)}.hidden" not in kept
-
-
-def test_9_a_batch_axis_that_cannot_be_known_is_asked_for():
-    """Blocks of one's own around torch's attention, which takes tokens first: either could be meant."""
-    from anisoscope.errors import MeasureError, UsageError
-    from anisoscope.measure.loop import measure
-
-    model, x = Stack(batch_first=False).eval(), torch.randn(5, 2, 16)
-    with pytest.raises(UsageError, match=r"Block around MultiheadAttention with batch_first=False.*tokens_first=True"):
-        hidden_of(model, x, blocks=("Block",))
-    kept, output = hidden_of(model, x, blocks=("Block",), tokens_first=True)
-    assert torch.equal(kept["encoder.3.hidden"], output.transpose(0, 1))
-    batch = {"x": x, "unit": torch.tensor([0, 1])}
-    with pytest.raises(MeasureError, match=r"vectors of 2 sequences at encoder\.0\.hidden.*tokens_first=True"):
-        measure(model, [batch], panels=("hidden",), blocks=("Block",), tokens_first=False)
-    records = measure(model, [batch], ["mean_cosine"], blocks=("Block",), tokens_first=True, policies=("all",))
-    assert set(records["n_vectors"]) == {10} and set(records["n_units"]) == {2}
-
-
-def test_9_one_vector_per_example():
-    """[sequence, dim] of a plain network was taken for something else: three axes were expected."""
-    model, x = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 4)), torch.randn(5, 8)
-    kept, output = hidden_of(model, x, blocks=("Linear",))
-    assert torch.equal(kept["encoder.0.hidden"], x.unsqueeze(1)) and kept["encoder.1.hidden"].shape == (5, 1, 6)
-    assert torch.equal(kept["encoder.2.hidden"], output.unsqueeze(1))
-
-
-def test_9_what_a_block_returns_is_told_where_it_is_no_vector():
-    from anisoscope.errors import MeasureError
-
-    class Odd(nn.Module):
-        def forward(self, x):
-            return {"logits": x}
-
-    model = nn.Sequential(Odd())
-    with pytest.raises(MeasureError, match=r"Odd to return a tensor of vectors.*got a mapping of logits"):
-        hidden_of(model, torch.randn(2, 5, 4), blocks=("Odd",))
-
-
-# ---- faults that must end clearly ------------------------------------------------------------------------------------
-
-
-def off_the_interface(family):
-    import transformers
-
-    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 60}
-    config = {
-        "falcon": lambda: transformers.FalconConfig(**small),
-        "bloom": lambda: transformers.BloomConfig(hidden_size=32, n_layer=2, n_head=4, vocab_size=60),
-        "mpt": lambda: transformers.MptConfig(d_model=32, n_layers=2, n_heads=4, vocab_size=60),
-        "gptj": lambda: transformers.GPTJConfig(n_embd=32, n_layer=2, n_head=4, vocab_size=60, rotary_dim=4),
-        "deberta": lambda: transformers.DebertaConfig(**small, intermediate_size=48),
-        "deberta-v2": lambda: transformers.DebertaV2Config(**small, intermediate_size=48),
-        "xlnet": lambda: transformers.XLNetConfig(d_model=32, n_layer=2, n_head=4, d_inner=48, vocab_size=60),
-    }[family]()
-    return transformers.AutoModel.from_config(config).eval()
-
-
-@pytest.mark.parametrize("family", ["falcon", "bloom", "mpt", "gptj", "deberta", "deberta-v2", "xlnet"])
-def test_a_missing_attention_interface_is_told_at_the_first_batch(family):
-    """It was told after the whole pass, hours later; the hidden panel, which the message names, works."""
-    from anisoscope.errors import MeasureError
-    from anisoscope.measure.loop import measure
-
-    model, calls = off_the_interface(family), []
-    model.register_forward_pre_hook(lambda *_: calls.append(1))
-    batches = [{"input_ids": torch.randint(3, 60, (2, 6))}] * 3
-    with pytest.raises(MeasureError, match=r"attention classes of \w+: .*Attention.*--panel hidden,spectrum"):
-        measure(model, batches, sample=0)
-    assert len(calls) == 1
-    records = measure(model, batches, panels=("hidden", "spectrum"), sample=0)
-    assert set(records["layer"].dropna()) == {0, 1, 2} and set(records["n_units"]) == {6}
-
-
-def test_a_module_without_transformers_is_measured_in_its_hidden_states():
-    """All panels asked attention of `nn.MultiheadAttention`, which cannot show it, and nothing was measured."""
-    from anisoscope.measure.loop import measure
-
-    records = measure(Stack(), [{"x": torch.randn(4, 5, 16)}], blocks=("layers.*",))
-    assert "mean_cosine" in set(records["metric"]) and "attention.entropy" not in set(records["metric"])
-
-
-def test_the_meta_device_is_refused_in_one_line():
-    """It ended in "Cannot copy out of meta tensor"."""
-    from anisoscope.errors import ModelError
-    from anisoscope.measure.loop import measure
-
-    with torch.device("meta"):
-        model = Stack()
-    with pytest.raises(ModelError, match="whose weights have values"):
-        measure(model, [{"x": torch.randn(4, 5, 16)}], blocks=("layers.*",))
-    done = call("measure", "builtin:minilm", "--device", "meta", "--limit", "2")
-    assert done.returncode == 3 and "Traceback" not in done.stderr and "a device that computes" in done.stderr
-
-
-def test_nan_in_outputs_is_counted_and_said():
-    """Already so; it stays so: a model that puts out NaN is measured on the rest, which is counted."""
-    from anisoscope.measure.loop import Listed, run_pass
-    from anisoscope.measure.settings import Settings
-
-    model = Stack().eval()
-    x = torch.randn(4, 5, 16)
-    x[2, 3] = torch.nan
-    found = run_pass(model, Listed([{"x": x}]), Settings(panels=("hidden",), sample=0, blocks=("layers.*",))).excluded()
-    assert found["encoder.0.hidden"]["nonfinite"] == 1
-    assert found["encoder.1.hidden"]["nonfinite"] == 5  # attention spreads it over its sequence
-
-
 def test_built_once_modes_and_the_registration_with_the_attention_interface():
     """Evaluation mode was switched by hand in seven places, and attention functions registered in two."""
     from pathlib import Path
@@ -509,3 +454,65 @@ def test_built_once_modes_and_the_registration_with_the_attention_interface():
     }
     registering = {path.name for path, text in sources.items() if "AttentionInterface.register(" in text}
     assert not switching and registering == {"backends.py"}
+
+
+# ---- 11: a body from a hub that is not what the hub announced --------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tiny_bert(tmp_path_factory):
+    """A folder of a tiny BERT and its words."""
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    folder = tmp_path_factory.mktemp("tiny-bert")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{k}" for k in range(95))]
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    torch.manual_seed(0)
+    BertModel(BertConfig(vocab_size=100, **sizes)).save_pretrained(folder)
+    BertTokenizerFast(vocab={word: k for k, word in enumerate(words)}).save_pretrained(folder)
+    return folder
+
+
+def loaded(hub, home):
+    """Exit code, and weights or error, of one load in a process of its own."""
+    code = """if True:
+        import sys
+        from anisoscope.errors import AnisoscopeError
+        from anisoscope.models.load import load
+        try:
+            print(load("tester/tiny").weights_sha256)
+        except AnisoscopeError as error:
+            sys.exit(print(error) or error.exit_code)
+    """
+    done = subprocess.run([sys.executable, "-c", code], env=hub.environment(home), text=True, capture_output=True)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout.strip()
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
+def test_11_a_body_that_is_not_what_the_hub_announced_is_refused_and_not_kept(tiny_bert, tmp_path, file):
+    """A file with one byte changed on the way loaded as other weights, and served from the cache ever after."""
+    from anisoscope.models.load import load
+
+    with Hub() as hub:
+        hub.add("tester/tiny", {"c" * 40: tiny_bert})
+        hub.tampered.add(file)
+        code, said = loaded(hub, tmp_path)
+        assert code == 3 and f"{file} of tester/tiny with the hash that the hub announced" in said, said
+        assert said.partition("got ")[2].partition(".")[0].endswith("…; removed from the cache")
+        assert not list(tmp_path.rglob(file)), "it stays in the cache"
+        hub.tampered.clear()
+        assert loaded(hub, tmp_path) == (0, load(str(tiny_bert)).weights_sha256)
+
+
+def test_11_a_copy_in_the_cache_that_changed_since_is_refused(tiny_bert, tmp_path):
+    """Without a network, too: the cache itself says what was announced."""
+    with Hub() as hub:
+        hub.add("tester/tiny", {"c" * 40: tiny_bert})
+        assert loaded(hub, tmp_path)[0] == 0
+    (kept,) = tmp_path.rglob("model.safetensors")
+    body = bytearray(kept.read_bytes())
+    body[-1] ^= 1
+    kept.resolve().write_bytes(body)
+    code, said = loaded(hub, tmp_path)
+    assert code == 3 and "removed from the cache" in said and not list(tmp_path.rglob("model.safetensors"))

@@ -8,6 +8,7 @@ from unittest.mock import patch
 import torch
 
 from anisoscope.batch import Batch, Stream
+from anisoscope.data.plans import digest
 
 VOCABULARY = 100
 LAYERS, HEADS, HEAD_DIM, WINDOW = 3, 4, 8, 4
@@ -148,8 +149,6 @@ class Plan:
     bins follow the id.
     """
 
-    fingerprint = "tiny"
-
     def __init__(self, documents, batch=4, window=9, order=None, units=None, decoder=False, left=False):
         chosen = range(len(documents)) if units is None else units
         rows = [(u, s) for u in chosen for s in range(0, len(documents[u]), window)]
@@ -161,6 +160,7 @@ class Plan:
         self._make = partial(_batch, documents, window, decoder, left)
         self.batches = [rows[i : i + batch] for i in range(0, len(rows), batch)]
         self.tokens = [sum(len(documents[u][s : s + window]) for u, s in rows) for rows in self.batches]
+        self.fingerprint = digest([documents, self.batches, decoder, left])
 
     def __len__(self):
         return len(self.batches)

@@ -14,6 +14,7 @@ from typing import Any
 from anisoscope import metrics
 from anisoscope.axes import LAYER_QUANTITIES
 from anisoscope.studies.runner import COMPARED
+from anisoscope.studies.study import OUTCOMES
 
 GENERATED = "<!-- Made by `make docs`; do not edit. -->\n\n"
 
@@ -140,7 +141,6 @@ def _command_names(group: Any) -> Iterator[list[str]]:
 
 ORDER = ("paper", "small", "long", "quick")
 """Settings of records as they follow each other; others come after, by name."""
-OUTCOMES = ("holds", "fails", "undecided")
 
 
 def reproduction() -> str:
@@ -148,7 +148,7 @@ def reproduction() -> str:
     must be known of a folder of records is in its README.md.
     """
     lines = ["# Reproduction", "", "Verdicts of the records under `results/`, with the commands that made them.", ""]
-    folders = (Path(__file__).resolve().parents[2] / "results").glob("*/*/")
+    folders = (Path(__file__).resolve().parents[1] / "results").glob("*/*/")
     for folder in sorted(folders, key=lambda p: (p.parent.name != "godey2024", _rank(p.name), p.name)):
         found = sorted(folder.glob("*/study.json"), key=lambda p: (len(p.parent.name), p.parent.name))
         if not found:
@@ -157,7 +157,9 @@ def reproduction() -> str:
         note = folder / "README.md"
         lines += [note.read_text("utf-8").strip(), ""] if note.exists() else []
         counts = Counter(verdict["outcome"] for path in found for verdict in _verdicts(path))
-        told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES)
+        told = ", ".join(
+            f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome] or outcome != "identity"
+        )
         lines += [f"{sum(counts.values())} verdicts: {told}.", ""]
         for path in found:
             lines += _verdict_table(path)

@@ -2,7 +2,7 @@
 unit.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -35,12 +35,13 @@ class Stream:
 class Batch:
     """One forward call: `inputs` are the model's keyword arguments, `unit` [sequence] the index of each sequence's
     unit in the corpus, `streams` the positions of each stack (`encoder`, `decoder`); a stack not named here has one
-    fully real stream.
+    fully real stream. `call` runs the model on the inputs where it is not simply called with them.
     """
 
     inputs: dict[str, Any]
     unit: Tensor
     streams: dict[str, Stream] = field(default_factory=dict)
+    call: Callable[..., Any] | None = None
 
     @property
     def n_tokens(self) -> int:

@@ -1,19 +1,13 @@
-"""The long table of results, the run folder that holds it, and where it all came from.
+"""The long table of results, and the run folder that holds it.
 
 A run folder is complete when `manifest.json` exists: it is written last, and every file by a temporary name and a
 rename.
 """
 
-import hashlib
 import json
 import os
-import platform
-import subprocess
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -79,51 +73,6 @@ def select(frame: pd.DataFrame, **where: Any) -> pd.DataFrame:
     return frame
 
 
-def run_id(*parts: Any) -> str:
-    """The name of a run: a hash of settings, weights, corpus and code version."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
-@cache
-def code_version() -> dict[str, Any]:
-    """Package version, and the commit with a dirty flag where the code lies in a git checkout."""
-    from anisoscope import __version__
-
-    here = Path(__file__).resolve().parent
-
-    def git(*words: str) -> str | None:
-        try:
-            done = subprocess.run(
-                ["git", "-C", str(here), *words], capture_output=True, text=True, timeout=10, check=True
-            )
-        except (OSError, subprocess.SubprocessError):
-            return None
-        return done.stdout.strip()
-
-    commit = git("rev-parse", "HEAD") if git("ls-files", "--error-unmatch", str(here / "store.py")) else None
-    return {
-        "version": __version__,
-        "commit": commit,
-        "dirty": bool(git("status", "--porcelain", "--", str(here))) if commit else None,
-    }
-
-
-def provenance() -> dict[str, Any]:
-    """Versions of what computed the numbers, the machine's kind, and the command."""
-    versions = {"python": platform.python_version()}
-    for name in ("torch", "transformers", "datasets", "numpy", "scipy"):
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return {
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "code": code_version(),
-        "versions": versions,
-        "platform": platform.platform(),
-    }
-
-
 def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
     """Call `write` with a temporary path, then rename: `path` is whole or absent. OutputError on a full or read-only
     disk.
@@ -140,7 +89,37 @@ def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
             "free space or choose another --output; the run stays resumable",
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # what went wrong above is told, not that there is nothing to remove
+            temporary.unlink(missing_ok=True)
+
+
+def clear_temporary(folder: Path) -> None:
+    """Remove what processes that were killed while they wrote have left in a folder."""
+    for path in folder.glob(".*.*"):
+        pid = path.name.rpartition(".")[2]
+        if pid.isdigit() and not _alive(int(pid)):
+            path.unlink(missing_ok=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def check_output(folder: Path) -> None:
+    """OutputError where no folder can be made: at or below a file or device, or by a name that is too long."""
+    try:
+        above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    except OSError as error:
+        raise OutputError("a folder for --output", f"{folder}: {error.strerror}", "choose another --output") from error
+    if not above.is_dir():
+        what = "file" if above.is_file() else "device"
+        raise OutputError("a folder for --output", f"the {what} {above}", "choose another --output")
 
 
 @contextmanager
@@ -208,6 +187,9 @@ def in_turn(items: Iterable[Item], attempt: Callable[[Item, bool], Result]) -> I
         yield attempt(item, True)
 
 
+ANEW = "the run folder is damaged: measure again with --overwrite"
+
+
 class RunFolder:
     """A run folder: `records.parquet`, `manifest.json` (last), `report.html`, `figures/`; `state.*` while it is under
     way.
@@ -220,31 +202,31 @@ class RunFolder:
     def start(cls, folder: Path, identity: dict[str, Any], *, resume: bool, overwrite: bool = False) -> "RunFolder":
         """A folder to write into: new or empty, or one begun with the same `identity` where `resume` is set."""
         run = cls(folder)
-        if folder.is_file():
-            raise OutputError("a folder for --output", f"the file {folder}", "choose another --output")
-        other = run.identity()
-        if other is not None and other != identity and not overwrite:
-            changed = sorted(key for key in identity.keys() | other.keys() if identity.get(key) != other.get(key))
-            raise OutputError(
-                f"{folder} to be new or of this run",
-                f"another run ({', '.join(changed)} differ)",
-                "choose another --output, or --overwrite",
-            )
-        if other is not None and not resume and not overwrite:
-            raise OutputError(
-                f"{folder} to be new",
-                "this very run, begun or finished",
-                "add --resume to go on, or --overwrite to begin anew",
-            )
-        if other is None and folder.is_dir() and any(folder.iterdir()):
+        check_output(folder)
+        clear_temporary(folder)
+        begun = (folder / "identity.json").exists()
+        if begun and not overwrite:
+            other = run.identity() or {}
+            if other != identity:
+                differ = ", ".join(differences(identity, other))
+                expected, got = f"{folder} to be new or of this run", f"another run ({differ} differ)"
+                raise OutputError(expected, got, "choose another --output, or --overwrite")
+            if not resume:
+                cure = "add --resume to go on, or --overwrite to begin anew"
+                raise OutputError(f"{folder} to be new", "this very run, begun or finished", cure)
+        if not begun and folder.is_dir() and any(folder.iterdir()):
             raise OutputError(f"{folder} to be empty", "files that are no run", "choose another --output")
         if overwrite:
-            for path in (run.manifest_path, *run.states()):
+            for path in (run.manifest_path, *folder.glob("*.safetensors"), *folder.glob("*.parquet")):
                 path.unlink(missing_ok=True)
-        write_atomic(
-            run.folder / "identity.json", lambda path: path.write_text(json.dumps(identity, indent=1, sort_keys=True))
-        )
+        run.note(identity)
         return run
+
+    def note(self, identity: dict[str, Any]) -> None:
+        """Write the identity, where it is not there: at the start, and after somebody has removed the folder."""
+        text, path = json.dumps(identity, indent=1, sort_keys=True), self.folder / "identity.json"
+        if not path.exists() or path.read_text() != text:
+            write_atomic(path, lambda temporary: temporary.write_text(text))
 
     def identity(self) -> dict[str, Any] | None:
         path = self.folder / "identity.json"
@@ -261,6 +243,11 @@ class RunFolder:
     def state_path(self, rank: int = 0) -> Path:
         return self.folder / f"state.{rank}.safetensors"
 
+    @property
+    def sums_path(self) -> Path:
+        """The sums of a shard, or of a run that was told to keep them."""
+        return self.folder / "sums.safetensors"
+
     def states(self) -> list[Path]:
         return sorted(self.folder.glob("state.*.safetensors"))
 
@@ -276,13 +263,22 @@ class RunFolder:
     def manifest(self) -> dict[str, Any]:
         """What was measured, with what and from where. OutputError where the run is not finished."""
         self._check_finished()
-        return _read_json(self.manifest_path)
+        found = _read_json(self.manifest_path)
+        missing = [key for key in ("run", "model", "corpus", "settings") if key not in found]
+        if missing:
+            raise OutputError(f"{', '.join(missing)} in {self.manifest_path}", "none", ANEW)
+        return found
 
     @property
     def records(self) -> pd.DataFrame:
         """The long table. OutputError where the run is not finished."""
         self._check_finished()
-        return pd.read_parquet(self.folder / "records.parquet")
+        path = self.folder / "records.parquet"
+        try:
+            found = pd.read_parquet(path)
+            return found[[*COLUMNS, *(name for name in found.columns if name not in COLUMNS)]]
+        except (OSError, ValueError, KeyError) as error:
+            raise OutputError(f"the table of a run in {path}", f"a damaged file ({error})", ANEW) from error
 
     def _check_finished(self) -> None:
         if not self.complete:
@@ -290,15 +286,25 @@ class RunFolder:
             raise OutputError(f"a finished run in {self.folder}", "no manifest.json", cure)
 
 
+def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Names of what differs, down to the innermost: `code.metrics`."""
+    names = []
+    for key in sorted(ours.keys() | theirs.keys()):
+        a, b = ours.get(key), theirs.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            names += differences(a, b, f"{prefix}{key}.")
+        elif a != b:
+            names.append(f"{prefix}{key}")
+    return names
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
-    except (ValueError, OSError) as error:
-        raise OutputError(
-            f"JSON in {path}", str(error), "the run folder is damaged; measure again with --overwrite"
-        ) from error
+    except (ValueError, OSError, RecursionError) as error:
+        raise OutputError(f"JSON in {path}", str(error), ANEW) from error
     if not isinstance(found, dict):
-        raise OutputError(f"a JSON object in {path}", type(found).__name__, "measure again with --overwrite")
+        raise OutputError(f"a JSON object in {path}", type(found).__name__, ANEW)
     return found
 
 

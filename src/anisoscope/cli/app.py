@@ -9,7 +9,7 @@ from anisoscope.cli import classes as cli_classes
 from anisoscope.cli import series as cli_series
 from anisoscope.cli import tables as cli_tables
 from anisoscope.cli import train as cli_train
-from anisoscope.errors import UsageError
+from anisoscope.errors import AnisoscopeError, UsageError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -178,7 +178,7 @@ def measure(
     if dry_run:
         raise UsageError("a series of checkpoints with --dry-run", f"the model {model}", "leave --dry-run out")
     with shown(f"{model} × {corpus or 'the built-in corpus'}", quiet=quiet) as progress:
-        done = run(job, output, resume=resume, overwrite=overwrite, progress=progress, keep_sums=part[1] > 1)
+        done = run(job, output, resume=resume, overwrite=overwrite, progress=progress)
     if rank_and_world()[0]:
         return
     page = build(done.folder)
@@ -198,7 +198,7 @@ def merge(
 ) -> None:
     """Add up shards of one run, measured apart, to the run they are parts of."""
     from anisoscope.report import build
-    from anisoscope.runs.run import merge_runs
+    from anisoscope.runs.merge import merge_runs
 
     if len(runs) < 2:
         raise UsageError("at least two run folders", str(len(runs)), "name all shards")
@@ -209,15 +209,15 @@ def merge(
 
 @app.command(name="report", epilog="Example: anisoscope report runs/minilm-python-docs-1a2b3c4d")
 def report_(
-    run: Annotated[Path, typer.Argument(help="run folder, or folder of a reproduction")],
+    run: Annotated[Path, typer.Argument(help="run folder, or folder of reproductions: results")],
     pdf: Annotated[bool, typer.Option("--pdf", help="figures as PDF too, for print")] = False,
 ) -> None:
-    """Make the page of a run anew from its records."""
+    """Make the page of a run anew from its records; of reproductions, every figure and verdict."""
     from anisoscope.report import build, build_studies
+    from anisoscope.studies.runner import reproductions
 
-    is_reproduction = any(run.glob("*/study.json"))
     formats = ("svg", "pdf") if pdf else ("svg",)
-    typer.echo(str(build_studies(run) if is_reproduction else build(run, formats)))
+    typer.echo(str(build_studies(run) if reproductions(run) else build(run, formats)))
 
 
 @app.command(epilog="Example: anisoscope compare runs/a runs/b --metric mean_cosine")
@@ -258,13 +258,16 @@ def reproduce(
     if dry_run:
         typer.echo(runner.describe(studies, settings))
         return
-    folder = output / paper / settings
+    folder, failed = output / paper / settings, None
     try:
         for verdict in runner.reproduce(studies, settings, output, device=device, quiet=quiet):
             typer.echo(verdict)
-    finally:  # what is finished is shown, also where a later study fails
-        if any(folder.glob("*/study.json")):
-            typer.echo(f"report: {build_studies(folder)}", err=True)
+    except AnisoscopeError as error:  # what is finished is shown all the same
+        failed = error
+    if runner.reproductions(folder):
+        typer.echo(f"report: {build_studies(folder)}", err=True)
+    if failed is not None:
+        raise failed
 
 
 @app.command(name="list", epilog="Example: anisoscope list corpora")

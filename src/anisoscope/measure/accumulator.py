@@ -9,12 +9,13 @@ from typing import Any
 
 import pandas as pd
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from anisoscope.axes import FREQUENCY_BINS, LAYER_QUANTITIES, POSITION_EDGES, Site
 from anisoscope.batch import Batch, Stream
-from anisoscope.errors import MeasureError, UsageError
+from anisoscope.errors import MeasureError, OutputError, UsageError
 from anisoscope.measure.settings import Settings
 from anisoscope.measure.tabulate import tabulate
 from anisoscope.models.streams import Layout
@@ -54,14 +55,20 @@ class _Masks:
 
 @dataclass
 class Measurement:
-    """Everything accumulated so far: a value that can be saved, restored, merged and tabulated."""
+    """Everything accumulated so far: a value that can be saved, restored, merged and tabulated.
+
+    `batches` are the indices, in the plan whose fingerprint is `plan`, of the batches summed. `weights` holds, by the
+    name of a matrix of the model, terms of what is measured of weights: the same whichever batches were seen.
+    """
 
     settings: Settings
+    plan: str = ""
+    batches: set[int] = field(default_factory=set)
+    weights: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     sums: Sums = field(init=False)
     moments: Moments | None = field(init=False, default=None)
     reservoirs: dict[str, Reservoir] = field(init=False, default_factory=dict)
     sites: dict[str, Site] = field(init=False, default_factory=dict)
-    done: int = 0
 
     def __post_init__(self) -> None:
         self.sums = Sums(self.settings.groups)
@@ -102,11 +109,12 @@ class Measurement:
             reservoir.begin(self._unit, start, masks.policies[:, 0])
         return reservoir
 
-    def end(self) -> None:
+    def end(self, index: int | None = None) -> None:
+        """After a batch's forward call; `index` of the batch in its plan (none given: the next)."""
         for reservoir in self.reservoirs.values():
             reservoir.end()
-        self.done += 1
-        if self.moments is not None and self.done % EVERY == 0:
+        self.batches.add(len(self.batches) if index is None else index)
+        if self.moments is not None and len(self.batches) % EVERY == 0:
             self.moments.flush()
 
     def receive(self, site: Site, value: Any) -> None:
@@ -127,10 +135,6 @@ class Measurement:
 
     def _stream_masks(self, site: Site, stack: str, x: Tensor) -> _Masks:
         """The masks of a stack; every position is real in one that no corpus speaks of."""
-        if len(x) != len(self._unit):
-            expected = f"vectors of {len(self._unit)} sequences at {site.name}, as many as units in the batch"
-            cure = "set tokens_first=True where blocks pass on [token, sequence, dim]; else measure another part"
-            raise MeasureError(expected, f"[sequence, token, …] of {tuple(x.shape[:2])}", cure)
         if stack not in self._masks:
             return self._implied_masks(x, self._layout.specials(site) if self._layout and x.shape[1] > 1 else 0)
         masks = self._masks[stack]
@@ -196,13 +200,21 @@ class Measurement:
         self.sums.add(site.name, {prefix + name: value for name, value in terms.items()}, self._group)
 
     def merge(self, other: "Measurement") -> "Measurement":
-        """Both together, as if measured in one go (of disjoint batches); of the same settings, else a UsageError."""
+        """Both together, as if measured in one go. UsageError for other settings, MeasureError for batches that both
+        hold.
+        """
         if self.settings != other.settings:
             ours, theirs = vars(self.settings), vars(other.settings)
             name = next(name for name in ours if ours[name] != theirs.get(name))
             expected = f"two measurements of {name} = {ours[name]!r}"
             raise UsageError(expected, repr(theirs.get(name)), "measure both with the same settings")
-        merged = Measurement(self.settings)
+        twice = self.batches & other.batches if self.plan == other.plan != "" else set()
+        if twice:
+            got = f"{len(twice)} of the same batches in both"
+            raise MeasureError("measurements of different batches", got, "name each part once")
+        plans = {self.plan, other.plan} - {""}
+        plan = plans.pop() if len(plans) == 1 else ""
+        merged = Measurement(self.settings, plan, self.batches | other.batches, self.weights | other.weights)
         for part in (self, other):
             if part.moments is not None:
                 part.moments.flush()
@@ -212,14 +224,14 @@ class Measurement:
         empty = Reservoir(self._sampled, self.settings.seed)
         for stack in self.reservoirs.keys() | other.reservoirs.keys():
             merged.reservoirs[stack] = self.reservoirs.get(stack, empty).merge(other.reservoirs.get(stack, empty))
-        merged.done = self.done + other.done
         return merged
 
     def records(self) -> pd.DataFrame:
         """The long table of all chosen metrics at all sites."""
         if self.moments is not None:
             self.moments.flush()
-        return tabulate(self.sums, self.sites, self.reservoirs, self.settings.chosen, self.settings.policies)
+        chosen, policies = self.settings.chosen, self.settings.policies
+        return tabulate(self.sums, self.sites, self.reservoirs, chosen, policies, self.weights)
 
     def excluded(self) -> dict[str, dict[str, int]]:
         """Vectors left out, by site: {"encoder.3.hidden": {"zero": 2, "nonfinite": 0}}; sites with none are not
@@ -235,17 +247,15 @@ class Measurement:
         }
         return {site: count for site, count in counts.items() if any(count.values())}
 
-    def save(self, path: Path, fingerprint: str) -> None:
+    def save(self, path: Path) -> None:
         tensors = {f"sums {site}|{term}": value.cpu() for (site, term), value in self.sums.terms.items()}
         tensors |= {} if self.moments is None else {k: v.cpu() for k, v in self.moments.tensors("pending ").items()}
         for stack, reservoir in self.reservoirs.items():
             tensors |= reservoir.tensors(f"sample {stack} ")
-        tensors["units"] = torch.tensor(sorted(self.sums.units), dtype=torch.int64)
-        described = {
-            "done": str(self.done),
-            "plan": fingerprint,
-            "moment_groups": str(self.moments.groups if self.moments else 0),
-        }
+        tensors |= {f"weights {name}|{term}": value for name, of in self.weights.items() for term, value in of.items()}
+        for name, held in (("units", self.sums.units), ("batches", self.batches)):
+            tensors[name] = torch.tensor(sorted(held), dtype=torch.int64)
+        described = {"plan": self.plan, "moment_groups": str(self.moments.groups if self.moments else 0)}
         described["sites"] = " ".join(
             f"{s.stack},{s.layer},{s.quantity},{s.stage},{s.kind}" for s in self.sites.values()
         )
@@ -255,26 +265,31 @@ class Measurement:
         )
 
     @classmethod
-    def restore(cls, path: Path, settings: Settings, fingerprint: str | None = None) -> "Measurement":
-        """What `save` wrote. MeasureError if it belongs to another plan."""
-        from safetensors import safe_open
-
-        with safe_open(path, framework="pt") as file:
-            described = file.metadata()
-        if fingerprint is not None and described["plan"] != fingerprint:
+    def restore(cls, path: Path, settings: Settings, plan: str | None = None) -> "Measurement":
+        """What `save` wrote. MeasureError if it belongs to another plan; OutputError if the file is damaged."""
+        try:
+            with safe_open(path, framework="pt") as file:
+                described, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+            self = cls(settings, described["plan"], set(tensors.pop("batches").tolist()))
+        except (SafetensorError, OSError, KeyError, TypeError) as error:
+            cure = "remove the file: --resume then measures its batches again"
+            raise OutputError(f"the sums of a measurement in {path}", f"a damaged file ({error})", cure) from error
+        if plan not in (None, self.plan):
             raise MeasureError(
                 "a state of the same corpus and settings", f"another plan in {path}", "begin anew with --overwrite"
             )
-        self, tensors = cls(settings), load_file(path)
-        self.done = int(described["done"])
         for text in described["sites"].split():
             stack, layer, quantity, stage, kind = text.split(",")
             site = Site(stack, None if layer == "None" else int(layer), quantity, stage, kind)
             self.sites[site.name] = site
         self.sums.units = set(tensors.pop("units").tolist())
-        for name in [n for n in tensors if n.startswith("sums ")]:
-            site_name, term = name.removeprefix("sums ").split("|")
-            self.sums.terms[site_name, term] = tensors[name]
+        for name, tensor in tensors.items():
+            kind, _, place = name.partition(" ")
+            where, _, term = place.partition("|")
+            if kind == "sums":
+                self.sums.terms[where, term] = tensor
+            elif kind == "weights":
+                self.weights.setdefault(where, {})[term] = tensor
         if int(described["moment_groups"]):
             self.moments = Moments(self.sums, int(described["moment_groups"]))
             self.moments.restore(tensors, "pending ")

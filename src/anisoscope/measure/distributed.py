@@ -1,15 +1,24 @@
 """Processes started by torchrun: which part of a plan each of them measures, and the whole from the parts."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
+from functools import reduce
+from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
+from anisoscope.errors import MeasureError
 from anisoscope.measure.accumulator import Measurement
+from anisoscope.measure.settings import Settings
 from anisoscope.sums.moments import Moments
-from anisoscope.sums.reservoir import Reservoir
+
+PATIENCE = timedelta(days=7)
+"""How long a process waits for the others, whose parts may take longer; one that has ended is noticed at once."""
+T = TypeVar("T")
 
 
 def rank_and_world() -> tuple[int, int]:
@@ -23,7 +32,8 @@ def process_group() -> Iterator[None]:
     _, world = rank_and_world()
     ours = world > 1 and not dist.is_initialized()
     if ours:
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        with _together():
+            dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=PATIENCE)
     try:
         yield
     finally:
@@ -31,20 +41,61 @@ def process_group() -> Iterator[None]:
             dist.destroy_process_group()
 
 
+@contextmanager
+def _together() -> Iterator[None]:
+    """MeasureError where another process has ended, in place of what the backend says of it."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise MeasureError(
+            "every process of the torchrun job to go on to the end",
+            "another one has ended (it says why)",
+            "mend that; the same command with --resume goes on",
+        ) from error
+
+
+def from_first(value: T) -> T:
+    """The `value` of the process of rank 0, which the others wait for."""
+    if rank_and_world()[1] == 1:
+        return value
+    box = [value]
+    with _together():
+        dist.broadcast_object_list(box)
+    return box[0]
+
+
+def taken_over(states: Sequence[Path], settings: Settings, plan: str, own: Path) -> frozenset[int]:
+    """The batches that an interrupted run holds, all of them in the state file `own` afterwards: the states of its
+    processes, however many there were, are added up. What two of them hold counts once.
+    """
+    parts: list[Measurement] = []
+    held: frozenset[int] = frozenset()
+    for part in sorted((Measurement.restore(p, settings, plan) for p in states), key=lambda p: -len(p.batches)):
+        if held.isdisjoint(part.batches):  # a file that another took over already, else: measured again
+            parts.append(part)
+            held |= part.batches
+    if len(parts) > 1 or (parts and list(states) != [own]):
+        reduce(Measurement.merge, parts).save(own)
+    for path in states:
+        if path != own:
+            path.unlink()
+    return held
+
+
 def gathered(part: Measurement) -> Measurement:
-    """The whole from each process' part: one flat all-reduce of the sums, one gather of the samples."""
+    """The whole from each process' part: one flat all-reduce of the sums, one gather of the rest."""
     _, world = rank_and_world()
     if world == 1:
         return part
     if part.moments is not None:
         part.moments.flush()
-    whole = Measurement(part.settings)
-    whole.sums = part.sums.all_reduce()
-    whole.sites, whole.done = part.sites, part.done * world
-    whole.moments = None if part.moments is None else Moments(whole.sums, part.moments.groups)
-    samples: list[dict[str, Reservoir]] = [part.reservoirs] * world
-    dist.all_gather_object(samples, part.reservoirs)
-    for theirs in samples:
-        for stack, sample in theirs.items():
-            whole.reservoirs[stack] = whole.reservoirs[stack].merge(sample) if stack in whole.reservoirs else sample
+    rest = Measurement(part.settings, part.plan, part.batches, part.weights)
+    rest.sites, rest.reservoirs = part.sites, part.reservoirs
+    every = [rest] * world
+    with _together():
+        sums = part.sums.all_reduce()
+        dist.all_gather_object(every, rest)
+    whole = reduce(Measurement.merge, every)
+    whole.sums = sums
+    whole.moments = None if part.moments is None else Moments(sums, part.moments.groups)
     return whole

@@ -29,7 +29,6 @@ class Settings:
     else 1: no interval)
     sample            tokens kept for what sums cannot give (0: none); sample_heads: their queries and keys too
     median, bins      dear attention statistics: medians of rows; edges of the histogram of scores
-    tokens_first      blocks pass on [token, sequence, dim]; None: as read from the model
     flatten           convolutional maps as one vector per `position`, or one per `image` (linear sums and the first
     policy only, 8 groups: memory is 128 bytes per dimension and site)
     """
@@ -61,10 +60,8 @@ class Settings:
     bins: tuple[float, ...] = ()
     metrics: tuple[str, ...] = ()
     blocks: Annotated[
-        tuple[str, ...],
-        Option("blocks by class (BertLayer) or by name pattern (encoder.layers.*), where they are not found", INPUT),
+        tuple[str, ...], Option("class names of the blocks, with commas, where they are not found", INPUT)
     ] = ()
-    tokens_first: bool | None = None
     flatten: Annotated[
         Flatten, Option("convolutional maps as one vector per position, or one per image", WHAT, known=FLATTEN)
     ] = "position"
@@ -104,9 +101,14 @@ class Settings:
         return [m for m in found.values() if (m.name in self.metrics if self.metrics else m.panel in self.panels)]
 
     @property
+    def quantities(self) -> set[str]:
+        """What the chosen metrics are of."""
+        return {quantity for metric in self.chosen for quantity in metric.quantities}
+
+    @property
     def what(self) -> set[str]:
         """Places to capture for the chosen metrics."""
-        asked = {quantity for metric in self.chosen for quantity in metric.quantities}
+        asked = self.quantities
         what = set(LAYER_QUANTITIES) if asked & {"hidden", "final", "sample"} else set()
         of_heads = [metric for metric in self.chosen if metric.panel in ("attention", *ON_REQUEST)]
         heads = {name for metric in of_heads for name in metric.quantities}
@@ -120,12 +122,9 @@ class Settings:
         )
 
     def what_of(self, model: "nn.Module") -> set[str]:
-        """The same for one model: one without attention, or whose attention cannot be seen, is measured in its hidden
-        states, with all panels or metrics that are of hidden states too.
-        """
+        """The same for one model: with all panels, a network without attention is measured in its hidden states."""
         from anisoscope.models.blocks import has_attention  # loads torch
 
-        of_hidden = all({"hidden", "final", "sample"} & set(metric.quantities) for metric in self.chosen)
-        if (of_hidden if self.metrics else set(self.panels) == set(PANELS)) and not has_attention(model):
+        if set(self.panels) == set(PANELS) and not self.metrics and not has_attention(model):
             return self.what & set(LAYER_QUANTITIES)
         return self.what

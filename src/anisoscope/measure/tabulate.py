@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from torch import Tensor
 
 from anisoscope.axes import LAYER_QUANTITIES, Site
 from anisoscope.metrics import calibrated
@@ -25,16 +26,18 @@ def tabulate(
     reservoirs: Mapping[str, Reservoir],
     metrics: Iterable[Metric],
     policies: Sequence[str],
+    weights: Mapping[str, Mapping[str, Tensor]],
 ) -> pd.DataFrame:
-    """The long table of `metrics` at `sites` (its columns of model and corpus still empty)."""
+    """The long table of `metrics` at `sites` and of `weights` (its columns of model and corpus still empty)."""
     depth = {
         stack: max(s.layer or 0 for s in sites.values() if s.stack == stack)
         for stack in {s.stack for s in sites.values()}
     }
-    columns: dict[
-        str, list[Any]
-    ] = {}  # one table is made in the end: thousands of small ones take longer than the model
+    columns: Columns = {}  # one table is made in the end: thousands of small ones take longer than the model
     for metric in metrics:
+        for name, matrix in weights.items() if "embedding" in metric.quantities else ():
+            constant = dict.fromkeys(("stack", "kind", "layer", "n_units")) | {"site": name}
+            _extend(columns, _table(metric, {k: v.numpy() for k, v in matrix.items()}, policies, constant))
         for site, label, terms in _places(metric, sums, sites, reservoirs):
             constant = {
                 "stack": site.stack,
@@ -43,10 +46,14 @@ def tabulate(
                 "site": label,
                 "n_units": len(sums.units),
             }
-            for part in _table(metric, terms, policies, constant):
-                for column, entries in part.items():
-                    columns.setdefault(column, []).extend(entries)
+            _extend(columns, _table(metric, terms, policies, constant))
     return as_records(pd.DataFrame(columns))
+
+
+def _extend(columns: Columns, parts: Iterable[Columns]) -> None:
+    for part in parts:
+        for column, entries in part.items():
+            columns.setdefault(column, []).extend(entries)
 
 
 def _places(
@@ -107,10 +114,8 @@ def _count(totals: Totals) -> Array:
             return count
     if "class_n" in totals:
         return np.array(totals["class_n"][0].sum())
-    if "subset_n" in totals:
-        every: Array = totals["subset_n"][0][:3].sum(0)  # the kinds of token make up the whole
-        return every
-    return np.array(float(totals.groups("matrix").shape[1]))
+    every: Array = totals["subset_n"][0][:3].sum(0)  # the kinds of token make up the whole
+    return every
 
 
 def _along(count: Array, value: Array) -> Array:

@@ -16,11 +16,19 @@ from anisoscope.metrics.base import SHARE, Array, Metric, Values
 from anisoscope.sums.groups import Totals
 
 
-def compute(totals: Totals) -> Values:
-    matrix = totals.groups("matrix")[0]  # [token dim]
+def terms(matrix: Array) -> dict[str, Array]:
+    """`rows` [1] and `log_z` [1, 2 · dim], log Z along each eigenvector and against it, of a matrix [token, dim]: one
+    group.
+    """
     eigenvectors = np.linalg.eigh(matrix.T @ matrix)[1]  # in columns
     projected = matrix @ eigenvectors
     log_z = np.concatenate([logsumexp(projected, axis=0), logsumexp(-projected, axis=0)])
+    log_z = log_z if len(matrix) else np.zeros_like(log_z)
+    return {"rows": np.array([float(len(matrix))]), "log_z": log_z[None]}
+
+
+def compute(totals: Totals) -> Values:
+    log_z = totals.groups("log_z")[0]
     return {"": np.exp(log_z.min() - log_z.max())[None]}
 
 
@@ -35,7 +43,7 @@ def reference(units: list[Array]) -> dict[str, float]:
 METRIC = Metric(
     name="partition",
     quantities=("embedding",),
-    needs=frozenset({"matrix"}),
+    needs=frozenset({"rows", "log_z"}),
     compute=compute,
     reference=reference,
     bounds={"": SHARE},

@@ -6,28 +6,26 @@ from pathlib import Path
 from typing import Any
 
 from anisoscope.errors import ModelError
-from anisoscope.models.hub import Place, locate
-from anisoscope.models.refs import _TIMEOUT
+from anisoscope.models.formats import WEIGHTS
+from anisoscope.models.hub import Place, bring, locate, split_name
 
 SHAPE = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
 """What the checkpoints of one series have in common, besides the words of the vocabulary where its file is here."""
-PLAIN = (".json", ".txt", ".model", ".py", ".tiktoken")
-"""Small files beside the weights: configuration, vocabulary, code."""
 
 
 def place_of(subject: str) -> Place:
     """Where a checkpoint is. ModelError where it is nowhere."""
-    base, _, revision = subject.partition("@")
+    base, revision = split_name(subject)
     if not Path(base).is_dir() and Path(base).is_absolute():
         raise ModelError("a checkpoint", f"{subject}, which is no folder", "check the path")
-    return locate(base, revision or None, subject, "Check the names that the pattern stands for.")
+    return locate(base, revision, subject, "Check the names that the pattern stands for.")
 
 
 def stamp(subject: str, place: Place) -> str:
     """What tells one state of a checkpoint from another without reading its weights: commit, or sizes and times."""
     if place.commit is not None:
         return place.commit
-    folder = Path(subject.partition("@")[0])
+    folder = Path(split_name(subject)[0])
     files = sorted(path for ending in ("safetensors", "bin") for path in folder.glob(f"*.{ending}"))
     return json.dumps([(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files])
 
@@ -36,10 +34,9 @@ def shape(subject: str, place: Place, trust_remote_code: bool = False) -> dict[s
     """Architecture, sizes and vocabulary of a checkpoint by its configuration. ModelError where it has none."""
     from transformers import AutoConfig
 
+    place = bring(place, subject, config_only=True)
     try:
-        config: Any = AutoConfig.from_pretrained(
-            place.path, revision=place.revision, trust_remote_code=trust_remote_code
-        )
+        config: Any = AutoConfig.from_pretrained(place.path, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
         got = " ".join(str(error).split())[:200]
         raise ModelError(f"a configuration of {subject}", got, "download or save it again") from None
@@ -55,9 +52,8 @@ def is_here(subject: str) -> bool:
     """Whether the weights of a checkpoint lie on this disk."""
     from huggingface_hub import try_to_load_from_cache
 
-    base, _, revision = subject.partition("@")
-    names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-    cached = (try_to_load_from_cache(base, name, revision=revision or None) for name in names)
+    base, revision = split_name(subject)
+    cached = (try_to_load_from_cache(base, name, revision=revision) for name in WEIGHTS)
     return Path(base).is_dir() or any(isinstance(found, str) for found in cached)
 
 
@@ -65,19 +61,9 @@ def fetch(subject: str) -> None:
     """Bring a checkpoint into the hub's cache: its small files, and its weights in one format. Failures are silent:
     loading it will say them.
     """
-    from huggingface_hub import HfApi, snapshot_download
-
-    base, _, revision = subject.partition("@")
-    if Path(base).is_dir():
-        return
     try:
-        info = HfApi().model_info(base, revision=revision or None, timeout=_TIMEOUT)
-        names = [file.rfilename for file in info.siblings or () if "/" not in file.rfilename]
-        weights = [name for name in names if name.endswith(".safetensors")]
-        weights = weights or [name for name in names if name.startswith("pytorch_model") and name.endswith(".bin")]
-        small = [name for name in names if name.endswith(PLAIN)]
-        snapshot_download(base, revision=revision or None, allow_patterns=[*small, *weights])
-    except Exception:  # whatever it was, it comes again, and is explained, where the model is loaded
+        bring(place_of(subject), subject)
+    except (ModelError, OSError):
         return
 
 
@@ -85,7 +71,7 @@ def forget(subject: str) -> None:
     """Take a checkpoint's files out of the hub's cache, but those that other revisions share."""
     from huggingface_hub import scan_cache_dir
 
-    base, _, revision = subject.partition("@")
+    base, revision = split_name(subject)
     for repository in scan_cache_dir().repos:
         if repository.repo_id == base and repository.repo_type == "model":
             wanted = revision or "main"

@@ -1,60 +1,289 @@
-"""Whether a model is on the hub, asked before anything is loaded: quickly, with the cached copy as the fallback."""
+"""Models of the hub: where a name is found, and its files brought into the local cache, each with the hash announced.
 
+The hub is asked once; after that everything is read from a folder of the cache. Where the hub cannot be asked, or
+fails, the copy in the cache serves, and that is said.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from anisoscope.errors import ModelError
+from anisoscope.models.formats import described, weight_files
+from anisoscope.models.hub_faults import Fault, fault_of
 
-_TIMEOUT = 10.0
+TIMEOUT = 10.0
 """Seconds to wait for the hub's answer."""
+AT_ONCE = 4
+"""Downloads at a time."""
+_FORMATS = (".safetensors", ".bin", ".h5", ".msgpack", ".ot", ".onnx", ".gguf", ".pt", ".pth", ".ckpt", ".tflite")
+_BESIDE = (".npz", ".pb", ".zip", ".tar", ".gz", ".pkl", ".md", ".png", ".jpg", ".gif", ".mp4", ".wav", ".pdf")
+_LARGEST = 1 << 26
+"""Bytes of the largest file that is fetched beside the weights."""
 
 
 class Place(NamedTuple):
-    """Where a model is loaded from: an id or a folder, the revision as asked, and the commit where it is known."""
+    """Where a model is: a folder, or an id of the hub with the revision as asked, the commit where it is known, and
+    there the hash announced for each file ("" where none is). `token` False: the hub is asked as a stranger. `said`:
+    what a user has to know of how it was found.
+    """
 
     path: str
     revision: str | None
     commit: str | None = None
+    files: Mapping[str, str] = {}
+    sizes: Mapping[str, int | None] = {}
+    token: bool | None = None
+    said: str = ""
 
 
-def locate(path: str, revision: str | None, name: str, near: str) -> Place:
-    """Where to load `path` at `revision` from: itself (a folder, or an id that the hub knows); else, where the hub
-    cannot be reached, the folder of its copy in the local cache, and its commit. ModelError where it is neither.
+def split_name(name: str) -> tuple[str, str | None]:
+    """`id@revision` → id and revision. ModelError for a revision of a folder, which has none."""
+    base, _, revision = name.partition("@")
+    if not revision or Path(name).is_dir():
+        return (name, None) if Path(name).is_dir() else (base, None)
+    if Path(base).is_dir():
+        raise ModelError("a folder, which has no revisions", name, f"name {base}, or a hub id with @{revision}")
+    return base, revision
 
-    Asked first because every later request of transformers, of which there are a dozen, would be tried six times over
-    half a minute without a network. `near` names models like this one.
+
+def locate(path: str, revision: str | None, name: str, near: str = "") -> Place:
+    """Where `path` is: a folder here, an id that the hub knows, or, where the hub does not answer, a folder of the
+    cache. ModelError where it is none of them. `name`: as it was typed; `near`: a sentence of names like it.
     """
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import (  # type: ignore[attr-defined]
-        HFValidationError,
-        HTTPError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub.errors import HFValidationError, RevisionNotFoundError
 
     if Path(path).is_dir():
         return Place(path, revision)
+    _refuse_paths(path, name)
     try:
-        return Place(path, revision, HfApi().model_info(path, revision=revision, timeout=_TIMEOUT).sha)
+        return _asked(path, revision)
     except RevisionNotFoundError:
         raise ModelError(f"a revision of {path}", str(revision), "leave it out for the newest") from None
-    except (RepositoryNotFoundError, HFValidationError):
-        cure = f"{near} A private model needs `hf auth login`"
-        raise ModelError("a model", f"{name!r}, which is neither a folder here nor on the hub", cure) from None
-    except (HTTPError, OSError):
-        return _cached(path, revision, name, near)
+    except HFValidationError:
+        raise _nowhere(name, near, "") from None
+    except Exception as error:  # whatever the hub or the network did: its kind is told apart there
+        return _instead(path, revision, name, near, fault_of(error))
 
 
-def _cached(path: str, revision: str | None, name: str, near: str) -> Place:
-    """Folder and commit of the copy in the cache."""
+def _refuse_paths(path: str, name: str) -> None:
+    """ModelError for what is plainly a path, but no folder."""
+    if Path(path).is_file():
+        cure = described([Path(path).name]) or "name the folder that holds it, with its config.json"
+        raise ModelError("a checkpoint folder with config.json", f"{name!r}, a file", cure)
+    if Path(path).is_absolute() or path.startswith((".", "~")) or path.count("/") > 1:
+        raise ModelError("a folder", f"{name!r}, which is neither a folder here nor on the hub", "check the path")
+
+
+def _asked(path: str, revision: str | None) -> Place:
+    """The hub's answer. A token that it refuses is left out in a second try: a public model needs none."""
+    from huggingface_hub import HfApi, get_token
+    from huggingface_hub.errors import HfHubHTTPError, RevisionNotFoundError
+
+    def ask(token: bool | None) -> Any:
+        return HfApi().model_info(path, revision=revision, timeout=TIMEOUT, files_metadata=True, token=token)
+
+    token, said = None, ""
+    try:
+        info = ask(None)
+    except RevisionNotFoundError:
+        raise
+    except HfHubHTTPError as error:
+        if error.response.status_code != 401 or get_token() is None:
+            raise
+        try:
+            info, token = ask(False), False
+        except HfHubHTTPError:
+            raise error from None
+        said = f"the hub refuses the token; {path} is public and was loaded without it"
+    files = {file.rfilename: _announced(file) for file in info.siblings or ()}
+    sizes = {file.rfilename: file.size for file in info.siblings or ()}
+    if not isinstance(info.sha, str):
+        raise LookupError("no commit in the answer")
+    return Place(path, revision, info.sha, files, sizes, token, said)
+
+
+def _announced(file: Any) -> str:
+    """The hash that the hub announces for a file: SHA-256 of a large one, else git's; "" for none."""
+    return str((file.lfs or {}).get("sha256") or file.blob_id or "")
+
+
+def _instead(path: str, revision: str | None, name: str, near: str, fault: Fault) -> Place:
+    """The copy in the cache in place of a hub that failed. ModelError where there is none."""
+    folder = cached_folder(path, revision)
+    if folder is not None:
+        said = f"{fault.got}: the copy of {path} in the cache is used (commit {folder.name[:12]})"
+        return Place(str(folder), None, folder.name, said=said)
+    if fault.absent:
+        raise _nowhere(name, near, fault.cure)
+    if fault.denied:
+        raise ModelError(f"access to {name}", fault.got, fault.cure)
+    got = f"{name!r}: {fault.got} and not in the cache"
+    cure = f"{near} {fault.cure}; else use builtin:minilm or a local folder (HF_HOME points to the cache)".strip()
+    raise ModelError("a hub id, a folder, builtin:minilm or module:factory", got, cure)
+
+
+def _nowhere(name: str, near: str, cure: str) -> ModelError:
+    cures = "; ".join(filter(None, (near, "check the spelling, or use a folder or builtin:minilm", cure)))
+    return ModelError("a model", f"{name!r}, which is neither a folder here nor on the hub", cures)
+
+
+def cached_folder(path: str, revision: str | None) -> Path | None:
+    """The folder of a model's copy in the cache, at a revision; None where there is none."""
     from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
 
-    found = try_to_load_from_cache(path, "config.json", revision=revision)
-    if not isinstance(found, str):
+    try:
+        found = try_to_load_from_cache(path, "config.json", revision=revision)
+    except HFValidationError:
+        return None
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def bring(place: Place, name: str, *, weights: bool = True, config_only: bool = False) -> Place:
+    """The place as a folder: the small files of a model, and its `weights` in one format, in the cache, each of them
+    with the hash that the hub announced. ModelError where that cannot be, as for files that are no checkpoint.
+    """
+    if not place.files:
+        if place.commit is not None:
+            _check_copy(place, name, weights=weights and not config_only)
+        return place
+    if "config.json" not in place.files:
+        cure = described(place.files) or "name another model"
+        raise ModelError(f"config.json in {name}", "a repository without one", cure)
+    wanted = [file for file in place.files if _is_small(file, place.sizes.get(file))]
+    if config_only:
+        wanted = [file for file in wanted if file == "config.json" or file.endswith(".py")]
+    try:
+        folder = _download(place, wanted)
+        if weights and not config_only:
+            _download(place, _weights(place, folder, name))
+    except ModelError:
+        raise
+    except Exception as error:  # as in `locate`, but for a disk that is full or closed
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        return _instead_of_files(place, name, fault_of(error))
+    check_hashes(folder, place.files, name)
+    _remember(place, folder, move=not config_only)
+    return Place(str(folder), None, place.commit, said=place.said)
+
+
+def _instead_of_files(place: Place, name: str, fault: Fault) -> Place:
+    if fault.denied or fault.absent:
+        raise ModelError(f"access to {name}", fault.got, fault.cure) from None
+    found = _instead(place.path, place.revision, name, "", fault)
+    _check_copy(found, name, weights=True)
+    return found
+
+
+def _check_copy(place: Place, name: str, *, weights: bool) -> None:
+    """ModelError for a copy in the cache that is not whole, or not what the hub announced."""
+    folder = Path(place.path)
+    if weights and weight_files(file.name for file in folder.iterdir()) is None:
+        reason = place.said.partition(":")[0]
+        raise ModelError(f"the weights of {name}", f"a part of it in the cache, and {reason}", "connect to the network")
+    check_hashes(folder, {}, name)
+
+
+def _is_small(name: str, size: int | None) -> bool:
+    """Whether a file belongs to what is read beside the weights: configuration, vocabulary, code."""
+    if name.endswith((*_FORMATS, *_BESIDE, ".index.json")) or Path(name).name.startswith("."):
+        return False
+    return ("/" not in name or name.endswith(".py")) and (size or 0) <= _LARGEST
+
+
+def _weights(place: Place, folder: Path, name: str) -> list[str]:
+    """Files of the weights in the one format that is read: shards by their index. ModelError where there are none."""
+    chosen = weight_files(place.files)
+    if chosen is None:
+        config = folder / "config.json"
+        cure = described(place.files, config) or "name another model"
+        raise ModelError(f"weights of torch in {name}", "a repository without them", cure)
+    if not chosen.endswith(".index.json"):
+        return [chosen]
+    index = _download(place, [chosen]) / chosen
+    try:
+        return sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        got = f"{type(error).__name__}: {error}"[:160]
+        raise ModelError(f"an index of the weights in {chosen} of {name}", got, "name another revision") from None
+
+
+def _download(place: Place, names: Iterable[str]) -> Path:
+    """Files of a place at its commit; the folder they lie in."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()
+
+    def get(name: str) -> str:
+        return hf_hub_download(place.path, name, revision=place.commit, token=place.token)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = {name: Path(path) for name, path in zip(names, pool.map(get, names), strict=True)}
+    name, path = next(iter(found.items()))
+    return path.parents[name.count("/")]
+
+
+def _remember(place: Place, folder: Path, *, move: bool) -> None:
+    """Let the revision stand for this commit in the cache; one that stands for another, where the files that are there
+    now are all that is needed (`move`): without a network the older, whole copy serves until then.
+    """
+    reference = folder.parents[1] / "refs" / (place.revision or "main")
+    if place.revision == place.commit or (reference.is_file() and not move):
+        return
+    try:
+        reference.parent.mkdir(parents=True, exist_ok=True)
+        reference.write_text(str(place.commit))
+    except OSError:  # a cache that is read-only serves as well
+        return
+
+
+def check_hashes(folder: Path, announced: Mapping[str, str], name: str) -> None:
+    """ModelError where a file of the cache is not what the hub announced; such files are taken out of the cache.
+
+    What was announced for a file is also the name of the blob that its link points to.
+    """
+    wrong = []
+    for path in sorted(file for file in folder.rglob("*") if file.is_file()):
+        expected = path.readlink().name if path.is_symlink() else ""
+        expected = announced.get(path.relative_to(folder).as_posix()) or expected
+        came = _hash_like(expected, path)
+        if came != expected:
+            wrong.append((path.name, expected, came))
+            _remove(path)
+    if wrong:
+        file, expected, came = wrong[0]
+        more = f" ({len(wrong)} files in all)" if len(wrong) > 1 else ""
         raise ModelError(
-            "a hub id, a folder, builtin:minilm or module:factory",
-            f"{name!r} (no network reaches the hub, and its cache has no such copy)",
-            f"{near} Without network use builtin:minilm or a local folder (HF_HOME points to the cache)",
+            f"{file} of {name} with the hash that the hub announced, {expected[:16]}…",
+            f"{came[:16]}…{more}; removed from the cache",
+            "load it again; if it comes again, something in between changes it: check HF_ENDPOINT and the proxy",
         )
-    folder = Path(found).parent
-    return Place(str(folder), None, folder.name)
+
+
+def _hash_like(expected: str, path: Path) -> str:
+    """The hash of a file, of the kind of `expected`: SHA-256, or git's of a blob; `expected` itself for no kind."""
+    kinds = {64: "sha256", 40: "sha1"}
+    if len(expected) not in kinds or set(expected) - set("0123456789abcdef"):
+        return expected
+    digest = hashlib.new(kinds[len(expected)], usedforsecurity=False)
+    if len(expected) == 40:
+        digest.update(f"blob {path.stat().st_size}\0".encode())
+    with path.open("rb") as file:
+        while part := file.read(1 << 22):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def _remove(path: Path) -> None:
+    """Take a file out of the cache: the link, and every blob that it goes through."""
+    while path.is_symlink():
+        following = path.parent / path.readlink()
+        path.unlink(missing_ok=True)
+        path = following
+    path.unlink(missing_ok=True)

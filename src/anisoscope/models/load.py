@@ -4,6 +4,7 @@ import hashlib
 import importlib
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import torch
 from torch import nn
 
 from anisoscope.errors import ModelError, near_matches
-from anisoscope.models.hub import locate
+from anisoscope.models.formats import described, of_config, read_config, weight_files
+from anisoscope.models.hub import Place, bring, locate, split_name
 from anisoscope.models.presets import PRESETS
 from anisoscope.models.processors import processor_of
 
@@ -60,34 +62,48 @@ def load(
     """The model called `name`, in evaluation mode; with `classifier` its head for classes too, where the checkpoint has
     one. ModelError, with the cure, where it cannot be had.
     """
-    base, _, pinned = name.partition("@")
-    revision = revision or pinned or None
-    if ":" in base and not base.startswith("builtin:"):
-        return _from_factory(base, dtype, device)
-    path, revision, commit = checkpoint_path(base, revision, name)
+    if ":" in name and not name.startswith("builtin:"):
+        return _from_factory(name, dtype, device)
+    place = checkpoint_path(name, revision, weights=not untrained)
     model, missing = _from_pretrained(
-        path, name, revision, dtype, trust_remote_code, untrained, seed, classifier=classifier
+        place.path, name, dtype, trust_remote_code, untrained, seed, classifier=classifier
     )
     notes = ["untrained: weights drawn anew"] if untrained else []
-    if missing:
-        notes.append(f"weights not in the checkpoint, not measured: {', '.join(missing)}")
+    notes += [place.said] if place.said else []
     _check_finite(model, name)
     model = model.to(device_of(device)).eval()
     modality = _modality(model)
-    processor = processor_of(model, modality, path, name, revision, trust_remote_code)
+    processor = processor_of(model, modality, place.path, name, trust_remote_code)
     if processor is None:
         notes.append(f"no preprocessor beside the weights: the defaults for {modality} are used")
-    return Subject(model, processor, base, commit or revision, weights_hash(model, missing), notes)
+    base, pinned = split_name(name)
+    return Subject(model, processor, base, place.commit or revision or pinned, weights_hash(model, missing), notes)
 
 
-def checkpoint_path(base: str, revision: str | None, name: str) -> tuple[str, str | None, str | None]:
-    """Folder or hub id of a checkpoint called `base` (`name`: as it was typed), revision and commit."""
+def checkpoint_path(name: str, revision: str | None = None, *, weights: bool = True) -> Place:
+    """The folder of a checkpoint called `name`, with its commit where it comes from the hub: with its `weights`, or
+    with what stands beside them. ModelError where it cannot be had.
+    """
+    base, pinned = split_name(name)
+    revision = revision or pinned
+    if revision and (Path(base).is_dir() or base.startswith("builtin:")):
+        raise ModelError("a hub id where a revision is named", f"{base} with {revision}", "leave the revision out")
     path = str(_builtin(base)) if base.startswith("builtin:") else PRESETS[base].hub_id if base in PRESETS else base
-    if Path(path).is_dir() and not (Path(path) / "config.json").exists():
+    place = bring(locate(path, revision, name, _near(base)), name, weights=weights)
+    if not Path(place.path, "config.json").exists():
+        cure = described(sorted(file.name for file in Path(place.path).iterdir()))
         raise ModelError(
-            "a checkpoint folder with config.json", f"{path} without one", "save it with model.save_pretrained(folder)"
+            "a checkpoint folder with config.json",
+            f"{place.path} without one",
+            cure or "save it with model.save_pretrained(folder)",
         )
-    return locate(path, revision, name, near_matches(name, ["builtin:minilm", *PRESETS]))
+    return place
+
+
+def _near(name: str) -> str:
+    """A sentence with the names of models that are spelt almost like this one; "" for none."""
+    near = get_close_matches(name, ["builtin:minilm", *PRESETS], n=3, cutoff=0.8)
+    return f"did you mean {' or '.join(near)}?" if near and name not in near else ""
 
 
 def _modality(model: nn.Module) -> str:
@@ -96,15 +112,7 @@ def _modality(model: nn.Module) -> str:
 
 
 def _from_pretrained(
-    path: str,
-    name: str,
-    revision: str | None,
-    dtype: str,
-    trust: bool,
-    untrained: bool,
-    seed: int,
-    *,
-    classifier: bool,
+    path: str, name: str, dtype: str, trust: bool, untrained: bool, seed: int, *, classifier: bool
 ) -> tuple[Any, list[str]]:
     """The model, and the names of weights that its checkpoint lacks (heads and the like, drawn at random)."""
     from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, logging
@@ -115,7 +123,7 @@ def _from_pretrained(
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     ports.register()
     auto: Any = AutoModel
-    options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust}
+    options: dict[str, Any] = {"trust_remote_code": trust}
     try:
         config = AutoConfig.from_pretrained(path, **options)
         _no_cache(config)
@@ -166,22 +174,17 @@ def _explained(error: Exception, name: str, path: str) -> ModelError:
         return ModelError(
             "a model of transformers", f"{name}, which runs code of its own", "add --trust-remote-code if you trust it"
         )
-    if "gated" in text:
-        return ModelError(f"access to {name}", "a gated model", "accept its terms on the hub, then `hf auth login`")
-    if Path(path).is_dir():
-        return ModelError(
-            f"a readable checkpoint in {path}", f"{type(error).__name__}: {text[:300]}", "download or save it again"
-        )
-    known = near_matches(name, ["builtin:minilm", *PRESETS])
-    reachable = (
-        "no network reaches the hub"
-        if any(w in text for w in ("connect", "offline", "resolve", "locate"))
-        else text[:200]
-    )
+    folder = Path(path)
+    cure = of_config(read_config(folder / "config.json"))
+    there = [file.name for file in folder.iterdir()]
+    if weight_files(there) is None and not cure:
+        return ModelError(f"weights of torch in {name}", "none", described(there) or "download or save it again")
+    if "does not recognize this architecture" in text or "Unrecognized model" in text:
+        cure = cure or "a newer transformers may know it; else return it from a function of yours, as module:function"
+    if isinstance(error, ImportError):
+        cure = cure or "install what is missing"
     return ModelError(
-        "a hub id, a folder, builtin:minilm or module:factory",
-        f"{name!r} ({reachable})",
-        f"{known} Without network use builtin:minilm or a local folder (HF_HOME points to the cache)",
+        f"a readable checkpoint {name}", f"{type(error).__name__}: {text[:300]}", cure or "download or save it again"
     )
 
 
@@ -246,8 +249,6 @@ def device_of(name: str) -> torch.device:
         raise ModelError(
             "a device that is there", f"{name!r} ({str(error).splitlines()[0]})", "use --device cpu, cuda or mps"
         ) from error
-    if device.type == "meta":
-        raise ModelError("a device that computes", "'meta', which knows shapes only", "use --device cpu, cuda or mps")
     return device
 
 

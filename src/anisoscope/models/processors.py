@@ -8,11 +8,11 @@ NO_FILES = ("character_bert", "canine", "manta")
 """Families that read characters or bytes: their tokenizers need no files."""
 
 
-def processor_of(model: Any, modality: str, path: str, name: str, revision: str | None, trust: bool) -> Any:
+def processor_of(model: Any, modality: str, path: str, name: str, trust: bool) -> Any:
     """The processor beside the weights. None for a speech or image model saved without one: the corpus then falls back
     on defaults that the run records. ModelError for a text model without one.
     """
-    options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust}
+    options: dict[str, Any] = {"trust_remote_code": trust}
     if modality == "text":
         return _tokenizer(str(model.config.model_type), path, name, options)
     return _preprocessor(modality, path, name, options)

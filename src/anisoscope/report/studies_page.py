@@ -1,82 +1,96 @@
-"""One page from the folder of a reproduction: every study with its figures and a verdict for each claim."""
+"""Pages of a reproduction: every study drawn and judged from its records, and a list of all of them above."""
 
-import json
+from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.resources import files
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from anisoscope.charts.builders import to_svg
 from anisoscope.errors import OutputError
 from anisoscope.store import write_atomic
-from anisoscope.studies.runner import COMPARED
+from anisoscope.studies.runner import Finished, finished, reproductions
+from anisoscope.studies.study import OUTCOMES
 
 PAPERS = {
     "godey2024": "Godey, de la Clergerie, Sagot: Anisotropy Is Inherent to Self-Attention in Transformers (EACL 2024)",
     "fosse2023": "Fosse, Nguyen, Sébillot, Gravier : Géométrie de l'auto-attention en classification (TALN 2023)",
 }
+PAGE = "report.html"
 
 
 def build_studies(folder: Path) -> Path:
-    """Write `report.html` into `<output>/<paper>/<settings>` from the finished studies below it."""
-    studies = [_read(path.parent) for path in sorted(folder.glob("*/study.json"), key=lambda p: _order(p.parent.name))]
-    if not studies:
+    """Write `report.html` into every folder of settings in `folder` (or `folder` itself, or one study), and where
+    there are several, one in `folder` that lists them.
+    """
+    found = reproductions(folder)
+    if not found:
         raise OutputError(f"finished studies below {folder}", "none", "run anisoscope reproduce first")
+    if found == [folder]:
+        return _page(folder, found)[0]
+    pages = [_page(place, list(studies)) for place, studies in groupby(found, key=lambda path: path.parent)]
+    if len(pages) == 1:
+        return pages[0][0]
+    listed = [told | {"link": page.relative_to(folder).as_posix()} for page, told in pages]
+    return _write(folder, "reproductions.html.j2", pages=listed)
+
+
+def _page(folder: Path, studies: Sequence[Path]) -> tuple[Path, dict[str, Any]]:
+    """The page of studies of one paper and settings, and what a list says of it."""
+    shown = [_shown(finished(path)) for path in studies]
+    first = shown[0]
+    told = {
+        "paper": PAPERS.get(first["paper"], first["paper"]),
+        "settings": first["settings_name"],
+        "counts": _counts(shown),
+        "figures": sum(len(study["figures"]) for study in shown),
+    }
+    return _write(folder, "studies.html.j2", **told, command=_command(shown), studies=shown), told
+
+
+def _write(folder: Path, template: str, **content: Any) -> Path:
     here = files("anisoscope.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    page = environment.from_string(here.joinpath("studies.html.j2").read_text("utf-8")).render(
-        paper=PAPERS.get(studies[0]["paper"], studies[0]["paper"]),
-        settings=studies[0]["settings_name"],
-        command=_command(studies),
-        studies=studies,
-        counts=_counts(studies),
-        style=Markup(here.joinpath("style.css").read_text("utf-8")),
+    style = Markup(here.joinpath("style.css").read_text("utf-8"))
+    page = environment.from_string(here.joinpath(template).read_text("utf-8")).render(
+        **content, style=style, outcomes=OUTCOMES
     )
-    path = folder / "report.html"
+    path = folder / PAGE
     write_atomic(path, lambda temporary: temporary.write_text(page, encoding="utf-8"))
     return path
 
 
-def _command(studies: list[dict[str, Any]]) -> str:
+def _command(studies: Sequence[dict[str, Any]]) -> str:
     """What makes all of them."""
     names = ",".join(study["study"] for study in studies)
     return f"anisoscope reproduce {studies[0]['paper']} --only {names} --settings {studies[0]['settings_name']}"
 
 
-def _order(name: str) -> tuple[str, int, str]:
-    digits = "".join(c for c in name if c.isdigit())
-    return name.rstrip("0123456789abcd"), int(digits or 0), name
-
-
-def _read(folder: Path) -> dict[str, Any]:
-    study: dict[str, Any] = json.loads((folder / "study.json").read_text())
-    claims = {claim["name"]: claim for claim in study["claims"]}
-    verdicts = json.loads((folder / "verdicts.json").read_text())
-    compared = folder / COMPARED
-    drawn = sorted(folder.glob("*.svg"), key=lambda path: path.stem)
-    return study | {
-        "verdicts": [{"statement": v["claim"], "published": ""} | claims.get(v["claim"], {}) | v for v in verdicts],
-        "compared": json.loads(compared.read_text()) if compared.exists() else [],
-        "figures": [_figure(path, study["study"]) for path in drawn],
+def _shown(done: Finished) -> dict[str, Any]:
+    """A study as the page shows it; its claims are those of the code that judges now."""
+    study, claims = done.study, {claim.name: claim for claim in done.study.claims}
+    return {
+        "study": study.name,
+        "paper": study.paper,
+        "settings_name": done.described["settings_name"],
+        "title": study.title,
+        "caption": study.caption,
+        "verdicts": [asdict(v) | {"of": claims[v.claim]} for v in done.verdicts],
+        "compared": done.compared,
+        "figures": [_figure(name, chart, study.name) for name, chart in done.charts.items()],
     }
 
 
-def _figure(path: Path, study: str) -> dict[str, str]:
+def _figure(name: str, chart: Any, study: str) -> dict[str, str]:
     """A drawing, its name, and the part of it that tells it from the others of its study."""
-    label = path.stem.removeprefix(study).strip("_-").replace("_", " ").replace("-", " ")
-    return {"name": path.stem, "label": label or study, "svg": Markup(_apart(path, study))}
+    label = name.removeprefix(study).strip("_-").replace("_", " ").replace("-", " ")
+    return {"name": name, "label": label or study, "svg": Markup(to_svg(chart, f"{study}-{name}"))}
 
 
-def _apart(path: Path, study: str) -> str:
-    """The drawing with its ids made different from those of the other drawings on the page."""
-    text = path.read_text("utf-8")
-    prefix = f"{study}-{path.stem}-"
-    for mark in ('id="', "url(#", 'href="#'):
-        text = text.replace(mark, mark + prefix)
-    return text
-
-
-def _counts(studies: list[dict[str, Any]]) -> dict[str, int]:
+def _counts(studies: Sequence[dict[str, Any]]) -> dict[str, int]:
     outcomes = [verdict["outcome"] for study in studies for verdict in study["verdicts"]]
-    return {name: outcomes.count(name) for name in ("holds", "fails", "undecided")}
+    return {name: outcomes.count(name) for name in OUTCOMES}

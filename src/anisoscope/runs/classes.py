@@ -27,6 +27,7 @@ from anisoscope.measure.settings import Settings
 from anisoscope.models.blocks import has_attention, stack_of
 from anisoscope.models.load import Subject, is_classifier
 from anisoscope.progress import Progress
+from anisoscope.provenance import NUMBERS, code_of
 from anisoscope.runs.job import Classes, Job
 from anisoscope.runs.run import Reading, run, subject_of
 from anisoscope.store import RunFolder, as_records
@@ -69,6 +70,7 @@ def run_classes(
     described = corpus.described() | {"split": classes.split, "warnings": warnings}
     panels = ("hidden", "attention") if has_attention(subject.model) else ("hidden",)
     settings = Settings(panels=panels, policies=POLICIES, seed=job.settings.seed)
+    identity = {"classes": json.loads(json.dumps(asdict(classes))), "code": code_of(*NUMBERS, "training")}
     with ExitStack() as bar:
         progress = bar.enter_context(shown(f"{job.model} × {classes.corpus}", "tokens"))
         look = _Look(subject, tokenizer, corpus, plan, classes, length, at, shown, usable, bar.close)
@@ -79,7 +81,7 @@ def run_classes(
             overwrite=overwrite,
             progress=progress,
             subject=subject,
-            reading=Reading(plan, described, {"classes": json.loads(json.dumps(asdict(classes)))}, look.records),
+            reading=Reading(plan, described, identity, look.records),
         )
 
 

@@ -11,6 +11,7 @@ from anisoscope.axes import At
 from anisoscope.errors import UsageError, near_matches
 from anisoscope.measure.settings import Settings
 from anisoscope.options import DTYPES, INPUT, MACHINE, OUTPUT, WHAT, Option
+from anisoscope.provenance import code_of
 from anisoscope.runs import names
 
 if TYPE_CHECKING:
@@ -96,8 +97,6 @@ class Job:
     ] = False
 
     def identity(self, subject: "Subject", plan: "BatchPlan") -> dict[str, Any]:
-        from anisoscope.store import code_version  # loads pandas
-
         described = asdict(self)
         for name in ("device", "trust_remote_code"):
             described.pop(name)
@@ -106,7 +105,7 @@ class Job:
         described |= {
             "weights_sha256": subject.weights_sha256,
             "plan": plan.fingerprint,
-            "code": code_version()["version"],
+            "code": code_of(),
         }
         return plain(described)  # type: ignore[no-any-return]
 

@@ -3,27 +3,25 @@ call.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch.distributed as dist
 from safetensors.torch import save_file
 
 from anisoscope.batch import BatchPlan
 from anisoscope.data.opening import default_corpus, open_plan
-from anisoscope.errors import MeasureError
 from anisoscope.measure.accumulator import Measurement
-from anisoscope.measure.distributed import gathered, process_group, rank_and_world
-from anisoscope.measure.loop import embedding_records, run_pass
-from anisoscope.measure.settings import Settings
+from anisoscope.measure.distributed import from_first, gathered, process_group, rank_and_world, taken_over
+from anisoscope.measure.loop import run_pass
 from anisoscope.models.load import Subject, load
 from anisoscope.progress import Progress
+from anisoscope.provenance import provenance, run_id
 from anisoscope.runs.job import Job, plain
-from anisoscope.store import RunFolder, as_records, provenance, run_id, write_atomic
+from anisoscope.store import RunFolder, as_records, check_output, write_atomic
 
 FEW_UNITS = 20
 
@@ -54,47 +52,84 @@ def run(
 ) -> RunFolder:
     """Measure and write a run folder: `output`, or one below `root` named after model, corpus and identity.
 
-    A finished run of the same identity is returned as it is where `resume` is set.
+    A finished run of the same identity is returned as it is where `resume` is set. A shard keeps its sums, others where
+    `keep_sums` is set.
     """
+    if output is not None:
+        check_output(output)
     subject = subject or subject_of(job)
     job = replace(job, corpus=job.corpus or default_corpus(subject.modality))
     reading = reading or Reading(*plan_of(job, subject))
     identity = job.identity(subject, reading.plan) | reading.identity
-    folder = output or root / f"{slug(job.model)}-{slug(job.corpus)}-{run_id(identity)[:8]}"
+    target = RunFolder(output or root / f"{slug(job.model)}-{slug(job.corpus)}-{run_id(identity)[:8]}")
     with process_group():
         rank, world = rank_and_world()
         if rank == 0:
-            RunFolder.start(folder, identity, resume=resume, overwrite=overwrite)
-        if world > 1:
-            dist.barrier()
-        target = RunFolder(folder)
-        if target.complete and resume:
+            RunFolder.start(target.folder, identity, resume=resume, overwrite=overwrite)
+        if from_first(target.complete and resume):
             return target
         started, clock = datetime.now(UTC), time.monotonic()
-        part = run_pass(
-            subject.model,
-            reading.plan,
-            job.settings,
-            state=target.state_path(rank),
-            resume=resume,
-            progress=progress if rank == 0 else None,
-            shard=(job.shard[0] + job.shard[1] * rank, job.shard[1] * world),
-        )
-        if reading.more is not None:  # the pass is not lost if that is interrupted
-            part.save(target.state_path(rank), reading.plan.fingerprint)
-        measurement = gathered(part)
-    if rank == 0:
-        more, warnings = reading.more() if reading.more is not None else (pd.DataFrame(), [])
-        records = _records(measurement, subject, job, run_id(identity), more)
-        took = {"started": started.isoformat(timespec="seconds"), "seconds": round(time.monotonic() - clock, 2)}
-        manifest = _manifest(measurement, subject, job) | {"run": run_id(identity), "processes": world} | took
-        manifest["corpus"] = _counted(reading, measurement, job)
-        manifest["warnings"] += reading.corpus.get("warnings", []) + warnings
-        if keep_sums:
-            measurement.save(folder / "sums.safetensors", reading.plan.fingerprint)
-        _write_sample(measurement, folder)
-        target.finish(records, manifest)
+        try:
+            measurement = gathered(_part(target, subject, job, reading, progress))
+        finally:
+            if rank == 0:
+                target.note(identity)  # somebody may have removed the folder
+        if rank == 0:
+            took = {"started": started.isoformat(timespec="seconds"), "processes": world}
+            if keep_sums or job.shard[1] > 1:
+                measurement.save(target.sums_path)
+            more, warnings = reading.more() if reading.more is not None else (None, [])
+            facts = _facts(subject, job, reading, measurement.batches) | {"run": run_id(identity)} | took
+            facts["notes"] += warnings
+            facts["seconds"] = round(time.monotonic() - clock, 2)
+            finish(target, measurement, facts, more)
+        from_first(None)  # nobody reads what is not written yet
     return target
+
+
+def _part(target: RunFolder, subject: Subject, job: Job, reading: Reading, progress: Progress | None) -> Measurement:
+    """What this process measures: of the batches of the job's shard that no state holds, as many as every other."""
+    rank, world = rank_and_world()
+    plan, own = reading.plan, target.state_path(rank)
+    held = from_first(taken_over(target.states(), job.settings, plan.fingerprint, own) if rank == 0 else frozenset())
+    of_shard = range(job.shard[0], len(plan), job.shard[1])
+    todo = [i for i in of_shard if i not in held][rank::world]
+    only = frozenset(todo) | (held if rank == 0 else frozenset())
+    shown = progress if rank == 0 else None
+    part = run_pass(subject.model, plan, job.settings, state=own, resume=rank == 0, progress=shown, only=only)
+    if world > 1 or reading.more is not None:  # what is measured is not lost if what follows fails
+        part.save(own)
+    return part
+
+
+def finish(
+    target: RunFolder, measurement: Measurement, facts: dict[str, Any], more: pd.DataFrame | None = None
+) -> None:
+    """Write rows, warnings, sample and manifest: the end of a run, of a torchrun job and of a merge alike.
+
+    facts   what the manifest says that does not follow from the measurement; `notes` are the first of its warnings
+    more    records beside those of the measurement
+    """
+    settings = facts["settings"]
+    seed = settings["settings"]["seed"] if settings["train_seed"] is None else settings["train_seed"]
+    given = {name: facts[name] for name in ("run", "model", "revision")} | {
+        "seed": seed,
+        "corpus": settings["corpus"],
+        "step": settings["step"],
+    }
+    parts = [part for part in (measurement.records(), more) if part is not None and len(part)]
+    records = pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
+    samples = measurement.reservoirs.items()
+    tensors = {name: value for stack, r in samples for name, value in r.tensors(f"{stack} ").items()}
+    if tensors:
+        write_atomic(target.folder / "reservoir.safetensors", lambda path: save_file(tensors, path))
+    manifest = facts | {
+        "corpus": facts["corpus"] | {"n_units": len(measurement.sums.units)},
+        "excluded": measurement.excluded(),
+        "warnings": [*facts["notes"], *_warnings(measurement)],
+        **provenance(),
+    }
+    target.finish(as_records(records.drop(columns=list(given)), **given), manifest)
 
 
 def subject_of(job: Job, *, classifier: bool = False) -> Subject:
@@ -110,14 +145,9 @@ def subject_of(job: Job, *, classifier: bool = False) -> Subject:
     )
 
 
-def _counted(reading: Reading, measurement: Measurement, job: Job) -> dict[str, Any]:
-    """What the manifest says of the corpus, with the units and tokens that were measured."""
-    tokens = sum(reading.plan.tokens[job.shard[0] :: job.shard[1]])
-    return reading.corpus | {"n_units": len(measurement.sums.units), "n_tokens": tokens}
-
-
-def _manifest(measurement: Measurement, subject: Subject, job: Job) -> dict[str, Any]:
-    """What was measured with what; the corpus, the run's name and times are the caller's."""
+def _facts(subject: Subject, job: Job, reading: Reading, batches: Collection[int]) -> dict[str, Any]:
+    """What was measured with what, for `finish`; the run's name and times are the caller's."""
+    plan, corpus = reading.plan, reading.corpus
     return {
         "model": job.model,
         "revision": subject.revision,
@@ -128,9 +158,8 @@ def _manifest(measurement: Measurement, subject: Subject, job: Job) -> dict[str,
         "backend": getattr(subject.config, "_attn_implementation", None),
         "dtype": job.dtype,
         "device": job.device,
-        "excluded": measurement.excluded(),
-        "warnings": [*subject.notes, *_warnings(measurement)],
-        **provenance(),
+        "corpus": corpus | {"n_tokens": sum(plan.tokens[i] for i in batches), "n_batches": len(plan)},
+        "notes": [*subject.notes, *corpus.get("warnings", [])],
     }
 
 
@@ -151,27 +180,12 @@ def plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]:
     )
 
 
-def _records(measurement: Measurement, subject: Subject, job: Job, name: str, more: pd.DataFrame) -> pd.DataFrame:
-    """The long table of the pass and of what is beside it, every row with the run's own names."""
-    parts = [measurement.records(), more]
-    if job.settings.panels and "hidden" in job.settings.panels and not job.settings.metrics:
-        parts.append(as_records(embedding_records(subject.model)))
-    records = pd.concat([part for part in parts if len(part)], ignore_index=True)
-    given = {
-        "run": name,
-        "model": job.model,
-        "revision": subject.revision,
-        "seed": job.settings.seed if job.train_seed is None else job.train_seed,
-        "corpus": job.corpus,
-        "step": job.step,
-    }
-    return as_records(records.drop(columns=list(given)), **given)
-
-
 def _warnings(measurement: Measurement) -> list[str]:
     warnings = []
     units = len(measurement.sums.units)
-    if units < 2:
+    if not measurement.batches:
+        warnings.append("no batch fell to this shard: it is empty, and merges as such")
+    elif units < 2:
         warnings.append("one unit only: no interval can be given; measure more documents")
     elif units < FEW_UNITS:
         warnings.append(f"{units} units only: every unit is a group of its own and the intervals are rough")
@@ -183,61 +197,8 @@ def _warnings(measurement: Measurement) -> list[str]:
     return warnings
 
 
-def _write_sample(measurement: Measurement, folder: Path) -> None:
-    tensors = {
-        name: value for stack, r in measurement.reservoirs.items() for name, value in r.tensors(f"{stack} ").items()
-    }
-    if tensors:
-        write_atomic(folder / "reservoir.safetensors", lambda path: save_file(tensors, path))
-
-
 def slug(name: str) -> str:
     """A name as part of a folder's."""
     return (
         "".join(c if c.isalnum() or c in "-." else "-" for c in name.replace("builtin:", "")).strip("-.").lower()[-60:]
     )
-
-
-def merge_runs(folders: list[Path], output: Path) -> RunFolder:
-    """One run from shards measured apart (`--shard`): their sums are added; everything else must be the same."""
-    parts = [RunFolder(folder) for folder in folders]
-    manifests = [part.manifest for part in parts]
-    first = manifests[0]
-    for folder, manifest in zip(folders, manifests, strict=True):
-        for key in ("model", "weights_sha256", "dtype"):
-            if manifest[key] != first[key]:
-                raise MeasureError(
-                    f"shards of one run ({key} {first[key]})",
-                    f"{manifest[key]} in {folder}",
-                    "merge shards of one model only",
-                )
-        if not (folder / "sums.safetensors").exists():
-            raise MeasureError(f"sums in {folder}", "none", "measure it with --shard or --keep-sums")
-    stored = first["settings"]["settings"]
-    options: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
-    settings = Settings(**options)
-    merged = Measurement.restore(folders[0] / "sums.safetensors", settings)
-    for folder in folders[1:]:
-        merged = merged.merge(Measurement.restore(folder / "sums.safetensors", settings))
-    identity = {"merged": sorted(m["run"] for m in manifests)}
-    run = RunFolder.start(output, identity, resume=False)
-    name = run_id(identity)
-    given = {key: parts[0].records[key].iloc[0] for key in ("model", "revision", "seed", "corpus", "step")} | {
-        "run": name
-    }
-    records = merged.records()
-    corpus = first["corpus"] | {
-        "n_units": len(merged.sums.units),
-        "n_tokens": sum(m["corpus"]["n_tokens"] for m in manifests),
-    }
-    manifest = first | {
-        "run": name,
-        "merged": identity["merged"],
-        "corpus": corpus,
-        "excluded": merged.excluded(),
-        **provenance(),
-    }
-    merged.save(output / "sums.safetensors", "merged")
-    _write_sample(merged, output)
-    run.finish(as_records(records.drop(columns=list(given)), **given), manifest)
-    return run

@@ -26,9 +26,10 @@ from anisoscope.models.download import fetch, forget, is_here, place_of, shape, 
 from anisoscope.models.load import load
 from anisoscope.models.series import AT_ONCE, Checkpoint
 from anisoscope.progress import Progress
+from anisoscope.provenance import code_of, provenance, run_id
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import run
-from anisoscope.store import RunFolder, code_version, in_turn, once, provenance, run_id, write_atomic
+from anisoscope.store import RunFolder, in_turn, once, write_atomic
 
 KEEP = 2
 """Downloaded checkpoints on the disk at a time: the one being measured and the next."""
@@ -188,7 +189,7 @@ def _name(work: _Work, checkpoint: Checkpoint, state: str) -> str:
     corpus = find_path(job.corpus) or local_names().get(job.corpus)
     files = [corpus, *sorted(corpus.rglob("*"))] if corpus is not None else []
     texts = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()]
-    key = run_id(described, texts, state, code_version()["version"])
+    key = run_id(described, texts, state, code_of())
     return f"seed-{checkpoint.seed}-step-{checkpoint.step}-{key[:8]}"
 
 

@@ -4,19 +4,22 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
+import pandas as pd
+
 from anisoscope.charts import builders as charts
-from anisoscope.errors import MeasureError, UsageError, near_matches
+from anisoscope.errors import MeasureError, OutputError, UsageError, near_matches
 from anisoscope.progress import shown
-from anisoscope.store import provenance, write_atomic
-from anisoscope.studies.study import Context, Study, Verdict
+from anisoscope.provenance import provenance
+from anisoscope.store import write_atomic
+from anisoscope.studies.study import Compared, Context, Study, Verdict
 from anisoscope.training.denormals import flushed
 
 PAPERS = ("godey2024", "fosse2023")
@@ -95,12 +98,14 @@ def _settings_of(study: Study, name: str) -> Any:
 def reproduce(
     studies: Iterable[Study], settings: str, output: Path, *, device: str = "cpu", quiet: bool = False
 ) -> Iterator[str]:
-    """Run each study and give its verdicts as lines of text. A finished study is read, not run again."""
+    """Run each study and give its verdicts as lines of text. The records of a finished study are judged anew, not
+    measured again.
+    """
     for study in studies:
         folder = output / study.paper / settings / study.name
         if not (folder / "study.json").exists():
             _run(study, settings, folder, output / "cache", device, quiet)
-        for verdict in verdicts(folder):
+        for verdict in _concluded(study, folder, pd.read_parquet(folder / "records.parquet")):
             yield line(study, verdict)
 
 
@@ -112,12 +117,7 @@ def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: 
         )
         records = study.measure(chosen, context)
     write_atomic(folder / "records.parquet", lambda path: records.to_parquet(path, index=False))
-    judged = [asdict(v) for v in study.judge(records)]
-    write_atomic(
-        folder / "verdicts.json", lambda path: path.write_text(json.dumps(judged, indent=1, ensure_ascii=False))
-    )
-    compared = [asdict(c) | {"verdict": c.verdict} for c in study.compare(records)]
-    write_atomic(folder / COMPARED, lambda path: path.write_text(json.dumps(compared, indent=1, ensure_ascii=False)))
+    _concluded(study, folder, records)
     for name, chart in study.draw(records).items():
         charts.save(chart, folder / name, formats=("svg", "pdf", "png"))
     described = {
@@ -131,15 +131,62 @@ def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: 
         **provenance(),
         "command": f"anisoscope reproduce {study.paper} --only {study.name} --settings {settings}",
     }
-    text = json.dumps(
-        described, indent=1, default=lambda x: vars(x) if hasattr(x, "__dict__") else str(x), ensure_ascii=False
-    )
-    write_atomic(folder / "study.json", lambda path: path.write_text(text))
+    _write_json(folder / "study.json", described)
 
 
-def verdicts(folder: Path) -> list[Verdict]:
-    """The verdicts written in a study's folder."""
-    return [Verdict(**v) for v in json.loads((folder / "verdicts.json").read_text())]
+def _concluded(study: Study, folder: Path, records: pd.DataFrame) -> list[Verdict]:
+    """The verdicts on the records of a study, written beside them, as are published numbers and ours."""
+    verdicts = list(study.judge(records))
+    _write_json(folder / "verdicts.json", [asdict(v) for v in verdicts])
+    _write_json(folder / COMPARED, [asdict(c) | {"verdict": c.verdict} for c in study.compare(records)])
+    return verdicts
+
+
+def _write_json(path: Path, content: Any) -> None:
+    def plain(x: Any) -> Any:
+        return vars(x) if hasattr(x, "__dict__") else str(x)
+
+    text = json.dumps(content, indent=1, default=plain, ensure_ascii=False)
+    write_atomic(path, lambda temporary: temporary.write_text(text))
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A study that was run: what `study.json` says of it, and its records, to judge and to draw."""
+
+    study: Study
+    described: dict[str, Any]
+    records: pd.DataFrame
+
+    @property
+    def verdicts(self) -> Sequence[Verdict]:
+        return self.study.judge(self.records)
+
+    @property
+    def compared(self) -> Sequence[Compared]:
+        return self.study.compare(self.records)
+
+    @property
+    def charts(self) -> Mapping[str, Any]:
+        return self.study.draw(self.records)
+
+
+def finished(folder: Path) -> Finished:
+    """The study in a folder. OutputError where it is damaged, or is none of ours."""
+    told, table = folder / "study.json", folder / "records.parquet"
+    try:
+        described = json.loads(told.read_text("utf-8"))
+        (study,) = (s for s in found() if (s.paper, s.name) == (described["paper"], described["study"]))
+        return Finished(study, described, pd.read_parquet(table))
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        cure = "reproduce it again into another --output"
+        raise OutputError(f"a study of this version in {folder}", f"{type(error).__name__}: {error}", cure) from error
+
+
+def reproductions(folder: Path) -> list[Path]:
+    """Folders of finished studies in `folder`: a study, settings, a paper, or all of them."""
+    told = (path for depth in range(4) for path in folder.glob("*/" * depth + "study.json"))
+    return sorted((path.parent for path in told), key=lambda path: (path.parent, _number(path.name)))
 
 
 def line(study: Study, verdict: Verdict) -> str:

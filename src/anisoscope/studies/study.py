@@ -3,11 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pandas as pd
 
-Outcome = Literal["holds", "fails", "undecided"]
+Outcome = Literal["holds", "fails", "undecided", "identity"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+"""`identity`: it holds by construction, whatever is measured; shown, and not counted as evidence."""
 
 
 @dataclass(frozen=True)

@@ -123,8 +123,9 @@ class Sums:
         everyone: list[tuple[list[tuple[tuple[str, str], tuple[int, ...]]], set[int]]] = [ours] * world
         dist.all_gather_object(everyone, ours)
         shapes = {key: shape for keys, _ in everyone for key, shape in keys}
-        device = next(iter(self.terms.values())).device if self.terms else torch.device("cpu")
-        flat = torch.cat([self.buffer(*key, shape, device).flatten() for key, shape in sorted(shapes.items())])
+        device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+        parts = [self.buffer(*key, shape, device).flatten().to(device) for key, shape in sorted(shapes.items())]
+        flat = torch.cat([torch.zeros(0, dtype=torch.float64, device=device), *parts])
         dist.all_reduce(flat)
         reduced = Sums(self.groups)
         reduced.units = set().union(*(units for _, units in everyone))

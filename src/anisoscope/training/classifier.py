@@ -16,7 +16,7 @@ from typing import Any
 from anisoscope.data.labelled import TEST, TRAIN, VALIDATION, LabelledCorpus, open_labelled
 from anisoscope.errors import UsageError
 from anisoscope.models.vectors import RANDOM
-from anisoscope.store import code_version, provenance, run_id
+from anisoscope.provenance import code_version, provenance, run_id
 from anisoscope.training import classifier_folder as place
 from anisoscope.training.entropy_penalty import VARIANTS, EntropyPenalty
 

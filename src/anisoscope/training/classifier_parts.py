@@ -124,12 +124,11 @@ def _checkpoint(recipe: Recipe, corpus: LabelledCorpus) -> tuple[Any, Any, dict[
 
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     ports.register()
-    base, _, pinned = recipe.model.partition("@")
-    path, revision, _commit = checkpoint_path(base, pinned or None, recipe.model)
+    path = checkpoint_path(recipe.model).path
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, revision=revision)
-        model = AutoModelForSequenceClassification.from_pretrained(path, revision=revision, **_labels(corpus))
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        model = AutoModelForSequenceClassification.from_pretrained(path, **_labels(corpus))
     except (OSError, ValueError, KeyError) as error:
         got = f"{recipe.model} ({' '.join(str(error).split())[:160]})"
         raise ModelError("an encoder that transformers can fine-tune", got, "name a hub id or a folder") from None

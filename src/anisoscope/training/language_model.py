@@ -18,7 +18,8 @@ from anisoscope.data.text import TextCorpus
 from anisoscope.errors import UsageError
 from anisoscope.measure.distributed import rank_and_world
 from anisoscope.progress import Progress
-from anisoscope.store import RunFolder, code_version, provenance, write_atomic
+from anisoscope.provenance import code_version, provenance
+from anisoscope.store import RunFolder, write_atomic
 from anisoscope.training.presets import TASKS, Size, Task, size_named, untrained
 from anisoscope.training.vocabulary import Vocabulary, open_training_corpus, prepare
 from anisoscope.training.windows import Examples, Tokens

@@ -18,9 +18,11 @@ from torch import nn
 
 from anisoscope.errors import CorpusError, UsageError
 from anisoscope.measure.distributed import rank_and_world
-from anisoscope.measure.loop import Listed, glance
+from anisoscope.measure.inputs import Given
+from anisoscope.measure.loop import glance
 from anisoscope.measure.settings import Settings
-from anisoscope.store import as_records, provenance, write_atomic
+from anisoscope.provenance import provenance
+from anisoscope.store import as_records, write_atomic
 
 METRICS = ("mean_cosine", "drift", "query_key", "attention")
 LOGGED = {
@@ -59,9 +61,10 @@ class Monitor:
     ) -> None:
         if every < 1:
             raise UsageError("at least 1 step between two looks", str(every), "raise `every`")
-        self.probe = list(Listed(probe))
-        if not self.probe:
+        batches = list(probe)
+        if not batches:
             raise CorpusError("a probe with at least one batch", "none", "give it a few batches")
+        self.probe = list(Given(batches))
         self.every, self.early, self.prefix = every, early, prefix
         self.output = None if output is None else Path(output)
         self.settings = Settings(metrics=METRICS, policies=("all",), groups=8, sample=0, blocks=blocks)

@@ -17,7 +17,8 @@ from typing import Any
 
 from anisoscope.data.plans import digest
 from anisoscope.models.ports import speech_cnn
-from anisoscope.store import once, run_id, write_atomic
+from anisoscope.provenance import run_id
+from anisoscope.store import once, write_atomic
 from anisoscope.training.kinds import KINDS, Kind, kind_named, material
 
 Progress = Callable[[str, int, int], None]

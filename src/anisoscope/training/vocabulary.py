@@ -16,7 +16,7 @@ from anisoscope.data.plans import digest
 from anisoscope.data.text import TextCorpus
 from anisoscope.data.windows import affixes, check_room, tokenise
 from anisoscope.errors import CorpusError, ModelError
-from anisoscope.store import run_id
+from anisoscope.provenance import run_id
 from anisoscope.training.presets import Task
 from anisoscope.training.windows import Tokens
 
@@ -107,14 +107,13 @@ def _taken(vocabulary: Vocabulary) -> Any:
     """The tokenizer of a checkpoint. ModelError where it lacks what the task needs."""
     from transformers import AutoTokenizer
 
-    from anisoscope.models.hub import locate
+    from anisoscope.models.hub import bring, locate, split_name
 
     name = vocabulary.source or ""
-    base, _, revision = name.partition("@")
-    place = locate(base, revision or None, name, "Leave --vocabulary out to learn one.")
+    place = bring(locate(*split_name(name), name, "Leave --vocabulary out to learn one."), name, weights=False)
     auto: Any = AutoTokenizer
     try:
-        tokenizer = auto.from_pretrained(place.path, revision=place.revision)
+        tokenizer = auto.from_pretrained(place.path)
     except (OSError, ValueError, KeyError) as error:
         got = " ".join(str(error).split())[:200]
         raise ModelError(f"a tokenizer in {name}", got, "name a checkpoint that has one") from None

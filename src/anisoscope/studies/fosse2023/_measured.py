@@ -17,7 +17,8 @@ from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics.class_direction import units_of
 from anisoscope.models.load import load
-from anisoscope.store import as_records, once, records_once, run_id, select, write_atomic
+from anisoscope.provenance import run_id
+from anisoscope.store import as_records, once, records_once, select, write_atomic
 from anisoscope.studies.fosse2023._grid import Cell, Plan
 from anisoscope.studies.fosse2023._trained import Trained, corpus_of, each, why_lost
 from anisoscope.studies.study import Context

@@ -13,8 +13,9 @@ from typing import Any
 from anisoscope.data.encoding import Encoded, LabelledPlan, encode
 from anisoscope.data.labelled import TEST, LabelledCorpus, balanced
 from anisoscope.errors import DivergedError, OutputError
+from anisoscope.provenance import run_id
 from anisoscope.runs.run import slug
-from anisoscope.store import in_turn, once, run_id, write_atomic
+from anisoscope.store import in_turn, once, write_atomic
 from anisoscope.studies.fosse2023._grid import Cell, Plan
 from anisoscope.studies.study import Context
 from anisoscope.training.classifier import Recipe, TrainedClassifier, train_classifier

@@ -27,7 +27,8 @@ from anisoscope import __version__
 from anisoscope.axes import Site
 from anisoscope.capture import capture
 from anisoscope.metrics import drift, mean_cosine, norms
-from anisoscope.store import as_records, records_once, run_id
+from anisoscope.provenance import run_id
+from anisoscope.store import as_records, records_once
 from anisoscope.studies.godey2024 import _scores
 from anisoscope.studies.godey2024._fixed_point import fixed_points
 from anisoscope.studies.godey2024._untrained import FAMILIES, READINGS, Size, Untrained, untrained

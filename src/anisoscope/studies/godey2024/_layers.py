@@ -15,9 +15,10 @@ from anisoscope.axes import Flatten
 from anisoscope.charts import builders as charts
 from anisoscope.measure.settings import Settings
 from anisoscope.models.presets import PRESETS
+from anisoscope.provenance import run_id
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import run
-from anisoscope.store import RunFolder, as_records, records_once, run_id, select
+from anisoscope.store import RunFolder, as_records, records_once, select
 from anisoscope.studies.godey2024._left_out import SUFFIX, left_out
 from anisoscope.studies.study import Context
 from anisoscope.training.kinds import KINDS

@@ -23,10 +23,11 @@ from anisoscope.errors import UsageError
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
 from anisoscope.models.series import Checkpoint, expand
+from anisoscope.provenance import run_id
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import plan_of, subject_of
 from anisoscope.runs.series import Derived, measure_series
-from anisoscope.store import RunFolder, run_id, select
+from anisoscope.store import RunFolder, select
 from anisoscope.studies.study import Context
 from anisoscope.training.kinds import KINDS
 from anisoscope.training.small import LONG, Recipe, train_all

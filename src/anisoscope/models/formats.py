@@ -1,0 +1,70 @@
+"""Files that are not a checkpoint of transformers, named for what they are, each with its cure."""
+
+import json
+from collections.abc import Iterable
+from fnmatch import fnmatch
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+"""Files of weights that are read, the first of them that is there."""
+
+OWN = "return it from a function of yours, as module:function"
+FORMATS = {
+    "adapter_config.json": "it is an adapter (LoRA, PEFT), which is no model: merge it into its base with "
+    "`peft.AutoPeftModel….from_pretrained(…).merge_and_unload().save_pretrained(folder)` and measure the folder",
+    "*.gguf": "it is GGUF, the format of llama.cpp: measure the checkpoint of transformers that it was made from",
+    "model_index.json": "it is a pipeline of diffusers: measure one of its parts that transformers knows, such as its "
+    f"folder text_encoder, or {OWN}",
+    "open_clip_*": f"it is a checkpoint of open_clip: measure its conversion for transformers, or {OWN}",
+    "tf_model.h5": "its weights are TensorFlow's: convert them with transformers 4 "
+    "(from_pretrained(…, from_tf=True), then save_pretrained)",
+    "flax_model.msgpack": "its weights are Flax's: convert them with transformers 4 "
+    "(from_pretrained(…, from_flax=True), then save_pretrained)",
+    "*.onnx": "it is ONNX, in which no layer can be seen: measure the checkpoint that it was exported from",
+    "consolidated.*": "it is a checkpoint in its authors' own format: measure its conversion for transformers",
+    "model.*.safetensors": "its weights have a name of a variant: rename the file to model.safetensors",
+    "modules.json": "it is a folder of sentence-transformers: measure the folder of its first module (0_Transformer)",
+    "*.ckpt": f"it is the state of a training: {OWN}",
+    "*.pt": f"it is a file of torch without the model's code: {OWN}",
+    "*.pth": f"it is a file of torch without the model's code: {OWN}",
+}
+"""Name of a file → what it shows the folder to be, and the cure; the first that is there counts."""
+
+
+def weight_files(names: Iterable[str]) -> str | None:
+    """The weights that are read among files of these names, or their index; None for none."""
+    there = set(names)
+    return next((name for name in WEIGHTS if name in there), None)
+
+
+def described(names: Iterable[str], config: Path | None = None) -> str:
+    """What files of these names are, if not a checkpoint of transformers, with the cure; "" where nothing tells."""
+    names = list(names)
+    for pattern, said in FORMATS.items():
+        if any(fnmatch(name, pattern) for name in names):
+            return said
+    return "" if config is None else of_config(read_config(config))
+
+
+def of_config(config: dict[str, Any]) -> str:
+    """What a configuration shows a model to be that transformers may not load, with the cure; "" for nothing."""
+    if "_diffusers_version" in config:
+        return f"it is a part of a diffusers pipeline ({config.get('_class_name', 'unknown')}): {OWN}"
+    if "pretrained_cfg" in config or ("architecture" in config and "model_type" not in config):
+        return "it is a model of timm: " + (OWN if find_spec("timm") else "pip install timm")
+    quantised = config.get("quantization_config")
+    if isinstance(quantised, dict):
+        kind = quantised.get("quant_method", "an unknown method")
+        return f"its weights are quantised ({kind}): measure the checkpoint that they were made from"
+    return ""
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The configuration in a file; empty where it cannot be read."""
+    try:
+        read = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return read if isinstance(read, dict) else {}

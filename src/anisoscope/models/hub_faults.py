@@ -1,0 +1,102 @@
+"""Failures of the hub told apart: what came instead of an answer, and the cure, for models and for data sets."""
+
+import json
+import os
+import re
+from typing import NamedTuple
+
+TOKEN = "`hf auth login` with a valid token, or without one: `hf auth logout` and unset HF_TOKEN"
+
+
+class Fault(NamedTuple):
+    """What came, and the cure. `absent`: the hub says that there is no such thing; `denied`: not for this user."""
+
+    got: str
+    cure: str
+    absent: bool = False
+    denied: bool = False
+
+
+def fault_of(error: BaseException) -> Fault:
+    """The fault behind an error of `huggingface_hub`, of its HTTP library, or of a body that cannot be read."""
+    from huggingface_hub import errors
+
+    chain = _chain(error)
+    for found in chain:
+        if isinstance(found, errors.HfHubHTTPError):
+            return _answered(found)
+    for found in chain:
+        if isinstance(found, errors.FileMetadataError):
+            return _not_a_hub()
+        if isinstance(found, errors.OfflineModeIsEnabled):
+            return Fault("no network wanted: HF_HUB_OFFLINE is set", "unset HF_HUB_OFFLINE")
+        if isinstance(found, errors.HTTPError):  # type: ignore[attr-defined]
+            return _unreached(found)
+    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError | LookupError | TypeError | AttributeError):
+        return _not_a_hub()
+    return Fault(f"{type(error).__name__}: {' '.join(str(error).split())[:160]}", "try again")
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """The error and what caused it, outermost first."""
+    found: list[BaseException] = []
+    following: BaseException | None = error
+    while following is not None and following not in found:
+        found.append(following)
+        following = following.__cause__ or following.__context__
+    return found
+
+
+def _answered(error: BaseException) -> Fault:
+    """The fault that a status code stands for."""
+    from huggingface_hub import errors, get_token
+
+    response = error.response  # type: ignore[attr-defined]
+    status = int(response.status_code)
+    if isinstance(error, errors.GatedRepoError):
+        cure = "accept its terms on its page of the hub, then `hf auth login`"
+        return Fault(f"a gated repository ({status})", cure, denied=True)
+    if isinstance(error, errors.DisabledRepoError):
+        return Fault(f"a repository that the hub has disabled ({status})", "name another one", denied=True)
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return Fault(f"no such repository ({status})", "a private one needs `hf auth login`", absent=True)
+    if status == 401 and get_token() is None:
+        return Fault("an answer only for those who are logged in (401)", "`hf auth login`", denied=True)
+    if status == 401:
+        return Fault("a token that the hub refuses (401)", TOKEN, denied=True)
+    if status == 403:
+        cure = "give the token the right to read it, or accept the repository's terms on its page"
+        return Fault("a token without the right to read it (403)", cure, denied=True)
+    if status == 404:
+        cure = "check HF_ENDPOINT" if "HF_ENDPOINT" in os.environ else "check the spelling"
+        return Fault("no such page (404)", cure, absent=True)
+    if status == 429:
+        wait = re.search(r"\d+", response.headers.get("Retry-After", ""))
+        when = f"wait {wait[0]} s" if wait else "wait some minutes"
+        return Fault("too many requests for the hub (429)", f"{when}, or `hf auth login` for a higher limit")
+    if status >= 500:
+        return Fault(f"a failure of the hub itself ({status})", "try again later; status.huggingface.co says more")
+    return Fault(f"an answer with status {status}", "try again, or check HF_ENDPOINT and the proxy")
+
+
+def _not_a_hub() -> Fault:
+    """An answer without what every answer of a hub has: most often a login page in between."""
+    endpoint = f" or HF_ENDPOINT ({os.environ['HF_ENDPOINT']}) is no hub" if "HF_ENDPOINT" in os.environ else ""
+    cure = f"a network that asks for a login answers so: log in to it with a browser{endpoint and ';' + endpoint}"
+    return Fault("a page that is not the hub's", cure)
+
+
+def _unreached(error: BaseException) -> Fault:
+    """The fault of a request that nobody answered."""
+    text = str(error)
+    kind = type(error).__name__
+    if "CERTIFICATE" in text.upper():
+        cure = "log in to the network with a browser, or set SSL_CERT_FILE to the proxy's certificate"
+        return Fault("a certificate that is not the hub's", cure)
+    if "Proxy" in kind:
+        return Fault(f"a proxy that fails ({text[:80]})", "check HTTPS_PROXY and HTTP_PROXY")
+    if "Timeout" in kind:
+        return Fault("no network, or one too slow (no answer in time)", "connect to the network")
+    if "Protocol" in kind or "ReadError" in kind:
+        return Fault(f"a connection that broke off ({kind})", "try again")
+    return Fault("no network", "connect to the network")

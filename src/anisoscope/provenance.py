@@ -1,0 +1,73 @@
+"""Where numbers came from: a hash of the code that makes them, the commit, versions, the machine and the command."""
+
+import hashlib
+import json
+import platform
+import subprocess
+import sys
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGE = Path(__file__).resolve().parent
+NUMBERS = ("axes", "batch", "sums", "metrics", "models", "data", "capture", "measure", "classes")
+"""Packages and modules whose code makes numbers; the others start it, or arrange, judge and show what it gave."""
+
+
+def run_id(*parts: Any) -> str:
+    """The name of a run: a hash of settings, weights, corpus and code version."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+@cache
+def code_of(*names: str) -> dict[str, str]:
+    """A hash of the source of each package or module of `names` (none given: of all `NUMBERS`): part of a run's
+    identity, so that no run is found again once a formula has changed.
+    """
+    found = {}
+    for name in names or NUMBERS:
+        total = hashlib.sha256()
+        for path in sorted((PACKAGE / name).rglob("*.py")) or [PACKAGE / f"{name}.py"]:
+            total.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes())
+        found[name] = total.hexdigest()[:12]
+    return found
+
+
+@cache
+def code_version() -> dict[str, Any]:
+    """Package version, a hash of the sources that make numbers, and the commit where the code lies in a git checkout,
+    `dirty` where those sources, or the studies', are not as in the commit.
+    """
+    from anisoscope import __version__
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(PACKAGE), *words], capture_output=True, text=True, timeout=10, check=True
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return done.stdout.strip()
+
+    commit = git("rev-parse", "HEAD") if git("ls-files", "--error-unmatch", "store.py") else None
+    paths = [name if (PACKAGE / name).is_dir() else f"{name}.py" for name in (*NUMBERS, "training", "runs", "studies")]
+    changed = commit is not None and git("status", "--porcelain", "--", *paths)
+    told = {"version": __version__, "sources": run_id(code_of()), "commit": commit}
+    return told | ({"dirty": True} if changed else {})
+
+
+def provenance() -> dict[str, Any]:
+    """Versions of what computed the numbers, the machine's kind, and the command."""
+    versions = {"python": platform.python_version()}
+    for name in ("torch", "transformers", "datasets", "numpy", "scipy"):
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "code": code_version(),
+        "versions": versions,
+        "platform": platform.platform(),
+    }

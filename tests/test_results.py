@@ -1,0 +1,127 @@
+"""The committed records: judged today as the verdicts beside them say, and every figure drawn from them."""
+
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from anisoscope.errors import OutputError
+from anisoscope.report import build_studies
+from anisoscope.studies.runner import COMPARED, Finished, finished, found, reproductions
+from anisoscope.studies.study import Compared
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+FOLDERS = reproductions(RESULTS)
+
+
+def same(ours, theirs):
+    """Equal, numbers to 1e-12."""
+    if isinstance(theirs, float) and isinstance(ours, float):
+        return ours == pytest.approx(theirs, rel=1e-12, abs=1e-12, nan_ok=True)
+    return ours == theirs
+
+
+def differing(ours, theirs):
+    """Entries of two lists of dictionaries that are not the same."""
+    assert len(ours) == len(theirs)
+    return [(a, b) for a, b in zip(ours, theirs, strict=True) if not all(same(a[key], b[key]) for key in a | b)]
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.relative_to(RESULTS).as_posix().replace("/", "-"))
+def test_records_are_judged_as_the_verdicts_beside_them_say(folder):
+    done = finished(folder)
+    verdicts = json.loads((folder / "verdicts.json").read_text())
+    assert not differing([asdict(v) for v in done.verdicts], verdicts)
+    if (folder / COMPARED).exists():
+        compared = json.loads((folder / COMPARED).read_text())
+        assert not differing([asdict(c) | {"verdict": c.verdict} for c in done.compared], compared)
+    claims = {claim.name for claim in done.study.claims}
+    assert {v["claim"] for v in verdicts} <= claims
+    assert {claim["name"] for claim in done.described["claims"]} == claims
+    assert "dirty" not in done.described["code"] and done.described["code"]["commit"]
+
+
+def test_another_verdict_is_seen():
+    one = {"outcome": "holds", "value": 0.5, "p": None}
+    assert not differing([one], [one | {"value": 0.5 + 1e-14}])
+    for other in ({"outcome": "fails"}, {"value": 0.5 + 1e-9}, {"p": 0.1}, {"value": None}):
+        assert differing([one], [one | other])
+
+
+@pytest.mark.parametrize("paper", ["fosse2023", "godey2024"])
+def test_every_study_of_the_paper_s_records_has_a_figure(paper):
+    folders = {}
+    for folder in FOLDERS:
+        if folder.parts[-3] == paper:
+            folders.setdefault(folder.name, folder)
+    assert len(folders) > 8
+    for folder in folders.values():
+        assert finished(folder).charts, folder
+
+
+def test_a_committed_folder_is_drawn_anew(tmp_path):
+    """The report of committed records showed no figure: it looked for drawings, which are not committed."""
+    for name in ("godey2024/quick/fig18", "godey2024/heads/fig8"):
+        shutil.copytree(RESULTS / name, tmp_path / name)
+    index = build_studies(tmp_path)
+    page = tmp_path / "godey2024/heads/report.html"
+    assert index == tmp_path / "report.html" and 'href="godey2024/heads/report.html"' in index.read_text()
+    assert page.read_text().count("<svg") == 2 and "The anisotropy of query vectors grows with N" in page.read_text()
+    assert build_studies(tmp_path / "godey2024/quick").read_text().count("<svg") == 1
+    alone = build_studies(tmp_path / "godey2024/quick/fig18")
+    assert alone.parent.name == "fig18" and alone.read_text().count("<svg") == 1
+
+
+def test_ids_of_a_page_are_of_one_drawing_each(tmp_path):
+    import re
+
+    for name in ("fig14", "fig18"):
+        folder = RESULTS / "godey2024" / {"fig14": "small", "fig18": "quick"}[name]
+        shutil.copytree(folder / name, tmp_path / name)
+    ids = re.findall(r' id="([^"]+)"', build_studies(tmp_path).read_text())
+    assert len(ids) == len(set(ids)) and any(name.startswith("fig14-fig14-") for name in ids)
+
+
+def test_the_page_is_of_the_records_and_not_of_what_was_written_beside_them(tmp_path):
+    shutil.copytree(RESULTS / "godey2024/quick/fig18", tmp_path / "fig18")
+    before = build_studies(tmp_path).read_text()
+    (tmp_path / "fig18" / "verdicts.json").write_text("[]")
+    assert build_studies(tmp_path).read_text() == before and "<b>fails" not in before
+    table = tmp_path / "fig18" / "records.parquet"
+    records = pd.read_parquet(table)
+    records["value"] *= 2
+    records.to_parquet(table, index=False)
+    assert build_studies(tmp_path).read_text() != before
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"paper": "godey2024", "study": "fig99"}', '{"study": "fig18"}'])
+def test_a_damaged_study_is_told(tmp_path, damage):
+    shutil.copytree(RESULTS / "godey2024/quick/fig18", tmp_path / "fig18")
+    (tmp_path / "fig18" / "study.json").write_text(damage)
+    with pytest.raises(OutputError, match="a study of this version"):
+        build_studies(tmp_path)
+
+
+def test_damaged_records_are_told(tmp_path):
+    shutil.copytree(RESULTS / "godey2024/quick/fig18", tmp_path / "fig18")
+    (tmp_path / "fig18" / "records.parquet").write_bytes(b"PAR1")
+    with pytest.raises(OutputError, match="a study of this version"):
+        build_studies(tmp_path)
+
+
+def test_published_numbers_stand_beside_ours_on_the_page(tmp_path, monkeypatch):
+    from anisoscope.report import studies_page
+
+    (study,) = (s for s in found() if s.name == "table3")
+    rows = (Compared("<b>HateXplain", 0.683, 0.7, 0.69, 0.71, 3), Compared("YelpHat", 0.5))
+    records = pd.read_parquet(RESULTS / "fosse2023/finished/table3/records.parquet").head(0)
+    monkeypatch.setattr(Finished, "compared", rows)
+    monkeypatch.setattr(studies_page, "finished", lambda _: Finished(study, {"settings_name": "quick"}, records))
+    (tmp_path / "table3").mkdir()
+    (tmp_path / "table3" / "study.json").touch()
+    page = build_studies(tmp_path).read_text()
+    assert "&lt;b&gt;HateXplain" in page and "0.700 [0.690, 0.710]" in page and "differs" in page
+    assert "one by one (2)" in page
