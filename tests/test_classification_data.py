@@ -178,13 +178,15 @@ def test_a_split_of_the_hub_without_labels_is_replaced(monkeypatch):
             open_labelled("some/glue")
 
 
-def test_labels_below_zero_are_labels_in_a_table(tmp_path):
-    found = open_labelled(table(tmp_path / "t.jsonl", [{"text": "x y", "label": i % 3 - 1} for i in range(60)]))
-    assert found.labels == ("-1", "0", "1") and set(found.counts()["train"].values()) == {16}
+@pytest.mark.parametrize("labels", [(-1, 1), (-2, -1, 0, 1, 2)])
+def test_labels_below_zero_are_labels_in_a_table(tmp_path, labels):
+    n = len(labels)
+    found = open_labelled(table(tmp_path / "t.jsonl", [{"text": "x y", "label": labels[i % n]} for i in range(60)]))
+    assert found.labels == tuple(map(str, labels)) and len(set(found.counts()["train"].values())) == 1
 
 
 def test_one_label_written_in_several_ways_is_one_class(tmp_path):
-    ways = (0, "1", "0", 1, 0.0, " 1 ")
+    ways = (0, "1", "0.0", 1, 0.0, " 1 ")
     found = open_labelled(table(tmp_path / "t.jsonl", [{"text": "x", "label": ways[i % 6]} for i in range(60)]))
     assert found.labels == ("0", "1") and found.counts()["train"] == {"0": 24, "1": 24}
 
@@ -306,7 +308,7 @@ def test_other_bad_input_is_explained(tmp_path):
     for name, expected in (
         ("hatexplane", "did you mean hatexplain"),
         (str(tmp_path / "broken.jsonl"), "one JSON object per line"),
-        (str(tmp_path / "x.md"), "in .jsonl, .csv or .tsv"),
+        (str(tmp_path / "x.md"), "in .csv, .tsv, .json, .jsonl"),
         (str(tmp_path), "train.jsonl"),
         ("planted:1", "2 to 50 classes"),
     ):

@@ -18,8 +18,8 @@ import anisoscope.data
 from anisoscope.data import CORPORA, list_corpora, open_corpus
 from anisoscope.data import hub as hub_module
 from anisoscope.data.builtin import python_docs
-from anisoscope.data.documents import split_text
 from anisoscope.data.plans import digest
+from anisoscope.data.splitting import articles
 from anisoscope.data.text import BUILTIN, HUB_PRESETS, TextCorpus, open_text
 from anisoscope.errors import CorpusError, UsageError
 
@@ -43,7 +43,7 @@ LONG = "word " * 210
 
 def test_wikitext_articles_begin_at_level_one_titles_after_a_blank_line(tmp_path: Path) -> None:
     found = open_text(write(tmp_path / "wiki.raw", WIKI))
-    assert found.documents == ARTICLES and found.marked and found.source["documents"] == "titles"
+    assert found.documents == ARTICLES and found.block is None and found.source["documents"] == "titles"
     assert open_text(str(tmp_path / "wiki.raw"), limit=1).documents == ARTICLES[:1]
     rows = "\n".join(json.dumps({"text": f"{line}\n"}) for line in WIKI.split("\n"))
     from_rows = open_text(write(tmp_path / "wiki.jsonl", rows))
@@ -52,17 +52,16 @@ def test_wikitext_articles_begin_at_level_one_titles_after_a_blank_line(tmp_path
 
 @pytest.mark.parametrize(("line", "count"), [(" = A = ", 2), (" = a = b = ", 2), (" = = A = = ", 1), (" = A = = ", 1)])
 def test_titles_have_one_sign_on_each_side(line: str, count: int) -> None:
-    reading = split_text(f" = Title = \n \n text \n \n{line}\n \n text \n")
-    assert (reading.how, len(reading.documents)) == ("titles", count)
+    assert len(list(articles(f" = Title = \n \n text \n \n{line}\n \n text \n".split("\n")))) == count
 
 
 def test_blank_lines_separate_documents_but_not_paragraphs(tmp_path: Path) -> None:
     found = open_text(write(tmp_path / "a.txt.gz", f"{LONG}\n{LONG}\n\n{LONG}\n \n\n{LONG}\n"))
-    assert len(found.documents) == 3 and found.source["documents"] == "blank lines" and found.marked
+    assert len(found.documents) == 3 and found.source["documents"] == "blank lines" and not found.notes
     assert len(open_text(str(tmp_path / "a.txt.gz"), limit=2).documents) == 2
     text = "A paragraph.\n\nAnother one.\r\n\r\nA third."
-    found = open_text(write(tmp_path / "b.txt", text), limit=2)
-    assert found.documents == [text.replace("\r", "")] and not found.marked and found.limit == 2
+    found = open_text(write(tmp_path / "b.txt", text), limit=2, documents="tokens:8192")
+    assert found.documents == [text.replace("\r", "")] and found.block == 8192 and found.limit == 2
     assert found.source["documents"] == "blocks of 8192 tokens"
 
 
@@ -161,7 +160,7 @@ def test_fingerprint_is_that_of_the_texts(tmp_path: Path) -> None:
         ("a.jsonl", b'{"text": "a"}\n{"text": 5}', "text in column 'text' of .*; got line 2: int"),
         ("a.jsonl", b'{"text": "a"}\n{"no": "a"}', "got line 2 without it"),
         ("a.parquet", b"PAR1 no", "a parquet file in"),
-        ("a.csv", b"text\na", r"a file ending in \.txt.*convert the table"),
+        ("a.csv", b"label,n\na,b", r"a text column in .*; got the columns label, n. Cure: choose one with --column"),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path: Path, file: str, data: bytes, message: str) -> None:
@@ -326,15 +325,15 @@ def test_python_docs_are_docstrings_in_order(tmp_path: Path, monkeypatch: pytest
     write(tmp_path / "broken.py", "def (")
     write(tmp_path / "silent.py", "x = 1")
     write(tmp_path / "pydoc_data" / "topics.py", "topics = {'b': 'Topic b.', 'a': 'Topic a.'}\n")
-    reading, source = python_docs(tmp_path)
+    reading, source = python_docs(library=tmp_path)
     modules = ["Package a.\nTitle two lines", "Of c.", "Module b.\nClass A.\nMethod f."]
     assert reading.documents == [*modules, "Topic a.", "Topic b."]
     assert (reading.skipped, reading.empty, source["kind"]) == (1, 1, "builtin")
-    monkeypatch.setitem(BUILTIN, "builtin:python-docs", lambda: python_docs(tmp_path))
+    monkeypatch.setitem(BUILTIN, "builtin:python-docs", lambda limit: python_docs(limit, tmp_path))
     assert open_text("builtin:python-docs", limit=2).documents == modules[:2]
     (tmp_path / "none").mkdir()
     with pytest.raises(CorpusError, match=r"sources of the standard library in .*full CPython"):
-        python_docs(tmp_path / "none")
+        python_docs(library=tmp_path / "none")
 
 
 # ---- the registry

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from anisoscope.data.documents import split_text
 from anisoscope.data.plans import digest, pack
+from anisoscope.data.splitting import BLOCK, split_text
 from anisoscope.data.text import TextCorpus, TextPlan, open_text, plan_text
-from anisoscope.data.windows import BLOCK, Affixes, affixes, frequency_bins, tokenise
+from anisoscope.data.windows import Affixes, affixes, frequency_bins, tokenise
 from anisoscope.errors import ModelError, UsageError
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -65,8 +65,8 @@ TOKENIZERS = {
 each_tokenizer = pytest.mark.parametrize("name", TOKENIZERS)
 
 
-def corpus(*documents: str, marked: bool = True, limit: int | None = None) -> TextCorpus:
-    return TextCorpus("test", list(documents), digest(documents), {}, marked, limit)
+def corpus(*documents: str, block: int | None = None, limit: int | None = None) -> TextCorpus:
+    return TextCorpus("test", list(documents), digest(documents), {}, block, limit)
 
 
 def named_tokens(plan: TextPlan, stack: str) -> dict[tuple[int, int], int]:
@@ -278,18 +278,18 @@ def test_one_token_and_documents_without_tokens() -> None:
 
 
 def test_text_without_marks_is_cut_into_blocks_by_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anisoscope.data.documents.PIECE", 9000)
+    monkeypatch.setattr("anisoscope.data.splitting.PIECE", 9000)
     tokenizer = TOKENIZERS["gpt2"][0]
     text = "".join(f"{'abcdefgh'[k % 8]}{'x' * (k % 70)}\n" for k in range(1000))
-    reading = split_text(text)
-    assert not reading.marked and "".join(reading.documents) == text and len(reading.documents) > 2
+    reading = split_text(text, rule=f"tokens:{BLOCK}")
+    assert reading.block == BLOCK and "".join(reading.documents) == text and len(reading.documents) > 2
     assert all(piece.endswith("\n") and len(piece) <= 9000 for piece in reading.documents)
-    plan = plan_text(corpus(*reading.documents, marked=False), tokenizer, max_length=128, batch_tokens=4096)
+    plan = plan_text(corpus(*reading.documents, block=BLOCK), tokenizer, max_length=128, batch_tokens=4096)
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     assert plan.n_units == -(-len(ids) // BLOCK)
     named = named_tokens(plan, "encoder")
     assert unit_tokens(named, 1) == ids[BLOCK : 2 * BLOCK]
-    limited = plan_text(corpus(*reading.documents, marked=False, limit=3), tokenizer, max_length=128, batch_tokens=4096)
+    limited = plan_text(corpus(*reading.documents, block=BLOCK, limit=3), tokenizer, max_length=128, batch_tokens=4096)
     assert limited.n_units == 3 and sum(limited.tokens) == 3 * BLOCK
 
 

@@ -1,5 +1,7 @@
 """Numbers that were silently wrong, and faults that ended badly: one test for each, by item of the issue's list."""
 
+import gzip
+import json
 import math
 import os
 import re
@@ -13,13 +15,19 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import soundfile
 import tiny
 import torch
 from hub_server import Hub
 from safetensors.torch import load_file, save_file
 
 import anisoscope
-from anisoscope.errors import MeasureError
+from anisoscope.__main__ import main as typed_main
+from anisoscope.data.labelled import open_labelled
+from anisoscope.data.speech import open_speech
+from anisoscope.data.tables import read_table
+from anisoscope.data.text import open_text
+from anisoscope.errors import CorpusError, MeasureError
 from anisoscope.measure.loop import Interrupted
 from anisoscope.measure.settings import Settings
 from anisoscope.runs.job import Job
@@ -454,6 +462,188 @@ def test_built_once_modes_and_the_registration_with_the_attention_interface():
     }
     registering = {path.name for path, text in sources.items() if "AttentionInterface.register(" in text}
     assert not switching and registering == {"backends.py"}
+
+
+# ---- 9: labels, tables and other data of one's own; faults of files ------------------------------------------------
+
+DEEP, LONG_INTEGER, HALF = "[" * 100_000, f'{{"text": {"9" * 5000}}}', '{"text": "\\ud800 half"}'
+GOOD = [json.dumps({"text": f"a good row {k}", "label": k % 2, "path": f"{k}.wav"}) for k in range(40)]
+
+
+def written(path: Path, content: str | bytes) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
+def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """Exit code and last line of the program for what was typed."""
+    monkeypatch.setattr(sys, "argv", ["anisoscope", *words])
+    with pytest.raises(SystemExit) as ended:
+        typed_main()
+    return int(ended.value.code or 0), capsys.readouterr().err.strip().split("\n")[-1]
+
+
+@pytest.mark.parametrize(
+    ("labels", "named"),
+    [
+        ([0, 1] * 20 + [-1], "line 41 (-1)"),
+        (["a", "b"] * 20 + ["nan", "NaN"], "line 41 (nan), bad.jsonl, line 42 (NaN)"),
+        ([0.5, 1.5] * 20 + [float("nan")], "line 41 (nan)"),
+        (["a", "b"] * 20 + ["1e400"], "line 41 (1e400)"),
+        (["a", "b"] * 20 + ["<NA>", "inf"], "line 42 (inf)"),
+    ],
+)
+def test_9_what_stands_for_no_label_is_no_class(tmp_path, labels, named):
+    """−1, nan, 1e400 of a local table became classes."""
+    rows = "\n".join(json.dumps({"text": f"x {k}", "label": label}) for k, label in enumerate(labels))
+    with pytest.raises(CorpusError, match="a label in every row") as caught:
+        open_labelled(written(tmp_path / "bad.jsonl", rows))
+    assert named in caught.value.got
+
+
+def test_9_a_number_too_large_for_a_float_is_no_class(tmp_path):
+    """JSON reads 1e400 as infinity, which became the class `inf`."""
+    rows = "\n".join([*GOOD, '{"text": "x", "label": 1e400}'])
+    with pytest.raises(CorpusError, match=r"1 faulty: t\.jsonl, line 41 \(inf\)"):
+        open_labelled(written(tmp_path / "t.jsonl", rows))
+
+
+def test_9_a_split_whose_labels_are_all_minus_one_has_none(tmp_path):
+    """The hub's test splits without labels hold −1 in every row; they became a third class of two."""
+    for split, label in (("train", None), ("test", -1)):
+        rows = [{"text": f"word {k}", "label": k % 2 if label is None else label} for k in range(60)]
+        written(tmp_path / f"{split}.jsonl", "\n".join(map(json.dumps, rows)))
+    found = open_labelled(str(tmp_path))
+    assert found.labels == ("0", "1") and found.source["unlabelled"] == ["test"]
+
+
+STRAY = [f'"bad film {k},0\ngood film {k}",1\nfilm {k} again,{k % 2}' for k in range(20)]
+
+
+def test_9_stray_quotes_swallow_no_rows(tmp_path):
+    """A third of the rows became part of others' text; now the rows that open the marks are named."""
+    path = written(tmp_path / "t.csv", "text,label\n" + "\n".join(STRAY))
+    with pytest.raises(CorpusError, match=r"20 faulty: line 2: a quotation mark open until line 3, .*line 5"):
+        open_labelled(path)
+    with pytest.raises(CorpusError, match=r"line 2: a quotation mark open until line 3"):
+        open_text(path)
+    found = open_text(path, skip_bad=True)
+    assert found.source["skipped"] == 20 and len(found.documents) == 40
+
+
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        ("Hello, world,1", "3 columns, where the header has 2"),
+        ("no label", "1 columns, where the header has 2"),
+        ('"a "quoted" word",1', "a quotation mark inside a value"),
+        ('"never closed,1', "a quotation mark"),
+        ("nul \0,1", "NUL bytes"),
+    ],
+)
+def test_9_rows_of_another_form_are_named(tmp_path, row, fault):
+    """An unquoted comma made ` world` the label and 1 nothing."""
+    lines = ["text,label", *(f"film {k},{k % 2}" for k in range(40)), row]
+    with pytest.raises(CorpusError, match=rf"rows of a CSV table in .*1 faulty: line 42: {fault}"):
+        open_labelled(written(tmp_path / "t.csv", "\n".join(lines)))
+
+
+def test_9_marks_that_belong_to_a_table_are_read(tmp_path):
+    """Lines inside quotation marks, doubled marks, commas: nothing sound is refused."""
+    text = 'label,text\n1,"Hello, dear\nfriend, bye"\n0,"say ""yes"""\n\n1,plain\n0,it\'s 5" long\n'
+    rows = list(read_table(Path(written(tmp_path / "t.csv", text))))
+    assert [row.columns["text"] for row in rows] == ["Hello, dear\nfriend, bye", 'say "yes"', "plain", "it's 5\" long"]
+    assert [row.place for row in rows] == ["line 2", "line 4", "line 6", "line 7"]
+    tabs = 'path\tsentence\na.wav\t"What?" he said\nb.wav\t"Really ""so""?"\nc.wav\t"\n'
+    rows = list(read_table(Path(written(tmp_path / "t.tsv", tabs))))
+    assert [row.columns["sentence"] for row in rows] == ['"What?" he said', 'Really "so"?', '"']
+    rows = list(read_table(Path(written(tmp_path / "s.csv", "text;label\na, b;1\n"))))
+    assert rows[0].columns == {"text": "a, b", "label": "1"}
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        (LONG_INTEGER, "an integer of thousands of digits"),
+        (DEEP, "brackets nested too deep"),
+        (HALF, r"half a character \(a lone surrogate\)"),
+        ('{"text": "nul \0"}', "NUL bytes"),
+        ("5", "'5'"),
+    ],
+    ids=["digits", "brackets", "surrogate", "nul", "number"],
+)
+def test_9_lines_of_json_that_no_reader_takes(tmp_path, monkeypatch, line, fault):
+    """Each of the four readers of JSON lines ended in a traceback of its own; three could not skip such a line."""
+    path = written(tmp_path / "t.jsonl", "\n".join([*GOOD, line]))
+    with pytest.raises(CorpusError, match=f"one JSON object per line in .*; got line 41: {fault}.*--skip-bad"):
+        open_text(path)
+    found = open_text(path, skip_bad=True)
+    assert found.source["skipped"] == 1 and len(found.documents) == 40
+    with pytest.raises(CorpusError, match=f"1 faulty: line 41: {fault}"):
+        open_labelled(path)
+    for k in range(40):
+        soundfile.write(tmp_path / f"{k}.wav", np.zeros(800), 8000)
+    with pytest.raises(CorpusError, match=rf"1 faulty: row of t\.jsonl \(line 41\) \({fault}"):
+        open_speech(path)
+    assert open_speech(path, skip_bad=True).source["skipped"] == 1
+    monkeypatch.setenv("ANISOSCOPE_DATA", str(tmp_path / "data"))
+    for split in ("train", "val", "test"):
+        packed = gzip.compress(Path(path).read_bytes())
+        written(tmp_path / "data" / "hatexplain" / f"{split}.jsonl.gz", packed)
+    with pytest.raises(CorpusError, match=f"line 41: {fault}.*copy the file again"):
+        open_labelled("hatexplain")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("t.jsonl.gz", gzip.compress(b'{"text": "a"}\n' * 9999, mtime=0)[:-12], "a gzip file in"),
+        ("t.csv.gz", b"no gzip", "a gzip file in"),
+        ("t.txt", b"a\0b", "NUL bytes"),
+        ("t.csv", b"", "got no text"),
+        ("t.tsv", b"text\n", "got no text"),
+        ("t.csv", b"text,text\na,b", "a header of different names in .*several columns text"),
+        ("t.parquet", b"", "a parquet file in"),
+        ("t.parquet", b"text\na", "a parquet file in"),
+        ("t.parquet.gz", gzip.compress(b"text"), "a parquet file in"),
+        ("t.json", b'[{"text": "a"}, {"text"', "an array of JSON objects, or one per line, in"),
+        ("t.json", b"[]", "got no text"),
+        ("t.jsonl", '{"text": "a"}'.encode("utf-16"), "got line 1: NUL bytes"),
+        ("t.jsonl", b'{"text": "\xe9"}', "got line 1: bytes that are not UTF-8"),
+    ],
+)
+def test_9_files_that_are_no_tables(tmp_path, monkeypatch, capsys, file, content, message):
+    path = written(tmp_path / file, content)
+    with pytest.raises(CorpusError, match=message):
+        open_text(path)
+    code, line = typed(monkeypatch, capsys, "train", "classifier", "--corpus", path)
+    assert code in (2, 4) and line.startswith("anisoscope: expected ")
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.txt", "t.csv", "t.parquet"])
+def test_9_a_folder_in_the_place_of_a_file(tmp_path, name):
+    """A folder is read as one, whatever its name; an empty one says what belongs there."""
+    (tmp_path / name).mkdir()
+    with pytest.raises(CorpusError, match="text files or tables"):
+        open_text(str(tmp_path / name))
+    with pytest.raises(CorpusError, match=r"train\.jsonl or train\.csv"):
+        open_labelled(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("line", [LONG_INTEGER, DEEP, HALF], ids=["digits", "brackets", "surrogate"])
+def test_9_such_lines_through_the_program(tmp_path, monkeypatch, capsys, line):
+    """`measure` ended with 1 and a traceback; it ends with 4 and a line, or leaves the row out and says so."""
+    path = written(tmp_path / "t.jsonl", "\n".join([*GOOD[:4], line]))
+    small = ("measure", "builtin:minilm", "-c", path, "--panel", "hidden", "-q", "-o", str(tmp_path / "run"))
+    code, told = typed(monkeypatch, capsys, *small)
+    assert code == 4 and "line 5" in told and "Cure: " in told
+    assert typed(monkeypatch, capsys, "train", "classifier", "--corpus", path)[0] == 4
+    monkeypatch.setattr(sys, "argv", ["anisoscope", *small, "--skip-bad"])
+    typed_main()
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert manifest["corpus"]["skipped"] == 1 and manifest["corpus"]["n_units"] == 4
+    assert any("1 unreadable" in warning for warning in manifest["warnings"])
 
 
 # ---- 11: a body from a hub that is not what the hub announced --------------------------------------------------------

@@ -9,6 +9,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+WORDS = {"position": "token", "sequence": "sequence", "unit": "unit", "counted": "token"}
+"""What a corpus calls one position of a model, one sequence, one unit, and what `tokens` of its plan count."""
+
 
 @dataclass(frozen=True)
 class Stream:
@@ -56,7 +59,7 @@ class BatchPlan(Protocol):
 
     `len(plan)` batches; `plan[i]` builds batch i (padding, tensors) on demand; `plan.tokens[i]` its real tokens (for
     progress); `plan.fingerprint` a hash of corpus and settings; `plan.n_units`, the number of units;
-    `plan.frequency_bins`, their labels.
+    `plan.frequency_bins`, their labels. A plan may say in `plan.words` what its corpus calls things (`WORDS`).
     """
 
     tokens: list[int]

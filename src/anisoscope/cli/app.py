@@ -86,12 +86,17 @@ def measure(
     tokens: Annotated[
         str, typer.Option(help="token policies, with commas: all, content, no-first")
     ] = "all,content,no-first",
-    limit: Annotated[int | None, typer.Option(min=1, help="first N units (documents) only")] = None,
+    documents: Annotated[
+        str, typer.Option(help="what a document is in a text: auto, file, blank-line, line, tokens:N")
+    ] = "auto",
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="first N units of the corpus only: documents, clips (or speakers), images")
+    ] = None,
     sequences: Annotated[
         int | None, typer.Option(min=1, help="that many windows of the text only, evenly spread over it")
     ] = None,
     split: Annotated[str | None, typer.Option(help="split of a hub data set")] = None,
-    column: Annotated[str | None, typer.Option(help="text column of a table")] = None,
+    column: Annotated[str | None, typer.Option(help="column of a table: text, or paths of clips or images")] = None,
     max_length: Annotated[
         int | None,
         typer.Option(min=1, help="tokens a window, special ones counted; default: what the model reads, 512 at most"),
@@ -161,6 +166,7 @@ def measure(
         settings=settings,
         split=split,
         column=column,
+        documents=documents,
         limit=limit,
         sequences=sequences,
         max_length=max_length,

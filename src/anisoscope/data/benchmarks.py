@@ -1,7 +1,5 @@
 """The three corpora of Fosse et al. 2023 with human rationales, under $ANISOSCOPE_DATA or from their public homes."""
 
-import gzip
-import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -9,7 +7,7 @@ from typing import Any
 
 from anisoscope.data import public_homes
 from anisoscope.data.labelled import Example, LabelledCorpus, divided
-from anisoscope.errors import CorpusError
+from anisoscope.data.tables import read_table, refused
 
 YELPHAT = ("negative", "positive")
 HATEXPLAIN = ("normal", "hatespeech", "offensive")
@@ -98,11 +96,12 @@ def _folder(name: str) -> Path | None:
 
 
 def _read(path: Path) -> Rows:
-    try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            return [json.loads(line) for line in file]
-    except (OSError, ValueError) as error:
-        raise CorpusError(f"readable JSON lines in {path}", str(error)[:120], "copy the file again") from None
+    rows = []
+    for row in read_table(path):
+        if row.fault:
+            raise refused(path, row, "copy the file again")
+        rows.append(row.columns)
+    return rows
 
 
 def _source(folder: Path | None, **more: object) -> dict[str, Any]:

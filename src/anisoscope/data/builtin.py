@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from anisoscope.data.documents import Reading
+from anisoscope.data.splitting import Reading
 from anisoscope.errors import CorpusError
 
 LEFT_OUT = {
@@ -22,36 +22,45 @@ _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _RULE = re.compile(r"[ \t]*[-=~^*_#+|`.]{3,}[ \t]*")
 
 
-def python_docs(library: Path | None = None) -> tuple[Reading, dict[str, object]]:
+def python_docs(limit: int | None = None, library: Path | None = None) -> tuple[Reading, dict[str, object]]:
     """Documents and their provenance: one document per public module (its docstring and those of its public classes,
     methods and functions, in the order of the source), then one per topic of the language reference in `pydoc_data`.
+    No source is parsed beyond the first `limit` documents.
 
     The text differs between Python versions, which the provenance names and the fingerprint of the corpus shows.
     """
     library = library or Path(sysconfig.get_path("stdlib"))
-    modules, unread = [], 0
-    for path in _modules(library):
-        try:
-            texts = list(_docstrings(_parse(path)))
-        except (OSError, SyntaxError, ValueError):
-            unread += 1
-            continue
-        modules.append("\n".join(filter(None, map(_clean, texts))))
-    topics = [_clean(text) for text in _topics(library / "pydoc_data" / "topics.py")]
-    documents = [text for text in modules + topics if text]
+    documents, empty, unread = [], 0, 0
+    for text in _texts(library):
+        unread += text is None
+        empty += text == ""
+        documents += [text] if text else []
+        if len(documents) == limit:
+            break
     if not documents:
         raise CorpusError(
             f"the sources of the standard library in {library}",
             "no module with documentation",
             "install the full CPython distribution, or name a text file",
         )
-    empty = len(modules) + len(topics) - len(documents)
     source = {
         "kind": "builtin",
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
     }
-    return Reading(documents, "modules and topics", empty=empty, skipped=unread), dict(source)
+    return Reading(documents, "modules and topics", "module", empty=empty, skipped=unread), dict(source)
+
+
+def _texts(library: Path) -> Iterator[str | None]:
+    """The text of each module, then of each topic, cleaned; None where a source cannot be parsed."""
+    for path in _modules(library):
+        try:
+            texts = list(_docstrings(_parse(path)))
+        except (OSError, SyntaxError, ValueError):
+            yield None
+            continue
+        yield "\n".join(filter(None, map(_clean, texts)))
+    yield from map(_clean, _topics(library / "pydoc_data" / "topics.py"))
 
 
 def _modules(library: Path) -> list[Path]:

@@ -51,6 +51,7 @@ class CharacterPlan:
         self._plan = plan
         self.tokens, self.n_units, self.frequency_bins = plan.tokens, plan.n_units, plan.frequency_bins
         self.fingerprint, self.warnings = f"characters {plan.fingerprint}", plan.warnings
+        self.words = plan.words | {"position": "word", "counted": "word"}
         listed = list(words.ids)
         self._characters = torch.stack([tokenizer.encode([[word]])["input_ids"][0, 1] for word in listed])
         self._characters[PADDING] = 0

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from anisoscope.batch import Batch, Stream
-from anisoscope.data.labelled import Example, LabelledCorpus
+from anisoscope.data.labelled import EXAMPLES, Example, LabelledCorpus
 from anisoscope.data.plans import digest, pack
 from anisoscope.errors import CorpusError, UsageError
 
@@ -128,6 +128,7 @@ class LabelledPlan:
     """Examples as batches for a measurement, on `device`: every example is a unit, in batches of similar length."""
 
     frequency_bins: list[str] = []  # noqa: RUF012 (none, as the protocol wants it said)
+    words = EXAMPLES
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
-from anisoscope.data.documents import Row, choose_column
+from anisoscope.data.documents import choose_column
 from anisoscope.errors import CorpusError, near_matches
 
 SPLITS = ("validation", "test", "train")
@@ -17,7 +17,7 @@ _TIMEOUT = 20.0
 
 def hub_rows(
     name: str, *, config: str | None, split: str | None, column: str | None, revision: str | None, near: str
-) -> tuple[Iterator[Row], dict[str, object]]:
+) -> tuple[Iterator[tuple[str, dict[str, Any]]], dict[str, object]]:
     """Rows of one split with the text column only, and their provenance. `near` names names like this one, for errors.
 
     The commit is looked up first and the rows are read at it. Without a network the newest copy in the local cache is

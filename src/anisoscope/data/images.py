@@ -80,8 +80,8 @@ def open_images(
     part = Part(config, split, revision, column)
     path = None if name == DIGITS or name in HUB_PRESETS else find_path(name)
     if path is not None or name == DIGITS:
-        part.refuse(name)
-    found = _digits() if name == DIGITS else local_items(path, "image") if path else None
+        (part if path is None else part._replace(column=None)).refuse(name)
+    found = _digits() if name == DIGITS else local_items(path, "image", column) if path else None
     found = found or hub_items(name, part, HUB_PRESETS, "image")
     if found is None:
         raise unknown(name, [DIGITS, *HUB_PRESETS], "image")
@@ -211,6 +211,10 @@ class ImagePlan:
         self.corpus, self.processor, self.settings = corpus, processor, settings
         self.mode = "L" if getattr(config, "num_channels", 3) == 1 else "RGB"
         self.warnings: list[str] = []
+        patches = hasattr(config, "patch_size") and hasattr(config, "num_attention_heads")
+        unit = "image" if corpus.source.get("unit") == "file" else str(corpus.source.get("unit"))
+        position = "patch" if patches else "position"
+        self.words = {"position": position, "sequence": "image", "unit": unit, "counted": "image"}
         self.frequency_bins: list[str] = []
         self.fingerprint = digest([corpus.fingerprint, settings])
         self.n_units = len(np.unique(corpus.unit))

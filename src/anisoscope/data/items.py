@@ -1,29 +1,31 @@
 """Clips and images one by one: out of folders, manifests and hub data sets; which are readable, and from which unit."""
 
-import csv
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from anisoscope.data.files import ending
 from anisoscope.data.plans import Index, digest
-from anisoscope.errors import CorpusError, near_matches
+from anisoscope.data.tables import Row, known_column, read_table
+from anisoscope.errors import CorpusError, UsageError, near_matches
 
 ENDINGS = {
     "speech": (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif", ".au"),
     "image": (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"),
     "text": (".txt", ".md", ".rst", ".gz", ".parquet"),
 }
-"""How files of each modality end; a manifest (.csv, .tsv, .jsonl) has the modality of the files it names."""
+"""How files of each modality end; a manifest, a table with a column of paths, has that of the files it names."""
 
-MANIFESTS = (".csv", ".tsv", ".jsonl")
+MANIFESTS = (".csv", ".tsv", ".jsonl", ".json")
 MANIFEST_NAMES = tuple(f"{stem}{ending}" for stem in ("manifest", "metadata") for ending in MANIFESTS)
+LOOKED = 1000
+"""Rows of a manifest, and files of a folder, that tell what it holds."""
 PATH_COLUMNS = ("path", "file", "file_name", "filename", "audio", "image", "wav", "audio_filepath")
 SPEAKER_COLUMNS = ("speaker", "speaker_id", "client_id")
 CLIPS = ("", "clips")
@@ -37,7 +39,7 @@ Info = TypeVar("Info")
 
 class Item(NamedTuple):
     """One clip or image: its name in messages, its unit's name (None: a unit of its own), and where its bytes are — a
-    stretch of a file, or here.
+    stretch of a file, or here; `fault`: why it cannot be had.
     """
 
     name: str
@@ -45,17 +47,21 @@ class Item(NamedTuple):
     place: Path | bytes
     offset: int = 0
     size: int = -1
+    fault: str = ""
 
     def read(self) -> bytes:
         """The encoded bytes. CorpusError where they cannot be had."""
+        if self.fault:
+            raise CorpusError(f"a readable {self.name}", self.fault)
         if isinstance(self.place, bytes):
             return self.place
         try:
             with self.place.open("rb") as file:
                 file.seek(self.offset)
                 return file.read(self.size)
-        except OSError as error:
-            raise CorpusError(f"a readable file {self.name}", error.strerror or str(error)) from None
+        except (OSError, ValueError) as error:
+            got = getattr(error, "strerror", None) or str(error)
+            raise CorpusError(f"a readable file {self.name}", got) from None
 
 
 class Found(NamedTuple):
@@ -148,9 +154,9 @@ def modality_of(path: Path) -> str | None:
     names: Iterable[str] = [path.name]
     if path.is_dir():
         names = (file.name for file in path.rglob("*") if not file.name.startswith("."))
-    elif path.suffix.lower() in MANIFESTS:
+    elif ending(path) in MANIFESTS:
         try:
-            names = [str(row[_column(row, PATH_COLUMNS, path)]) for _, row in _rows(path)]
+            names = [str(path_in(row, path)) for row in islice(read_table(path), LOOKED) if not row.fault]
         except CorpusError:
             names = []
     counts = dict.fromkeys(ENDINGS, 0)
@@ -161,10 +167,14 @@ def modality_of(path: Path) -> str | None:
     return most if counts[most] else None
 
 
-def local_items(path: Path, modality: str) -> Found:
-    """Items of a file, of a manifest, or of a folder (by the manifest in it or above it, where there is one)."""
-    if path.is_file() and path.suffix.lower() in MANIFESTS:
-        return Found(_listed(path, None), {"kind": "manifest", "path": str(path.resolve())})
+def local_items(path: Path, modality: str, column: str | None = None) -> Found:
+    """Items of a file, of a manifest (whose `column` names the files), or of a folder (by the manifest in it or above
+    it, where there is one).
+    """
+    if path.is_file() and ending(path) in MANIFESTS:
+        return Found(_listed(path, None, column), {"kind": "manifest", "path": str(path.resolve())})
+    if column is not None:
+        raise UsageError("a manifest, or a hub data set, where a column is named", str(path), "leave --column out")
     if path.is_file():
         return Found([Item(path.name, None, path)], {"kind": "file", "path": str(path.resolve())})
     source: dict[str, object] = {"kind": "folder", "path": str(path.resolve())}
@@ -196,41 +206,40 @@ def _manifest_in(folder: Path) -> Path | None:
     return next((folder / name for name in MANIFEST_NAMES if (folder / name).is_file()), None)
 
 
-def _listed(manifest: Path, inside: Path | None) -> Iterator[Item]:
-    """Items of a manifest, of those below the folder `inside` where one is given. A missing file is a faulty item."""
-    for line, row in _rows(manifest):
-        named = row[_column(row, PATH_COLUMNS, manifest)]
+def _listed(manifest: Path, inside: Path | None, column: str | None = None) -> Iterator[Item]:
+    """Items of a manifest, of those below the folder `inside` where one is given. A missing file and a row that cannot
+    be read are faulty items.
+    """
+    for row in read_table(manifest):
+        where = f"row of {manifest.name} ({row.place})"
+        named = None if row.fault else path_in(row, manifest, column)
         if not isinstance(named, str) or not named:
-            raise CorpusError(f"a path in every row of {manifest}", f"line {line}: {named!r}", "repair the line")
+            yield Item(where, None, b"", fault=row.fault or f"{named!r} for a path")
+            continue
         tries = [manifest.resolve().parent / folder / named for folder in CLIPS]
-        path = next((place for place in tries if place.is_file()), tries[0])
-        speaker = next((row[column] for column in SPEAKER_COLUMNS if row.get(column)), None)
+        path = next((place for place in tries if _is_file(place)), tries[0])
+        speaker = next((row.columns[name] for name in SPEAKER_COLUMNS if row.columns.get(name)), None)
         if inside is None or inside in path.parents:
             yield Item(named, None if speaker is None else str(speaker), path)
 
 
-def _rows(manifest: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Line numbers and rows of a .csv, .tsv or .jsonl file."""
+def _is_file(path: Path) -> bool:
     try:
-        with manifest.open(encoding="utf-8-sig", newline="") as file:
-            if manifest.suffix.lower() == ".jsonl":
-                yield from ((n, json.loads(line)) for n, line in enumerate(file, 1) if line.strip())
-            else:
-                delimiter = "\t" if manifest.suffix.lower() == ".tsv" else ","
-                reader = csv.DictReader(file, delimiter=delimiter)
-                yield from ((reader.line_num, row) for row in reader)
-    except (OSError, UnicodeDecodeError, csv.Error, json.JSONDecodeError) as error:
-        got = f"{type(error).__name__}: {error}"
-        raise CorpusError(f"a manifest in {manifest}", got, "write it as .csv, .tsv or .jsonl in UTF-8") from None
+        return path.is_file()
+    except (OSError, ValueError):  # a name too long, or with a NUL in it
+        return False
 
 
-def _column(row: Any, known: tuple[str, ...], manifest: Path) -> str:
-    columns = list(row) if isinstance(row, dict) else []
-    column = next((name for name in known if name in columns), None)
-    if column is None:
-        got = f"the columns {', '.join(map(str, columns))}"
-        raise CorpusError(f"a column of paths ({', '.join(known)}) in {manifest}", got, "rename the column")
-    return column
+def path_in(row: Row, manifest: Path, column: str | None = None) -> Any:
+    """What a row holds in its column of paths: the one asked for, else the first of `PATH_COLUMNS`."""
+    if column is not None:
+        return row.columns[known_column(column, row.columns, str(manifest))]
+    found = next((name for name in PATH_COLUMNS if name in row.columns), None)
+    if found is None:
+        got = f"the columns {', '.join(row.columns)}"
+        cure = "rename the column, or name it with --column"
+        raise CorpusError(f"a column of paths ({', '.join(PATH_COLUMNS)}) in {manifest}", got, cure)
+    return row.columns[found]
 
 
 def spooled(rows: Iterable[tuple[str, str | None, bytes]], file: Any) -> Iterator[Item]:

@@ -19,6 +19,9 @@ TRAIN, VALIDATION, TEST = SPLITS = ("train", "validation", "test")
 FEWEST = {TRAIN: 2, VALIDATION: 1, TEST: 1}
 """Fewest examples of every class in a split."""
 
+EXAMPLES = {"position": "token", "sequence": "example", "unit": "example", "counted": "token"}
+"""What labelled corpora call things."""
+
 
 @dataclass(frozen=True)
 class Example:
@@ -88,6 +91,7 @@ class LabelledCorpus:
         """What a manifest says of the corpus."""
         rationales = {name: sum(e.rationale is not None for e in split) for name, split in self.splits.items()}
         known = {"name": self.name, "fingerprint": self.fingerprint, "labels": list(self.labels), "pairs": self.pairs}
+        known["words"] = EXAMPLES
         return {**known, "counts": self.counts(), "rationales": rationales, **self.source}
 
     def limited(self, limit: int | None) -> "LabelledCorpus":

@@ -1,17 +1,17 @@
-"""Labelled tables: JSON lines, CSV, folders of them, data sets of the hub, and the 20 Newsgroups of scikit-learn."""
+"""Labelled tables: files, folders of them, data sets of the hub, and the 20 Newsgroups of scikit-learn."""
 
 import ast
-import csv
-import json
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from anisoscope.data.documents import TEXT_COLUMNS
+from anisoscope.data.files import ending, stem
 from anisoscope.data.hub import _load, hub_commit
 from anisoscope.data.hub import _rows as _hub_rows
-from anisoscope.data.items import find_path
+from anisoscope.data.items import find_path, named
 from anisoscope.data.labelled import (
     LABELLED,
     SPLITS,
@@ -24,6 +24,7 @@ from anisoscope.data.labelled import (
     divided,
     unknown,
 )
+from anisoscope.data.tables import FORM, TABLES, is_table, known_column, read_table
 from anisoscope.errors import CorpusError, near_matches
 
 PRESETS = {"imdb": "stanfordnlp/imdb", "yelp-polarity": "fancyzhx/yelp_polarity"}
@@ -39,6 +40,9 @@ OPTIONAL = ("second", "rationale", "split")
 ALIASES = {"dev": VALIDATION, "val": VALIDATION, "valid": VALIDATION}
 SHARES = {TRAIN: 0.8, VALIDATION: 0.1, TEST: 0.1}
 """Shares of a table without splits; the share of validation is taken from training where that alone is missing."""
+
+NOT_A_LABEL = ("nan", "<na>", "nat")
+"""Text that a missing value is written as; so are numbers that are not finite."""
 
 Row = Mapping[str, Any]
 Rows = list[tuple[str, Row]]
@@ -73,57 +77,43 @@ def open_table(name: str, columns: dict[str, str], seed: int) -> LabelledCorpus:
         raise CorpusError(f"columns for {', '.join(GUESSES)}", ", ".join(sorted(strange)), "name one of those")
     path = find_path(name)
     if path is None:
-        if "/" not in name or name.endswith((".csv", ".tsv", ".jsonl", ".json")):
+        if "/" not in name or is_table(Path(name)):
             raise unknown(name)
         return _open_hub(name, name, columns, seed)
-    if path.is_dir():
-        files = {
-            _split_name(file): file for file in sorted(path.iterdir()) if file.suffix in (".csv", ".tsv", ".jsonl")
-        }
-        tables = {split: list(_rows(file)) for split, file in files.items() if split in SPLITS}
-        if TRAIN not in tables:
-            got = f"{', '.join(files) or 'no such file'}"
-            raise CorpusError(f"train.jsonl or train.csv (and validation, test) in {path}", got, "name the files so")
-    else:
-        tables = {"": list(_rows(path))}
+    tables = _read_splits(path) if path.is_dir() else {"": _read(path)}
     return _corpus(name, tables, columns, seed, {"kind": "table", "path": str(path.resolve())})
 
 
-def _split_name(file: Path) -> str:
-    return ALIASES.get(file.stem, file.stem)
+def _read_splits(folder: Path) -> dict[str, Rows]:
+    """The tables of a folder that are named after splits."""
+    files: dict[str, Path] = {}
+    for file in sorted(filter(is_table, folder.iterdir())):
+        split = ALIASES.get(stem(file), stem(file))
+        if split in files:
+            got = f"{files[split].name} and {file.name}"
+            raise CorpusError(f"one table of the split {split} in {folder}", got, "leave one in the folder")
+        files[split] = file
+    if TRAIN not in files:
+        got = ", ".join(files) or "no such file"
+        raise CorpusError(f"train.jsonl or train.csv (and validation, test) in {folder}", got, "name the files so")
+    return {split: _read(file) for split, file in files.items() if split in SPLITS}
 
 
-def _rows(path: Path) -> Iterator[tuple[str, Row]]:
-    if path.suffix == ".jsonl":
-        yield from _json_rows(path)
-        return
-    if path.suffix not in (".csv", ".tsv"):
+def _read(path: Path) -> Rows:
+    """The rows of a table. CorpusError that names all that cannot be read."""
+    if not is_table(path):
         cure = "write it as one of those, or as a folder with train, validation and test files"
-        raise CorpusError("a labelled corpus in .jsonl, .csv or .tsv", str(path), cure)
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
-            for row in reader:
-                yield f"{path.name}, line {reader.line_num}", row
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise CorpusError(f"a readable table in {path}", str(error)[:120], "save it as UTF-8") from None
-
-
-def _json_rows(path: Path) -> Iterator[tuple[str, Row]]:
-    try:
-        lines = path.read_text("utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CorpusError(f"readable JSON lines in {path}", str(error)[:120], "save it as UTF-8") from None
-    for number, line in enumerate(lines, 1):
-        try:
-            row = json.loads(line) if line.strip() else None
-        except ValueError:
-            row = ()
-        if row is None:
-            continue
-        if not isinstance(row, dict):
-            raise CorpusError(f"one JSON object per line in {path}", f"line {number}: {line[:60]!r}", "mend the line")
-        yield f"{path.name}, line {number}", row
+        raise CorpusError(f"a labelled corpus in {', '.join(TABLES)}", str(path), cure)
+    rows: Rows = []
+    bad = []
+    for place, row, fault in read_table(path):
+        if fault:
+            bad.append(f"{place}: {fault}")
+        elif row:
+            rows.append((f"{path.name}, {place}", row))
+    if bad:
+        raise CorpusError(f"{FORM[ending(path)]} in {path}", named(bad), "mend or remove these rows")
+    return rows
 
 
 def _open_hub(name: str, hub_id: str, columns: dict[str, str], seed: int) -> LabelledCorpus:
@@ -180,7 +170,7 @@ def _corpus(
         tables = _by_column(rows, chosen["split"])
     bare = [split for split, table in tables.items() if split not in ("", TRAIN) and _unlabelled(table, chosen)]
     tables = {split: table for split, table in tables.items() if split not in bare}
-    labels = names or _label_names(_label(row, where, chosen["label"]) for t in tables.values() for where, row in t)
+    labels = names or _label_names([(w, _label(row, w, chosen["label"])) for t in tables.values() for w, row in t])
     index = {str(value).strip(): i for i, value in enumerate(labels)}
     read = {split: [_example(row, where, chosen, index) for where, row in table] for split, table in tables.items()}
     known = {**source, "columns": chosen, "split_seed": seed, **({"unlabelled": bare} if bare else {})}
@@ -194,8 +184,8 @@ def _columns(name: str, given: dict[str, str], rows: Iterable[Row]) -> dict[str,
     for role in GUESSES:
         one = role == "second" and "text" in given
         column = given.get(role) or (None if one else _guess(role, present))
-        if column is not None and column not in present:
-            raise CorpusError(f"a column for {role} in {name}", repr(column), near_matches(column, map(str, present)))
+        if role in given:
+            known_column(given[role], present, name, role)
         if column is None and role not in OPTIONAL:
             cure = f"name it: --{role}-column; there are {', '.join(map(str, present))}"
             raise CorpusError(f"a column for {role} in {name} ({', '.join(GUESSES[role])})", "none", cure)
@@ -205,27 +195,46 @@ def _columns(name: str, given: dict[str, str], rows: Iterable[Row]) -> dict[str,
 
 
 def _label(row: Row, where: str, column: str) -> str:
-    """A label as text, the same one for 1, 1.0 and "1"; empty where it is missing."""
+    """A label as text, the same one for 1, 1.0, "1" and "1.0"; empty where it is missing."""
     value = row.get(column)
     if isinstance(value, list | tuple | dict):
         cure = "give every row one label, or name another --label-column"
         raise CorpusError(f"a text or a number as label ({where})", repr(value)[:60], cure)
-    if isinstance(value, float):
-        value = int(value) if value.is_integer() else None if value != value else value
-    return "" if value is None else str(value).strip()
+    text = "" if value is None else str(value).strip()
+    return re.sub(r"\.0+$", "", text) if re.fullmatch(r"-?\d+\.0+", text) else text
 
 
 def _unlabelled(rows: Rows, columns: Mapping[str, str]) -> bool:
-    return bool(rows) and not any(_label(row, where, columns["label"]) for where, row in rows)
+    """Whether no row of a split has a label: all are empty or −1."""
+    return bool(rows) and {_label(row, where, columns["label"]) for where, row in rows} <= {"", "-1"}
 
 
-def _label_names(labels: Iterable[str]) -> list[str]:
-    """Different labels: numbers in their order, names in alphabetical order."""
-    return sorted({*labels} - {""}, key=lambda label: (_number(label) is None, _number(label) or 0, label))
+def _label_names(labels: list[tuple[str, str]]) -> list[str]:
+    """Different labels: numbers in their order, names in alphabetical order. CorpusError with the rows whose label says
+    that there is none: `nan`, an infinite number, or −1 beside classes counted from 0, what libraries mean by it.
+    """
+    found = {label for _, label in labels} - {""}
+    missing = {label for label in found if _is_missing(label)}
+    numbers = {int(label) for label in found - missing if _number(label) is not None}
+    if -1 in numbers and 0 in numbers and min(numbers) == -1:
+        missing.add("-1")
+    bad = [f"{where} ({label})" for where, label in labels if label in missing]
+    if bad:
+        cure = "leave these rows out; where it is a class, give it a name (negative for -1)"
+        raise CorpusError("a label in every row", named(bad), cure)
+    return sorted(found, key=lambda label: (_number(label) is None, _number(label) or 0, label))
+
+
+def _is_missing(label: str) -> bool:
+    """Whether a text stands for no value: a number that is not finite, or what libraries write where there is none."""
+    try:
+        return label.lower() in NOT_A_LABEL or not math.isfinite(float(label))
+    except ValueError:
+        return False
 
 
 def _number(label: str) -> int | None:
-    return int(label) if re.fullmatch(r"-?\d+", label) else None
+    return int(label) if re.fullmatch(r"-?\d{1,18}", label) else None
 
 
 def _by_column(rows: Rows, column: str) -> dict[str, Rows]:
@@ -269,7 +278,7 @@ def _marks(value: Any, where: str) -> tuple[float, ...] | None:
             text = value.strip()
             value = ast.literal_eval(text) if text.startswith("[") else text.replace(",", " ").split()
         marks = tuple(float(mark) for mark in value)
-    except (ValueError, SyntaxError, TypeError):
+    except (ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError):
         marks = (2.0,)
     if not all(0 <= mark <= 1 for mark in marks):
         got = f"{str(value)[:60]!r}"

@@ -4,8 +4,10 @@ from typing import Any
 
 from anisoscope.batch import BatchPlan
 from anisoscope.data import CORPORA, open_corpus
+from anisoscope.data.documents import has_text
 from anisoscope.data.items import find_path, modality_of
 from anisoscope.data.prompt import decoder_start
+from anisoscope.data.tables import is_table
 from anisoscope.errors import UsageError
 
 DEFAULT_LENGTH = 512
@@ -38,12 +40,19 @@ def open_plan(
     max_length: int | None = None,
     batch_tokens: int = 4096,
     sequences: int | None = None,
+    documents: str = "auto",
     **options: Any,
 ) -> tuple[BatchPlan, dict[str, Any]]:
-    """The batches of corpus `name` for `model`, and what the manifest says of the corpus. `sequences`: windows that a
-    text is thinned to; `options`: see `data.text.open_text`.
+    """The batches of corpus `name` for `model`, and what the manifest says of the corpus.
+
+    sequences   windows that a text is thinned to
+    documents   the rule by which a text is told apart into documents; it and `options`: see `data.text.open_text`
     """
-    _check_modality(name, modality)
+    _check_modality(name, modality, options.get("column"))
+    if modality == "text":
+        options["documents"] = documents
+    elif documents != "auto":
+        raise UsageError("--documents with a text model", f"one of {modality}", "leave it out")
     if modality == "image" and max_length is not None:
         raise UsageError("no --max-length for an image model", str(max_length), "leave it out")
     corpus = open_corpus(name, modality=modality, **options)
@@ -66,6 +75,7 @@ def open_plan(
 
         plan = plan_images(corpus, model, processor, batch_tokens=batch_tokens)
         described["preprocessing"] = plan.settings
+    described["words"] = plan.words
     return plan, {**described, **corpus.source, "warnings": [*_skipped(corpus.source), *plan.warnings]}
 
 
@@ -74,11 +84,13 @@ def _skipped(source: dict[str, Any]) -> list[str]:
     return [f"{count} unreadable item{'s' * (count != 1)} of the corpus left out"] if count else []
 
 
-def _check_modality(name: str, modality: str) -> None:
+def _check_modality(name: str, modality: str, column: str | None) -> None:
     """A UsageError where a corpus is known to hold something else than the model reads."""
     path = None if name in CORPORA else find_path(name)
     holds = CORPORA[name].modality if name in CORPORA else modality_of(path) if path is not None else None
     if holds is None or holds == modality:
+        return
+    if modality == "text" and path is not None and is_table(path) and (column or has_text(path)):
         return
     cure = f"for this model name {EXAMPLES[modality]}; for this corpus measure {MODELS[holds]}"
     raise UsageError(f"a corpus that the model reads ({modality})", f"{name}, which holds {holds}", cure)

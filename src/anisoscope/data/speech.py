@@ -47,8 +47,8 @@ def open_speech(
     part = Part(config, split, revision, column)
     path = None if name in HUB_PRESETS else find_path(name)
     if path is not None:
-        part.refuse(name)
-    found = local_items(path, "speech") if path is not None else hub_items(name, part, HUB_PRESETS, "speech")
+        part._replace(column=None).refuse(name)
+    found = local_items(path, "speech", column) if path is not None else hub_items(name, part, HUB_PRESETS, "speech")
     if found is None:
         raise unknown(name, HUB_PRESETS, "speech")
     clips: Gathered[ClipInfo] = gather(

@@ -161,6 +161,11 @@ class SpeechPlan:
         self.fingerprint = digest([corpus.fingerprint, self.settings, *windows])
         self.n_units = len(np.unique(windows.unit))
         self.frequency_bins: list[str] = []
+        unit = "clip" if corpus.source.get("unit") == "file" else str(corpus.source.get("unit"))
+        whole = len(np.unique(windows.clip)) == len(windows.clip)
+        counted = "mel frame" if how.kind == "features" else "sample"
+        sequence = "clip" if whole else "window"
+        self.words = {"position": "frame", "sequence": sequence, "unit": unit, "counted": counted}
         self._batches = _batches(windows.length, how, batch_tokens, config)
         self.tokens = [int(self._real(rows).sum()) for rows in self._batches]
         self._last: tuple[int, Samples] = (-1, np.empty(0, np.float32))

@@ -11,15 +11,18 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from anisoscope.data.builtin import python_docs
-from anisoscope.data.documents import ENDINGS, Reading, Wanted, local_names, read_path, read_rows
+from anisoscope.data.documents import ENDINGS, Wanted, local_names, read_path, read_rows
 from anisoscope.data.hub import hub_rows
 from anisoscope.data.plans import digest
-from anisoscope.data.windows import BLOCK, TextPlan, affixes, blocks, check_room, check_vocabulary, cut, tokenise
+from anisoscope.data.splitting import Reading, check_rule
+from anisoscope.data.tables import Row
+from anisoscope.data.windows import TextPlan, affixes, blocks, check_room, check_vocabulary, cut, tokenise
 from anisoscope.errors import CorpusError, UsageError, near_matches
 
 __all__ = ["TextCorpus", "TextPlan", "open_text", "plan_text"]
 
-BUILTIN: dict[str, Callable[[], tuple[Reading, dict[str, object]]]] = {"builtin:python-docs": python_docs}
+BUILTIN: dict[str, Callable[[int | None], tuple[Reading, dict[str, object]]]] = {"builtin:python-docs": python_docs}
+"""Text that needs no file: its documents, of which no more are read than asked for, and where they came from."""
 
 HUB_PRESETS = {"wikitext-103": ("Salesforce/wikitext", "wikitext-103-raw-v1", "validation")}
 """Names for data sets of the hub: its id, configuration and split."""
@@ -31,16 +34,19 @@ _HUB_ID = re.compile(r"(?P<id>[\w.-]+(/[\w.-]+)?)(:(?P<config>[\w.-]+))?(@(?P<re
 class TextCorpus:
     """Documents in order, one per unit, with a hash of their texts and where they came from.
 
-    Running text without marks has `marked` False: its documents are pieces of it; a plan joins their tokens and cuts
-    units of 8,192; `limit` is then the number of units to keep, which only the plan can count.
+    block  None, or the tokens of a unit of running text: its documents are pieces of it, whose tokens a plan joins and
+           cuts; `limit` is then the number of units to keep, which only the plan can count
+    unit   what a unit is called; `notes`: remarks for the run's warnings
     """
 
     name: str
     documents: list[str] = field(repr=False)
     fingerprint: str
     source: dict[str, object]
-    marked: bool = True
+    block: int | None = None
     limit: int | None = None
+    unit: str = "document"
+    notes: tuple[str, ...] = ()
 
 
 def open_text(
@@ -52,6 +58,7 @@ def open_text(
     revision: str | None = None,
     limit: int | None = None,
     skip_bad: bool = False,
+    documents: str = "auto",
 ) -> TextCorpus:
     """The corpus that `name` stands for, tried in this order: built in, preset, path here, path under $ANISOSCOPE_DATA
     (its ending may be left out), data set of the hub (`id[:config][@revision]`).
@@ -60,13 +67,17 @@ def open_text(
     column    column of text in JSON lines, parquet or a hub data set (else guessed)
     split, config, revision   of a hub data set; split: validation, else test, else train
     skip_bad  leave out what cannot be read, and count it, where it would be an error
+    documents what a document is in a text file: `file`, `blank-line`, `line`, `tokens:N`, or `auto` (`data.splitting`);
+              of tables and hub data sets, whose rows are documents, `tokens:N` can be chosen instead
     """
     if limit is not None and limit < 1:
         raise UsageError("a limit of at least 1 unit", str(limit), "raise --limit, or leave it out")
-    wanted = Wanted(column, limit, skip_bad)
+    wanted = Wanted(column, limit, skip_bad, check_rule(documents))
     if name in BUILTIN:
         _refuse({"split": split, "config": config, "revision": revision, "column": column}, name)
-        reading, source = BUILTIN[name]()
+        if documents != "auto":
+            raise UsageError("--documents with text of your own", f"it with {name}", "leave it out")
+        reading, source = BUILTIN[name](limit)
         return _corpus(name, replace(reading, documents=reading.documents[:limit]), source, limit)
     path = None if name in HUB_PRESETS else _local_path(name)
     if path is None:
@@ -114,7 +125,8 @@ def plan_text(
         "special_tokens": {name: [layout.prefix, layout.suffix] for name, layout in layouts.items()},
     }
     fingerprint = digest([corpus.fingerprint, settings, windows.ids, windows.unit, windows.length])
-    return TextPlan(windows, layouts, settings, fingerprint, len(units), notes)
+    words = {"position": "token", "sequence": "window", "unit": corpus.unit, "counted": "token"}
+    return TextPlan(windows, layouts, settings, fingerprint, len(units), [*corpus.notes, *notes], words)
 
 
 def _corpus(name: str, reading: Reading, source: dict[str, object], limit: int | None) -> TextCorpus:
@@ -122,13 +134,13 @@ def _corpus(name: str, reading: Reading, source: dict[str, object], limit: int |
     if not reading.documents:
         got = f"no text ({reading.empty} empty and {reading.skipped} unreadable documents)"
         raise CorpusError(f"text in {name}", got, "name a corpus with text, or another column")
-    how = reading.how if reading.marked else f"blocks of {BLOCK} tokens"
     counts = {"column": reading.column, "limit": limit, "empty": reading.empty, "skipped": reading.skipped}
-    provenance = {**source, "documents": how, **counts}
-    fingerprint = digest([reading.marked, *reading.documents])
-    return TextCorpus(
-        name, reading.documents, fingerprint, provenance, reading.marked, None if reading.marked else limit
-    )
+    provenance = {**source, "documents": reading.how, **counts}
+    fingerprint = digest([True if reading.block is None else reading.block, *reading.documents])
+    note = f"the text marks no documents: its units are told apart by {reading.how}; choose otherwise with --documents"
+    notes = (note,) if reading.guessed else ()
+    limit = None if reading.block is None else limit
+    return TextCorpus(name, reading.documents, fingerprint, provenance, reading.block, limit, reading.unit, notes)
 
 
 def _local_path(name: str) -> Path | None:
@@ -161,7 +173,8 @@ def _open_hub(name: str, wanted: Wanted, config: str | None, split: str | None, 
         revision=revision or parts.get("revision"),
         near=_near(name),
     )
-    return _corpus(name, read_rows(rows, wanted, hub_id), source, wanted.limit)
+    read = read_rows((Row(place, row) for place, row in rows), wanted, hub_id)
+    return _corpus(name, read, source, wanted.limit)
 
 
 def _near(name: str) -> str:
@@ -181,11 +194,11 @@ def _refuse(options: dict[str, str | None], name: str) -> None:
 
 def _units(corpus: TextCorpus, tokenizer: PreTrainedTokenizerBase) -> list[NDArray[np.int32]]:
     """Ids of each unit that has any."""
-    if corpus.marked:
+    if corpus.block is None:
         units = tokenise(corpus.documents, tokenizer)
     else:
-        needed = None if corpus.limit is None else corpus.limit * BLOCK
-        units = blocks(tokenise(corpus.documents, tokenizer, needed), corpus.limit)
+        needed = None if corpus.limit is None else corpus.limit * corpus.block
+        units = blocks(tokenise(corpus.documents, tokenizer, needed), corpus.block, corpus.limit)
     return [unit for unit in units if len(unit)]
 
 

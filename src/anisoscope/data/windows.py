@@ -9,12 +9,9 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from anisoscope.batch import Batch, Stream
+from anisoscope.batch import WORDS, Batch, Stream
 from anisoscope.data.plans import Index, digest, pack
 from anisoscope.errors import CorpusError, ModelError, UsageError
-
-BLOCK = 8192
-"""Tokens of one unit of text without marks."""
 
 N_BINS = 5
 """Token-frequency bins of equal token mass."""
@@ -87,10 +84,10 @@ def tokenise(
     return tokens
 
 
-def blocks(pieces: list[NDArray[np.int32]], limit: int | None) -> list[NDArray[np.int32]]:
-    """Units of running text: the pieces joined and cut every `BLOCK` tokens; the last one may be shorter."""
+def blocks(pieces: list[NDArray[np.int32]], size: int, limit: int | None) -> list[NDArray[np.int32]]:
+    """Units of running text: the pieces joined and cut every `size` tokens; the last one may be shorter."""
     joined = np.concatenate([np.empty(0, np.int32), *pieces])
-    return [joined[first : first + BLOCK] for first in range(0, len(joined), BLOCK)][:limit]
+    return [joined[first : first + size] for first in range(0, len(joined), size)][:limit]
 
 
 def cut(units: list[NDArray[np.int32]], max_length: int, n_special: int) -> Windows:
@@ -137,6 +134,7 @@ class TextPlan:
     fingerprint: str
     n_units: int
     warnings: list[str] = field(default_factory=list)
+    words: dict[str, str] = field(default_factory=lambda: dict(WORDS))
     tokens: list[int] = field(init=False, repr=False)
     frequency_bins: list[str] = field(init=False)
 
@@ -171,7 +169,8 @@ class TextPlan:
         windows = Windows(old.ids, old.unit[rows], old.offset[rows], old.length[rows], old.start[rows])
         fingerprint = digest([self.fingerprint, *settings, rows])
         n_units = len(np.unique(windows.unit))
-        return TextPlan(windows, self.layouts, self.settings | settings, fingerprint, n_units, [*self.warnings, *notes])
+        notes = [*self.warnings, *notes]
+        return TextPlan(windows, self.layouts, self.settings | settings, fingerprint, n_units, notes, self.words)
 
     def __len__(self) -> int:
         return len(self._batches)

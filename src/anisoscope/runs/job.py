@@ -65,8 +65,18 @@ class Job:
     ] = ""
     settings: Settings = field(default_factory=Settings)
     split: Annotated[str | None, Option("split of a hub data set", INPUT)] = None
-    column: Annotated[str | None, Option("text column of a table", INPUT)] = None
-    limit: Annotated[int | None, Option("first N units (documents) only", INPUT, least=1)] = None
+    column: Annotated[str | None, Option("column of a table: text, or paths of clips or images", INPUT)] = None
+    documents: Annotated[
+        str,
+        Option(
+            "what a document is in a text file: auto, file, blank-line, line, tokens:N",
+            INPUT,
+            check=names.check_documents,
+        ),
+    ] = "auto"
+    limit: Annotated[
+        int | None, Option("first N units of the corpus only: documents, clips (or speakers), images", INPUT, least=1)
+    ] = None
     sequences: Annotated[
         int | None, Option("that many windows of the text only, evenly spread over it", INPUT, least=1)
     ] = None

@@ -35,6 +35,13 @@ def check_model(name: str) -> None:
         raise ModelError("a folder with a checkpoint", f"{name}, which is not there", "check the path")
 
 
+def check_documents(rule: str) -> None:
+    """UsageError for what is no rule of documents."""
+    from anisoscope.data.splitting import check_rule
+
+    check_rule(rule)
+
+
 def check_corpus(name: str) -> None:
     """CorpusError for a name that is nearly a corpus' own, or a path that is not there."""
     from anisoscope.data import CORPORA, list_corpora

@@ -176,6 +176,7 @@ def plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]:
         column=job.column,
         limit=job.limit,
         sequences=job.sequences,
+        documents=job.documents,
         skip_bad=job.skip_bad,
     )
 

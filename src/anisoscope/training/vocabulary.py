@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from anisoscope.data import open_corpus
-from anisoscope.data.documents import pieces
 from anisoscope.data.plans import digest
+from anisoscope.data.splitting import pieces
 from anisoscope.data.text import TextCorpus
 from anisoscope.data.windows import affixes, check_room, tokenise
 from anisoscope.errors import CorpusError, ModelError

@@ -1,0 +1,145 @@
+"""A text told apart into documents: by titles, blank lines or lines, whole, or in blocks of tokens."""
+
+import re
+import statistics
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from anisoscope.errors import UsageError, near_matches
+
+RULES = ("auto", "file", "blank-line", "line", "tokens:N")
+DOCUMENT_WORDS = 200
+"""Blocks between blank lines are documents where their median length reaches this; shorter ones are paragraphs."""
+
+BLOCK = 8192
+"""Tokens of one unit of long text without marks."""
+
+ENOUGH, LEAST, MOST_SHORT = 20, 32, 128
+"""Units from which an interval is no longer rough; tokens of the smallest block, and the largest of short texts."""
+
+CHARACTERS = 6
+"""Characters counted as a token where a text's length in tokens is estimated, before a tokenizer is known."""
+
+PIECE = 100_000
+"""Characters of one piece of text without marks: long enough to tokenise as running text, short enough for memory."""
+
+_ARTICLE = re.compile(r" ?= [^=](?:.*[^=])? = ?")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Documents of a source, and how they were told apart.
+
+    how      in words, for the manifest; `unit`: what one is called
+    block    None, or the tokens of a unit of running text, whose documents are pieces of it cut at line ends
+    guessed  the text had no marks of documents: the rule was chosen for it
+    empty    documents that were dropped; `skipped`: unreadable ones; `column`: the one that was read
+    """
+
+    documents: list[str]
+    how: str
+    unit: str = "document"
+    block: int | None = None
+    guessed: bool = False
+    empty: int = 0
+    skipped: int = 0
+    column: str | None = None
+
+
+def check_rule(rule: str) -> str:
+    """The rule, where it is one. UsageError with near matches."""
+    name, _, count = rule.partition(":")
+    fine = rule in RULES[:-1] or (name == "tokens" and count.isdecimal() and 0 < int(count[:10]) < 10**9)
+    if not fine:
+        cure = "tokens:512, say" if name == "tokens" else near_matches(rule, RULES)
+        raise UsageError(f"--documents out of {', '.join(RULES)}", repr(rule), cure)
+    return rule
+
+
+def split_text(text: str, limit: int | None = None, rule: str = "auto") -> Reading:
+    """Documents of a text by a rule, at most `limit`; of running text all pieces, which a plan cuts."""
+    if rule == "file":
+        return Reading([text] if text.strip() else [], "files")
+    if rule == "blank-line":
+        return Reading(_blocks(text)[:limit], "blank lines", "paragraph")
+    if rule == "line":
+        return Reading(_lines(text)[:limit], "lines", "line")
+    if rule != "auto":
+        return running([text], int(rule.partition(":")[2]))
+    first = next((line for line in text.split("\n") if line.strip()), "")
+    if is_title(first):
+        found = list(articles(text.split("\n")))
+        if len(found) > 1:
+            return Reading(found[:limit], "titles", "article")
+    blocks = _blocks(text)
+    if len(blocks) > 1 and statistics.median(len(block.split()) for block in blocks) >= DOCUMENT_WORDS:
+        return Reading(blocks[:limit], "blank lines")
+    return _running_text(text, blocks, limit)
+
+
+def _running_text(text: str, blocks: list[str], limit: int | None) -> Reading:
+    """Units of a text without marks of documents, as large as they can be and yet enough for an interval.
+
+    Blocks of 8,192 tokens where 20 of them fit; else the blocks between blank lines where there are 20; else smaller
+    blocks of tokens where 20 of 128 fit; else what there is: paragraphs, lines, or blocks of 32 tokens or more.
+    """
+    lines = _lines(text)
+    tokens = len(text) // CHARACTERS
+    size = min(BLOCK, 1 << max(1, tokens // ENOUGH).bit_length() - 1)
+    if size < BLOCK and (len(blocks) >= ENOUGH or (size < MOST_SHORT and len(blocks) > 1)):
+        return Reading(blocks[:limit], "blank lines", "paragraph", guessed=True)
+    if size < MOST_SHORT and len(lines) > 1:
+        return Reading(lines[:limit], "lines", "line", guessed=True)
+    return running([text], max(LEAST, size), guessed=True)
+
+
+def running(texts: Iterable[str], block: int, *, guessed: bool = False) -> Reading:
+    """Running text, of which a plan makes units of `block` tokens."""
+    documents = [piece for text in texts if text.strip() for piece in pieces(text)]
+    return Reading(documents, f"blocks of {block} tokens", "block", block, guessed)
+
+
+def pieces(text: str) -> Iterator[str]:
+    """Running text cut after line ends (after blanks, or anywhere, where lines are longer); nothing is lost."""
+    first = 0
+    while first < len(text):
+        last = min(first + PIECE, len(text))
+        if last < len(text):
+            last = next((cut + 1 for mark in "\n " if (cut := text.rfind(mark, first, last)) > first), last)
+        yield text[first:last]
+        first = last
+
+
+def is_title(line: str) -> bool:
+    """Whether a line is a title of level 1 in WikiText: ` = Title = `."""
+    return _ARTICLE.fullmatch(line.rstrip("\n")) is not None
+
+
+def articles(lines: Iterable[str]) -> Iterator[str]:
+    """WikiText articles: a level-1 title (one `=` each side) after a blank line, or at the beginning, starts one."""
+    article: list[str] = []
+    blank = True
+    for line in (line.rstrip("\n") for line in lines):
+        if blank and article and is_title(line):
+            yield "\n".join(article).strip()
+            article = []
+        blank = not line.strip()
+        if article or not blank:
+            article.append(line)
+    if article:
+        yield "\n".join(article).strip()
+
+
+def first_articles(lines: Iterable[str], limit: int | None) -> list[str]:
+    """The first WikiText articles; reads no further."""
+    return list(islice(articles(lines), limit))
+
+
+def _blocks(text: str) -> list[str]:
+    """Blocks between blank lines."""
+    return [block.strip("\n") for block in re.split(r"\n(?:[ \t]*\n)+", text) if block.strip()]
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.split("\n") if line.strip()]

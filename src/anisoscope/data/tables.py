@@ -1,0 +1,150 @@
+"""Rows of tables: CSV, TSV, JSON (an array, or one object per line) and parquet, plain or gzipped. Their one reader."""
+
+import json
+from collections.abc import Collection, Iterable, Iterator
+from io import BytesIO
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from anisoscope.data.delimited import delimited_rows
+from anisoscope.data.files import ending, fault_of, lines, read_bytes, read_text
+from anisoscope.errors import CorpusError, near_matches
+
+TABLES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")
+"""How tables end, before `.gz` where they are packed."""
+
+FORM = {
+    ".csv": "rows of a CSV table",
+    ".tsv": "rows of a TSV table",
+    ".json": "an array of JSON objects, or one per line,",
+    ".jsonl": "one JSON object per line",
+    ".ndjson": "one JSON object per line",
+    ".parquet": "a parquet file",
+}
+"""What is expected in a file, for errors."""
+
+ROWS_AT_ONCE = 1024
+"""Rows of a parquet file decoded at a time."""
+
+
+class Row(NamedTuple):
+    """One row: where it stands (`line 7`), its columns, and, where it cannot be read, why not (no columns then)."""
+
+    place: str
+    columns: dict[str, Any]
+    fault: str = ""
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file is a table, by its name."""
+    return ending(path) in TABLES
+
+
+def read_table(path: Path, *, columns: Collection[str] = ()) -> Iterator[Row]:
+    """Rows in order, read as they are asked for. A row that cannot be read says why; the rows after it are still
+    there. CorpusError for a file that is no table at all.
+
+    columns  of a parquet file, decode these only (all, where it lacks one of them)
+    """
+    kind = ending(path)
+    if kind == ".parquet":
+        yield from _parquet_rows(path, columns)
+    elif kind in (".csv", ".tsv"):
+        for place, values, fault in delimited_rows(path):
+            yield Row(place, values, fault)
+    elif kind in TABLES:
+        yield from _json_rows(path)
+    else:
+        cure = f"write it as one of {', '.join(TABLES)}, or one of these with .gz"
+        raise CorpusError(f"a table ending in {', '.join(TABLES)}", str(path), cure)
+
+
+def refused(path: Path | str, row: Row, cure: str = "repair the row, or pass --skip-bad") -> CorpusError:
+    """The error for a row that cannot be read."""
+    expected = FORM.get(ending(Path(path)), "readable rows")
+    return CorpusError(f"{expected} in {path}", f"{row.place}: {row.fault}", cure)
+
+
+def known_column(column: str, present: Iterable[str], where: str, role: str = "") -> str:
+    """The column asked for. CorpusError with near names and all columns where there is none of this name."""
+    present = list(map(str, present))
+    if column in present:
+        return column
+    expected = f"a column {column!r}{f' for {role}' if role else ''} in {where}"
+    raise CorpusError(expected, f"the columns {', '.join(present)}", near_matches(column, present))
+
+
+def _json_rows(path: Path) -> Iterator[Row]:
+    stream = lines(path)
+    head: list[str] = []
+    for line in stream:
+        head.append(line)
+        if line.strip():
+            break
+    if head and ending(path) == ".json" and head[-1].lstrip().startswith("["):
+        yield from _array(path)
+        return
+    for number, line in enumerate(chain(head, stream), 1):
+        if line.strip():
+            yield _json_row(f"line {number}", line)
+
+
+def _json_row(place: str, line: str) -> Row:
+    fault = fault_of(line)
+    if fault:
+        return Row(place, {}, fault)
+    found, fault = _parsed(line)
+    return _object(place, found, fault or f"{line[:60]!r}", escaped="\\u" in line)
+
+
+def _array(path: Path) -> Iterator[Row]:
+    text = read_text(path)
+    found, fault = _parsed(text)
+    if not isinstance(found, list):
+        cure = "repair it, or write it as JSON lines, of which --skip-bad can leave single ones out"
+        raise CorpusError(f"{FORM['.json']} in {path}", fault or f"{text[:60]!r}", cure)
+    for number, item in enumerate(found, 1):
+        yield _object(f"row {number}", item, f"{str(item)[:60]!r}", escaped="\\u" in text)
+
+
+def _parsed(text: str) -> tuple[Any, str]:
+    """What a JSON text holds, or None and why it cannot be read."""
+    try:
+        return json.loads(text), ""
+    except RecursionError:
+        return None, "brackets nested too deep"
+    except json.JSONDecodeError as error:
+        return None, f"{text[max(0, error.pos - 30) :][:60]!r} at character {error.pos}" if len(text) > 60 else ""
+    except ValueError:
+        return None, "an integer of thousands of digits"
+
+
+def _object(place: str, found: Any, otherwise: str, *, escaped: bool) -> Row:
+    """A row of a JSON object, unless it is something else or holds half a character (a lone surrogate)."""
+    if not isinstance(found, dict):
+        return Row(place, {}, otherwise)
+    try:
+        if escaped:
+            json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return Row(place, {}, "half a character (a lone surrogate)")
+    except (RecursionError, ValueError):
+        return Row(place, {}, "brackets nested too deep")
+    return Row(place, found)
+
+
+def _parquet_rows(path: Path, columns: Collection[str]) -> Iterator[Row]:
+    import pyarrow  # type: ignore[import-untyped]
+    import pyarrow.parquet as parquet  # type: ignore[import-untyped]
+
+    packed = path.name.lower().endswith(".gz")
+    try:
+        table = parquet.ParquetFile(BytesIO(read_bytes(path)) if packed else path)
+        wanted = list(columns) if columns and set(columns) <= set(table.schema_arrow.names) else None
+        batches = (b.to_pylist() for b in table.iter_batches(batch_size=ROWS_AT_ONCE, columns=wanted))
+        for number, row in enumerate(chain.from_iterable(batches), 1):
+            yield Row(f"row {number}", row)
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        cure = "write the file again: it is damaged or in another format"
+        raise CorpusError(f"{FORM['.parquet']} in {path}", str(error).split("\n")[0][:120], cure) from None
