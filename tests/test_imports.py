@@ -14,6 +14,7 @@ import anisoscope
 ROOT = Path(anisoscope.__file__).parent
 LAYERS = (
     ("cli", "__main__", "integrations"),
+    ("api",),
     ("report",),
     ("studies",),
     ("runs",),
@@ -148,10 +149,17 @@ def test_public_names_can_be_had():
     for name in anisoscope.__all__:
         assert getattr(anisoscope, name) is not None
     assert set(anisoscope.__all__) <= set(dir(anisoscope))
+    assert {*anisoscope._PUBLIC, "__version__"} == set(anisoscope.__all__)
 
 
 @pytest.mark.parametrize(
-    "first", ["import anisoscope.capture", "anisoscope.measure", "from anisoscope.capture import tap"]
+    "first",
+    [
+        "import anisoscope.capture",
+        "anisoscope.measure",
+        "from anisoscope.capture import tap",
+        "import anisoscope.report, anisoscope.classes, anisoscope.training, anisoscope.api.working",
+    ],
 )
 def test_no_module_takes_the_place_of_a_public_name(first):
     """Python binds a sub-package in its parent when it is imported; `capture` was a function, then a module."""

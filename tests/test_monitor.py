@@ -86,7 +86,8 @@ def test_it_logs_what_measure_says(tmp_path):
     model, monitor = model_of().train(), Monitor(probe(), output=tmp_path)
     values = monitor(model, 4)
     assert model.training
-    expected = anisoscope.measure(model.bert, probe(), monitor.settings.metrics, policies=("all",), groups=8, sample=0)
+    given = {"metrics": monitor.settings.metrics, "tokens": "all", "groups": 8, "sample": 0}
+    expected = anisoscope.measure(model.bert, probe(), **given).records
     of = select(expected, token_policy="all", component=None)
     a = select(of, metric="mean_cosine", site="hidden", layer=2)["value"].item()
     assert abs(values["anisoscope/encoder.2/A"] - a) <= 1e-12

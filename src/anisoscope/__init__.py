@@ -1,7 +1,8 @@
 """Anisoscope: the geometry of representations and of self-attention, measured exactly, in any model.
 
     >>> import anisoscope
-    >>> records = anisoscope.measure(model, batches)          # every metric, at every site, with intervals
+    >>> run = anisoscope.measure(model, inputs)               # every metric, at every site, with intervals
+    >>> run.table(), run.findings, run.plot("anisotropy"), run.records
     >>> with anisoscope.capture(model, ("hidden",)) as tap:   # or the tensors themselves
     ...     model(**inputs)
 
@@ -11,24 +12,60 @@ Importing this loads neither torch nor transformers: names are resolved when the
 import sys
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from anisoscope.api.measuring import classes, measure, series
+    from anisoscope.api.run import Run
+    from anisoscope.api.working import compare, report, reproduce, train
+    from anisoscope.axes import Site
+    from anisoscope.capture import capture
+    from anisoscope.measure.functional import metric
+    from anisoscope.measure.settings import Settings
+    from anisoscope.models.load import Subject, load
+    from anisoscope.sums.groups import Sums
+    from anisoscope.training.monitor import Monitor
 
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "Job": "anisoscope.runs.job",
     "Monitor": "anisoscope.training.monitor",
-    "Reservoir": "anisoscope.sums.reservoir",
+    "Run": "anisoscope.api.run",
     "Settings": "anisoscope.measure.settings",
     "Site": "anisoscope.axes",
+    "Subject": "anisoscope.models.load",
     "Sums": "anisoscope.sums.groups",
     "capture": "anisoscope.capture",
+    "classes": "anisoscope.api.measuring",
+    "compare": "anisoscope.api.working",
     "load": "anisoscope.models.load",
-    "measure": "anisoscope.measure.loop",
+    "measure": "anisoscope.api.measuring",
     "metric": "anisoscope.measure.functional",
-    "run": "anisoscope.runs.run",
+    "report": "anisoscope.api.working",
+    "reproduce": "anisoscope.api.working",
+    "series": "anisoscope.api.measuring",
+    "train": "anisoscope.api.working",
 }
-__all__ = sorted([*_PUBLIC, "__version__"])
+"""Every public name, and the module it is in."""
+__all__ = [
+    "Monitor",
+    "Run",
+    "Settings",
+    "Site",
+    "Subject",
+    "Sums",
+    "__version__",
+    "capture",
+    "classes",
+    "compare",
+    "load",
+    "measure",
+    "metric",
+    "report",
+    "reproduce",
+    "series",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,172 @@
+"""What was measured, in a person's hands: records, the short table, figures by name, sentences."""
+
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from anisoscope.errors import OutputError, UsageError, near_matches
+from anisoscope.store import RunFolder, select
+
+if TYPE_CHECKING:
+    from altair.typing import ChartType
+
+    from anisoscope.report.parts import Figure
+    from anisoscope.runs.findings import Finding
+
+COLUMNS = {
+    "mean_cosine": "A",
+    "drift.share": "drift share",
+    "mean_cosine.top_share": "top-3 share",
+    "spectrum.effective_rank": "effective rank",
+}
+"""Columns of the short table, by metric; `low`, `high` and `verdict` stand behind A."""
+TOP = "3"
+
+
+class Run:
+    """What one measurement found. `anisoscope.Run("runs/demo")` opens a folder; every public function returns one.
+
+    records   the long table: a row per metric, site, layer, head, component, with `value`, `low`, `high` (the 95 %
+              interval), `n_vectors`, `n_units`
+    manifest  what was measured, with what and from where; `warnings`: what must be known of it
+    folder    where it is written; None where it is in memory only
+
+    In a notebook a run shows its table and its first figure.
+
+        >>> import anisoscope, numpy
+        >>> run = anisoscope.measure(numpy.random.default_rng(0).normal(size=(300, 8)) + 1)
+        >>> run.table()["A"].round(1).tolist()
+        [0.5]
+    """
+
+    def __init__(
+        self,
+        folder: Path | str | None = None,
+        *,
+        records: pd.DataFrame | None = None,
+        manifest: dict[str, Any] | None = None,
+    ) -> None:
+        self.folder = None if folder is None else Path(folder)
+        if records is None or manifest is None:
+            if self.folder is None:
+                raise UsageError("a run folder", "none", "give its path, or measure something")
+            records, manifest = _read(self.folder)
+        self.records: pd.DataFrame = records
+        self.manifest: dict[str, Any] = manifest
+
+    def __repr__(self) -> str:
+        where = "in memory" if self.folder is None else f"in {self.folder}"
+        return f"Run of {self.manifest.get('model', 'a series')}: {len(self.records):,} records, {where}"
+
+    def table(self, tokens: str | None = None) -> pd.DataFrame:
+        """The short table, a row per stack, layer and site: A with its interval and verdict, drift share, top-3 share,
+        effective rank; without hidden states an empty one.
+
+        tokens   the token policy; None: the first of the run. UsageError for one that the run has not
+        """
+        rows = select(self.records, site=("hidden", "final"), metric=tuple(COLUMNS), head=None)
+        known = list(dict.fromkeys(rows["token_policy"].dropna()))
+        if tokens is not None and tokens not in known:
+            raise UsageError("a token policy of this run", repr(tokens), near_matches(tokens, known))
+        rows = rows[rows["token_policy"].isna() | rows["token_policy"].eq(tokens or next(iter(known), ""))]
+        rows = rows[rows["component"].isna() | (rows["metric"].eq("mean_cosine.top_share") & rows["component"].eq(TOP))]
+        index = ["step", "seed"] if rows["step"].nunique() > 1 or rows["seed"].nunique() > 1 else []
+        index += ["stack", "layer", "site"]
+        a = rows[rows["metric"].eq("mean_cosine")].set_index(index)
+        found = pd.DataFrame({"A": a["value"], "low": a["low"], "high": a["high"], "verdict": self._verdicts(a, index)})
+        for metric, name in list(COLUMNS.items())[1:]:
+            values = rows[rows["metric"].eq(metric)].set_index(index)["value"]
+            if len(values):
+                found[name] = values
+        return found.reset_index()
+
+    def _verdicts(self, a: pd.DataFrame, index: list[str]) -> pd.Series:
+        """Each A against what 95 % of isotropic pairs stay below; none without an interval."""
+        from anisoscope.runs.findings import verdict
+
+        law = select(self.records, metric="mean_cosine.isotropic_q95", component=None, site=("hidden", "final"))
+        q95 = law.drop_duplicates(index).set_index(index)["value"].reindex(a.index)
+        judged = [verdict(*row) or None for row in zip(a["low"], a["high"], q95, strict=True)]
+        return pd.Series(judged, index=a.index, dtype="string")
+
+    @property
+    def findings(self) -> "list[Finding]":
+        """What the records say in words, by stated rules; nothing that an interval does not support."""
+        from anisoscope.runs.findings import findings
+
+        return findings(self.records)
+
+    @cached_property
+    def _figures(self) -> "dict[str, Figure]":
+        from anisoscope.report.results import Results
+        from anisoscope.report.sections import sections
+
+        built = sections(Results(self.records, self.manifest))
+        return {figure.name: figure for section in built for figure in section.figures}
+
+    @property
+    def figures(self) -> list[str]:
+        """Names of the figures that `plot` can draw of this run."""
+        return list(self._figures)
+
+    def plot(self, name: str = "anisotropy", width: int = 640) -> "ChartType":
+        """The figure called `name`, as on the report's page: an altair chart, which a notebook shows.
+
+        width   of the plotting area, in pixels. UsageError, with near names, for a figure that this run has not
+        """
+        import altair as alt
+
+        from anisoscope.charts.style import THEME
+
+        if name not in self._figures:
+            raise UsageError("a figure of this run", repr(name), near_matches(name, self._figures))
+        figure = self._figures[name]
+        chart = figure.draw(width).properties(title=figure.title)
+        chart.config = alt.Config.from_dict(THEME | {"background": "white"})
+        return chart
+
+    def report(self, folder: Path | str | None = None) -> Path:
+        """Write the page of the run, and its figures as SVG and PDF; their path.
+
+        folder   where; None: the run's own folder. UsageError where there is neither
+        """
+        from anisoscope.report import build
+
+        place = self.folder if folder is None else Path(folder)
+        if place is None:
+            raise UsageError("a folder for the report", "a run in memory", "give one: run.report('runs/mine')")
+        if place != self.folder:
+            self.save(place)
+        return build(place)
+
+    def save(self, folder: Path | str) -> "Run":
+        """A copy of this run in a new folder: `records.parquet` and `manifest.json`. OutputError where one is there."""
+        identity = {"run": self.manifest.get("run"), "copy": True}
+        kept = RunFolder.start(Path(folder), identity, resume=False)
+        kept.finish(self.records, self.manifest)
+        return Run(folder)
+
+    def _repr_html_(self) -> str:
+        from anisoscope.charts.builders import to_svg
+
+        table = self.table().to_html(index=False, float_format="{:.3f}".format, na_rep="–", border=0)
+        figures = self._figures
+        drawn = to_svg(next(iter(figures.values())).draw(480), f"run-{id(self)}") if figures else ""
+        name = escape(str(self.manifest.get("model", "")))
+        said = "".join(f"<li>{escape(finding.text)}</li>" for finding in self.findings)
+        return f"<div><p><b>{name}</b></p><ul>{said}</ul>{table}{drawn}</div>"
+
+
+def _read(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Records and manifest of a run folder, or of a folder of a series."""
+    if (folder / "series.json").exists() and not (folder / "manifest.json").exists():
+        import json
+
+        return pd.read_parquet(folder / "records.parquet"), json.loads((folder / "series.json").read_text())
+    if not folder.exists():
+        raise OutputError("a run folder", f"{folder}, which is not there", "check the path")
+    found = RunFolder(folder)
+    return found.records, found.manifest
