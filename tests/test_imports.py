@@ -93,7 +93,9 @@ def test_every_module_has_its_layer():
 
 
 def test_imports_go_down_only():
-    assert not upward({name: set(imports(tree, everywhere=True)) for name, tree in modules().items()})
+    """The package itself names what is public, for editors; at run time it imports nothing until it is asked."""
+    found = {name: set(imports(tree, everywhere=True)) for name, tree in modules().items() if name != "__init__"}
+    assert not upward(found)
 
 
 def test_imports_go_in_no_circle():
