@@ -128,10 +128,11 @@ class Run:
         chart.config = alt.Config.from_dict(THEME | {"background": "white"})
         return chart
 
-    def report(self, folder: Path | str | None = None) -> Path:
-        """Write the page of the run, and its figures as SVG and PDF; their path.
+    def report(self, folder: Path | str | None = None, *, pdf: bool = False) -> Path:
+        """Write the page of the run and its figures; the page's path.
 
         folder   where; None: the run's own folder. UsageError where there is neither
+        pdf      figures as PDF too
         """
         from anisoscope.report import build
 
@@ -140,7 +141,7 @@ class Run:
             raise UsageError("a folder for the report", "a run in memory", "give one: run.report('runs/mine')")
         if place != self.folder:
             self.save(place)
-        return build(place)
+        return build(place, ("svg", "pdf") if pdf else ("svg",))
 
     def save(self, folder: Path | str) -> "Run":
         """A copy of this run in a new folder: `records.parquet` and `manifest.json`. OutputError where one is there."""

@@ -113,9 +113,9 @@ def reproduce(
         for _ in runner.reproduce(studies, settings, Path(output), device=device, quiet=quiet):
             pass
     finally:  # what is finished is shown, also where a later study fails
-        if any(folder.glob("*/study.json")):
+        if runner.reproductions(folder):
             build_studies(folder)
-    rows = [{"study": s.name} | asdict(v) for s in studies for v in runner.verdicts(folder / s.name)]
+    rows = [{"study": s.name} | asdict(v) for s in studies for v in runner.finished(folder / s.name).verdicts]
     return pd.DataFrame(rows)
 
 
@@ -150,14 +150,16 @@ def _rows_of(run: Run, name: str, metric: str, tokens: str) -> pd.DataFrame:
     return rows[rows["metric"].eq(metric)].set_index(["stack", "layer", "site"])
 
 
-def report(run: Run | Path | str, folder: Path | str | None = None) -> Path:
-    """Make the page of a run (or of a reproduction) anew from its records; its path.
+def report(run: Run | Path | str, folder: Path | str | None = None, *, pdf: bool = False) -> Path:
+    """Make the page of a run anew from its records, or that of reproductions; its path.
 
-    run      a `Run`, a run folder, or the folder of a reproduction
+    run      a `Run`, a run folder, or a folder of reproductions
     folder   where a run in memory is to be written
+    pdf      figures as PDF too
     """
     from anisoscope.report import build_studies
+    from anisoscope.studies.runner import reproductions
 
-    if not isinstance(run, Run) and any(Path(run).glob("*/study.json")):
+    if not isinstance(run, Run) and reproductions(Path(run)):
         return build_studies(Path(run))
-    return (run if isinstance(run, Run) else Run(run)).report(folder)
+    return (run if isinstance(run, Run) else Run(run)).report(folder, pdf=pdf)

@@ -7,6 +7,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,7 @@ class Given:
         if self.units is not None and seen != len(self.units):
             raise UsageError(f"units for {seen} sequences, one each", str(len(self.units)), "name the unit of each")
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """A hash of everything given; of a loader, which may give other batches the next time, one that never comes
         again.
