@@ -63,12 +63,15 @@ class Source:
 
     def earlier(self, query: Tensor, key: Tensor) -> dict[tuple[str, Stage], Tensor]:
         """{(query|key, stage): [sequence, head, token, dim]} of the stages before the interface, shaped like `query`
-        and `key`.
+        and `key`. Where one projection puts out query and gate of each head side by side (Qwen3-Next, Qwen3.5), the
+        query is the first half.
         """
         found: dict[tuple[str, Stage], Tensor] = {}
         heads, key_heads, dim = query.shape[1], key.shape[1], query.shape[3]
         if self.separate and {"query", "key"} <= self.seen.keys():
-            found["query", "raw"], found["key", "raw"] = _rows(self.seen["query"], dim), _rows(self.seen["key"], dim)
+            gated = self.seen["query"].shape[-1] == 2 * heads * dim
+            found["query", "raw"] = _rows(self.seen["query"], 2 * dim if gated else dim)[..., :dim]
+            found["key", "raw"] = _rows(self.seen["key"], dim)
         elif self.fused and "fused" in self.seen:
             found["query", "raw"], found["key", "raw"] = FUSED[self.fused](self.seen["fused"], heads, key_heads, dim)
         if self.normed and self.stage == "rotated":

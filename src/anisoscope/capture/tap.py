@@ -14,8 +14,9 @@ from anisoscope.capture.backends import looking_on
 from anisoscope.capture.masking import Visible
 from anisoscope.capture.rows import attention_rows
 from anisoscope.capture.scores import score_sums
+from anisoscope.capture.vectors import check_values, input_of, output_of, padded, same, vectors_of
 from anisoscope.errors import MeasureError, UsageError, near_matches
-from anisoscope.models.blocks import find_blocks, find_stages, stacks_of
+from anisoscope.models.blocks import find_blocks, find_stages, stacks_of, tokens_first
 
 STAGES = tuple(f"{name}.{stage}" for name in ("query", "key") for stage in ("raw", "normed", "rotated"))
 WHAT = (*LAYER_QUANTITIES, "query", "key", *STAGES, "value", "attention", "scores", "centred")
@@ -41,6 +42,7 @@ def capture(
     median: bool = False,
     histogram: Tensor | None = None,
     flatten: Flatten = "position",
+    tokens_first: bool | None = None,
 ) -> Iterator["Tap"]:
     """Hand the tensors at the requested places to `receive(site, tensor)` while the model runs, or keep those of the
     last call in the tap.
@@ -59,21 +61,28 @@ def capture(
     Maps [sequence, channel, height, width] are flattened to one vector per position [sequence, height·width, channel],
     or with `flatten="image"` to one per image [sequence, 1, channel·height·width].
 
+    `blocks` are class names or patterns of module names (`encoder.layers.*`), needed where they are not found. Any
+    module will do whose output is a tensor, or a tuple or mapping that begins with or names one. `tokens_first`: blocks
+    pass on [token, sequence, dim]; None: as read from the model. An output [sequence, dim] is one vector per sequence.
+
     Set `tap.real = {stack: mask [sequence, token]}` before a padded call so that padded queries are left out of what
     is averaged inside (row similarity); row statistics are given for all queries. The model's outputs stay the same,
-    bit for bit. MeasureError if a requested place never fires; UsageError for an unknown one.
+    bit for bit. MeasureError at the end of the first forward call if a requested place did not fire, and in any one
+    if a place fires twice, since every vector would count twice; a block that goes on from its own output (ALBERT,
+    looped Transformers) is a new layer each time. UsageError for an unknown place, ModelError for weights without
+    values.
     """
     wanted = frozenset(what)
+    check_values(model)
     for name in wanted - set(WHAT):
         raise UsageError("a place to capture", repr(name), near_matches(name, WHAT))
-    tap = Tap(model, wanted, receive, median, histogram, flatten)
+    tap = Tap(model, wanted, receive, median, histogram, flatten, tokens_first)
     with ExitStack() as stack:
         stack.callback(tap.remove)
         tap.attach(blocks)
         if wanted - set(LAYER_QUANTITIES):
             stack.enter_context(looking_on(model, tap.look))
         yield tap
-        tap.check()
 
 
 class Tap:
@@ -87,9 +96,10 @@ class Tap:
         median: bool,
         histogram: Tensor | None,
         flatten: Flatten,
+        tokens_first: bool | None,
     ) -> None:
         self.model, self.wanted, self.median, self.histogram = model, wanted, median, histogram
-        self.flatten = flatten
+        self.flatten, self._tokens_first = flatten, tokens_first
         self.kept: dict[str, Any] = {}
         self.real: dict[str, Tensor] = {}
         self.means: Means = {}
@@ -98,12 +108,15 @@ class Tap:
         self._handles: list[Any] = []
         self._layer: dict[str, int] = {}
         self._last: dict[str, Tensor] = {}
+        self._turned: set[str] = set()
+        self._ran: dict[str, set[nn.Module]] = {}
+        self._now: set[str] = set()
+        self._running = False
         self._depth: dict[str, int] = {}
         self._rectified: dict[str, tuple[Tensor, Tensor | None]] = {}
         self._sources: dict[nn.Module, projections.Source] = {}
         self._names = {module: name for name, module in model.named_modules()}
         self._stacks = stacks_of(model)
-        self._called = 0
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.kept:
@@ -120,12 +133,21 @@ class Tap:
         return list(self.kept)
 
     def emit(self, site: Site, value: Any) -> None:
+        if self._running and site.name in self._now:
+            raise MeasureError(
+                f"one call at {site.name} in a forward call of {type(self.model).__name__}",
+                "a second one, whose vectors would count as new ones",
+                "measure hidden states only (--panel hidden,spectrum), or the part of the model that runs once",
+            )
+        self._now.add(site.name)
         self.fired |= {site.quantity, site.label}
         self._receive(site, value)
 
     def emit_vectors(self, site: Site, x: Tensor) -> None:
         if site.quantity in self.wanted:
-            self.emit(site, vectors_of(x, self.flatten))
+            real = self.real.get(site.stack)
+            x = padded(x, None if real is None else (*real.shape, x.size(-1))) if x.is_nested else x
+            self.emit(site, vectors_of(x, self.flatten, tokens_first=site.stack in self._turned))
 
     def wants(self, quantity: str, stage: str = "") -> bool:
         return quantity in self.wanted or f"{quantity}.{stage}" in self.wanted
@@ -138,10 +160,11 @@ class Tap:
         inside: set[nn.Module] = set()
         for stack, blocks in find_blocks(self.model, block_classes).items():
             self._depth[stack] = len(blocks)
-            for i, block in enumerate(blocks):
+            for block in blocks:
                 inside.update(block.modules())
-                first = i == 0 and len(blocks) > 1
-                self._handles.append(block.register_forward_pre_hook(self._enter(stack, first), with_kwargs=True))
+                if tokens_first(self.model, block) if self._tokens_first is None else self._tokens_first:
+                    self._turned.add(stack)
+                self._handles.append(block.register_forward_pre_hook(self._enter(stack), with_kwargs=True))
                 if "unrectified" in self.wanted:
                     self._watch_rectifiers(stack, block)
                 self.hook(block, self._leave(stack))
@@ -156,6 +179,7 @@ class Tap:
             self._prepare_projections()
         if self.wanted - set(LAYER_QUANTITIES):
             self._handles += fallback.prepare(self.model, self.look)
+        self.hook(self.model, self._finish)
 
     def _prepare_projections(self) -> None:
         rotary = {self._stacks[m] for m in self.model.modules() if "Rotary" in type(m).__name__}
@@ -185,26 +209,42 @@ class Tap:
         self._handles.clear()
 
     def _start(self, _module: nn.Module, _args: Any) -> None:
-        for state in (self._layer, self._last, self._rectified):
+        for state in (self._layer, self._last, self._rectified, self._ran, self._now):
             state.clear()
-        self._called += 1
+        self._running = True
 
-    def _enter(self, stack: str, first: bool) -> Callable[..., None]:
-        def enter(_block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            layer = 0 if first else self._layer.get(stack, 0)
+    def _enter(self, stack: str) -> Callable[..., None]:
+        def enter(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            x = input_of(block, args, kwargs)
+            if block in self._ran.setdefault(stack, set()) and not same(self._last.get(stack), x):
+                self._begin_again(stack, block)
+            self._ran[stack].add(block)
+            layer = self._layer.get(stack, 0)
             self._layer[stack] = layer + 1
             if layer == 0:
-                self.emit_vectors(Site(stack, 0, "hidden"), args[0] if args else kwargs["hidden_states"])
+                self.emit_vectors(Site(stack, 0, "hidden"), x)
 
         return enter
 
+    def _begin_again(self, stack: str, block: nn.Module) -> None:
+        """A block runs on input of its own once more: twice in one forward call of the model is an error."""
+        if self._running:
+            raise MeasureError(
+                f"{type(self.model).__name__} to run each block once in a forward call",
+                f"{self._names[block]} run again on other input: every vector would count twice",
+                f"measure the {stack} itself, one input a call",
+            )
+        self._ran[stack].clear()
+        self._layer.pop(stack, None)
+        self._now.clear()
+
     def _leave(self, stack: str) -> Callable[..., None]:
-        def leave(_block: nn.Module, _args: Any, output: Any) -> None:
-            self._last[stack] = output[0] if isinstance(output, tuple) else output
+        def leave(block: nn.Module, _args: Any, output: Any) -> None:
+            last = self._last[stack] = output_of(block, output)
             before, after = self._rectified.get(stack, (None, None))
-            if before is not None and after is self._last[stack]:
+            if before is not None and after is last:
                 self.emit_vectors(Site(stack, self._layer[stack], "unrectified"), before)
-            self.emit_vectors(Site(stack, self._layer[stack], "hidden"), self._last[stack])
+            self.emit_vectors(Site(stack, self._layer[stack], "hidden"), last)
 
         return leave
 
@@ -219,8 +259,10 @@ class Tap:
 
     def _norm(self, _module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         for stack, last in self._last.items():
-            if args and args[0] is last and self._layer[stack] >= self._depth[stack]:
-                self.emit(Site(stack, None, "final"), output)
+            final = Site(stack, None, "final")
+            after_all = args and same(last, args[0]) and self._layer[stack] >= self._depth[stack]
+            if after_all and final.name not in self._now:  # of several heads' norms the first
+                self.emit_vectors(final, output)
 
     def look(
         self,
@@ -292,17 +334,16 @@ class Tap:
             histogram=self.histogram,
         )
 
-    def check(self) -> None:
-        """After use: every requested place must have fired, the optional ones excepted."""
-        if not self._called:
-            return
+    def _finish(self, _module: nn.Module, _args: Any, _output: Any) -> None:
+        """After a forward call: every requested place must have fired, the optional ones excepted."""
+        self._running = False
         missing = {name for name in self.wanted - OPTIONAL if name not in self.fired}
         if missing:
             classes = sorted({type(m).__name__ for m in self.model.modules() if "Attention" in type(m).__name__})
             raise MeasureError(
                 f"the model to pass through {', '.join(sorted(missing))}",
                 f"no call there; attention classes of {type(self.model).__name__}: {', '.join(classes) or 'none'}",
-                "measure hidden states only (--panel hidden), or a model on transformers' attention interface",
+                "measure hidden states only (--panel hidden,spectrum), or a model on transformers' attention interface",
             )
 
 
@@ -314,10 +355,3 @@ def _scale(query: Tensor, settings: dict[str, Any]) -> float:
 
 def _fitting(real: Tensor | None, query: Tensor) -> Tensor | None:
     return real if real is not None and real.shape[1] == query.shape[2] else None
-
-
-def vectors_of(x: Tensor, flatten: Flatten) -> Tensor:
-    """[sequence, token, dim] as it is; a map [sequence, channel, height, width] as one vector per position or image."""
-    if x.dim() != 4:
-        return x
-    return x.flatten(1).unsqueeze(1) if flatten == "image" else x.flatten(2).transpose(1, 2)

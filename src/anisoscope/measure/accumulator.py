@@ -135,6 +135,10 @@ class Measurement:
 
     def _stream_masks(self, site: Site, stack: str, x: Tensor) -> _Masks:
         """The masks of a stack; every position is real in one that no corpus speaks of."""
+        if len(x) != len(self._unit):
+            expected = f"vectors of {len(self._unit)} sequences at {site.name}, as many as units in the batch"
+            cure = "set tokens_first=True where blocks pass on [token, sequence, dim]; else measure another part"
+            raise MeasureError(expected, f"[sequence, token, …] of {tuple(x.shape[:2])}", cure)
         if stack not in self._masks:
             return self._implied_masks(x, self._layout.specials(site) if self._layout and x.shape[1] > 1 else 0)
         masks = self._masks[stack]

@@ -124,6 +124,7 @@ def _looking(
             what,
             receive=measurement.receive,
             blocks=settings.blocks,
+            tokens_first=settings.tokens_first,
             median=settings.median,
             histogram=torch.tensor(settings.bins, device=device) if settings.bins else None,
             flatten=settings.flatten,
@@ -148,7 +149,13 @@ def head_means(model: nn.Module, plan: BatchPlan | Iterable[Batch], settings: Se
     if not hasattr(source, "__getitem__") and iter(source) is source:
         expected = "batches that can be read twice (attention is centred on means, which take a pass of their own)"
         raise UsageError(expected, "an iterator", "give a list of batches")
-    first = Settings(metrics=("score_terms",), policies=settings.policies[:1], groups=2, blocks=settings.blocks)
+    first = Settings(
+        metrics=("score_terms",),
+        policies=settings.policies[:1],
+        groups=2,
+        blocks=settings.blocks,
+        tokens_first=settings.tokens_first,
+    )
     measured = run_pass(model, plan, first)
     means: Means = {}
     for name, site in measured.sites.items():

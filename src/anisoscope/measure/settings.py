@@ -29,6 +29,7 @@ class Settings:
     else 1: no interval)
     sample            tokens kept for what sums cannot give (0: none); sample_heads: their queries and keys too
     median, bins      dear attention statistics: medians of rows; edges of the histogram of scores
+    tokens_first      blocks pass on [token, sequence, dim]; None: as read from the model
     flatten           convolutional maps as one vector per `position`, or one per `image` (linear sums and the first
     policy only, 8 groups: memory is 128 bytes per dimension and site)
     """
@@ -60,8 +61,10 @@ class Settings:
     bins: tuple[float, ...] = ()
     metrics: tuple[str, ...] = ()
     blocks: Annotated[
-        tuple[str, ...], Option("class names of the blocks, with commas, where they are not found", INPUT)
+        tuple[str, ...],
+        Option("blocks by class (BertLayer) or by name pattern (encoder.layers.*), where they are not found", INPUT),
     ] = ()
+    tokens_first: bool | None = None
     flatten: Annotated[
         Flatten, Option("convolutional maps as one vector per position, or one per image", WHAT, known=FLATTEN)
     ] = "position"
@@ -122,9 +125,12 @@ class Settings:
         )
 
     def what_of(self, model: "nn.Module") -> set[str]:
-        """The same for one model: with all panels, a network without attention is measured in its hidden states."""
+        """The same for one model: one without attention, or whose attention cannot be seen, is measured in its hidden
+        states, with all panels or metrics that are of hidden states too.
+        """
         from anisoscope.models.blocks import has_attention  # loads torch
 
-        if set(self.panels) == set(PANELS) and not self.metrics and not has_attention(model):
+        of_hidden = all({"hidden", "final", "sample"} & set(metric.quantities) for metric in self.chosen)
+        if (of_hidden if self.metrics else set(self.panels) == set(PANELS)) and not has_attention(model):
             return self.what & set(LAYER_QUANTITIES)
         return self.what

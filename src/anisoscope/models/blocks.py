@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from itertools import accumulate
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from anisoscope.errors import ModelError
+from anisoscope.errors import ModelError, UsageError, near_matches
 
 BLOCK_CLASSES: dict[str, tuple[str, ...]] = {
     "segformer": ("SegformerLayer",),
@@ -21,6 +22,8 @@ BLOCK_CLASSES: dict[str, tuple[str, ...]] = {
     "canine": ("CanineLayer",),
     "van": ("Block", "VanLayer"),
     "manta": ("T5Block",),
+    "xlnet": ("XLNetLayer",),
+    "fsmt": ("EncoderLayer", "DecoderLayer"),
 }
 """Families whose own declaration names stages, other modules too, or nothing at all (class names by `model_type`)."""
 
@@ -32,6 +35,8 @@ STAGE_CLASSES = {
 }
 """Families whose blocks are grouped into stages of one resolution each: the class of a stage."""
 
+TORCH_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+
 STACKS = {
     "canine": {
         "initial_char_encoder": "characters",
@@ -42,31 +47,91 @@ STACKS = {
 """Families whose stacks run at several resolutions: part of a module's path → stack."""
 
 
-def find_blocks(model: nn.Module, class_names: tuple[str, ...] = ()) -> dict[str, list[nn.Module]]:
+CAUSAL = {"bloom", "mpt"}
+"""Decoders whose attention modules do not say so."""
+
+TOKENS_FIRST = {"xlnet", "fsmt"}
+"""Families whose blocks pass vectors on as [token, sequence, dim]."""
+
+CONTAINERS = (nn.ModuleList, nn.ModuleDict)
+"""Modules that hold others and are never called themselves."""
+
+Named = list[tuple[str, nn.Module]]
+
+
+def find_blocks(model: nn.Module, names: tuple[str, ...] = ()) -> dict[str, list[nn.Module]]:
     """The blocks of every stack: {"encoder": [...], "decoder": [...]}.
 
-    Looked for in this order: `class_names` given by the caller; the table above; what the model declares as the
-    source of its hidden states; layers that can be checkpointed. ModelError, naming the cure, if nothing is found.
+    Looked for in this order: `names` given by the caller, each a class (`BertLayer`) or a pattern of module names
+    (`encoder.layers.*`, `*` for one part of a name); the table above; what the model declares as the source of its
+    hidden states; layers that can be checkpointed; torch's own Transformer layers. UsageError where a name fits no
+    module, ModelError if nothing is found; both name what the model has.
     """
-    names = class_names or BLOCK_CLASSES.get(family_of(model), ())
-    classes = tuple(_declared(model))
-    named = list(model.named_modules())
-    blocks = [(n, m) for n, m in named if type(m).__name__ in names] if names else []
-    if not blocks and classes:
-        blocks = [(n, m) for n, m in named if isinstance(m, classes)]
-    if not blocks:
-        blocks = [(n, m) for n, m in named if isinstance(m, GradientCheckpointingLayer)]
+    named = [(n, m) for n, m in model.named_modules() if not isinstance(m, CONTAINERS)]
+    blocks = _asked_for(model, named, names) if names else _found(model, named)
+    blocks = [(n, m) for n, m in blocks if n] or blocks  # the model itself only where it is all there is
     blocks = [(n, m) for n, m in blocks if not any(n.startswith(f"{outer}.") for outer, _ in blocks)]
     if not blocks:
+        some = _candidates(model)
         raise ModelError(
             "a model whose blocks can be found",
             f"{type(model).__name__}, which declares none",
-            "name the class of its blocks: --blocks CLASS, or capture(model, …, blocks=('CLASS',))",
+            "name the class of its blocks, or a pattern of their names: --blocks CLASS, or capture(model, …, "
+            f"blocks=('CLASS',)){'; it repeats ' + ', '.join(some) if some else ''}",
         )
     stack, stacks = stacks_of(model), dict[str, list[nn.Module]]()
     for _, block in blocks:
         stacks.setdefault(stack[block], []).append(block)
     return stacks
+
+
+def _asked_for(model: nn.Module, named: Named, names: tuple[str, ...]) -> Named:
+    for name in names:
+        if not any(_fits(name, n, m) for n, m in named):
+            known = _candidates(model) or {type(m).__name__ for _, m in named}
+            expected = f"blocks by a class or a pattern of module names of {type(model).__name__}"
+            raise UsageError(expected, f"{name!r}, which fits none", near_matches(name, known))
+    return [(n, m) for n, m in named if any(_fits(name, n, m) for name in names)]
+
+
+def _fits(pattern: str, name: str, module: nn.Module) -> bool:
+    parts, of = pattern.split("."), name.split(".")
+    if len(parts) == 1:
+        return type(module).__name__ == pattern
+    return len(parts) == len(of) and all(fnmatchcase(part, glob) for part, glob in zip(of, parts, strict=True))
+
+
+def _candidates(model: nn.Module) -> list[str]:
+    """Classes and name patterns of what the model repeats: modules of one class in a list."""
+    found: dict[str, None] = {}
+    for name, holder in model.named_modules():
+        classes = {type(child).__name__ for child in holder.children()}
+        if isinstance(holder, nn.ModuleList | nn.Sequential) and len(holder) > 1 and len(classes) == 1:
+            found |= dict.fromkeys((*classes, f"{name}.*" if name else "*"))
+    return list(found)
+
+
+def _found(model: nn.Module, named: Named) -> Named:
+    names = BLOCK_CLASSES.get(family_of(model), ())
+    blocks = [(n, m) for n, m in named if type(m).__name__ in names]
+    for classes in (tuple(_declared(model)), (GradientCheckpointingLayer,), TORCH_LAYERS):
+        blocks = blocks or [(n, m) for n, m in named if isinstance(m, classes)]
+    return blocks
+
+
+def tokens_first(model: nn.Module, block: nn.Module) -> bool:
+    """Whether a block passes vectors on as [token, sequence, dim], as torch's layers do unless `batch_first`.
+
+    UsageError where that cannot be known: in a block of the user's own around such a layer.
+    """
+    if family_of(model) in TOKENS_FIRST:
+        return True
+    inside = [m for m in block.modules() if isinstance(m, nn.MultiheadAttention | nn.RNNBase) and not m.batch_first]
+    if inside and not isinstance(block, (*TORCH_LAYERS, nn.MultiheadAttention, nn.RNNBase)):
+        expected = "to know whether blocks pass on [sequence, token, dim] or [token, sequence, dim]"
+        got = f"{type(block).__name__} around {type(inside[0]).__name__} with batch_first=False"
+        raise UsageError(expected, got, "say capture(model, …, tokens_first=True) or tokens_first=False")
+    return bool(inside)
 
 
 def _declared(model: nn.Module) -> Iterator[type[nn.Module]]:
@@ -98,8 +163,16 @@ def find_stages(model: nn.Module) -> list[nn.Module]:
 
 
 def has_attention(model: nn.Module) -> bool:
-    """Whether queries and keys can be expected; the gates of VAN are attention by name only."""
-    return family_of(model) != "van" and any("Attention" in type(module).__name__ for module in model.modules())
+    """Whether queries and keys can be expected: in models of transformers; the gates of VAN are attention by name
+    only.
+    """
+    if family_of(model) == "van" or not _has(model, PreTrainedModel):
+        return False
+    return any("Attention" in type(module).__name__ for module in model.modules())
+
+
+def _has(model: nn.Module, cls: type[nn.Module]) -> bool:
+    return any(isinstance(module, cls) for module in model.modules())
 
 
 def family_of(model: nn.Module) -> str:
@@ -125,7 +198,7 @@ def _by_path(model: nn.Module, name: str) -> str:
     for part in name.split("."):
         if part in known:
             return known[part]
-    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False) or _has(model, nn.Transformer):
         for part in name.split("."):
             if part in ("encoder", "decoder"):
                 return part
@@ -133,7 +206,7 @@ def _by_path(model: nn.Module, name: str) -> str:
 
 
 def _only_stack(model: nn.Module) -> str:
-    return "decoder" if _causal(model) else "encoder"
+    return "decoder" if family_of(model) in CAUSAL or _causal(model) else "encoder"
 
 
 def _causal(model: nn.Module) -> bool:

@@ -249,6 +249,8 @@ def device_of(name: str) -> torch.device:
         raise ModelError(
             "a device that is there", f"{name!r} ({str(error).splitlines()[0]})", "use --device cpu, cuda or mps"
         ) from error
+    if device.type == "meta":
+        raise ModelError("a device that computes", "'meta', which knows shapes only", "use --device cpu, cuda or mps")
     return device
 
 

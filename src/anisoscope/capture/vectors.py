@@ -1,0 +1,83 @@
+"""The vectors that a block is called with and passes on, whatever form it gives them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anisoscope.axes import Flatten
+from anisoscope.errors import MeasureError, ModelError
+
+NAMED = ("last_hidden_state", "hidden_states")
+"""Where a mapping keeps the vectors that are passed on."""
+
+
+def input_of(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """The first tensor of floats that a block is called with: by position, as `hidden_states`, by any name."""
+    for x in (*args, kwargs.get("hidden_states"), *kwargs.values()):
+        if isinstance(x, Tensor) and x.is_floating_point():
+            return x
+    expected = f"{type(block).__name__} to be called with a tensor of vectors"
+    raise MeasureError(expected, _described((*args, *kwargs.values())), "name other blocks (--blocks)")
+
+
+def output_of(block: nn.Module, output: Any) -> Tensor:
+    """The vectors that a block passes on: its output, the first part of a tuple, what a mapping calls hidden states."""
+    x = output
+    while not isinstance(x, Tensor):
+        if isinstance(x, list | tuple) and x:
+            x = x[0]
+        elif isinstance(x, Mapping) and any(name in x for name in NAMED):
+            x = next(x[name] for name in NAMED if name in x)
+        else:
+            break
+    if isinstance(x, Tensor) and x.is_floating_point():
+        return x
+    expected = f"{type(block).__name__} to return a tensor of vectors, or a tuple that begins with one"
+    raise MeasureError(expected, _described(output), "name other blocks (--blocks)")
+
+
+def vectors_of(x: Tensor, flatten: Flatten, *, tokens_first: bool = False) -> Tensor:
+    """[sequence, token, dim]: of [token, sequence, dim]; of [sequence, dim], one token each; of a map [sequence,
+    channel, height, width], one vector per position or image.
+    """
+    if x.dim() == 4:
+        return x.flatten(1).unsqueeze(1) if flatten == "image" else x.flatten(2).transpose(1, 2)
+    if x.dim() == 2:
+        return x.unsqueeze(1)
+    if x.dim() != 3:
+        expected = "vectors [sequence, token, dim], [sequence, dim] or maps [sequence, channel, height, width]"
+        raise MeasureError(expected, f"shape {tuple(x.shape)}", "name blocks that pass on such (--blocks)")
+    return x.transpose(0, 1) if tokens_first else x
+
+
+def padded(x: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
+    """A nested tensor, which `nn.TransformerEncoder` makes of a padded batch, with zeros behind each sequence."""
+    made: Tensor = torch.nested.to_padded_tensor(x, 0.0, shape)
+    return made
+
+
+def same(x: Tensor | None, y: Tensor) -> bool:
+    """Whether `y` is `x`, a view of its memory, or what `padded` makes of it."""
+    if x is None or x is y or (y.is_nested and not x.is_nested):
+        return x is y
+    if x.is_nested:
+        return not y.is_nested and y.dim() == 3 and torch.equal(padded(x, tuple(y.shape)), y)
+    return (x.shape, x.stride(), x.data_ptr()) == (y.shape, y.stride(), y.data_ptr())
+
+
+def check_values(model: nn.Module) -> None:
+    """ModelError where weights are on the meta device, which knows shapes only; offloaded ones come when needed."""
+    for name, module in model.named_modules():
+        if any(p.is_meta for p in module.parameters(recurse=False)) and not hasattr(module, "_hf_hook"):
+            got = f"{name or type(model).__name__} on the meta device, which has shapes only"
+            raise ModelError("a model whose weights have values", got, "load it on cpu, cuda or mps")
+
+
+def _described(x: Any) -> str:
+    if isinstance(x, list | tuple):
+        return f"({', '.join(map(_described, x))})"
+    if isinstance(x, Mapping):
+        return f"a mapping of {', '.join(map(str, x))}"
+    return f"a tensor of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
