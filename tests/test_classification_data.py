@@ -11,6 +11,7 @@ import pytest
 
 from anisoscope.data import labelled_tables, public_homes
 from anisoscope.data.encoding import LabelledPlan, collated, encode, vocabulary_tokenizer
+from anisoscope.data.hub import HubSet
 from anisoscope.data.labelled import Example, LabelledCorpus, balanced, checked, divided, open_labelled
 from anisoscope.errors import AnisoscopeError, CorpusError, UsageError
 
@@ -155,8 +156,8 @@ def on_the_hub(monkeypatch, **splits):
         split: datasets.Dataset.from_list([{"text": f"t {i}", "label": y} for i, y in enumerate(labels)], features)
         for split, labels in splits.items()
     }
-    monkeypatch.setattr(labelled_tables, "hub_commit", lambda *_: "abc")
-    monkeypatch.setattr(labelled_tables, "_load", lambda *_: given)
+    monkeypatch.setattr(labelled_tables, "find_set", lambda name, *_: HubSet(name, "abc"))
+    monkeypatch.setattr(labelled_tables, "load_splits", lambda *_: given)
 
 
 def test_a_hub_data_set_gives_labels_by_name_and_a_validation_split(monkeypatch):
@@ -216,7 +217,7 @@ def test_without_the_hub_a_labelled_corpus_is_advised(monkeypatch):
     def unreachable(*_, **__):
         raise ConnectionError
 
-    monkeypatch.setattr(labelled_tables, "hub_commit", lambda *_: None)
+    monkeypatch.setattr(labelled_tables, "find_set", lambda name, *_: HubSet(name, None))
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     with pytest.raises(CorpusError, match="or use planted, which needs no network"):
         open_labelled("imdb")

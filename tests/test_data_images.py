@@ -12,6 +12,7 @@ from tiny_models import build
 from transformers import ConvNextImageProcessorPil, ViTImageProcessorPil
 
 from anisoscope.data import hub_media, list_corpora
+from anisoscope.data.hub import HubSet
 from anisoscope.data.images import MEAN, open_images, picture, plan_images
 from anisoscope.data.opening import default_corpus, open_plan
 from anisoscope.errors import CorpusError, UsageError
@@ -180,11 +181,17 @@ def test_the_checkpoints_own_preprocessing_is_used(folder, vit):
         list(plan_images(open_images(str(folder)), build("resnet", torch.float32), ragged))
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """What is streamed is kept in a folder of the test's own."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path / "home"))
+
+
 def test_images_of_a_hub_data_set_stay_encoded(folder, vit, monkeypatch):
     names = [str(folder / name) for name in ("a.png", "b/b.PNG", "c.bmp")]
     rows = datasets.Dataset.from_dict({"image": names, "label": [0, 1, 2]}).cast_column("image", datasets.Image())
-    monkeypatch.setattr(hub_media, "hub_commit", lambda *_: "c0ffee")
-    monkeypatch.setattr(hub_media, "_load", lambda *_: {"validation": rows.to_iterable_dataset()})
+    monkeypatch.setattr(hub_media, "find_set", lambda name, *_: HubSet(name, "c0ffee"))
+    monkeypatch.setattr(hub_media, "load_splits", lambda *_: {"validation": rows.to_iterable_dataset()})
     corpus = open_images("imagenet-1k")
     assert corpus.source["id"] == "ILSVRC/imagenet-1k" and corpus.fingerprint == open_images(str(folder)).fingerprint
     both = (plan_images(corpus, vit)[0], plan_images(open_images(str(folder)), vit)[0])
@@ -195,8 +202,8 @@ def test_a_gated_data_set_says_how_to_be_let_in(monkeypatch):
     def refuse(*_):
         raise CorpusError("a data set", "DatasetNotFoundError: 'x' is a gated dataset on the Hub")
 
-    monkeypatch.setattr(hub_media, "hub_commit", lambda *_: "c0ffee")
-    monkeypatch.setattr(hub_media, "_load", refuse)
+    monkeypatch.setattr(hub_media, "find_set", lambda name, *_: HubSet(name, "c0ffee"))
+    monkeypatch.setattr(hub_media, "load_splits", refuse)
     with pytest.raises(
         CorpusError, match=r"access to ILSVRC/imagenet-1k; got a gated .*accept its terms .*hf auth login"
     ):

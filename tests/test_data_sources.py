@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import datasets
 import pandas as pd
@@ -189,7 +190,7 @@ def test_options_that_a_source_does_not_have(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["builtin:python-doc", "./nothing", "/no/such/file.txt", "a/b/c", "", "no such"])
 def test_unknown_names_need_no_network(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_module, "hub_commit", lambda *_: pytest.fail("the hub was asked"))
+    monkeypatch.setattr(hub_module, "find_set", lambda *_: pytest.fail("the hub was asked"))
     with pytest.raises(CorpusError, match=r"which does not exist. Cure: (did you mean|known names)"):
         open_text(name)
 
@@ -211,7 +212,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
         return load(str(tmp_path / "set"), streaming=True)
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    monkeypatch.setattr(hub_module, "hub_commit", lambda *_: "c0ffee")
+    monkeypatch.setattr(hub_module, "find_set", lambda name, *_: hub_module.HubSet(name, "c0ffee"))
     return called
 
 
@@ -242,15 +243,15 @@ def test_presets_name_their_configuration_and_split(hub: dict[str, object], monk
 
 
 def test_split_is_validation_then_test_then_train() -> None:
-    assert hub_module._choose_split(["train", "test", "validation"], None, "x") == "validation"
-    assert hub_module._choose_split(["train", "test"], None, "x") == "test"
-    assert hub_module._choose_split(["other"], None, "x") == "other"
+    assert hub_module.choose_split(["train", "test", "validation"], None, "x") == "validation"
+    assert hub_module.choose_split(["train", "test"], None, "x") == "test"
+    assert hub_module.choose_split(["other"], None, "x") == "other"
 
 
 def test_without_a_network_the_message_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_module, "hub_commit", lambda *_: None)
+    monkeypatch.setattr(hub_module, "find_set", lambda name, *_: hub_module.HubSet(name, None))
     message = (
-        "the hub, or a cached copy of no-one/nothing; got no connection and no such copy. Cure: .*builtin:python-docs"
+        "the hub, or a cached copy of no-one/nothing; got no network and no such copy. Cure: .*builtin:python-docs"
     )
     with pytest.raises(CorpusError, match=message) as caught:
         open_text("no-one/nothing")
@@ -263,7 +264,7 @@ def test_a_connection_that_breaks_while_reading() -> None:
         yield {"text": "one"}
         raise ConnectionResetError
 
-    reading = hub_module._rows(rows(), "some/set")
+    reading = hub_module.numbered(rows(), "some/set")
     assert next(reading) == ("row 1", {"text": "one"})
     with pytest.raises(CorpusError, match=r"all rows of some/set; got a broken connection \(ConnectionResetError\)"):
         next(reading)
@@ -277,16 +278,17 @@ def test_answers_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
             return type("Info", (), {"sha": "c0ffee"})
 
         monkeypatch.setattr(HfApi, "dataset_info", dataset_info)
-        return hub_module.hub_commit("some/set", "v1", "did you mean some/sets?")
+        return hub_module.find_set("some/set", "v1", "did you mean some/sets?").commit
 
-    def status(kind: type[HfHubHTTPError]) -> HfHubHTTPError:
+    def status(kind: type[HfHubHTTPError], code: int = 404) -> HfHubHTTPError:
         error = kind.__new__(kind)
-        Exception.__init__(error, "404")
+        Exception.__init__(error, str(code))
+        error.response = SimpleNamespace(status_code=code, headers={})
         return error
 
     network = HfHubHTTPError.__mro__[1]("no route")
     assert answer(None) == "c0ffee"
-    assert answer(network) is None and answer(ConnectionError()) is None and answer(status(HfHubHTTPError)) is None
+    assert answer(network) is None and answer(ConnectionError()) is None and answer(status(HfHubHTTPError, 503)) is None
     with pytest.raises(CorpusError, match=r"a revision of the data set some/set; got v1. Cure: leave it out"):
         answer(status(RevisionNotFoundError))
     with pytest.raises(CorpusError, match=r"neither here nor on the hub. Cure: did you mean some/sets.*hf auth login"):

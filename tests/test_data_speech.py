@@ -15,6 +15,7 @@ from tiny_models import build
 from transformers import WhisperConfig, WhisperFeatureExtractor
 
 from anisoscope.data import hub_media, list_corpora
+from anisoscope.data.hub import HubSet
 from anisoscope.data.opening import default_corpus, open_plan
 from anisoscope.data.sound import samples
 from anisoscope.data.speech import open_speech, plan_speech
@@ -306,12 +307,18 @@ def test_common_voice_is_no_longer_on_the_hub_and_the_error_says_where(monkeypat
         open_speech("common-voice")
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """What is streamed is kept in a folder of the test's own."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path / "home"))
+
+
 def test_clips_of_a_hub_data_set_stay_encoded(folder, monkeypatch):
     paths = [str(folder / name) for name in ("a.wav", "b/b.flac", "c.WAV", "d.wav")]
     rows = {"audio": paths, "speaker_id": [7, 7, 8, 9], "text": list("abcd")}
     split = datasets.Dataset.from_dict(rows).cast_column("audio", datasets.Audio()).to_iterable_dataset()
-    monkeypatch.setattr(hub_media, "hub_commit", lambda *_: "c0ffee")
-    monkeypatch.setattr(hub_media, "_load", lambda *_: {"train": split, "validation": split})
+    monkeypatch.setattr(hub_media, "find_set", lambda name, *_: HubSet(name, "c0ffee"))
+    monkeypatch.setattr(hub_media, "load_splits", lambda *_: {"train": split, "validation": split})
     corpus = open_speech("librispeech")
     assert corpus.unit.tolist() == [0, 0, 1, 2] and corpus.fingerprint != open_speech(str(folder)).fingerprint
     assert corpus.source["id"] == "openslr/librispeech_asr" and corpus.source["commit"] == "c0ffee"
@@ -326,7 +333,8 @@ def test_clips_of_a_hub_data_set_stay_encoded(folder, monkeypatch):
         torch.equal(a.inputs["input_values"], b.inputs["input_values"]) for a, b in zip(plan, local, strict=True)
     )
     assert len(open_speech("some/set:other@v1", limit=2).clips) == 3
-    monkeypatch.setattr(hub_media, "_load", lambda *_: {"train": split, "test": split})
+    monkeypatch.setattr(hub_media, "find_set", lambda name, *_: HubSet(name, "another"))
+    monkeypatch.setattr(hub_media, "load_splits", lambda *_: {"train": split, "test": split})
     assert open_speech("some/set").source["split"] == "test" == open_speech("librispeech", split="test").source["split"]
     with pytest.raises(CorpusError, match=r"a split of openslr/librispeech_asr; got validation"):
         open_speech("librispeech")

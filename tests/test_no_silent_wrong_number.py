@@ -972,6 +972,8 @@ def test_9_such_lines_through_the_program(tmp_path, monkeypatch, capsys, line):
     assert any("1 unreadable" in warning for warning in manifest["warnings"])
 
 
+# 9 (word vectors, revisions of folders) stands in test_checkpoint_folders.py, failures of the hub in test_hub.py
+
 # ---- 11: a body from a hub that is not what the hub announced --------------------------------------------------------
 
 

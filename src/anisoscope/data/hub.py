@@ -1,12 +1,13 @@
 """Rows of any data set of the Hugging Face hub with a text column, streamed: only the split's own files are read."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from anisoscope.data.documents import choose_column
 from anisoscope.errors import CorpusError, near_matches
+from anisoscope.models.hub_faults import Fault, fault_of
 
 SPLITS = ("validation", "test", "train")
 """Splits in the order they are preferred where none is named."""
@@ -15,75 +16,121 @@ _TIMEOUT = 20.0
 """Seconds to wait for the hub's first answer."""
 
 
+class HubSet(NamedTuple):
+    """A data set of the hub: its id there (an old name is resolved), its commit, None where the hub does not answer;
+    then `fault` says why. `token` False: the hub is asked as a stranger.
+    """
+
+    id: str
+    commit: str | None
+    fault: str = ""
+    token: bool | None = None
+
+    @property
+    def notes(self) -> dict[str, object]:
+        """What the provenance says of how it was found."""
+        return {"hub": self.fault} if self.fault else {}
+
+
 def hub_rows(
     name: str, *, config: str | None, split: str | None, column: str | None, revision: str | None, near: str
 ) -> tuple[Iterator[tuple[str, dict[str, Any]]], dict[str, object]]:
     """Rows of one split with the text column only, and their provenance. `near` names names like this one, for errors.
 
-    The commit is looked up first and the rows are read at it. Without a network the newest copy in the local cache is
-    read; its commit is then not known, and the provenance says null.
+    The commit is looked up first and the rows are read at it. Where the hub does not answer, the newest copy in the
+    local cache is read; its commit is then not known, and the provenance says null, and why.
     """
-    commit = hub_commit(name, revision, near)
-    splits = _load(name, config, commit, near)
-    split = _choose_split(list(splits), split, name)
+    found = find_set(name, revision, near)
+    splits = load_splits(found, config, near)
+    split = choose_split(list(splits), split, found.id)
     rows = splits[split]
-    for _, first in islice(_rows(rows, name), 1):
-        column = choose_column(first, column, f"{name}, split {split}")
+    for _, first in islice(numbered(rows, found.id), 1):
+        column = choose_column(first, column, f"{found.id}, split {split}")
         rows = rows.select_columns([column])
     source: dict[str, object] = {
         "kind": "hub",
-        "id": name,
+        "id": found.id,
         "config": config,
         "split": split,
         "revision": revision,
-        "commit": commit,
+        "commit": found.commit,
+        **found.notes,
     }
-    return _rows(rows, name), source
+    return numbered(rows, found.id), source
 
 
-def hub_commit(name: str, revision: str | None, near: str) -> str | None:
-    """Commit of a data set; None where the hub cannot be reached. An unknown name or revision is an error."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import (  # type: ignore[attr-defined]
-        HFValidationError,
-        HTTPError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+def find_set(name: str, revision: str | None, near: str) -> HubSet:
+    """A data set by its name. CorpusError for an unknown name or revision, and for one that this user may not read."""
+    from huggingface_hub import HfApi, get_token
+    from huggingface_hub.errors import HFValidationError, RevisionNotFoundError
+
+    def ask(token: bool | None) -> HubSet:
+        info = HfApi().dataset_info(name, revision=revision, timeout=_TIMEOUT, token=token)
+        said = "" if token is None else "the hub refuses the token; the data set is public and was read without it"
+        return HubSet(getattr(info, "id", None) or name, info.sha, said, token)
 
     try:
-        return HfApi().dataset_info(name, revision=revision, timeout=_TIMEOUT).sha
+        return ask(None)
     except RevisionNotFoundError:
         raise CorpusError(f"a revision of the data set {name}", str(revision), "leave it out for the newest") from None
-    except (RepositoryNotFoundError, HFValidationError):
+    except HFValidationError:
+        fault = Fault("", "a private or gated data set needs `hf auth login`", absent=True)
+    except Exception as error:  # whatever the hub or the network did: its kind is told apart there
+        fault = fault_of(error)
+    if fault.denied and get_token() is not None:
+        with suppress(Exception):
+            return ask(False)
+    if fault.absent:
         cure = f"{near}; a private or gated data set needs `hf auth login`"
         raise CorpusError("a corpus", f"{name!r}, which is neither here nor on the hub", cure) from None
-    except (HTTPError, OSError):
-        return None
+    if fault.denied:
+        raise CorpusError(f"access to {name}", fault.got, fault.cure) from None
+    return HubSet(name, None, f"{fault.got}: read from the local cache")
 
 
-def _load(name: str, config: str | None, commit: str | None, near: str, instead: str = "builtin:python-docs") -> Any:
-    """Splits by name: streamed at the commit, or from the local cache where the hub could not be reached. `instead`:
-    a corpus for the error that needs no network.
+def load_splits(found: HubSet, config: str | None, near: str, instead: str = "builtin:python-docs") -> Any:
+    """Splits by name: streamed at the commit, or from the local cache where the hub did not answer. `instead`: a
+    corpus for the error that needs no network.
     """
     import datasets  # type: ignore[import-untyped]
 
+    options = {} if found.token is None else {"token": found.token}
     try:
-        if commit is not None:
-            return datasets.load_dataset(name, config, revision=commit, streaming=True)
+        if found.commit is not None:
+            return datasets.load_dataset(found.id, config, revision=found.commit, streaming=True, **options)
         with _offline():
-            return datasets.load_dataset(name, config)
+            return datasets.load_dataset(found.id, config)
     except ConnectionError:
+        reason = found.fault.partition(":")[0] or "no network"
         cure = (
             f"{near}; else connect to the network, or load it once where there is one and share its cache (HF_HOME), "
             f"or name a local file, or use {instead}, which needs no network"
         )
-        raise CorpusError(f"the hub, or a cached copy of {name}", "no connection and no such copy", cure) from None
-    except (ValueError, RuntimeError, OSError, datasets.exceptions.DatasetsError) as error:
-        got = " ".join(str(error).split())[:300]
-        raise CorpusError(
-            f"a data set {name} that can be read", got, f"write a configuration as {name}:CONFIGURATION"
-        ) from None
+        raise CorpusError(f"the hub, or a cached copy of {found.id}", f"{reason} and no such copy", cure) from None
+    except Exception as error:  # those of the library, of what reads the files, and of the network under them
+        raise _unreadable(error, found.id) from None
+
+
+def _unreadable(error: Exception, name: str) -> CorpusError:
+    """Why a data set that is there cannot be read, and the cure."""
+    import datasets
+    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
+
+    text = " ".join(str(error).split())[:300]
+    if "scripts are no longer supported" in text:
+        cure = f"read its conversion: {name}@refs/convert/parquet; or name a local copy"
+        return CorpusError(f"a data set {name} of plain files", "a script, which is no longer run", cure)
+    empty = (datasets.exceptions.DataFilesNotFoundError, datasets.data_files.EmptyDatasetError)
+    if isinstance(error, empty):
+        return CorpusError(
+            f"files of data in {name}", "none that can be read", "name another data set, or a local file"
+        )
+    if "gated" in text:
+        return CorpusError(f"access to {name}", "a gated data set", "accept its terms on the hub, then `hf auth login`")
+    if isinstance(error, HTTPError):
+        fault = fault_of(error)
+        return CorpusError(f"all of the data set {name}", fault.got, fault.cure)
+    return CorpusError(f"a data set {name} that can be read", text, f"write a configuration as {name}:CONFIGURATION")
 
 
 @contextmanager
@@ -99,7 +146,7 @@ def _offline() -> Iterator[None]:
         datasets.config.HF_HUB_OFFLINE = before
 
 
-def _choose_split(splits: list[str], split: str | None, name: str) -> str:
+def choose_split(splits: list[str], split: str | None, name: str) -> str:
     if split is None:
         return next((known for known in SPLITS if known in splits), splits[0])
     if split not in splits:
@@ -107,12 +154,13 @@ def _choose_split(splits: list[str], split: str | None, name: str) -> str:
     return split
 
 
-def _rows(rows: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def numbered(rows: Any, name: str, after: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Rows with their numbers, `after` that many. CorpusError where the connection breaks."""
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
     try:
-        for number, row in enumerate(rows, 1):
+        for number, row in enumerate(rows.skip(after) if after else rows, after + 1):
             yield f"row {number}", row
     except (HTTPError, OSError) as error:
         got = f"a broken connection ({type(error).__name__})"
-        raise CorpusError(f"all rows of {name}", got, "try again, or name a local copy") from None
+        raise CorpusError(f"all rows of {name}", got, f"{fault_of(error).cure}, or name a local copy") from None

@@ -1,12 +1,12 @@
 """Clips and images of any data set of the Hugging Face hub, streamed in their encoded form."""
 
 import re
-import tempfile
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from anisoscope.data.hub import _choose_split, _load, _rows, hub_commit
-from anisoscope.data.items import SPEAKER_COLUMNS, Found, spooled
+from anisoscope.data.hub import HubSet, choose_split, find_set, load_splits, numbered
+from anisoscope.data.hub_kept import Kept, kept_folder
+from anisoscope.data.items import SPEAKER_COLUMNS, Found, Item
 from anisoscope.errors import CorpusError, UsageError, near_matches
 
 HUB_ID = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(:(?P<config>[\w.-]+))?(@(?P<revision>[\w./-]+))?")
@@ -38,28 +38,53 @@ class Part(NamedTuple):
 
 
 def hub_items(name: str, part: Part, presets: dict[str, HubPreset], modality: str) -> Found | None:
-    """Items of a hub data set, a preset or `id[:config][@revision]`; None where `name` cannot be an id."""
+    """Items of a hub data set, a preset or `id[:config][@revision]`; None where `name` cannot be an id. What was
+    streamed before is read from the cache, without a question to the hub but for the newest commit.
+    """
     marked = HUB_ID.fullmatch(presets[name].hub_id if name in presets else name)
     if marked is None:
         return None
     preset = presets.get(name, HubPreset(marked["id"], marked["config"], ""))
     near = preset.cure or near_matches(name, presets)
     revision = part.revision or marked["revision"]
-    commit = hub_commit(preset.hub_id, revision, near)
-    config = part.config or preset.config
+    found = find_set(preset.hub_id, revision, near)
+    wanted = Part(part.config or preset.config, part.split or preset.split or None, revision, part.column)
+    asked = {"id": found.id, "commit": found.commit, "modality": modality, **wanted._asdict()}
+    asked.pop("revision")
+    folder = kept_folder(asked)
+    kept = None if folder is None else Kept(folder)
+    about = None if kept is None else kept.about
+
+    def opened() -> tuple[Any, dict[str, Any]]:
+        splits = _splits(found, wanted.config, near, preset.cure)
+        split = choose_split(list(splits), wanted.split, found.id)
+        rows, column = _encoded(splits[split], modality, wanted.column, found.id)
+        return rows, {"config": wanted.config, "split": split, "commit": found.commit, "column": column}
+
+    rows = None
+    if about is None:
+        rows, about = opened()
+        if kept is not None:
+            kept.begin(about)
+    source = {"kind": "hub", "id": found.id, "revision": revision, **about, **found.notes}
+
+    def stream(after: int) -> Iterator[tuple[str, str | None, bytes]]:
+        left = rows if rows is not None else opened()[0]
+        return _bytes(numbered(left, found.id, after), str(about["column"]), found.id)
+
+    if kept is None:  # no commit is known: what the library has in its own cache
+        return Found([Item(name, unit, data) for name, unit, data in stream(0)], source)
+    return Found(kept.items(stream), source)
+
+
+def _splits(found: HubSet, config: str | None, near: str, cure: str) -> Any:
+    """The splits; where the data set is gated, with the preset's cure."""
     try:
-        splits = _load(preset.hub_id, config, commit, near)
+        return load_splits(found, config, near)
     except CorpusError as error:
-        if "gated" not in error.got:
+        if "gated" not in error.got or not cure:
             raise
-        cure = preset.cure or "accept its terms on the hub, then `hf auth login`"
-        raise CorpusError(f"access to {preset.hub_id}", "a gated data set", cure) from None
-    split = _choose_split(list(splits), part.split or preset.split or None, preset.hub_id)
-    rows, column = _encoded(splits[split], modality, part.column, preset.hub_id)
-    parts = {"config": config, "split": split, "revision": revision, "commit": commit, "column": column}
-    file = tempfile.NamedTemporaryFile(prefix="anisoscope-")  # noqa: SIM115  # lives as long as the corpus
-    items = spooled(_bytes(_rows(rows, preset.hub_id), column, preset.hub_id), file)
-    return Found(items, {"kind": "hub", "id": preset.hub_id, **parts}, keep=file)
+        raise CorpusError(f"access to {found.id}", "a gated data set", cure) from None
 
 
 def _encoded(rows: Any, modality: str, column: str | None, name: str) -> tuple[Any, str]:

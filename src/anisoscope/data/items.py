@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -240,13 +240,3 @@ def path_in(row: Row, manifest: Path, column: str | None = None) -> Any:
         cure = "rename the column, or name it with --column"
         raise CorpusError(f"a column of paths ({', '.join(PATH_COLUMNS)}) in {manifest}", got, cure)
     return row.columns[found]
-
-
-def spooled(rows: Iterable[tuple[str, str | None, bytes]], file: Any) -> Iterator[Item]:
-    """Items out of a stream of (name, unit, encoded bytes), kept in a temporary file instead of in memory."""
-    offset, place = 0, Path(file.name)
-    for name, unit, data in chain(rows):
-        file.write(data)
-        file.flush()
-        yield Item(name, unit, place, offset, len(data))
-        offset += len(data)

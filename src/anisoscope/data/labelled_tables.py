@@ -9,8 +9,7 @@ from typing import Any
 
 from anisoscope.data.documents import TEXT_COLUMNS
 from anisoscope.data.files import ending, stem
-from anisoscope.data.hub import _load, hub_commit
-from anisoscope.data.hub import _rows as _hub_rows
+from anisoscope.data.hub import find_set, load_splits, numbered
 from anisoscope.data.items import find_path, named
 from anisoscope.data.labelled import (
     LABELLED,
@@ -120,21 +119,21 @@ def _open_hub(name: str, hub_id: str, columns: dict[str, str], seed: int) -> Lab
     rest, _, revision = hub_id.partition("@")
     repo, _, config = rest.partition(":")
     near = near_matches(name, LABELLED)
-    commit = hub_commit(repo, revision or None, near)
+    found = find_set(repo, revision or None, near)
     tables: dict[str, Rows] = {}
     names: list[str] | None = None
-    for split, rows in _load(repo, config or None, commit, near, "planted").items():
+    for split, rows in load_splits(found, config or None, near, "planted").items():
         named = ALIASES.get(split, split)
         if named in SPLITS:
             features = rows.features or {}
             chosen = columns.get("label") or _guess("label", features) or ""
             own = getattr(features.get(chosen), "names", None)
-            read = ((f"{where} of {repo}, {split}", row) for where, row in _hub_rows(rows, repo))
+            read = ((f"{where} of {repo}, {split}", row) for where, row in numbered(rows, repo))
             tables[named] = [(where, _with_name(row, chosen, own) if own else row) for where, row in read]
             names = own or names
     if TRAIN not in tables:
         raise CorpusError(f"a train split of {repo}", ", ".join(tables) or "none", "name another data set")
-    source = {"kind": "hub", "id": repo, "config": config or None, "commit": commit}
+    source = {"kind": "hub", "id": found.id, "config": config or None, "commit": found.commit, **found.notes}
     return _corpus(name, tables, columns, seed, source, names)
 
 

@@ -134,7 +134,7 @@ def _from_pretrained(
             torch.manual_seed(seed)
             return auto.from_config(config, trust_remote_code=trust).to(_dtype(dtype)), []
         model, info = auto.from_pretrained(
-            path, config=config, dtype=_dtype(dtype), output_loading_info=True, **options
+            path, config=config, dtype=_dtype(dtype), output_loading_info=True, ignore_mismatched_sizes=True, **options
         )
     except ModelError:
         raise
@@ -143,10 +143,12 @@ def _from_pretrained(
     missing = sorted(info["missing_keys"])
     idle = IN_TRAINING if headed else (*HEADS, *IN_TRAINING)
     needed = [key for key in missing if not any(part in f".{key}" or key.startswith(part) for part in idle)]
-    if needed:
+    unfit = [f"{key} {tuple(came)} for {tuple(want)}" for key, came, want in sorted(info["mismatched_keys"])]
+    faults = [(needed, "missing"), (unfit, "of another size")]
+    if needed or unfit:
         raise ModelError(
             f"a checkpoint with every weight of {type(model).__name__}",
-            f"{len(needed)} missing, such as {', '.join(needed[:3])}",
+            " and ".join(f"{len(keys)} {kind}, such as {', '.join(keys[:3])}" for keys, kind in faults if keys),
             "the file is incomplete or of another architecture; download or save it again",
         )
     return model, missing

@@ -1,6 +1,8 @@
 """Word vectors for a vocabulary: a GloVe, word2vec or fastText text file, or the embedding matrix of a checkpoint."""
 
 import gzip
+import math
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +36,10 @@ def word_vectors(name: str, words: Sequence[str], special: Sequence[str], *, nor
     path = Path(name).expanduser()
     vectors = _of_file(path, wanted, len(words)) if path.is_file() else _of_checkpoint(name, wanted, len(words))
     if norm is not None:
-        if norm <= 0:
-            raise UsageError("a mean norm above 0 for the word vectors", str(norm), "leave it out to keep their scale")
+        if not 0 < norm < math.inf:
+            raise UsageError(
+                "a finite mean norm above 0 for the word vectors", str(norm), "leave it out to keep their scale"
+            )
         lengths = vectors.matrix.norm(dim=1)
         vectors.matrix.mul_(norm / lengths[lengths > 0].mean())
     return vectors
@@ -61,6 +65,9 @@ def _of_file(path: Path, wanted: dict[str, int], count: int) -> Vectors:
             matrix[place] = torch.tensor([float(x) for x in numbers])
         except ValueError:
             raise ModelError(f"numbers behind the word in {path}", f"line {number}", "name a text file") from None
+        if not bool(torch.isfinite(matrix[place]).all()):
+            got = f"NaN, Inf or more than float32 holds in line {number} ({word})"
+            raise ModelError(f"finite numbers in every line of {path}", got, "leave the line out, or use another file")
         found += 1
     if matrix is None or not found:
         raise ModelError(f"vectors of words of the corpus in {path}", "none", "name a GloVe or fastText text file")
@@ -72,6 +79,8 @@ def _lines(path: Path) -> Iterator[str]:
     try:
         with opened(path, "rt", encoding="utf-8", errors="strict", newline="\n") as file:
             yield from file
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ModelError(f"a whole gzip file at {path}", str(error)[:120], "download it again") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ModelError(
             f"a text file of vectors at {path}", str(error)[:120], "binary files have to be converted"

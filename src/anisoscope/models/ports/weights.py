@@ -35,7 +35,8 @@ class PublishedModel(PreTrainedModel):  # type: ignore[no-untyped-call]  # its _
         kwargs.setdefault("key_mapping", {**PREFIXES, **cls.published_names})
         loaded: Any = super().from_pretrained(*args, output_loading_info=True, **kwargs)
         model, info = loaded
-        require_all_keys(cls.__name__, info["missing_keys"], info["unexpected_keys"])
+        misshapen = {key: (tuple(came), tuple(want)) for key, came, want in info["mismatched_keys"]}
+        require_all_keys(cls.__name__, info["missing_keys"], info["unexpected_keys"], misshapen)
         return (model, info) if want_info else model
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
