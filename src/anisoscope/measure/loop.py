@@ -205,6 +205,7 @@ def embedding_terms(model: nn.Module) -> dict[str, dict[str, Tensor]]:
         except (AttributeError, NotImplementedError):
             continue
         if isinstance(weight, Tensor) and weight.dim() == 2:
-            terms = partition.terms(weight.detach().double().cpu().numpy())
+            matrix = weight.detach().cpu()
+            terms = partition.terms((matrix.float() if matrix.dtype.itemsize < 4 else matrix).numpy())
             found[f"embedding.{side}"] = {name: torch.from_numpy(value) for name, value in terms.items()}
     return found

@@ -9,27 +9,48 @@ Source     Mu & Viswanath 2018, eq. 7 (one sign of each eigenvector there; an ei
            both).
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
-from scipy.special import logsumexp
+from numpy.typing import NDArray
 
 from anisoscope.metrics.base import SHARE, Array, Metric, Values
 from anisoscope.sums.groups import Totals
 
+ROWS = 1024
+"""Rows taken at once: in float64, as the whole matrix need not be."""
 
-def terms(matrix: Array) -> dict[str, Array]:
-    """`rows` [1] and `log_z` [1, 2 · dim], log Z along each eigenvector and against it, of a matrix [token, dim]: one
-    group.
+
+def terms(matrix: NDArray[Any]) -> dict[str, Array]:
+    """`rows` [1] and `log_z` [1, 2 · dim], log Z along each eigenvector and against it, of a matrix [token, dim] of any
+    floating type: one group.
     """
-    eigenvectors = np.linalg.eigh(matrix.T @ matrix)[1]  # in columns
-    projected = matrix @ eigenvectors
-    log_z = np.concatenate([logsumexp(projected, axis=0), logsumexp(-projected, axis=0)])
-    log_z = log_z if len(matrix) else np.zeros_like(log_z)
-    return {"rows": np.array([float(len(matrix))]), "log_z": log_z[None]}
+    moment = sum((rows.T @ rows for rows in _blocks(matrix)), np.zeros((matrix.shape[1],) * 2))
+    eigenvectors = np.linalg.eigh(moment)[1]  # in columns
+    log_z = np.full((2, matrix.shape[1]), -np.inf if len(matrix) else 0.0)
+    for rows in _blocks(matrix):
+        projected = rows @ eigenvectors
+        log_z[0] = np.logaddexp(log_z[0], _log_sum(projected.copy()))
+        log_z[1] = np.logaddexp(log_z[1], _log_sum(np.negative(projected, out=projected)))
+    return {"rows": np.array([float(len(matrix))]), "log_z": log_z.reshape(1, -1)}
 
 
 def compute(totals: Totals) -> Values:
     log_z = totals.groups("log_z")[0]
     return {"": np.exp(log_z.min() - log_z.max())[None]}
+
+
+def _blocks(matrix: NDArray[Any]) -> Iterator[Array]:
+    for start in range(0, len(matrix), ROWS):
+        yield matrix[start : start + ROWS].astype(np.float64)
+
+
+def _log_sum(x: Array) -> Array:
+    """log Σexp over the rows of `x`, which is used up."""
+    largest = x.max(0)
+    np.exp(np.subtract(x, largest, out=x), out=x)
+    return np.asarray(largest + np.log(x.sum(0)))
 
 
 def reference(units: list[Array]) -> dict[str, float]:

@@ -37,6 +37,10 @@ Array = NDArray[np.float64]
 
 PIECE = 1 << 20
 """Numbers that are summed at once on a CPU: 4 MiB of float32, about the cache of a core."""
+SMALL = {torch.float32: 1e-12, torch.float64: 1e-140}
+"""Norms under it, and over its inverse, are taken with care: their squares lose digits or overflow (float32: 1e±38)."""
+LARGEST = 1e153
+"""Norms whose squares float64 holds."""
 COUNTED = frozenset({"zero", "nonfinite"})
 """Terms that are always summed."""
 
@@ -217,11 +221,13 @@ def _sums_of(
     """Terms that add up over tokens, and inverse norms, of one piece."""
     square = None if x.stride(-1) == 1 else x.square()  # of a map, whose channels lie apart
     norm = torch.linalg.vector_norm(x, dim=-1) if square is None else square.sum(-1).sqrt()
-    finite = norm.isfinite()
-    if not bool(finite.all()):
+    mended = not _squares_hold(x, norm)
+    if mended:
         x, norm, finite = _mend(x)
-        square = None
-    usable = finite & (norm > 0)
+        usable = norm > 0
+    else:
+        usable = norm > 0
+        finite = torch.ones_like(usable)
     norm = norm.double()  # norms of a drifting cloud are nearly equal: their variance is a small difference
     inverse = torch.where(usable, norm.reciprocal(), 0.0).to(x.dtype)
     real = masks[:, 0].bool().unsqueeze(-1)
@@ -236,7 +242,7 @@ def _sums_of(
     out["subset_n"] = torch.matmul(subsets, usable.to(x.dtype))
     out["vector"], out["unit"], out["subset_unit"] = _linear_sums(x, inverse, masks, subsets)
     if "unit_square" in terms:
-        if x.shape[2] == 1:
+        if x.shape[2] == 1 and not mended:
             square = x.square() if square is None else square
             out["unit_square"] = _weighted(masks * inverse.square().transpose(1, 2), square)
         else:
@@ -271,11 +277,26 @@ def _inside_sequences(n: Tensor, unit: Tensor) -> dict[str, Tensor]:
     return {"sequence_cosine": torch.where(several, cosine, 0.0), "sequences": several.double()}
 
 
+def _squares_hold(x: Float[Tensor, "*place dim"], norm: Float[Tensor, "*place"]) -> bool:
+    """Whether every norm, zeros apart, is finite and its square far from the ends of what the type can hold."""
+    if not norm.numel():
+        return True
+    least, most = torch.stack(norm.aminmax()).tolist()  # NaN where one is
+    if not most < 1 / SMALL[x.dtype]:
+        return False
+    return least > SMALL[x.dtype] or not bool(x[norm <= SMALL[x.dtype]].any())
+
+
 def _mend(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The rare case: some vector holds NaN or Inf, or its squared norm overflows float32."""
+    """The rare case, in float64: vectors, norms and which are finite. A vector that is not becomes zero; so does one
+    whose squared norm is beyond float64 itself (norms under 1e-153 are zero, over 1e153 not finite).
+    """
     finite = torch.isfinite(x).all(-1)
     x = torch.where(finite.unsqueeze(-1), x, 0.0).double()
-    return x, torch.linalg.vector_norm(x, dim=-1), finite
+    norm = torch.linalg.vector_norm(x, dim=-1)
+    finite &= norm < LARGEST
+    held = finite & (norm > 1 / LARGEST)
+    return torch.where(held.unsqueeze(-1), x, 0.0), torch.where(held, norm, 0.0), finite
 
 
 Compute = Callable[[Totals], dict[str, Array]]

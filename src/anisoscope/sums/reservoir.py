@@ -51,7 +51,8 @@ class Reservoir:
     def add(self, site: str, x: Tensor) -> None:
         """Take the chosen tokens of `x` [sequence, token, dim]."""
         if self._rows is not None:
-            self._new[site] = x[self._places].float().cpu()  # a convolutional map is not copied as a whole
+            chosen = x[self._places]  # a convolutional map is not copied as a whole
+            self._new[site] = (chosen.float() if x.dtype.itemsize < 4 else chosen).cpu()
 
     def end(self) -> None:
         """Keep the smallest hashes of the old and the new."""
