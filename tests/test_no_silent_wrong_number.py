@@ -1034,3 +1034,134 @@ def test_11_a_copy_in_the_cache_that_changed_since_is_refused(tiny_bert, tmp_pat
     kept.resolve().write_bytes(body)
     code, said = loaded(hub, tmp_path)
     assert code == 3 and "removed from the cache" in said and not list(tmp_path.rglob("model.safetensors"))
+
+
+# ---- 8, 10, 12: norms, intervals, ranks; single metrics --------------------------------------------------------------
+
+
+def drifting(scale=1.0, dtype=torch.float32, n=40, d=16):
+    x = torch.randn(n, 3, d, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.7
+    return (x * scale).to(dtype)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-24, 1e24], ids=str)
+@pytest.mark.parametrize("name", ["mean_cosine", "intra_sequence", "group_cosine", "calibrated"])
+def test_8_directions_do_not_depend_on_the_scale_of_float32(name, scale):
+    """Under norms of 1e-22 squares vanish in float32: A of such vectors was that of their rounding."""
+    import anisoscope
+
+    expected, got = anisoscope.metric(name, drifting()), anisoscope.metric(name, drifting(scale))
+    assert expected.keys() == got.keys()
+    for key, estimate in expected.items():
+        assert got[key] == pytest.approx(estimate, abs=1e-5, nan_ok=True), key
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-24, 1e24], ids=str)
+def test_8_drift_norms_and_spectrum_scale_with_the_vectors(scale):
+    import anisoscope
+
+    lengths = {"drift", "norms.mean", "norms.std"}
+    for name in ("drift", "norms", "spectrum"):
+        expected, got = anisoscope.metric(name, drifting()), anisoscope.metric(name, drifting(scale))
+        for key, estimate in expected.items():
+            factor = scale if key in lengths else 1
+            assert [e / factor for e in got[key]] == pytest.approx(list(estimate), rel=1e-4, nan_ok=True), key
+
+
+@pytest.mark.parametrize("name", ["mean_cosine", "drift", "norms", "spectrum", "calibrated", "intra_sequence"])
+@pytest.mark.parametrize("units", [3, 4, 9])
+@pytest.mark.parametrize("drift", [0.0, 30.0])
+def test_10_intervals_lie_where_their_value_can_be(name, units, drift):
+    """A cosine had [−1.90, 1.02], a share [.2, 1.05]: each metric says what its values can be."""
+    import anisoscope
+    from anisoscope import metrics
+
+    x = torch.randn(units, 4, 5, generator=torch.Generator().manual_seed(units)) + drift
+    declared = metrics.found()[name].bounds
+    within = {"participation_ratio": (1, 5), "cosine_square": (0, 5)} | {
+        f"effective_rank{kind}": (1, 5) for kind in ("", "_eigenvalues", "_uncentred")
+    }
+    for key, (value, low, high) in anisoscope.metric(name, x).items():
+        value_name = key.removeprefix(name).removeprefix(".").partition(" ")[0]
+        bounds = within.get(value_name, declared.get(value_name))
+        if isinstance(bounds, tuple):
+            assert not low < bounds[0] and not high > bounds[1], (key, low, value, high)
+
+
+def test_10_two_units_have_no_interval_and_the_reason_is_said():
+    import anisoscope
+    from anisoscope.sums import jackknife
+
+    assert all(math.isnan(e.low) for e in anisoscope.metric("mean_cosine", drifting(n=2)).values())
+    assert jackknife.reason(2) == "no intervals: 2 groups of units, 3 needed"
+
+
+def test_10_auc_of_few_utterances_is_a_probability():
+    """Ten utterances of two mixed classes: AUC [−.85, 1.85]."""
+    from anisoscope.metrics.class_direction import separability
+
+    x = torch.randn(10, 4, generator=torch.Generator().manual_seed(2)).double().numpy()
+    for estimate in separability(x, torch.arange(10).numpy() % 2, 2).values():
+        assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1 and estimate.low < estimate.high
+
+
+def test_12_the_rank_of_few_vectors_does_not_depend_on_the_batch_size():
+    """200 vectors in 384 dimensions, float32: the effective rank moved by 2e-4 to 3e-3 with the batch size."""
+    import anisoscope
+    from anisoscope.metrics import spectrum
+
+    x = torch.randn(200, 384, generator=torch.Generator().manual_seed(1)) * torch.linspace(3, 0.01, 384) + 0.5
+    expected = spectrum.reference([x.double().numpy()])
+    got = anisoscope.metric("spectrum", x)
+    for key in ("effective_rank", "effective_rank_uncentred", "participation_ratio"):
+        assert got[f"spectrum.{key}"].value == pytest.approx(expected[key], rel=1e-6), key
+
+
+def test_nan_given_to_metric_is_an_error_or_counted():
+    """All NaN gave {} without a word."""
+    import anisoscope
+    from anisoscope.errors import UsageError
+
+    x = drifting()
+    with pytest.raises(UsageError, match=r"120, of them 120 with NaN or infinity, 0 zero"):
+        anisoscope.metric("mean_cosine", torch.full_like(x, math.nan))
+    with pytest.raises(UsageError, match="0 with NaN or infinity, 120 zero"):
+        anisoscope.metric("mean_cosine", torch.zeros_like(x))
+    x[3, 1, 2], x[5, 0] = math.nan, 0.0
+    with pytest.warns(UserWarning, match="left out of 120: 1 with NaN or infinity, 1 zero"):
+        got = anisoscope.metric("drift", x)
+    assert 0 < got["drift"].value < 10
+
+
+def test_metric_takes_arrays_and_tensors_of_any_float():
+    import anisoscope
+
+    x = drifting(dtype=torch.float64)
+    expected = anisoscope.metric("mean_cosine", x)
+    for same in (x.numpy(), x.numpy().astype(">f8"), x.clone().requires_grad_()):
+        assert anisoscope.metric("mean_cosine", same) == expected
+    for low in (torch.bfloat16, torch.float16):
+        got = anisoscope.metric("mean_cosine", x.to(low))["mean_cosine"].value
+        assert got == pytest.approx(expected["mean_cosine"].value, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "given, named, message",
+    [
+        ({"x": torch.ones(4, 3, dtype=torch.long)}, {}, "floating point.*Tensor of torch.int64"),
+        ({"x": [[1.0, 2.0]]}, {}, "got list"),
+        ({"x": torch.ones(0, 3)}, {}, r"at least one vector; got shape \(0, 3\)"),
+        ({"x": torch.ones(3)}, {}, r"\[token, dim\]; got shape \(3,\)"),
+        ({"x": torch.ones(4, 3)}, {"unit": [0, 1]}, r"4 whole numbers as units.*shape \(2,\)"),
+        ({"x": torch.ones(4, 3)}, {"unit": torch.ones(4)}, "whole numbers as units"),
+        ({"x": torch.ones(4, 2, 3)}, {"mask": torch.ones(4, 3)}, r"a mask of shape \(4, 2\); got \(4, 3\)"),
+        ({"x": torch.ones(4, 2, 3)}, {"mask": torch.zeros(4, 2)}, "a mask with a real token"),
+    ],
+    ids=["ints", "list", "empty", "one axis", "units too few", "units not whole", "mask", "nothing real"],
+)
+def test_what_metric_cannot_take_is_said(given, named, message):
+    import anisoscope
+    from anisoscope.errors import UsageError
+
+    with pytest.raises(UsageError, match=message):
+        anisoscope.metric("mean_cosine", given["x"], **named)

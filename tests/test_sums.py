@@ -381,7 +381,7 @@ RANGES = {  # exponents of ten of the norms of each vector, by type
 
 
 def scaled_vectors(dtype, kind, heads, seed=0):
-    """Vectors [sequence, head, token, dim] of tiny, huge or all norms that a type can hold, around a common direction."""
+    """Vectors [sequence, head, token, dim] of tiny, huge or all norms a type can hold, around a common direction."""
     rng = np.random.default_rng(seed)
     low, high = RANGES[dtype]
     least, most = {"tiny": (low, low + 4), "huge": (high - 4, high), "mixed": (low, min(high, 10))}[kind]

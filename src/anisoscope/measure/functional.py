@@ -1,9 +1,13 @@
 """Each metric alone, on a tensor of vectors."""
 
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from anisoscope import metrics as all_metrics
@@ -15,21 +19,46 @@ from anisoscope.measure.settings import Settings
 from anisoscope.sums import jackknife
 from anisoscope.sums.jackknife import Estimate
 
+Vectors = Float[Tensor, "sequence token dim"] | Float[Tensor, "token dim"] | NDArray[Any]
+
 
 def metric(
     name: str,
-    x: Float[Tensor, "sequence token dim"] | Float[Tensor, "token dim"],
+    x: Vectors,
     *,
-    mask: Tensor | None = None,
-    unit: Tensor | None = None,
+    mask: Tensor | NDArray[Any] | None = None,
+    unit: Tensor | NDArray[Any] | Sequence[int] | None = None,
     groups: int = 32,
 ) -> dict[str, Estimate]:
-    """One metric of hidden vectors `x`: {value name: (value, low, high)}; the metric itself is named as `name`.
+    """One metric of hidden vectors `x`, a tensor or an array [sequence, token, dim] or [token, dim] of floating point:
+    {value name: (value, low, high)}; the metric itself is named as `name`.
 
-    mask  [sequence, token] bool: real tokens. unit [sequence]: the unit of each sequence (default: each its own; of
-    a matrix [token, dim]: each token). The interval leaves out groups of units. UsageError for an unknown metric, or
-    one that is not of hidden vectors.
+    mask  [sequence, token] or [token] bool: real tokens. unit [sequence]: the unit of each sequence (default: each its
+    own; of a matrix [token, dim]: each token). The interval leaves out groups of units. Vectors that are zero or not
+    finite are left out, with a warning that counts them; UsageError if none is left, for an unknown metric, or one that
+    is not of hidden vectors.
     """
+    _check_name(name)
+    x = _vectors(x)
+    real = _mask(x, mask)
+    owner = _units(x, unit)
+    measurement = Measurement(
+        Settings(metrics=(name,), policies=("all",), groups=groups, spectrum_groups=min(groups, 8))
+    )
+    stream = Stream(real, torch.zeros_like(real), torch.arange(len(x), device=x.device) * x.shape[1])
+    measurement.begin(Batch({}, owner, {"encoder": stream}), x.device)
+    measurement.receive(Site("encoder", 0, "hidden"), x)
+    measurement.end()
+    for excluded in measurement.excluded().values():
+        left_out = f"{excluded.get('nonfinite', 0)} with NaN or infinity, {excluded.get('zero', 0)} zero"
+        if sum(excluded.values()) == int(real.sum()):
+            cure = "a direction needs a finite vector that is not zero: look where they come from"
+            raise UsageError("vectors to measure", f"{int(real.sum())}, of them {left_out}", cure)
+        warnings.warn(f"{name}: vectors left out of {int(real.sum())}: {left_out}", stacklevel=2)
+    return _estimates(measurement.records())
+
+
+def _check_name(name: str) -> None:
     found = all_metrics.found()
     if name not in found:
         raise UsageError("the name of a metric", repr(name), near_matches(name, found))
@@ -39,22 +68,47 @@ def metric(
             f"{name}, of {', '.join(found[name].quantities)}",
             "use anisoscope classes" if found[name].panel == "class" else "use anisoscope.measure(model, …)",
         )
-    if x.dim() == 2:
-        x = x.unsqueeze(1)
-    if x.dim() != 3:
+
+
+def _vectors(x: Any) -> Tensor:
+    """`x` as a tensor [sequence, token, dim]."""
+    if isinstance(x, np.ndarray) and x.dtype.kind == "f":
+        x = torch.from_numpy(np.array(x, np.float64 if x.dtype.itemsize > 8 else x.dtype.newbyteorder("=")))
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        came = f"{type(x).__name__} of {x.dtype}" if hasattr(x, "dtype") else type(x).__name__
+        raise UsageError("vectors of floating point, in a tensor or an array", came, "convert: x.float(), np.asarray")
+    if x.dim() not in (2, 3):
         raise UsageError(
             "vectors [sequence, token, dim] or [token, dim]", f"shape {tuple(x.shape)}", "flatten the other axes"
         )
-    real = torch.ones(x.shape[:2], dtype=torch.bool) if mask is None else mask.bool()
-    owner = torch.arange(len(x)) if unit is None else torch.as_tensor(unit)
-    measurement = Measurement(
-        Settings(metrics=(name,), policies=("all",), groups=groups, spectrum_groups=min(groups, 8))
-    )
-    stream = Stream(real, torch.zeros_like(real), torch.arange(len(x)) * x.shape[1])
-    measurement.begin(Batch({}, owner, {"encoder": stream}), x.device)
-    measurement.receive(Site("encoder", 0, "hidden"), x)
-    measurement.end()
-    return _estimates(measurement.records())
+    if not x.numel():
+        raise UsageError("at least one vector", f"shape {tuple(x.shape)}", "look where they come from")
+    return x.detach().unsqueeze(1) if x.dim() == 2 else x.detach()
+
+
+def _mask(x: Tensor, mask: Any) -> Tensor:
+    """Real tokens [sequence, token] of `x`; of a matrix its mask may be [token]."""
+    if mask is None:
+        return torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+    real = torch.as_tensor(mask).bool().to(x.device)
+    if real.dim() == 1 and x.shape[1] == 1:
+        real = real.unsqueeze(1)
+    if real.shape != x.shape[:2]:
+        raise UsageError(f"a mask of shape {tuple(x.shape[:2])}", str(tuple(real.shape)), "one entry for each vector")
+    if not bool(real.any()):
+        raise UsageError("a mask with a real token", "none", "True is a real token, False is padding")
+    return real
+
+
+def _units(x: Tensor, unit: Any) -> Tensor:
+    """The unit of each sequence of `x`."""
+    if unit is None:
+        return torch.arange(len(x), device=x.device)
+    owner = torch.as_tensor(unit).to(x.device)
+    if owner.shape != (len(x),) or owner.is_floating_point() or owner.is_complex():
+        came = f"{owner.dtype} of shape {tuple(owner.shape)}"
+        raise UsageError(f"{len(x)} whole numbers as units, one for each sequence", came, "number the units from 0")
+    return owner.long()
 
 
 def _estimates(records: Any) -> dict[str, Estimate]:

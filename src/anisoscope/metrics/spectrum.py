@@ -33,7 +33,7 @@ def compute(totals: Totals) -> Values:
     eigenvalues = np.where(some, eigenvalues, np.nan)
     d = eigenvalues.shape[-1]
     share = ratio(eigenvalues, eigenvalues.sum(-1, keepdims=True))
-    largest = np.cumsum(share[..., ::-1], -1)
+    largest = np.minimum(np.cumsum(share[..., ::-1], -1), 1)
     values = {
         "effective_rank": _entropy_rank(np.sqrt(eigenvalues)),
         "effective_rank_eigenvalues": _entropy_rank(eigenvalues),
