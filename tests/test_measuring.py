@@ -5,6 +5,7 @@ counted, never averaged.
 import os
 import signal
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -249,6 +250,7 @@ def stop_after(batches, number):
     return progress
 
 
+@patch("anisoscope.sums.moments.FEW", 0)
 def check_resume(tmp_path, name="bert", number=signal.SIGTERM, after=5):
     """Interrupted in the middle of what is summed in float32 before float64, and of the sample; then gone on."""
     model, plan, state = (

@@ -140,8 +140,8 @@ MUTANTS = {
     ),
     "zero vectors counted": (
         _sums_of,
-        "finite & (norm > 0)",
-        "finite",
+        "usable = norm > 0",
+        "usable = norm >= 0",
         simply(test_measuring.test_zero_vectors_are_counted_and_left_out),
     ),
     "NaN averaged": (
