@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from anisoscope.errors import UsageError
+
 WORDS = {"position": "token", "sequence": "sequence", "unit": "unit", "counted": "token"}
 """What a corpus calls one position of a model, one sequence, one unit, and what `tokens` of its plan count."""
 
@@ -29,6 +31,15 @@ class Stream:
     start: Tensor
     frequency: Tensor | None = None
 
+    def __post_init__(self) -> None:
+        wanted = tuple(self.mask.shape)
+        for name, tensor in (("special", self.special), ("frequency", self.frequency)):
+            if tensor is not None and tuple(tensor.shape) != wanted:
+                raise UsageError(f"`{name}` of the mask's shape {wanted}", str(tuple(tensor.shape)), "make them alike")
+        if len(wanted) != 2 or tuple(self.start.shape) != wanted[:1]:
+            got = f"a mask of {wanted} and starts of {tuple(self.start.shape)}"
+            raise UsageError("a mask [sequence, token] and a start for each sequence", got, "make them alike")
+
     def to(self, device: torch.device) -> "Stream":
         moved = (None if x is None else x.to(device) for x in (self.mask, self.special, self.start, self.frequency))
         return Stream(*moved)  # type: ignore[arg-type]
@@ -45,6 +56,15 @@ class Batch:
     unit: Tensor
     streams: dict[str, Stream] = field(default_factory=dict)
     call: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        count = len(self.unit)
+        if not count:
+            raise UsageError("a batch of at least one sequence", "an empty one", "leave empty batches out of the plan")
+        for name, stream in self.streams.items():
+            if len(stream.mask) != count:
+                got = f"{len(stream.mask)} in the stream {name}"
+                raise UsageError(f"masks of {count} sequences, as many as there are units", got, "make them alike")
 
     @property
     def n_tokens(self) -> int:

@@ -34,6 +34,7 @@ from anisoscope.charts.style import (
     layered,
     levels,
     line_table,
+    printable_in,
     shape,
     step_axis,
     tooltips,
@@ -286,7 +287,7 @@ def to_svg(chart: ChartType, name: str = "mark") -> str:
 def to_svgs(charts: Mapping[str, ChartType]) -> dict[str, str]:
     """Charts by name as SVG, drawn side by side: the renderer works outside the interpreter's lock."""
     with alt.data_transformers.enable("default", max_rows=None):
-        described = [chart.to_dict(validate=False) for chart in charts.values()]
+        described = [printable_in(chart.to_dict(validate=False)) for chart in charts.values()]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return dict(zip(charts, pool.map(_drawn, described, charts), strict=True))
 

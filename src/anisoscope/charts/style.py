@@ -1,5 +1,6 @@
 """The look of every chart: theme, palettes that colour-blind readers can tell apart, and the parts builders share."""
 
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -65,6 +66,27 @@ THEME: dict[str, Any] = {
     "range": {"category": list(PALETTE), "heatmap": list(SEQUENTIAL), "diverging": list(DIVERGING)},
     "view": {"stroke": None},
 }
+
+
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+"""Characters that no drawing and no page may hold: the chart library ends the process at them."""
+_PICTURES, _DELETE, _OTHER = 0x2400, "\u2421", "\ufffd"
+"""Where Unicode has pictures of control characters, so that names that differ in them still differ."""
+
+
+def printable(text: str) -> str:
+    """A text with a visible sign in place of each control character and each half of a character."""
+    signs = {chr(code): chr(_PICTURES + code) for code in range(32)} | {"\x7f": _DELETE}
+    return _CONTROL.sub(lambda found: signs.get(found[0], _OTHER), text)
+
+
+def printable_in(value: Any) -> Any:
+    """The same for every text inside dictionaries and lists."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {printable_in(key): printable_in(inner) for key, inner in value.items()}
+    return [printable_in(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def appearance(values: pd.Series) -> list[Any]:

@@ -13,6 +13,12 @@ from anisoscope.errors import CorpusError
 
 Samples = NDArray[np.float32]
 
+RATES = (1_000, 768_000)
+"""Lowest and highest samples per second of a clip: beyond them resampling would take gigabytes, and no sound is so."""
+
+LARGEST = 2**29
+"""Most samples of a clip over all its channels: 3 hours at 48 kHz, 2 GB when decoded."""
+
 
 class ClipInfo(NamedTuple):
     """What a clip's header says: samples per channel, samples per second, channels."""
@@ -61,6 +67,11 @@ def _header(name: str, data: bytes) -> ClipInfo:
         raise _bad(name, f"it ends after {len(data)} of {declared} bytes")
     if info.frames <= 0:
         raise _bad(name, "no samples")
+    if not RATES[0] <= info.samplerate <= RATES[1]:
+        raise _bad(name, f"a header that says {info.samplerate:,} samples a second")
+    if info.frames * info.channels > LARGEST:
+        got = f"a header that says {info.frames:,} samples of {info.channels} channels; {LARGEST:,} at most are read"
+        raise _bad(name, got)
     return ClipInfo(info.frames, info.samplerate, info.channels)
 
 

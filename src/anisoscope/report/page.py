@@ -9,6 +9,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from anisoscope.charts.builders import to_svgs, write
+from anisoscope.charts.style import printable
 from anisoscope.report.parts import NARROW, WIDE, Figure
 from anisoscope.report.results import Results
 from anisoscope.report.sections import sections
@@ -25,7 +26,7 @@ def render(results: Results, folder: Path, formats: tuple[str, ...] = ("svg",)) 
     here = files("anisoscope.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(here.joinpath("report.html.j2").read_text("utf-8"))
-    return template.render(
+    page = template.render(
         title=title(results.manifest),
         corpus=corpus_name(results.manifest),
         headline=headline(results),
@@ -41,6 +42,7 @@ def render(results: Results, folder: Path, formats: tuple[str, ...] = ("svg",)) 
         command=str(results.manifest.get("command") or ""),
         style=Markup(here.joinpath("style.css").read_text("utf-8")),
     )
+    return printable(page)
 
 
 def _draw(

@@ -11,6 +11,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from anisoscope.charts.builders import to_svg
+from anisoscope.charts.style import printable
 from anisoscope.errors import OutputError
 from anisoscope.store import write_atomic
 from anisoscope.studies.runner import Finished, finished, reproductions
@@ -60,7 +61,7 @@ def _write(folder: Path, template: str, **content: Any) -> Path:
         **content, style=style, outcomes=OUTCOMES
     )
     path = folder / PAGE
-    write_atomic(path, lambda temporary: temporary.write_text(page, encoding="utf-8"))
+    write_atomic(path, lambda temporary: temporary.write_text(printable(page), encoding="utf-8"))
     return path
 
 
