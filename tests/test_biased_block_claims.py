@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from anisoscope.store import COLUMNS, as_records, select
+from anisoscope.studies import judge
 from anisoscope.studies.godey2024 import (
     _over_seeds,
     _trained,
@@ -20,7 +21,8 @@ from anisoscope.studies.godey2024 import (
 )
 from anisoscope.studies.godey2024._biased_block import Settings
 from anisoscope.studies.godey2024._untrained import Size
-from anisoscope.studies.study import Context, Study, Verdict
+from anisoscope.studies.judge import Test as Check
+from anisoscope.studies.study import Claim, Context, Outcome, Study, Verdict
 from anisoscope.sums.isotropic import q95
 
 FULL, RAW = "bert:full-embedding", "bert:raw-table"
@@ -31,6 +33,7 @@ STUDIES: tuple[Study, ...] = (
     *fig09_10_extremes.STUDIES,
 )
 SEEDS = 6
+ANY = Claim("any", "Any claim", "")
 NORMS = (0.0, 0.1, 1.0, 10.0, 100.0)
 
 
@@ -55,30 +58,39 @@ def curve(records: pd.DataFrame, metric: str = "m", site: str = "hidden") -> _ov
 @pytest.mark.parametrize(
     ("shape", "noise", "outcome", "reason"),
     [
-        (lambda n: np.log1p(n), 1e-3, "holds", "significant from N = 0.1 on"),
-        (lambda n: 0.03 * n, 0.05, "holds", "significant from N = 10 on"),
-        (lambda n: -n, 1e-3, "fails", "against the claim at N = 0.1, 1, 10, 100"),
-        (lambda n: n if n > 1 else -n, 1e-3, "fails", "significant from N = 10 on; against the claim at N = 0.1, 1"),
-        (lambda _n: 0.0, 1.0, "undecided", "never significant"),
+        (lambda n: np.log1p(n), 1e-3, "holds", "4 of 4 N hold, from N = 0.1 on"),
+        (lambda n: 0.03 * n, 0.05, "holds", "2 of 4 N hold, from N = 10 on"),
+        (lambda n: -n, 1e-3, "fails", "0 of 4 N hold; against the claim at N = 0.1, N = 1, N = 10, N = 100"),
+        (
+            lambda n: n if n > 1 else -n,
+            1e-3,
+            "fails",
+            "2 of 4 N hold, from N = 10 on; against the claim at N = 0.1, N = 1",
+        ),
+        (lambda _n: 0.0, 1.0, "undecided", "0 of 4 N hold"),
     ],
 )
 def test_trends_hold_fail_or_stay_open(
     shape: Callable[[float], float], noise: float, outcome: str, reason: str
 ) -> None:
-    verdict = _over_seeds.judge_trend("grows", curve(synthetic("m", "hidden", shape, noise)), 1)
+    verdict = _over_seeds.judge_trend(ANY, curve(synthetic("m", "hidden", shape, noise)), 1)
     assert (verdict.outcome, verdict.reason) == (outcome, reason)
     assert verdict.low is not None and verdict.high is not None and verdict.low <= shape(100) - shape(0) <= verdict.high
     assert verdict.n == SEEDS
 
 
-@pytest.mark.parametrize(("right", "start"), [("0101", 3), ("0111", 1), ("1111", 0), ("1110", None)])
-def test_the_onset_is_where_significance_begins_to_last(right: str, start: int | None) -> None:
-    assert _over_seeds.onset(np.array([mark == "1" for mark in right])) == start
+@pytest.mark.parametrize(
+    ("right", "start"), [("0101", ", from d on"), ("0111", ", from b on"), ("1111", ", from a on"), ("1110", "")]
+)
+def test_the_onset_is_where_significance_begins_to_last(right: str, start: str) -> None:
+    tests = [Check(ANY, "x", where=name) for name in "abcd"]
+    outcomes: list[Outcome] = ["holds" if mark == "1" else "undecided" for mark in right]
+    assert judge._course(tests, outcomes) == start
 
 
 def test_a_falling_quantity_is_judged_the_other_way_round() -> None:
     falls = curve(synthetic("m", "hidden", lambda n: -n, 1e-3))
-    assert _over_seeds.judge_trend("falls", falls, -1).outcome == "holds"
+    assert _over_seeds.judge_trend(ANY, falls, -1).outcome == "holds"
 
 
 @pytest.mark.parametrize(
@@ -94,38 +106,38 @@ def test_output_above_input_is_paired_over_seeds(gap: Callable[[float], float], 
     drawn = np.random.default_rng(3)
     shared = 0.5 + 0.1 * drawn.normal(size=(SEEDS, 1)) + np.zeros((SEEDS, len(NORMS)))
     above = shared + [gap(n) for n in NORMS] + 1e-7 * drawn.normal(size=shared.shape)
-    verdict = _over_seeds.judge_above("above", *(_over_seeds.Curves("block", NORMS, x) for x in (shared, above)))
+    verdict = _over_seeds.judge_above(ANY, *(_over_seeds.Curves("block", NORMS, x) for x in (shared, above)))
     assert verdict.outcome == outcome
     assert ("N = 10" in verdict.statistic) == (outcome != "holds")
 
 
 def test_holm_counts_the_norms() -> None:
-    """A difference with p = .02 holds at one N, and is undecided at five N alike."""
+    """A difference with p = .011 holds at one N, and is undecided at five N alike."""
     drawn = np.random.default_rng(0).normal(size=(SEEDS, 1))
     drawn = (drawn - drawn.mean()) / drawn.std(ddof=1)
-    t = 3.3  # two-sided p = .021 with 5 degrees of freedom
+    t = 3.3  # one-sided p = .011 with 5 degrees of freedom
     values = np.repeat(drawn + t / np.sqrt(SEEDS), 5, axis=1)
     alone, five = (_over_seeds.Curves("block", NORMS[:k], values[:, :k]) for k in (1, 5))
     zero = [_over_seeds.Curves("block", c.norms, np.zeros_like(c.values)) for c in (alone, five)]
-    one = _over_seeds.judge_above("above", zero[0], alone)
-    assert (one.outcome, one.p) == ("holds", pytest.approx(0.0215, abs=1e-4))
-    assert _over_seeds.judge_above("above", zero[1], five).outcome == "undecided"
+    one = _over_seeds.judge_above(ANY, zero[0], alone)
+    assert (one.outcome, one.p) == ("holds", pytest.approx(0.01075, abs=5e-5))
+    assert _over_seeds.judge_above(ANY, zero[1], five).outcome == "undecided"
 
 
 def test_one_seed_decides_nothing() -> None:
     values = np.arange(5.0)[None]
-    verdict = _over_seeds.judge_trend("grows", _over_seeds.Curves("block", NORMS, values), 1)
+    verdict = _over_seeds.judge_trend(ANY, _over_seeds.Curves("block", NORMS, values), 1)
     assert verdict.outcome == "undecided"
 
 
 def test_share_of_seeds_has_an_exact_interval() -> None:
     values = np.zeros((8, 2))
     values[:, 1] = [1, 1, 1, -1, -1, -1, -1, -1]
-    verdict = _over_seeds.judge_share("differ", _over_seeds.Curves("block", (0.0, 1.0), values))
+    verdict = _over_seeds.judge_share(ANY, _over_seeds.Curves("block", (0.0, 1.0), values))
     assert (verdict.outcome, verdict.value) == ("holds", 3 / 8)
     assert (verdict.low, verdict.high) == pytest.approx((0.0852, 0.7551), abs=1e-3)
     values[:, 1] = 1
-    assert _over_seeds.judge_share("differ", _over_seeds.Curves("block", (0.0, 1.0), values)).outcome == "undecided"
+    assert _over_seeds.judge_share(ANY, _over_seeds.Curves("block", (0.0, 1.0), values)).outcome == "undecided"
 
 
 def crossings(counts: list[int], norms: list[float]) -> pd.DataFrame:
@@ -163,7 +175,7 @@ def test_norms_at_the_fixed_point_are_compared_per_dimension(scale: float, outco
     records = pd.concat([crossings([1, 1, 1], [8 * scale, 8.1 * scale, 7.9 * scale]), trained], ignore_index=True)
     share = fig06_bias._trained_share(records)
     assert share is not None
-    verdict = fig06_bias._judge_order(records, "block", share)
+    (verdict,) = judge.judged([fig06_bias._order(records, "block", share)])
     assert verdict.value == pytest.approx(scale, rel=0.01)
     assert verdict.outcome == outcome
 
@@ -211,7 +223,7 @@ def test_queries_are_held_against_the_quantile_of_a_head(a: float, outcome: str)
     records = as_records(pd.DataFrame(rows), model="block", layer=1, corpus="uniform inputs 16 × 512 × 768")
     found = [v for v in fig08_queries_keys.judge(records) if "without-bias" in v.claim]
     assert [v.outcome for v in found] == [outcome, outcome]
-    assert "0.206" in found[0].reason
+    assert "0.206" in found[0].statistic
 
 
 @pytest.mark.parametrize(("factor", "outcome"), [(2.0, "holds"), (0.5, "fails")])

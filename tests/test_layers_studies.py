@@ -12,6 +12,7 @@ from anisoscope.studies import runner
 from anisoscope.studies.godey2024 import _correlation, _layers, _permutation
 from anisoscope.studies.judge import Test as Check
 from anisoscope.studies.judge import judged, of_replicates
+from anisoscope.studies.study import Claim
 from anisoscope.sums.isotropic import q95
 
 STUDIES = {s.name: s for s in runner.found() if s.paper == "godey2024"}
@@ -127,8 +128,9 @@ def test_seeds_must_agree_and_untrained_models_are_only_compared_with():
 
 def test_tests_of_a_figure_are_one_family():
     """Evidence that would do alone does not among forty layers."""
-    check = Check("c", "s", 1.0, 0.9, 1.1, 60, up=0.02, down=0.98, margin=0.1)
-    others = [Check("c", f"s{i}", 0.0, -1.0, 1.0, 60, up=0.5, down=0.5, margin=0.0) for i in range(40)]
+    claim = Claim("c", "Any claim", "")
+    check = Check(claim, "A", 1.0, 0.9, 1.1, 60, up=0.02, down=0.98, margin=0.1)
+    others = [Check(claim, "A", 0.0, -1.0, 1.0, 60, 0.5, 0.5, subject=f"s{i}", margin=0.0) for i in range(40)]
     assert judged([check])[0].outcome == "holds"
     assert judged([check, *others])[0].outcome == "undecided"
 

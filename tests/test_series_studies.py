@@ -18,7 +18,8 @@ from anisoscope.store import as_records, select
 from anisoscope.studies import runner
 from anisoscope.studies.godey2024 import _projection, _series
 from anisoscope.studies.godey2024._series_claims import Alignment, table
-from anisoscope.studies.per_seed import SeedTest, judged, judged_inside
+from anisoscope.studies.judge import judged, of_seeds, within
+from anisoscope.studies.study import Claim
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.isotropic import q95
 
@@ -195,7 +196,7 @@ def test_entropy(made, expected):
     assert {found[claim, ""] for claim in claims} == {expected}
     if expected != "undecided":
         assert {found["first-layer-sharper", unit] for unit in ("normalised", "nats")} == {expected}
-    assert found["mean-key-idle", ""] == "holds"
+    assert found["mean-key-idle", ""] == "identity"
 
 
 def test_drift_that_gives_little_back_does_not_explain():
@@ -245,19 +246,19 @@ def test_trends_over_seeds_can_fail():
 
 
 def test_one_seed_decides_nothing_and_equal_seeds_are_sure():
-    one = judged([SeedTest("c", np.array([1.0]), "x")])[0]
+    one = judged([of_seeds(ANY, np.array([1.0]), "x")])[0]
     assert one.outcome == "undecided" and "one seed" in one.reason and one.low is None
-    assert judged([SeedTest("c", np.ones(3), "x", 0.5)])[0].outcome == "holds"
-    assert judged([SeedTest("c", np.ones(3), "x", 0.5, below=True)])[0].outcome == "fails"
-    assert judged_inside("c", np.array([0.08, 0.081, 0.079]), (0.04, 0.16), "x").outcome == "holds"
-    assert judged_inside("c", np.array([0.5, 0.51, 0.5]), (0.04, 0.16), "x").outcome == "fails"
-    assert judged_inside("c", np.array([0.01, 0.2, 0.1]), (0.04, 0.16), "x").outcome == "undecided"
+    assert judged([of_seeds(ANY, np.ones(3), "x", 0.5)])[0].outcome == "holds"
+    assert judged([of_seeds(ANY, np.ones(3), "x", 0.5, below=True)])[0].outcome == "fails"
+    assert _place(ANY, np.array([0.08, 0.081, 0.079]), (0.04, 0.16), "x").outcome == "holds"
+    assert _place(ANY, np.array([0.5, 0.51, 0.5]), (0.04, 0.16), "x").outcome == "fails"
+    assert _place(ANY, np.array([0.01, 0.2, 0.1]), (0.04, 0.16), "x").outcome == "undecided"
 
 
 def test_holm_is_over_the_claims_of_a_figure():
     values = np.array([1.0, 1.2, 0.9])
-    alone = judged([SeedTest("c", values, "x")])[0]
-    many = judged([SeedTest("c", values, "x")] * 8)[0]
+    alone = judged([of_seeds(ANY, values, "x")])[0]
+    many = judged([of_seeds(ANY, values, "x")] * 8)[0]
     assert many.p == pytest.approx(8 * alone.p)
 
 
@@ -285,6 +286,14 @@ def vectors(steps=3, heads=2, n=40, d=6, seed=0):
     rng = np.random.default_rng(seed)
     drift = rng.standard_normal((2, 1, heads, 1, d)) * np.arange(steps)[None, :, None, None, None]
     return drift + rng.standard_normal((2, steps, heads, n, d)) * (1 + np.arange(d))
+
+
+ANY = Claim("any", "Any claim", "")
+
+
+def _place(*given):
+    (verdict,) = judged([within(*given)])
+    return verdict
 
 
 def pieces_of(x, tmp_path):

@@ -1,8 +1,10 @@
-"""From records to verdicts: one-sided tests of values against thresholds, Holm-corrected, with the words of the
-papers fixed once.
+"""The one judge: from tests to verdicts. A test is a number with its interval, and what a claim says of it.
 
-isotropic: upper end of A ≤ q95(d); anisotropic: lower end > q95(d); low < LOW; extreme ≥ EXTREME. Anything between is
-undecided.
+Decided by p: the claim holds where its one-sided p, Holm-corrected over the tests judged together, is below LEVEL; it
+fails where that of its contrary is; anything between is undecided. Decided by place (`inside`): it holds where all of
+the 95 % interval lies there (equivalence), fails where none of it does. What holds by construction is an identity.
+
+isotropic: A below q95(d); anisotropic: A above q95(d); low: A < LOW; extreme: A ≥ EXTREME.
 """
 
 from collections.abc import Sequence
@@ -14,16 +16,58 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from anisoscope.studies.study import Outcome, Verdict
-from anisoscope.sums.jackknife import holm, interval
+from anisoscope.studies.study import Claim, Outcome, Verdict
+from anisoscope.sums.jackknife import holm, interval, over_seeds
+
+Array = NDArray[np.float64]
 
 LOW = 0.2
 EXTREME = 0.8
 LEVEL = 0.025  # one-sided, as an end of a 95 % interval
 GROUPS = 32
 
+Over = Literal["any", "all", "most", "last"]
+"""How the tests of one system make its outcome: one, all, more than half, or the last must hold; none may fail, where
+all or the last must hold.
+"""
 
-def p_above(frame: pd.DataFrame, threshold: NDArray[np.float64] | float) -> NDArray[np.float64]:
+
+@dataclass(frozen=True)
+class Test:
+    """One number against what a claim says of it.
+
+    statistic  what the number is; n: units or seeds that the interval is over
+    up, down   one-sided p of the claim and of its contrary, not yet corrected; NaN: nothing can be said
+    inside     ends between which the claim has the number; then the interval decides, not p
+    over       how it is put together with the others of its claim and subject; None: it is a verdict of its own
+    margin     how far the number lies on the claim's side: the decisive test is found by it, or by p (NaN)
+    where      which number it is (`encoder layer 3`); `words` what is counted (`layers isotropic`)
+    note       what else must be known
+    """
+
+    __test__ = False  # pytest: a test of a claim is none of the code
+    claim: Claim
+    statistic: str
+    value: float = np.nan
+    low: float = np.nan
+    high: float = np.nan
+    n: int | None = None
+    up: float = np.nan
+    down: float = np.nan
+    inside: tuple[float, float] | None = None
+    subject: str = ""
+    over: Over | None = None
+    seed: int = 0
+    margin: float = np.nan
+    where: str = ""
+    words: str = "tests hold"
+    note: str = ""
+
+
+# --- tests ---
+
+
+def p_above(frame: pd.DataFrame, threshold: Array | float) -> Array:
     """One-sided p that `value` is not above the threshold, from its 95 % jackknife interval (t with groups − 1 degrees
     of freedom; a column `groups` says how many there were, else 32 or as many as units).
     """
@@ -33,64 +77,12 @@ def p_above(frame: pd.DataFrame, threshold: NDArray[np.float64] | float) -> NDAr
     value, low, high = (frame[end].to_numpy(float) for end in ("value", "low", "high"))
     facing = np.where(
         value > threshold, value - low, high - value
-    )  # the half of a bounded value's interval that counts
+    )  # of a bounded value's interval the half that counts
     error = facing / stats.t.ppf(0.975, freedom)
     return np.asarray(stats.t.sf((value - threshold) / error, freedom), dtype=np.float64)
 
 
-def outcome_above(p_up: NDArray[np.float64], p_down: NDArray[np.float64], level: float = LEVEL) -> list[Outcome]:
-    """`holds` where the value is above, `fails` where it is below, else `undecided`; the p-values already corrected."""
-    return [
-        "holds" if up < level else "fails" if down < level else "undecided"
-        for up, down in zip(p_up, p_down, strict=True)
-    ]
-
-
-def corrected(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Holm's correction over all tests of a figure."""
-    return holm(p)
-
-
-def both_ways(
-    frame: pd.DataFrame, threshold: NDArray[np.float64] | float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Corrected one-sided p of above and of below the threshold, over all rows of `frame` as one family."""
-    up = p_above(frame, threshold)
-    return corrected(up), corrected(1 - up)
-
-
-Over = Literal["any", "all", "most"]
-"""How the tests of one system make its outcome: one of them, all, or more than half must hold."""
-
-
-@dataclass(frozen=True)
-class Test:
-    """One value against what a claim says of it.
-
-    up, down   one-sided p of the claim and of its contrary, not yet corrected
-    margin     how far the value lies on the claim's side: the decisive test of a system is found by it
-    where      which value it is (`encoder layer 3`); `statistic` what it is called; `words` what a holding test is
-    note       what else must be known of the system
-    """
-
-    claim: str
-    subject: str
-    value: float
-    low: float
-    high: float
-    n: int
-    up: float
-    down: float
-    margin: float
-    over: Over = "all"
-    seed: int = 0
-    where: str = ""
-    statistic: str = "A"
-    words: str = "tests hold"
-    note: str = ""
-
-
-def of_replicates(theta: NDArray[np.float64]) -> tuple[float, float, float, float, float]:
+def of_replicates(theta: Array) -> tuple[float, float, float, float, float]:
     """(value, low, high, p of > 0, p of < 0) of a scalar from jackknife replicates [1 + group]."""
     value, low, high = (float(x) for x in interval(theta))
     freedom = max(len(theta) - 2, 1)
@@ -99,35 +91,175 @@ def of_replicates(theta: NDArray[np.float64]) -> tuple[float, float, float, floa
     return value, low, high, float(stats.t.sf(ratio, freedom)), float(stats.t.cdf(ratio, freedom))
 
 
-def judged(tests: Sequence[Test]) -> list[Verdict]:
-    """One verdict per claim and subject, all tests of the figure corrected as one family (Holm, each direction).
+def of_seeds(
+    claim: Claim,
+    values: Array,
+    statistic: str,
+    threshold: float = 0.0,
+    below: bool = False,
+    reason: str = "",
+    subject: str = "",
+) -> Test:
+    """A number of every seed [seed] (NaN: it says nothing), which the claim has above `threshold`, or `below` it."""
+    apart = (values[~np.isnan(values)] - threshold) * (-1 if below else 1)
+    statistic = f"{statistic} (claim: {'<' if below else '>'} {threshold:.3g}):"
+    up, down = _p_of_mean(apart)
+    return _over_seeds(claim, values, statistic, "no seed has it", reason, subject, up=up, down=down)
 
-    A subject trained with several seeds holds or fails where it does so with every seed.
+
+def within(
+    claim: Claim,
+    values: Array,
+    inside: tuple[float, float],
+    statistic: str,
+    reason: str = "",
+    subject: str = "",
+) -> Test:
+    """A number of every seed [seed], which the claim has inside: the interval over seeds decides."""
+    statistic = f"{statistic} (claim: {inside[0]:.3g} to {inside[1]:.3g}):"
+    few = "too few seeds have it"
+    known = values if (~np.isnan(values)).sum() > 1 else values[:0]
+    test = _over_seeds(claim, known, statistic, few, reason, subject, inside=inside)
+    return test if len(known) else Test(claim, few, n=int((~np.isnan(values)).sum()), note=reason, subject=subject)
+
+
+def _over_seeds(
+    claim: Claim,
+    values: Array,
+    statistic: str,
+    nothing: str,
+    reason: str,
+    subject: str,
+    *,
+    up: float = np.nan,
+    down: float = np.nan,
+    inside: tuple[float, float] | None = None,
+) -> Test:
+    """A test of the mean over seeds; `nothing` names it where no seed has a value."""
+    usable = values[~np.isnan(values)]
+    n, missing = len(usable), len(values) - len(usable)
+    notes = [reason] if reason else []
+    notes += [f"{missing} of {len(values)} seeds say nothing"] if missing and inside is None else []
+    notes += ["one seed decides nothing"] if n == 1 else []
+    note = "; ".join(notes)
+    if not n:
+        return Test(claim, nothing, n=0, note=note, subject=subject)
+    value, low, high = (float(x) for x in over_seeds(usable))
+    return Test(claim, statistic, value, low, high, n, up, down, inside, subject, note=note)
+
+
+def _p_of_mean(x: Array) -> tuple[float, float]:
+    """One-sided p that the mean of x [seed] is not above 0, and not below it; NaN with fewer than two seeds."""
+    if len(x) < 2:
+        return np.nan, np.nan
+    error = x.std(ddof=1) / np.sqrt(len(x))
+    if error == 0:
+        sure = float(np.sign(x[0]))
+        return (1 - sure) / 2, (1 + sure) / 2
+    t = x.mean() / error
+    return float(stats.t.sf(t, len(x) - 1)), float(stats.t.cdf(t, len(x) - 1))
+
+
+# --- verdicts ---
+
+
+def judged(tests: Sequence[Test]) -> list[Verdict]:
+    """Verdicts, all tests decided by p corrected as one family (Holm, each direction).
+
+    Tests with `over` of one claim and subject make one verdict. A subject trained with several seeds holds or fails
+    where it does so with every seed.
     """
-    up, down = corrected(np.array([t.up for t in tests])), corrected(np.array([t.down for t in tests]))
-    outcomes = outcome_above(up, down)
-    members: dict[tuple[str, str], list[int]] = {}
+    by_p = [t.inside is None for t in tests]
+    up, down = (
+        holm(np.array([getattr(t, name) if own else np.nan for t, own in zip(tests, by_p, strict=True)]))
+        for name in ("up", "down")
+    )
+    outcomes = [
+        _by_p(u, d) if t.inside is None else by_place(t.low, t.high, t.inside)
+        for t, u, d in zip(tests, up, down, strict=True)
+    ]
+    members: dict[object, list[int]] = {}
     for i, test in enumerate(tests):
-        members.setdefault((test.claim, test.subject), []).append(i)
+        members.setdefault(i if test.over is None else (test.claim, test.subject), []).append(i)
     return [_verdict([tests[i] for i in m], [outcomes[i] for i in m], up[m]) for m in members.values()]
 
 
-def _verdict(tests: list[Test], outcomes: list[Outcome], p: NDArray[np.float64]) -> Verdict:
-    seeds = sorted({t.seed for t in tests})
-    by_seed = [
-        _together([o for t, o in zip(tests, outcomes, strict=True) if t.seed == s], tests[0].over) for s in seeds
-    ]
-    outcome: Outcome = by_seed[0] if len(set(by_seed)) == 1 else "undecided"
-    margins = np.array([t.margin for t in tests])
-    i = int(np.nanargmax(margins) if tests[0].over == "any" else np.nanargmin(margins)) if len(tests) > 1 else 0
+def _by_p(up: float, down: float) -> Outcome:
+    return "holds" if up < LEVEL else "fails" if down < LEVEL else "undecided"
+
+
+def by_place(low: float, high: float, inside: tuple[float, float]) -> Outcome:
+    """Whether an interval lies inside, outside, or neither."""
+    within, outside = inside[0] <= low and high <= inside[1], high < inside[0] or low > inside[1]
+    return "holds" if within else "fails" if outside else "undecided"
+
+
+def stated(
+    claim: Claim,
+    holds: bool | None,
+    statistic: str,
+    value: float | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    n: int | None = None,
+    p: float | None = None,
+    reason: str = "",
+    subject: str = "",
+) -> Verdict:
+    """A verdict that follows from what was found without a test of its own (None: undecided)."""
+    outcome: Outcome = "undecided" if holds is None else "holds" if holds else "fails"
+    if claim.identity and outcome == "holds":
+        outcome = "identity"
+    value, low, high, p = (None if x is None or np.isnan(x) else x for x in (value, low, high, p))
+    return Verdict(claim.name, outcome, statistic, value, low, high, n, p, reason, subject)
+
+
+def nothing(claim: Claim, reason: str) -> Verdict:
+    """The verdict on a claim of which these records say nothing."""
+    return stated(claim, None, "not measured", reason=reason)
+
+
+def unanimous(outcomes: Sequence[Outcome]) -> bool | None:
+    """True or False where all agree that it holds, or fails."""
+    return {"holds": True, "fails": False}.get(outcomes[0]) if len(set(outcomes)) == 1 else None
+
+
+def _verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdict:
+    i, of = _decisive(tests, p), tests[0]
     t = tests[i]
-    reason = f"{outcomes.count('holds')} of {len(tests)} {t.words}; n counts units"
-    reason += f"; {len(seeds)} seeds, each: {', '.join(by_seed)}" if len(seeds) > 1 else ""
+    numbers = (t.value, t.low, t.high, t.n, float(p[i]))
+    if of.over is None:
+        return stated(t.claim, unanimous(outcomes), t.statistic, *numbers, t.note, t.subject)
+    seeds = sorted({t.seed for t in tests})
+    each = [_together([o for t, o in zip(tests, outcomes, strict=True) if t.seed == s], of.over) for s in seeds]
+    reason = f"{outcomes.count('holds')} of {len(tests)} {t.words}" + (_course(tests, outcomes) * (of.over == "last"))
+    reason += f"; {len(seeds)} seeds, each: {', '.join(each)}" if len(seeds) > 1 else ""
     reason += f"; {t.note}" if t.note else ""
-    which = {"any": "largest", "all": "weakest", "most": "weakest"}[t.over] if len(tests) > 1 else ""
+    which = {"any": "largest ", "all": "weakest ", "most": "weakest ", "last": ""}[of.over] if len(tests) > 1 else ""
     place = f", at {t.where}" if t.where else ""
-    statistic = f"{which} {t.statistic}{place}:".strip()
-    return Verdict(t.claim, outcome, statistic, t.value, t.low, t.high, t.n, float(p[i]), reason, t.subject)
+    return stated(t.claim, unanimous(each), f"{which}{t.statistic}{place}:", *numbers, reason, t.subject)
+
+
+def _course(tests: list[Test], outcomes: list[Outcome]) -> str:
+    """From which test on all hold, and which fail."""
+    holding = [o == "holds" for o in outcomes]
+    start = next((i for i in range(len(tests)) if all(holding[i:])), None)
+    against = ", ".join(t.where for t, o in zip(tests, outcomes, strict=True) if o == "fails")
+    return (f", from {tests[start].where} on" if start is not None else "") + (
+        f"; against the claim at {against}" if against else ""
+    )
+
+
+def _decisive(tests: list[Test], p: Array) -> int:
+    """Which of the tests of a verdict its numbers are of: the one that lies furthest on the claim's side where any
+    will do, the last, or that which lies furthest from it.
+    """
+    if len(tests) == 1 or tests[0].over == "last":
+        return len(tests) - 1
+    margins = np.array([t.margin for t in tests])
+    if np.isnan(margins).all():
+        margins = -np.nan_to_num(p, nan=1.0)
+    return int(np.nanargmax(margins) if tests[0].over == "any" else np.nanargmin(margins))
 
 
 def _together(outcomes: list[Outcome], over: Over) -> Outcome:
@@ -135,11 +267,16 @@ def _together(outcomes: list[Outcome], over: Over) -> Outcome:
     holding, failing, n = outcomes.count("holds"), outcomes.count("fails"), len(outcomes)
     if over == "any":
         return "holds" if holding else "fails" if failing == n else "undecided"
-    if over == "all":
-        return "fails" if failing else "holds" if holding == n else "undecided"
-    return "holds" if 2 * holding > n else "fails" if 2 * failing > n else "undecided"
+    if over == "most":
+        return "holds" if 2 * holding > n else "fails" if 2 * failing > n else "undecided"
+    whole = holding == n if over == "all" else outcomes[-1] == "holds"
+    return "fails" if failing else "holds" if whole else "undecided"
 
 
-def nothing(claim: str, reason: str) -> Verdict:
-    """The verdict on a claim of which these records say nothing."""
-    return Verdict(claim, "undecided", "not measured", reason=reason)
+def detected(p: float, corrected: float, smallest: float, *, expected: bool, level: float = 0.05) -> bool | None:
+    """Whether a two-sided test finds what the claim expects it to find (or not to). None where p could not have been
+    below the level (`smallest`), and where correcting for the other systems takes it across.
+    """
+    if np.isnan(p) or smallest >= level:
+        return None
+    return expected if corrected < level else not expected if p >= level else None

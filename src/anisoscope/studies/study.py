@@ -14,12 +14,16 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of a paper, in our words, with where it stands there and the published number if there is one."""
+    """A statement of a paper, in our words, with where it stands there and the published number if there is one.
+
+    identity  it holds by construction: if it holds, that is shown, and is no evidence
+    """
 
     name: str
     statement: str
     source: str
     published: str = ""
+    identity: bool = False
 
 
 @dataclass(frozen=True)

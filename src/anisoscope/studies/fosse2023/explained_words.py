@@ -13,7 +13,7 @@ from anisoscope.store import select
 from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan, standard
 from anisoscope.studies.fosse2023._measured import accuracies, explained, gather
 from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, encoders, note, over, sound, title
-from anisoscope.studies.per_seed import SeedTest, judged
+from anisoscope.studies.judge import Test, judged, of_seeds
 from anisoscope.studies.study import Claim, Context, Study, Verdict
 
 SOURCE = "Fosse et al. 2023, section 5; tested beyond the paper"
@@ -90,22 +90,22 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     for corpus in corpora(records):
         here = select(records, corpus=corpus)
         said, named = note(records, corpus), title(corpus)
-        first = SeedTest(FIRST.name, _first_less_last(here), PLAUSIBLE, reason=said, subject=named)
+        first = of_seeds(FIRST, _first_less_last(here), PLAUSIBLE, reason=said, subject=named)
         tests += [*_tests(here, _one_layer, said, named), first]
         tests += _tests(here, _last_layer, said, f"{named}, {TUNED}")
     return judged(tests)
 
 
-def _tests(here: pd.DataFrame, of: Callable[[pd.DataFrame, str], Seeds], said: str, named: str) -> list[SeedTest]:
+def _tests(here: pd.DataFrame, of: Callable[[pd.DataFrame, str], Seeds], said: str, named: str) -> list[Test]:
     """What is claimed of one layer, on the maps of the layer that `of` chooses."""
     precise, erased = of(here, "auprc"), of(here, "comprehensiveness")
-    test = partial(SeedTest, reason=said, subject=named)
+    test = partial(of_seeds, reason=said, subject=named)
     return [
-        test(BEYOND_CHANCE.name, precise["attention"] - precise["random"], PLAUSIBLE),
-        test(BEYOND_RARE.name, precise["attention"] - precise["rare"], PLAUSIBLE),
-        test(GEOMETRY.name, precise[VALUES] - precise["attention"], PLAUSIBLE),
-        test(FAITHFUL.name, erased["attention"] - erased["random"], FAITHFULLY),
-        test(FAITHFUL_GEOMETRY.name, erased[VALUES] - erased["attention"], FAITHFULLY),
+        test(BEYOND_CHANCE, precise["attention"] - precise["random"], PLAUSIBLE),
+        test(BEYOND_RARE, precise["attention"] - precise["rare"], PLAUSIBLE),
+        test(GEOMETRY, precise[VALUES] - precise["attention"], PLAUSIBLE),
+        test(FAITHFUL, erased["attention"] - erased["random"], FAITHFULLY),
+        test(FAITHFUL_GEOMETRY, erased[VALUES] - erased["attention"], FAITHFULLY),
     ]
 
 

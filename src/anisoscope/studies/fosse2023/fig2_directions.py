@@ -15,8 +15,8 @@ from anisoscope.studies.fosse2023._directions import STAGES, directions
 from anisoscope.studies.fosse2023._grid import NEEDS, PUBLISHED, SETTINGS, Plan
 from anisoscope.studies.fosse2023._measured import accuracies, gather
 from anisoscope.studies.fosse2023._over_cells import Seeds, compared, corpora, note, over, sound, spearman, title
-from anisoscope.studies.per_seed import Array, SeedTest, judged
-from anisoscope.studies.study import Claim, Compared, Context, Outcome, Study, Verdict
+from anisoscope.studies.judge import Array, Test, judged, of_seeds
+from anisoscope.studies.study import Claim, Compared, Context, Study, Verdict
 
 SOURCE = "Fosse et al. 2023, section 4, figure 2"
 CHANCE, HARDLY, NOTHING = 0.5, 0.6, 0.1
@@ -74,35 +74,32 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     tests, near = [], []
     for corpus in corpora(records):
         rows, said, named = select(sound(records), corpus=corpus), note(records, corpus), title(corpus)
-        test = partial(SeedTest, reason=said, subject=named)
+        test = partial(of_seeds, reason=said, subject=named)
         of_class = partial(_mean_over_classes, select(records, corpus=corpus), rows)
         tuned, before = (of_class(stage, "auc.mean") for stage in STAGES)
-        tests.append(test(SEPARATES.name, tuned - before, "difference of the AUC"))
+        tests.append(test(SEPARATES, tuned - before, "difference of the AUC"))
         near.append(_before(select(records, corpus=corpus, site="pretrained"), said, named))
-        tests.append(test(LUCK.name, of_class("tuned", "auc.0.025"), "AUC of the worst representatives", CHANCE))
+        tests.append(test(LUCK, of_class("tuned", "auc.0.025"), "AUC of the worst representatives", CHANCE))
         if PUBLISHED[corpus] == "esnli":
             alike = of_class("tuned", "others.mean", component=LAST)
-            tests.append(test(CONTRADICTION.name, alike, "AUC of the two others", HARDLY, below=True))
+            tests.append(test(CONTRADICTION, alike, "AUC of the two others", HARDLY, below=True))
     words = "rank correlation over classes"
-    tests.append(
-        SeedTest(ACCURATE.name, _own_and_accuracy(records), words, subject="all corpora", reason=_all(records))
-    )
-    return [*judged(tests), *near]
+    tests.append(of_seeds(ACCURATE, _own_and_accuracy(records), words, subject="all corpora", reason=_all(records)))
+    return judged([*tests, *near])
 
 
-def _before(rows: pd.DataFrame, said: str, subject: str) -> Verdict:
+def _before(rows: pd.DataFrame, said: str, subject: str) -> Test:
     """Of the encoder as it was, the same for every seed of the fine-tuning: the interval is over utterances."""
     found = select(rows, metric="separability.nearest")
     classes = len(select(rows, metric="separability.auc").drop_duplicates("component")) - 1
+    inside = (-NOTHING, NOTHING)
     if not len(found):
-        return Verdict(NOT_BEFORE.name, "undecided", "not measured", n=0, reason=said, subject=subject)
+        return Test(NOT_BEFORE, "not measured", n=0, inside=inside, note=said, subject=subject)
     value, low, high = (float(found.iloc[0][name]) - 1 / classes for name in ("value", "low", "high"))
-    within, outside = low >= -NOTHING and high <= NOTHING, low > NOTHING or high < -NOTHING
-    outcome: Outcome = "holds" if within else "fails" if outside else "undecided"
     words = f"share nearest to their own less chance, 1/{classes} (claim: within {NOTHING}):"
-    reason = "; ".join(filter(None, ("n counts utterances, as many of each class", said)))
+    note = "; ".join(filter(None, ("n counts utterances, as many of each class", said)))
     n = int(found.iloc[0]["n_units"])
-    return Verdict(NOT_BEFORE.name, outcome, words, value, low, high, n, None, reason, subject)
+    return Test(NOT_BEFORE, words, value, low, high, n, inside=inside, note=note, subject=subject)
 
 
 def compare(records: pd.DataFrame) -> Iterator[Compared]:

@@ -13,7 +13,7 @@ from anisoscope.store import select
 from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan, other_starts, standard, words
 from anisoscope.studies.fosse2023._measured import VALUES, accuracies, gather, geometry, replaced
 from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, encoders, note, over, sound, spearman, title
-from anisoscope.studies.per_seed import Array, SeedTest, judged, judged_inside
+from anisoscope.studies.judge import Array, Test, judged, of_seeds, within
 from anisoscope.studies.study import Claim, Context, Study, Verdict
 
 SOURCE = "the title of Fosse et al. 2023, tested beyond the paper"
@@ -63,44 +63,44 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     tests, near = [], []
     for corpus in corpora(records):
         here, said, named = select(records, corpus=corpus), note(records, corpus), title(corpus)
-        inside = partial(judged_inside, inside=(-HARDLY, HARDLY), reason=said, subject=named)
+        inside = partial(within, inside=(-HARDLY, HARDLY), reason=said, subject=named)
         change = _changes(here)
         near += [
-            inside(UNIFORM.name, change["uniform", 0.0], statistic=CHANGE),
-            inside(ANOTHER.name, change["another", 0.0], statistic=CHANGE),
-            inside(SPARSE_MATTERS.name, change["uniform", LARGEST], statistic=CHANGE),
+            inside(UNIFORM, change["uniform", 0.0], statistic=CHANGE),
+            inside(ANOTHER, change["another", 0.0], statistic=CHANGE),
+            inside(SPARSE_MATTERS, change["uniform", LARGEST], statistic=CHANGE),
             *_from_other_vectors(here, named, said),
             *_of_encoders(here, named, said),
         ]
-        test = partial(SeedTest, reason=said, subject=named)
+        test = partial(of_seeds, reason=said, subject=named)
         for claim, metric in ((GEOMETRY, "output"), (DECISION, "agreement")):
             statistic = f"rank correlation of sim(V) and {metric}"
-            tests.append(test(claim.name, _correlation(standard(here), here, metric), statistic))
+            tests.append(test(claim, _correlation(standard(here), here, metric), statistic))
             tuned = _correlation(encoders(here), here, metric)
             of_layers = f"{named}, layers of the {TUNED}"
-            tests.append(SeedTest(claim.name, tuned, statistic, reason=said, subject=of_layers))
-    return [*judged(tests), *near]
+            tests.append(of_seeds(claim, tuned, statistic, reason=said, subject=of_layers))
+    return judged([*tests, *near])
 
 
-def _from_other_vectors(here: pd.DataFrame, named: str, said: str) -> list[Verdict]:
+def _from_other_vectors(here: pd.DataFrame, named: str, said: str) -> list[Test]:
     """The same of models that began with other word vectors."""
     rows = other_starts(select(sound(here), metric="replaced.accuracy", layer=None))
     change = Seeds(here, rows, "component", "start")
     return [
-        judged_inside(claim.name, change[key], (-HARDLY, HARDLY), CHANGE, said, f"{named}, {words(key[1])}")
+        within(claim, change[key], (-HARDLY, HARDLY), CHANGE, said, f"{named}, {words(key[1])}")
         for claim, kind in ((UNIFORM, "uniform"), (ANOTHER, "another"))
         for key in change
         if key[0] == kind
     ]
 
 
-def _of_encoders(here: pd.DataFrame, named: str, said: str) -> list[Verdict]:
+def _of_encoders(here: pd.DataFrame, named: str, said: str) -> list[Test]:
     """The same of fine-tuned encoders, the attention of all layers replaced."""
     rows = encoders(select(sound(here), metric="replaced.accuracy", layer=None))
     change = Seeds(here, rows, "component")
     inside, subject = (-HARDLY, HARDLY), f"{named}, {TUNED}"
-    judged_as = partial(judged_inside, inside=inside, statistic=CHANGE, reason=said, subject=subject)
-    return [judged_as(c.name, change[kind]) for c, kind in ((UNIFORM, "uniform"), (ANOTHER, "another"))]
+    judged_as = partial(within, inside=inside, statistic=CHANGE, reason=said, subject=subject)
+    return [judged_as(c, change[kind]) for c, kind in ((UNIFORM, "uniform"), (ANOTHER, "another"))]
 
 
 def _changes(here: pd.DataFrame) -> Seeds:

@@ -13,7 +13,7 @@ from anisoscope.studies.fosse2023._cones import cones
 from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan, standard
 from anisoscope.studies.fosse2023._measured import accuracies, gather
 from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, over, sound, title
-from anisoscope.studies.per_seed import SeedTest, judged, judged_inside
+from anisoscope.studies.judge import judged, of_seeds, within
 from anisoscope.studies.study import Claim, Context, Study, Verdict
 
 SOURCE = "Fosse et al. 2023, section 2.1 and figure 1"
@@ -23,13 +23,17 @@ CONE = Claim(
     "Every output lies in the narrowest circular cone about the mean direction that holds the values of its sentence",
     SOURCE,
 )
-EQUAL_KEYS = Claim("equal keys", "Equal keys give uniform attention, whatever the query (H / ln n is 1)", SOURCE)
+EQUAL_KEYS = Claim(
+    "equal keys", "Equal keys give uniform attention, whatever the query (H / ln n is 1)", SOURCE, identity=True
+)
 PARALLEL_KEYS = Claim(
     "keys of one direction",
     f"Keys of one direction, each with its own norm, give nearly uniform attention too (H / ln n above {NEARLY})",
     f"{SOURCE}, which speaks of directions",
 )
-EQUAL_QUERIES = Claim("equal queries", "Equal queries give equal rows of attention (their similarity is 1)", SOURCE)
+EQUAL_QUERIES = Claim(
+    "equal queries", "Equal queries give equal rows of attention (their similarity is 1)", SOURCE, identity=True
+)
 PARALLEL_QUERIES = Claim(
     "queries of one direction",
     f"Queries of one direction, each with its own norm, give nearly equal rows too (similarity above {NEARLY})",
@@ -60,17 +64,17 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
         here, said, named = select(records, corpus=corpus), note(records, corpus), title(corpus)
         table = {name: _table(here, name) for name in ("cone.inside", "keys.equal", "queries.equal", *MEASURES)}
         for claim, name in ((CONE, "cone.inside"), (EQUAL_KEYS, "keys.equal"), (EQUAL_QUERIES, "queries.equal")):
-            inside = partial(judged_inside, claim.name, inside=(1 - EXACT, 1 + EXACT), statistic="mean", reason=said)
+            inside = partial(within, claim, inside=(1 - EXACT, 1 + EXACT), statistic="mean", reason=said)
             near.append(inside(table[name][0.0], subject=named))
         for weight in (0.0, LARGEST):
-            test = partial(SeedTest, reason=said, subject=f"{named}, λ = {weight:g}")
+            test = partial(of_seeds, reason=said, subject=f"{named}, λ = {weight:g}")
             tests += [
-                test(PARALLEL_KEYS.name, table["keys.parallel"][weight], "H / ln n", NEARLY),
-                test(PARALLEL_QUERIES.name, table["queries.parallel"][weight], "similarity of rows", NEARLY),
+                test(PARALLEL_KEYS, table["keys.parallel"][weight], "H / ln n", NEARLY),
+                test(PARALLEL_QUERIES, table["queries.parallel"][weight], "similarity of rows", NEARLY),
             ]
         found = _table(here, "keys.correlation")[0.0]
-        tests.append(SeedTest(ALIKE.name, found, "rank correlation", reason=said, subject=named))
-    return [*near, *judged(tests)]
+        tests.append(of_seeds(ALIKE, found, "rank correlation", reason=said, subject=named))
+    return judged([*near, *tests])
 
 
 def _table(here: pd.DataFrame, name: str) -> Seeds:

@@ -12,7 +12,7 @@ from anisoscope.store import select
 from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan
 from anisoscope.studies.fosse2023._measured import PRETRAINED, accuracies, gather, geometry
 from anisoscope.studies.fosse2023._over_cells import Seeds, compared, corpora, note, over, sound, title
-from anisoscope.studies.per_seed import Array, SeedTest, judged
+from anisoscope.studies.judge import Array, judged, of_seeds
 from anisoscope.studies.study import Claim, Compared, Context, Study, Verdict
 
 SOURCE = "Fosse et al. 2023, section 3"
@@ -73,11 +73,11 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     for corpus in corpora(records):
         here = select(records, corpus=corpus)
         before, after = (_curve(here, rows) for rows in _rows(records, corpus))
-        test = partial(SeedTest, reason=note(records, corpus), subject=title(corpus))
+        test = partial(of_seeds, reason=note(records, corpus), subject=title(corpus))
         tests += [
-            test(CONVERGES.name, after[:, -1] - before[:, -1], "last layer, after less before"),
-            test(GROWS.name, after[:, -1] - after[:, 0], "last layer less input"),
-            test(LAST.name, late_share(after), "share of the growth in the last third", 0.5),
+            test(CONVERGES, after[:, -1] - before[:, -1], "last layer, after less before"),
+            test(GROWS, after[:, -1] - after[:, 0], "last layer less input"),
+            test(LAST, late_share(after), "share of the growth in the last third", 0.5),
         ]
     return judged(tests)
 

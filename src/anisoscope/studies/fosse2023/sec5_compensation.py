@@ -13,7 +13,7 @@ from anisoscope.store import select
 from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, WIDTH, Plan, with_options
 from anisoscope.studies.fosse2023._measured import VALUES, accuracies, gather, geometry
 from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, over, sound, spearman, title
-from anisoscope.studies.per_seed import Array, SeedTest, judged
+from anisoscope.studies.judge import Array, judged, of_seeds
 from anisoscope.studies.study import Claim, Context, Study, Verdict
 
 SOURCE = "Fosse et al. 2023, section 5 (said there, not measured)"
@@ -64,10 +64,10 @@ def inner(dim: int, layers: int) -> int:
 def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     tests = []
     for corpus in corpora(records):
-        test = partial(SeedTest, reason=note(records, corpus), subject=title(corpus))
+        test = partial(of_seeds, reason=note(records, corpus), subject=title(corpus))
         for name, (claim, where) in MEASURES.items():
             found = _correlations(changes(select(records, corpus=corpus), where))
-            tests.append(test(claim.name, found, f"rank correlation of the change of {name} with size"))
+            tests.append(test(claim, found, f"rank correlation of the change of {name} with size"))
     return judged(tests)
 
 

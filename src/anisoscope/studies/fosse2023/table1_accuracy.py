@@ -12,7 +12,7 @@ from anisoscope.store import select
 from anisoscope.studies.fosse2023._grid import NEEDS, PUBLISHED, SETTINGS, Plan, standard
 from anisoscope.studies.fosse2023._measured import accuracies, gather
 from anisoscope.studies.fosse2023._over_cells import Seeds, compared, corpora, note, over, title
-from anisoscope.studies.per_seed import Array, SeedTest, judged, judged_inside
+from anisoscope.studies.judge import Array, judged, of_seeds, within
 from anisoscope.studies.study import Claim, Compared, Context, Study, Verdict
 
 SOURCE = "Fosse et al. 2023, table 1"
@@ -58,13 +58,13 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
         fine, one = (Seeds(records, rows, "metric")["accuracy"] for rows in _rows(records, corpus))
         rate = Seeds(records, _rows(records, corpus, "majority")[0], "metric")["majority"]
         said = note(records, corpus)
-        test = partial(SeedTest, reason=said, subject=title(corpus))
-        tests.append(test(LEARNT.name, _of_both(fine, rate), "accuracy less the majority rate"))
-        tests.append(test(BETTER.name, _of_both(fine, one), "difference of accuracies"))
+        test = partial(of_seeds, reason=said, subject=title(corpus))
+        tests.append(test(LEARNT, _of_both(fine, rate), "accuracy less the majority rate"))
+        tests.append(test(BETTER, _of_both(fine, one), "difference of accuracies"))
         if PUBLISHED[corpus] == corpus:
             inside = (ONE[corpus] - NEAR, ONE[corpus] + NEAR)
-            near.append(judged_inside(ONE_LAYER.name, one, inside, "accuracy", said, title(corpus)))
-    return [*judged(tests), *near]
+            near.append(within(ONE_LAYER, one, inside, "accuracy", said, title(corpus)))
+    return judged([*tests, *near])
 
 
 def _of_both(fine: Array, other: Array) -> Array:

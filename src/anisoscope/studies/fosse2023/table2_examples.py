@@ -18,7 +18,7 @@ from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan
 from anisoscope.studies.fosse2023._measured import accuracies, final_vectors, gather, kept
 from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, sound, spearman, title
 from anisoscope.studies.fosse2023._trained import Trained, corpus_of
-from anisoscope.studies.per_seed import Array, SeedTest, judged, judged_inside
+from anisoscope.studies.judge import Array, judged, of_seeds, within
 from anisoscope.studies.study import Claim, Context, Study, Verdict
 from anisoscope.training.classifier import Recipe
 
@@ -102,13 +102,13 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
         rows, said, named = select(sound(records), corpus=corpus), note(records, corpus), title(corpus)
         overlap = Seeds(records, select(rows, metric="overlap"), "metric")["overlap"]
         words = "rank correlation of cosine and overlap"
-        near.append(judged_inside(NOT_WORDS.name, overlap, (-LITTLE, LITTLE), words, said, named))
+        near.append(within(NOT_WORDS, overlap, (-LITTLE, LITTLE), words, said, named))
         of_row = select(rows, metric="example")
         of_row = of_row.assign(row=[str(text).partition(" | ")[0] for text in of_row["component"]])
         cosine = Seeds(records, of_row, "row")
-        test = partial(SeedTest, reason=said, subject=named)
-        tests.append(test(CROSSES.name, cosine[ROWS[1]] - cosine[ROWS[3]], "difference of cosines"))
-    return [*near, *judged(tests)]
+        test = partial(of_seeds, reason=said, subject=named)
+        tests.append(test(CROSSES, cosine[ROWS[1]] - cosine[ROWS[3]], "difference of cosines"))
+    return judged([*near, *tests])
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:

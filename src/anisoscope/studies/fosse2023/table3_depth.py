@@ -23,7 +23,7 @@ from anisoscope.studies.fosse2023._over_cells import (
     spearman,
     title,
 )
-from anisoscope.studies.per_seed import Array, SeedTest, judged, judged_inside
+from anisoscope.studies.judge import Array, judged, of_seeds, within
 from anisoscope.studies.study import Claim, Compared, Context, Study, Verdict
 
 SOURCE = "Fosse et al. 2023, table 3"
@@ -119,17 +119,17 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     for corpus in corpora(records):
         keys, values = (_similarity(records, site, corpus) for site in (KEYS, VALUES))
         said, named = note(records, corpus), title(corpus)
-        test = partial(SeedTest, reason=said, subject=named)
+        test = partial(of_seeds, reason=said, subject=named)
         for site, wide in ((KEYS, keys), (VALUES, values)):
-            tests.append(test(CONVERGE[site].name, _growth(wide), "last layer less first"))
+            tests.append(test(CONVERGE[site], _growth(wide), "last layer less first"))
             if PUBLISHED[corpus] == corpus:
                 published = TABLE[corpus][site][0][0]
                 inside = (published - SPREAD[site], published + SPREAD[site])
-                near.append(judged_inside(SAME[site].name, wide[1, 1], inside, "similarity", said, named))
-        tests.append(test(DEEPER.name, _deeper(values), "similarity per layer"))
+                near.append(within(SAME[site], wide[1, 1], inside, "similarity", said, named))
+        tests.append(test(DEEPER, _deeper(values), "similarity per layer"))
         both = [_together(k, v) for k, v in zip(keys.rows(), values.rows(), strict=True)]
-        tests.append(test(TOGETHER.name, np.array(both or [np.nan]), "rank correlation"))
-    return [*judged(tests), *near]
+        tests.append(test(TOGETHER, np.array(both or [np.nan]), "rank correlation"))
+    return judged([*tests, *near])
 
 
 def _growth(table: Seeds) -> Array:

@@ -13,8 +13,7 @@ from anisoscope.store import select
 from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan, other_starts, standard, words
 from anisoscope.studies.fosse2023._measured import KEYS, VALUES, accuracies, gather, geometry
 from anisoscope.studies.fosse2023._over_cells import Seeds, beside, compared, corpora, note, over, sound, title
-from anisoscope.studies.judge import LOW
-from anisoscope.studies.per_seed import SeedTest, judged, judged_inside
+from anisoscope.studies.judge import LOW, judged, of_seeds, within
 from anisoscope.studies.study import Claim, Compared, Context, Study, Verdict
 
 SOURCE, BEYOND = "Fosse et al. 2023, table 4", "beyond the paper (its authors' unpublished runs, λ up to 6)"
@@ -127,28 +126,26 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     for corpus in corpora(records):
         tables = {name: _table(records, name, corpus) for name in QUANTITIES}
         said, named = note(records, corpus), title(corpus)
-        test = partial(SeedTest, reason=said, subject=named)
+        test = partial(of_seeds, reason=said, subject=named)
         change = {name: table[PUBLISHED_LARGEST] - table[0.0] for name, table in tables.items()}
         tests += [
-            test(SPARSE.name, change["H of [CLS]"], "change of H", below=True),
-            test(UNIFORM_AT_0.name, tables["H of [CLS]"][0.0], "H at λ = 0", UNIFORM),
-            test(UNIFORM_SUMS.name, tables[SUMS][0.0], "H at λ = 0", UNIFORM),
-            test(CONVERGE.name, change["sim(V)"], "change of sim(V)"),
-            test(NOT_ORTHOGONAL.name, tables["sim(K)"][PUBLISHED_LARGEST], "sim(K) at λ = 0.1", LOW),
-            test(NORMS.name, change["mean norm of keys"], "change of ln mean ‖k‖"),
-            test(SPREAD.name, change["variation of the norms of keys"], "change of the coefficient of variation"),
+            test(SPARSE, change["H of [CLS]"], "change of H", below=True),
+            test(UNIFORM_AT_0, tables["H of [CLS]"][0.0], "H at λ = 0", UNIFORM),
+            test(UNIFORM_SUMS, tables[SUMS][0.0], "H at λ = 0", UNIFORM),
+            test(CONVERGE, change["sim(V)"], "change of sim(V)"),
+            test(NOT_ORTHOGONAL, tables["sim(K)"][PUBLISHED_LARGEST], "sim(K) at λ = 0.1", LOW),
+            test(NORMS, change["mean norm of keys"], "change of ln mean ‖k‖"),
+            test(SPREAD, change["variation of the norms of keys"], "change of the coefficient of variation"),
         ]
         for claim, name in ((UNIFORM_AT_0, "H of [CLS]"), (UNIFORM_SUMS, SUMS)):
             rows = other_starts(select(sound(records), corpus=corpus, **QUANTITIES[name]))
             table = Seeds(select(records, corpus=corpus), rows, "start")
-            tests += [SeedTest(claim.name, table[x], name, UNIFORM, subject=f"{named}, {words(x)}") for x in table]
+            tests += [of_seeds(claim, table[x], name, UNIFORM, subject=f"{named}, {words(x)}") for x in table]
         keys = tables["sim(K)"]
         beyond = keys[max([w for w in keys if w > PUBLISHED_LARGEST], default=None)] - keys[0.0]
-        tests.append(test(DECORRELATE.name, beyond, "change of sim(K)", below=True))
-        near.append(
-            judged_inside(ACCURACY.name, change["accuracy"], (-HARDLY, HARDLY), "change of accuracy", said, named)
-        )
-    return [*judged(tests), *near]
+        tests.append(test(DECORRELATE, beyond, "change of sim(K)", below=True))
+        near.append(within(ACCURACY, change["accuracy"], (-HARDLY, HARDLY), "change of accuracy", said, named))
+    return judged([*tests, *near])
 
 
 def compare(records: pd.DataFrame) -> Iterator[Compared]:

@@ -3,7 +3,7 @@ depth.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,8 @@ import pandas as pd
 
 from anisoscope.studies.godey2024._layers import TRAINED, UNTRAINED, curves, skipped
 from anisoscope.studies.godey2024._left_out import Array, replicates
-from anisoscope.studies.judge import Over, Test, judged, nothing, of_replicates, p_above
-from anisoscope.studies.study import Claim, Outcome, Verdict
+from anisoscope.studies.judge import Over, Test, judged, nothing, of_replicates, p_above, stated
+from anisoscope.studies.study import Claim, Verdict
 
 TRAINING = Claim(
     "effect of training",
@@ -53,8 +53,9 @@ class Rule:
             margin = (t - row["value"]) * (1 if self.below else -1)
             where = f"{row['stack']} layer {row['layer']}, against {name} {t:.3g}"
             yield Test(
-                self.claim.name,
-                str(row["model"]).removesuffix(TRAINED),
+                self.claim,
+                "A",
+                subject=str(row["model"]).removesuffix(TRAINED),
                 value=float(row["value"]),
                 low=float(row["low"]),
                 high=float(row["high"]),
@@ -65,7 +66,7 @@ class Rule:
                 over=self.over,
                 seed=int(row["seed"]),
                 where=where,
-                words=f"layers {self.words}",
+                words=f"layers {self.words}; n counts units",
                 note=_steps(row["model"], row["step"]),
             )
 
@@ -90,10 +91,9 @@ def judge(
     if several is not None:
         verdicts.append(_several(several, [v for v in verdicts if v.claim == rules[0].claim.name]))
     why = "; ".join(f"{system}: {reason}" for system, reason in skipped(records).items())
-    absent = [
-        c.name for c in (*(r.claim for r in rules), *(c for c, _ in extra)) if all(v.claim != c.name for v in verdicts)
-    ]
-    verdicts += [nothing(name, why or "no system of these settings is one the claim is about") for name in absent]
+    judged_ones = {v.claim for v in verdicts}
+    absent = [c for c in (*(r.claim for r in rules), *(c for c, _ in extra)) if c.name not in judged_ones]
+    verdicts += [nothing(claim, why or "no system of these settings is one the claim is about") for claim in absent]
     return verdicts
 
 
@@ -108,9 +108,9 @@ def _system(model: str) -> str:
 def _several(claim: Claim, verdicts: list[Verdict]) -> Verdict:
     holding, failing, n = (sum(v.outcome == o for v in verdicts) for o in ("holds", "fails", "undecided"))
     n += holding + failing
-    outcome: Outcome = "holds" if holding >= 2 else "fails" if n >= 2 and n - failing < 2 else "undecided"
+    holds = True if holding >= 2 else False if n >= 2 and n - failing < 2 else None
     reason = "two are needed" + ("" if n >= 2 else f"; these settings have {n}")
-    return Verdict(claim.name, outcome, f"systems of which it holds, of {n}:", float(holding), reason=reason)
+    return stated(claim, holds, f"systems of which it holds, of {n}:", float(holding), reason=reason)
 
 
 def per_system(rows: pd.DataFrame) -> Iterator[tuple[str, int, pd.DataFrame]]:
@@ -193,5 +193,5 @@ def _test(claim: Claim, subject: str, theta: Array, layers: pd.DataFrame, seed: 
     """A test that a scalar of some `layers` is above 0."""
     value, low, high, up, down = of_replicates(theta)
     n, note = int(layers["n_units"].iloc[0]), _steps(layers["model"].iloc[0], layers["step"].iloc[0])
-    numbers = (value, low, high, n, up, down, value)
-    return Test(claim.name, subject, *numbers, seed=seed, statistic=statistic, words="differences hold", note=note)
+    test = Test(claim, statistic, value, low, high, n, up, down, subject=subject, over="all", seed=seed, note=note)
+    return replace(test, margin=value, words="differences hold; n counts units")

@@ -1,6 +1,5 @@
 """Drift against A across the layers of each model: what figures 5 and 16 have in common."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +14,8 @@ from anisoscope.studies.godey2024._claims import per_system
 from anisoscope.studies.godey2024._layers import TRAINED, UNTRAINED
 from anisoscope.studies.godey2024._left_out import replicates
 from anisoscope.studies.godey2024._permutation import Kind
-from anisoscope.studies.judge import nothing
-from anisoscope.studies.study import Claim, Context, Outcome, Verdict
+from anisoscope.studies.judge import Test, detected, judged, nothing, stated
+from anisoscope.studies.study import Claim, Context, Verdict
 from anisoscope.sums.jackknife import holm, interval
 
 SOURCE = "Godey et al. 2024, section 4.1 and appendix A, figures 5 and 16"
@@ -121,37 +120,28 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     rows = rows.assign(
         corrected=rows["model"].map(corrected).astype(float),
         systems=int(worst.notna().sum()),
-        claim=[_claim(str(m)) for m in rows["model"]],
+        claim=[_claim(str(m)).name for m in rows["model"]],
     )
     verdicts = [_system(of_model) for _, of_model in rows.groupby("model", sort=False)]
     why = "; ".join(f"{system}: {reason}" for system, reason in _layers.skipped(records).items())
-    absent = [c.name for c in (TEXT, VISION, NONE) if c.name not in set(rows["claim"])]
-    verdicts += [nothing(name, why or "no system of these settings is one the claim is about") for name in absent]
+    absent = [c for c in (TEXT, VISION, NONE) if c.name not in set(rows["claim"])]
+    verdicts += [nothing(claim, why or "no system of these settings is one the claim is about") for claim in absent]
     return [*verdicts, *_judge_walks(records)]
 
 
-def _claim(model: str) -> str:
+def _claim(model: str) -> Claim:
     if model.startswith(NOT_SIGNIFICANT):
-        return NONE.name
+        return NONE
     if model.startswith(UNKNOWN):
-        return SPEECH.name
-    return VISION.name if model.startswith(IMAGES) else TEXT.name
-
-
-def outcome(claim: str, p: float, corrected: float, smallest: float) -> Outcome:
-    """Undecided where p could not have been below .05, and where correcting for the other models takes it across."""
-    if claim == SPEECH.name or np.isnan(p) or smallest >= LEVEL:
-        return "undecided"
-    significant: Outcome = "fails" if claim == NONE.name else "holds"
-    other: Outcome = "holds" if claim == NONE.name else "fails"
-    return significant if corrected < LEVEL else other if p >= LEVEL else "undecided"
+        return SPEECH
+    return VISION if model.startswith(IMAGES) else TEXT
 
 
 def _system(rows: pd.DataFrame) -> Verdict:
     ps = rows[["p", "corrected", "p_smallest"]].to_numpy(float).tolist()
-    outcomes = [outcome(str(rows["claim"].iloc[0]), *numbers) for numbers in ps]
-    first = rows.iloc[0]
-    agreed: Outcome = outcomes[0] if len(set(outcomes)) == 1 else "undecided"
+    first, claim = rows.iloc[0], _claim(str(rows["model"].iloc[0]))
+    found = [None if claim == SPEECH else detected(*numbers, expected=claim != NONE) for numbers in ps]
+    agreed = found[0] if len(set(found)) == 1 else None
     reason = f"{int(first.layers)} layers, smallest p {first.p_smallest:.2g}, permutation p {first.p:.2g}"
     reason += f", scipy's {first.p_scipy:.2g}"
     if first.p_smallest >= LEVEL:
@@ -160,18 +150,20 @@ def _system(rows: pd.DataFrame) -> Verdict:
         reason += f"; p corrected for {first.systems} systems could not have been below .05"
     if len(rows) > 1:
         named = ", ".join(f"{p:.2g}" for p, *_ in ps)
-        reason += f"; {len(rows)} seeds, p {named}, each: {', '.join(outcomes)}"
+        reason += f"; {len(rows)} seeds, p {named}, each: {', '.join(stated(claim, x, '').outcome for x in found)}"
     subject = str(first.model).removesuffix(TRAINED)
     numbers = (float(first.r), float(first.low), float(first.high), int(first.n_units), float(first.corrected))
-    return Verdict(str(first.claim), agreed, "coefficient:", *numbers, reason=reason, subject=subject)
+    return stated(claim, agreed, "coefficient:", *numbers, reason, subject)
 
 
-def _judge_walks(records: pd.DataFrame) -> Iterator[Verdict]:
+def _judge_walks(records: pd.DataFrame) -> list[Verdict]:
     rows = records[records["metric"].str.startswith("false_positive_rate").fillna(False).astype(bool)]
-    for value, low, high in rows[["value", "low", "high"]].to_numpy(float).tolist():
-        decided: Outcome = "holds" if low > LEVEL else "fails" if high <= LEVEL else "undecided"
-        reason = "4,000 pairs of walks; 0.05 would be right"
-        yield Verdict(WALKS.name, decided, "share with p < .05:", value, low, high, reason=reason)
+    note, above = "4,000 pairs of walks; 0.05 would be right", (np.nextafter(LEVEL, 1), 1.0)
+    return [
+        verdict
+        for value, low, high in rows[["value", "low", "high"]].to_numpy(float).tolist()
+        for verdict in judged([Test(WALKS, "share with p < .05:", value, low, high, inside=above, note=note)])
+    ]
 
 
 def draw(records: pd.DataFrame, name: str) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from anisoscope.store import as_records, select
 from anisoscope.studies.godey2024 import _biased_block, _charts, _over_seeds
 from anisoscope.studies.godey2024._fixed_point import KINDS
 from anisoscope.studies.godey2024._trained import trained_layers, widths
-from anisoscope.studies.study import Claim, Context, Outcome, Study, Verdict
+from anisoscope.studies.judge import Test, judged, stated
+from anisoscope.studies.study import Claim, Context, Study, Verdict
 from anisoscope.sums.jackknife import over_seeds
 
 SOURCE = "Godey et al. 2024, section 4.1, figure 6"
@@ -51,13 +52,13 @@ def measure(settings: _biased_block.Settings, context: Context) -> pd.DataFrame:
 
 def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     pairs = zip(_anisotropy(records, 0), _anisotropy(records), strict=True)
-    verdicts = [_over_seeds.judge_above(ABOVE.name, below, above) for below, above in pairs]
-    verdicts += [_over_seeds.judge_trend(GROWS.name, of, 1) for of in _over_seeds.curves(records, "drift", "hidden")]
+    verdicts = [_over_seeds.judge_above(ABOVE, below, above) for below, above in pairs]
+    verdicts += [_over_seeds.judge_trend(GROWS, of, 1) for of in _over_seeds.curves(records, "drift", "hidden")]
     for system in _over_seeds.systems(records):
         verdicts += [_judge_fixed(records, system, kind) for kind in KINDS]
     trained = _trained_share(records)
     if trained is not None:
-        verdicts += [_judge_order(records, system, trained) for system in _over_seeds.systems(records)]
+        verdicts += judged([_order(records, system, trained) for system in _over_seeds.systems(records)])
     return verdicts
 
 
@@ -80,17 +81,17 @@ def _judge_fixed(records: pd.DataFrame, system: str, kind: str) -> Verdict:
     crossings = _of(records, system, f"fixed_point.{kind}.crossings", None)
     n, one = len(crossings), int((crossings == 1).sum())
     several, none = int((crossings > 1).sum()), int((crossings == 0).sum())
-    outcome: Outcome = "holds" if one == n else "fails" if one == 0 else "undecided"
+    holds = True if one == n else False if one == 0 else None
     counted = {"one": one, "none": none, "several": several}
     reason = "crossings: " + ", ".join(f"{word} in {count} seeds" for word, count in counted.items() if count)
     solved = _of(records, system, f"fixed_point.{kind}", "1")
     if not len(solved):
-        return Verdict(FIXED[kind].name, outcome, "no N*", n=n, reason=reason, subject=system)
+        return stated(FIXED[kind], holds, "no N*", n=n, reason=reason, subject=system)
     estimate = over_seeds(solved)
     at = over_seeds(_of(records, system, f"fixed_point.{kind}.norm", "1"))
     reason += f"; norm there {at.value:.4g}" + (f" [{at.low:.4g}, {at.high:.4g}]" if n > 1 else "")
     numbers = (float(estimate.value), float(estimate.low), float(estimate.high))
-    return Verdict(FIXED[kind].name, outcome, "N* =", *numbers, len(solved), None, reason, system)
+    return stated(FIXED[kind], holds, "N* =", *numbers, len(solved), None, reason, system)
 
 
 def _trained_share(records: pd.DataFrame) -> pd.DataFrame | None:
@@ -101,24 +102,17 @@ def _trained_share(records: pd.DataFrame) -> pd.DataFrame | None:
     return rows.assign(share=rows["value"] / np.sqrt(rows["model"].map(width).astype(float))) if len(rows) else None
 
 
-def _judge_order(records: pd.DataFrame, system: str, trained: pd.DataFrame) -> Verdict:
+def _order(records: pd.DataFrame, system: str, trained: pd.DataFrame) -> Test:
     """Norms over √d, so that models of other widths compare; the interval is over seeds."""
     at = _of(records, system, "fixed_point.mean_norm.norm", "1").to_numpy(float)
-    names = ", ".join(trained["model"].unique())
+    names, inside = ", ".join(trained["model"].unique()), (1 / ORDER, ORDER)
     if not len(at):
-        return Verdict(TRAINED.name, "undecided", "no fixed point", reason=f"against {names}", subject=system)
+        return Test(TRAINED, "no fixed point", inside=inside, note=f"against {names}", subject=system)
     share = at / np.sqrt(_width(records, system))
-    estimate = over_seeds(np.log(share / trained["share"].mean()))
-    value, low, high = (float(np.exp(x)) for x in estimate)
-    outcome: Outcome = "undecided"
-    if low > 1 / ORDER and high < ORDER:
-        outcome = "holds"
-    elif high < 1 / ORDER or low > ORDER:
-        outcome = "fails"
-    reason = f"‖mean‖/√d = {share.mean():.3f}; trained layers of {names}: {_range(trained['share'])}"
-    return Verdict(
-        TRAINED.name, outcome, "norm over √d, ratio to trained:", value, low, high, len(at), None, reason, system
-    )
+    value, low, high = (float(np.exp(x)) for x in over_seeds(np.log(share / trained["share"].mean())))
+    note = f"‖mean‖/√d = {share.mean():.3f}; trained layers of {names}: {_range(trained['share'])}"
+    words = "norm over √d, ratio to trained:"
+    return Test(TRAINED, words, value, low, high, len(at), inside=inside, note=note, subject=system)
 
 
 def _range(values: pd.Series) -> str:

@@ -26,11 +26,11 @@ UPWARD = Claim(
     SOURCE,
 )
 TRENDS = {
-    AWAY.name: "attention.score_rms",
-    SPREAD.name: "attention.score_spread",
-    WITHIN.name: "attention.score_spread_within",
+    AWAY: "attention.score_rms",
+    SPREAD: "attention.score_spread",
+    WITHIN: "attention.score_spread_within",
 }
-QUANTITIES = {AWAY.name: "root mean square", SPREAD.name: "spread, pooled", WITHIN.name: "spread within rows"}
+QUANTITIES = {AWAY: "root mean square", SPREAD: "spread, pooled", WITHIN: "spread within rows"}
 HISTOGRAMS = ("attention.score_histogram", "attention.score_histogram_within")
 MIDDLES = (EDGES[1:] + EDGES[:-1]) / 2
 POINTS, FINEST, WIDE = 81, 12, 0.2
@@ -45,7 +45,7 @@ def measure(settings: _biased_block.Settings, context: Context) -> pd.DataFrame:
     keys = ["model", "corpus", "stack", "kind", "layer", "site", "token_policy", "metric", "component"]
     summed = records[counted].groupby(keys, sort=False)[["value"]].sum().reset_index()
     scores = select(records[~counted], metric=("attention.score", *TRENDS.values()))
-    scores = scores[scores["head"].isna() | (scores["metric"] != TRENDS[AWAY.name])]  # of a head: mean² + spread²
+    scores = scores[scores["head"].isna() | (scores["metric"] != TRENDS[AWAY])]  # of a head: mean² + spread²
     return as_records(pd.concat([scores, as_records(summed)], ignore_index=True))
 
 
@@ -54,7 +54,7 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     for claim, metric in TRENDS.items():
         verdicts += [_over_seeds.judge_trend(claim, of, 1) for of in _over_seeds.curves(records, metric, "attention")]
     mean = _over_seeds.curves(records, "attention.score", "attention")
-    return verdicts + [_over_seeds.judge_share(UPWARD.name, of) for of in mean]
+    return verdicts + [_over_seeds.judge_share(UPWARD, of) for of in mean]
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
@@ -62,7 +62,7 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     last = records[records["layer"] == records["layer"].max()]
     rows = _over_seeds.summary(select(last, metric=tuple(TRENDS.values()), head=None))
     rows["quantity"] = rows["metric"].map({TRENDS[claim]: name for claim, name in QUANTITIES.items()})
-    start = rows[(rows["N"] == 0) & (rows["metric"] == TRENDS[AWAY.name])]
+    start = rows[(rows["N"] == 0) & (rows["metric"] == TRENDS[AWAY])]
     unit = {str(model): float(value) for model, value in zip(start["model"], start["value"], strict=True)}
     return {
         "fig7": _draw_pooled(_counts(select(last, metric=HISTOGRAMS[0])), unit),

@@ -37,12 +37,12 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     for side, site in SIDES.items():
         anisotropy = list(_over_seeds.curves(records, "mean_cosine", site))
         norms = _over_seeds.curves(records, "norms.mean", site)
-        verdicts += [_over_seeds.judge_trend(ANISOTROPY_GROWS[side].name, of, 1) for of in anisotropy]
-        verdicts += [_over_seeds.judge_trend(NORM_GROWS[side].name, of, 1) for of in norms]
+        verdicts += [_over_seeds.judge_trend(ANISOTROPY_GROWS[side], of, 1) for of in anisotropy]
+        verdicts += [_over_seeds.judge_trend(NORM_GROWS[side], of, 1) for of in norms]
         for of in anisotropy:
             threshold = float(q95(_head_dim(records, of.system)))
             words = "q95 of the dimension of a head"
-            verdicts.append(_over_seeds.judge_above_value(ALREADY[side].name, of, 0.0, threshold, words))
+            verdicts.append(_over_seeds.judge_above_value(ALREADY[side], of, 0.0, threshold, words))
     return verdicts
 
 

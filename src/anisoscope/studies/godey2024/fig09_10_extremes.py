@@ -44,7 +44,7 @@ def judge_trends(trends: Sequence[Trend], records: pd.DataFrame) -> list[Verdict
     verdicts: list[Verdict] = []
     for claim, name, direction in trends:
         of_systems = _over_seeds.curves(records, f"attention.{name}", "attention")
-        verdicts += [_over_seeds.judge_trend(claim.name, of, direction) for of in of_systems]
+        verdicts += [_over_seeds.judge_trend(claim, of, direction) for of in of_systems]
     return verdicts
 
 
@@ -53,7 +53,7 @@ def judge_9(records: pd.DataFrame) -> list[Verdict]:
     verdicts = judge_trends(TRENDS_9, records)
     for of in _over_seeds.curves(records, "attention.row_max", "attention"):
         ratio = _over_seeds.Curves(of.system, of.norms, of.values / of.values[:, :1])
-        verdicts.append(_over_seeds.judge_above_value(VISIBLE.name, ratio, VISIBLE_AT, 2.0, "ratio to N = 0"))
+        verdicts.append(_over_seeds.judge_above_value(VISIBLE, ratio, VISIBLE_AT, 2.0, "ratio to N = 0"))
     return verdicts
 
 
@@ -64,7 +64,7 @@ def judge_10(records: pd.DataFrame) -> list[Verdict]:
     rows = _over_seeds.curves(records, "attention.row_max", "attention")
     for pair in zip(rows, sequences, strict=True):
         growth = [_over_seeds.Curves(of.system, of.norms[-1:], of.values[:, -1:] - of.values[:, :1]) for of in pair]
-        verdicts.append(_over_seeds.judge_above(CLEARER.name, *growth))
+        verdicts.append(_over_seeds.judge_above(CLEARER, *growth))
     return verdicts
 
 

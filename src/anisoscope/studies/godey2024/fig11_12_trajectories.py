@@ -16,7 +16,7 @@ from anisoscope.store import select
 from anisoscope.studies.godey2024 import _projection, _series, _series_charts
 from anisoscope.studies.godey2024._projection import Over
 from anisoscope.studies.godey2024._series_claims import Alignment, per_seed, table
-from anisoscope.studies.per_seed import SeedTest, judged, judged_inside
+from anisoscope.studies.judge import judged, of_seeds, within
 from anisoscope.studies.study import Claim, Context, Study, Verdict
 
 CLOUDS, PATHS = "Godey et al. 2024, section 5, figure 11", "Godey et al. 2024, section 5, figure 12"
@@ -75,8 +75,8 @@ def judge_clouds(records: pd.DataFrame) -> list[Verdict]:
     ending = alignment.ending()
     groups = {"all heads": np.ones_like(ending, bool), "similar": ending == 1, "opposite": ending == -1}
     tests = [
-        SeedTest(
-            CARRIED.name,
+        of_seeds(
+            CARRIED,
             per_seed(share, of),
             "share on the first direction",
             HALF,
@@ -98,11 +98,11 @@ def judge_paths(records: pd.DataFrame) -> list[Verdict]:
     nearest = steps[int(np.abs(np.array(steps) / steps[-1] - EARLY).argmin())] / steps[-1]
     reason = f"{counts}; the checkpoint nearest to {EARLY:.0%} lies at {nearest:.2g} of training"
     tests = [
-        SeedTest(SAME_FIRST.name, similar, "median onset, share of training", EARLY, True, reason),
-        SeedTest(LATER.name, opposite - similar, "difference of median onsets", reason=counts),
+        of_seeds(SAME_FIRST, similar, "median onset, share of training", EARLY, True, reason),
+        of_seeds(LATER, opposite - similar, "difference of median onsets", reason=counts),
     ]
-    about = judged_inside(ABOUT.name, opposite, (EARLY / 2, EARLY * 2), "median onset, share of training", reason)
-    return [*judged(tests), about]
+    about = within(ABOUT, opposite, (EARLY / 2, EARLY * 2), "median onset, share of training", reason)
+    return judged([*tests, about])
 
 
 def judge_agreement(over: Over, claim: Claim, name: str, records: pd.DataFrame) -> list[Verdict]:
@@ -110,7 +110,7 @@ def judge_agreement(over: Over, claim: Claim, name: str, records: pd.DataFrame) 
     values = table(records, f"svd.{over}.{name}").values[:, 0]
     least = f"least of {values[0].size} heads, by seed: " + ", ".join(f"{x.min():.2f}" for x in values)
     words = "|cosine| of first directions" if claim is SAME_DIRECTION else "|correlation| of first coordinates"
-    return judged([SeedTest(claim.name, values.mean((1, 2)), words, RIGHT_ANGLE, reason=least)])
+    return judged([of_seeds(claim, values.mean((1, 2)), words, RIGHT_ANGLE, reason=least)])
 
 
 def draw_clouds(name: str, over: Over, records: pd.DataFrame) -> dict[str, ChartType]:

@@ -11,7 +11,7 @@ from scipy import stats
 from anisoscope.store import select
 from anisoscope.studies.godey2024 import _series, _series_charts
 from anisoscope.studies.godey2024._series_claims import Alignment, Array, heads_above, per_seed, table
-from anisoscope.studies.per_seed import SeedTest, judged
+from anisoscope.studies.judge import judged, of_seeds
 from anisoscope.studies.study import Claim, Context, Study, Verdict
 
 COSINE, DOT = "Godey et al. 2024, section 5, figure 13", "Godey et al. 2024, section 5, figure 14"
@@ -49,16 +49,16 @@ def judge_cosine(records: pd.DataFrame) -> list[Verdict]:
     above = "; ".join(f"seed {s}: {k} of {n} heads above (over documents, Holm)" for s, k, n in heads_above(records))
     by_layer = alignment.cosine[:, -1].mean(-1)  # [seed, layer]
     tests = [
-        SeedTest(GROWS.name, (last - first).mean((1, 2)), "change of |cos|", reason=f"at step 0 {first.mean():.3f}"),
-        SeedTest(ALMOST.name, (last > first).mean((1, 2)), "share of heads", ALMOST_ALL),
-        SeedTest(ALIGNED.name, last.mean((1, 2)), "|cos| at the end", alignment.bound, reason=above),
-        SeedTest(FIRST.name, by_layer[:, 0], "cos in the first layer"),
-        SeedTest(LAST.name, by_layer[:, -1], "cos in the last layer", below=True),
+        of_seeds(GROWS, (last - first).mean((1, 2)), "change of |cos|", reason=f"at step 0 {first.mean():.3f}"),
+        of_seeds(ALMOST, (last > first).mean((1, 2)), "share of heads", ALMOST_ALL),
+        of_seeds(ALIGNED, last.mean((1, 2)), "|cos| at the end", alignment.bound, reason=above),
+        of_seeds(FIRST, by_layer[:, 0], "cos in the first layer"),
+        of_seeds(LAST, by_layer[:, -1], "cos in the last layer", below=True),
     ]
     if by_layer.shape[1] > 2:
         rho = np.array([stats.spearmanr(np.arange(len(x)), x).statistic for x in by_layer])
         reason = f"{by_layer.shape[1]} layers: " + ", ".join(f"{x:+.2f}" for x in by_layer.mean(0)).replace("-", "−")
-        tests.append(SeedTest(DEPTH.name, rho, "Spearman's ρ", below=True, reason=reason))
+        tests.append(of_seeds(DEPTH, rho, "Spearman's ρ", below=True, reason=reason))
     return judged(tests)
 
 
@@ -69,8 +69,8 @@ def judge_dot(records: pd.DataFrame) -> list[Verdict]:
     groups = {"similar": ending == 1, "opposite": ending == -1, "all heads": np.ones_like(ending, bool)}
     return judged(
         [
-            SeedTest(
-                DOT_GROWS.name,
+            of_seeds(
+                DOT_GROWS,
                 per_seed(growth, of),
                 "log ratio",
                 reason=f"{int(of.sum())} heads of {len(of)} seeds",
@@ -90,7 +90,7 @@ def judge_seeds(records: pd.DataFrame) -> list[Verdict]:
     for claim, rows in both:
         r = _with_others(rows)
         reason = "r by seed: " + ", ".join(f"{x:.2f}" for x in r)
-        tests.append(SeedTest(claim.name, np.arctanh(np.clip(r, -0.9999, 0.9999)), "Fisher's z", reason=reason))
+        tests.append(of_seeds(claim, np.arctanh(np.clip(r, -0.9999, 0.9999)), "Fisher's z", reason=reason))
     return judged(tests)
 
 

@@ -13,7 +13,7 @@ from altair.typing import ChartType
 from anisoscope.store import select
 from anisoscope.studies.godey2024 import _series, _series_charts
 from anisoscope.studies.godey2024._series_claims import Array, table
-from anisoscope.studies.per_seed import SeedTest, judged
+from anisoscope.studies.judge import Test, judged, of_seeds, stated
 from anisoscope.studies.study import Claim, Context, Study, Verdict
 
 SOURCE = "Godey et al. 2024, section 5, figure 15"
@@ -22,7 +22,9 @@ DECAYS = Claim("entropy-decays", "The entropy of attention rows falls from step 
 SHARPER = Claim(
     "first-layer-sharper", "The first layer ends sharper than the last (lower normalised entropy; nats)", SOURCE
 )
-IDLE = Claim("mean-key-idle", "Centring the keys leaves the entropy as it is (within 1e-6 nats, every head)", OURS)
+IDLE = Claim(
+    "mean-key-idle", "Centring the keys leaves the entropy as it is (within 1e-6 nats, every head)", OURS, identity=True
+)
 RISES = Claim("mean-query-sharpens", "Centring the queries raises the entropy at the end", OURS)
 EXPLAINS = Claim(
     "drift-explains-sharpening",
@@ -56,20 +58,20 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     normalised = table(records, "attention.entropy_normalised").values.mean(-1)
     rise = table(records, "centred_attention.query_rise").values.mean(-1)
     tests = [
-        SeedTest(DECAYS.name, change, "change in nats", below=True, subject=f"layer {layer}")
+        of_seeds(DECAYS, change, "change in nats", below=True, subject=f"layer {layer}")
         for layer, change in zip(entropy.layers, (by_layer[:, -1] - by_layer[:, 0]).T, strict=True)
     ]
     if len(entropy.layers) > 1:
         for name, of in (("normalised", normalised), ("nats", by_layer)):
             first_last = ", ".join(f"{x:.3f}" for x in (of[:, -1, 0].mean(), of[:, -1, -1].mean()))
             apart, reason = of[:, -1, 0] - of[:, -1, -1], f"first, last: {first_last}"
-            tests.append(SeedTest(SHARPER.name, apart, "first − last", below=True, reason=reason, subject=name))
+            tests.append(of_seeds(SHARPER, apart, "first − last", below=True, reason=reason, subject=name))
     layers = "by layer: " + ", ".join(f"{x:.3f}" for x in rise[:, -1].mean(0))
-    tests.append(SeedTest(RISES.name, rise[:, -1].mean(-1), "rise in nats, mean over layers", reason=layers))
+    tests.append(of_seeds(RISES, rise[:, -1].mean(-1), "rise in nats, mean over layers", reason=layers))
     return [*judged([*tests, *_explanation(records, by_layer, rise)]), _idle(records)]
 
 
-def _explanation(records: pd.DataFrame, entropy: Array, rise: Array) -> list[SeedTest]:
+def _explanation(records: pd.DataFrame, entropy: Array, rise: Array) -> list[Test]:
     """Whether the drift explains the sharpening; of layers that lost entropy."""
     lost = entropy[:, 0] - entropy[:, -1]  # [seed, layer]
     back = np.where(lost > 0, rise[:, -1] / np.where(lost > 0, lost, 1), np.nan)
@@ -80,9 +82,9 @@ def _explanation(records: pd.DataFrame, entropy: Array, rise: Array) -> list[See
     parts = f"(q − Q̄)·(k − K̄): {others:.2f}; by layer: " + ", ".join(f"{x:.2f}" for x in share[:, -1].mean(0))
     start = f"at step 0: {share[:, 0].mean():.2f}"
     return [
-        SeedTest(EXPLAINS.name, overall, "share given back", 0.5, reason=layers),
-        SeedTest(LEADS.name, share[:, -1].mean(-1), "share of the variance inside rows", 0.5, reason=parts),
-        SeedTest(SHARE_GROWS.name, (share[:, -1] - share[:, 0]).mean(-1), "change of the share", reason=start),
+        of_seeds(EXPLAINS, overall, "share given back", 0.5, reason=layers),
+        of_seeds(LEADS, share[:, -1].mean(-1), "share of the variance inside rows", 0.5, reason=parts),
+        of_seeds(SHARE_GROWS, (share[:, -1] - share[:, 0]).mean(-1), "change of the share", reason=start),
     ]
 
 
@@ -97,9 +99,7 @@ def _idle(records: pd.DataFrame) -> Verdict:
     largest = float(np.nanmax(np.abs(table(records, "centred_attention.key_rise").values)))
     reason = "queries and keys as they are scored; any more would be an error of the measurement"
     heads = int((records["metric"] == "centred_attention.key_rise").sum())
-    return Verdict(
-        IDLE.name, "holds" if largest <= ROUNDING else "fails", "largest change:", largest, n=heads, reason=reason
-    )
+    return stated(IDLE, largest <= ROUNDING, "largest change:", largest, n=heads, reason=reason)
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:

@@ -8,7 +8,7 @@ Records: rows of an isotropic law have the model `isotropic d = {d}`; the compon
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -23,8 +23,8 @@ from anisoscope.models.presets import PRESETS
 from anisoscope.store import as_records, select
 from anisoscope.studies.godey2024 import _charts
 from anisoscope.studies.godey2024._trained import trained_layers, widths
-from anisoscope.studies.judge import LEVEL, both_ways, outcome_above
-from anisoscope.studies.study import Claim, Context, Outcome, Study, Verdict
+from anisoscope.studies.judge import Test, judged, p_above, stated
+from anisoscope.studies.study import Claim, Context, Study, Verdict
 from anisoscope.sums import isotropic
 from anisoscope.sums.jackknife import holm
 
@@ -101,21 +101,12 @@ def judge_law(records: pd.DataFrame) -> Sequence[Verdict]:
     p = holm(one["cosine_law.ks_p"].to_numpy(float))
     scaled = (ends * d**0.5).tolist()
     words = f"q95·√d from {scaled[0]:.3f} (d = {d.iloc[0]}) to {scaled[-1]:.3f}"
-    agrees: Outcome = "holds" if p.min() > 0.05 else "fails"
-    pairs = int(records["n_vectors"].iloc[0]) // 2
+    pairs, last = int(records["n_vectors"].iloc[0]) // 2, float(ends.iloc[-1])
+    apart, largest = "largest distance of the distribution functions:", float(one["cosine_law.ks_distance"].max())
+    why = f"n pairs in each of {len(d)} dimensions; smallest p, Holm"
     return [
-        Verdict(
-            SHRINKS.name, "holds" if falls else "fails", f"q95 at d = {d.iloc[-1]}:", float(ends.iloc[-1]), reason=words
-        ),
-        Verdict(
-            LAW.name,
-            agrees,
-            "largest distance of the distribution functions:",
-            float(one["cosine_law.ks_distance"].max()),
-            n=pairs,
-            p=float(p.min()),
-            reason=f"n pairs in each of {len(d)} dimensions; smallest p, Holm",
-        ),
+        stated(SHRINKS, falls, f"q95 at d = {d.iloc[-1]}:", last, reason=words),
+        stated(LAW, bool(p.min() > 0.05), apart, largest, n=pairs, p=float(p.min()), reason=why),
     ]
 
 
@@ -144,19 +135,18 @@ def measure_points(points: Points, context: Context) -> pd.DataFrame:
 def judge_points(records: pd.DataFrame) -> Sequence[Verdict]:
     """One verdict per model: holds where every layer is significantly above q95(d) (Holm over all layers)."""
     rows = layers(records)
-    up, down = both_ways(rows, rows["q95"].to_numpy(float))
-    rows = rows.assign(p=up, outcome=outcome_above(up, down, LEVEL), times=rows["value"] / rows["q95"])
-    verdicts = []
-    for model, of in rows.groupby("model", sort=False):
-        held, failed = (of["outcome"] == "holds"), (of["outcome"] == "fails")
-        outcome: Outcome = "fails" if failed.any() else "holds" if held.all() else "undecided"
-        low = of.sort_values("value").iloc[0]
-        reason = f"{held.sum()} of {len(of)} layers above q95({low.d}) = {low.q95:.3f}, "
-        reason += f"{of['times'].min():.1f} to {of['times'].max():.1f} times it; "
-        reason += f"95 % of means over {int(low.n_vectors)} isotropic vectors stay below {_mean_line(low):.2g}"
-        numbers = (float(low.value), float(low.low), float(low.high), int(low.n_units), float(of["p"].max()))
-        verdicts.append(Verdict(FAR.name, outcome, f"smallest A, layer {low.layer}:", *numbers, reason, str(model)))
-    return verdicts
+    above = p_above(rows, rows["q95"].to_numpy(float))
+    return judged([_point(row, float(p), rows) for (_, row), p in zip(rows.iterrows(), above, strict=True)])
+
+
+def _point(row: pd.Series, p: float, rows: pd.DataFrame) -> Test:
+    """One layer against q95(d); the note is about all layers of its model."""
+    times = (rows["value"] / rows["q95"])[rows["model"] == row["model"]]
+    note = f"q95({row['d']}) = {row['q95']:.3f}, the layers {times.min():.1f} to {times.max():.1f} times it; "
+    note += f"95 % of means over {int(row['n_vectors'])} isotropic vectors stay below {_mean_line(row):.2g}"
+    numbers = (float(row["value"]), float(row["low"]), float(row["high"]), int(row["n_units"]), p, 1 - p)
+    test = Test(FAR, "A", *numbers, subject=str(row["model"]), over="all", margin=float(row["value"] - row["q95"]))
+    return replace(test, where=f"layer {row['layer']}", words="layers above; n counts units", note=note)
 
 
 def layers(records: pd.DataFrame) -> pd.DataFrame:

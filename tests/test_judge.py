@@ -1,0 +1,92 @@
+"""The one judge: by p and by place, how tests are put together, identities, and what is said of it."""
+
+import numpy as np
+import pytest
+
+from anisoscope.studies.judge import LEVEL, Test, by_place, detected, judged, of_seeds, stated, within
+from anisoscope.studies.study import Claim
+
+CLAIM = Claim("claim", "Any claim", "")
+SURE, CONTRARY, OPEN = {"up": 1e-9, "down": 1.0}, {"up": 1.0, "down": 1e-9}, {"up": 0.5, "down": 0.5}
+
+
+def outcome(*kinds, over):
+    tests = [Test(CLAIM, "A", i, i - 1, i + 1, 9, **kind, over=over, where=f"{i}") for i, kind in enumerate(kinds)]
+    (verdict,) = judged(tests)
+    return verdict.outcome
+
+
+@pytest.mark.parametrize(
+    ("over", "expected"),
+    [
+        ("any", ["holds", "holds", "undecided", "fails"]),
+        ("all", ["holds", "undecided", "fails", "fails"]),
+        ("most", ["holds", "holds", "undecided", "fails"]),
+        ("last", ["holds", "undecided", "fails", "fails"]),
+    ],
+)
+def test_several_tests_make_one_verdict(over, expected):
+    cases = ([SURE] * 3, [SURE, SURE, OPEN], [CONTRARY, OPEN, OPEN], [CONTRARY] * 3)
+    assert [outcome(*kinds, over=over) for kinds in cases] == expected
+
+
+def test_the_last_alone_may_hold_where_none_fails():
+    assert outcome(OPEN, SURE, over="last") == "holds" and outcome(CONTRARY, SURE, over="last") == "fails"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [(1, 2, "holds"), (0, 3, "holds"), (-1, 1, "undecided"), (4, 5, "fails"), (-2, -1, "fails"), (-1, 4, "undecided")],
+)
+def test_an_interval_lies_inside_outside_or_neither(low, high, expected):
+    assert by_place(low, high, (0, 3)) == expected
+    assert by_place(float("nan"), float("nan"), (0, 3)) == "undecided"
+
+
+def test_what_is_decided_by_place_is_no_part_of_the_family():
+    values = np.array([1.0, 1.2, 0.9])
+    alone, *_ = judged([of_seeds(CLAIM, values, "x")])
+    beside, *_ = judged([of_seeds(CLAIM, values, "x"), *[within(CLAIM, values, (0, 2), "x")] * 9])
+    assert alone.p == beside.p and alone.outcome == "holds"
+
+
+def test_an_identity_that_holds_is_no_evidence_and_one_that_fails_is_seen():
+    known = Claim("known", "2 = 2", "", identity=True)
+    assert stated(known, True, "x").outcome == "identity" and stated(known, False, "x").outcome == "fails"
+    assert [v.outcome for v in judged([Test(known, "x", 1, 0, 2, 3, **kind) for kind in (SURE, CONTRARY, OPEN)])] == [
+        "identity",
+        "fails",
+        "undecided",
+    ]
+
+
+def test_a_mean_over_seeds_is_decided_by_a_one_sided_t_test():
+    from scipy import stats
+
+    values = np.array([0.4, 0.5, 0.7, np.nan])
+    (verdict,) = judged([of_seeds(CLAIM, values, "x", 0.1)])
+    expected = stats.ttest_1samp(values[:3], 0.1, alternative="greater")
+    assert (
+        verdict.p == pytest.approx(expected.pvalue) and verdict.n == 3 and "1 of 4 seeds say nothing" in verdict.reason
+    )
+    assert (verdict.low, verdict.high) == pytest.approx(tuple(stats.ttest_1samp(values[:3], 0).confidence_interval()))
+    assert (verdict.outcome == "holds") == (expected.pvalue < LEVEL)
+
+
+def test_nothing_measured_decides_nothing():
+    nothing = np.array([np.nan, np.nan])
+    for test in (of_seeds(CLAIM, nothing, "x"), within(CLAIM, nothing, (0, 1), "x"), Test(CLAIM, "x")):
+        (verdict,) = judged([test])
+        assert verdict.outcome == "undecided" and verdict.value is verdict.p is verdict.low is None
+    assert judged([]) == []
+
+
+@pytest.mark.parametrize(
+    ("p", "corrected", "smallest", "expected"),
+    [(0.01, 0.02, 0.001, True), (0.2, 1.0, 0.001, False), (0.02, 0.2, 0.001, None), (0.08, 0.08, 0.08, None)],
+)
+def test_a_permutation_test_finds_finds_nothing_or_could_not(p, corrected, smallest, expected):
+    assert detected(p, corrected, smallest, expected=True) is expected
+    other = None if expected is None else not expected
+    assert detected(p, corrected, smallest, expected=False) is other
+    assert detected(float("nan"), float("nan"), float("nan"), expected=True) is None
