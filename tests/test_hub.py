@@ -4,12 +4,14 @@ What must never load as other weights (a body that is not what was announced) st
 """
 
 import json
+import shutil
 import subprocess
 import sys
 
 import pytest
 import torch
 from hub_server import Hub
+from safetensors.torch import load_file
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
 REPOSITORY = "tester/tiny-bert"
@@ -155,6 +157,29 @@ def test_a_series_is_found_measured_and_let_go_of(folders, tmp_path):
     assert f"the same weights, bit for bit: {REPOSITORY}@step1, {REPOSITORY}@step2" in found[1].stderr
     assert len(list((tmp_path / "home").glob("hub/models--*/snapshots/*/*.safetensors"))) == 1
     assert found[1].stdout == found[2].stdout
+
+
+def test_only_what_is_read_is_fetched_and_nobody_is_asked_to_convert_it(folders, tmp_path):
+    """A checkpoint of pickles started a thread that asks a service of the hub to convert it."""
+    pickled, adapter, gguf = (tmp_path / name for name in ("pickled", "adapter", "gguf"))
+    shutil.copytree(folders[NEW], pickled)
+    torch.save(load_file(pickled / "model.safetensors"), pickled / "pytorch_model.bin")
+    (pickled / "model.safetensors").unlink()
+    (pickled / "tf_model.h5").write_bytes(b"another format")
+    for folder, name in ((adapter, "adapter_config.json"), (gguf, "model.Q4_K_M.gguf")):
+        folder.mkdir()
+        (folder / name).write_text("{}")
+    with served(folders) as hub:
+        for folder in (pickled, adapter, gguf):
+            hub.add(f"tester/{folder.name}", {NEW: folder})
+        loader = Loader(hub, tmp_path / "home")
+        whole, loaded, *others = loader(REPOSITORY, "tester/pickled", "tester/adapter", "tester/gguf")
+        loader.close()
+    assert loaded.get("weights") == whole["weights"], loaded
+    asked = [line for line in hub.requests if not line.startswith(("GET /", "HEAD /")) or "discussions" in line]
+    assert not asked and not any("h5" in line or "gguf" in line for line in hub.fetched)
+    assert all(told["code"] == 3 for told in others)
+    assert "an adapter (LoRA, PEFT)" in others[0]["text"] and "GGUF" in others[1]["text"]
 
 
 # ---- a hub that fails: each failure told apart, and the cache in its place

@@ -21,6 +21,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from anisoscope.errors import ModelError, UsageError
+from anisoscope.models import ports
+from anisoscope.models.load import load
 from anisoscope.models.ports import character_bert, manta, van
 from anisoscope.models.ports.weights import PublishedModel, load_published
 
@@ -290,6 +292,111 @@ def test_manta_accepts_either_name_of_the_tied_embeddings() -> None:
     for dropped in ("decoder.embed_tokens.weight", "decoder_embeddings.weight"):
         weights = {key: x for key, x in model.state_dict().items() if key != dropped}
         assert torch.equal(states(load_published(TINY["manta"](), weights), "manta"), states(model, "manta"))
+
+
+def earlier_name(key: str) -> str:
+    """The name of a MANTa weight in checkpoints of the earlier version."""
+    for ours, theirs in {
+        r"^encoder\.t5_encoder\.": "encoder_decoder.encoder.",
+        r"^encoder\.": "",
+        r"^decoder_embeddings\.": "encoder_decoder.shared.",
+        r"^decoder\.": "encoder_decoder.decoder.",
+    }.items():
+        if re.match(ours, key):
+            return re.sub(ours, theirs, key)
+    return key
+
+
+@pytest.mark.parametrize("layers", [0, 2])
+def test_manta_of_the_earlier_version_loads_from_a_folder(layers: int, tmp_path: Path) -> None:
+    """It was refused: every name unexpected, no highway, a position table of another length."""
+    torch.manual_seed(3)
+    lengths = {"max_length_inputs": 0, "max_length_encoder_decoder": 48}
+    model = manta.MantaModel(tiny_manta_config(pooling_n_highway_layers=layers, **lengths)).eval()
+    model.save_pretrained(tmp_path)
+    weights = {earlier_name(key): x for key, x in load_file(tmp_path / "model.safetensors").items()}
+    assert any("shared" in key for key in weights) and any("highway" in key for key in weights) == bool(layers)
+    weights["encoder_decoder.encoder.embed_tokens.weight"] = weights["encoder_decoder.shared.weight"].clone()
+    weights["encoder_decoder.decoder.embed_tokens.weight"] = weights["encoder_decoder.shared.weight"].clone()
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    config = json.loads((tmp_path / "config.json").read_text())
+    config.pop("max_length_inputs")
+    (tmp_path / "config.json").write_text(json.dumps({**config, "pooling_highway_activation": "relu"}))
+    found = AutoModel.from_pretrained(tmp_path)
+    assert found.config.max_length_inputs == 48
+    assert torch.equal(states(found, "manta"), states(model, "manta"))
+
+
+def test_manta_highway_layers_stand_behind_the_pooling() -> None:
+    torch.manual_seed(3)
+    model = manta.MantaModel(tiny_manta_config(pooling_n_highway_layers=1)).eval()
+    seen: dict[str, Any] = {}
+    pooler = model.encoder.pooler
+    pooler.highway.register_forward_hook(lambda _m, given, out: seen.update(given=given[0], out=out))
+    pooler.out_projection.register_forward_hook(lambda _m, given, _out: seen.update(projected=given[0]))
+    states(model, "manta")
+    x = seen["given"]
+    candidate, gate = pooler.highway._layers[0](x).chunk(2, -1)
+    assert_close(
+        "highway",
+        seen["out"].detach(),
+        gate.detach().sigmoid() * x + (1 - gate.sigmoid()).detach() * candidate.relu().detach(),
+    )
+    assert torch.equal(seen["projected"].flatten(), seen["out"].flatten())
+    with pytest.raises(UsageError, match="highway layers of relu; got 'tanh'"):
+        tiny_manta_config(pooling_n_highway_layers=1, pooling_highway_activation="tanh")
+
+
+@pytest.mark.parametrize("filters", ["cnn_filters", "character_cnn_filters", "character_filters"])
+@pytest.mark.parametrize("width", ["character_embeddings_dim", "character_embedding_dim"])
+def test_character_bert_configurations_found_in_the_wild(filters: str, width: str, tmp_path: Path) -> None:
+    """Filters under another name were passed over: the defaults of the published network took their place."""
+    model = tiny("character_bert")
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config |= {filters: config.pop("character_filters"), width: config.pop("character_embedding_dim")}
+    config |= {"max_word_length": 50, "cnn_activation": "relu", "mlm_vocab_size": 123}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = AutoModel.from_pretrained(tmp_path)
+    assert torch.equal(states(found, "character_bert"), states(model, "character_bert"))
+
+
+@pytest.mark.parametrize(("name", "value"), [("max_word_length", 16), ("cnn_activation", "tanh")])
+def test_character_bert_refuses_what_would_be_another_network(name: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=f"a CharacterBERT with {name}"):
+        character_bert.CharacterBertConfig(**{name: value})
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_weights_of_other_sizes_are_named_with_both(name: str, tmp_path: Path) -> None:
+    """A checkpoint whose configuration says other sizes ended in "see the report above", which nobody saw."""
+    tiny(name).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    changed = {
+        "character_bert": {"character_filters": [[1, 4], [3, 9]]},
+        "manta": {"d_ff": 20},
+        "van": {"num_labels": 5},
+    }
+    config |= changed[name]
+    if name == "van":
+        config |= {"id2label": {k: str(k) for k in range(5)}, "label2id": {str(k): k for k in range(5)}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=r"of shape \(.*\) instead of \("):
+        load(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_an_architecture_that_transformers_has_goes_before_the_port(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later transformers with an implementation of its own had it replaced by ours."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
+
+    monkeypatch.setattr(CONFIG_MAPPING, "_extra_content", {})
+    for native in (False, True):
+        if native:
+            monkeypatch.setitem(CONFIG_MAPPING_NAMES, name, "BertConfig")
+        CONFIG_MAPPING._extra_content.clear()
+        ports.register.__wrapped__()
+        assert (name in CONFIG_MAPPING._extra_content) == (not native)
 
 
 # ------------------------------------------------------------------------------------------------------------- VAN

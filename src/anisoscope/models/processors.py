@@ -26,7 +26,7 @@ def _tokenizer(config: Any, path: str, name: str, options: dict[str, Any]) -> An
     from anisoscope.models.ports.character_bert import CharacterBertTokenizer
 
     family = str(config.model_type)
-    if family in NO_FILES:
+    if family in NO_FILES and (family == "canine" or type(config).__module__.startswith("anisoscope.")):
         own: dict[str, Any] = {
             "character_bert": CharacterBertTokenizer,
             "canine": CanineTokenizer,

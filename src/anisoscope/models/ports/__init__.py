@@ -7,10 +7,12 @@ from typing import Any
 @cache
 def register() -> None:
     """Make `AutoConfig` and `AutoModel` know CharacterBERT, MANTa, VAN, the small speech CNN and the attention-only
-    classifier."""
+    classifier, but what transformers knows itself."""
     from anisoscope.models.ports import attention_classifier, character_bert, manta, speech_cnn, van
+    from anisoscope.models.ports.weights import is_native
 
-    for port in (attention_classifier, character_bert, manta, speech_cnn, van):
+    published = {"character_bert": character_bert, "manta": manta, "van": van}
+    for port in (attention_classifier, speech_cnn, *(m for name, m in published.items() if not is_native(name))):
         port.register()
 
 

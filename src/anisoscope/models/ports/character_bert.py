@@ -31,6 +31,17 @@ EMBEDDING_NORM_EPS = 1e-12
 """Fixed in the published code, whatever `layer_norm_eps` says."""
 
 
+SPELLINGS = {
+    "character_embeddings_dim": "character_embedding_dim",
+    "character_vocab_size": "num_characters",
+    "cnn_filters": "character_filters",
+    "character_cnn_filters": "character_filters",
+}
+"""Other published names of fields → ours."""
+FIXED = {"max_word_length": MAX_WORD_LENGTH, "max_characters_per_token": MAX_WORD_LENGTH, "cnn_activation": "relu"}
+"""Published fields that have one value in every network there is; another is an error."""
+
+
 class CharacterBertConfig(BertConfig):  # type: ignore[no-untyped-call]  # its __init_subclass__ has no types
     """A BERT's configuration with the sizes of the character network; the defaults are the published ones."""
 
@@ -41,6 +52,16 @@ class CharacterBertConfig(BertConfig):  # type: ignore[no-untyped-call]  # its _
     character_filters: Sequence[Sequence[int]] = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
     """Pairs of kernel width and channels."""
     num_highway_layers: int = 2
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        for theirs, ours in SPELLINGS.items():
+            if (value := kwargs.pop(theirs, None)) is not None:
+                setattr(self, ours, value)
+        for name, value in FIXED.items():
+            came = kwargs.pop(name, value)
+            if came != value:
+                raise UsageError(f"a CharacterBERT with {name} = {value!r}", repr(came), "name another checkpoint")
+        super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
 
 
 class Highway(nn.Module):

@@ -6,11 +6,14 @@ the pooling depend on the whole batch in the published network, so sequences pas
 
 The two T5 stacks use transformers' attention interface. The frontier predictor is a Longformer, which does not: it is
 part of the tokenization. Input ids are those of `ByT5Tokenizer`.
+
+Checkpoints of an earlier version of that code (names beginning with `encoder_decoder.`, no `max_length_inputs`) are the
+same network with highway layers behind the pooling; its frontier predictor is as long as the encoder.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import transformers
@@ -22,8 +25,20 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.models.t5.modeling_t5 import T5Stack
 
 from anisoscope.errors import UsageError
+from anisoscope.models.ports.character_bert import Highway
 from anisoscope.models.ports.weights import PublishedModel
 
+EARLIER_NAMES = {
+    r"^(byte_embeddings|frontier_predictor|pooler)\.": r"encoder.\1.",
+    r"^encoder_decoder\.encoder\.(?!embed_tokens)": "encoder.t5_encoder.",
+    r"^encoder_decoder\.(?:shared|decoder\.embed_tokens)\.": "decoder_embeddings.",
+    r"^encoder_decoder\.decoder\.(?!embed_tokens)": "decoder.",
+}
+"""Names of weights in checkpoints of the earlier version → ours."""
+UNUSED = [
+    r"^encoder_decoder\.encoder\.embed_tokens\.",
+    r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",
+]
 ONE_AT_A_TIME = "pass each sequence alone: the published pooling counts blocks over the batch and does not mask padding"
 
 
@@ -42,7 +57,8 @@ class MantaConfig(transformers.PretrainedConfig):  # type: ignore[no-untyped-cal
     pooling_kernel_size: int | Sequence[Sequence[int]] = 3  # one width, or pairs of width and channels
     pooling_depthwise_convolution: bool = True
     pooling_mean_pool: bool = False
-    max_length_inputs: int = 256
+    pooling_n_highway_layers: int = 0
+    max_length_inputs: int = 0  # 0: as the encoder's
     max_length_encoder_decoder: int = 256
     d_model: int = 512
     d_kv: int = 64
@@ -64,6 +80,11 @@ class MantaConfig(transformers.PretrainedConfig):  # type: ignore[no-untyped-cal
     def __post_init__(self, **kwargs: Any) -> None:
         if self.tie_word_embeddings:
             raise UsageError("a MANTa with its own output layer", "tie_word_embeddings = True", "set it to False")
+        activation = kwargs.pop("pooling_highway_activation", "relu")
+        if self.pooling_n_highway_layers and activation != "relu":
+            raise UsageError("a MANTa with highway layers of relu", repr(activation), "name another checkpoint")
+        if not self.max_length_inputs:
+            self.max_length_inputs = self.max_length_encoder_decoder
         super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
 
 
@@ -154,7 +175,10 @@ class MantaPooler(nn.Module):
         self.block_assignment = MantaBlockAssignment(config.pooling_variance_regularization)
         depthwise = config.pooling_depthwise_convolution
         self.conv_layers = nn.ModuleList(MantaConvolution(width, channels, size, depthwise) for width, size in kernels)
-        self.out_projection = nn.Linear(sum(size for _, size in kernels), config.d_model)
+        width = sum(size for _, size in kernels)
+        if config.pooling_n_highway_layers:
+            self.highway = Highway(width, config.pooling_n_highway_layers)
+        self.out_projection = nn.Linear(width, config.d_model)
         self.mean_pool, self.max_blocks = config.pooling_mean_pool, config.max_length_encoder_decoder
 
     def forward(self, frontiers: Tensor, embeddings: Tensor, joint_blocks: bool) -> Tensor:
@@ -165,6 +189,8 @@ class MantaPooler(nn.Module):
         weighted = shares[:, :, None] * embeddings.transpose(1, 2)[:, None]  # (B, L, C, T)
         features = torch.cat([conv(weighted.flatten(0, 1)) for conv in self.conv_layers], dim=1)  # (B L, C_out, T)
         pooled = features.sum(-1) if self.mean_pool else features.amax(-1)
+        if hasattr(self, "highway"):
+            pooled = self.highway(pooled)
         out: Tensor = self.out_projection(pooled.view(*shares.shape[:2], -1))
         return out
 
@@ -216,6 +242,9 @@ class MantaModel(PublishedModel):  # type: ignore[no-untyped-call]  # untyped __
     config_class = MantaConfig
     config: MantaConfig
     base_model_prefix = "manta"
+    published_names: ClassVar[dict[str, str]] = EARLIER_NAMES
+    # What the T5 of the earlier version saved beside its weights: embeddings that never see a byte, an unused bias.
+    _keys_to_ignore_on_load_unexpected = UNUSED
     _supports_sdpa = True
     _tied_weights_keys = {"decoder.embed_tokens.weight": "decoder_embeddings.weight"}  # noqa: RUF012  # as typed there
 

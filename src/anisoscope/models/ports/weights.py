@@ -68,6 +68,13 @@ def load_published(model: Model, weights: Weights | str | Path) -> Model:
     return model
 
 
+def is_native(model_type: str) -> bool:
+    """Whether transformers itself has the architecture: its own then goes before the port."""
+    from transformers.models.auto import configuration_auto
+
+    return model_type in configuration_auto.CONFIG_MAPPING_NAMES  # type: ignore[attr-defined]
+
+
 def published_name(cls: type[PublishedModel], key: str) -> str:
     """The port's name of a published `key`."""
     for pattern, replacement in {**PREFIXES, **cls.published_names}.items():
