@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from anisoscope.api.keywords import Looking, Measuring, refuse, taken
-from anisoscope.api.run import Run
+from anisoscope.api.run import Run, kept_or_not
+from anisoscope.api.vectors import are_vectors, measure_vectors
 from anisoscope.errors import UsageError
 from anisoscope.measure.settings import Settings
 from anisoscope.runs.job import Classes, Columns, Job
@@ -31,6 +32,8 @@ def measure(
     corpus: str = "",
     processor: Any = None,
     units: Iterable[Hashable] | None = None,
+    labels: Iterable[Hashable] | None = None,
+    mask: Any = None,
     forward: "Callable[[nn.Module, Any], Any] | None" = None,
     output: Path | str | None = None,
     resume: bool = False,
@@ -40,13 +43,18 @@ def measure(
 ) -> Run:
     """Measure the geometry of a model's representations and attention on data, with 95 % intervals.
 
-    model      a name or folder (as on the command line), what `anisoscope.load` gave, or any `torch.nn.Module`
+    model      a name or folder (as on the command line), what `anisoscope.load` gave, or any `torch.nn.Module`; or
+               vectors in its place: an array or tensor [vector, dim] or [sequence, token, dim], a list or dict of
+               them by layer, a file (.npy, .npz, .safetensors, .parquet, .csv)
     inputs     what the model takes: a tensor, an array, a dict or `BatchEncoding`, a tuple of arguments, a list or
                generator of those, a `DataLoader` (of (inputs, labels) too); with a processor a list of strings
     corpus     instead of inputs: a built-in name, a hub data set, a file or folder; none: the built-in one
     processor  tokenizer of a `torch.nn.Module`, for texts and corpora
     units      the unit of every sequence, in order (any labels): the independent pieces of data that intervals leave
-               out in groups; none: `unit` in the dicts, else every sequence is its own
+               out in groups; none: `unit` in the dicts, else every sequence (or vector) is its own. Of a file of
+               vectors `units` and `labels` may be the names of its columns
+    labels     the class of every vector [vector, dim]: then the directions of classes are measured too
+    mask       [sequence, token] of vectors: what is real
     forward    `forward(model, inputs)`, where the model needs a special call
     output     a run folder to write; none: the run is in memory. `resume`, `overwrite`: as on the command line
 
@@ -62,6 +70,13 @@ def measure(
     """
     job = _job(dict(options), corpus)
     writing: dict[str, Any] = {"output": output, "resume": resume, "overwrite": overwrite, "quiet": quiet}
+    if are_vectors(model):
+        if inputs is not None or forward is not None or corpus or processor is not None:
+            raise UsageError("vectors alone", "inputs, a corpus or forward beside them", "leave it out")
+        return measure_vectors(job, model, units, labels, mask, writing)
+    for name, value in (("labels", labels), ("mask", mask)):
+        if value is not None:
+            raise UsageError(f"{name} with vectors", "a model", f"leave {name} out; a dict has its attention_mask")
     if isinstance(model, str | Path):
         return _named(replace(job, model=str(model)), inputs, units, forward, options, writing)
     subject = _subject_of(model, processor, options)
@@ -155,15 +170,6 @@ def _run(
             )
 
         return kept_or_not(go, output)
-
-
-def kept_or_not(go: "Callable[[Path], RunFolder]", output: Path | str | None) -> Run:
-    """What `go` writes: in the folder `output`, or taken into memory."""
-    if output is not None:
-        return Run(go(Path(output).expanduser()).folder)
-    with tempfile.TemporaryDirectory(prefix="anisoscope-") as place:
-        done = go(Path(place, "run"))
-        return Run(records=done.records, manifest=done.manifest)
 
 
 def series(

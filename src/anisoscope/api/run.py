@@ -1,5 +1,7 @@
 """What was measured, in a person's hands: records, the short table, figures by name, sentences."""
 
+import tempfile
+from collections.abc import Callable
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -171,3 +173,12 @@ def _read(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
         raise OutputError("a run folder", f"{folder}, which is not there", "check the path")
     found = RunFolder(folder)
     return found.records, found.manifest
+
+
+def kept_or_not(go: Callable[[Path], RunFolder], output: Path | str | None) -> Run:
+    """What `go` writes: in the folder `output`, or taken into memory."""
+    if output is not None:
+        return Run(go(Path(output).expanduser()).folder)
+    with tempfile.TemporaryDirectory(prefix="anisoscope-") as place:
+        done = go(Path(place, "run"))
+        return Run(records=done.records, manifest=done.manifest)

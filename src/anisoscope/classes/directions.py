@@ -14,25 +14,32 @@ Labels = NDArray[np.int64]
 
 
 def direction_records(
-    states: NDArray[np.float64], labels: Labels, names: tuple[str, ...], *, stack: str = "encoder"
+    states: NDArray[np.float64],
+    labels: Labels,
+    names: tuple[str, ...],
+    *,
+    stack: str = "encoder",
+    units: Labels | None = None,
 ) -> pd.DataFrame:
     """Of vectors [utterance, layer, dim]: `class_direction`, `component` a pair of classes; `class_direction.auc` and
-    `.nearest`, of a class or (null) of all; with 95 % delete-a-group intervals.
+    `.nearest`, of a class or (null) of all; with 95 % delete-a-group intervals over `units` [utterance] (none: every
+    utterance is its own).
     """
     rows: list[dict[str, Any]] = []
     for layer in range(states.shape[1]):
-        cosine = cosine_matrix(states[:, layer], labels, len(names))
+        cosine = cosine_matrix(states[:, layer], labels, len(names), units=units)
         of_layer = [
             _row("class_direction", f"{names[a]} × {names[b]}", tuple(float(part[a, b]) for part in cosine))
             for a in range(len(names))
             for b in range(a, len(names))
         ]
-        for name, estimate in separability(states[:, layer], labels, len(names)).items():
+        for name, estimate in separability(states[:, layer], labels, len(names), units=units).items():
             measure, _, number = name.partition(".")
             component = names[int(number)] if number else None
             of_layer.append(_row(f"class_direction.{measure}", component, tuple(map(float, estimate))))
         rows += [row | {"layer": layer} for row in of_layer]
-    return as_records(pd.DataFrame(rows), stack=stack, site="hidden", n_units=len(labels), n_vectors=len(labels))
+    n_units = len(labels) if units is None else len(np.unique(units))
+    return as_records(pd.DataFrame(rows), stack=stack, site="hidden", n_units=n_units, n_vectors=len(labels))
 
 
 def accuracy_records(found: Labels, labels: Labels, names: tuple[str, ...]) -> pd.DataFrame:

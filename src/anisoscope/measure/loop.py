@@ -4,6 +4,7 @@ import signal
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from anisoscope.axes import Site
 from anisoscope.batch import Batch, BatchPlan
 from anisoscope.capture import capture
 from anisoscope.capture.tap import Means
@@ -110,11 +112,18 @@ def glance(model: nn.Module, batches: Iterable[Batch], settings: Settings) -> Me
     return measurement
 
 
+class Arrays(nn.Module):
+    """Vectors in place of a model: nothing is run, every array of a batch is the hidden states of a layer."""
+
+
 @contextmanager
 def _looking(
     model: nn.Module, measurement: Measurement, what: Iterable[str], means: Means
 ) -> Iterator[Callable[[Batch, int], None]]:
     """A function that runs the model on a batch, given its index, and adds what is seen to `measurement`."""
+    if isinstance(model, Arrays):
+        yield partial(_look_at_arrays, measurement)
+        return
     settings, layout = measurement.settings, Layout(model)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     with (
@@ -139,6 +148,14 @@ def _looking(
             measurement.end(index)
 
         yield look
+
+
+def _look_at_arrays(measurement: Measurement, batch: Batch, index: int) -> None:
+    measurement.begin(batch, torch.device("cpu"))
+    (stack,) = batch.streams
+    for layer, x in enumerate(batch.inputs.values()):
+        measurement.receive(Site(stack, layer, "hidden"), x)
+    measurement.end(index)
 
 
 def head_means(model: nn.Module, plan: BatchPlan | Iterable[Batch], settings: Settings) -> Means:

@@ -48,9 +48,13 @@ def class_sums(x: Array, labels: Labels, classes: int, group: Labels, groups: in
     return Totals({"class_n": n, "class_unit": total})
 
 
-def cosine_matrix(x: Array, labels: Labels, classes: int, groups: int = GROUPS) -> Estimate:
-    """Mean cosines [class, class] of x [utterance, dim], with 95 % intervals; utterance i in group i mod `groups`."""
-    sums = class_sums(x, labels, classes, np.arange(len(x)) % groups, groups)
+def cosine_matrix(
+    x: Array, labels: Labels, classes: int, groups: int = GROUPS, units: Labels | None = None
+) -> Estimate:
+    """Mean cosines [class, class] of x [utterance, dim], with 95 % intervals; unit i in group i mod `groups` (`units`
+    [utterance]; none: every utterance is its own).
+    """
+    sums = class_sums(x, labels, classes, (np.arange(len(x)) if units is None else units) % groups, groups)
     first, second = np.triu_indices(classes)
     whole = np.zeros((3, classes, classes))
     whole[:, first, second] = whole[:, second, first] = np.stack(interval(compute(sums)[""], bounds=COSINE))
@@ -95,19 +99,23 @@ def _separability(x: Array, labels: Labels, classes: int) -> Array:
     return np.array([np.mean(each), nearest.mean(), *each])
 
 
-def separability_replicates(x: Array, labels: Labels, classes: int, groups: int = GROUPS) -> Array:
-    """[replicate, (AUC, nearest, AUC of each class …)] of x [utterance, dim], utterance i in group i mod `groups`."""
-    groups = min(groups, len(x))
-    group = np.arange(len(x)) % groups
-    left_out = [_separability(x[group != g], labels[group != g], classes) for g in range(groups)]
+def separability_replicates(
+    x: Array, labels: Labels, classes: int, groups: int = GROUPS, units: Labels | None = None
+) -> Array:
+    """[replicate, (AUC, nearest, AUC of each class …)] of x [utterance, dim], unit i in group i mod `groups`."""
+    group = (np.arange(len(x)) if units is None else units) % groups
+    left_out = [_separability(x[group != g], labels[group != g], classes) for g in np.unique(group)]
     return np.stack([_separability(x, labels, classes), *left_out])
 
 
-def separability(x: Array, labels: Labels, classes: int, groups: int = GROUPS) -> dict[str, Estimate]:
+def separability(
+    x: Array, labels: Labels, classes: int, groups: int = GROUPS, units: Labels | None = None
+) -> dict[str, Estimate]:
     """`auc`, `nearest` and `auc.c` of each class c for x [utterance, dim], with 95 % delete-a-group intervals (the
     directions are made anew without the group).
     """
-    found = interval(separability_replicates(x, labels, classes, groups), bounds=SHARE, counted=len(x))
+    counted = len(x) if units is None else len(np.unique(units))
+    found = interval(separability_replicates(x, labels, classes, groups, units), bounds=SHARE, counted=counted)
     names = ["auc", "nearest", *(f"auc.{c}" for c in range(classes))]
     return {name: Estimate(*(part[i] for part in found)) for i, name in enumerate(names)}
 

@@ -1,0 +1,282 @@
+"""Vectors that were made elsewhere: arrays in memory or in a file, one per layer, in blocks that are read as needed."""
+
+import re
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from anisoscope.batch import Batch, Stream
+from anisoscope.data.plans import digest
+from anisoscope.errors import CorpusError, UsageError, near_matches
+
+ENDINGS = (".npy", ".npz", ".safetensors", ".parquet", ".csv", ".tsv")
+BLOCK_BYTES = 1 << 25
+"""Of vectors read at once: 32 MiB of float64 of one layer."""
+UNITS, LABELS, MASK = ("units", "unit"), ("labels", "label"), ("mask", "attention_mask")
+"""Names that arrays beside the vectors go by in a .npz or .safetensors file."""
+CURE = "store numbers [vector, dim] or [sequence, token, dim]"
+
+Index = NDArray[np.int64]
+
+
+def holds_vectors(name: str | Path) -> bool:
+    """Whether `name` is a file of vectors, by its ending."""
+    path = Path(name).expanduser()
+    return path.suffix.lower() in ENDINGS and path.is_file()
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Arrays by layer, each [vector, dim] or [sequence, token, dim] of as many vectors (or sequences) as the others.
+
+    units   [vector] or [sequence]: the number of its independent piece of data
+    labels  [vector]: the number of its class, of `classes`; None: no classes
+    mask    [sequence, token] bool: what is real; None: everything
+    """
+
+    name: str
+    layers: Mapping[str, Any]
+    units: Index
+    labels: Index | None = None
+    classes: tuple[str, ...] = ()
+    mask: NDArray[np.bool_] | None = None
+    source: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(next(iter(self.layers.values())).shape)
+
+    @property
+    def are_sequences(self) -> bool:
+        return len(self.shape) == 3
+
+    def block(self, layer: str, begin: int, end: int) -> Tensor:
+        """Vectors `begin` to `end` of a layer [sequence, token, dim], floating-point."""
+        part = self.layers[layer][begin:end]
+        x = part.detach().cpu() if isinstance(part, Tensor) else torch.from_numpy(np.array(part))
+        x = x if x.dtype in (torch.float32, torch.float64) else x.float()
+        return x if x.dim() == 3 else x.unsqueeze(1)
+
+
+def given_vectors(
+    arrays: Any,
+    *,
+    units: Iterable[Hashable] | None = None,
+    labels: Iterable[Hashable] | None = None,
+    mask: Any = None,
+    name: str = "vectors",
+    source: dict[str, Any] | None = None,
+) -> Vectors:
+    """Vectors from an array or tensor, a list of them (layer by layer), or a dict of them.
+
+    UsageError where they do not fit together: other shapes than [vector, dim] or [sequence, token, dim], layers of
+    different lengths, units, labels or a mask of another length.
+    """
+    layers = dict(arrays) if isinstance(arrays, Mapping) else arrays
+    if not isinstance(layers, dict):
+        layers = {str(i): x for i, x in enumerate(layers)} if isinstance(layers, list | tuple) else {"0": layers}
+    if not layers:
+        raise UsageError("at least one array of vectors", "none", CURE)
+    for layer, x in layers.items():
+        _check_array(layer, x, name)
+    first, *others = layers.values()
+    for layer, x in zip(list(layers)[1:], others, strict=True):
+        if x.shape[:-1] != first.shape[:-1]:
+            got = f"{list(x.shape)} in {layer!r} beside {list(first.shape)}"
+            raise UsageError("layers of the same vectors", got, "measure what differs apart")
+    count = len(first)
+    if count == 0:
+        raise CorpusError("at least one vector", f"an empty array in {name}", CURE)
+    if labels is not None and first.ndim == 3:
+        raise UsageError("labels of vectors [vector, dim]", f"sequences {list(first.shape)}", "pool them: x.mean(1)")
+    if mask is not None and (first.ndim != 3 or tuple(mask.shape) != tuple(first.shape[:2])):
+        raise UsageError(f"a mask of the shape {list(first.shape[:2])}", str(list(mask.shape)), "one entry a token")
+    number, _ = _numbered(units, count, "unit") if units is not None else (np.arange(count), ())
+    classes, names = _numbered(labels, count, "label") if labels is not None else (None, ())
+    real = None if mask is None else np.asarray(mask).astype(bool)
+    return Vectors(name, layers, number, classes, names, real, source or {})
+
+
+def _check_array(layer: str, x: Any, name: str) -> None:
+    shape, kind = getattr(x, "shape", None), str(getattr(x, "dtype", type(x).__name__))
+    if shape is None:
+        raise UsageError("arrays or tensors as vectors", kind, "convert them: numpy.asarray(…)")
+    if len(shape) not in (2, 3):
+        cure = "add an axis: x[None]" if len(shape) == 1 else CURE
+        where = f" in {name}, {layer!r}" if name != "vectors" else ""
+        raise UsageError("vectors [vector, dim] or [sequence, token, dim]", f"{list(shape)}{where}", cure)
+    if not re.search(r"float|int|^[FIUB]", kind):
+        raise UsageError("real numbers as vectors", f"{kind} in {layer!r}", CURE)
+
+
+def _numbered(entries: Iterable[Hashable], count: int, what: str) -> tuple[Index, tuple[str, ...]]:
+    """Each entry's number and the names of the numbers, in order of appearance. UsageError for missing ones."""
+    import pandas as pd
+
+    values = np.asarray(entries.cpu() if isinstance(entries, Tensor) else list(entries))
+    if len(values) != count:
+        raise UsageError(f"a {what} for each of {count} vectors or sequences", str(len(values)), f"one {what} each")
+    numbers, names = pd.factorize(values)
+    if (numbers < 0).any():
+        raise UsageError(f"a {what} for every vector", f"{(numbers < 0).sum()} missing", f"fill in the {what}s")
+    return numbers.astype(np.int64), tuple(str(name) for name in names)
+
+
+def open_vectors(path: str | Path, *, unit_column: str | None = None, label_column: str | None = None) -> Vectors:
+    """Vectors in a file: an array (.npy, read in blocks), several by layer (.npz, .safetensors), or a table (.parquet,
+    .csv, .tsv) whose numbers are dimensions, or whose columns of lists are layers.
+
+    unit_column, label_column  the column, or the array beside the vectors, of units and of classes. CorpusError for a
+    file that cannot be read, and for one with objects instead of numbers
+    """
+    place = Path(path).expanduser()
+    if place.suffix.lower() not in ENDINGS:
+        raise CorpusError(f"a file of vectors ({', '.join(ENDINGS)})", str(path), "convert it, for instance to .npy")
+    source = {"kind": "vectors", "path": str(place.resolve())}
+    try:
+        found = _tables(place) if place.suffix.lower() in (".parquet", ".csv", ".tsv") else _arrays(place)
+    except (OSError, ValueError, EOFError) as error:
+        told = str(error).splitlines()[0]
+        cure = "store numbers, not objects" if "pickle" in told or "Object" in told else "write the file again"
+        raise CorpusError(f"vectors in {place}", told, cure) from error
+    beside = {what: _beside(found, asked, known) for what, asked, known in (
+        ("units", unit_column, UNITS), ("labels", label_column, LABELS), ("mask", None, MASK))}  # fmt: skip
+    layers = _layers(found, place)
+    return given_vectors(layers, **beside, name=place.name, source=source)
+
+
+def _arrays(path: Path) -> dict[str, Any]:
+    """The arrays of a file, by name; read where they are sliced, if the format lets them."""
+    if path.suffix == ".safetensors":
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            file = safe_open(path, framework="pt")
+        except SafetensorError as error:
+            raise ValueError(str(error)) from error
+        return {name: _Stored(file, name) for name in sorted(file.keys(), key=_natural)}  # type: ignore[no-untyped-call]
+    loaded = np.load(path, mmap_mode="r", allow_pickle=False)
+    if isinstance(loaded, np.ndarray):
+        return {path.stem: loaded}
+    return {name: loaded[name] for name in sorted(loaded.files, key=_natural)}
+
+
+class _Stored:
+    """A tensor of a safetensors file, of which only what is asked for is read."""
+
+    def __init__(self, file: Any, name: str) -> None:
+        self._slice = file.get_slice(name)
+        self.shape: tuple[int, ...] = tuple(self._slice.get_shape())
+        self.dtype = self._slice.get_dtype()
+        self.ndim = len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        part: Tensor = self._slice[rows]
+        return part
+
+    def __array__(self, *_given: Any, **_named: Any) -> NDArray[Any]:
+        return self._slice[:].numpy()  # type: ignore[no-any-return]
+
+
+def _tables(path: Path) -> dict[str, Any]:
+    """The columns of a table."""
+    import pandas as pd
+
+    separator = "\t" if path.suffix == ".tsv" else ","
+    frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, sep=separator)
+    return {str(name): frame[name] for name in frame}
+
+
+def _natural(name: str) -> list[Any]:
+    """`layer.2` before `layer.10`."""
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _beside(found: dict[str, Any], asked: str | None, known: Sequence[str]) -> Any:
+    """What stands beside the vectors, taken out of them: as asked for, or by a known name."""
+    if asked is not None and asked not in found:
+        raise CorpusError("a column or an array of the file", repr(asked), near_matches(asked, found))
+    name = asked or next((name for name in known if name in found), None)
+    if name is None:
+        return None
+    entry = found.pop(name)
+    return entry.tolist() if hasattr(entry, "tolist") and known is not MASK else np.asarray(entry)
+
+
+def _layers(found: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The layers of a file: its arrays; of a table its columns of lists, else all its numbers as one."""
+    import pandas as pd
+
+    if not found or not isinstance(next(iter(found.values())), pd.Series):
+        return found
+    lists = {n: c for n, c in found.items() if len(c) and isinstance(c.iloc[0], list | tuple | np.ndarray)}
+    try:
+        if lists:
+            return {name: np.stack([np.asarray(row, dtype=np.float64) for row in c]) for name, c in lists.items()}
+        numbers = {name: column for name, column in found.items() if pd.api.types.is_numeric_dtype(column)}
+        words = [name for name in found if name not in numbers]
+        if words or not numbers:
+            cure = "name it: --unit-column, --label-column; leave out the others"
+            raise CorpusError(f"columns of numbers in {path}", f"text in {', '.join(words) or 'all'}", cure)
+        return {path.stem: np.stack([column.to_numpy(np.float64) for column in numbers.values()], axis=1)}
+    except ValueError as error:
+        raise CorpusError(f"lists of one length in {path}", str(error), "every row has the same dimensions") from error
+
+
+class VectorPlan:
+    """Blocks of vectors as batches: a vector is a sequence of one token, or its sequences are as they came."""
+
+    def __init__(self, vectors: Vectors) -> None:
+        self.vectors = vectors
+        count, widest = vectors.shape[0], max(int(np.prod(x.shape[1:])) for x in vectors.layers.values())
+        rows = max(1, min(4096, BLOCK_BYTES // (8 * widest)))
+        self.begins = list(range(0, count, rows))
+        self.ends = [min(begin + rows, count) for begin in self.begins]
+        length = vectors.shape[1] if vectors.are_sequences else 1
+        real = vectors.mask
+        pairs = list(zip(self.begins, self.ends, strict=True))
+        self.tokens = [(b - a) * length if real is None else int(real[a:b].sum()) for a, b in pairs]
+        self.n_units = len(np.unique(vectors.units))
+        self.frequency_bins: list[str] = []
+        self.warnings: list[str] = []
+        self.fingerprint = digest(self._parts())
+
+    def _parts(self) -> Iterator[Any]:
+        """Every number, and units, labels and mask, for the hash."""
+        vectors = self.vectors
+        for layer, x in vectors.layers.items():
+            yield f"{layer} {list(x.shape)} {x.dtype}"
+            for begin, end in zip(self.begins, self.ends, strict=True):
+                yield vectors.block(layer, begin, end).contiguous().numpy()
+        for beside in (vectors.units, vectors.labels, vectors.mask):
+            yield "none" if beside is None else beside
+
+    def __len__(self) -> int:
+        return len(self.begins)
+
+    def __getitem__(self, index: int) -> Batch:
+        begin, end, vectors = self.begins[index], self.ends[index], self.vectors
+        layers = {layer: vectors.block(layer, begin, end) for layer in vectors.layers}
+        length = vectors.shape[1] if vectors.are_sequences else 1
+        mask = torch.ones(end - begin, length, dtype=torch.bool)
+        if vectors.mask is not None:
+            mask = torch.from_numpy(vectors.mask[begin:end])
+        start = torch.arange(begin, end) * length
+        stream = Stream(mask, torch.zeros_like(mask), start)
+        return Batch(layers, torch.from_numpy(vectors.units[begin:end]), {STACK: stream})
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self[i] for i in range(len(self)))
+
+
+STACK = "vectors"
+"""The stack of vectors that no model made here."""

@@ -1,0 +1,93 @@
+"""Vectors in place of a model: measured by the same road, to a run folder with the same page."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from anisoscope import metrics
+from anisoscope.classes.directions import direction_records
+from anisoscope.data.arrays import STACK, VectorPlan, Vectors
+from anisoscope.errors import UsageError
+from anisoscope.measure.loop import Arrays
+from anisoscope.models.load import Subject
+from anisoscope.progress import Progress
+from anisoscope.runs.job import Job
+from anisoscope.runs.run import Reading, run
+from anisoscope.store import RunFolder, as_records
+
+OF_SEQUENCES = ("group_cosine", "intra_sequence")
+"""Metrics that single vectors have not: they have no positions, and no neighbours."""
+LABELLED_BYTES = 1 << 31
+"""Most of one layer's labelled vectors, which are held at once."""
+
+
+def run_vectors(
+    vectors: Vectors,
+    job: Job,
+    output: Path | None = None,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> RunFolder:
+    """Measure vectors: all that needs no model, and with labels the directions of their classes.
+
+    Layer i is the i-th array. `job` says what to compute and the group count; its model and corpus are not used.
+    UsageError for metrics and token policies that vectors have not.
+    """
+    settings = replace(job.settings, metrics=_metrics(vectors, job), policies=_policies(vectors, job.settings.policies))
+    plan = VectorPlan(vectors)
+    described = {"name": STACK, "layers": list(vectors.layers), "warnings": plan.warnings, **vectors.source}
+    first = next(iter(vectors.layers.values()))
+    dtype = str(getattr(first, "dtype", "")).removeprefix("torch.")
+    job = replace(job, model=vectors.name, corpus=STACK, settings=settings, dtype=dtype, device="cpu")
+    subject = Subject(Arrays(), None, vectors.name)
+    reading = Reading(plan, described, more=None if vectors.labels is None else lambda: _directions(vectors))
+    return run(job, output, resume=resume, overwrite=overwrite, progress=progress, subject=subject, reading=reading)
+
+
+def _metrics(vectors: Vectors, job: Job) -> tuple[str, ...]:
+    """Names of the metrics asked for that vectors have."""
+    found = metrics.found()
+    have = [name for name, metric in found.items() if {"hidden", "sample"} & set(metric.quantities)]
+    if not vectors.are_sequences:
+        have = [name for name in have if name not in OF_SEQUENCES]
+    for name in job.settings.metrics:
+        if name not in have:
+            raise UsageError(f"metrics of vectors ({', '.join(have)})", repr(name), "measure the model for the others")
+    chosen = job.settings.metrics or tuple(name for name in have if found[name].panel in job.settings.panels)
+    if not chosen:
+        raise UsageError("the panels hidden and spectrum of vectors", ", ".join(job.settings.panels), "leave it out")
+    return chosen
+
+
+def _policies(vectors: Vectors, asked: Sequence[str]) -> tuple[str, ...]:
+    """The token policies that vectors have: of sequences with and without their first token, else all."""
+    known = ("all", "no-first") if vectors.are_sequences else ("all",)
+    chosen = tuple(policy for policy in asked if policy in known)
+    if not chosen:
+        raise UsageError(f"token policies of vectors ({', '.join(known)})", ", ".join(asked), "leave them out")
+    return chosen
+
+
+def _directions(vectors: Vectors) -> tuple[pd.DataFrame, list[str]]:
+    """Records of the directions of classes, layer by layer, and why there are none of a layer."""
+    assert vectors.labels is not None
+    if len(vectors.classes) < 2:
+        return as_records(pd.DataFrame()), ["one class only: nothing to tell apart"]
+    parts, warnings = [], []
+    for number, layer in enumerate(vectors.layers):
+        count, width = vectors.shape[0], vectors.layers[layer].shape[-1]
+        if 8 * count * width > LABELLED_BYTES:
+            warnings.append(f"classes of layer {number} left out: {count:,} vectors are too many to hold at once")
+            continue
+        x = vectors.block(layer, 0, count)[:, 0].double().numpy()
+        usable = np.isfinite(x).all(1)
+        found = direction_records(
+            x[usable, None], vectors.labels[usable], vectors.classes, stack=STACK, units=vectors.units[usable]
+        )
+        parts.append(found.assign(layer=number).astype({"layer": "Int64"}))
+    return pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame()), warnings
