@@ -218,10 +218,54 @@ def _number(verdict: dict[str, Any]) -> str:
     return f"{verdict['value']:.4g}" + (f" [{low:.4g}, {high:.4g}]" if bounded else "")
 
 
+def inputs() -> str:
+    """What `anisoscope.measure` takes: every kind, as code, and what became of it."""
+    import input_kinds as kinds
+
+    heads = ("Models and their inputs", "Vectors that were made elsewhere", "What is refused")
+    parts = []
+    with kinds.typed() as names:
+        for head, group in zip(heads, (kinds.MODELS, kinds.VECTORS, kinds.REFUSED), strict=True):
+            lines = [f"## {head}", "", "| what | code | |", "|---|---|---|"]
+            for kind in group:
+                run, said = kinds.outcome(kind, names)
+                code = " ".join(f"`{line}`" for line in kind.code.split("\n"))
+                lines.append(_line((kind.what, code, "works" if run is not None else _error(said))))
+            parts.append("\n".join(lines))
+    return f"""# Inputs
+
+What can be handed to `anisoscope.measure`, each kind as code that a test runs, after
+
+```python
+{kinds.BEFORE}```
+
+{(chr(10) * 2).join(parts)}
+
+- A list holds batches, a tuple the positional arguments of one call. Of pairs from a loader the second is taken for
+  labels where it is one number a sequence, or more than the model takes; the run's `warnings` say so.
+- An `attention_mask` [sequence, token] is honoured, given to the model where it takes one, and read where it does
+  not; so are `src_key_padding_mask` and kin, which are true at padding. Other masks go to the model only, and a
+  warning says that every position counts.
+- `units=` names the unit of every sequence (any labels). Intervals leave out groups of whole units: two sequences
+  of one document are no independent data.
+- A generator is read to its end at once; a list or a `DataLoader` as it is needed. Arrays become the model's own
+  floating-point type.
+- Of vectors everything is measured that needs no model; with labels the directions of classes too. A `.npy` or
+  `.safetensors` file is read in blocks, so it may be larger than memory; arrays called `units`, `labels` or `mask`
+  in a `.npz` or `.safetensors` file are taken for that. Nothing is unpickled.
+"""
+
+
+def _error(said: str) -> str:
+    """The beginning of an error, short enough for a table."""
+    return f"*error*: {said.split('; got')[0]}"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "architectures.md": architectures,
     "metrics.md": measures,
     "cli.md": commands,
+    "inputs.md": inputs,
     "reproduction.md": reproduction,
 }
 

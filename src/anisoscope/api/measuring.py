@@ -83,6 +83,8 @@ def measure(
     job = _job_of(job, subject)
     if inputs is None or isinstance(inputs, str | Path):
         _refuse_calling(units, forward)
+        if subject.processor is None and subject.modality == "text":
+            raise UsageError("a tokenizer for a corpus", f"{subject.name} without one", "give processor=, or inputs")
         given = replace(job, corpus=str(inputs or corpus))
         return _run(given, subject, None, **writing)
     return _given(job, subject, inputs, units, forward, options, writing)

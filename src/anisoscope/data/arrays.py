@@ -143,7 +143,11 @@ def open_vectors(path: str | Path, *, unit_column: str | None = None, label_colu
         found = _tables(place) if place.suffix.lower() in (".parquet", ".csv", ".tsv") else _arrays(place)
     except (OSError, ValueError, EOFError) as error:
         told = str(error).splitlines()[0]
-        cure = "store numbers, not objects" if "pickle" in told or "Object" in told else "write the file again"
+        cure = (
+            "store numbers, not objects"
+            if any(word in told.lower() for word in ("pickle", "object"))
+            else "write the file again"
+        )
         raise CorpusError(f"vectors in {place}", told, cure) from error
     beside = {what: _beside(found, asked, known) for what, asked, known in (
         ("units", unit_column, UNITS), ("labels", label_column, LABELS), ("mask", None, MASK))}  # fmt: skip

@@ -1,0 +1,258 @@
+"""What can be handed to `anisoscope.measure`: every kind of the documentation, and numbers that do not depend on how
+the same data came.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import input_kinds
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from transformers import BertConfig, BertModel
+
+import anisoscope.errors
+from anisoscope.errors import UsageError
+from anisoscope.store import select
+
+QUICK = {"panel": "hidden", "sample": 0}
+OWN = QUICK | {"blocks": "TransformerEncoderLayer"}
+
+
+@pytest.fixture(scope="module")
+def typed():
+    with input_kinds.typed() as names:
+        yield names
+
+
+@pytest.mark.parametrize("kind", input_kinds.KINDS, ids=lambda kind: kind.what)
+def test_every_kind_works_or_says_why_not(kind, typed):
+    run, said = input_kinds.outcome(kind, typed)
+    if kind.fails:
+        assert said.startswith(kind.fails), said
+        assert "Cure: " in said
+    else:
+        assert not said, said
+        assert len(run.table()), "a short table of hidden states"
+
+
+def test_the_page_names_every_kind():
+    page = Path(__file__).parents[1].joinpath("docs", "inputs.md").read_text("utf-8")
+    assert len(input_kinds.KINDS) >= 24
+    for kind in input_kinds.KINDS:
+        assert kind.what in page, kind.what
+
+
+@pytest.fixture(scope="module")
+def bert():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    return BertModel(BertConfig(**sizes, vocab_size=50), add_pooling_layer=False).eval()
+
+
+@pytest.fixture(scope="module")
+def batch():
+    ids = torch.randint(1, 50, (6, 9), generator=torch.Generator().manual_seed(1))
+    mask = torch.arange(9) < torch.tensor([9, 8, 4, 9, 2, 5])[:, None]
+    return {"input_ids": ids * mask, "attention_mask": mask.long()}
+
+
+def values(run):
+    return run.records.drop(columns=["run", "corpus", "model"])
+
+
+def same(ours, theirs):
+    pd.testing.assert_frame_equal(values(ours), values(theirs), rtol=1e-9, atol=1e-12)
+
+
+def test_the_same_data_gives_the_same_numbers_however_they_come(bert, batch):
+    """Positional arguments were lost: (ids, mask) was measured with its padding."""
+    expected = anisoscope.measure(bert, batch, **QUICK)
+    assert select(expected.records, metric="mean_cosine", layer=1, token_policy="all")["n_vectors"].item() == 37
+    same(anisoscope.measure(bert, (batch["input_ids"], batch["attention_mask"]), **QUICK), expected)
+    same(anisoscope.measure(bert, {k: v.tolist() for k, v in batch.items()}, **QUICK), expected)
+    same(anisoscope.measure(bert, {k: v.numpy() for k, v in batch.items()}, **QUICK), expected)
+    data = DataLoader(TensorDataset(*batch.values()), batch_size=4)
+    same(anisoscope.measure(bert, data, **QUICK), expected)
+    rows = ({k: v[i : i + 2] for k, v in batch.items()} for i in range(0, 6, 2))
+    same(anisoscope.measure(bert, rows, **QUICK), expected)
+
+
+def test_two_passes_read_the_same_batches(bert, batch):
+    """Centred attention takes a pass for its means: a generator was used up by the first."""
+    given = {"metrics": ["centred_attention"]}
+    expected = anisoscope.measure(bert, batch, **given)
+    same(anisoscope.measure(bert, iter([batch]), **given), expected)
+
+
+def test_units_are_what_intervals_leave_out(bert, batch):
+    twice = {k: torch.cat([v, v]) for k, v in batch.items()}
+    run = anisoscope.measure(bert, twice, units=[*"abcdef"] * 2, **QUICK)
+    assert select(run.records, metric="mean_cosine")["n_units"].unique().tolist() == [6]
+    alone = anisoscope.measure(bert, twice, **QUICK)
+    width = [(r.high - r.low).mean() for r in (select(x.records, metric="norms.mean") for x in (run, alone))]
+    assert width[0] > 1.2 * width[1]
+
+
+def test_labels_of_pairs_stay_with_us(bert, batch):
+    data = DataLoader(TensorDataset(batch["input_ids"], torch.arange(6)), batch_size=3)
+    run = anisoscope.measure(bert, data, **QUICK)
+    same(run, anisoscope.measure(bert, batch["input_ids"], **QUICK))
+    assert "taken for its labels" in run.manifest["warnings"][0]
+
+
+def test_a_mask_that_only_the_model_reads_is_told():
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2).eval()
+    causal = nn.Transformer.generate_square_subsequent_mask(5)
+    run = anisoscope.measure(encoder, {"src": torch.randn(8, 5, 16), "mask": causal}, **OWN)
+    assert any("every position counts" in text for text in run.manifest["warnings"])
+
+
+def test_a_call_that_goes_round_the_model_is_refused(bert, batch):
+    with pytest.raises(UsageError, match="forward= to call the model once; got 0 calls"):
+        anisoscope.measure(bert, batch, forward=lambda model, given: model.embeddings(given["input_ids"]), **QUICK)
+
+
+def test_a_tensor_among_options_is_refused(bert, batch):
+    """transformers' models take any keyword: a misspelt mask was given, ignored, and the padding counted."""
+    with pytest.raises(UsageError, match="attn_mask"):
+        anisoscope.measure(bert, {"input_ids": batch["input_ids"], "attn_mask": batch["attention_mask"]}, **QUICK)
+
+
+def test_a_run_of_inputs_is_written_and_found_again(bert, batch, tmp_path):
+    first = anisoscope.measure(bert, batch, output=tmp_path / "run", **QUICK)
+    assert first.folder == tmp_path / "run"
+    again = anisoscope.measure(bert, batch, output=tmp_path / "run", resume=True, **QUICK)
+    assert again.manifest["started"] == first.manifest["started"]
+    with pytest.raises(UsageError, match="the same the next time"):
+        anisoscope.measure(bert, DataLoader(TensorDataset(batch["input_ids"])), output=tmp_path / "run", resume=True)
+    changed = batch | {"input_ids": batch["input_ids"].flip(0)}
+    with pytest.raises(anisoscope.errors.OutputError, match="plan"):
+        anisoscope.measure(bert, changed, output=tmp_path / "run", resume=True, **QUICK)
+    same(anisoscope.Run(tmp_path / "run"), first)
+
+
+# ---- vectors ---------------------------------------------------------------------------------------------------------
+
+
+def mean_cosine(x):
+    u = x / np.linalg.norm(x, axis=1, keepdims=True)
+    n = len(u)
+    return (u @ u.T).sum() / (n * (n - 1)) - 1 / (n - 1)
+
+
+def test_vectors_are_measured_by_their_definitions(tmp_path):
+    x = np.random.default_rng(0).normal(size=(700, 12)) + 0.4
+    for given in (x, torch.tensor(x), [x], {"one": x}):
+        run = anisoscope.measure(given)
+        row = run.table().iloc[0]
+        assert row["A"] == pytest.approx(mean_cosine(x), abs=1e-10)
+        norms = np.linalg.norm(x, axis=1)
+        assert row["drift share"] == pytest.approx(np.linalg.norm(x.mean(0)) / norms.mean(), rel=1e-9)
+        assert row["low"] < row["A"] < row["high"]
+    np.save(tmp_path / "x.npy", x)
+    same(anisoscope.measure(tmp_path / "x.npy"), anisoscope.measure(x))
+
+
+def test_blocks_of_a_file_are_read_one_by_one(tmp_path, monkeypatch):
+    """Blocks of another size give the same; no more than a block is in memory."""
+    from anisoscope.data import arrays
+
+    x = np.random.default_rng(0).normal(size=(300, 6)) + 1
+    np.save(tmp_path / "x.npy", x)
+    whole = anisoscope.measure(tmp_path / "x.npy")
+    monkeypatch.setattr(arrays, "BLOCK_BYTES", 8 * 6 * 7)
+    vectors = arrays.open_vectors(tmp_path / "x.npy")
+    assert isinstance(vectors.layers["x"], np.memmap)
+    assert len(arrays.VectorPlan(vectors)) == 43
+    same(anisoscope.measure(tmp_path / "x.npy"), whole)
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    """A file of 128 MiB takes little more than one of 16: pages of a mapped file count as resident while there is room
+    for them, so what is bounded is what is taken beyond the file itself.
+    """
+    code = (
+        "import anisoscope, resource, sys\n"
+        "anisoscope.measure(sys.argv[1], metrics=['mean_cosine'])\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
+    )
+    used = []
+    for rows in (1 << 13, 1 << 16):
+        file = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (rows, 512))
+        for begin in range(0, rows, 1 << 13):
+            file[begin : begin + (1 << 13)] = np.random.default_rng(begin).normal(size=(1 << 13, 512))
+        file.flush()
+        del file
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "x.npy")], capture_output=True, text=True, check=True
+        )
+        used.append(int(done.stdout))
+    assert used[1] - used[0] < (128 - 16) + 48, used
+
+
+def test_units_and_labels_of_vectors():
+    """Ten copies of each vector: with copies as units of their own the interval was three times too narrow."""
+    rng = np.random.default_rng(0)
+    x = np.repeat(rng.normal(size=(60, 8)) + 0.3, 10, axis=0)
+    labels = np.repeat(rng.integers(0, 2, 60), 10)
+    x[labels == 1, 0] += 3
+    together = anisoscope.measure(x, units=np.repeat(np.arange(60), 10), labels=labels)
+    apart = anisoscope.measure(x, labels=labels)
+    for metric in ("norms.mean", "class_direction.auc"):
+        wide, narrow = (select(r.records, metric=metric, component=None).iloc[0] for r in (together, apart))
+        assert wide["value"] == pytest.approx(narrow["value"], abs=1e-12)
+        assert wide.high - wide.low > 2 * (narrow.high - narrow.low)
+        assert (wide.n_units, narrow.n_units) == (60, 600)
+    assert select(together.records, metric="class_direction.auc", component=None)["value"].item() > 0.6
+
+
+def test_hidden_states_as_vectors_are_the_layers_of_the_model(bert, batch):
+    with torch.no_grad():
+        hidden = bert(**batch, output_hidden_states=True).hidden_states
+    ours = anisoscope.measure(hidden, mask=batch["attention_mask"], tokens="all")
+    model = anisoscope.measure(bert, batch, tokens="all", panel="hidden,spectrum")
+    for metric in ("mean_cosine", "drift", "spectrum.effective_rank", "intra_sequence"):
+        a, b = (select(r.records, metric=metric, component=None, site="hidden")["value"] for r in (ours, model))
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_layers_are_in_the_order_of_their_numbers(tmp_path):
+    x = np.random.default_rng(0).normal(size=(50, 4))
+    np.savez(tmp_path / "x.npz", **{f"layer_{i}": x + i for i in (2, 10, 1)})
+    run = anisoscope.measure(tmp_path / "x.npz")
+    assert run.manifest["corpus"]["layers"] == ["layer_1", "layer_2", "layer_10"]
+    assert run.table()["A"].is_monotonic_increasing
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "said"),
+    [
+        (np.zeros((0, 4)), {}, "at least one vector"),
+        ({"a": np.ones((5, 4)), "b": np.ones((6, 4))}, {}, "layers of the same vectors"),
+        (np.ones((5, 4)), {"units": [1, 2]}, "a unit for each of 5"),
+        (np.ones((5, 4)), {"labels": ["a", None, "b", "a", "b"]}, "a label for every vector"),
+        (np.ones((5, 3, 4)), {"labels": [0, 1, 0, 1, 0]}, "pool them"),
+        (np.ones((5, 3, 4)), {"mask": torch.ones(5, 4)}, "a mask of the shape"),
+        (np.ones((5, 4)), {"metrics": ["attention"]}, "metrics of vectors"),
+        (np.ones((5, 4)), {"tokens": "content"}, "token policies of vectors"),
+        (np.ones((5, 4)), {"panel": "attention"}, "the panels hidden and spectrum"),
+        (np.ones((5, 4)), {"corpus": "builtin:python-docs"}, "vectors alone"),
+    ],
+)
+def test_vectors_that_do_not_fit_are_refused(given, options, said):
+    with pytest.raises(anisoscope.errors.AnisoscopeError, match=said):
+        anisoscope.measure(given, **options)
+
+
+def test_zero_and_broken_vectors_are_counted():
+    x = np.random.default_rng(0).normal(size=(80, 4))
+    x[3], x[7, 1] = 0, np.nan
+    run = anisoscope.measure(x)
+    assert run.manifest["excluded"]["vectors.0.hidden"] == {"zero": 1, "nonfinite": 1}
+    good = np.delete(x, [3, 7], axis=0)
+    assert run.table()["A"].item() == pytest.approx(mean_cosine(good), abs=1e-10)
