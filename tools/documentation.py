@@ -283,5 +283,7 @@ def write(folder: Path) -> list[Path]:
 
 if __name__ == "__main__":
     here = Path(__file__).resolve().parents[1] / "docs"
-    for path in write(Path(sys.argv[1]) if len(sys.argv) > 1 else here):
+    import notebooks
+
+    for path in (*write(Path(sys.argv[1]) if len(sys.argv) > 1 else here), *notebooks.write()):
         sys.stdout.write(f"{path}\n")
