@@ -15,6 +15,7 @@ import test_capture
 import test_jackknife
 import test_measuring
 import test_metrics
+import test_no_silent_wrong_number
 import test_sums
 from transformers import AttentionInterface, AttentionMaskInterface
 
@@ -227,8 +228,8 @@ MUTANTS = {
     ),
     "output after the final norm": (
         Tap._leave,
-        "output[0] if isinstance(output, tuple) else output",
-        "(output[0] if isinstance(output, tuple) else output) * 1.001",
+        "output_of(block, output)",
+        "output_of(block, output) * 1.001",
         captured(hidden, "llama", "right"),
     ),
     "fused projection split as GPT-2's": (
@@ -236,6 +237,18 @@ MUTANTS = {
         "heads, 3, head_dim)\n    return parts[:, :, :, 0].transpose(1, 2), parts[:, :, :, 1]",
         "3, heads, head_dim)\n    return parts[:, :, 0].transpose(1, 2), parts[:, :, 1]",
         captured(projected, "gpt_neox", "right"),
+    ),
+    "sink no outcome": (
+        rows._Walk.result,
+        "keys + 1",
+        "keys",
+        simply(test_no_silent_wrong_number.test_6_uniform_rows_with_a_sink_have_normalised_entropy_1),
+    ),
+    "gate taken for heads": (
+        projections.Source.earlier,
+        "2 * dim if gated else dim",
+        "dim",
+        simply(test_no_silent_wrong_number.test_7_raw_queries_are_no_gates, "qwen3_next"),
     ),
     "mask of the backend not registered": (
         backends._registered,

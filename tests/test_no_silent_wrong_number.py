@@ -694,6 +694,21 @@ def test_9_one_vector_per_example():
     assert torch.equal(kept["encoder.2.hidden"], output.unsqueeze(1))
 
 
+def test_9_maps_with_channels_last():
+    """SAM passes on [sequence, height, width, channel]: heights were taken for channels."""
+    import transformers
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 32, "patch_size": 8}
+    config = transformers.SamVisionConfig(**sizes, output_channels=8, global_attn_indexes=[1], window_size=2)
+    model, pixels = transformers.SamVisionModel(config).eval(), torch.randn(2, 3, 32, 32)
+    kept, _ = hidden_of(model, pixels)
+    with torch.no_grad():
+        states = model(pixels, output_hidden_states=True).hidden_states
+    assert [site for site in kept if "hidden" in site] == [f"encoder.{i}.hidden" for i in range(3)]
+    for i, state in enumerate(states[:3]):
+        assert state.shape == (2, 4, 4, 16) and torch.equal(kept[f"encoder.{i}.hidden"], state.flatten(1, 2))
+
+
 def test_9_what_a_block_returns_is_told_where_it_is_no_vector():
     from anisoscope.errors import MeasureError
 

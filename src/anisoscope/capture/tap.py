@@ -14,7 +14,7 @@ from anisoscope.capture.backends import looking_on
 from anisoscope.capture.masking import Visible
 from anisoscope.capture.rows import attention_rows
 from anisoscope.capture.scores import score_sums
-from anisoscope.capture.vectors import check_values, input_of, output_of, padded, same, vectors_of
+from anisoscope.capture.vectors import channels_last, check_values, input_of, output_of, padded, same, vectors_of
 from anisoscope.errors import MeasureError, UsageError, near_matches
 from anisoscope.models.blocks import find_blocks, find_stages, stacks_of, tokens_first
 
@@ -143,8 +143,10 @@ class Tap:
         self.fired |= {site.quantity, site.label}
         self._receive(site, value)
 
-    def emit_vectors(self, site: Site, x: Tensor) -> None:
+    def emit_vectors(self, site: Site, x: Tensor, block: nn.Module | None = None) -> None:
         if site.quantity in self.wanted:
+            if block is not None and x.dim() == 4 and channels_last(block, x):
+                x = x.permute(0, 3, 1, 2)
             real = self.real.get(site.stack)
             x = padded(x, None if real is None else (*real.shape, x.size(-1))) if x.is_nested else x
             self.emit(site, vectors_of(x, self.flatten, tokens_first=site.stack in self._turned))
@@ -222,7 +224,7 @@ class Tap:
             layer = self._layer.get(stack, 0)
             self._layer[stack] = layer + 1
             if layer == 0:
-                self.emit_vectors(Site(stack, 0, "hidden"), x)
+                self.emit_vectors(Site(stack, 0, "hidden"), x, block)
 
         return enter
 
@@ -244,7 +246,7 @@ class Tap:
             before, after = self._rectified.get(stack, (None, None))
             if before is not None and after is last:
                 self.emit_vectors(Site(stack, self._layer[stack], "unrectified"), before)
-            self.emit_vectors(Site(stack, self._layer[stack], "hidden"), last)
+            self.emit_vectors(Site(stack, self._layer[stack], "hidden"), last, block)
 
         return leave
 

@@ -38,6 +38,16 @@ def output_of(block: nn.Module, output: Any) -> Tensor:
     raise MeasureError(expected, _described(output), "name other blocks (--blocks)")
 
 
+def channels_last(block: nn.Module, x: Tensor) -> bool:
+    """Whether a map of this block is [sequence, height, width, channel] (SAM, Swin): its norms say how many channels
+    there are; where both ends fit, a block with convolutions has channels first.
+    """
+    norms = [getattr(m, "weight", None) for m in block.modules() if "Norm" in type(m).__name__]
+    sizes = {len(weight) for weight in norms if isinstance(weight, Tensor)}
+    first, last = x.shape[1] in sizes, x.shape[3] in sizes
+    return last and not (first and any(isinstance(m, nn.Conv2d) for m in block.modules()))
+
+
 def vectors_of(x: Tensor, flatten: Flatten, *, tokens_first: bool = False) -> Tensor:
     """[sequence, token, dim]: of [token, sequence, dim]; of [sequence, dim], one token each; of a map [sequence,
     channel, height, width], one vector per position or image.
