@@ -15,9 +15,9 @@ import torch
 from anisoscope.capture import capture
 from anisoscope.errors import UsageError
 from anisoscope.store import COLUMNS, select
-from anisoscope.studies.godey2024 import _biased_block, _fixed_point, _scores
-from anisoscope.studies.godey2024._biased_block import Pass, Settings, experiment, piece
-from anisoscope.studies.godey2024._untrained import FAMILIES, READINGS, Size, untrained
+from anisoscope.studies.godey2024 import biased_block, fixed_point, row_scores
+from anisoscope.studies.godey2024.biased_block import Pass, Settings, experiment, piece
+from anisoscope.studies.godey2024.untrained_models import FAMILIES, READINGS, Size, untrained
 from anisoscope.studies.processes import side_by_side
 from anisoscope.studies.study import Context
 
@@ -154,7 +154,7 @@ def test_a_finished_piece_is_not_run_again(tmp_path: Path, monkeypatch: pytest.M
     settings = Settings((FULL,), 2, (SMALL,), (0.0, 1.0), trained=())
     first = experiment(settings, context(tmp_path))
     assert sorted(first["seed"].unique()) == [0, 1]
-    monkeypatch.setattr(_biased_block, "piece", lambda *_: pytest.fail("run again"))
+    monkeypatch.setattr(biased_block, "piece", lambda *_: pytest.fail("run again"))
     pd.testing.assert_frame_equal(first, experiment(settings, context(tmp_path)))
     with pytest.raises(pytest.fail.Exception, match="run again"):
         experiment(replace(settings, seeds=3), context(tmp_path))
@@ -212,9 +212,9 @@ def test_unknown_systems_and_odd_heads_are_explained() -> None:
 def test_scores_equal_brute_force(causal: bool) -> None:
     drawn = torch.Generator().manual_seed(0)
     query, key = (torch.randn(2, 3, 48, 8, generator=drawn) + 5 for _ in range(2))
-    sums = _scores.score_sums(query, key, 0.3, causal, torch.tensor([True, False]))
+    sums = row_scores.score_sums(query, key, 0.3, causal, torch.tensor([True, False]))
     terms = {name: value.double().numpy()[None].sum(1) for name, value in sums.items()}
-    values = _scores.values(terms, position_bias=False)
+    values = row_scores.values(terms, position_bias=False)
     s = (query.double() @ key.double().transpose(2, 3)).numpy() * 0.3
     seen = np.tril(np.ones((48, 48), bool)) if causal else np.ones((48, 48), bool)
     for head in range(3):
@@ -235,7 +235,7 @@ def test_scores_equal_brute_force(causal: bool) -> None:
         assert values["attention.row_median"][0, head] == pytest.approx(expected, rel=1e-4)
     rows = [s[0, h, q, seen[q]] for h in range(3) for q in (15, 31, 47)]
     for name, chosen in (("pooled", rows), ("centred", [row - row.mean() for row in rows])):
-        expected = np.histogram(np.concatenate(chosen), _scores.EDGES)[0]
+        expected = np.histogram(np.concatenate(chosen), row_scores.EDGES)[0]
         assert np.abs(sums[name][0].numpy() - expected).sum() <= 6  # float32 at the edges of bins
         assert not sums[name][1].any()
 
@@ -244,7 +244,7 @@ def test_entropy_resolves_weights_that_are_all_but_uniform() -> None:
     """Scores of spread σ = 10⁻⁴: the entropy is ln n − σ²/2, 5·10⁻⁹ below ln n = 5.5, past the digits of float32."""
     drawn = torch.Generator().manual_seed(2)
     query, key = torch.ones(1, 1, 256, 1), 1e-4 * torch.randn(1, 1, 256, 1, generator=drawn)
-    sums = _scores.score_sums(query, key, 1.0, False, torch.tensor([False]))
+    sums = row_scores.score_sums(query, key, 1.0, False, torch.tensor([False]))
     entropy = (sums["entropy"] / sums["some_rows"]).item()
     assert np.log(256) - entropy == pytest.approx(key.double().var(correction=0).item() / 2, rel=1e-3)
 
@@ -255,8 +255,8 @@ def test_the_common_part_of_keys_moves_scores_but_not_their_spread_inside_rows()
     every = torch.tensor([True])
     values = []
     for shift in (0.0, 1000.0):
-        sums = _scores.score_sums(query, key + shift, 1.0, False, every)
-        values.append(_scores.values({k: v.double().numpy() for k, v in sums.items()}, position_bias=False))
+        sums = row_scores.score_sums(query, key + shift, 1.0, False, every)
+        values.append(row_scores.values({k: v.double().numpy() for k, v in sums.items()}, position_bias=False))
     within = "attention.score_spread_within"
     np.testing.assert_allclose(values[0][within], values[1][within], rtol=1e-3)
     assert (values[1]["attention.score_spread"] > 100 * values[0]["attention.score_spread"]).all()
@@ -270,13 +270,13 @@ GRID = (0.0, 0.1, 1.0, 10.0, 100.0)
 def fixed(token: Callable[[float], float], mean: Callable[[float], float]) -> dict[str, list[float]]:
     """{metric: values} for outputs of norm `token`(N) and `mean`(N), inputs of norm N."""
 
-    def at(norms: tuple[float, ...]) -> _fixed_point.Norms:
+    def at(norms: tuple[float, ...]) -> fixed_point.Norms:
         return (
             np.array([[n, token(n)] for n in norms], dtype=float),
             np.array([[n, mean(n)] for n in norms], dtype=float),
         )
 
-    rows = _fixed_point.fixed_points(GRID, at(GRID), lambda n: at((n,)))
+    rows = fixed_point.fixed_points(GRID, at(GRID), lambda n: at((n,)))
     found: dict[str, list[float]] = {}
     for row in rows:
         found.setdefault(row["metric"], []).append(row["value"])
@@ -297,8 +297,8 @@ def test_one_none_and_several_fixed_points_are_told_apart() -> None:
 
 def test_equal_norms_up_to_rounding_are_no_crossing() -> None:
     gap = np.array([-1e-6, 3e-6, -0.2, -2.0, -70.0])
-    assert _fixed_point.brackets(GRID, gap, np.full(5, 27.7)) == []
-    assert _fixed_point.brackets(GRID, gap * [1, 1e4, 1, 1, 1], np.full(5, 27.7)) == [(0.1, 1.0)]
+    assert fixed_point.brackets(GRID, gap, np.full(5, 27.7)) == []
+    assert fixed_point.brackets(GRID, gap * [1, 1e4, 1, 1, 1], np.full(5, 27.7)) == [(0.1, 1.0)]
 
 
 def test_fixed_point_of_the_block_itself(tmp_path: Path) -> None:

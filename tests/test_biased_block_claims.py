@@ -11,16 +11,16 @@ import pytest
 from anisoscope.store import COLUMNS, as_records, select
 from anisoscope.studies import judge
 from anisoscope.studies.godey2024 import (
-    _over_seeds,
-    _trained,
     fig06_bias,
     fig07_scores,
     fig08_queries_keys,
     fig09_10_extremes,
     fig17_18_cosine_law,
+    norm_claims,
+    trained_layers,
 )
-from anisoscope.studies.godey2024._biased_block import Settings
-from anisoscope.studies.godey2024._untrained import Size
+from anisoscope.studies.godey2024.biased_block import Settings
+from anisoscope.studies.godey2024.untrained_models import Size
 from anisoscope.studies.judge import Test as Check
 from anisoscope.studies.study import Claim, Context, Outcome, Study, Verdict
 from anisoscope.sums.isotropic import q95
@@ -50,8 +50,8 @@ def synthetic(metric: str, site: str, curve: Callable[[float], float], noise: fl
     return as_records(pd.DataFrame(rows), model="block", corpus="uniform inputs 16 × 512 × 64")
 
 
-def curve(records: pd.DataFrame, metric: str = "m", site: str = "hidden") -> _over_seeds.Curves:
-    (found,) = _over_seeds.curves(records, metric, site)
+def curve(records: pd.DataFrame, metric: str = "m", site: str = "hidden") -> norm_claims.Curves:
+    (found,) = norm_claims.curves(records, metric, site)
     return found
 
 
@@ -73,7 +73,7 @@ def curve(records: pd.DataFrame, metric: str = "m", site: str = "hidden") -> _ov
 def test_trends_hold_fail_or_stay_open(
     shape: Callable[[float], float], noise: float, outcome: str, reason: str
 ) -> None:
-    verdict = _over_seeds.judge_trend(ANY, curve(synthetic("m", "hidden", shape, noise)), 1)
+    verdict = norm_claims.judge_trend(ANY, curve(synthetic("m", "hidden", shape, noise)), 1)
     assert (verdict.outcome, verdict.reason) == (outcome, reason)
     assert verdict.low is not None and verdict.high is not None and verdict.low <= shape(100) - shape(0) <= verdict.high
     assert verdict.n == SEEDS
@@ -90,7 +90,7 @@ def test_the_onset_is_where_significance_begins_to_last(right: str, start: str) 
 
 def test_a_falling_quantity_is_judged_the_other_way_round() -> None:
     falls = curve(synthetic("m", "hidden", lambda n: -n, 1e-3))
-    assert _over_seeds.judge_trend(ANY, falls, -1).outcome == "holds"
+    assert norm_claims.judge_trend(ANY, falls, -1).outcome == "holds"
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_output_above_input_is_paired_over_seeds(gap: Callable[[float], float], 
     drawn = np.random.default_rng(3)
     shared = 0.5 + 0.1 * drawn.normal(size=(SEEDS, 1)) + np.zeros((SEEDS, len(NORMS)))
     above = shared + [gap(n) for n in NORMS] + 1e-7 * drawn.normal(size=shared.shape)
-    verdict = _over_seeds.judge_above(ANY, *(_over_seeds.Curves("block", NORMS, x) for x in (shared, above)))
+    verdict = norm_claims.judge_above(ANY, *(norm_claims.Curves("block", NORMS, x) for x in (shared, above)))
     assert verdict.outcome == outcome
     assert ("N = 10" in verdict.statistic) == (outcome != "holds")
 
@@ -117,27 +117,27 @@ def test_holm_counts_the_norms() -> None:
     drawn = (drawn - drawn.mean()) / drawn.std(ddof=1)
     t = 3.3  # one-sided p = .011 with 5 degrees of freedom
     values = np.repeat(drawn + t / np.sqrt(SEEDS), 5, axis=1)
-    alone, five = (_over_seeds.Curves("block", NORMS[:k], values[:, :k]) for k in (1, 5))
-    zero = [_over_seeds.Curves("block", c.norms, np.zeros_like(c.values)) for c in (alone, five)]
-    one = _over_seeds.judge_above(ANY, zero[0], alone)
+    alone, five = (norm_claims.Curves("block", NORMS[:k], values[:, :k]) for k in (1, 5))
+    zero = [norm_claims.Curves("block", c.norms, np.zeros_like(c.values)) for c in (alone, five)]
+    one = norm_claims.judge_above(ANY, zero[0], alone)
     assert (one.outcome, one.p) == ("holds", pytest.approx(0.01075, abs=5e-5))
-    assert _over_seeds.judge_above(ANY, zero[1], five).outcome == "undecided"
+    assert norm_claims.judge_above(ANY, zero[1], five).outcome == "undecided"
 
 
 def test_one_seed_decides_nothing() -> None:
     values = np.arange(5.0)[None]
-    verdict = _over_seeds.judge_trend(ANY, _over_seeds.Curves("block", NORMS, values), 1)
+    verdict = norm_claims.judge_trend(ANY, norm_claims.Curves("block", NORMS, values), 1)
     assert verdict.outcome == "undecided"
 
 
 def test_share_of_seeds_has_an_exact_interval() -> None:
     values = np.zeros((8, 2))
     values[:, 1] = [1, 1, 1, -1, -1, -1, -1, -1]
-    verdict = _over_seeds.judge_share(ANY, _over_seeds.Curves("block", (0.0, 1.0), values))
+    verdict = norm_claims.judge_share(ANY, norm_claims.Curves("block", (0.0, 1.0), values))
     assert (verdict.outcome, verdict.value) == ("holds", 3 / 8)
     assert (verdict.low, verdict.high) == pytest.approx((0.0852, 0.7551), abs=1e-3)
     values[:, 1] = 1
-    assert _over_seeds.judge_share(ANY, _over_seeds.Curves("block", (0.0, 1.0), values)).outcome == "undecided"
+    assert norm_claims.judge_share(ANY, norm_claims.Curves("block", (0.0, 1.0), values)).outcome == "undecided"
 
 
 def crossings(counts: list[int], norms: list[float]) -> pd.DataFrame:
@@ -190,7 +190,7 @@ def test_a_fixed_point_is_written_to_its_own_precision(value: float, half: float
 
 @pytest.mark.parametrize("d", (2, 3, 64, 384, 768, 8192))
 def test_the_width_is_read_back_from_its_quantile(d: int) -> None:
-    assert _trained.width(float(q95(d))) == d
+    assert trained_layers.width(float(q95(d))) == d
 
 
 def test_growth_too_small_to_see_is_no_sharpening() -> None:

@@ -21,17 +21,17 @@ from anisoscope.provenance import run_id
 from anisoscope.store import as_records, select
 from anisoscope.studies import runner
 from anisoscope.studies.fosse2023 import (
-    _cones,
-    _directions,
-    _grid,
-    _measured,
-    _over_cells,
-    _trained,
+    class_directions,
+    cones,
+    grid,
+    measurements,
+    over_cells,
     sec3_curve,
     table2_examples,
     table3_depth,
+    trained_cells,
 )
-from anisoscope.studies.fosse2023._grid import Cell, Plan
+from anisoscope.studies.fosse2023.grid import Cell, Plan
 from anisoscope.studies.study import Compared, Context
 
 STUDIES = {s.name: s for s in runner.found() if s.paper == "fosse2023"}
@@ -43,7 +43,7 @@ ENCODER = "fine-tuned encoder"
 
 
 def test_every_cell_of_a_study_is_in_the_grid_once():
-    for plan in (_grid.QUICK, _grid.PAPER):
+    for plan in (grid.QUICK, grid.PAPER):
         every = plan.everything()
         assert len(set(every)) == len(every)
         asked = [*plan.by_depth(), *plan.by_weight(), *plan.by_size(), *plan.by_start(), *plan.fine_tuned()]
@@ -51,34 +51,34 @@ def test_every_cell_of_a_study_is_in_the_grid_once():
 
 
 def test_the_paper_s_grid_is_what_was_asked_for():
-    cells = Counter((c.corpus, c.layers, c.weight) for c in [*_grid.PAPER.by_depth(), *_grid.PAPER.by_weight()])
+    cells = Counter((c.corpus, c.layers, c.weight) for c in [*grid.PAPER.by_depth(), *grid.PAPER.by_weight()])
     for corpus, depth, seeds in (("yelphat", 5, 5), ("hatexplain", 5, 3), ("esnli", 2, 3)):
         assert all(cells[corpus, layers, 0.0] >= seeds for layers in range(1, depth + 1))
         assert all(cells[corpus, 1, weight] >= seeds for weight in (0.0, 1e-4, 1e-3, 1e-2, 1e-1, 6.0))
-    assert Counter(c.corpus for c in _grid.PAPER.fine_tuned()) == dict.fromkeys(_grid.REAL, 2)
+    assert Counter(c.corpus for c in grid.PAPER.fine_tuned()) == dict.fromkeys(grid.REAL, 2)
 
 
 def test_without_data_the_planted_corpora_stand_in(monkeypatch):
     monkeypatch.delenv("ANISOSCOPE_DATA", raising=False)
-    assert _grid.QUICK.names() == _grid.PLANTED
-    assert "in place of YelpHat" in _over_cells.note(records(corpus="planted"), "planted")
-    assert "in place of" not in _over_cells.note(records(), "yelphat")
+    assert grid.QUICK.names() == grid.PLANTED
+    assert "in place of YelpHat" in over_cells.note(records(corpus="planted"), "planted")
+    assert "in place of" not in over_cells.note(records(), "yelphat")
 
 
 def test_a_label_is_read_back():
     cell = Cell("yelphat", layers=3, weight=1e-4, dim=96, heads=2)
-    rows = _grid.with_options(pd.DataFrame({"model": [cell.label, "builtin:minilm"]}))
+    rows = grid.with_options(pd.DataFrame({"model": [cell.label, "builtin:minilm"]}))
     assert rows[["layers", "weight", "dim", "heads"]].to_numpy().tolist() == [[3, 1e-4, 96, 2]]
 
 
 def test_a_cell_s_folder_follows_how_it_is_trained(tmp_path):
     cell, plan = Cell("planted"), Plan()
-    folder = _trained.folder_of(cell, plan, tmp_path)
-    assert folder == _trained.folder_of(cell, replace(plan, train=False, utterances=10), tmp_path)
+    folder = trained_cells.folder_of(cell, plan, tmp_path)
+    assert folder == trained_cells.folder_of(cell, replace(plan, train=False, utterances=10), tmp_path)
     changed = [
-        _trained.folder_of(replace(cell, seed=1), plan, tmp_path),
-        _trained.folder_of(replace(cell, weight=0.1), plan, tmp_path),
-        _trained.folder_of(cell, replace(plan, epochs=7), tmp_path),
+        trained_cells.folder_of(replace(cell, seed=1), plan, tmp_path),
+        trained_cells.folder_of(replace(cell, weight=0.1), plan, tmp_path),
+        trained_cells.folder_of(cell, replace(plan, epochs=7), tmp_path),
     ]
     assert len({folder, *changed}) == 4
 
@@ -114,49 +114,49 @@ def context(tmp_path_factory):
 @pytest.fixture(scope="module")
 def learnt(context):
     """One layer that has learnt the planted keywords."""
-    (trained,) = _trained.each([Cell("planted")], SMALL, context, lambda t: t)
+    (trained,) = trained_cells.each([Cell("planted")], SMALL, context, lambda t: t)
     assert trained.found.accuracy() > 0.8
     return trained
 
 
 def test_a_finished_cell_is_read_and_what_is_not_finished_left_out(learnt, context, monkeypatch):
-    monkeypatch.setattr(_trained, "train_classifier", lambda *_a, **_k: pytest.fail("trained again"))
+    monkeypatch.setattr(trained_cells, "train_classifier", lambda *_a, **_k: pytest.fail("trained again"))
     cells = [learnt.cell, Cell("planted", seed=7)]
-    found = list(_trained.each(cells, replace(SMALL, train=False), context, lambda t: t.cell))
+    found = list(trained_cells.each(cells, replace(SMALL, train=False), context, lambda t: t.cell))
     assert found == [learnt.cell]
-    rows = _measured.gather(cells, replace(SMALL, train=False), context, _measured.accuracies)
+    rows = measurements.gather(cells, replace(SMALL, train=False), context, measurements.accuracies)
     (lost,) = select(rows, metric="missing").to_dict("records")
     assert (lost["seed"], lost["corpus"]) == (7, "planted")
 
 
 def test_another_version_of_a_corpus_is_no_corpus_of_a_finished_cell(learnt, monkeypatch):
     other = open_labelled("planted", seed=1)
-    monkeypatch.setattr(_trained, "corpus_of", lambda _recipe: other)
+    monkeypatch.setattr(trained_cells, "corpus_of", lambda _recipe: other)
     with pytest.raises(OutputError, match="another version"):
-        _ = _trained.Trained(learnt.cell, learnt.plan, learnt.folder).corpus
+        _ = trained_cells.Trained(learnt.cell, learnt.plan, learnt.folder).corpus
 
 
 def test_what_another_process_measures_comes_last(learnt, context, held):
     """A look at the first cell is in other hands: the second cell comes first, then the first is waited for."""
     cells = [learnt.cell, replace(learnt.cell, seed=1)]
     for cell in cells:
-        assert list(_trained.each([cell], SMALL, context, _measured.accuracies))
-    path = learnt.folder / f"slow-{run_id([_measured.VERSION, SMALL.utterances, SMALL.erased])[:8]}.parquet"
+        assert list(trained_cells.each([cell], SMALL, context, measurements.accuracies))
+    path = learnt.folder / f"slow-{run_id([measurements.VERSION, SMALL.utterances, SMALL.erased])[:8]}.parquet"
     seen = []
 
     def look(trained):
-        _measured.kept(trained, "slow", lambda: as_records(pd.DataFrame([{"metric": "slow", "value": 1.0}])))
+        measurements.kept(trained, "slow", lambda: as_records(pd.DataFrame([{"metric": "slow", "value": 1.0}])))
         seen.append((trained.cell.seed, trained.wait))
 
     with held(path, seconds=2):
-        list(_trained.each(cells, SMALL, context, look))
+        list(trained_cells.each(cells, SMALL, context, look))
     assert seen == [(1, False), (0, True)]
 
 
 def test_what_another_process_trains_is_not_finished(context, held):
     cell = Cell("planted", seed=11)
-    with held(_trained.folder_of(cell, SMALL, context.cache)):
-        assert not list(_trained.each([cell], replace(SMALL, train=False), context, lambda t: t))
+    with held(trained_cells.folder_of(cell, SMALL, context.cache)):
+        assert not list(trained_cells.each([cell], replace(SMALL, train=False), context, lambda t: t))
 
 
 def test_a_diverged_training_is_noted_and_not_tried_again(tmp_path, monkeypatch):
@@ -166,24 +166,24 @@ def test_a_diverged_training_is_noted_and_not_tried_again(tmp_path, monkeypatch)
         tried.append(1)
         raise DivergedError("a finite loss", "nan at step 7", "lower --rate")
 
-    monkeypatch.setattr(_trained, "train_classifier", diverge)
+    monkeypatch.setattr(trained_cells, "train_classifier", diverge)
     context = Context(tmp_path, tmp_path)
     for _ in range(2):
-        assert not list(_trained.each([Cell("planted", seed=3)], SMALL, context, lambda t: t))
+        assert not list(trained_cells.each([Cell("planted", seed=3)], SMALL, context, lambda t: t))
     assert len(tried) == 1
-    (path,) = tmp_path.rglob(_trained.DIVERGED)
+    (path,) = tmp_path.rglob(trained_cells.DIVERGED)
     assert "nan at step 7" in json.loads(path.read_text())["error"]
-    rows = _measured.gather([Cell("planted", seed=3), Cell("planted", seed=4)], replace(SMALL, train=False), context)
+    rows = measurements.gather([Cell("planted", seed=3), Cell("planted", seed=4)], replace(SMALL, train=False), context)
     assert rows.set_index("seed")["metric"].to_dict() == {3: "diverged", 4: "missing"}
-    said = _over_cells.note(rows, "planted")
+    said = over_cells.note(rows, "planted")
     assert "1 diverged" in said and "1 of the planned classifiers not trained yet" in said
 
 
 def test_a_model_that_cannot_be_loaded_is_no_divergence(tmp_path):
     cell = Cell("planted", model="no/such-encoder")
     with pytest.raises(ModelError, match="no/such-encoder"):
-        list(_trained.each([cell], SMALL, Context(tmp_path, tmp_path), lambda t: t))
-    assert not list(tmp_path.rglob(_trained.DIVERGED))
+        list(trained_cells.each([cell], SMALL, Context(tmp_path, tmp_path), lambda t: t))
+    assert not list(tmp_path.rglob(trained_cells.DIVERGED))
 
 
 # what is measured
@@ -191,7 +191,7 @@ def test_a_model_that_cannot_be_loaded_is_no_divergence(tmp_path):
 
 def test_similarities_and_entropies_of_a_cell_equal_a_slow_evaluation(classifier):
     model, plan = classifier
-    found = pd.concat([_measured.similarities(model, plan), _measured.entropy_records(model, plan)])
+    found = pd.concat([measurements.similarities(model, plan), measurements.entropy_records(model, plan)])
     expected = {"sim(K)": [], "sim(V)": [], "reported": [], "row": []}
     for _, k, v, weights in tiny.one_by_one(model, plan):
         n = len(k)
@@ -203,10 +203,10 @@ def test_similarities_and_entropies_of_a_cell_equal_a_slow_evaluation(classifier
         expected["row"].append(h / np.log(n))
     first = {"layer": 1, "token_policy": "all", "metric": "intra_sequence"}
     ours = {
-        "sim(K)": _measured.one(found, site=KEYS, **first),
-        "sim(V)": _measured.one(found, site=VALUES, **first),
-        "reported": _measured.one(found, metric="cls_entropy", component="reported"),
-        "row": _measured.one(found, metric="cls_entropy", component="row"),
+        "sim(K)": measurements.one(found, site=KEYS, **first),
+        "sim(V)": measurements.one(found, site=VALUES, **first),
+        "reported": measurements.one(found, metric="cls_entropy", component="reported"),
+        "row": measurements.one(found, metric="cls_entropy", component="row"),
     }
     assert len(expected["row"]) == 100
     for name, values in expected.items():
@@ -217,7 +217,7 @@ def test_cones_of_section_2_1():
     draw = torch.Generator().manual_seed(2)
     query, key, value = torch.randn(3, 9, 6, generator=draw, dtype=torch.float64)
     value = value + 2
-    found = _cones.statements(query, key, value)
+    found = cones.statements(query, key, value)
     assert found["cone.inside"] == found["cone.narrow"] == 1
     assert found["keys.equal"] == pytest.approx(1) and found["queries.equal"] == pytest.approx(1)
     axis = value.div(value.norm(dim=1, keepdim=True)).mean(0)
@@ -231,7 +231,7 @@ def test_keys_of_one_direction_may_give_sharp_attention():
     axis = torch.nn.functional.normalize(torch.ones(1, 4, dtype=torch.float64))
     key = axis * torch.linspace(5, 60, 12, dtype=torch.float64)[:, None]
     query = axis * torch.ones(12, 1, dtype=torch.float64)
-    found = _cones.statements(query, key, torch.ones(12, 4, dtype=torch.float64))
+    found = cones.statements(query, key, torch.ones(12, 4, dtype=torch.float64))
     assert found["keys.similarity"] == pytest.approx(1) and found["keys.equal"] == pytest.approx(1)
     assert found["keys.parallel"] == pytest.approx(found["keys.plain"]) and found["keys.plain"] < 0.5
 
@@ -240,7 +240,7 @@ def test_keys_of_one_direction_may_give_sharp_attention():
 
 
 def test_maps_of_a_trained_classifier_find_the_planted_words(learnt):
-    rows = _measured.explained(learnt)
+    rows = measurements.explained(learnt)
     auroc = select(rows, metric="explains.auroc").set_index("component")["value"]
     assert abs(auroc["random"] - 0.5) < 0.15
     assert auroc["value, contrast"] > 0.8
@@ -256,13 +256,13 @@ def test_every_correct_utterance_is_a_representative():
     angle = np.array([0.0, 0.1, 0.2, 3.0, 3.1])
     unit = np.stack([np.cos(angle), np.sin(angle)], 1)
     labels, right = np.array([0, 0, 0, 1, 1]), np.array([True, True, False, True, True])
-    rows = {(r["metric"], r["component"]): r["value"] for r in _directions._each(unit, labels, right, ("a", "b"))}
+    rows = {(r["metric"], r["component"]): r["value"] for r in class_directions._each(unit, labels, right, ("a", "b"))}
     assert rows["auc.mean", "a"] == rows["auc.0", "b"] == 1
     medians = [np.median(np.cos(angle[[j for j in range(3) if j != i]] - angle[i])) for i in (0, 1)]
     assert rows["representative.mean", "a → a"] == pytest.approx(np.mean(medians))
     first = {
         r["component"]: r["value"]
-        for r in _directions._first(unit, labels, right, ("a", "b"))
+        for r in class_directions._first(unit, labels, right, ("a", "b"))
         if r["metric"] == "first.1"
     }
     assert first["a → a"] == 1 and first["a → b"] == pytest.approx(np.cos(3.0))

@@ -9,7 +9,7 @@ from scipy import stats
 
 from anisoscope.store import as_records
 from anisoscope.studies import runner
-from anisoscope.studies.godey2024 import _correlation, _layers, _permutation
+from anisoscope.studies.godey2024 import drift_correlation, layer_curves, permutation
 from anisoscope.studies.judge import Test as Check
 from anisoscope.studies.judge import judged, of_replicates
 from anisoscope.studies.study import Claim
@@ -57,14 +57,14 @@ def test_one_anisotropic_layer_is_enough(values, expected):
 
 def test_made_up_intervals_are_those_of_the_left_out_values():
     records = system("m", HIGH, error=0.01)
-    layers = _layers.curves(records)
+    layers = layer_curves.curves(records)
     theta = _layers_replicates(records, layers)[:, 1]
     value, low, high, *_ = of_replicates(theta)
     assert (value, low, high) == pytest.approx(tuple(layers.loc[1, ["value", "low", "high"]]))
 
 
 def _layers_replicates(records, layers):
-    from anisoscope.studies.godey2024._left_out import replicates
+    from anisoscope.studies.godey2024.left_out import replicates
 
     return replicates(records, layers, "mean_cosine")
 
@@ -151,18 +151,18 @@ def test_figures_are_drawn(name):
     records = pd.concat([system("vit-base", HIGH), system("t5", HIGH), system("t5", ZERO, stack="decoder")])
     chart = STUDIES[name].draw(records)[name].to_dict()
     assert chart["layer"] or chart["hconcat"]
-    curves = _layers.curves(records)
+    curves = layer_curves.curves(records)
     assert curves.loc[curves["model"] == "t5", "place"].tolist() == [0, 1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("kind", _permutation.KINDS)
+@pytest.mark.parametrize("kind", permutation.KINDS)
 @pytest.mark.parametrize("n", [3, 4, 5, 6])
 def test_permutation_p_against_brute_force(kind, n):
     rng = np.random.default_rng(n)
     x, y = rng.standard_normal((2, n))
     statistic = stats.spearmanr if kind == "spearman" else stats.pearsonr
     sizes = np.array([abs(statistic(x, list(order)).statistic) for order in permutations(y)])
-    found = _permutation.permutation_test(kind, x, y)
+    found = permutation.permutation_test(kind, x, y)
     assert found.exact
     assert found.p == pytest.approx((sizes >= abs(statistic(x, y).statistic) - 1e-12).mean())
     assert found.smallest == pytest.approx((sizes >= sizes.max() - 1e-12).mean())
@@ -171,7 +171,7 @@ def test_permutation_p_against_brute_force(kind, n):
 @pytest.mark.parametrize(("n", "smallest"), [(3, 1 / 3), (4, 1 / 12), (5, 1 / 60)])
 def test_smallest_attainable_p(n, smallest):
     x = np.arange(n, dtype=float)
-    found = _permutation.permutation_test("spearman", x, x**3)
+    found = permutation.permutation_test("spearman", x, x**3)
     assert found.smallest == found.p == pytest.approx(smallest)
 
 
@@ -179,7 +179,7 @@ def test_many_layers_are_drawn_at_random_and_repeatably():
     rng = np.random.default_rng(0)
     x = rng.standard_normal(13)
     y = x + rng.standard_normal(13)
-    first, second = (_permutation.permutation_test("pearson", x, y) for _ in range(2))
+    first, second = (permutation.permutation_test("pearson", x, y) for _ in range(2))
     assert first == second
     assert not first.exact
     law = stats.permutation_test(
@@ -189,20 +189,20 @@ def test_many_layers_are_drawn_at_random_and_repeatably():
 
 
 def test_constant_layers_have_no_p():
-    assert np.isnan(_permutation.permutation_test("spearman", np.ones(5), np.arange(5.0)).p)
-    assert np.isnan(_permutation.default_p("pearson", np.ones(5), np.arange(5.0)))
+    assert np.isnan(permutation.permutation_test("spearman", np.ones(5), np.arange(5.0)).p)
+    assert np.isnan(permutation.default_p("pearson", np.ones(5), np.arange(5.0)))
 
 
-@pytest.mark.parametrize("kind", _permutation.KINDS)
+@pytest.mark.parametrize("kind", permutation.KINDS)
 def test_independent_random_walks_come_out_significant_a_third_of_the_time(kind):
-    share, low, high = _permutation.false_positive_rate(kind)
+    share, low, high = permutation.false_positive_rate(kind)
     assert 0.25 < share < 0.45
     assert low < share < high < low + 0.05
 
 
 def correlated(*parts, kind="spearman"):
     records = pd.concat(parts, ignore_index=True)
-    return pd.concat([records, as_records(_correlation.correlations(records, kind))], ignore_index=True)
+    return pd.concat([records, as_records(drift_correlation.correlations(records, kind))], ignore_index=True)
 
 
 def test_correlation_of_drift_and_anisotropy():
@@ -228,7 +228,9 @@ def test_correlation_of_drift_and_anisotropy():
 
 
 def test_coefficient_has_an_interval_over_units():
-    rows = _correlation.correlations(system("m", np.linspace(0.1, 0.7, 9), error=0.05, drift=np.arange(9.0)), "pearson")
+    rows = drift_correlation.correlations(
+        system("m", np.linspace(0.1, 0.7, 9), error=0.05, drift=np.arange(9.0)), "pearson"
+    )
     r = rows[rows["metric"] == "correlation.pearson"].iloc[0]
     assert r["low"] < r["value"] < r["high"]
 

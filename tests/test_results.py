@@ -125,3 +125,30 @@ def test_published_numbers_stand_beside_ours_on_the_page(tmp_path, monkeypatch):
     page = build_studies(tmp_path).read_text()
     assert "&lt;b&gt;HateXplain" in page and "0.700 [0.690, 0.710]" in page and "differs" in page
     assert "one by one (2)" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "refused"),
+    [
+        ("fig99_new", "", True),
+        ("table9_new", "STUDY = None", True),
+        ("sec9_new", "STUDIES = ()", True),
+        ("beyond", "from anisoscope.studies.godey2024.fig01_token_models import STUDY as STUDI", True),
+        ("helper", "x = 1", False),
+        ("figures", "x = 1", False),
+    ],
+)
+def test_a_study_that_is_not_declared_is_told_and_a_part_of_studies_is_none(
+    tmp_path, monkeypatch, name, content, refused
+):
+    """What is not a study was told from the rest by an underscore before its name."""
+    from anisoscope.errors import MeasureError
+    from anisoscope.studies import fosse2023, runner
+
+    (tmp_path / f"{name}.py").write_text(content)
+    monkeypatch.setattr(fosse2023, "__path__", [*fosse2023.__path__, str(tmp_path)])
+    if refused:
+        with pytest.raises(MeasureError, match=f"studies/fosse2023/{name}.py"):
+            runner.found.__wrapped__()
+    else:
+        assert len(runner.found.__wrapped__()) == len(found())

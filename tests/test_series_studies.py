@@ -16,8 +16,8 @@ from anisoscope.measure.settings import Settings
 from anisoscope.metrics import centred_attention, score_terms
 from anisoscope.store import as_records, select
 from anisoscope.studies import runner
-from anisoscope.studies.godey2024 import _projection, _series
-from anisoscope.studies.godey2024._series_claims import Alignment, table
+from anisoscope.studies.godey2024 import checkpoints, head_planes
+from anisoscope.studies.godey2024.series_claims import Alignment, table
 from anisoscope.studies.judge import judged, of_seeds, within
 from anisoscope.studies.study import Claim
 from anisoscope.sums.groups import Totals
@@ -310,14 +310,14 @@ def pieces_of(x, tmp_path):
         folder = tmp_path / f"step-{step}"
         folder.mkdir()
         save_file({name: value.contiguous() for name, value in heads.items()}, folder / "heads.safetensors")
-        pieces.append(_series.Piece(step, 0, folder))
+        pieces.append(checkpoints.Piece(step, 0, folder))
     return pieces
 
 
-@pytest.mark.parametrize("over", _projection.OVERS)
+@pytest.mark.parametrize("over", head_planes.OVERS)
 def test_the_plane_is_that_of_the_stacked_vectors(over, tmp_path):
     x = vectors()
-    found = _projection.measure(pieces_of(x, tmp_path), (over,))
+    found = head_planes.measure(pieces_of(x, tmp_path), (over,))
     for head in range(x.shape[2]):
         stacked = {"union": x, "key": x[1:], "query": x[:1]}[over][:, :, head].reshape(-1, x.shape[-1])
         plane = np.linalg.svd(stacked, full_matrices=False)[2][:2].T
@@ -337,7 +337,7 @@ def test_signs_follow_the_last_mean_query(tmp_path):
     for turn in (1, -1):
         folder = tmp_path / str(turn)
         folder.mkdir()
-        found = _projection.measure(pieces_of(turn * vectors(), folder), ("key",))
+        found = head_planes.measure(pieces_of(turn * vectors(), folder), ("key",))
         for over in ("union", "key"):
             last = select(found, metric=f"svd.{over}.query", step=2)
             assert (last["value"] >= 0).all()
@@ -345,13 +345,13 @@ def test_signs_follow_the_last_mean_query(tmp_path):
 
 def test_signs_where_the_mean_says_nothing():
     moment = np.diag([1.0, 4.0, 9.0])
-    plane = _projection.plane(moment, np.zeros(3))
+    plane = head_planes.plane(moment, np.zeros(3))
     np.testing.assert_allclose(plane, [[0, 0], [0, 1], [1, 0]], atol=1e-12)
 
 
 def test_agreement_of_planes(tmp_path):
     same = np.repeat(vectors()[:1], 2, axis=0)
-    found = _projection.measure(pieces_of(same, tmp_path), ("key", "query"))
+    found = head_planes.measure(pieces_of(same, tmp_path), ("key", "query"))
     for over in ("key", "query"):
         for name in ("agreement", "path_agreement"):
             np.testing.assert_allclose(select(found, metric=f"svd.{over}.{name}")["value"], 1, atol=1e-9)
@@ -359,8 +359,8 @@ def test_agreement_of_planes(tmp_path):
 
 def test_clouds_lie_where_their_means_do(tmp_path):
     x = vectors(n=5)
-    found = _projection.clouds(pieces_of(x, tmp_path), "union", [(1, 1)])
-    means = _projection.measure(pieces_of(x, tmp_path / "again") if (tmp_path / "again").mkdir() is None else [], ())
+    found = head_planes.clouds(pieces_of(x, tmp_path), "union", [(1, 1)])
+    means = head_planes.measure(pieces_of(x, tmp_path / "again") if (tmp_path / "again").mkdir() is None else [], ())
     points = select(found, metric="svd.union.cloud.key", step=2).assign(k=lambda f: f["component"].str[-1])
     expected = select(means, metric="svd.union.key", step=2, head=1)["value"].to_numpy()
     np.testing.assert_allclose(points.groupby("k")["value"].mean(), expected, rtol=1e-9)
@@ -496,9 +496,9 @@ def test_an_interval_of_paired_entropies_is_narrower_than_that_of_either():
 
 def test_shown_steps_are_nearest_by_ratio():
     powers = [0, *(2**k for k in range(11)), 1400]
-    assert _series.shown_steps(powers, _series.SHOWN) == [0, 32, 128, 1400]
+    assert checkpoints.shown_steps(powers, checkpoints.SHOWN) == [0, 32, 128, 1400]
     paper = [0, *range(20, 200, 20), *range(200, 2001, 100)]
-    assert _series.shown_steps(paper, _series.SHOWN) == [0, 40, 200, 2000]
+    assert checkpoints.shown_steps(paper, checkpoints.SHOWN) == [0, 40, 200, 2000]
 
 
 def test_the_table_of_a_metric():
@@ -510,7 +510,7 @@ def test_the_table_of_a_metric():
 
 @pytest.fixture
 def series(small_series):
-    return _series.Series(str(small_series / "checkpoints"), corpus=str(small_series / "text.jsonl"), sequences=20)
+    return checkpoints.Series(str(small_series / "checkpoints"), corpus=str(small_series / "text.jsonl"), sequences=20)
 
 
 def context(folder):
@@ -539,7 +539,7 @@ def test_a_step_of_a_series_is_what_measure_gives(series, tmp_path):
     from anisoscope.runs.job import Job
     from anisoscope.runs.run import run
 
-    pieces = _series.measure(series, context(tmp_path))
+    pieces = checkpoints.measure(series, context(tmp_path))
     assert [(p.seed, p.step) for p in pieces] == [(s, t) for s in (0, 1) for t in (0, 1, 10)]
     subject = f"{series.checkpoints}/seed-1/step-10"
     job = Job(subject, series.corpus, Settings(panels=("attention", "alignment")), sequences=series.sequences)
@@ -567,20 +567,20 @@ def test_a_series_goes_on_where_it_stopped(series, tmp_path, monkeypatch):
 
     monkeypatch.setattr(runner, "_measure", some)
     with pytest.raises(KeyboardInterrupt):
-        _series.measure(series, context(tmp_path))
+        checkpoints.measure(series, context(tmp_path))
     monkeypatch.setattr(runner, "_measure", lambda work, c, progress: (written.append(c), measured(work, c, progress)))
-    pieces = _series.measure(series, context(tmp_path))
+    pieces = checkpoints.measure(series, context(tmp_path))
     assert len(written) == len(set(written)) == len(pieces) == 6
     written.clear()
-    assert len(_series.measure(series, context(tmp_path))) == 6 and not written
+    assert len(checkpoints.measure(series, context(tmp_path))) == 6 and not written
     assert not list(tmp_path.rglob("sums.safetensors")) and not list(tmp_path.rglob("reservoir.safetensors"))
 
 
 def test_a_sampled_svd_is_near_the_exact_one(series, tmp_path):
     from dataclasses import replace
 
-    exact = _projection.measure(_series.measure(series, context(tmp_path)), ())
-    sampled = _projection.measure(_series.measure(replace(series, share=0.5), context(tmp_path)), ())
+    exact = head_planes.measure(checkpoints.measure(series, context(tmp_path)), ())
+    sampled = head_planes.measure(checkpoints.measure(replace(series, share=0.5), context(tmp_path)), ())
     share = [select(x, metric="svd.union.drift_share")["value"].to_numpy() for x in (exact, sampled)]
     assert 0 < np.abs(share[0] - share[1]).max() < 0.2
 
@@ -590,7 +590,7 @@ def test_heads_of_a_vision_model_along_training(tmp_path):
     from anisoscope.training.small import Recipe
 
     recipe = Recipe(seconds=1e-3, seeds=2, kinds=("vit",))
-    series = _series.Series("", recipe, "vit", "builtin:digits", 20, None)
+    series = checkpoints.Series("", recipe, "vit", "builtin:digits", 20, None)
     measured = STUDIES["fig13"].measure(series, context(tmp_path))
     assert set(measured["step"]) == {0, 1, 2} and set(measured["seed"]) == {0, 1}
     assert len(STUDIES["fig13"].judge(as_records(measured))) == 6
@@ -598,7 +598,7 @@ def test_heads_of_a_vision_model_along_training(tmp_path):
     assert STUDIES["fig11"].draw(as_records(clouds)) and STUDIES["fig11"].judge(as_records(clouds))
     (last,) = (tmp_path / "cache" / "small").glob("vit-1-*/step-2")
     last.rename(last.with_name("step-3"))
-    assert [c.step for c in _series.found(series, context(tmp_path))] == [0, 1, 0, 1]
+    assert [c.step for c in checkpoints.found(series, context(tmp_path))] == [0, 1, 0, 1]
 
 
 def test_a_series_of_spoken_digits_needs_them(monkeypatch, tmp_path):
@@ -606,12 +606,12 @@ def test_a_series_of_spoken_digits_needs_them(monkeypatch, tmp_path):
 
     monkeypatch.delenv("ANISOSCOPE_DATA", raising=False)
     with pytest.raises(UsageError, match="ANISOSCOPE_DATA"):
-        _series.measure(_series.SETTINGS["speech"], context(tmp_path))
+        checkpoints.measure(checkpoints.SETTINGS["speech"], context(tmp_path))
 
 
 def test_a_series_of_one_step_is_refused(small_series, tmp_path):
     from anisoscope.errors import UsageError
 
-    alone = _series.Series(str(small_series / "nowhere"), corpus=str(small_series / "text.jsonl"))
+    alone = checkpoints.Series(str(small_series / "nowhere"), corpus=str(small_series / "text.jsonl"))
     with pytest.raises(UsageError):
-        _series.measure(alone, context(tmp_path))
+        checkpoints.measure(alone, context(tmp_path))

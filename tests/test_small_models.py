@@ -9,7 +9,7 @@ import torch
 from anisoscope.errors import UsageError
 from anisoscope.models.load import load
 from anisoscope.models.ports import speech_cnn
-from anisoscope.studies.godey2024 import _layers
+from anisoscope.studies.godey2024 import layer_curves
 from anisoscope.studies.study import Context
 from anisoscope.training import examples, loop, small
 from anisoscope.training.kinds import KINDS, kind_named, material
@@ -153,9 +153,9 @@ def test_measured_units_are_never_trained_on():
 def test_speech_is_skipped_by_name_without_data(monkeypatch, tmp_path):
     monkeypatch.delenv("ANISOSCOPE_DATA", raising=False)
     assert "speech-cnn" not in [kind.name for kind in small.Recipe().available]
-    systems = _layers.small_systems(_layers.Systems(), ("speech-transformer",))
-    records = _layers.measure(systems, Context(tmp_path, tmp_path))
-    assert _layers.skipped(records) == {"small wav2vec 2.0": "ANISOSCOPE_DATA is not set: no spoken digits"}
+    systems = layer_curves.small_systems(layer_curves.Systems(), ("speech-transformer",))
+    records = layer_curves.measure(systems, Context(tmp_path, tmp_path))
+    assert layer_curves.skipped(records) == {"small wav2vec 2.0": "ANISOSCOPE_DATA is not set: no spoken digits"}
 
 
 def test_unknown_kinds_are_named():
@@ -165,14 +165,14 @@ def test_unknown_kinds_are_named():
 
 @pytest.mark.usefixtures("resnet")
 def test_measuring_a_small_model_beside_its_untrained_self(cache, tmp_path):
-    systems = _layers.Systems(small=("resnet",), recipe=QUICK, flatten="image")
+    systems = layer_curves.Systems(small=("resnet",), recipe=QUICK, flatten="image")
     context = Context(tmp_path, cache)
-    records = _layers.measure(systems, context)
-    curves = _layers.curves(records)
+    records = layer_curves.measure(systems, context)
+    curves = layer_curves.curves(records)
     assert list(dict.fromkeys(curves["model"])) == ["small ResNet, untrained", "small ResNet, trained"]
     assert curves.groupby("model")["layer"].apply(list).tolist() == [list(range(9))] * 2
     assert curves["n_units"].eq(KINDS["resnet"].limit).all()
-    again = _layers.measure(systems, context)
+    again = layer_curves.measure(systems, context)
     assert again["value"].tolist() == pytest.approx(records["value"].tolist(), nan_ok=True)
     assert not list(cache.rglob("sums.safetensors"))
 

@@ -8,23 +8,23 @@ import argparse
 from pathlib import Path
 
 from anisoscope.progress import shown
-from anisoscope.studies.fosse2023 import _grid, _trained
-from anisoscope.studies.fosse2023._cones import cones
-from anisoscope.studies.fosse2023._directions import directions
-from anisoscope.studies.fosse2023._measured import explained, geometry, replaced
+from anisoscope.studies.fosse2023 import grid, trained_cells
+from anisoscope.studies.fosse2023.class_directions import directions
+from anisoscope.studies.fosse2023.cones import cones
+from anisoscope.studies.fosse2023.measurements import explained, geometry, replaced
 from anisoscope.studies.fosse2023.table2_examples import examples
 from anisoscope.studies.study import Context
 from anisoscope.training.denormals import flushed
 
 
-def everything(trained: _trained.Trained) -> str:
+def everything(trained: trained_cells.Trained) -> str:
     """Measure all that a study may ask of a classifier; a line that says what it is."""
     cell, found, plan = trained.cell, trained.found, trained.plan
     looks = [geometry]
     if not cell.attention:
         looks += [directions, examples, replaced, explained]
-    elif cell.dim == _grid.WIDTH:
-        own = cell.start == _grid.SCALED
+    elif cell.dim == grid.WIDTH:
+        own = cell.start == grid.SCALED
         looks += [cones] if own and cell.layers == 1 else []
         looks += [replaced] if cell in plan.to_replace() else []
         looks += [explained] if own and cell.weight == 0 else []
@@ -35,16 +35,16 @@ def everything(trained: _trained.Trained) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m anisoscope.studies.fosse2023", description=__doc__)
-    parser.add_argument("--settings", choices=tuple(_grid.SETTINGS), default="paper")
+    parser.add_argument("--settings", choices=tuple(grid.SETTINGS), default="paper")
     parser.add_argument("--output", type=Path, default=Path("runs/reproduction"), help="as in anisoscope reproduce")
     options = parser.parse_args()
-    plan: _grid.Plan = _grid.SETTINGS[options.settings]
+    plan: grid.Plan = grid.SETTINGS[options.settings]
     cells = plan.everything()
     with flushed(), shown(f"{len(cells)} classifiers of fosse2023", "classifiers", quiet=False) as progress:
         context = Context(
             options.output, options.output / "cache", progress=lambda _text, done, total: progress(done, total)
         )
-        for said in _trained.each(cells, plan, context, everything):
+        for said in trained_cells.each(cells, plan, context, everything):
             print(said, flush=True)  # noqa: T201
 
 

@@ -10,9 +10,9 @@ from altair.typing import ChartType
 from anisoscope.charts import builders as charts
 from anisoscope.classes.attributions import BASELINES
 from anisoscope.store import select
-from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan, standard
-from anisoscope.studies.fosse2023._measured import accuracies, explained, gather
-from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, encoders, note, over, sound, title
+from anisoscope.studies.fosse2023.grid import NEEDS, SETTINGS, Plan, standard
+from anisoscope.studies.fosse2023.measurements import accuracies, explained, gather
+from anisoscope.studies.fosse2023.over_cells import Seeds, corpora, encoders, note, over, sound, title
 from anisoscope.studies.judge import Test, judged, of_seeds
 from anisoscope.studies.study import Claim, Context, Study, Verdict
 

@@ -11,10 +11,10 @@ from altair.typing import ChartType
 
 from anisoscope.charts.style import INK, MUTED, colour
 from anisoscope.store import select
-from anisoscope.studies.fosse2023._directions import STAGES, directions
-from anisoscope.studies.fosse2023._grid import NEEDS, PUBLISHED, SETTINGS, Plan
-from anisoscope.studies.fosse2023._measured import accuracies, gather
-from anisoscope.studies.fosse2023._over_cells import Seeds, compared, corpora, note, over, sound, spearman, title
+from anisoscope.studies.fosse2023.class_directions import STAGES, directions
+from anisoscope.studies.fosse2023.grid import NEEDS, PUBLISHED, SETTINGS, Plan
+from anisoscope.studies.fosse2023.measurements import accuracies, gather
+from anisoscope.studies.fosse2023.over_cells import Seeds, compared, corpora, note, over, sound, spearman, title
 from anisoscope.studies.judge import Array, Test, judged, of_seeds
 from anisoscope.studies.study import Claim, Compared, Context, Study, Verdict
 

@@ -10,9 +10,9 @@ from altair.typing import ChartType
 from anisoscope.charts import builders as charts
 from anisoscope.classes.ablation import KINDS
 from anisoscope.store import select
-from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan, other_starts, standard, words
-from anisoscope.studies.fosse2023._measured import VALUES, accuracies, gather, geometry, replaced
-from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, encoders, note, over, sound, spearman, title
+from anisoscope.studies.fosse2023.grid import NEEDS, SETTINGS, Plan, other_starts, standard, words
+from anisoscope.studies.fosse2023.measurements import VALUES, accuracies, gather, geometry, replaced
+from anisoscope.studies.fosse2023.over_cells import Seeds, corpora, encoders, note, over, sound, spearman, title
 from anisoscope.studies.judge import Array, Test, judged, of_seeds, within
 from anisoscope.studies.study import Claim, Context, Study, Verdict
 

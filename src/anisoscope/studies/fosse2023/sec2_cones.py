@@ -9,10 +9,10 @@ from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
 from anisoscope.store import select
-from anisoscope.studies.fosse2023._cones import cones
-from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan, standard
-from anisoscope.studies.fosse2023._measured import accuracies, gather
-from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, over, sound, title
+from anisoscope.studies.fosse2023.cones import cones
+from anisoscope.studies.fosse2023.grid import NEEDS, SETTINGS, Plan, standard
+from anisoscope.studies.fosse2023.measurements import accuracies, gather
+from anisoscope.studies.fosse2023.over_cells import Seeds, corpora, note, over, sound, title
 from anisoscope.studies.judge import judged, of_seeds, within
 from anisoscope.studies.study import Claim, Context, Study, Verdict
 

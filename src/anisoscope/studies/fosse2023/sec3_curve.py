@@ -9,9 +9,9 @@ from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
 from anisoscope.store import select
-from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan
-from anisoscope.studies.fosse2023._measured import PRETRAINED, accuracies, gather, geometry
-from anisoscope.studies.fosse2023._over_cells import Seeds, compared, corpora, note, over, sound, title
+from anisoscope.studies.fosse2023.grid import NEEDS, SETTINGS, Plan
+from anisoscope.studies.fosse2023.measurements import PRETRAINED, accuracies, gather, geometry
+from anisoscope.studies.fosse2023.over_cells import Seeds, compared, corpora, note, over, sound, title
 from anisoscope.studies.judge import Array, judged, of_seeds
 from anisoscope.studies.study import Claim, Compared, Context, Study, Verdict
 

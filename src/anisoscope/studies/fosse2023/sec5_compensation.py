@@ -10,9 +10,9 @@ from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
 from anisoscope.store import select
-from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, WIDTH, Plan, with_options
-from anisoscope.studies.fosse2023._measured import VALUES, accuracies, gather, geometry
-from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, over, sound, spearman, title
+from anisoscope.studies.fosse2023.grid import NEEDS, SETTINGS, WIDTH, Plan, with_options
+from anisoscope.studies.fosse2023.measurements import VALUES, accuracies, gather, geometry
+from anisoscope.studies.fosse2023.over_cells import Seeds, corpora, note, over, sound, spearman, title
 from anisoscope.studies.judge import Array, judged, of_seeds
 from anisoscope.studies.study import Claim, Context, Study, Verdict
 

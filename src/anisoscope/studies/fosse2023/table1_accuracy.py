@@ -9,9 +9,9 @@ from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
 from anisoscope.store import select
-from anisoscope.studies.fosse2023._grid import NEEDS, PUBLISHED, SETTINGS, Plan, standard
-from anisoscope.studies.fosse2023._measured import accuracies, gather
-from anisoscope.studies.fosse2023._over_cells import Seeds, compared, corpora, note, over, title
+from anisoscope.studies.fosse2023.grid import NEEDS, PUBLISHED, SETTINGS, Plan, standard
+from anisoscope.studies.fosse2023.measurements import accuracies, gather
+from anisoscope.studies.fosse2023.over_cells import Seeds, compared, corpora, note, over, title
 from anisoscope.studies.judge import Array, judged, of_seeds, within
 from anisoscope.studies.study import Claim, Compared, Context, Study, Verdict
 

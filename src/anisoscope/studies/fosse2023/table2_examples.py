@@ -14,10 +14,10 @@ from anisoscope.charts.style import INK, MUTED
 from anisoscope.data.labelled import TEST
 from anisoscope.errors import CorpusError
 from anisoscope.store import as_records, select
-from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan
-from anisoscope.studies.fosse2023._measured import accuracies, final_vectors, gather, kept
-from anisoscope.studies.fosse2023._over_cells import Seeds, corpora, note, sound, spearman, title
-from anisoscope.studies.fosse2023._trained import Trained, corpus_of
+from anisoscope.studies.fosse2023.grid import NEEDS, SETTINGS, Plan
+from anisoscope.studies.fosse2023.measurements import accuracies, final_vectors, gather, kept
+from anisoscope.studies.fosse2023.over_cells import Seeds, corpora, note, sound, spearman, title
+from anisoscope.studies.fosse2023.trained_cells import Trained, corpus_of
 from anisoscope.studies.judge import Array, judged, of_seeds, within
 from anisoscope.studies.study import Claim, Context, Study, Verdict
 from anisoscope.training.classifier import Recipe

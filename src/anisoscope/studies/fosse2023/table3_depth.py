@@ -10,9 +10,9 @@ from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
 from anisoscope.store import select
-from anisoscope.studies.fosse2023._grid import NEEDS, PUBLISHED, SETTINGS, Plan, standard
-from anisoscope.studies.fosse2023._measured import KEYS, VALUES, accuracies, gather, geometry
-from anisoscope.studies.fosse2023._over_cells import (
+from anisoscope.studies.fosse2023.grid import NEEDS, PUBLISHED, SETTINGS, Plan, standard
+from anisoscope.studies.fosse2023.measurements import KEYS, VALUES, accuracies, gather, geometry
+from anisoscope.studies.fosse2023.over_cells import (
     Seeds,
     beside,
     compared,

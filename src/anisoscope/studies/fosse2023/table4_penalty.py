@@ -10,9 +10,9 @@ from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
 from anisoscope.store import select
-from anisoscope.studies.fosse2023._grid import NEEDS, SETTINGS, Plan, other_starts, standard, words
-from anisoscope.studies.fosse2023._measured import KEYS, VALUES, accuracies, gather, geometry
-from anisoscope.studies.fosse2023._over_cells import Seeds, beside, compared, corpora, note, over, sound, title
+from anisoscope.studies.fosse2023.grid import NEEDS, SETTINGS, Plan, other_starts, standard, words
+from anisoscope.studies.fosse2023.measurements import KEYS, VALUES, accuracies, gather, geometry
+from anisoscope.studies.fosse2023.over_cells import Seeds, beside, compared, corpora, note, over, sound, title
 from anisoscope.studies.judge import LOW, judged, of_seeds, within
 from anisoscope.studies.study import Claim, Compared, Context, Study, Verdict
 

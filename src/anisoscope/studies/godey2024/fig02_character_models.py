@@ -1,6 +1,6 @@
 """Figure 2: anisotropy per layer of character- and byte-based language models."""
 
-from anisoscope.studies.godey2024 import _claims, _layers
+from anisoscope.studies.godey2024 import curve_claims, layer_curves
 from anisoscope.studies.judge import EXTREME
 from anisoscope.studies.study import Claim, Study
 
@@ -16,26 +16,26 @@ DECODERS = Claim(
 )
 TEXT = ("character-bert", "canine", "manta", "byt5", "small byte LM")
 RULES = (
-    _claims.Rule(ANISOTROPIC, "anisotropic", systems=TEXT),
-    _claims.Rule(DECODERS, "extreme", threshold=EXTREME, systems=("byt5",), stack="decoder"),
+    curve_claims.Rule(ANISOTROPIC, "anisotropic", systems=TEXT),
+    curve_claims.Rule(DECODERS, "extreme", threshold=EXTREME, systems=("byt5",), stack="decoder"),
 )
 ONLY = ("byt5", "canine-c", "manta", "small byte LM")
 OTHERS = ("character-bert", "canine-s", "small token LM")
-PAPER = _layers.Systems(("character-bert", "canine-s", "canine-c", "manta-base", "byt5-base"), "wikitext-103")
+PAPER = layer_curves.Systems(("character-bert", "canine-s", "canine-c", "manta-base", "byt5-base"), "wikitext-103")
 
 STUDY = Study(
     name="fig2",
     paper="godey2024",
     title="Anisotropy per layer of character- and byte-based language models",
-    claims=(ANISOTROPIC, MORE, DECODERS, _claims.TRAINING),
+    claims=(ANISOTROPIC, MORE, DECODERS, curve_claims.TRAINING),
     settings={
-        "quick": _layers.small_systems(_layers.Systems(), ("byte-lm", "token-lm")),
-        "long": _layers.small_systems(_layers.Systems(), ("byte-lm", "token-lm"), long=True),
+        "quick": layer_curves.small_systems(layer_curves.Systems(), ("byte-lm", "token-lm")),
+        "long": layer_curves.small_systems(layer_curves.Systems(), ("byte-lm", "token-lm"), long=True),
         "paper": PAPER,
     },
-    measure=_layers.measure,
-    judge=lambda records: _claims.judge(records, RULES, [(MORE, _claims.more_than(MORE, ONLY, OTHERS))]),
-    draw=lambda records: _layers.draw(records, ("fig2",)),
+    measure=layer_curves.measure,
+    judge=lambda records: curve_claims.judge(records, RULES, [(MORE, curve_claims.more_than(MORE, ONLY, OTHERS))]),
+    draw=lambda records: layer_curves.draw(records, ("fig2",)),
     caption="As figure 1. The small token model is the one of figure 1, drawn to compare: same size, same documents.",
-    needs=_layers.needs(PAPER),
+    needs=layer_curves.needs(PAPER),
 )

@@ -1,7 +1,7 @@
 """Figure 6: a common bias survives an untrained block, and there is a norm at which the block keeps it.
 
-The experiment and its records are described in `_biased_block.py`; the readings of "initialised as BERT" in
-`_untrained.py`.
+The experiment and its records are described in `biased_block.py`; the readings of "initialised as BERT" in
+`untrained_models.py`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,10 +11,12 @@ import pandas as pd
 from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
+from anisoscope.charts import norm_charts
 from anisoscope.store import as_records, select
-from anisoscope.studies.godey2024 import _biased_block, _charts, _over_seeds
-from anisoscope.studies.godey2024._fixed_point import KINDS
-from anisoscope.studies.godey2024._trained import trained_layers, widths
+from anisoscope.studies.godey2024 import biased_block, norm_claims
+from anisoscope.studies.godey2024.fixed_point import KINDS
+from anisoscope.studies.godey2024.trained_layers import trained_layers, widths
+from anisoscope.studies.godey2024.untrained_models import label
 from anisoscope.studies.judge import Test, judged, stated
 from anisoscope.studies.study import Claim, Context, Study, Verdict
 from anisoscope.sums.jackknife import over_seeds
@@ -43,27 +45,27 @@ ORDER = np.sqrt(10.0)
 NORMS = ("norms.mean", "drift")
 
 
-def measure(settings: _biased_block.Settings, context: Context) -> pd.DataFrame:
+def measure(settings: biased_block.Settings, context: Context) -> pd.DataFrame:
     """Records of hidden states, fixed points, and the hidden norms of trained models."""
-    records = _biased_block.experiment(settings, context)
+    records = biased_block.experiment(settings, context)
     trained = trained_layers(settings.trained, settings.limit, context)
     return as_records(pd.concat([select(records, site="hidden"), trained], ignore_index=True))
 
 
 def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     pairs = zip(_anisotropy(records, 0), _anisotropy(records), strict=True)
-    verdicts = [_over_seeds.judge_above(ABOVE, below, above) for below, above in pairs]
-    verdicts += [_over_seeds.judge_trend(GROWS, of, 1) for of in _over_seeds.curves(records, "drift", "hidden")]
-    for system in _over_seeds.systems(records):
+    verdicts = [norm_claims.judge_above(ABOVE, below, above) for below, above in pairs]
+    verdicts += [norm_claims.judge_trend(GROWS, of, 1) for of in norm_claims.curves(records, "drift", "hidden")]
+    for system in norm_claims.systems(records):
         verdicts += [_judge_fixed(records, system, kind) for kind in KINDS]
     trained = _trained_share(records)
     if trained is not None:
-        verdicts += judged([_order(records, system, trained) for system in _over_seeds.systems(records)])
+        verdicts += judged([_order(records, system, trained) for system in norm_claims.systems(records)])
     return verdicts
 
 
-def _anisotropy(records: pd.DataFrame, layer: int | None = None) -> Iterator[_over_seeds.Curves]:
-    return _over_seeds.curves(records, "mean_cosine", "hidden", layer)
+def _anisotropy(records: pd.DataFrame, layer: int | None = None) -> Iterator[norm_claims.Curves]:
+    return norm_claims.curves(records, "mean_cosine", "hidden", layer)
 
 
 def _width(records: pd.DataFrame, system: str) -> int:
@@ -124,15 +126,15 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
 
     Of a stack, the output is that of the last block, and A is drawn layer by layer as well.
     """
-    untrained = select(records, model=_over_seeds.systems(records), site="hidden")
-    layers = _over_seeds.summary(select(untrained, metric=("mean_cosine", *NORMS)))
+    untrained = select(records, model=norm_claims.systems(records), site="hidden")
+    layers = norm_claims.summary(select(untrained, metric=("mean_cosine", *NORMS)))
     rows = layers[(layers["layer"] == 0) | (layers["layer"] == layers.groupby("model")["layer"].transform("max"))]
     rows = rows.assign(place=np.where(rows["layer"] == 0, "input", "output"))
     anisotropy, average, tokens = (rows[rows["metric"] == name] for name in ("mean_cosine", "drift", "norms.mean"))
     title = "A of the output − A of the input"
     drawn = {
-        "fig6a": _charts.against_norm(anisotropy, series="place", title="anisotropy A", zero=True),
-        "fig6a_difference": _charts.against_norm(
+        "fig6a": norm_charts.against_norm(anisotropy, series="place", title="anisotropy A", zero=True),
+        "fig6a_difference": norm_charts.against_norm(
             _differences(records), series="reading", panel=None, title=title, scale="log"
         ),
     }
@@ -141,14 +143,14 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
         ("fig6b", average, "mean_norm", "norm of the average"),
         ("fig6b_tokens", tokens, "token_norm", "mean norm of the tokens"),
     ):
-        drawn[name] = _charts.norms(of, _marks(records, kind), title=title, trained=trained)
+        drawn[name] = norm_charts.norms(of, _marks(records, kind), title=title, trained=trained)
     return drawn | ({"fig6_depth": _by_depth(layers)} if layers["layer"].max() > 1 else {})
 
 
 def _by_depth(layers: pd.DataFrame) -> ChartType:
     """A of every layer of a stack, one line per N."""
     rows = select(layers, metric="mean_cosine", N=[0.0, 1.0, 3.162, 10.0, 31.62, 100.0])
-    rows = rows.assign(bias="N = " + rows["N"].map("{:g}".format), reading=[_charts.label(m) for m in rows["model"]])
+    rows = rows.assign(bias="N = " + rows["N"].map("{:g}".format))
     return charts.layer_curve(rows, series="bias", panel="reading")
 
 
@@ -157,22 +159,22 @@ def _differences(records: pd.DataFrame) -> pd.DataFrame:
     parts = []
     for below, above in zip(_anisotropy(records, 0), _anisotropy(records), strict=True):
         estimate = over_seeds(above.values - below.values)._asdict()
-        parts.append(pd.DataFrame({"model": above.system, "N": above.norms, **estimate}))
+        parts.append(pd.DataFrame({"reading": label(above.system), "N": above.norms, **estimate}))
     return pd.concat(parts, ignore_index=True)
 
 
 def _marks(records: pd.DataFrame, kind: str) -> pd.DataFrame:
     """The first fixed point of each system: `at` N*, `at_value` the norm there, means over the seeds that have one."""
     rows = []
-    for system in _over_seeds.systems(records):
+    for system in norm_claims.systems(records):
         found = _of(records, system, f"fixed_point.{kind}", "1").to_numpy(float)
         seeds = len(_of(records, system, f"fixed_point.{kind}.crossings", None))
         if len(found):
             text = _with_error(*(float(x) for x in over_seeds(found)))
             text += f" ({len(found)} of {seeds} seeds)" if len(found) < seeds else ""
             height = float(_of(records, system, f"fixed_point.{kind}.norm", "1").mean())
-            rows.append({"model": system, "at": found.mean(), "at_value": height, "at_text": f"N* = {text}"})
-    return pd.DataFrame(rows, columns=["model", "at", "at_value", "at_text"])
+            rows.append({"reading": label(system), "at": found.mean(), "at_value": height, "at_text": f"N* = {text}"})
+    return pd.DataFrame(rows, columns=["reading", "at", "at_value", "at_text"])
 
 
 def _with_error(value: float, low: float, high: float) -> str:
@@ -186,7 +188,7 @@ def _with_error(value: float, low: float, high: float) -> str:
 
 def _trained_band(records: pd.DataFrame) -> tuple[float, float] | None:
     """Trained norms, brought to the width of the untrained block by √d."""
-    trained, systems = _trained_share(records), _over_seeds.systems(records)
+    trained, systems = _trained_share(records), norm_claims.systems(records)
     if trained is None or not systems:
         return None
     root = float(np.sqrt(_width(records, systems[0])))
@@ -198,7 +200,7 @@ STUDY = Study(
     paper="godey2024",
     title="A common bias through an untrained block: anisotropy, norms and their fixed points",
     claims=(ABOVE, GROWS, *FIXED.values(), TRAINED),
-    settings=_biased_block.SETTINGS,
+    settings=biased_block.SETTINGS,
     measure=measure,
     judge=judge,
     draw=draw,

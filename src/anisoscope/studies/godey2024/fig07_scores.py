@@ -8,10 +8,12 @@ import pandas as pd
 from altair.typing import ChartType
 from scipy.interpolate import PchipInterpolator
 
+from anisoscope.charts import norm_charts
 from anisoscope.charts.style import facet
 from anisoscope.store import as_records, select
-from anisoscope.studies.godey2024 import _biased_block, _charts, _over_seeds
-from anisoscope.studies.godey2024._scores import EDGES, Array
+from anisoscope.studies.godey2024 import biased_block, norm_claims
+from anisoscope.studies.godey2024.row_scores import EDGES, Array
+from anisoscope.studies.godey2024.untrained_models import label
 from anisoscope.studies.study import Claim, Context, Study, Verdict
 
 SOURCE = "Godey et al. 2024, section 4.2, figure 7"
@@ -38,9 +40,9 @@ POINTS, FINEST, WIDE = 81, 12, 0.2
 SHADES = ("#d55e00", "#9ecae1", "#5aa2cf", "#2171b5", "#08306b")
 
 
-def measure(settings: _biased_block.Settings, context: Context) -> pd.DataFrame:
+def measure(settings: biased_block.Settings, context: Context) -> pd.DataFrame:
     """Records of scores; histograms are counts in shared bins, added over seeds (component: `{N:g} {bin}`)."""
-    records = _biased_block.experiment(settings, context)
+    records = biased_block.experiment(settings, context)
     counted = records["metric"].isin(HISTOGRAMS)
     keys = ["model", "corpus", "stack", "kind", "layer", "site", "token_policy", "metric", "component"]
     summed = records[counted].groupby(keys, sort=False)[["value"]].sum().reset_index()
@@ -52,22 +54,22 @@ def measure(settings: _biased_block.Settings, context: Context) -> pd.DataFrame:
 def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     verdicts = []
     for claim, metric in TRENDS.items():
-        verdicts += [_over_seeds.judge_trend(claim, of, 1) for of in _over_seeds.curves(records, metric, "attention")]
-    mean = _over_seeds.curves(records, "attention.score", "attention")
-    return verdicts + [_over_seeds.judge_share(UPWARD, of) for of in mean]
+        verdicts += [norm_claims.judge_trend(claim, of, 1) for of in norm_claims.curves(records, metric, "attention")]
+    mean = norm_claims.curves(records, "attention.score", "attention")
+    return verdicts + [norm_claims.judge_share(UPWARD, of) for of in mean]
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     """Where scores lie at a few N, pooled and inside rows, and their spread against N; of a stack, the last block."""
     last = records[records["layer"] == records["layer"].max()]
-    rows = _over_seeds.summary(select(last, metric=tuple(TRENDS.values()), head=None))
+    rows = norm_claims.summary(select(last, metric=tuple(TRENDS.values()), head=None))
     rows["quantity"] = rows["metric"].map({TRENDS[claim]: name for claim, name in QUANTITIES.items()})
     start = rows[(rows["N"] == 0) & (rows["metric"] == TRENDS[AWAY])]
     unit = {str(model): float(value) for model, value in zip(start["model"], start["value"], strict=True)}
     return {
         "fig7": _draw_pooled(_counts(select(last, metric=HISTOGRAMS[0])), unit),
         "fig7_within": _draw_within(_counts(select(last, metric=HISTOGRAMS[1]))),
-        "fig7_spread": _charts.against_norm(rows, series="quantity", title="scores (q·k × scale)", scale="log"),
+        "fig7_spread": norm_charts.against_norm(rows, series="quantity", title="scores (q·k × scale)", scale="log"),
     }
 
 
@@ -91,9 +93,9 @@ def _draw_pooled(counts: Counts, unit: dict[str, float]) -> ChartType:
     """Share of all scores per bin, in units of the root mean square at N = 0: away from 0 is sideways."""
     parts = []
     for system, by_norm in counts.items():
-        reading = f"{_charts.label(system)} · unit {unit[system]:.2g}"
+        reading = f"{label(system)} · unit {unit[system]:.2g}"
         parts += [shares(of, unit[system]).assign(N=f"{norm:g}", reading=reading) for norm, of in by_norm.items()]
-    axis = alt.Axis(values=[-1000, -10, 0, 10, 1000], labelExpr=_charts.PLAIN)
+    axis = alt.Axis(values=[-1000, -10, 0, 10, 1000], labelExpr=norm_charts.PLAIN)
     x = alt.X("score:Q", title="score / unit", scale=alt.Scale(type="symlog", constant=1, nice=False), axis=axis)
     return _lines(pd.concat(parts, ignore_index=True), x, "share per bin")
 
@@ -103,7 +105,7 @@ def _draw_within(counts: Counts) -> ChartType:
     parts = []
     for system, by_norm in counts.items():
         widest = reach(by_norm[max(by_norm)])
-        reading = _charts.label(system)
+        reading = label(system)
         parts += [density(of, widest).assign(N=f"{norm:g}", reading=reading) for norm, of in by_norm.items()]
     scale = alt.Scale(nice=False, zero=False)
     x = alt.X("score:Q", title="score less the mean of its row", scale=scale, axis=alt.Axis(tickCount=5))
@@ -121,7 +123,7 @@ def _lines(data: pd.DataFrame, x: alt.X, title: str) -> ChartType:
         color=alt.Color("N:N", scale=alt.Scale(domain=names, range=SHADES), legend=alt.Legend(title="N")),
         order="score:Q",
     )
-    return facet([base.mark_line(strokeWidth=1.6)], data, "reading", (_charts.WIDTH, _charts.HEIGHT), 2)
+    return facet([base.mark_line(strokeWidth=1.6)], data, "reading", (norm_charts.WIDTH, norm_charts.HEIGHT), 2)
 
 
 def shares(counts: Array, unit: float) -> pd.DataFrame:
@@ -157,7 +159,7 @@ STUDY = Study(
     paper="godey2024",
     title="Scores before the softmax as the norm of the bias grows",
     claims=(AWAY, SPREAD, WITHIN, UPWARD),
-    settings=_biased_block.SETTINGS,
+    settings=biased_block.SETTINGS,
     measure=measure,
     judge=judge,
     draw=draw,

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import pandas as pd
 from altair.typing import ChartType
 
+from anisoscope.charts import norm_charts
 from anisoscope.store import select
-from anisoscope.studies.godey2024 import _biased_block, _charts, _over_seeds
+from anisoscope.studies.godey2024 import biased_block, norm_claims
 from anisoscope.studies.study import Claim, Context, Study, Verdict
 from anisoscope.sums.isotropic import q95
 
@@ -27,22 +28,22 @@ ALREADY = {
 }
 
 
-def measure(settings: _biased_block.Settings, context: Context) -> pd.DataFrame:
+def measure(settings: biased_block.Settings, context: Context) -> pd.DataFrame:
     """A and mean norm of the raw queries and keys, per head and averaged."""
-    return select(_biased_block.experiment(settings, context), site=tuple(SIDES.values())).reset_index(drop=True)
+    return select(biased_block.experiment(settings, context), site=tuple(SIDES.values())).reset_index(drop=True)
 
 
 def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     verdicts: list[Verdict] = []
     for side, site in SIDES.items():
-        anisotropy = list(_over_seeds.curves(records, "mean_cosine", site))
-        norms = _over_seeds.curves(records, "norms.mean", site)
-        verdicts += [_over_seeds.judge_trend(ANISOTROPY_GROWS[side], of, 1) for of in anisotropy]
-        verdicts += [_over_seeds.judge_trend(NORM_GROWS[side], of, 1) for of in norms]
+        anisotropy = list(norm_claims.curves(records, "mean_cosine", site))
+        norms = norm_claims.curves(records, "norms.mean", site)
+        verdicts += [norm_claims.judge_trend(ANISOTROPY_GROWS[side], of, 1) for of in anisotropy]
+        verdicts += [norm_claims.judge_trend(NORM_GROWS[side], of, 1) for of in norms]
         for of in anisotropy:
             threshold = float(q95(_head_dim(records, of.system)))
             words = "q95 of the dimension of a head"
-            verdicts.append(_over_seeds.judge_above_value(ALREADY[side], of, 0.0, threshold, words))
+            verdicts.append(norm_claims.judge_above_value(ALREADY[side], of, 0.0, threshold, words))
     return verdicts
 
 
@@ -54,14 +55,14 @@ def _head_dim(records: pd.DataFrame, system: str) -> int:
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     """8a: anisotropy, 8b: norms; the pale band holds every head of every seed. Of a stack, the last block."""
-    rows = _over_seeds.with_heads(records[records["layer"] == records["layer"].max()])
+    rows = norm_claims.with_heads(records[records["layer"] == records["layer"].max()])
     rows["vectors"] = rows["site"].map({SIDES["query"]: "queries", SIDES["key"]: "keys"})
-    dims = {_head_dim(records, system) for system in _over_seeds.systems(records)}
+    dims = {_head_dim(records, system) for system in norm_claims.systems(records)}
     line = (float(q95(dims.pop())), "q95 of one pair") if len(dims) == 1 else None
     anisotropy, norms = (rows[rows["metric"] == metric] for metric in ("mean_cosine", "norms.mean"))
     return {
-        "fig8a": _charts.against_norm(anisotropy, series="vectors", title="anisotropy A", zero=True, line=line),
-        "fig8b": _charts.against_norm(norms, series="vectors", title="mean norm", scale="log"),
+        "fig8a": norm_charts.against_norm(anisotropy, series="vectors", title="anisotropy A", zero=True, line=line),
+        "fig8b": norm_charts.against_norm(norms, series="vectors", title="mean norm", scale="log"),
     }
 
 
@@ -70,7 +71,7 @@ STUDY = Study(
     paper="godey2024",
     title="Anisotropy and norm of queries and keys as the norm of the bias grows",
     claims=(*ANISOTROPY_GROWS.values(), *NORM_GROWS.values(), *ALREADY.values()),
-    settings=_biased_block.SETTINGS,
+    settings=biased_block.SETTINGS,
     measure=measure,
     judge=judge,
     draw=draw,

@@ -10,8 +10,9 @@ from functools import partial
 import pandas as pd
 from altair.typing import ChartType
 
+from anisoscope.charts import norm_charts
 from anisoscope.store import select
-from anisoscope.studies.godey2024 import _biased_block, _charts, _over_seeds
+from anisoscope.studies.godey2024 import biased_block, norm_claims
 from anisoscope.studies.study import Claim, Context, Study, Verdict
 
 ROWS = {"row_max": "largest", "row_median": "median", "row_min": "smallest"}
@@ -32,10 +33,10 @@ TRENDS_9: tuple[Trend, ...] = ((ROW_MAX, "row_max", 1), (ROW_MIN, "row_min", -1)
 TRENDS_10: tuple[Trend, ...] = ((SEQUENCE_MAX, "sequence_max", 1), (SEQUENCE_MIN, "sequence_min", -1))
 
 
-def measure(metrics: Sequence[str], settings: _biased_block.Settings, context: Context) -> pd.DataFrame:
+def measure(metrics: Sequence[str], settings: biased_block.Settings, context: Context) -> pd.DataFrame:
     """Records of the named statistics of attention, per head and averaged."""
     names = [f"attention.{name}" for name in metrics]
-    records = select(_biased_block.experiment(settings, context), metric=names)
+    records = select(biased_block.experiment(settings, context), metric=names)
     once = records["head"].isna() | (records["metric"] != "attention.entropy")  # of a head: normalised alone
     return records[once].reset_index(drop=True)
 
@@ -43,43 +44,45 @@ def measure(metrics: Sequence[str], settings: _biased_block.Settings, context: C
 def judge_trends(trends: Sequence[Trend], records: pd.DataFrame) -> list[Verdict]:
     verdicts: list[Verdict] = []
     for claim, name, direction in trends:
-        of_systems = _over_seeds.curves(records, f"attention.{name}", "attention")
-        verdicts += [_over_seeds.judge_trend(claim, of, direction) for of in of_systems]
+        of_systems = norm_claims.curves(records, f"attention.{name}", "attention")
+        verdicts += [norm_claims.judge_trend(claim, of, direction) for of in of_systems]
     return verdicts
 
 
 def judge_9(records: pd.DataFrame) -> list[Verdict]:
     """The trends, and whether the growth is one that can be seen: the ratio to N = 0, per seed."""
     verdicts = judge_trends(TRENDS_9, records)
-    for of in _over_seeds.curves(records, "attention.row_max", "attention"):
-        ratio = _over_seeds.Curves(of.system, of.norms, of.values / of.values[:, :1])
-        verdicts.append(_over_seeds.judge_above_value(VISIBLE, ratio, VISIBLE_AT, 2.0, "ratio to N = 0"))
+    for of in norm_claims.curves(records, "attention.row_max", "attention"):
+        ratio = norm_claims.Curves(of.system, of.norms, of.values / of.values[:, :1])
+        verdicts.append(norm_claims.judge_above_value(VISIBLE, ratio, VISIBLE_AT, 2.0, "ratio to N = 0"))
     return verdicts
 
 
 def judge_10(records: pd.DataFrame) -> list[Verdict]:
     """The trends, and the growth up to the largest N, over sequences against over rows, paired over seeds."""
     verdicts = judge_trends(TRENDS_10, records)
-    sequences = _over_seeds.curves(records, "attention.sequence_max", "attention")
-    rows = _over_seeds.curves(records, "attention.row_max", "attention")
+    sequences = norm_claims.curves(records, "attention.sequence_max", "attention")
+    rows = norm_claims.curves(records, "attention.row_max", "attention")
     for pair in zip(rows, sequences, strict=True):
-        growth = [_over_seeds.Curves(of.system, of.norms[-1:], of.values[:, -1:] - of.values[:, :1]) for of in pair]
-        verdicts.append(_over_seeds.judge_above(CLEARER, *growth))
+        growth = [norm_claims.Curves(of.system, of.norms[-1:], of.values[:, -1:] - of.values[:, :1]) for of in pair]
+        verdicts.append(norm_claims.judge_above(CLEARER, *growth))
     return verdicts
 
 
 def draw(names: dict[str, dict[str, str]], records: pd.DataFrame) -> dict[str, ChartType]:
     """{chart: {statistic: its name in the legend}} → charts against N, with the uniform weight."""
-    rows = _over_seeds.with_heads(records[records["layer"] == records["layer"].max()])
+    rows = norm_claims.with_heads(records[records["layer"] == records["layer"].max()])
     charts = {}
     for chart, statistics in names.items():
         parts = [rows[rows["metric"] == f"attention.{name}"].assign(weight=word) for name, word in statistics.items()]
         chosen = pd.concat(parts, ignore_index=True)
         if "entropy" in chart:
-            charts[chart] = _charts.against_norm(chosen, series="weight", title="entropy / ln(keys)")
+            charts[chart] = norm_charts.against_norm(chosen, series="weight", title="entropy / ln(keys)")
             continue
         title = f"{next(iter(statistics.values())) if len(statistics) == 1 else 'attention'} weight"
-        charts[chart] = _charts.against_norm(chosen, series="weight", title=title, scale="log", line=_uniform(records))
+        charts[chart] = norm_charts.against_norm(
+            chosen, series="weight", title=title, scale="log", line=_uniform(records)
+        )
     return charts
 
 
@@ -96,7 +99,7 @@ STUDIES = (
         paper="godey2024",
         title="Largest, median and smallest attention weight of a row as the norm of the bias grows",
         claims=(*(claim for claim, _, _ in TRENDS_9), VISIBLE),
-        settings=_biased_block.SETTINGS,
+        settings=biased_block.SETTINGS,
         measure=partial(measure, (*ROWS, "entropy", "entropy_normalised")),
         judge=judge_9,
         draw=partial(draw, {"fig9": ROWS, "fig9_entropy": {"entropy_normalised": "entropy"}}),
@@ -111,7 +114,7 @@ STUDIES = (
         paper="godey2024",
         title="Largest and smallest attention weight of a whole sequence as the norm of the bias grows",
         claims=(*(claim for claim, _, _ in TRENDS_10), CLEARER),
-        settings=_biased_block.SETTINGS,
+        settings=biased_block.SETTINGS,
         measure=partial(measure, (*SEQUENCES, "row_max")),
         judge=judge_10,
         draw=partial(draw, {"fig10a": {"sequence_max": "largest"}, "fig10b": {"sequence_min": "smallest"}}),

@@ -1,7 +1,7 @@
 """Figures 11, 12 and 19 to 22: queries and keys of one head along training, in the plane of an uncentred SVD.
 
-The plane, its signs and the records are described in `_projection.py`; how the heads are chosen, and which of them end
-similar or opposite, in `_series_claims.py`. Figures 19 to 22 are figures 11 and 12 with the SVD of keys only, then of
+The plane, its signs and the records are described in `head_planes.py`; how the heads are chosen, and which of them end
+similar or opposite, in `series_claims.py`. Figures 19 to 22 are figures 11 and 12 with the SVD of keys only, then of
 queries only.
 """
 
@@ -12,10 +12,11 @@ import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 
+from anisoscope.charts import series_charts
 from anisoscope.store import select
-from anisoscope.studies.godey2024 import _projection, _series, _series_charts
-from anisoscope.studies.godey2024._projection import Over
-from anisoscope.studies.godey2024._series_claims import Alignment, per_seed, table
+from anisoscope.studies.godey2024 import checkpoints, head_planes
+from anisoscope.studies.godey2024.head_planes import Over
+from anisoscope.studies.godey2024.series_claims import Alignment, per_seed, table
 from anisoscope.studies.judge import judged, of_seeds, within
 from anisoscope.studies.study import Claim, Context, Study, Verdict
 
@@ -58,13 +59,13 @@ SAME_PATH = Claim(
 SHARED = ("query_key.cosine", "mean_cosine.isotropic_q95")
 
 
-def measure(over: Over, clouds: bool, series: _series.Series, context: Context) -> pd.DataFrame:
+def measure(over: Over, clouds: bool, series: checkpoints.Series, context: Context) -> pd.DataFrame:
     """Alignment of all heads, their means in the plane, and clouds of the two chosen heads of the first seed."""
-    pieces = _series.measure(series, context)
-    alignment = select(_series.records_of(pieces), metric=SHARED, site="query.raw")
-    parts = [alignment, _projection.measure(pieces, (over,))]
+    pieces = checkpoints.measure(series, context)
+    alignment = select(checkpoints.records_of(pieces), metric=SHARED, site="query.raw")
+    parts = [alignment, head_planes.measure(pieces, (over,))]
     if clouds:
-        parts.append(_projection.clouds(pieces, over, Alignment.of(alignment).chosen().values()))
+        parts.append(head_planes.clouds(pieces, over, Alignment.of(alignment).chosen().values()))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -119,7 +120,7 @@ def draw_clouds(name: str, over: Over, records: pd.DataFrame) -> dict[str, Chart
     charts: dict[str, ChartType] = {}
     for which, (layer, head) in alignment.chosen().items():
         of_head = records[(records["layer"] == layer) & (records["head"] == head)]
-        charts[f"{name}_{which}"] = _series_charts.clouds(of_head, over, alignment.name(which))
+        charts[f"{name}_{which}"] = series_charts.clouds(of_head, over, alignment.name(which))
     return charts
 
 
@@ -130,7 +131,7 @@ def draw_paths(name: str, over: Over, records: pd.DataFrame) -> dict[str, ChartT
     panels: list[tuple[str, pd.DataFrame]] = []
     for which, (layer, head) in alignment.chosen().items():
         panels.append((alignment.name(which), first[(first["layer"] == layer) & (first["head"] == head)]))
-    return {name: _series_charts.paths(panels, over)}
+    return {name: series_charts.paths(panels, over)}
 
 
 PLANE = "the plane of an uncentred SVD of {} of all steps, exact from second moments"
@@ -146,12 +147,12 @@ def _clouds(number: int, over: Over, claims: Sequence[Claim]) -> Study:
         paper="godey2024",
         title=f"Queries and keys of one head along training, SVD of {VECTORS[over]}",
         claims=tuple(claims),
-        settings=_series.SETTINGS,
+        settings=checkpoints.SETTINGS,
         measure=partial(measure, over, True),
         judge=judge,
         draw=partial(draw_clouds, name, over),
         caption=f"Sampled queries and keys in {PLANE.format(VECTORS[over])}; rings: Q̄ and K̄. {CHOSEN}",
-        needs=_series.NEEDS,
+        needs=checkpoints.NEEDS,
     )
 
 
@@ -163,12 +164,12 @@ def _paths(number: int, over: Over, claims: Sequence[Claim]) -> Study:
         paper="godey2024",
         title=f"Paths of the mean query and the mean key along training, SVD of {VECTORS[over]}",
         claims=tuple(claims),
-        settings=_series.SETTINGS,
+        settings=checkpoints.SETTINGS,
         measure=partial(measure, over, False),
         judge=judge,
         draw=partial(draw_paths, name, over),
         caption=f"One arrow per checkpoint, in {PLANE.format(VECTORS[over])}. {CHOSEN}",
-        needs=_series.NEEDS,
+        needs=checkpoints.NEEDS,
     )
 
 

@@ -8,9 +8,10 @@ import pandas as pd
 from altair.typing import ChartType
 from scipy import stats
 
+from anisoscope.charts import series_charts
 from anisoscope.store import select
-from anisoscope.studies.godey2024 import _series, _series_charts
-from anisoscope.studies.godey2024._series_claims import Alignment, Array, heads_above, per_seed, table
+from anisoscope.studies.godey2024 import checkpoints
+from anisoscope.studies.godey2024.series_claims import Alignment, Array, heads_above, per_seed, table
 from anisoscope.studies.judge import judged, of_seeds
 from anisoscope.studies.study import Claim, Context, Study, Verdict
 
@@ -36,9 +37,9 @@ SAME_SIGNS = Claim(
 )
 
 
-def measure(metrics: Sequence[str], series: _series.Series, context: Context) -> pd.DataFrame:
+def measure(metrics: Sequence[str], series: checkpoints.Series, context: Context) -> pd.DataFrame:
     """The named metrics of every head at every checkpoint."""
-    records = _series.records_of(_series.measure(series, context))
+    records = checkpoints.records_of(checkpoints.measure(series, context))
     return select(records, metric=metrics, site="query.raw").reset_index(drop=True)
 
 
@@ -102,19 +103,19 @@ def _with_others(rows: Array) -> Array:
 
 
 def draw_cosine(records: pd.DataFrame) -> dict[str, ChartType]:
-    return {"fig13": _series_charts.heads(_first_seed(records), Alignment.of(records), "query_key.cosine")}
+    return {"fig13": series_charts.heads(_first_seed(records), Alignment.of(records), "query_key.cosine")}
 
 
 def draw_dot(records: pd.DataFrame) -> dict[str, ChartType]:
-    return {"fig14": _series_charts.products(_first_seed(records), Alignment.of(records))}
+    return {"fig14": series_charts.products(_first_seed(records), Alignment.of(records))}
 
 
 def draw_seeds(records: pd.DataFrame) -> dict[str, ChartType]:
     """All heads of all seeds in one panel per layer; and a panel per layer and seed."""
     alignment = Alignment.of(records)
     return {
-        "fig23": _series_charts.heads(records, alignment, "query_key.cosine"),
-        "fig23_seeds": _series_charts.heads(records, alignment, "query_key.cosine", apart=True),
+        "fig23": series_charts.heads(records, alignment, "query_key.cosine"),
+        "fig23_seeds": series_charts.heads(records, alignment, "query_key.cosine", apart=True),
     }
 
 
@@ -131,35 +132,35 @@ STUDIES = (
         paper="godey2024",
         title="Cosine of the mean query and the mean key of every head along training",
         claims=(GROWS, ALMOST, ALIGNED, FIRST, LAST, DEPTH),
-        settings=_series.SETTINGS,
+        settings=checkpoints.SETTINGS,
         measure=partial(measure, KEPT),
         judge=judge_cosine,
         draw=draw_cosine,
         caption=f"First seed. {COLOURS} Verdicts are over seeds, Holm over the claims of the figure.",
-        needs=_series.NEEDS,
+        needs=checkpoints.NEEDS,
     ),
     Study(
         name="fig14",
         paper="godey2024",
         title="Scalar product of the mean query and the mean key along training",
         claims=(DOT_GROWS,),
-        settings=_series.SETTINGS,
+        settings=checkpoints.SETTINGS,
         measure=partial(measure, (*KEPT, "query_key.dot")),
         judge=judge_dot,
         draw=draw_dot,
         caption="First seed; heads whose means end similar, and opposite, against q95(d_head). Before scaling.",
-        needs=_series.NEEDS,
+        needs=checkpoints.NEEDS,
     ),
     Study(
         name="fig23",
         paper="godey2024",
         title="Cosine of the mean query and the mean key along training, over seeds",
         claims=(SAME_TRENDS, SAME_SIGNS),
-        settings=_series.SETTINGS,
+        settings=checkpoints.SETTINGS,
         measure=partial(measure, KEPT),
         judge=judge_seeds,
         draw=draw_seeds,
         caption=f"{COLOURS} First all heads of all seeds, then seed by seed.",
-        needs=_series.NEEDS,
+        needs=checkpoints.NEEDS,
     ),
 )

@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 
+from anisoscope.charts import series_charts
 from anisoscope.store import select
-from anisoscope.studies.godey2024 import _series, _series_charts
-from anisoscope.studies.godey2024._series_claims import Array, table
+from anisoscope.studies.godey2024 import checkpoints
+from anisoscope.studies.godey2024.series_claims import Array, table
 from anisoscope.studies.judge import Test, judged, of_seeds, stated
 from anisoscope.studies.study import Claim, Context, Study, Verdict
 
@@ -45,9 +46,9 @@ KEPT = {
 }
 
 
-def measure(series: _series.Series, context: Context) -> pd.DataFrame:
+def measure(series: checkpoints.Series, context: Context) -> pd.DataFrame:
     """Entropies, centred entropies and parts of the scores of every head at every checkpoint."""
-    records = _series.records_of(_series.measure(series, context))
+    records = checkpoints.records_of(checkpoints.measure(series, context))
     parts = [select(records, site=site, metric=names) for site, names in KEPT.items()]
     return pd.concat(parts, ignore_index=True)
 
@@ -105,10 +106,10 @@ def _idle(records: pd.DataFrame) -> Verdict:
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     """Entropy per layer in nats and normalised; beside it with centred queries and keys; and parts of the scores."""
     return {
-        "fig15": _series_charts.layers(records, "attention.entropy", "entropy (nats)"),
-        "fig15_normalised": _series_charts.layers(records, "attention.entropy_normalised", "entropy / ln(keys)"),
-        "fig15_centred": _series_charts.centred(records),
-        "fig15_terms": _series_charts.terms(records),
+        "fig15": series_charts.layers(records, "attention.entropy", "entropy (nats)"),
+        "fig15_normalised": series_charts.layers(records, "attention.entropy_normalised", "entropy / ln(keys)"),
+        "fig15_centred": series_charts.centred(records),
+        "fig15_terms": series_charts.terms(records),
     }
 
 
@@ -117,7 +118,7 @@ STUDY = Study(
     paper="godey2024",
     title="Entropy of attention rows along training, and what the drift does to it",
     claims=(DECAYS, SHARPER, RISES, EXPLAINS, LEADS, SHARE_GROWS, IDLE),
-    settings=_series.SETTINGS,
+    settings=checkpoints.SETTINGS,
     measure=measure,
     judge=judge,
     draw=draw,
@@ -126,5 +127,5 @@ STUDY = Study(
         "Then, per layer: the entropy with queries and with keys centred; and what share of the variance of scores "
         "inside rows is due to the mean query, Q̄·(k − K̄), and to deviations, (q − Q̄)·(k − K̄)."
     ),
-    needs=_series.NEEDS,
+    needs=checkpoints.NEEDS,
 )

@@ -18,11 +18,11 @@ import pandas as pd
 from altair.typing import ChartType
 from scipy import stats
 
+from anisoscope.charts import norm_charts
 from anisoscope.charts.style import MUTED, appearance, facet
 from anisoscope.models.presets import PRESETS
 from anisoscope.store import as_records, select
-from anisoscope.studies.godey2024 import _charts
-from anisoscope.studies.godey2024._trained import trained_layers, widths
+from anisoscope.studies.godey2024.trained_layers import trained_layers, widths
 from anisoscope.studies.judge import Test, judged, p_above, stated
 from anisoscope.studies.study import Claim, Context, Study, Verdict
 from anisoscope.sums import isotropic
@@ -177,7 +177,7 @@ def draw_points(records: pd.DataFrame) -> dict[str, ChartType]:
         "value:Q",
         title="cosine; A of layers",
         scale=alt.Scale(type="log", domain=[1e-5, 1], nice=False, clamp=True),
-        axis=alt.Axis(values=[10.0**k for k in range(-5, 1)], labelExpr=_charts.PLAIN),
+        axis=alt.Axis(values=[10.0**k for k in range(-5, 1)], labelExpr=norm_charts.PLAIN),
     )
     dash = alt.StrokeDash(
         "law:N", scale=alt.Scale(domain=list(lines), range=[[1, 0], [4, 3]]), legend=alt.Legend(title=None)

@@ -14,9 +14,9 @@ from torch import Tensor
 from anisoscope.axes import Site
 from anisoscope.capture.tap import capture
 from anisoscope.store import as_records
-from anisoscope.studies.fosse2023._measured import kept
-from anisoscope.studies.fosse2023._over_cells import spearman
-from anisoscope.studies.fosse2023._trained import Trained
+from anisoscope.studies.fosse2023.measurements import kept
+from anisoscope.studies.fosse2023.over_cells import spearman
+from anisoscope.studies.fosse2023.trained_cells import Trained
 
 ROUNDING = 1e-9
 SITES = ("query.raw", "key.raw", "value")

@@ -1,6 +1,5 @@
 """Charts of the biased block: a quantity against the norm N of the bias, from N = 0, over five decades."""
 
-import re
 from typing import Literal
 
 import altair as alt
@@ -9,7 +8,6 @@ import pandas as pd
 from altair.typing import ChartType
 
 from anisoscope.charts.style import INK, MUTED, colour, facet, shape
-from anisoscope.studies.godey2024._untrained import READING_NAMES
 
 BIAS = "norm N of the bias"
 WIDTH, HEIGHT = 640, 200
@@ -19,12 +17,6 @@ _NEAR_ZERO = 0.1
 """The axis of N is linear below this, logarithmic above."""
 
 ScaleName = Literal["linear", "log"]
-
-
-def label(system: str) -> str:
-    """A system as charts name it: the reading of "initialised as BERT", else the family."""
-    base = re.split(" × |, ", system, maxsplit=1)[0]
-    return READING_NAMES.get(base, base) + system.removeprefix(base)
 
 
 def against_norm(
@@ -40,13 +32,12 @@ def against_norm(
     below: tuple[alt.Chart, ...] = (),
     above: tuple[alt.Chart, ...] = (),
 ) -> ChartType:
-    """Lines of `value` against `N` with the interval over seeds (`low`, `high`); `reading` is the label of `model`.
+    """Lines of `value` against `N` with the interval over seeds (`low`, `high`); `reading` names the system.
 
     Where rows have `lowest` and `highest`, the range over heads and seeds, it is a paler band. `line` is a dashed
     height and its name; `below` and `above` are layers drawn under and over the lines.
     """
-    data = frame.assign(reading=[label(model) for model in frame["model"]])
-    order = data[series]
+    data, order = frame, frame[series]
     numbers = [key for key in ("value", "low", "high", "lowest", "highest") if key in data]
     marks = [key for key in ("at", "at_value", "at_text") if key in data]
     data = data[list(dict.fromkeys([panel or series, series, "N", *numbers, *marks]))].sort_values("N", kind="stable")
@@ -96,7 +87,7 @@ def norms(
     frame: pd.DataFrame, found: pd.DataFrame, *, title: str, trained: tuple[float, float] | None = None
 ) -> ChartType:
     """Norms of input and output on a logarithmic axis, the range of trained norms as a grey band, and rings at the
-    fixed points `found`: `model`, `at` (N*), `at_value` (the norm there), `at_text`.
+    fixed points `found`: `reading`, `at` (N*), `at_value` (the norm there), `at_text`.
     """
     below: tuple[alt.Chart, ...] = ()
     if trained is not None:

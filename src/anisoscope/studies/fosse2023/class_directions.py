@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from anisoscope.metrics.class_direction import auc, separability
 from anisoscope.store import as_records
-from anisoscope.studies.fosse2023._measured import final_vectors, kept
-from anisoscope.studies.fosse2023._trained import Trained
+from anisoscope.studies.fosse2023.measurements import final_vectors, kept
+from anisoscope.studies.fosse2023.trained_cells import Trained
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]

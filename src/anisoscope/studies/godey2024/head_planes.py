@@ -21,7 +21,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from anisoscope.store import as_records
-from anisoscope.studies.godey2024._series import Piece, by_seed
+from anisoscope.studies.godey2024.checkpoints import Piece, by_seed
 
 Array = NDArray[np.float64]
 Over = Literal["union", "key", "query"]

@@ -9,11 +9,11 @@ import pandas as pd
 
 from anisoscope.charts.style import INK, MUTED
 from anisoscope.store import as_records
-from anisoscope.studies.godey2024 import _layers, _permutation
-from anisoscope.studies.godey2024._claims import per_system
-from anisoscope.studies.godey2024._layers import TRAINED, UNTRAINED
-from anisoscope.studies.godey2024._left_out import replicates
-from anisoscope.studies.godey2024._permutation import Kind
+from anisoscope.studies.godey2024 import layer_curves, permutation
+from anisoscope.studies.godey2024.curve_claims import per_system
+from anisoscope.studies.godey2024.layer_curves import TRAINED, UNTRAINED
+from anisoscope.studies.godey2024.left_out import replicates
+from anisoscope.studies.godey2024.permutation import Kind
 from anisoscope.studies.judge import Test, detected, judged, nothing, stated
 from anisoscope.studies.study import Claim, Context, Verdict
 from anisoscope.sums.jackknife import holm, interval
@@ -52,12 +52,12 @@ class Correlated:
     """The systems of figures 1 to 4, and the coefficient."""
 
     kind: Kind
-    figures: tuple[_layers.Systems, ...]
+    figures: tuple[layer_curves.Systems, ...]
 
 
 def measure(settings: Correlated, context: Context) -> pd.DataFrame:
     """Records of the figures (runs that are finished are read), and the correlation of every system."""
-    parts = [_layers.measure(systems, context) for systems in settings.figures]
+    parts = [layer_curves.measure(systems, context) for systems in settings.figures]
     records = pd.concat(parts, ignore_index=True).drop_duplicates(ignore_index=True)
     found = pd.concat([as_records(correlations(records, settings.kind)), _walks(settings.kind)], ignore_index=True)
     return pd.concat([records, found], ignore_index=True)
@@ -66,15 +66,15 @@ def measure(settings: Correlated, context: Context) -> pd.DataFrame:
 def correlations(records: pd.DataFrame, kind: Kind) -> pd.DataFrame:
     """One row per system and quantity: coefficient with its interval over units, p, smallest p, scipy's p, layers."""
     rows = []
-    for model, seed, layers in per_system(_layers.curves(records)):
+    for model, seed, layers in per_system(layer_curves.curves(records)):
         a, drift = (replicates(records, layers, metric) for metric in ("mean_cosine", "drift"))
-        estimate = interval(_permutation.coefficient(kind, drift, a))
-        test = _permutation.permutation_test(kind, drift[0], a[0])
+        estimate = interval(permutation.coefficient(kind, drift, a))
+        test = permutation.permutation_test(kind, drift[0], a[0])
         values = {
             "": (float(estimate.value), float(estimate.low), float(estimate.high)),
             ".p": (test.p, np.nan, np.nan),
             ".p_smallest": (test.smallest, np.nan, np.nan),
-            ".p_scipy": (_permutation.default_p(kind, drift[0], a[0]), np.nan, np.nan),
+            ".p_scipy": (permutation.default_p(kind, drift[0], a[0]), np.nan, np.nan),
             ".layers": (float(test.n), np.nan, np.nan),
         }
         given = {"model": model, "seed": seed, "n_units": int(layers["n_units"].iloc[0]), "site": "hidden"}
@@ -86,7 +86,7 @@ def correlations(records: pd.DataFrame, kind: Kind) -> pd.DataFrame:
 
 
 def _walks(kind: Kind) -> pd.DataFrame:
-    value, low, high = _permutation.false_positive_rate(kind)
+    value, low, high = permutation.false_positive_rate(kind)
     row = {"model": "random walks", "metric": f"false_positive_rate.{kind}", "component": "13 steps"}
     return as_records(pd.DataFrame([row | {"value": value, "low": low, "high": high}]))
 
@@ -123,7 +123,7 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
         claim=[_claim(str(m)).name for m in rows["model"]],
     )
     verdicts = [_system(of_model) for _, of_model in rows.groupby("model", sort=False)]
-    why = "; ".join(f"{system}: {reason}" for system, reason in _layers.skipped(records).items())
+    why = "; ".join(f"{system}: {reason}" for system, reason in layer_curves.skipped(records).items())
     absent = [c for c in (TEXT, VISION, NONE) if c.name not in set(rows["claim"])]
     verdicts += [nothing(claim, why or "no system of these settings is one the claim is about") for claim in absent]
     return [*verdicts, *_judge_walks(records)]

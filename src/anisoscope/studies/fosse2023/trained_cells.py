@@ -1,6 +1,6 @@
 """Trained classifiers of the grid, each in a folder of its own that every study and every restart finds again:
 
-<cache>/classifiers/<cell>-<hash>/    the checkpoint, and beside it what was measured of it (`_measured.py`)
+<cache>/classifiers/<cell>-<hash>/    the checkpoint, and beside it what was measured of it (`measurements.py`)
 """
 
 import json
@@ -16,7 +16,7 @@ from anisoscope.errors import DivergedError, OutputError
 from anisoscope.provenance import run_id
 from anisoscope.runs.run import slug
 from anisoscope.store import in_turn, once, write_atomic
-from anisoscope.studies.fosse2023._grid import Cell, Plan
+from anisoscope.studies.fosse2023.grid import Cell, Plan
 from anisoscope.studies.study import Context
 from anisoscope.training.classifier import Recipe, TrainedClassifier, train_classifier
 

@@ -11,6 +11,7 @@ Other families are built by the library with its own initialisation: `gpt2` (pre
 (encoder), `vit`.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +32,12 @@ READING_NAMES = {
     "bert:unit-embedding": "unit embedding",
     "bert:full-embedding": "full embedding layer",
 }
+
+
+def label(system: str) -> str:
+    """A system as charts name it: the reading of "initialised as BERT", else the family."""
+    base = re.split(" × |, ", system, maxsplit=1)[0]
+    return READING_NAMES.get(base, base) + system.removeprefix(base)
 
 
 @dataclass(frozen=True)

@@ -4,19 +4,33 @@ The axis of steps is linear up to the first checkpoint after step 0 and logarith
 """
 
 from collections.abc import Sequence
+from typing import Any, Protocol
 
 import altair as alt
 import numpy as np
 import pandas as pd
 from altair.typing import ChartType
+from numpy.typing import NDArray
 
 from anisoscope.charts.style import GRID, INK, MUTED, PALETTE, facet
 from anisoscope.store import select
-from anisoscope.studies.godey2024._projection import Over
-from anisoscope.studies.godey2024._series_claims import Alignment
 from anisoscope.sums.jackknife import over_seeds
 
 WIDTH = 640
+
+
+class Alignment(Protocol):
+    """How the mean query and key of every head end: see `studies.godey2024.series_claims`."""
+
+    @property
+    def bound(self) -> float: ...
+
+    @property
+    def table(self) -> Any: ...
+
+    def ending(self) -> NDArray[Any]: ...
+
+
 ENDINGS = {1: "ends similar", -1: "ends opposite", 0: "neither"}
 ENDING_COLOURS = (PALETTE[0], PALETTE[1], "#9aa5b1")
 SIDES = {"query": "queries", "key": "keys"}
@@ -184,7 +198,7 @@ def _panels(
     return facet(layers, data, "panel", (WIDTH, 150), 2)
 
 
-def clouds(records: pd.DataFrame, over: Over, title: str) -> ChartType:
+def clouds(records: pd.DataFrame, over: str, title: str) -> ChartType:
     """Sampled queries and keys of one head in the common plane, a panel per step, with their means."""
     parts = []
     for side, word in SIDES.items():
@@ -218,7 +232,7 @@ def _origin() -> list[alt.Chart]:
     ]
 
 
-def path_of(records: pd.DataFrame, over: Over, side: str) -> pd.DataFrame:
+def path_of(records: pd.DataFrame, over: str, side: str) -> pd.DataFrame:
     """Coordinates d1, d2 of the mean of one side by step, of the first seed in `records`."""
     rows = select(records, metric=f"svd.{over}.{side}")
     rows = rows[rows["seed"] == rows["seed"].min()].astype({"step": int})
@@ -226,14 +240,14 @@ def path_of(records: pd.DataFrame, over: Over, side: str) -> pd.DataFrame:
     return pd.DataFrame({"d1": directions[0], "d2": directions[1]}).sort_index().reset_index()
 
 
-def paths(panels: Sequence[tuple[str, pd.DataFrame]], over: Over) -> ChartType:
+def paths(panels: Sequence[tuple[str, pd.DataFrame]], over: str) -> ChartType:
     """Q̄ and K̄ of each head from checkpoint to checkpoint, an arrow each."""
     size = ((WIDTH - 70) // len(panels), 260)
     drawn: ChartType = alt.hconcat(*(_path(name, records, over, size) for name, records in panels), spacing=34)
     return drawn
 
 
-def _path(name: str, records: pd.DataFrame, over: Over, size: tuple[int, int]) -> ChartType:
+def _path(name: str, records: pd.DataFrame, over: str, size: tuple[int, int]) -> ChartType:
     """One panel; arrows are turned as the segments lie on the page, so the axes' ranges are fixed here."""
     whole = pd.concat([path_of(records, over, side).assign(side=word) for side, word in SIDES.items()])
     ranges = [_padded(whole[column]) for column in ("d1", "d2")]

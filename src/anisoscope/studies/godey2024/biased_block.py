@@ -29,9 +29,9 @@ from anisoscope.capture import capture
 from anisoscope.metrics import drift, mean_cosine, norms
 from anisoscope.provenance import run_id
 from anisoscope.store import as_records, records_once
-from anisoscope.studies.godey2024 import _scores
-from anisoscope.studies.godey2024._fixed_point import fixed_points
-from anisoscope.studies.godey2024._untrained import FAMILIES, READINGS, Size, Untrained, untrained
+from anisoscope.studies.godey2024 import row_scores
+from anisoscope.studies.godey2024.fixed_point import fixed_points
+from anisoscope.studies.godey2024.untrained_models import FAMILIES, READINGS, Size, Untrained, untrained
 from anisoscope.studies.processes import side_by_side
 from anisoscope.studies.study import Context
 from anisoscope.sums.groups import Sums, Totals, vector_sums
@@ -165,7 +165,7 @@ class Pass:
         self.sites[scores.name] = scores
         counted = torch.isin(self._group, torch.tensor(self.histograms, device=value.device))
         subject = self.subject
-        self._add(scores, _scores.score_sums(self._query, value, subject.attention_scale, subject.causal, counted))
+        self._add(scores, row_scores.score_sums(self._query, value, subject.attention_scale, subject.causal, counted))
 
     def _add(self, site: Site, values: dict[str, Tensor]) -> None:
         self.sums.add(site.name, values, self._group)
@@ -215,9 +215,9 @@ class Pass:
             known = () if self.subject.position_bias else ("attention.entropy", "attention.entropy_normalised")
             yield from self._table({k: v for k, v in means.items() if k not in known}, place)
             return
-        yield from self._table(_scores.values(terms, self.subject.position_bias), place)
+        yield from self._table(row_scores.values(terms, self.subject.position_bias), place)
         for i in self.histograms:
-            for name, counts in _scores.histograms(terms, i).items():
+            for name, counts in row_scores.histograms(terms, i).items():
                 for bin_name, count in counts.items():
                     yield {**place, "metric": name, "component": f"{self.norms[i]:g} {bin_name}", "value": count}
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from anisoscope.store import select
-from anisoscope.studies.fosse2023._grid import PUBLISHED, TITLES
-from anisoscope.studies.fosse2023._measured import PRETRAINED
+from anisoscope.studies.fosse2023.grid import PUBLISHED, TITLES
+from anisoscope.studies.fosse2023.measurements import PRETRAINED
 from anisoscope.studies.study import Compared
 from anisoscope.sums.jackknife import over_seeds
 from anisoscope.training.classifier import ATTENTION

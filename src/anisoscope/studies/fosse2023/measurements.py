@@ -19,8 +19,8 @@ from anisoscope.metrics.class_direction import units_of
 from anisoscope.models.load import load
 from anisoscope.provenance import run_id
 from anisoscope.store import as_records, once, records_once, select, write_atomic
-from anisoscope.studies.fosse2023._grid import Cell, Plan
-from anisoscope.studies.fosse2023._trained import Trained, corpus_of, each, why_lost
+from anisoscope.studies.fosse2023.grid import Cell, Plan
+from anisoscope.studies.fosse2023.trained_cells import Trained, corpus_of, each, why_lost
 from anisoscope.studies.study import Context
 from anisoscope.training.classifier import result
 from anisoscope.training.classifier_loop import predicted

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from anisoscope.studies.godey2024._layers import TRAINED, UNTRAINED, curves, skipped
-from anisoscope.studies.godey2024._left_out import Array, replicates
+from anisoscope.studies.godey2024.layer_curves import TRAINED, UNTRAINED, curves, skipped
+from anisoscope.studies.godey2024.left_out import Array, replicates
 from anisoscope.studies.judge import Over, Test, judged, nothing, of_replicates, p_above, stated
 from anisoscope.studies.study import Claim, Verdict
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from anisoscope.store import select
+from anisoscope.studies.godey2024.untrained_models import label
 from anisoscope.studies.judge import Over, Test, judged, of_seeds, stated
 from anisoscope.studies.study import Claim, Verdict
 from anisoscope.sums.jackknife import over_seeds
@@ -96,7 +97,8 @@ def summary(records: pd.DataFrame, keys: Sequence[str] = ("model", "site", "laye
         rows.append(
             named | {"N": float(str(named["component"]))} | {k: float(v) for k, v in estimate._asdict().items()}
         )
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    return table.assign(reading=[label(model) for model in table["model"]])
 
 
 def with_heads(records: pd.DataFrame) -> pd.DataFrame:

@@ -19,7 +19,7 @@ from anisoscope.provenance import run_id
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import run
 from anisoscope.store import RunFolder, as_records, records_once, select
-from anisoscope.studies.godey2024._left_out import SUFFIX, left_out
+from anisoscope.studies.godey2024.left_out import SUFFIX, left_out
 from anisoscope.studies.study import Context
 from anisoscope.training.kinds import KINDS
 from anisoscope.training.small import LONG, Recipe, Trained, train_all
