@@ -25,17 +25,18 @@ from torch import nn
 
 import anisoscope
 from anisoscope.__main__ import main as typed_main
+from anisoscope.batch import Batch, Stream
 from anisoscope.data.labelled import open_labelled
 from anisoscope.data.speech import open_speech
 from anisoscope.data.tables import read_table
 from anisoscope.data.text import open_text
-from anisoscope.errors import CorpusError, MeasureError
-from anisoscope.measure.loop import Interrupted
+from anisoscope.errors import AnisoscopeError, CorpusError, MeasureError, OutputError, UsageError
+from anisoscope.measure.loop import Interrupted, measure
 from anisoscope.measure.settings import Settings
 from anisoscope.runs.job import Job
 from anisoscope.runs.merge import merge_runs
 from anisoscope.runs.run import run
-from anisoscope.store import KEYS, RunFolder
+from anisoscope.store import KEYS, RunFolder, write_atomic
 
 SAME = 1e-9
 """What the order of additions may move in float64."""
@@ -297,7 +298,6 @@ def partly_frozen():
 
 
 def one_batch(ids):
-    from anisoscope.batch import Batch, Stream
 
     mask = torch.ones(ids.shape[:2], dtype=torch.bool)
     stream = Stream(mask, torch.zeros_like(mask), torch.zeros(len(ids)).long())
@@ -670,7 +670,6 @@ def test_9_families_whose_blocks_pass_on_tokens_first(family):
 
 def test_9_a_batch_axis_that_cannot_be_known_is_asked_for():
     """Blocks of one's own around torch's attention, which takes tokens first: either could be meant."""
-    from anisoscope.batch import Batch
     from anisoscope.errors import MeasureError, UsageError
     from anisoscope.measure.loop import measure
 
@@ -1180,3 +1179,193 @@ def test_what_metric_cannot_take_is_said(given, named, message):
 
     with pytest.raises(UsageError, match=message):
         anisoscope.metric("mean_cosine", given["x"], **named)
+
+
+# ---- 9: settings of a wrong type or out of range --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "field, value, says",
+    [
+        ("sample", -1, "at least 0"),
+        ("sample", "3", "type int"),
+        ("bins", (1, 0), "each above the last"),
+        ("bins", (0.0, float("nan")), "each above the last"),
+        ("bins", (0,), "two finite edges"),
+        ("median", "x", "type bool"),
+        ("seed", 1 << 63, "at most 9,223,372,036,854,775,807"),
+        ("seed", 1.5, "type int"),
+        ("groups", 1 << 64, "at most 65,536"),
+        ("groups", True, "type int"),
+        ("spectrum_groups", 0, "at least 1"),
+        ("panels", "hidden", r"type tuple\[str"),
+        ("flatten", "images", "did you mean image"),
+    ],
+)
+def test_9_settings_that_cannot_be_are_refused(field, value, says):
+    """They were ignored, or failed deep inside."""
+    with pytest.raises(UsageError, match=f"{field}.*{says}"):
+        Settings(**{field: value})
+
+
+def test_9_a_list_is_as_good_as_a_tuple():
+    assert Settings(panels=["hidden"], bins=[0, 1]) == Settings(panels=("hidden",), bins=(0, 1))
+
+
+@pytest.mark.parametrize("field, value", [("limit", 0), ("limit", "3"), ("shard", (2, 2)), ("dtype", "float23")])
+def test_9_jobs_that_cannot_be_are_refused(field, value):
+    with pytest.raises(UsageError, match=field):
+        Job(**{field: value})
+
+
+# ---- faults that end clearly: run folders ----------------------------------------------------------------------------
+
+
+def cut(path: Path) -> None:
+    """A file of which only the first half was written."""
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("name", ["records.parquet", "manifest.json"])
+def test_a_truncated_file_of_a_run_is_told(job, tmp_path, name):
+    """A traceback of the reader; `--resume`, `report` and `compare` (which reads no manifest) name file and cure."""
+    folder = tmp_path / "run"
+    words = measure_words(job, "-o", folder)
+    assert program(*words)[0] == 0
+    cut(folder / name)
+    commands = [(*words, "--resume"), ("report", folder), ("compare", folder, folder)]
+    for command in commands if name == "records.parquet" else commands[:2]:
+        check_refused(6, *command, says=[name, "--overwrite"])
+    assert program(*words, "--overwrite")[0] == 0 and len(RunFolder(folder).records)
+
+
+def test_a_truncated_state_is_told(job, whole, tmp_path):
+    """A traceback of safetensors; what the cure says gives the right numbers."""
+    begun = interrupted(job, tmp_path / "run")
+    shutil.copy(begun.state_path(0), tmp_path / "kept")
+    cut(begun.state_path(0))
+    with pytest.raises(OutputError, match=r"state\.0\.safetensors.*damaged.*remove the file"):
+        run(job, begun.folder, resume=True)
+    begun.state_path(0).unlink()
+    check_same(run(job, begun.folder, resume=True), whole)
+
+
+def test_killed_while_the_identity_is_written(job, tmp_path):
+    """The folder held a temporary file only, and could neither be resumed nor overwritten nor begun in."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    left = folder / f".identity.json.{int(dead.stdout)}"
+    left.write_text('{"model": ')
+    assert program(*measure_words(job, "-o", folder))[0] == 0
+    assert not left.exists() and RunFolder(folder).complete
+
+
+def test_a_damaged_identity_is_overwritten(job, tmp_path):
+    """--overwrite, the cure that is told, failed on the same file."""
+    interrupted(job, tmp_path / "run")
+    cut(tmp_path / "run" / "identity.json")
+    with pytest.raises(OutputError, match="--overwrite"):
+        run(job, tmp_path / "run", resume=True)
+    assert run(job, tmp_path / "run", overwrite=True).complete
+
+
+@pytest.mark.parametrize("place", ["file", "/dev/null", "/dev/null/run", "x" * 256, "y/" + "x" * 300])
+def test_an_output_that_cannot_be_is_told(job, tmp_path, place):
+    """The error was masked by another, of the temporary file that could not be removed."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match=r"a folder for --output.*another --output"):
+        run(job, tmp_path / place)
+
+
+def test_an_output_below_a_file_is_told(job, tmp_path):
+    (tmp_path / "file").write_text("")
+    check_refused(6, *measure_words(job, "-o", tmp_path / "file" / "run"), says=["a folder for --output", "the file"])
+
+
+def test_what_cannot_be_written_is_told_as_it_is(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="Not a directory"):
+        write_atomic(tmp_path / "file" / "run" / "x", lambda path: path.write_text("x"))
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_the_folder_is_removed_while_it_runs(job, whole, tmp_path, goes_on):
+    """The run ended without its identity, or was begun with a state and no identity: it could not be resumed."""
+    folder, calls = tmp_path / "run", []
+
+    def progress(done, _total):
+        calls.append(done)
+        if len(calls) == 2:
+            shutil.rmtree(folder)
+            if not goes_on:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    if not goes_on:
+        with pytest.raises(Interrupted):
+            run(job, folder, progress=progress)
+        run(job, folder, resume=True)
+    else:
+        run(job, folder, progress=progress)
+    check_same(run(job, folder, resume=True), whole)
+
+
+def test_an_overwritten_run_leaves_no_old_sums(job, tmp_path):
+    """A merge would have taken the sums of the run before."""
+    job = replace(job, shard=(0, 2))
+    run(job, tmp_path / "run")
+    changed = replace(job, limit=4, shard=(0, 1))
+    assert not run(changed, tmp_path / "run", overwrite=True).sums_path.exists()
+
+
+@pytest.mark.parametrize("world", [2])
+def test_a_process_that_dies_is_told_in_one_line(job, whole, tmp_path, world):
+    """The others ended in a traceback of the backend; what they measured is kept."""
+    script = tmp_path / "rank.py"
+    script.write_text(RANK.replace("signal.SIGTERM)", "signal.SIGKILL if rank else 0)"))
+    ended = in_processes(world, job, script, tmp_path / "run", stop=2)
+    (code, told), (killed, _) = ended
+    lines = [line for line in told.splitlines() if line.startswith("anisoscope: ")]
+    assert killed == -signal.SIGKILL and code == 5, ended
+    assert len(lines) == 1 and "--resume" in lines[0] and "Traceback" not in told, told
+    check_same(run(job, tmp_path / "run", resume=True), whole)
+
+
+# ---- faults that end clearly: batches --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {"input_ids": torch.zeros(0, 5).long()},
+        {"input_ids": torch.full((2, 5), 3), "attention_mask": torch.ones(2, 4).long()},
+        {"input_ids": torch.full((2, 5), 3), "unit": torch.zeros(3).long()},
+    ],
+)
+def test_given_inputs_that_do_not_fit_together_are_refused(inputs):
+    with pytest.raises(AnisoscopeError, match="Cure"):
+        measure(tiny.model("bert"), [inputs], panels=("hidden",), sample=0)
+
+
+# ---- where numbers came from -----------------------------------------------------------------------------------------
+
+
+def test_a_record_says_dirty_for_what_makes_numbers_only(tmp_path):
+    """Any change below the package, of a page or a help text, made the records say `dirty`."""
+    shutil.copytree(PACKAGE, tmp_path / "anisoscope", ignore=shutil.ignore_patterns("__pycache__"))
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@x"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"]):
+        subprocess.run([*git, *words], check=True)
+
+    def told():
+        code = "import json; from anisoscope.provenance import code_version as v; print(json.dumps(v()))"
+        there = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": str(tmp_path)}}
+        return json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, **there).stdout)
+
+    clean = told()
+    assert clean["dirty"] is False and len(clean["commit"]) == 40
+    (tmp_path / "anisoscope" / "report" / "style.css").write_text("")
+    (tmp_path / "anisoscope" / "cli" / "new.py").write_text("")
+    assert told() == clean
+    (tmp_path / "anisoscope" / "metrics" / "drift.py").write_text("")
+    assert told()["dirty"] is True and told()["sources"] != clean["sources"]

@@ -3,9 +3,13 @@
 limit: Annotated[int | None, Option("first N units only", INPUT, least=1)] = None
 """
 
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+from anisoscope.errors import UsageError, near_matches
 
 INPUT, WHAT, OUTPUT, MACHINE = "Input", "What to measure", "Output", "Machine"
 TRAINING, MODEL = "Training", "Model"
@@ -40,3 +44,65 @@ class Option:
     parse: Callable[[str], Any] | None = None
     shown: str = ""
     check: Callable[[Any], None] | None = None
+
+
+BITS = 63
+"""Whole numbers are kept in 64 bits, one of them the sign."""
+
+
+def check_fields(given: object) -> None:
+    """UsageError where a field of the dataclass `given` is not of its type, or outside the range or the names that its
+    `Option` tells. Lists become tuples.
+    """
+    for name, (kind, option) in _declared(cast("Hashable", type(given))).items():
+        value = getattr(given, name)
+        if isinstance(value, list):
+            value = tuple(value)
+            object.__setattr__(given, name, value)
+        if not _fits(value, kind):
+            words = str(kind).replace("typing.", "") if get_origin(kind) else kind.__name__
+            raise UsageError(f"{name} of type {words}", f"{value!r}, {type(value).__name__}", f"mend {name}")
+        parts = value if isinstance(value, tuple) else () if value is None else (value,)
+        for part in parts:
+            if option.known and part not in option.known:
+                known = ", ".join(option.known)
+                raise UsageError(f"{name} among {known}", repr(part), near_matches(str(part), option.known))
+            if isinstance(part, int):
+                _check_range(name, part, option)
+
+
+def _check_range(name: str, value: int, option: Option) -> None:
+    least = -(1 << BITS) if option.least is None else option.least
+    most = (1 << BITS) - 1 if option.most is None else option.most
+    if value < least:
+        raise UsageError(f"{name} of at least {least:,}", str(value), f"raise {name}")
+    if value > most:
+        raise UsageError(f"{name} of at most {most:,}", str(value), f"lower {name}")
+
+
+@cache
+def _declared(kind: Any) -> dict[str, tuple[Any, Option]]:
+    """{field: (type, option)}; of a field that is not asked for on the command line an empty option."""
+    found = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        options = [more for more in get_args(hint)[1:] if isinstance(more, Option)]
+        plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+        found[name] = plain, *(options or [Option("", "")])
+    return found
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value is of a type, to the depth of a tuple's parts."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, part) for part in parts)
+    if origin is Literal:
+        return isinstance(value, str)  # the names there are stand in the option
+    if origin is tuple:
+        of_parts = [parts[0]] * len(value) if isinstance(value, tuple) and parts[-1] is ... else parts
+        return isinstance(value, tuple) and len(value) == len(of_parts) and all(map(_fits, value, of_parts))
+    if origin is not None:
+        return isinstance(value, Mapping)
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, kind) and (kind is not int or not isinstance(value, bool))

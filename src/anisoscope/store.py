@@ -4,6 +4,7 @@ A run folder is complete when `manifest.json` exists: it is written last, and ev
 rename.
 """
 
+import errno
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -111,9 +112,15 @@ def _alive(pid: int) -> bool:
     return True
 
 
+LONGEST_NAME = 255
+"""Bytes of a file's name, on the usual file systems."""
+
+
 def check_output(folder: Path) -> None:
     """OutputError where no folder can be made: at or below a file or device, or by a name that is too long."""
     try:
+        if any(len(os.fsencode(part)) > LONGEST_NAME for part in folder.parts):
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
         above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     except OSError as error:
         raise OutputError("a folder for --output", f"{folder}: {error.strerror}", "choose another --output") from error

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
+from math import inf
 from typing import TYPE_CHECKING, Annotated, get_args
 
 from anisoscope.axes import LAYER_QUANTITIES, POLICIES, Flatten
 from anisoscope.errors import UsageError, near_matches
-from anisoscope.options import INPUT, WHAT, Option
+from anisoscope.options import INPUT, WHAT, Option, check_fields
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,6 +19,8 @@ PANELS = ("hidden", "spectrum", "attention")
 ON_REQUEST = ("alignment",)
 """Panels that `all` does not mean: what the drift of queries and keys does (three times the cost of attention)."""
 FLATTEN = get_args(Flatten)
+MOST_GROUPS = 1 << 16
+"""The sums of a site take groups times its width."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +53,23 @@ class Settings:
         tuple[str, ...],
         Option("token policies, with commas: all, content, no-first", WHAT, ("--tokens",), known=POLICIES),
     ] = POLICIES
-    groups: Annotated[int, Option("groups of units left out in turn for the intervals", WHAT, least=2)] = 32
+    groups: Annotated[
+        int, Option("groups of units left out in turn for the intervals", WHAT, least=2, most=MOST_GROUPS)
+    ] = 32
     spectrum_groups: Annotated[
         int | None,
-        Option("the same for the spectrum; default 8 up to 1,024 dimensions, else 1: no interval", WHAT, least=1),
+        Option(
+            "the same for the spectrum; default 8 up to 1,024 dimensions, else 1: no interval",
+            WHAT,
+            least=1,
+            most=MOST_GROUPS,
+        ),
     ] = None
-    sample: Annotated[int, Option("vectors kept per site for what sums cannot give", WHAT, least=0)] = 2048
+    sample: Annotated[int, Option("vectors kept per site for what sums cannot give", WHAT, least=0, most=1 << 31)] = (
+        2048
+    )
     sample_heads: bool = False
-    seed: Annotated[int, Option("seed of everything random (sample of vectors, untrained weights)", WHAT)] = 0
+    seed: Annotated[int, Option("seed of everything random (sample of vectors, untrained weights)", WHAT, least=0)] = 0
     median: Annotated[bool, Option("medians of attention rows (dear)", WHAT, ("--medians",))] = False
     bins: tuple[float, ...] = ()
     metrics: tuple[str, ...] = ()
@@ -70,27 +83,24 @@ class Settings:
     ] = "position"
 
     def __post_init__(self) -> None:
-        for name, known in (("panels", (*PANELS, *ON_REQUEST)), ("policies", POLICIES)):
-            self._check_names(name, known)
+        check_fields(self)
         if self.metrics:
             self._check_metrics()
-        if self.flatten not in FLATTEN:
-            near = near_matches(self.flatten, FLATTEN)
-            raise UsageError(f"flatten among {', '.join(FLATTEN)}", repr(self.flatten), near)
         if not self.policies:
             raise UsageError("at least one token policy", "none", f"choose of {', '.join(POLICIES)}")
         if not (self.panels or self.metrics):
             raise UsageError("at least one panel", "none", f"choose of {', '.join((*PANELS, *ON_REQUEST))}")
-
-    def _check_names(self, name: str, known: tuple[str, ...]) -> None:
-        for value in getattr(self, name):
-            if value not in known:
-                raise UsageError(f"{name} among {', '.join(known)}", repr(value), near_matches(value, known))
+        rising = all(a < b for a, b in pairwise((-inf, *self.bins, inf)))
+        if self.bins and (len(self.bins) < 2 or not rising):
+            raise UsageError("bins as two finite edges or more, each above the last", repr(self.bins), "sort them")
 
     def _check_metrics(self) -> None:
         from anisoscope import metrics  # loads torch
 
-        self._check_names("metrics", tuple(metrics.found()))
+        known = metrics.found()
+        for name in self.metrics:
+            if name not in known:
+                raise UsageError(f"metrics among {', '.join(known)}", repr(name), near_matches(name, known))
         of_classes = [metric.name for metric in self.chosen if metric.panel == "class"]
         if of_classes:
             cure = "use anisoscope classes, or runs.classes.run_classes"

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from anisoscope.axes import At
-from anisoscope.errors import UsageError, near_matches
+from anisoscope.errors import UsageError
 from anisoscope.measure.settings import Settings
-from anisoscope.options import DTYPES, INPUT, MACHINE, OUTPUT, WHAT, Option
+from anisoscope.options import DTYPES, INPUT, MACHINE, OUTPUT, WHAT, Option, check_fields
 from anisoscope.provenance import code_of
 from anisoscope.runs import names
 
@@ -106,6 +106,12 @@ class Job:
         bool, Option("leave out and count unreadable items and checkpoints instead of stopping", INPUT)
     ] = False
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+        part, parts = self.shard
+        if not 0 <= part < parts:
+            raise UsageError("a shard (i, n) with 0 ≤ i < n", repr(self.shard), "the first of two is (0, 2)")
+
     def identity(self, subject: "Subject", plan: "BatchPlan") -> dict[str, Any]:
         described = asdict(self)
         for name in ("device", "trust_remote_code"):
@@ -188,14 +194,7 @@ class Classes:
     max_length: Annotated[int | None, Option("longer utterances are cut, and counted", INPUT, least=3)] = None
 
     def __post_init__(self) -> None:
-        for part in self.parts:
-            if part not in PARTS:
-                raise UsageError(f"parts among {', '.join(PARTS)}", repr(part), near_matches(part, PARTS))
-        if self.at not in (None, *get_args(At)):
-            raise UsageError("--at first, last or mean", repr(self.at), "leave it out for what suits the model")
-        for name in ("limit", "few"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"--{name} of at least 1", str(getattr(self, name)), f"raise --{name}")
+        check_fields(self)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
         if differ:
             got = f"{folder}, whose {differ} differs from {folders[0]}"
             raise MeasureError("shards of one run", got, "merge what was measured alike, but for --shard")
-    settings = Settings(**_tuples(manifests[0]["settings"]["settings"]))
+    settings = Settings(**manifests[0]["settings"]["settings"])
     held = [Measurement.restore(part.sums_path, settings, identities[0]["plan"]) for part in parts]
     _check_whole(folders, held, manifests)
     identity = identities[0] | {"shard": [0, 1]}
@@ -54,11 +54,6 @@ def _identity(part: RunFolder) -> dict[str, Any]:
     if "classes" in identity:
         raise MeasureError("shards of anisoscope measure", f"classes in {part.folder}", "measure classes in one go")
     return {name: value for name, value in identity.items() if name != "shard"}
-
-
-def _tuples(stored: dict[str, Any]) -> dict[str, Any]:
-    """Settings as JSON keeps them, with tuples again."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
 
 
 def _check_whole(folders: Sequence[Path], held: Sequence[Measurement], manifests: Sequence[dict[str, Any]]) -> None:
