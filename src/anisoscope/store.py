@@ -270,11 +270,7 @@ class RunFolder:
     def manifest(self) -> dict[str, Any]:
         """What was measured, with what and from where. OutputError where the run is not finished."""
         self._check_finished()
-        found = _read_json(self.manifest_path)
-        missing = [key for key in ("run", "model", "corpus", "settings") if key not in found]
-        if missing:
-            raise OutputError(f"{', '.join(missing)} in {self.manifest_path}", "none", ANEW)
-        return found
+        return _read_json(self.manifest_path)
 
     @property
     def records(self) -> pd.DataFrame:

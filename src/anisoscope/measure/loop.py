@@ -73,24 +73,28 @@ def run_pass(
     measurement = Measurement(settings, getattr(plan, "fingerprint", ""))
     if resume and state is not None and state.exists():
         measurement = Measurement.restore(state, settings, measurement.plan)
-    if not measurement.weights and "embedding" in settings.quantities:
-        measurement.weights = embedding_terms(model)
     what = settings.what_of(model)
     means = head_means(model, plan, settings) if "centred" in what else {}
     tokens = {i: n for i, n in enumerate(getattr(plan, "tokens", [])) if only is None or i in only}
     total, done = sum(tokens.values()), sum(tokens.pop(i, 0) for i in measurement.batches)
     with listening() as stopped, _looking(model, measurement, what, means) as look:
+        if not measurement.weights and "embedding" in settings.quantities:
+            measurement.weights = embedding_terms(model)
         saved = time.monotonic()
         for index, batch in _to_do(plan, only, frozenset(measurement.batches)):
             look(batch, index)
             done += batch.n_tokens
             if progress is not None:
                 progress(done, total)
-            if state is not None and (stopped or time.monotonic() - saved > SAVE_SECONDS):
+            if stopped:
+                break
+            if state is not None and time.monotonic() - saved > SAVE_SECONDS:
                 measurement.save(state)
                 saved = time.monotonic()
-            if stopped:
-                raise Interrupted(stopped[0])
+        if stopped:
+            if state is not None:
+                measurement.save(state)
+            raise Interrupted(stopped[0])
     if not measurement.batches and only is None:
         raise CorpusError("a corpus with at least one batch", "none", "give it more data")
     return measurement
