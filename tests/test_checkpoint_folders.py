@@ -13,6 +13,7 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from anisoscope.errors import ModelError
 from anisoscope.models.load import load
+from anisoscope.models.series import is_series
 from anisoscope.models.vectors import word_vectors
 
 
@@ -94,6 +95,7 @@ def test_what_is_no_checkpoint_is_named_for_what_it_is(tmp_path, name):
     assert FORMATS[name] in refused(tmp_path).cure
     if name.endswith((".gguf", ".ckpt", ".pt", ".onnx")):
         assert FORMATS[name] in refused(tmp_path / name).cure
+        assert not is_series(str(tmp_path / name)), "read as a list of checkpoints"
 
 
 CONFIGS = {

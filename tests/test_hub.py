@@ -283,3 +283,14 @@ def test_tokens_and_gates(folders, tmp_path):
     assert "hf auth login" in told[""]["tester/private"]["text"]
     assert "a token that the hub refuses (401). Cure: `hf auth login`" in told["hf_stale"]["tester/private"]["text"]
     assert all("weights" in told[token]["tiny-bert"] for token in told), "an id that was renamed"
+
+
+@pytest.mark.parametrize("fault", ["html", 401, 503])
+def test_revisions_of_a_hub_that_fails_are_those_in_the_cache(folders, tmp_path, fault):
+    """A login page ended a series in a traceback."""
+    code = "from anisoscope.models.refs import *; print(revisions('a/b'), exists('a/b'), exists('a/b@v1'))"
+    with served(folders) as hub:
+        hub.fault = fault
+        environment = hub.environment(tmp_path)
+        done = subprocess.run([sys.executable, "-c", code], env=environment, text=True, capture_output=True)
+    assert (done.stdout, done.returncode) == ("[] False False\n", 0), done.stderr

@@ -10,6 +10,9 @@ from typing import Any
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 """Files of weights that are read, the first of them that is there."""
 
+ENDINGS = (".safetensors", ".bin", ".h5", ".msgpack", ".ot", ".onnx", ".gguf", ".pt", ".pth", ".ckpt", ".tflite")
+"""How files of weights end, in whatever format."""
+
 OWN = "return it from a function of yours, as module:function"
 FORMATS = {
     "adapter_config.json": "it is an adapter (LoRA, PEFT), which is no model: merge it into its base with "

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from anisoscope.errors import ModelError
-from anisoscope.models.formats import described, weight_files
+from anisoscope.models.formats import ENDINGS, described, weight_files
 from anisoscope.models.hub_faults import Fault, fault_of
 
 TIMEOUT = 10.0
 """Seconds to wait for the hub's answer."""
 AT_ONCE = 4
 """Downloads at a time."""
-_FORMATS = (".safetensors", ".bin", ".h5", ".msgpack", ".ot", ".onnx", ".gguf", ".pt", ".pth", ".ckpt", ".tflite")
 _BESIDE = (".npz", ".pb", ".zip", ".tar", ".gz", ".pkl", ".md", ".png", ".jpg", ".gif", ".mp4", ".wav", ".pdf")
 _LARGEST = 1 << 26
 """Bytes of the largest file that is fetched beside the weights."""
@@ -191,7 +190,7 @@ def _check_copy(place: Place, name: str, *, weights: bool) -> None:
 
 def _is_small(name: str, size: int | None) -> bool:
     """Whether a file belongs to what is read beside the weights: configuration, vocabulary, code."""
-    if name.endswith((*_FORMATS, *_BESIDE, ".index.json")) or Path(name).name.startswith("."):
+    if name.endswith((*ENDINGS, *_BESIDE, ".index.json")) or Path(name).name.startswith("."):
         return False
     return ("/" not in name or name.endswith(".py")) and (size or 0) <= _LARGEST
 

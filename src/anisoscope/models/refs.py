@@ -2,44 +2,39 @@
 
 from pathlib import Path
 
-_TIMEOUT = 10.0
-"""Seconds to wait for the hub's answer."""
+from anisoscope.models.hub import TIMEOUT, cached_folder, split_name
+from anisoscope.models.hub_faults import fault_of
 
 
 def exists(name: str) -> bool:
-    """Whether a folder, or a repository (at a revision) of the hub, is there."""
-    from huggingface_hub import HfApi, try_to_load_from_cache
-    from huggingface_hub.errors import (  # type: ignore[attr-defined]
-        HFValidationError,
-        HTTPError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    """Whether a folder, or a repository (at a revision) of the hub, is there; its copy in the cache, where the hub does
+    not answer.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HFValidationError
 
     if Path(name).exists():
         return True
-    base, _, revision = name.partition("@")
+    base, revision = split_name(name)
     try:
-        HfApi().model_info(base, revision=revision or None, timeout=_TIMEOUT)
+        HfApi().model_info(base, revision=revision, timeout=TIMEOUT)
         return True
     except HFValidationError:
         return False
-    except (RepositoryNotFoundError, RevisionNotFoundError):
-        return False
-    except (HTTPError, OSError):
-        return isinstance(try_to_load_from_cache(base, "config.json", revision=revision or None), str)
+    except Exception as error:  # as in `hub.locate`
+        return not fault_of(error).absent and cached_folder(base, revision) is not None
 
 
 def revisions(repository: str) -> list[str]:
-    """Branches and tags of a repository; those in the cache where the hub cannot be reached."""
+    """Branches and tags of a repository; those in the cache where the hub does not answer."""
     from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import HFValidationError, HTTPError  # type: ignore[attr-defined]
+    from huggingface_hub.errors import HFValidationError
 
     try:
         refs = HfApi().list_repo_refs(repository)
         return [ref.name for ref in (*refs.branches, *refs.tags)]
     except HFValidationError:
         return []
-    except (HTTPError, OSError):
+    except Exception:  # as in `hub.locate`
         folder = Path(constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}", "refs")
         return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from anisoscope.errors import ModelError, UsageError
 from anisoscope.models import patterns
+from anisoscope.models.formats import ENDINGS
 from anisoscope.models.refs import exists, revisions
 
 _UNIT = {"": 1, "k": 1_000, "m": 1_000_000}
@@ -38,7 +39,7 @@ class Checkpoint:
 def is_series(spec: str) -> bool:
     """Whether `spec` stands for several checkpoints: a pattern, a folder of checkpoints, a list in a file."""
     path = Path(spec)
-    if patterns.is_pattern(spec) or path.is_file():
+    if patterns.is_pattern(spec) or (path.is_file() and not path.name.endswith(ENDINGS)):
         return True
     if path.is_dir():
         return not (path / "config.json").exists() and bool(_folders(path))
