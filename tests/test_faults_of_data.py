@@ -102,3 +102,23 @@ def test_a_label_with_control_characters_goes_through_the_program(tmp_path, monk
     page = (output / "report.html").read_text()
     assert "bad␛[31m␀" in page and "\x1b" not in page and "\x00" not in page
     assert "bad\\u001b[31m\\u0000" in (output / "manifest.json").read_text()
+
+
+def test_a_page_speaks_in_the_words_of_its_corpus():
+    """A page of speech said `tokens 2,068,060` of samples."""
+    from anisoscope.report.page import facts
+    from anisoscope.report.results import Results
+    from anisoscope.report.sections import sections
+    from anisoscope.store import as_records
+
+    words = {"position": "frame", "sequence": "clip", "unit": "speaker", "counted": "sample"}
+    rows = {"metric": "mean_cosine", "stack": "encoder", "site": "hidden", "kind": "self", "token_policy": "all"}
+    records = as_records(
+        pd.DataFrame([{**rows, "layer": k, "value": 0.3, "n_vectors": 640, "n_units": 3} for k in range(3)])
+    )
+    spoken = Results(records, {"corpus": {"n_tokens": 204_800, "n_units": 3, "words": words}})
+    assert {("frames", "640"), ("speakers", "3")} <= set(facts(spoken))
+    told = " ".join(f"{s.lead} {' '.join(f.caption + f.basis for f in s.figures)}" for s in sections(spoken))
+    assert "pairs of frame vectors" in told and "640 vectors in 3 speakers" in told and "token" not in told
+    written = Results(records, {"corpus": {"n_tokens": 640, "n_units": 3}})
+    assert {("tokens", "640"), ("units", "3")} <= set(facts(written))

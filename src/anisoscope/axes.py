@@ -73,3 +73,9 @@ class Site:
     def label(self) -> str:
         """Quantity with its stage, as in the `site` column of records: `hidden`, `query.raw`, `attention`."""
         return f"{self.quantity}.{self.stage}" if self.stage else self.quantity
+
+
+WORDS = {"position": "token", "sequence": "sequence", "unit": "unit", "counted": "token"}
+"""What a corpus calls one position of a model, one sequence, one unit, and what `tokens` of its plan count: as here,
+unless it says otherwise.
+"""

@@ -11,9 +11,6 @@ from torch import Tensor
 
 from anisoscope.errors import UsageError
 
-WORDS = {"position": "token", "sequence": "sequence", "unit": "unit", "counted": "token"}
-"""What a corpus calls one position of a model, one sequence, one unit, and what `tokens` of its plan count."""
-
 
 @dataclass(frozen=True)
 class Stream:
@@ -79,7 +76,7 @@ class BatchPlan(Protocol):
 
     `len(plan)` batches; `plan[i]` builds batch i (padding, tensors) on demand; `plan.tokens[i]` its real tokens (for
     progress); `plan.fingerprint` a hash of corpus and settings; `plan.n_units`, the number of units;
-    `plan.frequency_bins`, their labels. A plan may say in `plan.words` what its corpus calls things (`WORDS`).
+    `plan.frequency_bins`, their labels. A plan may say in `plan.words` what its corpus calls things (`axes.WORDS`).
     """
 
     tokens: list[int]

@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from anisoscope.batch import WORDS, Batch, Stream
+from anisoscope.axes import WORDS
+from anisoscope.batch import Batch, Stream
 from anisoscope.data.plans import Index, digest, pack
 from anisoscope.errors import CorpusError, ModelError, UsageError
 

@@ -82,9 +82,12 @@ def facts(results: Results) -> list[tuple[str, str]]:
     layers = results.layers("mean_cosine")
     depth = int(layers.loc[layers["site"].eq("hidden")].groupby("stack")["layer"].max().sum()) if len(layers) else 0
     seconds = results.manifest.get("seconds")
+    words = results.words
+    same = words["counted"] == words["position"]  # else the plan counts samples or images, and the records positions
+    positions = corpus.get("n_tokens") if same else layers["n_vectors"].max() if len(layers) else None
     found = {
-        "tokens": count(corpus["n_tokens"]) if corpus.get("n_tokens") else "",
-        "units": count(corpus["n_units"]) if corpus.get("n_units") else "",
+        f"{words['position']}s": count(positions) if positions else "",
+        f"{words['unit']}s": count(corpus["n_units"]) if corpus.get("n_units") else "",
         "blocks": str(depth) if depth else "",
         "dimensions": str(results.width or ""),
         "device": " ".join(str(results.manifest[key]) for key in ("device", "dtype") if results.manifest.get(key)),

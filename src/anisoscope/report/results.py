@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from anisoscope.axes import POLICIES
+from anisoscope.axes import POLICIES, WORDS
 from anisoscope.report.words import count, listing
 
 LAYER_SITES = ("hidden", "final")
@@ -38,6 +38,12 @@ class Results:
         """Token policies of the run, in the order of the glossary."""
         found = set(self.table["token_policy"].dropna())
         return [name for name in POLICIES if name in found] + sorted(found - set(POLICIES))
+
+    @cached_property
+    def words(self) -> dict[str, str]:
+        """What the corpus calls its positions, sequences and units."""
+        corpus = self.manifest.get("corpus")
+        return WORDS | (dict(corpus.get("words") or {}) if isinstance(corpus, Mapping) else {})
 
     @property
     def lead(self) -> str:
@@ -112,7 +118,8 @@ class Results:
     def basis(self, frame: pd.DataFrame, what: str = "vectors", *, policy: bool = True) -> str:
         """What the numbers of a figure rest on: vectors, units, token policy."""
         vectors, units = _span(frame["n_vectors"]), _span(frame["n_units"])
-        parts = [f"n = {vectors} {what}" if vectors else "", f"in {units} units" if units else ""]
+        unit = self.words["unit"] + "s" * (units != "1")
+        parts = [f"n = {vectors} {what}" if vectors else "", f"in {units} {unit}" if units else ""]
         shown = list(dict.fromkeys(frame["token_policy"].dropna())) if policy else []
         tokens = f"tokens: {listing(shown)}" if shown else ""
         return "; ".join(part for part in (" ".join(filter(None, parts)), tokens) if part)

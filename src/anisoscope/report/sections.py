@@ -1,11 +1,14 @@
 """The page's sections in order, and the table of all layers. A section whose numbers a run lacks is left out."""
 
+from dataclasses import replace
+from typing import Any, cast
+
 import pandas as pd
 
 from anisoscope.report import classes, dimensions, groups, heads, hidden
 from anisoscope.report.parts import Section, Table
 from anisoscope.report.results import Results
-from anisoscope.report.words import count, interval, number
+from anisoscope.report.words import count, in_words, interval, number
 
 QUESTIONS = (
     classes.classes,
@@ -41,7 +44,19 @@ TABLE_COLUMNS = {
 def sections(results: Results) -> list[Section]:
     """Every section the run has numbers for."""
     built = [question(results) for question in QUESTIONS]
-    return [section for section in (*built, embeddings(results), layer_table(results)) if section is not None]
+    found = [section for section in (*built, embeddings(results), layer_table(results)) if section is not None]
+    return [_in_words(section, results) for section in found]
+
+
+def _in_words(section: Section, results: Results) -> Section:
+    """A section, and its figures, in the words of the corpus: of frames, patches or tokens."""
+
+    def said(part: Any, *names: str) -> Any:
+        return replace(part, **{name: in_words(getattr(part, name), results.words) for name in names})
+
+    figures = tuple(said(figure, "title", "caption", "basis", "alt") for figure in section.figures)
+    table = None if section.table is None else said(section.table, "caption")
+    return replace(cast(Section, said(section, "title", "lead")), figures=figures, table=table)
 
 
 def embeddings(results: Results) -> Section | None:

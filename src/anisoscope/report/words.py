@@ -1,7 +1,8 @@
 """Numbers as text, the same everywhere on the page."""
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
@@ -51,6 +52,13 @@ def listing(words: Sequence[str]) -> str:
 def plural(number: int, noun: str) -> str:
     """`1 head`, `12 heads`."""
     return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
+
+
+def in_words(text: str, words: Mapping[str, str]) -> str:
+    """A text that speaks of tokens in the words of a corpus (`axes.WORDS`): of its frames, or patches. Special tokens
+    stay tokens.
+    """
+    return re.sub(r"(?<!special )(?<!real )\btoken(?=s?\b)", words["position"], text)
 
 
 def duration(seconds: float) -> str:
