@@ -12,14 +12,13 @@ from anisoscope.store import select
 from anisoscope.studies.fosse2023.grid import NEEDS, SETTINGS, Plan
 from anisoscope.studies.fosse2023.measurements import PRETRAINED, accuracies, gather, geometry
 from anisoscope.studies.fosse2023.over_cells import Seeds, compared, corpora, note, over, sound, title
+from anisoscope.studies.fosse2023.published import NUMBERS
 from anisoscope.studies.judge import Array, judged, of_seeds
 from anisoscope.studies.study import Claim, Compared, Context, Study, Verdict
 
 SOURCE = "Fosse et al. 2023, section 3"
-BERT = (0.0899, 0.2208, 0.2847, 0.2376, 0.2405, 0.2586, 0.2659, 0.3033, 0.3229, 0.3392, 0.4907, 0.5000, 0.6901)
-"""Published curve of fine-tuned BERT on e-SNLI, layers 0 to 12."""
-BEFORE = (0.12, 0.41)
-"""Of pre-trained BERT, layers 0 and 12."""
+BERT, BEFORE = (NUMBERS["sec3"]["esnli"][when] for when in ("after", "before"))
+"""Published curves on e-SNLI: of fine-tuned BERT, layers 0 to 12; of pre-trained BERT, its two ends."""
 LATE = 1 / 3
 CONVERGES = Claim(
     "converges after fine-tuning",

@@ -12,12 +12,12 @@ from anisoscope.store import select
 from anisoscope.studies.fosse2023.grid import NEEDS, PUBLISHED, SETTINGS, Plan, standard
 from anisoscope.studies.fosse2023.measurements import accuracies, gather
 from anisoscope.studies.fosse2023.over_cells import Seeds, compared, corpora, note, over, title
+from anisoscope.studies.fosse2023.published import NUMBERS
 from anisoscope.studies.judge import Array, judged, of_seeds, within
 from anisoscope.studies.study import Claim, Compared, Context, Study, Verdict
 
 SOURCE = "Fosse et al. 2023, table 1"
-FINE = {"yelphat": 0.936, "hatexplain": 0.401, "esnli": 0.887}
-ONE = {"yelphat": 0.913, "hatexplain": 0.611, "esnli": 0.631}
+FINE, ONE = (NUMBERS["table1"][model] for model in ("encoder", "attention"))
 NEAR = 0.05
 LEARNT = Claim(
     "fine-tuned above majority",

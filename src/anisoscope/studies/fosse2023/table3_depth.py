@@ -23,45 +23,12 @@ from anisoscope.studies.fosse2023.over_cells import (
     spearman,
     title,
 )
+from anisoscope.studies.fosse2023.published import NUMBERS
 from anisoscope.studies.judge import Array, judged, of_seeds, within
 from anisoscope.studies.study import Claim, Compared, Context, Study, Verdict
 
 SOURCE = "Fosse et al. 2023, table 3"
-TABLE: dict[str, dict[str, tuple[tuple[float, ...], ...]]] = {
-    "hatexplain": {
-        KEYS: (
-            (0.713,),
-            (0.691, 0.683),
-            (0.698, 0.688, 0.841),
-            (0.614, 0.620, 0.748, 0.840),
-            (0.624, 0.647, 0.777, 0.913, 0.973),
-        ),
-        VALUES: (
-            (0.542,),
-            (0.510, 0.740),
-            (0.605, 0.688, 0.88),
-            (0.592, 0.561, 0.785, 0.931),
-            (0.606, 0.673, 0.858, 0.958, 0.992),
-        ),
-    },
-    "yelphat": {
-        KEYS: (
-            (0.578,),
-            (0.649, 0.556),
-            (0.597, 0.431, 0.537),
-            (0.714, 0.717, 0.702, 0.860),
-            (0.584, 0.542, 0.761, 0.816, 0.959),
-        ),
-        VALUES: (
-            (0.372,),
-            (0.409, 0.511),
-            (0.461, 0.371, 0.494),
-            (0.429, 0.613, 0.803, 0.904),
-            (0.417, 0.624, 0.780, 0.902, 0.972),
-        ),
-    },
-    "esnli": {KEYS: ((0.657,), (0.719, 0.489)), VALUES: ((0.524,), (0.182, 0.746))},
-}
+TABLE: dict[str, dict[str, list[list[float]]]] = NUMBERS["table3"]
 """Published: corpus → site → [model of L layers][layer − 1]."""
 SPREAD = {KEYS: 0.06, VALUES: 0.12}
 """Twice the run-to-run spread of the published values of one layer."""

@@ -13,6 +13,7 @@ from anisoscope.store import select
 from anisoscope.studies.fosse2023.grid import NEEDS, SETTINGS, Plan, other_starts, standard, words
 from anisoscope.studies.fosse2023.measurements import KEYS, VALUES, accuracies, gather, geometry
 from anisoscope.studies.fosse2023.over_cells import Seeds, beside, compared, corpora, note, over, sound, title
+from anisoscope.studies.fosse2023.published import NUMBERS
 from anisoscope.studies.judge import LOW, judged, of_seeds, within
 from anisoscope.studies.study import Claim, Compared, Context, Study, Verdict
 
@@ -71,23 +72,7 @@ DECORRELATE = Claim(
     BEYOND,
     "0.745 → 0.459 (HateXplain), 0.598 → 0.453 (YelpHat), 0.674 → 0.182 (e-SNLI) at λ = 6, one run each",
 )
-TABLE = {
-    "hatexplain": {
-        "H of [CLS]": (0.988, 0.31, 0.111, 0.021, 0.01),
-        "sim(K)": (0.745, 0.669, 0.687, 0.732, 0.727),
-        "sim(V)": (0.578, 0.637, 0.782, 0.828, 0.772),
-    },
-    "esnli": {
-        "H of [CLS]": (0.999, 0.576, 0.64, 0.0, 0.0),
-        "sim(K)": (0.674, 0.737, 0.795, 0.833, 0.707),
-        "sim(V)": (0.507, 0.45, 0.526, 0.868, 0.925),
-    },
-    "yelphat": {
-        "H of [CLS]": (0.47, 0.48, 0.57, 0.49, 0.07),
-        "sim(K)": (0.631, 0.657, 0.634, 0.607, 0.672),
-        "sim(V)": (0.303, 0.391, 0.375, 0.366, 0.483),
-    },
-}
+TABLE: dict[str, dict[str, list[float]]] = NUMBERS["table4"]
 """Published, by `WEIGHTS`; of YelpHat on its reviews of 50 words."""
 WEIGHTS = (0.0, 1e-4, 1e-3, 1e-2, 1e-1)
 SPREADS = {"H of [CLS]": 0.0, "sim(K)": 0.06, "sim(V)": 0.12}
