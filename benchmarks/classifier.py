@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from anisoscope.data.encoding import Encoded, collated
 from anisoscope.data.labelled import open_labelled
 from anisoscope.models.ports.attention_classifier import sinusoids
-from anisoscope.training.classifier import Recipe
 from anisoscope.training.classifier_loop import predicted, trainer_of
 from anisoscope.training.classifier_parts import Parts, parts_of
 from anisoscope.training.entropy_penalty import EntropyPenalty
+from anisoscope.training.recipe import Recipe
 
 ASKED = 2.5
 BATCH, RATE = 64, 1e-3

@@ -22,7 +22,8 @@ from anisoscope.models.load import load
 from anisoscope.runs.classes import run_classes
 from anisoscope.runs.job import Classes, Job
 from anisoscope.store import select
-from anisoscope.training.classifier import Recipe, train_classifier
+from anisoscope.training.classifier import train_classifier
+from anisoscope.training.recipe import Recipe
 
 
 def random_weights(seed=0):

@@ -18,10 +18,11 @@ from anisoscope.data.labelled import LABELLED
 from anisoscope.errors import ModelError, OutputError, UsageError
 from anisoscope.models.load import load
 from anisoscope.training import classifier_loop
-from anisoscope.training.classifier import Recipe, train_classifier
+from anisoscope.training.classifier import train_classifier
 from anisoscope.training.classifier_loop import Buckets
 from anisoscope.training.classifier_parts import parts_of
 from anisoscope.training.entropy_penalty import entropies
+from anisoscope.training.recipe import Recipe
 
 SMALL = Recipe(corpus="planted", vectors="random", dim=32, epochs=3, rate=3e-3)
 
@@ -359,7 +360,7 @@ def test_the_command_divides_a_table_by_its_column_and_says_what_it_takes(tmp_pa
 
 
 def test_labelled_corpora_are_listed_and_the_documentation_has_every_command():
-    listed = dict(cli_tables.listed("corpora"))
+    listed = dict(cli_tables.listed("corpora").rows)
     assert all(listed[name].startswith("labelled: ") for name in LABELLED)
     page = documentation.commands()
     assert "## anisoscope train classifier\n" in page and "## anisoscope train masked-lm\n" in page

@@ -128,7 +128,15 @@ def loaded_after(code):
 
 
 @pytest.mark.parametrize(
-    "module", ["anisoscope", "anisoscope.cli.app", "anisoscope.runs.job", "anisoscope.axes", "anisoscope.store"]
+    "module",
+    [
+        "anisoscope",
+        "anisoscope.cli.app",
+        "anisoscope.runs.job",
+        "anisoscope.training.presets",
+        "anisoscope.axes",
+        "anisoscope.store",
+    ],
 )
 def test_light_modules_load_nothing_heavy(module):
     assert loaded_after(f"import {module}") == []

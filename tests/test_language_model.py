@@ -14,9 +14,9 @@ from transformers import AutoTokenizer
 from anisoscope.errors import CorpusError, ModelError, OutputError, UsageError
 from anisoscope.measure.loop import Interrupted
 from anisoscope.models.load import load
-from anisoscope.training.language_model import Training, checkpoint_steps, train
+from anisoscope.training.language_model import checkpoint_steps, train
 from anisoscope.training.masked_lm import UNMASKED
-from anisoscope.training.presets import SIZES, size_named, untrained
+from anisoscope.training.presets import SIZES, Training, size_named, untrained
 from anisoscope.training.vocabulary import Vocabulary, open_training_corpus, prepare
 from anisoscope.training.windows import Examples
 

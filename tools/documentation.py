@@ -118,16 +118,21 @@ def measures() -> str:
 
 
 def commands() -> str:
-    """What `--help` says of every command."""
+    """What `--help` says of every command; exit codes and environment variables."""
     from typer.main import get_command
     from typer.testing import CliRunner
 
     from anisoscope.cli.app import app
+    from anisoscope.cli.surroundings import ENVIRONMENT, EXIT_CODES
 
     pages = []
     for words in _command_names(get_command(app)):
-        shown = CliRunner().invoke(app, [*words, "--help"], prog_name="anisoscope", env={"COLUMNS": "100"}).output
+        shown = CliRunner().invoke(app, [*words, "--help"], prog_name="anisoscope", env={"COLUMNS": "80"}).output
         pages.append(f"## anisoscope {' '.join(words)}\n\n```text\n{shown.strip()}\n```\n")
+    pages += ["## Exit codes", "", "| code | meaning |", "|---|---|"]
+    pages += [_line((code, meaning)) for code, meaning in EXIT_CODES.items()]
+    pages += ["", "## Environment variables", "", "| variable | what it does |", "|---|---|"]
+    pages += [_line((", ".join(f"`{n}`" for n in name.split(", ")), what)) for name, what in ENVIRONMENT.items()]
     return "# Command line\n\n" + "\n".join(pages)
 
 

@@ -6,11 +6,7 @@
 import errno
 import os
 import sys
-
-import typer
-
-from anisoscope.cli.app import app
-from anisoscope.errors import AnisoscopeError
+import traceback
 
 INTERRUPTED = 130
 OUTPUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG)
@@ -20,39 +16,53 @@ OUTPUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EF
 def main() -> None:
     """Entry point."""
     try:
-        code = app(standalone_mode=False)  # the parser swallows Ctrl-C and returns its code
-        if code == INTERRUPTED:
-            raise KeyboardInterrupt
-    except typer.Exit as done:
-        sys.exit(done.exit_code)
-    except AnisoscopeError as error:
-        typer.echo(f"anisoscope: {error}", err=True)
-        sys.exit(error.exit_code)
-    except OSError as error:
-        if isinstance(error, BrokenPipeError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(1)
-        if error.errno not in OUTPUT_ERRNOS:
-            raise
-        typer.echo(
-            f"anisoscope: cannot write {error.filename or ''}: {error.strerror}. Cure: free space, or --output",
-            err=True,
-        )
-        sys.exit(6)
-    except KeyboardInterrupt:
-        typer.echo("anisoscope: interrupted", err=True)
+        _main()
+    except KeyboardInterrupt:  # also while modules are loaded
+        sys.stderr.write("anisoscope: interrupted\n")
         sys.exit(INTERRUPTED)
+
+
+def _main() -> None:
+    from typer import Exit
+
+    from anisoscope.cli.app import app
+    from anisoscope.cli.view import tell
+
+    try:
+        if app(standalone_mode=False) == INTERRUPTED:  # some versions of the parser return the code of Ctrl-C
+            raise KeyboardInterrupt
+    except Exit as done:
+        if done.exit_code == INTERRUPTED:
+            raise KeyboardInterrupt from None
+        sys.exit(done.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except Exception as error:
-        if type(error).__name__ == "Abort":  # the end of input where an answer was asked for
-            sys.exit(INTERRUPTED)
-        if type(error).__name__ == "Interrupted":  # by name: its module loads torch
-            typer.echo("anisoscope: interrupted; the same command with --resume goes on", err=True)
-            sys.exit(128 + getattr(error, "number", 2))
-        show = getattr(error, "show", None)  # a wrong option or command, explained by the parser itself
-        if not callable(show):
-            raise
+        text, code = _told(error)
+        tell(text, err=True)
+        sys.exit(code)
+
+
+def _told(error: Exception) -> tuple[str, int]:
+    """What is said of an error, and the exit code. An error that nobody foresaw keeps its traceback."""
+    from anisoscope.errors import AnisoscopeError
+
+    name = type(error).__name__
+    if isinstance(error, AnisoscopeError):
+        return f"anisoscope: {error}", error.exit_code
+    if isinstance(error, OSError) and error.errno in OUTPUT_ERRNOS:
+        cure = "free space, or --output"
+        return f"anisoscope: cannot write {error.filename or ''}: {error.strerror}. Cure: {cure}", 6
+    if name == "Interrupted":  # by name: its module loads torch
+        return "anisoscope: interrupted; the same command with --resume goes on", 128 + getattr(error, "number", 2)
+    if name == "Abort":  # the end of input where an answer was asked for
+        raise KeyboardInterrupt from None
+    if callable(show := getattr(error, "show", None)):  # a wrong option or command, explained by the parser itself
         show()
         sys.exit(getattr(error, "exit_code", 2))
+    traceback.print_exception(error)
+    return f"anisoscope: this is a bug ({name}). Please report it with the command and the lines above.", 1
 
 
 if __name__ == "__main__":

@@ -106,3 +106,19 @@ def _fits(value: Any, kind: Any) -> bool:
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     return isinstance(value, kind) and (kind is not int or not isinstance(value, bool))
+
+
+@dataclass(frozen=True)
+class BuiltFrom:
+    """A field that is not typed itself but comes from `settings().build()`, whose fields are."""
+
+    settings: type
+
+
+def check_device(name: str) -> None:
+    """UsageError unless `name` is a kind of device, with a number or without; whether it is there is seen later."""
+    kind, colon, number = name.partition(":")
+    if kind not in DEVICES or (colon and not number.isdigit()):
+        raise UsageError(
+            f"--device {', '.join(DEVICES)}, or one of several as cuda:1", repr(name), near_matches(kind, DEVICES)
+        )

@@ -2,23 +2,39 @@
 to stderr.
 """
 
+import os
+import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 SECONDS_BETWEEN_LINES = 15.0
+TERMINATED = 143
 
 Progress = Callable[[int, int], None]
 """Called after every batch with tokens done and tokens in all (0: not known)."""
 
 
+def animated() -> bool:
+    """Whether stderr is a terminal that can move its cursor, and no log of a build."""
+    return sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown") and not _in_a_build()
+
+
+def _in_a_build() -> bool:
+    return os.environ.get("CI", "").lower() in ("1", "true", "yes")
+
+
 @contextmanager
 def shown(what: str, unit: str = "tokens", *, quiet: bool = False) -> Iterator[Progress]:
-    """A callback `(done, total)` that shows `what` with units done, rate and time left."""
+    """A callback `(done, total)` that shows `what` with units done, rate and time left; `loading …` until it is first
+    called.
+    """
     if quiet:
         yield lambda _done, _total: None
-    elif sys.stderr.isatty():
+    elif animated():
         with _bar(what, unit) as update:
             yield update
     else:
@@ -26,27 +42,81 @@ def shown(what: str, unit: str = "tokens", *, quiet: bool = False) -> Iterator[P
 
 
 @contextmanager
-def _bar(what: str, unit: str) -> Iterator[Progress]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
+def waiting(what: str, *, quiet: bool = False) -> Iterator[None]:
+    """A spinner beside `what` while work goes on whose end is not known; one line where nothing can spin."""
+    if quiet:
+        yield
+    elif animated():
+        with _live(what):
+            yield
+    else:
+        _line(f"{what} …")
+        yield
 
+
+@contextmanager
+def _live(what: str, *columns: Any) -> Iterator[tuple[Any, Any]]:
+    """A line of `columns` on stderr, and its task; gone at the end, whatever ended it, and the cursor there again."""
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+    from rich.progress import SpinnerColumn, TextColumn
+    from rich.table import Column
+
+    name = Column(no_wrap=True, overflow="ellipsis", ratio=1)
+    described = TextColumn("{task.description}", table_column=name, markup=False)
+    with (
+        _ends_on_sigterm(),
+        Bar(SpinnerColumn(), described, *columns, console=Console(stderr=True), transient=True) as bar,
+    ):
+        bar.expand = True
+        yield bar, bar.add_task(f"{what} …", total=None)
+
+
+@contextmanager
+def _bar(what: str, unit: str) -> Iterator[Progress]:
+    from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Any) -> Text:
+            return Text(f"{task.speed:,.0f}/s" if task.speed else "", style="progress.data.speed")
+
+    width = shutil.get_terminal_size().columns
     columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
+        BarColumn(bar_width=max(6, width // 6)),
         MofNCompleteColumn(),
-        TextColumn(f"{unit}, {{task.fields[rate]:,.0f}}/s"),
-        TimeRemainingColumn(),
+        TextColumn(unit),
+        Rate(),
+        TimeRemainingColumn(compact=True),
     )
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None, rate=0.0)
-        rate = _Rate()
+    with _live(f"loading {what}", *columns) as (bar, task):
 
         def update(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total or None, rate=rate(done))
+            ended = bool(total) and done >= total
+            named = f"metrics and intervals of {what} …" if ended else what
+            bar.update(task, completed=done, total=total or None, description=named)
 
         yield update
+
+
+@contextmanager
+def _ends_on_sigterm() -> Iterator[None]:
+    """SIGTERM as an exit, so that the cursor comes back; what has a handler of its own keeps it."""
+
+    def end(_number: int, _frame: Any) -> None:
+        raise SystemExit(TERMINATED)
+
+    try:
+        ours = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        if ours:
+            signal.signal(signal.SIGTERM, end)
+    except ValueError:  # not the main thread
+        ours = False
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _lines(what: str, unit: str) -> Progress:
@@ -59,9 +129,16 @@ def _lines(what: str, unit: str) -> Progress:
             return
         last = now
         left = f", {(total - done) / rate:,.0f} s left" if total and rate and done < total else ""
-        print(f"{what}: {done:,}/{total:,} {unit}, {rate:,.0f}/s{left}", file=sys.stderr, flush=True)  # noqa: T201
+        _line(f"{done:,}/{total:,} {unit}, {rate:,.0f}/s{left}: {what}")
 
     return update
+
+
+def _line(text: str) -> None:
+    """One line on stderr, cut where a terminal ends."""
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else len(text)
+    text = text if len(text) <= width else f"{text[: width - 1]}…"
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 class _Rate:

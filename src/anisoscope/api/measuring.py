@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 from anisoscope.api.keywords import Looking, Measuring, refuse, taken
 from anisoscope.api.run import Run, kept_or_not
 from anisoscope.api.vectors import are_vectors, measure_vectors
+from anisoscope.data.columns import Columns
 from anisoscope.errors import UsageError
 from anisoscope.measure.settings import Settings
-from anisoscope.runs.job import Classes, Columns, Job
+from anisoscope.runs.job import Classes, Job
 
 if TYPE_CHECKING:
     from torch import nn
@@ -228,7 +229,7 @@ def classes(
     from anisoscope.runs.classes import run_classes
 
     given: dict[str, Any] = dict(options)
-    columns = Columns(**taken(given, Columns)).named()
+    columns = Columns(**taken(given, Columns)).build()
     of_job = {name: given.pop(name) for name in ("batch_tokens", *OF_LOADING) if name in given}
     look = Classes(corpus=corpus, columns=columns, **taken(given, Classes))
     job = Job(model=str(model), **taken(of_job, Job))

@@ -42,11 +42,12 @@ def train(
 
 
 def _classifier(options: dict[str, Any], output: Path | None, quiet: bool, writing: Mapping[str, Any]) -> Path:
+    from anisoscope.data.columns import Columns
     from anisoscope.progress import shown
-    from anisoscope.runs.job import Columns
-    from anisoscope.training.classifier import Recipe, train_classifier
+    from anisoscope.training.classifier import train_classifier
+    from anisoscope.training.recipe import Recipe
 
-    columns = Columns(**taken(options, Columns)).named()
+    columns = Columns(**taken(options, Columns)).build()
     device = options.pop("device", "cpu")
     _refuse(options, Recipe)
     recipe = Recipe(columns=columns, **options)
@@ -62,9 +63,8 @@ def _language_model(
     task: Any, options: dict[str, Any], output: Path | None, quiet: bool, writing: Mapping[str, Any]
 ) -> Path:
     from anisoscope.progress import shown
-    from anisoscope.training.language_model import Training
     from anisoscope.training.language_model import train as fit
-    from anisoscope.training.presets import size_named
+    from anisoscope.training.presets import Training, size_named
 
     preset = options.pop("preset", "small")
     size = size_named(preset, **{field: options.pop(name, None) for name, field in SIZES.items()})

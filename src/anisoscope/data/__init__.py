@@ -3,8 +3,6 @@
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from anisoscope.data.documents import local_names
-from anisoscope.data.items import folders
 from anisoscope.errors import UsageError
 
 
@@ -43,6 +41,9 @@ def open_corpus(name: str, *, modality: str | None = None, **options: Any) -> An
 
 def list_corpora() -> dict[str, Preset]:
     """The presets, and the corpora found under $ANISOSCOPE_DATA."""
+    from anisoscope.data.documents import local_names
+    from anisoscope.data.items import folders  # loads numpy
+
     found = {name: Preset("text", f"file {path}") for name, path in local_names().items()}
     for modality in ("image", "speech"):
         found |= {name: Preset(modality, f"folder {path}") for name, path in folders(modality).items()}

@@ -4,6 +4,9 @@ own id.
 
 from typing import NamedTuple
 
+RANDOM = "random"
+"""Word vectors drawn at random, where those of a file or a checkpoint are named."""
+
 
 class Preset(NamedTuple):
     """A published checkpoint: `figure` of paper G it belongs to, `modality` of what it reads; `licence` and `size` (in

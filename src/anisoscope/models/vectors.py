@@ -14,8 +14,6 @@ from torch import Tensor
 
 from anisoscope.errors import ModelError, UsageError
 
-RANDOM = "random"
-
 
 @dataclass(frozen=True)
 class Vectors:

@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from anisoscope.axes import At
+from anisoscope.data.columns import Columns
+from anisoscope.data.names import check_corpus, check_documents, check_labelled, check_model
 from anisoscope.errors import UsageError
 from anisoscope.measure.settings import Settings
-from anisoscope.options import DTYPES, INPUT, MACHINE, OUTPUT, WHAT, Option, check_fields
+from anisoscope.options import DTYPES, INPUT, MACHINE, WHAT, BuiltFrom, Option, check_device, check_fields
 from anisoscope.provenance import code_of
-from anisoscope.runs import names
 
 if TYPE_CHECKING:
     from anisoscope.batch import BatchPlan
@@ -33,7 +34,7 @@ def shard_of(text: str) -> tuple[int, int]:
 
 
 Dtype = Annotated[str, Option("float32, float64, bfloat16, float16; sums are float64 always", MACHINE, known=DTYPES)]
-Device = Annotated[str, Option("cpu, cuda, cuda:1, mps", MACHINE, check=names.check_device)]
+Device = Annotated[str, Option("cpu, cuda, cuda:1, mps", MACHINE, check=check_device)]
 Trust = Annotated[bool, Option("run code that comes with the model", INPUT)]
 BatchTokens = Annotated[int, Option("tokens a batch", MACHINE, least=1)]
 
@@ -51,7 +52,7 @@ class Job:
             "pattern {0..4} {0,20,…,2000}, folder of step-* or checkpoint-*, list in a file",
             INPUT,
             argument=True,
-            check=names.check_model,
+            check=check_model,
         ),
     ] = "builtin:minilm"
     corpus: Annotated[
@@ -60,7 +61,7 @@ class Job:
             "built-in name, hub data set, file or folder; default: what is built in for the model",
             INPUT,
             ("--corpus", "-c"),
-            check=names.check_corpus,
+            check=check_corpus,
         ),
     ] = ""
     settings: Settings = field(default_factory=Settings)
@@ -71,7 +72,7 @@ class Job:
         Option(
             "what a document is in a text file: auto, file, blank-line, line, tokens:N",
             INPUT,
-            check=names.check_documents,
+            check=check_documents,
         ),
     ] = "auto"
     limit: Annotated[
@@ -132,24 +133,6 @@ def plain(x: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Columns:
-    """Columns of a table of labelled texts, by role; None: guessed."""
-
-    text_column: Annotated[
-        str | None, Option("column of a table; default: guessed; alone: one text is read, no second", INPUT)
-    ] = None
-    second_column: Annotated[str | None, Option("column of the second text", INPUT)] = None
-    label_column: Annotated[str | None, Option("column of the class", INPUT)] = None
-    rationale_column: Annotated[str | None, Option("column of marks, one per word", INPUT)] = None
-    split_column: Annotated[str | None, Option("column of each row's split: train, validation, test", INPUT)] = None
-
-    def named(self) -> dict[str, str] | None:
-        """{role: column} of those that are named; None where none is."""
-        given = {name.removesuffix("_column"): column for name, column in asdict(self).items() if column}
-        return given or None
-
-
-@dataclass(frozen=True)
 class Classes:
     """Which utterances are looked at, and how.
 
@@ -166,10 +149,10 @@ class Classes:
             "labelled, as in train classifier; default: what the model was trained on",
             INPUT,
             ("--corpus", "-c"),
-            check=names.check_labelled,
+            check=check_labelled,
         ),
     ] = ""
-    columns: Mapping[str, str] | None = None
+    columns: Annotated[Mapping[str, str] | None, BuiltFrom(Columns)] = None
     split_seed: Annotated[int, Option("of splits the corpus does not have", INPUT, least=0)] = 0
     split: Annotated[str, Option("train, validation, test, another of the corpus, or all", INPUT)] = "test"
     limit: Annotated[int, Option("utterances, the first of each class", INPUT, least=1)] = 999
@@ -195,13 +178,3 @@ class Classes:
 
     def __post_init__(self) -> None:
         check_fields(self)
-
-
-@dataclass(frozen=True)
-class Folder:
-    """Where a run is written, and what becomes of one that is there."""
-
-    resume: Annotated[
-        bool, Option("go on with a run that was interrupted; a finished one is left as it is", OUTPUT)
-    ] = False
-    overwrite: Annotated[bool, Option("begin anew in a folder that holds a run", OUTPUT)] = False

@@ -19,10 +19,10 @@ from anisoscope.errors import MeasureError, OutputError, UsageError, near_matche
 from anisoscope.progress import shown
 from anisoscope.provenance import provenance
 from anisoscope.store import write_atomic
+from anisoscope.studies.names import PAPERS
 from anisoscope.studies.study import Compared, Context, Study, Verdict
 from anisoscope.training.denormals import flushed
 
-PAPERS = ("godey2024", "fosse2023")
 NAMED = re.compile(r"(fig|table|sec)\d")
 """Names of modules that must declare a study; others may."""
 COMPARED = "compared.json"

@@ -8,125 +8,18 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from anisoscope.data.labelled import TEST, TRAIN, VALIDATION, LabelledCorpus, open_labelled
-from anisoscope.errors import UsageError
-from anisoscope.models.vectors import RANDOM
+from anisoscope.data.labelled import TEST, TRAIN, VALIDATION, LabelledCorpus
 from anisoscope.provenance import code_version, provenance, run_id
 from anisoscope.training import classifier_folder as place
-from anisoscope.training.entropy_penalty import VARIANTS, EntropyPenalty
-
-ATTENTION = "attention"
-PUBLISHED = {
-    True: {"rate": 1e-3, "decay": 0.0, "batch": 64, "epochs": 50, "patience": 5},
-    False: {"rate": 5e-5, "decay": 0.01, "batch": 64, "epochs": 50, "patience": 5},
-}
-"""What the authors' code uses: for the attention-only model (True), and for BERT (False)."""
-
-OF_ATTENTION = ("layers", "heads", "dim", "text", "vectors", "vector_norm", "frozen", "tokens", "separator")
-"""Fields that only the attention-only model uses."""
+from anisoscope.training.recipe import Recipe
 
 Progress = Callable[[int, int], None]
 """Called after every step with steps done and steps at most."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a classifier is trained. Everything here is part of its identity. None: the published value, or see there.
-
-    model        `attention`, or any checkpoint that transformers knows as a sequence classifier
-    corpus, columns, limit     see `data.classification.open_labelled`; `split_seed`: of splits the corpus does not have
-    layers, heads, dim         of the attention-only model; dim: that of the vectors, else 300
-    text         the paper's equations instead of its code (`attention_classifier.PAPER_TEXT`)
-    vectors      `random`, a file of vectors, or a checkpoint; `vector_norm`: their mean norm; `frozen`: not trained
-    tokens       `paper` (words of the training split), or `checkpoint` (the tokenizer of `vectors`, whole matrix)
-    separator    `<sep>` between the texts of a pair, as in the paper's text
-    penalty      `none`, `entropy` or `entropy-columns`, with `weight` λ, on `penalty_layers` (from 1; empty: all)
-    warmup       steps; `clip`: largest gradient norm, 0: none; rate is constant after warm-up
-    """
-
-    model: str = ATTENTION
-    corpus: str = "planted"
-    columns: Mapping[str, str] | None = None
-    limit: int | None = None
-    layers: int = 1
-    heads: int = 1
-    dim: int | None = None
-    text: bool = False
-    vectors: str = "builtin:minilm"
-    vector_norm: float | None = None
-    frozen: bool = False
-    tokens: str = "paper"
-    separator: bool = False
-    penalty: str = "none"
-    weight: float = 0.0
-    penalty_layers: tuple[int, ...] = (1,)
-    rate: float | None = None
-    decay: float | None = None
-    batch: int | None = None
-    epochs: int | None = None
-    patience: int | None = None
-    warmup: int = 0
-    clip: float = 0.0
-    buckets: bool = True
-    max_length: int | None = None
-    seed: int = 0
-    split_seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name, least in (("layers", 1), ("heads", 1), ("batch", 1), ("epochs", 1), ("patience", 1), ("warmup", 0)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UsageError(f"{name} of at least {least}", str(value), f"raise --{name}")
-        for name in ("rate", "decay", "clip"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value >= 0):
-                raise UsageError(f"a finite {name} of at least 0", str(value), f"change --{name}")
-        norm = self.vector_norm
-        if norm is not None and not (math.isfinite(norm) and norm > 0):
-            raise UsageError("a finite vector norm above 0", str(norm), "change --vector-norm")
-        if self.penalty != "none":
-            self.entropy_penalty()
-        elif self.weight != 0:
-            raise UsageError(f"a penalty for --weight {self.weight}", "none", f"add --penalty {VARIANTS[0]}")
-        self._refuse_unused()
-
-    def _refuse_unused(self) -> None:
-        """A UsageError where an option is set that this training does not use."""
-        own = f"the model {self.model} (only the attention-only model has it)"
-        unused = [] if self.is_attention else [(name, own) for name in OF_ATTENTION]
-        if self.vectors == RANDOM:
-            unused.append(("vector_norm", "--vectors random"))
-        if self.tokens == "checkpoint":
-            unused.append(("separator", "--tokens checkpoint"))
-        if self.penalty == "none":
-            unused.append(("penalty_layers", "--penalty none"))
-        for name, other in unused:
-            value, option = getattr(self, name), f"--{name.replace('_', '-')}"
-            if value != getattr(Recipe, name):
-                raise UsageError(f"no {option} with {other}", repr(value), f"leave {option} out")
-
-    @property
-    def is_attention(self) -> bool:
-        return self.model == ATTENTION
-
-    def entropy_penalty(self) -> EntropyPenalty:
-        if self.penalty == "none":
-            return EntropyPenalty(0.0)
-        return EntropyPenalty(self.weight, variant=self.penalty, layers=self.penalty_layers)
-
-    def filled(self) -> "Recipe":
-        """With the published values in place of None."""
-        published: dict[str, Any] = PUBLISHED[self.is_attention]
-        return replace(self, **{name: value for name, value in published.items() if getattr(self, name) is None})
-
-    def open(self) -> LabelledCorpus:
-        """The corpus it trains on."""
-        return open_labelled(self.corpus, columns=self.columns, seed=self.split_seed, limit=self.limit)
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from anisoscope.data.encoding import Encoded, encode, vocabulary_tokenizer
 from anisoscope.data.labelled import LabelledCorpus
 from anisoscope.data.opening import text_length
 from anisoscope.errors import ModelError, UsageError
-from anisoscope.models.vectors import RANDOM, Vectors, word_vectors
-from anisoscope.training.classifier import Recipe
+from anisoscope.models.presets import RANDOM
+from anisoscope.models.vectors import Vectors, word_vectors
+from anisoscope.training.recipe import TOKENS, Recipe
 
 LONGEST = 1024
 """Tokens the attention-only model reads, where nothing else is asked."""
 RANDOM_DIM = 300
-TOKENS = ("paper", "checkpoint")
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from anisoscope.capture.backends import looking_on
 from anisoscope.capture.masking import HIDDEN, attention_weights, masked_scores
 from anisoscope.errors import MeasureError, UsageError, near_matches
 from anisoscope.models.modes import evaluating
+from anisoscope.training.recipe import VARIANTS
 
-VARIANTS = ("entropy", "entropy-columns")
 Layers = tuple[int, ...]
 
 

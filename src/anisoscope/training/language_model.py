@@ -9,82 +9,16 @@
 import json
 import shutil
 import time
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from anisoscope.data.text import TextCorpus
-from anisoscope.errors import UsageError
 from anisoscope.measure.distributed import rank_and_world
 from anisoscope.progress import Progress
-from anisoscope.provenance import code_version, provenance
+from anisoscope.provenance import provenance
 from anisoscope.store import RunFolder, write_atomic
-from anisoscope.training.presets import TASKS, Size, Task, size_named, untrained
+from anisoscope.training.presets import Training, untrained
 from anisoscope.training.vocabulary import Vocabulary, open_training_corpus, prepare
-from anisoscope.training.windows import Examples, Tokens
-
-PRECISIONS = ("float32", "bfloat16", "float16")
-WARM_UP, LONGEST_WARM_UP = 0.05, 10_000
-"""The learning rate rises over 5 % of the steps, 10,000 at most, then falls linearly."""
-
-
-@dataclass(frozen=True)
-class Training:
-    """What is trained, on what, how long. Everything but the last two fields is part of its identity.
-
-    seed, data_seed   of the weights (and dropout); of the order of the windows and their masks (None: as `seed`)
-    per_octave        checkpoints each time the number of steps doubles, besides 0 and the last
-    accumulate        batches a step is split into where memory is short
-    """
-
-    task: Task = "masked-lm"
-    corpus: str = "builtin:python-docs"
-    size: Size = size_named("small")  # noqa: RUF009  # a frozen value
-    steps: int | None = None
-    seed: int = 0
-    data_seed: int | None = None
-    vocabulary: str | None = None
-    per_octave: int = 2
-    precision: str = "float32"
-    accumulate: int = 1
-    split: str | None = None
-    column: str | None = None
-    limit: int | None = None
-    device: str = "cpu"
-    report_to: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for what, value, known in (("a task", self.task, TASKS), ("a precision", self.precision, PRECISIONS)):
-            if value not in known:
-                raise UsageError(f"{what} among {', '.join(known)}", repr(value))
-        if self.last < 1 or self.per_octave < 1 or self.accumulate < 1:
-            raise UsageError("steps, checkpoints per octave and batches a step of at least 1", "less", "raise them")
-        parts = rank_and_world()[1] * self.accumulate
-        if self.size.batch % parts:
-            got = f"{self.size.batch} sequences over {parts} parts (processes × --accumulate)"
-            raise UsageError("a batch that can be split evenly", got, f"use a multiple of {parts} for --batch")
-
-    @property
-    def last(self) -> int:
-        """The last step."""
-        return self.size.steps if self.steps is None else self.steps
-
-    @property
-    def order(self) -> int:
-        """The seed of the data."""
-        return self.seed if self.data_seed is None else self.data_seed
-
-    @property
-    def warm_up(self) -> int:
-        return max(1, min(LONGEST_WARM_UP, int(WARM_UP * self.last)))
-
-    def identity(self, corpus: TextCorpus, tokens: Tokens) -> dict[str, Any]:
-        described = asdict(self) | {"steps": self.last, "data_seed": self.order}
-        for name in ("device", "report_to"):
-            described.pop(name)
-        described |= {"corpus_fingerprint": corpus.fingerprint, "vocabulary_size": tokens.vocabulary}
-        return described | {"code": code_version()["version"]}
+from anisoscope.training.windows import Examples
 
 
 def checkpoint_steps(last: int, per_octave: int) -> list[int]:

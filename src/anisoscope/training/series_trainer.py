@@ -16,7 +16,8 @@ from anisoscope.measure.distributed import rank_and_world
 from anisoscope.measure.loop import Interrupted, listening
 from anisoscope.progress import Progress
 from anisoscope.training.checkpoints import FaithfulTrainer
-from anisoscope.training.language_model import Training, checkpoint_steps
+from anisoscope.training.language_model import checkpoint_steps
+from anisoscope.training.presets import Training
 from anisoscope.training.windows import Examples, as_fetched
 
 SAVE_SECONDS = 120.0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from anisoscope.training.classifier import ATTENTION, Recipe
+from anisoscope.training.recipe import ATTENTION, Recipe
 
 REAL = ("yelphat", "hatexplain", "esnli")
 PLANTED = ("planted", "planted:3", "planted-pairs")

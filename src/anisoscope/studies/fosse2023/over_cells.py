@@ -17,7 +17,7 @@ from anisoscope.studies.fosse2023.grid import PUBLISHED, TITLES
 from anisoscope.studies.fosse2023.measurements import PRETRAINED
 from anisoscope.studies.study import Compared
 from anisoscope.sums.jackknife import over_seeds
-from anisoscope.training.classifier import ATTENTION
+from anisoscope.training.recipe import ATTENTION
 
 Array = NDArray[np.float64]
 CELL = ["model", "corpus", "seed"]

@@ -20,7 +20,7 @@ from anisoscope.studies.fosse2023.over_cells import Seeds, corpora, note, sound,
 from anisoscope.studies.fosse2023.trained_cells import Trained, corpus_of
 from anisoscope.studies.judge import Array, judged, of_seeds, within
 from anisoscope.studies.study import Claim, Context, Study, Verdict
-from anisoscope.training.classifier import Recipe
+from anisoscope.training.recipe import Recipe
 
 SOURCE = "Fosse et al. 2023, table 2"
 SNIPPET, LITTLE = 110, 0.3

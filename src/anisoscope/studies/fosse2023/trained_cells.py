@@ -18,7 +18,8 @@ from anisoscope.runs.run import slug
 from anisoscope.store import in_turn, once, write_atomic
 from anisoscope.studies.fosse2023.grid import Cell, Plan
 from anisoscope.studies.study import Context
-from anisoscope.training.classifier import Recipe, TrainedClassifier, train_classifier
+from anisoscope.training.classifier import TrainedClassifier, train_classifier
+from anisoscope.training.recipe import Recipe
 
 TOLD, DIVERGED = "training.json", "diverged.json"
 

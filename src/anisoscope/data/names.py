@@ -5,20 +5,10 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
-from anisoscope.errors import CorpusError, ModelError, UsageError, near_matches
-from anisoscope.options import DEVICES
+from anisoscope.errors import CorpusError, ModelError, near_matches
 
 NEAR, APART = 0.85, 2
 """A name that is this like a known one, and this much longer or shorter at most, is taken for a slip."""
-
-
-def check_device(name: str) -> None:
-    """UsageError unless `name` is a kind of device, with a number or without; whether it is there is seen later."""
-    kind, colon, number = name.partition(":")
-    if kind not in DEVICES or (colon and not number.isdigit()):
-        raise UsageError(
-            f"--device {', '.join(DEVICES)}, or one of several as cuda:1", repr(name), near_matches(kind, DEVICES)
-        )
 
 
 def check_model(name: str) -> None:

@@ -1,0 +1,31 @@
+"""Names of papers, studies and settings that cannot be right, refused before the studies are imported (seconds)."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+from anisoscope.errors import UsageError, near_matches
+
+PAPERS = ("godey2024", "fosse2023")
+_STUDY = re.compile(r"(?:fig|table|sec)\d+[a-z]?|explained|replaced")
+
+
+@cache
+def _written(paper: str) -> set[str]:
+    """Every word between quotation marks in the sources of a paper's studies: their names are among them."""
+    files = (Path(__file__).parent / paper).glob("*.py")
+    return {word for path in files for word in re.findall(r'"([\w-]+)"', path.read_text("utf-8"))}
+
+
+def check(paper: str, only: str, settings: str) -> None:
+    """UsageError for a study or settings that stand nowhere in the paper's sources; ranges are looked at later."""
+    words = _written(paper)
+    for part in filter(None, (part.strip() for part in only.split(","))):
+        if "-" not in part and not any(f"{part}{letter}" in words for letter in ("", "a", "b")):
+            studies = [word for word in words if _STUDY.fullmatch(word)]
+            raise UsageError(f"figures or tables of {paper}", repr(part), near_matches(part, studies))
+    if only and not only.strip(" ,"):
+        raise UsageError(f"figures or tables of {paper} for --only", repr(only), "leave it out for all")
+    if settings not in words:
+        cure = f"{near_matches(settings, ('quick', 'paper'))} (anisoscope list studies names those of each)"
+        raise UsageError(f"settings of {paper}", repr(settings), cure)

@@ -1,0 +1,151 @@
+"""Every command on a real pseudo-terminal: no line wider than it, clean ends, plain words where nothing can move."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import sys
+import termios
+import time
+
+import pytest
+from typer.main import get_command
+
+from anisoscope.cli.app import app
+
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
+HIDDEN, SHOWN = "\x1b[?25l", "\x1b[?25h"
+SMALL = "builtin:minilm --corpus {text} --documents line --panel hidden --sample 16"
+COMMANDS = {
+    "measure": f"measure {SMALL} -o {{folder}}/new --overwrite",
+    "merge": "merge {folder}/part-1 {folder}/part-2 -o {folder}/merged-{columns}",
+    "report": "report {folder}/run",
+    "compare": "compare {folder}/run {folder}/run",
+    "classes": "classes --corpus planted --limit 12 --parts directions -o {folder}/classes --overwrite",
+    "reproduce": "reproduce godey2024 --only fig17 -o {folder}/reproduced",
+    "list": "list studies",
+    "train masked-lm": "train masked-lm --preset tiny --steps 2 --limit 2 -o {folder}/masked --overwrite",
+    "train causal-lm": "train causal-lm --preset tiny --steps 2 --limit 2 -o {folder}/causal --overwrite",
+    "train classifier": "train classifier --vectors random --dim 8 --limit 60 --epochs 1 -o {folder}/cls --overwrite",
+}
+"""A tiny working example of every command; a new command needs one."""
+
+
+def on_a_terminal(words, columns, *, stop_at="", **environment):
+    """Exit status and everything shown, on a pseudo-terminal of that many columns; Ctrl-C where `stop_at` appears."""
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.environ.update({"TERM": "xterm-256color", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment})
+        for name in {"CI", "NO_COLOR", "COLUMNS"} - environment.keys():
+            os.environ.pop(name, None)
+        os.execv(sys.executable, [sys.executable, "-m", "anisoscope", *words])
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    shown, end, stopped = b"", time.monotonic() + 240, False
+    while time.monotonic() < end:
+        if select.select([fd], [], [], 0.2)[0]:
+            try:
+                part = os.read(fd, 65536)
+            except OSError:
+                break
+            if not part:
+                break
+            shown += part
+        if stop_at and not stopped and stop_at.encode() in shown:
+            stopped = True
+            os.write(fd, b"\x03")
+    else:
+        os.kill(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown.decode(errors="replace")
+
+
+def lines(shown):
+    """What stood on the terminal, line by line, what was overwritten too."""
+    return [part for line in ESCAPES.sub("", shown).split("\n") for part in line.rstrip("\r").split("\r")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a text, a run of it, and the run in two shards."""
+    path = tmp_path_factory.mktemp("t")
+    text = path / "text.txt"
+    text.write_text(
+        "\n".join(f"{i}. The cat sat on the mat; a dog barked {i} times, and rain fell." for i in range(40))
+    )
+    small = SMALL.format(text=text).split()
+    for name, more in (("run", []), ("part-1", ["--shard", "1/2"]), ("part-2", ["--shard", "2/2"])):
+        code, shown = on_a_terminal(["measure", *small, "--batch-tokens", "256", "-o", str(path / name), *more], 100)
+        assert code == 0, shown
+    return path
+
+
+def typed(command, folder, columns):
+    return COMMANDS[command].format(text=folder / "text.txt", folder=folder, columns=columns).split()
+
+
+def names(group, before=()):
+    """The words of every command there is."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from names(command, (*before, name))
+        else:
+            yield " ".join((*before, name))
+
+
+def test_every_command_has_an_example_here():
+    assert set(names(get_command(app))) == COMMANDS.keys()
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_fits_the_terminal(folder, command, columns):
+    """On a terminal every long command ended in a traceback, and tables were twice as wide as it."""
+    if columns != 80 and command.startswith(("train", "reproduce", "classes")):
+        pytest.skip("its lines are those of the others: looked at where they are narrowest")
+    code, shown = on_a_terminal(typed(command, folder, columns), columns)
+    assert code == 0, shown
+    assert "Traceback" not in shown
+    own = [line for line in lines(shown) if str(folder) not in line]  # a path is never broken
+    assert max(map(len, own)) <= columns, max(own, key=len)
+    assert shown.count(HIDDEN) <= shown.count(SHOWN), "the cursor comes back"
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("command", ["", "train", *COMMANDS])
+def test_help_fits_the_terminal(command, columns):
+    code, shown = on_a_terminal([*command.split(), "--help"], columns)
+    assert code == 0
+    assert "Example: anisoscope" in shown
+    assert max(map(len, lines(shown))) <= columns, max(lines(shown), key=len)
+
+
+@pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"CI": "true"}])
+def test_nothing_moves_where_nothing_can(folder, environment):
+    code, shown = on_a_terminal(typed("measure", folder, 80), 80, **environment)
+    assert code == 0, shown
+    assert "\x1b" not in shown
+    assert "drawing the report …" in shown
+    assert "Anisotropic" in shown
+
+
+def test_no_colours_where_none_are_wanted(folder):
+    code, shown = on_a_terminal(typed("measure", folder, 80), 80, NO_COLOR="1")
+    assert code == 0, shown
+    assert not re.search(r"\x1b\[(3|4|9|38|48)\d", shown)
+
+
+def test_findings_come_before_the_report_is_drawn(folder):
+    """The first answer waited for the pictures."""
+    _, shown = on_a_terminal(typed("measure", folder, 80), 80)
+    assert shown.index("nisotropic") < shown.index("drawing the report") < shown.rindex("next: anisoscope compare")
+
+
+@pytest.mark.parametrize("phase", ["loading", "drawing the report"])
+def test_ctrl_c_ends_cleanly_in_every_phase(folder, phase):
+    code, shown = on_a_terminal(typed("measure", folder, 80), 80, stop_at=phase)
+    assert code == 130, shown
+    assert "Traceback" not in shown
+    assert "interrupted" in lines(shown.strip())[-1]
+    assert shown.rindex(SHOWN) > shown.rindex(HIDDEN)
