@@ -298,8 +298,18 @@ MUTANTS = {
         "self.hash, self.unit",
         test_measuring.check_resume,
     ),
-    "batch skipped on resume": (measuring._to_do, "[done:]", "[done + 1 :]", test_measuring.check_resume),
-    "batch measured twice on resume": (measuring._to_do, "[done:]", "[done - 1 :]", test_measuring.check_resume),
+    "batch skipped on resume": (
+        measuring._to_do,
+        "index not in held",
+        "index not in held | {1 + max(held, default=-2)}",
+        test_measuring.check_resume,
+    ),
+    "batch measured twice on resume": (
+        measuring._to_do,
+        "index not in held",
+        "index not in held - {max(held, default=-1)}",
+        test_measuring.check_resume,
+    ),
 }
 """Name → (function, text in it, what stands there instead, the check that must fail)."""
 
