@@ -1369,3 +1369,13 @@ def test_a_record_says_dirty_for_what_makes_numbers_only(tmp_path):
     assert told() == clean
     (tmp_path / "anisoscope" / "metrics" / "drift.py").write_text("")
     assert told()["dirty"] is True and told()["sources"] != clean["sources"]
+
+
+@pytest.mark.parametrize("units", [1, 2])
+def test_10_where_an_interval_is_missing_its_reason_stands_in_the_run(tmp_path, units):
+    """Two units gave intervals as wide as the whole range; now there is none, and the run says why."""
+    corpus = tmp_path / "texts.jsonl"
+    corpus.write_text("".join(f'{{"text": "document {i} of a few words more"}}\n' for i in range(units)))
+    done = run(Job(corpus=str(corpus), settings=Settings(metrics=("mean_cosine",))), tmp_path / "run")
+    assert done.records["low"].isna().all() and done.records["value"].notna().any()
+    assert any(f"no intervals: {units} group" in warning for warning in done.manifest["warnings"])

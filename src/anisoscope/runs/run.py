@@ -22,6 +22,7 @@ from anisoscope.progress import Progress
 from anisoscope.provenance import provenance, run_id
 from anisoscope.runs.job import Job, plain
 from anisoscope.store import RunFolder, as_records, check_output, write_atomic
+from anisoscope.sums import jackknife
 
 FEW_UNITS = 20
 
@@ -186,10 +187,12 @@ def _warnings(measurement: Measurement) -> list[str]:
     units = len(measurement.sums.units)
     if not measurement.batches:
         warnings.append("no batch fell to this shard: it is empty, and merges as such")
-    elif units < 2:
-        warnings.append("one unit only: no interval can be given; measure more documents")
+    elif missing := jackknife.reason(min(units, measurement.settings.groups)):
+        warnings.append(f"{missing}; measure more documents, or with more --groups")
     elif units < FEW_UNITS:
         warnings.append(f"{units} units only: every unit is a group of its own and the intervals are rough")
+    if measurement.moments is not None and (missing := jackknife.reason(min(units, measurement.moments.groups))):
+        warnings.append(f"spectrum: {missing}; --spectrum-groups 8 gives them")
     for site, counts in measurement.excluded().items():
         if counts.get("nonfinite"):
             warnings.append(f"{counts['nonfinite']} vectors with NaN or Inf left out at {site}")
