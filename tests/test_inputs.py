@@ -256,3 +256,20 @@ def test_zero_and_broken_vectors_are_counted():
     assert run.manifest["excluded"]["vectors.0.hidden"] == {"zero": 1, "nonfinite": 1}
     good = np.delete(x, [3, 7], axis=0)
     assert run.table()["A"].item() == pytest.approx(mean_cosine(good), abs=1e-10)
+
+
+def test_the_program_measures_a_file_of_vectors(tmp_path):
+    from typer.testing import CliRunner
+
+    from anisoscope.cli.app import app
+
+    x = np.random.default_rng(0).normal(size=(90, 6)) + 1
+    np.savez(tmp_path / "x.npz", a=x, b=x + 1, document=np.arange(90) // 3, kind=np.arange(90) % 2)
+    columns = ["--unit-column", "document", "--label-column", "kind"]
+    done = CliRunner().invoke(app, ["measure", str(tmp_path / "x.npz"), *columns, "-o", str(tmp_path / "run"), "-q"])
+    assert done.exit_code == 0, done.output
+    python = anisoscope.measure(tmp_path / "x.npz", units="document", labels="kind")
+    same(anisoscope.Run(tmp_path / "run"), python)
+    assert (tmp_path / "run" / "report.html").exists()
+    refused = CliRunner().invoke(app, ["measure", "builtin:minilm", *columns])
+    assert "a file of vectors" in str(refused.exception)

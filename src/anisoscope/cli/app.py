@@ -58,13 +58,32 @@ class OfSeries:
     keep: Annotated[int, Option("of a series: downloaded checkpoints on the disk at a time", MACHINE, least=1)] = 2
 
 
+@dataclass(frozen=True)
+class OfVectors:
+    """What only a file of vectors has."""
+
+    unit_column: Annotated[
+        str | None, Option("of a file of vectors: the column (or array) that names the unit of each", INPUT)
+    ] = None
+    label_column: Annotated[str | None, Option("of a file of vectors: the column (or array) of its classes", INPUT)] = (
+        None
+    )
+
+
 @command(app, "measure", example="anisoscope measure builtin:minilm --limit 20 --panel hidden")
-def measure(job: Job, series: OfSeries, place: Place, view: View, quiet: Quiet) -> None:
-    """Measure one model, or each checkpoint of a series, on one corpus: a run folder with records, figures and a
-    report; a table and what was found on stdout.
+def measure(job: Job, series: OfSeries, vectors: OfVectors, place: Place, view: View, quiet: Quiet) -> None:
+    """Measure one model, or each checkpoint of a series, on one corpus, or a file of vectors: a run folder with
+    records, figures and a report; a table and what was found on stdout.
     """
+    from anisoscope.data.arrays import ENDINGS, holds_vectors
     from anisoscope.models.series import is_series
 
+    if holds_vectors(job.model):
+        _measure_vectors(job, vectors, place, view, quiet.quiet)
+        return
+    if vectors != OfVectors():
+        expected = f"a file of vectors ({', '.join(ENDINGS)}) with --unit-column or --label-column"
+        raise UsageError(expected, f"the model {job.model}", "leave them out")
     if is_series(job.model):
         measure_checkpoints(job, place, view, dry_run=series.dry_run, keep=series.keep, quiet=quiet.quiet)
         return
@@ -77,6 +96,20 @@ def measure(job: Job, series: OfSeries, place: Place, view: View, quiet: Quiet) 
         done = run(job, place.output, **more)
     if int(os.environ.get("RANK", "0")) == 0:  # one process of a torchrun job speaks for all
         _show_run(done, view, quiet.quiet)
+
+
+def _measure_vectors(job: Job, vectors: OfVectors, place: Place, view: View, quiet: bool) -> None:
+    """Measure what is in a file; the page and the table are those of a model."""
+    if job.corpus:
+        raise UsageError("vectors alone", f"--corpus {job.corpus}", "leave it out: the file is what is measured")
+    with shown(job.model, "vectors", quiet=quiet) as progress:
+        from anisoscope.data.arrays import open_vectors
+        from anisoscope.runs.vectors import run_vectors
+
+        found = open_vectors(job.model, unit_column=vectors.unit_column, label_column=vectors.label_column)
+        again: dict[str, Any] = {"resume": place.resume, "overwrite": place.overwrite, "progress": progress}
+        done = run_vectors(found, job, place.output, **again)
+    _show_run(done, view, quiet)
 
 
 def _show_run(done: Any, view: View, quiet: bool) -> None:
