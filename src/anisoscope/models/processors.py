@@ -60,7 +60,7 @@ def _preprocessor(modality: str, path: str, name: str, options: dict[str, Any]) 
     from transformers.utils.hub import cached_file
 
     files = {"image": "preprocessor_config.json", "speech": "preprocessor_config.json"}
-    where = {"revision": options["revision"], "_raise_exceptions_for_missing_entries": False}
+    where = {"_raise_exceptions_for_missing_entries": False}
     if not any(cached_file(path, file, **where) for file in (files[modality], PROCESSOR_NAME)):
         return None
     kinds: tuple[Any, ...] = {"image": (AutoImageProcessor,), "speech": (AutoProcessor, AutoFeatureExtractor)}[modality]
