@@ -25,7 +25,7 @@ from anisoscope.models.ports.attention_classifier import sinusoids
 from anisoscope.training.classifier_loop import predicted, trainer_of
 from anisoscope.training.classifier_parts import Parts, parts_of
 from anisoscope.training.entropy_penalty import EntropyPenalty
-from anisoscope.training.recipe import Recipe
+from anisoscope.training.recipe import ClassifierRecipe
 
 ASKED = 2.5
 BATCH, RATE = 64, 1e-3
@@ -116,7 +116,7 @@ def our_trainer(parts: Parts, seed: int, epochs: int, folder: str, turn: list[fl
 
 def compare(corpus: str, layers: int, epochs: int, seed: int, vectors: str, *, weights: bool) -> float:
     """Ratio of throughputs, printed with both."""
-    recipe = Recipe(corpus=corpus, layers=layers, vectors=vectors, seed=seed)
+    recipe = ClassifierRecipe(corpus=corpus, layers=layers, vectors=vectors, seed=seed)
     torch.manual_seed(seed)
     opened = open_labelled(corpus)
     parts = parts_of(recipe, opened)

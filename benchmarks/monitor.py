@@ -17,7 +17,7 @@ from overhead import CLOCKS
 from transformers import BertConfig, BertForMaskedLM
 
 from anisoscope.training.monitor import EVERY, Monitor
-from anisoscope.training.presets import SIZES, Size
+from anisoscope.training.presets import SIZES, ModelSize
 
 ASKED = 0.03
 PROBE = 64
@@ -26,7 +26,7 @@ PROBE = 64
 class Case:
     """A model in training, and its monitor."""
 
-    def __init__(self, size: Size, probe: int) -> None:
+    def __init__(self, size: ModelSize, probe: int) -> None:
         torch.manual_seed(0)
         self.size = size
         config = BertConfig(

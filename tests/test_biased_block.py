@@ -16,7 +16,7 @@ from anisoscope.capture import capture
 from anisoscope.errors import UsageError
 from anisoscope.store import COLUMNS, select
 from anisoscope.studies.godey2024 import biased_block, fixed_point, row_scores
-from anisoscope.studies.godey2024.biased_block import Pass, Settings, experiment, piece
+from anisoscope.studies.godey2024.biased_block import BlockSettings, Pass, experiment, piece
 from anisoscope.studies.godey2024.untrained_models import FAMILIES, READINGS, Size, untrained
 from anisoscope.studies.processes import side_by_side
 from anisoscope.studies.study import Context
@@ -151,7 +151,7 @@ def test_batches_of_any_size_agree(tmp_path: Path) -> None:
 
 
 def test_a_finished_piece_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = Settings((FULL,), 2, (SMALL,), (0.0, 1.0), trained=())
+    settings = BlockSettings((FULL,), 2, (SMALL,), (0.0, 1.0), trained=())
     first = experiment(settings, context(tmp_path))
     assert sorted(first["seed"].unique()) == [0, 1]
     monkeypatch.setattr(biased_block, "piece", lambda *_: pytest.fail("run again"))
@@ -170,7 +170,7 @@ def test_pieces_side_by_side_are_all_done_and_an_error_is_not_lost(tmp_path: Pat
 
 
 def test_pieces_in_other_processes_are_the_same(tmp_path: Path) -> None:
-    settings = Settings((FULL,), seeds=2, sizes=(SMALL,), norms=(0.0, 1.0), trained=())
+    settings = BlockSettings((FULL,), seeds=2, sizes=(SMALL,), norms=(0.0, 1.0), trained=())
     threads = torch.get_num_threads()
     found = []
     for n in (1, 2):

@@ -19,7 +19,7 @@ from anisoscope.studies.godey2024 import (
     norm_claims,
     trained_layers,
 )
-from anisoscope.studies.godey2024.biased_block import Settings
+from anisoscope.studies.godey2024.biased_block import BlockSettings
 from anisoscope.studies.godey2024.untrained_models import Size
 from anisoscope.studies.judge import Test as Check
 from anisoscope.studies.study import Claim, Context, Outcome, Study, Verdict
@@ -242,14 +242,14 @@ def test_sequences_are_compared_with_rows_by_growth(factor: float, outcome: str)
 
 
 @pytest.fixture(scope="module")
-def small_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, Context]:
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[BlockSettings, Context]:
     folder = tmp_path_factory.mktemp("studies")
     size = Size(sequences=3, tokens=20, width=32, heads=4)
-    settings = Settings((RAW, FULL), 3, (size,), (0.0, 1.0, 10.0, 31.62, 100.0), trained=())
+    settings = BlockSettings((RAW, FULL), 3, (size,), (0.0, 1.0, 10.0, 31.62, 100.0), trained=())
     return settings, Context(folder, folder / "cache")
 
 
-def test_histograms_are_added_over_seeds_and_drawn_without_loss(small_run: tuple[Settings, Context]) -> None:
+def test_histograms_are_added_over_seeds_and_drawn_without_loss(small_run: tuple[BlockSettings, Context]) -> None:
     records = fig07_scores.measure(*small_run)
     counts = select(records, metric="attention.score_histogram_within", model="bert:raw-table, width 32, heads 4")
     at = counts[counts["component"].str.startswith("10 ")]
@@ -269,7 +269,7 @@ def test_histograms_are_added_over_seeds_and_drawn_without_loss(small_run: tuple
 
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.name)
-def test_every_study_measures_judges_and_draws(study: Study, small_run: tuple[Settings, Context]) -> None:
+def test_every_study_measures_judges_and_draws(study: Study, small_run: tuple[BlockSettings, Context]) -> None:
     records = study.measure(*small_run)
     assert list(records.columns) == list(COLUMNS)
     verdicts = list(study.judge(records))

@@ -23,7 +23,7 @@ from anisoscope.runs.classes import run_classes
 from anisoscope.runs.job import Classes, Job
 from anisoscope.store import select
 from anisoscope.training.classifier import train_classifier
-from anisoscope.training.recipe import Recipe
+from anisoscope.training.recipe import ClassifierRecipe
 
 
 def random_weights(seed=0):
@@ -136,7 +136,7 @@ def test_words_and_erasure():
 def learnt(tmp_path_factory):
     """A classifier that has learnt two planted classes, and its run."""
     folder = tmp_path_factory.mktemp("classes")
-    recipe = Recipe(corpus="planted", vector_norm=5.0, limit=600, epochs=12, patience=4)
+    recipe = ClassifierRecipe(corpus="planted", vector_norm=5.0, limit=600, epochs=12, patience=4)
     trained = train_classifier(recipe, folder / "model")
     run = run_classes(Job(str(folder / "model")), Classes(limit=200, few=40), folder / "run")
     return trained, run

@@ -22,9 +22,9 @@ from anisoscope.training.classifier import train_classifier
 from anisoscope.training.classifier_loop import Buckets
 from anisoscope.training.classifier_parts import parts_of
 from anisoscope.training.entropy_penalty import entropies
-from anisoscope.training.recipe import Recipe
+from anisoscope.training.recipe import ClassifierRecipe
 
-SMALL = Recipe(corpus="planted", vectors="random", dim=32, epochs=3, rate=3e-3)
+SMALL = ClassifierRecipe(corpus="planted", vectors="random", dim=32, epochs=3, rate=3e-3)
 
 
 def weights(folder):
@@ -246,7 +246,9 @@ def test_frozen_vectors_stay_and_trained_ones_do_not(tmp_path):
 
 
 def test_an_encoder_is_fine_tuned_on_pairs_with_its_own_tokenizer(tmp_path):
-    recipe = Recipe("builtin:minilm", "planted-pairs", limit=48, epochs=1, batch=16, penalty="entropy", weight=0.1)
+    recipe = ClassifierRecipe(
+        "builtin:minilm", "planted-pairs", limit=48, epochs=1, batch=16, penalty="entropy", weight=0.1
+    )
     run = train_classifier(recipe, tmp_path / "run")
     model, tokenizer = run.classifier()
     assert type(model).__name__ == "BertForSequenceClassification" and model.config.id2label[1] == "neutral"
@@ -256,7 +258,7 @@ def test_an_encoder_is_fine_tuned_on_pairs_with_its_own_tokenizer(tmp_path):
 
 def test_the_matrix_and_tokenizer_of_a_checkpoint_can_be_used_as_they_are(tmp_path):
     run = train_classifier(
-        Recipe(corpus="planted", limit=64, epochs=1, tokens="checkpoint", frozen=True), tmp_path / "r"
+        ClassifierRecipe(corpus="planted", limit=64, epochs=1, tokens="checkpoint", frozen=True), tmp_path / "r"
     )
     table = load("builtin:minilm").model.get_input_embeddings().weight
     assert torch.equal(weights(run.folder)["attention_classifier.embeddings.weight"], table)
@@ -310,7 +312,7 @@ BAD = {
 @pytest.mark.parametrize("expected", BAD)
 def test_bad_recipes_are_explained(expected):
     with pytest.raises(UsageError, match=expected):
-        Recipe(**BAD[expected])
+        ClassifierRecipe(**BAD[expected])
 
 
 def test_other_bad_input_is_explained(tmp_path):
@@ -324,7 +326,7 @@ def test_other_bad_input_is_explained(tmp_path):
         ({"penalty": "entropy", "weight": math.nan}, UsageError, "weight of at least 0"),
     ):
         with pytest.raises(error, match=expected):
-            train_classifier(Recipe(**given), tmp_path / "run")
+            train_classifier(ClassifierRecipe(**given), tmp_path / "run")
         assert not (tmp_path / "run").exists()
     (tmp_path / "mine").mkdir()
     Path(tmp_path, "mine", "notes.txt").write_text("x")

@@ -10,7 +10,7 @@ from transformers import BertConfig, BertForMaskedLM, Trainer, TrainerCallback, 
 
 import anisoscope
 from anisoscope.errors import CorpusError, UsageError
-from anisoscope.integrations.transformers_callback import MonitorCallback
+from anisoscope.integrations.transformers_callback import TrainerMonitor
 from anisoscope.store import select
 from anisoscope.training.monitor import Monitor
 
@@ -151,12 +151,12 @@ def trained(folder, add):
 def test_a_trainer_reports_it_and_trains_the_same(tmp_path):
     plain, _, _ = trained(tmp_path / "plain", lambda _trainer: None)
     monitor = Monitor(probe(), every=3, output=tmp_path / "monitor")
-    watched, told, history = trained(tmp_path / "watched", lambda trainer: MonitorCallback(monitor).attach(trainer))
+    watched, told, history = trained(tmp_path / "watched", lambda trainer: TrainerMonitor(monitor).attach(trainer))
     assert all(torch.equal(value, watched[name]) for name, value in plain.items())
     assert [step for step, logs in told if "anisoscope/encoder.1/A" in logs] == [0, 1, 2, 3, 6]
     assert [entry["step"] for entry in history if "anisoscope/encoder.2/entropy" in entry] == [0, 1, 2, 3, 6]
     assert monitor.records["step"].unique().tolist() == [0, 1, 2, 3, 6]
-    _, _, history = trained(tmp_path / "loose", lambda trainer: trainer.add_callback(MonitorCallback(Monitor(probe()))))
+    _, _, history = trained(tmp_path / "loose", lambda trainer: trainer.add_callback(TrainerMonitor(Monitor(probe()))))
     assert [entry["step"] for entry in history if "anisoscope/encoder.2/entropy" in entry] == [0, 1, 2, 4]
 
 
@@ -169,7 +169,7 @@ def test_lightning_logs_it_and_trains_the_same(tmp_path):
     lightning = pytest.importorskip("lightning", reason="lightning is not installed")
     from lightning.pytorch.loggers import CSVLogger
 
-    from anisoscope.integrations.lightning_callback import MonitorCallback as LightningMonitor
+    from anisoscope.integrations.lightning_callback import TrainerMonitor as LightningMonitor
 
     class Module(lightning.LightningModule):
         def __init__(self):

@@ -510,7 +510,9 @@ def test_the_table_of_a_metric():
 
 @pytest.fixture
 def series(small_series):
-    return checkpoints.Series(str(small_series / "checkpoints"), corpus=str(small_series / "text.jsonl"), sequences=20)
+    return checkpoints.CheckpointSettings(
+        str(small_series / "checkpoints"), corpus=str(small_series / "text.jsonl"), sequences=20
+    )
 
 
 def context(folder):
@@ -587,10 +589,10 @@ def test_a_sampled_svd_is_near_the_exact_one(series, tmp_path):
 
 def test_heads_of_a_vision_model_along_training(tmp_path):
     """Models trained on the spot, whose seeds may stop at different steps: those common to all are measured."""
-    from anisoscope.training.small import Recipe
+    from anisoscope.training.small import SmallModelRecipe
 
-    recipe = Recipe(seconds=1e-3, seeds=2, kinds=("vit",))
-    series = checkpoints.Series("", recipe, "vit", "builtin:digits", 20, None)
+    recipe = SmallModelRecipe(seconds=1e-3, seeds=2, kinds=("vit",))
+    series = checkpoints.CheckpointSettings("", recipe, "vit", "builtin:digits", 20, None)
     measured = STUDIES["fig13"].measure(series, context(tmp_path))
     assert set(measured["step"]) == {0, 1, 2} and set(measured["seed"]) == {0, 1}
     assert len(STUDIES["fig13"].judge(as_records(measured))) == 6
@@ -612,6 +614,6 @@ def test_a_series_of_spoken_digits_needs_them(monkeypatch, tmp_path):
 def test_a_series_of_one_step_is_refused(small_series, tmp_path):
     from anisoscope.errors import UsageError
 
-    alone = checkpoints.Series(str(small_series / "nowhere"), corpus=str(small_series / "text.jsonl"))
+    alone = checkpoints.CheckpointSettings(str(small_series / "nowhere"), corpus=str(small_series / "text.jsonl"))
     with pytest.raises(UsageError):
         checkpoints.measure(alone, context(tmp_path))

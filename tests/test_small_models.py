@@ -14,7 +14,7 @@ from anisoscope.studies.study import Context
 from anisoscope.training import examples, loop, small
 from anisoscope.training.kinds import KINDS, kind_named, material
 
-QUICK = small.Recipe(seconds=1e-3, seeds=1, kinds=("resnet",))
+QUICK = small.SmallModelRecipe(seconds=1e-3, seeds=1, kinds=("resnet",))
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_weights_come_from_the_seed():
 
 
 def test_the_budget_is_split_by_measured_step_times():
-    recipe = small.Recipe(seconds=100, seeds=2)
+    recipe = small.SmallModelRecipe(seconds=100, seeds=2)
     times = {"vit": 0.1, "resnet": 0.2}
     full = 2 * (KINDS["vit"].steps * 0.1 + KINDS["resnet"].steps * 0.2)
     assert small.share(times, recipe) == pytest.approx(100 / full)
@@ -152,7 +152,7 @@ def test_measured_units_are_never_trained_on():
 
 def test_speech_is_skipped_by_name_without_data(monkeypatch, tmp_path):
     monkeypatch.delenv("ANISOSCOPE_DATA", raising=False)
-    assert "speech-cnn" not in [kind.name for kind in small.Recipe().available]
+    assert "speech-cnn" not in [kind.name for kind in small.SmallModelRecipe().available]
     systems = layer_curves.small_systems(layer_curves.Systems(), ("speech-transformer",))
     records = layer_curves.measure(systems, Context(tmp_path, tmp_path))
     assert layer_curves.skipped(records) == {"small wav2vec 2.0": "ANISOSCOPE_DATA is not set: no spoken digits"}
@@ -204,4 +204,4 @@ def test_the_speech_network_is_loaded_by_name(tmp_path):
 
 
 def test_a_recipe_is_json():
-    assert json.loads(json.dumps(asdict(small.Recipe())))["seeds"] == 2
+    assert json.loads(json.dumps(asdict(small.SmallModelRecipe())))["seeds"] == 2

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from anisoscope.batch import BatchPlan
     from anisoscope.models.load import Subject
-    from anisoscope.runs.run import Reading
+    from anisoscope.runs.run import OpenedCorpus
     from anisoscope.store import RunFolder
 
 OF_LOADING = ("dtype", "device", "untrained", "trust_remote_code")
@@ -108,7 +108,7 @@ def _given(
 ) -> Run:
     """Of inputs as they were handed over; texts become documents of a corpus."""
     from anisoscope.measure.inputs import Given, check_model
-    from anisoscope.runs.run import Reading
+    from anisoscope.runs.run import OpenedCorpus
 
     if _are_texts(inputs):
         return _texts(job, subject, inputs, units, writing)
@@ -122,14 +122,14 @@ def _given(
     if writing["resume"] and not isinstance(plan.batches, list):
         cure = "give a list of batches, or leave resume out"
         raise UsageError("inputs that are the same the next time, where a run is resumed", type(inputs).__name__, cure)
-    return _run(named, subject, Reading(cast("BatchPlan", plan), described), **writing)
+    return _run(named, subject, OpenedCorpus(cast("BatchPlan", plan), described), **writing)
 
 
 def _texts(job: Job, subject: "Subject", texts: Any, units: Any, writing: dict[str, Any]) -> Run:
     """Of a list of strings: each a document, and a unit."""
     import json
 
-    from anisoscope.runs.run import Reading, plan_of
+    from anisoscope.runs.run import OpenedCorpus, plan_of
 
     if not hasattr(subject.processor, "tokenize"):
         got = f"{subject.name} without one" if subject.processor is None else type(subject.processor).__name__
@@ -141,7 +141,7 @@ def _texts(job: Job, subject: "Subject", texts: Any, units: Any, writing: dict[s
         path.write_text("\n".join(json.dumps({"text": text}) for text in texts))
         plan, described = plan_of(replace(job, corpus=str(path)), subject)
     described = {name: value for name, value in described.items() if name != "path"} | {"name": "texts"}
-    return _run(replace(job, corpus="texts"), subject, Reading(plan, described), **writing)
+    return _run(replace(job, corpus="texts"), subject, OpenedCorpus(plan, described), **writing)
 
 
 def _are_texts(inputs: Any) -> bool:
@@ -151,7 +151,7 @@ def _are_texts(inputs: Any) -> bool:
 def _run(
     job: Job,
     subject: "Subject | None",
-    reading: "Reading | None",
+    reading: "OpenedCorpus | None",
     *,
     output: Path | str | None,
     resume: bool,

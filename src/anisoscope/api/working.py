@@ -45,12 +45,12 @@ def _classifier(options: dict[str, Any], output: Path | None, quiet: bool, writi
     from anisoscope.data.columns import Columns
     from anisoscope.progress import shown
     from anisoscope.training.classifier import train_classifier
-    from anisoscope.training.recipe import Recipe
+    from anisoscope.training.recipe import ClassifierRecipe
 
     columns = Columns(**taken(options, Columns)).build()
     device = options.pop("device", "cpu")
-    _refuse(options, Recipe)
-    recipe = Recipe(columns=columns, **options)
+    _refuse(options, ClassifierRecipe)
+    recipe = ClassifierRecipe(columns=columns, **options)
     with shown(f"{recipe.model} × {recipe.corpus}, seed {recipe.seed}", "steps", quiet=quiet) as progress:
         return train_classifier(recipe, output, device=device, progress=progress, **writing).folder
 

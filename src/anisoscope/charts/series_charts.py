@@ -19,7 +19,7 @@ from anisoscope.sums.jackknife import over_seeds
 WIDTH = 640
 
 
-class Alignment(Protocol):
+class HeadAlignments(Protocol):
     """How the mean query and key of every head end: see `studies.godey2024.series_claims`."""
 
     @property
@@ -62,7 +62,7 @@ def _values(records: pd.DataFrame, metric: str) -> pd.DataFrame:
     return pd.DataFrame({**keys, "value": rows["value"].astype(float)}).sort_values(["seed", "layer", "head", "step"])
 
 
-def heads(records: pd.DataFrame, alignment: Alignment, metric: str, *, apart: bool = False) -> ChartType:
+def heads(records: pd.DataFrame, alignment: HeadAlignments, metric: str, *, apart: bool = False) -> ChartType:
     """A line per head against the step, a panel per layer (`apart`: and seed), with the band that 95 % of isotropic
     pairs stay inside.
     """
@@ -103,7 +103,7 @@ def _ending_colour() -> alt.Color:
     return alt.Color("ending:N", scale=scale, legend=alt.Legend(title=None, columns=0))
 
 
-def _with_endings(data: pd.DataFrame, alignment: Alignment) -> pd.DataFrame:
+def _with_endings(data: pd.DataFrame, alignment: HeadAlignments) -> pd.DataFrame:
     """A column `ending`: how the head's means end."""
     ending, of = alignment.ending(), alignment.table
     places = zip(data["seed"], data["layer"], data["head"], strict=True)
@@ -111,7 +111,7 @@ def _with_endings(data: pd.DataFrame, alignment: Alignment) -> pd.DataFrame:
     return data.assign(ending=names)
 
 
-def products(records: pd.DataFrame, alignment: Alignment) -> ChartType:
+def products(records: pd.DataFrame, alignment: HeadAlignments) -> ChartType:
     """Q̄·K̄ of heads that end similar, and opposite: a panel each, lines from light (first layer) to dark."""
     data = _with_endings(_values(records, "query_key.dot"), alignment)
     data = data[data["ending"] != ENDINGS[0]].sort_values("ending", ascending=False, kind="stable")

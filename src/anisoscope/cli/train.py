@@ -11,7 +11,7 @@ from anisoscope.cli.view import Quiet, here, tell
 from anisoscope.options import MACHINE, OUTPUT, Option, check_device
 from anisoscope.progress import shown
 from anisoscope.training.presets import Task, Training
-from anisoscope.training.recipe import Recipe
+from anisoscope.training.recipe import ClassifierRecipe
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -61,7 +61,7 @@ def _train(task: Task, training: Training, place: TrainingPlace, quiet: Quiet) -
 
 @command(app, "classifier", example="anisoscope train classifier --corpus planted --epochs 2 -o runs/planted")
 def classifier(
-    recipe: Recipe,
+    recipe: ClassifierRecipe,
     place: TrainingPlace,
     quiet: Quiet,
     device: Annotated[str, Option("cpu or cuda; one device", MACHINE, check=check_device)] = "cpu",

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from anisoscope.errors import UsageError
 
 
-class Preset(NamedTuple):
+class NamedCorpus(NamedTuple):
     """A corpus with a name of its own."""
 
     modality: str
@@ -14,12 +14,18 @@ class Preset(NamedTuple):
 
 
 CORPORA = {
-    "builtin:python-docs": Preset("text", "documentation of the Python standard library; no download; the default"),
-    "wikitext-103": Preset("text", "WikiText-103 validation, 60 articles (hub: Salesforce/wikitext)"),
-    "builtin:digits": Preset("image", "1,797 handwritten digits of scikit-learn; no download; the default for images"),
-    "imagenet-1k": Preset("image", "ImageNet-1k validation, 50,000 photographs (hub: ILSVRC/imagenet-1k, gated)"),
-    "common-voice": Preset("speech", "Common Voice 11 English validation (no longer on the hub: name its dev.tsv)"),
-    "librispeech": Preset("speech", "LibriSpeech validation, other (hub: openslr/librispeech_asr)"),
+    "builtin:python-docs": NamedCorpus(
+        "text", "documentation of the Python standard library; no download; the default"
+    ),
+    "wikitext-103": NamedCorpus("text", "WikiText-103 validation, 60 articles (hub: Salesforce/wikitext)"),
+    "builtin:digits": NamedCorpus(
+        "image", "1,797 handwritten digits of scikit-learn; no download; the default for images"
+    ),
+    "imagenet-1k": NamedCorpus("image", "ImageNet-1k validation, 50,000 photographs (hub: ILSVRC/imagenet-1k, gated)"),
+    "common-voice": NamedCorpus(
+        "speech", "Common Voice 11 English validation (no longer on the hub: name its dev.tsv)"
+    ),
+    "librispeech": NamedCorpus("speech", "LibriSpeech validation, other (hub: openslr/librispeech_asr)"),
 }
 
 OPENERS = {
@@ -39,12 +45,12 @@ def open_corpus(name: str, *, modality: str | None = None, **options: Any) -> An
     return getattr(import_module(module), function)(name, **options)
 
 
-def list_corpora() -> dict[str, Preset]:
+def list_corpora() -> dict[str, NamedCorpus]:
     """The presets, and the corpora found under $ANISOSCOPE_DATA."""
     from anisoscope.data.documents import local_names
     from anisoscope.data.items import folders  # loads numpy
 
-    found = {name: Preset("text", f"file {path}") for name, path in local_names().items()}
+    found = {name: NamedCorpus("text", f"file {path}") for name, path in local_names().items()}
     for modality in ("image", "speech"):
-        found |= {name: Preset(modality, f"folder {path}") for name, path in folders(modality).items()}
+        found |= {name: NamedCorpus(modality, f"folder {path}") for name, path in folders(modality).items()}
     return {**CORPORA, **found}

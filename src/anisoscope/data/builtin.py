@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from anisoscope.data.splitting import Reading
+from anisoscope.data.splitting import SplitText
 from anisoscope.errors import CorpusError
 
 LEFT_OUT = {
@@ -22,7 +22,7 @@ _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _RULE = re.compile(r"[ \t]*[-=~^*_#+|`.]{3,}[ \t]*")
 
 
-def python_docs(limit: int | None = None, library: Path | None = None) -> tuple[Reading, dict[str, object]]:
+def python_docs(limit: int | None = None, library: Path | None = None) -> tuple[SplitText, dict[str, object]]:
     """Documents and their provenance: one document per public module (its docstring and those of its public classes,
     methods and functions, in the order of the source), then one per topic of the language reference in `pydoc_data`.
     No source is parsed beyond the first `limit` documents.
@@ -48,7 +48,7 @@ def python_docs(limit: int | None = None, library: Path | None = None) -> tuple[
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
     }
-    return Reading(documents, "modules and topics", "module", empty=empty, skipped=unread), dict(source)
+    return SplitText(documents, "modules and topics", "module", empty=empty, skipped=unread), dict(source)
 
 
 def _texts(library: Path) -> Iterator[str | None]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from anisoscope.data.files import ending, read_text
-from anisoscope.data.splitting import Reading, first_articles, is_title, running, split_text
+from anisoscope.data.splitting import SplitText, first_articles, is_title, running, split_text
 from anisoscope.data.tables import TABLES, Row, is_table, known_column, read_table, refused
 from anisoscope.errors import CorpusError, UsageError
 
@@ -39,7 +39,7 @@ def local_names() -> dict[str, Path]:
     return {name: path for name, path in named.items() if not name.endswith(NO_CORPORA)}
 
 
-def read_path(path: Path, wanted: Wanted) -> Reading:
+def read_path(path: Path, wanted: Wanted) -> SplitText:
     """Documents of a file or folder, at most `limit` of them where they are marked."""
     if path.is_dir():
         return _read_folder(path, wanted)
@@ -51,7 +51,7 @@ def read_path(path: Path, wanted: Wanted) -> Reading:
     return split_text(read_text(path), wanted.limit, wanted.rule)
 
 
-def read_rows(rows: Iterable[Row], wanted: Wanted, where: str) -> Reading:
+def read_rows(rows: Iterable[Row], wanted: Wanted, where: str) -> SplitText:
     """One document per row, or WikiText articles where the rows are its lines (the first one with text is a title), or
     blocks of tokens where these are asked for. Reads no further than `limit` needs.
     """
@@ -62,20 +62,20 @@ def read_rows(rows: Iterable[Row], wanted: Wanted, where: str) -> Reading:
     good = _good(rows, bad, wanted.skip_bad, where)
     first = next(good, None)
     if first is None:
-        return Reading([], "rows", skipped=len(bad))
+        return SplitText([], "rows", skipped=len(bad))
     column = choose_column(first.columns, wanted.column, where)
     texts = _texts(chain([first], good), column, bad, wanted.skip_bad, where)
     reading = _by_rows(texts, wanted)
     return replace(reading, skipped=len(bad), column=column)
 
 
-def _by_rows(texts: Iterator[str], wanted: Wanted) -> Reading:
+def _by_rows(texts: Iterator[str], wanted: Wanted) -> SplitText:
     if wanted.rule != "auto":
         return running((text if text.endswith("\n") else f"{text}\n" for text in texts), int(wanted.rule[7:]))
     head = list(_until_text(texts))
     stream = chain(head, texts)
     if head and is_title(head[-1]):
-        return Reading(first_articles(stream, wanted.limit), "titles", "article")
+        return SplitText(first_articles(stream, wanted.limit), "titles", "article")
     documents: list[str] = []
     empty = 0
     for text in stream:
@@ -85,7 +85,7 @@ def _by_rows(texts: Iterator[str], wanted: Wanted) -> Reading:
             empty += 1
         if len(documents) == wanted.limit:
             break
-    return Reading(documents, "rows", "row", empty=empty)
+    return SplitText(documents, "rows", "row", empty=empty)
 
 
 def choose_column(row: dict[str, Any], column: str | None, where: str) -> str:
@@ -146,7 +146,7 @@ def _until_text(texts: Iterator[str]) -> Iterator[str]:
             return
 
 
-def _read_folder(path: Path, wanted: Wanted) -> Reading:
+def _read_folder(path: Path, wanted: Wanted) -> SplitText:
     """One document per text file (or by another rule), or the rows of all tables; in the order of their paths."""
     files = [file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.startswith(".")]
     texts = [file for file in files if ending(file) in TEXTS]
@@ -174,11 +174,11 @@ def _rows_of(tables: list[Path], wanted: Wanted) -> Iterator[Row]:
             yield Row(file.name, {}, error.got)
 
 
-def _of_files(files: list[Path], wanted: Wanted) -> Reading:
+def _of_files(files: list[Path], wanted: Wanted) -> SplitText:
     """A single file as where it is named itself; of several each is a document, or is told apart by the rule."""
     documents: list[str] = []
     empty, skipped = 0, 0
-    read: Reading | None = None
+    read: SplitText | None = None
     whole = wanted.rule in ("auto", "file") and not (len(files) == 1 and wanted.rule == "auto")
     for file in files:
         try:
@@ -193,6 +193,6 @@ def _of_files(files: list[Path], wanted: Wanted) -> Reading:
         documents += read.documents
         if read.block is None and wanted.limit is not None and len(documents) >= wanted.limit:
             break
-    read = read or Reading([], "files")
+    read = read or SplitText([], "files")
     kept = documents if read.block is not None else documents[: wanted.limit]
     return replace(read, documents=kept, empty=empty, skipped=skipped)

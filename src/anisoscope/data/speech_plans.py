@@ -39,7 +39,7 @@ class SpeechCorpus:
     keep: Any = field(default=None, repr=False)
 
 
-class Reading(NamedTuple):
+class SoundInput(NamedTuple):
     """How a model reads sound. `kind`: `features` (log-mel windows of one length), `padded` (samples with a mask of
     the padding) or `unpadded` (only clips of one length together: the first convolution's norm runs over the whole
     clip and knows no mask). `stride` samples make a position, fewer than `shortest` samples make none.
@@ -54,7 +54,7 @@ class Reading(NamedTuple):
     settings: dict[str, Any]
 
 
-def reading(config: Any, processor: Any, max_length: int | None) -> Reading:
+def reading(config: Any, processor: Any, max_length: int | None) -> SoundInput:
     """How a model of `config` reads sound, by the checkpoint's feature extractor where `processor` has one."""
     extractor = getattr(processor, "feature_extractor", processor)
     given = hasattr(extractor, "sampling_rate")
@@ -83,7 +83,7 @@ def reading(config: Any, processor: Any, max_length: int | None) -> Reading:
     if longest < shortest:
         raise UsageError(f"windows of at least {shortest} samples", f"{longest}", "raise --max-length")
     settings |= {"batching": kind, "window_seconds": longest / rate}
-    return Reading(kind, extractor, rate, longest, shortest, stride, settings)
+    return SoundInput(kind, extractor, rate, longest, shortest, stride, settings)
 
 
 def _default_extractor(config: Any, features: bool) -> Any:
@@ -114,7 +114,7 @@ def _receptive(config: Any) -> int:
     return int(needed)
 
 
-class Windows(NamedTuple):
+class ClipWindows(NamedTuple):
     """Windows in the order of the clips: `clip`, `first` sample in it, `length` in samples, `unit`, and `start`, the
     running index of its first sample or mel frame inside the unit; all [window] int64.
     """
@@ -126,7 +126,7 @@ class Windows(NamedTuple):
     start: Index
 
 
-def cut(corpus: SpeechCorpus, kept: Index, how: Reading) -> Windows:
+def cut(corpus: SpeechCorpus, kept: Index, how: SoundInput) -> ClipWindows:
     """Every clip in the fewest windows of equal length (to a sample) that are no longer than allowed."""
     rows = []
     reached = dict.fromkeys(corpus.unit.tolist(), 0)
@@ -136,7 +136,7 @@ def cut(corpus: SpeechCorpus, kept: Index, how: Reading) -> Windows:
         for first, last in pairwise(edges):
             rows.append((clip, first, last - first, unit, reached[unit]))
             reached[unit] += how.extractor.nb_max_frames if how.kind == "features" else last - first
-    return Windows(*np.array(rows, dtype=np.int64).T)
+    return ClipWindows(*np.array(rows, dtype=np.int64).T)
 
 
 class SpeechPlan:
@@ -150,8 +150,8 @@ class SpeechPlan:
         self,
         corpus: SpeechCorpus,
         config: Any,
-        how: Reading,
-        windows: Windows,
+        how: SoundInput,
+        windows: ClipWindows,
         batch_tokens: int,
         prompt: list[int],
         warnings: list[str],
@@ -216,7 +216,7 @@ class SpeechPlan:
         return kept, "samples", kept["input_values"].shape[1]
 
 
-def _batches(lengths: Index, how: Reading, budget: int, config: Any) -> list[Index]:
+def _batches(lengths: Index, how: SoundInput, budget: int, config: Any) -> list[Index]:
     """Rows of each batch: by length within the budget; of one length only where nothing may be padded."""
     if how.kind == "features":
         return pack(np.full_like(lengths, config.max_source_positions), budget)

@@ -28,7 +28,7 @@ _ARTICLE = re.compile(r" ?= [^=](?:.*[^=])? = ?")
 
 
 @dataclass(frozen=True)
-class Reading:
+class SplitText:
     """Documents of a source, and how they were told apart.
 
     how      in words, for the manifest; `unit`: what one is called
@@ -57,28 +57,28 @@ def check_rule(rule: str) -> str:
     return rule
 
 
-def split_text(text: str, limit: int | None = None, rule: str = "auto") -> Reading:
+def split_text(text: str, limit: int | None = None, rule: str = "auto") -> SplitText:
     """Documents of a text by a rule, at most `limit`; of running text all pieces, which a plan cuts."""
     if rule == "file":
-        return Reading([text] if text.strip() else [], "files")
+        return SplitText([text] if text.strip() else [], "files")
     if rule == "blank-line":
-        return Reading(_blocks(text)[:limit], "blank lines", "paragraph")
+        return SplitText(_blocks(text)[:limit], "blank lines", "paragraph")
     if rule == "line":
-        return Reading(_lines(text)[:limit], "lines", "line")
+        return SplitText(_lines(text)[:limit], "lines", "line")
     if rule != "auto":
         return running([text], int(rule.partition(":")[2]))
     first = next((line for line in text.split("\n") if line.strip()), "")
     if is_title(first):
         found = list(articles(text.split("\n")))
         if len(found) > 1:
-            return Reading(found[:limit], "titles", "article")
+            return SplitText(found[:limit], "titles", "article")
     blocks = _blocks(text)
     if len(blocks) > 1 and statistics.median(len(block.split()) for block in blocks) >= DOCUMENT_WORDS:
-        return Reading(blocks[:limit], "blank lines")
+        return SplitText(blocks[:limit], "blank lines")
     return _running_text(text, blocks, limit)
 
 
-def _running_text(text: str, blocks: list[str], limit: int | None) -> Reading:
+def _running_text(text: str, blocks: list[str], limit: int | None) -> SplitText:
     """Units of a text without marks of documents, as large as they can be and yet enough for an interval.
 
     Blocks of 8,192 tokens where 20 of them fit; else the blocks between blank lines where there are 20; else smaller
@@ -88,16 +88,16 @@ def _running_text(text: str, blocks: list[str], limit: int | None) -> Reading:
     tokens = len(text) // CHARACTERS
     size = min(BLOCK, 1 << max(1, tokens // ENOUGH).bit_length() - 1)
     if size < BLOCK and (len(blocks) >= ENOUGH or (size < MOST_SHORT and len(blocks) > 1)):
-        return Reading(blocks[:limit], "blank lines", "paragraph", guessed=True)
+        return SplitText(blocks[:limit], "blank lines", "paragraph", guessed=True)
     if size < MOST_SHORT and len(lines) > 1:
-        return Reading(lines[:limit], "lines", "line", guessed=True)
+        return SplitText(lines[:limit], "lines", "line", guessed=True)
     return running([text], max(LEAST, size), guessed=True)
 
 
-def running(texts: Iterable[str], block: int, *, guessed: bool = False) -> Reading:
+def running(texts: Iterable[str], block: int, *, guessed: bool = False) -> SplitText:
     """Running text, of which a plan makes units of `block` tokens."""
     documents = [piece for text in texts if text.strip() for piece in pieces(text)]
-    return Reading(documents, f"blocks of {block} tokens", "block", block, guessed)
+    return SplitText(documents, f"blocks of {block} tokens", "block", block, guessed)
 
 
 def pieces(text: str) -> Iterator[str]:

@@ -14,14 +14,14 @@ from anisoscope.data.builtin import python_docs
 from anisoscope.data.documents import ENDINGS, Wanted, local_names, read_path, read_rows
 from anisoscope.data.hub import hub_rows
 from anisoscope.data.plans import digest
-from anisoscope.data.splitting import Reading, check_rule
+from anisoscope.data.splitting import SplitText, check_rule
 from anisoscope.data.tables import Row
 from anisoscope.data.windows import TextPlan, affixes, blocks, check_room, check_vocabulary, cut, tokenise
 from anisoscope.errors import CorpusError, UsageError, near_matches
 
 __all__ = ["TextCorpus", "TextPlan", "open_text", "plan_text"]
 
-BUILTIN: dict[str, Callable[[int | None], tuple[Reading, dict[str, object]]]] = {"builtin:python-docs": python_docs}
+BUILTIN: dict[str, Callable[[int | None], tuple[SplitText, dict[str, object]]]] = {"builtin:python-docs": python_docs}
 """Text that needs no file: its documents, of which no more are read than asked for, and where they came from."""
 
 HUB_PRESETS = {"wikitext-103": ("Salesforce/wikitext", "wikitext-103-raw-v1", "validation")}
@@ -129,7 +129,7 @@ def plan_text(
     return TextPlan(windows, layouts, settings, fingerprint, len(units), [*corpus.notes, *notes], words)
 
 
-def _corpus(name: str, reading: Reading, source: dict[str, object], limit: int | None) -> TextCorpus:
+def _corpus(name: str, reading: SplitText, source: dict[str, object], limit: int | None) -> TextCorpus:
     """The corpus of a reading, with how its documents were told apart and what was left out in the provenance."""
     if not reading.documents:
         got = f"no text ({reading.empty} empty and {reading.skipped} unreadable documents)"

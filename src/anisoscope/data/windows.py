@@ -37,7 +37,7 @@ class Affixes:
 
 
 @dataclass(frozen=True)
-class Windows:
+class TextWindows:
     """Content tokens of all units in one row, and the windows cut from it; special tokens come when a batch is built.
 
     ids      [position] int32: content tokens, unit after unit
@@ -91,7 +91,7 @@ def blocks(pieces: list[NDArray[np.int32]], size: int, limit: int | None) -> lis
     return [joined[first : first + size] for first in range(0, len(joined), size)][:limit]
 
 
-def cut(units: list[NDArray[np.int32]], max_length: int, n_special: int) -> Windows:
+def cut(units: list[NDArray[np.int32]], max_length: int, n_special: int) -> TextWindows:
     """Consecutive windows of `max_length − n_special` content tokens; the last of a unit may be shorter."""
     room = max_length - n_special
     lengths = np.array([len(unit) for unit in units], dtype=np.int64)
@@ -100,7 +100,7 @@ def cut(units: list[NDArray[np.int32]], max_length: int, n_special: int) -> Wind
     rank = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
     offset = (np.cumsum(lengths) - lengths)[unit] + rank * room
     length = np.minimum(lengths[unit] - rank * room, room)
-    return Windows(np.concatenate([np.empty(0, np.int32), *units]), unit, offset, length, rank * max_length)
+    return TextWindows(np.concatenate([np.empty(0, np.int32), *units]), unit, offset, length, rank * max_length)
 
 
 def frequency_bins(ids: NDArray[np.int32]) -> tuple[Index, list[str]]:
@@ -129,7 +129,7 @@ class TextPlan:
     (`<unk>`, `</s>`) is content. A token keeps its (unit, start + column) whatever the batch or the padding side.
     """
 
-    windows: Windows = field(repr=False)
+    windows: TextWindows = field(repr=False)
     layouts: dict[str, Affixes]
     settings: dict[str, Any]
     fingerprint: str
@@ -167,7 +167,7 @@ class TextPlan:
     def _only(self, rows: Index, settings: dict[str, Any], notes: list[str]) -> "TextPlan":
         """Some of the windows."""
         old = self.windows
-        windows = Windows(old.ids, old.unit[rows], old.offset[rows], old.length[rows], old.start[rows])
+        windows = TextWindows(old.ids, old.unit[rows], old.offset[rows], old.length[rows], old.start[rows])
         fingerprint = digest([self.fingerprint, *settings, rows])
         n_units = len(np.unique(windows.unit))
         notes = [*self.warnings, *notes]

@@ -1,4 +1,4 @@
-"""`Monitor` as a callback of Lightning: `Trainer(callbacks=[MonitorCallback(monitor)])`.
+"""`Monitor` as a callback of Lightning: `Trainer(callbacks=[LightningMonitor(monitor)])`.
 
 Needs `pip install 'anisoscope[integrations]'`.
 """
@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from anisoscope.training.monitor import Monitor
 
 
-class MonitorCallback(Callback):  # type: ignore[misc]  # lightning may be absent
+class LightningMonitor(Callback):  # type: ignore[misc]  # lightning may be absent
     """Looks at the model as `monitor` says and logs to every logger of the trainer, at the step of the look.
 
     model   finds the network in the Lightning module; default: its first transformers model, else the module itself

@@ -1,7 +1,7 @@
 """`Monitor` as a callback of transformers' Trainer.
 
 >>> trainer = Trainer(model, arguments, …)
->>> MonitorCallback(monitor).attach(trainer)
+>>> TrainerMonitor(monitor).attach(trainer)
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 from anisoscope.training.monitor import Monitor
 
 
-class MonitorCallback(TrainerCallback):
+class TrainerMonitor(TrainerCallback):
     """Looks at the model as `monitor` says and logs through the trainer, hence to whatever it reports to.
 
     Without `attach` (given as `callbacks=[…]`, where a callback does not know its trainer) the values go to the
@@ -22,7 +22,7 @@ class MonitorCallback(TrainerCallback):
         self.monitor = monitor
         self.trainer: Any = None
 
-    def attach(self, trainer: Any) -> "MonitorCallback":
+    def attach(self, trainer: Any) -> "TrainerMonitor":
         """Add the callback to `trainer`, whose trackers then get the values."""
         self.trainer = trainer
         trainer.add_callback(self)

@@ -7,13 +7,13 @@ from typing import Any
 
 from anisoscope.errors import ModelError
 from anisoscope.models.formats import WEIGHTS
-from anisoscope.models.hub import Place, bring, locate, split_name
+from anisoscope.models.hub import ModelPlace, bring, locate, split_name
 
 SHAPE = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
 """What the checkpoints of one series have in common, besides the words of the vocabulary where its file is here."""
 
 
-def place_of(subject: str) -> Place:
+def place_of(subject: str) -> ModelPlace:
     """Where a checkpoint is. ModelError where it is nowhere."""
     base, revision = split_name(subject)
     if not Path(base).is_dir() and Path(base).is_absolute():
@@ -21,7 +21,7 @@ def place_of(subject: str) -> Place:
     return locate(base, revision, subject, "Check the names that the pattern stands for.")
 
 
-def stamp(subject: str, place: Place) -> str:
+def stamp(subject: str, place: ModelPlace) -> str:
     """What tells one state of a checkpoint from another without reading its weights: commit, or sizes and times."""
     if place.commit is not None:
         return place.commit
@@ -30,7 +30,7 @@ def stamp(subject: str, place: Place) -> str:
     return json.dumps([(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files])
 
 
-def shape(subject: str, place: Place, trust_remote_code: bool = False) -> dict[str, Any]:
+def shape(subject: str, place: ModelPlace, trust_remote_code: bool = False) -> dict[str, Any]:
     """Architecture, sizes and vocabulary of a checkpoint by its configuration. ModelError where it has none."""
     from transformers import AutoConfig
 

@@ -24,7 +24,7 @@ _LARGEST = 1 << 26
 """Bytes of the largest file that is fetched beside the weights."""
 
 
-class Place(NamedTuple):
+class ModelPlace(NamedTuple):
     """Where a model is: a folder, or an id of the hub with the revision as asked, the commit where it is known, and
     there the hash announced for each file ("" where none is). `token` False: the hub is asked as a stranger. `said`:
     what a user has to know of how it was found.
@@ -49,14 +49,14 @@ def split_name(name: str) -> tuple[str, str | None]:
     return base, revision
 
 
-def locate(path: str, revision: str | None, name: str, near: str = "") -> Place:
+def locate(path: str, revision: str | None, name: str, near: str = "") -> ModelPlace:
     """Where `path` is: a folder here, an id that the hub knows, or, where the hub does not answer, a folder of the
     cache. ModelError where it is none of them. `name`: as it was typed; `near`: a sentence of names like it.
     """
     from huggingface_hub.errors import HFValidationError, RevisionNotFoundError
 
     if Path(path).is_dir():
-        return Place(path, revision)
+        return ModelPlace(path, revision)
     _refuse_paths(path, name)
     try:
         return _asked(path, revision)
@@ -77,7 +77,7 @@ def _refuse_paths(path: str, name: str) -> None:
         raise ModelError("a folder", f"{name!r}, which is neither a folder here nor on the hub", "check the path")
 
 
-def _asked(path: str, revision: str | None) -> Place:
+def _asked(path: str, revision: str | None) -> ModelPlace:
     """The hub's answer. A token that it refuses is left out in a second try: a public model needs none."""
     from huggingface_hub import HfApi, get_token
     from huggingface_hub.errors import HfHubHTTPError, RevisionNotFoundError
@@ -102,7 +102,7 @@ def _asked(path: str, revision: str | None) -> Place:
     sizes = {file.rfilename: file.size for file in info.siblings or ()}
     if not isinstance(info.sha, str):
         raise LookupError("no commit in the answer")
-    return Place(path, revision, info.sha, files, sizes, token, said)
+    return ModelPlace(path, revision, info.sha, files, sizes, token, said)
 
 
 def _announced(file: Any) -> str:
@@ -110,12 +110,12 @@ def _announced(file: Any) -> str:
     return str((file.lfs or {}).get("sha256") or file.blob_id or "")
 
 
-def _instead(path: str, revision: str | None, name: str, near: str, fault: Fault) -> Place:
+def _instead(path: str, revision: str | None, name: str, near: str, fault: Fault) -> ModelPlace:
     """The copy in the cache in place of a hub that failed. ModelError where there is none."""
     folder = cached_folder(path, revision)
     if folder is not None:
         said = f"{fault.got}: the copy of {path} in the cache is used (commit {folder.name[:12]})"
-        return Place(str(folder), None, folder.name, said=said)
+        return ModelPlace(str(folder), None, folder.name, said=said)
     if fault.absent:
         raise _nowhere(name, near, fault.cure)
     if fault.denied:
@@ -142,7 +142,7 @@ def cached_folder(path: str, revision: str | None) -> Path | None:
     return Path(found).parent if isinstance(found, str) else None
 
 
-def bring(place: Place, name: str, *, weights: bool = True, config_only: bool = False) -> Place:
+def bring(place: ModelPlace, name: str, *, weights: bool = True, config_only: bool = False) -> ModelPlace:
     """The place as a folder: the small files of a model, and its `weights` in one format, in the cache, each of them
     with the hash that the hub announced. ModelError where that cannot be, as for files that are no checkpoint.
     """
@@ -168,10 +168,10 @@ def bring(place: Place, name: str, *, weights: bool = True, config_only: bool = 
         return _instead_of_files(place, name, fault_of(error))
     check_hashes(folder, place.files, name)
     _remember(place, folder, move=not config_only)
-    return Place(str(folder), None, place.commit, said=place.said)
+    return ModelPlace(str(folder), None, place.commit, said=place.said)
 
 
-def _instead_of_files(place: Place, name: str, fault: Fault) -> Place:
+def _instead_of_files(place: ModelPlace, name: str, fault: Fault) -> ModelPlace:
     if fault.denied or fault.absent:
         raise ModelError(f"access to {name}", fault.got, fault.cure) from None
     found = _instead(place.path, place.revision, name, "", fault)
@@ -179,7 +179,7 @@ def _instead_of_files(place: Place, name: str, fault: Fault) -> Place:
     return found
 
 
-def _check_copy(place: Place, name: str, *, weights: bool) -> None:
+def _check_copy(place: ModelPlace, name: str, *, weights: bool) -> None:
     """ModelError for a copy in the cache that is not whole, or not what the hub announced."""
     folder = Path(place.path)
     if weights and weight_files(file.name for file in folder.iterdir()) is None:
@@ -195,7 +195,7 @@ def _is_small(name: str, size: int | None) -> bool:
     return ("/" not in name or name.endswith(".py")) and (size or 0) <= _LARGEST
 
 
-def _weights(place: Place, folder: Path, name: str) -> list[str]:
+def _weights(place: ModelPlace, folder: Path, name: str) -> list[str]:
     """Files of the weights in the one format that is read: shards by their index. ModelError where there are none."""
     chosen = weight_files(place.files)
     if chosen is None:
@@ -212,7 +212,7 @@ def _weights(place: Place, folder: Path, name: str) -> list[str]:
         raise ModelError(f"an index of the weights in {chosen} of {name}", got, "name another revision") from None
 
 
-def _download(place: Place, names: Iterable[str]) -> Path:
+def _download(place: ModelPlace, names: Iterable[str]) -> Path:
     """Files of a place at its commit; the folder they lie in."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.utils.tqdm import disable_progress_bars
@@ -228,7 +228,7 @@ def _download(place: Place, names: Iterable[str]) -> Path:
     return path.parents[name.count("/")]
 
 
-def _remember(place: Place, folder: Path, *, move: bool) -> None:
+def _remember(place: ModelPlace, folder: Path, *, move: bool) -> None:
     """Let the revision stand for this commit in the cache; one that stands for another, where the files that are there
     now are all that is needed (`move`): without a network the older, whole copy serves until then.
     """

@@ -14,7 +14,7 @@ from torch import nn
 
 from anisoscope.errors import ModelError, near_matches
 from anisoscope.models.formats import described, of_config, read_config, weight_files
-from anisoscope.models.hub import Place, bring, locate, split_name
+from anisoscope.models.hub import ModelPlace, bring, locate, split_name
 from anisoscope.models.presets import PRESETS
 from anisoscope.models.processors import processor_of
 
@@ -80,7 +80,7 @@ def load(
     return Subject(model, processor, base, place.commit or revision or pinned, weights_hash(model, missing), notes)
 
 
-def checkpoint_path(name: str, revision: str | None = None, *, weights: bool = True) -> Place:
+def checkpoint_path(name: str, revision: str | None = None, *, weights: bool = True) -> ModelPlace:
     """The folder of a checkpoint called `name`, with its commit where it comes from the hub: with its `weights`, or
     with what stands beside them. ModelError where it cannot be had.
     """

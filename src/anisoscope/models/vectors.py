@@ -16,7 +16,7 @@ from anisoscope.errors import ModelError, UsageError
 
 
 @dataclass(frozen=True)
-class Vectors:
+class WordVectors:
     """`matrix` [word, dim]; a word without a vector has zeros, as in the authors' code. `found`: words with one."""
 
     matrix: Float[Tensor, "word dim"]
@@ -24,7 +24,7 @@ class Vectors:
     source: str
 
 
-def word_vectors(name: str, words: Sequence[str], special: Sequence[str], *, norm: float | None = None) -> Vectors:
+def word_vectors(name: str, words: Sequence[str], special: Sequence[str], *, norm: float | None = None) -> WordVectors:
     """Vectors of `words` from a text file of vectors or from a checkpoint (by any name that `models.load` takes).
 
     Of a checkpoint a word's vector is the mean over its pieces. `special` words have none. `norm`: scale all vectors by
@@ -43,7 +43,7 @@ def word_vectors(name: str, words: Sequence[str], special: Sequence[str], *, nor
     return vectors
 
 
-def _of_file(path: Path, wanted: dict[str, int], count: int) -> Vectors:
+def _of_file(path: Path, wanted: dict[str, int], count: int) -> WordVectors:
     """Lines `word x₁ … x_d`, after an optional header `count dimension`; the first of several spellings counts."""
     matrix, found = None, 0
     left = dict(wanted)
@@ -69,7 +69,7 @@ def _of_file(path: Path, wanted: dict[str, int], count: int) -> Vectors:
         found += 1
     if matrix is None or not found:
         raise ModelError(f"vectors of words of the corpus in {path}", "none", "name a GloVe or fastText text file")
-    return Vectors(matrix, found, path.name)
+    return WordVectors(matrix, found, path.name)
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -85,7 +85,7 @@ def _lines(path: Path) -> Iterator[str]:
         ) from None
 
 
-def _of_checkpoint(name: str, wanted: dict[str, int], count: int) -> Vectors:
+def _of_checkpoint(name: str, wanted: dict[str, int], count: int) -> WordVectors:
     from anisoscope.models.load import load
 
     subject = load(name)
@@ -101,4 +101,4 @@ def _of_checkpoint(name: str, wanted: dict[str, int], count: int) -> Vectors:
             if ids and unknown not in ids:
                 matrix[place] = weight[ids].float().mean(0)
                 found += 1
-    return Vectors(matrix, found, subject.name)
+    return WordVectors(matrix, found, subject.name)

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from anisoscope.charts import builders as charts
-from anisoscope.report.parts import DEPTH, RIBBON, Figure, Section, Table, columns, height, span_of
+from anisoscope.report.parts import DEPTH, RIBBON, Figure, PageTable, Section, columns, height, span_of
 from anisoscope.report.results import Results
 from anisoscope.report.words import count, interval, number
 
@@ -145,7 +145,7 @@ def _by_layer(results: Results, metric: str, axis: str, title: str, shown: tuple
     )
 
 
-def _table(results: Results, prefix: str, first: str, head: dict[str, str], *, whole: str) -> Table | None:
+def _table(results: Results, prefix: str, first: str, head: dict[str, str], *, whole: str) -> PageTable | None:
     """A row for every component and layer (`whole`: said of no layer), a column for every measure there is."""
     frame = results.table[results.table["metric"].str.startswith(prefix)]
     if frame.empty:
@@ -156,4 +156,4 @@ def _table(results: Results, prefix: str, first: str, head: dict[str, str], *, w
         cells.setdefault(f"{row['component']}{place}", {})[row["metric"].removeprefix(prefix)] = number(row["value"])
     shown = [key for key in head if any(key in of for of in cells.values())]
     rows = tuple(((name, ""), *((of.get(key, "–"), "") for key in shown)) for name, of in cells.items())
-    return Table(f"{count(frame['n_units'].max())} utterances.", (first, *(head[key] for key in shown)), rows)
+    return PageTable(f"{count(frame['n_units'].max())} utterances.", (first, *(head[key] for key in shown)), rows)

@@ -38,7 +38,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """Rows of cells, each a text with an interval under it (or nothing); the first cell of a row is its header."""
 
     caption: str
@@ -54,7 +54,7 @@ class Section:
     title: str
     lead: str
     figures: tuple[Figure, ...] = ()
-    table: Table | None = None
+    table: PageTable | None = None
 
 
 def height(width: int, wide: int = 290, narrow: int = 210) -> int:

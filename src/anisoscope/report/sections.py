@@ -6,7 +6,7 @@ from typing import Any, cast
 import pandas as pd
 
 from anisoscope.report import classes, dimensions, groups, heads, hidden
-from anisoscope.report.parts import Section, Table
+from anisoscope.report.parts import PageTable, Section
 from anisoscope.report.results import Results
 from anisoscope.report.words import count, in_words, interval, number
 
@@ -67,7 +67,7 @@ def embeddings(results: Results) -> Section | None:
     rows = []
     for _, row in frame.iterrows():
         rows.append(((str(row["site"]), ""), (number(row["value"]), interval(row)), (count(row["n_vectors"]), "")))
-    table = Table(
+    table = PageTable(
         "I(W) = min Z(c) / max Z(c) over the eigenvectors c of WᵀW at both signs; Z(c) is the sum of exp(c · w) "
         "over rows w.",
         ("matrix", "I(W)", "rows"),
@@ -97,7 +97,7 @@ def layer_table(results: Results) -> Section | None:
     basis = results.basis(results.layers("mean_cosine"))
     caption = f"Below each value its 95 % interval; – where a value was not measured or is not defined. {basis}".strip()
     lead = "Every aggregate of every layer. All rows, heads and components stand in records.parquet beside this page."
-    return Section("table", "All layers in numbers", lead, table=Table(caption, ("site", *columns), rows))
+    return Section("table", "All layers in numbers", lead, table=PageTable(caption, ("site", *columns), rows))
 
 
 def _cell(row: pd.Series | None) -> tuple[str, str]:

@@ -29,7 +29,7 @@ from anisoscope.models.load import Subject, is_classifier
 from anisoscope.progress import Progress
 from anisoscope.provenance import NUMBERS, code_of
 from anisoscope.runs.job import Classes, Job
-from anisoscope.runs.run import Reading, run, subject_of
+from anisoscope.runs.run import OpenedCorpus, run, subject_of
 from anisoscope.store import RunFolder, as_records
 from anisoscope.training.classifier_loop import predicted
 from anisoscope.training.entropy_penalty import entropies
@@ -81,7 +81,7 @@ def run_classes(
             overwrite=overwrite,
             progress=progress,
             subject=subject,
-            reading=Reading(plan, described, identity, look.records),
+            reading=OpenedCorpus(plan, described, identity, look.records),
         )
 
 

@@ -28,7 +28,7 @@ FEW_UNITS = 20
 
 
 @dataclass(frozen=True)
-class Reading:
+class OpenedCorpus:
     """How a corpus is read: batches, and what the manifest says of them. `more` is called after the pass and gives
     records and warnings beside its own; `identity` adds to the run's.
     """
@@ -48,7 +48,7 @@ def run(
     overwrite: bool = False,
     progress: Progress | None = None,
     subject: Subject | None = None,
-    reading: Reading | None = None,
+    reading: OpenedCorpus | None = None,
     keep_sums: bool = False,
 ) -> RunFolder:
     """Measure and write a run folder: `output`, or one below `root` named after model, corpus and identity.
@@ -60,7 +60,7 @@ def run(
         check_output(output)
     subject = subject or subject_of(job)
     job = replace(job, corpus=job.corpus or default_corpus(subject.modality))
-    reading = reading or Reading(*plan_of(job, subject))
+    reading = reading or OpenedCorpus(*plan_of(job, subject))
     identity = job.identity(subject, reading.plan) | reading.identity
     target = RunFolder(output or root / f"{slug(job.model)}-{slug(job.corpus)}-{run_id(identity)[:8]}")
     with process_group():
@@ -88,7 +88,9 @@ def run(
     return target
 
 
-def _part(target: RunFolder, subject: Subject, job: Job, reading: Reading, progress: Progress | None) -> Measurement:
+def _part(
+    target: RunFolder, subject: Subject, job: Job, reading: OpenedCorpus, progress: Progress | None
+) -> Measurement:
     """What this process measures: of the batches of the job's shard that no state holds, as many as every other."""
     rank, world = rank_and_world()
     plan, own = reading.plan, target.state_path(rank)
@@ -146,7 +148,7 @@ def subject_of(job: Job, *, classifier: bool = False) -> Subject:
     )
 
 
-def _facts(subject: Subject, job: Job, reading: Reading, batches: Collection[int]) -> dict[str, Any]:
+def _facts(subject: Subject, job: Job, reading: OpenedCorpus, batches: Collection[int]) -> dict[str, Any]:
     """What was measured with what, for `finish`; the run's name and times are the caller's."""
     plan, corpus = reading.plan, reading.corpus
     return {

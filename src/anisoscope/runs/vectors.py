@@ -15,7 +15,7 @@ from anisoscope.measure.loop import Arrays
 from anisoscope.models.load import Subject
 from anisoscope.progress import Progress
 from anisoscope.runs.job import Job
-from anisoscope.runs.run import Reading, run
+from anisoscope.runs.run import OpenedCorpus, run
 from anisoscope.store import RunFolder, as_records
 
 OF_SEQUENCES = ("group_cosine", "intra_sequence")
@@ -45,7 +45,7 @@ def run_vectors(
     dtype = str(getattr(first, "dtype", "")).removeprefix("torch.")
     job = replace(job, model=vectors.name, corpus=STACK, settings=settings, dtype=dtype, device="cpu")
     subject = Subject(Arrays(), None, vectors.name)
-    reading = Reading(plan, described, more=None if vectors.labels is None else lambda: _directions(vectors))
+    reading = OpenedCorpus(plan, described, more=None if vectors.labels is None else lambda: _directions(vectors))
     return run(job, output, resume=resume, overwrite=overwrite, progress=progress, subject=subject, reading=reading)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from anisoscope.data.labelled import TEST, TRAIN, VALIDATION, LabelledCorpus
 from anisoscope.provenance import code_version, provenance, run_id
 from anisoscope.training import classifier_folder as place
-from anisoscope.training.recipe import Recipe
+from anisoscope.training.recipe import ClassifierRecipe
 
 Progress = Callable[[int, int], None]
 """Called after every step with steps done and steps at most."""
@@ -38,9 +38,9 @@ class TrainedClassifier:
         return bool(self.training["collapsed"])
 
     @property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> ClassifierRecipe:
         given = dict(self.training["recipe"])
-        return Recipe(**given | {"penalty_layers": tuple(given["penalty_layers"])})
+        return ClassifierRecipe(**given | {"penalty_layers": tuple(given["penalty_layers"])})
 
     def classifier(self) -> tuple[Any, Any]:
         """(model with its head in evaluation mode, tokenizer)."""
@@ -58,7 +58,7 @@ class TrainedClassifier:
 
 
 def train_classifier(
-    recipe: Recipe,
+    recipe: ClassifierRecipe,
     output: Path | None = None,
     *,
     root: Path = Path("runs"),
@@ -102,7 +102,7 @@ def _plain(x: Any) -> Any:
 
 
 def _train(
-    recipe: Recipe, corpus: LabelledCorpus, parts: Any, checkpoints: Path, device: str, progress: Progress
+    recipe: ClassifierRecipe, corpus: LabelledCorpus, parts: Any, checkpoints: Path, device: str, progress: Progress
 ) -> dict[str, Any]:
     """Train, leave the best epoch in `parts.model`, test; the content of training.json."""
     from transformers.utils import logging
@@ -142,7 +142,7 @@ def _train(
     }
 
 
-def _arguments(recipe: Recipe, folder: Path, device: str) -> dict[str, Any]:
+def _arguments(recipe: ClassifierRecipe, folder: Path, device: str) -> dict[str, Any]:
     """Fields of `TrainingArguments`. Without decay AdamW is Adam."""
     return {
         "output_dir": str(folder),

@@ -11,8 +11,8 @@ from anisoscope.data.labelled import LabelledCorpus
 from anisoscope.data.opening import text_length
 from anisoscope.errors import ModelError, UsageError
 from anisoscope.models.presets import RANDOM
-from anisoscope.models.vectors import Vectors, word_vectors
-from anisoscope.training.recipe import TOKENS, Recipe
+from anisoscope.models.vectors import WordVectors, word_vectors
+from anisoscope.training.recipe import TOKENS, ClassifierRecipe
 
 LONGEST = 1024
 """Tokens the attention-only model reads, where nothing else is asked."""
@@ -33,7 +33,7 @@ class Parts:
         return int(self.tokenizer.pad_token_id or 0)
 
 
-def parts_of(recipe: Recipe, corpus: LabelledCorpus) -> Parts:
+def parts_of(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> Parts:
     """Model, tokenizer and ids of a recipe."""
     model, tokenizer, vectors = _attention(recipe, corpus) if recipe.is_attention else _checkpoint(recipe, corpus)
     asked = recipe.max_length or (LONGEST if recipe.is_attention else None)
@@ -54,7 +54,7 @@ def _labels(corpus: LabelledCorpus) -> dict[str, Any]:
     return {"id2label": names, "label2id": {name: i for i, name in names.items()}}
 
 
-def _attention(recipe: Recipe, corpus: LabelledCorpus) -> tuple[Any, Any, dict[str, Any]]:
+def _attention(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[Any, Any, dict[str, Any]]:
     """The attention-only model, its tokenizer, and what is said of its vectors."""
     from anisoscope.models import ports
     from anisoscope.models.ports.attention_classifier import PAPER_TEXT, AttentionClassifier, AttentionClassifierConfig
@@ -94,12 +94,12 @@ def _attention(recipe: Recipe, corpus: LabelledCorpus) -> tuple[Any, Any, dict[s
     return model, tokenizer, said | {"dim": dim}
 
 
-def _of_words(recipe: Recipe, tokenizer: Any) -> Vectors:
+def _of_words(recipe: ClassifierRecipe, tokenizer: Any) -> WordVectors:
     words = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     return word_vectors(recipe.vectors, words, tokenizer.all_special_tokens, norm=recipe.vector_norm)
 
 
-def _whole_matrix(recipe: Recipe, length: int) -> tuple[Any, Vectors]:
+def _whole_matrix(recipe: ClassifierRecipe, length: int) -> tuple[Any, WordVectors]:
     """Tokenizer and embedding matrix of the checkpoint that `vectors` names, as they are."""
     from anisoscope.models.load import load
 
@@ -112,10 +112,10 @@ def _whole_matrix(recipe: Recipe, length: int) -> tuple[Any, Vectors]:
     if recipe.vector_norm is not None:
         weight *= recipe.vector_norm / weight.norm(dim=1).mean()
     subject.processor.model_max_length = length
-    return subject.processor, Vectors(weight[: len(subject.processor)], len(subject.processor), subject.name)
+    return subject.processor, WordVectors(weight[: len(subject.processor)], len(subject.processor), subject.name)
 
 
-def _checkpoint(recipe: Recipe, corpus: LabelledCorpus) -> tuple[Any, Any, dict[str, Any]]:
+def _checkpoint(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[Any, Any, dict[str, Any]]:
     """A pretrained encoder with a new head for the classes, and its tokenizer."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, logging
 

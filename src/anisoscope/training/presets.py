@@ -17,7 +17,7 @@ TASKS: tuple[Task, ...] = ("masked-lm", "causal-lm")
 
 
 @dataclass(frozen=True)
-class Size:
+class ModelSize:
     """Architecture and recipe of one preset.
 
     layers, width, heads   of the encoder (masked: BERT) or decoder (causal: GPT-2); feed-forward width is 4 × `width`
@@ -37,17 +37,17 @@ class Size:
     dropout: float = 0.0
 
 
-SIZES: dict[str, Size] = {
-    "tiny": Size(2, 64, 2, 1024, 32, 16, 2e-3, 1_000),
-    "small": Size(4, 128, 4, 4096, 64, 32, 1e-3, 10_000),
-    "mini": Size(4, 256, 4, 8192, 128, 64, 1e-3, 50_000),
-    "bert-small": Size(4, 512, 8, 30_522, 128, 256, 5e-4, 200_000, 0.1),
-    "bert-base": Size(12, 768, 12, 30_522, 512, 256, 1e-4, 1_000_000, 0.1),
+SIZES: dict[str, ModelSize] = {
+    "tiny": ModelSize(2, 64, 2, 1024, 32, 16, 2e-3, 1_000),
+    "small": ModelSize(4, 128, 4, 4096, 64, 32, 1e-3, 10_000),
+    "mini": ModelSize(4, 256, 4, 8192, 128, 64, 1e-3, 50_000),
+    "bert-small": ModelSize(4, 512, 8, 30_522, 128, 256, 5e-4, 200_000, 0.1),
+    "bert-base": ModelSize(12, 768, 12, 30_522, 512, 256, 1e-4, 1_000_000, 0.1),
 }
 """`mini`, `bert-small`: Turc et al. 2019; `bert-base`: Devlin et al. 2019. The smaller ones train without dropout."""
 
 
-def size_named(name: str, **changes: Any) -> Size:
+def size_named(name: str, **changes: Any) -> ModelSize:
     """The preset `name` with some fields changed (None: as it is). UsageError with near matches."""
     if name not in SIZES:
         raise UsageError("a preset", repr(name), near_matches(name, SIZES))
@@ -70,7 +70,7 @@ class Sizes:
         float | None, Option("default: the preset's (0 for small ones)", TRAINING, least=0, most=0.9)
     ] = None
 
-    def build(self) -> Size:
+    def build(self) -> ModelSize:
         """The size. UsageError with near matches for a preset that there is not."""
         changes = {name: getattr(self, name) for name in ("window", "batch", "rate", "dropout")}
         return size_named(self.preset, vocabulary=self.vocab_size, **changes)
@@ -95,7 +95,7 @@ class Training:
         str,
         Option("text as in measure: name, hub data set, file or folder", INPUT, ("--corpus", "-c"), check=check_corpus),
     ] = "builtin:python-docs"
-    size: Annotated[Size, BuiltFrom(Sizes)] = SIZES["small"]
+    size: Annotated[ModelSize, BuiltFrom(Sizes)] = SIZES["small"]
     steps: Annotated[int | None, Option("default: the preset's", TRAINING, least=1)] = None
     seed: Annotated[int, Option("seed of the weights and of dropout", TRAINING, least=0)] = 0
     data_seed: Annotated[
@@ -156,7 +156,7 @@ class Training:
         return described | {"code": code_version()["version"]}
 
 
-def untrained(task: Task, size: Size, tokenizer: Any, seed: int) -> Any:
+def untrained(task: Task, size: ModelSize, tokenizer: Any, seed: int) -> Any:
     """A BERT or GPT-2 of this size with the library's initialisation drawn from `seed`, in training mode."""
     import torch
     import transformers

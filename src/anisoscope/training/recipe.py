@@ -45,7 +45,7 @@ def layers_of(text: str) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ClassifierRecipe:
     """How a classifier is trained. Everything here is part of its identity. None: the published value, or see there.
 
     model        `attention`, or any checkpoint that transformers knows as a sequence classifier
@@ -141,7 +141,7 @@ class Recipe:
             unused.append(("penalty_layers", "--penalty none"))
         for name, other in unused:
             value, option = getattr(self, name), f"--{name.replace('_', '-')}"
-            if value != getattr(Recipe, name):
+            if value != getattr(ClassifierRecipe, name):
                 raise UsageError(f"no {option} with {other}", repr(value), f"leave {option} out")
 
     @property
@@ -156,7 +156,7 @@ class Recipe:
             return EntropyPenalty(0.0)
         return EntropyPenalty(self.weight, variant=self.penalty, layers=self.penalty_layers)
 
-    def filled(self) -> "Recipe":
+    def filled(self) -> "ClassifierRecipe":
         """With the published values in place of None."""
         published: dict[str, Any] = PUBLISHED[self.is_attention]
         return replace(self, **{name: value for name, value in published.items() if getattr(self, name) is None})

@@ -32,7 +32,7 @@ TOLD = "training.json"
 
 
 @dataclass(frozen=True)
-class Recipe:
+class SmallModelRecipe:
     """How small models are trained. Everything here is part of their identity.
 
     seconds    for all `kinds` × `seeds` together; None: until the validation loss stops falling
@@ -52,12 +52,12 @@ class Recipe:
         return [kind for kind in map(kind_named, self.kinds) if not kind.missing]
 
 
-LONG = Recipe(seconds=None, seeds=3)
+LONG = SmallModelRecipe(seconds=None, seeds=3)
 """Until the validation loss stops falling, or `longest` is reached: what the committed records come from."""
 
 
 @dataclass(frozen=True)
-class Trained:
+class SmallModel:
     """A trained model: its folder and the steps whose checkpoints it holds; `history` has losses and times."""
 
     kind: Kind
@@ -82,8 +82,8 @@ class Trained:
 
 
 def trained(
-    kind: Kind, seed: int, recipe: Recipe, cache: Path, progress: Progress = lambda _t, _d, _n: None
-) -> Trained:
+    kind: Kind, seed: int, recipe: SmallModelRecipe, cache: Path, progress: Progress = lambda _t, _d, _n: None
+) -> SmallModel:
     """The model of one kind and seed: read from `cache`, else trained there."""
     speech_cnn.register()
     settings = {"kind": asdict(kind), "seed": seed, "recipe": asdict(recipe), "data": _data(kind)}
@@ -97,7 +97,7 @@ def trained(
 
     once(folder, make, marker=TOLD)
     found = sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
-    return Trained(kind, seed, folder, tuple(found), json.loads((folder / TOLD).read_text()))
+    return SmallModel(kind, seed, folder, tuple(found), json.loads((folder / TOLD).read_text()))
 
 
 def _data(kind: Kind) -> str:
@@ -107,7 +107,7 @@ def _data(kind: Kind) -> str:
     return digest(examples.identity(kind))[:16]
 
 
-def _planned_steps(kind: Kind, recipe: Recipe, cache: Path) -> int:
+def _planned_steps(kind: Kind, recipe: SmallModelRecipe, cache: Path) -> int:
     """Steps of a model: its share of the budget, the same for every seed; without a budget the most it may take."""
     if recipe.seconds is None:
         return kind.steps * recipe.longest
@@ -122,7 +122,7 @@ def _planned_steps(kind: Kind, recipe: Recipe, cache: Path) -> int:
     return max(FEWEST, round(kind.steps * float(json.loads(path.read_text())["share"])))
 
 
-def share(times: dict[str, float], recipe: Recipe) -> float:
+def share(times: dict[str, float], recipe: SmallModelRecipe) -> float:
     """The share of its steps that every model can take in the budget, 1 at most. `times`: seconds per step by kind."""
     needed = recipe.seeds * sum(kind_named(name).steps * seconds for name, seconds in times.items())
     return min(1.0, (recipe.seconds or needed) / needed)
@@ -137,7 +137,9 @@ def seconds_per_step(kind: Kind) -> float:
     return (stamps[-1] - stamps[1]) / max(len(stamps) - 2, 1)
 
 
-def _train(kind: Kind, seed: int, recipe: Recipe, folder: Path, steps: int, progress: Progress) -> dict[str, Any]:
+def _train(
+    kind: Kind, seed: int, recipe: SmallModelRecipe, folder: Path, steps: int, progress: Progress
+) -> dict[str, Any]:
     """Train and keep the log-spaced checkpoints; what `training.json` says of it."""
     from anisoscope.training import loop
 
@@ -162,7 +164,7 @@ def _save(model: Any, processor: Any, folder: Path) -> None:
     processor.save_pretrained(folder)
 
 
-def train_all(recipe: Recipe, kinds: Sequence[str], cache: Path, progress: Progress) -> list[Trained]:
+def train_all(recipe: SmallModelRecipe, kinds: Sequence[str], cache: Path, progress: Progress) -> list[SmallModel]:
     """Every seed of the `kinds` whose data are at hand."""
     wanted = [kind for kind in recipe.available if kind.name in kinds]
     return [trained(kind, seed, recipe, cache, progress) for kind in wanted for seed in range(recipe.seeds)]

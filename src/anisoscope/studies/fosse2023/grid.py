@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from anisoscope.training.recipe import ATTENTION, Recipe
+from anisoscope.training.recipe import ATTENTION, ClassifierRecipe
 
 REAL = ("yelphat", "hatexplain", "esnli")
 PLANTED = ("planted", "planted:3", "planted-pairs")
@@ -111,13 +111,15 @@ class Plan:
         """1 to the deepest of a corpus."""
         return range(1, self.depths[PUBLISHED[corpus]] + 1)
 
-    def recipe(self, cell: Cell) -> Recipe:
+    def recipe(self, cell: Cell) -> ClassifierRecipe:
         """How a cell is trained."""
         if not cell.attention:
-            same = Recipe(cell.model, cell.corpus, limit=self.fine_limit, max_length=self.fine_length, seed=cell.seed)
+            same = ClassifierRecipe(
+                cell.model, cell.corpus, limit=self.fine_limit, max_length=self.fine_length, seed=cell.seed
+            )
             epochs = self.fine_epochs
             return replace(same, rate=self.fine_rate, batch=self.fine_batch, epochs=epochs, patience=epochs)
-        same = Recipe(
+        same = ClassifierRecipe(
             corpus=cell.corpus,
             limit=self.limit,
             layers=cell.layers,

@@ -20,7 +20,7 @@ from anisoscope.studies.fosse2023.over_cells import Seeds, corpora, note, sound,
 from anisoscope.studies.fosse2023.trained_cells import Trained, corpus_of
 from anisoscope.studies.judge import Array, judged, of_seeds, within
 from anisoscope.studies.study import Claim, Context, Study, Verdict
-from anisoscope.training.recipe import Recipe
+from anisoscope.training.recipe import ClassifierRecipe
 
 SOURCE = "Fosse et al. 2023, table 2"
 SNIPPET, LITTLE = 110, 0.3
@@ -63,7 +63,7 @@ def _rows(trained: Trained) -> list[dict[str, Any]]:
     first = int(able[0])
     cosine = unit @ unit[first]
     names = trained.corpus.labels
-    whole = corpus_of(Recipe(corpus=trained.cell.corpus)).splits[TEST]
+    whole = corpus_of(ClassifierRecipe(corpus=trained.cell.corpus)).splits[TEST]
     chosen = [("representative", first, 1.0)]
     chosen += [(name, i, float(cosine[i])) for name, i in zip(ROWS, _chosen(cosine, labels, first), strict=True)]
     places = [whole.index(utterances[i]) for _, i, _ in chosen]
@@ -134,7 +134,7 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
 def _texts(corpus: str, places: list[int]) -> list[str]:
     """The beginnings of test utterances, or their places where the corpus is not at hand."""
     try:
-        split = corpus_of(Recipe(corpus=corpus)).splits[TEST]
+        split = corpus_of(ClassifierRecipe(corpus=corpus)).splits[TEST]
     except CorpusError:
         return [f"test utterance {place} (its text needs the corpus)" for place in places]
     texts = [" / ".join(filter(None, (split[i].text, " ".join(split[i].second or ())))) for i in places]

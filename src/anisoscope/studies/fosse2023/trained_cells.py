@@ -19,20 +19,20 @@ from anisoscope.store import in_turn, once, write_atomic
 from anisoscope.studies.fosse2023.grid import Cell, Plan
 from anisoscope.studies.study import Context
 from anisoscope.training.classifier import TrainedClassifier, train_classifier
-from anisoscope.training.recipe import Recipe
+from anisoscope.training.recipe import ClassifierRecipe
 
 TOLD, DIVERGED = "training.json", "diverged.json"
 
 
 @cache
-def opened(recipe: Recipe) -> LabelledCorpus:
+def opened(recipe: ClassifierRecipe) -> LabelledCorpus:
     """The corpus of a recipe; read once for all seeds and depths."""
     return recipe.open()
 
 
-def corpus_of(recipe: Recipe) -> LabelledCorpus:
+def corpus_of(recipe: ClassifierRecipe) -> LabelledCorpus:
     """The corpus a recipe trains on."""
-    return opened(Recipe(corpus=recipe.corpus, limit=recipe.limit, split_seed=recipe.split_seed))
+    return opened(ClassifierRecipe(corpus=recipe.corpus, limit=recipe.limit, split_seed=recipe.split_seed))
 
 
 @dataclass(frozen=True)

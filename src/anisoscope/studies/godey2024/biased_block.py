@@ -50,7 +50,7 @@ HEAD_TERMS = frozenset({"n", "unit", "norm", "norm_square"})
 
 
 @dataclass(frozen=True)
-class Settings:
+class BlockSettings:
     """What is run: each of `systems` in each of `sizes`, for seeds 0 … seeds − 1, at each of `norms`.
 
     trained  models and corpora whose hidden norms stand beside the fixed point; limit: first units of a corpus
@@ -67,17 +67,17 @@ class Settings:
 COARSE = GRID[:1] + GRID[1::2]
 AS_BERT = ("bert:full-embedding",)
 SETTINGS = {
-    "quick": Settings(seeds=5, sizes=(Size(sequences=4),), norms=COARSE),
-    "paper": Settings(),
-    "architectures": Settings((*AS_BERT, *FAMILIES), seeds=5, sizes=(Size(sequences=4),), norms=COARSE),
-    "depth": Settings((*AS_BERT, "gpt2"), seeds=4, sizes=(Size(sequences=4, blocks=12),), norms=COARSE),
-    "scale": Settings(AS_BERT, seeds=5, sizes=tuple(Size(4, scale=s) for s in (0.5, 1.0, 2.0, 4.0)), norms=COARSE),
-    "heads": Settings(AS_BERT, seeds=5, sizes=tuple(Size(4, heads=h) for h in (3, 12, 48)), norms=COARSE),
+    "quick": BlockSettings(seeds=5, sizes=(Size(sequences=4),), norms=COARSE),
+    "paper": BlockSettings(),
+    "architectures": BlockSettings((*AS_BERT, *FAMILIES), seeds=5, sizes=(Size(sequences=4),), norms=COARSE),
+    "depth": BlockSettings((*AS_BERT, "gpt2"), seeds=4, sizes=(Size(sequences=4, blocks=12),), norms=COARSE),
+    "scale": BlockSettings(AS_BERT, seeds=5, sizes=tuple(Size(4, scale=s) for s in (0.5, 1.0, 2.0, 4.0)), norms=COARSE),
+    "heads": BlockSettings(AS_BERT, seeds=5, sizes=tuple(Size(4, heads=h) for h in (3, 12, 48)), norms=COARSE),
 }
 """quick: fewer sequences, seeds and N; paper: figures 6 to 10; the others: the same experiment elsewhere."""
 
 
-def experiment(settings: Settings, context: Context) -> pd.DataFrame:
+def experiment(settings: BlockSettings, context: Context) -> pd.DataFrame:
     """Records of every system and seed. Each pair is one piece, kept in the cache and not run again; on a CPU as many
     run side by side as torch has threads.
     """

@@ -30,7 +30,7 @@ from anisoscope.runs.series import Derived, measure_series
 from anisoscope.store import RunFolder, select
 from anisoscope.studies.study import Context
 from anisoscope.training.kinds import KINDS
-from anisoscope.training.small import LONG, Recipe, train_all
+from anisoscope.training.small import LONG, SmallModelRecipe, train_all
 
 Array = NDArray[np.float64]
 
@@ -48,11 +48,11 @@ SHOWN = (0.0, 0.02, 0.1, 1.0)
 WIKITEXT, BUILTIN = "wikitext/wiki.valid.raw", "builtin:python-docs"
 FOLDER = "runs/series/small"
 PROBED = 128
-TRAINED_HERE = Recipe(seconds=300.0, seeds=3, kinds=("token-lm",))
+TRAINED_HERE = SmallModelRecipe(seconds=300.0, seeds=3, kinds=("token-lm",))
 
 
 @dataclass(frozen=True)
-class Series:
+class CheckpointSettings:
     """Checkpoints of one architecture by step and seed, and the probe.
 
     checkpoints  a pattern as `models.series.expand` reads it; empty: small models of one `kind` trained on the spot
@@ -64,7 +64,7 @@ class Series:
     """
 
     checkpoints: str = ""
-    recipe: Recipe = TRAINED_HERE
+    recipe: SmallModelRecipe = TRAINED_HERE
     kind: str = "token-lm"
     corpus: str = ""
     limit: int | None = None
@@ -82,21 +82,21 @@ PAPER_STEPS = (*range(0, 200, 20), *range(200, 2001, 100))
 PAPER = f"google/multiberts-seed_{{0..4}}-step_{{{','.join(map(str, PAPER_STEPS))}}}k"
 
 
-def _of_kind(name: str) -> Series:
+def _of_kind(name: str) -> CheckpointSettings:
     """The checkpoints of the long trainings of figures 1 to 4."""
     kind = KINDS[name]
     text = kind.modality == "text"
-    return Series("", LONG, name, kind.corpus, kind.limit if text else PROBED, PROBED if text else None)
+    return CheckpointSettings("", LONG, name, kind.corpus, kind.limit if text else PROBED, PROBED if text else None)
 
 
 SETTINGS = {
-    "quick": Series(corpus=BUILTIN, limit=60),
+    "quick": CheckpointSettings(corpus=BUILTIN, limit=60),
     "bytes": _of_kind("byte-lm"),
     "vision": _of_kind("vit"),
     "speech": _of_kind("speech-transformer"),
-    "small": Series(os.environ.get("ANISOSCOPE_SERIES", FOLDER)),
-    "paper": Series(PAPER, corpus="wikitext-103"),
-    "paper-sampled": Series(PAPER, corpus="wikitext-103", share=0.2),
+    "small": CheckpointSettings(os.environ.get("ANISOSCOPE_SERIES", FOLDER)),
+    "paper": CheckpointSettings(PAPER, corpus="wikitext-103"),
+    "paper-sampled": CheckpointSettings(PAPER, corpus="wikitext-103", share=0.2),
 }
 """`bytes`, `vision` and `speech`: the same of other modalities, where the paper found no checkpoints to study.
 `small` reads the series in the folder ANISOSCOPE_SERIES (default `runs/series/small`): seed-0/step-0, …"""
@@ -134,7 +134,7 @@ class Piece:
         return load_file(self.folder / self.named)
 
 
-def measure(series: Series, context: Context) -> list[Piece]:
+def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
     """Every checkpoint of the series, measured or found again, ordered by seed and step."""
     checkpoints = found(series, context)
     shown = shown_steps(sorted({c.step for c in checkpoints}), series.shown)
@@ -171,7 +171,7 @@ def _place(checkpoint: Checkpoint) -> tuple[int, int]:
     return checkpoint.seed, checkpoint.step
 
 
-def found(series: Series, context: Context) -> list[Checkpoint]:
+def found(series: CheckpointSettings, context: Context) -> list[Checkpoint]:
     """The checkpoints; steps that not every seed has are left out. UsageError where fewer than two are left."""
     if series.checkpoints:
         every = expand(series.checkpoints)
@@ -187,7 +187,7 @@ def found(series: Series, context: Context) -> list[Checkpoint]:
     return sorted((c for c in every if c.step in common), key=_place)
 
 
-def _trained(series: Series, context: Context) -> list[Checkpoint]:
+def _trained(series: CheckpointSettings, context: Context) -> list[Checkpoint]:
     """Trained on the spot, or found. UsageError where their data are not at hand."""
     missing = KINDS[series.kind].missing
     if missing:

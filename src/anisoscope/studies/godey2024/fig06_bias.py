@@ -45,7 +45,7 @@ ORDER = np.sqrt(10.0)
 NORMS = ("norms.mean", "drift")
 
 
-def measure(settings: biased_block.Settings, context: Context) -> pd.DataFrame:
+def measure(settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
     """Records of hidden states, fixed points, and the hidden norms of trained models."""
     records = biased_block.experiment(settings, context)
     trained = trained_layers(settings.trained, settings.limit, context)

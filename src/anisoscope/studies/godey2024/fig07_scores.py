@@ -40,7 +40,7 @@ POINTS, FINEST, WIDE = 81, 12, 0.2
 SHADES = ("#d55e00", "#9ecae1", "#5aa2cf", "#2171b5", "#08306b")
 
 
-def measure(settings: biased_block.Settings, context: Context) -> pd.DataFrame:
+def measure(settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
     """Records of scores; histograms are counts in shared bins, added over seeds (component: `{N:g} {bin}`)."""
     records = biased_block.experiment(settings, context)
     counted = records["metric"].isin(HISTOGRAMS)

@@ -28,7 +28,7 @@ ALREADY = {
 }
 
 
-def measure(settings: biased_block.Settings, context: Context) -> pd.DataFrame:
+def measure(settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
     """A and mean norm of the raw queries and keys, per head and averaged."""
     return select(biased_block.experiment(settings, context), site=tuple(SIDES.values())).reset_index(drop=True)
 

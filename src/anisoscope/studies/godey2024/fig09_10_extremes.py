@@ -33,7 +33,7 @@ TRENDS_9: tuple[Trend, ...] = ((ROW_MAX, "row_max", 1), (ROW_MIN, "row_min", -1)
 TRENDS_10: tuple[Trend, ...] = ((SEQUENCE_MAX, "sequence_max", 1), (SEQUENCE_MIN, "sequence_min", -1))
 
 
-def measure(metrics: Sequence[str], settings: biased_block.Settings, context: Context) -> pd.DataFrame:
+def measure(metrics: Sequence[str], settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
     """Records of the named statistics of attention, per head and averaged."""
     names = [f"attention.{name}" for name in metrics]
     records = select(biased_block.experiment(settings, context), metric=names)

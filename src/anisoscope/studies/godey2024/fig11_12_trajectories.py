@@ -59,7 +59,7 @@ SAME_PATH = Claim(
 SHARED = ("query_key.cosine", "mean_cosine.isotropic_q95")
 
 
-def measure(over: Over, clouds: bool, series: checkpoints.Series, context: Context) -> pd.DataFrame:
+def measure(over: Over, clouds: bool, series: checkpoints.CheckpointSettings, context: Context) -> pd.DataFrame:
     """Alignment of all heads, their means in the plane, and clouds of the two chosen heads of the first seed."""
     pieces = checkpoints.measure(series, context)
     alignment = select(checkpoints.records_of(pieces), metric=SHARED, site="query.raw")

@@ -37,7 +37,7 @@ SAME_SIGNS = Claim(
 )
 
 
-def measure(metrics: Sequence[str], series: checkpoints.Series, context: Context) -> pd.DataFrame:
+def measure(metrics: Sequence[str], series: checkpoints.CheckpointSettings, context: Context) -> pd.DataFrame:
     """The named metrics of every head at every checkpoint."""
     records = checkpoints.records_of(checkpoints.measure(series, context))
     return select(records, metric=metrics, site="query.raw").reset_index(drop=True)

@@ -46,7 +46,7 @@ KEPT = {
 }
 
 
-def measure(series: checkpoints.Series, context: Context) -> pd.DataFrame:
+def measure(series: checkpoints.CheckpointSettings, context: Context) -> pd.DataFrame:
     """Entropies, centred entropies and parts of the scores of every head at every checkpoint."""
     records = checkpoints.records_of(checkpoints.measure(series, context))
     parts = [select(records, site=site, metric=names) for site, names in KEPT.items()]

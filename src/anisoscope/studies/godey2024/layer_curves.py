@@ -22,13 +22,13 @@ from anisoscope.store import RunFolder, as_records, records_once, select
 from anisoscope.studies.godey2024.left_out import SUFFIX, left_out
 from anisoscope.studies.study import Context
 from anisoscope.training.kinds import KINDS
-from anisoscope.training.small import LONG, Recipe, Trained, train_all
+from anisoscope.training.small import LONG, SmallModel, SmallModelRecipe, train_all
 
 METRICS = ("mean_cosine", "drift", "norms", "calibrated")
 KEPT = ("mean_cosine", "mean_cosine.isotropic_q95", "drift", "drift.share", "norms.mean", "norms")
 SITES = ("hidden", "unrectified", "final")
 TRAINED, UNTRAINED = ", trained", ", untrained"
-QUICK = Recipe()
+QUICK = SmallModelRecipe()
 CORPORA = {
     "wikitext-103": "Salesforce/wikitext (wikitext-103-raw-v1, validation; licence cc-by-sa-3.0)",
     "common-voice": "mozilla-foundation/common_voice_11_0 (en, validation; licence cc0-1.0; no longer on the hub)",
@@ -52,7 +52,7 @@ class Systems:
     limit: int | None = None
     policies: tuple[str, ...] = ("all", "content", "no-first")
     small: tuple[str, ...] = ()
-    recipe: Recipe = QUICK
+    recipe: SmallModelRecipe = QUICK
     flatten: Flatten = "position"
 
     def settings(self) -> Settings:
@@ -115,7 +115,7 @@ def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFra
             yield rows.assign(model=kind.label + state, seed=found.seed).astype(rows.dtypes.to_dict())
 
 
-def _measured_once(found: Trained, step: int, settings: Settings, context: Context) -> pd.DataFrame:
+def _measured_once(found: SmallModel, step: int, settings: Settings, context: Context) -> pd.DataFrame:
     """Records of one checkpoint, kept beside it: weights and corpus are in the folder's name, so they cannot change."""
     path = found.folder / f"measured-{step}-{run_id(asdict(settings), KEPT, SITES)[:8]}.parquet"
     kind = found.kind

@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Table:
+class HeadTable:
     """One metric of every head: `values` [seed, step, layer, head] with the names of the first three axes."""
 
     values: Array
@@ -29,7 +29,7 @@ class Table:
     layers: tuple[int, ...]
 
 
-def table(records: pd.DataFrame, metric: str, site: str | None = None) -> Table:
+def table(records: pd.DataFrame, metric: str, site: str | None = None) -> HeadTable:
     """The table of a metric; NaN where a head has no value."""
     rows = select(records, metric=metric) if site is None else select(records, metric=metric, site=site)
     axes = [np.unique(rows[name].to_numpy(int)) for name in ("seed", "step", "layer", "head")]
@@ -37,7 +37,7 @@ def table(records: pd.DataFrame, metric: str, site: str | None = None) -> Table:
     at = tuple(np.searchsorted(axis, rows[name].to_numpy(int)) for axis, name in zip(axes, _AXES, strict=True))
     values[at] = rows["value"].to_numpy(float)
     seeds, steps, layers = (tuple(map(int, axis)) for axis in axes[:3])
-    return Table(values, seeds, steps, layers)
+    return HeadTable(values, seeds, steps, layers)
 
 
 _AXES = ("seed", "step", "layer", "head")
@@ -50,7 +50,7 @@ class Alignment:
     cosine  [seed, step, layer, head]; bound: q95(d_head), the cosine that 95 % of isotropic pairs stay below
     """
 
-    table: Table
+    table: HeadTable
     bound: float
 
     @classmethod
