@@ -79,3 +79,8 @@ WORDS = {"position": "token", "sequence": "sequence", "unit": "unit", "counted":
 """What a corpus calls one position of a model, one sequence, one unit, and what `tokens` of its plan count: as here,
 unless it says otherwise.
 """
+
+
+def plural_of(noun: str) -> str:
+    """`tokens`, `patches`."""
+    return f"{noun}es" if noun.endswith(("ch", "s", "x")) else f"{noun}s"

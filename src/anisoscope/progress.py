@@ -15,7 +15,23 @@ SECONDS_BETWEEN_LINES = 15.0
 TERMINATED = 143
 
 Progress = Callable[[int, int], None]
-"""Called after every batch with tokens done and tokens in all (0: not known)."""
+"""Called after every batch with tokens (or what else is counted) done and in all (0: not known)."""
+
+
+class Shown:
+    """A callback of `shown`, and the plural of what it counts, which is often known only once the data are open."""
+
+    def __init__(self, unit: str, show: Callable[[int, int, str], None]) -> None:
+        self.unit, self.show = unit, show
+
+    def __call__(self, done: int, total: int) -> None:
+        self.show(done, total, self.unit)
+
+
+def counting(progress: Progress | None, unit: str) -> None:
+    """Tell what a progress that is shown counts."""
+    if isinstance(progress, Shown):
+        progress.unit = unit
 
 
 def animated() -> bool:
@@ -35,10 +51,10 @@ def shown(what: str, unit: str = "tokens", *, quiet: bool = False) -> Iterator[P
     if quiet:
         yield lambda _done, _total: None
     elif animated():
-        with _bar(what, unit) as update:
-            yield update
+        with _bar(what) as update:
+            yield Shown(unit, update)
     else:
-        yield _lines(what, unit)
+        yield Shown(unit, _lines(what))
 
 
 @contextmanager
@@ -69,11 +85,11 @@ def _live(what: str, *columns: Any) -> Iterator[tuple[Any, Any]]:
         Bar(SpinnerColumn(), described, *columns, console=Console(stderr=True), transient=True) as bar,
     ):
         bar.expand = True
-        yield bar, bar.add_task(f"{what} …", total=None)
+        yield bar, bar.add_task(f"{what} …", total=None, unit="")
 
 
 @contextmanager
-def _bar(what: str, unit: str) -> Iterator[Progress]:
+def _bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeRemainingColumn
     from rich.text import Text
 
@@ -85,16 +101,16 @@ def _bar(what: str, unit: str) -> Iterator[Progress]:
     columns = (
         BarColumn(bar_width=max(6, width // 6)),
         MofNCompleteColumn(),
-        TextColumn(unit),
+        TextColumn("{task.fields[unit]}"),
         Rate(),
         TimeRemainingColumn(compact=True),
     )
     with _live(f"loading {what}", *columns) as (bar, task):
 
-        def update(done: int, total: int) -> None:
+        def update(done: int, total: int, unit: str) -> None:
             ended = bool(total) and done >= total
             named = f"metrics and intervals of {what} …" if ended else what
-            bar.update(task, completed=done, total=total or None, description=named)
+            bar.update(task, completed=done, total=total or None, description=named, unit=unit)
 
         yield update
 
@@ -119,10 +135,10 @@ def _ends_on_sigterm() -> Iterator[None]:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _lines(what: str, unit: str) -> Progress:
+def _lines(what: str) -> Callable[[int, int, str], None]:
     last, measured = time.monotonic(), _Rate()
 
-    def update(done: int, total: int) -> None:
+    def update(done: int, total: int, unit: str) -> None:
         nonlocal last
         now, rate = time.monotonic(), measured(done)
         if now - last < SECONDS_BETWEEN_LINES and done != total:

@@ -25,6 +25,7 @@ class Measuring(TypedDict, total=False):
     flatten: str
     split: str | None
     column: str | None
+    documents: str
     limit: int | None
     sequences: int | None
     max_length: int | None

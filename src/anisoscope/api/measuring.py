@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from anisoscope.store import RunFolder
 
 OF_LOADING = ("dtype", "device", "untrained", "trust_remote_code")
-OF_CORPUS = ("split", "column", "limit", "sequences", "max_length", "batch_tokens", "skip_bad")
+OF_CORPUS = ("split", "column", "documents", "limit", "sequences", "max_length", "batch_tokens", "skip_bad")
 
 
 def measure(

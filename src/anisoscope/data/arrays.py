@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from anisoscope.axes import WORDS
 from anisoscope.batch import Batch, Stream
 from anisoscope.data.plans import digest
 from anisoscope.errors import CorpusError, UsageError, near_matches
@@ -252,6 +253,8 @@ class VectorPlan:
         self.n_units = len(np.unique(vectors.units))
         self.frequency_bins: list[str] = []
         self.warnings: list[str] = []
+        position = "token" if vectors.are_sequences else "vector"
+        self.words = WORDS | {"position": position, "counted": position}
         self.fingerprint = digest(self._parts())
 
     def _parts(self) -> Iterator[Any]:

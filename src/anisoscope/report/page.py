@@ -8,6 +8,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from anisoscope.axes import plural_of
 from anisoscope.charts.builders import to_svgs, write
 from anisoscope.charts.style import printable
 from anisoscope.report.parts import NARROW, WIDE, Figure
@@ -86,8 +87,8 @@ def facts(results: Results) -> list[tuple[str, str]]:
     same = words["counted"] == words["position"]  # else the plan counts samples or images, and the records positions
     positions = corpus.get("n_tokens") if same else layers["n_vectors"].max() if len(layers) else None
     found = {
-        f"{words['position']}s": count(positions) if positions else "",
-        f"{words['unit']}s": count(corpus["n_units"]) if corpus.get("n_units") else "",
+        plural_of(words["position"]): count(positions) if positions else "",
+        plural_of(words["unit"]): count(corpus["n_units"]) if corpus.get("n_units") else "",
         "blocks": str(depth) if depth else "",
         "dimensions": str(results.width or ""),
         "device": " ".join(str(results.manifest[key]) for key in ("device", "dtype") if results.manifest.get(key)),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from anisoscope.axes import POLICIES, WORDS
+from anisoscope.axes import POLICIES, WORDS, plural_of
 from anisoscope.report.words import count, listing
 
 LAYER_SITES = ("hidden", "final")
@@ -118,7 +118,7 @@ class Results:
     def basis(self, frame: pd.DataFrame, what: str = "vectors", *, policy: bool = True) -> str:
         """What the numbers of a figure rest on: vectors, units, token policy."""
         vectors, units = _span(frame["n_vectors"]), _span(frame["n_units"])
-        unit = self.words["unit"] + "s" * (units != "1")
+        unit = self.words["unit"] if units == "1" else plural_of(self.words["unit"])
         parts = [f"n = {vectors} {what}" if vectors else "", f"in {units} {unit}" if units else ""]
         shown = list(dict.fromkeys(frame["token_policy"].dropna())) if policy else []
         tokens = f"tokens: {listing(shown)}" if shown else ""

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from anisoscope.axes import plural_of
+
 MINUS = "−"
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -51,14 +53,16 @@ def listing(words: Sequence[str]) -> str:
 
 def plural(number: int, noun: str) -> str:
     """`1 head`, `12 heads`."""
-    return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
+    return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {plural_of(noun)}"
 
 
 def in_words(text: str, words: Mapping[str, str]) -> str:
     """A text that speaks of tokens in the words of a corpus (`axes.WORDS`): of its frames, or patches. Special tokens
     stay tokens.
     """
-    return re.sub(r"(?<!special )(?<!real )\btoken(?=s?\b)", words["position"], text)
+    position = words["position"]
+    text = re.sub(r"(?<!special )(?<!real )\btokens\b", plural_of(position), text)
+    return re.sub(r"(?<!special )(?<!real )\btoken\b", position, text)
 
 
 def duration(seconds: float) -> str:

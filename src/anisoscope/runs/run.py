@@ -12,13 +12,14 @@ from typing import Any
 import pandas as pd
 from safetensors.torch import save_file
 
+from anisoscope.axes import WORDS, plural_of
 from anisoscope.batch import BatchPlan
 from anisoscope.data.opening import default_corpus, open_plan
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.distributed import from_first, gathered, process_group, rank_and_world, taken_over
 from anisoscope.measure.loop import run_pass
 from anisoscope.models.load import Subject, load
-from anisoscope.progress import Progress
+from anisoscope.progress import Progress, counting
 from anisoscope.provenance import provenance, run_id
 from anisoscope.runs.job import Job, plain
 from anisoscope.store import RunFolder, as_records, check_output, write_atomic
@@ -61,6 +62,7 @@ def run(
     subject = subject or subject_of(job)
     job = replace(job, corpus=job.corpus or default_corpus(subject.modality))
     reading = reading or OpenedCorpus(*plan_of(job, subject))
+    counting(progress, plural_of(reading.corpus.get("words", WORDS)["counted"]))
     identity = job.identity(subject, reading.plan) | reading.identity
     target = RunFolder(output or root / f"{slug(job.model)}-{slug(job.corpus)}-{run_id(identity)[:8]}")
     with process_group():

@@ -40,7 +40,8 @@ def run_vectors(
     """
     settings = replace(job.settings, metrics=_metrics(vectors, job), policies=_policies(vectors, job.settings.policies))
     plan = VectorPlan(vectors)
-    described = {"name": STACK, "layers": list(vectors.layers), "warnings": plan.warnings, **vectors.source}
+    described = {"name": STACK, "layers": list(vectors.layers), "warnings": plan.warnings, "words": plan.words}
+    described |= vectors.source
     first = next(iter(vectors.layers.values()))
     dtype = str(getattr(first, "dtype", "")).removeprefix("torch.")
     job = replace(job, model=vectors.name, corpus=STACK, settings=settings, dtype=dtype, device="cpu")

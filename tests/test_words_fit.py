@@ -1,0 +1,61 @@
+"""The words of the program, of Python and of a corpus are the same everywhere."""
+
+import numpy as np
+import pytest
+from typer.main import get_command
+
+import anisoscope
+from anisoscope.api.keywords import Looking, Measuring, keywords
+from anisoscope.axes import plural_of
+from anisoscope.cli.app import app
+from anisoscope.data.columns import Columns
+from anisoscope.measure.settings import Settings
+from anisoscope.progress import counting, shown
+from anisoscope.report.words import in_words
+from anisoscope.runs.job import Classes, Job
+
+PLACED = {"output", "resume", "overwrite", "quiet", "format", "wide", "corpus", "model", "help"}
+"""Options that are parameters of the functions, or of the terminal only."""
+ELSEWHERE = {"measure": {"dry_run", "keep", "unit_column", "label_column"}, "classes": set()}
+"""`series(keep=)`, `measure(units=, labels=)`."""
+PYTHON_ONLY = {"metrics", "sample_heads", "bins"}
+
+
+@pytest.mark.parametrize(("command", "typed"), [("measure", Measuring), ("classes", Looking)])
+def test_keywords_are_the_options_of_the_command(command, typed):
+    """`documents` was an option of the command and no keyword of `measure`."""
+    of_command = get_command(app).commands[command].params
+    options = {option.opts[0].removeprefix("--").replace("-", "_") for option in of_command}
+    assert options - PLACED - ELSEWHERE[command] == typed.__annotations__.keys() - PYTHON_ONLY
+    declared = {k.name for kind in (Settings, Job, Classes, Columns) for k in keywords(kind)}
+    assert typed.__annotations__.keys() <= declared
+
+
+def test_documents_are_chosen_in_python_too(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(f"{i}. The cat sat on the mat, and a dog barked." for i in range(30)))
+    run = anisoscope.measure("builtin:minilm", corpus=str(path), documents="line", panel="hidden", sample=0)
+    assert run.manifest["corpus"]["n_units"] == 30
+
+
+def test_plurals():
+    assert [plural_of(noun) for noun in ("token", "patch", "mel frame")] == ["tokens", "patches", "mel frames"]
+    patches = in_words("all tokens, one token, special tokens", {"position": "patch"})
+    assert patches == "all patches, one patch, special tokens"
+
+
+def test_progress_counts_what_the_corpus_counts(capsys, monkeypatch):
+    """Samples of sound and images were counted as tokens."""
+    monkeypatch.setenv("CI", "true")
+    with shown("a model") as progress:
+        counting(progress, "images")
+        progress(3, 3)
+    assert "3/3 images" in capsys.readouterr().err
+
+
+def test_vectors_are_not_called_tokens():
+    """The page of vectors counted tokens."""
+    run = anisoscope.measure(np.random.default_rng(0).normal(size=(60, 8)))
+    assert run.manifest["corpus"]["words"]["counted"] == "vector"
+    states = anisoscope.measure(np.random.default_rng(0).normal(size=(20, 5, 8)))
+    assert states.manifest["corpus"]["words"]["position"] == "token"
