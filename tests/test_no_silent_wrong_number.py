@@ -33,6 +33,7 @@ from anisoscope.data.text import open_text
 from anisoscope.errors import AnisoscopeError, CorpusError, MeasureError, OutputError, UsageError
 from anisoscope.measure.loop import Interrupted, measure
 from anisoscope.measure.settings import Settings
+from anisoscope.models.load import load
 from anisoscope.runs.job import Job
 from anisoscope.runs.merge import merge_runs
 from anisoscope.runs.run import run
@@ -285,6 +286,50 @@ def test_a_changed_formula_finds_no_old_run(job, tmp_path):
     formula = folder / "anisoscope" / "metrics" / "drift.py"
     formula.write_text(formula.read_text() + "\nFACTOR = 2\n")
     check_refused(6, *words, says=["code.metrics differ", "--overwrite"], **there)
+
+
+def test_a_changed_configuration_finds_no_old_run(job, tmp_path):
+    """The identity knew the weights only: with half the heads a run was found again, and its shards were merged."""
+    model = shutil.copytree(job.model, tmp_path / "model")
+    ours = replace(job, model=str(model))
+    first = run(replace(ours, shard=(0, 2)), tmp_path / "first").folder
+    config = json.loads((model / "config.json").read_text())
+    config["num_attention_heads"] //= 2
+    (model / "config.json").write_text(json.dumps(config))
+    with pytest.raises(OutputError, match="architecture differ"):
+        run(replace(ours, shard=(0, 2)), first, resume=True)
+    second = run(replace(ours, shard=(1, 2)), tmp_path / "second").folder
+    with pytest.raises(MeasureError, match="architecture differs"):
+        merge_runs([first, second], tmp_path / "merged")
+
+
+def test_a_changed_module_of_one_s_own_finds_no_old_run(tmp_path):
+    """Its weights were all that was known of a model made by a function: not what it does with them."""
+    text = (
+        "import sys, tiny\n"
+        "class Own(type(tiny.build('bert'))):\n"
+        "    def forward(self, *given, **named):\n"
+        "        return super().forward(*given, **named)\n"
+        "def make():\n"
+        "    model = tiny.build('bert')\n"
+        "    model.__class__ = Own\n"
+        "    return model\n"
+    )
+    first, same, other = (form_of(x, tmp_path / name) for x, name in ((text, "a"), (text, "b"), (text + "#\n", "c")))
+    assert first == same != other
+
+
+def form_of(text, folder):
+    """What is known of the model of this source in a folder."""
+    folder.mkdir()
+    (folder / "own.py").write_text(text)
+    sys.modules.pop("own", None)
+    sys.path.insert(0, str(folder))
+    try:
+        return load("own:make").form
+    finally:
+        sys.path.remove(str(folder))
+        sys.modules.pop("own", None)
 
 
 # ---- 5: modes after an exception -------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ def stamp(subject: str, place: ModelPlace) -> str:
     if place.commit is not None:
         return place.commit
     folder = Path(split_name(subject)[0])
-    files = sorted(path for ending in ("safetensors", "bin") for path in folder.glob(f"*.{ending}"))
+    files = sorted(path for name in ("*.safetensors", "*.bin", "config.json") for path in folder.glob(name))
     return json.dumps([(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files])
 
 

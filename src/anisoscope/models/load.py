@@ -2,6 +2,9 @@
 
 import hashlib
 import importlib
+import json
+import os
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -20,6 +23,8 @@ from anisoscope.models.processors import processor_of
 
 BUILTIN_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """SHA-256 of the published all-MiniLM-L6-v2 model.safetensors."""
+PASSING = ("transformers_version", "_name_or_path", "_commit_hash")
+"""Entries of a configuration that say nothing of what a model computes."""
 HEADS = ("pooler.", "lm_head.", "cls.", "score.", "classifier.")
 IN_TRAINING = ("masked_spec_embed", "mask_token", "quantizer.", "num_batches_tracked")
 """Weights that may be missing: what only training uses, and heads unless they are asked for."""
@@ -41,6 +46,13 @@ class Subject:
     @property
     def config(self) -> Any:
         return getattr(self.model, "config", None)
+
+    @property
+    def form(self) -> str:
+        """A hash of what makes numbers of weights and inputs: configuration, and sources that no package installed."""
+        config = self.config
+        told = config.to_dict() if hasattr(config, "to_dict") else str(config)
+        return hashlib.sha256(json.dumps([_lasting(told), _own_sources(self.model)], default=str).encode()).hexdigest()
 
     @property
     def modality(self) -> str:
@@ -254,6 +266,30 @@ def device_of(name: str) -> torch.device:
     if device.type == "meta":
         raise ModelError("a device that computes", "'meta', which knows shapes only", "use --device cpu, cuda or mps")
     return device
+
+
+def _lasting(told: Any) -> Any:
+    """A configuration without what differs from place to place and from version to version."""
+    if not isinstance(told, dict):
+        return told
+    kept = sorted((str(name), value) for name, value in told.items() if name not in PASSING)
+    return {name: _lasting(value) for name, value in kept}
+
+
+def _own_sources(model: nn.Module) -> list[str]:
+    """Hashes of the files that define the model's modules, but for installed packages and this one."""
+    names = {kind.__module__ for module in model.modules() for kind in type(module).__mro__}
+    files = {getattr(sys.modules.get(name), "__file__", None) for name in names}
+    paths = {Path(file).resolve() for file in files if file}
+    own = [path for path in paths if not {"site-packages", "dist-packages"} & set(path.parts) and not _known(path)]
+    return sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in own if path.is_file())
+
+
+def _known(path: Path) -> bool:
+    """Whether a source is of this package, whose sources have their own place in an identity, or Python's."""
+    return any(
+        path.is_relative_to(folder) for folder in (Path(__file__).resolve().parents[1], Path(os.__file__).parent)
+    )
 
 
 def weights_hash(model: nn.Module, but: Collection[str] = ()) -> str:

@@ -121,6 +121,7 @@ class Job:
             described.pop("train_seed")
         described |= {
             "weights_sha256": subject.weights_sha256,
+            "architecture": subject.form,
             "plan": plan.fingerprint,
             "code": code_of(),
         }
