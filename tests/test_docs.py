@@ -3,11 +3,13 @@
 import contextlib
 import io
 import re
+import subprocess
 from pathlib import Path
 
+import documentation
 import pytest
 
-from anisoscope import metrics
+import anisoscope
 from anisoscope.studies import runner
 
 ROOT = Path(__file__).parents[1]
@@ -22,10 +24,15 @@ def _block(after: str, language: str) -> str:
 
 def test_the_tree_is_the_disk() -> None:
     package = ROOT / "src" / "anisoscope"
-    told = set(re.findall(r"^  ([\w/]+(?:\.py)?/?) ", _block("## The tree", "text"), re.MULTILINE))
+    shown = _block("## The tree", "text")
+    assert shown == f"{documentation.tree()}\n", "make docs writes it"
+    names = set(re.findall(r"^  ([\w/]+(?:\.py)?/?) ", shown, re.MULTILINE))
     files = {p.name for p in package.glob("*.py") if p.name != "__init__.py"}
     folders = {f"{p.name}/" for p in package.iterdir() if p.is_dir() and not p.name.startswith("__")}
-    assert told == files | folders
+    assert names == files | folders
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
+    beside = {f"{name.split('/')[0]}/" for name in tracked if "/" in name and name[0] != "."} - {"src/"}
+    assert beside in (set(documentation.BESIDE), set()), "no git: nothing to compare with"
 
 
 def test_five_lines_give_their_output() -> None:
@@ -42,13 +49,14 @@ def test_five_lines_give_their_output() -> None:
         assert [float(x) for x in ours] == pytest.approx([float(x) for x in readme], abs=0.0015)
 
 
-@pytest.mark.parametrize("name", sorted(metrics.found()))
-def test_every_metric_is_in_the_readme(name: str) -> None:
-    assert f"`{name}`" in README
-
-
 def test_every_study_has_claims_settings_and_needs() -> None:
     for study in runner.found():
         assert study.claims, study.name
         assert {"quick", "paper"} <= set(study.settings), study.name
         assert study.title and study.caption, study.name
+
+
+def test_the_reference_has_every_public_name() -> None:
+    page = (ROOT / "docs" / "reference.md").read_text("utf-8")
+    named = set(re.findall(r"^::: anisoscope\.[\w.]+\.(\w+)$", page, re.MULTILINE))
+    assert named - {"Measuring", "Looking"} == set(anisoscope.__all__) - {"__version__"}  # those two: keywords

@@ -3,8 +3,10 @@
 A page is a function without arguments that returns Markdown; `PAGES` names its file.
 """
 
+import ast
 import importlib
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -266,6 +268,44 @@ def _error(said: str) -> str:
     return f"*error*: {said.split('; got')[0]}"
 
 
+BESIDE = {
+    "tests/": "one file per concern; test_metrics.py and test_capture.py go over every metric and architecture",
+    "examples/": "a script and a notebook each: my checkpoint, my training run, my classifier, my vectors",
+    "tools/": "what makes generated pages, and tiny random models; not in the package",
+    "benchmarks/": "claims of speed, memory, exactness and coverage, each measured in one run",
+    "docs/": "concepts, architecture, decisions, generated tables",
+    "results/": "records of real runs, with the commands that made them",
+}
+
+
+def tree() -> str:
+    """The tree of the README, two levels deep: modules and packages with the first sentence of their docstrings."""
+    root = Path(__file__).resolve().parents[1]
+    package = root / "src" / "anisoscope"
+    lines = ["src/anisoscope/"]
+    for path in (*sorted(package.glob("*.py")), *sorted(p for p in package.iterdir() if (p / "__init__.py").exists())):
+        if path.name != "__init__.py":
+            lines.append(f"  {path.name + '/' * path.is_dir():<16} {_first_sentence(path)}")
+        if path.is_dir():
+            inner = sorted(p for p in path.iterdir() if (p / "__init__.py").exists())
+            lines += [f"    {p.name + '/':<14} {_first_sentence(p)}" for p in inner]
+    return "\n".join([*lines, *(f"{name:<18} {what}" for name, what in BESIDE.items())])
+
+
+def _first_sentence(path: Path) -> str:
+    source = path / "__init__.py" if path.is_dir() else path
+    text = " ".join((ast.get_docstring(ast.parse(source.read_text("utf-8"))) or "").split("\n\n")[0].split())
+    return re.split(r"(?<=[.])\s", text)[0].rstrip(".")
+
+
+def write_tree(page: Path) -> Path:
+    """The tree anew in the README."""
+    before, _, rest = page.read_text("utf-8").partition("## The tree\n\n```text\n")
+    after = rest.partition("```")[2]
+    page.write_text(f"{before}## The tree\n\n```text\n{tree()}\n```{after}", encoding="utf-8")
+    return page
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "architectures.md": architectures,
     "metrics.md": measures,
@@ -287,8 +327,9 @@ def write(folder: Path) -> list[Path]:
 
 
 if __name__ == "__main__":
-    here = Path(__file__).resolve().parents[1] / "docs"
+    top = Path(__file__).resolve().parents[1]
     import notebooks
 
-    for path in (*write(Path(sys.argv[1]) if len(sys.argv) > 1 else here), *notebooks.write()):
+    pages = write(Path(sys.argv[1]) if len(sys.argv) > 1 else top / "docs")
+    for path in (*pages, *notebooks.write(), write_tree(top / "README.md")):
         sys.stdout.write(f"{path}\n")
