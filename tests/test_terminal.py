@@ -12,6 +12,7 @@ import termios
 import time
 
 import pytest
+from rich.cells import cell_len
 from typer.main import get_command
 
 from anisoscope.cli.app import app
@@ -108,7 +109,7 @@ def test_a_command_fits_the_terminal(folder, command, columns):
     assert code == 0, shown
     assert "Traceback" not in shown
     own = [line for line in lines(shown) if str(folder) not in line]  # a path is never broken
-    assert max(map(len, own)) <= columns, max(own, key=len)
+    assert max(map(cell_len, own)) <= columns, max(own, key=cell_len)
     assert shown.count(HIDDEN) <= shown.count(SHOWN), "the cursor comes back"
 
 
@@ -118,7 +119,7 @@ def test_help_fits_the_terminal(command, columns):
     code, shown = on_a_terminal([*command.split(), "--help"], columns)
     assert code == 0
     assert "Example: anisoscope" in shown
-    assert max(map(len, lines(shown))) <= columns, max(lines(shown), key=len)
+    assert max(map(cell_len, lines(shown))) <= columns, max(lines(shown), key=cell_len)
 
 
 @pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"CI": "true"}])

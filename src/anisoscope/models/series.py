@@ -133,7 +133,9 @@ def _listed(path: Path) -> list[Checkpoint]:
             continue
         if len(words) > 3 or not all(word.isdigit() for word in words[1:]):
             raise UsageError(
-                f"`name [step [seed]]` in {path}", f"line {number}: {line.strip()[:80]!r}", "mend the line"
+                f"`name [step [seed]]` in {path}, a list of checkpoints",
+                f"line {number}: {line.strip()[:80]!r}",
+                f"mend the line; a text to be read is given as --corpus {path}",
             )
         given = [int(word) for word in words[1:]]
         read = _named(words[0], words[0]) if not given else Checkpoint(words[0], given[0], _seed_of(words[0]))

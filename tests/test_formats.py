@@ -1,0 +1,90 @@
+"""What stands on stdout: JSON, CSV and Markdown of every command that shows a table, with all talk on stderr."""
+
+import json
+from io import StringIO
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.cells import cell_len
+from typer.testing import CliRunner
+
+from anisoscope.cli import view
+from anisoscope.cli.app import app
+from anisoscope.cli.tables import LISTS
+from anisoscope.store import COLUMNS
+
+SMALL = "measure builtin:minilm --panel hidden --sample 8 --batch-tokens 256 --documents line --overwrite"
+COMMANDS = {
+    "measure": SMALL + " -c {folder}/text.txt -o {folder}/new",
+    "vectors": "measure {folder}/vectors.npy -o {folder}/vectors --overwrite",
+    "merge": "merge {folder}/part-1 {folder}/part-2 -o {folder}/merged-{form}",
+    "compare": "compare {folder}/run {folder}/run",
+    "classes": "classes --corpus planted --limit 12 --parts directions -o {folder}/classes --overwrite",
+}
+
+
+def shown(line, **where):
+    """stdout and stderr of a command line that works."""
+    done = CliRunner().invoke(app, line.format(**where).split())
+    assert done.exit_code == 0, done.output
+    return done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_pictures():
+    """The page is drawn elsewhere (tests/test_report.py)."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("anisoscope.report.build", lambda folder, *_: folder / "report.html")
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("formats")
+    path.joinpath("text.txt").write_text("\n".join(f"{i}. The cat sat on the mat; a dog barked." for i in range(30)))
+    np.save(path / "vectors.npy", np.random.default_rng(0).normal(size=(90, 8)) + 0.5)
+    for name, shard in (("run", "1/1"), ("part-1", "1/2"), ("part-2", "2/2")):
+        shown(SMALL + " -c {folder}/text.txt -o {folder}/{name} --shard {shard}", folder=path, name=name, shard=shard)
+    return path
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_json_and_csv_are_records(folder, command):
+    out, err = shown(COMMANDS[command] + " --format json", folder=folder, form="json")
+    given = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert given.keys() == {"findings", "records"}
+    assert all(row.keys() == set(COLUMNS) for row in given["records"])
+    assert given["records"]
+    if command != "compare":
+        assert "report: " in err and "next: " in err
+    out, _ = shown(COMMANDS[command] + " --format csv --wide", folder=folder, form="csv")
+    rows = pd.read_csv(StringIO(out))
+    assert list(rows.columns) == list(COLUMNS)
+    assert len(rows) >= len(given["records"])
+
+
+@pytest.mark.parametrize("command", ["measure", "compare"])
+def test_markdown_is_a_table(folder, command):
+    out, _ = shown(COMMANDS[command] + " --format markdown", folder=folder, form="markdown")
+    rows = [line for line in out.splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + 7
+    assert len({line.count("|") for line in rows}) == 1
+
+
+def test_wide_has_every_column(folder):
+    narrow, _ = shown(COMMANDS["measure"], folder=folder, form="")
+    wide, _ = shown(COMMANDS["measure"] + " --wide", folder=folder, form="")
+    assert "d·E[cos²]" in wide and "d·E[cos²]" not in narrow
+    assert max(map(len, wide.splitlines())) > max(map(len, narrow.splitlines()))
+
+
+@pytest.mark.parametrize("what", LISTS)
+@pytest.mark.parametrize("width", [40, 80, 100, 120])
+def test_lists_fit_the_terminal(what, width, monkeypatch):
+    """Wide by cells of a terminal: a combining bar (x̄) takes none."""
+    monkeypatch.setattr(view, "columns", lambda _stream: width)
+    out, _ = shown(f"list {what}")
+    assert max(map(cell_len, out.splitlines())) <= width
+    given = json.loads(shown(f"list {what} --format json")[0])["records"]
+    assert given and all(row.keys() == {"name", "description"} for row in given)
