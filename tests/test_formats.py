@@ -1,6 +1,7 @@
 """What stands on stdout: JSON, CSV and Markdown of every command that shows a table, with all talk on stderr."""
 
 import json
+from importlib import import_module
 from io import StringIO
 
 import numpy as np
@@ -35,7 +36,7 @@ def shown(line, **where):
 def _no_pictures():
     """The page is drawn elsewhere (tests/test_report.py)."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("anisoscope.report.build", lambda folder, *_: folder / "report.html")
+        patched.setattr(import_module("anisoscope.report"), "build", lambda folder, *_: folder / "report.html")
         yield
 
 

@@ -5,6 +5,7 @@ import pytest
 from typer.main import get_command
 
 import anisoscope
+from anisoscope import errors
 from anisoscope.api.keywords import Looking, Measuring, keywords
 from anisoscope.axes import plural_of
 from anisoscope.cli.app import app
@@ -59,3 +60,9 @@ def test_vectors_are_not_called_tokens():
     assert run.manifest["corpus"]["words"]["counted"] == "vector"
     states = anisoscope.measure(np.random.default_rng(0).normal(size=(20, 5, 8)))
     assert states.manifest["corpus"]["words"]["position"] == "token"
+
+
+def test_a_typo_of_corpus_is_recognised():
+    """`corpu` was answered with `column`."""
+    with pytest.raises(errors.UsageError, match="did you mean corpus"):
+        anisoscope.measure("builtin:minilm", corpu="text.txt")

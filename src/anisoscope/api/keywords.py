@@ -59,6 +59,10 @@ class Looking(TypedDict, total=False):
     trust_remote_code: bool
 
 
+PARAMETERS = ("corpus", "output", "resume", "overwrite", "quiet")
+"""What else all of these functions take."""
+
+
 @dataclass(frozen=True)
 class Keyword:
     """One field of settings as a keyword: the name it is given by, and how it was declared."""
@@ -108,5 +112,5 @@ def refuse(given: Mapping[str, Any], known: type[Any], *settings: type[Any]) -> 
     """UsageError for keywords that are left over; `known`: the names there are."""
     for name in given:
         other = next((k.name for s in settings for k in keywords(s) if k.field.name == name), None)
-        cure = f"it is called {other} here" if other else near_matches(name, known.__annotations__)
+        cure = f"it is called {other} here" if other else near_matches(name, [*known.__annotations__, *PARAMETERS])
         raise UsageError("a known keyword", repr(name), cure)
