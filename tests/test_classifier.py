@@ -143,7 +143,7 @@ def test_a_finished_training_is_left_as_it_is(tmp_path):
 
 
 def test_seconds_are_those_of_all_sessions(tmp_path, monkeypatch):
-    """Of a clock that a step moves by one second; the two steps after the last checkpoint are lost."""
+    """Times of a clock that a step moves by one second; the two steps after the last checkpoint are lost."""
     clock = [0.0]
     monkeypatch.setattr(classifier_loop, "time", SimpleNamespace(monotonic=lambda: clock[0]), raising=False)
 

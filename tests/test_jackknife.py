@@ -13,7 +13,7 @@ from anisoscope.sums.groups import Sums, Totals, vector_sums
 
 
 def check_mean_of_groups():
-    """Of the mean of equally large groups the jackknife interval is Student's t interval of the group means."""
+    """The jackknife interval of the mean of equally large groups is Student's t interval of the group means."""
     rng = np.random.default_rng(0)
     for groups in (3, 5, 32):
         x = rng.standard_normal((groups, 6)) + 1

@@ -45,7 +45,7 @@ def _main() -> None:
 
 
 def _told(error: Exception) -> tuple[str, int]:
-    """What is said of an error, and the exit code. An error that nobody foresaw keeps its traceback."""
+    """The message of an error, and the exit code. An error that nobody foresaw keeps its traceback."""
     from anisoscope.errors import AnisoscopeError
 
     name = type(error).__name__

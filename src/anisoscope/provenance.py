@@ -53,8 +53,8 @@ def code_version() -> dict[str, Any]:
     commit = git("rev-parse", "HEAD") if git("ls-files", "--error-unmatch", "store.py") else None
     paths = [name if (PACKAGE / name).is_dir() else f"{name}.py" for name in (*NUMBERS, "training", "runs", "studies")]
     changed = commit is not None and git("status", "--porcelain", "--", *paths)
-    told = {"version": __version__, "sources": run_id(code_of()), "commit": commit}
-    return told | ({"dirty": True} if changed else {})
+    described = {"version": __version__, "sources": run_id(code_of()), "commit": commit}
+    return described | ({"dirty": True} if changed else {})
 
 
 def provenance() -> dict[str, Any]:

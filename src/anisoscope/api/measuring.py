@@ -92,7 +92,7 @@ def measure(
 
 
 def _named(job: Job, inputs: Any, units: Any, forward: Any, options: Mapping[str, Any], writing: dict[str, Any]) -> Run:
-    """Of a model by name: on a corpus, or on inputs."""
+    """Measure a model given by name, on a corpus or on inputs."""
     if inputs is None or isinstance(inputs, str | Path):
         _refuse_calling(units, forward)
         job = replace(job, corpus=str(inputs) if inputs is not None else job.corpus)
@@ -106,7 +106,7 @@ def _named(job: Job, inputs: Any, units: Any, forward: Any, options: Mapping[str
 def _given(
     job: Job, subject: "Subject", inputs: Any, units: Any, forward: Any, options: Mapping[str, Any], writing: Any
 ) -> Run:
-    """Of inputs as they were handed over; texts become documents of a corpus."""
+    """Measure inputs as they were handed over; texts become documents of a corpus."""
     from anisoscope.measure.inputs import Given, check_model
     from anisoscope.runs.run import OpenedCorpus
 
@@ -126,7 +126,7 @@ def _given(
 
 
 def _texts(job: Job, subject: "Subject", texts: Any, units: Any, writing: dict[str, Any]) -> Run:
-    """Of a list of strings: each a document, and a unit."""
+    """Measure a list of strings as a corpus: each is a document, and a unit."""
     import json
 
     from anisoscope.runs.run import OpenedCorpus, plan_of

@@ -159,8 +159,8 @@ class Run:
         figures = self._figures
         drawn = to_svg(next(iter(figures.values())).draw(480), f"run-{id(self)}") if figures else ""
         name = escape(str(self.manifest.get("model", "")))
-        said = "".join(f"<li>{escape(finding.text)}</li>" for finding in self.findings)
-        return f"<div><p><b>{name}</b></p><ul>{said}</ul>{table}{drawn}</div>"
+        sentences = "".join(f"<li>{escape(finding.text)}</li>" for finding in self.findings)
+        return f"<div><p><b>{name}</b></p><ul>{sentences}</ul>{table}{drawn}</div>"
 
 
 def _read(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:

@@ -34,7 +34,7 @@ class Visible:
 
     @classmethod
     def read(cls, module: Any, query: Tensor, mask: Tensor | None, settings: dict[str, Any]) -> "Visible":
-        """From what the attention interface was called with.
+        """Read the mask from what the attention interface was called with.
 
         Boolean masks say what is seen; additive ones may carry a bias too. Without a mask, the keyword and then the
         module's own `is_causal` decide, as in the backends.

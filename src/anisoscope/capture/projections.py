@@ -51,7 +51,7 @@ FUSED: dict[str, Callable[[Tensor, int, int, int], tuple[Tensor, Tensor]]] = {
 
 @dataclass
 class Source:
-    """What is known of one attention module: its stage at the interface, and the hooked outputs of the call in
+    """One attention module: its stage at the interface, and the hooked outputs of the call in
     progress.
     """
 

@@ -275,7 +275,7 @@ class Tap:
         mask: Tensor | None,
         settings: dict[str, Any],
     ) -> None:
-        """What the attention interface was called with, handed on stage by stage."""
+        """Hand on what the attention interface was called with, stage by stage."""
         stack = self._stacks[module]
         layer = self._layer.get(stack, 0)
         kind: Kind = "cross" if any(part in self._names[module] for part in _CROSS) else "self"

@@ -105,9 +105,9 @@ def _ending_colour() -> alt.Color:
 
 def _with_endings(data: pd.DataFrame, alignment: HeadAlignments) -> pd.DataFrame:
     """A column `ending`: how the head's means end."""
-    ending, of = alignment.ending(), alignment.table
+    ending, table = alignment.ending(), alignment.table
     places = zip(data["seed"], data["layer"], data["head"], strict=True)
-    names = [ENDINGS[int(ending[of.seeds.index(s), of.layers.index(layer), h])] for s, layer, h in places]
+    names = [ENDINGS[int(ending[table.seeds.index(s), table.layers.index(layer), h])] for s, layer, h in places]
     return data.assign(ending=names)
 
 
@@ -132,8 +132,8 @@ def _over_seeds(records: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Mean over heads of each layer at each step, over seeds, with its interval: layer, step, value, low, high."""
     data = _values(records, metric).groupby(["layer", "step", "seed"], as_index=False)["value"].mean()
     rows = []
-    for (layer, step), of in data.groupby(["layer", "step"]):
-        estimate = over_seeds(of["value"].to_numpy(float))._asdict()
+    for (layer, step), group in data.groupby(["layer", "step"]):
+        estimate = over_seeds(group["value"].to_numpy(float))._asdict()
         rows.append({"layer": layer, "step": step, **{name: float(x) for name, x in estimate.items()}})
     return pd.DataFrame(rows)
 
@@ -252,13 +252,13 @@ def _path(name: str, records: pd.DataFrame, over: str, size: tuple[int, int]) ->
     whole = pd.concat([path_of(records, over, side).assign(side=word) for side, word in SIDES.items()])
     ranges = [_padded(whole[column]) for column in ("d1", "d2")]
     parts = []
-    for _side, of in whole.groupby("side", sort=False):
-        ahead = of[["d1", "d2"]].shift(-1)
+    for _side, curve in whole.groupby("side", sort=False):
+        ahead = curve[["d1", "d2"]].shift(-1)
         right, up = (
-            (ahead[c] - of[c]) / (high - low) * length
+            (ahead[c] - curve[c]) / (high - low) * length
             for c, (low, high), length in zip(("d1", "d2"), ranges, size, strict=True)
         )
-        parts.append(of.assign(next1=ahead["d1"], next2=ahead["d2"], angle=np.degrees(np.arctan2(right, up))))
+        parts.append(curve.assign(next1=ahead["d1"], next2=ahead["d2"], angle=np.degrees(np.arctan2(right, up))))
     data = pd.concat(parts, ignore_index=True)
     data["label"] = [f"{step:,}" if step in (data["step"].min(), data["step"].max()) else "" for step in data["step"]]
     x, y = (

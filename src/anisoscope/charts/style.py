@@ -123,7 +123,7 @@ def layered(count: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _legend(order: list[Any], width: int) -> alt.Legend | None:
-    """In one row where the names fit the width, else in columns; none for a single series."""
+    """Legend in one row where the names fit the width, else in columns; none for a single series."""
     lengths = [7 * len(str(name)) + 26 for name in order]
     if len(order) < 2:
         return None

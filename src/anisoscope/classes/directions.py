@@ -21,9 +21,9 @@ def direction_records(
     stack: str = "encoder",
     units: Labels | None = None,
 ) -> pd.DataFrame:
-    """Of vectors [utterance, layer, dim]: `class_direction`, `component` a pair of classes; `class_direction.auc` and
-    `.nearest`, of a class or (null) of all; with 95 % delete-a-group intervals over `units` [utterance] (none: every
-    utterance is its own).
+    """Records of vectors [utterance, layer, dim]: `class_direction`, `component` a pair of classes;
+    `class_direction.auc` and `.nearest`, of a class or (null) of all; with 95 % delete-a-group intervals over `units`
+    [utterance] (none: every utterance is its own).
     """
     rows: list[dict[str, Any]] = []
     for layer in range(states.shape[1]):

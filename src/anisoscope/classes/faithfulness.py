@@ -67,8 +67,8 @@ def explanations(
         words = encoded.words[number]
         count = len(examples[number].all_words)
         scores[number] |= {key: over_words(x, words, count) for key, x in maps(one, directions).items()}
-    for example, of in zip(examples, scores, strict=True):
-        of |= {(name, None): x for name, x in baselines(example, frequency, draw).items()}
+    for example, scored in zip(examples, scores, strict=True):
+        scored |= {(name, None): x for name, x in baselines(example, frequency, draw).items()}
     rows = _plausibility(examples, scores) if marked else []
     shallow = model.config.num_hidden_layers == 1
     with _short(model):
@@ -100,11 +100,11 @@ def _plausibility(examples: Examples, scores: list[dict[Key, Array]]) -> list[di
     share = float(np.mean([m.mean() for m in marks]))
     rows = []
     for key in scores[0]:
-        of = [s[key] for s in scores]
+        scored = [s[key] for s in scores]
         measures = {
-            "auprc": [average_precision_score(m, x) for m, x in zip(marks, of, strict=True)],
-            "auroc": [roc_auc_score(m, x) for m, x in zip(marks, of, strict=True)],
-            "iou": [_overlap(m, x, share) for m, x in zip(marks, of, strict=True)],
+            "auprc": [average_precision_score(m, x) for m, x in zip(marks, scored, strict=True)],
+            "auroc": [roc_auc_score(m, x) for m, x in zip(marks, scored, strict=True)],
+            "iou": [_overlap(m, x, share) for m, x in zip(marks, scored, strict=True)],
         }
         rows += [_row(key, name, float(np.mean(values))) for name, values in measures.items()]
     return rows
@@ -170,7 +170,7 @@ def erased(row: dict[str, Any], words: list[int], keep: NDArray[np.bool_]) -> di
 
 @torch.no_grad()
 def probabilities(model: Any, rows: list[dict[str, Any]], pad: int, batch: int = 128) -> Array:
-    """Of every class [utterance, class]."""
+    """Probability of every class [utterance, class]."""
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
     device = next(model.parameters()).device
     out: list[Array] = [np.zeros(0)] * len(rows)

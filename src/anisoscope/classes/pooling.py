@@ -41,7 +41,7 @@ def utterance_states(model: nn.Module, batches: Iterable[Batch], at: At = "first
 
 
 def _weights(mask: Bool[Tensor, "sequence token"], at: At) -> Float[Tensor, "sequence token"]:
-    """What each token weighs in its utterance's vector."""
+    """Weight of each token in its utterance's vector."""
     if at == "mean":
         return mask / mask.sum(1, keepdim=True)
     position = mask.int().cumsum(1)

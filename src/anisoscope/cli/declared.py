@@ -47,7 +47,7 @@ class Leaf:
         return get_origin(self.kind) is tuple and self.option.parse is None
 
     def parameter(self) -> inspect.Parameter:
-        """As typer wants it."""
+        """The option in the form that typer wants."""
         option, typed, default = self.option, _typed(self.kind), self.default
         if self.listed:
             typed, default = str, option.every if option.every and default else ",".join(map(str, default))
@@ -55,12 +55,12 @@ class Leaf:
             typed, default = str, option.shown
         more: dict[str, Any] = {"help": option.help, "min": option.least, "max": option.most}
         if option.argument:
-            told = typer.Argument(**more)
+            spec = typer.Argument(**more)
         else:
-            told = typer.Option(*self.flags, **more, rich_help_panel=option.group)
+            spec = typer.Option(*self.flags, **more, rich_help_panel=option.group)
         empty = inspect.Parameter.empty if default is MISSING else default
         kind = inspect.Parameter.KEYWORD_ONLY
-        return inspect.Parameter(self.name, kind, default=empty, annotation=Annotated[typed, told])
+        return inspect.Parameter(self.name, kind, default=empty, annotation=Annotated[typed, spec])
 
     def read(self, typed: Any) -> Any:
         """The value of what was typed. UsageError where it is none of the names there are."""
@@ -115,13 +115,13 @@ def leaves(settings: type, only: tuple[str, ...] = ()) -> Iterator[Leaf]:
 def _declaration(annotation: Any) -> tuple[Any, Option | None]:
     if get_origin(annotation) is not Annotated:
         return annotation, None
-    kind, *said = get_args(annotation)
-    return kind, next((one for one in said if isinstance(one, Option)), None)
+    kind, *extras = get_args(annotation)
+    return kind, next((one for one in extras if isinstance(one, Option)), None)
 
 
 def _built(annotation: Any) -> type | None:
-    said = get_args(annotation) if get_origin(annotation) is Annotated else ()
-    return next((one.settings for one in said if isinstance(one, BuiltFrom)), None)
+    extras = get_args(annotation) if get_origin(annotation) is Annotated else ()
+    return next((one.settings for one in extras if isinstance(one, BuiltFrom)), None)
 
 
 def made(settings: type, typed: dict[str, Any], only: tuple[str, ...] = ()) -> Any:
@@ -159,13 +159,13 @@ def declared(function: Callable[..., None]) -> Callable[..., None]:
             given[name] = made(kind, typed, only) if settings else found[0].read(typed[name])
         function(**given)
 
-    told = [leaf.parameter() for _, _, found in asked.values() for leaf in found]
-    twice = {leaf.name for leaf in told if [other.name for other in told].count(leaf.name) > 1}
+    parameters = [leaf.parameter() for _, _, found in asked.values() for leaf in found]
+    twice = {leaf.name for leaf in parameters if [other.name for other in parameters].count(leaf.name) > 1}
     if twice:
         raise TypeError(f"two settings of {function.__name__} have the fields {', '.join(sorted(twice))}")
     call.__name__, call.__doc__ = function.__name__, function.__doc__
-    call.__signature__ = inspect.Signature(told)  # type: ignore[attr-defined]
-    call.__annotations__ = {parameter.name: parameter.annotation for parameter in told}
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return call
 
 

@@ -18,7 +18,7 @@ from anisoscope.errors import CorpusError, UsageError, near_matches
 
 ENDINGS = (".npy", ".npz", ".safetensors", ".parquet", ".csv", ".tsv")
 BLOCK_BYTES = 1 << 25
-"""Of vectors read at once: 32 MiB of float64 of one layer."""
+"""Bytes of vectors read at once: 32 MiB of float64 of one layer."""
 UNITS, LABELS, MASK = ("units", "unit"), ("labels", "label"), ("mask", "attention_mask")
 """Names that arrays beside the vectors go by in a .npz or .safetensors file."""
 CURE = "store numbers [vector, dim] or [sequence, token, dim]"
@@ -143,13 +143,13 @@ def open_vectors(path: str | Path, *, unit_column: str | None = None, label_colu
     try:
         found = _tables(place) if place.suffix.lower() in (".parquet", ".csv", ".tsv") else _arrays(place)
     except (OSError, ValueError, EOFError) as error:
-        told = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0]
         cure = (
             "store numbers, not objects"
-            if any(word in told.lower() for word in ("pickle", "object"))
+            if any(word in reason.lower() for word in ("pickle", "object"))
             else "write the file again"
         )
-        raise CorpusError(f"vectors in {place}", told, cure) from error
+        raise CorpusError(f"vectors in {place}", reason, cure) from error
     beside = {what: _beside(found, asked, known) for what, asked, known in (
         ("units", unit_column, UNITS), ("labels", label_column, LABELS), ("mask", None, MASK))}  # fmt: skip
     layers = _layers(found, place)

@@ -36,8 +36,8 @@ class _Words:
 
 
 def plan_characters(corpus: TextCorpus, tokenizer: Any, *, max_length: int, batch_tokens: int) -> "CharacterPlan":
-    """As `data.text.plan_text`, in words: `tokenizer` has `tokenize` (text → words) and `encode` (lists of words →
-    `input_ids` [sequence, word, character], its own markers around each).
+    """Plan of batches as `data.text.plan_text` makes it, in words: `tokenizer` has `tokenize` (text → words) and
+    `encode` (lists of words → `input_ids` [sequence, word, character], its own markers around each).
     """
     words = _Words(tokenizer)
     plan = plan_text(corpus, words, max_length=max_length, batch_tokens=batch_tokens)  # type: ignore[arg-type]

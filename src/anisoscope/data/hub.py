@@ -66,8 +66,8 @@ def find_set(name: str, revision: str | None, near: str) -> HubSet:
 
     def ask(token: bool | None) -> HubSet:
         info = HfApi().dataset_info(name, revision=revision, timeout=_TIMEOUT, token=token)
-        said = "" if token is None else "the hub refuses the token; the data set is public and was read without it"
-        return HubSet(getattr(info, "id", None) or name, info.sha, said, token)
+        warning = "" if token is None else "the hub refuses the token; the data set is public and was read without it"
+        return HubSet(getattr(info, "id", None) or name, info.sha, warning, token)
 
     try:
         return ask(None)

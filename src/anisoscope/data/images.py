@@ -31,7 +31,7 @@ HUB_PRESETS = {
 DIGITS = "builtin:digits"
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's red, green and blue in 0 … 1; what models trained on it expect."""
+"""Means and deviations of ImageNet's red, green and blue in 0 … 1; what models trained on it expect."""
 
 SIZE, RESIZED = 224, 256
 """Side of the square a model reads where it does not say; the shorter side is resized to 256/224 of it first."""

@@ -44,7 +44,7 @@ class Example:
 
     @property
     def all_words(self) -> tuple[str, ...]:
-        """Those of both texts, as `rationale` counts them."""
+        """Words of both texts, as `rationale` counts them."""
         return self.words + (self.second or ())
 
 

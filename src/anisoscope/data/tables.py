@@ -109,7 +109,7 @@ def _array(path: Path) -> Iterator[Row]:
 
 
 def _parsed(text: str) -> tuple[Any, str]:
-    """What a JSON text holds, or None and why it cannot be read."""
+    """The value of a JSON text, or None and why it cannot be read."""
     try:
         return json.loads(text), ""
     except RecursionError:

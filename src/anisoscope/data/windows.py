@@ -32,7 +32,7 @@ class Affixes:
         return len(self.prefix) + len(self.suffix)
 
     def shifted_right(self, start_id: int) -> "Affixes":
-        """Those of a decoder's input: the start token first, the last token of the window gone where it is special."""
+        """Masks of a decoder's input: the start token first, the last token of the window gone where it is special."""
         return Affixes((start_id, *self.prefix), self.suffix[:-1])
 
 

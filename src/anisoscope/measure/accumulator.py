@@ -31,7 +31,7 @@ WHOLE_GROUPS = 8
 
 @dataclass
 class _Masks:
-    """What one batch's stream looks like on the device: weights of the policies and subsets."""
+    """One batch's stream on the device: weights of the policies and subsets."""
 
     real: Tensor
     policies: Tensor
@@ -118,7 +118,7 @@ class Measurement:
             self.moments.flush()
 
     def receive(self, site: Site, value: Any) -> None:
-        """What the tap hands on, reduced on the spot."""
+        """Reduce to sums, on the spot, what the tap hands on."""
         self.sites[site.name] = site
         if site.quantity == "attention":
             self._add_rows(site, value)
@@ -151,7 +151,7 @@ class Measurement:
         return masks
 
     def _implied_masks(self, x: Tensor, specials: int) -> _Masks:
-        """Of `specials` tokens before the rest, all real; one for all sites [sequence, token, …] of a length."""
+        """Masks of `specials` tokens before the rest, all real; one for all sites [sequence, token, …] of a length."""
         length = x.shape[1]
         if (length, specials) not in self._implied:
             every = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
@@ -256,7 +256,9 @@ class Measurement:
         tensors |= {} if self.moments is None else {k: v.cpu() for k, v in self.moments.tensors("pending ").items()}
         for stack, reservoir in self.reservoirs.items():
             tensors |= reservoir.tensors(f"sample {stack} ")
-        tensors |= {f"weights {name}|{term}": value for name, of in self.weights.items() for term, value in of.items()}
+        tensors |= {
+            f"weights {name}|{term}": value for name, terms in self.weights.items() for term, value in terms.items()
+        }
         for name, held in (("units", self.sums.units), ("batches", self.batches)):
             tensors[name] = torch.tensor(sorted(held), dtype=torch.int64)
         described = {"plan": self.plan, "moment_groups": str(self.moments.groups if self.moments else 0)}
@@ -270,7 +272,9 @@ class Measurement:
 
     @classmethod
     def restore(cls, path: Path, settings: Settings, plan: str | None = None) -> "Measurement":
-        """What `save` wrote. MeasureError if it belongs to another plan; OutputError if the file is damaged."""
+        """A measurement read back from what `save` wrote. MeasureError if it belongs to another plan; OutputError if
+        the file is damaged.
+        """
         try:
             with safe_open(path, framework="pt") as file:
                 described, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)

@@ -131,7 +131,7 @@ class Given:
         return dict(zip(names, tensors, strict=False))
 
     def _taken(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """What `forward` takes of the arguments; labels and masks that it does not are ours. UsageError for others."""
+        """Arguments that `forward` takes; labels and masks that it does not are ours. UsageError for others."""
         assert self._model is not None
         names, more = _parameters(self._model)
         for name in list(arguments):
@@ -176,8 +176,8 @@ class Given:
         except (AnisoscopeError, torch.OutOfMemoryError, MemoryError):
             raise
         except (TypeError, ValueError, RuntimeError, IndexError, KeyError, AttributeError) as error:
-            told = ", ".join(f"{name} {_said(value)}" for name, value in inputs.items())
-            got = f"{told}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            given = ", ".join(f"{name} {_said(value)}" for name, value in inputs.items())
+            got = f"{given}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
             cure = "give what you would call it with, or forward=lambda model, inputs: …"
             raise UsageError(f"inputs that {type(self._model).__name__} takes", got, cure) from error
 
@@ -244,7 +244,7 @@ def _check_items(found: list[Any]) -> None:
 
 
 def _entries(item: Any) -> dict[str, Any]:
-    """What a batch for `forward=` says of itself: the entries of a dict, else its first tensor."""
+    """Entries of a batch for `forward=`: those of a dict, else its first tensor."""
     if isinstance(item, Mapping):
         return {str(name): value for name, value in item.items() if isinstance(value, Tensor)}
     first = item[0] if isinstance(item, tuple | list) else item

@@ -115,7 +115,7 @@ class Settings:
 
     @property
     def quantities(self) -> set[str]:
-        """What the chosen metrics are of."""
+        """Quantities that the chosen metrics are computed of."""
         return {quantity for metric in self.chosen for quantity in metric.quantities}
 
     @property

@@ -57,14 +57,14 @@ def reference(units: list[Array]) -> dict[str, float]:
 
 
 def _of_mean(totals: Totals) -> Bounds:
-    """Of A: n unit vectors cannot be more than opposite."""
+    """Bounds of A: n unit vectors cannot be more than opposite."""
     n = totals["n"][0]
     return np.where(n > 1, -1 / np.maximum(n - 1, 1), -1.0), 1.0
 
 
 def _of_shares(totals: Totals) -> Bounds:
-    """Of shares of A: dimensions that contribute less than nothing make up 1/(n − 1) at most, the others exceed A by
-    as much. None where A is not above 0.
+    """Bounds of shares of A: dimensions that contribute less than nothing make up 1/(n − 1) at most, the others exceed
+    A by as much. None where A is not above 0.
     """
     n, unit = totals["n"][0], totals["unit"][0]
     square = np.maximum(dot(unit, unit) - n, 0)  # n(n − 1)A

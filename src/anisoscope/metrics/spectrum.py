@@ -79,7 +79,7 @@ def isoscore(eigenvalues: Array) -> Array:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """From the singular values of the data matrix and from every pair of vectors."""
+    """Reference from the singular values of the data matrix and from every pair of vectors."""
     x = np.concatenate(units)
     n, d = x.shape
     u = x / np.linalg.norm(x, axis=1, keepdims=True)

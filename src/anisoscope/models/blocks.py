@@ -95,10 +95,10 @@ def _asked_for(model: nn.Module, named: Named, names: tuple[str, ...]) -> Named:
 
 
 def _fits(pattern: str, name: str, module: nn.Module) -> bool:
-    parts, of = pattern.split("."), name.split(".")
+    parts, levels = pattern.split("."), name.split(".")
     if len(parts) == 1:
         return type(module).__name__ == pattern
-    return len(parts) == len(of) and all(fnmatchcase(part, glob) for part, glob in zip(of, parts, strict=True))
+    return len(parts) == len(levels) and all(fnmatchcase(part, glob) for part, glob in zip(levels, parts, strict=True))
 
 
 def _candidates(model: nn.Module) -> list[str]:

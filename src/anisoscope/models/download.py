@@ -14,7 +14,7 @@ SHAPE = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_at
 
 
 def place_of(subject: str) -> ModelPlace:
-    """Where a checkpoint is. ModelError where it is nowhere."""
+    """Find where a checkpoint is. ModelError where it is nowhere."""
     base, revision = split_name(subject)
     if not Path(base).is_dir() and Path(base).is_absolute():
         raise ModelError("a checkpoint", f"{subject}, which is no folder", "check the path")
@@ -22,7 +22,7 @@ def place_of(subject: str) -> ModelPlace:
 
 
 def stamp(subject: str, place: ModelPlace) -> str:
-    """What tells one state of a checkpoint from another without reading its weights: commit, or sizes and times."""
+    """Key that tells one state of a checkpoint from another without reading its weights: commit, or sizes and times."""
     if place.commit is not None:
         return place.commit
     folder = Path(split_name(subject)[0])

@@ -43,11 +43,11 @@ def weight_files(names: Iterable[str]) -> str | None:
 
 
 def described(names: Iterable[str], config: Path | None = None) -> str:
-    """What files of these names are, if not a checkpoint of transformers, with the cure; "" where nothing tells."""
+    """Format of files of these names, if not a checkpoint of transformers, with the cure; "" where nothing tells."""
     names = list(names)
-    for pattern, said in FORMATS.items():
+    for pattern, description in FORMATS.items():
         if any(fnmatch(name, pattern) for name in names):
-            return said
+            return description
     return "" if config is None else of_config(read_config(config))
 
 

@@ -26,7 +26,7 @@ _LARGEST = 1 << 26
 
 class ModelPlace(NamedTuple):
     """Where a model is: a folder, or an id of the hub with the revision as asked, the commit where it is known, and
-    there the hash announced for each file ("" where none is). `token` False: the hub is asked as a stranger. `said`:
+    there the hash announced for each file ("" where none is). `token` False: the hub is asked as a stranger. `notice`:
     what a user has to know of how it was found.
     """
 
@@ -36,7 +36,7 @@ class ModelPlace(NamedTuple):
     files: Mapping[str, str] = {}
     sizes: Mapping[str, int | None] = {}
     token: bool | None = None
-    said: str = ""
+    notice: str = ""
 
 
 def split_name(name: str) -> tuple[str, str | None]:
@@ -85,7 +85,7 @@ def _asked(path: str, revision: str | None) -> ModelPlace:
     def ask(token: bool | None) -> Any:
         return HfApi().model_info(path, revision=revision, timeout=TIMEOUT, files_metadata=True, token=token)
 
-    token, said = None, ""
+    token, warning = None, ""
     try:
         info = ask(None)
     except RevisionNotFoundError:
@@ -97,12 +97,12 @@ def _asked(path: str, revision: str | None) -> ModelPlace:
             info, token = ask(False), False
         except HfHubHTTPError:
             raise error from None
-        said = f"the hub refuses the token; {path} is public and was loaded without it"
+        warning = f"the hub refuses the token; {path} is public and was loaded without it"
     files = {file.rfilename: _announced(file) for file in info.siblings or ()}
     sizes = {file.rfilename: file.size for file in info.siblings or ()}
     if not isinstance(info.sha, str):
         raise LookupError("no commit in the answer")
-    return ModelPlace(path, revision, info.sha, files, sizes, token, said)
+    return ModelPlace(path, revision, info.sha, files, sizes, token, warning)
 
 
 def _announced(file: Any) -> str:
@@ -114,8 +114,8 @@ def _instead(path: str, revision: str | None, name: str, near: str, fault: Fault
     """The copy in the cache in place of a hub that failed. ModelError where there is none."""
     folder = cached_folder(path, revision)
     if folder is not None:
-        said = f"{fault.got}: the copy of {path} in the cache is used (commit {folder.name[:12]})"
-        return ModelPlace(str(folder), None, folder.name, said=said)
+        warning = f"{fault.got}: the copy of {path} in the cache is used (commit {folder.name[:12]})"
+        return ModelPlace(str(folder), None, folder.name, notice=warning)
     if fault.absent:
         raise _nowhere(name, near, fault.cure)
     if fault.denied:
@@ -168,7 +168,7 @@ def bring(place: ModelPlace, name: str, *, weights: bool = True, config_only: bo
         return _instead_of_files(place, name, fault_of(error))
     check_hashes(folder, place.files, name)
     _remember(place, folder, move=not config_only)
-    return ModelPlace(str(folder), None, place.commit, said=place.said)
+    return ModelPlace(str(folder), None, place.commit, notice=place.notice)
 
 
 def _instead_of_files(place: ModelPlace, name: str, fault: Fault) -> ModelPlace:
@@ -183,7 +183,7 @@ def _check_copy(place: ModelPlace, name: str, *, weights: bool) -> None:
     """ModelError for a copy in the cache that is not whole, or not what the hub announced."""
     folder = Path(place.path)
     if weights and weight_files(file.name for file in folder.iterdir()) is None:
-        reason = place.said.partition(":")[0]
+        reason = place.notice.partition(":")[0]
         raise ModelError(f"the weights of {name}", f"a part of it in the cache, and {reason}", "connect to the network")
     check_hashes(folder, {}, name)
 

@@ -81,7 +81,7 @@ def load(
         place.path, name, dtype, trust_remote_code, untrained, seed, classifier=classifier
     )
     notes = ["untrained: weights drawn anew"] if untrained else []
-    notes += [place.said] if place.said else []
+    notes += [place.notice] if place.notice else []
     _check_finite(model, name)
     model = model.to(device_of(device)).eval()
     modality = _modality(model)

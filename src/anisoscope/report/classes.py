@@ -51,8 +51,8 @@ def _accuracy(results: Results) -> str:
     if found.empty:
         return ""
     row, chance = found.iloc[0], results.rows("majority").iloc[0]
-    said = f"The classifier itself is right on {number(row['value'])} {interval(row)} of {count(row['n_units'])}"
-    return f"{said}; the commonest class makes {number(chance['value'])}."
+    sentence = f"The classifier itself is right on {number(row['value'])} {interval(row)} of {count(row['n_units'])}"
+    return f"{sentence}; the commonest class makes {number(chance['value'])}."
 
 
 def _matrix(results: Results) -> Figure:
@@ -154,6 +154,6 @@ def _table(results: Results, prefix: str, first: str, head: dict[str, str], *, w
     for _, row in frame.iterrows():
         place = whole if pd.isna(row["layer"]) else f", layer {row['layer']:.0f}"
         cells.setdefault(f"{row['component']}{place}", {})[row["metric"].removeprefix(prefix)] = number(row["value"])
-    shown = [key for key in head if any(key in of for of in cells.values())]
-    rows = tuple(((name, ""), *((of.get(key, "–"), "") for key in shown)) for name, of in cells.items())
+    shown = [key for key in head if any(key in row for row in cells.values())]
+    rows = tuple(((name, ""), *((row.get(key, "–"), "") for key in shown)) for name, row in cells.items())
     return PageTable(f"{count(frame['n_units'].max())} utterances.", (first, *(head[key] for key in shown)), rows)

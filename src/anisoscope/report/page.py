@@ -100,10 +100,10 @@ def facts(results: Results) -> list[tuple[str, str]]:
 def notices(manifest: Mapping[str, Any]) -> list[str]:
     """Warnings of the run, and vectors left out that no warning names."""
     warnings = [str(text) for text in manifest.get("warnings") or ()]
-    told = " ".join(warnings)
+    listed = " ".join(warnings)
     for site, counts in (manifest.get("excluded") or {}).items():
         zero, broken = int(counts.get("zero") or 0), int(counts.get("nonfinite") or 0)
-        if zero + broken and site not in told:
+        if zero + broken and site not in listed:
             parts = [plural(zero, "zero vector")] * bool(zero) + [plural(broken, "vector") + " with NaN or Inf"] * bool(
                 broken
             )
@@ -113,8 +113,8 @@ def notices(manifest: Mapping[str, Any]) -> list[str]:
 
 def provenance(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Everything else the manifest says, one line per entry, nested names joined by dots."""
-    told = ("command", "warnings", "excluded")
-    return list(_entries({key: value for key, value in manifest.items() if key not in told}))
+    elsewhere = ("command", "warnings", "excluded")
+    return list(_entries({key: value for key, value in manifest.items() if key not in elsewhere}))
 
 
 def _entries(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -36,7 +36,7 @@ def build_studies(folder: Path) -> Path:
     pages = [_page(place, list(studies)) for place, studies in groupby(found, key=lambda path: path.parent)]
     if len(pages) == 1:
         return pages[0][0]
-    listed = [told | {"link": page.relative_to(folder).as_posix()} for page, told in pages]
+    listed = [about | {"link": page.relative_to(folder).as_posix()} for page, about in pages]
     return _write(folder, "reproductions.html.j2", pages=listed)
 
 
@@ -44,13 +44,13 @@ def _page(folder: Path, studies: Sequence[Path]) -> tuple[Path, dict[str, Any]]:
     """The page of studies of one paper and settings, and what a list says of it."""
     shown = [_shown(finished(path)) for path in studies]
     first = shown[0]
-    told = {
+    about = {
         "paper": PAPERS.get(first["paper"], first["paper"]),
         "settings": first["settings_name"],
         "counts": _counts(shown),
         "figures": sum(len(study["figures"]) for study in shown),
     }
-    return _write(folder, "studies.html.j2", **told, command=_command(shown), studies=shown), told
+    return _write(folder, "studies.html.j2", **about, command=_command(shown), studies=shown), about
 
 
 def _write(folder: Path, template: str, **content: Any) -> Path:
@@ -66,7 +66,7 @@ def _write(folder: Path, template: str, **content: Any) -> Path:
 
 
 def _command(studies: Sequence[dict[str, Any]]) -> str:
-    """What makes all of them."""
+    """Command that makes all of them."""
     names = ",".join(study["study"] for study in studies)
     return f"anisoscope reproduce {studies[0]['paper']} --only {names} --settings {studies[0]['settings_name']}"
 

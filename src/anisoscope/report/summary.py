@@ -45,8 +45,8 @@ def _peak_tiles(results: Results) -> list[Tile]:
         tiles.append(Tile("carried by 3 dimensions", percent(top["value"]), f"of A at {place}"))
     rank = results.at(peak, "spectrum.effective_rank")
     if rank is not None:
-        of = f" of {results.width}" if results.width else ""
-        tiles.append(Tile("effective rank there", f"{rank['value']:.0f}{of}", "directions used"))
+        out_of = f" of {results.width}" if results.width else ""
+        tiles.append(Tile("effective rank there", f"{rank['value']:.0f}{out_of}", "directions used"))
     return tiles
 
 

@@ -59,10 +59,10 @@ def run_classes(
     at: At = classes.at or ("last" if stack == "decoder" else "first")
     classes = replace(classes, max_length=length, at=at)
     corpus = open_labelled(classes.corpus, columns=classes.columns, seed=classes.split_seed)
-    corpus, usable, told = _in_order_of(subject.config, corpus)
+    corpus, usable, warned = _in_order_of(subject.config, corpus)
     encoded = encode(_examples(corpus, classes), tokenizer, length)
     ids = np.concatenate([row["input_ids"] for row in encoded.rows]).astype(np.int32)
-    warnings = [*told, *check_vocabulary(tokenizer, ids, [], getattr(subject.config, "vocab_size", None))]
+    warnings = [*warned, *check_vocabulary(tokenizer, ids, [], getattr(subject.config, "vocab_size", None))]
     if encoded.truncated:
         warnings.append(f"{encoded.truncated} utterances cut at {length} tokens")
     pad = int(tokenizer.pad_token_id)
@@ -87,7 +87,7 @@ def run_classes(
 
 @dataclass(frozen=True)
 class _Look:
-    """What is looked at after the pass, whose progress ends by `passed`; `heads`: the model's head can be used."""
+    """The measurements after the pass, whose progress ends by `passed`; `heads`: the model's head can be used."""
 
     subject: Subject
     tokenizer: Any
@@ -165,14 +165,14 @@ class _Look:
 def _as_trained(model: str, classes: Classes) -> Classes:
     """Corpus, columns, splits and length as told by the training.json beside a model, where they are not given."""
     path = Path(model) / "training.json"
-    told = json.loads(path.read_text()) if path.is_file() else {}
-    recipe = told.get("recipe", {})
+    trained = json.loads(path.read_text()) if path.is_file() else {}
+    recipe = trained.get("recipe", {})
     if not classes.corpus:
         if not recipe.get("corpus"):
             raise UsageError("--corpus", "none", "name one that has labels: see anisoscope list corpora")
         same = {"columns": recipe.get("columns"), "split_seed": recipe.get("split_seed", 0)}
         classes = replace(classes, corpus=recipe["corpus"], **same)
-    return replace(classes, max_length=classes.max_length or told.get("max_length"))
+    return replace(classes, max_length=classes.max_length or trained.get("max_length"))
 
 
 def _tokenizer(subject: Subject) -> Any:
@@ -206,14 +206,14 @@ def _in_order_of(config: Any, corpus: LabelledCorpus) -> tuple[LabelledCorpus, b
         return corpus, False, ["the model has no head for classes: no accuracy, nothing replaced or explained"]
     own = [str(config.id2label[i]) for i in range(config.num_labels)]
     if len(own) != len(corpus.labels):
-        told = f"the model tells {len(own)} classes ({', '.join(own)}), the corpus {len(corpus.labels)}"
-        return corpus, False, [f"{told}: its head is not used"]
+        reason = f"the model tells {len(own)} classes ({', '.join(own)}), the corpus {len(corpus.labels)}"
+        return corpus, False, [f"{reason}: its head is not used"]
     if all(re.fullmatch(r"LABEL_\d+", name) for name in own):
         return corpus, True, [f"the model's classes have no names: taken as {', '.join(corpus.labels)}, in this order"]
     place = {name.lower(): i for i, name in enumerate(own)}
     if set(place) != {name.lower() for name in corpus.labels}:
-        told = f"the model's classes ({', '.join(own)}) are not called as the corpus' ({', '.join(corpus.labels)})"
-        return corpus, False, [f"{told}: its head is not used"]
+        reason = f"the model's classes ({', '.join(own)}) are not called as the corpus' ({', '.join(corpus.labels)})"
+        return corpus, False, [f"{reason}: its head is not used"]
     new = [place[name.lower()] for name in corpus.labels]
     names = tuple(corpus.labels[new.index(i)] for i in range(len(new)))
     splits = {s: tuple(replace(e, label=new[e.label]) for e in part) for s, part in corpus.splits.items()}

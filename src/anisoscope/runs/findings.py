@@ -155,21 +155,21 @@ def carried_by_few(depth: Depth) -> Iterator[Finding]:
     if top is None:
         return
     width = len(select(depth.records, metric="mean_cosine.contribution", layer=top.layer, site=top.site))
-    of = f" of {width:,}" if width else ""
+    out_of = f" of {width:,}" if width else ""
     for k in FEW:
         share = depth.at(top, "mean_cosine.top_share", str(k))
         if share is None or not _has_interval(share):
             continue
-        dims = f"{k}{of} dimensions" if k > 1 or of else "1 dimension"
+        dims = f"{k}{out_of} dimensions" if k > 1 or out_of else "1 dimension"
         if share.low >= HALF:
-            said = f"More than half of it lies in {dims}"
+            sentence = f"More than half of it lies in {dims}"
         elif share.high >= HALF and share.low >= HALF - AROUND and share.high <= HALF + AROUND:
-            said = f"About half of it lies in {dims}"
+            sentence = f"About half of it lies in {dims}"
         elif k == FEW[-1] and share.high < HALF:
-            said = f"Not carried by a few dimensions: less than half of it lies in {dims}"
+            sentence = f"Not carried by a few dimensions: less than half of it lies in {dims}"
         else:
             continue
-        yield Finding("carried_by_few", f"{depth.before}{said} (share {measured(share, 2)}).", (_entry(share),))
+        yield Finding("carried_by_few", f"{depth.before}{sentence} (share {measured(share, 2)}).", (_entry(share),))
         return
 
 
@@ -180,13 +180,13 @@ def removed_by_centring(depth: Depth) -> Iterator[Finding]:
     if centred is None:
         return
     q95 = depth.q95[top.layer, top.site]
-    said = {
+    sentence = {
         "isotropic": "Centring removes it",
         "anisotropic": "Centring does not remove it",
         "undecided": "Whether centring removes it is undecided",
     }.get(verdict(centred.low, centred.high, q95))
-    if said:
-        text = f"{depth.before}{said} (A after centring {measured(centred)}, q95 {short(q95)})."
+    if sentence:
+        text = f"{depth.before}{sentence} (A after centring {measured(centred)}, q95 {short(q95)})."
         yield Finding("removed_by_centring", text, (_entry(centred),))
 
 
@@ -214,8 +214,8 @@ def above_majority(records: pd.DataFrame) -> Iterator[Finding]:
     majority = next(iter(each(select(records, metric="majority", component=None))), None)
     if accuracy is None or majority is None or not _has_interval(accuracy):
         return
-    said = "above" if accuracy.low > majority.value else "below" if accuracy.high < majority.value else "not told from"
-    text = f"Accuracy {measured(accuracy)}, {said} the majority rate ({short(majority.value)})."
+    place = "above" if accuracy.low > majority.value else "below" if accuracy.high < majority.value else "not told from"
+    text = f"Accuracy {measured(accuracy)}, {place} the majority rate ({short(majority.value)})."
     yield Finding("above_majority", text, (_entry(accuracy), _entry(majority)))
 
 

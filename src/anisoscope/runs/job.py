@@ -129,7 +129,7 @@ class Job:
 
 
 def plain(x: Any) -> Any:
-    """As JSON gives it back, so that identities compare equal."""
+    """The value as JSON gives it back, so that identities compare equal."""
     return json.loads(json.dumps(x, default=str))
 
 

@@ -47,7 +47,7 @@ def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
 
 
 def _identity(part: RunFolder) -> dict[str, Any]:
-    """What a shard was measured with, but for which shard it is."""
+    """The identity of a shard: what it was measured with, but for which shard it is."""
     if not part.sums_path.exists():
         raise MeasureError(f"sums in {part.folder}", "none", "measure it with --shard")
     identity = part.identity() or {}

@@ -181,7 +181,7 @@ def _compare(first: dict[str, Any], form: dict[str, Any], subject: str) -> None:
 
 
 def _name(work: _Work, checkpoint: Checkpoint, state: str) -> str:
-    """Of a run folder: seed, step, and a hash of everything that the numbers depend on."""
+    """Name of a run folder: seed, step, and a hash of everything that the numbers depend on."""
     job = work.job_of(checkpoint)
     described = asdict(job)
     for name in ("device", "trust_remote_code"):

@@ -225,17 +225,19 @@ def unanimous(outcomes: Sequence[Outcome]) -> bool | None:
 
 
 def _verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdict:
-    i, of = _decisive(tests, p), tests[0]
+    i, first = _decisive(tests, p), tests[0]
     t = tests[i]
     numbers = (t.value, t.low, t.high, t.n, float(p[i]))
-    if of.over is None:
+    if first.over is None:
         return stated(t.claim, unanimous(outcomes), t.statistic, *numbers, t.note, t.subject)
     seeds = sorted({t.seed for t in tests})
-    each = [_together([o for t, o in zip(tests, outcomes, strict=True) if t.seed == s], of.over) for s in seeds]
-    reason = f"{outcomes.count('holds')} of {len(tests)} {t.words}" + (_course(tests, outcomes) * (of.over == "last"))
+    each = [_together([o for t, o in zip(tests, outcomes, strict=True) if t.seed == s], first.over) for s in seeds]
+    reason = f"{outcomes.count('holds')} of {len(tests)} {t.words}" + (
+        _course(tests, outcomes) * (first.over == "last")
+    )
     reason += f"; {len(seeds)} seeds, each: {', '.join(each)}" if len(seeds) > 1 else ""
     reason += f"; {t.note}" if t.note else ""
-    which = {"any": "largest ", "all": "weakest ", "most": "weakest ", "last": ""}[of.over] if len(tests) > 1 else ""
+    which = {"any": "largest ", "all": "weakest ", "most": "weakest ", "last": ""}[first.over] if len(tests) > 1 else ""
     place = f", at {t.where}" if t.where else ""
     return stated(t.claim, unanimous(each), f"{which}{t.statistic}{place}:", *numbers, reason, t.subject)
 

@@ -178,9 +178,9 @@ class Finished:
 
 def finished(folder: Path) -> Finished:
     """The study in a folder. OutputError where it is damaged, or is none of ours."""
-    told, table = folder / "study.json", folder / "records.parquet"
+    about, table = folder / "study.json", folder / "records.parquet"
     try:
-        described = json.loads(told.read_text("utf-8"))
+        described = json.loads(about.read_text("utf-8"))
         (study,) = (s for s in found() if (s.paper, s.name) == (described["paper"], described["study"]))
         return Finished(study, described, pd.read_parquet(table))
     except (ValueError, KeyError, TypeError, OSError) as error:
@@ -190,8 +190,8 @@ def finished(folder: Path) -> Finished:
 
 def reproductions(folder: Path) -> list[Path]:
     """Folders of finished studies in `folder`: a study, settings, a paper, or all of them."""
-    told = (path for depth in range(4) for path in folder.glob("*/" * depth + "study.json"))
-    return sorted((path.parent for path in told), key=lambda path: (path.parent, _number(path.name)))
+    files = (path for depth in range(4) for path in folder.glob("*/" * depth + "study.json"))
+    return sorted((path.parent for path in files), key=lambda path: (path.parent, _number(path.name)))
 
 
 def line(study: Study, verdict: Verdict) -> str:

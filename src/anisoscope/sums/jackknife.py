@@ -53,7 +53,9 @@ def interval(
     if counted is None:
         return found
     agree = (left_out == value).all(axis=0)
-    low, high = (np.where(agree, of, end) for of, end in zip(wilson(value, counted, level), found[1:], strict=True))
+    low, high = (
+        np.where(agree, share, end) for share, end in zip(wilson(value, counted, level), found[1:], strict=True)
+    )
     return Estimate(value, low, high)
 
 

@@ -97,7 +97,7 @@ def train_classifier(
 
 
 def _plain(x: Any) -> Any:
-    """As JSON gives it back."""
+    """The value as JSON gives it back."""
     return json.loads(json.dumps(x))
 
 

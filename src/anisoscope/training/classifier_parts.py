@@ -90,8 +90,8 @@ def _attention(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[Any, A
         with torch.no_grad():
             embedding.weight.copy_(vectors.matrix)
     embedding.weight.requires_grad_(not recipe.frozen)
-    said = {"found": vectors.found, "source": vectors.source} if vectors else {"source": RANDOM}
-    return model, tokenizer, said | {"dim": dim}
+    about = {"found": vectors.found, "source": vectors.source} if vectors else {"source": RANDOM}
+    return model, tokenizer, about | {"dim": dim}
 
 
 def _of_words(recipe: ClassifierRecipe, tokenizer: Any) -> WordVectors:

@@ -134,8 +134,8 @@ def _normalised(nats: Tensor, count: Tensor) -> Tensor:
 
 @torch.no_grad()
 def entropies(model: nn.Module, batches: Iterable[Batch], layers: Layers = ()) -> dict[str, Float[Tensor, " unit"]]:
-    """Of every utterance, in the order of its unit: `row` (H of the [CLS] row / ln n), `reported` (/ ln(n − 1)) and
-    `columns` (the second form), of the layers together; `row.1`, `reported.1`, … of each layer.
+    """Entropies of every utterance, in the order of its unit: `row` (H of the [CLS] row / ln n), `reported` (/ ln(n −
+    1)) and `columns` (the second form), of the layers together; `row.1`, `reported.1`, … of each layer.
     """
     kept: dict[str, list[Tensor]] = {}
     units: list[Tensor] = []

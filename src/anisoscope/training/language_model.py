@@ -86,7 +86,7 @@ def train(
 
 
 def _clear(output: Path) -> None:
-    """What an earlier training left in the folder."""
+    """Remove what an earlier training left in the folder."""
     (output / "training.json").unlink(missing_ok=True)
     for folder in (*output.glob("step-*"), output / "resume"):
         shutil.rmtree(folder, ignore_errors=True)

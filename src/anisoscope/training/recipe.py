@@ -157,7 +157,7 @@ class ClassifierRecipe:
         return EntropyPenalty(self.weight, variant=self.penalty, layers=self.penalty_layers)
 
     def filled(self) -> "ClassifierRecipe":
-        """With the published values in place of None."""
+        """The recipe with the published values in place of None."""
         published: dict[str, Any] = PUBLISHED[self.is_attention]
         return replace(self, **{name: value for name, value in published.items() if getattr(self, name) is None})
 

@@ -26,7 +26,7 @@ END = "<|endoftext|>"
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Where the tokens come from: at most `size` of them learnt on the corpus, or those of the checkpoint `source`."""
+    """Source of the tokens: at most `size` of them learnt on the corpus, or those of the checkpoint `source`."""
 
     task: Task
     size: int

@@ -125,7 +125,7 @@ class CharacterBertModel(PublishedModel, BertModel):  # type: ignore[no-untyped-
         inputs_embeds: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPoolingAndCrossAttentions:
-        """As `BertModel`, with `input_ids` (B, T, 50) character ids, or `inputs_embeds` (B, T, hidden) word vectors."""
+        """Run as `BertModel`: `input_ids` (B, T, 50) character ids, or `inputs_embeds` (B, T, hidden) word vectors."""
         if inputs_embeds is None and input_ids is not None:
             if input_ids.dim() != 3:
                 cure = "make them with CharacterBertTokenizer: one row of character ids per word"
@@ -138,7 +138,7 @@ class CharacterBertModel(PublishedModel, BertModel):  # type: ignore[no-untyped-
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """As BERT; the highway starts by carrying its input on (bias 1 of the gates), as published."""
+        """Initialise as BERT; the highway starts by carrying its input on (bias 1 of the gates), as published."""
         super()._init_weights(module)  # type: ignore[no-untyped-call]
         if isinstance(module, CharacterCnn):
             init.normal_(module._char_embedding_weights, std=self.config.initializer_range)

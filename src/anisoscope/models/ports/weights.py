@@ -30,7 +30,7 @@ class PublishedModel(PreTrainedModel):  # type: ignore[no-untyped-call]  # its _
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """As in transformers, but a weight that is missing or left over is an error instead of a warning."""
+        """Load as transformers does, but a weight that is missing or left over is an error instead of a warning."""
         want_info = kwargs.pop("output_loading_info", False)
         kwargs.setdefault("key_mapping", {**PREFIXES, **cls.published_names})
         loaded: Any = super().from_pretrained(*args, output_loading_info=True, **kwargs)
@@ -40,7 +40,7 @@ class PublishedModel(PreTrainedModel):  # type: ignore[no-untyped-call]  # its _
         return (model, info) if want_info else model
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """As in transformers; the names are those of the port, whatever spelling the weights were loaded from."""
+        """Save as transformers; the names are those of the port, whatever spelling the weights were loaded from."""
         kwargs.setdefault("save_original_format", False)
         super().save_pretrained(*args, **kwargs)
 

@@ -44,8 +44,8 @@ def main() -> None:
         context = Context(
             options.output, options.output / "cache", progress=lambda _text, done, total: progress(done, total)
         )
-        for said in trained_cells.each(cells, plan, context, everything):
-            print(said, flush=True)  # noqa: T201
+        for line in trained_cells.each(cells, plan, context, everything):
+            print(line, flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def parallel(x: Tensor) -> Tensor:
 
 
 def statements(query: Tensor, key: Tensor, value: Tensor) -> dict[str, float]:
-    """What section 2.1 speaks of, for one utterance and one head: query, key, value [n, dim] in float64.
+    """Quantities that section 2.1 speaks of, for one utterance and one head: query, key, value [n, dim] in float64.
 
     cone.inside   share of outputs in the narrowest circular cone about the mean direction that holds all values
     cone.narrow   whether that cone is convex (half angle of 90° or less)

@@ -89,17 +89,17 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     tests = []
     for corpus in corpora(records):
         here = select(records, corpus=corpus)
-        said, named = note(records, corpus), title(corpus)
-        first = of_seeds(FIRST, _first_less_last(here), PLAUSIBLE, reason=said, subject=named)
-        tests += [*_tests(here, _one_layer, said, named), first]
-        tests += _tests(here, _last_layer, said, f"{named}, {TUNED}")
+        remark, named = note(records, corpus), title(corpus)
+        first = of_seeds(FIRST, _first_less_last(here), PLAUSIBLE, reason=remark, subject=named)
+        tests += [*_tests(here, _one_layer, remark, named), first]
+        tests += _tests(here, _last_layer, remark, f"{named}, {TUNED}")
     return judged(tests)
 
 
-def _tests(here: pd.DataFrame, of: Callable[[pd.DataFrame, str], Seeds], said: str, named: str) -> list[Test]:
+def _tests(here: pd.DataFrame, scores_of: Callable[[pd.DataFrame, str], Seeds], remark: str, named: str) -> list[Test]:
     """What is claimed of one layer, on the maps of the layer that `of` chooses."""
-    precise, erased = of(here, "auprc"), of(here, "comprehensiveness")
-    test = partial(of_seeds, reason=said, subject=named)
+    precise, erased = scores_of(here, "auprc"), scores_of(here, "comprehensiveness")
+    test = partial(of_seeds, reason=remark, subject=named)
     return [
         test(BEYOND_CHANCE, precise["attention"] - precise["random"], PLAUSIBLE),
         test(BEYOND_RARE, precise["attention"] - precise["rare"], PLAUSIBLE),

@@ -73,12 +73,12 @@ def measure(plan: Plan, context: Context) -> pd.DataFrame:
 def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     tests, near = [], []
     for corpus in corpora(records):
-        rows, said, named = select(sound(records), corpus=corpus), note(records, corpus), title(corpus)
-        test = partial(of_seeds, reason=said, subject=named)
+        rows, remark, named = select(sound(records), corpus=corpus), note(records, corpus), title(corpus)
+        test = partial(of_seeds, reason=remark, subject=named)
         of_class = partial(_mean_over_classes, select(records, corpus=corpus), rows)
         tuned, before = (of_class(stage, "auc.mean") for stage in STAGES)
         tests.append(test(SEPARATES, tuned - before, "difference of the AUC"))
-        near.append(_before(select(records, corpus=corpus, site="pretrained"), said, named))
+        near.append(_before(select(records, corpus=corpus, site="pretrained"), remark, named))
         tests.append(test(LUCK, of_class("tuned", "auc.0.025"), "AUC of the worst representatives", CHANCE))
         if PUBLISHED[corpus] == "esnli":
             alike = of_class("tuned", "others.mean", component=LAST)
@@ -88,16 +88,18 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     return judged([*tests, *near])
 
 
-def _before(rows: pd.DataFrame, said: str, subject: str) -> Test:
-    """Of the encoder as it was, the same for every seed of the fine-tuning: the interval is over utterances."""
+def _before(rows: pd.DataFrame, remark: str, subject: str) -> Test:
+    """Test of the encoder as it was before fine-tuning, the same for every seed of the fine-tuning: the interval is
+    over utterances.
+    """
     found = select(rows, metric="separability.nearest")
     classes = len(select(rows, metric="separability.auc").drop_duplicates("component")) - 1
     inside = (-NOTHING, NOTHING)
     if not len(found):
-        return Test(NOT_BEFORE, "not measured", n=0, inside=inside, note=said, subject=subject)
+        return Test(NOT_BEFORE, "not measured", n=0, inside=inside, note=remark, subject=subject)
     value, low, high = (float(found.iloc[0][name]) - 1 / classes for name in ("value", "low", "high"))
     words = f"share nearest to their own less chance, 1/{classes} (claim: within {NOTHING}):"
-    note = "; ".join(filter(None, ("n counts utterances, as many of each class", said)))
+    note = "; ".join(filter(None, ("n counts utterances, as many of each class", remark)))
     n = int(found.iloc[0]["n_units"])
     return Test(NOT_BEFORE, words, value, low, high, n, inside=inside, note=note, subject=subject)
 
@@ -107,8 +109,10 @@ def compare(records: pd.DataFrame) -> Iterator[Compared]:
     for corpus in filter(MEDIANS.__contains__, corpora(records)):
         rows = select(sound(records), corpus=corpus, metric="first.0.5", site="tuned")
         for (ours, theirs), published in MEDIANS[corpus].items():
-            of = select(rows, component=f"{ours} → {theirs}")
-            yield compared(f"{title(corpus)}, median of {theirs} to a representative of {ours}", published, of)
+            ours_to_theirs = select(rows, component=f"{ours} → {theirs}")
+            yield compared(
+                f"{title(corpus)}, median of {theirs} to a representative of {ours}", published, ours_to_theirs
+            )
 
 
 def _all(records: pd.DataFrame) -> str:

@@ -215,13 +215,13 @@ def with_options(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def standard(records: pd.DataFrame) -> pd.DataFrame:
-    """Of these, the paper's own: one head, real vectors of the size of its own."""
+    """Rows of the paper's own classifiers: one head, real vectors of the size of its own."""
     rows = with_options(records)
     return rows[(rows["dim"] == WIDTH) & (rows["heads"] == 1) & (rows["start"] == SCALED)]
 
 
 def other_starts(records: pd.DataFrame) -> pd.DataFrame:
-    """Of these, one layer without a penalty that began with other word vectors, told apart by `start`."""
+    """Rows of classifiers of one layer without a penalty that began with other word vectors, told apart by `start`."""
     rows = with_options(records)
     return rows[(rows["dim"] == WIDTH) & (rows["start"] != SCALED)]
 

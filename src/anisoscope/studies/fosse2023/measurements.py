@@ -50,17 +50,17 @@ def gather(
     where its training was given up.
     """
     parts: list[pd.DataFrame] = []
-    had: set[Cell] = set()
+    seen: set[Cell] = set()
 
     def look(trained: Trained) -> pd.DataFrame:
-        had.add(trained.cell)
+        seen.add(trained.cell)
         return pd.concat([look(trained) for look in looks], ignore_index=True)
 
     parts += each(cells, plan, context, look)
     lost = [
         {"model": c.label, "corpus": c.corpus, "seed": c.seed, "metric": why_lost(c, plan, context), "value": 1.0}
         for c in cells
-        if c not in had
+        if c not in seen
     ]
     return pd.concat([*parts, as_records(pd.DataFrame(lost))], ignore_index=True)
 
@@ -155,8 +155,8 @@ def entropy_records(model: Any, batches: LabelledPlan) -> pd.DataFrame:
 
 
 def final_vectors(trained: Trained) -> dict[str, Array]:
-    """Of every measured utterance: `tuned` and `pretrained` unit vectors of [CLS] after the last layer [utterance, dim]
-    (`pretrained` of encoders only), its class in `labels`, and the class found in `predicted`.
+    """Final vectors of every measured utterance: `tuned` and `pretrained` unit vectors of [CLS] after the last layer
+    [utterance, dim] (`pretrained` of encoders only), its class in `labels`, and the class found in `predicted`.
     """
     path = trained.folder / f"final-{run_id([VERSION, trained.plan.utterances])[:8]}.npz"
 

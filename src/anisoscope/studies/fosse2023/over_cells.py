@@ -47,10 +47,10 @@ def note(records: pd.DataFrame, corpus: str) -> str:
     rows = select(records, corpus=corpus)
     missing, diverged = (len(_cells(select(rows, metric=metric))) for metric in ("missing", "diverged"))
     collapsed = len(_cells(select(rows, metric="collapsed", value=1.0)))
-    said = [f"{missing} of the planned classifiers not trained yet"] if missing else []
-    said += [f"{diverged} diverged: their loss was not finite"] if diverged else []
-    said += [f"{collapsed} collapsed and left out"] if collapsed else []
-    return "; ".join([*said, *_stand_in(corpus)])
+    parts = [f"{missing} of the planned classifiers not trained yet"] if missing else []
+    parts += [f"{diverged} diverged: their loss was not finite"] if diverged else []
+    parts += [f"{collapsed} collapsed and left out"] if collapsed else []
+    return "; ".join([*parts, *_stand_in(corpus)])
 
 
 def _stand_in(corpus: str) -> list[str]:
@@ -60,7 +60,7 @@ def _stand_in(corpus: str) -> list[str]:
 
 
 def corpora(records: pd.DataFrame) -> list[str]:
-    """In the order of the records."""
+    """Corpora in the order of the records."""
     return [str(name) for name in dict.fromkeys(records["corpus"].dropna())]
 
 
@@ -131,9 +131,9 @@ def beside(rows: pd.DataFrame) -> str:
     accuracy = select(sound(rows), metric="accuracy", component="test")["value"]
     majority = select(rows, metric="majority", component="test")["value"]
     collapsed = len(select(rows, metric="collapsed", value=1.0))
-    said = [f"accuracy {accuracy.mean():.3f}"] if len(accuracy) else []
-    said += [f"majority {majority.iloc[0]:.3f}"] if len(majority) else []
-    return ", ".join([*said, *([f"{collapsed} collapsed, left out"] if collapsed else [])])
+    parts = [f"accuracy {accuracy.mean():.3f}"] if len(accuracy) else []
+    parts += [f"majority {majority.iloc[0]:.3f}"] if len(majority) else []
+    return ", ".join([*parts, *([f"{collapsed} collapsed, left out"] if collapsed else [])])
 
 
 def spearman(x: Array, y: Array) -> float:

@@ -62,44 +62,44 @@ def measure(plan: Plan, context: Context) -> pd.DataFrame:
 def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     tests, near = [], []
     for corpus in corpora(records):
-        here, said, named = select(records, corpus=corpus), note(records, corpus), title(corpus)
-        inside = partial(within, inside=(-HARDLY, HARDLY), reason=said, subject=named)
+        here, remark, named = select(records, corpus=corpus), note(records, corpus), title(corpus)
+        inside = partial(within, inside=(-HARDLY, HARDLY), reason=remark, subject=named)
         change = _changes(here)
         near += [
             inside(UNIFORM, change["uniform", 0.0], statistic=CHANGE),
             inside(ANOTHER, change["another", 0.0], statistic=CHANGE),
             inside(SPARSE_MATTERS, change["uniform", LARGEST], statistic=CHANGE),
-            *_from_other_vectors(here, named, said),
-            *_of_encoders(here, named, said),
+            *_from_other_vectors(here, named, remark),
+            *_of_encoders(here, named, remark),
         ]
-        test = partial(of_seeds, reason=said, subject=named)
+        test = partial(of_seeds, reason=remark, subject=named)
         for claim, metric in ((GEOMETRY, "output"), (DECISION, "agreement")):
             statistic = f"rank correlation of sim(V) and {metric}"
             tests.append(test(claim, _correlation(standard(here), here, metric), statistic))
             tuned = _correlation(encoders(here), here, metric)
             of_layers = f"{named}, layers of the {TUNED}"
-            tests.append(of_seeds(claim, tuned, statistic, reason=said, subject=of_layers))
+            tests.append(of_seeds(claim, tuned, statistic, reason=remark, subject=of_layers))
     return judged([*tests, *near])
 
 
-def _from_other_vectors(here: pd.DataFrame, named: str, said: str) -> list[Test]:
+def _from_other_vectors(here: pd.DataFrame, named: str, remark: str) -> list[Test]:
     """The same of models that began with other word vectors."""
     rows = other_starts(select(sound(here), metric="replaced.accuracy", layer=None))
     change = Seeds(here, rows, "component", "start")
     return [
-        within(claim, change[key], (-HARDLY, HARDLY), CHANGE, said, f"{named}, {words(key[1])}")
+        within(claim, change[key], (-HARDLY, HARDLY), CHANGE, remark, f"{named}, {words(key[1])}")
         for claim, kind in ((UNIFORM, "uniform"), (ANOTHER, "another"))
         for key in change
         if key[0] == kind
     ]
 
 
-def _of_encoders(here: pd.DataFrame, named: str, said: str) -> list[Test]:
+def _of_encoders(here: pd.DataFrame, named: str, remark: str) -> list[Test]:
     """The same of fine-tuned encoders, the attention of all layers replaced."""
     rows = encoders(select(sound(here), metric="replaced.accuracy", layer=None))
     change = Seeds(here, rows, "component")
     inside, subject = (-HARDLY, HARDLY), f"{named}, {TUNED}"
-    judged_as = partial(within, inside=inside, statistic=CHANGE, reason=said, subject=subject)
+    judged_as = partial(within, inside=inside, statistic=CHANGE, reason=remark, subject=subject)
     return [judged_as(c, change[kind]) for c, kind in ((UNIFORM, "uniform"), (ANOTHER, "another"))]
 
 
@@ -119,7 +119,7 @@ def _points(rows: pd.DataFrame, metric: str, kind: str) -> pd.DataFrame:
 
 
 def _correlation(rows: pd.DataFrame, here: pd.DataFrame, metric: str) -> Array:
-    """Of `rows`, by seed of `here`."""
+    """Correlation over `rows`, by seed of `here`."""
     points = _points(rows, metric, "another")
     of_seed = [points[points["seed"] == seed] for seed in sorted(here["seed"].dropna().unique())]
     return np.array([spearman(p["similar"].to_numpy(float), p["value"].to_numpy(float)) for p in of_seed] or [np.nan])

@@ -61,19 +61,19 @@ def measure(plan: Plan, context: Context) -> pd.DataFrame:
 def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     tests, near = [], []
     for corpus in corpora(records):
-        here, said, named = select(records, corpus=corpus), note(records, corpus), title(corpus)
+        here, remark, named = select(records, corpus=corpus), note(records, corpus), title(corpus)
         table = {name: _table(here, name) for name in ("cone.inside", "keys.equal", "queries.equal", *MEASURES)}
         for claim, name in ((CONE, "cone.inside"), (EQUAL_KEYS, "keys.equal"), (EQUAL_QUERIES, "queries.equal")):
-            inside = partial(within, claim, inside=(1 - EXACT, 1 + EXACT), statistic="mean", reason=said)
+            inside = partial(within, claim, inside=(1 - EXACT, 1 + EXACT), statistic="mean", reason=remark)
             near.append(inside(table[name][0.0], subject=named))
         for weight in (0.0, LARGEST):
-            test = partial(of_seeds, reason=said, subject=f"{named}, λ = {weight:g}")
+            test = partial(of_seeds, reason=remark, subject=f"{named}, λ = {weight:g}")
             tests += [
                 test(PARALLEL_KEYS, table["keys.parallel"][weight], "H / ln n", NEARLY),
                 test(PARALLEL_QUERIES, table["queries.parallel"][weight], "similarity of rows", NEARLY),
             ]
         found = _table(here, "keys.correlation")[0.0]
-        tests.append(of_seeds(ALIKE, found, "rank correlation", reason=said, subject=named))
+        tests.append(of_seeds(ALIKE, found, "rank correlation", reason=remark, subject=named))
     return judged([*near, *tests])
 
 

@@ -60,7 +60,7 @@ def _curve(records: pd.DataFrame, rows: pd.DataFrame) -> Array:
 
 
 def late_share(curve: Array) -> Array:
-    """Of the growth [seed, layer] from the first to the last, the share in the last third."""
+    """Share of the growth [seed, layer], from the first layer to the last, that lies in the last third."""
     depth = curve.shape[1] - 1
     start = depth - max(1, round(depth * LATE))
     grown = curve[:, -1] - curve[:, 0]

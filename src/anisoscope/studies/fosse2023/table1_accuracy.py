@@ -46,7 +46,7 @@ def measure(plan: Plan, context: Context) -> pd.DataFrame:
 
 
 def _rows(records: pd.DataFrame, corpus: str, metric: str = "accuracy") -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Of fine-tuned encoders and of the attention-only model, on the test split."""
+    """Accuracies of fine-tuned encoders and of the attention-only model, on the test split."""
     rows = select(records, corpus=corpus, metric=metric, component="test")
     ours = standard(rows)
     return rows.drop(index=ours.index), ours
@@ -57,13 +57,13 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     for corpus in corpora(records):
         fine, one = (Seeds(records, rows, "metric")["accuracy"] for rows in _rows(records, corpus))
         rate = Seeds(records, _rows(records, corpus, "majority")[0], "metric")["majority"]
-        said = note(records, corpus)
-        test = partial(of_seeds, reason=said, subject=title(corpus))
+        remark = note(records, corpus)
+        test = partial(of_seeds, reason=remark, subject=title(corpus))
         tests.append(test(LEARNT, _of_both(fine, rate), "accuracy less the majority rate"))
         tests.append(test(BETTER, _of_both(fine, one), "difference of accuracies"))
         if PUBLISHED[corpus] == corpus:
             inside = (ONE[corpus] - NEAR, ONE[corpus] + NEAR)
-            near.append(within(ONE_LAYER, one, inside, "accuracy", said, title(corpus)))
+            near.append(within(ONE_LAYER, one, inside, "accuracy", remark, title(corpus)))
     return judged([*tests, *near])
 
 
@@ -79,11 +79,11 @@ def compare(records: pd.DataFrame) -> Iterator[Compared]:
     for corpus in filter(FINE.__contains__, corpora(records)):
         fine, one = _rows(records, corpus)
         rate = select(records, corpus=corpus, metric="majority", component="test")["value"]
-        said = f"majority {rate.iloc[0]:.3f}" if len(rate) else ""
+        remark = f"majority {rate.iloc[0]:.3f}" if len(rate) else ""
         collapsed = len(select(records, corpus=corpus, metric="collapsed", value=1.0))
-        said += f", {collapsed} collapsed and among them" if collapsed else ""
-        yield compared(f"{title(corpus)}, fine-tuned encoder", FINE[corpus], fine, note=said)
-        yield compared(f"{title(corpus)}, one attention layer", ONE[corpus], one, note=said)
+        remark += f", {collapsed} collapsed and among them" if collapsed else ""
+        yield compared(f"{title(corpus)}, fine-tuned encoder", FINE[corpus], fine, note=remark)
+        yield compared(f"{title(corpus)}, one attention layer", ONE[corpus], one, note=remark)
         short = standard(select(records, corpus=corpus, metric="accuracy", component="test_yelp50"))
         if len(short):
             yield compared(f"{title(corpus)}, one attention layer, reviews of 50 words", ONE[corpus], short)

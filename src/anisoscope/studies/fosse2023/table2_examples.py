@@ -99,14 +99,14 @@ def _overlap_correlation(unit: Array, labels: Array, able: NDArray[np.int64], wo
 def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     tests, near = [], []
     for corpus in corpora(records):
-        rows, said, named = select(sound(records), corpus=corpus), note(records, corpus), title(corpus)
+        rows, remark, named = select(sound(records), corpus=corpus), note(records, corpus), title(corpus)
         overlap = Seeds(records, select(rows, metric="overlap"), "metric")["overlap"]
         words = "rank correlation of cosine and overlap"
-        near.append(within(NOT_WORDS, overlap, (-LITTLE, LITTLE), words, said, named))
+        near.append(within(NOT_WORDS, overlap, (-LITTLE, LITTLE), words, remark, named))
         of_row = select(rows, metric="example")
         of_row = of_row.assign(row=[str(text).partition(" | ")[0] for text in of_row["component"]])
         cosine = Seeds(records, of_row, "row")
-        test = partial(of_seeds, reason=said, subject=named)
+        test = partial(of_seeds, reason=remark, subject=named)
         tests.append(test(CROSSES, cosine[ROWS[1]] - cosine[ROWS[3]], "difference of cosines"))
     return judged([*near, *tests])
 

@@ -85,14 +85,14 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     tests, near = [], []
     for corpus in corpora(records):
         keys, values = (_similarity(records, site, corpus) for site in (KEYS, VALUES))
-        said, named = note(records, corpus), title(corpus)
-        test = partial(of_seeds, reason=said, subject=named)
+        remark, named = note(records, corpus), title(corpus)
+        test = partial(of_seeds, reason=remark, subject=named)
         for site, wide in ((KEYS, keys), (VALUES, values)):
             tests.append(test(CONVERGE[site], _growth(wide), "last layer less first"))
             if PUBLISHED[corpus] == corpus:
                 published = TABLE[corpus][site][0][0]
                 inside = (published - SPREAD[site], published + SPREAD[site])
-                near.append(within(SAME[site], wide[1, 1], inside, "similarity", said, named))
+                near.append(within(SAME[site], wide[1, 1], inside, "similarity", remark, named))
         tests.append(test(DEEPER, _deeper(values), "similarity per layer"))
         both = [_together(k, v) for k, v in zip(keys.rows(), values.rows(), strict=True)]
         tests.append(test(TOGETHER, np.array(both or [np.nan]), "rank correlation"))

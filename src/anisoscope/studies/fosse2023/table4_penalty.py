@@ -110,8 +110,8 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     tests, near = [], []
     for corpus in corpora(records):
         tables = {name: _table(records, name, corpus) for name in QUANTITIES}
-        said, named = note(records, corpus), title(corpus)
-        test = partial(of_seeds, reason=said, subject=named)
+        remark, named = note(records, corpus), title(corpus)
+        test = partial(of_seeds, reason=remark, subject=named)
         change = {name: table[PUBLISHED_LARGEST] - table[0.0] for name, table in tables.items()}
         tests += [
             test(SPARSE, change["H of [CLS]"], "change of H", below=True),
@@ -129,7 +129,7 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
         keys = tables["sim(K)"]
         beyond = keys[max([w for w in keys if w > PUBLISHED_LARGEST], default=None)] - keys[0.0]
         tests.append(test(DECORRELATE, beyond, "change of sim(K)", below=True))
-        near.append(within(ACCURACY, change["accuracy"], (-HARDLY, HARDLY), "change of accuracy", said, named))
+        near.append(within(ACCURACY, change["accuracy"], (-HARDLY, HARDLY), "change of accuracy", remark, named))
     return judged([*tests, *near])
 
 

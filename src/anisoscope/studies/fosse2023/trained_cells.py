@@ -50,7 +50,7 @@ class Trained:
 
     @cached_property
     def corpus(self) -> LabelledCorpus:
-        """What it was trained on. OutputError where that is no longer what its name stands for."""
+        """The corpus it was trained on. OutputError where that is no longer what its name stands for."""
         corpus = corpus_of(self.plan.recipe(self.cell))
         if corpus.fingerprint != self.found.training["corpus"]["fingerprint"]:
             expected = f"the {corpus.name} that the classifiers in {self.folder.parent} were trained on"
@@ -75,7 +75,7 @@ class Trained:
 
 
 def folder_of(cell: Cell, plan: Plan, cache_folder: Path) -> Path:
-    """Where a cell lives: a function of how it is trained."""
+    """Folder of a cell: a function of how it is trained."""
     name = f"{slug(cell.corpus)}-{slug(cell.model)}-L{cell.layers}-s{cell.seed}"
     return cache_folder / "classifiers" / f"{name}-{run_id(asdict(plan.recipe(cell).filled()))[:8]}"
 
@@ -87,7 +87,7 @@ def finished(cell: Cell, plan: Plan, cache_folder: Path) -> Trained | None:
 
 
 def why_lost(cell: Cell, plan: Plan, context: Context) -> str:
-    """Why a cell is not to be had: `diverged` where its loss was not finite, else `missing`."""
+    """Why a cell has no classifier: `diverged` where its loss was not finite, else `missing`."""
     return "diverged" if (folder_of(cell, plan, context.cache) / DIVERGED).exists() else "missing"
 
 

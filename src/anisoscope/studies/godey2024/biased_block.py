@@ -85,7 +85,9 @@ def experiment(settings: BlockSettings, context: Context) -> pd.DataFrame:
     names = [run_id(sy, seed, asdict(size), settings.norms, context.dtype, __version__) for sy, size, seed in pieces]
     paths = [context.cache / "biased-block" / f"{name}.parquet" for name in names]
     where = (context.device, context.dtype, context.batch_tokens)
-    missing = [(*of, settings.norms, where, path) for of, path in zip(pieces, paths, strict=True) if not path.exists()]
+    missing = [
+        (*key, settings.norms, where, path) for key, path in zip(pieces, paths, strict=True) if not path.exists()
+    ]
     for done in side_by_side(_keep, missing, 1 if context.device != "cpu" else None):
         context.progress("untrained blocks", len(pieces) - len(missing) + done, len(pieces))
     return pd.concat([pd.read_parquet(path) for path in paths], ignore_index=True)

@@ -226,11 +226,11 @@ def _heads(measurement: Measurement, sampled: bool) -> dict[str, Tensor]:
     for site in sites:
         if site.stack != stack:
             continue
-        of = {term: measurement.sums.terms[site.name, term].sum(0) for term in ("vector", "n", "head_moment")}
+        term_sums = {term: measurement.sums.terms[site.name, term].sum(0) for term in ("vector", "n", "head_moment")}
         name = f"{site.layer} {site.quantity}"
-        out[f"{name} mean"] = of["vector"][0] / of["n"][0].unsqueeze(-1)
-        out[f"{name} moment"] = of["head_moment"]
-        kept = [measurement.reservoirs[of] for of in (stack, site.name) if of in measurement.reservoirs]
+        out[f"{name} mean"] = term_sums["vector"][0] / term_sums["n"][0].unsqueeze(-1)
+        out[f"{name} moment"] = term_sums["head_moment"]
+        kept = [measurement.reservoirs[key] for key in (stack, site.name) if key in measurement.reservoirs]
         points = kept[0].vectors.get(site.name) if kept else None
         if points is not None:
             out[f"{name} points"] = points.contiguous()

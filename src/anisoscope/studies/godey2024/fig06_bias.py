@@ -55,7 +55,7 @@ def measure(settings: biased_block.BlockSettings, context: Context) -> pd.DataFr
 def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     pairs = zip(_anisotropy(records, 0), _anisotropy(records), strict=True)
     verdicts = [norm_claims.judge_above(ABOVE, below, above) for below, above in pairs]
-    verdicts += [norm_claims.judge_trend(GROWS, of, 1) for of in norm_claims.curves(records, "drift", "hidden")]
+    verdicts += [norm_claims.judge_trend(GROWS, curve, 1) for curve in norm_claims.curves(records, "drift", "hidden")]
     for system in norm_claims.systems(records):
         verdicts += [_judge_fixed(records, system, kind) for kind in KINDS]
     trained = _trained_share(records)
@@ -139,11 +139,11 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
         ),
     }
     trained = _trained_band(records)
-    for name, of, kind, title in (
+    for name, norms, kind, title in (
         ("fig6b", average, "mean_norm", "norm of the average"),
         ("fig6b_tokens", tokens, "token_norm", "mean norm of the tokens"),
     ):
-        drawn[name] = norm_charts.norms(of, _marks(records, kind), title=title, trained=trained)
+        drawn[name] = norm_charts.norms(norms, _marks(records, kind), title=title, trained=trained)
     return drawn | ({"fig6_depth": _by_depth(layers)} if layers["layer"].max() > 1 else {})
 
 

@@ -36,7 +36,7 @@ QUANTITIES = {AWAY: "root mean square", SPREAD: "spread, pooled", WITHIN: "sprea
 HISTOGRAMS = ("attention.score_histogram", "attention.score_histogram_within")
 MIDDLES = (EDGES[1:] + EDGES[:-1]) / 2
 POINTS, FINEST, WIDE = 81, 12, 0.2
-"""Of curves: points, the smallest bin as a part of their reach, and the width of bins in asinh(score / unit)."""
+"""Curves: points, the smallest bin as a part of their reach, and the width of bins in asinh(score / unit)."""
 SHADES = ("#d55e00", "#9ecae1", "#5aa2cf", "#2171b5", "#08306b")
 
 
@@ -54,9 +54,11 @@ def measure(settings: biased_block.BlockSettings, context: Context) -> pd.DataFr
 def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     verdicts = []
     for claim, metric in TRENDS.items():
-        verdicts += [norm_claims.judge_trend(claim, of, 1) for of in norm_claims.curves(records, metric, "attention")]
+        verdicts += [
+            norm_claims.judge_trend(claim, curve, 1) for curve in norm_claims.curves(records, metric, "attention")
+        ]
     mean = norm_claims.curves(records, "attention.score", "attention")
-    return verdicts + [norm_claims.judge_share(UPWARD, of) for of in mean]
+    return verdicts + [norm_claims.judge_share(UPWARD, curve) for curve in mean]
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
@@ -81,11 +83,11 @@ def _counts(records: pd.DataFrame) -> Counts:
     parts = records["component"].str.split(" ", expand=True)
     rows = records.assign(N=parts[0].astype(float), bin=parts[1].astype(int))
     found: Counts = {}
-    for _, of in rows.groupby(["model", "N"], sort=False):
-        counts: Array = np.bincount(of["bin"], weights=of["value"].to_numpy(float), minlength=len(MIDDLES)).astype(
-            np.float64
-        )
-        found.setdefault(str(of["model"].iloc[0]), {})[float(of["N"].iloc[0])] = counts
+    for _, group in rows.groupby(["model", "N"], sort=False):
+        counts: Array = np.bincount(
+            group["bin"], weights=group["value"].to_numpy(float), minlength=len(MIDDLES)
+        ).astype(np.float64)
+        found.setdefault(str(group["model"].iloc[0]), {})[float(group["N"].iloc[0])] = counts
     return found
 
 
@@ -94,7 +96,9 @@ def _draw_pooled(counts: Counts, unit: dict[str, float]) -> ChartType:
     parts = []
     for system, by_norm in counts.items():
         reading = f"{label(system)} · unit {unit[system]:.2g}"
-        parts += [shares(of, unit[system]).assign(N=f"{norm:g}", reading=reading) for norm, of in by_norm.items()]
+        parts += [
+            shares(binned, unit[system]).assign(N=f"{norm:g}", reading=reading) for norm, binned in by_norm.items()
+        ]
     axis = alt.Axis(values=[-1000, -10, 0, 10, 1000], labelExpr=norm_charts.PLAIN)
     x = alt.X("score:Q", title="score / unit", scale=alt.Scale(type="symlog", constant=1, nice=False), axis=axis)
     return _lines(pd.concat(parts, ignore_index=True), x, "share per bin")
@@ -106,7 +110,7 @@ def _draw_within(counts: Counts) -> ChartType:
     for system, by_norm in counts.items():
         widest = reach(by_norm[max(by_norm)])
         reading = label(system)
-        parts += [density(of, widest).assign(N=f"{norm:g}", reading=reading) for norm, of in by_norm.items()]
+        parts += [density(binned, widest).assign(N=f"{norm:g}", reading=reading) for norm, binned in by_norm.items()]
     scale = alt.Scale(nice=False, zero=False)
     x = alt.X("score:Q", title="score less the mean of its row", scale=scale, axis=alt.Axis(tickCount=5))
     chart: ChartType = _lines(pd.concat(parts, ignore_index=True), x, "density / its peak").resolve_scale(

@@ -38,19 +38,19 @@ def judge(records: pd.DataFrame) -> Sequence[Verdict]:
     for side, site in SIDES.items():
         anisotropy = list(norm_claims.curves(records, "mean_cosine", site))
         norms = norm_claims.curves(records, "norms.mean", site)
-        verdicts += [norm_claims.judge_trend(ANISOTROPY_GROWS[side], of, 1) for of in anisotropy]
-        verdicts += [norm_claims.judge_trend(NORM_GROWS[side], of, 1) for of in norms]
-        for of in anisotropy:
-            threshold = float(q95(_head_dim(records, of.system)))
+        verdicts += [norm_claims.judge_trend(ANISOTROPY_GROWS[side], curve, 1) for curve in anisotropy]
+        verdicts += [norm_claims.judge_trend(NORM_GROWS[side], curve, 1) for curve in norms]
+        for curve in anisotropy:
+            threshold = float(q95(_head_dim(records, curve.system)))
             words = "q95 of the dimension of a head"
-            verdicts.append(norm_claims.judge_above_value(ALREADY[side], of, 0.0, threshold, words))
+            verdicts.append(norm_claims.judge_above_value(ALREADY[side], curve, 0.0, threshold, words))
     return verdicts
 
 
 def _head_dim(records: pd.DataFrame, system: str) -> int:
-    of = select(records, model=system)
-    width = int(of["corpus"].iloc[0].rsplit(" ", 1)[1])
-    return width // (int(of["head"].max()) + 1)
+    rows = select(records, model=system)
+    width = int(rows["corpus"].iloc[0].rsplit(" ", 1)[1])
+    return width // (int(rows["head"].max()) + 1)
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:

@@ -45,15 +45,15 @@ def judge_trends(trends: Sequence[Trend], records: pd.DataFrame) -> list[Verdict
     verdicts: list[Verdict] = []
     for claim, name, direction in trends:
         of_systems = norm_claims.curves(records, f"attention.{name}", "attention")
-        verdicts += [norm_claims.judge_trend(claim, of, direction) for of in of_systems]
+        verdicts += [norm_claims.judge_trend(claim, curve, direction) for curve in of_systems]
     return verdicts
 
 
 def judge_9(records: pd.DataFrame) -> list[Verdict]:
     """The trends, and whether the growth is one that can be seen: the ratio to N = 0, per seed."""
     verdicts = judge_trends(TRENDS_9, records)
-    for of in norm_claims.curves(records, "attention.row_max", "attention"):
-        ratio = norm_claims.Curves(of.system, of.norms, of.values / of.values[:, :1])
+    for curve in norm_claims.curves(records, "attention.row_max", "attention"):
+        ratio = norm_claims.Curves(curve.system, curve.norms, curve.values / curve.values[:, :1])
         verdicts.append(norm_claims.judge_above_value(VISIBLE, ratio, VISIBLE_AT, 2.0, "ratio to N = 0"))
     return verdicts
 
@@ -64,7 +64,10 @@ def judge_10(records: pd.DataFrame) -> list[Verdict]:
     sequences = norm_claims.curves(records, "attention.sequence_max", "attention")
     rows = norm_claims.curves(records, "attention.row_max", "attention")
     for pair in zip(rows, sequences, strict=True):
-        growth = [norm_claims.Curves(of.system, of.norms[-1:], of.values[:, -1:] - of.values[:, :1]) for of in pair]
+        growth = [
+            norm_claims.Curves(curve.system, curve.norms[-1:], curve.values[:, -1:] - curve.values[:, :1])
+            for curve in pair
+        ]
         verdicts.append(norm_claims.judge_above(CLEARER, *growth))
     return verdicts
 

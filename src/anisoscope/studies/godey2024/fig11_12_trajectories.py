@@ -78,13 +78,13 @@ def judge_clouds(records: pd.DataFrame) -> list[Verdict]:
     tests = [
         of_seeds(
             CARRIED,
-            per_seed(share, of),
+            per_seed(share, heads),
             "share on the first direction",
             HALF,
-            reason=f"{int(of.sum())} heads of {len(of)} seeds",
+            reason=f"{int(heads.sum())} heads of {len(heads)} seeds",
             subject=name,
         )
-        for name, of in groups.items()
+        for name, heads in groups.items()
     ]
     return judged(tests)
 

@@ -64,7 +64,7 @@ def judge_cosine(records: pd.DataFrame) -> list[Verdict]:
 
 
 def judge_dot(records: pd.DataFrame) -> list[Verdict]:
-    """Of heads that end similar, of those that end opposite, and of all."""
+    """Judge the growth of the scalar product: of heads that end similar, of those that end opposite, and of all."""
     dots, ending = np.abs(table(records, "query_key.dot", "query.raw").values), Alignment.of(records).ending()
     growth = np.log(dots[:, -1] / dots[:, 0])
     groups = {"similar": ending == 1, "opposite": ending == -1, "all heads": np.ones_like(ending, bool)}
@@ -72,12 +72,12 @@ def judge_dot(records: pd.DataFrame) -> list[Verdict]:
         [
             of_seeds(
                 DOT_GROWS,
-                per_seed(growth, of),
+                per_seed(growth, heads),
                 "log ratio",
-                reason=f"{int(of.sum())} heads of {len(of)} seeds",
+                reason=f"{int(heads.sum())} heads of {len(heads)} seeds",
                 subject=name,
             )
-            for name, of in groups.items()
+            for name, heads in groups.items()
         ]
     )
 

@@ -63,9 +63,9 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
         for layer, change in zip(entropy.layers, (by_layer[:, -1] - by_layer[:, 0]).T, strict=True)
     ]
     if len(entropy.layers) > 1:
-        for name, of in (("normalised", normalised), ("nats", by_layer)):
-            first_last = ", ".join(f"{x:.3f}" for x in (of[:, -1, 0].mean(), of[:, -1, -1].mean()))
-            apart, reason = of[:, -1, 0] - of[:, -1, -1], f"first, last: {first_last}"
+        for name, values in (("normalised", normalised), ("nats", by_layer)):
+            first_last = ", ".join(f"{x:.3f}" for x in (values[:, -1, 0].mean(), values[:, -1, -1].mean()))
+            apart, reason = values[:, -1, 0] - values[:, -1, -1], f"first, last: {first_last}"
             tests.append(of_seeds(SHARPER, apart, "first − last", below=True, reason=reason, subject=name))
     layers = "by layer: " + ", ".join(f"{x:.3f}" for x in rise[:, -1].mean(0))
     tests.append(of_seeds(RISES, rise[:, -1].mean(-1), "rise in nats, mean over layers", reason=layers))

@@ -67,16 +67,16 @@ def measure_law(law: Law, context: Context) -> pd.DataFrame:
     rows = []
     drawn = np.random.default_rng(law.seed)
     for done, d in enumerate(law.dimensions, start=1):
-        of = {"model": f"isotropic d = {d}", "n_vectors": 2 * law.pairs, "seed": law.seed}
+        shared = {"model": f"isotropic d = {d}", "n_vectors": 2 * law.pairs, "seed": law.seed}
         cosines = _sampled(drawn, law.pairs, d)
         test = stats.kstest(cosines, partial(isotropic.cosine_cdf, d=d))
         one = {"q95": float(isotropic.q95(d)), "dimension": d, "ks_distance": test.statistic, "ks_p": test.pvalue}
-        rows += [{**of, "metric": f"cosine_law.{name}", "value": float(value)} for name, value in one.items()]
-        rows.append({**of, "metric": "cosine_law.sampled_q95", "value": float(np.quantile(cosines, 0.95))})
+        rows += [{**shared, "metric": f"cosine_law.{name}", "value": float(value)} for name, value in one.items()]
+        rows.append({**shared, "metric": "cosine_law.sampled_q95", "value": float(np.quantile(cosines, 0.95))})
         cosines = PLACES * min(1.0, 6 / d**0.5)
         density = isotropic.cosine_density(cosines, d)
         rows += [
-            {**of, "metric": "cosine_law.density", "component": f"{t:.6f}", "value": float(y)}
+            {**shared, "metric": "cosine_law.density", "component": f"{t:.6f}", "value": float(y)}
             for t, y in zip(cosines, density, strict=True)
         ]
         context.progress(f"d = {d}", done, len(law.dimensions))

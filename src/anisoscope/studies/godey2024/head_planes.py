@@ -44,9 +44,9 @@ def plane(moment: Array, mean: Array) -> Array:
 
 def moment_of(heads: dict[str, Any], layer: int, over: Over) -> Array:
     """Σqqᵀ, Σkkᵀ or both of one checkpoint [head, dim, dim]; grouped keys count once for every head that reads them."""
-    of = [_of(heads, layer, side, "moment") for side in SIDES]
-    of[1] = np.repeat(of[1], len(of[0]) // len(of[1]), axis=0)
-    return of[0] + of[1] if over == "union" else of[SIDES.index(over)]
+    moments = [_of(heads, layer, side, "moment") for side in SIDES]
+    moments[1] = np.repeat(moments[1], len(moments[0]) // len(moments[1]), axis=0)
+    return moments[0] + moments[1] if over == "union" else moments[SIDES.index(over)]
 
 
 def _of(heads: dict[str, Any], layer: int, side: str, what: str) -> Array:

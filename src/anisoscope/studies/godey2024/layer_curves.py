@@ -56,7 +56,7 @@ class Systems:
     flatten: Flatten = "position"
 
     def settings(self) -> Settings:
-        """Of the measurement: hidden states only, no sample."""
+        """Settings of the measurement: hidden states only, no sample."""
         return Settings(panels=("hidden",), policies=self.policies, sample=0, flatten=self.flatten)
 
 
@@ -124,7 +124,7 @@ def _measured_once(found: SmallModel, step: int, settings: Settings, context: Co
 
 
 def _relative(path: Path) -> str:
-    """As given where that is short: names of models stand in manifests."""
+    """The path as given where that is short: names of models stand in manifests."""
     try:
         return str(path.resolve().relative_to(Path.cwd()))
     except ValueError:

@@ -52,40 +52,40 @@ def judge_above(claim: Claim, lower: Curves, upper: Curves) -> Verdict:
     return verdict
 
 
-def judge_trend(claim: Claim, of: Curves, direction: int) -> Verdict:
+def judge_trend(claim: Claim, curve: Curves, direction: int) -> Verdict:
     """The quantity grows (direction 1) or falls (−1) with N: its change from N = 0 to the largest; it may nowhere go
     the other way.
     """
-    words = f"change from N = 0 ({of.values[:, 0].mean():.4g})"
-    later = Curves(of.system, of.norms[1:], of.values[:, 1:] - of.values[:, :1])
+    words = f"change from N = 0 ({curve.values[:, 0].mean():.4g})"
+    later = Curves(curve.system, curve.norms[1:], curve.values[:, 1:] - curve.values[:, :1])
     (verdict,) = judged(_at_every_norm(claim, later, later.values, words, "last", below=direction < 0))
     return verdict
 
 
 def _at_every_norm(
-    claim: Claim, of: Curves, values: Array, statistic: str, over: Over, *, below: bool = False
+    claim: Claim, curve: Curves, values: Array, statistic: str, over: Over, *, below: bool = False
 ) -> list[Test]:
     """Tests that `values` [seed, norm] are above (or below) 0, one per N: Holm over all N."""
-    at = [of_seeds(claim, values[:, i], statistic, below=below, subject=of.system) for i in range(len(of.norms))]
-    where = (f"N = {norm:g}" for norm in of.norms)
+    at = [of_seeds(claim, values[:, i], statistic, below=below, subject=curve.system) for i in range(len(curve.norms))]
+    where = (f"N = {norm:g}" for norm in curve.norms)
     return [replace(t, over=over, where=w, statistic=statistic, words="N hold") for t, w in zip(at, where, strict=True)]
 
 
-def judge_above_value(claim: Claim, of: Curves, norm: float, threshold: float, words: str) -> Verdict:
+def judge_above_value(claim: Claim, curve: Curves, norm: float, threshold: float, words: str) -> Verdict:
     """At one N the quantity lies above a threshold, which `words` names."""
-    values = of.values[:, of.norms.index(norm)]
-    (verdict,) = judged([of_seeds(claim, values, f"at N = {norm:g}", threshold, reason=words, subject=of.system)])
+    values = curve.values[:, curve.norms.index(norm)]
+    (verdict,) = judged([of_seeds(claim, values, f"at N = {norm:g}", threshold, reason=words, subject=curve.system)])
     return verdict
 
 
-def judge_share(claim: Claim, of: Curves) -> Verdict:
+def judge_share(claim: Claim, curve: Curves) -> Verdict:
     """Seeds differ in direction: the share whose value rises from N = 0 to the largest N (exact binomial interval)."""
-    rises = int((of.values[:, -1] > of.values[:, 0]).sum())
-    n = len(of.values)
+    rises = int((curve.values[:, -1] > curve.values[:, 0]).sum())
+    n = len(curve.values)
     exact = stats.binomtest(rises, n).proportion_ci(0.95, "exact")
     holds = True if 0 < rises < n else None
     numbers = (rises / n, float(exact.low), float(exact.high), n, None)
-    return stated(claim, holds, "share of seeds upward:", *numbers, f"{rises} seeds up, {n - rises} down", of.system)
+    return stated(claim, holds, "share of seeds upward:", *numbers, f"{rises} seeds up, {n - rises} down", curve.system)
 
 
 def summary(records: pd.DataFrame, keys: Sequence[str] = ("model", "site", "layer", "metric")) -> pd.DataFrame:

@@ -107,8 +107,8 @@ def heads_above(records: pd.DataFrame) -> Iterator[tuple[int, int, int]]:
     rows = select(records, metric="query_key.cosine", site="query.raw")
     rows = rows[rows["step"] == rows["step"].max()]
     bound = Alignment.of(records).bound
-    for seed, of in rows.groupby("seed"):
-        freedom = np.maximum(np.fmin(32, of["n_units"].to_numpy(float)) - 1, 1)
-        error = (of["high"] - of["low"]).to_numpy(float) / 2 / stats.t.ppf(0.975, freedom)
-        p = stats.t.sf((of["value"].abs().to_numpy(float) - bound) / error, freedom)
-        yield int(str(seed)), int((holm(p) < LEVEL).sum()), len(of)
+    for seed, heads in rows.groupby("seed"):
+        freedom = np.maximum(np.fmin(32, heads["n_units"].to_numpy(float)) - 1, 1)
+        error = (heads["high"] - heads["low"]).to_numpy(float) / 2 / stats.t.ppf(0.975, freedom)
+        p = stats.t.sf((heads["value"].abs().to_numpy(float) - bound) / error, freedom)
+        yield int(str(seed)), int((holm(p) < LEVEL).sum()), len(heads)

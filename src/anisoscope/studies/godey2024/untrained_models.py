@@ -160,7 +160,7 @@ def _word_rows(model: Any, ids: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _embedded(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-    """What the model's own embedding hands to the first block."""
+    """Output of the model's own embedding, the input of the first block."""
     seen: list[Tensor] = []
 
     def look(_block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
