@@ -76,7 +76,8 @@ def test_docstrings_begin_with_a_noun_or_a_verb():
 
 
 def test_a_nameless_name_and_a_docstring_that_begins_with_of_are_seen():
-    tree = ast.parse('def f(of):\n    """Of all."""\n    for told in of:\n        pass\nx = 1\n"""Of x."""\nlambda had: had')
+    body = 'def f(of):\n    """Of all."""\n    for told in of:\n        pass\n'
+    tree = ast.parse(body + 'x = 1\n"""Of x."""\nlambda had: had')
     assert nameless({"a.py": tree}) == ["a.py:1 of", "a.py:3 told", "a.py:7 had"]
     assert beginning_with_of({"a.py": tree}) == ["a.py:6", "a.py:2"]
     assert not nameless({"a.py": ast.parse("def told(of_all): f(of=1, said=2)")})
