@@ -1,5 +1,5 @@
 """What a classifier makes of its classes: directions layer by layer, what its attention is worth, and what explains it.
+All of it takes a model and batches of labelled utterances; `runs/classes.py` runs it on one model, studies on many.
 
-Everything here takes a model, batches of labelled utterances and nothing of a study; `runs/classes.py` runs it all on
-one model, the studies of Fosse et al. 2023 on their grid of classifiers.
+May import: `capture`, `models`, `data`, and what is below them.
 """

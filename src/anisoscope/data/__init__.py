@@ -1,4 +1,7 @@
-"""Corpora: a name, a path or a hub data set in; batches out. Importing this loads neither torch nor transformers."""
+"""Corpora: a name, a path or a hub data set in; batches out. Importing this loads neither torch nor transformers.
+
+May import: `models` and `batch`, and what is below them.
+"""
 
 from importlib import import_module
 from typing import Any, NamedTuple

@@ -1,1 +1,4 @@
-"""Thin forms of Anisoscope for other libraries, which are imported where they are used only."""
+"""Thin forms of Anisoscope for other libraries (transformers' Trainer, Lightning), imported where they are used only.
+
+May import: `training` and what is below it; nothing imports it.
+"""

@@ -1,4 +1,8 @@
-"""One file per measure. `found()` gives every metric on disk; a file without its declaration fails here, by name."""
+"""One file per measure: a pure function of sums, with its paper's equation as reference. `found()` gives every metric
+on disk; a file without its declaration fails here, by name.
+
+May import: `sums`, `axes`, `errors`; never a model, and no torch.
+"""
 
 from functools import cache
 from importlib import import_module

@@ -1,1 +1,5 @@
-"""Load any model, find its blocks, and the ports of architectures that common libraries lack."""
+"""Models: load any of them by name, find blocks and streams, read series of checkpoints; `ports/` holds architectures
+that common libraries lack. Nothing here measures.
+
+May import: `data` and `batch`, and what is below them.
+"""

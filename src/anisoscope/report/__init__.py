@@ -1,4 +1,8 @@
-"""One self-contained HTML page from a run folder, and its figures as SVG (PDF and PNG on request)."""
+"""Pages: one self-contained HTML file from a run folder or from studies, and figures as SVG (PDF and PNG on request).
+Everything on a page is read from records; nothing is computed again.
+
+May import: `studies`, `runs`, `charts`, and what is below them.
+"""
 
 from pathlib import Path
 

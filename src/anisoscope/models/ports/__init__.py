@@ -1,4 +1,8 @@
-"""The ports as one: what makes transformers' Auto classes know them. Imported when first needed: they load much."""
+"""Ports of architectures that transformers lacks, under their published parameter names; `register` makes its Auto
+classes know them. Imported when first needed: they load much.
+
+May import: `models`, `errors`.
+"""
 
 from functools import cache
 from typing import Any
