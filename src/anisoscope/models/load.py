@@ -51,8 +51,10 @@ class Subject:
     def form(self) -> str:
         """A hash of what makes numbers of weights and inputs: configuration, and sources that no package installed."""
         config = self.config
-        told = config.to_dict() if hasattr(config, "to_dict") else str(config)
-        return hashlib.sha256(json.dumps([_lasting(told), _own_sources(self.model)], default=str).encode()).hexdigest()
+        settings = config.to_dict() if hasattr(config, "to_dict") else str(config)
+        return hashlib.sha256(
+            json.dumps([_lasting(settings), _own_sources(self.model)], default=str).encode()
+        ).hexdigest()
 
     @property
     def modality(self) -> str:
@@ -268,11 +270,11 @@ def device_of(name: str) -> torch.device:
     return device
 
 
-def _lasting(told: Any) -> Any:
+def _lasting(settings: Any) -> Any:
     """A configuration without what differs from place to place and from version to version."""
-    if not isinstance(told, dict):
-        return told
-    kept = sorted((str(name), value) for name, value in told.items() if name not in PASSING)
+    if not isinstance(settings, dict):
+        return settings
+    kept = sorted((str(name), value) for name, value in settings.items() if name not in PASSING)
     return {name: _lasting(value) for name, value in kept}
 
 
