@@ -2,19 +2,27 @@
 
 import copy
 import math
+import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+import anisoscope
+from anisoscope.batch import Batch
 from anisoscope.classes.pooling import utterance_states
+from anisoscope.data.arrays import VectorPlan, given_vectors
 from anisoscope.data.encoding import LabelledPlan, encode, vocabulary_tokenizer
 from anisoscope.data.labelled import open_labelled
-from anisoscope.measure.loop import run_pass
+from anisoscope.errors import AnisoscopeError, MeasureError, UsageError
+from anisoscope.measure.accumulator import Measurement
+from anisoscope.measure.loop import Arrays, Interrupted, measure, run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import class_direction as direction
 from anisoscope.models.ports.attention_classifier import AttentionClassifier, AttentionClassifierConfig
 from anisoscope.store import select
+from anisoscope.sums.jackknife import interval
 from anisoscope.training.entropy_penalty import entropies
 
 CLASSES = 3
@@ -32,16 +40,42 @@ def cosine(a, b):
     return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
 
 
+BY_NAME = Settings(metrics=("class_direction",), policies=("all",), sample=0)
+
+
+def of_vectors(x, labels, **more):
+    """Records of the matrix alone, of vectors [vector, dim]."""
+    vectors = given_vectors(x, labels=[f"c{label}" for label in labels], **more)
+    return run_pass(Arrays(), VectorPlan(vectors), BY_NAME).records()
+
+
+def by_pair(records):
+    return dict(zip(zip(records["layer"], records["component"], strict=True), records["value"], strict=True))
+
+
 def test_the_matrix_is_the_mean_over_pairs():
     x, labels = cloud()
     for layer in range(2):
-        found = direction.cosine_matrix(x[:, layer], labels, CLASSES)
+        found = of_vectors(x[:, layer], labels)
+        value = found.set_index("component")["value"]
         for a in range(CLASSES):
-            for b in range(CLASSES):
+            for b in range(a, CLASSES):
                 one, two = np.flatnonzero(labels == a), np.flatnonzero(labels == b)
                 expected = np.mean([cosine(x[i, layer], x[j, layer]) for i in one for j in two if i != j])
-                assert found.value[a, b] == pytest.approx(expected, abs=1e-12)
-        assert (found.low < found.value).all() and (found.value < found.high).all()
+                (name,) = {f"c{a} × c{b}", f"c{b} × c{a}"} & set(value.index)
+                assert value[name] == pytest.approx(expected, abs=1e-12)
+        assert (found["low"] < found["value"]).all() and (found["value"] < found["high"]).all()
+
+
+def test_intervals_leave_out_groups_of_units():
+    """The definition of the matrix on the vectors of all groups but one, for every group of units mod 32."""
+    x, labels = cloud(n=120, layers=1)
+    labels, group = np.sort(labels), np.arange(120) // 2 % 32  # classes named in order of appearance
+    found = of_vectors(x[:, 0], labels, units=np.arange(120) // 2)
+    kept = [np.ones(120, bool), *(group != g for g in range(32))]
+    values = [list(direction.reference([x[k & (labels == c), 0] for c in range(CLASSES)]).values()) for k in kept]
+    for column, expected in zip(("value", "low", "high"), interval(np.array(values), bounds=(-1, 1)), strict=True):
+        np.testing.assert_allclose(found[column], expected, atol=1e-9)
 
 
 def test_cosines_to_classes_leave_the_utterance_out():
@@ -81,7 +115,7 @@ def test_a_class_of_one_has_no_direction_without_its_utterance():
     x, labels = np.eye(3), np.array([0, 0, 1])
     found = direction.to_classes(x, labels, 2)
     assert np.isnan(found[2, 1]) and found[0, 1] == 0
-    assert np.isnan(direction.cosine_matrix(x, labels, 2).value[1, 1])
+    assert by_pair(of_vectors(x, labels)) == {(0, "c0 × c0"): 0, (0, "c0 × c1"): 0}
 
 
 @pytest.fixture(scope="module")
@@ -159,3 +193,115 @@ def test_states_of_utterances_come_in_order_of_the_utterances(fixed):
     for i, (layers, last) in enumerate(slowly(model.eval(), encoded)):
         expected = torch.stack([layers[0][0][0], layers[1][0][0], last[0]]).numpy()
         np.testing.assert_allclose(found[i], expected, atol=2e-5)
+
+
+# ---- the road of every metric ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def exact(fixed):
+    """The fixed model in float64, and its batches."""
+    model, _, plan = fixed
+    return copy.deepcopy(model).double(), plan
+
+
+@pytest.fixture(scope="module")
+def whole(exact):
+    return run_pass(*exact, BY_NAME).records()
+
+
+def check_same(ours, theirs):
+    keys = ["layer", "site", "metric", "component", "n_vectors", "n_units"]
+    assert ours[keys].equals(theirs[keys])
+    for column in ("value", "low", "high"):
+        np.testing.assert_allclose(ours[column], theirs[column], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("at", ["first", "last", "mean"])
+def test_asked_for_by_name_it_is_its_definition_on_pooled_states(exact, fixed, at):
+    """Each utterance alone; by name it was refused: only `anisoscope classes` had it, by a road of its own."""
+    model, plan = exact
+    pool = {"first": lambda x: x[0], "last": lambda x: x[-1], "mean": lambda x: x.mean(0)}[at]
+    vectors = [[pool(x).numpy() for x in (*(of[0] for of in layers), last)] for layers, last in slowly(*fixed[:2])]
+    labels, states = np.array(plan.encoded.labels), np.array(vectors)
+    records = run_pass(model, plan, Settings(metrics=("class_direction",), at=at)).records()
+    assert set(records["metric"]) == {"class_direction"} and set(records["site"]) == {"hidden"}
+    found, names = by_pair(records), ["0 × 0", "0 × 1", "0 × 2", "1 × 1", "1 × 2", "2 × 2"]
+    for layer in range(3):
+        expected = direction.reference([states[labels == c, layer] for c in range(CLASSES)])
+        assert [found[layer, name] for name in names] == pytest.approx(list(expected.values()), abs=1e-9)
+    assert set(records["n_vectors"]) == set(records["n_units"]) == {100}
+
+
+def test_merged_shards_are_the_whole(exact, whole):
+    model, plan = exact
+    parts = [run_pass(model, plan, BY_NAME, only=range(i, len(plan), 3)) for i in range(3)]
+    assert len(plan) > 6
+    check_same(parts[2].merge(parts[0]).merge(parts[1]).records(), whole)
+    nothing = run_pass(model, plan, BY_NAME, only=())
+    check_same(nothing.merge(parts[2].merge(parts[0]).merge(parts[1])).records(), whole)
+
+
+def test_classes_of_other_names_are_not_merged():
+    one, two = (Measurement(BY_NAME, classes=names) for names in (("a", "b"), ("b", "a")))
+    with pytest.raises(MeasureError, match="measure both with the same classes"):
+        one.merge(two)
+
+
+def test_interrupted_and_resumed_is_the_whole(exact, whole, tmp_path):
+    """The names of the classes are part of the state too."""
+    calls = []
+
+    def progress(done, _total):
+        calls.append(done)
+        if len(calls) == 2:
+            signal.raise_signal(signal.SIGTERM)
+
+    state = tmp_path / "state"
+    with pytest.raises(Interrupted):
+        run_pass(*exact, BY_NAME, state=state, progress=progress)
+    assert Measurement.restore(state, BY_NAME).classes == ("0", "1", "2")
+    check_same(run_pass(*exact, BY_NAME, state=state, resume=True).records(), whole)
+
+
+def test_beside_other_metrics_it_is_the_same(exact, whole):
+    together = run_pass(*exact, Settings(metrics=("class_direction", "mean_cosine"), policies=("all",)))
+    check_same(select(together.records(), metric="class_direction").reset_index(drop=True), whole)
+
+
+def test_labels_in_dicts_and_in_batches(exact, whole):
+    """Of a model that takes labels too; a label below 0 is none."""
+    model, plan = exact
+    dicts = [batch.inputs | {"labels": batch.label, "unit": batch.unit} for batch in plan]
+    check_same(measure(model, dicts, ["class_direction"], policies=("all",)), whole)
+    check_same(measure(model, list(plan), ["class_direction"], policies=("all",)), whole)
+    check_same(measure(model, plan, ["class_direction"], policies=("all",)), whole)
+    some = [replace(batch, label=torch.where(batch.unit < 50, batch.label, -1)) for batch in plan]
+    kept = measure(model, some, ["class_direction"])
+    assert set(kept["n_vectors"]) == {50}
+
+
+@pytest.mark.parametrize(
+    "label, says",
+    [(None, "batches without labels"), (torch.tensor([0, 1, 3]), "labels below 3"), (torch.tensor([0]), "labels of 3")],
+)
+def test_labels_that_cannot_be_are_refused(label, says):
+    with pytest.raises(UsageError, match=says):
+        batch = Batch({"input_ids": torch.ones(3, 4).long()}, torch.arange(3), label=label)
+        Measurement(BY_NAME, classes=("a", "b", "c")).begin(batch, torch.device("cpu"))
+
+
+def test_without_labels_it_is_refused_and_says_where_it_is():
+    for given in ({"inputs": ["a text", "another one"]}, {"inputs": [{"input_ids": torch.ones(2, 4).long()}]}):
+        with pytest.raises(AnisoscopeError, match="use anisoscope classes") as error:
+            anisoscope.measure("builtin:minilm", metrics=["class_direction"], **given)
+        assert "batches without labels" in str(error.value)
+    with pytest.raises(UsageError, match="give labels of two classes"):
+        anisoscope.measure(np.eye(4), metrics=["class_direction"])
+
+
+def test_vectors_that_are_no_direction_are_left_out():
+    x, labels = cloud(layers=1)
+    x = np.concatenate([x[:, 0], np.zeros((1, 6)), np.full((1, 6), np.nan), np.full((1, 6), np.inf)])
+    found, clean = of_vectors(x, [*labels, 0, 1, 2]), of_vectors(x[:-3], labels)
+    assert by_pair(found) == pytest.approx(by_pair(clean), abs=1e-12) and set(found["n_vectors"]) == {41}

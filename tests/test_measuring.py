@@ -467,7 +467,6 @@ def test_a_site_that_changes_width_is_an_error():
     [
         ({"panels": ("hiden",)}, "did you mean hidden"),
         ({"metrics": ("mean_cosin",)}, "did you mean mean_cosine"),
-        ({"metrics": ("class_direction",)}, "use anisoscope classes"),
     ],
 )
 def test_unknown_names_come_with_near_matches(wrong, message):

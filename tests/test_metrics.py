@@ -22,7 +22,8 @@ from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.loop import measure
 from anisoscope.measure.settings import Settings
 from anisoscope.measure.tabulate import _table
-from anisoscope.metrics import calibrated, class_direction, group_cosine, partition, spectrum
+from anisoscope.metrics import calibrated, group_cosine, partition, spectrum
+from anisoscope.sums.classes import add_class_sums
 from anisoscope.sums.groups import Sums, Totals, vector_sums
 from anisoscope.sums.isotropic import q95
 from anisoscope.sums.moments import Moments, add_head_moments
@@ -50,7 +51,7 @@ def cloud(seed=0, sizes=(9, 5, 1, 7, 12), d=7):
 
 def has_roles(metric):
     """Metrics of two sets of vectors, which their reference takes as the first two units."""
-    return bool({"query_key", "scores"} & set(metric.quantities)) or "subset_unit" in metric.needs
+    return bool({"query_key", "scores", "class"} & set(metric.quantities)) or "subset_unit" in metric.needs
 
 
 def totals(metric, units, **layout):
@@ -58,8 +59,10 @@ def totals(metric, units, **layout):
     if "embedding" in metric.quantities:
         return Totals(partition.terms(np.concatenate(units)))
     if "class" in metric.quantities:
-        owner = np.repeat(np.arange(len(units)), [len(u) for u in units])
-        return Totals(class_direction.class_sums(np.concatenate(units), owner, len(units), owner, len(units))._terms)
+        owner = torch.arange(len(units)).repeat_interleave(torch.tensor([len(u) for u in units]))
+        sums = Sums(max(2, len(units)))
+        add_class_sums(sums, "site", torch.as_tensor(np.concatenate(units)), owner, owner, len(units))
+        return Totals(sums.at("site"))
     if "sample" in metric.quantities:
         x, owner = np.concatenate(units), np.repeat(np.arange(len(units)), [len(u) for u in units])
         mean = x.mean(0) if len(x) else np.zeros(x.shape[1])

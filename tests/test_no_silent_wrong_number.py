@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -847,6 +848,44 @@ def test_built_once_modes_and_the_registration_with_the_attention_interface():
     }
     registering = {path.name for path, text in sources.items() if "AttentionInterface.register(" in text}
     assert not switching and registering == {"backends.py"}
+
+
+OF_VECTORS = """
+import os, sys
+from anisoscope.data.arrays import open_vectors
+from anisoscope.runs.job import Job, Settings
+from anisoscope.runs.vectors import run_vectors
+job = Job(settings=Settings(metrics=("class_direction",), groups=12))
+run_vectors(open_vectors(sys.argv[3]), job, __import__("pathlib").Path(sys.argv[6]))
+"""
+
+
+def test_built_once_class_directions_take_the_road_of_every_metric(tmp_path):
+    """They were computed beside it: refused by name, and not in what was merged. Processes and shards, through the
+    program, give the whole; AUC is no sum, and a shard says that it has none.
+    """
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((9000, 5))  # three batches
+    np.savez(tmp_path / "x.npz", x=x, labels=rng.choice(["red", "green", "blue"], 9000), units=np.arange(9000) // 7)
+    words = ("measure", tmp_path / "x.npz", "--groups", "12", "-q", "--output")
+    assert program(*words, tmp_path / "whole")[0] == 0
+    parts = [tmp_path / f"{i}-of-3" for i in (1, 2, 3)]
+    for i, part in enumerate(parts):
+        assert program(*words, part, "--shard", f"{i + 1}/3")[0] == 0
+    assert program("merge", *parts, "--output", tmp_path / "merged")[0] == 0
+    (tmp_path / "rank.py").write_text(OF_VECTORS)
+    named = SimpleNamespace(model="vectors", corpus=tmp_path / "x.npz")
+    ended = in_processes(2, named, tmp_path / "rank.py", tmp_path / "two")
+    assert [code for code, _ in ended] == [0, 0], ended
+    whole, merged, two = (
+        RunFolder(tmp_path / name).records.query("metric == 'class_direction'") for name in ("whole", "merged", "two")
+    )
+    assert len(whole) == 6 and set(whole["n_units"]) == {1286} and set(whole["n_vectors"]) == {9000}
+    for found in (merged, two):
+        assert found["component"].tolist() == whole["component"].tolist()
+        for column in ("value", "low", "high"):
+            np.testing.assert_allclose(found[column], whole[column], rtol=0, atol=SAME)
+    assert any("AUC" in warning for warning in RunFolder(tmp_path / "merged").manifest["warnings"])
 
 
 # ---- 9: labels, tables and other data of one's own; faults of files ------------------------------------------------

@@ -46,18 +46,23 @@ class Stream:
 class Batch:
     """One forward call: `inputs` are the model's keyword arguments, `unit` [sequence] the index of each sequence's
     unit in the corpus, `streams` the positions of each stack (`encoder`, `decoder`); a stack not named here has one
-    fully real stream. `call` runs the model on the inputs where it is not simply called with them.
+    fully real stream. `call` runs the model on the inputs where it is not simply called with them. `label` [sequence]:
+    the number of each sequence's class (below 0: none), of the plan's `classes`.
     """
 
     inputs: dict[str, Any]
     unit: Tensor
     streams: dict[str, Stream] = field(default_factory=dict)
     call: Callable[..., Any] | None = None
+    label: Tensor | None = None
 
     def __post_init__(self) -> None:
         count = len(self.unit)
         if not count:
             raise UsageError("a batch of at least one sequence", "an empty one", "leave empty batches out of the plan")
+        if self.label is not None and tuple(self.label.shape) != (count,):
+            expected = f"labels of {count} sequences, as many as there are units"
+            raise UsageError(expected, str(tuple(self.label.shape)), "one entry a sequence, in order")
         for name, stream in self.streams.items():
             if len(stream.mask) != count:
                 got = f"{len(stream.mask)} in the stream {name}"
@@ -76,7 +81,8 @@ class BatchPlan(Protocol):
 
     `len(plan)` batches; `plan[i]` builds batch i (padding, tensors) on demand; `plan.tokens[i]` its real tokens (for
     progress); `plan.fingerprint` a hash of corpus and settings; `plan.n_units`, the number of units;
-    `plan.frequency_bins`, their labels. A plan may say in `plan.words` what its corpus calls things (`axes.WORDS`).
+    `plan.frequency_bins`, their labels. A plan may say in `plan.words` what its corpus calls things (`axes.WORDS`), and
+    in `plan.classes` what the classes of labelled sequences are called.
     """
 
     tokens: list[int]

@@ -1,4 +1,6 @@
-"""Is the direction of an utterance's vector its class, layer by layer? Records of one model on labelled utterances."""
+"""How well the directions of classes tell utterances apart, layer by layer, and how well a classifier does: records of
+one model on labelled utterances.
+"""
 
 from typing import Any
 
@@ -6,38 +8,32 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from anisoscope.metrics.class_direction import cosine_matrix, separability
+from anisoscope.metrics.class_direction import GROUPS, separability
 from anisoscope.store import as_records
 from anisoscope.sums.jackknife import wilson
 
 Labels = NDArray[np.int64]
 
 
-def direction_records(
+def separability_records(
     states: NDArray[np.float64],
     labels: Labels,
     names: tuple[str, ...],
     *,
     stack: str = "encoder",
     units: Labels | None = None,
+    groups: int = GROUPS,
 ) -> pd.DataFrame:
-    """Records of vectors [utterance, layer, dim]: `class_direction`, `component` a pair of classes;
-    `class_direction.auc` and `.nearest`, of a class or (null) of all; with 95 % delete-a-group intervals over `units`
-    [utterance] (none: every utterance is its own).
+    """Records of `class_direction.auc` and `.nearest` of vectors [utterance, layer, dim], of a class or (null) of all,
+    with 95 % delete-a-group intervals over `units` [utterance] (none: every utterance is its own).
     """
     rows: list[dict[str, Any]] = []
     for layer in range(states.shape[1]):
-        cosine = cosine_matrix(states[:, layer], labels, len(names), units=units)
-        of_layer = [
-            _row("class_direction", f"{names[a]} × {names[b]}", tuple(float(part[a, b]) for part in cosine))
-            for a in range(len(names))
-            for b in range(a, len(names))
-        ]
-        for name, estimate in separability(states[:, layer], labels, len(names), units=units).items():
+        for name, estimate in separability(states[:, layer], labels, len(names), groups, units).items():
             measure, _, number = name.partition(".")
             component = names[int(number)] if number else None
-            of_layer.append(_row(f"class_direction.{measure}", component, tuple(map(float, estimate))))
-        rows += [row | {"layer": layer} for row in of_layer]
+            row = _row(f"class_direction.{measure}", component, tuple(map(float, estimate)))
+            rows.append(row | {"layer": layer})
     n_units = len(labels) if units is None else len(np.unique(units))
     return as_records(pd.DataFrame(rows), stack=stack, site="hidden", n_units=n_units, n_vectors=len(labels))
 

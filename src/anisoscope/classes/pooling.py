@@ -1,10 +1,10 @@
-"""The vector that stands for an utterance, layer by layer: of its first token, [CLS], of its last, or their mean."""
+"""The vector that stands for an utterance, layer by layer, of every utterance at once."""
 
 from collections.abc import Iterable
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -12,6 +12,7 @@ from anisoscope.axes import At, Site
 from anisoscope.batch import Batch
 from anisoscope.capture.tap import capture
 from anisoscope.models.modes import evaluating
+from anisoscope.sums.classes import pooled
 
 
 @torch.no_grad()
@@ -22,28 +23,17 @@ def utterance_states(model: nn.Module, batches: Iterable[Batch], at: At = "first
     kept: list[Float[Tensor, "sequence layer dim"]] = []
     units: list[Tensor] = []
     states: dict[int, Tensor] = {}
-    weight = torch.zeros(0, 0)
+    mask = torch.zeros(0, 0, dtype=torch.bool)
 
     def receive(site: Site, x: Tensor) -> None:
         if site.quantity == "hidden" and site.layer is not None:
-            share = weight.to(x)
-            x = torch.where(share.unsqueeze(-1) > 0, x, 0.0)  # what stands at padding may be anything
-            states[site.layer] = torch.einsum("st,std->sd", share, x).double().cpu()
+            states[site.layer] = pooled(x, mask.to(x.device), at).cpu()
 
     with evaluating(model), capture(model, ("hidden",), receive=receive):
         for batch in batches:
-            weight = _weights(next(iter(batch.streams.values())).mask, at)
+            mask = next(iter(batch.streams.values())).mask
             states.clear()
             model(**batch.inputs)
             kept.append(torch.stack([states[layer] for layer in sorted(states)], 1))
             units.append(batch.unit)
     return torch.cat(kept)[torch.cat(units).argsort()].numpy()
-
-
-def _weights(mask: Bool[Tensor, "sequence token"], at: At) -> Float[Tensor, "sequence token"]:
-    """Weight of each token in its utterance's vector."""
-    if at == "mean":
-        return mask / mask.sum(1, keepdim=True)
-    position = mask.int().cumsum(1)
-    wanted = torch.ones_like(position[:, -1:]) if at == "first" else position[:, -1:]
-    return (mask & (position == wanted)).float()

@@ -252,6 +252,7 @@ class VectorPlan:
         self.tokens = [(b - a) * length if real is None else int(real[a:b].sum()) for a, b in pairs]
         self.n_units = len(np.unique(vectors.units))
         self.frequency_bins: list[str] = []
+        self.classes = vectors.classes
         self.warnings: list[str] = []
         position = "token" if vectors.are_sequences else "vector"
         self.words = WORDS | {"position": position, "counted": position}
@@ -266,6 +267,7 @@ class VectorPlan:
                 yield vectors.block(layer, begin, end).contiguous().numpy()
         for beside in (vectors.units, vectors.labels, vectors.mask):
             yield "none" if beside is None else beside
+        yield repr(vectors.classes)
 
     def __len__(self) -> int:
         return len(self.begins)
@@ -279,7 +281,8 @@ class VectorPlan:
             mask = torch.from_numpy(vectors.mask[begin:end])
         start = torch.arange(begin, end) * length
         stream = Stream(mask, torch.zeros_like(mask), start)
-        return Batch(layers, torch.from_numpy(vectors.units[begin:end]), {STACK: stream})
+        label = None if vectors.labels is None else torch.from_numpy(vectors.labels[begin:end])
+        return Batch(layers, torch.from_numpy(vectors.units[begin:end]), {STACK: stream}, label=label)
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[i] for i in range(len(self)))

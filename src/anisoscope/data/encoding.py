@@ -125,7 +125,10 @@ def collated(rows: Sequence[dict[str, Any]], pad_id: int) -> dict[str, Tensor]:
 
 
 class LabelledPlan:
-    """Examples as batches for a measurement, on `device`: every example is a unit, in batches of similar length."""
+    """Examples as batches for a measurement, on `device`: every example is a unit, in batches of similar length.
+
+    classes  names of their labels; none: the numbers themselves
+    """
 
     frequency_bins: list[str] = []  # noqa: RUF012 (none, as the protocol wants it said)
     words = EXAMPLES
@@ -138,6 +141,7 @@ class LabelledPlan:
         batch_tokens: int = BATCH,
         stack: str = "encoder",
         device: torch.device | str = "cpu",
+        classes: Sequence[str] = (),
     ) -> None:
         import numpy as np
 
@@ -146,7 +150,9 @@ class LabelledPlan:
         self.order = pack(lengths, batch_tokens)
         self.tokens = [int(lengths[rows].sum()) for rows in self.order]
         self.n_units = len(encoded)
-        self.fingerprint = digest([[row["input_ids"] for row in encoded.rows], encoded.labels, batch_tokens])
+        self.classes = tuple(classes) or tuple(map(str, range(max(encoded.labels, default=-1) + 1)))
+        ids = [row["input_ids"] for row in encoded.rows]
+        self.fingerprint = digest([ids, encoded.labels, batch_tokens, self.classes])
 
     def __len__(self) -> int:
         return len(self.order)
@@ -161,7 +167,8 @@ class LabelledPlan:
             words = torch.tensor(self.encoded.words[i])
             special[place, : len(words)] = (words < 0).to(self.device)
         stream = Stream(mask, special, torch.zeros(len(rows), dtype=torch.int64))
-        return Batch(inputs, torch.tensor(rows), {self.stack: stream})
+        label = torch.tensor([self.encoded.labels[i] for i in rows])
+        return Batch(inputs, torch.tensor(rows), {self.stack: stream}, label=label)
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[i] for i in range(len(self)))

@@ -2,6 +2,7 @@
 tabulated.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from anisoscope.measure.settings import Settings
 from anisoscope.measure.tabulate import tabulate
 from anisoscope.models.streams import Layout
 from anisoscope.store import write_atomic
+from anisoscope.sums.classes import add_class_sums, pooled
 from anisoscope.sums.groups import Sums, row_sums, vector_sums
 from anisoscope.sums.moments import EVERY, Moments, add_head_moments
 from anisoscope.sums.reservoir import Reservoir
@@ -59,12 +61,14 @@ class Measurement:
 
     `batches` are the indices, in the plan whose fingerprint is `plan`, of the batches summed. `weights` holds, by the
     name of a matrix of the model, terms of what is measured of weights: the same whichever batches were seen.
+    `classes` are the names of the classes of labelled sequences.
     """
 
     settings: Settings
     plan: str = ""
     batches: set[int] = field(default_factory=set)
     weights: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
     sums: Sums = field(init=False)
     moments: Moments | None = field(init=False, default=None)
     reservoirs: dict[str, Reservoir] = field(init=False, default_factory=dict)
@@ -93,6 +97,7 @@ class Measurement:
         self._unit = batch.unit.to(device)
         self._group = self._unit % self.settings.groups
         streams = batch.streams if layout is None else layout.streams(batch)
+        self._label = self._labels(batch, device)
         self._streams = {stack: stream.to(device) for stack, stream in streams.items()}
         self._implied: dict[tuple[int, int], _Masks] = {}
         starts = [stream.start.to(device) for stream in batch.streams.values()]
@@ -102,6 +107,19 @@ class Measurement:
         for stack, stream in self._streams.items():
             self._start_sample(stack, stream.start, self._masks[stack])
         return {stack: stream.mask for stack, stream in self._streams.items()}
+
+    def _labels(self, batch: Batch, device: torch.device) -> Tensor | None:
+        """The class of each sequence, where metrics of classes are asked for. UsageError where the batch tells none."""
+        if "class" not in self.settings.quantities:
+            return None
+        if batch.label is None or not self.classes:
+            came = "batches without labels" if batch.label is None else "labels whose classes the plan does not tell"
+            cure = "use anisoscope classes; or give vectors with labels, or `labels` [sequence] in a list of dicts"
+            raise UsageError("labelled sequences, for class_direction", came, cure)
+        if int(batch.label.max()) >= len(self.classes):
+            expected = f"labels below {len(self.classes)}, the number of classes"
+            raise UsageError(expected, str(int(batch.label.max())), "number the classes from 0")
+        return batch.label.to(device)
 
     def _start_sample(self, name: str, start: Tensor, masks: _Masks) -> Reservoir:
         reservoir = self.reservoirs.setdefault(name, Reservoir(self._sampled, self.settings.seed))
@@ -128,7 +146,11 @@ class Measurement:
         elif site.quantity == "scores":
             self.sums.add(site.name, value, self._group)
         elif site.quantity in LAYER_QUANTITIES:
-            self._add_vectors(site, value.unsqueeze(1), self._stream_masks(site, site.stack, value))
+            masks = self._stream_masks(site, site.stack, value)
+            self._add_vectors(site, value.unsqueeze(1), masks)
+            if self._label is not None and site.quantity == "hidden":
+                x = pooled(value, masks.real, self.settings.at)
+                add_class_sums(self.sums, site.name, x, self._label, self._group, len(self.classes))
         else:
             stack = "encoder" if site.kind == "cross" and site.quantity != "query" else site.stack
             self._add_vectors(site, value, self._stream_masks(site, stack, value.select(1, 0)))
@@ -216,9 +238,13 @@ class Measurement:
         if twice:
             got = f"{len(twice)} of the same batches in both"
             raise MeasureError("measurements of different batches", got, "name each part once")
+        if self.classes and other.classes and self.classes != other.classes:
+            expected = f"two measurements of the classes {', '.join(self.classes)}"
+            raise MeasureError(expected, ", ".join(other.classes), "measure both with the same classes")
         plans = {self.plan, other.plan} - {""}
         plan = plans.pop() if len(plans) == 1 else ""
-        merged = Measurement(self.settings, plan, self.batches | other.batches, self.weights | other.weights)
+        weights, classes = self.weights | other.weights, self.classes or other.classes
+        merged = Measurement(self.settings, plan, self.batches | other.batches, weights, classes)
         for part in (self, other):
             if part.moments is not None:
                 part.moments.flush()
@@ -235,7 +261,7 @@ class Measurement:
         if self.moments is not None:
             self.moments.flush()
         chosen, policies = self.settings.chosen, self.settings.policies
-        return tabulate(self.sums, self.sites, self.reservoirs, chosen, policies, self.weights)
+        return tabulate(self.sums, self.sites, self.reservoirs, chosen, policies, self.weights, self.classes)
 
     def excluded(self) -> dict[str, dict[str, int]]:
         """Vectors left out, by site: {"encoder.3.hidden": {"zero": 2, "nonfinite": 0}}; sites with none are not
@@ -262,6 +288,7 @@ class Measurement:
         for name, held in (("units", self.sums.units), ("batches", self.batches)):
             tensors[name] = torch.tensor(sorted(held), dtype=torch.int64)
         described = {"plan": self.plan, "moment_groups": str(self.moments.groups if self.moments else 0)}
+        described["classes"] = json.dumps(self.classes)
         described["sites"] = " ".join(
             f"{s.stack},{s.layer},{s.quantity},{s.stage},{s.kind}" for s in self.sites.values()
         )
@@ -278,8 +305,9 @@ class Measurement:
         try:
             with safe_open(path, framework="pt") as file:
                 described, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-            self = cls(settings, described["plan"], set(tensors.pop("batches").tolist()))
-        except (SafetensorError, OSError, KeyError, TypeError) as error:
+            classes = tuple(json.loads(described.get("classes", "[]")))
+            self = cls(settings, described["plan"], set(tensors.pop("batches").tolist()), classes=classes)
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
             cure = "remove the file: --resume then measures its batches again"
             raise OutputError(f"the sums of a measurement in {path}", f"a damaged file ({error})", cure) from error
         if plan not in (None, self.plan):

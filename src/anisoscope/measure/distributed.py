@@ -89,7 +89,7 @@ def gathered(part: Measurement) -> Measurement:
         return part
     if part.moments is not None:
         part.moments.flush()
-    rest = Measurement(part.settings, part.plan, part.batches, part.weights)
+    rest = Measurement(part.settings, part.plan, part.batches, part.weights, part.classes)
     rest.sites, rest.reservoirs = part.sites, part.reservoirs
     every = [rest] * world
     with _together():

@@ -81,6 +81,16 @@ class Given:
             raise UsageError(f"units for {seen} sequences, one each", str(len(self.units)), "name the unit of each")
 
     @cached_property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes of labelled sequences: those of a plan, else the numbers up to the largest. None of a
+        loader, all of which would have to be read for it.
+        """
+        if not isinstance(self.batches, list):
+            return tuple(getattr(self.batches, "classes", ()))
+        labels = (label for item in self.batches if (label := _labels(item)) is not None)
+        return tuple(map(str, range(max((int(label.max()) + 1 for label in labels), default=0))))
+
+    @cached_property
     def fingerprint(self) -> str:
         """A hash of everything given; of a loader, which may give other batches the next time, one that never comes
         again.
@@ -103,14 +113,14 @@ class Given:
         for owner in unit.tolist():
             start.append(nth[owner] * LONGEST)  # a range of its own for every sequence of a unit
             nth[owner] += 1
-        streams = streams_of(arguments, special, torch.tensor(start))
+        streams, label = streams_of(arguments, special, torch.tensor(start)), _labels(item)
         if self._forward is not None:
-            return Batch({"inputs": item}, unit, streams, self._called)
+            return Batch({"inputs": item}, unit, streams, self._called, label)
         if self._model is None:
-            return Batch(arguments, unit, streams)
+            return Batch(arguments, unit, streams, label=label)
         inputs = self._taken(arguments)
         self._check(inputs)
-        return Batch(inputs, unit, streams, self._called)
+        return Batch(inputs, unit, streams, self._called, label)
 
     def _named(self, item: Any) -> dict[str, Any]:
         """The arguments of one call by name; those of a tuple by what `forward` calls them."""
@@ -184,6 +194,17 @@ class Given:
     def _note(self, text: str) -> None:
         if text not in self.warnings:
             self.warnings.append(text)
+
+
+def _labels(item: Any) -> Tensor | None:
+    """The class of each sequence [sequence], where a batch or a dict tells whole numbers for them."""
+    if isinstance(item, Batch):
+        return item.label
+    told = next((item[name] for name in TARGETS if name in item), None) if isinstance(item, Mapping) else None
+    told = np.array(told) if isinstance(told, list) else told.cpu().numpy() if isinstance(told, Tensor) else told
+    if not isinstance(told, np.ndarray) or told.dtype.kind not in "iu" or told.ndim != 1 or not len(told):
+        return None
+    return torch.from_numpy(told.astype(np.int64))
 
 
 def check_model(model: Any) -> None:

@@ -70,7 +70,8 @@ def run_pass(
     With `state` the measurement is saved there every minute and on SIGINT/SIGTERM (then `Interrupted`); `resume`
     continues from it, to the same numbers as an uninterrupted pass.
     """
-    measurement = Measurement(settings, getattr(plan, "fingerprint", ""))
+    classes = getattr(plan, "classes", ()) if "class" in settings.quantities else ()
+    measurement = Measurement(settings, getattr(plan, "fingerprint", ""), classes=classes)
     if resume and state is not None and state.exists():
         measurement = Measurement.restore(state, settings, measurement.plan)
     what = settings.what_of(model)

@@ -6,7 +6,7 @@ from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING, Annotated, get_args
 
-from anisoscope.axes import LAYER_QUANTITIES, POLICIES, Flatten
+from anisoscope.axes import LAYER_QUANTITIES, POLICIES, At, Flatten
 from anisoscope.errors import UsageError, near_matches
 from anisoscope.options import INPUT, WHAT, Option, check_fields
 
@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from anisoscope.metrics.base import Metric
 
 PANELS = ("hidden", "spectrum", "attention")
-ON_REQUEST = ("alignment",)
-"""Panels that `all` does not mean: what the drift of queries and keys does (three times the cost of attention)."""
+ON_REQUEST = ("alignment", "class")
+"""Panels that `all` does not mean: what the drift of queries and keys does (three times the cost of attention), and
+the directions of classes, which labelled sequences have.
+"""
+OF_HIDDEN = {"hidden", "final", "sample", "class"}
+"""What metrics of hidden states are of."""
 FLATTEN = get_args(Flatten)
 MOST_GROUPS = 1 << 16
 """The sums of a site take groups times its width."""
@@ -36,13 +40,14 @@ class Settings:
     tokens_first      blocks pass on [token, sequence, dim]; None: as read from the model
     flatten           convolutional maps as one vector per `position`, or one per `image` (linear sums and the first
     policy only, 8 groups: memory is 128 bytes per dimension and site)
+    at                whose vector stands for a labelled sequence: its `first` real token's, its `last`'s, their `mean`
     """
 
     panels: Annotated[
         tuple[str, ...],
         Option(
             "hidden, spectrum, attention, several with commas, or all; on request only: alignment (what the drift of "
-            "queries and keys does)",
+            "queries and keys does), class (directions of classes, of labelled vectors)",
             WHAT,
             ("--panel",),
             known=(*PANELS, *ON_REQUEST),
@@ -81,6 +86,7 @@ class Settings:
     flatten: Annotated[
         Flatten, Option("convolutional maps as one vector per position, or one per image", WHAT, known=FLATTEN)
     ] = "position"
+    at: Annotated[At, Option("", "", known=get_args(At))] = "first"
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -101,10 +107,6 @@ class Settings:
         for name in self.metrics:
             if name not in known:
                 raise UsageError(f"metrics among {', '.join(known)}", repr(name), near_matches(name, known))
-        of_classes = [metric.name for metric in self.chosen if metric.panel == "class"]
-        if of_classes:
-            cure = "use anisoscope classes, or runs.classes.run_classes"
-            raise UsageError("metrics that need no classes", ", ".join(of_classes), cure)
 
     @cached_property
     def chosen(self) -> "list[Metric]":
@@ -122,7 +124,7 @@ class Settings:
     def what(self) -> set[str]:
         """Places to capture for the chosen metrics."""
         asked = self.quantities
-        what = set(LAYER_QUANTITIES) if asked & {"hidden", "final", "sample"} else set()
+        what = set(LAYER_QUANTITIES) if asked & OF_HIDDEN else set()
         of_heads = [metric for metric in self.chosen if metric.panel in ("attention", *ON_REQUEST)]
         heads = {name for metric in of_heads for name in metric.quantities}
         if "attention" in self.panels and not self.metrics:
@@ -140,7 +142,7 @@ class Settings:
         """
         from anisoscope.models.blocks import has_attention  # loads torch
 
-        of_hidden = all({"hidden", "final", "sample"} & set(metric.quantities) for metric in self.chosen)
+        of_hidden = all(OF_HIDDEN & set(metric.quantities) for metric in self.chosen)
         if (of_hidden if self.metrics else set(self.panels) == set(PANELS)) and not has_attention(model):
             return self.what & set(LAYER_QUANTITIES)
         return self.what

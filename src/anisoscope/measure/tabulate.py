@@ -1,6 +1,7 @@
 """From sums to the long table: every metric at every site it applies to, each value with its jackknife interval."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from anisoscope.axes import LAYER_QUANTITIES, Site
-from anisoscope.metrics import calibrated
+from anisoscope.metrics import calibrated, class_direction
 from anisoscope.metrics.base import Metric
 from anisoscope.store import as_records
 from anisoscope.sums import jackknife
@@ -27,14 +28,19 @@ def tabulate(
     metrics: Iterable[Metric],
     policies: Sequence[str],
     weights: Mapping[str, Mapping[str, Tensor]],
+    classes: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """The long table of `metrics` at `sites` and of `weights` (its columns of model and corpus still empty)."""
+    """The long table of `metrics` at `sites` and of `weights` (its columns of model and corpus still empty); `classes`:
+    the names of those whose directions are among the sums.
+    """
     depth = {
         stack: max(s.layer or 0 for s in sites.values() if s.stack == stack)
         for stack in {s.stack for s in sites.values()}
     }
     columns: Columns = {}  # one table is made in the end: thousands of small ones take longer than the model
     for metric in metrics:
+        if "class" in metric.quantities:
+            metric = replace(metric, components={"": class_direction.pairs(classes)})
         for name, matrix in weights.items() if "embedding" in metric.quantities else ():
             constant = dict.fromkeys(("stack", "kind", "layer", "n_units")) | {"site": name}
             _extend(columns, _table(metric, {k: v.numpy() for k, v in matrix.items()}, policies, constant))
@@ -61,7 +67,8 @@ def _places(
 ) -> Iterable[tuple[Site, str, dict[str, Array]]]:
     """(site, label, terms) wherever a metric applies."""
     for name, site in sites.items():
-        if site.measured_as in metric.quantities:
+        of_classes = "class" in metric.quantities and site.quantity == "hidden"
+        if site.measured_as in metric.quantities or of_classes:
             terms = {term: value for term, value in sums.at(name).items() if term in metric.needs}
             if terms and any(value.any() for value in terms.values()):
                 yield site, site.label, terms

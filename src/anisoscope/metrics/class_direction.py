@@ -4,13 +4,16 @@ Formula    with u the unit vector of each utterance and U_c = Σu over class c: 
            (‖U_c‖² − n_c) / (n_c(n_c − 1)) on the diagonal and U_a·U_b / (n_a n_b) off it. Separability, from the
            cosine of every utterance to the mean direction of each class, itself left out of its own: AUC, the chance
            that an utterance of the class is nearer to its direction than one of another class (mean over classes);
-           nearest, the share of utterances nearest to the direction of their own class.
+           nearest, the share of utterances nearest to the direction of their own class. The matrix is a function of
+           sums, tabulated, merged and resumed like every metric; separability is none, and needs all utterances.
 Range      [−1, 1]; AUC and nearest [0, 1]: chance is .5 and 1/classes, 1 is separated.
 Unit       none (a cosine; a probability).
 Undefined  a class of fewer than two utterances (its diagonal and AUC), of none.
 Source     Fosse et al. 2023, section 4 and figure 2 (there the cosine to one utterance, the first correct one:
            `to_utterance`); left one out and separability are ours.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +31,28 @@ def compute(totals: Totals) -> Values:
     n, unit = totals["class_n"], totals["class_unit"]
     first, second = np.triu_indices(n.shape[-1])
     same = np.equal(first, second)
-    product = np.einsum("rpd,rpd->rp", unit[:, first], unit[:, second])
+    product = (unit @ unit.swapaxes(1, 2))[:, first, second]
     return {"": ratio(product - same * n[:, first], n[:, first] * (n[:, second] - same))}
+
+
+def pairs(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of the pairs of classes, in the order of `compute`."""
+    return tuple(f"{a} × {b}" for i, a in enumerate(names) for b in names[i:])
+
+
+def reference(units: list[Array]) -> dict[str, float]:
+    """Pair of utterances by pair; every unit is a class. A pair of classes that has none is not named."""
+    found = {}
+    for k, (a, b) in enumerate(zip(*np.triu_indices(len(units)), strict=True)):
+        cosines = [
+            float(x @ y / (np.linalg.norm(x) * np.linalg.norm(y)))
+            for i, x in enumerate(units[a])
+            for j, y in enumerate(units[b])
+            if a != b or i != j
+        ]
+        if cosines:
+            found[str(k)] = float(np.mean(cosines))
+    return found
 
 
 def units_of(x: Array) -> Array:
@@ -37,28 +60,6 @@ def units_of(x: Array) -> Array:
     length = np.linalg.norm(x, axis=-1, keepdims=True)
     unit: Array = np.divide(x, length, out=np.zeros_like(x, dtype=np.float64), where=length > 0)
     return unit
-
-
-def class_sums(x: Array, labels: Labels, classes: int, group: Labels, groups: int) -> Totals:
-    """Sums of utterances' vectors x [utterance, dim], each in its `group` [utterance]."""
-    unit = units_of(x)
-    n, total = np.zeros((groups, classes)), np.zeros((groups, classes, x.shape[1]))
-    np.add.at(n, (group, labels), (np.linalg.norm(unit, axis=1) > 0).astype(np.float64))
-    np.add.at(total, (group, labels), unit)
-    return Totals({"class_n": n, "class_unit": total})
-
-
-def cosine_matrix(
-    x: Array, labels: Labels, classes: int, groups: int = GROUPS, units: Labels | None = None
-) -> Estimate:
-    """Mean cosines [class, class] of x [utterance, dim], with 95 % intervals; unit i in group i mod `groups` (`units`
-    [utterance]; none: every utterance is its own).
-    """
-    sums = class_sums(x, labels, classes, (np.arange(len(x)) if units is None else units) % groups, groups)
-    first, second = np.triu_indices(classes)
-    whole = np.zeros((3, classes, classes))
-    whole[:, first, second] = whole[:, second, first] = np.stack(interval(compute(sums)[""], bounds=COSINE))
-    return Estimate(*whole)
 
 
 def to_utterance(x: Array, representative: int) -> Array:
@@ -125,6 +126,7 @@ METRIC = Metric(
     quantities=("class",),
     needs=frozenset({"class_n", "class_unit"}),
     compute=compute,
+    reference=reference,
     bounds={"": COSINE},
     invariant=frozenset({"rotation", "scaling", "order"}),
     panel="class",

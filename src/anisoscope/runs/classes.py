@@ -15,7 +15,7 @@ import pandas as pd
 
 from anisoscope.axes import POLICIES, At
 from anisoscope.classes.ablation import replacements
-from anisoscope.classes.directions import accuracy_records, direction_records
+from anisoscope.classes.directions import accuracy_records, separability_records
 from anisoscope.classes.faithfulness import explanations
 from anisoscope.classes.pooling import utterance_states
 from anisoscope.data.encoding import LabelledPlan, encode
@@ -66,10 +66,12 @@ def run_classes(
     if encoded.truncated:
         warnings.append(f"{encoded.truncated} utterances cut at {length} tokens")
     pad = int(tokenizer.pad_token_id)
-    plan = LabelledPlan(encoded, pad, batch_tokens=job.batch_tokens, stack=stack, device=job.device)
+    names, tokens = corpus.labels, job.batch_tokens
+    plan = LabelledPlan(encoded, pad, batch_tokens=tokens, stack=stack, device=job.device, classes=names)
     described = corpus.described() | {"split": classes.split, "warnings": warnings}
-    panels = ("hidden", "attention") if has_attention(subject.model) else ("hidden",)
-    settings = Settings(panels=panels, policies=POLICIES, seed=job.settings.seed)
+    panels: tuple[str, ...] = ("hidden", "attention") if has_attention(subject.model) else ("hidden",)
+    panels += ("class",) if "directions" in classes.parts else ()
+    settings = Settings(panels=panels, policies=POLICIES, seed=job.settings.seed, at=at)
     identity = {"classes": json.loads(json.dumps(asdict(classes))), "code": code_of(*NUMBERS, "training")}
     with ExitStack() as bar:
         progress = bar.enter_context(shown(f"{job.model} × {classes.corpus}", "tokens"))
@@ -116,7 +118,7 @@ class _Look:
         model, names = self.subject.model, self.corpus.labels
         labels = np.array(self.plan.encoded.labels)
         states = utterance_states(model, self.plan, self.at)
-        found = [direction_records(states, labels, names, stack=self.plan.stack)]
+        found = [separability_records(states, labels, names, stack=self.plan.stack)]
         if self.heads:
             classes = np.array(predicted(model, self.plan.encoded, self.plan.pad_id))
             found.append(accuracy_records(classes, labels, names))

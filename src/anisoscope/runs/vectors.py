@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from anisoscope import metrics
-from anisoscope.classes.directions import direction_records
+from anisoscope.classes.directions import separability_records
 from anisoscope.data.arrays import STACK, VectorPlan, Vectors
 from anisoscope.errors import UsageError
 from anisoscope.measure.loop import Arrays
@@ -46,7 +46,8 @@ def run_vectors(
     dtype = str(getattr(first, "dtype", "")).removeprefix("torch.")
     job = replace(job, model=vectors.name, corpus=STACK, settings=settings, dtype=dtype, device="cpu")
     subject = Subject(Arrays(), None, vectors.name)
-    reading = OpenedCorpus(plan, described, more=None if vectors.labels is None else lambda: _directions(vectors))
+    more = None if vectors.labels is None else lambda: _separability(vectors, job)
+    reading = OpenedCorpus(plan, described, more=more)
     return run(job, output, resume=resume, overwrite=overwrite, progress=progress, subject=subject, reading=reading)
 
 
@@ -56,10 +57,14 @@ def _metrics(vectors: Vectors, job: Job) -> tuple[str, ...]:
     have = [name for name, metric in found.items() if {"hidden", "sample"} & set(metric.quantities)]
     if not vectors.are_sequences:
         have = [name for name in have if name not in OF_SEQUENCES]
+    of_classes = tuple(name for name in found if found[name].panel == "class")
+    have += of_classes if len(vectors.classes) > 1 else ()
     for name in job.settings.metrics:
         if name not in have:
-            raise UsageError(f"metrics of vectors ({', '.join(have)})", repr(name), "measure the model for the others")
+            cure = "give labels of two classes" if name in of_classes else "measure the model for the others"
+            raise UsageError(f"metrics of vectors ({', '.join(have)})", repr(name), cure)
     chosen = job.settings.metrics or tuple(name for name in have if found[name].panel in job.settings.panels)
+    chosen += tuple(name for name in of_classes if name in have and name not in chosen)
     if not chosen:
         raise UsageError("the panels hidden and spectrum of vectors", ", ".join(job.settings.panels), "leave it out")
     return chosen
@@ -74,21 +79,24 @@ def _policies(vectors: Vectors, asked: Sequence[str]) -> tuple[str, ...]:
     return chosen
 
 
-def _directions(vectors: Vectors) -> tuple[pd.DataFrame, list[str]]:
-    """Records of the directions of classes, layer by layer, and why there are none of a layer."""
+def _separability(vectors: Vectors, job: Job) -> tuple[pd.DataFrame, list[str]]:
+    """Records of how well classes are told apart, layer by layer, and why there are none of a layer."""
     assert vectors.labels is not None
     if len(vectors.classes) < 2:
         return as_records(pd.DataFrame()), ["one class only: nothing to tell apart"]
-    parts, warnings = [], []
+    if job.shard[1] > 1:
+        told = "AUC and nearest directions of classes left out of a shard: they are no sums and need all vectors"
+        return as_records(pd.DataFrame()), [told]
+    parts, warnings, groups = [], [], job.settings.groups
     for number, layer in enumerate(vectors.layers):
         count, width = vectors.shape[0], vectors.layers[layer].shape[-1]
         if 8 * count * width > LABELLED_BYTES:
-            warnings.append(f"classes of layer {number} left out: {count:,} vectors are too many to hold at once")
+            told = f"{count:,} vectors are too many to hold at once"
+            warnings.append(f"no AUC of classes in layer {number}: {told}")
             continue
         x = vectors.block(layer, 0, count)[:, 0].double().numpy()
         usable = np.isfinite(x).all(1)
-        found = direction_records(
-            x[usable, None], vectors.labels[usable], vectors.classes, stack=STACK, units=vectors.units[usable]
-        )
+        labels, units = vectors.labels[usable], vectors.units[usable]
+        found = separability_records(x[usable, None], labels, vectors.classes, stack=STACK, units=units, groups=groups)
         parts.append(found.assign(layer=number).astype({"layer": "Int64"}))
     return pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame()), warnings

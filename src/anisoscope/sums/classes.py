@@ -1,0 +1,51 @@
+"""Sums of directions class by class: each labelled sequence is pooled to one vector, whose direction is summed into its
+group and its class.
+
+    class_n [class]          vectors counted
+    class_unit [class, dim]  Σu
+"""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from anisoscope.axes import At
+from anisoscope.sums.groups import LARGEST, Sums
+
+
+def pooled(
+    x: Float[Tensor, "sequence token dim"], mask: Bool[Tensor, "sequence token"], at: At
+) -> Float[Tensor, "sequence dim"]:
+    """The vector of each sequence, in float64: of its first real token, of its last, or their mean."""
+    share = _weights(mask, at).to(x)
+    x = torch.where(share.unsqueeze(-1) > 0, x, 0.0)  # what stands at padding may be anything
+    return torch.einsum("st,std->sd", share, x).double()
+
+
+def _weights(mask: Bool[Tensor, "sequence token"], at: At) -> Float[Tensor, "sequence token"]:
+    """Weight of each token in its sequence's vector."""
+    if at == "mean":
+        return mask / mask.sum(1, keepdim=True)
+    position = mask.int().cumsum(1)
+    wanted = torch.ones_like(position[:, -1:]) if at == "first" else position[:, -1:]
+    return (mask & (position == wanted)).float()
+
+
+def add_class_sums(
+    sums: Sums,
+    site: str,
+    x: Float[Tensor, "sequence dim"],
+    label: Int[Tensor, " sequence"],
+    group: Int[Tensor, " sequence"],
+    classes: int,
+) -> None:
+    """Add the directions of float64 vectors to their groups and classes. A label below 0 is none; vectors that are zero
+    or not finite are left out.
+    """
+    norm = torch.linalg.vector_norm(x, dim=-1)
+    held = (label >= 0) & (norm > 1 / LARGEST) & (norm < LARGEST)  # NaN is neither
+    unit, place = x[held] / norm[held, None], group[held] * classes + label[held]
+    n = sums.buffer(site, "class_n", (sums.groups, classes), x.device)
+    total = sums.buffer(site, "class_unit", (sums.groups, classes, x.shape[1]), x.device)
+    n.view(-1).index_add_(0, place, torch.ones_like(norm[held]))
+    total.view(-1, x.shape[1]).index_add_(0, place, unit)
