@@ -291,6 +291,15 @@ def test_labels_that_cannot_be_are_refused(label, says):
         Measurement(BY_NAME, classes=("a", "b", "c")).begin(batch, torch.device("cpu"))
 
 
+def test_pooling_is_a_keyword_and_typing_errors_are_told(exact):
+    model, plan = exact
+    records = anisoscope.measure(model, plan, metrics=["class_direction"], at="mean").records
+    expected = run_pass(model, plan, Settings(metrics=("class_direction",), at="mean")).records()
+    check_same(records, expected)
+    with pytest.raises(UsageError, match="did you mean mean"):
+        Settings(at="men")
+
+
 def test_without_labels_it_is_refused_and_says_where_it_is():
     for given in ({"inputs": ["a text", "another one"]}, {"inputs": [{"input_ids": torch.ones(2, 4).long()}]}):
         with pytest.raises(AnisoscopeError, match="use anisoscope classes") as error:

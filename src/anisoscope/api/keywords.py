@@ -23,6 +23,7 @@ class Measuring(TypedDict, total=False):
     bins: Sequence[float]
     blocks: str | Sequence[str]
     flatten: str
+    at: str
     split: str | None
     column: str | None
     documents: str

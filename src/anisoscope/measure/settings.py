@@ -22,7 +22,7 @@ the directions of classes, which labelled sequences have.
 """
 OF_HIDDEN = {"hidden", "final", "sample", "class"}
 """What metrics of hidden states are of."""
-FLATTEN = get_args(Flatten)
+FLATTEN, AT = get_args(Flatten), get_args(At)
 MOST_GROUPS = 1 << 16
 """The sums of a site take groups times its width."""
 
@@ -86,7 +86,7 @@ class Settings:
     flatten: Annotated[
         Flatten, Option("convolutional maps as one vector per position, or one per image", WHAT, known=FLATTEN)
     ] = "position"
-    at: Annotated[At, Option("", "", known=get_args(At))] = "first"
+    at: At = "first"
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -96,6 +96,8 @@ class Settings:
             raise UsageError("at least one token policy", "none", f"choose of {', '.join(POLICIES)}")
         if not (self.panels or self.metrics):
             raise UsageError("at least one panel", "none", f"choose of {', '.join((*PANELS, *ON_REQUEST))}")
+        if self.at not in AT:
+            raise UsageError(f"at among {', '.join(AT)}", repr(self.at), near_matches(self.at, AT))
         rising = all(a < b for a, b in pairwise((-inf, *self.bins, inf)))
         if self.bins and (len(self.bins) < 2 or not rising):
             raise UsageError("bins as two finite edges or more, each above the last", repr(self.bins), "sort them")
