@@ -1,4 +1,4 @@
-# demo · test · check · bench · reproduce · docs · clean. Each sets itself up in .venv; quick when nothing changed.
+# demo · test · check · bench · reproduce · docs · wheel · clean. Each sets itself up in .venv; quick when nothing changed.
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 # Another build of torch: make TORCH_INDEX=https://download.pytorch.org/whl/cpu …
@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test check bench reproduce docs clean
+.PHONY: demo test check bench reproduce docs wheel clean
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -37,6 +37,9 @@ docs: $(READY)
 	$(BIN)/python tools/documentation.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "docs: build/site/index.html"
+
+wheel:
+	PYTHON='$(PYTHON)' TORCH='$(TORCH)' tools/wheel.sh
 
 clean:
 	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
