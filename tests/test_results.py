@@ -44,6 +44,20 @@ def test_records_are_judged_as_the_verdicts_beside_them_say(folder):
     assert "dirty" not in done.described["code"] and done.described["code"]["commit"]
 
 
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.relative_to(RESULTS).as_posix().replace("/", "-"))
+def test_intervals_lie_where_their_number_can_be(folder):
+    """Spearman's ρ of 1 stood with [.73, 1.27], a share of .96 with [.87, 1.05], cosines with [−1.90, 1.02]."""
+    bounds = {claim.name: claim.bounds for claim in finished(folder).study.claims}
+    for verdict in json.loads((folder / "verdicts.json").read_text()):
+        if verdict["low"] is not None and "orrelation" in verdict["statistic"] + verdict["claim"]:
+            assert -1 <= verdict["low"] <= verdict["high"] <= 1, verdict
+        if verdict["low"] is not None and (of := bounds[verdict["claim"]]):
+            assert of[0] <= verdict["low"] <= verdict["high"] <= of[1], verdict
+    records = pd.read_parquet(folder / "records.parquet")
+    found = records[records["metric"].isin(["correlation.spearman", "correlation.pearson"])]
+    assert not ((found["low"] < -1) | (found["high"] > 1)).any()
+
+
 def test_another_verdict_is_seen():
     one = {"outcome": "holds", "value": 0.5, "p": None}
     assert not differing([one], [one | {"value": 0.5 + 1e-14}])

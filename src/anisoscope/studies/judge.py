@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from anisoscope.studies.study import Claim, Outcome, Verdict
-from anisoscope.sums.jackknife import holm, interval, over_seeds
+from anisoscope.sums.jackknife import UNBOUNDED, holm, interval, over_seeds
 
 Array = NDArray[np.float64]
 
@@ -144,7 +144,7 @@ def _over_seeds(
     note = "; ".join(notes)
     if not n:
         return Test(claim, nothing, n=0, note=note, subject=subject)
-    value, low, high = (float(x) for x in over_seeds(usable))
+    value, low, high = (float(x) for x in over_seeds(usable, bounds=claim.bounds or UNBOUNDED))
     return Test(claim, statistic, value, low, high, n, up, down, inside, subject, note=note)
 
 

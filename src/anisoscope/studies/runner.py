@@ -132,7 +132,7 @@ def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: 
         "caption": study.caption,
         "settings_name": settings,
         "settings": chosen,
-        "claims": [asdict(c) for c in study.claims],
+        "claims": [{name: x for name, x in asdict(c).items() if name != "bounds"} for c in study.claims],
         **provenance(),
         "command": f"anisoscope reproduce {study.paper} --only {study.name} --settings {settings}",
     }

@@ -12,11 +12,16 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 """`identity`: it holds by construction, whatever is measured; shown, and not counted as evidence."""
 
 
+SIGNED, SHARE = (-1.0, 1.0), (0.0, 1.0)
+"""What correlations, cosines and changes of shares, and what shares and probabilities, lie between."""
+
+
 @dataclass(frozen=True)
 class Claim:
     """A statement of a paper, in our words, with where it stands there and the published number if there is one.
 
     identity  it holds by construction: if it holds, that is shown, and is no evidence
+    bounds    the smallest and the largest that its number can be: its interval over seeds stays between them
     """
 
     name: str
@@ -24,6 +29,7 @@ class Claim:
     source: str
     published: str = ""
     identity: bool = False
+    bounds: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)

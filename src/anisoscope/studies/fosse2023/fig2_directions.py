@@ -16,7 +16,7 @@ from anisoscope.studies.fosse2023.grid import NEEDS, PUBLISHED, SETTINGS, Plan
 from anisoscope.studies.fosse2023.measurements import accuracies, gather
 from anisoscope.studies.fosse2023.over_cells import Seeds, compared, corpora, note, over, sound, spearman, title
 from anisoscope.studies.judge import Array, Test, judged, of_seeds
-from anisoscope.studies.study import Claim, Compared, Context, Study, Verdict
+from anisoscope.studies.study import SHARE, SIGNED, Claim, Compared, Context, Study, Verdict
 
 SOURCE = "Fosse et al. 2023, section 4, figure 2"
 CHANCE, HARDLY, NOTHING = 0.5, 0.6, 0.1
@@ -36,6 +36,7 @@ SEPARATES = Claim(
     "representatives) more often after fine-tuning than before, each with its own representatives",
     SOURCE,
     "medians .95/.37/.05, .41/.92/.22, .19/.13/.92 (e-SNLI, one representative per class)",
+    bounds=SIGNED,
 )
 NOT_BEFORE = Claim(
     "not before fine-tuning",
@@ -49,11 +50,13 @@ CONTRADICTION = Claim(
     f"From a representative of contradiction the two other classes are hardly told apart (AUC below {HARDLY})",
     SOURCE,
     "medians .19 and .13",
+    bounds=SHARE,
 )
 LUCK = Claim(
     "no luck of the draw",
     "It holds for every representative: the AUC of the worst of 40 (2.5 % quantile) is above chance",
     "beyond the paper, which shows one representative per class",
+    bounds=SHARE,
 )
 ACCURATE = Claim(
     "closer classes are better classified",
@@ -61,6 +64,7 @@ ACCURATE = Claim(
     "correctly (rank correlation of the mean of median cosines with class accuracy)",
     "beyond the paper",
     "Spearman .81 over the 20 classes of 20 Newsgroups in the authors' notebook",
+    bounds=SIGNED,
 )
 LAST = "contradiction"
 

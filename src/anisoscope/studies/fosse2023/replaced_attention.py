@@ -14,7 +14,7 @@ from anisoscope.studies.fosse2023.grid import NEEDS, SETTINGS, Plan, other_start
 from anisoscope.studies.fosse2023.measurements import VALUES, accuracies, gather, geometry, replaced
 from anisoscope.studies.fosse2023.over_cells import Seeds, corpora, encoders, note, over, sound, spearman, title
 from anisoscope.studies.judge import Array, Test, judged, of_seeds, within
-from anisoscope.studies.study import Claim, Context, Study, Verdict
+from anisoscope.studies.study import SIGNED, Claim, Context, Study, Verdict
 
 SOURCE = "the title of Fosse et al. 2023, tested beyond the paper"
 HARDLY = 0.02
@@ -23,6 +23,7 @@ UNIFORM, ANOTHER = (
         f"{kind} attention does as well",
         f"One layer without a penalty classifies as well, within {HARDLY:.0%}, when its attention is {whose}",
         SOURCE,
+        bounds=SIGNED,
     )
     for kind, whose in (("uniform", "uniform over the sentence"), ("another's", "that of another sentence"))
 )
@@ -30,18 +31,21 @@ SPARSE_MATTERS = Claim(
     "sparse attention matters less than it looks",
     f"At the largest λ of the paper, too, uniform attention changes accuracy by less than {HARDLY:.0%}",
     SOURCE,
+    bounds=SIGNED,
 )
 GEOMETRY = Claim(
     "geometry replaces attention",
     "The more alike the values of a layer, the less its output turns when its attention is replaced by another "
     "sentence's (rank correlation over layers, depths and λ of sim(V) with the cosine of the output of [CLS])",
     SOURCE,
+    bounds=SIGNED,
 )
 DECISION = Claim(
     "geometry keeps the decision",
     "The more alike the values of a layer, the fewer decisions change when its attention is replaced by another "
     "sentence's (rank correlation of sim(V) with agreement)",
     SOURCE,
+    bounds=SIGNED,
 )
 LARGEST = 0.1
 CHANGE = "change of accuracy"

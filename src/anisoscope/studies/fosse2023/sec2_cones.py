@@ -14,7 +14,7 @@ from anisoscope.studies.fosse2023.grid import NEEDS, SETTINGS, Plan, standard
 from anisoscope.studies.fosse2023.measurements import accuracies, gather
 from anisoscope.studies.fosse2023.over_cells import Seeds, corpora, note, over, sound, title
 from anisoscope.studies.judge import judged, of_seeds, within
-from anisoscope.studies.study import Claim, Context, Study, Verdict
+from anisoscope.studies.study import SHARE, SIGNED, Claim, Context, Study, Verdict
 
 SOURCE = "Fosse et al. 2023, section 2.1 and figure 1"
 EXACT, NEARLY, LARGEST = 1e-6, 0.99, 0.1
@@ -22,6 +22,7 @@ CONE = Claim(
     "outputs in the cone of the values",
     "Every output lies in the narrowest circular cone about the mean direction that holds the values of its sentence",
     SOURCE,
+    bounds=SIGNED,
 )
 EQUAL_KEYS = Claim(
     "equal keys", "Equal keys give uniform attention, whatever the query (H / ln n is 1)", SOURCE, identity=True
@@ -30,6 +31,7 @@ PARALLEL_KEYS = Claim(
     "keys of one direction",
     f"Keys of one direction, each with its own norm, give nearly uniform attention too (H / ln n above {NEARLY})",
     f"{SOURCE}, which speaks of directions",
+    bounds=SHARE,
 )
 EQUAL_QUERIES = Claim(
     "equal queries", "Equal queries give equal rows of attention (their similarity is 1)", SOURCE, identity=True
@@ -38,12 +40,14 @@ PARALLEL_QUERIES = Claim(
     "queries of one direction",
     f"Queries of one direction, each with its own norm, give nearly equal rows too (similarity above {NEARLY})",
     f"{SOURCE}, which speaks of directions",
+    bounds=SIGNED,
 )
 ALIKE = Claim(
     "alike keys, uniform attention",
     "Among utterances, the more alike the keys the more uniform the attention (rank correlation of sim(K) with H / ln "
     "n, λ = 0)",
     SOURCE,
+    bounds=SIGNED,
 )
 MEASURES = {
     "keys.plain": "H / ln n, as trained",

@@ -14,7 +14,7 @@ from anisoscope.studies.fosse2023.grid import NEEDS, SETTINGS, WIDTH, Plan, with
 from anisoscope.studies.fosse2023.measurements import VALUES, accuracies, gather, geometry
 from anisoscope.studies.fosse2023.over_cells import Seeds, corpora, note, over, sound, spearman, title
 from anisoscope.studies.judge import Array, judged, of_seeds
-from anisoscope.studies.study import Claim, Context, Study, Verdict
+from anisoscope.studies.study import SIGNED, Claim, Context, Study, Verdict
 
 SOURCE = "Fosse et al. 2023, section 5 (said there, not measured)"
 GAIN = Claim(
@@ -22,12 +22,14 @@ GAIN = Claim(
     "The change of sim(V) of the first layer from λ = 0 to the largest λ grows with the number of parameters outside "
     "the word vectors (rank correlation over sizes)",
     SOURCE,
+    bounds=SIGNED,
 )
 KEEP = Claim(
     "larger models lose less",
     "The change of accuracy from λ = 0 to the largest λ is the better the more parameters there are outside the word "
     "vectors (rank correlation over sizes)",
     SOURCE,
+    bounds=SIGNED,
 )
 SIMILAR: dict[str, Any] = {"metric": "intra_sequence", "site": VALUES, "token_policy": "all", "layer": 1}
 MEASURES: dict[str, tuple[Claim, dict[str, Any]]] = {

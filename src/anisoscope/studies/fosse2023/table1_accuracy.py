@@ -14,7 +14,7 @@ from anisoscope.studies.fosse2023.measurements import accuracies, gather
 from anisoscope.studies.fosse2023.over_cells import Seeds, compared, corpora, note, over, title
 from anisoscope.studies.fosse2023.published import NUMBERS
 from anisoscope.studies.judge import Array, judged, of_seeds, within
-from anisoscope.studies.study import Claim, Compared, Context, Study, Verdict
+from anisoscope.studies.study import SHARE, Claim, Compared, Context, Study, Verdict
 
 SOURCE = "Fosse et al. 2023, table 1"
 FINE, ONE = (NUMBERS["table1"][model] for model in ("encoder", "attention"))
@@ -36,6 +36,7 @@ ONE_LAYER = Claim(
     f"One layer of self-attention reaches the published accuracy within {NEAR:.0%}",
     SOURCE,
     "91.3 / 61.1 / 63.1 %",
+    bounds=SHARE,
 )
 
 

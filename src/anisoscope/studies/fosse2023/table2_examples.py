@@ -19,7 +19,7 @@ from anisoscope.studies.fosse2023.measurements import accuracies, final_vectors,
 from anisoscope.studies.fosse2023.over_cells import Seeds, corpora, note, sound, spearman, title
 from anisoscope.studies.fosse2023.trained_cells import Trained, corpus_of
 from anisoscope.studies.judge import Array, judged, of_seeds, within
-from anisoscope.studies.study import Claim, Context, Study, Verdict
+from anisoscope.studies.study import SIGNED, Claim, Context, Study, Verdict
 from anisoscope.training.recipe import ClassifierRecipe
 
 SOURCE = "Fosse et al. 2023, table 2"
@@ -31,12 +31,14 @@ NOT_WORDS = Claim(
     f"with the Jaccard overlap below {LITTLE}, mean over all representatives)",
     SOURCE,
     "near examples share few polarity words",
+    bounds=SIGNED,
 )
 CROSSES = Claim(
     "some of the other class are near",
     "The nearest utterance of the other class is nearer than the farthest of the same class",
     SOURCE,
     "+ 0.93 against − 0.09",
+    bounds=(-2.0, 2.0),
 )
 
 

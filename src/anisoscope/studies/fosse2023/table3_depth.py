@@ -25,7 +25,7 @@ from anisoscope.studies.fosse2023.over_cells import (
 )
 from anisoscope.studies.fosse2023.published import NUMBERS
 from anisoscope.studies.judge import Array, judged, of_seeds, within
-from anisoscope.studies.study import Claim, Compared, Context, Study, Verdict
+from anisoscope.studies.study import SIGNED, Claim, Compared, Context, Study, Verdict
 
 SOURCE = "Fosse et al. 2023, table 3"
 TABLE: dict[str, dict[str, list[list[float]]]] = NUMBERS["table3"]
@@ -58,6 +58,7 @@ TOGETHER = Claim(
     "keys and values together",
     "Where values are more alike, keys are too (rank correlation over all layers of all depths)",
     SOURCE,
+    bounds=SIGNED,
 )
 SAME = {
     site: Claim(

@@ -15,7 +15,7 @@ from anisoscope.studies.fosse2023.measurements import KEYS, VALUES, accuracies, 
 from anisoscope.studies.fosse2023.over_cells import Seeds, beside, compared, corpora, note, over, sound, title
 from anisoscope.studies.fosse2023.published import NUMBERS
 from anisoscope.studies.judge import LOW, judged, of_seeds, within
-from anisoscope.studies.study import Claim, Compared, Context, Study, Verdict
+from anisoscope.studies.study import SIGNED, Claim, Compared, Context, Study, Verdict
 
 SOURCE, BEYOND = "Fosse et al. 2023, table 4", "beyond the paper (its authors' unpublished runs, λ up to 6)"
 PUBLISHED_LARGEST = 0.1
@@ -65,6 +65,7 @@ ACCURACY = Claim(
     "accuracy hardly moves",
     f"Accuracy changes by less than {HARDLY:.0%} from λ = 0 to λ = 0.1",
     "Fosse et al. 2023, section 5 (from earlier work; not measured there)",
+    bounds=SIGNED,
 )
 DECORRELATE = Claim(
     "keys decorrelate at large λ",

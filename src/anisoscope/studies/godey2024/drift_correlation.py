@@ -15,7 +15,7 @@ from anisoscope.studies.godey2024.layer_curves import TRAINED, UNTRAINED
 from anisoscope.studies.godey2024.left_out import replicates
 from anisoscope.studies.godey2024.permutation import Kind
 from anisoscope.studies.judge import Test, detected, judged, nothing, stated
-from anisoscope.studies.study import Claim, Context, Verdict
+from anisoscope.studies.study import SIGNED, Claim, Context, Verdict
 from anisoscope.sums.jackknife import holm, interval
 
 SOURCE = "Godey et al. 2024, section 4.1 and appendix A, figures 5 and 16"
@@ -68,7 +68,7 @@ def correlations(records: pd.DataFrame, kind: Kind) -> pd.DataFrame:
     rows = []
     for model, seed, layers in per_system(layer_curves.curves(records)):
         a, drift = (replicates(records, layers, metric) for metric in ("mean_cosine", "drift"))
-        estimate = interval(permutation.coefficient(kind, drift, a))
+        estimate = interval(permutation.coefficient(kind, drift, a), bounds=SIGNED)
         test = permutation.permutation_test(kind, drift[0], a[0])
         values = {
             "": (float(estimate.value), float(estimate.low), float(estimate.high)),

@@ -18,7 +18,7 @@ from anisoscope.studies.godey2024 import checkpoints, head_planes
 from anisoscope.studies.godey2024.head_planes import Over
 from anisoscope.studies.godey2024.series_claims import Alignment, per_seed, table
 from anisoscope.studies.judge import judged, of_seeds, within
-from anisoscope.studies.study import Claim, Context, Study, Verdict
+from anisoscope.studies.study import SHARE, SIGNED, Claim, Context, Study, Verdict
 
 CLOUDS, PATHS = "Godey et al. 2024, section 5, figure 11", "Godey et al. 2024, section 5, figure 12"
 APPENDIX = "Godey et al. 2024, appendix C, figures 19 to 22"
@@ -30,31 +30,38 @@ CARRIED = Claim(
     "The first SVD direction carries the common drift: more than half of ‖Q̄‖² + ‖K̄‖² of the last step, in the mean "
     "over heads",
     CLOUDS,
+    bounds=SHARE,
 )
 SAME_FIRST = Claim(
     "similar-in-first-steps",
     f"Heads that end similar are aligned within the first {EARLY:.0%} of training (median onset)",
     PATHS,
     "first steps",
+    bounds=SHARE,
 )
-LATER = Claim("opposite-later", "Heads that end opposite are aligned later than those that end similar", PATHS)
+LATER = Claim(
+    "opposite-later", "Heads that end opposite are aligned later than those that end similar", PATHS, bounds=SIGNED
+)
 ABOUT = Claim(
     "opposite-at-8-percent",
     "Heads that end opposite are aligned after about 8 % of training (median onset, within a factor 2)",
     PATHS,
     "about 8 %",
+    bounds=SHARE,
 )
 SAME_DIRECTION = Claim(
     "same-first-direction",
     "The SVD of one side alone has the same first direction as that of the union (|cosine| above cos 45°, mean over "
     "heads)",
     APPENDIX,
+    bounds=SHARE,
 )
 SAME_PATH = Claim(
     "same-path",
     "The means move alike along the first direction of one side and of the union (|correlation| above √½, mean over "
     "heads)",
     APPENDIX,
+    bounds=SHARE,
 )
 SHARED = ("query_key.cosine", "mean_cosine.isotropic_q95")
 

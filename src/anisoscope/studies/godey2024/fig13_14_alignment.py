@@ -13,17 +13,32 @@ from anisoscope.store import select
 from anisoscope.studies.godey2024 import checkpoints
 from anisoscope.studies.godey2024.series_claims import Alignment, Array, heads_above, per_seed, table
 from anisoscope.studies.judge import judged, of_seeds
-from anisoscope.studies.study import Claim, Context, Study, Verdict
+from anisoscope.studies.study import SHARE, SIGNED, Claim, Context, Study, Verdict
 
 COSINE, DOT = "Godey et al. 2024, section 5, figure 13", "Godey et al. 2024, section 5, figure 14"
 SEEDS = "Godey et al. 2024, appendix D, figure 23"
 ALMOST_ALL = 0.9
-GROWS = Claim("cosine-grows", "|cos(Q̄, K̄)| is larger at the end than at step 0, in the mean over heads", COSINE)
-ALMOST = Claim("almost-all-heads", f"It is larger for almost all heads (more than {ALMOST_ALL:.0%} of them)", COSINE)
-ALIGNED = Claim("aligned-at-the-end", "At the end |cos(Q̄, K̄)| lies above q95(d_head), in the mean over heads", COSINE)
-FIRST = Claim("first-layer-positive", "In the first layer cos(Q̄, K̄) ends positive, in the mean over heads", COSINE)
-LAST = Claim("last-layer-negative", "In the last layer cos(Q̄, K̄) ends negative, in the mean over heads", COSINE)
-DEPTH = Claim("sign-falls-with-depth", "cos(Q̄, K̄) falls with depth (Spearman over layers, means over heads)", COSINE)
+GROWS = Claim(
+    "cosine-grows", "|cos(Q̄, K̄)| is larger at the end than at step 0, in the mean over heads", COSINE, bounds=SIGNED
+)
+ALMOST = Claim(
+    "almost-all-heads", f"It is larger for almost all heads (more than {ALMOST_ALL:.0%} of them)", COSINE, bounds=SHARE
+)
+ALIGNED = Claim(
+    "aligned-at-the-end", "At the end |cos(Q̄, K̄)| lies above q95(d_head), in the mean over heads", COSINE, bounds=SHARE
+)
+FIRST = Claim(
+    "first-layer-positive", "In the first layer cos(Q̄, K̄) ends positive, in the mean over heads", COSINE, bounds=SIGNED
+)
+LAST = Claim(
+    "last-layer-negative", "In the last layer cos(Q̄, K̄) ends negative, in the mean over heads", COSINE, bounds=SIGNED
+)
+DEPTH = Claim(
+    "sign-falls-with-depth",
+    "cos(Q̄, K̄) falls with depth (Spearman over layers, means over heads)",
+    COSINE,
+    bounds=SIGNED,
+)
 DOT_GROWS = Claim("dot-grows", "|Q̄·K̄| grows along training (log ratio of the end to step 0, mean over heads)", DOT)
 SAME_TRENDS = Claim(
     "same-trends-over-seeds",

@@ -36,6 +36,7 @@ LEADS = Claim(
     "mean-query-leads",
     "At the end Q̄·(k − K̄) makes more than half of the variance of scores inside rows, in the mean over heads",
     OURS,
+    bounds=(0.0, np.inf),
 )
 SHARE_GROWS = Claim("mean-query-share-grows", "That share is larger at the end than at step 0", OURS)
 ROUNDING = 1e-6
