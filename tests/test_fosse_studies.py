@@ -17,7 +17,7 @@ from anisoscope.classes import ablation as replaced
 from anisoscope.classes import attributions as maps
 from anisoscope.data.labelled import Example, LabelledCorpus, open_labelled
 from anisoscope.errors import DivergedError, ModelError, OutputError
-from anisoscope.provenance import run_id
+from anisoscope.provenance import measuring_code, run_id
 from anisoscope.store import as_records, select
 from anisoscope.studies import runner
 from anisoscope.studies.fosse2023 import (
@@ -141,7 +141,7 @@ def test_what_another_process_measures_comes_last(learnt, context, held):
     cells = [learnt.cell, replace(learnt.cell, seed=1)]
     for cell in cells:
         assert list(trained_cells.each([cell], SMALL, context, measurements.accuracies))
-    path = learnt.folder / f"slow-{run_id([measurements.VERSION, SMALL.utterances, SMALL.erased])[:8]}.parquet"
+    path = learnt.folder / f"slow-{run_id([measuring_code(), SMALL.utterances, SMALL.erased])[:8]}.parquet"
     seen = []
 
     def look(trained):

@@ -227,12 +227,15 @@ def test_correlation_of_drift_and_anisotropy():
     assert "scipy's 0" in four.reason  # which the paper would have called significant
 
 
-def test_coefficient_has_an_interval_over_units():
+@pytest.mark.parametrize("power", [1, 3])
+def test_coefficient_has_an_interval_over_units(power):
+    """It is one of correlations: of a coefficient of 1 it ended at 1.27."""
     rows = drift_correlation.correlations(
-        system("m", np.linspace(0.1, 0.7, 9), error=0.05, drift=np.arange(9.0)), "pearson"
+        system("m", np.linspace(0.1, 0.7, 9), error=0.05, drift=np.arange(9.0) ** power), "pearson"
     )
     r = rows[rows["metric"] == "correlation.pearson"].iloc[0]
-    assert r["low"] < r["value"] < r["high"]
+    assert -1 <= r["low"] < r["value"] <= r["high"] <= 1
+    assert power == 1 or r["value"] < r["high"]
 
 
 def test_correlations_are_drawn():

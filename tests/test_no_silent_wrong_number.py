@@ -39,6 +39,9 @@ from anisoscope.runs.job import Job
 from anisoscope.runs.merge import merge_runs
 from anisoscope.runs.run import run
 from anisoscope.store import KEYS, RunFolder, write_atomic
+from anisoscope.studies.godey2024 import biased_block
+from anisoscope.studies.godey2024.untrained_models import Size
+from anisoscope.studies.study import Context
 
 SAME = 1e-9
 """What the order of additions may move in float64."""
@@ -287,6 +290,24 @@ def test_a_changed_formula_finds_no_old_run(job, tmp_path):
     formula = folder / "anisoscope" / "metrics" / "drift.py"
     formula.write_text(formula.read_text() + "\nFACTOR = 2\n")
     check_refused(6, *words, says=["code.metrics differ", "--overwrite"], **there)
+
+
+def test_a_changed_formula_finds_no_piece_that_a_study_kept(tmp_path, monkeypatch):
+    """What studies measured and kept was found by the version of the package, which no change of a formula moves."""
+    made = []
+
+    def piece(*_):
+        made.append(1)
+        return pd.DataFrame({"value": [1.0]})
+
+    monkeypatch.setattr(biased_block, "piece", piece)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # one piece: in this process
+    settings = biased_block.BlockSettings(systems=("model",), sizes=(Size(),), seeds=1)
+    context = Context(tmp_path, tmp_path)
+    for code, times in (({"metrics": "a"}, 1), ({"metrics": "a"}, 1), ({"metrics": "b"}, 2)):
+        monkeypatch.setattr(biased_block, "measuring_code", lambda code=code: code)
+        biased_block.experiment(settings, context)
+        assert len(made) == times
 
 
 def test_a_changed_configuration_finds_no_old_run(job, tmp_path):

@@ -472,13 +472,19 @@ def test_centred_attention_is_that_of_centred_queries():
     np.testing.assert_allclose(got, (entropies_ / n).numpy(), rtol=1e-9)
 
 
-def test_centring_needs_batches_that_can_be_read_twice():
+def test_centring_takes_a_generator_and_refuses_what_is_read_once_only():
+    """A generator is kept, and read twice as a list is; a bare iterator of batches in `run_pass` cannot be."""
     from anisoscope.errors import UsageError
     from anisoscope.measure.loop import measure
 
-    batches = (b.inputs for b in tiny.Plan(tiny.documents(4)))
+    def inputs():
+        return [batch.inputs for batch in tiny.Plan(tiny.documents(12))]
+
+    once_only, kept = (measure(tiny.model("bert"), x, ["centred_attention"]) for x in (iter(inputs()), inputs()))
+    assert len(kept) and kept["value"].notna().any()
+    pd.testing.assert_frame_equal(once_only, kept)
     with pytest.raises(UsageError, match="read twice"):
-        measure(tiny.model("bert"), batches, ["centred_attention"])
+        run_pass(tiny.model("bert"), iter(tiny.Plan(tiny.documents(4))), CENTRED)
 
 
 def test_an_interval_of_paired_entropies_is_narrower_than_that_of_either():

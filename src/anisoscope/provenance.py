@@ -34,6 +34,11 @@ def code_of(*names: str) -> dict[str, str]:
     return found
 
 
+def measuring_code() -> dict[str, str]:
+    """What names a piece that a study measured and kept: the code that makes numbers, the studies' own with it."""
+    return code_of(*NUMBERS, "studies")
+
+
 @cache
 def code_version() -> dict[str, Any]:
     """Package version, a hash of the sources that make numbers, and the commit where the code lies in a git checkout,

@@ -17,7 +17,7 @@ from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics.class_direction import units_of
 from anisoscope.models.load import load
-from anisoscope.provenance import run_id
+from anisoscope.provenance import measuring_code, run_id
 from anisoscope.store import as_records, once, records_once, select, write_atomic
 from anisoscope.studies.fosse2023.grid import Cell, Plan
 from anisoscope.studies.fosse2023.trained_cells import Trained, corpus_of, each, why_lost
@@ -26,8 +26,6 @@ from anisoscope.training.classifier import result
 from anisoscope.training.classifier_loop import predicted
 from anisoscope.training.entropy_penalty import entropies
 
-VERSION = 1
-"""Raised when a measurement here changes, so that what is kept is made anew."""
 PRETRAINED = " pre-trained"
 """Behind an encoder's name: as it was before it was fine-tuned."""
 MEASURED = Settings(metrics=("intra_sequence", "norms", "attention"), policies=("all", "content", "no-first"))
@@ -68,7 +66,7 @@ def gather(
 def kept(trained: Trained, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
     """The records `make` gives of a classifier, made once; those that name no model are of the classifier."""
     cell, plan = trained.cell, trained.plan
-    path = trained.folder / f"{name}-{run_id([VERSION, plan.utterances, plan.erased])[:8]}.parquet"
+    path = trained.folder / f"{name}-{run_id([measuring_code(), plan.utterances, plan.erased])[:8]}.parquet"
     found = records_once(path, lambda: as_records(make(), corpus=cell.corpus, seed=cell.seed), wait=trained.wait)
     return found.assign(model=found["model"].fillna(cell.label))
 
@@ -98,7 +96,7 @@ def accuracies(trained: Trained) -> pd.DataFrame:
 def tested(trained: Trained) -> dict[str, Any]:
     """What an encoder that is fine-tuned on part of a corpus finds on the test split of the attention-only model."""
     limit = trained.plan.limit
-    path = trained.folder / f"tested-{limit or 'all'}.json"
+    path = trained.folder / f"tested-{limit or 'all'}-{run_id(measuring_code())[:8]}.json"
 
     def make() -> None:
         corpus = corpus_of(replace(trained.plan.recipe(trained.cell), limit=limit))
@@ -158,7 +156,7 @@ def final_vectors(trained: Trained) -> dict[str, Array]:
     """Final vectors of every measured utterance: `tuned` and `pretrained` unit vectors of [CLS] after the last layer
     [utterance, dim] (`pretrained` of encoders only), its class in `labels`, and the class found in `predicted`.
     """
-    path = trained.folder / f"final-{run_id([VERSION, trained.plan.utterances])[:8]}.npz"
+    path = trained.folder / f"final-{run_id([measuring_code(), trained.plan.utterances])[:8]}.npz"
 
     def make() -> None:
         from anisoscope.classes.pooling import utterance_states

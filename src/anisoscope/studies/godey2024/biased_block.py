@@ -23,11 +23,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from anisoscope import __version__
 from anisoscope.axes import Site
 from anisoscope.capture import capture
 from anisoscope.metrics import drift, mean_cosine, norms
-from anisoscope.provenance import run_id
+from anisoscope.provenance import measuring_code, run_id
 from anisoscope.store import as_records, records_once
 from anisoscope.studies.godey2024 import row_scores
 from anisoscope.studies.godey2024.fixed_point import fixed_points
@@ -82,7 +81,9 @@ def experiment(settings: BlockSettings, context: Context) -> pd.DataFrame:
     run side by side as torch has threads.
     """
     pieces = list(product(settings.systems, settings.sizes, range(settings.seeds)))
-    names = [run_id(sy, seed, asdict(size), settings.norms, context.dtype, __version__) for sy, size, seed in pieces]
+    names = [
+        run_id(sy, seed, asdict(size), settings.norms, context.dtype, measuring_code()) for sy, size, seed in pieces
+    ]
     paths = [context.cache / "biased-block" / f"{name}.parquet" for name in names]
     where = (context.device, context.dtype, context.batch_tokens)
     missing = [

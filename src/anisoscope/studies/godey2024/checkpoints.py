@@ -23,7 +23,7 @@ from anisoscope.errors import UsageError
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
 from anisoscope.models.series import Checkpoint, expand
-from anisoscope.provenance import run_id
+from anisoscope.provenance import measuring_code, run_id
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import plan_of, subject_of
 from anisoscope.runs.series import Derived, measure_series
@@ -160,7 +160,7 @@ def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
 
     named = "sampled.safetensors" if sampled else Piece.named
     derived = Derived(named, partial(_write_heads, sampled=bool(sampled)))
-    output = context.cache / f"series-{run_id(asdict(series))[:8]}"
+    output = context.cache / f"series-{run_id(asdict(series), measuring_code())[:8]}"
     done = measure_series(checkpoints, job_of, output, derived=derived, progress=progress)
     return [
         Piece(c.step, c.seed, run.folder, named) for c, run in sorted(done.runs.items(), key=lambda x: _place(x[0]))

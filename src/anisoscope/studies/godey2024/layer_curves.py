@@ -15,7 +15,7 @@ from anisoscope.axes import Flatten
 from anisoscope.charts import builders as charts
 from anisoscope.measure.settings import Settings
 from anisoscope.models.presets import PRESETS
-from anisoscope.provenance import run_id
+from anisoscope.provenance import measuring_code, run_id
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import run
 from anisoscope.store import RunFolder, as_records, records_once, select
@@ -86,7 +86,7 @@ def measured(job: Job, context: Context) -> pd.DataFrame:
     """Records of one run that the figures need, with its left-out values."""
     job = replace(job, batch_tokens=context.batch_tokens, device=context.device)
     done = run(job, root=context.cache, resume=True, keep_sums=True)
-    if not any((done.folder / name).exists() for name in ("left_out.parquet", "sums.safetensors")):
+    if not any((done.folder / name).exists() for name in (_left_out_name(), "sums.safetensors")):
         done = run(job, output=done.folder, overwrite=True, keep_sums=True)
     records = done.records
     rows = select(records, metric=KEPT, site=SITES, head=None, component=None)
@@ -98,9 +98,13 @@ def measured(job: Job, context: Context) -> pd.DataFrame:
 def _left_out_of(done: RunFolder, settings: Settings) -> pd.DataFrame:
     """Computed once from the sums of a run, which are then given up: they are large."""
     sums = done.folder / "sums.safetensors"
-    rows = records_once(done.folder / "left_out.parquet", lambda: left_out(sums, settings))
+    rows = records_once(done.folder / _left_out_name(), lambda: left_out(sums, settings))
     sums.unlink(missing_ok=True)
     return rows
+
+
+def _left_out_name() -> str:
+    return f"left_out-{run_id(measuring_code())[:8]}.parquet"
 
 
 def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFrame]:
@@ -116,8 +120,8 @@ def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFra
 
 
 def _measured_once(found: SmallModel, step: int, settings: Settings, context: Context) -> pd.DataFrame:
-    """Records of one checkpoint, kept beside it: weights and corpus are in the folder's name, so they cannot change."""
-    path = found.folder / f"measured-{step}-{run_id(asdict(settings), KEPT, SITES)[:8]}.parquet"
+    """Records of one checkpoint, kept beside it, by settings and code: weights and corpus are in the folder's name."""
+    path = found.folder / f"measured-{step}-{run_id(asdict(settings), KEPT, SITES, measuring_code())[:8]}.parquet"
     kind = found.kind
     job = Job(_relative(found.checkpoint(step)), kind.corpus, settings, limit=kind.limit, step=step)
     return records_once(path, lambda: measured(job, context))
