@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from anisoscope.capture import WHAT, capture, rows
-from anisoscope.capture.masking import Visible
+from anisoscope.capture.masking import Masking
 from anisoscope.capture.rows import attention_rows
 from anisoscope.errors import AnisoscopeError, MeasureError, UsageError
 
@@ -328,14 +328,14 @@ def visibles(queries, keys):
     seen_keys[..., 0] = True
     bias = torch.randn(1, 4, queries, keys, generator=g, dtype=torch.float64)
     return {
-        "all": Visible(None, False, None),
-        "causal": Visible(None, True, None),
-        "mask": Visible(seen_keys, False, None),
-        "mask of one row": Visible(seen_keys[:, :, :1], False, None),
-        "mask of one sequence": Visible(seen_keys[:1], False, None),
-        "bias": Visible(None, False, bias),
-        "mask and bias": Visible(seen_keys, False, bias[:, :1]),
-        "left padding": Visible(torch.arange(keys) >= torch.tensor([0, 2, 5])[:, None, None, None], False, None),
+        "all": Masking(None, False, None),
+        "causal": Masking(None, True, None),
+        "mask": Masking(seen_keys, False, None),
+        "mask of one row": Masking(seen_keys[:, :, :1], False, None),
+        "mask of one sequence": Masking(seen_keys[:1], False, None),
+        "bias": Masking(None, False, bias),
+        "mask and bias": Masking(seen_keys, False, bias[:, :1]),
+        "left padding": Masking(torch.arange(keys) >= torch.tensor([0, 2, 5])[:, None, None, None], False, None),
     }
 
 
@@ -408,12 +408,12 @@ def test_closed_forms_of_rows():
     similarity.
     """
     q, k = torch.zeros(1, 1, 3, 4), torch.randn(1, 1, 5, 4)
-    even = attention_rows(q, k, Visible(None, False, None), scale=1.0)
+    even = attention_rows(q, k, Masking(None, False, None), scale=1.0)
     torch.testing.assert_close(even["entropy"], torch.full((1, 1, 3), float(np.log(5))))
     torch.testing.assert_close(even["row_min"], torch.full((1, 1, 3), 0.2))
     torch.testing.assert_close(even["row_similarity"], torch.ones(1, 1).double())
     k = torch.tensor([[[[100.0], [0], [0]]]])
-    sharp = attention_rows(torch.ones(1, 1, 1, 1), k, Visible(None, False, None), scale=1.0)
+    sharp = attention_rows(torch.ones(1, 1, 1, 1), k, Masking(None, False, None), scale=1.0)
     assert float(sharp["entropy"]) < 1e-35 and float(sharp["first_mass"]) == 1 and float(sharp["row_min"]) < 1e-35
     assert torch.isnan(sharp["row_similarity"]).all()
 
@@ -427,7 +427,7 @@ def test_scores_far_from_zero_neither_overflow_nor_vanish(shift):
     q, k = torch.randn(1, 2, 9, 8, generator=g).double(), torch.randn(1, 2, 9, 8, generator=g).double()
     bias = torch.zeros(1, 1, 9, 9, dtype=torch.float64)
     bias[:, :, ::2] = shift
-    plain, moved = (attention_rows(q, k, Visible(None, False, b), scale=1.0, median=True) for b in (None, bias))
+    plain, moved = (attention_rows(q, k, Masking(None, False, b), scale=1.0, median=True) for b in (None, bias))
     for name in plain:
         torch.testing.assert_close(moved[name], plain[name], rtol=1e-10, atol=1e-11)
 
@@ -435,8 +435,8 @@ def test_scores_far_from_zero_neither_overflow_nor_vanish(shift):
 def test_half_precision_queries_are_reduced_in_float32():
     g = torch.Generator().manual_seed(0)
     q, k = (torch.randn(1, 2, 300, 16, generator=g).bfloat16() for _ in range(2))
-    half, full = (attention_rows(x.to(q), y.to(q), Visible(None, True, None), scale=0.25) for x, y in ((q, k), (q, k)))
-    full = attention_rows(q.double(), k.double(), Visible(None, True, None), scale=0.25)
+    half, full = (attention_rows(x.to(q), y.to(q), Masking(None, True, None), scale=0.25) for x, y in ((q, k), (q, k)))
+    full = attention_rows(q.double(), k.double(), Masking(None, True, None), scale=0.25)
     for name in ("entropy", "row_max", "first_mass"):
         torch.testing.assert_close(half[name].double(), full[name], rtol=1e-4, atol=1e-5)
 
@@ -444,7 +444,7 @@ def test_half_precision_queries_are_reduced_in_float32():
 def test_padded_keys_that_are_not_finite_do_not_count():
     """A padded position may hold anything: an eager model leaves NaN there when its whole row is masked."""
     q, k = torch.randn(1, 2, 4, 8), torch.randn(1, 2, 4, 8)
-    visible = Visible(torch.tensor([True, True, True, False]).expand(1, 1, 4, 4), False, None)
+    visible = Masking(torch.tensor([True, True, True, False]).expand(1, 1, 4, 4), False, None)
     clean = attention_rows(q, k, visible, scale=1.0, median=True, histogram=EDGES.float())
     k[:, :, 3], q[:, :, 3] = torch.nan, torch.nan
     spoiled = attention_rows(
@@ -462,7 +462,7 @@ class TestVisible:
     query = torch.zeros(2, 1, 3, 4)
 
     def read(self, mask=None, module=None, **settings):
-        return Visible.read(module or SimpleNamespace(), self.query, mask, settings)
+        return Masking.read(module or SimpleNamespace(), self.query, mask, settings)
 
     def test_boolean(self):
         mask = torch.rand(2, 1, 3, 3) < 0.5
@@ -488,7 +488,7 @@ class TestVisible:
         assert (
             self.read(module=not_causal, is_causal=True).causal and not self.read(module=causal, is_causal=False).causal
         )
-        assert not Visible.read(causal, self.query[:, :, :1], None, {}).causal
+        assert not Masking.read(causal, self.query[:, :, :1], None, {}).causal
         assert not self.read(
             torch.ones(2, 1, 3, 3, dtype=torch.bool), module=causal
         ).causal  # the mask has said it already

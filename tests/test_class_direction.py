@@ -11,7 +11,7 @@ import torch
 
 import anisoscope
 from anisoscope.batch import Batch
-from anisoscope.classes.pooling import utterance_states
+from anisoscope.classes.pooling import pooled_vectors
 from anisoscope.data.arrays import VectorPlan, given_vectors
 from anisoscope.data.encoding import LabelledPlan, encode, vocabulary_tokenizer
 from anisoscope.data.labelled import open_labelled
@@ -188,7 +188,7 @@ def test_entropies_equal_a_slow_evaluation(fixed):
 
 def test_states_of_utterances_come_in_order_of_the_utterances(fixed):
     model, encoded, plan = fixed
-    found = utterance_states(model.train(), plan)
+    found = pooled_vectors(model.train(), plan)
     assert model.training and found.shape == (100, 3, 24)
     for i, (layers, last) in enumerate(slowly(model.eval(), encoded)):
         expected = torch.stack([layers[0][0][0], layers[1][0][0], last[0]]).numpy()

@@ -334,7 +334,7 @@ def test_bad_input_is_explained(learnt, tokenizer, tmp_path):
         config = GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2, pad_token_id=0)
         causal = GPT2ForSequenceClassification(config)
         corpus = open_labelled("planted", limit=10)
-        replaced.replacements(causal.eval(), LabelledPlan(encode(corpus.splits["test"], tokenizer, 40), 0))
+        replaced.ablations(causal.eval(), LabelledPlan(encode(corpus.splits["test"], tokenizer, 40), 0))
 
 
 def test_the_command_prints_tables(learnt, tmp_path):

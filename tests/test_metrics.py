@@ -16,7 +16,7 @@ import torch
 from anisoscope import metrics
 from anisoscope.axes import SUBSET_FAMILIES, Site
 from anisoscope.batch import Batch, Stream
-from anisoscope.capture.masking import Visible
+from anisoscope.capture.masking import Masking
 from anisoscope.capture.scores import score_sums
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.loop import measure
@@ -70,7 +70,7 @@ def totals(metric, units, **layout):
     if "scores" in metric.quantities:
         q, k = (torch.as_tensor(x)[None, None] for x in units[:2])
         sums = Sums(2)
-        sums.add("site", score_sums(q, k, Visible(None, False, None), scale=1.0), torch.zeros(1, dtype=torch.int64))
+        sums.add("site", score_sums(q, k, Masking(None, False, None), scale=1.0), torch.zeros(1, dtype=torch.int64))
         return Totals(sums.at("site"))
     if "query_key" in metric.quantities:
         sides = {"query": units[0], "key": units[1]}
@@ -238,7 +238,7 @@ def attention_receives(measurement, query, key, unit=0, quantity="attention"):
     measurement.begin(
         Batch({}, torch.tensor([unit]), {"encoder": Stream(real, ~real, torch.zeros(1).long())}), torch.device("cpu")
     )
-    rows = attention_rows(query, key, Visible(None, False, None), scale=0.5, real=real)
+    rows = attention_rows(query, key, Masking(None, False, None), scale=0.5, real=real)
     received = rows if quantity == "attention" else dict.fromkeys(("plain", "query", "key"), rows)
     measurement.receive(Site("encoder", 1, quantity), received)
     measurement.end()

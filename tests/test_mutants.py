@@ -80,7 +80,7 @@ def simply(check, *arguments, **named):
 
 
 hidden, rows_of, projected = test_capture.check_hidden, test_capture.check_rows, test_capture.check_projections
-read = visible.Visible.read
+read = visible.Masking.read
 
 MUTANTS = {
     "diagonal included": (mean_cosine.compute, "dot(unit, unit) - n", "dot(unit, unit)", reference("mean_cosine")),

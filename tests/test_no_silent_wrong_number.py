@@ -372,14 +372,14 @@ def one_batch(ids):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize("who", ["utterance_states", "entropies"])
+@pytest.mark.parametrize("who", ["pooled_vectors", "entropies"])
 def test_5_modes_come_back_module_by_module(who, fails):
     """`model.train(before)` woke the frozen block, and an exception left all modules in evaluation mode."""
-    from anisoscope.classes.pooling import utterance_states
+    from anisoscope.classes.pooling import pooled_vectors
     from anisoscope.training.entropy_penalty import entropies
 
     model, before = partly_frozen()
-    run = {"utterance_states": utterance_states, "entropies": entropies}[who]
+    run = {"pooled_vectors": pooled_vectors, "entropies": entropies}[who]
     ids = torch.full((2, 4), 10_000 if fails else 5)  # beyond the vocabulary
     if fails:
         with pytest.raises(IndexError):
@@ -469,12 +469,12 @@ def test_6_normalised_entropy_counts_the_sink_on_both_sides():
 
 def test_6_uniform_rows_with_a_sink_have_normalised_entropy_1():
     """ln 2 / ln 1 for one key, ln 3 / ln 2 = 1.58 for two: now 1, whatever the number of keys."""
-    from anisoscope.capture.masking import Visible
+    from anisoscope.capture.masking import Masking
     from anisoscope.capture.rows import attention_rows
     from anisoscope.sums.groups import row_sums
 
     q, k = torch.zeros(1, 1, 3, 4).double(), torch.zeros(1, 1, 3, 4).double()
-    rows = attention_rows(q, k, Visible(None, True, None), scale=1.0, sinks=torch.zeros(1))
+    rows = attention_rows(q, k, Masking(None, True, None), scale=1.0, sinks=torch.zeros(1))
     sums = row_sums(rows, torch.ones(1, 1, 3, dtype=torch.bool))
     assert float(sums["entropy_normalised"]) == pytest.approx(3, abs=1e-14) and float(sums["normalised_rows"]) == 3
 
@@ -482,11 +482,11 @@ def test_6_uniform_rows_with_a_sink_have_normalised_entropy_1():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_6_a_sink_far_above_the_scores_does_not_overflow(dtype):
     """exp(150) is infinite in float32: such rows were counted as not finite and left out."""
-    from anisoscope.capture.masking import Visible
+    from anisoscope.capture.masking import Masking
     from anisoscope.capture.rows import attention_rows
 
     q, k = (torch.randn(1, 1, 4, 8, generator=torch.Generator().manual_seed(i)).to(dtype) for i in (0, 1))
-    rows = attention_rows(q, k, Visible(None, False, None), scale=1.0, sinks=torch.tensor([150.0]), median=True)
+    rows = attention_rows(q, k, Masking(None, False, None), scale=1.0, sinks=torch.tensor([150.0]), median=True)
     assert all(bool(rows[name].isfinite().all()) for name in ("entropy", "row_max", "first_mass", "row_median"))
     assert float(rows["entropy"].max()) < 1e-40 and float(rows["row_max"].max()) < 1e-40
 

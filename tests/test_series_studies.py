@@ -8,7 +8,7 @@ import pytest
 import tiny
 import torch
 
-from anisoscope.capture.masking import Visible
+from anisoscope.capture.masking import Masking
 from anisoscope.capture.rows import attention_rows
 from anisoscope.capture.scores import score_sums
 from anisoscope.measure.loop import head_means, run_pass
@@ -387,7 +387,7 @@ def test_parts_of_scores_are_those_of_every_row(mask):
     if mask == "window":
         near = (torch.arange(7)[:, None] - torch.arange(7)).abs() <= 2
         keys = keys & near
-    sums = score_sums(q, k, Visible(keys, causal, None), scale=0.3, real=real)
+    sums = score_sums(q, k, Masking(keys, causal, None), scale=0.3, real=real)
     got = score_terms.compute(Totals({name: value.numpy() for name, value in sums.items()}))
     every = torch.ones(3, 1, 7, 7, dtype=torch.bool) if keys is None else keys.expand(3, 1, 7, 7)
     every = every & torch.ones(7, 7, dtype=torch.bool).tril() if causal else every
@@ -407,7 +407,7 @@ def test_parts_of_scores_are_those_of_every_row(mask):
 
 def test_shares_and_their_covariance_make_one():
     q, k = torch.randn(2, 3, 9, 4).double() + 1, torch.randn(2, 3, 9, 4).double()
-    sums = score_sums(q, k, Visible(None, False, None), scale=1.0)
+    sums = score_sums(q, k, Masking(None, False, None), scale=1.0)
     got = score_terms.compute(Totals({name: value.numpy() for name, value in sums.items()}))
     mean = q.mean((0, 2), keepdim=True)
     covariance = [
@@ -424,8 +424,8 @@ def test_vectors_that_are_not_finite_are_left_out():
     q, k = torch.randn(1, 1, 6, 4).double(), torch.randn(1, 1, 6, 4).double()
     spoilt_q, spoilt_k = q.clone(), k.clone()
     spoilt_q[0, 0, 5], spoilt_k[0, 0, 5] = float("nan"), float("inf")
-    got = score_sums(spoilt_q, spoilt_k, Visible(None, False, None), scale=1.0)
-    expected = score_sums(q[:, :, :5], k[:, :, :5], Visible(None, False, None), scale=1.0)
+    got = score_sums(spoilt_q, spoilt_k, Masking(None, False, None), scale=1.0)
+    expected = score_sums(q[:, :, :5], k[:, :, :5], Masking(None, False, None), scale=1.0)
     for name, value in expected.items():
         torch.testing.assert_close(got[name], value)
 
@@ -465,7 +465,7 @@ def test_centred_attention_is_that_of_centred_queries():
     torch.testing.assert_close(means["encoder", 2, "self"][1], mean["key"])
     entropies_, n = 0, 0
     for (q, mask), (k, _) in zip(kept["query"], kept["key"], strict=True):
-        visible = Visible(mask[:, None, None, :], False, None)
+        visible = Masking(mask[:, None, None, :], False, None)
         found = attention_rows(q - mean["query"][:, None], k, visible, scale=scale, real=mask)
         entropies_, n = entropies_ + (found["entropy"] * mask[:, None]).sum((0, 2)), n + mask.sum()
     got = select(records, metric="centred_attention.query", layer=2).sort_values("head")["value"]

@@ -1,6 +1,7 @@
 """One word, one sense: classes, names in the code, options and pages keep to the list of words."""
 
 import ast
+import re
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -81,3 +82,62 @@ def test_a_nameless_name_and_a_docstring_that_begins_with_of_are_seen():
     assert nameless({"a.py": tree}) == ["a.py:1 of", "a.py:3 told", "a.py:7 had"]
     assert beginning_with_of({"a.py": tree}) == ["a.py:6", "a.py:2"]
     assert not nameless({"a.py": ast.parse("def told(of_all): f(of=1, said=2)")})
+
+
+INSTEAD = {
+    "planted": "synthetic",
+    "visible": "masking",
+    "unrectified": "pre-activation",
+    "replacement": "ablation",
+}
+"""Words that names in the code do not use, and the field's. Records and options keep `planted`, `unrectified`,
+`replaced` and `explained`, which committed records hold: those are values, not names."""
+KEPT = {"PLANTED": "the corpora of that name"}
+
+
+def words_of(name):
+    """`classSizes_of` → class, sizes, of."""
+    return [part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
+
+
+def named(tree):
+    """Names that a tree gives: to classes, functions, arguments and what is assigned."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.lineno, node.name
+    yield from assigned(tree)
+
+
+def not_the_fields(trees):
+    return [
+        f"{path}:{line} {name}: say {INSTEAD[word]}"
+        for path, tree in trees.items()
+        for line, name in named(tree)
+        for word in words_of(name)
+        if word in INSTEAD and name not in KEPT
+    ]
+
+
+def test_names_are_the_fields_words():
+    assert not not_the_fields(sources())
+
+
+def test_another_word_than_the_fields_is_seen():
+    tree = ast.parse("class Masking: ...\ndef open_planted(): ...\nPLANTED = isVisible = 1")
+    seen = ["a.py:1 Masking", "a.py:2 open_planted", "a.py:3 isVisible"]
+    assert [line.partition(": say")[0] for line in not_the_fields({"a.py": tree})] == seen
+
+
+WORDS = "anisotropy drift sharpness alignment site unit group interval run record study claim verdict"
+
+
+def missing_from_glossary(page):
+    """Words of the house that the glossary does not explain; each row needs its meaning and what to do about it."""
+    rows = re.findall(r"^\| \*\*(.+?)\*\*.*? \| (.+?) \| (.+?) \|$", page, re.MULTILINE)
+    return set(WORDS.split()) - {word for words, _, _ in rows for word in re.findall(r"\w+", words)}
+
+
+def test_the_glossary_explains_every_word_of_the_house():
+    page = (PACKAGE.parents[1] / "docs" / "concepts.md").read_text("utf-8")
+    assert not missing_from_glossary(page)
+    assert missing_from_glossary(page.replace("| **drift** |", "| **shift** |")) == {"drift"}

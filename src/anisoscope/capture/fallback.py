@@ -70,10 +70,10 @@ class _Calls:
         query, key, value = (torch.cat(kept, 2) for kept in self.projected)
         scale = getattr(self.attention, "scale", query.shape[-1] ** -0.5)
         settings = {"scaling": float(scale), "is_causal": False}
-        self.look(self.attention, query, key, value, self._visible(), settings)
+        self.look(self.attention, query, key, value, self._mask_given(), settings)
         self._begin(_module, _args)
 
-    def _visible(self) -> Tensor | None:
+    def _mask_given(self) -> Tensor | None:
         """The mask of the whole layer [sequence, 1, query, key]: of several chunks, each sees itself only."""
         masks = [_seen(mask) for mask in self.masks]
         if len(masks) == 1:

@@ -21,7 +21,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Visible:
+class Masking:
     """Who sees whom, and what is added to the scores.
 
     `keys` [sequence, 1 or head, query or 1, key] bool or None (all); `causal`: only keys up to the query; `bias` is
@@ -33,7 +33,7 @@ class Visible:
     bias: Float[Tensor, "..."] | None
 
     @classmethod
-    def read(cls, module: Any, query: Tensor, mask: Tensor | None, settings: dict[str, Any]) -> "Visible":
+    def read(cls, module: Any, query: Tensor, mask: Tensor | None, settings: dict[str, Any]) -> "Masking":
         """Read the mask from what the attention interface was called with.
 
         Boolean masks say what is seen; additive ones may carry a bias too. Without a mask, the keyword and then the
@@ -88,18 +88,18 @@ def masked_scores(
     """Scores of the first `rows` queries as the softmax sees them: of every key, one that is not seen scores `HIDDEN`;
     and, where the heads have sinks, of the sink in a last column.
     """
-    visible = Visible.read(module, query, mask, settings)
+    masking = Masking.read(module, query, mask, settings)
     key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
     scale = settings.get("scaling")
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     scores: Tensor = torch.matmul(query[:, :, :rows], key.transpose(2, 3)) * scale
     if settings.get("softcap") is not None:
         scores = torch.tanh(scores / settings["softcap"]) * settings["softcap"]
-    if visible.bias is not None:
-        scores = scores + visible.bias[:, :, :rows]
-    if visible.keys is not None:
-        scores = scores.masked_fill(~visible.keys[:, :, :rows, : key.shape[2]], HIDDEN)
-    if visible.causal:
+    if masking.bias is not None:
+        scores = scores + masking.bias[:, :, :rows]
+    if masking.keys is not None:
+        scores = scores.masked_fill(~masking.keys[:, :, :rows, : key.shape[2]], HIDDEN)
+    if masking.causal:
         above = torch.ones(rows, key.shape[2], dtype=torch.bool, device=key.device).triu(1)
         scores = scores.masked_fill(above, HIDDEN)
     if settings.get("s_aux") is not None:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from anisoscope.capture.masking import Visible
+from anisoscope.capture.masking import Masking
 
 WALL = 1e30  # minus this is a score that no softmax sees; finite, so that weight 0 times score is 0
 BLOCK = 1 << 18  # scores per block: two such float32 buffers stay in a core's cache
@@ -25,7 +25,7 @@ SUMMED = ("total", "weighted", "length", "shift", "largest", "smallest", "first"
 def attention_rows(
     query: Float[Tensor, "sequence head query dim"],
     key: Float[Tensor, "sequence key_head key dim"],
-    visible: Visible,
+    masking: Masking,
     *,
     scale: float,
     softcap: float | None = None,
@@ -42,7 +42,7 @@ def attention_rows(
     """
     if query.dtype.itemsize < 4:
         query, key = query.float(), key.float()
-    walk = _Walk(query, key, visible, scale, softcap, sinks, real)
+    walk = _Walk(query, key, masking, scale, softcap, sinks, real)
     if median:
         walk.median = torch.zeros_like(walk.sums[0])
     if histogram is not None:
@@ -65,7 +65,7 @@ class _Walk:
         self,
         query: Tensor,
         key: Tensor,
-        visible: Visible,
+        masking: Masking,
         scale: float,
         softcap: float | None,
         sinks: Tensor | None,
@@ -73,14 +73,14 @@ class _Walk:
     ) -> None:
         shared = query.shape[1] // key.shape[1]
         self.q, self.k = query, key.repeat_interleave(shared, 1) if shared > 1 else key
-        self.visible, self.scale, self.softcap, self.sinks = visible, scale, softcap, sinks
-        self.spoiled = None if bool((self.q.sum() + self.k.sum()).isfinite()) else self._set_aside(visible)
+        self.masking, self.scale, self.softcap, self.sinks = masking, scale, softcap, sinks
+        self.spoiled = None if bool((self.q.sum() + self.k.sum()).isfinite()) else self._set_aside(masking)
         sequences, self.heads, self.queries, _ = self.q.shape
         self.keys = self.k.shape[2]
-        self.span = visible.span(sequences, self.queries, self.keys)
-        self.causal = visible.causal if self.span is None else self.span.causal
-        masked = self.span is None and visible.keys is not None
-        self.hidden = ~visible.keys[..., : self.keys] if masked and visible.keys is not None else None
+        self.span = masking.span(sequences, self.queries, self.keys)
+        self.causal = masking.causal if self.span is None else self.span.causal
+        masked = self.span is None and masking.keys is not None
+        self.hidden = ~masking.keys[..., : self.keys] if masked and masking.keys is not None else None
         self.first = self._first_key()
         self.real = self.q.new_ones(sequences, self.queries) if real is None else real.to(self.q.dtype)
         self.sums = self.q.new_zeros(len(SUMMED), sequences, self.heads, self.queries)
@@ -88,17 +88,17 @@ class _Walk:
         self.counts = self.edges = self.median = torch.empty(0)
         self.buffers = self.q.new_empty(2, 0)
 
-    def _set_aside(self, visible: Visible) -> Tensor:
+    def _set_aside(self, masking: Masking) -> Tensor:
         """Vectors with NaN or Inf made zero; True for the rows [sequence, head, query] that they leave undefined."""
         finite_q, finite_k = (x.isfinite().all(-1) for x in (self.q, self.k))
         self.q, self.k = (torch.where(f.unsqueeze(-1), x, 0.0) for f, x in ((finite_q, self.q), (finite_k, self.k)))
         sees = (
             ~finite_k.unsqueeze(2)
-            if visible.keys is None
-            else visible.keys[..., : self.k.shape[2]] & ~finite_k.unsqueeze(2)
+            if masking.keys is None
+            else masking.keys[..., : self.k.shape[2]] & ~finite_k.unsqueeze(2)
         )
         sees = sees.expand(*self.q.shape[:3], -1)
-        return ~finite_q | (sees.tril() if visible.causal else sees).any(-1)
+        return ~finite_q | (sees.tril() if masking.causal else sees).any(-1)
 
     def _first_key(self) -> Tensor | None:
         """Index [sequence, 1, 1, 1] of the first key that any query sees, where it is not the first one scored."""
@@ -148,8 +148,8 @@ class _Walk:
             self._count(s, wall, offset, real, self.counts[sequences, heads])
         if self.softcap is not None:
             s.div_(self.softcap).tanh_().mul_(self.softcap)
-        if self.visible.bias is not None:
-            s.add_(_part(self.visible.bias, sequences, heads, queries)[..., keys])
+        if self.masking.bias is not None:
+            s.add_(_part(self.masking.bias, sequences, heads, queries)[..., keys])
         if wall is not None:
             corner.add_(wall)
         torch.amin(s, -1, out=smallest)

@@ -9,14 +9,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from anisoscope.capture.masking import Visible
+from anisoscope.capture.masking import Masking
 
 
 @torch.no_grad()
 def score_sums(
     query: Float[Tensor, "sequence head query dim"],
     key: Float[Tensor, "sequence key_head key dim"],
-    visible: Visible,
+    masking: Masking,
     *,
     scale: float,
     real: Bool[Tensor, "sequence query"] | None = None,
@@ -32,7 +32,7 @@ def score_sums(
     Position biases, soft caps and sinks come after the score and are no part of it.
     """
     q, k = query.double() * scale, key.double().repeat_interleave(query.shape[1] // key.shape[1], 1)
-    seen = _seen(q, k, visible)
+    seen = _seen(q, k, masking)
     if seen.shape[2] > 1 and bool((seen == seen[:, :, :1]).all()):
         seen = seen[:, :, :1]
     rows = seen.any(-1) & q.isfinite().all(-1)
@@ -56,12 +56,12 @@ def score_sums(
     return sums | _rows_apart(q, k, seen & used.unsqueeze(2), rows)
 
 
-def _seen(q: Tensor, k: Tensor, visible: Visible) -> Tensor:
+def _seen(q: Tensor, k: Tensor, masking: Masking) -> Tensor:
     """[sequence, 1 or head, query or 1, key] bool."""
     shape = (len(q), 1, 1, k.shape[2])
-    seen = torch.ones(shape, dtype=torch.bool, device=q.device) if visible.keys is None else visible.keys
+    seen = torch.ones(shape, dtype=torch.bool, device=q.device) if masking.keys is None else masking.keys
     seen = seen[..., : k.shape[2]].expand(len(q), -1, -1, -1)
-    if visible.causal:
+    if masking.causal:
         seen = seen & torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
     return seen
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from anisoscope.axes import LAYER_QUANTITIES, Flatten, Kind, Site
 from anisoscope.capture import fallback, projections
 from anisoscope.capture.backends import looking_on
-from anisoscope.capture.masking import Visible
+from anisoscope.capture.masking import Masking
 from anisoscope.capture.rows import attention_rows
 from anisoscope.capture.scores import score_sums
 from anisoscope.capture.vectors import channels_last, check_values, input_of, output_of, padded, same, vectors_of
@@ -295,8 +295,8 @@ class Tap:
         if "attention" in self.wanted:
             self.emit(Site(stack, layer, "attention", "", kind), rows)
         if "scores" in self.wanted:
-            visible, real = Visible.read(module, query, mask, settings), _fitting(real, query)
-            sums = score_sums(query, key, visible, scale=_scale(query, settings), real=real)
+            masking, real = Masking.read(module, query, mask, settings), _fitting(real, query)
+            sums = score_sums(query, key, masking, scale=_scale(query, settings), real=real)
             self.emit(Site(stack, layer, "scores", "", kind), sums)
         if "centred" in self.wanted:
             mean_query, mean_key = self._means_of((stack, layer, kind), query, key, settings)
@@ -327,7 +327,7 @@ class Tap:
         return attention_rows(
             query,
             key,
-            Visible.read(module, query, mask, settings),
+            Masking.read(module, query, mask, settings),
             scale=_scale(query, settings),
             softcap=settings.get("softcap"),
             sinks=settings.get("s_aux"),

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from anisoscope.capture.backends import looking_on
-from anisoscope.capture.masking import Visible, attention_weights
+from anisoscope.capture.masking import Masking, attention_weights
 from anisoscope.data.encoding import LabelledPlan
 from anisoscope.errors import MeasureError
 from anisoscope.metrics.class_direction import units_of
@@ -33,7 +33,7 @@ KINDS = ("uniform", "permuted", "another")
 
 
 @dataclass
-class Replacement:
+class Ablation:
     """Which weights replace those of which layers (from 1), and how far the layers' outputs turned.
 
     cosine  layer → [sum over utterances of the cosine between the [CLS] row's output before and after, the same of
@@ -70,10 +70,10 @@ class Replacement:
         if query.shape[2] != self.mask.shape[1]:
             got = f"{query.shape[2]} queries of {self.mask.shape[1]} tokens"
             raise MeasureError(expected, got, "replace the attention of an encoder")
-        visible, real = Visible.read(module, query, mask, settings), self.mask
-        seen = real[:, None, None] if visible.keys is None else visible.keys[..., : real.shape[1]]
+        masking, real = Masking.read(module, query, mask, settings), self.mask
+        seen = real[:, None, None] if masking.keys is None else masking.keys[..., : real.shape[1]]
         every = (seen == real[:, None, None]) | ~real[:, None, :, None]  # rows of padding do not matter
-        if visible.causal or not bool(every.all()):
+        if masking.causal or not bool(every.all()):
             raise MeasureError(expected, "a causal or local mask", "replace the attention of an encoder")
 
     def _compare(self, before: Tensor, after: Tensor) -> None:
@@ -128,7 +128,7 @@ def outcome(
     final: list[NDArray[np.float64]] = [np.zeros(0)] * batches.n_units
     totals: dict[int, list[float]] = {}
     others: dict[int, Weighed] = {}
-    current: list[Replacement] = []
+    current: list[Ablation] = []
     base = getattr(model, model.base_model_prefix)
     last: list[Tensor] = []
     handle = base.register_forward_hook(lambda _m, _a, output: last.append(output.last_hidden_state[:, 0]))
@@ -136,7 +136,7 @@ def outcome(
         with evaluating(model), looking_on(model, lambda *call: current[-1].attend(*call)):
             for number, batch in enumerate(batches):
                 mask = next(iter(batch.streams.values())).mask
-                current[:] = [Replacement(kind, frozenset(layers), mask, 1000 * number, others)]
+                current[:] = [Ablation(kind, frozenset(layers), mask, 1000 * number, others)]
                 last.clear()
                 logits = model(**batch.inputs).logits
                 rows = batch.unit.numpy()
@@ -151,7 +151,7 @@ def outcome(
     return found, np.stack(final), {layer: (a / n, b / n) for layer, (a, b, n) in totals.items()}
 
 
-def replacements(model: Any, batches: LabelledPlan, progress: Progress = lambda _done, _total: None) -> pd.DataFrame:
+def ablations(model: Any, batches: LabelledPlan, progress: Progress = lambda _done, _total: None) -> pd.DataFrame:
     """Records, `component` the kind, `layer` the one replaced (null: all): `replaced.accuracy`
     (less that of the model as it is), `replaced.agreement` of the classes found, `replaced.cls` (cosine of the final
     [CLS] to its own before), `replaced.output` and `replaced.rows` (cosine of the layer's output of [CLS], and of all

@@ -16,7 +16,7 @@ from anisoscope.sums.classes import pooled
 
 
 @torch.no_grad()
-def utterance_states(model: nn.Module, batches: Iterable[Batch], at: At = "first") -> NDArray[np.float64]:
+def pooled_vectors(model: nn.Module, batches: Iterable[Batch], at: At = "first") -> NDArray[np.float64]:
     """[unit, layer, dim] in the order of the units, one sequence each: layer 0 is the input of the first block, layer i
     the output of block i. In evaluation mode; every module is left in the mode it was in.
     """

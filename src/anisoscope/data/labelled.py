@@ -110,7 +110,9 @@ class Known(NamedTuple):
 
 
 LABELLED = {
-    "planted": Known("generated: keywords tell the class, rationales known; no data needed", "synthetic:open_planted"),
+    "planted": Known(
+        "generated: keywords tell the class, rationales known; no data needed", "synthetic:open_synthetic"
+    ),
     "planted-pairs": Known(
         "generated pairs: do both texts name the same thing? no data needed", "synthetic:open_pairs"
     ),

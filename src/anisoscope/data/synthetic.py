@@ -1,4 +1,5 @@
-"""Generated labelled corpora: words of a made-up language in which planted keywords tell the class.
+"""Synthetic labelled corpora: words of a made-up language in which keywords tell the class. Their names begin with
+`planted`, as records have them.
 
 `planted` (2 classes), `planted:N` (N classes): every utterance holds one to three keywords of its class among fillers
 drawn by Zipf's law, and sometimes one keyword of another class, fewer than its own; the rationale marks its own.
@@ -18,7 +19,7 @@ PAIR_LENGTHS = (4, 9)
 _SYLLABLES = tuple(f"{c}{v}" for c in "bdfgklmnprstvz" for v in "aeiou")
 
 
-def open_planted(name: str, seed: int) -> LabelledCorpus:
+def open_synthetic(name: str, seed: int) -> LabelledCorpus:
     """`planted` or `planted:N`."""
     _, _, text = name.partition(":")
     classes = int(text) if text.isdigit() else 0 if text else 2

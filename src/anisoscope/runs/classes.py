@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 
 from anisoscope.axes import POLICIES, At
-from anisoscope.classes.ablation import replacements
+from anisoscope.classes.ablation import ablations
 from anisoscope.classes.directions import accuracy_records, separability_records
 from anisoscope.classes.faithfulness import explanations
-from anisoscope.classes.pooling import utterance_states
+from anisoscope.classes.pooling import pooled_vectors
 from anisoscope.data.encoding import LabelledPlan, encode
 from anisoscope.data.labelled import SPLITS, LabelledCorpus, balanced, open_labelled
 from anisoscope.data.opening import text_length
@@ -117,7 +117,7 @@ class _Look:
     def _directions(self) -> list[pd.DataFrame]:
         model, names = self.subject.model, self.corpus.labels
         labels = np.array(self.plan.encoded.labels)
-        states = utterance_states(model, self.plan, self.at)
+        states = pooled_vectors(model, self.plan, self.at)
         found = [separability_records(states, labels, names, stack=self.plan.stack)]
         if self.heads:
             classes = np.array(predicted(model, self.plan.encoded, self.plan.pad_id))
@@ -141,7 +141,7 @@ class _Look:
             return []
         plan = LabelledPlan(self._few(), self.plan.pad_id, stack=self.plan.stack, device=self.plan.device)
         with self.shown("attention replaced", "passes") as progress:
-            return [replacements(self.subject.model, plan, progress)]
+            return [ablations(self.subject.model, plan, progress)]
 
     def _few(self) -> Any:
         few = replace(self.classes, limit=min(self.classes.few, self.classes.limit))

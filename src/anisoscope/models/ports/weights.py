@@ -77,8 +77,8 @@ def is_native(model_type: str) -> bool:
 
 def published_name(cls: type[PublishedModel], key: str) -> str:
     """The port's name of a published `key`."""
-    for pattern, replacement in {**PREFIXES, **cls.published_names}.items():
-        key = re.sub(pattern, replacement, key, count=1)
+    for pattern, spelling in {**PREFIXES, **cls.published_names}.items():
+        key = re.sub(pattern, spelling, key, count=1)
     return key
 
 

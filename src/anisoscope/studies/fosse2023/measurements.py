@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from anisoscope.classes.ablation import replacements
+from anisoscope.classes.ablation import ablations
 from anisoscope.classes.faithfulness import explanations
 from anisoscope.data.encoding import LabelledPlan, encode
 from anisoscope.data.labelled import TEST
@@ -159,13 +159,13 @@ def final_vectors(trained: Trained) -> dict[str, Array]:
     path = trained.folder / f"final-{run_id([measuring_code(), trained.plan.utterances])[:8]}.npz"
 
     def make() -> None:
-        from anisoscope.classes.pooling import utterance_states
+        from anisoscope.classes.pooling import pooled_vectors
 
         batches = trained.batches(trained.plan.utterances)
         model, tokenizer = trained.classifier
-        found: dict[str, Any] = {"tuned": units_of(utterance_states(model, batches)[:, -1])}
+        found: dict[str, Any] = {"tuned": units_of(pooled_vectors(model, batches)[:, -1])}
         if not trained.cell.attention:
-            found["pretrained"] = units_of(utterance_states(load(trained.cell.model).model, batches)[:, -1])
+            found["pretrained"] = units_of(pooled_vectors(load(trained.cell.model).model, batches)[:, -1])
         found["labels"] = np.array(batches.encoded.labels)
         found["predicted"] = np.array(predicted(model, batches.encoded, int(tokenizer.pad_token_id or 0)))
 
@@ -183,10 +183,10 @@ def final_vectors(trained: Trained) -> dict[str, Array]:
 
 
 def replaced(trained: Trained) -> pd.DataFrame:
-    """`replacements` of the attention of each layer and of all; of an encoder on fewer utterances."""
+    """`ablations` of the attention of each layer and of all; of an encoder on fewer utterances."""
     limit = trained.plan.utterances if trained.cell.attention else trained.plan.erased
     name = "replaced" if trained.cell.attention else "replaced-layers"
-    return kept(trained, name, lambda: replacements(trained.classifier[0], trained.batches(limit)))
+    return kept(trained, name, lambda: ablations(trained.classifier[0], trained.batches(limit)))
 
 
 def explained(trained: Trained) -> pd.DataFrame:

@@ -18,14 +18,14 @@ from anisoscope.studies.study import Claim, Context, Study, Verdict
 ROWS = {"row_max": "largest", "row_median": "median", "row_min": "smallest"}
 SEQUENCES = {"sequence_max": "largest", "sequence_min": "smallest"}
 NINE, TEN = "Godey et al. 2024, section 4.2, figure 9", "Godey et al. 2024, section 4.2, figure 10"
-VISIBLE_AT = 100.0
+DOUBLED_AT = 100.0
 """Where a growth that is significant but too small to see is told from sharpening: half a decade past the crossings."""
 ROW_MAX = Claim("row-max-grows", "The largest weight of a row grows with N", NINE)
 ROW_MIN = Claim("row-min-shrinks", "The smallest weight of a row shrinks with N", NINE)
 ENTROPY = Claim("entropy-falls", "The entropy of attention rows falls with N", "Godey et al. 2024, section 4.2")
 SEQUENCE_MAX = Claim("sequence-max-grows", "The largest weight of a whole sequence grows with N", f"{TEN}a")
 SEQUENCE_MIN = Claim("sequence-min-shrinks", "The smallest weight of a whole sequence shrinks with N", f"{TEN}b")
-VISIBLE = Claim("row-max-doubles", f"By N = {VISIBLE_AT:g} the largest weight of a row has more than doubled", NINE)
+DOUBLES = Claim("row-max-doubles", f"By N = {DOUBLED_AT:g} the largest weight of a row has more than doubled", NINE)
 CLEARER = Claim("clearer-than-in-rows", "Over whole sequences the largest weight grows by more than over rows", TEN)
 
 Trend = tuple[Claim, str, int]
@@ -54,7 +54,7 @@ def judge_9(records: pd.DataFrame) -> list[Verdict]:
     verdicts = judge_trends(TRENDS_9, records)
     for curve in norm_claims.curves(records, "attention.row_max", "attention"):
         ratio = norm_claims.Curves(curve.system, curve.norms, curve.values / curve.values[:, :1])
-        verdicts.append(norm_claims.judge_above_value(VISIBLE, ratio, VISIBLE_AT, 2.0, "ratio to N = 0"))
+        verdicts.append(norm_claims.judge_above_value(DOUBLES, ratio, DOUBLED_AT, 2.0, "ratio to N = 0"))
     return verdicts
 
 
@@ -101,7 +101,7 @@ STUDIES = (
         name="fig9",
         paper="godey2024",
         title="Largest, median and smallest attention weight of a row as the norm of the bias grows",
-        claims=(*(claim for claim, _, _ in TRENDS_9), VISIBLE),
+        claims=(*(claim for claim, _, _ in TRENDS_9), DOUBLES),
         settings=biased_block.SETTINGS,
         measure=partial(measure, (*ROWS, "entropy", "entropy_normalised")),
         judge=judge_9,

@@ -50,9 +50,9 @@ def score_sums(
     some = slice(EVERY - 1, None, EVERY)
     s = (query[:, :, some] @ key.transpose(2, 3)).mul_(scale)
     common, mean, n = common[:, :, some], mean[:, :, some], n[some].long()
-    visible = torch.arange(length, device=s.device) < n[:, None]
-    sums |= _softmax_sums(s.double(), visible, n)
-    return sums | {"pooled": _counts(s, common, visible, counted), "centred": _counts(s, -mean, visible, counted)}
+    masking = torch.arange(length, device=s.device) < n[:, None]
+    sums |= _softmax_sums(s.double(), masking, n)
+    return sums | {"pooled": _counts(s, common, masking, counted), "centred": _counts(s, -mean, masking, counted)}
 
 
 def _rows(query: Tensor, key: Tensor, scale: float, n: Tensor) -> tuple[Tensor, Tensor]:
@@ -70,15 +70,15 @@ def _rows_of_causal(query: Tensor, key: Tensor, scale: float, n: Tensor) -> tupl
     return mean, torch.linalg.vecdot(s, s).double() / n - mean.square()
 
 
-def _softmax_sums(s: Tensor, visible: Tensor, n: Tensor) -> dict[str, Tensor]:
+def _softmax_sums(s: Tensor, masking: Tensor, n: Tensor) -> dict[str, Tensor]:
     """Sums over rows of what the softmax over the first n [row] keys gives: median weight, entropy, and their number.
 
     Entropy is log-sum-exp − E[score]; the median weight that of the median score.
     """
-    log_sum = s.masked_fill(~visible, -torch.inf).logsumexp(-1)
-    weight = (s - log_sum.unsqueeze(-1)).exp_().masked_fill_(~visible, 0.0)
+    log_sum = s.masked_fill(~masking, -torch.inf).logsumexp(-1)
+    weight = (s - log_sum.unsqueeze(-1)).exp_().masked_fill_(~masking, 0.0)
     entropy = log_sum - torch.linalg.vecdot(weight, s)
-    ordered = np.sort(s.masked_fill(~visible, torch.inf).cpu().numpy(), axis=-1)
+    ordered = np.sort(s.masked_fill(~masking, torch.inf).cpu().numpy(), axis=-1)
     row, middle = np.arange(len(n)), n.cpu().numpy() / 2
     median = (ordered[..., row, np.ceil(middle).astype(int) - 1] + ordered[..., row, middle.astype(int)]) / 2
     rows = {
@@ -90,13 +90,13 @@ def _softmax_sums(s: Tensor, visible: Tensor, n: Tensor) -> dict[str, Tensor]:
     return {name: value.sum(-1) for name, value in rows.items()}
 
 
-def _counts(s: Tensor, shift: Tensor, visible: Tensor, counted: Tensor) -> Tensor:
+def _counts(s: Tensor, shift: Tensor, masking: Tensor, counted: Tensor) -> Tensor:
     """Counts [sequence, bin] of s + shift over heads, rows and visible keys; 0 in sequences that are not counted."""
     s, edges = s[counted] + shift[counted].to(s).unsqueeze(-1), torch.from_numpy(EDGES).to(s)
     bins = torch.bucketize(s, edges).clamp_(1, BINS) - 1
     bins += BINS * torch.arange(len(s), device=s.device).view(-1, 1, 1, 1)
     counts = torch.zeros(len(counted), BINS, dtype=torch.float64, device=s.device)
-    counts[counted] = torch.bincount(bins.masked_select(visible), minlength=BINS * len(s)).view(len(s), BINS).double()
+    counts[counted] = torch.bincount(bins.masked_select(masking), minlength=BINS * len(s)).view(len(s), BINS).double()
     return counts
 
 
