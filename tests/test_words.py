@@ -123,8 +123,8 @@ def test_names_are_the_fields_words():
 
 
 def test_another_word_than_the_fields_is_seen():
-    tree = ast.parse("class Masking: ...\ndef open_planted(): ...\nPLANTED = isVisible = 1")
-    seen = ["a.py:1 Masking", "a.py:2 open_planted", "a.py:3 isVisible"]
+    tree = ast.parse("class Visible: ...\ndef open_planted(): ...\nPLANTED = isVisible = 1")
+    seen = ["a.py:1 Visible", "a.py:2 open_planted", "a.py:3 isVisible"]
     assert [line.partition(": say")[0] for line in not_the_fields({"a.py": tree})] == seen
 
 
