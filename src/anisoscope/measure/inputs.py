@@ -200,11 +200,17 @@ def _labels(item: Any) -> Tensor | None:
     """The class of each sequence [sequence], where a batch or a dict tells whole numbers for them."""
     if isinstance(item, Batch):
         return item.label
-    told = next((item[name] for name in TARGETS if name in item), None) if isinstance(item, Mapping) else None
-    told = np.array(told) if isinstance(told, list) else told.cpu().numpy() if isinstance(told, Tensor) else told
-    if not isinstance(told, np.ndarray) or told.dtype.kind not in "iu" or told.ndim != 1 or not len(told):
+    classes = next((item[name] for name in TARGETS if name in item), None) if isinstance(item, Mapping) else None
+    classes = (
+        np.array(classes)
+        if isinstance(classes, list)
+        else classes.cpu().numpy()
+        if isinstance(classes, Tensor)
+        else classes
+    )
+    if not isinstance(classes, np.ndarray) or classes.dtype.kind not in "iu" or classes.ndim != 1 or not len(classes):
         return None
-    return torch.from_numpy(told.astype(np.int64))
+    return torch.from_numpy(classes.astype(np.int64))
 
 
 def check_model(model: Any) -> None:

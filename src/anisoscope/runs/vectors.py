@@ -85,14 +85,14 @@ def _separability(vectors: Vectors, job: Job) -> tuple[pd.DataFrame, list[str]]:
     if len(vectors.classes) < 2:
         return as_records(pd.DataFrame()), ["one class only: nothing to tell apart"]
     if job.shard[1] > 1:
-        told = "AUC and nearest directions of classes left out of a shard: they are no sums and need all vectors"
-        return as_records(pd.DataFrame()), [told]
+        reason = "AUC and nearest directions of classes left out of a shard: they are no sums and need all vectors"
+        return as_records(pd.DataFrame()), [reason]
     parts, warnings, groups = [], [], job.settings.groups
     for number, layer in enumerate(vectors.layers):
         count, width = vectors.shape[0], vectors.layers[layer].shape[-1]
         if 8 * count * width > LABELLED_BYTES:
-            told = f"{count:,} vectors are too many to hold at once"
-            warnings.append(f"no AUC of classes in layer {number}: {told}")
+            reason = f"{count:,} vectors are too many to hold at once"
+            warnings.append(f"no AUC of classes in layer {number}: {reason}")
             continue
         x = vectors.block(layer, 0, count)[:, 0].double().numpy()
         usable = np.isfinite(x).all(1)
