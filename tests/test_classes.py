@@ -319,8 +319,8 @@ def test_bad_input_is_explained(learnt, tokenizer, tmp_path):
         (folder, {"split": "tests"}, CorpusError, "did you mean test"),
         (folder, {"corpus": "hatexplane"}, CorpusError, "did you mean hatexplain"),
         (folder, {"parts": ("direction",)}, UsageError, "did you mean directions"),
-        (folder, {"at": "second"}, UsageError, "--at first, last or mean"),
-        (folder, {"limit": 0}, UsageError, "--limit of at least 1"),
+        (folder, {"at": "second"}, UsageError, "at among first, last, mean"),
+        (folder, {"limit": 0}, UsageError, "limit of at least 1"),
         ("builtin:minilm", {"corpus": "planted", "max_length": 604}, UsageError, "--max-length of at most 512"),
         ("no/such-model", {"corpus": "planted"}, ModelError, "no/such-model"),
     ):

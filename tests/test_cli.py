@@ -190,3 +190,12 @@ def test_the_page_of_commands_is_as_generated(tmp_path: Path) -> None:
     finally:
         documentation.PAGES = pages
     assert made.read_text("utf-8") == (Path(__file__).parents[1] / "docs" / "cli.md").read_text("utf-8")
+
+
+def test_a_dry_run_says_which_folders_of_a_pattern_are_not_there(tmp_path: Path) -> None:
+    """A pattern of six folders listed six checkpoints where three exist."""
+    for step in (0, 2, 4):
+        (tmp_path / f"step-{step}").mkdir()
+    shown = call("measure", f"{tmp_path}/step-{{0..5}}", "--dry-run").stdout
+    missing = [line.split()[3] for line in shown.splitlines() if "no such folder" in line]
+    assert missing == ["1", "3", "5"]

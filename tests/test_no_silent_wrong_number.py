@@ -112,7 +112,7 @@ def measure_words(job, *more):
 RANK = """
 import os, signal, sys
 from dataclasses import replace
-sys.path.insert(0, sys.argv[2])
+sys.path[:0] = [sys.argv[2], os.path.join(os.path.dirname(sys.argv[2]), "tools")]
 from test_no_silent_wrong_number import Job, Path, Settings, run
 from anisoscope.errors import AnisoscopeError
 from anisoscope.measure.loop import Interrupted

@@ -75,8 +75,11 @@ def measure(job: Job, series: OfSeries, vectors: OfVectors, place: Place, view: 
     """Measure one model, or each checkpoint of a series, on one corpus, or a file of vectors: a run folder with
     records, figures and a report; a table and what was found on stdout.
     """
-    from anisoscope.data.arrays import ENDINGS, holds_vectors
     from anisoscope.models.series import is_series
+
+    if series.dry_run and not is_series(job.model):
+        raise UsageError("a series of checkpoints with --dry-run", f"the model {job.model}", "leave --dry-run out")
+    from anisoscope.data.arrays import ENDINGS, holds_vectors
 
     if holds_vectors(job.model):
         _measure_vectors(job, vectors, place, view, quiet.quiet)
@@ -87,8 +90,6 @@ def measure(job: Job, series: OfSeries, vectors: OfVectors, place: Place, view: 
     if is_series(job.model):
         measure_checkpoints(job, place, view, dry_run=series.dry_run, keep=series.keep, quiet=quiet.quiet)
         return
-    if series.dry_run:
-        raise UsageError("a series of checkpoints with --dry-run", f"the model {job.model}", "leave --dry-run out")
     with shown(f"{job.model} × {job.corpus or 'the built-in corpus'}", quiet=quiet.quiet) as progress:
         from anisoscope.runs.run import run
 

@@ -18,7 +18,8 @@ def measure_checkpoints(job: Job, place: Place, view: View, *, dry_run: bool, ke
     tell(f"{len(checkpoints)} checkpoints\n{describe(checkpoints)}", err=not dry_run, indent="  ")
     if dry_run:
         for checkpoint in checkpoints:
-            typer.echo(f"seed {checkpoint.seed:<3d} step {checkpoint.step:<9,d} {checkpoint.subject}")
+            missing = "  (no such folder)" if _is_missing(checkpoint.subject) else ""
+            typer.echo(f"seed {checkpoint.seed:<3d} step {checkpoint.step:<9,d} {checkpoint.subject}{missing}")
         return
     named = f"{len(checkpoints)} checkpoints × {job.corpus or 'the built-in corpus'}"
     with shown(named, quiet=quiet) as progress:
@@ -42,3 +43,10 @@ def measure_checkpoints(job: Job, place: Place, view: View, *, dry_run: bool, ke
         tell(f"note: the same weights, bit for bit: {', '.join(names)}", err=True, indent="  ")
     tell(f"series: {here(folder)}", err=True)
     tell(f"next, a page of one checkpoint: anisoscope report {here(folder)}/seed-…", err=True, indent="  ")
+
+
+def _is_missing(subject: str) -> bool:
+    """Whether a name is that of a folder which should lie beside others here, and does not."""
+    path = Path(subject)
+    local = "@" not in subject and (subject.startswith(("./", "../")) or path.parent != Path())
+    return local and path.parent.is_dir() and not path.exists()

@@ -43,7 +43,9 @@ def run_vectors(
     described = {"name": STACK, "layers": list(vectors.layers), "warnings": plan.warnings, "words": plan.words}
     described |= vectors.source
     first = next(iter(vectors.layers.values()))
+    known = {"F64": "float64", "F16": "float16", "BF16": "bfloat16"}  # as safetensors calls them
     dtype = str(getattr(first, "dtype", "")).removeprefix("torch.")
+    dtype = known.get(dtype, dtype if dtype in known.values() else "float32")  # others are computed in float32
     job = replace(job, model=vectors.name, corpus=STACK, settings=settings, dtype=dtype, device="cpu")
     subject = Subject(Arrays(), None, vectors.name)
     more = None if vectors.labels is None else lambda: _separability(vectors, job)
