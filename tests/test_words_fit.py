@@ -19,7 +19,8 @@ PLACED = {"output", "resume", "overwrite", "quiet", "format", "wide", "corpus", 
 """Options that are parameters of the functions, or of the terminal only."""
 ELSEWHERE = {"measure": {"dry_run", "keep", "unit_column", "label_column"}, "classes": set()}
 """`series(keep=)`, `measure(units=, labels=)`."""
-PYTHON_ONLY = {"metrics", "sample_heads", "bins"}
+PYTHON_ONLY = {"measure": {"metrics", "sample_heads", "bins", "at"}, "classes": set()}
+"""`at`: pooling of labelled sequences, of which only Python gives any to `measure`."""
 
 
 @pytest.mark.parametrize(("command", "typed"), [("measure", Measuring), ("classes", Looking)])
@@ -27,7 +28,7 @@ def test_keywords_are_the_options_of_the_command(command, typed):
     """`documents` was an option of the command and no keyword of `measure`."""
     of_command = get_command(app).commands[command].params
     options = {option.opts[0].removeprefix("--").replace("-", "_") for option in of_command}
-    assert options - PLACED - ELSEWHERE[command] == typed.__annotations__.keys() - PYTHON_ONLY
+    assert options - PLACED - ELSEWHERE[command] == typed.__annotations__.keys() - PYTHON_ONLY[command]
     declared = {k.name for kind in (Settings, Job, Classes, Columns) for k in keywords(kind)}
     assert typed.__annotations__.keys() <= declared
 
