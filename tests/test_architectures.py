@@ -3,6 +3,7 @@ padding, special tokens and flattened maps count as they should.
 """
 
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +18,7 @@ from anisoscope.capture import capture
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
 from anisoscope.models.blocks import find_stages, has_attention
+from anisoscope.models.families import FAMILIES
 from anisoscope.models.streams import Layout
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
@@ -116,8 +118,19 @@ def row(x):
     return x.flatten(2).transpose(1, 2) if x.dim() == 4 else x
 
 
-def test_every_architecture_has_its_line():
+ELSEWHERE = {
+    "attention_classifier": "test_attention_classifier.py",
+    "speech_cnn": "test_small_models.py",
+    **dict.fromkeys(("bloom", "fsmt", "mpt", "xlnet"), "test_no_silent_wrong_number.py"),
+}
+"""Families whose tests stand in another file."""
+
+
+def test_every_architecture_has_its_line_and_every_family_its_test():
     assert LAYERS.keys() == tiny.ARCHITECTURES.keys()
+    assert FAMILIES.keys() - {of.family or name for name, of in tiny.ARCHITECTURES.items()} == ELSEWHERE.keys()
+    for name, file in ELSEWHERE.items():
+        assert name in Path(__file__).with_name(file).read_text().lower()
 
 
 @pytest.mark.parametrize("name", LAYERS)

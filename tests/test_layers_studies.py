@@ -244,7 +244,7 @@ def test_correlations_are_drawn():
 
 
 def test_every_setting_of_the_paper_names_what_it_needs():
-    from anisoscope.models.presets import PRESETS
+    from anisoscope.models.families import PRESETS
 
     for name in LAYERED:
         paper = STUDIES[name].settings["paper"]

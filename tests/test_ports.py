@@ -63,8 +63,7 @@ def tiny_manta_config(**overrides: Any) -> manta.MantaConfig:
 @cache
 def tiny(name: str) -> PublishedModel:
     torch.manual_seed(0)
-    for module in (character_bert, manta, van):
-        module.register()
+    ports.register()
     return TINY[name]().eval()
 
 

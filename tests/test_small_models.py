@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from anisoscope.errors import UsageError
+from anisoscope.models import ports
 from anisoscope.models.load import load
 from anisoscope.models.ports import speech_cnn
 from anisoscope.studies.godey2024 import layer_curves
@@ -193,7 +194,7 @@ def test_padding_changes_nothing_in_the_speech_network():
 
 
 def test_the_speech_network_is_loaded_by_name(tmp_path):
-    speech_cnn.register()
+    ports.register()
     model = cnn()
     model.save_pretrained(tmp_path)
     from transformers import AutoModel

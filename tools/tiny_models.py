@@ -27,14 +27,8 @@ _WHISPER = {"vocab_size": 100, "num_mel_bins": 8, "d_model": 32, "max_source_pos
 _WHISPER |= {"encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
 _WHISPER |= {"encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "decoder_start_token_id": 1, "max_target_positions": 16}
 _IMAGE = _WIDTH | {"image_size": 32, "patch_size": 8}
-_SEGFORMER = {"num_encoder_blocks": 3, "depths": [1, 2, 1], "hidden_sizes": [8, 16, 32]}
-_SEGFORMER |= {
-    "num_attention_heads": [1, 2, 4],
-    "sr_ratios": [4, 2, 1],
-    "patch_sizes": [7, 3, 3],
-    "strides": [4, 2, 2],
-    "mlp_ratios": [2, 2, 2],
-}
+_SEGFORMER = {"num_encoder_blocks": 3, "depths": [1, 2, 1], "hidden_sizes": [8, 16, 32], "mlp_ratios": [2, 2, 2]}
+_SEGFORMER |= {"num_attention_heads": [1, 2, 4], "sr_ratios": [4, 2, 1], "patch_sizes": [7, 3, 3], "strides": [4, 2, 2]}
 _CVT = {"embed_dim": [8, 16, 32], "num_heads": [1, 2, 4], "depth": [1, 2, 3]}
 _RESNET = {"embedding_size": 8, "hidden_sizes": [16, 24, 32], "depths": [2, 1, 2]}
 _EFFICIENTNET = {"image_size": 32, "width_coefficient": 0.25, "depth_coefficient": 0.5, "hidden_dim": 320}
@@ -43,40 +37,42 @@ _VAN = {"hidden_sizes": (8, 16, 24, 32), "depths": (1, 2, 1, 1), "mlp_ratios": (
 
 
 class Tiny(NamedTuple):
-    """One architecture: name and arguments of its configuration, what it reads, and the paper's name for it."""
+    """One architecture: sizes of its configuration, what it reads, the paper's name for it, and its family
+    (`models/families.py`), where that is not the architecture's own name.
+    """
 
-    config: str
     settings: Mapping[str, Any]
     reads: str
     system: str = ""
+    family: str = ""
 
 
 ARCHITECTURES: dict[str, Tiny] = {
-    "bert": Tiny("BertConfig", _TEXT, "tokens", "BERT"),
-    "roberta": Tiny("RobertaConfig", _TEXT | {"pad_token_id": 0}, "tokens", "RoBERTa"),
-    "gpt2": Tiny("GPT2Config", _GPT2 | _MARKS, "tokens", "GPT-2"),
-    "t5": Tiny("T5Config", _T5 | {"vocab_size": 100}, "two", "T5"),
-    "character_bert": Tiny("CharacterBertConfig", _TEXT | {"character_filters": _FILTERS}, "words", "CharacterBERT"),
-    "canine": Tiny("CanineConfig", _CANINE, "tokens", "CANINE-s, CANINE-c"),
-    "manta": Tiny("MantaConfig", _MANTA, "two", "MANTa-LM"),
-    "byt5": Tiny("T5Config", _BYT5, "two", "ByT5"),
-    "wav2vec2": Tiny("Wav2Vec2Config", _SPEECH, "samples", "wav2vec 2.0 (base)"),
-    "wav2vec2-stable": Tiny("Wav2Vec2Config", _SPEECH | _STABLE, "samples", "wav2vec 2.0 (large)"),
-    "hubert": Tiny("HubertConfig", _SPEECH, "samples", "HuBERT"),
-    "whisper": Tiny("WhisperConfig", _WHISPER, "mel", "Whisper"),
-    "vit": Tiny("ViTConfig", _IMAGE, "pixels", "ViT"),
-    "beit": Tiny("BeitConfig", _IMAGE | {"use_relative_position_bias": True}, "pixels", "BEiT"),
-    "deit": Tiny("DeiTConfig", _IMAGE, "pixels", "DeiT"),
-    "segformer": Tiny("SegformerConfig", _SEGFORMER, "pixels", "MiT (SegFormer encoder)"),
-    "resnet": Tiny("ResNetConfig", _RESNET, "pixels", "ResNet"),
-    "efficientnet": Tiny("EfficientNetConfig", _EFFICIENTNET, "pixels", "EfficientNet"),
-    "cvt": Tiny("CvtConfig", _CVT, "pixels", "CvT"),
-    "convnext": Tiny("ConvNextConfig", _CONVNEXT, "pixels", "ConvNeXt"),
-    "van": Tiny("VanConfig", _VAN, "pixels", "VAN"),
-    "gpt_neox": Tiny("GPTNeoXConfig", _TEXT | _MARKS | {"rotary_pct": 0.5}, "tokens", "Pythia"),
-    "llama": Tiny("LlamaConfig", _GROUPED, "tokens"),
-    "qwen3": Tiny("Qwen3Config", _GROUPED, "tokens"),
-    "gemma3": Tiny("Gemma3TextConfig", _GROUPED | {"sliding_window": 4}, "tokens"),
+    "bert": Tiny(_TEXT, "tokens", "BERT"),
+    "roberta": Tiny(_TEXT | {"pad_token_id": 0}, "tokens", "RoBERTa"),
+    "gpt2": Tiny(_GPT2 | _MARKS, "tokens", "GPT-2"),
+    "t5": Tiny(_T5 | {"vocab_size": 100}, "two", "T5"),
+    "character_bert": Tiny(_TEXT | {"character_filters": _FILTERS}, "words", "CharacterBERT"),
+    "canine": Tiny(_CANINE, "tokens", "CANINE-s, CANINE-c"),
+    "manta": Tiny(_MANTA, "two", "MANTa-LM"),
+    "byt5": Tiny(_BYT5, "two", "ByT5", "t5"),
+    "wav2vec2": Tiny(_SPEECH, "samples", "wav2vec 2.0 (base)"),
+    "wav2vec2-stable": Tiny(_SPEECH | _STABLE, "samples", "wav2vec 2.0 (large)", "wav2vec2"),
+    "hubert": Tiny(_SPEECH, "samples", "HuBERT"),
+    "whisper": Tiny(_WHISPER, "mel", "Whisper"),
+    "vit": Tiny(_IMAGE, "pixels", "ViT"),
+    "beit": Tiny(_IMAGE | {"use_relative_position_bias": True}, "pixels", "BEiT"),
+    "deit": Tiny(_IMAGE, "pixels", "DeiT"),
+    "segformer": Tiny(_SEGFORMER, "pixels", "MiT (SegFormer encoder)"),
+    "resnet": Tiny(_RESNET, "pixels", "ResNet"),
+    "efficientnet": Tiny(_EFFICIENTNET, "pixels", "EfficientNet"),
+    "cvt": Tiny(_CVT, "pixels", "CvT"),
+    "convnext": Tiny(_CONVNEXT, "pixels", "ConvNeXt"),
+    "van": Tiny(_VAN, "pixels", "VAN"),
+    "gpt_neox": Tiny(_TEXT | _MARKS | {"rotary_pct": 0.5}, "tokens", "Pythia"),
+    "llama": Tiny(_GROUPED, "tokens"),
+    "qwen3": Tiny(_GROUPED, "tokens"),
+    "gemma3": Tiny(_GROUPED | {"sliding_window": 4}, "tokens", family="gemma3_text"),
 }
 """Every architecture of paper G, and some of the newer decoders. Sizes differ so that axes cannot be mistaken."""
 
@@ -89,7 +85,7 @@ def build(name: str, dtype: torch.dtype = torch.float64, seed: int = 7) -> nn.Mo
 
     ports.register()
     tiny = ARCHITECTURES[name]
-    config = ports.config_class(tiny.config)(**tiny.settings)
+    config = transformers.AutoConfig.for_model(tiny.family or name, **tiny.settings)
     torch.manual_seed(seed)
     auto: Any = transformers.AutoModel
     model: nn.Module = auto.from_config(config).eval()

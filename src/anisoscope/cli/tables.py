@@ -189,7 +189,7 @@ def _metrics() -> list[tuple[str, str]]:
 
 
 def _models() -> list[tuple[str, str]]:
-    from anisoscope.models.presets import PRESETS
+    from anisoscope.models.families import PRESETS
 
     listed = [("builtin:minilm", "all-MiniLM-L6-v2, 6 layers, packaged; no download; the default")]
     return listed + [

@@ -13,7 +13,7 @@ NEAR, APART = 0.85, 2
 
 def check_model(name: str) -> None:
     """ModelError for a name that is nearly a preset's, or a path that is not there."""
-    from anisoscope.models.presets import PRESETS
+    from anisoscope.models.families import PRESETS
 
     known = ["builtin:minilm", *PRESETS]
     base = name.partition("@")[0]

@@ -125,7 +125,7 @@ def _text_plan(corpus: Any, model: Any, tokenizer: Any, length: int, batch_token
         tokenizer,
         max_length=length,
         batch_tokens=1 if family == "manta" else batch_tokens,  # its blocks depend on what else is in the batch
-        stack="encoder" if start is not None else stack_of(model, ""),
+        stack="encoder" if start is not None else stack_of(model),
         decoder_start_id=start,
         vocab_size=getattr(config, "vocab_size", None),
     )

@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from anisoscope.errors import ModelError, near_matches
+from anisoscope.models.families import PRESETS
 from anisoscope.models.formats import described, of_config, read_config, weight_files
 from anisoscope.models.hub import ModelPlace, bring, locate, split_name
-from anisoscope.models.presets import PRESETS
 from anisoscope.models.processors import processor_of
 
 BUILTIN_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"

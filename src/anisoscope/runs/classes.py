@@ -54,7 +54,7 @@ def run_classes(
     """
     classes = _as_trained(job.model, classes)
     subject = subject_of(job, classifier=True)
-    tokenizer, stack = _tokenizer(subject), stack_of(subject.model, "")
+    tokenizer, stack = _tokenizer(subject), stack_of(subject.model)
     length = text_length(subject.config, tokenizer, classes.max_length)
     at: At = classes.at or ("last" if stack == "decoder" else "first")
     classes = replace(classes, max_length=length, at=at)

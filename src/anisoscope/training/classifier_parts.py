@@ -10,9 +10,8 @@ from anisoscope.data.encoding import Encoded, encode, vocabulary_tokenizer
 from anisoscope.data.labelled import LabelledCorpus
 from anisoscope.data.opening import text_length
 from anisoscope.errors import ModelError, UsageError
-from anisoscope.models.presets import RANDOM
 from anisoscope.models.vectors import WordVectors, word_vectors
-from anisoscope.training.recipe import TOKENS, ClassifierRecipe
+from anisoscope.training.recipe import RANDOM, TOKENS, ClassifierRecipe
 
 LONGEST = 1024
 """Tokens the attention-only model reads, where nothing else is asked."""

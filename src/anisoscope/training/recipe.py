@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from anisoscope.data.columns import Columns
 from anisoscope.data.names import check_labelled, check_model
 from anisoscope.errors import UsageError
-from anisoscope.models.presets import RANDOM
 from anisoscope.options import INPUT, MODEL, TRAINING, BuiltFrom, Option
 
 if TYPE_CHECKING:
     from anisoscope.data.labelled import LabelledCorpus
 
 ATTENTION = "attention"
+RANDOM = "random"
+"""Word vectors drawn at random, where those of a file or a checkpoint are named."""
 PUBLISHED = {
     True: {"rate": 1e-3, "decay": 0.0, "batch": 64, "epochs": 50, "patience": 5},
     False: {"rate": 5e-5, "decay": 0.01, "batch": 64, "epochs": 50, "patience": 5},

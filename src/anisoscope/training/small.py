@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from anisoscope.data.plans import digest
-from anisoscope.models.ports import speech_cnn
+from anisoscope.models import ports
 from anisoscope.provenance import run_id
 from anisoscope.store import once, write_atomic
 from anisoscope.training.kinds import KINDS, Kind, kind_named, material
@@ -85,7 +85,7 @@ def trained(
     kind: Kind, seed: int, recipe: SmallModelRecipe, cache: Path, progress: Progress = lambda _t, _d, _n: None
 ) -> SmallModel:
     """The model of one kind and seed: read from `cache`, else trained there."""
-    speech_cnn.register()
+    ports.register()
     settings = {"kind": asdict(kind), "seed": seed, "recipe": asdict(recipe), "data": _data(kind)}
     folder = cache / "small" / f"{kind.name}-{seed}-{run_id(settings)[:8]}"
 

@@ -5,28 +5,24 @@ May import: `models`, `errors`.
 """
 
 from functools import cache
-from typing import Any
+from importlib import import_module
 
 
 @cache
 def register() -> None:
-    """Make `AutoConfig` and `AutoModel` know CharacterBERT, MANTa, VAN, the small speech CNN and the attention-only
-    classifier, but what transformers knows itself."""
-    from anisoscope.models.ports import attention_classifier, character_bert, manta, speech_cnn, van
-    from anisoscope.models.ports.weights import is_native
-
-    published = {"character_bert": character_bert, "manta": manta, "van": van}
-    for port in (attention_classifier, speech_cnn, *(m for name, m in published.items() if not is_native(name))):
-        port.register()
-
-
-def config_class(name: str) -> Any:
-    """The configuration class called `name`, of transformers or of a port."""
+    """Make transformers' Auto classes know every port that the table of families names, but what transformers knows
+    itself.
+    """
     import transformers
+    from transformers.models.auto import configuration_auto
 
-    from anisoscope.models.ports import character_bert, manta, van
+    from anisoscope.models.families import FAMILIES
 
-    for module in (transformers, character_bert, manta, van):
-        if hasattr(module, name):
-            return getattr(module, name)
-    raise LookupError(name)
+    for name, family in FAMILIES.items():
+        if not family.port or name in configuration_auto.CONFIG_MAPPING_NAMES:  # type: ignore[attr-defined]
+            continue
+        port = import_module(f"anisoscope.models.ports.{name}")
+        config, *models = [(auto, getattr(port, cls)) for auto, cls in family.port.items()]
+        transformers.AutoConfig.register(name, config[1], exist_ok=True)
+        for auto, model in models:
+            getattr(transformers, auto).register(config[1], model, exist_ok=True)

@@ -17,12 +17,13 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.bert.modeling_bert import eager_attention_forward
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
@@ -68,26 +69,6 @@ class AttentionClassifierConfig(PreTrainedConfig):  # type: ignore[no-untyped-ca
         return self
 
 
-def eager_attention_forward(
-    module: nn.Module,  # noqa: ARG001 (part of the interface)
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,  # noqa: ARG001 (there is none)
-    **_: Any,
-) -> tuple[Tensor, Tensor]:
-    """softmax(q kᵀ · scaling + mask) v, and the weights."""
-    if key.shape[1] != query.shape[1]:
-        key, value = (x.expand(-1, query.shape[1], -1, -1) for x in (key, value))
-    scores = torch.matmul(query, key.transpose(2, 3)) * scaling
-    if attention_mask is not None:
-        scores = scores + attention_mask
-    weights = nn.functional.softmax(scores, dim=-1)
-    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
-
-
 class InProjection(nn.Linear):
     """x → queries, keys and values, one after the other; Xavier over the whole matrix, biases 0."""
 
@@ -108,49 +89,43 @@ class ClassifierAttention(nn.Module):
         self.heads, self.head_dim = config.num_attention_heads, dim // config.num_attention_heads
         self.scaling = self.head_dim**-0.5
         self.in_proj = InProjection(dim, 3 * dim, bias=config.attention_bias)
-        self.out_proj = (
-            OutProjection(dim, dim, bias=config.attention_bias) if config.output_projection else nn.Identity()
-        )
+        out = OutProjection(dim, dim, bias=config.attention_bias) if config.output_projection else nn.Identity()
+        self.out_proj: OutProjection | nn.Identity = out
 
     def forward(
         self,
-        hidden_states: Float[Tensor, "sequence token dim"],
-        attention_mask: Tensor | None,
+        x: Float[Tensor, "sequence token dim"],
+        mask: Tensor | None,
         row_only: bool = False,
         folded: bool = False,
         **kwargs: Any,
     ) -> Float[Tensor, "sequence query dim"]:
         """Outputs of all rows, or of the first one; without keys and values where `folded`."""
         if row_only:
-            return self._first_row(hidden_states, attention_mask, **kwargs)
+            return self._first_row(x, mask, **kwargs)
         if folded and self.heads == 1:
-            return self._folded(hidden_states, attention_mask, **kwargs)
-        shape = (*hidden_states.shape[:2], 3, self.heads, self.head_dim)
-        query, key, value = self.in_proj(hidden_states).view(shape).permute(2, 0, 3, 1, 4)
-        mixed: Tensor = self._attend(query, key, value, attention_mask, **kwargs)
-        return self.out_proj(mixed.reshape(hidden_states.shape))  # type: ignore[no-any-return]
+            return self._folded(x, mask, **kwargs)
+        shape = (*x.shape[:2], 3, self.heads, self.head_dim)
+        query, key, value = self.in_proj(x).view(shape).permute(2, 0, 3, 1, 4)
+        return self.out_proj(self._attend(query, key, value, mask, **kwargs).reshape(x.shape))  # type: ignore[no-any-return]
 
     def _first_row(self, x: Tensor, mask: Tensor | None, **kwargs: Any) -> Tensor:
         """The first row without keys and values: see above."""
-        weight, bias = self.in_proj.weight.chunk(3), self.in_proj.bias
-        biases = (None, None, None) if bias is None else bias.chunk(3)
-        to_query, to_key, to_value = (w.view(self.heads, self.head_dim, -1) for w in weight)
-        query = nn.functional.linear(x[:, 0], to_query.flatten(0, 1), biases[0])
-        query = torch.einsum("shd,hde->she", query.view(-1, *to_query.shape[:2]), to_key).unsqueeze(
-            2
-        )  # [sequence head 1 dim]
+        to_query, to_key, to_value = (w.view(self.heads, self.head_dim, -1) for w in self.in_proj.weight.chunk(3))
+        of_query, _, of_value = self._biases()
+        query = nn.functional.linear(x[:, 0], to_query.flatten(0, 1), of_query).view(-1, *to_query.shape[:2])
+        query = torch.einsum("shd,hde->she", query, to_key).unsqueeze(2)  # [sequence head 1 dim]
         tokens = x.unsqueeze(1).expand(-1, self.heads, -1, -1)
         mask = None if mask is None else mask[:, :, :1]
         mixed = self._attend(query, tokens, tokens, mask, **kwargs)[:, 0]  # [sequence head dim]
         values = torch.einsum("she,hde->shd", mixed, to_value).flatten(1)
-        if biases[2] is not None:
-            values = values + biases[2]
+        values = values if of_value is None else values + of_value
         return self.out_proj(values).unsqueeze(1)  # type: ignore[no-any-return]
 
     def _folded(self, x: Tensor, mask: Tensor | None, **kwargs: Any) -> Tensor:
         """All rows of one head by W_Kᵀ W_Q and W_O W_V: half the products."""
-        (to_query, to_key, to_value), bias = self.in_proj.weight.chunk(3), self.in_proj.bias
-        of_query, _, of_value = (None, None, None) if bias is None else bias.chunk(3)
+        to_query, to_key, to_value = self.in_proj.weight.chunk(3)
+        of_query, _, of_value = self._biases()
         shift = None if of_query is None else of_query @ to_key
         query = nn.functional.linear(x, to_key.T @ to_query, shift)
         tokens = x.unsqueeze(1)
@@ -159,6 +134,9 @@ class ClassifierAttention(nn.Module):
             return nn.functional.linear(mixed, to_value, of_value)
         constant = None if of_value is None else self.out_proj(of_value)
         return nn.functional.linear(mixed, self.out_proj.weight @ to_value, constant)
+
+    def _biases(self) -> tuple[Tensor | None, ...]:
+        return (None, None, None) if self.in_proj.bias is None else self.in_proj.bias.chunk(3)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any) -> Tensor:
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
@@ -188,14 +166,9 @@ class AttentionClassifierBlock(GradientCheckpointingLayer):  # type: ignore[no-u
         self.norm = made[config.norm](config.hidden_size)
 
     def forward(
-        self,
-        hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
-        row_only: bool = False,
-        folded: bool = False,
-        **kwargs: Any,
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, row_only: bool = False, **kwargs: Any
     ) -> Tensor:
-        mixed = self.attention(hidden_states, attention_mask, row_only, folded, **kwargs)
+        mixed = self.attention(hidden_states, attention_mask, row_only=row_only, **kwargs)
         if self.residual:
             mixed = mixed + (hidden_states[:, :1] if row_only else hidden_states)
         return self.norm(mixed)  # type: ignore[no-any-return]
@@ -206,6 +179,7 @@ class AttentionClassifierPreTrainedModel(PreTrainedModel):  # type: ignore[no-un
 
     config_class = AttentionClassifierConfig
     base_model_prefix = "attention_classifier"
+    _input_embed_layer = "embeddings"
     _supports_sdpa = True
     _supports_attention_backend = True
     _can_record_outputs = {"hidden_states": AttentionClassifierBlock}  # noqa: RUF012  # declared so by transformers
@@ -244,12 +218,6 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):  # type: ign
         self.row_only = "training"
         self._table: Tensor | None = None
         self.post_init()  # type: ignore[no-untyped-call]
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.embeddings
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.embeddings = value  # type: ignore[assignment]
 
     @merge_with_config_defaults  # type: ignore[untyped-decorator]
     @capture_outputs  # type: ignore[untyped-decorator]
@@ -308,10 +276,3 @@ class AttentionClassifier(AttentionClassifierPreTrainedModel):  # type: ignore[n
         logits = self.classifier(states.last_hidden_state[:, 0])
         loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
         return SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=states.hidden_states)
-
-
-def register() -> None:
-    """Make transformers' Auto classes know the model."""
-    AutoConfig.register("attention_classifier", AttentionClassifierConfig, exist_ok=True)
-    AutoModel.register(AttentionClassifierConfig, AttentionClassifierModel, exist_ok=True)
-    AutoModelForSequenceClassification.register(AttentionClassifierConfig, AttentionClassifier, exist_ok=True)

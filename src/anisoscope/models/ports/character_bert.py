@@ -14,7 +14,7 @@ import torch
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, BertConfig, BertModel
+from transformers import BertConfig, BertModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
@@ -29,7 +29,6 @@ MARKERS = {"[CLS]": 257, "[SEP]": 258, "[MASK]": 262}
 """Words that stand for one character of their own."""
 EMBEDDING_NORM_EPS = 1e-12
 """Fixed in the published code, whatever `layer_norm_eps` says."""
-
 
 SPELLINGS = {
     "character_embeddings_dim": "character_embedding_dim",
@@ -86,17 +85,16 @@ class CharacterCnn(nn.Module):
         super().__init__()
         dim, channels = config.character_embedding_dim, sum(size for _, size in config.character_filters)
         self._char_embedding_weights = nn.Parameter(torch.empty(config.num_characters + 1, dim))
-        self.num_convolutions = len(config.character_filters)
-        for index, (width, size) in enumerate(config.character_filters):
-            setattr(self, f"char_conv_{index}", nn.Conv1d(dim, size, width))
+        self._names = [f"char_conv_{index}" for index in range(len(config.character_filters))]
+        for name, (width, size) in zip(self._names, config.character_filters, strict=True):
+            setattr(self, name, nn.Conv1d(dim, size, width))
         self._highways = Highway(channels, config.num_highway_layers)
         self._projection = nn.Linear(channels, config.hidden_size)
 
     def forward(self, input_ids: Tensor) -> Tensor:
         """(B, T, 50) character ids → (B, T, hidden) word vectors."""
         characters = nn.functional.embedding(input_ids.flatten(0, 1), self._char_embedding_weights)  # (B T, 50, C)
-        convolutions = (self.get_submodule(f"char_conv_{index}") for index in range(self.num_convolutions))
-        features = [convolution(characters.transpose(1, 2)).amax(-1).relu() for convolution in convolutions]
+        features = [getattr(self, name)(characters.transpose(1, 2)).amax(-1).relu() for name in self._names]
         words: Tensor = self._projection(self._highways(torch.cat(features, dim=-1)))
         return words.view(*input_ids.shape[:2], -1)
 
@@ -193,9 +191,3 @@ def character_ids(word: str) -> list[int]:
     inside = [MARKERS[word]] if word in MARKERS else [byte + 1 for byte in word.encode()[: MAX_WORD_LENGTH - 2]]
     ids = [WORD_START, *inside, WORD_END]
     return ids + [CHARACTER_PADDING] * (MAX_WORD_LENGTH - len(ids))
-
-
-def register() -> None:
-    """Make `AutoConfig` and `AutoModel` know `character_bert`; harmless when repeated."""
-    AutoConfig.register(CharacterBertConfig.model_type, CharacterBertConfig, exist_ok=True)
-    AutoModel.register(CharacterBertConfig, CharacterBertModel, exist_ok=True)

@@ -12,11 +12,11 @@ same network with highway layers behind the pooling; its frontier predictor is a
 """
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-import transformers
 from torch import Tensor, nn
 from torch.nn.functional import conv1d
 from transformers import LongformerConfig, LongformerModel, T5Config
@@ -42,11 +42,12 @@ UNUSED = [
 ONE_AT_A_TIME = "pass each sequence alone: the published pooling counts blocks over the batch and does not mask padding"
 
 
-class MantaConfig(transformers.PretrainedConfig):  # type: ignore[no-untyped-call]  # untyped __init_subclass__
-    """Sizes of a MANTa-LM. The field names are those of the published `config.json`."""
+class MantaConfig(T5Config):  # type: ignore[no-untyped-call]  # untyped __init_subclass__
+    """Sizes of a MANTa-LM: those of a T5, and of what makes its blocks. The fields are those of the published
+    `config.json`.
+    """
 
     model_type = "manta"
-    attribute_map = T5Config.attribute_map
 
     vocab_size: int = 384
     byte_embedding_dim: int = 64
@@ -60,21 +61,6 @@ class MantaConfig(transformers.PretrainedConfig):  # type: ignore[no-untyped-cal
     pooling_n_highway_layers: int = 0
     max_length_inputs: int = 0  # 0: as the encoder's
     max_length_encoder_decoder: int = 256
-    d_model: int = 512
-    d_kv: int = 64
-    d_ff: int = 2048
-    num_layers: int = 6
-    num_decoder_layers: int | None = None  # as many as the encoder's
-    num_heads: int = 8
-    relative_attention_num_buckets: int = 32
-    relative_attention_max_distance: int = 128
-    dropout_rate: float = 0.1
-    layer_norm_epsilon: float = 1e-6
-    initializer_factor: float = 1.0
-    feed_forward_proj: str = "relu"
-    is_encoder_decoder: bool = True
-    pad_token_id: int | None = 0
-    eos_token_id: int | list[int] | None = 1
     tie_word_embeddings: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
@@ -86,6 +72,7 @@ class MantaConfig(transformers.PretrainedConfig):  # type: ignore[no-untyped-cal
         if not self.max_length_inputs:
             self.max_length_inputs = self.max_length_encoder_decoder
         super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
+        self.tie_word_embeddings = False  # T5 says True, whatever it was given
 
 
 class MantaFrontierPredictor(nn.Module):
@@ -115,8 +102,7 @@ class MantaFrontierPredictor(nn.Module):
     def forward(self, embeddings: Tensor, attention_mask: Tensor | None) -> Tensor:
         """(B, T, C) byte embeddings and a (B, T) mask → (B, T) probabilities."""
         states = self.local_transformer(inputs_embeds=embeddings, attention_mask=attention_mask).last_hidden_state
-        out: Tensor = self.output_projection(states).squeeze(-1).sigmoid()
-        return out
+        return self.output_projection(states).squeeze(-1).sigmoid()  # type: ignore[no-any-return]
 
 
 class MantaBlockAssignment(nn.Module):
@@ -154,15 +140,14 @@ class MantaConvolution(nn.Module):
         if depthwise and channels != channels_in:
             cure = "change pooling_kernel_size or set pooling_depthwise_convolution to False"
             raise UsageError(f"depthwise kernels of byte_embedding_dim = {channels_in} channels", f"{channels}", cure)
-        self.depthwise, self.kernel, self.channels = depthwise, kernel, channels
+        self.depthwise, self.channels = depthwise, channels
         shape = (1, 1, kernel, channels) if depthwise else (channels_in, channels, kernel)
         self.weight = nn.Parameter(torch.empty(shape))
 
     def forward(self, signal: Tensor) -> Tensor:
         """(N, C, T) → (N, C_out, T)."""
-        if self.depthwise:
-            return conv1d(signal, self.weight[0].permute(2, 0, 1), padding=self.kernel // 2, groups=signal.shape[1])
-        return conv1d(signal, self.weight.transpose(0, 1), padding=self.kernel // 2)
+        weight = self.weight[0].permute(2, 0, 1) if self.depthwise else self.weight.transpose(0, 1)
+        return conv1d(signal, weight, padding="same", groups=signal.shape[1] if self.depthwise else 1)
 
 
 class MantaPooler(nn.Module):
@@ -191,8 +176,7 @@ class MantaPooler(nn.Module):
         pooled = features.sum(-1) if self.mean_pool else features.amax(-1)
         if hasattr(self, "highway"):
             pooled = self.highway(pooled)
-        out: Tensor = self.out_projection(pooled.view(*shares.shape[:2], -1))
-        return out
+        return self.out_projection(pooled.view(*shares.shape[:2], -1))  # type: ignore[no-any-return]
 
 
 class MantaEncoder(nn.Module):
@@ -313,15 +297,6 @@ class MantaModel(PublishedModel):  # type: ignore[no-untyped-call]  # untyped __
 
 def _t5_stack(config: MantaConfig, num_layers: int, is_decoder: bool) -> T5Stack:
     """A T5 stack of MANTa's sizes and attention implementation."""
-    names = "vocab_size d_model d_kv d_ff num_heads relative_attention_num_buckets relative_attention_max_distance"
-    names += " dropout_rate layer_norm_epsilon initializer_factor feed_forward_proj pad_token_id eos_token_id"
-    shared: dict[str, Any] = {name: getattr(config, name) for name in names.split()}
-    shared.update(is_encoder_decoder=False, use_cache=False, attn_implementation=config._attn_implementation)
-    return T5Stack(T5Config(**shared, num_layers=num_layers, is_decoder=is_decoder))
-
-
-def register() -> None:
-    """Make `AutoConfig`, `AutoModel` and `AutoModelForSeq2SeqLM` know `manta`; harmless when repeated."""
-    transformers.AutoConfig.register(MantaConfig.model_type, MantaConfig, exist_ok=True)
-    transformers.AutoModel.register(MantaConfig, MantaModel, exist_ok=True)
-    transformers.AutoModelForSeq2SeqLM.register(MantaConfig, MantaModel, exist_ok=True)
+    own = deepcopy(config)
+    own.num_layers, own.is_decoder, own.is_encoder_decoder, own.use_cache = num_layers, is_decoder, False, False
+    return T5Stack(own)

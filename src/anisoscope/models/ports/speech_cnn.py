@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, Wav2Vec2Config
+from transformers import Wav2Vec2Config
 from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput
 from transformers.models.wav2vec2.modeling_wav2vec2 import (
     Wav2Vec2FeatureEncoder,
@@ -41,14 +41,14 @@ class SpeechCnnBlock(nn.Module):
         """hidden_states [sequence, frame, dim], mask [sequence, frame] of real frames."""
         x = hidden_states if mask is None else hidden_states * mask.unsqueeze(-1)
         x = self.norm(self.convolution(x.transpose(1, 2)).transpose(1, 2))
-        out: Tensor = hidden_states + self.down(nn.functional.gelu(self.up(x)))
-        return out
+        return hidden_states + self.down(nn.functional.gelu(self.up(x)))  # type: ignore[no-any-return]
 
 
 class SpeechCnnModel(Wav2Vec2PreTrainedModel):  # type: ignore[no-untyped-call]
     """Feature extractor and blocks."""
 
     config_class = SpeechCnnConfig
+    base_model_prefix = "speech_cnn"
     _can_record_outputs = {"hidden_states": SpeechCnnBlock}  # noqa: RUF012  # declared so by transformers
 
     def __init__(self, config: SpeechCnnConfig) -> None:
@@ -96,12 +96,3 @@ class SpeechCnnForSequenceClassification(Wav2Vec2PreTrainedModel):  # type: igno
         logits = self.classifier((hidden * weight).sum(1) / weight.sum(1).clamp(min=1))
         loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
         return SequenceClassifierOutput(loss=loss, logits=logits)
-
-
-SpeechCnnModel.base_model_prefix = "speech_cnn"
-
-
-def register() -> None:
-    """Make `AutoConfig` and `AutoModel` know the network."""
-    AutoConfig.register("speech_cnn", SpeechCnnConfig, exist_ok=True)
-    AutoModel.register(SpeechCnnConfig, SpeechCnnModel, exist_ok=True)

@@ -3,15 +3,18 @@
 Paper: Guo et al., "Visual Attention Network" (Computational Visual Media 2023). Weights and parameter names:
 github.com/Visual-Attention-Network/VAN-Classification (`van_tiny_754.pth.tar` …: `load_published`); the names of
 huggingface.co/Visual-Attention-Network/van-{tiny,small,base,large} load too. There are no queries, keys or values.
+
+Every module below takes and returns maps (B, C, H, W).
 """
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoModelForImageClassification, PretrainedConfig
+from transformers import PretrainedConfig
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.utils.generic import ModelOutput
@@ -60,87 +63,76 @@ def van_config(preset: str, num_labels: int = IMAGENET_LABELS, **overrides: Any)
     return VanConfig(hidden_sizes=hidden_sizes, depths=depths, **{"num_labels": num_labels, **overrides})
 
 
-class VanPatchEmbedding(nn.Module):
-    """Overlapping patches: strided convolution and batch norm. (B, C_in, H, W) → (B, C, H / stride, W / stride)."""
+class InOrder(nn.Sequential):
+    """Modules one after the other, under the published names."""
 
-    def __init__(self, channels_in: int, channels: int, kernel: int, stride: int) -> None:
-        super().__init__()
-        self.proj = nn.Conv2d(channels_in, channels, kernel, stride, padding=kernel // 2)
-        self.norm = nn.BatchNorm2d(channels)
-
-    def forward(self, images: Tensor) -> Tensor:
-        out: Tensor = self.norm(self.proj(images))
-        return out
+    def __init__(self, **modules: nn.Module) -> None:
+        super().__init__(OrderedDict(modules))
 
 
-class LargeKernelAttention(nn.Module):
-    """LKA: the input gated by its own view through 5 × 5, dilated 7 × 7 and 1 × 1 convolutions. (B, C, H, W) kept."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.conv0 = nn.Conv2d(channels, channels, 5, padding=2, groups=channels)
-        self.conv_spatial = nn.Conv2d(channels, channels, 7, padding=9, dilation=3, groups=channels)
-        self.conv1 = nn.Conv2d(channels, channels, 1)
+class Gated(InOrder):
+    """The input times what the modules make of it."""
 
     def forward(self, features: Tensor) -> Tensor:
-        gate: Tensor = self.conv1(self.conv_spatial(self.conv0(features)))
-        return features * gate
+        return features * super().forward(features)  # type: ignore[no-any-return, no-untyped-call]
 
 
-class VanSpatialAttention(nn.Module):
-    """1 × 1 convolution, activation, LKA, 1 × 1 convolution, added to the input. (B, C, H, W) kept."""
-
-    def __init__(self, channels: int, activation: str) -> None:
-        super().__init__()
-        self.proj_1 = nn.Conv2d(channels, channels, 1)
-        self.activation = ACT2FN[activation]
-        self.spatial_gating_unit = LargeKernelAttention(channels)
-        self.proj_2 = nn.Conv2d(channels, channels, 1)
+class Residual(InOrder):
+    """The input plus what the modules make of it."""
 
     def forward(self, features: Tensor) -> Tensor:
-        out: Tensor = self.proj_2(self.spatial_gating_unit(self.activation(self.proj_1(features))))
-        return features + out
+        return features + super().forward(features)  # type: ignore[no-any-return, no-untyped-call]
 
 
-class DepthwiseConvolution(nn.Module):
-    """3 × 3 convolution of each channel alone; a module of its own because the published names have that level."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.dwconv = nn.Conv2d(channels, channels, 3, padding=1, groups=channels)
-
-    def forward(self, features: Tensor) -> Tensor:
-        out: Tensor = self.dwconv(features)
-        return out
+class VanStageNorm(nn.LayerNorm):
+    """Norm over channels at the end of a stage; its output is the stage's, positions in a row (B, H W, C)."""
 
 
-class VanMlp(nn.Module):
-    """Widening 1 × 1 convolution, depthwise 3 × 3, activation, narrowing 1 × 1 convolution. (B, C, H, W) kept."""
+def patch_embedding(channels_in: int, channels: int, kernel: int, stride: int) -> nn.Module:
+    """Overlapping patches: strided convolution and batch norm."""
+    proj = nn.Conv2d(channels_in, channels, kernel, stride, padding=kernel // 2)
+    return InOrder(proj=proj, norm=nn.BatchNorm2d(channels))
 
-    def __init__(self, channels: int, ratio: int, activation: str, dropout: float) -> None:
-        super().__init__()
-        self.fc1 = nn.Conv2d(channels, channels * ratio, 1)
-        self.dwconv = DepthwiseConvolution(channels * ratio)
-        self.activation = ACT2FN[activation]
-        self.fc2 = nn.Conv2d(channels * ratio, channels, 1)
-        self.dropout = nn.Dropout(dropout)
 
-    def forward(self, features: Tensor) -> Tensor:
-        wide = self.dropout(self.activation(self.dwconv(self.fc1(features))))
-        out: Tensor = self.dropout(self.fc2(wide))
-        return out
+def spatial_attention(channels: int, activation: str) -> nn.Module:
+    """Large kernel attention between 1 × 1 convolutions: the input gated by its own view through 5 × 5, dilated 7 × 7
+    and 1 × 1 convolutions.
+    """
+    return Residual(
+        proj_1=nn.Conv2d(channels, channels, 1),
+        activation=ACT2FN[activation],
+        spatial_gating_unit=Gated(
+            conv0=nn.Conv2d(channels, channels, 5, padding=2, groups=channels),
+            conv_spatial=nn.Conv2d(channels, channels, 7, padding=9, dilation=3, groups=channels),
+            conv1=nn.Conv2d(channels, channels, 1),
+        ),
+        proj_2=nn.Conv2d(channels, channels, 1),
+    )
+
+
+def perceptron(channels: int, ratio: int, activation: str, dropout: float) -> nn.Module:
+    """Widening 1 × 1 convolution, depthwise 3 × 3, activation, narrowing 1 × 1 convolution."""
+    wide = channels * ratio
+    return InOrder(
+        fc1=nn.Conv2d(channels, wide, 1),
+        dwconv=InOrder(dwconv=nn.Conv2d(wide, wide, 3, padding=1, groups=wide)),
+        activation=ACT2FN[activation],
+        dropout=nn.Dropout(dropout),
+        fc2=nn.Conv2d(wide, channels, 1),
+        last_dropout=nn.Dropout(dropout),
+    )
 
 
 class VanLayer(nn.Module):
-    """One block: attention and MLP, each after a batch norm, scaled per channel and added. (B, C, H, W) kept."""
+    """One block: attention and perceptron, each after a batch norm, scaled per channel and added."""
 
     def __init__(self, config: VanConfig, stage: int, drop_path: float) -> None:
         super().__init__()
         channels = config.hidden_sizes[stage]
         self.norm1 = nn.BatchNorm2d(channels)
-        self.attn = VanSpatialAttention(channels, config.hidden_act)
+        self.attn = spatial_attention(channels, config.hidden_act)
         self.norm2 = nn.BatchNorm2d(channels)
-        self.mlp = VanMlp(channels, config.mlp_ratios[stage], config.hidden_act, config.dropout_rate)
+        self.mlp = perceptron(channels, config.mlp_ratios[stage], config.hidden_act, config.dropout_rate)
         self.layer_scale_1 = nn.Parameter(torch.full((channels,), config.layer_scale_init_value))
         self.layer_scale_2 = nn.Parameter(torch.full((channels,), config.layer_scale_init_value))
         self.drop_path = drop_path
@@ -172,29 +164,32 @@ class VanOutput(ModelOutput):
     """Per stage (B, C, H, W), after the stage's LayerNorm; on request."""
 
 
+_HUB_PARTS = {
+    "pre_normomalization": "norm1",
+    "post_normalization": "norm2",
+    r"attention_scaling\.weight": "layer_scale_1",
+    r"mlp_scaling\.weight": "layer_scale_2",
+    r"attention\.pre_projection\.conv": "attn.proj_1",
+    r"attention\.post_projection": "attn.proj_2",
+    r"attention\.attention_layer\.attention\.depth_wise": "attn.spatial_gating_unit.conv0",
+    r"attention\.attention_layer\.attention\.depth_wise_dilated": "attn.spatial_gating_unit.conv_spatial",
+    r"attention\.attention_layer\.attention\.point_wise": "attn.spatial_gating_unit.conv1",
+    r"mlp\.in_dense": "mlp.fc1",
+    r"mlp\.depth_wise": "mlp.dwconv.dwconv",
+    r"mlp\.out_dense": "mlp.fc2",
+}
+"""Parts of a block as the hub spells them (one norm wrongly) → originally."""
+
+
 def _hub_names() -> dict[str, str]:
-    """Hub spelling → original spelling. The hub counts stages from 0 and misspells one norm."""
-    parts = {
-        "pre_normomalization": "norm1",
-        "post_normalization": "norm2",
-        r"attention_scaling\.weight": "layer_scale_1",
-        r"mlp_scaling\.weight": "layer_scale_2",
-        r"attention\.pre_projection\.conv": "attn.proj_1",
-        r"attention\.post_projection": "attn.proj_2",
-        r"attention\.attention_layer\.attention\.depth_wise": "attn.spatial_gating_unit.conv0",
-        r"attention\.attention_layer\.attention\.depth_wise_dilated": "attn.spatial_gating_unit.conv_spatial",
-        r"attention\.attention_layer\.attention\.point_wise": "attn.spatial_gating_unit.conv1",
-        r"mlp\.in_dense": "mlp.fc1",
-        r"mlp\.depth_wise": "mlp.dwconv.dwconv",
-        r"mlp\.out_dense": "mlp.fc2",
-    }
+    """Hub spelling → original spelling. The hub counts stages from 0."""
     names = {r"^classifier\.": "head."}
     for stage in range(4):
         hub, own = rf"^encoder\.stages\.{stage}\.", stage + 1
         names[rf"{hub}embeddings\.convolution\."] = f"patch_embed{own}.proj."
         names[rf"{hub}embeddings\.normalization\."] = f"patch_embed{own}.norm."
         names[rf"{hub}normalization\."] = f"norm{own}."
-        for theirs, ours in parts.items():
+        for theirs, ours in _HUB_PARTS.items():
             names[rf"{hub}layers\.(\d+)\.{theirs}(?!\w)"] = rf"block{own}.\1.{ours}"
     return names
 
@@ -215,21 +210,16 @@ class VanModel(PublishedModel):  # type: ignore[no-untyped-call]  # as above
         channels_in, block_index, last = config.num_channels, 0, max(sum(config.depths) - 1, 1)
         for stage, (channels, depth) in enumerate(zip(config.hidden_sizes, config.depths, strict=True)):
             rates = [config.drop_path_rate * (block_index + i) / last for i in range(depth)]
-            embedding = VanPatchEmbedding(channels_in, channels, config.patch_sizes[stage], config.strides[stage])
+            embedding = patch_embedding(channels_in, channels, config.patch_sizes[stage], config.strides[stage])
             setattr(self, f"patch_embed{stage + 1}", embedding)
             setattr(self, f"block{stage + 1}", nn.ModuleList(VanLayer(config, stage, rate) for rate in rates))
-            setattr(self, f"norm{stage + 1}", nn.LayerNorm(channels, eps=config.layer_norm_eps))
+            setattr(self, f"norm{stage + 1}", VanStageNorm(channels, eps=config.layer_norm_eps))
             channels_in, block_index = channels, block_index + depth
         self.head = nn.Linear(channels_in, config.num_labels) if config.num_labels else nn.Identity()
         self.post_init()  # type: ignore[no-untyped-call]
 
     def forward(self, pixel_values: Tensor, output_hidden_states: bool = False) -> VanOutput:
-        """Classify images.
-
-        Args:
-            pixel_values: (B, 3, H, W), H and W multiples of 32.
-            output_hidden_states: return the four stage outputs too.
-        """
+        """Classes of images (B, 3, H, W), H and W multiples of 32; `output_hidden_states`: the four stages' too."""
         features, stages = pixel_values, []
         for stage in range(1, len(self.config.depths) + 1):
             features = self.get_submodule(f"patch_embed{stage}")(features)
@@ -239,12 +229,7 @@ class VanModel(PublishedModel):  # type: ignore[no-untyped-call]  # as above
             features = tokens.transpose(1, 2).contiguous().view(features.shape)
             stages.append(features)
         pooled = features.mean((2, 3))
-        return VanOutput(
-            logits=self.head(pooled),
-            last_hidden_state=features,
-            pooler_output=pooled,
-            hidden_states=tuple(stages) if output_hidden_states else None,
-        )
+        return VanOutput(self.head(pooled), features, pooled, tuple(stages) if output_hidden_states else None)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -256,10 +241,3 @@ class VanModel(PublishedModel):  # type: ignore[no-untyped-call]  # as above
         elif isinstance(module, VanLayer):
             init.constant_(module.layer_scale_1, self.config.layer_scale_init_value)
             init.constant_(module.layer_scale_2, self.config.layer_scale_init_value)
-
-
-def register() -> None:
-    """Make `AutoConfig`, `AutoModel` and `AutoModelForImageClassification` know `van`; harmless when repeated."""
-    AutoConfig.register(VanConfig.model_type, VanConfig, exist_ok=True)
-    AutoModel.register(VanConfig, VanModel, exist_ok=True)
-    AutoModelForImageClassification.register(VanConfig, VanModel, exist_ok=True)

@@ -20,7 +20,7 @@ from scipy import stats
 
 from anisoscope.charts import norm_charts
 from anisoscope.charts.style import MUTED, appearance, facet
-from anisoscope.models.presets import PRESETS
+from anisoscope.models.families import PRESETS
 from anisoscope.store import as_records, select
 from anisoscope.studies.godey2024.trained_layers import trained_layers, widths
 from anisoscope.studies.judge import Test, judged, p_above, stated

@@ -14,7 +14,7 @@ import pandas as pd
 from anisoscope.axes import Flatten
 from anisoscope.charts import builders as charts
 from anisoscope.measure.settings import Settings
-from anisoscope.models.presets import PRESETS
+from anisoscope.models.families import PRESETS
 from anisoscope.provenance import measuring_code, run_id
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import run

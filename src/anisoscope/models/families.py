@@ -1,0 +1,152 @@
+"""Families of models (`config.model_type`): all that has to be said of one, in one row; and published models by name.
+
+Loads neither torch nor transformers.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from anisoscope.batch import Stream
+
+Streams = dict[str, "Stream"]
+
+
+def _canine(model: Any, given: Streams) -> Streams:
+    """Characters at both ends; a molecule is real where the model's own pooled mask says so, the first one is [CLS]."""
+    if "encoder" not in given:
+        return given
+    characters = given.pop("encoder")
+    mask = model._downsample_attention_mask(characters.mask, model.config.downsampling_rate).bool()
+    special = mask.new_zeros(mask.shape)
+    special[:, :1] = characters.special[:, :1]
+    molecules = replace(characters, mask=mask, special=special, frequency=None)
+    return {"characters": characters, "molecules": molecules, "characters-out": characters} | given
+
+
+def _without_encoder(_model: Any, given: Streams) -> Streams:
+    return {stack: stream for stack, stream in given.items() if stack != "encoder"}
+
+
+class Family(NamedTuple):
+    """What cannot be read from a model of this family itself.
+
+    blocks       classes of its blocks: where its own code declares stages, other modules too, or nothing at all
+    stages       class whose outputs are those of a stage of one resolution
+    stacks       part of a module's path → stack, where the stacks are more than encoder and decoder
+    streams      the positions of a batch's inputs → those of the stacks
+    projections  attention off transformers' interface: (class that calls it, its name in there, query, key, value)
+    attention    False: what is called attention there has no queries and keys
+    causal       a decoder whose attention modules do not say so
+    tokens_first blocks pass vectors on as [token, sequence, dim]
+    tokenizer    module:class of a tokenizer that needs no files
+    port         Auto class of transformers → class in `ports/<family>.py`
+    """
+
+    blocks: tuple[str, ...] = ()
+    stages: str = ""
+    stacks: Mapping[str, str] = {}
+    streams: Callable[[Any, Streams], Streams] = lambda _model, given: given
+    projections: tuple[str, str, str, str, str] | None = None
+    attention: bool = True
+    causal: bool = False
+    tokens_first: bool = False
+    tokenizer: str = ""
+    port: Mapping[str, str] = {}
+
+
+_LEVELS = {"initial_char_encoder": "characters", "encoder": "molecules", "final_char_encoder": "characters-out"}
+_CLASSIFIER = "AutoModelForSequenceClassification"
+_PORTS = "anisoscope.models.ports"
+
+FAMILIES: dict[str, Family] = {
+    "attention_classifier": Family(
+        port={
+            "AutoConfig": "AttentionClassifierConfig",
+            "AutoModel": "AttentionClassifierModel",
+            _CLASSIFIER: "AttentionClassifier",
+        }
+    ),
+    "bloom": Family(causal=True),
+    "canine": Family(
+        ("CanineLayer",),
+        stacks=_LEVELS,
+        streams=_canine,
+        projections=("CanineAttention", "self", "query", "key", "value"),
+        tokenizer="transformers:CanineTokenizer",
+    ),
+    "character_bert": Family(
+        tokenizer=f"{_PORTS}.character_bert:CharacterBertTokenizer",
+        port={"AutoConfig": "CharacterBertConfig", "AutoModel": "CharacterBertModel"},
+    ),
+    "convnext": Family(("ConvNextLayer",), "ConvNextStage"),
+    "cvt": Family(
+        ("CvtLayer",),
+        "CvtStage",
+        projections=("CvtAttention", "attention", "projection_query", "projection_key", "projection_value"),
+    ),
+    "efficientnet": Family(("EfficientNetBlock",)),
+    "fsmt": Family(("EncoderLayer", "DecoderLayer"), tokens_first=True),
+    "manta": Family(
+        ("T5Block",),
+        streams=_without_encoder,  # every block of bytes is real
+        tokenizer="transformers:ByT5Tokenizer",
+        port={"AutoConfig": "MantaConfig", "AutoModel": "MantaModel", "AutoModelForSeq2SeqLM": "MantaModel"},
+    ),
+    "mpt": Family(causal=True),
+    "resnet": Family(("ResNetBottleNeckLayer", "ResNetBasicLayer"), "ResNetStage"),
+    "segformer": Family(("SegformerLayer",), "SegformerStage"),
+    "speech_cnn": Family(port={"AutoConfig": "SpeechCnnConfig", "AutoModel": "SpeechCnnModel"}),
+    "van": Family(
+        ("VanLayer", "Block"),
+        "VanStageNorm",
+        attention=False,
+        port={"AutoConfig": "VanConfig", "AutoModel": "VanModel", "AutoModelForImageClassification": "VanModel"},
+    ),
+    "xlnet": Family(("XLNetLayer",), tokens_first=True),
+}
+"""Families without a row need none: most that are on transformers' attention interface."""
+
+
+def family_of(model: Any) -> Family:
+    """The row of a model's family; an empty one where it has none."""
+    return FAMILIES.get(getattr(getattr(model, "config", None), "model_type", ""), Family())
+
+
+class NamedModel(NamedTuple):
+    """A published checkpoint: `figure` of paper G it belongs to, `modality` of what it reads; `licence` and `size` (in
+    parameters) as its authors state them, where known.
+    """
+
+    hub_id: str
+    modality: str
+    figure: str
+    licence: str = "unknown"
+    size: str = "unknown"
+
+
+PRESETS: dict[str, NamedModel] = {
+    "bert-base": NamedModel("google-bert/bert-base-uncased", "text", "1", "apache-2.0", "110M"),
+    "roberta-base": NamedModel("FacebookAI/roberta-base", "text", "1", "mit", "125M"),
+    "gpt2": NamedModel("openai-community/gpt2", "text", "1", "mit", "124M"),
+    "t5-base": NamedModel("google-t5/t5-base", "text", "1", "apache-2.0", "220M"),
+    "character-bert": NamedModel("helboukkouri/character-bert", "text", "2"),
+    "canine-s": NamedModel("google/canine-s", "text", "2", "apache-2.0", "132M"),
+    "canine-c": NamedModel("google/canine-c", "text", "2", "apache-2.0", "132M"),
+    "manta-base": NamedModel("almanach/manta-lm-base", "text", "2", "mit"),
+    "byt5-base": NamedModel("google/byt5-base", "text", "2", "apache-2.0", "582M"),
+    "wav2vec2-base": NamedModel("facebook/wav2vec2-base", "speech", "3a", "apache-2.0", "95M"),
+    "hubert-base": NamedModel("facebook/hubert-base-ls960", "speech", "3a", "apache-2.0", "95M"),
+    "whisper-base": NamedModel("openai/whisper-base", "speech", "3a", "apache-2.0", "74M"),
+    "vit-base": NamedModel("google/vit-base-patch16-224", "image", "3b", "apache-2.0", "86M"),
+    "beit-base": NamedModel("microsoft/beit-base-patch16-224", "image", "3b", "apache-2.0", "87M"),
+    "deit-base": NamedModel("facebook/deit-base-distilled-patch16-224", "image", "3b", "apache-2.0", "87M"),
+    "mit-b0": NamedModel("nvidia/mit-b0", "image", "3b", "other", "3.7M"),
+    "resnet-50": NamedModel("microsoft/resnet-50", "image", "4", "apache-2.0", "25.6M"),
+    "efficientnet-b0": NamedModel("google/efficientnet-b0", "image", "4", "apache-2.0", "5.3M"),
+    "cvt-13": NamedModel("microsoft/cvt-13", "image", "4", "apache-2.0", "20M"),
+    "convnext-tiny": NamedModel("facebook/convnext-tiny-224", "image", "4", "apache-2.0", "28.6M"),
+    "van-base": NamedModel("Visual-Attention-Network/van-base", "image", "4", "apache-2.0", "26.6M"),
+}
+"""The paper names families, not checkpoints, for most systems: these are the base (or standard) sizes of each."""
