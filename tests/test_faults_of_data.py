@@ -12,7 +12,7 @@ import torch
 
 from anisoscope.__main__ import main as typed_main
 from anisoscope.batch import Batch, Stream
-from anisoscope.charts import builders
+from anisoscope.charts import builders, export
 from anisoscope.charts.style import printable, printable_in
 from anisoscope.data.speech import open_speech
 from anisoscope.errors import CorpusError, UsageError
@@ -66,7 +66,7 @@ def test_control_characters_are_shown_as_signs():
 def test_a_chart_with_a_control_character_is_drawn(tmp_path):
     """The chart library ended the process."""
     frame = pd.DataFrame({"step": [1, 2] * 2, "value": [0.1, 0.2, 0.3, 0.4], "model": ["plain"] * 2 + [LABEL] * 2})
-    saved = builders.save(builders.trajectory(frame), tmp_path / "figure", ("svg", "pdf", "png"))
+    saved = export.save(builders.trajectory(frame), tmp_path / "figure", ("svg", "pdf", "png"))
     assert all(path.stat().st_size for path in saved) and "␛[31m␀" in saved[0].read_text()
 
 

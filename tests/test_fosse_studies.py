@@ -12,7 +12,7 @@ import pytest
 import tiny
 import torch
 
-from anisoscope.charts import builders as charts
+from anisoscope.charts import export
 from anisoscope.classes import ablation as replaced
 from anisoscope.classes import attributions as maps
 from anisoscope.data.labelled import Example, LabelledCorpus, open_labelled
@@ -283,7 +283,7 @@ def test_the_text_of_an_example_is_escaped_and_no_record_holds_it(monkeypatch):
     monkeypatch.setattr(table2_examples, "corpus_of", lambda _recipe: corpus)
     given = {"metric": "example", "component": "representative | a | 1", "value": 1.0}
     frame = as_records(pd.DataFrame([given]), model="m", corpus="yelphat", seed=0)
-    svg = charts.to_svg(STUDIES["table2"].draw(frame)["table2"])
+    svg = export.to_svg(STUDIES["table2"].draw(frame)["table2"])
     assert "<script>" not in svg and "&lt;script" in svg
 
 
@@ -594,7 +594,7 @@ def test_studies_run_on_the_planted_corpus(name, learnt, context):  # noqa: ARG0
     assert found[["model", "corpus", "seed"]].notna().all(axis=None)
     assert {v.outcome for v in study.judge(found)} <= {"undecided", "holds", "fails", "identity"}
     for chart in study.draw(found).values():
-        assert charts.to_svg(chart).startswith("<svg")
+        assert export.to_svg(chart).startswith("<svg")
     if name == "table1":  # an encoder fine-tuned on 60 examples is tested on as many as the rest
         tested = select(found, metric="accuracy", component="test")
         assert tested["model"].nunique() == 2 and tested["n_units"].nunique() == 1

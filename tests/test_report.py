@@ -13,6 +13,7 @@ import pytest
 
 from anisoscope.axes import POLICIES
 from anisoscope.charts import builders as charts
+from anisoscope.charts import export
 from anisoscope.charts.style import compact
 from anisoscope.errors import OutputError, UsageError
 from anisoscope.report import build
@@ -314,19 +315,19 @@ def test_histogram_densities_have_unit_area() -> None:
 def test_charts_hold_many_rows_and_gaps() -> None:
     steps = np.arange(6000)
     frame = pd.DataFrame({"step": steps, "value": np.where(steps % 7, 0.5, np.nan), "model": "m"})
-    assert charts.to_svg(charts.trajectory(frame, scale="symlog")).startswith("<svg")
+    assert export.to_svg(charts.trajectory(frame, scale="symlog")).startswith("<svg")
 
 
 def test_a_coloured_series_is_named_once() -> None:
     frame = pd.DataFrame({"layer": [0, 1] * 2, "value": [0.1, 0.2, 0.3, 0.4], "model": ["aa", "aa", "bb", "bb"]})
-    svg = charts.to_svg(charts.layer_curve(frame, isotropic={"aa": 0.1, "bb": 0.2}))
+    svg = export.to_svg(charts.layer_curve(frame, isotropic={"aa": 0.1, "bb": 0.2}))
     assert svg.count(">aa<") == svg.count(">bb<") == 1
 
 
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     frame = pd.DataFrame({"layer": [0, 1], "value": [0.1, 0.2], "model": "m"})
     with pytest.raises(UsageError, match="svg, pdf, png"):
-        charts.save(charts.layer_curve(frame), tmp_path / "figure", ["tiff"])
+        export.save(charts.layer_curve(frame), tmp_path / "figure", ["tiff"])
 
 
 @pytest.mark.parametrize(

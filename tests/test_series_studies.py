@@ -528,7 +528,7 @@ def context(folder):
 
 
 def test_every_figure_of_a_tiny_series(series, tmp_path):
-    from anisoscope.charts import builders as charts
+    from anisoscope.charts import export
 
     names = [f"fig{n}" for n in (11, 12, 13, 14, 15, 19, 20, 21, 22, 23)]
     for name in names:
@@ -540,7 +540,7 @@ def test_every_figure_of_a_tiny_series(series, tmp_path):
         drawn = study.draw(given)
         assert drawn
         for stem, chart in drawn.items():
-            assert charts.to_svg(chart, stem).startswith("<svg")
+            assert export.to_svg(chart, stem).startswith("<svg")
 
 
 def test_a_step_of_a_series_is_what_measure_gives(series, tmp_path):

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from anisoscope.charts import builders as charts
+from anisoscope.charts import export
 from anisoscope.charts.style import INK, MUTED, PALETTE, facet
 from anisoscope.sums import isotropic
 
@@ -82,7 +82,7 @@ def main() -> None:
         for name, of in rows.items():
             cells = (f"{of['A']:.4f}", f"{of['d·E[cos²]']:.2f}", f"{of['pairs > q95']:.3f}", f"{of['p']:.2g}")
             print(f"| {d} | {name} | {' | '.join(cells)} |")  # noqa: T201
-    charts.save(picture(64), Path(__file__).with_name("calibrated"), ("svg",))
+    export.save(picture(64), Path(__file__).with_name("calibrated"), ("svg",))
 
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ class Run:
         return Run(folder)
 
     def _repr_html_(self) -> str:
-        from anisoscope.charts.builders import to_svg
+        from anisoscope.charts.export import to_svg
 
         table = self.table().to_html(index=False, float_format="{:.3f}".format, na_rep="–", border=0)
         figures = self._figures

@@ -3,7 +3,7 @@
 The axis of steps is linear up to the first checkpoint after step 0 and logarithmic from there, so that step 0 is shown.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import altair as alt
@@ -12,11 +12,26 @@ import pandas as pd
 from altair.typing import ChartType
 from numpy.typing import NDArray
 
-from anisoscope.charts.style import GRID, INK, MUTED, PALETTE, facet
+from anisoscope.charts.style import (
+    GRID,
+    INK,
+    OTHER,
+    PALETTE,
+    SEQUENTIAL,
+    between,
+    facet,
+    level,
+    number_axis,
+    ribbon,
+)
 from anisoscope.store import select
 from anisoscope.sums.jackknife import over_seeds
 
 WIDTH = 640
+ENDINGS = {1: "ends similar", -1: "ends opposite", 0: "neither"}
+SIDES = {"query": "queries", "key": "keys"}
+MOST_LAYERS = 6
+"""Layers drawn in panels of their own; of deeper models as many, evenly spread from the first to the last."""
 
 
 class HeadAlignments(Protocol):
@@ -31,84 +46,24 @@ class HeadAlignments(Protocol):
     def ending(self) -> NDArray[Any]: ...
 
 
-ENDINGS = {1: "ends similar", -1: "ends opposite", 0: "neither"}
-ENDING_COLOURS = (PALETTE[0], PALETTE[1], "#9aa5b1")
-SIDES = {"query": "queries", "key": "keys"}
-SIDE_SCALE = alt.Scale(domain=list(SIDES.values()), range=[PALETTE[0], PALETTE[1]])
-MOST_LAYERS = 6
-"""Layers drawn in panels of their own; of deeper models as many, evenly spread from the first to the last."""
-
-
-def step_axis(steps: Sequence[float]) -> alt.X:
-    """Steps from 0 on, each decade as wide as the other."""
-    first, last = min(s for s in steps if s > 0), max(steps)
-    ticks = [0.0] * (min(steps) == 0) + [first * 10.0**k for k in range(20) if first * 10.0**k <= last]
-    scale = alt.Scale(type="symlog", constant=first, nice=False, domain=[min(steps), last])
-    axis = alt.Axis(values=ticks, labelExpr="format(datum.value, '~s')", labelOverlap=True)
-    return alt.X("step:Q", title="training step", scale=scale, axis=axis)
-
-
-def shown_layers(layers: Sequence[int]) -> list[int]:
-    """All layers of a shallow model; of a deep one `MOST_LAYERS`."""
-    if len(layers) <= MOST_LAYERS:
-        return list(layers)
-    return [layers[round(i * (len(layers) - 1) / (MOST_LAYERS - 1))] for i in range(MOST_LAYERS)]
-
-
-def _values(records: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Numbers of a metric with their keys as plain columns."""
-    rows = select(records, metric=metric)
-    keys = {name: rows[name].astype(int) for name in ("seed", "step", "layer", "head")}
-    return pd.DataFrame({**keys, "value": rows["value"].astype(float)}).sort_values(["seed", "layer", "head", "step"])
-
-
 def heads(records: pd.DataFrame, alignment: HeadAlignments, metric: str, *, apart: bool = False) -> ChartType:
     """A line per head against the step, a panel per layer (`apart`: and seed), with the band that 95 % of isotropic
     pairs stay inside.
     """
     data = _with_endings(_values(records, metric), alignment)
-    shown = shown_layers(alignment.table.layers)
-    data = data[data["layer"].isin(shown if not apart else shown[:: max(1, len(shown) - 1)])]
-    data["panel"] = [f"layer {layer}" for layer in data["layer"]]
+    shown = _spread(alignment.table.layers)
+    data = data[data["layer"].isin(shown[:: max(1, len(shown) - 1)] if apart else shown)]
+    data["panel"] = "layer " + data["layer"].astype(str)
     if apart:
         data = data.sort_values(["layer", "seed"], kind="stable")
-        data["panel"] = [f"{p}, seed {seed}" for p, seed in zip(data["panel"], data["seed"], strict=True)]
-    data = data.assign(bound=alignment.bound, floor=-alignment.bound)
-    lines = alt.Chart().encode(
-        x=step_axis(alignment.table.steps),
-        y=alt.Y(
-            "value:Q",
-            title="cosine of the means",
-            scale=alt.Scale(domain=[-1, 1]),
-            axis=alt.Axis(values=[-1, -0.5, 0, 0.5, 1]),
-        ),
-        detail=["head:N", "seed:N"],
-        color=_ending_colour(),
-    )
-    line = lines.mark_line(strokeWidth=1.4, opacity=0.8)
-    columns = data["seed"].nunique() if apart else 2
-    return facet([*_bounds(), line], data, "panel", (WIDTH, 150), min(columns, 5))
-
-
-def _bounds() -> list[alt.Chart]:
-    """Dashed lines at ± the bound, and a pale band between them."""
-    base = alt.Chart().transform_aggregate(bound="max(bound)", floor="min(floor)")
-    band = base.mark_rect(color=MUTED, opacity=0.09).encode(y=alt.Y("floor:Q"), y2="bound:Q")
-    ends = [base.mark_rule(color=MUTED, strokeDash=[4, 3]).encode(y=alt.Y(f"{end}:Q")) for end in ("floor", "bound")]
-    return [band, *ends]
-
-
-def _ending_colour() -> alt.Color:
-    scale = alt.Scale(domain=list(ENDINGS.values()), range=list(ENDING_COLOURS))
-    return alt.Color("ending:N", scale=scale, legend=alt.Legend(title=None, columns=0))
-
-
-def _with_endings(data: pd.DataFrame, alignment: HeadAlignments) -> pd.DataFrame:
-    """A column `ending`: how the head's means end."""
-    ending, table = alignment.ending(), alignment.table
-    places = zip(data["seed"], data["layer"], data["head"], strict=True)
-    names = [ENDINGS[int(ending[table.seeds.index(s), table.layers.index(layer), h])] for s, layer, h in places]
-    return data.assign(ending=names)
+        data["panel"] += ", seed " + data["seed"].astype(str)
+    title, bound = "cosine of the means", alignment.bound
+    height = alt.Y("value:Q", title=title, scale=alt.Scale(domain=[-1, 1]), axis=alt.Axis(values=[-1, -0.5, 0, 0.5, 1]))
+    colours = _named_colours("ending", dict(zip(ENDINGS.values(), (PALETTE[0], PALETTE[1], OTHER), strict=True)))
+    line = alt.Chart().mark_line(strokeWidth=1.4, opacity=0.8)
+    line = line.encode(x=_steps(data), y=height, detail=["head:N", "seed:N"], color=colours)
+    layers = [between(-bound, bound, title, opacity=0.09), *level(-bound, title), *level(bound, title), line]
+    return facet(layers, data, "panel", (WIDTH, 150), min(data["seed"].nunique() if apart else 2, 5))
 
 
 def products(records: pd.DataFrame, alignment: HeadAlignments) -> ChartType:
@@ -117,25 +72,15 @@ def products(records: pd.DataFrame, alignment: HeadAlignments) -> ChartType:
     data = data[data["ending"] != ENDINGS[0]].sort_values("ending", ascending=False, kind="stable")
     data["panel"] = data["ending"].str.replace("ends", "heads that end")
     legend = alt.Legend(title="layer", gradientLength=160, gradientThickness=9, tickMinStep=1)
-    scale = alt.Scale(range=["#bcd5e8", "#2473a8", "#0b3c66"], interpolate="lab")
-    base = alt.Chart().encode(
-        x=step_axis(alignment.table.steps),
+    shades = alt.Scale(range=list(SEQUENTIAL[1:]), interpolate="lab")
+    line = alt.Chart().mark_line(strokeWidth=1.6)
+    line = line.encode(
+        x=_steps(data),
         y=alt.Y("value:Q", title="product of the means"),
         detail=["head:N", "layer:N"],
-        color=alt.Color("layer:Q", scale=scale, legend=legend),
+        color=alt.Color("layer:Q", scale=shades, legend=legend),
     )
-    zero = alt.Chart().mark_rule(color=GRID).encode(y=alt.datum(0))
-    return facet([zero, base.mark_line(strokeWidth=1.6)], data, "panel", (WIDTH, 240), 2, independent=True)
-
-
-def _over_seeds(records: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Mean over heads of each layer at each step, over seeds, with its interval: layer, step, value, low, high."""
-    data = _values(records, metric).groupby(["layer", "step", "seed"], as_index=False)["value"].mean()
-    rows = []
-    for (layer, step), group in data.groupby(["layer", "step"]):
-        estimate = over_seeds(group["value"].to_numpy(float))._asdict()
-        rows.append({"layer": layer, "step": step, **{name: float(x) for name, x in estimate.items()}})
-    return pd.DataFrame(rows)
+    return facet([_origin("y"), line], data, "panel", (WIDTH, 240), 2, independent=True)
 
 
 def layers(records: pd.DataFrame, metric: str, title: str) -> ChartType:
@@ -144,58 +89,43 @@ def layers(records: pd.DataFrame, metric: str, title: str) -> ChartType:
     first, last = data["layer"].min(), data["layer"].max()
     names = {first: f"layer {first}", last: f"layer {last}"}
     data["place"] = [names.get(layer, "layers between") for layer in data["layer"]]
-    order = [name for name in (names[first], "layers between", names[last]) if name in set(data["place"])]
-    colours = {names[last]: PALETTE[1], "layers between": "#9aa5b1", names[first]: PALETTE[0]}
-    scale = alt.Scale(domain=order, range=[colours[name] for name in order])
-    height = alt.Y("value:Q", title=title, scale=alt.Scale(zero=False))
-    base = alt.Chart().encode(
-        x=step_axis(data["step"].unique().tolist()),
-        color=alt.Color("place:N", scale=scale, legend=alt.Legend(title=None, columns=0, symbolType="stroke")),
-        detail="layer:N",
-    )
-    band = base.transform_filter("isValid(datum.low) && datum.place != 'layers between'").mark_area(opacity=0.15)
-    line = base.mark_line().encode(y=height)
-    return facet([band.encode(y=alt.Y("low:Q", title=title), y2="high:Q"), line], data, None, (WIDTH, 280), 1)
-
-
-CENTRED = {
-    "as it is": "attention.entropy",
-    "queries centred": "centred_attention.query",
-    "keys centred": "centred_attention.key",
-}
+    colours = {names[first]: PALETTE[0], "layers between": OTHER, names[last]: PALETTE[1]}
+    hue = _named_colours("place", {name: colours[name] for name in colours if name in set(data["place"])})
+    base = alt.Chart().encode(x=_steps(data), color=hue, detail="layer:N")
+    band = ribbon(base.transform_filter("datum.place != 'layers between'"), title, opacity=0.15)
+    line = base.mark_line().encode(y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=False)))
+    return facet([band, line], data, None, (WIDTH, 280), 1)
 
 
 def centred(records: pd.DataFrame) -> ChartType:
     """Entropy as it is, with queries centred, and with keys centred: a panel per layer."""
-    return _panels(records, CENTRED, "entropy (nats)", dashes=[[1, 0], [1, 0], [5, 5]], zero=False)
+    names = {"as it is": "attention.entropy", "queries centred": "centred_attention.query"}
+    names["keys centred"] = "centred_attention.key"
+    return _panels(records, names, "entropy (nats)", zero=False)
 
 
 def terms(records: pd.DataFrame) -> ChartType:
     """Shares of the variance of scores inside rows: a panel per layer."""
     names = {"by the mean query": "score_terms.mean_query_share", "by deviations": "score_terms.centred_share"}
-    return _panels(records, names, "share of the variance in rows", dashes=[[1, 0], [1, 0]], zero=True)
+    return _panels(records, names, "share of the variance in rows", zero=True)
 
 
-def _panels(
-    records: pd.DataFrame, names: dict[str, str], title: str, *, dashes: list[list[int]], zero: bool
-) -> ChartType:
-    """Metrics side by side, a panel per layer, with intervals over seeds."""
-    parts = [_over_seeds(records, metric).assign(part=name) for name, metric in names.items()]
+def _panels(records: pd.DataFrame, metrics: Mapping[str, str], title: str, *, zero: bool) -> ChartType:
+    """Metrics side by side, a panel per layer, with intervals over seeds; the third line, which may lie on the first,
+    is dashed.
+    """
+    parts = [_over_seeds(records, metric).assign(part=name) for name, metric in metrics.items()]
     data = pd.concat(parts, ignore_index=True)
-    data = data[data["layer"].isin(shown_layers(sorted(data["layer"].unique())))].sort_values("layer", kind="stable")
-    data["panel"] = [f"layer {layer}" for layer in data["layer"]]
-    order = list(names)
-    colours = [PALETTE[0], PALETTE[1], INK][: len(order)]
-    legend = alt.Legend(title=None, columns=0, symbolType="stroke")
-    dash = alt.StrokeDash("part:N", scale=alt.Scale(domain=order, range=dashes), legend=legend)
-    base = alt.Chart().encode(
-        x=step_axis(data["step"].unique().tolist()),
-        color=alt.Color("part:N", scale=alt.Scale(domain=order, range=colours), legend=legend),
+    data = data[data["layer"].isin(_spread(sorted(data["layer"].unique())))].sort_values("layer", kind="stable")
+    data["panel"] = "layer " + data["layer"].astype(str)
+    hue = _named_colours("part", dict(zip(metrics, (*PALETTE[:2], INK), strict=False)))
+    dashes = alt.Scale(domain=list(metrics), range=[[1, 0], [1, 0], [5, 5]][: len(metrics)])
+    base = alt.Chart().encode(x=_steps(data), color=hue)
+    line = base.mark_line().encode(
+        y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=zero)),
+        strokeDash=alt.StrokeDash("part:N", scale=dashes, legend=_legend()),
     )
-    band = base.transform_filter("isValid(datum.low)").mark_area(opacity=0.15)
-    line = base.mark_line().encode(y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=zero)), strokeDash=dash)
-    layers = [band.encode(y=alt.Y("low:Q", title=title), y2="high:Q"), line]
-    return facet(layers, data, "panel", (WIDTH, 150), 2)
+    return facet([ribbon(base, title, opacity=0.15), line], data, "panel", (WIDTH, 150), 2)
 
 
 def clouds(records: pd.DataFrame, over: str, title: str) -> ChartType:
@@ -204,40 +134,24 @@ def clouds(records: pd.DataFrame, over: str, title: str) -> ChartType:
     for side, word in SIDES.items():
         points = select(records, metric=f"svd.{over}.cloud.{side}")
         place = points["component"].str.split(" ", expand=True)
-        wide = points.assign(point=place[0], direction="d" + place[1]).pivot_table(
-            index=["step", "point"], columns="direction", values="value"
-        )
-        parts.append(wide.reset_index().assign(side=word, mean=False))
-        shown = select(path_of(records, over, side), step=parts[0]["step"].unique().tolist())
-        parts.append(shown.assign(side=word, mean=True))
+        points = points.assign(point=place[0], direction="d" + place[1])
+        wide = points.pivot_table(index=["step", "point"], columns="direction", values="value").reset_index()
+        means = select(_path_of(records, over, side), step=wide["step"].unique().tolist())
+        parts += [wide.assign(side=word, mean=False), means.assign(side=word, mean=True)]
     data = pd.concat(parts, ignore_index=True)[["step", "d1", "d2", "side", "mean"]].sort_values("step", kind="stable")
     data["panel"] = [f"step {step:,}" for step in data["step"]]
     base = alt.Chart().encode(
         x=alt.X("d1:Q", title="first direction", scale=alt.Scale(zero=True), axis=alt.Axis(tickCount=6)),
         y=alt.Y("d2:Q", title="second direction", scale=alt.Scale(zero=True), axis=alt.Axis(tickCount=5)),
-        color=alt.Color("side:N", scale=SIDE_SCALE, legend=alt.Legend(title=title, columns=0, symbolType="circle")),
+        color=_side_colours(title),
     )
-    points = base.transform_filter("!datum.mean").mark_point(size=9, opacity=0.4)
-    means = base.transform_filter("datum.mean")
-    rim = means.mark_point(filled=False, size=130, strokeWidth=4.5, color="#ffffff").encode(color=alt.value("#ffffff"))
-    ring = means.mark_point(filled=False, size=130, strokeWidth=2.2)
-    return facet([*_origin(), points, rim, ring], data, "panel", (WIDTH, 210), 2)
-
-
-def _origin() -> list[alt.Chart]:
-    zero = alt.Chart()
-    return [
-        zero.mark_rule(color=GRID).encode(x=alt.datum(0)),
-        zero.mark_rule(color=GRID).encode(y=alt.datum(0)),
-    ]
-
-
-def path_of(records: pd.DataFrame, over: str, side: str) -> pd.DataFrame:
-    """Coordinates d1, d2 of the mean of one side by step, of the first seed in `records`."""
-    rows = select(records, metric=f"svd.{over}.{side}")
-    rows = rows[rows["seed"] == rows["seed"].min()].astype({"step": int})
-    directions = [rows[rows["component"] == str(k)].set_index("step")["value"].astype(float) for k in (1, 2)]
-    return pd.DataFrame({"d1": directions[0], "d2": directions[1]}).sort_index().reset_index()
+    cloud = base.transform_filter("!datum.mean").mark_point(size=9, opacity=0.4)
+    centres = base.transform_filter("datum.mean")
+    rim = centres.mark_point(filled=False, size=130, strokeWidth=4.5, color="#ffffff").encode(
+        color=alt.value("#ffffff")
+    )
+    ring = centres.mark_point(filled=False, size=130, strokeWidth=2.2)
+    return facet([_origin("x"), _origin("y"), cloud, rim, ring], data, "panel", (WIDTH, 210), 2)
 
 
 def paths(panels: Sequence[tuple[str, pd.DataFrame]], over: str) -> ChartType:
@@ -249,39 +163,97 @@ def paths(panels: Sequence[tuple[str, pd.DataFrame]], over: str) -> ChartType:
 
 def _path(name: str, records: pd.DataFrame, over: str, size: tuple[int, int]) -> ChartType:
     """One panel; arrows are turned as the segments lie on the page, so the axes' ranges are fixed here."""
-    whole = pd.concat([path_of(records, over, side).assign(side=word) for side, word in SIDES.items()])
-    ranges = [_padded(whole[column]) for column in ("d1", "d2")]
-    parts = []
-    for _side, curve in whole.groupby("side", sort=False):
-        ahead = curve[["d1", "d2"]].shift(-1)
-        right, up = (
-            (ahead[c] - curve[c]) / (high - low) * length
-            for c, (low, high), length in zip(("d1", "d2"), ranges, size, strict=True)
-        )
-        parts.append(curve.assign(next1=ahead["d1"], next2=ahead["d2"], angle=np.degrees(np.arctan2(right, up))))
-    data = pd.concat(parts, ignore_index=True)
-    data["label"] = [f"{step:,}" if step in (data["step"].min(), data["step"].max()) else "" for step in data["step"]]
-    x, y = (
-        alt.X(
-            "d1:Q", title="first direction", scale=alt.Scale(domain=ranges[0], nice=False), axis=alt.Axis(tickCount=5)
-        ),
-        alt.Y("d2:Q", title="second direction", scale=alt.Scale(domain=ranges[1], nice=False)),
+    data = pd.concat([_path_of(records, over, side).assign(side=word) for side, word in SIDES.items()])
+    ranges = [_padded(data[column]) for column in ("d1", "d2")]
+    data[["next1", "next2"]] = data.groupby("side", sort=False)[["d1", "d2"]].shift(-1)
+    across, up = (
+        (data[f"next{k}"] - data[f"d{k}"]) / (high - low) * length
+        for k, (low, high), length in zip((1, 2), ranges, size, strict=True)
     )
-    base = alt.Chart().encode(x=x, y=y, color=alt.Color("side:N", scale=SIDE_SCALE, legend=alt.Legend(title=None)))
+    data["angle"] = np.degrees(np.arctan2(across, up))
+    ends = (data["step"].min(), data["step"].max())
+    data["label"] = [f"{step:,}" if step in ends else "" for step in data["step"]]
+    x = alt.X("d1:Q", title="first direction", scale=alt.Scale(domain=ranges[0], nice=False))
+    y = alt.Y("d2:Q", title="second direction", scale=alt.Scale(domain=ranges[1], nice=False))
+    base = alt.Chart().encode(x=x.axis(tickCount=5), y=y, color=_side_colours())
     moving = base.transform_filter("isValid(datum.next1)")
+    turned = alt.Angle("angle:Q", scale=alt.Scale(domain=[0, 360], range=[0, 360]))
+    ahead = {"x": alt.X("next1:Q", title="first direction"), "y": alt.Y("next2:Q", title="second direction")}
     layers = [
-        *_origin(),
+        _origin("x"),
+        _origin("y"),
         moving.mark_rule(strokeWidth=1.3, opacity=0.75).encode(x2="next1:Q", y2="next2:Q"),
-        moving.mark_point(shape="triangle", size=46).encode(
-            x=alt.X("next1:Q", title="first direction"),
-            y=alt.Y("next2:Q", title="second direction"),
-            angle=alt.Angle("angle:Q", scale=alt.Scale(domain=[0, 360], range=[0, 360])),
-        ),
+        moving.mark_point(shape="triangle", size=46).encode(**ahead, angle=turned),
         base.transform_filter("datum.step == 0").mark_point(size=40),
         base.transform_filter("datum.label != ''").mark_text(dy=-11, fontSize=10).encode(text="label:N"),
     ]
     title = alt.Title(name, anchor="start", fontSize=13, fontWeight="normal", color=INK)
     return facet(layers, data, None, size, 1).properties(title=title)
+
+
+def _values(records: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Numbers of a metric with their keys as plain columns."""
+    rows = select(records, metric=metric)
+    keys = {name: rows[name].astype(int) for name in ("seed", "step", "layer", "head")}
+    return pd.DataFrame({**keys, "value": rows["value"].astype(float)}).sort_values(["seed", "layer", "head", "step"])
+
+
+def _over_seeds(records: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Mean over heads of each layer at each step, over seeds, with its interval: layer, step, value, low, high."""
+    rows = []
+    of_layers = _values(records, metric).groupby(["layer", "step", "seed"], as_index=False)["value"].mean()
+    for (layer, step), group in of_layers.groupby(["layer", "step"]):
+        estimate = over_seeds(group["value"].to_numpy(float))._asdict()
+        rows.append({"layer": layer, "step": step, **{name: float(x) for name, x in estimate.items()}})
+    return pd.DataFrame(rows)
+
+
+def _with_endings(data: pd.DataFrame, alignment: HeadAlignments) -> pd.DataFrame:
+    """A column `ending`: how the head's means end."""
+    ending, table = alignment.ending(), alignment.table
+    places = zip(data["seed"], data["layer"], data["head"], strict=True)
+    names = [ENDINGS[int(ending[table.seeds.index(s), table.layers.index(layer), h])] for s, layer, h in places]
+    return data.assign(ending=names)
+
+
+def _path_of(records: pd.DataFrame, over: str, side: str) -> pd.DataFrame:
+    """Coordinates d1, d2 of the mean of one side by step, of the first seed in `records`."""
+    rows = select(records, metric=f"svd.{over}.{side}")
+    rows = rows[rows["seed"] == rows["seed"].min()].astype({"step": int})
+    directions = [rows[rows["component"] == str(k)].set_index("step")["value"].astype(float) for k in (1, 2)]
+    return pd.DataFrame({"d1": directions[0], "d2": directions[1]}).sort_index().reset_index()
+
+
+def _steps(data: pd.DataFrame) -> alt.X:
+    return number_axis("step", "training step", data["step"], "symlog")
+
+
+def _spread(layers: Sequence[int]) -> list[int]:
+    """All layers of a shallow model; of a deep one `MOST_LAYERS`."""
+    if len(layers) <= MOST_LAYERS:
+        return list(layers)
+    return [layers[round(i * (len(layers) - 1) / (MOST_LAYERS - 1))] for i in range(MOST_LAYERS)]
+
+
+def _named_colours(
+    column: str, colours: Mapping[str, str], symbol: str = "stroke", title: str | None = None
+) -> alt.Color:
+    scale = alt.Scale(domain=list(colours), range=list(colours.values()))
+    return alt.Color(f"{column}:N", scale=scale, legend=_legend(symbol, title))
+
+
+def _legend(symbol: str = "stroke", title: str | None = None) -> alt.Legend:
+    return alt.Legend(title=title, columns=0, symbolType=symbol)
+
+
+def _side_colours(title: str | None = None) -> alt.Color:
+    return _named_colours("side", dict(zip(SIDES.values(), PALETTE, strict=False)), "circle", title)
+
+
+def _origin(axis: str) -> alt.Chart:
+    """A pale line at 0 of one axis."""
+    zero: alt.Chart = alt.Chart().mark_rule(color=GRID).encode(**{axis: alt.datum(0)})
+    return zero
 
 
 def _padded(values: pd.Series) -> list[float]:

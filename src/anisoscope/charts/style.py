@@ -15,6 +15,9 @@ PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7
 """Okabe and Ito's colours (told apart in every common form of colour blindness), then a violet and a grey."""
 SEQUENTIAL = ("#f4f7fa", "#bcd5e8", "#6ba6cf", "#2473a8", "#0b3c66")
 DIVERGING = ("#8f3a00", "#d98a4b", "#f6f4f1", "#5a9fca", "#0b4a7d")
+OTHER = "#9aa5b1"
+"""What stands between the series that matter."""
+DASHED = [4, 3]
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")
 FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, sans-serif"
 """Widths are the same in all of them, so labels laid out here fit wherever the page is opened."""
@@ -177,14 +180,35 @@ def compact(value: float) -> str:
     return ("−" if value < 0 and text.strip(".0") else "") + text
 
 
-def isotropic_marks(series: str | None, hue: alt.Color, title: str) -> list[alt.Chart]:
-    """From 0 to what 95 % of isotropic pairs stay below: a pale band under a dashed line (per series: its line)."""
-    base = alt.Chart().transform_aggregate(isotropic="max(isotropic)", groupby=[series] if series else [])
-    line = base.mark_rule(strokeDash=[4, 3], color=MUTED).encode(y=alt.Y("isotropic:Q", title=title))
-    if series:
-        return [line.encode(color=hue)]
-    band = base.transform_calculate(floor="0").mark_rect(color=MUTED, opacity=0.1)
-    return [band.encode(y=alt.Y("floor:Q", title=title), y2="isotropic:Q"), line]
+def ribbon(base: alt.Chart, title: str, low: str = "low", high: str = "high", *, opacity: float = 0.2) -> alt.Chart:
+    """The band from `low` to `high` under a line, where there is an interval."""
+    area: alt.Chart = base.transform_filter(f"isValid(datum.{low})").mark_area(opacity=opacity)
+    return area.encode(y=alt.Y(f"{low}:Q", title=title), y2=f"{high}:Q")
+
+
+def whisker(base: alt.Chart, title: str, *, flat: bool = False, **look: Any) -> alt.Chart:
+    """The line from `low` to `high` through a point, or `flat` over a bar, where there is an interval."""
+    rule = base.transform_filter("isValid(datum.low)").mark_rule(**look)
+    ends = {"x": alt.X("low:Q", title=title), "x2": "high:Q"}
+    drawn: alt.Chart = rule.encode(**ends) if flat else rule.encode(y=alt.Y("low:Q", title=title), y2="high:Q")
+    return drawn
+
+
+def level(value: float, title: str, name: str = "") -> list[alt.Chart]:
+    """A dashed line across at `value`, named at its right end."""
+    at = alt.Chart().transform_aggregate(rows="count()").transform_calculate(at=str(value), name=f"'{name}'")
+    at = at.encode(y=alt.Y("at:Q", title=title))
+    line = at.mark_rule(strokeDash=DASHED, color=MUTED)
+    text = at.mark_text(align="right", baseline="bottom", dx=-3, dy=-3, color=MUTED, fontSize=10)
+    return [line, text.encode(x=alt.value("width"), text="name:N")] if name else [line]
+
+
+def between(low: float, high: float, title: str, *, opacity: float) -> alt.Chart:
+    """A grey band across from `low` to `high`."""
+    ends = {"floor": str(low), "ceiling": str(high)}
+    across = alt.Chart().transform_aggregate(rows="count()").transform_calculate(**ends)
+    band: alt.Chart = across.mark_rect(color=MUTED, opacity=opacity)
+    return band.encode(y=alt.Y("floor:Q", title=title), y2="ceiling:Q")
 
 
 def levels(values: pd.Series) -> list[str]:
@@ -205,14 +229,21 @@ def cell_labels(frame: pd.DataFrame, diverging: bool, *, numbers: bool) -> list[
     return ["·" if doubt and text else "" for text, doubt in zip(texts, unsure, strict=True)]
 
 
-def step_axis(values: pd.Series, scale: Scale) -> alt.Axis:
-    """Whole steps on a linear axis; on the others 0, where it is reached, and the powers of ten."""
-    if scale == "linear":
-        return alt.Axis(tickMinStep=1)
-    top = float(values.max())
-    powers = [float(10**k) for k in range(-6, 16) if (values[values > 0].min() or 0) <= 10**k <= top]
-    ticks = [0.0, *powers] if scale == "symlog" and values.min() <= 0 else powers
-    return alt.Axis(values=ticks, labelExpr="format(datum.value, '~s')", labelOverlap=True)
+def number_axis(field: str, title: str, values: pd.Series, scale: Scale) -> alt.X:
+    """Whole steps on a linear axis. On the others every decade is as wide, from the least value above 0 on: ticks are
+    that and its tenfolds, and on a symlog one 0, where it is reached.
+    """
+    if scale == "linear" or not (values > 0).any():
+        return alt.X(f"{field}:Q", title=title, scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(tickMinStep=1))
+    first, last = float(values[values > 0].min()), float(values.max())
+    ticks = [0.0] * bool(scale == "symlog" and values.min() <= 0)
+    ticks += [first * 10.0**k for k in range(20) if first * 10.0**k <= last]
+    return alt.X(
+        f"{field}:Q",
+        title=title,
+        scale=alt.Scale(type=scale, nice=False, zero=False, constant=first if scale == "symlog" else alt.Undefined),
+        axis=alt.Axis(values=ticks, labelExpr="format(datum.value, '~s')", labelOverlap=True),
+    )
 
 
 def line_table(frame: pd.DataFrame, x: str, series: str, panel: str | None) -> pd.DataFrame:

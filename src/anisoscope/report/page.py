@@ -9,7 +9,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from anisoscope.axes import plural_of
-from anisoscope.charts.builders import to_svgs, write
+from anisoscope.charts.export import to_svgs, write
 from anisoscope.charts.style import printable
 from anisoscope.report.parts import NARROW, WIDE, Figure
 from anisoscope.report.results import Results

@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from anisoscope.charts.builders import to_svg
+from anisoscope.charts.export import to_svg
 from anisoscope.charts.style import printable
 from anisoscope.errors import OutputError
 from anisoscope.store import write_atomic

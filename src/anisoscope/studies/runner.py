@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from anisoscope.charts import builders as charts
+from anisoscope.charts.export import save
 from anisoscope.errors import MeasureError, OutputError, UsageError, near_matches
 from anisoscope.progress import shown
 from anisoscope.provenance import provenance
@@ -124,7 +124,7 @@ def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: 
     write_atomic(folder / "records.parquet", lambda path: records.to_parquet(path, index=False))
     _concluded(study, folder, records)
     for name, chart in study.draw(records).items():
-        charts.save(chart, folder / name, formats=("svg", "pdf", "png"))
+        save(chart, folder / name, formats=("svg", "pdf", "png"))
     described = {
         "study": study.name,
         "paper": study.paper,

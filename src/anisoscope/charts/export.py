@@ -1,0 +1,111 @@
+"""Drawings as SVG, PDF and PNG; the same chart always gives the same bytes."""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import vl_convert
+from altair.typing import ChartType
+
+from anisoscope.charts.style import THEME, TOOLTIP, printable_in
+from anisoscope.errors import UsageError
+
+
+def to_svg(chart: ChartType, name: str = "mark") -> str:
+    """The chart as SVG; its ids count from 0 behind `name`, so redraws are identical and a page can hold many."""
+    return to_svgs({name: chart})[name]
+
+
+def to_svgs(charts: Mapping[str, ChartType]) -> dict[str, str]:
+    """Charts by name as SVG, drawn side by side: the renderer works outside the interpreter's lock."""
+    with alt.data_transformers.enable("default", max_rows=None):
+        described = [printable_in(chart.to_dict(validate=False)) for chart in charts.values()]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return dict(zip(charts, pool.map(_drawn, described, charts), strict=True))
+
+
+def _drawn(described: dict[str, Any], name: str) -> str:
+    drawn = _with_tooltips(vl_convert.vegalite_to_svg(described, config=THEME))
+    found = dict.fromkeys(re.findall(r'\bid="([^"]+)"', drawn))
+    ids = {old: f"{name}-{i}" for i, old in enumerate(found)}
+    return re.sub(r'(\bid="|url\(#|href="#)([^")]+)', lambda match: match[1] + ids.get(match[2], match[2]), drawn)
+
+
+def _with_tooltips(svg: str) -> str:
+    """Descriptions that begin with `TOOLTIP` as native tooltips of their marks; all other words for screen readers go:
+    a chart is one picture with one description, which the page gives.
+    """
+    mark = re.compile(rf'<path aria-label="{TOOLTIP}([^"]*)"([^>]*?)(?:/>|></path>)')
+    svg = mark.sub(r"<path\2><title>\1</title></path>", svg)
+    return re.sub(r' (?:role|aria-[a-z]+)="[^"]*"', "", svg)
+
+
+def save(chart: ChartType, stem: Path, formats: Iterable[str] = ("svg", "pdf")) -> list[Path]:
+    """Write the chart as `stem`.svg, .pdf, .png; the same chart always gives the same bytes."""
+    return write(to_svg(chart, stem.name), stem, formats)
+
+
+def write(svg: str, stem: Path, formats: Iterable[str]) -> list[Path]:
+    """Write a drawing as `stem`.svg, .pdf, .png."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    written = []
+    for suffix in formats:
+        if suffix == "svg":
+            content = svg.encode()
+        elif suffix == "pdf":
+            content = stable_pdf(vl_convert.svg_to_pdf(svg))
+        elif suffix == "png":
+            on_white = svg.replace(">", '><rect width="100%" height="100%" fill="white"/>', 1)
+            content = vl_convert.svg_to_png(on_white, scale=2)
+        else:
+            raise UsageError("a figure format among svg, pdf, png", repr(suffix))
+        written.append(stem.with_name(f"{stem.name}.{suffix}"))
+        written[-1].write_bytes(content)
+    return written
+
+
+_REFERENCE = re.compile(rb"\b(\d+) 0 R\b")
+_ENTRIES = re.compile(rb"(?:^ +/\w+ \d+ 0 R\n){2,}", re.MULTILINE)
+
+
+def stable_pdf(content: bytes) -> bytes:
+    """`content` with resources sorted by name and objects numbered in the order in which they are first referred to."""
+    objects, trailer = _objects(content)
+    order = [int(number) for number in _REFERENCE.findall(trailer)]
+    for number in order:  # grows while it is walked
+        order += [n for n in dict.fromkeys(map(int, _REFERENCE.findall(objects[number][0]))) if n not in order]
+    numbers = {old: new for new, old in enumerate(order, start=1)}
+    written, offsets = content[: content.index(b"\n\n") + 2], []
+    for old, new in numbers.items():
+        head, stream = objects[old]
+        offsets.append(len(written))
+        written += b"%d 0 obj\n%s%sendobj\n\n" % (new, _renumber(head, numbers), stream)
+    rows = b"".join(b"%010d 00000 n\r\n" % offset for offset in offsets)
+    table = b"xref\n0 %d\n0000000000 65535 f\r\n%s" % (len(order) + 1, rows)
+    size = re.sub(rb"/Size \d+", b"/Size %d" % (len(order) + 1), _renumber(trailer, numbers))
+    return b"%s%s%sstartxref\n%d\n%%%%EOF" % (written, table, size, len(written))
+
+
+def _objects(content: bytes) -> tuple[dict[int, tuple[bytes, bytes]], bytes]:
+    """Each object by its number, as its dictionary and its stream (or nothing), and the trailer."""
+    start = int(content[content.rindex(b"startxref") :].split()[1])
+    table, trailer = content[start : content.rindex(b"startxref")].split(b"trailer")
+    ends = sorted(int(row[:10]) for row in table.split(b"\n") if row[17:18] == b"n")
+    objects = {}
+    for offset, end in zip(ends, [*ends[1:], start], strict=True):
+        header, body = content[offset:end].split(b" 0 obj\n", 1)
+        head, mark, stream = body[: body.rindex(b"endobj")].partition(b"stream\n")
+        objects[int(header)] = (_ENTRIES.sub(_sorted_lines, head), mark + stream)
+    return objects, b"trailer" + trailer
+
+
+def _sorted_lines(match: re.Match[bytes]) -> bytes:
+    return b"".join(sorted(match[0].splitlines(keepends=True)))
+
+
+def _renumber(text: bytes, numbers: dict[int, int]) -> bytes:
+    return _REFERENCE.sub(lambda match: b"%d 0 R" % numbers[int(match[1])], text)
