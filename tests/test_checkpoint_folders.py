@@ -174,6 +174,13 @@ def test_a_revision_of_a_folder_is_refused(folder):
     assert load(str(other)).weights_sha256 == load(str(folder)).weights_sha256
 
 
+def test_a_device_that_cannot_compute_is_refused_before_anything_is_loaded():
+    """It was refused after the download."""
+    assert refused("./nowhere", device="meta").expected == "a device that computes"
+    assert refused("no_such_module:factory", device="nowhere").expected == "a device that is there"
+    assert refused("./nowhere", dtype="int8").expected == "a floating-point dtype"
+
+
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "a/b/c"])
 def test_paths_that_are_no_folder_are_not_looked_for_on_the_hub(name):
     assert "no network" not in str(refused(name)) and refused(name).cure == "check the path"

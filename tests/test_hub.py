@@ -288,7 +288,7 @@ def test_tokens_and_gates(folders, tmp_path):
 @pytest.mark.parametrize("fault", ["html", 401, 503])
 def test_revisions_of_a_hub_that_fails_are_those_in_the_cache(folders, tmp_path, fault):
     """A login page ended a series in a traceback."""
-    code = "from anisoscope.models.refs import *; print(revisions('a/b'), exists('a/b'), exists('a/b@v1'))"
+    code = "from anisoscope.models.hub import *; print(revisions('a/b'), exists('a/b'), exists('a/b@v1'))"
     with served(folders) as hub:
         hub.fault = fault
         environment = hub.environment(tmp_path)

@@ -118,6 +118,9 @@ class BuiltFrom:
 def check_device(name: str) -> None:
     """UsageError unless `name` is a kind of device, with a number or without; whether it is there is seen later."""
     kind, colon, number = name.partition(":")
+    if kind == "meta":  # a device of torch that is near "mtia" by its letters only
+        got, cure = f"{name!r}, which knows shapes only", "use --device cpu, cuda or mps"
+        raise UsageError("a device that computes", got, cure)
     if kind not in DEVICES or (colon and not number.isdigit()):
         raise UsageError(
             f"--device {', '.join(DEVICES)}, or one of several as cuda:1", repr(name), near_matches(kind, DEVICES)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,7 @@ SHAPE = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_at
 
 def place_of(subject: str) -> ModelPlace:
     """Find where a checkpoint is. ModelError where it is nowhere."""
-    base, revision = split_name(subject)
-    if not Path(base).is_dir() and Path(base).is_absolute():
-        raise ModelError("a checkpoint", f"{subject}, which is no folder", "check the path")
-    return locate(base, revision, subject, "Check the names that the pattern stands for.")
+    return locate(*split_name(subject), subject, "Check the names that the pattern stands for.")
 
 
 def stamp(subject: str, place: ModelPlace) -> str:
@@ -61,10 +59,8 @@ def fetch(subject: str) -> None:
     """Bring a checkpoint into the hub's cache: its small files, and its weights in one format. Failures are silent:
     loading it will say them.
     """
-    try:
+    with suppress(ModelError, OSError):
         bring(place_of(subject), subject)
-    except (ModelError, OSError):
-        return
 
 
 def forget(subject: str) -> None:

@@ -6,10 +6,10 @@ fails, the copy in the cache serves, and that is said.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from anisoscope.errors import ModelError
 from anisoscope.models.formats import ENDINGS, described, weight_files
@@ -22,6 +22,8 @@ AT_ONCE = 4
 _BESIDE = (".npz", ".pb", ".zip", ".tar", ".gz", ".pkl", ".md", ".png", ".jpg", ".gif", ".mp4", ".wav", ".pdf")
 _LARGEST = 1 << 26
 """Bytes of the largest file that is fetched beside the weights."""
+
+Answer = TypeVar("Answer")
 
 
 class ModelPlace(NamedTuple):
@@ -53,67 +55,82 @@ def locate(path: str, revision: str | None, name: str, near: str = "") -> ModelP
     """Where `path` is: a folder here, an id that the hub knows, or, where the hub does not answer, a folder of the
     cache. ModelError where it is none of them. `name`: as it was typed; `near`: a sentence of names like it.
     """
+    from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError, RevisionNotFoundError
 
     if Path(path).is_dir():
         return ModelPlace(path, revision)
-    _refuse_paths(path, name)
+    if Path(path).is_file():
+        cure = described([Path(path).name]) or "name the folder that holds it, with its config.json"
+        raise ModelError("a checkpoint folder with config.json", f"{name!r}, a file", cure)
+    if Path(path).is_absolute() or path.startswith((".", "~")) or path.count("/") > 1:
+        raise ModelError("a folder", f"{name!r}, which is neither a folder here nor on the hub", "check the path")
+    options: dict[str, Any] = {"revision": revision, "timeout": TIMEOUT, "files_metadata": True}
     try:
-        return _asked(path, revision)
+        info, token = _answer(lambda token: HfApi().model_info(path, token=token, **options))
+        given: list[Any] = info.siblings or []
+        files = {file.rfilename: str((file.lfs or {}).get("sha256") or file.blob_id or "") for file in given}
+        sizes = {file.rfilename: file.size for file in given}
+        if not isinstance(info.sha, str):
+            raise LookupError("no commit in the answer")
     except RevisionNotFoundError:
         raise ModelError(f"a revision of {path}", str(revision), "leave it out for the newest") from None
     except HFValidationError:
         raise _nowhere(name, near, "") from None
     except Exception as error:  # whatever the hub or the network did: its kind is told apart there
         return _instead(path, revision, name, near, fault_of(error))
+    notice = "" if token is None else f"the hub refuses the token; {path} is public and was loaded without it"
+    return ModelPlace(path, revision, info.sha, files, sizes, token, notice)
 
 
-def _refuse_paths(path: str, name: str) -> None:
-    """ModelError for what is plainly a path, but no folder."""
-    if Path(path).is_file():
-        cure = described([Path(path).name]) or "name the folder that holds it, with its config.json"
-        raise ModelError("a checkpoint folder with config.json", f"{name!r}, a file", cure)
-    if Path(path).is_absolute() or path.startswith((".", "~")) or path.count("/") > 1:
-        raise ModelError("a folder", f"{name!r}, which is neither a folder here nor on the hub", "check the path")
+def _answer(question: Callable[[bool | None], Answer]) -> tuple[Answer, bool | None]:
+    """The hub's answer to a question with a token, and which: one that it refuses is left out in a second try, since
+    a public model needs none.
+    """
+    from huggingface_hub import get_token
+    from huggingface_hub.errors import HfHubHTTPError
 
-
-def _asked(path: str, revision: str | None) -> ModelPlace:
-    """The hub's answer. A token that it refuses is left out in a second try: a public model needs none."""
-    from huggingface_hub import HfApi, get_token
-    from huggingface_hub.errors import HfHubHTTPError, RevisionNotFoundError
-
-    def ask(token: bool | None) -> Any:
-        return HfApi().model_info(path, revision=revision, timeout=TIMEOUT, files_metadata=True, token=token)
-
-    token, warning = None, ""
     try:
-        info = ask(None)
-    except RevisionNotFoundError:
-        raise
+        return question(None), None
     except HfHubHTTPError as error:
         if error.response.status_code != 401 or get_token() is None:
             raise
         try:
-            info, token = ask(False), False
+            return question(False), False
         except HfHubHTTPError:
             raise error from None
-        warning = f"the hub refuses the token; {path} is public and was loaded without it"
-    files = {file.rfilename: _announced(file) for file in info.siblings or ()}
-    sizes = {file.rfilename: file.size for file in info.siblings or ()}
-    if not isinstance(info.sha, str):
-        raise LookupError("no commit in the answer")
-    return ModelPlace(path, revision, info.sha, files, sizes, token, warning)
 
 
-def _announced(file: Any) -> str:
-    """The hash that the hub announces for a file: SHA-256 of a large one, else git's; "" for none."""
-    return str((file.lfs or {}).get("sha256") or file.blob_id or "")
+def exists(name: str) -> bool:
+    """Whether a folder, or a repository (at a revision) of the hub, is there; its copy in the cache, where the hub does
+    not answer.
+    """
+    base, revision = split_name(name)
+    try:
+        return Path(name).exists() or bool(locate(base, revision, name))
+    except ModelError:
+        return False
+
+
+def revisions(repository: str) -> list[str]:
+    """Branches and tags of a repository; those in the cache where the hub does not answer."""
+    from huggingface_hub import HfApi, constants
+
+    try:
+        refs, _ = _answer(lambda token: HfApi().list_repo_refs(repository, token=token))
+        return [ref.name for ref in (*refs.branches, *refs.tags)]
+    except Exception:  # as in `locate`
+        folder = Path(constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}", "refs")
+        return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
 
 
 def _instead(path: str, revision: str | None, name: str, near: str, fault: Fault) -> ModelPlace:
     """The copy in the cache in place of a hub that failed. ModelError where there is none."""
-    folder = cached_folder(path, revision)
-    if folder is not None:
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(path, "config.json", revision=revision)
+    if isinstance(found, str):
+        folder = Path(found).parent
         warning = f"{fault.got}: the copy of {path} in the cache is used (commit {folder.name[:12]})"
         return ModelPlace(str(folder), None, folder.name, notice=warning)
     if fault.absent:
@@ -130,26 +147,13 @@ def _nowhere(name: str, near: str, cure: str) -> ModelError:
     return ModelError("a model", f"{name!r}, which is neither a folder here nor on the hub", cures)
 
 
-def cached_folder(path: str, revision: str | None) -> Path | None:
-    """The folder of a model's copy in the cache, at a revision; None where there is none."""
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        found = try_to_load_from_cache(path, "config.json", revision=revision)
-    except HFValidationError:
-        return None
-    return Path(found).parent if isinstance(found, str) else None
-
-
 def bring(place: ModelPlace, name: str, *, weights: bool = True, config_only: bool = False) -> ModelPlace:
     """The place as a folder: the small files of a model, and its `weights` in one format, in the cache, each of them
     with the hash that the hub announced. ModelError where that cannot be, as for files that are no checkpoint.
     """
+    weights = weights and not config_only
     if not place.files:
-        if place.commit is not None:
-            _check_copy(place, name, weights=weights and not config_only)
-        return place
+        return place if place.commit is None else _checked_copy(place, name, weights=weights)
     if "config.json" not in place.files:
         cure = described(place.files) or "name another model"
         raise ModelError(f"config.json in {name}", "a repository without one", cure)
@@ -158,34 +162,30 @@ def bring(place: ModelPlace, name: str, *, weights: bool = True, config_only: bo
         wanted = [file for file in wanted if file == "config.json" or file.endswith(".py")]
     try:
         folder = _download(place, wanted)
-        if weights and not config_only:
+        if weights:
             _download(place, _weights(place, folder, name))
     except ModelError:
         raise
     except Exception as error:  # as in `locate`, but for a disk that is full or closed
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        return _instead_of_files(place, name, fault_of(error))
+        fault = fault_of(error)
+        if fault.denied or fault.absent:
+            raise ModelError(f"access to {name}", fault.got, fault.cure) from None
+        return _checked_copy(_instead(place.path, place.revision, name, "", fault), name, weights=weights)
     check_hashes(folder, place.files, name)
     _remember(place, folder, move=not config_only)
     return ModelPlace(str(folder), None, place.commit, notice=place.notice)
 
 
-def _instead_of_files(place: ModelPlace, name: str, fault: Fault) -> ModelPlace:
-    if fault.denied or fault.absent:
-        raise ModelError(f"access to {name}", fault.got, fault.cure) from None
-    found = _instead(place.path, place.revision, name, "", fault)
-    _check_copy(found, name, weights=True)
-    return found
-
-
-def _check_copy(place: ModelPlace, name: str, *, weights: bool) -> None:
-    """ModelError for a copy in the cache that is not whole, or not what the hub announced."""
+def _checked_copy(place: ModelPlace, name: str, *, weights: bool) -> ModelPlace:
+    """The place. ModelError for a copy in the cache that is not whole, or not what the hub announced."""
     folder = Path(place.path)
     if weights and weight_files(file.name for file in folder.iterdir()) is None:
         reason = place.notice.partition(":")[0]
         raise ModelError(f"the weights of {name}", f"a part of it in the cache, and {reason}", "connect to the network")
     check_hashes(folder, {}, name)
+    return place
 
 
 def _is_small(name: str, size: int | None) -> bool:
@@ -199,8 +199,7 @@ def _weights(place: ModelPlace, folder: Path, name: str) -> list[str]:
     """Files of the weights in the one format that is read: shards by their index. ModelError where there are none."""
     chosen = weight_files(place.files)
     if chosen is None:
-        config = folder / "config.json"
-        cure = described(place.files, config) or "name another model"
+        cure = described(place.files, folder / "config.json") or "name another model"
         raise ModelError(f"weights of torch in {name}", "a repository without them", cure)
     if not chosen.endswith(".index.json"):
         return [chosen]
@@ -217,15 +216,14 @@ def _download(place: ModelPlace, names: Iterable[str]) -> Path:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
+    def get(name: str) -> Path:
+        path = hf_hub_download(place.path, name, revision=place.commit, token=place.token)
+        return Path(path).parents[name.count("/")]
+
     disable_progress_bars()
-
-    def get(name: str) -> str:
-        return hf_hub_download(place.path, name, revision=place.commit, token=place.token)
-
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        found = {name: Path(path) for name, path in zip(names, pool.map(get, names), strict=True)}
-    name, path = next(iter(found.items()))
-    return path.parents[name.count("/")]
+        folders = list(pool.map(get, names))
+    return folders[0]
 
 
 def _remember(place: ModelPlace, folder: Path, *, move: bool) -> None:
@@ -274,9 +272,7 @@ def _hash_like(expected: str, path: Path) -> str:
     if len(expected) == 40:
         digest.update(f"blob {path.stat().st_size}\0".encode())
     with path.open("rb") as file:
-        while part := file.read(1 << 22):
-            digest.update(part)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, lambda: digest).hexdigest()
 
 
 def _remove(path: Path) -> None:

@@ -3,9 +3,7 @@
 import json
 import os
 import re
-from typing import NamedTuple
-
-TOKEN = "`hf auth login` with a valid token, or without one: `hf auth logout` and unset HF_TOKEN"
+from typing import Any, NamedTuple
 
 
 class Fault(NamedTuple):
@@ -21,7 +19,11 @@ def fault_of(error: BaseException) -> Fault:
     """The fault behind an error of `huggingface_hub`, of its HTTP library, or of a body that cannot be read."""
     from huggingface_hub import errors
 
-    chain = _chain(error)
+    chain: list[BaseException] = []
+    following: BaseException | None = error
+    while following is not None and following not in chain:
+        chain.append(following)
+        following = following.__cause__ or following.__context__
     for found in chain:
         if isinstance(found, errors.HfHubHTTPError):
             return _answered(found)
@@ -31,28 +33,17 @@ def fault_of(error: BaseException) -> Fault:
         if isinstance(found, errors.OfflineModeIsEnabled):
             return Fault("no network wanted: HF_HUB_OFFLINE is set", "unset HF_HUB_OFFLINE")
         if isinstance(found, errors.HTTPError):  # type: ignore[attr-defined]
-            return _unreached(found)
+            return _unreached(type(found).__name__, str(found))
     if isinstance(error, json.JSONDecodeError | UnicodeDecodeError | LookupError | TypeError | AttributeError):
         return _not_a_hub()
     return Fault(f"{type(error).__name__}: {' '.join(str(error).split())[:160]}", "try again")
 
 
-def _chain(error: BaseException) -> list[BaseException]:
-    """The error and what caused it, outermost first."""
-    found: list[BaseException] = []
-    following: BaseException | None = error
-    while following is not None and following not in found:
-        found.append(following)
-        following = following.__cause__ or following.__context__
-    return found
-
-
-def _answered(error: BaseException) -> Fault:
-    """The fault that a status code stands for."""
+def _answered(error: Any) -> Fault:
+    """The fault that an answer of the hub stands for: by its kind, then by its status."""
     from huggingface_hub import errors, get_token
 
-    response = error.response  # type: ignore[attr-defined]
-    status = int(response.status_code)
+    status = int(error.response.status_code)
     if isinstance(error, errors.GatedRepoError):
         cure = "accept its terms on its page of the hub, then `hf auth login`"
         return Fault(f"a gated repository ({status})", cure, denied=True)
@@ -62,34 +53,35 @@ def _answered(error: BaseException) -> Fault:
         return Fault(f"no such repository ({status})", "a private one needs `hf auth login`", absent=True)
     if status == 401 and get_token() is None:
         return Fault("an answer only for those who are logged in (401)", "`hf auth login`", denied=True)
-    if status == 401:
-        return Fault("a token that the hub refuses (401)", TOKEN, denied=True)
-    if status == 403:
-        cure = "give the token the right to read it, or accept the repository's terms on its page"
-        return Fault("a token without the right to read it (403)", cure, denied=True)
-    if status == 404:
-        cure = "check HF_ENDPOINT" if "HF_ENDPOINT" in os.environ else "check the spelling"
-        return Fault("no such page (404)", cure, absent=True)
-    if status == 429:
-        wait = re.search(r"\d+", response.headers.get("Retry-After", ""))
-        when = f"wait {wait[0]} s" if wait else "wait some minutes"
-        return Fault("too many requests for the hub (429)", f"{when}, or `hf auth login` for a higher limit")
     if status >= 500:
         return Fault(f"a failure of the hub itself ({status})", "try again later; status.huggingface.co says more")
-    return Fault(f"an answer with status {status}", "try again, or check HF_ENDPOINT and the proxy")
+    token = "`hf auth login` with a valid token, or without one: `hf auth logout` and unset HF_TOKEN"
+    rights = "give the token the right to read it, or accept the repository's terms on its page"
+    seconds = re.search(r"\d+", error.response.headers.get("Retry-After", ""))
+    wait = f"wait {seconds[0]} s" if seconds else "wait some minutes"
+    by_status = {
+        401: Fault("a token that the hub refuses (401)", token, denied=True),
+        403: Fault("a token without the right to read it (403)", rights, denied=True),
+        404: Fault("no such page (404)", f"check {'HF_ENDPOINT' if _endpoint() else 'the spelling'}", absent=True),
+        429: Fault("too many requests for the hub (429)", f"{wait}, or `hf auth login` for a higher limit"),
+    }
+    other = Fault(f"an answer with status {status}", "try again, or check HF_ENDPOINT and the proxy")
+    return by_status.get(status, other)
+
+
+def _endpoint() -> str | None:
+    return os.environ.get("HF_ENDPOINT")
 
 
 def _not_a_hub() -> Fault:
     """An answer without what every answer of a hub has: most often a login page in between."""
-    endpoint = f" or HF_ENDPOINT ({os.environ['HF_ENDPOINT']}) is no hub" if "HF_ENDPOINT" in os.environ else ""
-    cure = f"a network that asks for a login answers so: log in to it with a browser{endpoint and ';' + endpoint}"
+    cure = "a network that asks for a login answers so: log in to it with a browser"
+    cure += f"; or HF_ENDPOINT ({_endpoint()}) is no hub" if _endpoint() else ""
     return Fault("a page that is not the hub's", cure)
 
 
-def _unreached(error: BaseException) -> Fault:
-    """The fault of a request that nobody answered."""
-    text = str(error)
-    kind = type(error).__name__
+def _unreached(kind: str, text: str) -> Fault:
+    """The fault of a request that nobody answered, by the kind and the text of the library's error."""
     if "CERTIFICATE" in text.upper():
         cure = "log in to the network with a browser, or set SSL_CERT_FILE to the proxy's certificate"
         return Fault("a certificate that is not the hub's", cure)

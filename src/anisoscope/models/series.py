@@ -16,7 +16,7 @@ from pathlib import Path
 from anisoscope.errors import ModelError, UsageError
 from anisoscope.models import patterns
 from anisoscope.models.formats import ENDINGS
-from anisoscope.models.refs import exists, revisions
+from anisoscope.models.hub import exists, revisions
 
 _UNIT = {"": 1, "k": 1_000, "m": 1_000_000}
 _STEP = re.compile(r"(?:step|checkpoint|ckpt|iter)s?[-_=]?(\d+)(?:([kKmM])(?![A-Za-z0-9]))?")
