@@ -152,11 +152,13 @@ def scatter(
     x: str,
     y: str = "value",
     series: str = "model",
+    panel: str | None = None,
     label: str | None = None,
     path: bool = False,
     titles: tuple[str, str] | None = None,
     scale: Scale = "linear",
     size: Size = (640, 320),
+    columns: int = 2,
 ) -> ChartType:
     """Points with their intervals (`low` to `high` of `y`) and labels; `path` joins those of a series in row order.
 
@@ -181,8 +183,8 @@ def scatter(
     if label is not None:
         text = base.mark_text(align="left", dx=8, dy=-6, fontSize=11)
         layers.append(text.encode(text=f"{label}:N", color=alt.value(INK)))
-    kept = [key for key in (x, y, series, label, "low", "high", "row", "joined", "tooltip") if key in data]
-    return facet(layers, data[list(dict.fromkeys(kept))], None, size, 1)
+    kept = [key for key in (x, y, series, panel, label, "low", "high", "row", "joined", "tooltip") if key in data]
+    return facet(layers, data[list(dict.fromkeys(kept))], panel, size, columns)
 
 
 def histogram(

@@ -3,34 +3,44 @@
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import pandas as pd
+from altair.typing import ChartType
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from anisoscope.axes import plural_of
 from anisoscope.charts.export import to_svgs, write
 from anisoscope.charts.style import printable
-from anisoscope.report.parts import NARROW, WIDE, Figure
+from anisoscope.report.parts import NARROW, WIDE, Figure, extremes
 from anisoscope.report.results import Results
 from anisoscope.report.sections import sections
-from anisoscope.report.summary import headline, tiles
-from anisoscope.report.words import count, duration, plural
+from anisoscope.report.words import count, duration, interval, number, percent, plural
+from anisoscope.runs.findings import findings
 
 FIGURES = "figures"
+MOST_TILES = 6
+
+
+class Tile(NamedTuple):
+    """One number at a glance: what it is, its value, and where or how sure."""
+
+    label: str
+    value: str
+    note: str
 
 
 def render(results: Results, folder: Path, formats: tuple[str, ...] = ("svg",)) -> str:
     """The page as text; the figures are saved beside it, in `formats` (svg, pdf, png), on the way."""
     built = sections(results)
     drawn = _draw([figure for section in built for figure in section.figures], folder / FIGURES, formats)
-    here = files("anisoscope.report")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(here.joinpath("report.html.j2").read_text("utf-8"))
-    page = template.render(
+    sentences = [finding.text for finding in findings(results.records)]
+    return filled(
+        "report.html.j2",
         title=title(results.manifest),
         corpus=corpus_name(results.manifest),
-        headline=headline(results),
+        headline=sentences or ["This run holds no anisotropy of hidden states."],
         tiles=tiles(results),
         facts=facts(results),
         sections=built,
@@ -38,11 +48,18 @@ def render(results: Results, folder: Path, formats: tuple[str, ...] = ("svg",)) 
         drawn=drawn,
         formats=formats,
         notices=notices(results.manifest),
-        provenance=provenance(results.manifest),
+        provenance=list(_provenance(results.manifest)),
         sample=(folder / "reservoir.safetensors").exists(),
         command=str(results.manifest.get("command") or ""),
-        style=Markup(here.joinpath("style.css").read_text("utf-8")),
     )
+
+
+def filled(template: str, **content: Any) -> str:
+    """A template of this folder with its content and the style of every page."""
+    here = files("anisoscope.report")
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    style = Markup(here.joinpath("style.css").read_text("utf-8"))
+    page = environment.from_string(here.joinpath(template).read_text("utf-8")).render(**content, style=style)
     return printable(page)
 
 
@@ -50,18 +67,20 @@ def _draw(
     figures: Sequence[Figure], folder: Path, formats: tuple[str, ...]
 ) -> dict[str, list[dict[str, Markup | str]]]:
     """The drawings of each figure by its name, wide and narrow; the wide ones are also written as files."""
-    files = {file: draw for figure in figures for file, (_, draw) in figure.drawings.items()}
-    wide = {file: draw(WIDE) for file, draw in files.items()}
-    drawn = to_svgs(wide | {f"{file}-narrow": draw(NARROW) for file, draw in files.items()})
-    for file in files:
-        write(drawn[file], folder / file, formats)
-    return {
-        figure.name: [
+    charts: dict[str, ChartType] = {}
+    for figure in figures:
+        for file, (_, draw) in figure.files.items():
+            charts |= {file: draw(WIDE), f"{file}-narrow": draw(NARROW)}
+    drawn = to_svgs(charts)
+    found = {}
+    for figure in figures:
+        found[figure.name] = [
             {"label": label, "file": file, "wide": Markup(drawn[file]), "narrow": Markup(drawn[f"{file}-narrow"])}
-            for file, (label, _) in figure.drawings.items()
+            for file, (label, _) in figure.files.items()
         ]
-        for figure in figures
-    }
+        for file in figure.files:
+            write(drawn[file], folder / file, formats)
+    return found
 
 
 def title(manifest: Mapping[str, Any]) -> str:
@@ -97,30 +116,52 @@ def facts(results: Results) -> list[tuple[str, str]]:
     return [(label, value) for label, value in found.items() if value]
 
 
+def tiles(results: Results) -> list[Tile]:
+    """Telling numbers, as many as the run holds: at the most anisotropic place, and of single heads."""
+    tiles = []
+    if (peak := results.peak) is not None:
+        place = results.place_name(peak)
+        tiles.append(Tile("highest anisotropy A", number(peak["value"]), f"{interval(peak)} at {place}"))
+        if (share := results.at(peak, "drift.share")) is not None:
+            tiles.append(Tile("drift share there", percent(share["value"]), "of the mean norm is the mean vector"))
+        if (top := results.at(peak, "mean_cosine.top_share", component="3")) is not None:
+            tiles.append(Tile("carried by 3 dimensions", percent(top["value"]), f"of A at {place}"))
+        if (rank := results.at(peak, "spectrum.effective_rank")) is not None:
+            out_of = f" of {results.width}" if results.width else ""
+            tiles.append(Tile("effective rank there", f"{rank['value']:.0f}{out_of}", "directions used"))
+    if len(entropy := results.heads("attention.entropy_normalised")):
+        sharp = extremes(entropy)[0]
+        tiles.append(Tile("sharpest head", number(sharp["value"]), f"normalised entropy, {_head(sharp)}"))
+    if len(cosine := results.heads("query_key.cosine")):
+        strong = cosine.iloc[int(cosine["value"].abs().argmax())]
+        tiles.append(Tile("strongest alignment", number(strong["value"]), f"cos(Q̄, K̄), {_head(strong)}"))
+    return tiles[:MOST_TILES]
+
+
+def _head(row: pd.Series) -> str:
+    return f"layer {row['layer']}, head {row['head']}"
+
+
 def notices(manifest: Mapping[str, Any]) -> list[str]:
     """Warnings of the run, and vectors left out that no warning names."""
     warnings = [str(text) for text in manifest.get("warnings") or ()]
     listed = " ".join(warnings)
     for site, counts in (manifest.get("excluded") or {}).items():
         zero, broken = int(counts.get("zero") or 0), int(counts.get("nonfinite") or 0)
-        if zero + broken and site not in listed:
-            parts = [plural(zero, "zero vector")] * bool(zero) + [plural(broken, "vector") + " with NaN or Inf"] * bool(
-                broken
-            )
+        parts = [plural(zero, "zero vector")] if zero else []
+        parts += [plural(broken, "vector") + " with NaN or Inf"] if broken else []
+        if parts and site not in listed:
             warnings.append(f"{' and '.join(parts)} left out at {site}")
     return warnings
 
 
-def provenance(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _provenance(manifest: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Everything else the manifest says, one line per entry, nested names joined by dots."""
-    elsewhere = ("command", "warnings", "excluded")
-    return list(_entries({key: value for key, value in manifest.items() if key not in elsewhere}))
-
-
-def _entries(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, entry in value.items():
+    for key, entry in manifest.items():
+        if not prefix and key in ("command", "warnings", "excluded"):
+            continue
         if isinstance(entry, Mapping):
-            yield from _entries(entry, f"{prefix}{key}.")
+            yield from _provenance(entry, f"{prefix}{key}.")
         elif isinstance(entry, list | tuple) and entry:
             yield f"{prefix}{key}", ", ".join(map(str, entry))
         elif entry not in (None, "", [], ()):

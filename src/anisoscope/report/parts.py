@@ -1,25 +1,28 @@
-"""What a page is made of: sections of figures and tables. A figure is drawn twice, for wide screens and for phones."""
+"""What a page is made of: sections of figures and tables, with words. A figure has a drawing for any width."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 from altair.typing import ChartType
 
+from anisoscope.report.results import Results, panel_of
 from anisoscope.report.words import number
 
 WIDE, NARROW = 640, 272
 """Widths of the plotting area in pixels: desktop and print; phone."""
-DEPTH = "Layer 0 is the input of the first block, layer i the output of block i"
-RIBBON = "Ribbons are 95 % intervals."
+
+Draw = Callable[[int], ChartType]
+Entry = Mapping[str, Any]
+"""One figure or table as page.toml describes it."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart with its words. `draw` takes the width, `name` is its file name, `basis` what its numbers rest on.
+    """A chart with its words. `name` is its file name, `basis` what its numbers rest on.
 
-    `choices` are drawings of the same thing under other names, shown one at a time: the first is shown at once and is
-    what `draw` draws.
+    `drawings` are by label; where there are several they are shown one at a time, the first at once.
     """
 
     name: str
@@ -27,13 +30,17 @@ class Figure:
     caption: str
     basis: str
     alt: str
-    draw: Callable[[int], ChartType]
-    choices: tuple[tuple[str, Callable[[int], ChartType]], ...] = ()
+    drawings: Mapping[str, Draw]
 
     @property
-    def drawings(self) -> dict[str, tuple[str, Callable[[int], ChartType]]]:
+    def draw(self) -> Draw:
+        """The first drawing, for a width in pixels."""
+        return next(iter(self.drawings.values()))
+
+    @property
+    def files(self) -> dict[str, tuple[str, Draw]]:
         """Label and drawing by file name."""
-        named = enumerate(self.choices or (("", self.draw),))
+        named = enumerate(self.drawings.items())
         return {self.name if i == 0 else f"{self.name}-{label}": (label, draw) for i, (label, draw) in named}
 
 
@@ -57,14 +64,35 @@ class Section:
     table: PageTable | None = None
 
 
-def height(width: int, wide: int = 290, narrow: int = 210) -> int:
-    """Height of a plot for the width it is drawn at."""
-    return wide if width >= WIDE else narrow
+def figure(
+    results: Results,
+    entry: Entry,
+    frame: pd.DataFrame,
+    drawn: Draw | Mapping[str, Draw],
+    *,
+    basis: str = "",
+    **facts: Any,
+) -> Figure:
+    """A figure in the words of its entry, with `facts` for what stands in braces, and in those of the corpus."""
+    if "{span}" in entry["alt"] and "span" not in facts:
+        facts["span"] = span_of(frame, results.place_name)
+    name, title, caption, alt = (entry[key].format(**facts).strip() for key in ("name", "title", "caption", "alt"))
+    bases = [results.basis(frame[frame["metric"].eq(m)], noun) for m, noun in entry.get("basis", {}).items()]
+    basis = basis or "; ".join(filter(None, bases)) or results.basis(frame, entry.get("counts", "vectors"))
+    title, caption, basis, alt = map(results.worded, (title, caption, basis, alt))
+    return Figure(name, title, caption, basis, alt, drawn if isinstance(drawn, Mapping) else {"": drawn})
 
 
-def columns(width: int, most: int = 2) -> int:
-    """Small multiples side by side: one on a phone."""
-    return most if width >= WIDE else 1
+def drawing(builder: Callable[..., ChartType], frame: pd.DataFrame, entry: Entry, **options: Any) -> Draw:
+    """A builder's chart of the rows at any width, as the entry wants it; `options` stand above those of the entry."""
+    options = {"panel": panel_of(frame)} | entry.get("draw", {}) | options
+    height, columns = options.pop("height", entry.get("height", (290, 210))), entry.get("columns", 2)
+
+    def drawn(width: int) -> ChartType:
+        phone = width < WIDE
+        return builder(frame, size=(width, height[phone]), columns=1 if phone else columns, **options)
+
+    return drawn
 
 
 def extremes(frame: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
@@ -72,7 +100,7 @@ def extremes(frame: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     return frame.iloc[int(frame["value"].argmin())], frame.iloc[int(frame["value"].argmax())]
 
 
-def span_of(frame: pd.DataFrame, name: Callable[[pd.Series], str]) -> str:
+def span_of(frame: pd.DataFrame, name: Callable[[pd.Series], str] = lambda row: str(row["component"])) -> str:
     """Lowest and highest value of a figure in words, for those who cannot see it."""
     low, high = extremes(frame)
     return f"lowest {number(low['value'])} at {name(low)}, highest {number(high['value'])} at {name(high)}"

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from anisoscope.axes import POLICIES, WORDS, plural_of
-from anisoscope.report.words import count, listing
+from anisoscope.report.words import count, in_words, listing
 
 LAYER_SITES = ("hidden", "final")
 PANEL = "panel"
@@ -69,9 +69,7 @@ class Results:
         """Rows of hidden states and of the output after the final norm, in order of depth."""
         frame = self.rows(metric, **choice)
         frame = frame[frame["site"].isin(LAYER_SITES) & frame["layer"].notna()]
-        stacks = {name: i for i, name in enumerate(dict.fromkeys(self.table["stack"]))}
-        order = pd.DataFrame({"s": frame["stack"].map(stacks), "l": frame["layer"], "f": frame["site"].eq("final")})
-        return frame.loc[order.sort_values(["s", "l", "f"], kind="stable").index]
+        return self.by_depth(frame)
 
     def stacked(self, labels: Mapping[str, str]) -> pd.DataFrame:
         """Layer rows of several metrics in one frame, `series` naming each."""
@@ -85,9 +83,12 @@ class Results:
             frame = frame[frame["site"].str.split(".").str[0].eq(site)]
         raw = frame["site"].str.endswith(".raw").fillna(False).astype(bool)
         frame = (frame[raw] if raw.any() else frame).astype({"layer": int, "head": int})
-        panels = {name: i for i, name in enumerate(dict.fromkeys(self.table[PANEL]))}
-        order = frame[["layer", "head"]].assign(panel=frame[PANEL].map(panels))
-        return frame.loc[order.sort_values(["panel", "layer", "head"], kind="stable").index]
+        return self.by_depth(frame)
+
+    def by_depth(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Rows panel by panel, layer by layer, the output after the final norm last, and by head."""
+        ranks = {name: i for i, name in enumerate(dict.fromkeys(self.table[PANEL]))}
+        return in_order_of(frame, frame[PANEL].map(ranks), frame["layer"], frame["site"].eq("final"), frame["head"])
 
     @cached_property
     def peak(self) -> pd.Series | None:
@@ -97,10 +98,13 @@ class Results:
 
     def at(self, place: pd.Series, metric: str, component: str | None = None) -> pd.Series | None:
         """The row of a metric at the place of another row."""
-        frame = self.rows(metric, component=component)
-        for key in ("stack", "layer", "site"):
-            frame = frame[frame[key].eq(place[key])]
+        frame = self.beside(self.rows(metric, component=component), place)
         return None if frame.empty else frame.iloc[0]
+
+    def beside(self, frame: pd.DataFrame, place: pd.Series) -> pd.DataFrame:
+        """The rows of a frame that are at the place of another row."""
+        keys = ["stack", "layer", "site"]
+        return frame[frame[keys].eq(place[keys]).all(axis=1)]
 
     @cached_property
     def width(self) -> int | None:
@@ -115,14 +119,26 @@ class Results:
         stacks = self.table.loc[self.table["site"].isin(LAYER_SITES), "stack"].nunique()
         return f"{row['stack']} {name.removeprefix('the ')}" if stacks > 1 else name
 
-    def basis(self, frame: pd.DataFrame, what: str = "vectors", *, policy: bool = True) -> str:
-        """What the numbers of a figure rest on: vectors, units, token policy."""
-        vectors, units = _span(frame["n_vectors"]), _span(frame["n_units"])
-        unit = self.words["unit"] if units == "1" else plural_of(self.words["unit"])
-        parts = [f"n = {vectors} {what}" if vectors else "", f"in {units} {unit}" if units else ""]
-        shown = list(dict.fromkeys(frame["token_policy"].dropna())) if policy else []
-        tokens = f"tokens: {listing(shown)}" if shown else ""
-        return "; ".join(part for part in (" ".join(filter(None, parts)), tokens) if part)
+    def worded(self, text: str) -> str:
+        """A text of the page in the words of the corpus."""
+        return in_words(text, self.words)
+
+    def basis(self, frame: pd.DataFrame, what: str = "vectors") -> str:
+        """What the numbers of a figure rest on: how many of what, units, and of vectors the token policy."""
+        parts = [f"n = {_span(frame['n_vectors'])} {what}"] if frame["n_vectors"].notna().any() else []
+        units = _span(frame["n_units"])
+        parts += (
+            [f"in {units} {self.words['unit'] if units == '1' else plural_of(self.words['unit'])}"] if units else []
+        )
+        policies = listing(list(dict.fromkeys(frame["token_policy"].dropna()))) if what in ("vectors", "rows") else ""
+        return "; ".join(filter(None, (" ".join(parts), f"tokens: {policies}" if policies else "")))
+
+
+def in_order_of(frame: pd.DataFrame, *keys: pd.Series) -> pd.DataFrame:
+    """The rows sorted by the first key, then by the next; rows that are alike stay in order."""
+    names = [str(i) for i in range(len(keys))]
+    order = pd.concat(keys, axis=1, keys=names)
+    return frame.loc[order.sort_values(names, kind="stable").index]
 
 
 def panel_of(frame: pd.DataFrame) -> str | None:
@@ -131,8 +147,7 @@ def panel_of(frame: pd.DataFrame) -> str | None:
 
 
 def _span(numbers: pd.Series) -> str:
-    numbers = numbers.dropna()
-    if numbers.empty:
+    if numbers.isna().all():
         return ""
-    low, high = int(numbers.min()), int(numbers.max())
-    return count(low) if low == high else f"{count(low)} to {count(high)}"
+    low, high = count(numbers.min()), count(numbers.max())
+    return low if low == high else f"{low} to {high}"

@@ -2,17 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from anisoscope.charts.export import to_svg
-from anisoscope.charts.style import printable
 from anisoscope.errors import OutputError
+from anisoscope.report.page import filled
 from anisoscope.store import write_atomic
 from anisoscope.studies.runner import Finished, finished, reproductions
 from anisoscope.studies.study import OUTCOMES
@@ -54,14 +52,9 @@ def _page(folder: Path, studies: Sequence[Path]) -> tuple[Path, dict[str, Any]]:
 
 
 def _write(folder: Path, template: str, **content: Any) -> Path:
-    here = files("anisoscope.report")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    style = Markup(here.joinpath("style.css").read_text("utf-8"))
-    page = environment.from_string(here.joinpath(template).read_text("utf-8")).render(
-        **content, style=style, outcomes=OUTCOMES
-    )
+    page = filled(template, **content, outcomes=OUTCOMES)
     path = folder / PAGE
-    write_atomic(path, lambda temporary: temporary.write_text(printable(page), encoding="utf-8"))
+    write_atomic(path, lambda temporary: temporary.write_text(page, encoding="utf-8"))
     return path
 
 

@@ -1,0 +1,257 @@
+"""The figures of a run's page: which rows each draws, with which builder, and the facts that its words leave open.
+
+Every function takes the results and an entry of page.toml and returns the figures it makes of it: none where the run
+lacks their numbers.
+"""
+
+import pandas as pd
+
+from anisoscope.axes import SUBSET_FAMILIES
+from anisoscope.charts import builders as charts
+from anisoscope.report.parts import Draw, Entry, Figure, drawing, extremes, figure, span_of
+from anisoscope.report.results import LAYER_SITES, PANEL, Results, in_order_of
+from anisoscope.report.words import count, interval, listing, measured, number, percent, plural
+
+TOP_DIMENSIONS = 10
+TALL = 24
+"""From this many layers on, the rows of a heat map are low enough to fit a screen."""
+ROWS, SQUARE = (26, 20), (30, 30)
+"""Heights of a row of a heat map, on a wide screen and on a phone, in pixels."""
+HEADS_ALT = "Heat map of {unit} over {layers} and {heads}: {reach}."
+LINES_ALT = "Line chart of {axis} by layer: {span}."
+
+
+def policies(results: Results, entry: Entry) -> list[Figure]:
+    """A quantity per layer under each token policy, one shown at a time, over the band of isotropic pairs."""
+    frame = results.layers(entry["metric"], every_policy=True)
+    if frame.empty:
+        return []
+    law = results.layers("mean_cosine.isotropic_q95")["value"]
+    q95 = float(law.max()) if len(law) else None
+    dimensions = f" in {results.width} dimensions" if results.width else ""
+    drawings = {}
+    for policy in results.policies or ["all"]:
+        rows = frame[frame["token_policy"].fillna(policy).eq(policy)]
+        drawings[policy] = drawing(charts.layer_curve, rows, entry, series="stack", isotropic=q95)
+    facts = {
+        "law": "" if q95 is None else entry["law"].format(q95=number(q95), dimensions=dimensions),
+        "final": entry["final"] if frame["site"].eq("final").any() else "",
+        "span": span_of(results.layers(entry["metric"]), results.place_name),
+    }
+    one = drawings if len(drawings) > 1 else next(iter(drawings.values()))
+    return [figure(results, entry, frame, one, **facts)]
+
+
+def layers(results: Results, entry: Entry) -> list[Figure]:
+    """Some metrics per layer, a line each."""
+    frame = results.stacked(entry["metrics"])
+    lacking = "needs" in entry and entry["needs"] not in set(frame["metric"])
+    if lacking or frame["series"].nunique() < entry.get("least", 1):
+        return []
+    facts = {"sample": _sample(frame), "rank": _rank(results), "accuracy": _accuracy(results)}
+    facts["readings"] = listing(list(dict.fromkeys(frame["series"])))
+    drawn = drawing(charts.layer_curve, frame, {**entry, "draw": {"series": "series"} | entry["draw"]})
+    return [figure(results, entry, frame, drawn, **facts)]
+
+
+def _sample(frame: pd.DataFrame) -> str:
+    """How many vectors stand behind A after centring, where they are fewer than all."""
+    centred = frame.loc[frame["metric"].str.endswith(".centred"), "n_vectors"].dropna()
+    return f"A after centring is taken on a uniform sample of {count(centred.max())} vectors. " if len(centred) else ""
+
+
+def _rank(results: Results) -> str:
+    """The effective rank at the peak of A."""
+    rank = results.at(results.peak, "spectrum.effective_rank") if results.peak is not None else None
+    shape = f" of {results.width}" if results.width else ""
+    return "" if rank is None else f" The most anisotropic place has an effective rank of {rank['value']:.1f}{shape}."
+
+
+def _accuracy(results: Results) -> str:
+    """The classifier's accuracy, where it has one, beside that of always naming the commonest class."""
+    found, chance = results.rows("accuracy"), results.rows("majority")
+    if found.empty:
+        return ""
+    sentence = f"The classifier itself is right on {measured(found.iloc[0])} of {count(found.iloc[0]['n_units'])}"
+    return f"{sentence}; the commonest class makes {number(chance.iloc[0]['value'])}."
+
+
+def drift_points(results: Results, entry: Entry) -> list[Figure]:
+    """A against the drift share, a point per layer."""
+    shares = results.layers("drift.share")[["stack", "layer", "site", "value"]].rename(columns={"value": "share"})
+    points = results.layers("mean_cosine").merge(shares, on=["stack", "layer", "site"])
+    if len(points) < 2:
+        return []
+    names = points["layer"].astype(int).astype(str).mask(points["site"].eq("final"), "final")
+    points = points.assign(name=names, joined=points["site"].ne("final"))
+    titles = ("drift share (norm of the mean / mean norm)", "anisotropy A")
+    drawn = drawing(
+        charts.scatter, points, entry, x="share", series=PANEL, panel=None, label="name", path=True, titles=titles
+    )
+    return [figure(results, entry, points, drawn, points=len(points))]
+
+
+def top_shares(results: Results, entry: Entry) -> list[Figure]:
+    """The share of A of the dimensions that contribute most, per layer."""
+    frame = results.components(entry["metric"])
+    frame = frame[frame["site"].isin(LAYER_SITES) & frame["layer"].notna()]
+    if frame.empty:
+        return []
+    frame = frame.loc[frame["component"].astype(int).sort_values(kind="stable").index]
+    frame = frame.assign(series="top " + frame["component"].astype(str))
+    return [figure(results, entry, frame, drawing(charts.layer_curve, frame, entry, series="series"))]
+
+
+def top_dimensions(results: Results, entry: Entry) -> list[Figure]:
+    """The dimensions that contribute most at the most anisotropic place."""
+    peak, frame = results.peak, results.components(entry["metric"])
+    if peak is None or frame.empty:
+        return []
+    frame = results.beside(frame, peak).nlargest(TOP_DIMENSIONS, "value")
+    if frame.empty:
+        return []
+    facts = {"n": str(len(frame)), "place": results.place_name(peak), "total": measured(peak)}
+    facts |= {"first": frame.iloc[0]["component"], "largest": measured(frame.iloc[0])}
+    return [figure(results, entry, frame, drawing(charts.bars, frame, entry, panel=None), **facts)]
+
+
+def explained(results: Results, entry: Entry) -> list[Figure]:
+    """Variance explained by the k leading axes, a line per layer."""
+    frame = results.components(entry["metric"])
+    frame = frame[frame["site"].eq("hidden") & frame["layer"].notna()]
+    if frame.empty:
+        return []
+    frame = frame.assign(axes=frame["component"].astype(int), layer=frame["layer"].astype(int))
+    first = frame.loc[frame["axes"].eq(1), "value"]
+    most = entry["most"].format(least=percent(first.min()), largest=percent(first.max())) if len(first) else ""
+    return [figure(results, entry, frame, drawing(charts.trajectory, frame, entry), most=most)]
+
+
+def heads(results: Results, entry: Entry) -> list[Figure]:
+    """A quantity of every head as a heat map over layer × head, one panel per stack and kind of attention."""
+    frame = results.heads(entry["metric"])
+    if frame.empty or ("instead_of" in entry and len(results.heads(entry["instead_of"]))):
+        return []
+
+    def name(row: pd.Series) -> str:
+        stack = f"{row[PANEL]} " if frame[PANEL].nunique() > 1 else ""
+        text = f"{number(row['value'])} {interval(row)} ({stack}layer {row['layer']}, head {row['head']})"
+        return text.replace("  ", " ")
+
+    reach = "lowest {}, highest {}".format(*map(name, extremes(frame)))
+    depth = frame["layer"].nunique()
+    height = (12, 12) if depth >= TALL else ROWS
+    facts = {"unit": entry["draw"]["title"], "layers": plural(depth, "layer"), "reach": reach, "Reach": _capital(reach)}
+    facts["heads"] = plural(frame["head"].nunique(), "head")
+    drawn = drawing(charts.heatmap, frame, {"columns": 1, "height": height, **entry})
+    return [figure(results, {"alt": HEADS_ALT, **entry}, frame, drawn, **facts)]
+
+
+def likeness(results: Results, entry: Entry) -> list[Figure]:
+    """Means over the heads of a layer, with the range from the lowest to the highest head."""
+    sites = {"query": "queries", "key": "keys", "value": "values"}
+    parts = [
+        results.heads(metric, site).assign(series=name, reading=label)
+        for metric, label in entry["metrics"].items()
+        for site, name in sites.items()
+    ]
+    frame = pd.concat(parts)
+    if frame.empty:
+        return []
+    keys = ["reading", PANEL, "series", "layer"]
+    curve = frame.groupby(keys, sort=False)["value"].agg(value="mean", low="min", high="max").reset_index()
+    curve["where"] = curve["series"] + (", " + curve[PANEL] if curve[PANEL].nunique() > 1 else "")
+    most = plural(int(frame.groupby([PANEL, "layer"])["head"].nunique().max()), "head")
+    return [figure(results, entry, frame, drawing(charts.layer_curve, curve, entry), heads=most)]
+
+
+def subsets(results: Results, entry: Entry) -> list[Figure]:
+    """Mean cosines within and between token subsets, a figure per family of subsets, a matrix per place."""
+    frame = results.components(entry["metric"])
+    frame = frame[frame["component"].str.contains(" × ") & frame["layer"].notna()]
+    if frame.empty:
+        return []
+    families = {name: family for family, names in SUBSET_FAMILIES.items() for name in names}
+    ranks = {name: i for i, name in enumerate(families)}
+    shown = _mirrored(_chosen_places(results, frame))
+    shown["family"] = [families.get(name, name.split(" ")[0]) for name in shown["first"]]
+    shown = in_order_of(shown, shown["layer"], shown["first"].map(ranks), shown["second"].map(ranks))
+    made = []
+    for family, rows in shown.groupby("family", sort=False):
+        short = rows.assign(**{side: rows[side].str.removeprefix(f"{family} ") for side in ("first", "second")})
+        facts = {"family": family, "note": entry["notes"].get(family, ""), "span": span_of(short)}
+        facts |= {"subsets": short["first"].nunique(), "places": listing(list(dict.fromkeys(short["place"])))}
+        drawn = _matrices(short, entry, SQUARE, names=(family, family))
+        made.append(figure(results, entry, short, drawn, **facts))
+    return made
+
+
+def _chosen_places(results: Results, frame: pd.DataFrame) -> pd.DataFrame:
+    """First, most anisotropic and last layer of the stack where A is largest; of other stacks, the most anisotropic."""
+    hidden = frame[frame["site"].eq("hidden")]
+    curve = results.layers("mean_cosine")
+    parts = []
+    main = results.peak["stack"] if results.peak is not None else hidden["stack"].iloc[0]
+    for stack, rows in hidden.groupby("stack", sort=False):
+        among = curve[curve["stack"].eq(stack) & curve["site"].eq("hidden") & curve["layer"].isin(rows["layer"])]
+        peak = float(extremes(among)[1]["layer"]) if len(among) else float(rows["layer"].max())
+        marks = {peak: "most anisotropic"}
+        if stack == main:
+            marks = {float(rows["layer"].min()): "first", float(rows["layer"].max()): "last"} | marks
+        kept = rows[rows["layer"].isin(list(marks))].sort_values("layer", kind="stable")
+        names = kept["layer"].map(lambda layer, marks=marks: f"layer {layer:.0f}, {marks[layer]}")
+        parts.append(kept.assign(place=names if hidden["stack"].nunique() == 1 else f"{stack} " + names))
+    return pd.concat(parts)
+
+
+def classes(results: Results, entry: Entry) -> list[Figure]:
+    """Mean cosines within and between classes at the first, the middle and the last layer."""
+    frame = results.components(entry["metric"])
+    if frame.empty:
+        return []
+    ends = {frame["layer"].min(), frame["layer"].median() // 1, frame["layer"].max()}
+    frame = _mirrored(frame[frame["layer"].isin(ends)])
+    frame = in_order_of(frame, frame["layer"], frame["first"], frame["second"])
+    frame = frame.assign(place="layer " + frame["layer"].astype(int).astype(str))
+    rows = SQUARE if frame["first"].nunique() < 10 else (20, 20)
+    return [figure(results, entry, frame, _matrices(frame, entry, rows), span=span_of(frame))]
+
+
+def _mirrored(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows of pairs `a × b` with both names apart, and each pair of two names the other way round too."""
+    names = frame["component"].str.split(" × ", n=1, expand=True)
+    frame = frame.assign(first=names[0], second=names[1])
+    others = frame[frame["first"].ne(frame["second"])]
+    return pd.concat([frame, others.rename(columns={"first": "second", "second": "first"})], ignore_index=True)
+
+
+def _matrices(frame: pd.DataFrame, entry: Entry, height: tuple[int, int], **options: object) -> Draw:
+    entry = {"columns": 3, "height": height, **entry}
+    return drawing(charts.heatmap, frame, entry, x="first", y="second", panel="place", diverging=True, **options)
+
+
+def components(results: Results, entry: Entry) -> list[Figure]:
+    """A line for every component over the layers; nothing where there is one layer. What has no layer is a level."""
+    frame = results.table[results.table["metric"].eq(entry["metric"])]
+    if frame["layer"].nunique() < 2:
+        return []
+    if "shown" in entry:
+        frame = frame[frame["component"].isin(entry["shown"])]
+    known, level = frame[frame["layer"].notna()], frame[frame["layer"].isna() & ("shown" in entry)]
+    ends = [level.assign(layer=layer) for layer in (known["layer"].min(), known["layer"].max())]
+    lines = pd.concat([known, *ends]).assign(series=lambda rows: rows["component"])
+    axis = entry["axis"]
+    caption = f"{_capital(axis)}, by layer." + (" Baselines are level." if len(level) else "")
+    drawn = drawing(charts.layer_curve, lines, entry, series="series", panel=None, title=axis, coincide=True)
+    worded = {**entry, "alt": LINES_ALT, "caption": caption}
+    basis = f"n = {count(frame['n_units'].max())} utterances"
+    return [figure(results, worded, lines, drawn, basis=basis, axis=axis, span=span_of(lines))]
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+_ALL = (policies, layers, drift_points, top_shares, top_dimensions, explained, heads, likeness)
+FIGURES = {made.__name__: made for made in (*_ALL, subsets, classes, components)}
+"""By the name that page.toml calls them."""
