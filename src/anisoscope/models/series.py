@@ -1,28 +1,36 @@
 """A series of checkpoints as one subject: names in, checkpoints with their steps and seeds out, before any download.
 
-google/multiberts-seed_{0..4}-step_{0,20,…,2000}k     repositories by pattern (see `models.patterns`)
+google/multiberts-seed_{0..4}-step_{0,20,…,2000}k     repositories by pattern
 EleutherAI/pythia-70m@step{0,1,2,4,…,143000}          revisions of one
 runs/series                                           folder of step-* or checkpoint-*, or of such folders (seed-*)
 steps.txt                                             a list: `name [step [seed]]` a line, # for remarks
+
+{a,b,c}        these
+{0..4}         0 to 4; {0..2000..20} every 20th
+{0,20,…,2000}  goes on in the same steps; `...` is the same. Names that an ellipsis alone stands for need not exist
+{1,2,4,…,64}   goes on by the same factor; of revisions: whatever the repository has in between
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise, product
 from pathlib import Path
+from typing import NamedTuple
 
 from anisoscope.errors import ModelError, UsageError
-from anisoscope.models import patterns
 from anisoscope.models.formats import ENDINGS
 from anisoscope.models.hub import exists, revisions
 
 _UNIT = {"": 1, "k": 1_000, "m": 1_000_000}
 _STEP = re.compile(r"(?:step|checkpoint|ckpt|iter)s?[-_=]?(\d+)(?:([kKmM])(?![A-Za-z0-9]))?")
 _SEED = re.compile(r"seed[-_=]?(\d+)")
-STEPS = re.compile(r"(?:step|checkpoint)[-_](\d+)")
-"""Names of the folders of steps."""
+_FOLDER = re.compile(r"(?:step|checkpoint)[-_](\d+)")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)(?:\.\.(\d+))?")
+_GROUP = re.compile(r"\{([^{}]*)\}")
+MOST = 100_000
+"""Names of one pattern; more are a slip of the pen."""
 AT_ONCE = 8
 """Questions to the hub at a time."""
 
@@ -39,7 +47,7 @@ class Checkpoint:
 def is_series(spec: str) -> bool:
     """Whether `spec` stands for several checkpoints: a pattern, a folder of checkpoints, a list in a file."""
     path = Path(spec)
-    if patterns.is_pattern(spec) or (path.is_file() and not path.name.endswith(ENDINGS)):
+    if _GROUP.search(spec) or (path.is_file() and not path.name.endswith(ENDINGS)):
         return True
     if path.is_dir():
         return not (path / "config.json").exists() and bool(_folders(path))
@@ -57,59 +65,40 @@ def expand(spec: str) -> list[Checkpoint]:
         found = _listed(path)
     elif path.is_dir():
         found = [_named(str(folder), folder.relative_to(path.parent).as_posix()) for folder in _folders(path)]
-    elif patterns.is_pattern(spec):
-        found = [_named(name, name) for name in _matching(spec)]
     else:
-        found = [_named(name, name) for name in _globbed(spec) or [spec]]
+        names = _existing(spec) if _GROUP.search(spec) else _globbed(spec) or [spec]
+        found = [_named(name, name) for name in names]
     if not found:
         cure = "check the spelling; a folder must hold step-* or checkpoint-* with a config.json each"
         raise ModelError("a series of checkpoints", f"{spec!r}, which matches nothing", cure)
-    _check_order(found, spec)
-    return sorted(found, key=lambda c: (c.seed, c.step))
+    found = sorted(found, key=lambda c: (c.seed, c.step))
+    for one, two in pairwise(found):
+        if (one.seed, one.step) == (two.seed, two.step):
+            got = f"step {one.step} of seed {one.seed} is {one.subject} and {two.subject}"
+            cure = "put the seed into the names (seed-0/step-100), or write `name step seed` lines into a file"
+            raise UsageError(f"every step once a seed in {spec}", got, cure)
+    return found
 
 
 def describe(checkpoints: Iterable[Checkpoint]) -> str:
     """The series in a few lines: seeds, and steps of each where they differ."""
-    steps: dict[tuple[int, ...], list[int]] = {}
     by_seed: dict[int, list[int]] = {}
     for checkpoint in checkpoints:
         by_seed.setdefault(checkpoint.seed, []).append(checkpoint.step)
-    for seed, of_seed in sorted(by_seed.items()):
-        steps.setdefault(tuple(sorted(of_seed)), []).append(seed)
-    lines = []
-    for of_seeds, seeds in steps.items():
-        which = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
-        lines.append(f"{which}: {len(of_seeds)} steps {', '.join(f'{step:,}' for step in of_seeds)}")
-    return "\n".join(lines)
-
-
-def _matching(spec: str) -> list[str]:
-    """Names of a pattern: all that are written out, and of those an ellipsis stands for the ones that exist."""
-    names, gaps = patterns.expand(spec)
-    supposed = [name.text for name in names if name.supposed]
-    if not supposed and not gaps:
-        return [name.text for name in names]
-    base, _, _revision = spec.partition("@")
-    if "@" in spec and not patterns.is_pattern(base):
-        there = {f"{base}@{revision}" for revision in revisions(base)}
-        for gap in gaps:
-            read = patterns.matcher(spec, gap.group)
-            between = (m for m in map(read.fullmatch, there) if m and gap.low < int(m[1]) < gap.high)
-            supposed += sorted((m[0] for m in between), key=lambda name: int(read.fullmatch(name)[1]))  # type: ignore[index]
-        known = [name for name in dict.fromkeys(supposed) if name in there]
-    else:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            known = [name for name, is_there in zip(supposed, pool.map(exists, supposed), strict=True) if is_there]
-    return list(dict.fromkeys([*(name.text for name in names if not name.supposed), *known]))
+    by_steps: dict[tuple[int, ...], list[int]] = {}
+    for seed, steps in sorted(by_seed.items()):
+        by_steps.setdefault(tuple(sorted(steps)), []).append(seed)
+    return "\n".join(
+        f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}: "
+        f"{len(steps)} steps {', '.join(f'{step:,}' for step in steps)}"
+        for steps, seeds in by_steps.items()
+    )
 
 
 def _folders(path: Path) -> list[Path]:
     """Folders of steps in a folder, or in the folders in it."""
-    for level in ("*", "*/*"):
-        found = [f for f in sorted(path.glob(level)) if STEPS.fullmatch(f.name) and f.is_dir()]
-        if found:
-            return found
-    return []
+    levels = ([f for f in sorted(path.glob(g)) if _FOLDER.fullmatch(f.name) and f.is_dir()] for g in ("*", "*/*"))
+    return next(filter(None, levels), [])
 
 
 def _globbed(spec: str) -> list[str]:
@@ -128,25 +117,23 @@ def _listed(path: Path) -> list[Checkpoint]:
     except (OSError, UnicodeDecodeError) as error:
         raise ModelError(f"a list of checkpoints in {path}", str(error), "one name a line") from None
     for number, line in enumerate(lines, 1):
-        words = line.split("#")[0].split()
-        if not words:
-            continue
-        if len(words) > 3 or not all(word.isdigit() for word in words[1:]):
-            raise UsageError(
-                f"`name [step [seed]]` in {path}, a list of checkpoints",
+        name, *numbers = line.split("#")[0].split() or [""]
+        if len(numbers) > 2 or not all(word.isdigit() for word in numbers):
+            got, cure = (
                 f"line {number}: {line.strip()[:80]!r}",
                 f"mend the line; a text to be read is given as --corpus {path}",
             )
-        given = [int(word) for word in words[1:]]
-        read = _named(words[0], words[0]) if not given else Checkpoint(words[0], given[0], _seed_of(words[0]))
-        found.append(Checkpoint(read.subject, read.step, given[1]) if len(given) > 1 else read)
+            raise UsageError(f"`name [step [seed]]` in {path}, a list of checkpoints", got, cure)
+        if numbers:
+            found.append(Checkpoint(name, int(numbers[0]), int(numbers[1]) if numbers[1:] else _seed_of(name)))
+        elif name:
+            found.append(_named(name, name))
     return found
 
 
 def _named(subject: str, name: str) -> Checkpoint:
     """A checkpoint by its name; the step stands in the revision where there is one."""
-    place = name.rpartition("@")[2] if "@" in name else name
-    steps = list(_STEP.finditer(place))
+    steps = list(_STEP.finditer(name.rpartition("@")[2]))
     if not steps:
         cure = "name them …step-1000, …checkpoint-1000 or …step_20k, or write `name step` lines into a file"
         raise UsageError("a step that can be read from each name", repr(name), cure)
@@ -155,17 +142,96 @@ def _named(subject: str, name: str) -> Checkpoint:
 
 
 def _seed_of(name: str) -> int:
-    seeds = _SEED.findall(name)
-    return int(seeds[-1]) if seeds else 0
+    return int([0, *_SEED.findall(name)][-1])
 
 
-def _check_order(found: list[Checkpoint], spec: str) -> None:
-    """An error where two checkpoints are the same step of the same seed."""
-    twice = [place for place, count in Counter((c.seed, c.step) for c in found).items() if count > 1]
-    if twice:
-        seed, step = twice[0]
-        names = [c.subject for c in found if (c.seed, c.step) == twice[0]]
-        cure = "put the seed into the names (seed-0/step-100), or write `name step seed` lines into a file"
-        raise UsageError(
-            f"every step once a seed in {spec}", f"step {step} of seed {seed} is {' and '.join(names)}", cure
-        )
+# ---- names of a pattern
+
+
+class Gap(NamedTuple):
+    """What an ellipsis leaves open: names that `read` fits, with a number above `low` and below `high` in them."""
+
+    read: re.Pattern[str]
+    low: int
+    high: int
+
+
+def names_of(pattern: str) -> tuple[dict[str, bool], list[Gap]]:
+    """{name: whether it is only supposed, by an ellipsis} of a pattern, in order; gaps are those of ellipses that go on
+    neither in equal steps nor only by a factor up to the end. UsageError for what cannot be read.
+    """
+    parts = _GROUP.split(pattern)
+    if set("".join(parts[::2])) & set("{}"):
+        cure = "write google/multiberts-seed_{0..4}-step_{0,20}k"
+        raise UsageError("a pattern whose braces close", repr(pattern), cure)
+    groups, gaps = [], []
+    for i in range(1, len(parts), 2):
+        items, left_open = _items(parts[i], pattern)
+        groups.append(items)
+        texts = [re.escape(text) if k % 2 == 0 else r"(\d+)" if k == i else "(?:.*?)" for k, text in enumerate(parts)]
+        gaps += [Gap(re.compile("".join(texts)), low, high) for low, high in left_open]
+    names: dict[str, bool] = {}
+    for choice in product(*groups):
+        text = parts[0] + "".join(item + after for (item, _), after in zip(choice, parts[2::2], strict=True))
+        names[text] = names.get(text, True) and any(supposed for _, supposed in choice)
+        if len(names) > MOST:
+            raise UsageError(f"a pattern of at most {MOST:,} names", repr(pattern), "narrow its ranges")
+    return names, gaps
+
+
+def _existing(spec: str) -> list[str]:
+    """Names of a pattern: all that are written out, and of those an ellipsis stands for the ones that exist."""
+    names, gaps = names_of(spec)
+    sure, supposed = ([name for name, maybe in names.items() if maybe is which] for which in (False, True))
+    base = spec.partition("@")[0]
+    if not supposed and not gaps:
+        known = []
+    elif "@" in spec and not _GROUP.search(base):
+        there = {f"{base}@{revision}" for revision in revisions(base)}
+        for gap in gaps:
+            between = {name: int(m[1]) for name in there if (m := gap.read.fullmatch(name))}
+            supposed += sorted((n for n, number in between.items() if gap.low < number < gap.high), key=between.get)  # type: ignore[arg-type]
+        known = [name for name in supposed if name in there]
+    else:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            known = [name for name, is_there in zip(supposed, pool.map(exists, supposed), strict=True) if is_there]
+    return list(dict.fromkeys([*sure, *known]))
+
+
+def _items(text: str, pattern: str) -> tuple[list[tuple[str, bool]], list[tuple[int, int]]]:
+    """(item, supposed) of one brace group, and its gaps (low, high)."""
+    items: list[tuple[str, bool]] = []
+    gaps: list[tuple[int, int]] = []
+    words = [word.strip() for word in text.split(",")]
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word in ("…", "..."):
+            more, left_open = _continued([item for item, _ in items], following, pattern)
+            items += [(str(number), True) for number in more]
+            gaps += left_open
+        elif match := _RANGE.fullmatch(word):
+            first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
+            if step < 1 or last < first:
+                raise UsageError("a range from low to high {0..4} or {0..2000..20}", f"{{{word}}} in {pattern!r}")
+            items += [(str(number), False) for number in range(first, last + 1, step)]
+        elif word:
+            items.append((word, False))
+    if not items:
+        raise UsageError("something between the braces", repr(pattern), "write {0..4} or {0,20,40}")
+    return items, gaps
+
+
+def _continued(before: list[str], end: str, pattern: str) -> tuple[list[int], list[tuple[int, int]]]:
+    """What stands between the numbers `before` an ellipsis and the `end` behind it."""
+    if len(before) < 2 or not all(item.isdigit() for item in (*before[-2:], end)):
+        got = f"{{{','.join(before[-2:])},…,{end}}} in {pattern!r}"
+        raise UsageError("at least two numbers before an ellipsis and one behind it", got, "write {0,20,…,2000}")
+    numbers, last = [int(item) for item in before if item.isdigit()], int(end)
+    if any(b <= a for a, b in pairwise([*numbers, last])):
+        raise UsageError("numbers that rise", f"{numbers} … {last} in {pattern!r}", "order them")
+    one, two = numbers[-2:]
+    if len({b - a for a, b in pairwise(numbers[-3:])}) == 1:
+        return list(range(two + (two - one), last, two - one)), []
+    more: list[int] = []
+    while one and two % one == 0 and (following := (more or [two])[-1] * (two // one)) < last:
+        more.append(following)
+    return more, [(two, last)]

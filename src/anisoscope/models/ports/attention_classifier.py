@@ -199,9 +199,8 @@ class AttentionClassifierPreTrainedModel(PreTrainedModel):  # type: ignore[no-un
             init.normal_(module.weight, std=self.config.embedding_std)
             if module.padding_idx is not None:
                 init.zeros_(module.weight[module.padding_idx])
-        elif isinstance(module, nn.LayerNorm):
-            init.ones_(module.weight)
-            init.zeros_(module.bias)
+        else:
+            super()._init_weights(module)  # type: ignore[no-untyped-call]
 
 
 class AttentionClassifierModel(AttentionClassifierPreTrainedModel):  # type: ignore[no-untyped-call]  # as above
@@ -230,8 +229,8 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):  # type: ign
     ) -> BaseModelOutput:
         """Hidden states [sequence, token, dim] of the last block; [sequence, 1, dim] by `row_only`."""
         x = self.embeddings(input_ids) if inputs_embeds is None else inputs_embeds
-        if x.shape[1] > self.config.max_position_embeddings:
-            longest = self.config.max_position_embeddings
+        longest = self.config.max_position_embeddings
+        if x.shape[1] > longest:
             raise UsageError(f"at most {longest} tokens", str(x.shape[1]), "cut the utterances, or raise --max-length")
         if self.config.positions == "sinusoidal":
             x = x + self._positions(x)

@@ -35,17 +35,11 @@ EARLIER_NAMES = {
     r"^encoder_decoder\.decoder\.(?!embed_tokens)": "decoder.",
 }
 """Names of weights in checkpoints of the earlier version → ours."""
-UNUSED = [
-    r"^encoder_decoder\.encoder\.embed_tokens\.",
-    r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",
-]
 ONE_AT_A_TIME = "pass each sequence alone: the published pooling counts blocks over the batch and does not mask padding"
 
 
 class MantaConfig(T5Config):  # type: ignore[no-untyped-call]  # untyped __init_subclass__
-    """Sizes of a MANTa-LM: those of a T5, and of what makes its blocks. The fields are those of the published
-    `config.json`.
-    """
+    """Sizes of a MANTa-LM under their published names: a T5's, and those of what makes its blocks."""
 
     model_type = "manta"
 
@@ -207,12 +201,12 @@ class MantaEncoder(nn.Module):
 
 @dataclass
 class MantaOutput(Seq2SeqLMOutput):
-    """What `MantaModel` returns: the fields of a T5, the last decoder states and the frontiers."""
+    """What `MantaModel` returns: the fields of a T5, the last decoder states (B, T', d_model) and the frontiers (B, T),
+    the probability of each input byte to start a block.
+    """
 
     last_hidden_state: Tensor | None = None
-    """(B, T', d_model), of the decoder."""
     frontier_predictions: Tensor | None = None
-    """(B, T), the probability of each input byte to start a block."""
 
 
 class MantaModel(PublishedModel):  # type: ignore[no-untyped-call]  # untyped __init_subclass__
@@ -228,7 +222,10 @@ class MantaModel(PublishedModel):  # type: ignore[no-untyped-call]  # untyped __
     base_model_prefix = "manta"
     published_names: ClassVar[dict[str, str]] = EARLIER_NAMES
     # What the T5 of the earlier version saved beside its weights: embeddings that never see a byte, an unused bias.
-    _keys_to_ignore_on_load_unexpected = UNUSED
+    _keys_to_ignore_on_load_unexpected = [  # noqa: RUF012  # as typed there
+        r"^encoder_decoder\.encoder\.embed_tokens\.",
+        r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",
+    ]
     _supports_sdpa = True
     _tied_weights_keys = {"decoder.embed_tokens.weight": "decoder_embeddings.weight"}  # noqa: RUF012  # as typed there
 

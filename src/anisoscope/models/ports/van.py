@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 from transformers import initialization as init
 from transformers.activations import ACT2FN
-from transformers.utils.generic import ModelOutput
+from transformers.modeling_outputs import BaseModelOutputWithPoolingAndNoAttention
 
 from anisoscope.errors import UsageError, near_matches
 from anisoscope.models.ports.weights import PublishedModel
@@ -151,20 +151,22 @@ class VanLayer(nn.Module):
 
 
 @dataclass
-class VanOutput(ModelOutput):
-    """What `VanModel` returns; `hidden_states` holds the four stage outputs, as transformers 4 returned them."""
+class VanOutput(BaseModelOutputWithPoolingAndNoAttention):
+    """What `VanModel` returns. `pooler_output` (B, C): the mean over positions; `hidden_states`: per stage (B, C, H, W)
+    after the stage's norm, as transformers 4 returned them, on request; `logits` (B, labels): the pooled features where
+    the model has no labels.
+    """
 
     logits: Tensor | None = None
-    """(B, labels), or the pooled features where the model has no labels."""
-    last_hidden_state: Tensor | None = None
-    """(B, C, H, W), the output of the last stage after its LayerNorm."""
-    pooler_output: Tensor | None = None
-    """(B, C), the mean over positions."""
-    hidden_states: tuple[Tensor, ...] | None = None
-    """Per stage (B, C, H, W), after the stage's LayerNorm; on request."""
 
 
-_HUB_PARTS = {
+_STAGE = {
+    r"embeddings\.convolution": "patch_embed{}.proj",
+    r"embeddings\.normalization": "patch_embed{}.norm",
+    "normalization": "norm{}",
+    "layers": "block{}",
+}
+_BLOCK = {
     "pre_normomalization": "norm1",
     "post_normalization": "norm2",
     r"attention_scaling\.weight": "layer_scale_1",
@@ -178,20 +180,7 @@ _HUB_PARTS = {
     r"mlp\.depth_wise": "mlp.dwconv.dwconv",
     r"mlp\.out_dense": "mlp.fc2",
 }
-"""Parts of a block as the hub spells them (one norm wrongly) → originally."""
-
-
-def _hub_names() -> dict[str, str]:
-    """Hub spelling → original spelling. The hub counts stages from 0."""
-    names = {r"^classifier\.": "head."}
-    for stage in range(4):
-        hub, own = rf"^encoder\.stages\.{stage}\.", stage + 1
-        names[rf"{hub}embeddings\.convolution\."] = f"patch_embed{own}.proj."
-        names[rf"{hub}embeddings\.normalization\."] = f"patch_embed{own}.norm."
-        names[rf"{hub}normalization\."] = f"norm{own}."
-        for theirs, ours in _HUB_PARTS.items():
-            names[rf"{hub}layers\.(\d+)\.{theirs}(?!\w)"] = rf"block{own}.\1.{ours}"
-    return names
+"""The hub's spelling (of one norm a wrong one) → the original: in a stage, counted from 0 by the hub; in a block."""
 
 
 class VanModel(PublishedModel):  # type: ignore[no-untyped-call]  # as above
@@ -201,7 +190,11 @@ class VanModel(PublishedModel):  # type: ignore[no-untyped-call]  # as above
     config: VanConfig
     base_model_prefix = "van"
     main_input_name = "pixel_values"
-    published_names = _hub_names()
+    published_names = (
+        {r"^classifier\.": "head."}
+        | {rf"^encoder\.stages\.{i}\.{hub}\.": f"{own.format(i + 1)}." for i in range(4) for hub, own in _STAGE.items()}
+        | {rf"^(block\d\.\d+\.){hub}(?!\w)": rf"\1{own}" for hub, own in _BLOCK.items()}
+    )
     # The hub's files carry a final LayerNorm that no forward pass of theirs ever used.
     _keys_to_ignore_on_load_unexpected = [r"^layernorm\."]  # noqa: RUF012  # transformers types it as an instance's
 
@@ -229,7 +222,7 @@ class VanModel(PublishedModel):  # type: ignore[no-untyped-call]  # as above
             features = tokens.transpose(1, 2).contiguous().view(features.shape)
             stages.append(features)
         pooled = features.mean((2, 3))
-        return VanOutput(self.head(pooled), features, pooled, tuple(stages) if output_hidden_states else None)
+        return VanOutput(features, pooled, tuple(stages) if output_hidden_states else None, self.head(pooled))
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
