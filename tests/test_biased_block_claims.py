@@ -16,8 +16,8 @@ from anisoscope.studies.godey2024 import (
     fig08_queries_keys,
     fig09_10_extremes,
     fig17_18_cosine_law,
+    layer_curves,
     norm_claims,
-    trained_layers,
 )
 from anisoscope.studies.godey2024.biased_block import BlockSettings
 from anisoscope.studies.godey2024.untrained_models import Size
@@ -190,7 +190,7 @@ def test_a_fixed_point_is_written_to_its_own_precision(value: float, half: float
 
 @pytest.mark.parametrize("d", (2, 3, 64, 384, 768, 8192))
 def test_the_width_is_read_back_from_its_quantile(d: int) -> None:
-    assert trained_layers.width(float(q95(d))) == d
+    assert layer_curves.width(float(q95(d))) == d
 
 
 def test_growth_too_small_to_see_is_no_sharpening() -> None:

@@ -1,10 +1,12 @@
 """The one judge: by p and by place, how tests are put together, identities, and what is said of it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from anisoscope.studies.judge import LEVEL, Test, by_place, detected, judged, of_seeds, stated, within
-from anisoscope.studies.study import Claim
+from anisoscope.studies.study import SHARE, SIGNED, Claim
 
 CLAIM = Claim("claim", "Any claim", "")
 SURE, CONTRARY, OPEN = {"up": 1e-9, "down": 1.0}, {"up": 1.0, "down": 1e-9}, {"up": 0.5, "down": 0.5}
@@ -71,6 +73,17 @@ def test_a_mean_over_seeds_is_decided_by_a_one_sided_t_test():
     )
     assert (verdict.low, verdict.high) == pytest.approx(tuple(stats.ttest_1samp(values[:3], 0).confidence_interval()))
     assert (verdict.outcome == "holds") == (expected.pvalue < LEVEL)
+
+
+@pytest.mark.parametrize("bounds", [None, SIGNED, SHARE])
+@pytest.mark.parametrize("threshold", [0.2, 0.5, 0.9])
+def test_p_and_the_interval_never_contradict_each_other(bounds, threshold):
+    """A correlation of .87 [−.46, 1.00] came out above 0 with p = .007: p was of another scale than the interval."""
+    drawn = np.random.default_rng(5).beta(4 * threshold, 4 * (1 - threshold), (300, 3))
+    claim = replace(CLAIM, bounds=bounds)
+    tests = [of_seeds(claim, values, "x", threshold) for values in drawn]
+    assert {t.up < LEVEL for t in tests} == {t.down < LEVEL for t in tests} == {True, False}
+    assert all((t.up < LEVEL, t.down < LEVEL) == (t.low > threshold, t.high < threshold) for t in tests)
 
 
 def test_nothing_measured_decides_nothing():

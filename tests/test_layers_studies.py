@@ -9,7 +9,7 @@ from scipy import stats
 
 from anisoscope.store import as_records
 from anisoscope.studies import runner
-from anisoscope.studies.godey2024 import drift_correlation, layer_curves, permutation
+from anisoscope.studies.godey2024 import fig05_16_drift, layer_curves, permutation
 from anisoscope.studies.judge import Test as Check
 from anisoscope.studies.judge import judged, of_replicates
 from anisoscope.studies.study import Claim
@@ -64,7 +64,7 @@ def test_made_up_intervals_are_those_of_the_left_out_values():
 
 
 def _layers_replicates(records, layers):
-    from anisoscope.studies.godey2024.left_out import replicates
+    from anisoscope.studies.godey2024.layer_curves import replicates
 
     return replicates(records, layers, "mean_cosine")
 
@@ -202,7 +202,7 @@ def test_independent_random_walks_come_out_significant_a_third_of_the_time(kind)
 
 def correlated(*parts, kind="spearman"):
     records = pd.concat(parts, ignore_index=True)
-    return pd.concat([records, as_records(drift_correlation.correlations(records, kind))], ignore_index=True)
+    return pd.concat([records, as_records(fig05_16_drift.correlations(records, kind))], ignore_index=True)
 
 
 def test_correlation_of_drift_and_anisotropy():
@@ -230,7 +230,7 @@ def test_correlation_of_drift_and_anisotropy():
 @pytest.mark.parametrize("power", [1, 3])
 def test_coefficient_has_an_interval_over_units(power):
     """It is one of correlations: of a coefficient of 1 it ended at 1.27."""
-    rows = drift_correlation.correlations(
+    rows = fig05_16_drift.correlations(
         system("m", np.linspace(0.1, 0.7, 9), error=0.05, drift=np.arange(9.0) ** power), "pearson"
     )
     r = rows[rows["metric"] == "correlation.pearson"].iloc[0]

@@ -1,22 +1,22 @@
 """The one judge: from tests to verdicts. A test is a number with its interval, and what a claim says of it.
 
 Decided by p: the claim holds where its one-sided p, Holm-corrected over the tests judged together, is below LEVEL; it
-fails where that of its contrary is; anything between is undecided. Decided by place (`inside`): it holds where all of
-the 95 % interval lies there (equivalence), fails where none of it does. What holds by construction is an identity.
+fails where that of its contrary is; anything between is undecided. p comes from the interval, so that the two never
+contradict each other. Decided by place (`inside`): it holds where all of the 95 % interval lies there (equivalence),
+fails where none of it does. What holds by construction is an identity.
 
 isotropic: A below q95(d); anisotropic: A above q95(d); low: A < LOW; extreme: A ≥ EXTREME.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from anisoscope.studies.study import Claim, Outcome, Verdict
+from anisoscope.studies.study import Claim, Outcome, Over, Verdict
 from anisoscope.sums.jackknife import UNBOUNDED, holm, interval, over_seeds
 
 Array = NDArray[np.float64]
@@ -25,11 +25,6 @@ LOW = 0.2
 EXTREME = 0.8
 LEVEL = 0.025  # one-sided, as an end of a 95 % interval
 GROUPS = 32
-
-Over = Literal["any", "all", "most", "last"]
-"""How the tests of one system make its outcome: one, all, more than half, or the last must hold; none may fail, where
-all or the last must hold.
-"""
 
 
 @dataclass(frozen=True)
@@ -67,97 +62,76 @@ class Test:
 # --- tests ---
 
 
-def p_above(frame: pd.DataFrame, threshold: Array | float) -> Array:
-    """One-sided p that `value` is not above the threshold, from its 95 % jackknife interval (t with groups − 1 degrees
-    of freedom; a column `groups` says how many there were, else 32 or as many as units).
+def sided(
+    value: Array | float, low: Array | float, high: Array | float, freedom: Array | int, threshold: Array | float = 0.0
+) -> tuple[Array, Array]:
+    """One-sided p that a number is not above a threshold, and that it is not below, from its 95 % interval: Student's t
+    with the half that faces the threshold, so that p is below .025 exactly where the interval leaves the threshold out.
     """
-    groups = frame["n_units"].to_numpy(float)
-    groups = np.fmin(frame["groups"].to_numpy(float), groups) if "groups" in frame else np.fmin(groups, GROUPS)
-    freedom = np.maximum(groups - 1, 1)
+    apart = np.asarray(value, dtype=np.float64) - threshold
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = apart / (np.where(apart > 0, value - low, high - value) / stats.t.ppf(0.975, freedom))
+    t = np.where((apart == 0) & (low == high), 0.0, t)
+    return np.asarray(stats.t.sf(t, freedom)), np.asarray(stats.t.cdf(t, freedom))
+
+
+def of_units(frame: pd.DataFrame, threshold: Array | float) -> tuple[Array, Array]:
+    """`sided` p of rows with a jackknife interval: Student's t with groups − 1 degrees of freedom (a column `groups`
+    says how many there were, else 32 or as many as units).
+    """
+    groups = np.fmin(frame["n_units"].to_numpy(float), frame["groups"].to_numpy(float) if "groups" in frame else GROUPS)
     value, low, high = (frame[end].to_numpy(float) for end in ("value", "low", "high"))
-    facing = np.where(
-        value > threshold, value - low, high - value
-    )  # of a bounded value's interval the half that counts
-    error = facing / stats.t.ppf(0.975, freedom)
-    return np.asarray(stats.t.sf((value - threshold) / error, freedom), dtype=np.float64)
+    return sided(value, low, high, np.maximum(groups - 1, 1), threshold)
 
 
 def of_replicates(theta: Array) -> tuple[float, float, float, float, float]:
     """(value, low, high, p of > 0, p of < 0) of a scalar from jackknife replicates [1 + group]."""
     value, low, high = (float(x) for x in interval(theta))
-    freedom = max(len(theta) - 2, 1)
-    error = (high - low) / 2 / stats.t.ppf(0.975, freedom)
-    ratio = value / error if error > 0 else np.nan if np.isnan(error) or value == 0 else np.inf * value
-    return value, low, high, float(stats.t.sf(ratio, freedom)), float(stats.t.cdf(ratio, freedom))
+    up, down = sided(value, low, high, max(len(theta) - 2, 1))
+    return value, low, high, float(up), float(down)
 
 
 def of_seeds(
     claim: Claim,
     values: Array,
-    statistic: str,
-    threshold: float = 0.0,
-    below: bool = False,
+    statistic: str = "",
+    threshold: float | None = None,
+    below: bool | None = None,
     reason: str = "",
     subject: str = "",
+    inside: tuple[float, float] | None = None,
 ) -> Test:
-    """A number of every seed [seed] (NaN: it says nothing), which the claim has above `threshold`, or `below` it."""
-    apart = (values[~np.isnan(values)] - threshold) * (-1 if below else 1)
-    statistic = f"{statistic} (claim: {'<' if below else '>'} {threshold:.3g}):"
-    up, down = _p_of_mean(apart)
-    return _over_seeds(claim, values, statistic, "no seed has it", reason, subject, up=up, down=down)
+    """A number of every seed [seed] (NaN: it says nothing) against what the claim has it be: above a threshold, below
+    it, or inside. What is not given is the claim's own.
+    """
+    usable = values[~np.isnan(values)]
+    n, missing, inside = len(usable), int(np.isnan(values).sum()), inside or claim.inside
+    notes = [reason]
+    if inside is None:
+        notes += [f"{missing} of {len(values)} seeds say nothing" * (missing > 0)]
+        notes += ["one seed decides nothing" * (n == 1)]
+    note = "; ".join(filter(None, notes))
+    if n < (1 if inside is None else 2):
+        nothing = "no seed has it" if inside is None else "too few seeds have it"
+        return Test(claim, nothing, n=n, note=note, subject=subject)
+    value, low, high = (float(x) for x in over_seeds(usable, bounds=claim.bounds or UNBOUNDED))
+    up = down = np.nan
+    if inside is not None:
+        side = f"{inside[0]:.3g} to {inside[1]:.3g}"
+    else:
+        limit = float(claim.limit if threshold is None else threshold)
+        up, down = (float(p) for p in sided(value, low, high, n - 1, limit))
+        under = claim.below is not None if below is None else below
+        up, down, side = (down, up, f"< {limit:.3g}") if under else (up, down, f"> {limit:.3g}")
+    words = f"{statistic or claim.statistic} (claim: {side}):"
+    return Test(claim, words, value, low, high, n, up, down, inside, subject, note=note)
 
 
 def within(
-    claim: Claim,
-    values: Array,
-    inside: tuple[float, float],
-    statistic: str,
-    reason: str = "",
-    subject: str = "",
+    claim: Claim, values: Array, inside: tuple[float, float], statistic: str, reason: str = "", subject: str = ""
 ) -> Test:
     """A number of every seed [seed], which the claim has inside: the interval over seeds decides."""
-    statistic = f"{statistic} (claim: {inside[0]:.3g} to {inside[1]:.3g}):"
-    few = "too few seeds have it"
-    known = values if (~np.isnan(values)).sum() > 1 else values[:0]
-    test = _over_seeds(claim, known, statistic, few, reason, subject, inside=inside)
-    return test if len(known) else Test(claim, few, n=int((~np.isnan(values)).sum()), note=reason, subject=subject)
-
-
-def _over_seeds(
-    claim: Claim,
-    values: Array,
-    statistic: str,
-    nothing: str,
-    reason: str,
-    subject: str,
-    *,
-    up: float = np.nan,
-    down: float = np.nan,
-    inside: tuple[float, float] | None = None,
-) -> Test:
-    """A test of the mean over seeds; `nothing` names it where no seed has a value."""
-    usable = values[~np.isnan(values)]
-    n, missing = len(usable), len(values) - len(usable)
-    notes = [reason] if reason else []
-    notes += [f"{missing} of {len(values)} seeds say nothing"] if missing and inside is None else []
-    notes += ["one seed decides nothing"] if n == 1 else []
-    note = "; ".join(notes)
-    if not n:
-        return Test(claim, nothing, n=0, note=note, subject=subject)
-    value, low, high = (float(x) for x in over_seeds(usable, bounds=claim.bounds or UNBOUNDED))
-    return Test(claim, statistic, value, low, high, n, up, down, inside, subject, note=note)
-
-
-def _p_of_mean(x: Array) -> tuple[float, float]:
-    """One-sided p that the mean of x [seed] is not above 0, and not below it; NaN with fewer than two seeds."""
-    if len(x) < 2:
-        return np.nan, np.nan
-    error = x.std(ddof=1) / np.sqrt(len(x))
-    if error == 0:
-        sure = float(np.sign(x[0]))
-        return (1 - sure) / 2, (1 + sure) / 2
-    t = x.mean() / error
-    return float(stats.t.sf(t, len(x) - 1)), float(stats.t.cdf(t, len(x) - 1))
+    return of_seeds(claim, values, statistic, reason=reason, subject=subject, inside=inside)
 
 
 # --- verdicts ---
@@ -169,22 +143,19 @@ def judged(tests: Sequence[Test]) -> list[Verdict]:
     Tests with `over` of one claim and subject make one verdict. A subject trained with several seeds holds or fails
     where it does so with every seed.
     """
-    by_p = [t.inside is None for t in tests]
     up, down = (
-        holm(np.array([getattr(t, name) if own else np.nan for t, own in zip(tests, by_p, strict=True)]))
-        for name in ("up", "down")
+        holm(np.array([np.nan if t.inside is not None else getattr(t, name) for t in tests])) for name in ("up", "down")
     )
-    outcomes = [
-        _by_p(u, d) if t.inside is None else by_place(t.low, t.high, t.inside)
-        for t, u, d in zip(tests, up, down, strict=True)
-    ]
+    outcomes = [_decided(*each) for each in zip(tests, up, down, strict=True)]
     members: dict[object, list[int]] = {}
     for i, test in enumerate(tests):
         members.setdefault(i if test.over is None else (test.claim, test.subject), []).append(i)
     return [_verdict([tests[i] for i in m], [outcomes[i] for i in m], up[m]) for m in members.values()]
 
 
-def _by_p(up: float, down: float) -> Outcome:
+def _decided(test: Test, up: float, down: float) -> Outcome:
+    if test.inside is not None:
+        return by_place(test.low, test.high, test.inside)
     return "holds" if up < LEVEL else "fails" if down < LEVEL else "undecided"
 
 
@@ -232,9 +203,8 @@ def _verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdict:
         return stated(t.claim, unanimous(outcomes), t.statistic, *numbers, t.note, t.subject)
     seeds = sorted({t.seed for t in tests})
     each = [_together([o for t, o in zip(tests, outcomes, strict=True) if t.seed == s], first.over) for s in seeds]
-    reason = f"{outcomes.count('holds')} of {len(tests)} {t.words}" + (
-        _course(tests, outcomes) * (first.over == "last")
-    )
+    reason = f"{outcomes.count('holds')} of {len(tests)} {t.words}"
+    reason += _course(tests, outcomes) if first.over == "last" else ""
     reason += f"; {len(seeds)} seeds, each: {', '.join(each)}" if len(seeds) > 1 else ""
     reason += f"; {t.note}" if t.note else ""
     which = {"any": "largest ", "all": "weakest ", "most": "weakest ", "last": ""}[first.over] if len(tests) > 1 else ""
@@ -247,9 +217,8 @@ def _course(tests: list[Test], outcomes: list[Outcome]) -> str:
     holding = [o == "holds" for o in outcomes]
     start = next((i for i in range(len(tests)) if all(holding[i:])), None)
     against = ", ".join(t.where for t, o in zip(tests, outcomes, strict=True) if o == "fails")
-    return (f", from {tests[start].where} on" if start is not None else "") + (
-        f"; against the claim at {against}" if against else ""
-    )
+    onset = f", from {tests[start].where} on" if start is not None else ""
+    return onset + (f"; against the claim at {against}" if against else "")
 
 
 def _decisive(tests: list[Test], p: Array) -> int:

@@ -1,7 +1,10 @@
-"""The contract of a study, one per figure or table, and what its verdicts look like."""
+"""The contract of a study, one per figure or table: what it claims, as data, and what its verdicts look like."""
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -12,16 +15,28 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 """`identity`: it holds by construction, whatever is measured; shown, and not counted as evidence."""
 
 
+Over = Literal["any", "all", "most", "last"]
+"""How the tests of one system make its outcome: one, all, more than half, or the last must hold; none may fail, where
+all or the last must hold.
+"""
+Limit = float | Literal["q95"]
 SIGNED, SHARE = (-1.0, 1.0), (0.0, 1.0)
 """What correlations, cosines and changes of shares, and what shares and probabilities, lie between."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of a paper, in our words, with where it stands there and the published number if there is one.
+    """A statement of a paper, in our words, as the judge reads it.
 
-    identity  it holds by construction: if it holds, that is shown, and is no evidence
-    bounds    the smallest and the largest that its number can be: its interval over seeds stays between them
+    source, published   where it stands there, and the published number if there is one
+    statistic           the number it is about, in words; `metric`, `site`: where the records hold it
+    above, below        the number is said to lie above the one (if nothing is said: 0), or below the other; `q95`: the
+                        quantile of an isotropic pair in the dimension at hand
+    inside, within      or between two ends, or within so much of a number that is given when it is judged
+    bounds              the smallest and the largest that the number can be: its interval stays between them
+    over, words         how tests of single layers or norms make one verdict, and what is counted of them
+    systems, stack      models it is about, by the beginnings of their names (none: all), and their stack
+    identity            it holds by construction: if it holds, that is shown, and is no evidence
     """
 
     name: str
@@ -30,6 +45,27 @@ class Claim:
     published: str = ""
     identity: bool = False
     bounds: tuple[float, float] | None = None
+    statistic: str = ""
+    metric: str = ""
+    site: str = ""
+    above: Limit = 0.0
+    below: Limit | None = None
+    inside: tuple[float, float] | None = None
+    within: float | None = None
+    over: Over | None = None
+    words: str = ""
+    systems: tuple[str, ...] = ()
+    stack: str = ""
+
+    @property
+    def limit(self) -> Limit:
+        """What the number is said to lie above, or below."""
+        return self.above if self.below is None else self.below
+
+    @property
+    def primary(self) -> bool:
+        """Whether the paper says it; else it is a question of ours beside it."""
+        return not self.source.startswith(("ours", "beyond"))
 
 
 @dataclass(frozen=True)
@@ -114,3 +150,27 @@ class Study:
     caption: str = ""
     needs: tuple[str, ...] = field(default=())
     compare: Callable[[pd.DataFrame], Sequence[Compared]] = lambda _records: ()
+
+
+@cache
+def published(paper: str) -> dict[str, Any]:
+    """What a paper says, from published.toml beside its studies: claims and numbers by study."""
+    return tomllib.loads(files(f"anisoscope.studies.{paper}").joinpath("published.toml").read_text("utf-8"))
+
+
+def claims(paper: str, study: str) -> dict[str, Claim]:
+    """What a paper claims in a figure or table, by name. A statement may name numbers of its claim in braces."""
+    everything = published(paper)
+    told, several, found = everything[study], everything.get("shared", {"claims": ()}), {}
+    shared = [row for row in several["claims"] if row["name"] in told.get("shared", ())]
+    for row in [*told.get("claims", ()), *shared]:
+        given = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+        given["statement"] = row["statement"].format(**row)
+        found[row["name"]] = Claim(**{"source": told.get("source"), **given})
+    return found
+
+
+def declare(paper: str, name: str, **code: Any) -> Study:
+    """A study whose title, caption and claims stand in published.toml; `code`: its fields that are code."""
+    told = published(paper)[name]
+    return Study(name, paper, told["title"], tuple(claims(paper, name).values()), caption=told["caption"], **code)

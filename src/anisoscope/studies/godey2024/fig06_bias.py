@@ -15,7 +15,7 @@ from anisoscope.charts import norm_charts
 from anisoscope.store import as_records, select
 from anisoscope.studies.godey2024 import biased_block, norm_claims
 from anisoscope.studies.godey2024.fixed_point import KINDS
-from anisoscope.studies.godey2024.trained_layers import trained_layers, widths
+from anisoscope.studies.godey2024.layer_curves import trained_layers, widths
 from anisoscope.studies.godey2024.untrained_models import label
 from anisoscope.studies.judge import Test, judged, stated
 from anisoscope.studies.study import Claim, Context, Study, Verdict

@@ -1,7 +1,9 @@
-"""A per layer of several systems: what figures 1 to 4 have in common.
+"""A per layer of several systems: what figures 1 to 5, 16 and 18 have in common.
 
 Published checkpoints are measured on the paper's corpus; small models, trained on the spot, on the first units of their
-own, beside the same models before their first step.
+own, beside the same models before their first step. Beside the records of a run stand A and drift of every layer with
+each group of units left out (`mean_cosine.left_out`, `drift.left_out`, `component` the group): what joint functions of
+layers and models need for their intervals.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,34 +11,40 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from anisoscope.axes import Flatten
 from anisoscope.charts import builders as charts
+from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
+from anisoscope.metrics import drift, mean_cosine
 from anisoscope.models.families import PRESETS
 from anisoscope.provenance import measuring_code, run_id
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import run
-from anisoscope.store import RunFolder, as_records, records_once, select
-from anisoscope.studies.godey2024.left_out import SUFFIX, left_out
-from anisoscope.studies.study import Context
+from anisoscope.store import as_records, finished_runs, records_once, select
+from anisoscope.studies.judge import Array, Test, of_units
+from anisoscope.studies.study import Claim, Context
+from anisoscope.sums.groups import Totals
+from anisoscope.sums.isotropic import q95
 from anisoscope.training.kinds import KINDS
 from anisoscope.training.small import LONG, SmallModel, SmallModelRecipe, train_all
 
-METRICS = ("mean_cosine", "drift", "norms", "calibrated")
 KEPT = ("mean_cosine", "mean_cosine.isotropic_q95", "drift", "drift.share", "norms.mean", "norms")
 SITES = ("hidden", "unrectified", "final")
 TRAINED, UNTRAINED = ", trained", ", untrained"
-QUICK = SmallModelRecipe()
 CORPORA = {
     "wikitext-103": "Salesforce/wikitext (wikitext-103-raw-v1, validation; licence cc-by-sa-3.0)",
     "common-voice": "mozilla-foundation/common_voice_11_0 (en, validation; licence cc0-1.0; no longer on the hub)",
     "imagenet-1k": "ILSVRC/imagenet-1k (validation; terms of ImageNet; gated)",
 }
 """The paper's corpora, as a dry run lists them."""
+QUICK = SmallModelRecipe()
 SKIPPED = "skipped"
 """Metric of a row that says why a system (`model`) was not measured (`component`)."""
+LEFT_OUT = ".left_out"
+_LEFT_OUT = {"mean_cosine": (mean_cosine, ("n", "unit")), "drift": (drift, ("n", "vector", "norm"))}
 
 
 @dataclass(frozen=True)
@@ -59,52 +67,43 @@ class Systems:
         """Settings of the measurement: hidden states only, no sample."""
         return Settings(panels=("hidden",), policies=self.policies, sample=0, flatten=self.flatten)
 
+    def needs(self) -> tuple[str, ...]:
+        """Hub ids with sizes and licences of the published models, and their corpus."""
+        presets = [PRESETS[model] for model in self.models]
+        return (*(f"{p.hub_id} ({p.size} parameters, licence {p.licence})" for p in presets), CORPORA[self.corpus])
 
-def needs(systems: Systems) -> tuple[str, ...]:
-    """Hub ids with sizes and licences of the published `systems`, and their corpus."""
-    presets = [PRESETS[model] for model in systems.models]
-    return (*(f"{p.hub_id} ({p.size} parameters, licence {p.licence})" for p in presets), CORPORA[systems.corpus])
 
-
-def small_systems(systems: Systems, kinds: Sequence[str], *, long: bool = False) -> Systems:
-    """The same with small models in place of published ones."""
-    return replace(systems, small=tuple(kinds), recipe=LONG if long else QUICK)
+def settings(paper: Systems, small: Sequence[str], quick: Systems | None = None) -> dict[str, Systems]:
+    """The paper's systems, and in their place small models (beside `quick`), trained briefly or for long."""
+    quick = replace(quick or Systems(flatten=paper.flatten), small=tuple(small))
+    return {"quick": quick, "long": replace(quick, recipe=LONG), "paper": paper}
 
 
 def measure(systems: Systems, context: Context) -> pd.DataFrame:
     """Every system's records of hidden states; each is a run of its own, found again when it is finished."""
     parts = []
     for i, model in enumerate(systems.models):
-        job = Job(model, systems.corpus, systems.settings(), limit=systems.limit)
-        parts.append(measured(job, context))
+        parts.append(measured(Job(model, systems.corpus, systems.settings(), limit=systems.limit), context))
         context.progress(model, i + 1, len(systems.models))
     parts += [part for kind in systems.small for part in _small(kind, systems, context)]
     return pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
 
 
 def measured(job: Job, context: Context) -> pd.DataFrame:
-    """Records of one run that the figures need, with its left-out values."""
+    """Records of one run that the figures need, with its left-out values. Those are computed once from the sums of the
+    run, which are then given up: they are large.
+    """
     job = replace(job, batch_tokens=context.batch_tokens, device=context.device)
     done = run(job, root=context.cache, resume=True, keep_sums=True)
-    if not any((done.folder / name).exists() for name in (_left_out_name(), "sums.safetensors")):
-        done = run(job, output=done.folder, overwrite=True, keep_sums=True)
-    records = done.records
-    rows = select(records, metric=KEPT, site=SITES, head=None, component=None)
-    given = {key: records[key].iloc[0] for key in ("run", "model", "revision", "seed", "corpus", "step")}
-    others = as_records(_left_out_of(done, job.settings).drop(columns=list(given)), **given)
-    return pd.concat([rows, others], ignore_index=True)
-
-
-def _left_out_of(done: RunFolder, settings: Settings) -> pd.DataFrame:
-    """Computed once from the sums of a run, which are then given up: they are large."""
+    kept = done.folder / f"left_out-{run_id(measuring_code())[:8]}.parquet"
     sums = done.folder / "sums.safetensors"
-    rows = records_once(done.folder / _left_out_name(), lambda: left_out(sums, settings))
+    if not kept.exists() and not sums.exists():
+        done = run(job, output=done.folder, overwrite=True, keep_sums=True)
+    others = records_once(kept, lambda: left_out(sums, job.settings))
     sums.unlink(missing_ok=True)
-    return rows
-
-
-def _left_out_name() -> str:
-    return f"left_out-{run_id(measuring_code())[:8]}.parquet"
+    given = {key: done.records[key].iloc[0] for key in ("run", "model", "revision", "seed", "corpus", "step")}
+    rows = select(done.records, metric=KEPT, site=SITES, head=None, component=None)
+    return pd.concat([rows, as_records(others.drop(columns=list(given)), **given)], ignore_index=True)
 
 
 def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFrame]:
@@ -122,38 +121,104 @@ def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFra
 def _measured_once(found: SmallModel, step: int, settings: Settings, context: Context) -> pd.DataFrame:
     """Records of one checkpoint, kept beside it, by settings and code: weights and corpus are in the folder's name."""
     path = found.folder / f"measured-{step}-{run_id(asdict(settings), KEPT, SITES, measuring_code())[:8]}.parquet"
-    kind = found.kind
-    job = Job(_relative(found.checkpoint(step)), kind.corpus, settings, limit=kind.limit, step=step)
+    checkpoint, here, kind = found.checkpoint(step).resolve(), Path.cwd(), found.kind
+    name = checkpoint.relative_to(here) if checkpoint.is_relative_to(here) else found.checkpoint(step)  # in manifests
+    job = Job(str(name), kind.corpus, settings, limit=kind.limit, step=step)
     return records_once(path, lambda: measured(job, context))
 
 
-def _relative(path: Path) -> str:
-    """The path as given where that is short: names of models stand in manifests."""
-    try:
-        return str(path.resolve().relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
-
-
-def skipped(records: pd.DataFrame) -> dict[str, str]:
-    """{system: why it was not measured}."""
-    rows = select(records, metric=SKIPPED)
-    return dict(zip(rows["model"].astype(str), rows["component"].astype(str), strict=True))
-
-
-def curves(
-    records: pd.DataFrame, policy: str = "all", metric: str = "mean_cosine", site: str = "hidden"
+def trained_layers(
+    models: Sequence[tuple[str, str]], limit: int | None, context: Context, runs: Sequence[Path] = ()
 ) -> pd.DataFrame:
+    """Records of A, drift and norms per layer, which untrained blocks and laws stand beside: each of `models` on its
+    corpus, by runs that figures 1 to 4 share, and every finished run below `runs`.
+    """
+    found = []
+    for done, (model, corpus) in enumerate(models, start=1):
+        job = Job(model, corpus, Systems().settings(), limit=limit)
+        job = replace(job, batch_tokens=context.batch_tokens, device=context.device)
+        found.append(run(job, root=context.cache, resume=True))
+        context.progress(model, done, len(models))
+    found += [done for folder in runs for done in finished_runs(folder)]
+    metrics = ("mean_cosine", "mean_cosine.isotropic_q95", "drift", "norms.mean")
+    where = {"metric": metrics, "site": ("hidden", "final"), "token_policy": "all", "head": None, "component": None}
+    parts = [select(done.records, **where) for done in found]
+    return pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
+
+
+# --- what the records say ---
+
+
+def width(threshold: float) -> int:
+    """The dimension d whose q95(d) is the recorded `mean_cosine.isotropic_q95` (it falls strictly with d)."""
+    low, high = 2, 1 << 24
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if q95(middle) > threshold * (1 + 1e-12) else (low, middle)
+    return low
+
+
+def widths(records: pd.DataFrame) -> dict[str, int]:
+    """{model: width of its hidden states} of trained models in `records`."""
+    rows = select(records, metric="mean_cosine.isotropic_q95", site="hidden")
+    return {str(model): width(float(values.iloc[0])) for model, values in rows.groupby("model", sort=False)["value"]}
+
+
+def left_out(sums: Path, settings: Settings) -> pd.DataFrame:
+    """A and drift with each group left out, from the sums that a run kept: first token policy, outputs of blocks (also
+    before their last ReLU).
+    """
+    measurement = Measurement.restore(sums, settings)
+    rows = []
+    for name, site in measurement.sites.items():
+        if site.quantity not in ("hidden", "unrectified"):
+            continue
+        terms = measurement.sums.at(name)
+        place = {"stack": site.stack, "kind": site.kind, "layer": site.layer, "site": site.label}
+        for metric, (module, needed) in _LEFT_OUT.items():
+            totals = Totals({term: terms[term][:, :1] for term in needed})
+            groups = np.flatnonzero(totals.present)
+            if not len(groups):
+                continue
+            values = module.compute(totals)[""].reshape(-1, 1)[1:, 0]
+            given = place | {"metric": metric + LEFT_OUT, "token_policy": settings.policies[0]}
+            rows += [given | {"component": str(g), "value": v} for g, v in zip(groups, values, strict=True)]
+    return as_records(pd.DataFrame(rows))
+
+
+def replicates(records: pd.DataFrame, of_layers: pd.DataFrame, metric: str, site: str = "hidden") -> Array:
+    """[1 + group, layer] of one model and seed: all groups, then each left out; layers as in `of_layers` (rows of
+    `curves`: `model`, `seed`, `stack`, `layer`). No rows of left-out values: no groups.
+    """
+    first = of_layers.iloc[0]
+    rows = select(records, model=first["model"], site=site, token_policy="all", head=None)
+    rows = rows[rows["seed"].fillna(0) == first["seed"]]
+    keys = list(zip(of_layers["stack"], of_layers["layer"], strict=True))
+    value = select(rows, metric=metric, component=None).set_index(["stack", "layer"])["value"].loc[keys]
+    without = select(rows, metric=metric + LEFT_OUT)
+    if not len(without):
+        return value.to_numpy(float)[None]
+    without = without.assign(group=without["component"].astype(int))
+    wide = without.pivot(index="group", columns=["stack", "layer"], values="value")
+    return np.vstack([value.to_numpy(float), wide[keys].dropna().to_numpy(float)])
+
+
+def skipped(records: pd.DataFrame) -> str:
+    """Systems that were not measured, with the reasons."""
+    rows = select(records, metric=SKIPPED)
+    return "; ".join(f"{model}: {reason}" for model, reason in zip(rows["model"], rows["component"], strict=True))
+
+
+def curves(records: pd.DataFrame, site: str = "hidden") -> pd.DataFrame:
     """A of every layer, model and seed, with q95(d) beside it: encoder layers first, then decoder layers, on one axis
     `place`. Published models have seed 0.
     """
-    of_policy = select(records, site=site, token_policy=policy, head=None)
-    of_policy = of_policy.assign(seed=of_policy["seed"].fillna(0))
-    here = select(of_policy, component=None)
+    here = select(records, site=site, token_policy="all", head=None)
+    here = here.assign(seed=here["seed"].fillna(0))
     keys = ["model", "seed", "stack", "layer"]
-    rows = select(here, metric=metric).set_index(keys)
-    bound = select(here, metric="mean_cosine.isotropic_q95").set_index(keys)["value"]
-    groups = of_policy[of_policy["metric"] == metric + SUFFIX].groupby(keys)["value"].size().astype(float)
+    rows = select(here, metric="mean_cosine", component=None).set_index(keys)
+    bound = select(here, metric="mean_cosine.isotropic_q95", component=None).set_index(keys)["value"]
+    groups = select(here, metric="mean_cosine" + LEFT_OUT).groupby(keys)["value"].size().astype(float)
     rows = rows.assign(q95=bound[~bound.index.duplicated()], groups=groups).reset_index()
     rows["place"] = rows["layer"].astype("Int64").astype(int)
     last = rows[rows["stack"] == "encoder"].groupby("model")["layer"].max()
@@ -164,17 +229,52 @@ def curves(
     return rows.drop(columns="rank").reset_index(drop=True)
 
 
-def draw(records: pd.DataFrame, names: Sequence[str] = (), site: str = "hidden") -> dict[str, Any]:
+def per_system(rows: pd.DataFrame) -> Iterator[tuple[str, int, pd.DataFrame]]:
+    """(model, seed, its layers) of curves."""
+    for (model, seed), layers in rows.groupby(["model", "seed"], sort=False):
+        yield str(model), int(str(seed)), layers
+
+
+def layer_tests(claim: Claim, rows: pd.DataFrame) -> Iterator[Test]:
+    """One test per layer of the systems that a claim about A is about."""
+    rows = rows[rows["model"].str.startswith(claim.systems)] if claim.systems else rows
+    rows = rows[rows["stack"] == claim.stack] if claim.stack else rows
+    if rows.empty:
+        return
+    name, limit = ("q95", rows["q95"]) if claim.limit == "q95" else ("threshold", claim.limit)
+    limits = np.broadcast_to(np.asarray(limit, dtype=np.float64), len(rows))
+    for row, t, up, down in zip(rows.to_dict("records"), limits, *of_units(rows, limits), strict=True):
+        numbers = (float(row["value"]), float(row["low"]), float(row["high"]), int(row["n_units"]))
+        yield Test(
+            claim,
+            "A",
+            *numbers,
+            *((float(down), float(up)) if claim.below is not None else (float(up), float(down))),
+            subject=str(row["model"]).removesuffix(TRAINED),
+            over=claim.over,
+            seed=int(row["seed"]),
+            margin=float(t - row["value"]) * (1 if claim.below is not None else -1),
+            where=f"{row['stack']} layer {row['layer']}, against {name} {t:.3g}",
+            words=f"{claim.words}; n counts units",
+            note=training_steps(row["model"], row["step"]),
+        )
+
+
+def training_steps(model: Any, step: Any) -> str:
+    """How long a small model was trained."""
+    return f"trained for {step:,} steps" if str(model).endswith(TRAINED) and not pd.isna(step) else ""
+
+
+def draw(name: str, records: pd.DataFrame, site: str = "hidden") -> dict[str, Any]:
     """The paper's figure: A per layer, a curve with its interval per model, the isotropic bound dashed.
 
     Over seeds: the mean, and from the lowest to the highest end of their intervals.
     """
-    rows = curves(records, site=site)
+    rows = curves(records, site)
     if rows.empty:
         return {}
     ends = {"value": "mean", "low": "min", "high": "max", "q95": "max"}
     drawn = rows.groupby(["model", "place"], sort=False, as_index=False).agg(ends).rename(columns={"place": "layer"})
     bounds = {str(model): float(q95) for model, q95 in drawn.groupby("model", sort=False)["q95"].max().items()}
     isotropic = bounds if len(set(bounds.values())) > 1 else next(iter(bounds.values()))
-    chart = charts.layer_curve(drawn, series="model", isotropic=isotropic, title="anisotropy A")
-    return {(names[0] if names else "layers"): chart}
+    return {name: charts.layer_curve(drawn, isotropic=isotropic)}

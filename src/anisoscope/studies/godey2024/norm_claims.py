@@ -11,8 +11,8 @@ from scipy import stats
 
 from anisoscope.store import select
 from anisoscope.studies.godey2024.untrained_models import label
-from anisoscope.studies.judge import Over, Test, judged, of_seeds, stated
-from anisoscope.studies.study import Claim, Verdict
+from anisoscope.studies.judge import Test, judged, of_seeds, stated
+from anisoscope.studies.study import Claim, Over, Verdict
 from anisoscope.sums.jackknife import over_seeds
 
 Array = NDArray[np.float64]

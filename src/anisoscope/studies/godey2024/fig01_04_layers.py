@@ -1,0 +1,161 @@
+"""Figures 1 to 4: anisotropy per layer of Transformers of text, speech and images, and of convolutional networks."""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from anisoscope.studies.godey2024 import layer_curves
+from anisoscope.studies.godey2024.layer_curves import (
+    TRAINED,
+    UNTRAINED,
+    Systems,
+    per_system,
+    replicates,
+    settings,
+    training_steps,
+)
+from anisoscope.studies.judge import Array, Test, judged, nothing, of_replicates, stated
+from anisoscope.studies.study import Claim, Verdict, claims, declare
+
+TRAINING, SEVERAL = "effect of training", "several anisotropic"
+SPEECH_MODELS = ("wav2vec2-base", "hubert-base", "whisper-base")
+IMAGE_MODELS = ("resnet-50", "efficientnet-b0", "cvt-13", "convnext-tiny", "van-base")
+SETTINGS = {
+    "fig1": settings(
+        Systems(("bert-base", "roberta-base", "gpt2", "t5-base"), "wikitext-103"),
+        ("token-lm",),
+        Systems(("builtin:minilm",), "builtin:python-docs", limit=60),
+    ),
+    "fig2": settings(
+        Systems(("character-bert", "canine-s", "canine-c", "manta-base", "byt5-base"), "wikitext-103"),
+        ("byte-lm", "token-lm"),
+    ),
+    "fig3a": settings(Systems(SPEECH_MODELS, "common-voice"), ("speech-transformer",)),
+    "fig3b": settings(Systems(("vit-base", "beit-base", "deit-base", "mit-b0"), "imagenet-1k"), ("vit",)),
+    "fig4": settings(Systems(IMAGE_MODELS, "imagenet-1k", flatten="image"), ("resnet", "convnext", "speech-cnn")),
+}
+
+
+def judge(name: str, records: pd.DataFrame) -> list[Verdict]:
+    """Verdicts on all claims of a figure, corrected together."""
+    rows = layer_curves.curves(records)
+    about = rows[~rows["model"].str.endswith(UNTRAINED)]
+    tests: list[Test] = []
+    stated_ones = tuple(claims("godey2024", name).values())
+    for claim in stated_ones:
+        if claim.over:
+            tests += layer_curves.layer_tests(claim, about)
+        elif claim.name in COMPARISONS:
+            tests += COMPARISONS[claim.name](claim, records, rows if claim.name == TRAINING else about)
+    verdicts = judged(tests)
+    verdicts += [_several(claim, verdicts) for claim in stated_ones if claim.name == SEVERAL]
+    why = layer_curves.skipped(records) or "no system of these settings is one the claim is about"
+    found = {TRAINING, *(verdict.claim for verdict in verdicts)}
+    return verdicts + [nothing(claim, why) for claim in stated_ones if claim.name not in found]
+
+
+def _several(claim: Claim, verdicts: list[Verdict]) -> Verdict:
+    """Whether at least two systems are anisotropic."""
+    outcomes = [verdict.outcome for verdict in verdicts if verdict.claim == "anisotropic"]
+    holding, failing, n = outcomes.count("holds"), outcomes.count("fails"), len(outcomes)
+    holds = True if holding >= 2 else False if n >= 2 and n - failing < 2 else None
+    reason = "two are needed" + ("" if n >= 2 else f"; these settings have {n}")
+    return stated(claim, holds, f"systems of which it holds, of {n}:", float(holding), reason=reason)
+
+
+# --- comparisons: differences of means over layers, each with its interval over units ---
+
+
+def _characters(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
+    """Each of the claim's systems against each of the others; small models seed by seed."""
+    systems = list(per_system(rows))
+    for name, seed, layers in systems:
+        for other, other_seed, others in systems:
+            if not name.startswith(claim.systems) or other.startswith(claim.systems):
+                continue
+            if not (name.endswith(TRAINED) and other.endswith(TRAINED) and seed != other_seed):
+                theta = _difference(_mean(records, layers), _mean(records, others))
+                yield _test(claim, f"{_system(name)} above {_system(other)}", theta, layers, seed)
+
+
+def _depth(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
+    """Minus the slope of the straight line through A against depth (0 the input, 1 the last layer)."""
+    for model, seed, layers in per_system(rows[rows["model"].str.startswith(claim.systems)]):
+        depth = np.linspace(-0.5, 0.5, len(layers))
+        theta = -(replicates(records, layers, "mean_cosine") @ depth) / (depth @ depth)
+        yield _test(claim, _system(model), theta, layers, seed)
+
+
+def _rectified(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
+    """A after the last ReLU of each block less before it (where blocks end so)."""
+    before = {(model, seed): x for model, seed, x in per_system(layer_curves.curves(records, "unrectified"))}
+    for model, seed, layers in per_system(rows):
+        raw = before.get((model, seed))
+        if raw is not None:
+            after = layers[layers["layer"].isin(raw["layer"])]
+            theta = _difference(_mean(records, after), _mean(records, raw, "unrectified"))
+            yield _test(claim, _system(model), theta, layers, seed)
+
+
+def _training(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
+    systems = {(model, seed): layers for model, seed, layers in per_system(rows)}
+    for (model, seed), layers in systems.items():
+        before = systems.get((_system(model) + UNTRAINED, seed))
+        if model.endswith(TRAINED) and before is not None:
+            theta = _difference(_mean(records, layers), _mean(records, before))
+            yield _test(claim, _system(model), theta, layers, seed)
+
+
+COMPARISONS: dict[str, Callable[[Claim, pd.DataFrame, pd.DataFrame], Iterable[Test]]] = {
+    "characters only": _characters,
+    "ResNet with depth": _depth,
+    "before the ReLU": _rectified,
+    TRAINING: _training,
+}
+
+
+def _system(model: str) -> str:
+    return model.removesuffix(TRAINED)
+
+
+def _mean(records: pd.DataFrame, layers: pd.DataFrame, site: str = "hidden") -> Array:
+    """Replicates [1 + group] of the mean of A over layers 1 and on (0 is what the blocks are given)."""
+    inner = (layers["layer"] > 0).to_numpy(bool)
+    return np.asarray(replicates(records, layers, "mean_cosine", site)[:, inner].mean(axis=1), dtype=np.float64)
+
+
+def _difference(a: Array, b: Array) -> Array:
+    """Replicates of a − b: paired where both have the same groups (the same units), else one after the other."""
+    return a - b if len(a) == len(b) else np.concatenate([[a[0] - b[0]], a[1:] - b[0], a[0] - b[1:]])
+
+
+def _test(claim: Claim, subject: str, theta: Array, layers: pd.DataFrame, seed: int) -> Test:
+    """A test that a scalar of some `layers` is above 0."""
+    value, low, high, up, down = of_replicates(theta)
+    first = layers.iloc[0]
+    numbers, note = (value, low, high, int(first["n_units"]), up, down), training_steps(first["model"], first["step"])
+    words = "differences hold; n counts units"
+    return Test(claim, claim.statistic, *numbers, None, subject, "all", seed, margin=value, words=words, note=note)
+
+
+def draw(name: str, records: pd.DataFrame) -> dict[str, Any]:
+    """A per layer; of figure 4 after the last ReLU of each block, as in the paper, and before it."""
+    before = layer_curves.draw(f"{name}-before-relu", records, "unrectified") if name == "fig4" else {}
+    return layer_curves.draw(name, records) | before
+
+
+STUDIES = tuple(
+    declare(
+        "godey2024",
+        name,
+        settings=of_name,
+        measure=layer_curves.measure,
+        judge=partial(judge, name),
+        draw=partial(draw, name),
+        needs=of_name["paper"].needs(),
+    )
+    for name, of_name in SETTINGS.items()
+)
