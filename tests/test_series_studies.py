@@ -502,9 +502,9 @@ def test_an_interval_of_paired_entropies_is_narrower_than_that_of_either():
 
 def test_shown_steps_are_nearest_by_ratio():
     powers = [0, *(2**k for k in range(11)), 1400]
-    assert checkpoints.shown_steps(powers, checkpoints.SHOWN) == [0, 32, 128, 1400]
+    assert checkpoints.shown_steps(powers, checkpoints.CheckpointSettings().shown) == [0, 32, 128, 1400]
     paper = [0, *range(20, 200, 20), *range(200, 2001, 100)]
-    assert checkpoints.shown_steps(paper, checkpoints.SHOWN) == [0, 40, 200, 2000]
+    assert checkpoints.shown_steps(paper, checkpoints.CheckpointSettings().shown) == [0, 40, 200, 2000]
 
 
 def test_the_table_of_a_metric():

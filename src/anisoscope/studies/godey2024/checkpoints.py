@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -28,11 +28,10 @@ from anisoscope.runs.job import Job
 from anisoscope.runs.run import plan_of, subject_of
 from anisoscope.runs.series import Derived, measure_series
 from anisoscope.store import RunFolder, select
+from anisoscope.studies.godey2024.layer_curves import CORPORA
 from anisoscope.studies.study import Context
 from anisoscope.training.kinds import KINDS
 from anisoscope.training.small import LONG, SmallModelRecipe, train_all
-
-Array = NDArray[np.float64]
 
 METRICS = ("mean_cosine", "query_key", "attention", "score_terms", "centred_attention", "common_direction")
 KEPT = {
@@ -40,15 +39,12 @@ KEPT = {
     "key.raw": ("mean_cosine",),
     "attention": ("attention.entropy", "attention.entropy_normalised"),
     "scores": ("score_terms.within_rows", "score_terms.mean_query_share", "score_terms.centred_share"),
-    "centred": ("query", "query_normalised", "query_rise", "key", "key_normalised", "key_rise"),
+    "centred": tuple(f"centred_attention.{s}{k}" for s in ("query", "key") for k in ("", "_normalised", "_rise")),
 }
-"""Site → metrics that the figures read, per head (those of `centred` without `centred_attention.`)."""
-SHOWN = (0.0, 0.02, 0.1, 1.0)
-"""Shares of training whose clouds figure 11 shows: the paper's 0, 40k, 200k and 2M of 2M steps."""
+"""Site → metrics that the figures read, per head."""
 WIKITEXT, BUILTIN = "wikitext/wiki.valid.raw", "builtin:python-docs"
-FOLDER = "runs/series/small"
 PROBED = 128
-TRAINED_HERE = SmallModelRecipe(seconds=300.0, seeds=3, kinds=("token-lm",))
+BRIEF = SmallModelRecipe(seconds=300.0, seeds=3, kinds=("token-lm",))
 
 
 @dataclass(frozen=True)
@@ -59,18 +55,19 @@ class CheckpointSettings:
                  by `recipe`, at the steps that all seeds took
     corpus       empty: the validation set of WikiText where ANISOSCOPE_DATA has it, else the built-in text
     sequences    windows of the probe, evenly spread over the text (`limit`: over its first units); None: all units
-    points       tokens kept for the clouds, at the steps nearest to the shares `shown` of training
+    points       tokens kept for the clouds, at the steps nearest to the shares `shown` of training: of figure 11, the
+                 paper's 0, 40k, 200k and 2M of 2M steps
     share        None: SVD of all vectors, exact; else of this share of the tokens, sampled as in the paper (.2)
     """
 
     checkpoints: str = ""
-    recipe: SmallModelRecipe = TRAINED_HERE
+    recipe: SmallModelRecipe = BRIEF
     kind: str = "token-lm"
     corpus: str = ""
     limit: int | None = None
     sequences: int | None = PROBED
     points: int = 400
-    shown: tuple[float, ...] = SHOWN
+    shown: tuple[float, ...] = (0.0, 0.02, 0.1, 1.0)
     share: float | None = None
 
     def probe(self) -> str:
@@ -78,8 +75,8 @@ class CheckpointSettings:
         return self.corpus or (WIKITEXT if WIKITEXT in local_names() else BUILTIN)
 
 
-PAPER_STEPS = (*range(0, 200, 20), *range(200, 2001, 100))
-PAPER = f"google/multiberts-seed_{{0..4}}-step_{{{','.join(map(str, PAPER_STEPS))}}}k"
+STEPS = (*range(0, 200, 20), *range(200, 2001, 100))
+PAPER = f"google/multiberts-seed_{{0..4}}-step_{{{','.join(map(str, STEPS))}}}k"
 
 
 def _of_kind(name: str) -> CheckpointSettings:
@@ -94,19 +91,18 @@ SETTINGS = {
     "bytes": _of_kind("byte-lm"),
     "vision": _of_kind("vit"),
     "speech": _of_kind("speech-transformer"),
-    "small": CheckpointSettings(os.environ.get("ANISOSCOPE_SERIES", FOLDER)),
+    "small": CheckpointSettings(os.environ.get("ANISOSCOPE_SERIES", "runs/series/small")),
     "paper": CheckpointSettings(PAPER, corpus="wikitext-103"),
     "paper-sampled": CheckpointSettings(PAPER, corpus="wikitext-103", share=0.2),
 }
 """`bytes`, `vision` and `speech`: the same of other modalities, where the paper found no checkpoints to study.
 `small` reads the series in the folder ANISOSCOPE_SERIES (default `runs/series/small`): seed-0/step-0, …"""
 NEEDS = (
-    *(
-        f"google/multiberts-seed_{seed}-step_{{{'k,'.join(map(str, PAPER_STEPS))}k}} (110M, apache-2.0)"
-        for seed in range(5)
-    ),
-    "Salesforce/wikitext (wikitext-103-raw-v1, validation; licence cc-by-sa-3.0)",
+    *(f"{PAPER.replace('{0..4}', str(seed))} (110M, apache-2.0)" for seed in range(5)),
+    CORPORA["wikitext-103"],
 )
+SERIES: dict[str, Any] = {"settings": SETTINGS, "needs": NEEDS}
+"""What every study of a series has."""
 
 
 @dataclass(frozen=True)
@@ -121,12 +117,8 @@ class Piece:
     def records(self) -> pd.DataFrame:
         """The rows that the figures read, of the first stack."""
         records = RunFolder(self.folder).records
-        parts = []
-        for site, names in KEPT.items():
-            prefix = "centred_attention." if site == "centred" else ""
-            metrics = [prefix + name for name in names]
-            parts.append(select(records, site=site, metric=metrics, kind="self", component=None))
-        rows = pd.concat(parts, ignore_index=True)
+        found = select(records, kind="self", component=None)
+        rows = pd.concat([select(found, site=site, metric=names) for site, names in KEPT.items()], ignore_index=True)
         return select(rows, stack=rows["stack"].min())
 
     def heads(self) -> dict[str, Tensor]:
@@ -161,30 +153,22 @@ def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
     named = "sampled.safetensors" if sampled else Piece.named
     derived = Derived(named, partial(_write_heads, sampled=bool(sampled)))
     output = context.cache / f"series-{run_id(asdict(series), measuring_code())[:8]}"
-    done = measure_series(checkpoints, job_of, output, derived=derived, progress=progress)
-    return [
-        Piece(c.step, c.seed, run.folder, named) for c, run in sorted(done.runs.items(), key=lambda x: _place(x[0]))
-    ]
-
-
-def _place(checkpoint: Checkpoint) -> tuple[int, int]:
-    return checkpoint.seed, checkpoint.step
+    runs = measure_series(checkpoints, job_of, output, derived=derived, progress=progress).runs
+    return [Piece(c.step, c.seed, runs[c].folder, named) for c in sorted(runs, key=lambda c: (c.seed, c.step))]
 
 
 def found(series: CheckpointSettings, context: Context) -> list[Checkpoint]:
     """The checkpoints; steps that not every seed has are left out. UsageError where fewer than two are left."""
+    every = expand(series.checkpoints) if series.checkpoints else _trained(series, context)
+    steps = {seed: {c.step for c in every if c.seed == seed} for seed in sorted({c.seed for c in every})}
     if series.checkpoints:
-        every = expand(series.checkpoints)
-        _check_trained(every, series.checkpoints)
-    else:
-        every = _trained(series, context)
-    seeds = {c.seed for c in every}
-    common = {s for s in {c.step for c in every} if {c.seed for c in every if c.step == s} == seeds}
+        _check_trained(steps, series.checkpoints)
+    common = set.intersection(*steps.values()) if steps else set()
     if len(common) < 2:
-        got = f"{len(common)} common to {len(seeds)} seeds"
+        got = f"{len(common)} common to {len(steps)} seeds"
         cure = "train one (anisoscope train masked-lm --help), or name its folder in ANISOSCOPE_SERIES"
         raise UsageError(f"at least two steps in the series {series.checkpoints}", got, cure)
-    return sorted((c for c in every if c.step in common), key=_place)
+    return sorted((c for c in every if c.step in common), key=lambda c: (c.seed, c.step))
 
 
 def _trained(series: CheckpointSettings, context: Context) -> list[Checkpoint]:
@@ -196,14 +180,14 @@ def _trained(series: CheckpointSettings, context: Context) -> list[Checkpoint]:
     return [Checkpoint(str(t.checkpoint(step)), step, t.seed) for t in trained for step in t.steps]
 
 
-def _check_trained(every: Sequence[Checkpoint], spec: str) -> None:
+def _check_trained(steps: dict[int, set[int]], spec: str) -> None:
     """An error where seeds end at different steps: one of them is still being trained."""
-    last = {seed: max(c.step for c in every if c.seed == seed) for seed in {c.seed for c in every}}
-    short = [seed for seed, step in last.items() if step < max(last.values())]
+    last = {seed: max(of_seed) for seed, of_seed in steps.items()}
+    end = max(last.values(), default=0)
+    short = [f"seed {seed} at step {step:,} of {end:,}" for seed, step in last.items() if step < end]
     if short:
-        got = ", ".join(f"seed {seed} at step {last[seed]:,} of {max(last.values()):,}" for seed in sorted(short))
         cure = "wait until it is trained, or name the finished ones with a pattern, as in seed-[01]/step-*"
-        raise UsageError(f"every seed of {spec} at the same last step", got, cure)
+        raise UsageError(f"every seed of {spec} at the same last step", ", ".join(short), cure)
 
 
 def shown_steps(steps: Sequence[int], shares: Sequence[float]) -> list[int]:
@@ -215,17 +199,12 @@ def shown_steps(steps: Sequence[int], shares: Sequence[float]) -> list[int]:
 
 
 def _write_heads(sums: Path, settings: Settings, path: Path, *, sampled: bool) -> None:
-    save_file(_heads(Measurement.restore(sums, settings), sampled), path)
-
-
-def _heads(measurement: Measurement, sampled: bool) -> dict[str, Tensor]:
     """Moments, means and points of every head of the (first) stack; moments of the points alone where `sampled`."""
+    measurement = Measurement.restore(sums, settings)
     out: dict[str, Tensor] = {}
     sites = [s for s in measurement.sites.values() if s.stage == "raw" and s.kind == "self"]
     stack = min(site.stack for site in sites)
-    for site in sites:
-        if site.stack != stack:
-            continue
+    for site in (site for site in sites if site.stack == stack):
         term_sums = {term: measurement.sums.terms[site.name, term].sum(0) for term in ("vector", "n", "head_moment")}
         name = f"{site.layer} {site.quantity}"
         out[f"{name} mean"] = term_sums["vector"][0] / term_sums["n"][0].unsqueeze(-1)
@@ -237,7 +216,7 @@ def _heads(measurement: Measurement, sampled: bool) -> dict[str, Tensor]:
             if sampled:
                 x = points.double().transpose(0, 1)
                 out[f"{name} moment"] = x.transpose(1, 2) @ x
-    return out
+    save_file(out, path)
 
 
 def records_of(pieces: Sequence[Piece]) -> pd.DataFrame:

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
-from scipy import stats
 
 from anisoscope.store import select
-from anisoscope.studies.judge import LEVEL
+from anisoscope.studies.judge import LEVEL, Array, of_units
 from anisoscope.sums.jackknife import holm
 
-Array = NDArray[np.float64]
+AXES = ("seed", "step", "layer", "head")
 
 
 @dataclass(frozen=True)
@@ -29,18 +27,14 @@ class HeadTable:
     layers: tuple[int, ...]
 
 
-def table(records: pd.DataFrame, metric: str, site: str | None = None) -> HeadTable:
+def table(records: pd.DataFrame, metric: str) -> HeadTable:
     """The table of a metric; NaN where a head has no value."""
-    rows = select(records, metric=metric) if site is None else select(records, metric=metric, site=site)
-    axes = [np.unique(rows[name].to_numpy(int)) for name in ("seed", "step", "layer", "head")]
+    rows = select(records, metric=metric)
+    axes, places = zip(*(np.unique(rows[name].to_numpy(int), return_inverse=True) for name in AXES), strict=True)
     values = np.full([len(axis) for axis in axes], np.nan)
-    at = tuple(np.searchsorted(axis, rows[name].to_numpy(int)) for axis, name in zip(axes, _AXES, strict=True))
-    values[at] = rows["value"].to_numpy(float)
+    values[places] = rows["value"].to_numpy(float)
     seeds, steps, layers = (tuple(map(int, axis)) for axis in axes[:3])
     return HeadTable(values, seeds, steps, layers)
-
-
-_AXES = ("seed", "step", "layer", "head")
 
 
 @dataclass(frozen=True)
@@ -56,7 +50,7 @@ class Alignment:
     @classmethod
     def of(cls, records: pd.DataFrame) -> "Alignment":
         bound = select(records, metric="mean_cosine.isotropic_q95", site="query.raw")["value"]
-        return cls(table(records, "query_key.cosine", "query.raw"), float(bound.iloc[0]))
+        return cls(table(records, "query_key.cosine"), float(bound.iloc[0]))
 
     @property
     def cosine(self) -> Array:
@@ -67,13 +61,17 @@ class Alignment:
         last = self.cosine[:, -1]
         return np.asarray(np.where(last > self.bound, 1, np.where(last < -self.bound, -1, 0)))
 
+    def groups(self) -> dict[str, Array]:
+        """Heads [seed, layer, head] that end similar, opposite, and all."""
+        ending = self.ending()
+        return {"similar": ending == 1, "opposite": ending == -1, "all heads": np.ones_like(ending, bool)}
+
     def onset(self) -> Array:
         """Share of training [seed, layer, head] from which on |cos| stays above the bound; NaN where it never does."""
         above = np.abs(self.cosine) > self.bound
         staying = np.flip(np.logical_and.accumulate(np.flip(above, 1), axis=1), 1)
         share = np.array(self.table.steps) / self.table.steps[-1]
-        first = share[staying.argmax(1)]
-        return np.asarray(np.where(staying[:, -1], first, np.nan))
+        return np.asarray(np.where(staying[:, -1], share[staying.argmax(1)], np.nan))
 
     def chosen(self) -> dict[str, tuple[int, int]]:
         """The rule for the panels: of the first seed, at the last step, the head with the largest cosine is the
@@ -92,23 +90,19 @@ class Alignment:
 
 def per_seed(values: Array, mask: Array, reduce: str = "mean") -> Array:
     """Mean or median over the heads [seed, layer, head] in `mask`, by seed; NaN where there is none."""
-    out = np.full(len(values), np.nan)
-    for i, (row, chosen) in enumerate(zip(values, mask, strict=True)):
-        picked = row[chosen & ~np.isnan(row)]
-        if len(picked):
-            out[i] = np.median(picked) if reduce == "median" else picked.mean()
-    return out
+    kept = pd.DataFrame(np.where(mask, values, np.nan).reshape(len(values), -1))
+    return kept.agg(reduce, axis=1).to_numpy(float)
 
 
 def heads_above(records: pd.DataFrame) -> Iterator[tuple[int, int, int]]:
     """(seed, heads whose |cos| of the last step is above q95(d_head), heads in all): one-sided, from the intervals
     over documents, Holm over the heads of the seed.
     """
-    rows = select(records, metric="query_key.cosine", site="query.raw")
+    rows = select(records, metric="query_key.cosine")
     rows = rows[rows["step"] == rows["step"].max()]
+    turned = rows["value"] < 0
+    sized = rows.assign(value=rows["value"].abs(), low=rows["low"].where(~turned, -rows["high"]))
+    sized["high"] = rows["high"].where(~turned, -rows["low"])
     bound = Alignment.of(records).bound
-    for seed, heads in rows.groupby("seed"):
-        freedom = np.maximum(np.fmin(32, heads["n_units"].to_numpy(float)) - 1, 1)
-        error = (heads["high"] - heads["low"]).to_numpy(float) / 2 / stats.t.ppf(0.975, freedom)
-        p = stats.t.sf((heads["value"].abs().to_numpy(float) - bound) / error, freedom)
-        yield int(str(seed)), int((holm(p) < LEVEL).sum()), len(heads)
+    for seed, heads in sized.groupby("seed"):
+        yield int(str(seed)), int((holm(of_units(heads, bound)[0]) < LEVEL).sum()), len(heads)
