@@ -25,7 +25,7 @@ from anisoscope.training.denormals import flushed
 
 NAMED = re.compile(r"(fig|table|sec)\d")
 """Names of modules that must declare a study; others may."""
-TOLD = ("name", "statement", "source", "published", "primary", "identity")
+OF_CLAIMS = ("name", "statement", "source", "published", "primary", "identity")
 """What `study.json` says of a claim."""
 COMPARED = "compared.json"
 """Beside the verdicts: published numbers and ours, one by one."""
@@ -134,7 +134,7 @@ def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: 
         "caption": study.caption,
         "settings_name": settings,
         "settings": chosen,
-        "claims": [{name: getattr(claim, name) for name in TOLD} for claim in study.claims],
+        "claims": [{name: getattr(claim, name) for name in OF_CLAIMS} for claim in study.claims],
         **provenance(),
         "command": f"anisoscope reproduce {study.paper} --only {study.name} --settings {settings}",
     }

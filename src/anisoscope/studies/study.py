@@ -161,16 +161,16 @@ def published(paper: str) -> dict[str, Any]:
 def claims(paper: str, study: str) -> dict[str, Claim]:
     """What a paper claims in a figure or table, by name. A statement may name numbers of its claim in braces."""
     everything = published(paper)
-    told, several, found = everything[study], everything.get("shared", {"claims": ()}), {}
-    shared = [row for row in several["claims"] if row["name"] in told.get("shared", ())]
-    for row in [*told.get("claims", ()), *shared]:
+    entry, several, found = everything[study], everything.get("shared", {"claims": ()}), {}
+    shared = [row for row in several["claims"] if row["name"] in entry.get("shared", ())]
+    for row in [*entry.get("claims", ()), *shared]:
         given = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
         given["statement"] = row["statement"].format(**row)
-        found[row["name"]] = Claim(**{"source": told.get("source"), **given})
+        found[row["name"]] = Claim(**{"source": entry.get("source"), **given})
     return found
 
 
 def declare(paper: str, name: str, **code: Any) -> Study:
     """A study whose title, caption and claims stand in published.toml; `code`: its fields that are code."""
-    told = published(paper)[name]
-    return Study(name, paper, told["title"], tuple(claims(paper, name).values()), caption=told["caption"], **code)
+    entry = published(paper)[name]
+    return Study(name, paper, entry["title"], tuple(claims(paper, name).values()), caption=entry["caption"], **code)
