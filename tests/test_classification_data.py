@@ -9,7 +9,7 @@ from threading import Thread
 import numpy as np
 import pytest
 
-from anisoscope.data import labelled_tables, public_homes
+from anisoscope.data import benchmarks, hub
 from anisoscope.data.encoding import LabelledPlan, collated, encode, vocabulary_tokenizer
 from anisoscope.data.hub import HubSet
 from anisoscope.data.labelled import Example, LabelledCorpus, balanced, checked, divided, open_labelled
@@ -85,7 +85,7 @@ def test_public_formats_are_read(tmp_path):
         "rationales": [[1, 0], [1, 1, 0]],
     }
     tie = post | {"annotators": [{"label": x} for x in ("normal", "offensive", "hatespeech")]}
-    read = public_homes.hatexplain_rows({"1": post, "2": tie}, {"train": ["1", "2"], "val": [], "test": ["1"]})
+    read = benchmarks.hatexplain_rows({"1": post, "2": tie}, {"train": ["1", "2"], "val": [], "test": ["1"]})
     assert (
         read["train"] == read["test"] == [{"tokens": ["a", "b"], "label": "offensive", "rationales": [[1, 0], [1, 1]]}]
     )
@@ -93,12 +93,12 @@ def test_public_formats_are_read(tmp_path):
     path = tmp_path / "esnli.csv"
     pairs = ('neutral,A man sits,A man rests,{},"0,2"', "neutral,,x,{},{}", "-,A man,A dog,{},{}", ",A,B,{},{}")
     path.write_text("\n".join((head, *pairs)))
-    (pair,) = public_homes.esnli_rows(path)
+    (pair,) = benchmarks.esnli_rows(path)
     assert pair["annotations"] == [{"premise_highlight": [], "hypothesis_highlight": [0, 2]}]
     page = '"<span class=""active"">Good</span> <span>food</span> <span></span>"'
     other = '"<span>Good</span> <span class=""active"">food</span>"'
     path.write_text(f"Input.label,Input.text,Answer.html_output\n1,Good food,{page}\n1,Good food,{other}\n")
-    (review,) = public_homes.yelphat_rows(path)
+    (review,) = benchmarks.yelphat_rows(path)
     assert review["tokens"] == ["Good", "food"] and review["human_attention"] == [1, 1] and review["n_hams"] == 2
 
 
@@ -118,13 +118,13 @@ def test_a_benchmark_comes_from_its_public_home_once(tmp_path, monkeypatch):
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "home"))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setattr(public_homes, "HATEXPLAIN", f"http://127.0.0.1:{server.server_port}/Data")
+        monkeypatch.setattr(benchmarks, "HATEXPLAIN", f"http://127.0.0.1:{server.server_port}/Data")
         found = open_labelled("hatexplain")
         server.shutdown()
     assert [len(split) for split in found.splits.values()] == [6, 6, 6]
     assert found.splits["test"][0].rationale == (0, 1)
     assert open_labelled("hatexplain").fingerprint == found.fingerprint
-    monkeypatch.setattr(public_homes, "ESNLI", f"http://127.0.0.1:{server.server_port}/gone")
+    monkeypatch.setattr(benchmarks, "ESNLI", f"http://127.0.0.1:{server.server_port}/gone")
     with pytest.raises(CorpusError, match="connect to the network, set ANISOSCOPE_DATA"):
         open_labelled("esnli")
 
@@ -156,8 +156,8 @@ def on_the_hub(monkeypatch, **splits):
         split: datasets.Dataset.from_list([{"text": f"t {i}", "label": y} for i, y in enumerate(labels)], features)
         for split, labels in splits.items()
     }
-    monkeypatch.setattr(labelled_tables, "find_set", lambda name, *_: HubSet(name, "abc"))
-    monkeypatch.setattr(labelled_tables, "load_splits", lambda *_: given)
+    monkeypatch.setattr(hub, "find_set", lambda part: HubSet(part.id, "abc"))
+    monkeypatch.setattr(hub, "load_splits", lambda *_: given)
 
 
 def test_a_hub_data_set_gives_labels_by_name_and_a_validation_split(monkeypatch):
@@ -217,7 +217,7 @@ def test_without_the_hub_a_labelled_corpus_is_advised(monkeypatch):
     def unreachable(*_, **__):
         raise ConnectionError
 
-    monkeypatch.setattr(labelled_tables, "find_set", lambda name, *_: HubSet(name, None))
+    monkeypatch.setattr(hub, "find_set", lambda part: HubSet(part.id, None))
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     with pytest.raises(CorpusError, match="or use planted, which needs no network"):
         open_labelled("imdb")
@@ -270,6 +270,16 @@ def test_a_plan_holds_every_example_once_and_knows_special_tokens():
     padded = collated(encoded.rows[:3], 0)
     assert padded["attention_mask"].sum(1).tolist() == encoded.lengths[:3]
     assert np.array_equal(padded["labels"], encoded.labels[:3])
+
+
+def test_renamed_or_swapped_classes_are_another_run():
+    """Records name classes: a run with the same examples under other names must not be taken for it."""
+    found = open_labelled("planted", limit=20)
+    encoded = encode(found.splits["test"], vocabulary_tokenizer(found, max_length=64), 64)
+    names = (found.labels, found.labels[::-1], ("other", "names"))
+    assert len({LabelledPlan(encoded, 0, classes=labels).fingerprint for labels in names}) == 3
+    corpora = [LabelledCorpus("mine", labels, found.splits) for labels in names]
+    assert len({corpus.fingerprint for corpus in corpora}) == 3
 
 
 BAD_TABLES = {

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from anisoscope.cli import tables as cli_tables
 from anisoscope.cli.app import app
 from anisoscope.data.encoding import LabelledPlan, encode
-from anisoscope.data.labelled import LABELLED
 from anisoscope.errors import ModelError, OutputError, UsageError
 from anisoscope.models.load import load
 from anisoscope.training import classifier_loop
@@ -363,7 +362,9 @@ def test_the_command_divides_a_table_by_its_column_and_says_what_it_takes(tmp_pa
 
 def test_labelled_corpora_are_listed_and_the_documentation_has_every_command():
     listed = dict(cli_tables.listed("corpora").rows)
-    assert all(listed[name].startswith("labelled: ") for name in LABELLED)
+    assert all(
+        listed[name].startswith("labelled: ") for name, corpus in CORPORA.items() if corpus.modality == "labelled"
+    )
     page = documentation.commands()
     assert "## anisoscope train classifier\n" in page and "## anisoscope train masked-lm\n" in page
     assert "--split-column" in page and "## anisoscope measure\n" in page

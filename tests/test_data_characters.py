@@ -7,9 +7,8 @@ import torch
 from tiny_models import build
 from transformers import ByT5Tokenizer, CanineTokenizer
 
-from anisoscope.data.characters import plan_characters
 from anisoscope.data.opening import open_plan
-from anisoscope.data.text import open_text
+from anisoscope.data.text import open_text, plan_characters
 from anisoscope.errors import CorpusError
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings

@@ -11,7 +11,8 @@ from PIL import Image
 from tiny_models import build
 from transformers import ConvNextImageProcessorPil, ViTImageProcessorPil
 
-from anisoscope.data import hub_media, list_corpora
+from anisoscope.data import hub
+from anisoscope.data.corpora import list_corpora
 from anisoscope.data.hub import HubSet
 from anisoscope.data.images import MEAN, open_images, picture, plan_images
 from anisoscope.data.opening import default_corpus, open_plan
@@ -51,9 +52,9 @@ def vit():
 
 def test_a_folder_is_read_in_the_order_of_its_paths_each_image_a_unit(folder):
     corpus = open_images(str(folder))
-    assert [item.name for item in corpus.images] == ["a.png", "b/b.PNG", "c.bmp"]
+    assert [item.name for item in corpus.items] == ["a.png", "b/b.PNG", "c.bmp"]
     assert corpus.unit.tolist() == [0, 1, 2] and corpus.source["formats"] == {"PNG RGB": 2, "BMP RGB": 1}
-    assert len(open_images(str(folder), limit=2).images) == 2
+    assert len(open_images(str(folder), limit=2).items) == 2
     before = corpus.fingerprint
     saved(folder / "c.bmp", photograph(60, seed=9))
     assert open_images(str(folder)).fingerprint != before
@@ -63,7 +64,7 @@ def test_a_folder_is_read_in_the_order_of_its_paths_each_image_a_unit(folder):
 def test_real_photographs(vit):
     assert "vision/imagenet_sample" in list_corpora()
     corpus = open_images("vision/imagenet_sample")
-    assert len(corpus.images) == 250 and corpus.source["formats"] == {"JPEG RGB": 250}
+    assert len(corpus.items) == 250 and corpus.source["formats"] == {"JPEG RGB": 250}
     plan = plan_images(open_images("vision/imagenet_sample", limit=40), vit)
     pixels = torch.cat([batch.inputs["pixel_values"] for batch in plan])
     assert pixels.shape == (40, 3, 32, 32) and abs(float(pixels.mean())) < 0.4 and 0.6 < float(pixels.std()) < 1.4
@@ -71,8 +72,8 @@ def test_real_photographs(vit):
 
 def test_the_digits_are_built_in(vit):
     corpus = open_images(default_corpus("image"))
-    assert len(corpus.images) == 1797 and corpus.source["kind"] == "builtin"
-    first = read_item(corpus.images[0])
+    assert len(corpus.items) == 1797 and corpus.source["kind"] == "builtin"
+    first = read_item(corpus.items[0])
     assert first.shape == (8, 8, 3) and first[0, 2].tolist() == [80] * 3 and first.max() == 239  # levels 5 and 15 of 16
     batch = plan_images(open_images("builtin:digits", limit=5), vit)[0]
     assert batch.inputs["pixel_values"].shape == (5, 3, 32, 32) and batch.unit.tolist() == [0, 1, 2, 3, 4]
@@ -116,7 +117,7 @@ def test_inks_and_deep_pixels_are_named_and_counted_or_skipped(tmp_path):
     with pytest.raises(CorpusError, match=r"6 faulty: a.tif \(CMYK colours\), b.jpg \(CMYK colours\), c.png \(16-bit"):
         open_images(str(tmp_path))
     corpus = open_images(str(tmp_path), skip_bad=True)
-    assert [image.name for image in corpus.images] == ["good.png"] and corpus.source["skipped"] == 6
+    assert [image.name for image in corpus.items] == ["good.png"] and corpus.source["skipped"] == 6
     for name, got in (("b.jpg", "CMYK colours"), ("e.tif", "32-bit pixels"), ("f.png", "16-bit pixels")):
         with pytest.raises(CorpusError, match=f"{name}; got {got}.*convert it to RGB of 8 bits"):
             read(tmp_path / name)
@@ -145,7 +146,7 @@ def test_files_that_are_no_images_are_named_and_counted_or_skipped(broken, vit):
     with pytest.raises(CorpusError, match=r"2 faulty: junk.jpg \(it is no image\), nothing.png .*--skip-bad"):
         open_images(str(broken))
     corpus = open_images(str(broken), skip_bad=True)
-    assert len(corpus.images) == 3 and corpus.source["skipped"] == 3
+    assert len(corpus.items) == 3 and corpus.source["skipped"] == 3
     _, described = open_plan(str(broken), vit, None, modality="image", skip_bad=True)
     assert described["warnings"] == ["3 unreadable items of the corpus left out"]
     for name in ("junk.jpg", "nothing.png"):
@@ -190,8 +191,8 @@ def own_cache(tmp_path, monkeypatch):
 def test_images_of_a_hub_data_set_stay_encoded(folder, vit, monkeypatch):
     names = [str(folder / name) for name in ("a.png", "b/b.PNG", "c.bmp")]
     rows = datasets.Dataset.from_dict({"image": names, "label": [0, 1, 2]}).cast_column("image", datasets.Image())
-    monkeypatch.setattr(hub_media, "find_set", lambda name, *_: HubSet(name, "c0ffee"))
-    monkeypatch.setattr(hub_media, "load_splits", lambda *_: {"validation": rows.to_iterable_dataset()})
+    monkeypatch.setattr(hub, "find_set", lambda part: HubSet(part.id, "c0ffee"))
+    monkeypatch.setattr(hub, "load_splits", lambda *_: {"validation": rows.to_iterable_dataset()})
     corpus = open_images("imagenet-1k")
     assert corpus.source["id"] == "ILSVRC/imagenet-1k" and corpus.fingerprint == open_images(str(folder)).fingerprint
     both = (plan_images(corpus, vit)[0], plan_images(open_images(str(folder)), vit)[0])
@@ -199,11 +200,11 @@ def test_images_of_a_hub_data_set_stay_encoded(folder, vit, monkeypatch):
 
 
 def test_a_gated_data_set_says_how_to_be_let_in(monkeypatch):
-    def refuse(*_):
-        raise CorpusError("a data set", "DatasetNotFoundError: 'x' is a gated dataset on the Hub")
+    def refuse(*_, **__):
+        raise datasets.exceptions.DatasetNotFoundError("'x' is a gated dataset on the Hub")
 
-    monkeypatch.setattr(hub_media, "find_set", lambda name, *_: HubSet(name, "c0ffee"))
-    monkeypatch.setattr(hub_media, "load_splits", refuse)
+    monkeypatch.setattr(hub, "find_set", lambda part: HubSet(part.id, "c0ffee"))
+    monkeypatch.setattr(datasets, "load_dataset", refuse)
     with pytest.raises(
         CorpusError, match=r"access to ILSVRC/imagenet-1k; got a gated .*accept its terms .*hf auth login"
     ):

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,12 +17,13 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 
 import anisoscope.data
-from anisoscope.data import CORPORA, list_corpora, open_corpus
+from anisoscope.data import builtin
 from anisoscope.data import hub as hub_module
 from anisoscope.data.builtin import python_docs
+from anisoscope.data.corpora import CORPORA, OPENERS, HubPart, NamedCorpus, list_corpora, open_corpus
 from anisoscope.data.plans import digest
 from anisoscope.data.splitting import articles
-from anisoscope.data.text import BUILTIN, HUB_PRESETS, TextCorpus, open_text
+from anisoscope.data.text import TextCorpus, open_text
 from anisoscope.errors import CorpusError, UsageError
 
 
@@ -212,7 +214,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
         return load(str(tmp_path / "set"), streaming=True)
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    monkeypatch.setattr(hub_module, "find_set", lambda name, *_: hub_module.HubSet(name, "c0ffee"))
+    monkeypatch.setattr(hub_module, "find_set", lambda part: hub_module.HubSet(part.id, "c0ffee"))
     return called
 
 
@@ -238,7 +240,7 @@ def test_presets_name_their_configuration_and_split(hub: dict[str, object], monk
     assert (hub["name"], hub["config"]) == ("Salesforce/wikitext", "wikitext-103-raw-v1")
     assert (found.source["split"], found.source["revision"]) == ("validation", "main")
     assert open_text("wikitext-103", split="train").documents[0] == "train 0"
-    monkeypatch.setitem(HUB_PRESETS, "preset", ("some/set", "config", "train"))
+    monkeypatch.setitem(CORPORA, "preset", NamedCorpus("text", "", hub="some/set:config", split="train"))
     assert open_text("preset").documents[0] == "train 0"
 
 
@@ -249,7 +251,7 @@ def test_split_is_validation_then_test_then_train() -> None:
 
 
 def test_without_a_network_the_message_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_module, "find_set", lambda name, *_: hub_module.HubSet(name, None))
+    monkeypatch.setattr(hub_module, "find_set", lambda part: hub_module.HubSet(part.id, None))
     message = (
         "the hub, or a cached copy of no-one/nothing; got no network and no such copy. Cure: .*builtin:python-docs"
     )
@@ -271,6 +273,8 @@ def test_a_connection_that_breaks_while_reading() -> None:
 
 
 def test_answers_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = HubPart("some/set", "text", "some/set", revision="v1", cure="did you mean some/sets?")
+
     def answer(error: Exception | None) -> str | None:
         def dataset_info(*_: object, **__: object) -> object:
             if error is not None:
@@ -278,7 +282,7 @@ def test_answers_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
             return type("Info", (), {"sha": "c0ffee"})
 
         monkeypatch.setattr(HfApi, "dataset_info", dataset_info)
-        return hub_module.find_set("some/set", "v1", "did you mean some/sets?").commit
+        return hub_module.find_set(part).commit
 
     def status(kind: type[HfHubHTTPError], code: int = 404) -> HfHubHTTPError:
         error = kind.__new__(kind)
@@ -331,7 +335,7 @@ def test_python_docs_are_docstrings_in_order(tmp_path: Path, monkeypatch: pytest
     modules = ["Package a.\nTitle two lines", "Of c.", "Module b.\nClass A.\nMethod f."]
     assert reading.documents == [*modules, "Topic a.", "Topic b."]
     assert (reading.skipped, reading.empty, source["kind"]) == (1, 1, "builtin")
-    monkeypatch.setitem(BUILTIN, "builtin:python-docs", lambda limit: python_docs(limit, tmp_path))
+    monkeypatch.setattr(builtin.sysconfig, "get_path", lambda _: str(tmp_path))
     assert open_text("builtin:python-docs", limit=2).documents == modules[:2]
     (tmp_path / "none").mkdir()
     with pytest.raises(CorpusError, match=r"sources of the standard library in .*full CPython"):
@@ -342,7 +346,10 @@ def test_python_docs_are_docstrings_in_order(tmp_path: Path, monkeypatch: pytest
 
 
 def test_registry_names_every_preset_and_opens_it(tmp_path: Path) -> None:
-    assert {name for name, preset in CORPORA.items() if preset.modality == "text"} == {*BUILTIN, *HUB_PRESETS}
+    for corpus in CORPORA.values():
+        assert corpus.modality in OPENERS and bool(corpus.maker) != bool(corpus.hub)
+        module, _, function = corpus.maker.partition(":")
+        assert not corpus.maker or callable(getattr(import_module(f"anisoscope.data.{module}"), function))
     assert open_corpus(write(tmp_path / "a.txt", "text"), limit=1).documents == ["text"]
     with pytest.raises(UsageError, match=r"a modality out of text.*; got 'smell'"):
         open_corpus("x", modality="smell")
@@ -350,5 +357,5 @@ def test_registry_names_every_preset_and_opens_it(tmp_path: Path) -> None:
 
 def test_the_registry_imports_nothing_heavy() -> None:
     heavy = "{'torch', 'transformers', 'datasets', 'pyarrow', 'pandas'}"
-    code = f"import sys, anisoscope.data as d; d.list_corpora(); assert not {heavy} & set(sys.modules)"
+    code = f"import sys, anisoscope.data.corpora as d; d.list_corpora(); assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(anisoscope.data.__file__).parent)

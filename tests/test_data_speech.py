@@ -14,7 +14,8 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from tiny_models import build
 from transformers import WhisperConfig, WhisperFeatureExtractor
 
-from anisoscope.data import hub_media, list_corpora
+from anisoscope.data import hub
+from anisoscope.data.corpora import list_corpora
 from anisoscope.data.hub import HubSet
 from anisoscope.data.opening import default_corpus, open_plan
 from anisoscope.data.sound import samples
@@ -70,12 +71,12 @@ def folder(tmp_path):
 
 def test_a_folder_is_read_in_the_order_of_its_paths_each_clip_a_unit(folder):
     corpus = open_speech(str(folder))
-    assert [item.name for item in corpus.clips] == ["a.wav", "b/b.flac", "c.WAV", "d.wav"]
+    assert [item.name for item in corpus.items] == ["a.wav", "b/b.flac", "c.WAV", "d.wav"]
     assert corpus.unit.tolist() == [0, 1, 2, 3] and corpus.source["unit"] == "file"
     assert corpus.source["formats"] == {
         "16000 Hz, 1 channels": 2, "8000 Hz, 1 channels": 1, "44100 Hz, 2 channels": 1
     }  # fmt: skip
-    assert corpus.source["seconds"] == pytest.approx(1.4) and len(open_speech(str(folder), limit=2).clips) == 2
+    assert corpus.source["seconds"] == pytest.approx(1.4) and len(open_speech(str(folder), limit=2).items) == 2
     assert open_speech(str(folder / "a.wav")).unit.tolist() == [0]
     before = corpus.fingerprint
     clip(folder / "d.wav", tone(0.2, seed=2))
@@ -93,13 +94,13 @@ def test_a_manifest_names_clips_and_speakers(folder, ending):
         table(place, rows)
     corpus = open_speech(str(place))
     assert corpus.unit.tolist() == [0, 1, 0, 2] and corpus.source["unit"] == "speaker"
-    assert len(open_speech(str(place), limit=2).clips) == 3  # up to the clip that begins the third unit
+    assert len(open_speech(str(place), limit=2).items) == 3  # up to the clip that begins the third unit
 
 
 def test_the_manifest_in_or_above_a_folder_is_used_and_common_voice_keeps_its_clips_apart(folder, tmp_path):
     table(folder / "manifest.csv", [{"file": "b/b.flac", "speaker": "eve"}, {"file": "a.wav", "speaker": "eve"}])
-    assert [item.name for item in open_speech(str(folder)).clips] == ["b/b.flac", "a.wav"]
-    assert [item.unit for item in open_speech(str(folder / "b")).clips] == ["eve"]
+    assert [item.name for item in open_speech(str(folder)).items] == ["b/b.flac", "a.wav"]
+    assert [item.unit for item in open_speech(str(folder / "b")).items] == ["eve"]
     clip(tmp_path / "cv" / "clips" / "x.mp3", tone(0.3))
     voices = table(tmp_path / "cv" / "dev.tsv", [{"client_id": "f0", "path": "x.mp3", "sentence": "hm"}])
     corpus = open_speech(voices)
@@ -124,8 +125,8 @@ def test_the_stereo_clip_of_1961():
     corpus = open_speech("speech/jfk")
     info = corpus.infos[0]
     assert (info.rate, info.channels) == (44_100, 2)
-    stored, _ = soundfile.read(corpus.clips[0].place)
-    sound = samples("jfk", corpus.clips[0].read(), RATE)
+    stored, _ = soundfile.read(corpus.items[0].place)
+    sound = samples("jfk", corpus.items[0].read(), RATE)
     assert len(sound) == info.resampled(RATE) == -(-len(stored) * 160 // 441)
     assert np.std(sound) == pytest.approx(np.std(stored.mean(1)), rel=0.02)
     spectrum = [np.abs(np.fft.rfft(x))[: 4000 * 11] for x in (sound * 441 / 160, stored.mean(1))]
@@ -137,9 +138,9 @@ def test_the_stereo_clip_of_1961():
 def test_real_speech_has_its_speakers_as_units():
     assert {"speech", "speech/fsdd_test", "speech/jfk"} <= set(list_corpora())
     everything = open_speech("speech")
-    assert (len(everything.clips), len(set(everything.unit.tolist()))) == (401, 17)
+    assert (len(everything.items), len(set(everything.unit.tolist()))) == (401, 17)
     digits = open_speech("speech/fsdd_test")
-    assert (len(digits.clips), len(set(digits.unit.tolist()))) == (300, 6)
+    assert (len(digits.items), len(set(digits.unit.tolist()))) == (300, 6)
 
 
 def test_a_norm_over_the_clip_allows_no_padding(folder):
@@ -242,7 +243,7 @@ def test_clips_that_cannot_be_read_are_named_and_counted(broken):
 
 def test_skip_bad_leaves_them_out_and_counts_them(broken):
     corpus = open_speech(str(broken), skip_bad=True)
-    assert [item.name for item in corpus.clips] == ["a.wav", "b/b.flac", "c.WAV", "d.wav"]
+    assert [item.name for item in corpus.items] == ["a.wav", "b/b.flac", "c.WAV", "d.wav"]
     assert corpus.source["skipped"] == 6 and "late.flac (damaged after its header)" in corpus.source["skipped_items"]
     _, described = open_plan(str(broken), GROUP, None, modality="speech", skip_bad=True)
     assert described["warnings"] == ["6 unreadable items of the corpus left out"]
@@ -317,8 +318,8 @@ def test_clips_of_a_hub_data_set_stay_encoded(folder, monkeypatch):
     paths = [str(folder / name) for name in ("a.wav", "b/b.flac", "c.WAV", "d.wav")]
     rows = {"audio": paths, "speaker_id": [7, 7, 8, 9], "text": list("abcd")}
     split = datasets.Dataset.from_dict(rows).cast_column("audio", datasets.Audio()).to_iterable_dataset()
-    monkeypatch.setattr(hub_media, "find_set", lambda name, *_: HubSet(name, "c0ffee"))
-    monkeypatch.setattr(hub_media, "load_splits", lambda *_: {"train": split, "validation": split})
+    monkeypatch.setattr(hub, "find_set", lambda part: HubSet(part.id, "c0ffee"))
+    monkeypatch.setattr(hub, "load_splits", lambda *_: {"train": split, "validation": split})
     corpus = open_speech("librispeech")
     assert corpus.unit.tolist() == [0, 0, 1, 2] and corpus.fingerprint != open_speech(str(folder)).fingerprint
     assert corpus.source["id"] == "openslr/librispeech_asr" and corpus.source["commit"] == "c0ffee"
@@ -332,9 +333,9 @@ def test_clips_of_a_hub_data_set_stay_encoded(folder, monkeypatch):
     assert all(
         torch.equal(a.inputs["input_values"], b.inputs["input_values"]) for a, b in zip(plan, local, strict=True)
     )
-    assert len(open_speech("some/set:other@v1", limit=2).clips) == 3
-    monkeypatch.setattr(hub_media, "find_set", lambda name, *_: HubSet(name, "another"))
-    monkeypatch.setattr(hub_media, "load_splits", lambda *_: {"train": split, "test": split})
+    assert len(open_speech("some/set:other@v1", limit=2).items) == 3
+    monkeypatch.setattr(hub, "find_set", lambda part: HubSet(part.id, "another"))
+    monkeypatch.setattr(hub, "load_splits", lambda *_: {"train": split, "test": split})
     assert open_speech("some/set").source["split"] == "test" == open_speech("librispeech", split="test").source["split"]
     with pytest.raises(CorpusError, match=r"a split of openslr/librispeech_asr; got validation"):
         open_speech("librispeech")

@@ -15,7 +15,7 @@ COMMIT, NEXT = "c" * 40, "d" * 40
 
 OPENER = """
 import json, sys
-from anisoscope.data import open_corpus
+from anisoscope.data.corpora import open_corpus
 from anisoscope.data.labelled import open_labelled
 from anisoscope.errors import AnisoscopeError
 for line in sys.stdin:
@@ -172,15 +172,16 @@ def test_pictures_are_streamed_once(hub, tmp_path):
     assert "Traceback" not in again.close()
 
 
-def test_what_was_cut_off_while_it_was_kept_goes_on(hub, folders, tmp_path):
+@pytest.mark.parametrize("rest", [b"", b'["half a line'])
+def test_what_was_cut_off_while_it_was_kept_goes_on(hub, folders, tmp_path, rest):
     """A process that is killed leaves half a picture and half a line."""
     opener = Opener(hub, tmp_path)
     opener("someone/pictures", "image", limit=6)
-    (index,) = tmp_path.rglob("index.jsonl")
-    lines = index.read_text().splitlines(keepends=True)
-    index.write_text("".join(lines[:-1]) + lines[-1][:4])
-    with (index.parent / "items").open("ab") as body:
-        body.write(b"half a picture")
+    (items,) = tmp_path.rglob("items")
+    whole = items.read_bytes()
+    items.write_bytes(whole[: len(whole) - len(whole) // 12])
+    with items.open("ab") as body:
+        body.write(rest)
     told = opener("someone/pictures", "image")
     opener.close()
     with Hub() as other:

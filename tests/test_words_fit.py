@@ -9,7 +9,7 @@ from anisoscope import errors
 from anisoscope.api.keywords import Looking, Measuring, keywords
 from anisoscope.axes import plural_of
 from anisoscope.cli.app import app
-from anisoscope.data.columns import Columns
+from anisoscope.data.corpora import Columns
 from anisoscope.measure.settings import Settings
 from anisoscope.progress import counting, shown
 from anisoscope.report.words import in_words

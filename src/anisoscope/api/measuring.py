@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 from anisoscope.api.keywords import Looking, Measuring, refuse, taken
 from anisoscope.api.run import Run, kept_or_not
 from anisoscope.api.vectors import are_vectors, measure_vectors
-from anisoscope.data.columns import Columns
+from anisoscope.data.corpora import Columns
 from anisoscope.errors import UsageError
 from anisoscope.measure.settings import Settings
 from anisoscope.runs.job import Classes, Job

@@ -42,7 +42,7 @@ def train(
 
 
 def _classifier(options: dict[str, Any], output: Path | None, quiet: bool, writing: Mapping[str, Any]) -> Path:
-    from anisoscope.data.columns import Columns
+    from anisoscope.data.corpora import Columns
     from anisoscope.progress import shown
     from anisoscope.training.classifier import train_classifier
     from anisoscope.training.recipe import ClassifierRecipe

@@ -198,11 +198,9 @@ def _models() -> list[tuple[str, str]]:
 
 
 def _corpora() -> list[tuple[str, str]]:
-    from anisoscope.data import list_corpora
-    from anisoscope.data.labelled import LABELLED
+    from anisoscope.data.corpora import list_corpora
 
-    listed = [(name, f"{preset.modality}: {preset.description}") for name, preset in list_corpora().items()]
-    return listed + [(name, f"labelled: {known.description}") for name, known in LABELLED.items()]
+    return [(name, f"{corpus.modality}: {corpus.description}") for name, corpus in list_corpora().items()]
 
 
 def _studies() -> list[tuple[str, str]]:

@@ -11,19 +11,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from anisoscope.axes import WORDS
 from anisoscope.batch import Batch, Stream
-from anisoscope.data.plans import digest
+from anisoscope.data.plans import Index, Plan, in_order
 from anisoscope.errors import CorpusError, UsageError, near_matches
 
 ENDINGS = (".npy", ".npz", ".safetensors", ".parquet", ".csv", ".tsv")
+STACK = "vectors"
+"""The stack of vectors that no model made here."""
 BLOCK_BYTES = 1 << 25
 """Bytes of vectors read at once: 32 MiB of float64 of one layer."""
 UNITS, LABELS, MASK = ("units", "unit"), ("labels", "label"), ("mask", "attention_mask")
 """Names that arrays beside the vectors go by in a .npz or .safetensors file."""
 CURE = "store numbers [vector, dim] or [sequence, token, dim]"
-
-Index = NDArray[np.int64]
 
 
 def holds_vectors(name: str | Path) -> bool:
@@ -57,9 +56,9 @@ class Vectors:
     def are_sequences(self) -> bool:
         return len(self.shape) == 3
 
-    def block(self, layer: str, begin: int, end: int) -> Tensor:
-        """Vectors `begin` to `end` of a layer [sequence, token, dim], floating-point."""
-        part = self.layers[layer][begin:end]
+    def block(self, layer: str, rows: Index) -> Tensor:
+        """Vectors of a layer [sequence, token, dim], floating-point, of rows that follow one another."""
+        part = self.layers[layer][rows[0] : rows[-1] + 1]
         x = part.detach().cpu() if isinstance(part, Tensor) else torch.from_numpy(np.array(part))
         x = x if x.dtype in (torch.float32, torch.float64) else x.float()
         return x if x.dim() == 3 else x.unsqueeze(1)
@@ -237,56 +236,36 @@ def _layers(found: dict[str, Any], path: Path) -> dict[str, Any]:
         raise CorpusError(f"lists of one length in {path}", str(error), "every row has the same dimensions") from error
 
 
-class VectorPlan:
+class VectorPlan(Plan):
     """Blocks of vectors as batches: a vector is a sequence of one token, or its sequences are as they came."""
 
     def __init__(self, vectors: Vectors) -> None:
-        self.vectors = vectors
+        self.vectors, self.classes = vectors, vectors.classes
         count, widest = vectors.shape[0], max(int(np.prod(x.shape[1:])) for x in vectors.layers.values())
-        rows = max(1, min(4096, BLOCK_BYTES // (8 * widest)))
-        self.begins = list(range(0, count, rows))
-        self.ends = [min(begin + rows, count) for begin in self.begins]
-        length = vectors.shape[1] if vectors.are_sequences else 1
-        real = vectors.mask
-        pairs = list(zip(self.begins, self.ends, strict=True))
-        self.tokens = [(b - a) * length if real is None else int(real[a:b].sum()) for a, b in pairs]
-        self.n_units = len(np.unique(vectors.units))
-        self.frequency_bins: list[str] = []
-        self.classes = vectors.classes
-        self.warnings: list[str] = []
+        self.length = vectors.shape[1] if vectors.are_sequences else 1
+        real = np.full(count, self.length) if vectors.mask is None else vectors.mask.sum(axis=1)
+        batches = in_order(count, max(1, min(4096, BLOCK_BYTES // (8 * widest))))
         position = "token" if vectors.are_sequences else "vector"
-        self.words = WORDS | {"position": position, "counted": position}
-        self.fingerprint = digest(self._parts())
+        words = {"position": position, "counted": position}
+        super().__init__(batches, real, vectors.units, self._identity(batches), words)
 
-    def _parts(self) -> Iterator[Any]:
-        """Every number, and units, labels and mask, for the hash."""
+    def _identity(self, batches: list[Index]) -> Iterator[Any]:
+        """Every number, and units, labels and mask."""
         vectors = self.vectors
         for layer, x in vectors.layers.items():
             yield f"{layer} {list(x.shape)} {x.dtype}"
-            for begin, end in zip(self.begins, self.ends, strict=True):
-                yield vectors.block(layer, begin, end).contiguous().numpy()
+            for rows in batches:
+                yield vectors.block(layer, rows).contiguous().numpy()
         for beside in (vectors.units, vectors.labels, vectors.mask):
             yield "none" if beside is None else beside
         yield repr(vectors.classes)
 
-    def __len__(self) -> int:
-        return len(self.begins)
-
-    def __getitem__(self, index: int) -> Batch:
-        begin, end, vectors = self.begins[index], self.ends[index], self.vectors
-        layers = {layer: vectors.block(layer, begin, end) for layer in vectors.layers}
-        length = vectors.shape[1] if vectors.are_sequences else 1
-        mask = torch.ones(end - begin, length, dtype=torch.bool)
+    def build(self, rows: Index) -> Batch:
+        vectors = self.vectors
+        layers = {layer: vectors.block(layer, rows) for layer in vectors.layers}
+        mask = torch.ones(len(rows), self.length, dtype=torch.bool)
         if vectors.mask is not None:
-            mask = torch.from_numpy(vectors.mask[begin:end])
-        start = torch.arange(begin, end) * length
-        stream = Stream(mask, torch.zeros_like(mask), start)
-        label = None if vectors.labels is None else torch.from_numpy(vectors.labels[begin:end])
-        return Batch(layers, torch.from_numpy(vectors.units[begin:end]), {STACK: stream}, label=label)
-
-    def __iter__(self) -> Iterator[Batch]:
-        return (self[i] for i in range(len(self)))
-
-
-STACK = "vectors"
-"""The stack of vectors that no model made here."""
+            mask = torch.from_numpy(vectors.mask[rows])
+        stream = Stream(mask, torch.zeros_like(mask), torch.from_numpy(rows) * self.length)
+        label = None if vectors.labels is None else torch.from_numpy(vectors.labels[rows])
+        return Batch(layers, torch.from_numpy(vectors.units[rows]), {STACK: stream}, label=label)

@@ -1,98 +1,56 @@
-"""The three corpora of Fosse et al. 2023 with human rationales, under $ANISOSCOPE_DATA or from their public homes."""
+"""The three corpora of Fosse et al. 2023 with human rationales, under $ANISOSCOPE_DATA or from their public homes.
 
-import os
+Files are downloaded once, into the data folder of scikit-learn; rows are as in the copies under $ANISOSCOPE_DATA.
+"""
+
+import csv
+import json
+import re
 from collections import Counter
+from collections.abc import Callable
+from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from anisoscope.data import public_homes
-from anisoscope.data.labelled import Example, LabelledCorpus, divided
+from anisoscope.data.labelled import TEST, TRAIN, VALIDATION, Example, LabelledCorpus, divided
+from anisoscope.data.local import data_folder
 from anisoscope.data.tables import read_table, refused
+from anisoscope.errors import CorpusError
 
-YELPHAT = ("negative", "positive")
-HATEXPLAIN = ("normal", "hatespeech", "offensive")
-ESNLI = ("neutral", "entailment", "contradiction")
-"""Classes in the order of the authors' code."""
+RAW = "https://raw.githubusercontent.com"
+HATEXPLAIN = f"{RAW}/hate-alert/HateXplain/master/Data"
+ESNLI = f"{RAW}/OanaMariaCamburu/e-SNLI/master/dataset"
+YELPHAT = f"{RAW}/cansusen/Human-Attention-for-Text-Classification/master/raw_data"
+YELPHAT_PARTS = {"train": (3, 4, 5, 7), "test_yelp50": (1,), "test_yelp100": (6,), "test_yelp200": (8,)}
 YELPHAT_TRAIN = 0.7
 """Share of the reviews outside the test sets that is trained on; the authors split at random, without a seed."""
-YELPHAT_TESTS = ("test_yelp50", "test_yelp100", "test_yelp200")
 
-Rows = list[dict[str, Any]]
+NO_LABEL = ("-", "", None)
+"""What stands for the gold label of a pair whose annotators did not agree."""
+
+Row = dict[str, Any]
+Rows = list[Row]
 
 
-def open_yelphat(name: str, seed: int) -> LabelledCorpus:
-    """Reviews; `test` is all three published test sets, which are splits of their own too.
-
-    A rationale is the share of annotators who marked a word; of part of the training reviews only their sum is known,
-    which is divided by its largest value.
+def open_benchmark(name: str, seed: int) -> LabelledCorpus:
+    """A benchmark in its official splits. Where it has none for validation (YELP-HAT), its training part is divided by
+    `seed`, and all its test sets are `test`, beside splits of their own.
     """
-    folder = _folder("yelphat")
-    files = ("train", *YELPHAT_TESTS)
-    rows = {file: _read(folder / f"{file}.jsonl.gz") for file in files} if folder else public_homes.yelphat()
-    read = {file: [_review(row) for row in found] for file, found in rows.items()}
-    splits = divided(read["train"], {"train": YELPHAT_TRAIN, "validation": 1 - YELPHAT_TRAIN}, seed)
-    tests = {file: tuple(read[file]) for file in YELPHAT_TESTS}
-    splits |= {"test": tuple(e for test in tests.values() for e in test), **tests}
-    return LabelledCorpus(name, YELPHAT, splits, source=_source(folder, split_seed=seed))
-
-
-def _review(row: dict[str, Any]) -> Example:
-    marks = row["human_attention"]
-    annotators = row["n_hams"] or max([*marks, 1])
-    return Example(tuple(row["tokens"]), int(row["label"]), None, tuple(min(m / annotators, 1.0) for m in marks))
-
-
-def open_hatexplain(name: str, seed: int) -> LabelledCorpus:  # noqa: ARG001 (its splits are the official ones)
-    """Posts by majority label, official splits; posts without a majority are in none."""
-    folder = _folder("hatexplain")
-    files = {"train": "train", "validation": "val", "test": "test"}
-    if folder:
-        rows = {split: _read(folder / f"{file}.jsonl.gz") for split, file in files.items()}
+    known, folder = BENCHMARKS[name], data_folder() / name
+    source: dict[str, Any] = {"kind": "ANISOSCOPE_DATA" if folder.is_dir() else "public home"}
+    if folder.is_dir():
+        rows = {split: _read(folder / f"{file}.jsonl.gz") for split, file in known.files.items()}
     else:
-        rows = public_homes.hatexplain()
-    splits = {split: tuple(map(_post, found)) for split, found in rows.items()}
-    return LabelledCorpus(name, HATEXPLAIN, splits, tokenised=True, source=_source(folder))
-
-
-def _post(row: dict[str, Any]) -> Example:
-    words, maps = tuple(row["tokens"]), row.get("rationales") or []
-    marks = tuple(sum(column) / len(maps) for column in zip(*maps, strict=True)) if maps else row.get("evidence")
-    return Example(words, HATEXPLAIN.index(row["label"]), None, None if marks is None else tuple(map(float, marks)))
-
-
-def open_esnli(name: str, seed: int) -> LabelledCorpus:  # noqa: ARG001 (its splits are the official ones)
-    """Pairs of premise and hypothesis; from $ANISOSCOPE_DATA the training part has 18,000 pairs without highlights.
-
-    Highlights that point behind the last word (a defect of the corpus) are left out and counted.
-    """
-    folder = _folder("esnli")
-    files = {"train": "snli_train18k", "validation": "dev", "test": "test"}
-    rows = {s: _read(folder / f"{f}.jsonl.gz") for s, f in files.items()} if folder else public_homes.esnli()
-    splits = {split: tuple(map(_pair, found)) for split, found in rows.items()}
-    known = sum(e.rationale is not None for split in splits.values() for e in split)
-    lost = sum(bool(row.get("annotations")) for found in rows.values() for row in found) - known
-    return LabelledCorpus(name, ESNLI, splits, source=_source(folder, unusable_highlights=lost))
-
-
-def _pair(row: dict[str, Any]) -> Example:
-    first, second = tuple(row["premise"].split()), tuple(row["hypothesis"].split())
-    notes = row.get("annotations") or []
-    marks: Counter[int] = Counter()
-    for note in notes:
-        marks.update({*note["premise_highlight"], *(len(first) + i for i in note["hypothesis_highlight"])})
-        if max(note["premise_highlight"], default=0) >= len(first):
-            notes = []
-            break
-    count = len(first) + len(second)
-    sound = bool(notes) and all(i < count for i in marks)
-    shares = tuple(marks[i] / len(notes) for i in range(count)) if sound else None
-    return Example(first, ESNLI.index(row["label"]), second, shares)
-
-
-def _folder(name: str) -> Path | None:
-    """The corpus' folder under $ANISOSCOPE_DATA, if it is there."""
-    folder = Path(os.environ.get("ANISOSCOPE_DATA") or "/nonexistent", name)
-    return folder if folder.is_dir() else None
+        rows = known.home()
+    splits = {split: tuple(known.example(row, known.labels) for row in found) for split, found in rows.items()}
+    if VALIDATION not in splits:
+        parts = divided(list(splits.pop(TRAIN)), {TRAIN: YELPHAT_TRAIN, VALIDATION: 1 - YELPHAT_TRAIN}, seed)
+        splits = {**parts, TEST: tuple(e for test in splits.values() for e in test), **splits}
+        source["split_seed"] = seed
+    if marked := sum(bool(row.get("annotations")) for found in rows.values() for row in found):
+        usable = sum(e.rationale is not None for split in splits.values() for e in split)
+        source["unusable_highlights"] = marked - usable
+    return LabelledCorpus(name, known.labels, splits, known.tokenised, source)
 
 
 def _read(path: Path) -> Rows:
@@ -104,5 +62,179 @@ def _read(path: Path) -> Rows:
     return rows
 
 
-def _source(folder: Path | None, **more: object) -> dict[str, Any]:
-    return {"kind": "ANISOSCOPE_DATA" if folder else "public home", **more}
+def fetched(url: str) -> Path:
+    """The local copy of a file of the web. CorpusError where it cannot be had."""
+    from sklearn.datasets import fetch_file  # type: ignore[import-untyped]
+
+    try:
+        return Path(fetch_file(url))
+    except (OSError, ValueError) as error:
+        got = " ".join(str(error).split())[:160]
+        cure = "connect to the network, set ANISOSCOPE_DATA, or use --corpus planted, which needs no data"
+        raise CorpusError(f"to download {url}", got, cure) from None
+
+
+def _review(row: Row, _labels: tuple[str, ...]) -> Example:
+    """A review of YELP-HAT. Its rationale is the share of annotators who marked a word; of part of the training reviews
+    only their sum is known, which is divided by its largest value.
+    """
+    marks = row["human_attention"]
+    annotators = row["n_hams"] or max([*marks, 1])
+    return Example(tuple(row["tokens"]), int(row["label"]), None, tuple(min(m / annotators, 1.0) for m in marks))
+
+
+def yelphat_home() -> dict[str, Rows]:
+    """{split: rows}: reviews of the published tables, one row per annotator there."""
+    return {
+        split: [row for part in parts for row in yelphat_rows(fetched(f"{YELPHAT}/ham_part{part}.csv"))]
+        for split, parts in YELPHAT_PARTS.items()
+    }
+
+
+def yelphat_rows(path: Path) -> Rows:
+    """Reviews of one table: rows of one text are its annotators; those whose words differ in number are left out."""
+    reviews: dict[str, Row] = {}
+    with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        for row in csv.DictReader(file):
+            spans = _Spans(row["Answer.html_output"])
+            key = row.get("Input.text") or " ".join(spans.words)
+            review: Row = {"tokens": spans.words, "label": int(float(row["Input.label"])), "hams": []}
+            reviews.setdefault(key, review)["hams"].append(spans.marks)
+    rows = []
+    for review in reviews.values():
+        size = len(review["tokens"])
+        maps = [marks for marks in review["hams"] if len(marks) == size]
+        if size and maps:
+            summed = [sum(column) for column in zip(*maps, strict=True)]
+            rows.append({**review, "hams": maps, "human_attention": summed, "n_hams": len(maps)})
+    return rows
+
+
+class _Spans(HTMLParser):
+    """The words of an annotator's page, each a span, of class `active` where it was marked."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.marks: list[int] = []
+        self._active: int | None = None
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "span":
+            self._active = int("active" in (dict(attrs).get("class") or "").split())
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "span":
+            self._active = None
+
+    def handle_data(self, data: str) -> None:
+        if self._active is not None:
+            words = data.split()
+            self.words += words
+            self.marks += [self._active] * len(words)
+
+
+def _post(row: Row, labels: tuple[str, ...]) -> Example:
+    """A post of HateXplain, by its majority label; posts without a majority are in no split."""
+    words, maps = tuple(row["tokens"]), row.get("rationales") or []
+    marks = tuple(sum(column) / len(maps) for column in zip(*maps, strict=True)) if maps else row.get("evidence")
+    return Example(words, labels.index(row["label"]), None, None if marks is None else tuple(map(float, marks)))
+
+
+def hatexplain_home() -> dict[str, Rows]:
+    """Official splits. The label is the majority of three annotators; posts without one are left out."""
+    read = (
+        json.loads(fetched(f"{HATEXPLAIN}/{file}.json").read_text("utf-8")) for file in ("dataset", "post_id_divisions")
+    )
+    return hatexplain_rows(*read)
+
+
+def hatexplain_rows(posts: dict[str, Any], divisions: dict[str, list[str]]) -> dict[str, Rows]:
+    """{split: rows} of the published JSON. A rationale of another length than its post is cut to it or left out."""
+    splits: dict[str, Rows] = {}
+    for split, published in BENCHMARKS["hatexplain"].files.items():
+        splits[split] = []
+        for key in divisions[published]:
+            post = posts[key]
+            label, votes = Counter(note["label"] for note in post["annotators"]).most_common(1)[0]
+            if votes < 2:
+                continue
+            words = post["post_tokens"]
+            maps = [marks[: len(words)] for marks in post["rationales"] if len(marks) >= len(words)]
+            splits[split].append({"tokens": words, "label": label, "rationales": maps})
+    return splits
+
+
+def _pair(row: Row, labels: tuple[str, ...]) -> Example:
+    """A premise and a hypothesis of e-SNLI. Highlights that point behind the last word (a defect of the corpus) are
+    left out, and counted by `open_benchmark`.
+    """
+    first, second = tuple(row["premise"].split()), tuple(row["hypothesis"].split())
+    notes, count = row.get("annotations") or [], len(first) + len(second)
+    marks: Counter[int] = Counter()
+    for note in notes:
+        marks.update({*note["premise_highlight"], *(len(first) + i for i in note["hypothesis_highlight"])})
+    beyond = any(max(note["premise_highlight"], default=0) >= len(first) for note in notes)
+    sound = bool(notes) and not beyond and all(i < count for i in marks)
+    shares = tuple(marks[i] / len(notes) for i in range(count)) if sound else None
+    return Example(first, labels.index(row["label"]), second, shares)
+
+
+def esnli_home() -> dict[str, Rows]:
+    """Official splits, the training split in two files."""
+    files = {TRAIN: ("train_1", "train_2"), VALIDATION: ("dev",), TEST: ("test",)}
+    return {s: [r for f in names for r in esnli_rows(fetched(f"{ESNLI}/esnli_{f}.csv"))] for s, names in files.items()}
+
+
+def esnli_rows(path: Path) -> Rows:
+    """Rows of one published table; those without a text or a gold label are left out."""
+    rows = []
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if not row["Sentence1"] or not row["Sentence2"] or row["gold_label"] in NO_LABEL:
+                continue
+            marked = [[row.get(f"Sentence{side}_Highlighted_{i}") for side in (1, 2)] for i in (1, 2, 3)]
+            notes = [
+                {"premise_highlight": _indices(first), "hypothesis_highlight": _indices(second)}
+                for first, second in marked
+                if first and second
+            ]
+            texts = {"premise": row["Sentence1"], "hypothesis": row["Sentence2"]}
+            rows.append({**texts, "label": row["gold_label"], "annotations": notes})
+    return rows
+
+
+def _indices(text: str) -> list[int]:
+    """`3,4,5` → [3, 4, 5]; `{}` (nothing marked) → []."""
+    return [int(i) for i in re.findall(r"\d+", text)]
+
+
+class Benchmark(NamedTuple):
+    """Classes in the order of the authors' code; the file of each split under $ANISOSCOPE_DATA; the rows of its public
+    home; the example of a row. `tokenised`: its words are tokens already.
+    """
+
+    labels: tuple[str, ...]
+    files: dict[str, str]
+    home: Callable[[], dict[str, Rows]]
+    example: Callable[[Row, tuple[str, ...]], Example]
+    tokenised: bool = False
+
+
+BENCHMARKS = {
+    "yelphat": Benchmark(("negative", "positive"), {part: part for part in YELPHAT_PARTS}, yelphat_home, _review),
+    "hatexplain": Benchmark(
+        ("normal", "hatespeech", "offensive"),
+        {TRAIN: "train", VALIDATION: "val", TEST: "test"},
+        hatexplain_home,
+        _post,
+        tokenised=True,
+    ),
+    "esnli": Benchmark(
+        ("neutral", "entailment", "contradiction"),
+        {TRAIN: "snli_train18k", VALIDATION: "dev", TEST: "test"},  # 18,000 training pairs, without highlights
+        esnli_home,
+        _pair,
+    ),
+}

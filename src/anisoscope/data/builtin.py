@@ -1,7 +1,6 @@
 """`builtin:python-docs`: the documentation of the standard library, present in every CPython, read without imports."""
 
 import ast
-import os
 import platform
 import re
 import sysconfig
@@ -18,7 +17,6 @@ LEFT_OUT = {
 }
 """Folders without documentation of the library itself, or that distributions package apart."""
 
-_Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _RULE = re.compile(r"[ \t]*[-=~^*_#+|`.]{3,}[ \t]*")
 
 
@@ -38,43 +36,43 @@ def python_docs(limit: int | None = None, library: Path | None = None) -> tuple[
         if len(documents) == limit:
             break
     if not documents:
-        raise CorpusError(
-            f"the sources of the standard library in {library}",
-            "no module with documentation",
-            "install the full CPython distribution, or name a text file",
-        )
-    source = {
-        "kind": "builtin",
-        "python": platform.python_version(),
-        "implementation": platform.python_implementation(),
-    }
-    return SplitText(documents, "modules and topics", "module", empty=empty, skipped=unread), dict(source)
+        expected = f"the sources of the standard library in {library}"
+        cure = "install the full CPython distribution, or name a text file"
+        raise CorpusError(expected, "no module with documentation", cure)
+    source = {"python": platform.python_version(), "implementation": platform.python_implementation()}
+    read = SplitText(documents, "modules and topics", "module", empty=empty, skipped=unread)
+    return read, {"kind": "builtin", **source}
 
 
 def _texts(library: Path) -> Iterator[str | None]:
-    """The text of each module, then of each topic, cleaned; None where a source cannot be parsed."""
-    for path in _modules(library):
+    """The text of each public module, then of each topic, cleaned; None where a source cannot be parsed. Modules are
+    in the order of their dotted names, the same on every file system.
+    """
+    for _, path in sorted(_modules(library, ())):
         try:
             texts = list(_docstrings(_parse(path)))
         except (OSError, SyntaxError, ValueError):
             yield None
             continue
         yield "\n".join(filter(None, map(_clean, texts)))
-    yield from map(_clean, _topics(library / "pydoc_data" / "topics.py"))
+    topics = library / "pydoc_data" / "topics.py"
+    for node in _parse(topics).body if topics.is_file() else []:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+            found: dict[str, str] = ast.literal_eval(node.value)
+            yield from (_clean(found[name]) for name in sorted(found))
 
 
-def _modules(library: Path) -> list[Path]:
-    """Sources of the public modules, in the order of their dotted names, the same on every file system."""
-    found = []
-    for folder, inner, files in os.walk(library):
-        package = Path(folder).relative_to(library).parts
-        inner[:] = [name for name in inner if name not in LEFT_OUT and not name.startswith("_")]
-        for name in files:
-            public = name.endswith(".py") and (not name.startswith("_") or (name == "__init__.py" and package))
-            if public:
-                stem = name.removesuffix(".py")
-                found.append((package if stem == "__init__" else (*package, stem), Path(folder, name)))
-    return [path for _, path in sorted(found)]
+def _modules(folder: Path, package: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Path]]:
+    """Dotted name and source of the public modules of a package."""
+    for path in folder.iterdir():
+        if path.name == "__init__.py" and package:
+            yield package, path
+        elif not path.name.startswith("_") and path.name not in LEFT_OUT:
+            name = (*package, path.stem)
+            if path.is_dir():
+                yield from _modules(path, name)
+            elif path.suffix == ".py":
+                yield name, path
 
 
 def _parse(path: Path) -> ast.Module:
@@ -83,27 +81,14 @@ def _parse(path: Path) -> ast.Module:
         return ast.parse(path.read_bytes())
 
 
-def _docstrings(node: _Documented) -> Iterator[str]:
+def _docstrings(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
     """Docstrings of a node and of the public classes and functions directly inside modules and classes."""
     text = ast.get_docstring(node)
     if text:
         yield text
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        return
-    for inner in node.body:
+    for inner in node.body if isinstance(node, ast.Module | ast.ClassDef) else []:
         if isinstance(inner, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not inner.name.startswith("_"):
             yield from _docstrings(inner)
-
-
-def _topics(path: Path) -> list[str]:
-    """Texts of the one dictionary literal in `pydoc_data/topics.py`, by name; none where it is left out."""
-    if not path.is_file():
-        return []
-    for node in _parse(path).body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
-            texts: dict[str, str] = ast.literal_eval(node.value)
-            return [texts[name] for name in sorted(texts)]
-    return []
 
 
 def _clean(text: str) -> str:

@@ -1,81 +1,64 @@
 """Documents out of files and folders of text and of tables, and out of any stream of rows."""
 
-import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from anisoscope.data.corpora import Asked
 from anisoscope.data.files import ending, read_text
-from anisoscope.data.splitting import SplitText, first_articles, is_title, running, split_text
+from anisoscope.data.local import TEXT_ENDINGS
+from anisoscope.data.splitting import SplitText, articles, is_title, running, split_text
 from anisoscope.data.tables import TABLES, Row, is_table, known_column, read_table, refused
 from anisoscope.errors import CorpusError, UsageError
 
 TEXTS = (".txt", ".md", ".rst")
-ENDINGS = tuple(e + packed for e in (".txt", *TABLES) for packed in ("", ".gz"))
 TEXT_COLUMNS = ("text", "content", "sentence", "document", "article", "passage", "body", "tokens", "words")
-NO_CORPORA = ("manifest", "metadata")
-"""Names of tables that list clips or images."""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What to take: the text column (None: guess), the first `limit` units, whether unreadable rows are skipped, and
-    the rule by which a text is told apart into documents.
-    """
-
-    column: str | None = None
-    limit: int | None = None
-    skip_bad: bool = False
-    rule: str = "auto"
-
-
-def local_names() -> dict[str, Path]:
-    """Text corpora under $ANISOSCOPE_DATA: name (path without its ending) and file; none where it is unset."""
-    root = Path(os.environ.get("ANISOSCOPE_DATA") or "/nonexistent")
-    files = (path for path in sorted(root.rglob("*")) if path.name.endswith(ENDINGS))
-    named = {path.relative_to(root).as_posix().removesuffix(".gz").rsplit(".", 1)[0]: path for path in files}
-    return {name: path for name, path in named.items() if not name.endswith(NO_CORPORA)}
-
-
-def read_path(path: Path, wanted: Wanted) -> SplitText:
+def read_path(path: Path, asked: Asked) -> SplitText:
     """Documents of a file or folder, at most `limit` of them where they are marked."""
     if path.is_dir():
-        return _read_folder(path, wanted)
+        return _read_folder(path, asked)
     if is_table(path):
-        return read_rows(read_table(path, columns=_only(wanted)), wanted, str(path))
-    if wanted.column is not None:
+        return read_rows(read_table(path, columns=_only(asked)), asked, str(path))
+    if asked.column is not None:
         cure = "leave --column out, or name a table"
         raise CorpusError(f"a table ({', '.join(TABLES)}) or a hub data set where a column is named", str(path), cure)
-    return split_text(read_text(path), wanted.limit, wanted.rule)
+    return split_text(read_text(path), asked.limit, asked.documents)
 
 
-def read_rows(rows: Iterable[Row], wanted: Wanted, where: str) -> SplitText:
+def read_rows(rows: Iterable[Row], asked: Asked, where: str) -> SplitText:
     """One document per row, or WikiText articles where the rows are its lines (the first one with text is a title), or
     blocks of tokens where these are asked for. Reads no further than `limit` needs.
     """
-    if wanted.rule in ("file", "blank-line", "line"):
+    if asked.documents in ("file", "blank-line", "line"):
         cure = "leave it out: every row is a document"
-        raise UsageError(f"--documents tokens:N, or none, with the table {where}", wanted.rule, cure)
+        raise UsageError(f"--documents tokens:N, or none, with the table {where}", asked.documents, cure)
     bad: list[str] = []
-    good = _good(rows, bad, wanted.skip_bad, where)
+    good = _good(rows, bad, asked.skip_bad, where)
     first = next(good, None)
     if first is None:
         return SplitText([], "rows", skipped=len(bad))
-    column = choose_column(first.columns, wanted.column, where)
-    texts = _texts(chain([first], good), column, bad, wanted.skip_bad, where)
-    reading = _by_rows(texts, wanted)
-    return replace(reading, skipped=len(bad), column=column)
+    column = choose_column(first.columns, asked.column, where)
+    texts = _texts(chain([first], good), column, bad, asked.skip_bad, where)
+    read = _by_rows(texts, asked)
+    return replace(read, skipped=len(bad), column=column)
 
 
-def _by_rows(texts: Iterator[str], wanted: Wanted) -> SplitText:
-    if wanted.rule != "auto":
-        return running((text if text.endswith("\n") else f"{text}\n" for text in texts), int(wanted.rule[7:]))
-    head = list(_until_text(texts))
+def _by_rows(texts: Iterator[str], asked: Asked) -> SplitText:
+    if asked.documents != "auto":
+        lines = (text if text.endswith("\n") else f"{text}\n" for text in texts)
+        return running(lines, int(asked.documents.partition(":")[2]))
+    head: list[str] = []
+    for text in texts:
+        head.append(text)
+        if text.strip():
+            break
     stream = chain(head, texts)
     if head and is_title(head[-1]):
-        return SplitText(first_articles(stream, wanted.limit), "titles", "article")
+        return SplitText(list(islice(articles(stream), asked.limit)), "titles", "article")
     documents: list[str] = []
     empty = 0
     for text in stream:
@@ -83,7 +66,7 @@ def _by_rows(texts: Iterator[str], wanted: Wanted) -> SplitText:
             documents.append(text)
         else:
             empty += 1
-        if len(documents) == wanted.limit:
+        if len(documents) == asked.limit:
             break
     return SplitText(documents, "rows", "row", empty=empty)
 
@@ -105,8 +88,8 @@ def has_text(path: Path) -> bool:
     return not first.keys().isdisjoint(TEXT_COLUMNS)
 
 
-def _only(wanted: Wanted) -> tuple[str, ...]:
-    return () if wanted.column is None else (wanted.column,)
+def _only(asked: Asked) -> tuple[str, ...]:
+    return () if asked.column is None else (asked.column,)
 
 
 def _good(rows: Iterable[Row], bad: list[str], skip_bad: bool, where: str) -> Iterator[Row]:
@@ -138,15 +121,7 @@ def _texts(rows: Iterable[Row], column: str, bad: list[str], skip_bad: bool, whe
             raise CorpusError(f"text in column {column!r} of {where}", got, cure)
 
 
-def _until_text(texts: Iterator[str]) -> Iterator[str]:
-    """The texts up to and with the first one that is not blank."""
-    for text in texts:
-        yield text
-        if text.strip():
-            return
-
-
-def _read_folder(path: Path, wanted: Wanted) -> SplitText:
+def _read_folder(path: Path, asked: Asked) -> SplitText:
     """One document per text file (or by another rule), or the rows of all tables; in the order of their paths."""
     files = [file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.startswith(".")]
     texts = [file for file in files if ending(file) in TEXTS]
@@ -154,45 +129,41 @@ def _read_folder(path: Path, wanted: Wanted) -> SplitText:
     if bool(texts) == bool(tables):
         got = f"{len(texts)} text files, {len(tables)} tables and {len(files) - len(texts) - len(tables)} other files"
         cure = "name one file, or a folder of text files (one document each) or of tables"
-        raise CorpusError(f"text files or tables ({', '.join(ENDINGS)}) in {path}", got, cure)
+        raise CorpusError(f"text files or tables ({', '.join(TEXT_ENDINGS)}) in {path}", got, cure)
     if tables:
-        return read_rows(_rows_of(tables, wanted), wanted, str(path))
-    if wanted.column is not None:
+        return read_rows(_rows_of(tables, asked), asked, str(path))
+    if asked.column is not None:
         raise CorpusError(f"a table where a column is named in {path}", "text files", "leave --column out")
-    return _of_files(texts, wanted)
+    return _of_files(texts, asked)
 
 
-def _rows_of(tables: list[Path], wanted: Wanted) -> Iterator[Row]:
+def _rows_of(tables: list[Path], asked: Asked) -> Iterator[Row]:
     """Rows of several tables, each place with its file; a file that is no table is one bad row."""
     for file in tables:
         try:
-            for row in read_table(file, columns=_only(wanted)):
+            for row in read_table(file, columns=_only(asked)):
                 yield row._replace(place=f"{file.name}, {row.place}")
         except CorpusError as error:
-            if not wanted.skip_bad:
+            if not asked.skip_bad:
                 raise
             yield Row(file.name, {}, error.got)
 
 
-def _of_files(files: list[Path], wanted: Wanted) -> SplitText:
+def _of_files(files: list[Path], asked: Asked) -> SplitText:
     """A single file as where it is named itself; of several each is a document, or is told apart by the rule."""
-    documents: list[str] = []
-    empty, skipped = 0, 0
-    read: SplitText | None = None
-    whole = wanted.rule in ("auto", "file") and not (len(files) == 1 and wanted.rule == "auto")
+    rule = "file" if asked.documents == "auto" and len(files) > 1 else asked.documents
+    last, documents, empty, skipped = SplitText([], "files"), list[str](), 0, 0
     for file in files:
         try:
-            text = read_text(file)
+            last = split_text(read_text(file), None, rule)
         except CorpusError:
-            if not wanted.skip_bad:
+            if not asked.skip_bad:
                 raise
             skipped += 1
             continue
-        read = split_text(text, None, "file" if whole else wanted.rule)
-        empty += not read.documents
-        documents += read.documents
-        if read.block is None and wanted.limit is not None and len(documents) >= wanted.limit:
+        empty += not last.documents
+        documents += last.documents
+        if last.block is None and asked.limit is not None and len(documents) >= asked.limit:
             break
-    read = read or SplitText([], "files")
-    kept = documents if read.block is not None else documents[: wanted.limit]
-    return replace(read, documents=kept, empty=empty, skipped=skipped)
+    limit = asked.limit if last.block is None else None
+    return replace(last, documents=documents[:limit], empty=empty, skipped=skipped)

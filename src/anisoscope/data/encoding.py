@@ -6,16 +6,17 @@ lemmatise with spaCy; here tokens are lower-cased words and punctuation marks, s
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from anisoscope.batch import Batch, Stream
 from anisoscope.data.labelled import EXAMPLES, Example, LabelledCorpus
-from anisoscope.data.plans import digest, pack
+from anisoscope.data.plans import Index, Plan, pack
 from anisoscope.errors import CorpusError, UsageError
 
 PAD, UNK, CLS, SEP = "<pad>", "<unk>", "<cls>", "<sep>"
@@ -62,7 +63,9 @@ def vocabulary_tokenizer(corpus: LabelledCorpus, *, max_length: int, separator: 
     count: Counter[str] = Counter()
     for example in corpus.splits["train"]:
         count.update(token for token, _ in before.pre_tokenize_str(" ".join(example.all_words).lower()))
-    types = sorted((t for t, n in count.items() if n >= minimum and t not in (PAD, UNK, CLS, SEP)), key=_by(count))
+    types = sorted(
+        (t for t, n in count.items() if n >= minimum and t not in (PAD, UNK, CLS, SEP)), key=lambda t: (-count[t], t)
+    )
     ids = {token: i for i, token in enumerate((PAD, UNK, *types, CLS, *([SEP] if separator else [])))}
     inner = Tokenizer(WordLevel(ids, unk_token=UNK))
     inner.normalizer = normalizers.Lowercase()
@@ -77,10 +80,6 @@ def vocabulary_tokenizer(corpus: LabelledCorpus, *, max_length: int, separator: 
         model_input_names=["input_ids", "attention_mask"],
         **named,
     )
-
-
-def _by(count: Counter[str]) -> Any:
-    return lambda token: (-count[token], token)
 
 
 def encode(examples: Sequence[Example], tokenizer: Any, max_length: int) -> Encoded:
@@ -124,14 +123,11 @@ def collated(rows: Sequence[dict[str, Any]], pad_id: int) -> dict[str, Tensor]:
     return batch
 
 
-class LabelledPlan:
+class LabelledPlan(Plan):
     """Examples as batches for a measurement, on `device`: every example is a unit, in batches of similar length.
 
-    classes  names of their labels; none: the numbers themselves
+    classes  names of their labels, which are part of what a plan is; none: the numbers themselves
     """
-
-    frequency_bins: list[str] = []  # noqa: RUF012 (none, as the protocol wants it said)
-    words = EXAMPLES
 
     def __init__(
         self,
@@ -143,32 +139,21 @@ class LabelledPlan:
         device: torch.device | str = "cpu",
         classes: Sequence[str] = (),
     ) -> None:
-        import numpy as np
-
         self.encoded, self.pad_id, self.stack, self.device = encoded, pad_id, stack, device
-        lengths = np.array(encoded.lengths, dtype=np.int64)
-        self.order = pack(lengths, batch_tokens)
-        self.tokens = [int(lengths[rows].sum()) for rows in self.order]
-        self.n_units = len(encoded)
         self.classes = tuple(classes) or tuple(map(str, range(max(encoded.labels, default=-1) + 1)))
-        ids = [row["input_ids"] for row in encoded.rows]
-        self.fingerprint = digest([ids, encoded.labels, batch_tokens, self.classes])
+        lengths = np.array(encoded.lengths, dtype=np.int64)
+        identity = [[row["input_ids"] for row in encoded.rows], encoded.labels, batch_tokens, self.classes]
+        super().__init__(pack(lengths, batch_tokens), lengths, np.arange(len(encoded)), identity, EXAMPLES)
 
-    def __len__(self) -> int:
-        return len(self.order)
-
-    def __getitem__(self, index: int) -> Batch:
-        rows = self.order[index].tolist()
-        inputs = collated([self.encoded.rows[i] for i in rows], self.pad_id)
-        inputs = {name: value.to(self.device) for name, value in inputs.items() if name != "labels"}
+    def build(self, rows: Index) -> Batch:
+        chosen = rows.tolist()
+        inputs = collated([self.encoded.rows[i] for i in chosen], self.pad_id)
+        label = inputs.pop("labels")
+        inputs = {name: value.to(self.device) for name, value in inputs.items()}
         mask = inputs["attention_mask"].bool()
         special = torch.zeros_like(mask)
-        for place, i in enumerate(rows):
+        for place, i in enumerate(chosen):
             words = torch.tensor(self.encoded.words[i])
             special[place, : len(words)] = (words < 0).to(self.device)
         stream = Stream(mask, special, torch.zeros(len(rows), dtype=torch.int64))
-        label = torch.tensor([self.encoded.labels[i] for i in rows])
-        return Batch(inputs, torch.tensor(rows), {self.stack: stream}, label=label)
-
-    def __iter__(self) -> Iterator[Batch]:
-        return (self[i] for i in range(len(self)))
+        return Batch(inputs, torch.from_numpy(rows), {self.stack: stream}, label=label)

@@ -1,11 +1,10 @@
-"""Rows of any data set of the Hugging Face hub with a text column, streamed: only the split's own files are read."""
+"""Rows of any data set of the Hugging Face hub, streamed: only the split's own files are read."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import islice
 from typing import Any, NamedTuple
 
-from anisoscope.data.documents import choose_column
+from anisoscope.data.corpora import HubPart
 from anisoscope.errors import CorpusError, near_matches
 from anisoscope.models.hub_faults import Fault, fault_of
 
@@ -32,37 +31,12 @@ class HubSet(NamedTuple):
         return {"hub": self.fault} if self.fault else {}
 
 
-def hub_rows(
-    name: str, *, config: str | None, split: str | None, column: str | None, revision: str | None, near: str
-) -> tuple[Iterator[tuple[str, dict[str, Any]]], dict[str, object]]:
-    """Rows of one split with the text column only, and their provenance. `near` names names like this one, for errors.
-
-    The commit is looked up first and the rows are read at it. Where the hub does not answer, the newest copy in the
-    local cache is read; its commit is then not known, and the provenance says null, and why.
-    """
-    found = find_set(name, revision, near)
-    splits = load_splits(found, config, near)
-    split = choose_split(list(splits), split, found.id)
-    rows = splits[split]
-    for _, first in islice(numbered(rows, found.id), 1):
-        column = choose_column(first, column, f"{found.id}, split {split}")
-        rows = rows.select_columns([column])
-    source: dict[str, object] = {
-        "kind": "hub",
-        "id": found.id,
-        "config": config,
-        "split": split,
-        "revision": revision,
-        "commit": found.commit,
-        **found.notes,
-    }
-    return numbered(rows, found.id), source
-
-
-def find_set(name: str, revision: str | None, near: str) -> HubSet:
+def find_set(part: HubPart) -> HubSet:
     """A data set by its name. CorpusError for an unknown name or revision, and for one that this user may not read."""
     from huggingface_hub import HfApi, get_token
     from huggingface_hub.errors import HFValidationError, RevisionNotFoundError
+
+    name, revision = part.id, part.revision
 
     def ask(token: bool | None) -> HubSet:
         info = HfApi().dataset_info(name, revision=revision, timeout=_TIMEOUT, token=token)
@@ -81,38 +55,36 @@ def find_set(name: str, revision: str | None, near: str) -> HubSet:
         with suppress(Exception):
             return ask(False)
     if fault.absent:
-        cure = f"{near}; a private or gated data set needs `hf auth login`"
+        cure = f"{part.near}; a private or gated data set needs `hf auth login`"
         raise CorpusError("a corpus", f"{name!r}, which is neither here nor on the hub", cure) from None
     if fault.denied:
         raise CorpusError(f"access to {name}", fault.got, fault.cure) from None
     return HubSet(name, None, f"{fault.got}: read from the local cache")
 
 
-def load_splits(found: HubSet, config: str | None, near: str, instead: str = "builtin:python-docs") -> Any:
-    """Splits by name: streamed at the commit, or from the local cache where the hub did not answer. `instead`: a
-    corpus for the error that needs no network.
-    """
+def load_splits(found: HubSet, part: HubPart) -> Any:
+    """Splits by name: streamed at the commit, or, where the hub did not answer, the newest copy in the local cache."""
     import datasets  # type: ignore[import-untyped]
 
     options = {} if found.token is None else {"token": found.token}
     try:
         if found.commit is not None:
-            return datasets.load_dataset(found.id, config, revision=found.commit, streaming=True, **options)
+            return datasets.load_dataset(found.id, part.config, revision=found.commit, streaming=True, **options)
         with _offline():
-            return datasets.load_dataset(found.id, config)
+            return datasets.load_dataset(found.id, part.config)
     except ConnectionError:
         reason = found.fault.partition(":")[0] or "no network"
         cure = (
-            f"{near}; else connect to the network, or load it once where there is one and share its cache (HF_HOME), "
-            f"or name a local file, or use {instead}, which needs no network"
+            f"{part.near}; else connect to the network, or load it once where there is one and share its cache "
+            f"(HF_HOME), or name a local file, or use {part.offline}, which needs no network"
         )
         raise CorpusError(f"the hub, or a cached copy of {found.id}", f"{reason} and no such copy", cure) from None
     except Exception as error:  # those of the library, of what reads the files, and of the network under them
-        raise _unreadable(error, found.id) from None
+        raise _unreadable(error, found.id, part.cure) from None
 
 
-def _unreadable(error: Exception, name: str) -> CorpusError:
-    """Why a data set that is there cannot be read, and the cure."""
+def _unreadable(error: Exception, name: str, terms: str) -> CorpusError:
+    """Why a data set that is there cannot be read, and the cure; `terms`: how a gated one lets its readers in."""
     import datasets
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
@@ -120,13 +92,12 @@ def _unreadable(error: Exception, name: str) -> CorpusError:
     if "scripts are no longer supported" in text:
         cure = f"read its conversion: {name}@refs/convert/parquet; or name a local copy"
         return CorpusError(f"a data set {name} of plain files", "a script, which is no longer run", cure)
-    empty = (datasets.exceptions.DataFilesNotFoundError, datasets.data_files.EmptyDatasetError)
-    if isinstance(error, empty):
-        return CorpusError(
-            f"files of data in {name}", "none that can be read", "name another data set, or a local file"
-        )
+    if isinstance(error, datasets.exceptions.DataFilesNotFoundError | datasets.data_files.EmptyDatasetError):
+        got, cure = "none that can be read", "name another data set, or a local file"
+        return CorpusError(f"files of data in {name}", got, cure)
     if "gated" in text:
-        return CorpusError(f"access to {name}", "a gated data set", "accept its terms on the hub, then `hf auth login`")
+        cure = terms or "accept its terms on the hub, then `hf auth login`"
+        return CorpusError(f"access to {name}", "a gated data set", cure)
     if isinstance(error, HTTPError):
         fault = fault_of(error)
         return CorpusError(f"all of the data set {name}", fault.got, fault.cure)
@@ -147,6 +118,7 @@ def _offline() -> Iterator[None]:
 
 
 def choose_split(splits: list[str], split: str | None, name: str) -> str:
+    """The split asked for, else the first of `SPLITS` that is there, else the first."""
     if split is None:
         return next((known for known in SPLITS if known in splits), splits[0])
     if split not in splits:

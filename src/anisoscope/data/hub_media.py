@@ -1,90 +1,64 @@
-"""Clips and images of any data set of the Hugging Face hub, streamed in their encoded form."""
+"""Clips and images of data sets of the hub, streamed in their encoded form and kept: each is fetched once."""
 
-import re
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
-from anisoscope.data.hub import HubSet, choose_split, find_set, load_splits, numbered
-from anisoscope.data.hub_kept import Kept, kept_folder
-from anisoscope.data.items import SPEAKER_COLUMNS, Found, Item
-from anisoscope.errors import CorpusError, UsageError, near_matches
+from anisoscope.data import hub
+from anisoscope.data.corpora import HubPart
+from anisoscope.data.items import SPEAKER_COLUMNS, Found, Item, speaker_of
+from anisoscope.errors import CorpusError, near_matches
 
-HUB_ID = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(:(?P<config>[\w.-]+))?(@(?P<revision>[\w./-]+))?")
-
-
-class HubPreset(NamedTuple):
-    """A data set of the hub: id, configuration, split, and the cure where it cannot be had."""
-
-    hub_id: str
-    config: str | None
-    split: str
-    cure: str = ""
+Stream = Callable[[int], Iterator[tuple[str, str | None, bytes]]]
+"""From the number of items that are here already to the (name, unit, encoded bytes) of the next ones."""
 
 
-class Part(NamedTuple):
-    """Which part of a data set the user asks for; None: the preset's, or the data set's own."""
-
-    config: str | None = None
-    split: str | None = None
-    revision: str | None = None
-    column: str | None = None
-
-    def refuse(self, name: str) -> None:
-        """An error where the corpus has no parts."""
-        given = [f"--{option}" for option, value in self._asdict().items() if value is not None]
-        if given:
-            got = f"{', '.join(given)} with {name}"
-            raise UsageError("a hub data set where a part of one is chosen", got, "leave it out")
-
-
-def hub_items(name: str, part: Part, presets: dict[str, HubPreset], modality: str) -> Found | None:
-    """Items of a hub data set, a preset or `id[:config][@revision]`; None where `name` cannot be an id. What was
-    streamed before is read from the cache, without a question to the hub but for the newest commit.
+def hub_items(part: HubPart, column: str | None) -> Found:
+    """Items of a hub data set. What was streamed before is read from the cache, without a question to the hub but for
+    the newest commit.
     """
-    marked = HUB_ID.fullmatch(presets[name].hub_id if name in presets else name)
-    if marked is None:
-        return None
-    preset = presets.get(name, HubPreset(marked["id"], marked["config"], ""))
-    near = preset.cure or near_matches(name, presets)
-    revision = part.revision or marked["revision"]
-    found = find_set(preset.hub_id, revision, near)
-    wanted = Part(part.config or preset.config, part.split or preset.split or None, revision, part.column)
-    asked = {"id": found.id, "commit": found.commit, "modality": modality, **wanted._asdict()}
-    asked.pop("revision")
-    folder = kept_folder(asked)
+    found = hub.find_set(part)
+    asked = {"id": found.id, "modality": part.modality, "config": part.config, "split": part.split, "column": column}
+    folder = _folder(asked, found.commit)
     kept = None if folder is None else Kept(folder)
-    about = None if kept is None else kept.about
 
     def opened() -> tuple[Any, dict[str, Any]]:
-        splits = _splits(found, wanted.config, near, preset.cure)
-        split = choose_split(list(splits), wanted.split, found.id)
-        rows, column = _encoded(splits[split], modality, wanted.column, found.id)
-        return rows, {"config": wanted.config, "split": split, "commit": found.commit, "column": column}
+        splits = hub.load_splits(found, part)
+        split = hub.choose_split(list(splits), part.split, found.id)
+        rows, chosen = _encoded(splits[split], part.modality, column, found.id)
+        return rows, {"config": part.config, "split": split, "commit": found.commit, "column": chosen}
 
-    rows = None
+    rows, about = None, kept.about() if kept else None
     if about is None:
         rows, about = opened()
-        if kept is not None:
+        if kept:
             kept.begin(about)
-    source = {"kind": "hub", "id": found.id, "revision": revision, **about, **found.notes}
+    source = {"kind": "hub", "id": found.id, "revision": part.revision, **about, **found.notes}
 
     def stream(after: int) -> Iterator[tuple[str, str | None, bytes]]:
         left = rows if rows is not None else opened()[0]
-        return _bytes(numbered(left, found.id, after), str(about["column"]), found.id)
+        return _bytes(hub.numbered(left, found.id, after), str(about["column"]), found.id)
 
     if kept is None:  # no commit is known: what the library has in its own cache
-        return Found([Item(name, unit, data) for name, unit, data in stream(0)], source)
+        return Found([Item(*entry) for entry in stream(0)], source)
     return Found(kept.items(stream), source)
 
 
-def _splits(found: HubSet, config: str | None, near: str, cure: str) -> Any:
-    """The splits; where the data set is gated, with the preset's cure."""
-    try:
-        return load_splits(found, config, near)
-    except CorpusError as error:
-        if "gated" not in error.got or not cure:
-            raise
-        raise CorpusError(f"access to {found.id}", "a gated data set", cure) from None
+def _folder(asked: dict[str, Any], commit: str | None) -> Path | None:
+    """The folder for what was asked of a data set at a commit; where that is not known, for want of a network, the
+    newest of the same, None for none.
+    """
+    from huggingface_hub import constants
+
+    root = Path(constants.HF_HOME, "anisoscope", str(asked["id"]).replace("/", "--"))
+    key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]
+    if commit is not None:
+        return root / f"{commit}-{key}"
+    found = [path.parent for path in root.glob(f"*-{key}/about.json")]
+    return max(found, key=lambda path: path.stat().st_mtime, default=None)
 
 
 def _encoded(rows: Any, modality: str, column: str | None, name: str) -> tuple[Any, str]:
@@ -107,11 +81,80 @@ def _encoded(rows: Any, modality: str, column: str | None, name: str) -> tuple[A
 def _bytes(rows: Any, column: str, name: str) -> Iterator[tuple[str, str | None, bytes]]:
     for place, row in rows:
         value = row[column] or {}
-        unit = next((row[key] for key in SPEAKER_COLUMNS if row.get(key) is not None), None)
         data = value.get("bytes")
         if data is None and value.get("path"):
             from datasets.download.streaming_download_manager import xopen  # type: ignore[import-untyped]
 
             with xopen(value["path"], "rb") as file:
                 data = file.read()
-        yield f"{name}, {place}", None if unit is None else str(unit), data or b""
+        yield f"{name}, {place}", speaker_of(row), data or b""
+
+
+class Kept:
+    """Items of one data set at one commit, split and column, in a folder beside the hub's cache: in `items`, one after
+    the other, a line of JSON (name, unit, size) and the bytes of each, and `null` where there are no more; in
+    `about.json` what a manifest says of the source.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.body = folder, folder / "items"
+
+    def about(self) -> dict[str, Any] | None:
+        """What a manifest says of the source; None where nothing was kept yet."""
+        try:
+            read = json.loads((self.folder / "about.json").read_text("utf-8"))
+        except (OSError, ValueError):
+            return None
+        return read if isinstance(read, dict) else None
+
+    def begin(self, about: dict[str, Any]) -> None:
+        """Keep what is known of the source."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.body.touch()
+        unfinished = self.folder / "about.json.part"
+        unfinished.write_text(json.dumps(about), "utf-8")
+        unfinished.replace(self.folder / "about.json")
+
+    def items(self, stream: Stream) -> Iterator[Item]:
+        """All items: those that are here, then those that are streamed and kept. One process at a time streams."""
+        from filelock import FileLock
+
+        here, end, complete = self._here(0)
+        yield from here
+        if complete:
+            return
+        with FileLock(self.folder / "lock"):
+            more, end, complete = self._here(end)  # another process was quicker
+            yield from more
+            if not complete:
+                yield from self._streamed(stream, len(here) + len(more), end)
+
+    def _here(self, end: int) -> tuple[list[Item], int, bool]:
+        """Whole items from place `end` on, the place behind them, and whether there are no more. What a killed process
+        left half written is not whole.
+        """
+        items: list[Item] = []
+        with self.body.open("rb") as file:
+            room = file.seek(0, os.SEEK_END)
+            file.seek(end)
+            for line in iter(file.readline, b""):
+                entry = json.loads(line) if line.endswith(b"\n") else None
+                begin = end + len(line)
+                if entry is None or begin + entry[2] > room:
+                    return items, end, line == b"null\n"
+                items.append(Item(entry[0], entry[1], self.body, begin, entry[2]))
+                end = file.seek(begin + entry[2])
+        return items, end, False
+
+    def _streamed(self, stream: Stream, after: int, end: int) -> Iterator[Item]:
+        """The items behind those that end at `end`, as they come."""
+        with self.body.open("r+b") as file:
+            file.truncate(end)
+            file.seek(end)
+            for name, unit, data in stream(after):
+                line = json.dumps([name, unit, len(data)]).encode() + b"\n"
+                file.write(line + data)
+                file.flush()
+                yield Item(name, unit, self.body, end + len(line), len(data))
+                end += len(line) + len(data)
+            file.write(b"null\n")

@@ -1,19 +1,20 @@
 """Labelled corpora: utterances or pairs with classes and, where there are any, human rationales; in official splits.
 
-Names: `yelphat`, `hatexplain`, `esnli` (under $ANISOSCOPE_DATA, else from their public homes), `imdb`,
-`yelp-polarity`, `20newsgroups`, `planted` (generated, no data needed), a .jsonl or .csv file, a folder of them (one
-per split), or any data set of the hub.
+Names: those of the table of corpora (benchmarks lie under $ANISOSCOPE_DATA, or come from their public homes), a table,
+a folder of them (one per split), or any data set of the hub.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
+
+from anisoscope.data.corpora import Asked, NamedCorpus, located
 from anisoscope.data.plans import digest
-from anisoscope.errors import CorpusError, UsageError, near_matches
+from anisoscope.errors import CorpusError, UsageError
 
 TRAIN, VALIDATION, TEST = SPLITS = ("train", "validation", "test")
 FEWEST = {TRAIN: 2, VALIDATION: 1, TEST: 1}
@@ -102,29 +103,6 @@ class LabelledCorpus:
         return replace(self, splits=splits, source={**self.source, "limit": limit})
 
 
-class Known(NamedTuple):
-    """A labelled corpus with a name of its own: what it is, and the function that opens it."""
-
-    description: str
-    opener: str
-
-
-LABELLED = {
-    "planted": Known(
-        "generated: keywords tell the class, rationales known; no data needed", "synthetic:open_synthetic"
-    ),
-    "planted-pairs": Known(
-        "generated pairs: do both texts name the same thing? no data needed", "synthetic:open_pairs"
-    ),
-    "yelphat": Known("reviews, 2 classes, human attention (Sen et al. 2020)", "benchmarks:open_yelphat"),
-    "hatexplain": Known("posts, 3 classes, rationales (Mathew et al. 2021)", "benchmarks:open_hatexplain"),
-    "esnli": Known("pairs, 3 classes, highlights (Camburu et al. 2018)", "benchmarks:open_esnli"),
-    "imdb": Known("film reviews, 2 classes (hub: stanfordnlp/imdb)", "labelled_tables:open_preset"),
-    "yelp-polarity": Known("reviews, 2 classes (hub: fancyzhx/yelp_polarity)", "labelled_tables:open_preset"),
-    "20newsgroups": Known("posts, 20 classes (scikit-learn downloads them)", "labelled_tables:open_newsgroups"),
-}
-
-
 def open_labelled(
     name: str,
     *,
@@ -139,24 +117,18 @@ def open_labelled(
     seed     of generated corpora, and of splits that the corpus does not have
     limit    the first examples of each split only, spread evenly over the classes
     """
-    if limit is not None and limit < 1:
-        raise UsageError("a limit of at least 1 example", str(limit), "raise --limit, or leave it out")
-    base = name.partition(":")[0]
-    if base in LABELLED:
-        _refuse(columns, name)
-        module, function = LABELLED[base].opener.split(":")
-        corpus = getattr(import_module(f"anisoscope.data.{module}"), function)(name, seed)
+    place = located(name, "labelled", Asked(limit=limit))
+    if isinstance(place, NamedCorpus):
+        if columns:
+            expected = f"no column names for {name}, whose columns are known"
+            raise UsageError(expected, ", ".join(columns), "leave them out")
+        corpus = place.made(name, seed)
     else:
         from anisoscope.data.labelled_tables import open_table
 
-        corpus = open_table(name, dict(columns or {}), seed)
+        corpus = open_table(name, place, dict(columns or {}), seed)
     checked(corpus)
     return checked(corpus.limited(limit))
-
-
-def _refuse(columns: Mapping[str, str] | None, name: str) -> None:
-    if columns:
-        raise UsageError(f"no column names for {name}, whose columns are known", ", ".join(columns), "leave them out")
 
 
 def checked(corpus: LabelledCorpus) -> LabelledCorpus:
@@ -206,8 +178,6 @@ def balanced(examples: Iterable[Example], limit: int, classes: int) -> Examples:
 
 def divided(examples: list[Example], shares: Mapping[str, float], seed: int) -> dict[str, Examples]:
     """Examples split at random within each class by `shares` (which add up to 1), in the order given inside a split."""
-    import numpy as np
-
     draw = np.random.default_rng(seed)
     owner: dict[int, str] = {}
     for label in sorted({e.label for e in examples}):
@@ -219,8 +189,3 @@ def divided(examples: list[Example], shares: Mapping[str, float], seed: int) -> 
             owner |= dict.fromkeys(rows[first:last].tolist(), name)
             first = last
     return {name: tuple(e for i, e in enumerate(examples) if owner[i] == name) for name in shares}
-
-
-def unknown(name: str) -> CorpusError:
-    """The error for a name that is nothing."""
-    return CorpusError("a labelled corpus", repr(name), near_matches(name, LABELLED))

@@ -7,26 +7,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from anisoscope.data import hub
+from anisoscope.data.corpora import HubPart
 from anisoscope.data.documents import TEXT_COLUMNS
 from anisoscope.data.files import ending, stem
-from anisoscope.data.hub import find_set, load_splits, numbered
-from anisoscope.data.items import find_path, named
-from anisoscope.data.labelled import (
-    LABELLED,
-    SPLITS,
-    TEST,
-    TRAIN,
-    VALIDATION,
-    Example,
-    LabelledCorpus,
-    check_example,
-    divided,
-    unknown,
-)
+from anisoscope.data.items import named
+from anisoscope.data.labelled import SPLITS, TEST, TRAIN, VALIDATION, Example, LabelledCorpus, check_example, divided
 from anisoscope.data.tables import FORM, TABLES, is_table, known_column, read_table
-from anisoscope.errors import CorpusError, near_matches
+from anisoscope.errors import CorpusError
 
-PRESETS = {"imdb": "stanfordnlp/imdb", "yelp-polarity": "fancyzhx/yelp_polarity"}
 GUESSES = {
     "text": (*TEXT_COLUMNS, "premise", "sentence1", "question1", "text1"),
     "second": ("second", "hypothesis", "sentence2", "question2", "text2", "text_pair"),
@@ -48,12 +37,7 @@ Rows = list[tuple[str, Row]]
 """Rows, each after where it stands (`t.jsonl, line 7`), which errors name."""
 
 
-def open_preset(name: str, seed: int) -> LabelledCorpus:
-    """A data set of the hub with a name of its own."""
-    return _open_hub(name, PRESETS[name], {}, seed)
-
-
-def open_newsgroups(name: str, seed: int) -> LabelledCorpus:
+def newsgroups(name: str, seed: int) -> LabelledCorpus:
     """Posts without headers, footers and quotations; a tenth of the training posts is for validation."""
     from sklearn.datasets import fetch_20newsgroups  # type: ignore[import-untyped]
 
@@ -69,18 +53,15 @@ def open_newsgroups(name: str, seed: int) -> LabelledCorpus:
     return LabelledCorpus(name, tuple(parts[TRAIN].target_names), _completed(read, seed), source={"kind": "sklearn"})
 
 
-def open_table(name: str, columns: dict[str, str], seed: int) -> LabelledCorpus:
-    """A file, a folder with one file per split, or a data set of the hub (`id[:config][@revision]`)."""
+def open_table(name: str, place: Path | HubPart, columns: dict[str, str], seed: int) -> LabelledCorpus:
+    """A file, a folder with one file per split, or a data set of the hub."""
     strange = set(columns) - set(GUESSES)
     if strange:
         raise CorpusError(f"columns for {', '.join(GUESSES)}", ", ".join(sorted(strange)), "name one of those")
-    path = find_path(name)
-    if path is None:
-        if "/" not in name or is_table(Path(name)):
-            raise unknown(name)
-        return _open_hub(name, name, columns, seed)
-    tables = _read_splits(path) if path.is_dir() else {"": _read(path)}
-    return _corpus(name, tables, columns, seed, {"kind": "table", "path": str(path.resolve())})
+    if isinstance(place, HubPart):
+        return _of_hub(place, columns, seed)
+    tables = _read_splits(place) if place.is_dir() else {"": _read(place)}
+    return _corpus(name, tables, columns, seed, {"kind": "table", "path": str(place.resolve())})
 
 
 def _read_splits(folder: Path) -> dict[str, Rows]:
@@ -115,26 +96,23 @@ def _read(path: Path) -> Rows:
     return rows
 
 
-def _open_hub(name: str, hub_id: str, columns: dict[str, str], seed: int) -> LabelledCorpus:
-    rest, _, revision = hub_id.partition("@")
-    repo, _, config = rest.partition(":")
-    near = near_matches(name, LABELLED)
-    found = find_set(repo, revision or None, near)
+def _of_hub(part: HubPart, columns: dict[str, str], seed: int) -> LabelledCorpus:
+    found = hub.find_set(part)
     tables: dict[str, Rows] = {}
     names: list[str] | None = None
-    for split, rows in load_splits(found, config or None, near, "planted").items():
-        named = ALIASES.get(split, split)
-        if named in SPLITS:
+    for split, rows in hub.load_splits(found, part).items():
+        known = ALIASES.get(split, split)
+        if known in SPLITS:
             features = rows.features or {}
             chosen = columns.get("label") or _guess("label", features) or ""
             own = getattr(features.get(chosen), "names", None)
-            read = ((f"{where} of {repo}, {split}", row) for where, row in numbered(rows, repo))
-            tables[named] = [(where, _with_name(row, chosen, own) if own else row) for where, row in read]
+            read = ((f"{where} of {part.id}, {split}", row) for where, row in hub.numbered(rows, part.id))
+            tables[known] = [(where, _with_name(row, chosen, own) if own else row) for where, row in read]
             names = own or names
     if TRAIN not in tables:
-        raise CorpusError(f"a train split of {repo}", ", ".join(tables) or "none", "name another data set")
-    source = {"kind": "hub", "id": found.id, "config": config or None, "commit": found.commit, **found.notes}
-    return _corpus(name, tables, columns, seed, source, names)
+        raise CorpusError(f"a train split of {part.id}", ", ".join(tables) or "none", "name another data set")
+    source = {"kind": "hub", "id": found.id, "config": part.config, "commit": found.commit, **found.notes}
+    return _corpus(part.name, tables, columns, seed, source, names)
 
 
 def _with_name(row: Row, column: str, names: list[str]) -> Row:

@@ -2,18 +2,14 @@
 
 from typing import Any
 
-from anisoscope.batch import BatchPlan
-from anisoscope.data import CORPORA, open_corpus
+from anisoscope.data.corpora import CORPORA, open_corpus
 from anisoscope.data.documents import has_text
-from anisoscope.data.items import find_path, modality_of
-from anisoscope.data.prompt import decoder_start
+from anisoscope.data.local import find_path, modality_of
+from anisoscope.data.plans import Plan, decoder_start
 from anisoscope.data.tables import is_table
 from anisoscope.errors import UsageError
 
 DEFAULT_LENGTH = 512
-
-DEFAULTS = {"text": "builtin:python-docs", "image": "builtin:digits"}
-"""What is measured where no corpus is named."""
 
 EXAMPLES = {
     "text": "builtin:python-docs, a text file or --corpus wikitext-103",
@@ -25,10 +21,11 @@ MODELS = {"text": "builtin:minilm or bert-base", "image": "vit-base or resnet-50
 
 def default_corpus(modality: str) -> str:
     """The built-in corpus for what a model reads. UsageError where none is built in."""
-    if modality not in DEFAULTS:
-        expected = f"--corpus for a {modality} model (no {modality} is built in)"
-        raise UsageError(expected, "none", f"name {EXAMPLES.get(modality, 'one')}")
-    return DEFAULTS[modality]
+    for name, row in CORPORA.items():
+        if name.startswith("builtin:") and row.modality == modality:
+            return name
+    expected = f"--corpus for a {modality} model (no {modality} is built in)"
+    raise UsageError(expected, "none", f"name {EXAMPLES.get(modality, 'one')}")
 
 
 def open_plan(
@@ -40,18 +37,15 @@ def open_plan(
     max_length: int | None = None,
     batch_tokens: int = 4096,
     sequences: int | None = None,
-    documents: str = "auto",
     **options: Any,
-) -> tuple[BatchPlan, dict[str, Any]]:
+) -> tuple[Plan, dict[str, Any]]:
     """The batches of corpus `name` for `model`, and what the manifest says of the corpus.
 
     sequences   windows that a text is thinned to
-    documents   the rule by which a text is told apart into documents; it and `options`: see `data.text.open_text`
+    options     the fields of `data.corpora.Asked`
     """
     _check_modality(name, modality, options.get("column"))
-    if modality == "text":
-        options["documents"] = documents
-    elif documents != "auto":
+    if modality != "text" and options.get("documents", "auto") != "auto":
         raise UsageError("--documents with a text model", f"one of {modality}", "leave it out")
     if modality == "image" and max_length is not None:
         raise UsageError("no --max-length for an image model", str(max_length), "leave it out")
@@ -61,34 +55,30 @@ def open_plan(
         raise UsageError("--sequences with a text model", f"one of {modality}", "use --limit, which counts units")
     plan: Any
     if modality == "text":
-        length = text_length(model.config, processor, max_length)
-        described["max_length"] = length
-        plan = _text_plan(corpus, model, processor, length, batch_tokens)
+        described["max_length"] = text_length(model.config, processor, max_length)
+        plan = _text_plan(corpus, model, processor, described["max_length"], batch_tokens)
         plan = plan if sequences is None else plan.spread(sequences)
     elif modality == "speech":
         from anisoscope.data.speech import plan_speech
 
         plan = plan_speech(corpus, model, processor, batch_tokens=batch_tokens, max_length=max_length)
-        described["preprocessing"] = plan.settings
     else:
         from anisoscope.data.images import plan_images
 
         plan = plan_images(corpus, model, processor, batch_tokens=batch_tokens)
+    if modality != "text":
         described["preprocessing"] = plan.settings
-    described["words"] = plan.words
-    return plan, {**described, **corpus.source, "warnings": [*_skipped(corpus.source), *plan.warnings]}
-
-
-def _skipped(source: dict[str, Any]) -> list[str]:
-    count = source.get("skipped")
-    return [f"{count} unreadable item{'s' * (count != 1)} of the corpus left out"] if count else []
+    count = corpus.source.get("skipped")
+    skipped = [f"{count} unreadable item{'s' * (count != 1)} of the corpus left out"] if count else []
+    return plan, {**described, "words": plan.words, **corpus.source, "warnings": [*skipped, *plan.warnings]}
 
 
 def _check_modality(name: str, modality: str, column: str | None) -> None:
     """A UsageError where a corpus is known to hold something else than the model reads."""
-    path = None if name in CORPORA else find_path(name)
-    holds = CORPORA[name].modality if name in CORPORA else modality_of(path) if path is not None else None
-    if holds is None or holds == modality:
+    row = CORPORA.get(name)
+    path = None if row else find_path(name)
+    holds = row.modality if row else modality_of(path) if path else None
+    if holds not in EXAMPLES or holds == modality:
         return
     if modality == "text" and path is not None and is_table(path) and (column or has_text(path)):
         return
@@ -103,21 +93,29 @@ def text_length(config: Any, tokenizer: Any, max_length: int | None) -> int:
         raise UsageError("a tokenizer for a text corpus", got, "let the factory return (model, tokenizer)")
     longest = longest_input(config, tokenizer)
     if max_length is not None and longest is not None and max_length > longest:
-        raise UsageError(
-            f"--max-length of at most {longest}, which the model reads", str(max_length), f"use --max-length {longest}"
-        )
+        expected = f"--max-length of at most {longest}, which the model reads"
+        raise UsageError(expected, str(max_length), f"use --max-length {longest}")
     return max_length or min(longest or DEFAULT_LENGTH, DEFAULT_LENGTH)
 
 
+def longest_input(config: Any, tokenizer: Any) -> int | None:
+    """Most tokens the model reads at once, by its position table and by its tokenizer; None where neither says."""
+    limits = [getattr(tokenizer, "model_max_length", None), getattr(config, "max_length_inputs", None)]
+    if not getattr(config, "relative_attention_num_buckets", None):
+        positions = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+        offset = 2 if getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert") else 0
+        limits.append(positions - offset if positions else None)
+    known = [int(x) for x in limits if x is not None and 0 < x < 1_000_000]
+    return min(known) if known else None
+
+
 def _text_plan(corpus: Any, model: Any, tokenizer: Any, length: int, batch_tokens: int) -> Any:
-    from anisoscope.data.text import plan_text
+    from anisoscope.data.text import plan_characters, plan_text
     from anisoscope.models.blocks import stack_of
 
     config = model.config
     family = getattr(config, "model_type", "")
     if family == "character_bert":
-        from anisoscope.data.characters import plan_characters
-
         return plan_characters(corpus, tokenizer, max_length=length, batch_tokens=batch_tokens)
     start = decoder_start(config) if getattr(config, "is_encoder_decoder", False) else None
     plan = plan_text(
@@ -130,14 +128,3 @@ def _text_plan(corpus: Any, model: Any, tokenizer: Any, length: int, batch_token
         vocab_size=getattr(config, "vocab_size", None),
     )
     return plan.at_least(config.downsampling_rate) if family == "canine" else plan  # a molecule of characters
-
-
-def longest_input(config: Any, tokenizer: Any) -> int | None:
-    """Most tokens the model reads at once, by its position table and by its tokenizer; None where neither says."""
-    limits = [getattr(tokenizer, "model_max_length", None), getattr(config, "max_length_inputs", None)]
-    if not getattr(config, "relative_attention_num_buckets", None):
-        positions = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
-        offset = 2 if getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert") else 0
-        limits.append(positions - offset if positions else None)
-    known = [int(x) for x in limits if x is not None and 0 < x < 1_000_000]
-    return min(known) if known else None

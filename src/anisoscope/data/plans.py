@@ -1,15 +1,63 @@
-"""Batches of similar length within a token budget, and the hash that names a plan; for text, speech and images."""
+"""What every modality's plan shares: batches within a budget of positions, counted, numbered and named by a hash."""
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from anisoscope.axes import WORDS
 from anisoscope.errors import UsageError
 
+if TYPE_CHECKING:  # it loads torch, which hashing needs not
+    from anisoscope.batch import Batch
+
 Index = NDArray[np.int64]
+
+
+class Plan:
+    """The batches of one corpus for one model: `plan[i]` builds batch i, the same for every process and every resume.
+
+    A modality says what its rows are (windows, clips, images, vectors) and, in `build`, how rows become a batch.
+    """
+
+    frequency_bins: list[str]
+    classes: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        batches: list[Index],
+        real: Index,
+        unit: Index,
+        identity: Iterable[object],
+        words: Mapping[str, str],
+        warnings: Iterable[str] = (),
+    ) -> None:
+        """`batches`: rows of each; `real` [row]: its positions without padding; `unit` [row]; `identity`: whatever the
+        batches depend on; `words`: what the corpus calls things.
+        """
+        self.batches, self.unit = batches, unit
+        self.tokens = [int(real[rows].sum()) for rows in batches]
+        self.n_units = len(np.unique(unit))
+        self.fingerprint = digest(identity)
+        self.words = WORDS | dict(words)
+        self.warnings = list(warnings)
+        self.frequency_bins = []
+
+    def build(self, rows: Index) -> "Batch":
+        """The batch of these rows."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, index: int) -> "Batch":
+        return self.build(self.batches[index])
+
+    def __iter__(self) -> Iterator["Batch"]:
+        return map(self.build, self.batches)
 
 
 def pack(lengths: Index, budget: int) -> list[Index]:
@@ -32,6 +80,11 @@ def pack(lengths: Index, budget: int) -> list[Index]:
     return batches
 
 
+def in_order(count: int, rows: int) -> list[Index]:
+    """Batches of `rows` rows in the order of the corpus."""
+    return np.split(np.arange(count), range(rows, count, rows))
+
+
 def digest(parts: Iterable[object]) -> str:
     """SHA-256 of the parts in order. Arrays count by bytes, text by UTF-8, the rest as JSON; lengths part them."""
     total = hashlib.sha256()
@@ -45,3 +98,9 @@ def digest(parts: Iterable[object]) -> str:
         total.update(len(data).to_bytes(8, "little"))
         total.update(data)
     return total.hexdigest()
+
+
+def decoder_start(config: Any) -> int:
+    """The token that a decoder's input begins with, for a model of `config`."""
+    names = ("decoder_start_token_id", "bos_token_id", "pad_token_id")
+    return int(next((value for name in names if (value := getattr(config, name, None)) is not None), 0))

@@ -1,88 +1,241 @@
 """Speech corpora: a folder, a manifest or a hub data set in; clips, and batches of windows of them, out."""
 
-from typing import Any
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from math import ceil, prod
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
-from anisoscope.data.hub_media import HubPreset, Part, hub_items
-from anisoscope.data.items import Gathered, find_path, gather, local_items, named, unknown
-from anisoscope.data.prompt import decoder_prompt
-from anisoscope.data.sound import ClipInfo, check
-from anisoscope.data.speech_plans import SpeechCorpus, SpeechPlan, cut, reading
+from anisoscope.batch import Batch, Stream
+from anisoscope.data.corpora import Asked
+from anisoscope.data.items import MediaCorpus, named, open_media
+from anisoscope.data.plans import Index, Plan, decoder_start, pack
+from anisoscope.data.sound import Samples, check, samples
 from anisoscope.errors import CorpusError, UsageError
 
-__all__ = ["HUB_PRESETS", "SpeechCorpus", "SpeechPlan", "open_speech", "plan_speech"]
+SECONDS = 30
+"""Longest window; a longer clip is cut into equal windows."""
 
-HUB_PRESETS = {
-    "common-voice": HubPreset(
-        "mozilla-foundation/common_voice_11_0",
-        "en",
-        "validation",
-        "Common Voice has left the hub: download it from datacollective.mozillafoundation.org and name its dev.tsv",
-    ),
-    "librispeech": HubPreset("openslr/librispeech_asr", "other", "validation"),
-}
+RATE = 16_000
+"""Samples per second where the checkpoint does not say."""
+
+STRIDE = 320
+"""Samples per position of a model that does not say; what every wav2vec 2.0 has."""
+
+RECORDED = ("do_normalize", "feature_size", "padding_value", "n_fft", "hop_length", "chunk_length")
+"""Settings of a feature extractor that a manifest names."""
 
 
-def open_speech(
-    name: str,
-    *,
-    split: str | None = None,
-    column: str | None = None,
-    config: str | None = None,
-    revision: str | None = None,
-    limit: int | None = None,
-    skip_bad: bool = False,
-) -> SpeechCorpus:
-    """The clips that `name` stands for, tried in this order: preset, path here, path under $ANISOSCOPE_DATA, data set
-    of the hub (`id[:config][@revision]`). A path is a clip, a folder of clips or a manifest (.csv, .tsv, .jsonl) with
-    a column of paths; a folder is read by the `manifest.csv` in it, or beside it, where there is one.
-
-    limit     clips up to the one that begins unit limit + 1; a unit is a speaker where a column names one, else a clip
-    skip_bad  decode every clip now, leave out those that cannot be, and count them; else headers are checked now,
-              and the first clip that cannot be decoded ends the run
+def open_speech(name: str, **options: Any) -> MediaCorpus:
+    """The clips that `name` stands for (`data.corpora.located`): a clip, a folder of clips, a manifest with a column of
+    paths, or a data set of the hub; a folder is read by the `manifest.csv` in it, or beside it, where there is one.
+    `options`: the fields of `Asked`; a unit is a speaker where a column names one, else a clip.
     """
-    if limit is not None and limit < 1:
-        raise UsageError("a limit of at least 1 unit", str(limit), "raise --limit, or leave it out")
-    part = Part(config, split, revision, column)
-    path = None if name in HUB_PRESETS else find_path(name)
-    if path is not None:
-        part._replace(column=None).refuse(name)
-    found = local_items(path, "speech", column) if path is not None else hub_items(name, part, HUB_PRESETS, "speech")
-    if found is None:
-        raise unknown(name, HUB_PRESETS, "speech")
-    clips: Gathered[ClipInfo] = gather(
-        name, found, lambda item, data: check(item.name, data, skip_bad), limit=limit, skip_bad=skip_bad
-    )
-    rates = {f"{info.rate} Hz, {info.channels} channels": 0 for info in clips.infos}
-    for info in clips.infos:
-        rates[f"{info.rate} Hz, {info.channels} channels"] += 1
-    seconds = round(sum(info.frames / info.rate for info in clips.infos), 1)
-    source = {**clips.source, "formats": rates, "seconds": seconds}
-    return SpeechCorpus(name, clips.items, clips.infos, clips.unit, clips.fingerprint, source, skip_bad, clips.keep)
+    corpus = open_media(name, "speech", Asked(**options), check)
+    formats = Counter(f"{info.rate} Hz, {info.channels} channels" for info in corpus.infos)
+    seconds = round(sum(info.frames / info.rate for info in corpus.infos), 1)
+    return replace(corpus, source={**corpus.source, "formats": dict(formats), "seconds": seconds})
 
 
 def plan_speech(
-    corpus: SpeechCorpus,
+    corpus: MediaCorpus,
     model: Any,
     processor: Any = None,
     *,
     batch_tokens: int = 4096,
     max_length: int | None = None,
-) -> SpeechPlan:
+) -> "SpeechPlan":
     """Windows of at most 30 seconds in batches of at most `batch_tokens` positions of the model, padding counted.
 
     processor   the checkpoint's feature extractor, alone or inside a processor; else the defaults of its family
     max_length  positions of a window, where fewer than 30 seconds have
     """
     how = reading(model.config, processor, max_length)
-    bad = [k for k, info in enumerate(corpus.infos) if info.resampled(how.rate) < how.shortest]
-    if bad and not corpus.skip_bad:
-        listed = named([f"{corpus.clips[k].name} ({corpus.infos[k].resampled(how.rate)} samples)" for k in bad])
-        raise CorpusError(f"clips of at least {how.shortest} samples at {how.rate} Hz", listed, "pass --skip-bad")
-    kept = np.setdiff1d(np.arange(len(corpus.clips)), bad)
-    if not len(kept):
-        raise CorpusError(f"clips of at least {how.shortest} samples at {how.rate} Hz", "none", "name another corpus")
-    windows = cut(corpus, kept, how)
-    notes = [f"{len(bad)} clips of fewer than {how.shortest} samples left out"] if bad else []
-    return SpeechPlan(corpus, model.config, how, windows, batch_tokens, decoder_prompt(model.config, processor), notes)
+    lengths = np.array([info.resampled(how.rate) for info in corpus.infos])
+    kept, bad = np.flatnonzero(lengths >= how.shortest), np.flatnonzero(lengths < how.shortest)
+    if len(bad) and (not len(kept) or not corpus.skip_bad):
+        listed = named([f"{corpus.items[k].name} ({lengths[k]} samples)" for k in bad])
+        expected = f"clips of at least {how.shortest} samples at {how.rate} Hz"
+        raise CorpusError(expected, listed, "pass --skip-bad" if len(kept) else "name another corpus")
+    notes = [f"{len(bad)} clips of fewer than {how.shortest} samples left out"] if len(bad) else []
+    prompt, windows = _prompt(model.config, processor), cut(corpus, kept, how)
+    return SpeechPlan(corpus, model.config, how, windows, batch_tokens, prompt, notes)
+
+
+def _prompt(config: Any, processor: Any) -> list[int]:
+    """Ids that a decoder reads, where there is no text to read: the prompt of the processor's tokenizer (Whisper:
+    start, language and task, where set, no timestamps); else the start token alone; empty where there is no decoder.
+    """
+    if not getattr(config, "is_encoder_decoder", False):
+        return []
+    prefix = getattr(getattr(processor, "tokenizer", None), "prefix_tokens", None)
+    return [int(token) for token in prefix] if prefix else [decoder_start(config)]
+
+
+class SoundInput(NamedTuple):
+    """How a model reads sound. `kind`: `features` (log-mel windows of one length), `padded` (samples with a mask of
+    the padding) or `unpadded` (only clips of one length together: the first convolution's norm runs over the whole
+    clip and knows no mask). `stride` samples make a position, fewer than `shortest` samples make none.
+    """
+
+    kind: str
+    extractor: Any
+    rate: int
+    longest: int
+    shortest: int
+    stride: int
+    settings: dict[str, Any]
+
+
+def reading(config: Any, processor: Any, max_length: int | None) -> SoundInput:
+    """How a model of `config` reads sound, by the checkpoint's feature extractor where `processor` has one."""
+    extractor = getattr(processor, "feature_extractor", processor)
+    given = hasattr(extractor, "sampling_rate")
+    features = hasattr(config, "num_mel_bins")
+    if features and not hasattr(config, "max_source_positions"):
+        family = getattr(config, "model_type", type(config).__name__)
+        raise UsageError("a model that reads samples, or Whisper", family, "name wav2vec 2.0, HuBERT, Whisper or kin")
+    extractor = extractor if given else _default_extractor(config, features)
+    rate = int(extractor.sampling_rate)
+    if features:
+        kind, stride, shortest = "features", 2 * getattr(extractor, "hop_length", 160), 1
+        wanted, got = 2 * int(config.max_source_positions), int(getattr(extractor, "nb_max_frames", 0))
+        if wanted != got:  # Whisper reads windows of one length only: that of its position table
+            expected = f"a feature extractor of {wanted} frames per window, which the model reads"
+            raise UsageError(expected, f"{got} frames", "use the feature extractor published with the model")
+    else:
+        kind = "padded" if getattr(config, "feat_extract_norm", None) == "layer" else "unpadded"
+        stride, shortest = prod(getattr(config, "conv_stride", (STRIDE,))), _receptive(config)
+    longest = int(getattr(extractor, "n_samples", 0)) or SECONDS * rate
+    longest = min(longest, max_length * stride) if max_length else longest
+    if longest < shortest:
+        raise UsageError(f"windows of at least {shortest} samples", f"{longest}", "raise --max-length")
+    settings: dict[str, Any] = {
+        "extractor": "checkpoint" if given else "default",
+        "class": type(extractor).__name__,
+        "rate": rate,
+    }
+    settings |= {key: getattr(extractor, key) for key in RECORDED if hasattr(extractor, key)}
+    settings |= {"batching": kind, "window_seconds": longest / rate}
+    return SoundInput(kind, extractor, rate, longest, shortest, stride, settings)
+
+
+def _default_extractor(config: Any, features: bool) -> Any:
+    from transformers import Wav2Vec2FeatureExtractor, WhisperFeatureExtractor
+
+    if not features:
+        return Wav2Vec2FeatureExtractor(sampling_rate=RATE, do_normalize=True)  # type: ignore[no-untyped-call]
+    seconds = max(1, config.max_source_positions * 2 * 160 // RATE)
+    return WhisperFeatureExtractor(  # type: ignore[no-untyped-call]
+        feature_size=config.num_mel_bins, sampling_rate=RATE, chunk_length=seconds
+    )
+
+
+def _receptive(config: Any) -> int:
+    """Fewest samples of which the convolutions make one position."""
+    needed = 1
+    kernels, strides = (getattr(config, f"conv_{what}", ()) for what in ("kernel", "stride"))
+    for kernel, stride in reversed(list(zip(kernels, strides, strict=False))):
+        needed = (needed - 1) * stride + kernel
+    return int(needed)
+
+
+class ClipWindows(NamedTuple):
+    """Windows in the order of the clips: `clip`, `first` sample in it, `length` in samples, `unit`, and `start`, the
+    running index of its first sample or mel frame inside the unit; all [window] int64.
+    """
+
+    clip: Index
+    first: Index
+    length: Index
+    unit: Index
+    start: Index
+
+
+def cut(corpus: MediaCorpus, kept: Index, how: SoundInput) -> ClipWindows:
+    """Every clip in the fewest windows of equal length (to a sample) that are no longer than allowed."""
+    rows = []
+    reached = dict.fromkeys(corpus.unit.tolist(), 0)
+    for clip in kept.tolist():
+        total, unit = corpus.infos[clip].resampled(how.rate), int(corpus.unit[clip])
+        edges = np.linspace(0, total, ceil(total / how.longest) + 1).astype(np.int64).tolist()
+        for first, last in pairwise(edges):
+            rows.append((clip, first, last - first, unit, reached[unit]))
+            reached[unit] += how.extractor.nb_max_frames if how.kind == "features" else last - first
+    return ClipWindows(*np.array(rows, dtype=np.int64).T)
+
+
+class SpeechPlan(Plan):
+    """The batches of one speech corpus for one model, decoded on demand.
+
+    Streams: `samples` [window, sample], or `frames` [window, mel frame] with `decoder` [window, token] for Whisper,
+    whose decoder reads a fixed prompt of special tokens.
+    """
+
+    def __init__(
+        self,
+        corpus: MediaCorpus,
+        config: Any,
+        how: SoundInput,
+        windows: ClipWindows,
+        batch_tokens: int,
+        prompt: list[int],
+        warnings: list[str],
+    ) -> None:
+        self.corpus, self.how, self.windows, self.prompt = corpus, how, windows, prompt
+        self.settings = {**how.settings, "decoder_prompt": prompt, "batch_tokens": batch_tokens}
+        self._last: tuple[int, Samples] = (-1, np.empty(0, np.float32))
+        features = how.kind == "features"
+        whole = len(np.unique(windows.clip)) == len(windows.clip)
+        words = {"position": "frame", "sequence": "clip" if whole else "window", "unit": corpus.unit_word("clip")}
+        words["counted"] = "mel frame" if features else "sample"
+        self.real = -(-windows.length // how.extractor.hop_length) if features else windows.length
+        batches = _batches(windows.length, how, batch_tokens, config)
+        identity = [corpus.fingerprint, self.settings, *windows]
+        super().__init__(batches, self.real, windows.unit, identity, words, warnings)
+
+    def build(self, rows: Index) -> Batch:
+        inputs, name, width = self._inputs([self._window(row) for row in rows.tolist()])
+        real = torch.from_numpy(np.arange(width) < self.real[rows, None])
+        streams = {name: Stream(real, torch.zeros_like(real), torch.from_numpy(self.windows.start[rows]))}
+        if self.prompt:
+            ids = torch.tensor(self.prompt).expand(len(rows), -1)
+            inputs["decoder_input_ids"] = ids
+            every = torch.ones_like(ids, dtype=torch.bool)
+            start = streams[name].start // self.how.extractor.nb_max_frames * len(self.prompt)
+            streams["decoder"] = Stream(every, every, start)
+        return Batch(inputs, torch.from_numpy(self.unit[rows]), streams)
+
+    def _window(self, row: int) -> Samples:
+        clip = int(self.windows.clip[row])
+        if self._last[0] != clip:
+            item = self.corpus.items[clip]
+            self._last = clip, samples(item.name, item.read(), self.how.rate)
+        first = int(self.windows.first[row])
+        return self._last[1][first : first + int(self.windows.length[row])]
+
+    def _inputs(self, sounds: list[Samples]) -> tuple[dict[str, Any], str, int]:
+        """Keyword arguments of the model, the name of their stream, and its width."""
+        how = self.how
+        options = {"sampling_rate": how.rate, "return_tensors": "pt"}
+        if how.kind == "features":
+            features = how.extractor(sounds, **options)["input_features"]
+            return {"input_features": features}, "frames", features.shape[-1]
+        masked = how.kind == "padded"
+        values = how.extractor(sounds, padding=masked, return_attention_mask=masked, **options)
+        kept = {key: values[key] for key in ("input_values", "attention_mask") if masked or key == "input_values"}
+        return kept, "samples", kept["input_values"].shape[1]
+
+
+def _batches(lengths: Index, how: SoundInput, budget: int, config: Any) -> list[Index]:
+    """Rows of each batch: by length within the budget; of one length only where nothing may be padded."""
+    if how.kind == "features":
+        return pack(np.full_like(lengths, config.max_source_positions), budget)
+    positions = np.maximum(1, lengths // how.stride)
+    if how.kind == "padded":
+        return pack(positions, budget)
+    alike = (np.flatnonzero(lengths == length) for length in np.unique(lengths)[::-1])
+    return [rows[inner] for rows in alike for inner in pack(positions[rows], budget)]

@@ -4,11 +4,11 @@ import re
 import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 from anisoscope.errors import UsageError, near_matches
 
 RULES = ("auto", "file", "blank-line", "line", "tokens:N")
+"""How a text can be told apart into documents."""
 DOCUMENT_WORDS = 200
 """Blocks between blank lines are documents where their median length reaches this; shorter ones are paragraphs."""
 
@@ -129,11 +129,6 @@ def articles(lines: Iterable[str]) -> Iterator[str]:
             article.append(line)
     if article:
         yield "\n".join(article).strip()
-
-
-def first_articles(lines: Iterable[str], limit: int | None) -> list[str]:
-    """The first WikiText articles; reads no further."""
-    return list(islice(articles(lines), limit))
 
 
 def _blocks(text: str) -> list[str]:

@@ -1,17 +1,16 @@
 """Tokens of a corpus cut into windows, and the batches built from them on demand."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from anisoscope.axes import WORDS
 from anisoscope.batch import Batch, Stream
-from anisoscope.data.plans import Index, digest, pack
+from anisoscope.data.plans import Index, Plan, pack
 from anisoscope.errors import CorpusError, ModelError, UsageError
 
 N_BINS = 5
@@ -36,8 +35,7 @@ class Affixes:
         return Affixes((start_id, *self.prefix), self.suffix[:-1])
 
 
-@dataclass(frozen=True)
-class TextWindows:
+class TextWindows(NamedTuple):
     """Content tokens of all units in one row, and the windows cut from it; special tokens come when a batch is built.
 
     ids      [position] int32: content tokens, unit after unit
@@ -66,11 +64,9 @@ def affixes(tokenizer: PreTrainedTokenizerBase) -> Affixes:
         places = [k for k in range(len(full) - len(bare) + 1) if full[k : k + len(bare)] == bare]
         if len(places) == 1:
             return Affixes(tuple(full[: places[0]]), tuple(full[places[0] + len(bare) :]))
-    expected, got = (
-        "a tokenizer that adds special tokens before and after a text",
-        f"{full} for {probe!r}, alone {bare}",
-    )
-    raise ModelError(expected, got, "use the tokenizer published with the model, with all its files")
+    expected = "a tokenizer that adds special tokens before and after a text"
+    cure = "use the tokenizer published with the model, with all its files"
+    raise ModelError(expected, f"{full} for {probe!r}, alone {bare}", cure)
 
 
 def tokenise(
@@ -83,6 +79,27 @@ def tokenise(
         if n_tokens is not None and sum(map(len, tokens)) >= n_tokens:
             break
     return tokens
+
+
+def _encode(tokenizer: PreTrainedTokenizerBase, texts: list[str], *, special: bool) -> list[list[int]]:
+    """Ids of each text; `verbose=False` silences the remark that a whole document exceeds the model's length."""
+    options = {"padding": False, "truncation": False, "return_attention_mask": False, "return_token_type_ids": False}
+    ids: list[list[int]] = tokenizer(texts, add_special_tokens=special, verbose=False, **options)["input_ids"]
+    return ids
+
+
+def _chunks(documents: Iterable[str]) -> Iterator[list[str]]:
+    """Documents in lists of about `_CHUNK` characters."""
+    chunk: list[str] = []
+    size = 0
+    for document in documents:
+        chunk.append(document)
+        size += len(document)
+        if size >= _CHUNK:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 def blocks(pieces: list[NDArray[np.int32]], size: int, limit: int | None) -> list[NDArray[np.int32]]:
@@ -120,77 +137,69 @@ def frequency_bins(ids: NDArray[np.int32]) -> tuple[Index, list[str]]:
     return bin_of_value[np.searchsorted(values, counts)], labels
 
 
-@dataclass(eq=False)
-class TextPlan:
-    """The batches of one text corpus for one tokenizer: `plan[i]` pads and builds batch i, the same for every process.
+class TextPlan(Plan):
+    """The batches of one text corpus for one tokenizer, in windows.
 
-    `unit` is the document's index in the corpus (documents without a token are not counted, nor are they units).
+    A unit is the document's index in the corpus (documents without a token are not counted, nor are they units).
     `special` marks the tokens that the tokenizer added, by position: the text of a special token inside a document
     (`<unk>`, `</s>`) is content. A token keeps its (unit, start + column) whatever the batch or the padding side.
     """
 
-    windows: TextWindows = field(repr=False)
-    layouts: dict[str, Affixes]
-    settings: dict[str, Any]
-    fingerprint: str
-    n_units: int
-    warnings: list[str] = field(default_factory=list)
-    words: dict[str, str] = field(default_factory=lambda: dict(WORDS))
-    tokens: list[int] = field(init=False, repr=False)
-    frequency_bins: list[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        lengths = self.windows.length + len(next(iter(self.layouts.values())))
-        self._batches = pack(lengths, self.settings["batch_tokens"])
-        self._bin_of_id, self.frequency_bins = frequency_bins(self.windows.ids)
-        self.tokens = [int(lengths[rows].sum()) for rows in self._batches]
+    def __init__(
+        self,
+        windows: TextWindows,
+        layouts: dict[str, Affixes],
+        settings: dict[str, Any],
+        identity: Iterable[object],
+        words: Mapping[str, str],
+        warnings: Iterable[str] = (),
+        characters: torch.Tensor | None = None,
+    ) -> None:
+        """`layouts`: what stands around a window, by stack; `characters` [id, character]: what a model reads in place
+        of the id of a word.
+        """
+        self.windows, self.layouts, self.settings, self.characters = windows, layouts, settings, characters
+        self.lengths = windows.length + len(next(iter(layouts.values())))
+        super().__init__(
+            pack(self.lengths, settings["batch_tokens"]), self.lengths, windows.unit, identity, words, warnings
+        )
+        self._bin_of_id, self.frequency_bins = frequency_bins(windows.ids)
 
     def spread(self, sequences: int) -> "TextPlan":
         """The same with this many windows only (all of them, if there are fewer), evenly spread over the corpus."""
-        count = len(self.windows.unit)
+        count = len(self.lengths)
         rows = np.unique(np.arange(min(sequences, count)) * count // max(1, min(sequences, count)))
         notes = [f"{count} windows only, {sequences} asked for"] if count < sequences else []
         return self._only(rows, {"sequences": sequences}, notes)
 
     def at_least(self, shortest: int) -> "TextPlan":
         """The same without windows of fewer tokens (special ones counted), which the model cannot read."""
-        lengths = self.windows.length + len(next(iter(self.layouts.values())))
-        rows = np.flatnonzero(lengths >= shortest)
-        short = len(lengths) - len(rows)
+        rows = np.flatnonzero(self.lengths >= shortest)
         if not len(rows):
-            raise CorpusError(
-                f"texts of at least {shortest} tokens, special ones counted", "none", "name a longer text"
-            )
+            expected = f"texts of at least {shortest} tokens, special ones counted"
+            raise CorpusError(expected, "none", "name a longer text")
+        short = len(self.lengths) - len(rows)
         note = f"{short} windows of fewer than {shortest} tokens left out: the model cannot read them"
         return self._only(rows, {"shortest": shortest}, [note]) if short else self
 
     def _only(self, rows: Index, settings: dict[str, Any], notes: list[str]) -> "TextPlan":
         """Some of the windows."""
-        old = self.windows
-        windows = TextWindows(old.ids, old.unit[rows], old.offset[rows], old.length[rows], old.start[rows])
-        fingerprint = digest([self.fingerprint, *settings, rows])
-        n_units = len(np.unique(windows.unit))
+        windows = TextWindows(self.windows.ids, *(column[rows] for column in self.windows[1:]))
+        identity, settings = [self.fingerprint, *settings, rows], self.settings | settings
         notes = [*self.warnings, *notes]
-        return TextPlan(windows, self.layouts, self.settings | settings, fingerprint, n_units, notes, self.words)
+        return TextPlan(windows, self.layouts, settings, identity, self.words, notes, self.characters)
 
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __iter__(self) -> Iterator[Batch]:
-        return (self[i] for i in range(len(self)))
-
-    def __getitem__(self, index: int) -> Batch:
-        rows = self._batches[index]
+    def build(self, rows: Index) -> Batch:
         inputs: dict[str, Any] = {}
         streams = {}
         for stack, layout in self.layouts.items():
             prefix = "decoder_" if stack == "decoder" and len(self.layouts) > 1 else ""
-            ids, streams[stack] = self._rows(rows, layout)
-            inputs[prefix + "input_ids"] = ids
+            ids, streams[stack] = self._padded(rows, layout)
+            inputs[prefix + "input_ids"] = ids if self.characters is None else self.characters[ids]
             inputs[prefix + "attention_mask"] = streams[stack].mask.long()
-        return Batch(inputs, torch.from_numpy(self.windows.unit[rows]), streams)
+        return Batch(inputs, torch.from_numpy(self.unit[rows]), streams)
 
-    def _rows(self, rows: Index, layout: Affixes) -> tuple[torch.Tensor, Stream]:
+    def _padded(self, rows: Index, layout: Affixes) -> tuple[torch.Tensor, Stream]:
         """Padded ids [sequence, token] of the windows `rows`, and their stream."""
         windows, head = self.windows, len(layout.prefix)
         n_content = windows.length[rows, None]
@@ -244,32 +253,3 @@ def check_room(max_length: int, n_special: int) -> None:
     if max_length <= n_special:
         expected = f"windows of at least {n_special + 1} tokens (special tokens take {n_special})"
         raise UsageError(expected, str(max_length), "raise --max-length")
-
-
-def _encode(tokenizer: PreTrainedTokenizerBase, texts: list[str], *, special: bool) -> list[list[int]]:
-    """Ids of each text; `verbose=False` silences the remark that a whole document exceeds the model's length."""
-    encoded = tokenizer(
-        texts,
-        add_special_tokens=special,
-        padding=False,
-        truncation=False,
-        return_attention_mask=False,
-        return_token_type_ids=False,
-        verbose=False,
-    )
-    ids: list[list[int]] = encoded["input_ids"]
-    return ids
-
-
-def _chunks(documents: Iterable[str]) -> Iterator[list[str]]:
-    """Documents in lists of about `_CHUNK` characters."""
-    chunk: list[str] = []
-    size = 0
-    for document in documents:
-        chunk.append(document)
-        size += len(document)
-        if size >= _CHUNK:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk

@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from anisoscope.axes import At
-from anisoscope.data.columns import Columns
-from anisoscope.data.names import check_corpus, check_documents, check_labelled, check_model
+from anisoscope.data.corpora import Columns
+from anisoscope.data.names import check_corpus, check_labelled, check_model
+from anisoscope.data.splitting import check_rule
 from anisoscope.errors import UsageError
 from anisoscope.measure.settings import Settings
 from anisoscope.options import DTYPES, INPUT, MACHINE, WHAT, BuiltFrom, Option, check_device, check_fields
@@ -72,7 +73,7 @@ class Job:
         Option(
             "what a document is in a text file: auto, file, blank-line, line, tokens:N",
             INPUT,
-            check=check_documents,
+            check=check_rule,
         ),
     ] = "auto"
     limit: Annotated[

@@ -17,8 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from anisoscope.data.documents import local_names
-from anisoscope.data.items import find_path
+from anisoscope.data.local import find_path
 from anisoscope.errors import MeasureError, ModelError, UsageError
 from anisoscope.measure.distributed import rank_and_world
 from anisoscope.measure.settings import Settings
@@ -186,7 +185,7 @@ def _name(work: _Work, checkpoint: Checkpoint, state: str) -> str:
     described = asdict(job)
     for name in ("device", "trust_remote_code"):
         described.pop(name)
-    corpus = find_path(job.corpus) or local_names().get(job.corpus)
+    corpus = find_path(job.corpus)
     files = [corpus, *sorted(corpus.rglob("*"))] if corpus is not None else []
     texts = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()]
     key = run_id(described, texts, state, code_of())

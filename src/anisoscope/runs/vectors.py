@@ -96,7 +96,7 @@ def _separability(vectors: Vectors, job: Job) -> tuple[pd.DataFrame, list[str]]:
             reason = f"{count:,} vectors are too many to hold at once"
             warnings.append(f"no AUC of classes in layer {number}: {reason}")
             continue
-        x = vectors.block(layer, 0, count)[:, 0].double().numpy()
+        x = vectors.block(layer, np.arange(count))[:, 0].double().numpy()
         usable = np.isfinite(x).all(1)
         labels, units = vectors.labels[usable], vectors.units[usable]
         found = separability_records(x[usable, None], labels, vectors.classes, stack=STACK, units=units, groups=groups)

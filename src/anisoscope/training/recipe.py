@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from anisoscope.data.columns import Columns
+from anisoscope.data.corpora import Columns
 from anisoscope.data.names import check_labelled, check_model
 from anisoscope.errors import UsageError
 from anisoscope.options import INPUT, MODEL, TRAINING, BuiltFrom, Option

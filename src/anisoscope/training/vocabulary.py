@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from anisoscope.data import open_corpus
+from anisoscope.data.corpora import open_corpus
 from anisoscope.data.plans import digest
 from anisoscope.data.splitting import pieces
 from anisoscope.data.text import TextCorpus

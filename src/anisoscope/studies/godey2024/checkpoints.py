@@ -18,7 +18,7 @@ import pandas as pd
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from anisoscope.data.documents import local_names
+from anisoscope.data.local import find_path
 from anisoscope.errors import UsageError
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
@@ -72,7 +72,7 @@ class CheckpointSettings:
 
     def probe(self) -> str:
         """Name of the corpus."""
-        return self.corpus or (WIKITEXT if WIKITEXT in local_names() else BUILTIN)
+        return self.corpus or (WIKITEXT if find_path(WIKITEXT) else BUILTIN)
 
 
 STEPS = (*range(0, 200, 20), *range(200, 2001, 100))

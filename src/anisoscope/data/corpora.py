@@ -1,0 +1,195 @@
+"""Corpora by name: the table of those with names of their own, and the way from any name to what it stands for."""
+
+import os
+import re
+import tomllib
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from anisoscope.data.local import TEXT_ENDINGS, find_path, local_corpora
+from anisoscope.data.splitting import check_rule
+from anisoscope.errors import CorpusError, UsageError, near_matches
+from anisoscope.options import INPUT, Option
+
+
+class NamedCorpus(NamedTuple):
+    """A corpus with a name of its own: made by a function (`maker`, a `module:function` of `anisoscope.data`), or a
+    data set of the hub (`id[:config]`), of which `split` is meant; `cure`: what to do where that cannot be had.
+    """
+
+    modality: str
+    description: str
+    maker: str = ""
+    hub: str = ""
+    split: str | None = None
+    cure: str = ""
+
+    def made(self, *given: Any) -> Any:
+        """What its maker gives; the module is imported now."""
+        module, function = self.maker.split(":")
+        return getattr(import_module(f"anisoscope.data.{module}"), function)(*given)
+
+
+_TABLE = Path(__file__).with_suffix(".toml").read_text("utf-8")
+CORPORA = {name: NamedCorpus(**row) for name, row in tomllib.loads(_TABLE).items()}
+
+OPENERS = {
+    "text": "anisoscope.data.text:open_text",
+    "image": "anisoscope.data.images:open_images",
+    "speech": "anisoscope.data.speech:open_speech",
+    "labelled": "anisoscope.data.labelled:open_labelled",
+}
+"""The function that opens the corpora of each modality; its module is imported when it is first needed."""
+
+KINDS = {
+    "text": "a corpus: a path, a preset or a hub data set",
+    "image": "an image corpus: a folder, a manifest, a preset or a hub data set",
+    "speech": "a speech corpus: a folder, a manifest, a preset or a hub data set",
+    "labelled": "a labelled corpus: a table, a folder of them, a preset or a hub data set",
+}
+OFFLINE = {"image": "builtin:digits", "labelled": "planted"}
+"""A corpus that needs no network, where it is not the documentation of Python."""
+
+PARTS = ("split", "config", "revision")
+_HUB_ID = re.compile(r"(?P<id>[\w.-]+(/[\w.-]+)?)(:(?P<config>[\w.-]+))?(@(?P<revision>[\w./-]+))?")
+
+
+def open_corpus(name: str, *, modality: str | None = None, **options: Any) -> Any:
+    """The corpus `name`, opened by the function for its modality (the preset's; else the one given; else text) with
+    `options`: the fields of `Asked`; of a labelled corpus those of `data.labelled.open_labelled`.
+    """
+    own = CORPORA[name].modality if name in CORPORA else ""
+    if own and (modality is None or own != "labelled"):  # texts with labels can be read as text alone
+        modality = own
+    modality = modality or "text"
+    if modality not in OPENERS:
+        raise UsageError(f"a modality out of {', '.join(OPENERS)}", repr(modality))
+    module, function = OPENERS[modality].split(":")
+    return getattr(import_module(module), function)(name, **options)
+
+
+def list_corpora() -> dict[str, NamedCorpus]:
+    """The corpora with names of their own, and those found under $ANISOSCOPE_DATA."""
+    found = {
+        name: NamedCorpus(modality, f"{'folder' if path.is_dir() else 'file'} {path}")
+        for name, (modality, path) in local_corpora().items()
+    }
+    return {**CORPORA, **found}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a corpus beside its name.
+
+    split, config, revision   of a hub data set (None: the preset's; else validation, or test, or train)
+    column     of text in a table, of paths in a manifest, of clips or images in a hub data set (None: guessed)
+    limit      the first units only
+    skip_bad   leave out what cannot be read, and count it, where it would be an error; clips and images, of which
+               headers are checked else, are then decoded at once
+    documents  what a document is in a text file: `file`, `blank-line`, `line`, `tokens:N`, or `auto`
+               (`data.splitting`); of tables and hub data sets, whose rows are documents, `tokens:N` can be chosen
+    """
+
+    split: str | None = None
+    column: str | None = None
+    config: str | None = None
+    revision: str | None = None
+    limit: int | None = None
+    skip_bad: bool = False
+    documents: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise UsageError("a limit of at least 1 unit", str(self.limit), "raise --limit, or leave it out")
+        check_rule(self.documents)
+
+    def refuse(self, name: str, *options: str) -> None:
+        """An error for options that the kind of corpus does not have."""
+        given = [f"--{option}" for option in options if getattr(self, option) is not None]
+        if given:
+            got = f"{', '.join(given)} with {name}"
+            raise UsageError("a hub data set where a part of one is chosen", got, "leave it out")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Columns of a table of labelled texts, by role; None: guessed."""
+
+    text_column: Annotated[
+        str | None, Option("column of a table; default: guessed; alone: one text is read, no second", INPUT)
+    ] = None
+    second_column: Annotated[str | None, Option("column of the second text", INPUT)] = None
+    label_column: Annotated[str | None, Option("column of the class", INPUT)] = None
+    rationale_column: Annotated[str | None, Option("column of marks, one per word", INPUT)] = None
+    split_column: Annotated[str | None, Option("column of each row's split: train, validation, test", INPUT)] = None
+
+    def build(self) -> dict[str, str] | None:
+        """{role: column} of those that are named; None where none is."""
+        given = {name.removesuffix("_column"): column for name, column in asdict(self).items() if column}
+        return given or None
+
+
+@dataclass(frozen=True)
+class HubPart:
+    """A part of a data set of the hub, as the name of a corpus means it; None: the data set's own."""
+
+    name: str
+    modality: str
+    id: str
+    config: str | None = None
+    split: str | None = None
+    revision: str | None = None
+    cure: str = ""
+
+    @property
+    def near(self) -> str:
+        """What to do where there is no such data set."""
+        return self.cure or _near(self.name, self.modality)
+
+    @property
+    def offline(self) -> str:
+        """A corpus that needs no network."""
+        return OFFLINE.get(self.modality, "builtin:python-docs")
+
+
+def located(name: str, modality: str, asked: Asked) -> NamedCorpus | Path | HubPart:
+    """Where the corpus `name` is, tried in this order: made here, a preset's data set, a path here, a path under
+    $ANISOSCOPE_DATA (its ending may be left out), a data set of the hub (`id[:config][@revision]`).
+    """
+    marked = _HUB_ID.fullmatch(name)
+    parts = marked.groupdict() if marked else {}
+    base = parts.get("id", name)
+    named = (CORPORA[key] for key in (name, base) if key in CORPORA and CORPORA[key].modality == modality)
+    row = next(named, None)
+    if row and row.maker:
+        asked.refuse(name, *PARTS, "column")
+        return row
+    path = None if row else find_path(name)
+    if path is not None:
+        asked.refuse(name, *PARTS)
+        return path
+    is_path = name.endswith(TEXT_ENDINGS) or name.startswith(("builtin:", ".")) or not marked
+    if row is None and (is_path or (modality != "text" and "/" not in base)):
+        raise CorpusError(KINDS[modality], f"{name!r}, which does not exist", _near(name, modality))
+    for option in ("config", "revision"):
+        value = getattr(asked, option)
+        if value and parts[option] not in (None, value):
+            raise UsageError(f"one {option}", f"{name} and {option} {value}", "give it once")
+    hub_id, _, config = row.hub.partition(":") if row else (base, "", "")
+    return HubPart(
+        name,
+        modality,
+        hub_id,
+        asked.config or parts["config"] or config or None,
+        asked.split or (row.split if row else None),
+        asked.revision or parts["revision"],
+        row.cure if row else "",
+    )
+
+
+def _near(name: str, modality: str) -> str:
+    """Names like an unknown one, and where else names would come from."""
+    unset = "" if os.environ.get("ANISOSCOPE_DATA") else " (ANISOSCOPE_DATA, a folder of corpora, is not set)"
+    return near_matches(name, (key for key, row in list_corpora().items() if row.modality == modality)) + unset

@@ -1,0 +1,97 @@
+"""What lies on this machine: the path that a name stands for, what a file or folder holds, what a manifest lists."""
+
+import os
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from anisoscope.data.files import ending
+from anisoscope.data.tables import TABLES, Row, known_column, read_table
+from anisoscope.errors import CorpusError
+
+TEXT_ENDINGS = tuple(e + packed for e in (".txt", *TABLES) for packed in ("", ".gz"))
+"""How text corpora end, which their names may leave out."""
+
+ENDINGS = {
+    "speech": (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif", ".au"),
+    "image": (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"),
+    "text": (".txt", ".md", ".rst", ".gz", ".parquet"),
+}
+"""How files of each modality end; a manifest, a table with a column of paths, has that of the files it names."""
+
+MANIFESTS = (".csv", ".tsv", ".jsonl", ".json")
+MANIFEST_STEMS = ("manifest", "metadata")
+LOOKED = 1000
+"""Rows of a manifest that tell what it holds."""
+PATH_COLUMNS = ("path", "file", "file_name", "filename", "audio", "image", "wav", "audio_filepath")
+
+
+def data_folder() -> Path:
+    """$ANISOSCOPE_DATA; a folder that does not exist where it is not set."""
+    return Path(os.environ.get("ANISOSCOPE_DATA") or "/nonexistent")
+
+
+def find_path(name: str) -> Path | None:
+    """The file or folder that `name` stands for, here or under $ANISOSCOPE_DATA (there also without its ending)."""
+    candidates = [Path(name).expanduser(), *(data_folder() / f"{name}{end}" for end in ("", *TEXT_ENDINGS))]
+    return next((path for path in candidates if name and path.exists()), None)
+
+
+def local_corpora() -> dict[str, tuple[str, Path]]:
+    """Modality and path of the corpora under $ANISOSCOPE_DATA: tables and text files by their names without an ending,
+    folders of images or clips.
+    """
+    found: dict[str, tuple[str, Path]] = {}
+    for path in sorted(data_folder().rglob("*")):
+        name = path.relative_to(data_folder()).as_posix()
+        if path.is_dir():
+            modality = next((known for known in ("speech", "image") if _holds(path, known)), None)
+            found |= {name: (modality, path)} if modality else {}
+        elif name.endswith(TEXT_ENDINGS):
+            name = name.removesuffix(".gz").rsplit(".", 1)[0]
+            found |= {} if name.endswith(MANIFEST_STEMS) else {name: ("text", path)}
+    return found
+
+
+def _holds(folder: Path, modality: str) -> bool:
+    """Whether files of a modality are in a folder, or in its manifest."""
+    manifest = manifest_in(folder)
+    here = any(path.suffix.lower() in ENDINGS[modality] for path in folder.iterdir())
+    return here or (manifest is not None and modality_of(manifest) == modality)
+
+
+def modality_of(path: Path) -> str | None:
+    """What a file or folder holds most of, by the endings of its (or its manifest's) file names; None: none known."""
+    names: Iterable[str] = [path.name]
+    if path.is_dir():
+        names = (file.name for file in path.rglob("*") if not file.name.startswith("."))
+    elif ending(path) in MANIFESTS:
+        try:
+            names = [str(path_in(row, path)) for row in islice(read_table(path), LOOKED) if not row.fault]
+        except CorpusError:
+            names = []
+    counts = dict.fromkeys(ENDINGS, 0)
+    for name in names:
+        for modality, endings in ENDINGS.items():
+            counts[modality] += Path(name).suffix.lower() in endings
+    most = max(counts, key=lambda modality: counts[modality])
+    return most if counts[most] else None
+
+
+def manifest_in(folder: Path) -> Path | None:
+    """The table in a folder that lists its clips or images."""
+    names = (f"{stem}{end}" for stem in MANIFEST_STEMS for end in MANIFESTS)
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def path_in(row: Row, manifest: Path, column: str | None = None) -> Any:
+    """What a row holds in its column of paths: the one asked for, else the first of `PATH_COLUMNS`."""
+    if column is not None:
+        return row.columns[known_column(column, row.columns, str(manifest))]
+    found = next((name for name in PATH_COLUMNS if name in row.columns), None)
+    if found is None:
+        got = f"the columns {', '.join(row.columns)}"
+        cure = "rename the column, or name it with --column"
+        raise CorpusError(f"a column of paths ({', '.join(PATH_COLUMNS)}) in {manifest}", got, cure)
+    return row.columns[found]
