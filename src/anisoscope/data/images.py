@@ -13,7 +13,8 @@ from PIL import Image, ImageOps
 
 from anisoscope.batch import Batch
 from anisoscope.data.corpora import Asked
-from anisoscope.data.items import Found, Item, MediaCorpus, open_media
+from anisoscope.data.items import Found, Item
+from anisoscope.data.media import MediaCorpus, open_media
 from anisoscope.data.plans import Index, Plan, in_order
 from anisoscope.errors import CorpusError, UsageError
 

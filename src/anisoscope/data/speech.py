@@ -11,7 +11,8 @@ import torch
 
 from anisoscope.batch import Batch, Stream
 from anisoscope.data.corpora import Asked
-from anisoscope.data.items import MediaCorpus, named, open_media
+from anisoscope.data.items import named
+from anisoscope.data.media import MediaCorpus, open_media
 from anisoscope.data.plans import Index, Plan, decoder_start, pack
 from anisoscope.data.sound import Samples, check, samples
 from anisoscope.errors import CorpusError, UsageError
