@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tiny
 import torch
 
 import anisoscope
@@ -17,7 +18,7 @@ from anisoscope.data.encoding import LabelledPlan, encode, vocabulary_tokenizer
 from anisoscope.data.labelled import open_labelled
 from anisoscope.errors import AnisoscopeError, MeasureError, UsageError
 from anisoscope.measure.accumulator import Measurement
-from anisoscope.measure.loop import Arrays, Interrupted, measure, run_pass
+from anisoscope.measure.loop import Arrays, Interrupted, run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import class_direction as direction
 from anisoscope.models.ports.attention_classifier import AttentionClassifier, AttentionClassifierConfig
@@ -273,11 +274,11 @@ def test_labels_in_dicts_and_in_batches(exact, whole):
     """Of a model that takes labels too; a label below 0 is none."""
     model, plan = exact
     dicts = [batch.inputs | {"labels": batch.label, "unit": batch.unit} for batch in plan]
-    check_same(measure(model, dicts, ["class_direction"], policies=("all",)), whole)
-    check_same(measure(model, list(plan), ["class_direction"], policies=("all",)), whole)
-    check_same(measure(model, plan, ["class_direction"], policies=("all",)), whole)
+    check_same(tiny.measure(model, dicts, ["class_direction"], policies=("all",)), whole)
+    check_same(tiny.measure(model, list(plan), ["class_direction"], policies=("all",)), whole)
+    check_same(tiny.measure(model, plan, ["class_direction"], policies=("all",)), whole)
     some = [replace(batch, label=torch.where(batch.unit < 50, batch.label, -1)) for batch in plan]
-    kept = measure(model, some, ["class_direction"])
+    kept = tiny.measure(model, some, ["class_direction"])
     assert set(kept["n_vectors"]) == {50}
 
 

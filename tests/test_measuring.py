@@ -18,7 +18,7 @@ from anisoscope.errors import CorpusError, MeasureError, UsageError
 from anisoscope.measure import loop
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.inputs import Given
-from anisoscope.measure.loop import Interrupted, measure, run_pass
+from anisoscope.measure.loop import Interrupted, run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import attention, intra_sequence, mean_cosine
 from anisoscope.store import COLUMNS, select
@@ -123,13 +123,13 @@ def test_plain_dictionaries_are_measured_like_a_plan():
     expected = run_pass(tiny.model("bert"), tiny.Plan(DOCUMENTS, window=99), Settings(**settings)).records()
     no_bins = [
         r[~r["component"].str.contains("frequency").fillna(False)]
-        for r in (measure(tiny.model("bert"), dicts, **settings), expected)
+        for r in (tiny.measure(tiny.model("bert"), dicts, **settings), expected)
     ]
     check_same(no_bins[0], no_bins[1], 1e-12)
     nameless = [{k: v for k, v in d.items() if k != "unit"} for d in dicts]
     check_same(
-        measure(tiny.model("bert"), nameless, ["mean_cosine", "norms"], groups=6),
-        measure(tiny.model("bert"), dicts, ["mean_cosine", "norms"], groups=6),
+        tiny.measure(tiny.model("bert"), nameless, ["mean_cosine", "norms"], groups=6),
+        tiny.measure(tiny.model("bert"), dicts, ["mean_cosine", "norms"], groups=6),
         1e-12,
     )
 
@@ -420,7 +420,7 @@ def test_zero_vectors_are_counted_and_left_out():
 
 
 def test_one_unit_has_values_and_no_interval():
-    records = measure(tiny.model("bert"), [{"input_ids": torch.randint(3, 99, (1, 7))}])
+    records = tiny.measure(tiny.model("bert"), [{"input_ids": torch.randint(3, 99, (1, 7))}])
     assert set(records["n_units"].dropna()) == {1}
     assert records[["low", "high"]].isna().all(None)
     assert np.isfinite(select(records, metric="mean_cosine")["value"]).all()
@@ -428,7 +428,7 @@ def test_one_unit_has_values_and_no_interval():
 
 
 def test_one_token_is_measured():
-    records = measure(tiny.model("bert"), [{"input_ids": torch.tensor([[5]])}])
+    records = tiny.measure(tiny.model("bert"), [{"input_ids": torch.tensor([[5]])}])
     assert select(records, metric="mean_cosine")["value"].isna().all()
     assert (select(records, metric="norms.mean", site="hidden", token_policy=["all", "content"])["value"] > 0).all()
     assert select(records, metric="attention.entropy")["value"].abs().max() < 1e-12
@@ -449,7 +449,7 @@ def test_fewer_units_than_groups_are_groups_of_their_own():
 
 def test_an_empty_corpus_is_an_error_with_its_cure():
     with pytest.raises(CorpusError, match="a corpus with at least one batch; got none"):
-        measure(tiny.model("bert"), [])
+        tiny.measure(tiny.model("bert"), [])
 
 
 def test_a_site_that_changes_width_is_an_error():
@@ -486,16 +486,18 @@ def test_training_mode_is_restored_module_by_module(fails):
     batches = [{"input_ids": torch.randint(3, 99, (4, 6), generator=torch.Generator().manual_seed(0))}]
     if fails:
         with pytest.raises(ValueError, match="unpack"):  # the model's own
-            measure(model, [{"input_ids": torch.zeros(1, 2, 3).long()}])
+            tiny.measure(model, [{"input_ids": torch.zeros(1, 2, 3).long()}])
     else:
         check_same(
-            measure(model, batches, ["mean_cosine"]), measure(tiny.model("bert"), batches, ["mean_cosine"]), 1e-12
+            tiny.measure(model, batches, ["mean_cosine"]),
+            tiny.measure(tiny.model("bert"), batches, ["mean_cosine"]),
+            1e-12,
         )
     assert [m.training for m in model.modules()] == modes
 
 
 def test_parameters_get_no_gradient():
     model = tiny.build("bert")
-    measure(model, [{"input_ids": torch.randint(3, 99, (2, 5))}], ["mean_cosine"])
+    tiny.measure(model, [{"input_ids": torch.randint(3, 99, (2, 5))}], ["mean_cosine"])
     assert all(p.grad is None for p in model.parameters())
     assert "row_similarity" in attention.METRIC.needs

@@ -19,7 +19,6 @@ from anisoscope.batch import Batch, Stream
 from anisoscope.capture.masking import Masking
 from anisoscope.capture.scores import score_sums
 from anisoscope.measure.accumulator import Measurement
-from anisoscope.measure.loop import measure
 from anisoscope.measure.settings import Settings
 from anisoscope.measure.tabulate import _table
 from anisoscope.metrics import calibrated, group_cosine, partition, spectrum
@@ -104,7 +103,8 @@ def summed(metric, units, *, batch=None, padding=0, filler=7.0, dtype=torch.floa
         if "head_moment" in metric.needs:
             add_head_moments(sums, "site", x, mask[:, :1] * (inverse > 0), group, sums.groups)
         if "moment" in metric.needs:
-            moments.add("site", x[:, 0], mask[:, 0] & (inverse[:, 0] > 0), inverse[:, 0], group)
+            moments.begin(group)
+            moments.add("site", x[:, 0], mask[:, 0] & (inverse[:, 0] > 0), inverse[:, 0])
     moments.flush()
     return sums
 
@@ -550,7 +550,7 @@ def test_each_metric_alone_on_a_tensor(name):
 def test_embedding_matrices_of_a_model():
     """Asked for by name among others, where it was left out without a word."""
     model = tiny.model("bert")
-    records = measure(model, [model.dummy_inputs["input_ids"]], ["partition"])
+    records = tiny.measure(model, [model.dummy_inputs["input_ids"]], ["partition"])
     row = records[records["metric"] == "partition"].set_index("site").loc["embedding.input"]
     weight = model.get_input_embeddings().weight.detach().numpy()
     assert row.value == pytest.approx(METRICS["partition"].reference([weight])[""], rel=EXACT)

@@ -32,7 +32,7 @@ from anisoscope.data.speech import open_speech
 from anisoscope.data.tables import read_table
 from anisoscope.data.text import open_text
 from anisoscope.errors import AnisoscopeError, CorpusError, MeasureError, OutputError, UsageError
-from anisoscope.measure.loop import Interrupted, measure
+from anisoscope.measure.loop import Interrupted
 from anisoscope.measure.settings import Settings
 from anisoscope.models.load import load
 from anisoscope.runs.job import Job
@@ -452,11 +452,10 @@ def rows_by_hand(model, ids):
 
 def test_6_normalised_entropy_counts_the_sink_on_both_sides():
     """H over keys and sink was divided by ln(keys) alone: 1.58 for a row of two keys; a row of one key was left out."""
-    from anisoscope.measure.loop import measure
     from anisoscope.store import select
 
     model, ids = with_sinks(), torch.randint(3, 60, (3, 5), generator=torch.Generator().manual_seed(1))
-    records = measure(model, [{"input_ids": ids}], ["attention"], sample=0)
+    records = tiny.measure(model, [{"input_ids": ids}], ["attention"], sample=0)
     for layer, p in enumerate(rows_by_hand(model, ids), start=1):
         assert torch.allclose(p.sum(-1), torch.ones(()).double())
         outcomes = torch.arange(2, 7).double()  # one key and the sink, two keys and the sink …
@@ -567,11 +566,10 @@ class Twice(nn.Module):
 def test_7_an_encoder_that_runs_on_two_inputs_is_refused():
     """Every vector counted twice: 2 · 2 · 5 of 2 · 5, with the intervals of as many."""
     from anisoscope.errors import MeasureError
-    from anisoscope.measure.loop import measure
 
     batches = [{"x": torch.randn(2, 5, 32)}]
     with pytest.raises(MeasureError, match=r"encoder\.layer\.0 run again on other input.*measure the encoder itself"):
-        measure(Twice(), batches, ["mean_cosine"], blocks=("BertLayer",))
+        tiny.measure(Twice(), batches, ["mean_cosine"], blocks=("BertLayer",))
 
 
 def test_7_a_loop_s_rounds_are_layers():
@@ -738,7 +736,6 @@ def test_9_families_whose_blocks_pass_on_tokens_first(family):
 def test_9_a_batch_axis_that_cannot_be_known_is_asked_for():
     """Blocks of one's own around torch's attention, which takes tokens first: either could be meant."""
     from anisoscope.errors import MeasureError, UsageError
-    from anisoscope.measure.loop import measure
 
     model, x = Stack(batch_first=False).eval(), torch.randn(5, 2, 16)
     with pytest.raises(UsageError, match=r"Block around MultiheadAttention with batch_first=False.*tokens_first=True"):
@@ -747,8 +744,8 @@ def test_9_a_batch_axis_that_cannot_be_known_is_asked_for():
     assert torch.equal(kept["encoder.3.hidden"], output.transpose(0, 1))
     batch = Batch({"x": x}, torch.tensor([0, 1]))
     with pytest.raises(MeasureError, match=r"vectors of 2 sequences at encoder\.0\.hidden.*tokens_first=True"):
-        measure(model, [batch], panels=("hidden",), blocks=("Block",), tokens_first=False)
-    records = measure(model, [batch], ["mean_cosine"], blocks=("Block",), tokens_first=True, policies=("all",))
+        tiny.measure(model, [batch], panels=("hidden",), blocks=("Block",), tokens_first=False)
+    records = tiny.measure(model, [batch], ["mean_cosine"], blocks=("Block",), tokens_first=True, policies=("all",))
     assert set(records["n_vectors"]) == {10} and set(records["n_units"]) == {2}
 
 
@@ -810,35 +807,32 @@ def off_the_interface(family):
 def test_a_missing_attention_interface_is_told_at_the_first_batch(family):
     """It was told after the whole pass, hours later; the hidden panel, which the message names, works."""
     from anisoscope.errors import MeasureError
-    from anisoscope.measure.loop import measure
 
     model, calls = off_the_interface(family), []
     model.register_forward_pre_hook(lambda *_: calls.append(1))
     batches = [{"input_ids": torch.randint(3, 60, (2, 6))}] * 3
     with pytest.raises(MeasureError, match=r"attention classes of \w+: .*Attention.*--panel hidden,spectrum"):
-        measure(model, batches, sample=0)
+        tiny.measure(model, batches, sample=0)
     assert len(calls) == 1
-    records = measure(model, batches, panels=("hidden", "spectrum"), sample=0)
+    records = tiny.measure(model, batches, panels=("hidden", "spectrum"), sample=0)
     assert set(records["layer"].dropna()) == {0, 1, 2} and set(records["n_units"].dropna()) == {6}
 
 
 def test_a_module_without_transformers_is_measured_in_its_hidden_states():
     """All panels asked attention of `nn.MultiheadAttention`, which cannot show it, and nothing was measured."""
-    from anisoscope.measure.loop import measure
 
-    records = measure(Stack(), [{"x": torch.randn(4, 5, 16)}], blocks=("layers.*",))
+    records = tiny.measure(Stack(), [{"x": torch.randn(4, 5, 16)}], blocks=("layers.*",))
     assert "mean_cosine" in set(records["metric"]) and "attention.entropy" not in set(records["metric"])
 
 
 def test_the_meta_device_is_refused_in_one_line():
     """It ended in "Cannot copy out of meta tensor"."""
     from anisoscope.errors import ModelError
-    from anisoscope.measure.loop import measure
 
     with torch.device("meta"):
         model = Stack()
     with pytest.raises(ModelError, match="whose weights have values"):
-        measure(model, [{"x": torch.randn(4, 5, 16)}], blocks=("layers.*",))
+        tiny.measure(model, [{"x": torch.randn(4, 5, 16)}], blocks=("layers.*",))
     done = call("measure", "builtin:minilm", "--device", "meta", "--limit", "2")
     assert done.returncode == 2 and "Traceback" not in done.stderr and "did you mean" not in done.stderr
     assert "a device that computes; got 'meta', which knows shapes only. Cure: use --device cpu, cuda" in done.stderr
@@ -1450,7 +1444,7 @@ def test_a_process_that_dies_is_told_in_one_line(job, whole, tmp_path, world):
 )
 def test_given_inputs_that_do_not_fit_together_are_refused(inputs):
     with pytest.raises(AnisoscopeError, match="Cure"):
-        measure(tiny.model("bert"), [inputs], panels=("hidden",), sample=0)
+        tiny.measure(tiny.model("bert"), [inputs], panels=("hidden",), sample=0)
 
 
 # ---- where numbers came from -----------------------------------------------------------------------------------------

@@ -475,12 +475,11 @@ def test_centred_attention_is_that_of_centred_queries():
 def test_centring_takes_a_generator_and_refuses_what_is_read_once_only():
     """A generator is kept, and read twice as a list is; a bare iterator of batches in `run_pass` cannot be."""
     from anisoscope.errors import UsageError
-    from anisoscope.measure.loop import measure
 
     def inputs():
         return [batch.inputs for batch in tiny.Plan(tiny.documents(12))]
 
-    once_only, kept = (measure(tiny.model("bert"), x, ["centred_attention"]) for x in (iter(inputs()), inputs()))
+    once_only, kept = (tiny.measure(tiny.model("bert"), x, ["centred_attention"]) for x in (iter(inputs()), inputs()))
     assert len(kept) and kept["value"].notna().any()
     pd.testing.assert_frame_equal(once_only, kept)
     with pytest.raises(UsageError, match="read twice"):

@@ -236,7 +236,8 @@ def test_moments_are_those_of_the_vectors_that_count(dtype, d):
         inverse = (
             x.double().norm(dim=-1).reciprocal().nan_to_num(0.0).to(torch.float32 if dtype is torch.bfloat16 else dtype)
         )
-        moments.add("s", x, weight, inverse, group)
+        moments.begin(group)
+        moments.add("s", x, weight, inverse)
         for row in range(4):
             kept[int(group[row])].append(x[row][weight[row]].double())
         if step % EVERY == 0:
@@ -260,7 +261,8 @@ def test_pending_moments_go_into_a_state_and_come_back():
     sums = Sums(2)
     moments = Moments(sums, 2)
     x = torch.randn(3, 40, 5)  # more vectors than go into float64 at once
-    moments.add("s", x, torch.ones(3, 40).bool(), x.norm(dim=-1).reciprocal(), torch.tensor([0, 1, 1]))
+    moments.begin(torch.tensor([0, 1, 1]))
+    moments.add("s", x, torch.ones(3, 40).bool(), x.norm(dim=-1).reciprocal())
     state = {name: value.clone() for name, value in moments.tensors("pending ").items()}
     moments.flush()
     other = Sums(2)
@@ -424,7 +426,8 @@ def test_second_moments_of_every_norm(kind):
     sums = Sums(2)
     moments = Moments(sums, 2)
     weight, group = inverse[:, 0] > 0, torch.tensor([0, 1, 0, 1])
-    moments.add("s", x, weight, inverse[:, 0], group)
+    moments.begin(group)
+    moments.add("s", x, weight, inverse[:, 0])
     moments.flush()
     for g in range(2):
         rows = x[group == g][weight[group == g]].double()
@@ -453,7 +456,8 @@ def test_few_vectors_have_their_rank_whatever_the_batch():
         moments = Moments(sums, 2)
         for rows in x.split(batch):
             one = torch.ones(1, len(rows))
-            moments.add("s", rows[None], one > 0, 1 / rows.norm(dim=1)[None], torch.tensor([0]))
+            moments.begin(torch.tensor([0]))
+            moments.add("s", rows[None], one > 0, 1 / rows.norm(dim=1)[None])
         moments.flush()
         found = sums.terms["s", "moment"][0, 0]
         torch.testing.assert_close(found, exact, rtol=1e-12, atol=1e-9)

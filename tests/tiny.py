@@ -207,3 +207,12 @@ def one_by_one(model, plan):
             q, k, v = encoder.blocks[0].attention.in_proj(x + encoder._positions(x))[0].chunk(3, -1)
             yield q, k, v, torch.softmax(q @ k.T / q.shape[1] ** 0.5, -1)
     encoder.float()
+
+
+def measure(model, batches, metrics=(), **settings):
+    """The long table of a pass over batches as a caller hands them over."""
+    from anisoscope.measure.inputs import Given
+    from anisoscope.measure.loop import run_pass
+    from anisoscope.measure.settings import Settings
+
+    return run_pass(model, Given(batches, model), Settings(metrics=tuple(metrics), **settings)).records()

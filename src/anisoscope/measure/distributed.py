@@ -14,7 +14,6 @@ import torch.distributed as dist
 from anisoscope.errors import MeasureError
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
-from anisoscope.sums.moments import Moments
 
 PATIENCE = timedelta(days=7)
 """How long a process waits for the others, whose parts may take longer; one that has ended is noticed at once."""
@@ -87,8 +86,7 @@ def gathered(part: Measurement) -> Measurement:
     _, world = rank_and_world()
     if world == 1:
         return part
-    if part.moments is not None:
-        part.moments.flush()
+    part.moments.flush()
     rest = Measurement(part.settings, part.plan, part.batches, part.weights, part.classes)
     rest.sites, rest.reservoirs = part.sites, part.reservoirs
     every = [rest] * world
@@ -96,6 +94,5 @@ def gathered(part: Measurement) -> Measurement:
         sums = part.sums.all_reduce()
         dist.all_gather_object(every, rest)
     whole = reduce(Measurement.merge, every)
-    whole.sums = sums
-    whole.moments = None if part.moments is None else Moments(sums, part.moments.groups)
+    whole.take(sums)
     return whole

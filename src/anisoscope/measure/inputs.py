@@ -6,8 +6,8 @@ import inspect
 import uuid
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cached_property
+from inspect import Parameter
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,13 @@ from anisoscope.errors import AnisoscopeError, CorpusError, UsageError, near_mat
 
 LONGEST = 1 << 32
 """More tokens than a sequence has."""
-FOR_US = ("special_tokens_mask", "unit")
-"""Entries of a dict that are read here and never given to the model."""
 TARGETS = ("labels", "label", "target", "targets")
 """Entries that a model which does not take them can do without."""
 PADDING_MASKS = ("src_key_padding_mask", "key_padding_mask", "padding_mask")
 """Masks that are True where there is padding (torch.nn.TransformerEncoder and kin)."""
 ACCEPTED = "a tensor, an array, a dict, a tuple of arguments, a list of those, a DataLoader or a generator"
+OF_CALLS = (TypeError, ValueError, RuntimeError, IndexError, KeyError, AttributeError)
+"""What a model raises that is called with inputs it does not take."""
 
 Forward = Callable[[nn.Module, Any], Any]
 
@@ -54,21 +54,9 @@ class Given:
         self.warnings: list[str] = []
         self.tokens = [0] * len(self.batches)
         self._model, self._forward = model, forward
-        self._walk: Iterator[Batch] = iter(())
-        self._next = 0
 
     def __len__(self) -> int:
         return len(self.batches)
-
-    def __getitem__(self, index: int) -> Batch:
-        """Batch `index`; those before it are made again where it lies behind."""
-        if index < self._next or not self._next:
-            self._walk, self._next = iter(self), 0
-        for batch in self._walk:
-            self._next += 1
-            if self._next == index + 1:
-                return batch
-        raise IndexError(index)
 
     def __iter__(self) -> Iterator[Batch]:
         seen, nth = 0, Counter[int]()
@@ -101,9 +89,13 @@ class Given:
         return digest([*units, *(part for item in self.batches for part in _parts(item))])
 
     def _batch(self, item: Any, seen: int, nth: Counter[int]) -> Batch:
+        """One batch, after `seen` sequences, `nth` of each unit among them."""
         arguments = self._named(item) if self._forward is None else _entries(item)
         special, unit = arguments.pop("special_tokens_mask", None), arguments.pop("unit", None)
-        rows = _rows(arguments)
+        first = next((value for value in arguments.values() if isinstance(value, Tensor) and value.dim()), None)
+        if first is None:
+            raise UsageError("at least one tensor in a batch", ", ".join(arguments) or "none", "see docs/inputs.md")
+        rows = len(first)
         if self.units is not None:
             unit = self.units[seen : seen + rows]
         unit = torch.arange(seen, seen + rows) if unit is None else torch.as_tensor(unit)
@@ -113,104 +105,96 @@ class Given:
         for owner in unit.tolist():
             start.append(nth[owner] * LONGEST)  # a range of its own for every sequence of a unit
             nth[owner] += 1
-        streams, label = streams_of(arguments, special, torch.tensor(start)), _labels(item)
-        if self._forward is not None:
-            return Batch({"inputs": item}, unit, streams, self._called, label)
+        streams, label = _streams(arguments, special, torch.tensor(start)), _labels(item)
         if self._model is None:
             return Batch(arguments, unit, streams, label=label)
-        inputs = self._taken(arguments)
-        self._check(inputs)
+        inputs = {"inputs": item} if self._forward is not None else self._taken(self._model, arguments)
         return Batch(inputs, unit, streams, self._called, label)
 
     def _named(self, item: Any) -> dict[str, Any]:
         """The arguments of one call by name; those of a tuple by what `forward` calls them."""
+        model = self._model
         if isinstance(item, Mapping):
-            return {str(name): _tensor(value, str(name), self._model) for name, value in item.items()}
+            return {str(name): _tensor(value, str(name), model) for name, value in item.items()}
         given = list(item) if isinstance(item, tuple | list) else [item]
-        if self._model is None:
+        if model is None:
             name = "pixel_values" if isinstance(given[0], Tensor) and given[0].is_floating_point() else "input_ids"
             return {name: given[0]}
-        tensors = [_tensor(value, f"argument {i + 1}", self._model) for i, value in enumerate(given)]
-        names = _positions(self._model, tensors[0])
-        if len(tensors) == 2 and (len(names) < 2 or _is_target(tensors[0], tensors[1])):
+        tensors = [_tensor(value, f"argument {i + 1}", model) for i, value in enumerate(given)]
+        first, second = tensors[0], tensors[1] if len(tensors) == 2 else None
+        names = _parameters(model, Parameter.POSITIONAL_OR_KEYWORD)
+        if not names:
+            cure = "give forward=lambda model, inputs: model(*inputs)"
+            raise UsageError(f"{type(model).__name__}.forward with named arguments", "none", cure)
+        if _is_floating(first) and first.dim() == 3 and names[0] == "input_ids" and "inputs_embeds" in names:
+            names = ["inputs_embeds"]  # vectors for a model of token ids
+        targets = isinstance(second, Tensor) and second.dim() <= 1 and isinstance(first, Tensor) and len(first)
+        if len(tensors) == 2 and (len(names) < 2 or targets):
             self._note("the second of each pair was taken for its labels and not given to the model")
             tensors = tensors[:1]
         if len(tensors) > len(names):
-            expected = f"at most {len(names)} arguments ({', '.join(names)}), as {type(self._model).__name__} takes"
+            expected = f"at most {len(names)} arguments ({', '.join(names)}), as {type(model).__name__} takes"
             raise UsageError(expected, str(len(tensors)), "give a dict with their names, or forward=")
         return dict(zip(names, tensors, strict=False))
 
-    def _taken(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Arguments that `forward` takes; labels and masks that it does not are ours. UsageError for others."""
-        assert self._model is not None
-        names, more = _parameters(self._model)
+    def _taken(self, model: nn.Module, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Arguments that `forward` takes; labels and masks that it does not are ours. UsageError for others, and for
+        what a model cannot read, before anything runs.
+        """
+        names = _parameters(model, Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+        more = bool(_parameters(model, Parameter.VAR_KEYWORD))
         for name in list(arguments):
             if name in names or (more and not (names and isinstance(arguments[name], Tensor))):
                 continue  # tensors among options that a model takes by any name would be lost unseen
             if name in TARGETS:
-                self._note(f"{name} is no argument of {type(self._model).__name__}: not given to it")
+                self._note(f"{name} is no argument of {type(model).__name__}: not given to it")
             elif name != "attention_mask":
-                took = f"arguments of {type(self._model).__name__} ({', '.join(names)})"
+                took = f"arguments of {type(model).__name__} ({', '.join(names)})"
                 raise UsageError(took, repr(name), f"leave it out, or {near_matches(name, names)}")
             arguments.pop(name)
-        return arguments
-
-    def _check(self, inputs: dict[str, Any]) -> None:
-        """UsageError for what a model cannot read, before anything runs."""
-        assert self._model is not None
-        first = next((value for value in inputs.values() if isinstance(value, Tensor)), None)
-        embeds = any(isinstance(module, nn.Embedding) for module in self._model.modules())
-        if first is not None and not first.is_floating_point() and not embeds and "Float" in _weights(self._model):
+        first = next((value for value in arguments.values() if isinstance(value, Tensor)), None)
+        embeds = any(isinstance(module, nn.Embedding) for module in model.modules())
+        if first is not None and not first.is_floating_point() and not embeds and _dtype(model) is not None:
             got = f"{_said(first)} for a model without an embedding of ids"
             raise UsageError("floating-point inputs", got, "convert them: x.float()")
-        ids = inputs.get("input_ids")
-        if isinstance(ids, Tensor) and ids.is_floating_point():
+        if _is_floating(ids := arguments.get("input_ids")):
             raise UsageError("token ids (integers) as input_ids", _said(ids), "give ids, or name it inputs_embeds")
-        for name, mask in inputs.items():
+        for name, mask in arguments.items():
             if name.endswith("attention_mask") and isinstance(mask, Tensor) and mask.dim() == 2:
-                values = torch.unique(mask)
-                if not bool(torch.isin(values, torch.tensor([0, 1], dtype=values.dtype, device=values.device)).all()):
+                if not bool(((mask == 0) | (mask == 1)).all()):
                     cure = "give a dict with the names of its entries"
-                    raise UsageError(f"0 and 1 in {name}", f"values up to {values.max()}", cure)
+                    raise UsageError(f"0 and 1 in {name}", f"values up to {mask.max()}", cure)
             elif name.endswith("mask") and name not in (*PADDING_MASKS, "attention_mask", "decoder_attention_mask"):
                 self._note(f"{name} is given to the model; every position counts (attention_mask would leave some out)")
+        return arguments
 
     def _called(self, **inputs: Any) -> Any:
         """The model's output; what goes wrong in it says what it was given."""
-        assert self._model is not None
+        model = self._model
+        assert model is not None
+        calls: list[None] = []
+        handle = model.register_forward_pre_hook(lambda _model, _args: calls.append(None))
         try:
             if self._forward is None:
-                return self._model(**inputs)
-            with _reached(self._model):
-                return self._forward(self._model, _moved(inputs["inputs"], self._model))
+                return model(**inputs)
+            output = self._forward(model, moved(inputs["inputs"], device_of(model)))
+            if len(calls) != 1:  # its layers could not be counted
+                cure = "measure the part that it calls, or give one batch a call"
+                raise UsageError("forward= to call the model once", f"{len(calls)} calls", cure)
+            return output
         except (AnisoscopeError, torch.OutOfMemoryError, MemoryError):
             raise
-        except (TypeError, ValueError, RuntimeError, IndexError, KeyError, AttributeError) as error:
+        except OF_CALLS as error:
             given = ", ".join(f"{name} {_said(value)}" for name, value in inputs.items())
             got = f"{given}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
             cure = "give what you would call it with, or forward=lambda model, inputs: …"
-            raise UsageError(f"inputs that {type(self._model).__name__} takes", got, cure) from error
+            raise UsageError(f"inputs that {type(model).__name__} takes", got, cure) from error
+        finally:
+            handle.remove()
 
     def _note(self, text: str) -> None:
         if text not in self.warnings:
             self.warnings.append(text)
-
-
-def _labels(item: Any) -> Tensor | None:
-    """The class of each sequence [sequence], where a batch or a dict tells whole numbers for them."""
-    if isinstance(item, Batch):
-        return item.label
-    classes = next((item[name] for name in TARGETS if name in item), None) if isinstance(item, Mapping) else None
-    classes = (
-        np.array(classes)
-        if isinstance(classes, list)
-        else classes.cpu().numpy()
-        if isinstance(classes, Tensor)
-        else classes
-    )
-    if not isinstance(classes, np.ndarray) or classes.dtype.kind not in "iu" or classes.ndim != 1 or not len(classes):
-        return None
-    return torch.from_numpy(classes.astype(np.int64))
 
 
 def check_model(model: Any) -> None:
@@ -218,11 +202,24 @@ def check_model(model: Any) -> None:
     if isinstance(model, type):
         raise UsageError("a model", f"the class {model.__name__}", f"make one: {model.__name__}(…)")
     if not isinstance(model, nn.Module):
-        raise UsageError(
-            "the name of a model, a loaded one or a torch.nn.Module", type(model).__name__, "load it first"
-        )
+        expected = "the name of a model, a loaded one or a torch.nn.Module"
+        raise UsageError(expected, type(model).__name__, "load it first")
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UsageError("a model with weights", "weights on the device meta", "load it on cpu, cuda or mps")
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where a model's weights are."""
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+def moved(item: Any, device: torch.device) -> Any:
+    """Every tensor of a batch on a device."""
+    if isinstance(item, Mapping):
+        return {name: moved(value, device) for name, value in item.items()}
+    if isinstance(item, tuple | list):
+        return type(item)(moved(value, device) for value in item)
+    return item.to(device) if isinstance(item, Tensor) else item
 
 
 def _batches_of(inputs: Any) -> Any:
@@ -233,10 +230,16 @@ def _batches_of(inputs: Any) -> Any:
     if kind in ("DataFrame", "Series"):
         cure = "vectors: measure(frame.to_numpy()); texts: list(frame['text'])"
         raise UsageError(ACCEPTED, f"a pandas {kind}", cure)
-    if isinstance(inputs, str | bytes) or not isinstance(inputs, Iterable):
-        raise UsageError(ACCEPTED, f"{kind}{f' {inputs!r}' if isinstance(inputs, str) else ''}", _text_cure(inputs))
-    sized = hasattr(inputs, "__len__") and iter(inputs) is not inputs and not _unsized(inputs)
-    found: Any = list(inputs) if not sized or isinstance(inputs, Sequence) else inputs
+    if isinstance(inputs, str):
+        cure = "give processor= (its tokenizer) and a list of strings, or a corpus: measure(model, corpus=…, "
+        raise UsageError(ACCEPTED, f"str {inputs!r}", f"{cure}processor=…)")
+    if isinstance(inputs, bytes) or not isinstance(inputs, Iterable):
+        raise UsageError(ACCEPTED, kind, "see docs/inputs.md")
+    try:
+        again = len(inputs) >= 0 and iter(inputs) is not inputs  # type: ignore[arg-type]
+    except TypeError:  # a generator, the loader of a stream
+        again = False
+    found: Any = inputs if again and not isinstance(inputs, Sequence) else list(inputs)
     if not len(found):
         raise CorpusError("a corpus with at least one batch", "none", f"the {kind} is empty; give it more data")
     if isinstance(found, list):
@@ -244,30 +247,15 @@ def _batches_of(inputs: Any) -> Any:
     return found
 
 
-def _unsized(inputs: Any) -> bool:
-    """Whether a loader of a stream cannot say how many batches it has."""
-    try:
-        len(inputs)
-    except TypeError:
-        return True
-    return False
-
-
-def _text_cure(inputs: Any) -> str:
-    if not isinstance(inputs, str):
-        return "see docs/inputs.md"
-    return "give processor= (its tokenizer) and a list of strings, or a corpus: measure(model, corpus=…, processor=…)"
-
-
 def _check_items(found: list[Any]) -> None:
     if any(isinstance(item, str) for item in found):
         raise UsageError("a processor for a list of strings", "none", "give processor=, the model's tokenizer")
-    for item in found[:1]:
-        if isinstance(item, Tensor | np.ndarray) and item.ndim < 2:
-            cure = "pad them to [sequence, token] (torch.nn.utils.rnn.pad_sequence) and give an attention_mask"
-            raise UsageError("batches with a sequence axis", f"single sequences {_said(item)}", cure)
-        if isinstance(item, list) and item and not isinstance(item[0], Tensor | np.ndarray | list):
-            raise UsageError(ACCEPTED, f"a list of lists of {type(item[0]).__name__}", "make tensors of them")
+    first = found[0]
+    if isinstance(first, Tensor | np.ndarray) and first.ndim < 2:
+        cure = "pad them to [sequence, token] (torch.nn.utils.rnn.pad_sequence) and give an attention_mask"
+        raise UsageError("batches with a sequence axis", f"single sequences {_said(first)}", cure)
+    if isinstance(first, list) and first and not isinstance(first[0], Tensor | np.ndarray | list):
+        raise UsageError(ACCEPTED, f"a list of lists of {type(first[0]).__name__}", "make tensors of them")
 
 
 def _entries(item: Any) -> dict[str, Any]:
@@ -275,60 +263,55 @@ def _entries(item: Any) -> dict[str, Any]:
     if isinstance(item, Mapping):
         return {str(name): value for name, value in item.items() if isinstance(value, Tensor)}
     first = item[0] if isinstance(item, tuple | list) else item
-    return {"0": torch.as_tensor(first)} if isinstance(first, Tensor | np.ndarray) else {"0": first}
+    return {"0": torch.as_tensor(first) if isinstance(first, np.ndarray) else first}
 
 
-def _rows(arguments: Mapping[str, Any]) -> int:
-    first = next((value for value in arguments.values() if isinstance(value, Tensor) and value.dim()), None)
-    if first is None:
-        raise UsageError("at least one tensor in a batch", ", ".join(arguments) or "none", "see docs/inputs.md")
-    return len(first)
+def _labels(item: Any) -> Tensor | None:
+    """The class of each sequence [sequence], where a batch or a dict tells whole numbers for them."""
+    if isinstance(item, Batch):
+        return item.label
+    told = next((item[name] for name in TARGETS if name in item), None) if isinstance(item, Mapping) else None
+    classes = _array(told.cpu() if isinstance(told, Tensor) else told)
+    if classes.dtype.kind not in "iu" or classes.ndim != 1 or not len(classes):
+        return None
+    return torch.from_numpy(classes.astype(np.int64))
+
+
+def _array(value: Any) -> np.ndarray[Any, Any]:
+    """An array of anything; of objects where lists have different lengths."""
+    try:
+        return np.asarray(value)
+    except ValueError:
+        return np.asarray(None)
 
 
 def _tensor(value: Any, name: str, model: nn.Module | None) -> Any:
     """Arrays and rectangular lists as tensors; floats of an array in the model's own type."""
-    if isinstance(value, list):
-        try:
-            value = np.asarray(value)
-        except ValueError:
-            value = np.asarray(None)
-        if value.dtype == object:
-            cure = "padding=True, return_tensors='pt' in the tokenizer's call"
-            raise UsageError(f"{name} as a tensor", "lists of different lengths", cure)
-    if not isinstance(value, np.ndarray):
+    if not isinstance(value, list | np.ndarray):
         return value
-    if value.dtype.kind not in "biuf":
-        raise UsageError(f"numbers in {name}", f"an array of {value.dtype}", "convert it: array.astype('float32')")
-    tensor = torch.as_tensor(value)
-    own = next((p.dtype for p in model.parameters() if p.is_floating_point()), None) if model is not None else None
+    array = _array(value)
+    if array.dtype == object and isinstance(value, list):
+        cure = "padding=True, return_tensors='pt' in the tokenizer's call"
+        raise UsageError(f"{name} as a tensor", "lists of different lengths", cure)
+    if array.dtype.kind not in "biuf":
+        raise UsageError(f"numbers in {name}", f"an array of {array.dtype}", "convert it: array.astype('float32')")
+    tensor = torch.as_tensor(array)
+    own = None if model is None else _dtype(model)
     return tensor.to(own) if own is not None and tensor.is_floating_point() else tensor
 
 
-def _parameters(model: nn.Module) -> tuple[list[str], bool]:
-    """Names that `forward` takes, in order; whether it takes any others too."""
-    found = inspect.signature(model.forward).parameters.values()
-    own = [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    return own, any(p.kind is p.VAR_KEYWORD for p in found)
+def _dtype(model: nn.Module) -> torch.dtype | None:
+    """The model's own type of floating point."""
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
 
 
-def _positions(model: nn.Module, first: Any) -> list[str]:
-    """Names of the positional arguments; vectors given to a model of token ids are its embeddings."""
-    found = inspect.signature(model.forward).parameters.values()
-    names = [p.name for p in found if p.kind is p.POSITIONAL_OR_KEYWORD]
-    if not names:
-        cure = "give forward=lambda model, inputs: model(*inputs)"
-        raise UsageError(f"{type(model).__name__}.forward with named arguments", "none", cure)
-    vectors = isinstance(first, Tensor) and first.is_floating_point() and first.dim() == 3
-    return ["inputs_embeds"] if vectors and names[0] == "input_ids" and "inputs_embeds" in names else names
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
-def _is_target(inputs: Any, second: Any) -> bool:
-    """Whether the second of a pair is a class, or a number, for every sequence."""
-    return isinstance(second, Tensor) and second.dim() <= 1 and isinstance(inputs, Tensor) and len(inputs) > 0
-
-
-def _weights(model: nn.Module) -> str:
-    return "Float" if any(p.is_floating_point() for p in model.parameters()) else ""
+def _parameters(model: nn.Module, *kinds: Any) -> list[str]:
+    """Names of the arguments of these kinds that `forward` takes, in order."""
+    return [name for name, p in inspect.signature(model.forward).parameters.items() if p.kind in kinds]
 
 
 def _said(value: Any) -> str:
@@ -360,45 +343,21 @@ def _parts(item: Any) -> Iterator[Any]:
         yield item if isinstance(item, np.ndarray) else repr(item)
 
 
-def _moved(item: Any, model: nn.Module) -> Any:
-    """Every tensor of a batch on the model's device."""
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    if isinstance(item, Mapping):
-        return {name: _moved(value, model) for name, value in item.items()}
-    if isinstance(item, tuple | list):
-        return type(item)(_moved(value, model) for value in item)
-    return item.to(device) if isinstance(item, Tensor) else item
-
-
-@contextmanager
-def _reached(model: nn.Module) -> Iterator[None]:
-    """UsageError where the model itself is not called inside: its layers could not be counted."""
-    called: list[None] = []
-    handle = model.register_forward_pre_hook(lambda _model, _args: called.append(None))
-    try:
-        yield
-    finally:
-        handle.remove()
-    if len(called) != 1:
-        cure = "measure the part that it calls, or give one batch a call"
-        raise UsageError("forward= to call the model once", f"{len(called)} calls", cure)
-
-
-def streams_of(inputs: Mapping[str, Any], special: Tensor | None, start: Tensor) -> dict[str, Stream]:
+def _streams(inputs: Mapping[str, Any], special: Tensor | None, start: Tensor) -> dict[str, Stream]:
     """Streams of both stacks from attention masks, or from the ids' shape; of sound the samples or frames."""
     streams: dict[str, Stream] = {}
-    for prefix, stacks in (("", ("encoder", "decoder")), ("decoder_", ("decoder",))):
+    sound = next(
+        (name for key, name in (("input_values", "samples"), ("input_features", "frames")) if key in inputs), ""
+    )
+    for prefix, stacks in (("", (sound,) if sound else ("encoder", "decoder")), ("decoder_", ("decoder",))):
         ids, mask = inputs.get(f"{prefix}input_ids"), inputs.get(f"{prefix}attention_mask")
-        mask = mask if isinstance(mask, Tensor) and mask.dim() == 2 else None
-        if mask is None and not prefix:
-            mask = next((~inputs[name].bool() for name in PADDING_MASKS if isinstance(inputs.get(name), Tensor)), None)
-        if not isinstance(ids, Tensor) and mask is None:
-            continue
-        real = mask.bool() if mask is not None else torch.ones(ids.shape[:2], dtype=torch.bool)  # type: ignore[union-attr]
-        marks = torch.as_tensor(special).bool() if special is not None and not prefix else torch.zeros_like(real)
-        sound = {"input_values": "samples", "input_features": "frames"}
-        named = next((name for key, name in sound.items() if key in inputs and not prefix), None)
-        streams |= {
-            stack: Stream(real, marks, start - real.int().argmax(1)) for stack in ((named,) if named else stacks)
-        }
+        real = mask.bool() if isinstance(mask, Tensor) and mask.dim() == 2 else None
+        if real is None and not prefix:
+            real = next((~inputs[name].bool() for name in PADDING_MASKS if isinstance(inputs.get(name), Tensor)), None)
+        if real is None and isinstance(ids, Tensor):
+            real = torch.ones(ids.shape[:2], dtype=torch.bool)
+        if real is not None:
+            given = special is not None and not prefix
+            marks = torch.as_tensor(special).bool() if given else torch.zeros_like(real)
+            streams |= dict.fromkeys(stacks, Stream(real, marks, start - real.int().argmax(1)))
     return streams

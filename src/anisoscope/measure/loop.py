@@ -2,13 +2,12 @@
 
 import signal
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -18,10 +17,9 @@ from anisoscope.capture import capture
 from anisoscope.capture.tap import Means
 from anisoscope.errors import CorpusError, UsageError
 from anisoscope.measure.accumulator import Measurement
-from anisoscope.measure.inputs import Given
+from anisoscope.measure.inputs import device_of, moved
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import partition
-from anisoscope.metrics.base import Metric
 from anisoscope.models.modes import evaluating
 from anisoscope.models.streams import Layout
 from anisoscope.progress import Progress
@@ -35,24 +33,6 @@ class Interrupted(Exception):
     def __init__(self, number: int) -> None:
         self.number = number
         super().__init__(f"interrupted by signal {number}")
-
-
-def measure(
-    model: nn.Module,
-    batches: Iterable[Any],
-    metrics: Sequence[str | Metric] = (),
-    **settings: Any,
-) -> pd.DataFrame:
-    """Measure `model` over `batches` and return the long table of records.
-
-    `batches` yields what the model takes: dicts of tensors (`input_ids`, `attention_mask`, … ; `special_tokens_mask`
-    and `unit` are read and not passed on), or tensors. Without `unit` [sequence] every sequence is a unit of its own.
-    `metrics`: names; none: all of them. Other keywords are fields of `measure.settings.Settings` (`panels`, `policies`,
-    `groups`, `sample`, …).
-    """
-    names = tuple(m.name if isinstance(m, Metric) else m for m in metrics)
-    plan = Given(batches, model)
-    return run_pass(model, plan, Settings(metrics=names, **settings)).records()
 
 
 def run_pass(
@@ -106,7 +86,7 @@ def glance(model: nn.Module, batches: Iterable[Batch], settings: Settings) -> Me
     them, and modes, gradients and random numbers stay as they are.
     """
     measurement = Measurement(settings)
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    device = device_of(model)
     with (
         torch.random.fork_rng([device] if device.type == "cuda" else []),
         torch.autocast(device.type, enabled=False),
@@ -130,7 +110,7 @@ def _looking(
         yield partial(_look_at_arrays, measurement)
         return
     settings, layout = measurement.settings, Layout(model)
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    device = device_of(model)
     with (
         evaluating(model),
         capture(
@@ -149,7 +129,7 @@ def _looking(
         def look(batch: Batch, index: int) -> None:
             tap.real = measurement.begin(batch, device, layout)
             with torch.no_grad():
-                (batch.call or model)(**_moved(batch.inputs, device))
+                (batch.call or model)(**moved(batch.inputs, device))
             measurement.end(index)
 
         yield look
@@ -171,13 +151,8 @@ def head_means(model: nn.Module, plan: BatchPlan | Iterable[Batch], settings: Se
     if not hasattr(source, "__getitem__") and iter(source) is source:
         expected = "batches that can be read twice (attention is centred on means, which take a pass of their own)"
         raise UsageError(expected, "an iterator", "give a list of batches")
-    first = Settings(
-        metrics=("score_terms",),
-        policies=settings.policies[:1],
-        groups=2,
-        blocks=settings.blocks,
-        tokens_first=settings.tokens_first,
-    )
+    kept = {"policies": settings.policies[:1], "blocks": settings.blocks, "tokens_first": settings.tokens_first}
+    first = Settings(metrics=("score_terms",), groups=2, **kept)
     measured = run_pass(model, plan, first)
     means: Means = {}
     for name, site in measured.sites.items():
@@ -212,10 +187,6 @@ def listening() -> Iterator[list[int]]:
     finally:
         for caught, handler in kept.items():
             signal.signal(caught, handler)
-
-
-def _moved(inputs: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in inputs.items()}
 
 
 def embedding_terms(model: nn.Module) -> dict[str, dict[str, Tensor]]:

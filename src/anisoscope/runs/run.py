@@ -195,7 +195,8 @@ def _warnings(measurement: Measurement) -> list[str]:
         warnings.append(f"{missing}; measure more documents, or with more --groups")
     elif units < FEW_UNITS:
         warnings.append(f"{units} units only: every unit is a group of its own and the intervals are rough")
-    if measurement.moments is not None and (missing := jackknife.reason(min(units, measurement.moments.groups))):
+    groups = measurement.moments.groups
+    if groups is not None and (missing := jackknife.reason(min(units, groups))):
         warnings.append(f"spectrum: {missing}; --spectrum-groups 8 gives them")
     for site, counts in measurement.excluded().items():
         if counts.get("nonfinite"):

@@ -7,7 +7,7 @@ square root moves an effective rank of 200 vectors in 384 dimensions by .3 %.
 """
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from anisoscope.sums.groups import Sums
@@ -18,6 +18,8 @@ FEW = 4
 """Vectors for each dimension up to which products are in float64. Beyond it an effective rank moves with the batch size
 by up to 1e-5, relative (MiniLM, 2,000 vectors; a direction that a normalisation takes away), other values by 1e-7.
 """
+MOST, WIDE = 8, 1024
+"""Groups where nobody says how many, up to so many dimensions; beyond it there is one, and no interval."""
 COLUMNS = 64
 """Columns of a block of the product: only blocks on and above the diagonal are computed, little more than half of it.
 """
@@ -28,23 +30,45 @@ class Moments:
     `moment_vector`).
     """
 
-    def __init__(self, sums: Sums, groups: int) -> None:
-        self.sums, self.groups = sums, groups
+    def __init__(self, sums: Sums, groups: int | None = None) -> None:
+        self.sums, self._groups = sums, groups
         self.pending: dict[tuple[str, str, int], Tensor] = {}
 
-    def add(self, site: str, x: Tensor, weight: Tensor, inverse: Tensor, group: Tensor) -> None:
-        """Add x [sequence, token, dim] with 0/1 weights and inverse norms [sequence, token], sequences in `group`
-        [sequence].
+    @property
+    def groups(self) -> int | None:
+        """The fewest groups that the moments of a site have."""
+        return min((len(value) for (_, term), value in self.sums.terms.items() if term == "moment_n"), default=None)
+
+    def begin(self, group: Int[Tensor, " sequence"]) -> None:
+        """Prepare for the vectors of a batch, whose sequences are in these groups."""
+        self._group = group
+        self._parts: dict[int, list[tuple[int, Tensor | slice]]] = {}
+
+    def _parts_of(self, groups: int) -> list[tuple[int, Tensor | slice]]:
+        """Each of so many groups in the batch, and its sequences: a slice where they lie side by side, as they mostly
+        do.
         """
-        counted = self.sums.buffer(site, "moment_n", (self.groups, 1), x.device)
+        if groups not in self._parts:
+            group = self._group % groups
+            self._parts[groups] = [(g, _slice(group == g)) for g in torch.unique(group).tolist()]
+        return self._parts[groups]
+
+    def add(
+        self,
+        site: str,
+        x: Float[Tensor, "sequence token dim"],
+        weight: Bool[Tensor, "sequence token"],
+        inverse: Float[Tensor, "sequence token"],
+    ) -> None:
+        """Add the vectors of a site, those of weight 1, with their inverse norms."""
+        groups = min(self._groups or (MOST if x.shape[-1] <= WIDE else 1), self.sums.groups)
+        counted = self.sums.buffer(site, "moment_n", (groups, 1), x.device)
         few = float(counted.sum()) + weight.numel() <= FEW * x.shape[-1]
         if few or inverse.dtype is torch.float64:  # norms so small or large that float32 has no squares of them
             x = x.double()
         elif x.dtype.itemsize < 4:
             x = x.float()
-        for g in torch.unique(group).tolist():
-            chosen = group == g
-            rows_of = _slice(chosen)
+        for g, rows_of in self._parts_of(groups):
             part, w, inv = x[rows_of], weight[rows_of], inverse[rows_of]
             rows, w = part.flatten(0, 1), w.flatten().to(x.dtype)
             if not bool(w.all()):
@@ -52,11 +76,11 @@ class Moments:
             self._accumulate(site, "moment", g, rows)
             self._accumulate(site, "unit_moment", g, rows * (inv.flatten().to(x.dtype) * w).unsqueeze(1))
             counted[g] += w.double().sum()
-            self.sums.buffer(site, "moment_vector", (self.groups, 1, x.shape[-1]), x.device)[g] += (w @ rows).double()
+            self.sums.buffer(site, "moment_vector", (groups, 1, x.shape[-1]), x.device)[g] += (w @ rows).double()
 
     def _accumulate(self, site: str, term: str, g: int, rows: Tensor) -> None:
         if rows.dtype is torch.float64:
-            shape = (self.groups, 1, rows.shape[1], rows.shape[1])
+            shape = (len(self.sums.terms[site, "moment_n"]), 1, rows.shape[1], rows.shape[1])
             self.sums.buffer(site, term, shape, rows.device)[g] += rows.T @ rows
             return
         key = (site, term, g)
@@ -70,7 +94,9 @@ class Moments:
         """Move what is pending into the sums."""
         for (site, term, g), matrix in self.pending.items():
             upper = matrix.double().triu_()
-            self.sums.buffer(site, term, (self.groups, 1, *matrix.shape), matrix.device)[g] += upper + upper.triu(1).T
+            self.sums.buffer(site, term, (len(self.sums.terms[site, "moment_n"]), 1, *matrix.shape), matrix.device)[
+                g
+            ] += upper + upper.triu(1).T
             matrix.zero_()
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
