@@ -19,7 +19,7 @@ import test_no_silent_wrong_number
 import test_sums
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from anisoscope.capture import backends, projections, rows, tap
+from anisoscope.capture import backends, projections, rows
 from anisoscope.capture import masking as visible
 from anisoscope.capture.tap import Tap
 from anisoscope.measure import accumulator as measurement
@@ -189,13 +189,18 @@ MUTANTS = {
     ),
     "position bias forgotten": (read, 'settings.get("position_bias")', "None", captured(rows_of, "t5", "right")),
     "scale forgotten": (
-        tap._scale,
-        "query.shape[-1] ** -0.5 if scale is None else scale",
+        visible.Call.scale.fget,
+        "self.query.shape[-1] ** -0.5 if scale is None else scale",
         "1.0",
         captured(rows_of, "bert", "right"),
     ),
-    "soft cap forgotten": (Tap._rows, 'settings.get("softcap")', "None", captured(rows_of, "gemma2", "right")),
-    "padded queries counted": (tap._fitting, "return real if", "return None if", captured(rows_of, "bert", "right")),
+    "soft cap forgotten": (Tap._rows, 'call.settings.get("softcap")', "None", captured(rows_of, "gemma2", "right")),
+    "padded queries counted": (
+        Tap.look,
+        "real.shape[1] != call.query.shape[2]",
+        "True",
+        captured(rows_of, "bert", "right"),
+    ),
     "padding is the first key": (
         rows._Walk.blocks,
         "slice(start, last)",
@@ -216,14 +221,14 @@ MUTANTS = {
     ),
     "layer off by one": (
         Tap._leave,
-        "self._layer[stack],",
-        "self._layer[stack] - 1,",
+        'here.layer, "hidden"',
+        'here.layer - 1, "hidden"',
         captured(hidden, "bert", "right"),
     ),
     "attention layer off by one": (
         Tap.look,
-        "self._layer.get(stack, 0)",
-        "self._layer.get(stack, 0) - 1",
+        "self._running[stack].layer",
+        "self._running[stack].layer - 1",
         captured(rows_of, "bert", "right"),
     ),
     "output after the final norm": (
@@ -233,9 +238,9 @@ MUTANTS = {
         captured(hidden, "llama", "right"),
     ),
     "fused projection split as GPT-2's": (
-        projections._interleaved,
-        "heads, 3, head_dim)\n    return parts[:, :, :, 0].transpose(1, 2), parts[:, :, :, 1]",
-        "3, heads, head_dim)\n    return parts[:, :, 0].transpose(1, 2), parts[:, :, 1]",
+        projections._apart,
+        'how == "by head"',
+        'how == "nowhere"',
         captured(projected, "gpt_neox", "right"),
     ),
     "sink no outcome": (

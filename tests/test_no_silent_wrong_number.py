@@ -491,18 +491,17 @@ def test_6_a_sink_far_above_the_scores_does_not_overflow(dtype):
 
 
 def test_6_penalty_attribution_and_ablation_know_sinks():
-    """`masked_scores` left the sink out: weights added up to 1 where the model's add up to less."""
+    """Scores left the sink out: weights added up to 1 where the model's add up to less."""
     from anisoscope.capture.backends import looking_on
-    from anisoscope.capture.masking import attention_weights
     from anisoscope.training.entropy_penalty import Watch
 
     model, ids = with_sinks(), torch.randint(3, 60, (3, 5), generator=torch.Generator().manual_seed(1))
     expected = rows_by_hand(model, ids)
     weights, watch = [], Watch(torch.ones(3, 5), (), columns=True)
 
-    def look(module, query, key, value, mask, settings):
-        weights.append(attention_weights(module, query, key, mask, settings, query.shape[2]))
-        return (weights[-1] @ value.repeat_interleave(2, 1)).transpose(1, 2)
+    def look(call):
+        weights.append(call.weights())
+        return (weights[-1] @ call.value.repeat_interleave(2, 1)).transpose(1, 2)
 
     with torch.no_grad(), looking_on(model, watch.look):
         plain = model(input_ids=ids, output_attentions=True)

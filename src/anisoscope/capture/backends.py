@@ -11,16 +11,17 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-Look = Callable[..., Tensor | None]
+from anisoscope.capture.masking import Call
+
+Look = Callable[[Call], Tensor | None]
 _LOOKING: WeakKeyDictionary[nn.Module, tuple[Look, ...]] = WeakKeyDictionary()
 _PREFIX = "anisoscope_"
 
 
 @contextmanager
 def looking_on(model: nn.Module, look: Look) -> Iterator[None]:
-    """Call `look(module, query, key, value, mask, settings)` at every attention call of `model` that goes through the
-    interface. Where it returns None the kept backend does the work; a tensor [sequence, query, head, dim] stands in
-    for the backend's output.
+    """Call `look` at every attention call of `model` that goes through the interface. Where it returns None the kept
+    backend does the work; a tensor [sequence, query, head, dim] stands in for the backend's output.
 
     Every sub-model keeps its own backend, whose mask function is registered beside it: without that the masks would
     silently be lost.
@@ -59,8 +60,8 @@ def _looking_form(backend: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         attention_mask: Tensor | None = None,
         **settings: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        seen = [look(module, query, key, value, attention_mask, settings) for look in _LOOKING.get(module, ())]
-        instead = [output for output in seen if output is not None]
+        call = Call(module, query, key, value, attention_mask, settings)
+        instead = [output for look in _LOOKING.get(module, ()) if (output := look(call)) is not None]
         if instead:
             return instead[-1], None
         forward = _eager_of(module) if backend == "eager" else ALL_ATTENTION_FUNCTIONS[backend]

@@ -1,11 +1,12 @@
 """Who sees whom in an attention call, read from what the attention interface was called with, and the scores."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 
 HIDDEN = -1e30
 """The score of a key that is not seen: finite, so that gradients are."""
@@ -75,34 +76,51 @@ class Masking:
         return Span(tuple(start.tolist() * each), tuple(stop.tolist() * each), causal)
 
 
-def attention_weights(
-    module: Any, query: Tensor, key: Tensor, mask: Tensor | None, settings: dict[str, Any], rows: int
-) -> Float[Tensor, "sequence head row key"]:
-    """Weights of the first `rows` queries over the keys; with a sink they add up to less than 1."""
-    return masked_scores(module, query, key, mask, settings, rows).softmax(-1)[..., : key.shape[2]]
-
-
-def masked_scores(
-    module: Any, query: Tensor, key: Tensor, mask: Tensor | None, settings: dict[str, Any], rows: int
-) -> Float[Tensor, "sequence head row outcome"]:
-    """Scores of the first `rows` queries as the softmax sees them: of every key, one that is not seen scores `HIDDEN`;
-    and, where the heads have sinks, of the sink in a last column.
+@dataclass(frozen=True)
+class Call:
+    """One attention call, as the interface was called: query [sequence, head, query, dim]; key and value [sequence,
+    key_head, key, dim]; its mask and other settings.
     """
-    masking = Masking.read(module, query, mask, settings)
-    key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
-    scale = settings.get("scaling")
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    scores: Tensor = torch.matmul(query[:, :, :rows], key.transpose(2, 3)) * scale
-    if settings.get("softcap") is not None:
-        scores = torch.tanh(scores / settings["softcap"]) * settings["softcap"]
-    if masking.bias is not None:
-        scores = scores + masking.bias[:, :, :rows]
-    if masking.keys is not None:
-        scores = scores.masked_fill(~masking.keys[:, :, :rows, : key.shape[2]], HIDDEN)
-    if masking.causal:
-        above = torch.ones(rows, key.shape[2], dtype=torch.bool, device=key.device).triu(1)
-        scores = scores.masked_fill(above, HIDDEN)
-    if settings.get("s_aux") is not None:
-        sink = settings["s_aux"].to(scores).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
-        scores = torch.cat((scores, sink), -1)
-    return scores
+
+    module: nn.Module
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    settings: dict[str, Any]
+
+    @cached_property
+    def masking(self) -> Masking:
+        """Who sees whom."""
+        return Masking.read(self.module, self.query, self.mask, self.settings)
+
+    @property
+    def scale(self) -> float:
+        """The model's own; 1/√d where it names none."""
+        scale = self.settings.get("scaling")
+        return float(self.query.shape[-1] ** -0.5 if scale is None else scale)
+
+    def weights(self, rows: int | None = None) -> Float[Tensor, "sequence head row key"]:
+        """Weights of the first `rows` queries (None: all) over the keys; with a sink they add up to less than 1."""
+        return self.scores(rows).softmax(-1)[..., : self.key.shape[2]]
+
+    def scores(self, rows: int | None = None) -> Float[Tensor, "sequence head row outcome"]:
+        """Scores of the first `rows` queries as the softmax sees them: of every key, one that is not seen scores
+        `HIDDEN`; and, where the heads have sinks, of the sink in a last column.
+        """
+        masking, query = self.masking, self.query[:, :, :rows]
+        key = self.key.repeat_interleave(query.shape[1] // self.key.shape[1], 1)
+        scores: Tensor = torch.matmul(query, key.transpose(2, 3)) * self.scale
+        if self.settings.get("softcap") is not None:
+            scores = torch.tanh(scores / self.settings["softcap"]) * self.settings["softcap"]
+        if masking.bias is not None:
+            scores = scores + masking.bias[:, :, :rows]
+        if masking.keys is not None:
+            scores = scores.masked_fill(~masking.keys[:, :, :rows, : key.shape[2]], HIDDEN)
+        if masking.causal:
+            above = torch.ones(scores.shape[2:], dtype=torch.bool, device=key.device).triu(1)
+            scores = scores.masked_fill(above, HIDDEN)
+        if self.settings.get("s_aux") is not None:
+            sink = self.settings["s_aux"].to(scores).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+            scores = torch.cat((scores, sink), -1)
+        return scores

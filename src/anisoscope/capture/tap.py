@@ -2,16 +2,19 @@
 changed.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
-from anisoscope.axes import LAYER_QUANTITIES, Flatten, Kind, Site
+from anisoscope.axes import LAYER_QUANTITIES, Flatten, Kind, Site, Stage
 from anisoscope.capture import fallback, projections
 from anisoscope.capture.backends import looking_on
-from anisoscope.capture.masking import Masking
+from anisoscope.capture.masking import Call
 from anisoscope.capture.rows import attention_rows
 from anisoscope.capture.scores import score_sums
 from anisoscope.capture.vectors import channels_last, check_values, input_of, output_of, padded, same, vectors_of
@@ -76,13 +79,25 @@ def capture(
     check_values(model)
     for name in wanted - set(WHAT):
         raise UsageError("a place to capture", repr(name), near_matches(name, WHAT))
-    tap = Tap(model, wanted, receive, median, histogram, flatten, tokens_first)
+    tap = Tap(model, wanted, receive, flatten, tokens_first, median=median, histogram=histogram)
     with ExitStack() as stack:
         stack.callback(tap.remove)
         tap.attach(blocks)
         if wanted - set(LAYER_QUANTITIES):
             stack.enter_context(looking_on(model, tap.look))
         yield tap
+
+
+@dataclass
+class _Stack:
+    """A stack during one forward call: blocks begun, those that ran, the last one's output, what its last ReLU was
+    given and gave.
+    """
+
+    layer: int = 0
+    ran: set[nn.Module] = field(default_factory=set)
+    last: Tensor | None = None
+    rectified: tuple[Tensor, Tensor | None] | None = None
 
 
 class Tap:
@@ -93,38 +108,31 @@ class Tap:
         model: nn.Module,
         wanted: frozenset[str],
         receive: Receive | None,
-        median: bool,
-        histogram: Tensor | None,
         flatten: Flatten,
         tokens_first: bool | None,
+        **of_rows: Any,
     ) -> None:
-        self.model, self.wanted, self.median, self.histogram = model, wanted, median, histogram
-        self.flatten, self._tokens_first = flatten, tokens_first
+        self.model, self.wanted, self._of_rows = model, wanted, of_rows
+        self._flatten, self._tokens_first = flatten, tokens_first
         self.kept: dict[str, Any] = {}
         self.real: dict[str, Tensor] = {}
         self.means: Means = {}
         self.fired: set[str] = set()
         self._receive = receive or (lambda site, value: self.kept.__setitem__(site.name, value))
         self._handles: list[Any] = []
-        self._layer: dict[str, int] = {}
-        self._last: dict[str, Tensor] = {}
-        self._turned: set[str] = set()
-        self._ran: dict[str, set[nn.Module]] = {}
+        self._running: defaultdict[str, _Stack] = defaultdict(_Stack)
         self._now: set[str] = set()
-        self._running = False
+        self._inside = False
+        self._turned: set[str] = set()
         self._depth: dict[str, int] = {}
-        self._rectified: dict[str, tuple[Tensor, Tensor | None]] = {}
         self._sources: dict[nn.Module, projections.Source] = {}
         self._names = {module: name for name, module in model.named_modules()}
         self._stacks = stacks_of(model)
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.kept:
-            raise MeasureError(
-                f"a captured site named {name!r}",
-                "none",
-                near_matches(name, self.kept) if self.kept else "run the model",
-            )
+            cure = near_matches(name, self.kept) if self.kept else "run the model"
+            raise MeasureError(f"a captured site named {name!r}", "none", cure)
         return self.kept[name]
 
     @property
@@ -133,31 +141,29 @@ class Tap:
         return list(self.kept)
 
     def emit(self, site: Site, value: Any) -> None:
-        if self._running and site.name in self._now:
-            raise MeasureError(
-                f"one call at {site.name} in a forward call of {type(self.model).__name__}",
-                "a second one, whose vectors would count as new ones",
-                "measure hidden states only (--panel hidden,spectrum), or the part of the model that runs once",
-            )
+        """Hand on what is at a site; MeasureError where it is the second time in one forward call."""
+        if self._inside and site.name in self._now:
+            expected = f"one call at {site.name} in a forward call of {type(self.model).__name__}"
+            cure = "measure hidden states only (--panel hidden,spectrum), or the part of the model that runs once"
+            raise MeasureError(expected, "a second one, whose vectors would count as new ones", cure)
         self._now.add(site.name)
         self.fired |= {site.quantity, site.label}
         self._receive(site, value)
 
     def emit_vectors(self, site: Site, x: Tensor, block: nn.Module | None = None) -> None:
+        """Hand on the vectors of a layer, whatever form they have, if they are wanted."""
         if site.quantity in self.wanted:
             if block is not None and x.dim() == 4 and channels_last(block, x):
                 x = x.permute(0, 3, 1, 2)
             real = self.real.get(site.stack)
             x = padded(x, None if real is None else (*real.shape, x.size(-1))) if x.is_nested else x
-            self.emit(site, vectors_of(x, self.flatten, tokens_first=site.stack in self._turned))
-
-    def wants(self, quantity: str, stage: str = "") -> bool:
-        return quantity in self.wanted or f"{quantity}.{stage}" in self.wanted
+            self.emit(site, vectors_of(x, self._flatten, tokens_first=site.stack in self._turned))
 
     def hook(self, module: nn.Module, function: Callable[..., Any]) -> None:
         self._handles.append(module.register_forward_hook(function))
 
     def attach(self, block_classes: tuple[str, ...]) -> None:
+        """Hook every place that is wanted."""
         self._handles.append(self.model.register_forward_pre_hook(self._start))
         inside: set[nn.Module] = set()
         for stack, blocks in find_blocks(self.model, block_classes).items():
@@ -166,44 +172,28 @@ class Tap:
                 inside.update(block.modules())
                 if tokens_first(self.model, block) if self._tokens_first is None else self._tokens_first:
                     self._turned.add(stack)
-                self._handles.append(block.register_forward_pre_hook(self._enter(stack), with_kwargs=True))
-                if "unrectified" in self.wanted:
-                    self._watch_rectifiers(stack, block)
-                self.hook(block, self._leave(stack))
-        if "stage" in self.wanted:
-            for i, stage in enumerate(find_stages(self.model), start=1):
-                self.hook(stage, self._leave_stage(i))
-        if "final" in self.wanted:
-            for module in self.model.modules():
-                if module not in inside and "Norm" in type(module).__name__:
-                    self.hook(module, self._norm)
+                self._handles.append(block.register_forward_pre_hook(partial(self._enter, stack), with_kwargs=True))
+                for child in block.children() if "unrectified" in self.wanted else ():
+                    if isinstance(child, nn.ReLU):
+                        self._handles.append(child.register_forward_pre_hook(partial(self._before_relu, stack)))
+                        self.hook(child, partial(self._after_relu, stack))
+                self.hook(block, partial(self._leave, stack))
+        for i, stage in enumerate(find_stages(self.model) if "stage" in self.wanted else (), start=1):
+            self.hook(stage, partial(self._leave_stage, i))
+        for module in self._names if "final" in self.wanted else ():
+            if module not in inside and "Norm" in type(module).__name__:
+                self.hook(module, self._norm)
         if any(name.startswith(("query", "key")) for name in self.wanted):
-            self._prepare_projections()
+            self._hook_projections()
         if self.wanted - set(LAYER_QUANTITIES):
             self._handles += fallback.prepare(self.model, self.look)
         self.hook(self.model, self._finish)
 
-    def _prepare_projections(self) -> None:
-        rotary = {self._stacks[m] for m in self.model.modules() if "Rotary" in type(m).__name__}
-        for module in list(self._names):
-            if "Attention" in type(module).__name__ and not any(
-                "Attention" in type(c).__name__ for c in module.children()
-            ):
+    def _hook_projections(self) -> None:
+        rotary = {self._stacks[m] for m in self._names if "Rotary" in type(m).__name__}
+        for module in self._names:
+            if _is_attention(module) and not any(map(_is_attention, module.children())):
                 self._sources[module] = projections.prepare(module, self._stacks[module] in rotary, self.hook)
-
-    def _watch_rectifiers(self, stack: str, block: nn.Module) -> None:
-        """Keep what goes into the block's own ReLUs and comes out: the last one may be the block's end."""
-
-        def before(relu: nn.Module, args: tuple[Tensor, ...]) -> None:
-            self._rectified[stack] = (args[0].clone() if getattr(relu, "inplace", False) else args[0], None)
-
-        def after(_relu: nn.Module, _args: Any, output: Tensor) -> None:
-            self._rectified[stack] = (self._rectified[stack][0], output)
-
-        for child in block.children():
-            if isinstance(child, nn.ReLU):
-                self._handles.append(child.register_forward_pre_hook(before))
-                self.hook(child, after)
 
     def remove(self) -> None:
         for handle in self._handles:
@@ -211,149 +201,116 @@ class Tap:
         self._handles.clear()
 
     def _start(self, _module: nn.Module, _args: Any) -> None:
-        for state in (self._layer, self._last, self._rectified, self._ran, self._now):
-            state.clear()
-        self._running = True
-
-    def _enter(self, stack: str) -> Callable[..., None]:
-        def enter(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            x = input_of(block, args, kwargs)
-            if block in self._ran.setdefault(stack, set()) and not same(self._last.get(stack), x):
-                self._begin_again(stack, block)
-            self._ran[stack].add(block)
-            layer = self._layer.get(stack, 0)
-            self._layer[stack] = layer + 1
-            if layer == 0:
-                self.emit_vectors(Site(stack, 0, "hidden"), x, block)
-
-        return enter
-
-    def _begin_again(self, stack: str, block: nn.Module) -> None:
-        """A block runs on input of its own once more: twice in one forward call of the model is an error."""
-        if self._running:
-            raise MeasureError(
-                f"{type(self.model).__name__} to run each block once in a forward call",
-                f"{self._names[block]} run again on other input: every vector would count twice",
-                f"measure the {stack} itself, one input a call",
-            )
-        self._ran[stack].clear()
-        self._layer.pop(stack, None)
+        self._running.clear()
         self._now.clear()
+        self._inside = True
 
-    def _leave(self, stack: str) -> Callable[..., None]:
-        def leave(block: nn.Module, _args: Any, output: Any) -> None:
-            last = self._last[stack] = output_of(block, output)
-            before, after = self._rectified.get(stack, (None, None))
-            if before is not None and after is last:
-                self.emit_vectors(Site(stack, self._layer[stack], "unrectified"), before)
-            self.emit_vectors(Site(stack, self._layer[stack], "hidden"), last, block)
+    def _enter(self, stack: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        x, here = input_of(block, args, kwargs), self._running[stack]
+        if block in here.ran and not same(here.last, x):  # it runs on input of its own once more
+            if self._inside:
+                raise MeasureError(
+                    f"{type(self.model).__name__} to run each block once in a forward call",
+                    f"{self._names[block]} run again on other input: every vector would count twice",
+                    f"measure the {stack} itself, one input a call",
+                )
+            here = self._running[stack] = _Stack()
+            self._now.clear()
+        here.ran.add(block)
+        here.layer += 1
+        if here.layer == 1:
+            self.emit_vectors(Site(stack, 0, "hidden"), x, block)
 
-        return leave
+    def _before_relu(self, stack: str, relu: nn.Module, args: tuple[Tensor, ...]) -> None:
+        self._running[stack].rectified = (args[0].clone() if getattr(relu, "inplace", False) else args[0], None)
 
-    def _leave_stage(self, number: int) -> Callable[..., None]:
-        def leave(stage: nn.Module, _args: Any, output: Any) -> None:
-            x = output[0] if isinstance(output, tuple) else output
-            # a stage that ends with positions in a row [sequence, position, channel] is a map all the same
-            x = x.transpose(1, 2).unsqueeze(-1) if x.dim() == 3 else x
-            self.emit_vectors(Site(self._stacks[stage], number, "stage"), x)
+    def _after_relu(self, stack: str, _relu: nn.Module, _args: Any, output: Tensor) -> None:
+        before, _ = self._running[stack].rectified or (output, None)
+        self._running[stack].rectified = before, output
 
-        return leave
+    def _leave(self, stack: str, block: nn.Module, _args: Any, output: Any) -> None:
+        here = self._running[stack]
+        here.last = output_of(block, output)
+        before, after = here.rectified or (None, None)
+        if before is not None and after is here.last:  # the block ends with its last ReLU
+            self.emit_vectors(Site(stack, here.layer, "unrectified"), before)
+        self.emit_vectors(Site(stack, here.layer, "hidden"), here.last, block)
+
+    def _leave_stage(self, number: int, stage: nn.Module, _args: Any, output: Any) -> None:
+        x = output[0] if isinstance(output, tuple) else output
+        # a stage that ends with positions in a row [sequence, position, channel] is a map all the same
+        x = x.transpose(1, 2).unsqueeze(-1) if x.dim() == 3 else x
+        self.emit_vectors(Site(self._stacks[stage], number, "stage"), x)
 
     def _norm(self, _module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        for stack, last in self._last.items():
+        for stack, here in self._running.items():
             final = Site(stack, None, "final")
-            after_all = args and same(last, args[0]) and self._layer[stack] >= self._depth[stack]
+            after_all = args and same(here.last, args[0]) and here.layer >= self._depth[stack]
             if after_all and final.name not in self._now:  # of several heads' norms the first
                 self.emit_vectors(final, output)
 
-    def look(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        settings: dict[str, Any],
-    ) -> None:
+    def look(self, call: Call) -> None:
         """Hand on what the attention interface was called with, stage by stage."""
-        stack = self._stacks[module]
-        layer = self._layer.get(stack, 0)
-        kind: Kind = "cross" if any(part in self._names[module] for part in _CROSS) else "self"
-        source = self._sources.get(module)
-        stages: dict[tuple[str, Any], Tensor] = {("query", "raw"): query, ("key", "raw"): key}
-        if source is not None:
-            stages = {("query", source.stage): query, ("key", source.stage): key} | source.earlier(query, key)
-        for (name, stage), tensor in stages.items():
-            if self.wants(name, stage):
-                self.emit(Site(stack, layer, name, stage, kind), tensor)  # type: ignore[arg-type]
+        stack = self._stacks[call.module]
+        layer = self._running[stack].layer
+        kind: Kind = "cross" if any(part in self._names[call.module] for part in _CROSS) else "self"
+        source = self._sources.get(call.module) or projections.Source("raw")
+        given: dict[tuple[projections.Side, Stage], Tensor]
+        given = {("query", source.stage): call.query, ("key", source.stage): call.key}
+        for (name, stage), tensor in (given | source.earlier(call)).items():
+            if {name, f"{name}.{stage}"} & self.wanted:
+                self.emit(Site(stack, layer, name, stage, kind), tensor)
         if "value" in self.wanted:
-            self.emit(Site(stack, layer, "value", "", kind), value)
+            self.emit(Site(stack, layer, "value", "", kind), call.value)
         real = self.real.get(stack)
-        rows: dict[str, Tensor] = {}
-        if self.wanted & {"attention", "centred"}:
-            rows = self._rows(module, query, key, mask, settings, real)
+        if real is not None and real.shape[1] != call.query.shape[2]:
+            real = None  # of cross-attention to another stack
+        rows = self._rows(call, real) if self.wanted & {"attention", "centred"} else {}
         if "attention" in self.wanted:
             self.emit(Site(stack, layer, "attention", "", kind), rows)
         if "scores" in self.wanted:
-            masking, real = Masking.read(module, query, mask, settings), _fitting(real, query)
-            sums = score_sums(query, key, masking, scale=_scale(query, settings), real=real)
+            sums = score_sums(call.query, call.key, call.masking, scale=call.scale, real=real)
             self.emit(Site(stack, layer, "scores", "", kind), sums)
         if "centred" in self.wanted:
-            mean_query, mean_key = self._means_of((stack, layer, kind), query, key, settings)
-            centred = (query - mean_query, key), (query, key - mean_key)
-            of_query, of_key = (self._rows(module, q, k, mask, settings, real) for q, k in centred)
+            query, key = self._means_of((stack, layer, kind), call)
+            of_query = self._rows(replace(call, query=call.query - query), real)
+            of_key = self._rows(replace(call, key=call.key - key), real)
             self.emit(Site(stack, layer, "centred", "", kind), {"plain": rows, "query": of_query, "key": of_key})
 
-    def _means_of(
-        self, where: tuple[str, int, Kind], query: Tensor, key: Tensor, settings: dict[str, Any]
-    ) -> tuple[Tensor, Tensor]:
-        """Mean query and mean key, shaped to be taken from `query` and `key`."""
+    def _means_of(self, where: tuple[str, int, Kind], call: Call) -> tuple[Tensor, Tensor]:
+        """Mean query and mean key, shaped to be taken from those of a call."""
         if where not in self.means:
             expected = f"the mean query and key of {' '.join(map(str, where))} in tap.means"
             raise MeasureError(expected, "none", "take them from measure.loop.head_means, as run_pass does")
-        scaled, mean_key = self.means[where]
-        mean_key = mean_key[:: query.shape[1] // key.shape[1]]
-        return (scaled / _scale(query, settings)).to(query).unsqueeze(1), mean_key.to(key).unsqueeze(1)
+        scaled, key = self.means[where]
+        key = key[:: call.query.shape[1] // call.key.shape[1]]
+        return (scaled / call.scale).to(call.query).unsqueeze(1), key.to(call.key).unsqueeze(1)
 
-    def _rows(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        mask: Tensor | None,
-        settings: dict[str, Any],
-        real: Tensor | None,
-    ) -> dict[str, Tensor]:
+    def _rows(self, call: Call, real: Tensor | None) -> dict[str, Tensor]:
         return attention_rows(
-            query,
-            key,
-            Masking.read(module, query, mask, settings),
-            scale=_scale(query, settings),
-            softcap=settings.get("softcap"),
-            sinks=settings.get("s_aux"),
-            real=_fitting(real, query),
-            median=self.median,
-            histogram=self.histogram,
+            call.query,
+            call.key,
+            call.masking,
+            scale=call.scale,
+            softcap=call.settings.get("softcap"),
+            sinks=call.settings.get("s_aux"),
+            real=real,
+            **self._of_rows,
         )
 
     def _finish(self, _module: nn.Module, _args: Any, _output: Any) -> None:
         """After a forward call: every requested place must have fired, the optional ones excepted."""
-        self._running = False
-        missing = {name for name in self.wanted - OPTIONAL if name not in self.fired}
+        self._inside = False
+        missing = sorted(self.wanted - OPTIONAL - self.fired)
         if missing:
-            classes = sorted({type(m).__name__ for m in self.model.modules() if "Attention" in type(m).__name__})
+            name = type(self.model).__name__
+            classes = ", ".join(sorted({type(m).__name__ for m in self._names if _is_attention(m)})) or "none"
             raise MeasureError(
-                f"the model to pass through {', '.join(sorted(missing))}",
-                f"no call there; attention classes of {type(self.model).__name__}: {', '.join(classes) or 'none'}",
+                f"the model to pass through {', '.join(missing)}",
+                f"no call there; attention classes of {name}: {classes}",
                 "measure hidden states only (--panel hidden,spectrum), or a model on transformers' attention interface",
             )
 
 
-def _scale(query: Tensor, settings: dict[str, Any]) -> float:
-    """The model's own; 1/√d where it names none."""
-    scale = settings.get("scaling")
-    return float(query.shape[-1] ** -0.5 if scale is None else scale)
-
-
-def _fitting(real: Tensor | None, query: Tensor) -> Tensor | None:
-    return real if real is not None and real.shape[1] == query.shape[2] else None
+def _is_attention(module: nn.Module) -> bool:
+    return "Attention" in type(module).__name__

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from anisoscope.capture.backends import looking_on
-from anisoscope.capture.masking import Masking, attention_weights
+from anisoscope.capture.masking import Call
 from anisoscope.data.encoding import LabelledPlan
 from anisoscope.errors import MeasureError
 from anisoscope.metrics.class_direction import units_of
@@ -48,29 +48,29 @@ class Ablation:
     called: int = 0
     cosine: dict[int, list[float]] = field(default_factory=dict)
 
-    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, settings: Any) -> Tensor:
+    def attend(self, call: Call) -> Tensor:
         """Output [sequence, query, head, dim] with weights replaced where this is one of the layers."""
         self.called += 1
-        self._check(module, query, mask, settings)
-        weights = attention_weights(module, query, key, mask, settings, query.shape[2])
-        out = weights @ value
+        self._check(call)
+        weights = call.weights()
+        out = weights @ call.value
         if self.called in self.layers:
             other = self.others.get(self.called) if len(weights) == 1 else None
             instead = changed(weights, self.mask, self.kind, self.seed + self.called, other)
-            if settings.get("s_aux") is not None and self.kind != "permuted":  # what goes to a sink stays with it
+            if call.settings.get("s_aux") is not None and self.kind != "permuted":  # what goes to a sink stays with it
                 instead = instead * weights.sum(-1, keepdim=True)
-            replaced = instead @ value
+            replaced = instead @ call.value
             self._compare(out, replaced)
             out = replaced
         self.others[self.called] = weights[-1:], self.mask[-1:]
         return out.transpose(1, 2).contiguous()
 
-    def _check(self, module: nn.Module, query: Tensor, mask: Any, settings: Any) -> None:
+    def _check(self, call: Call) -> None:
         expected = "attention in which every token sees every other"
-        if query.shape[2] != self.mask.shape[1]:
-            got = f"{query.shape[2]} queries of {self.mask.shape[1]} tokens"
+        if call.query.shape[2] != self.mask.shape[1]:
+            got = f"{call.query.shape[2]} queries of {self.mask.shape[1]} tokens"
             raise MeasureError(expected, got, "replace the attention of an encoder")
-        masking, real = Masking.read(module, query, mask, settings), self.mask
+        masking, real = call.masking, self.mask
         seen = real[:, None, None] if masking.keys is None else masking.keys[..., : real.shape[1]]
         every = (seen == real[:, None, None]) | ~real[:, None, :, None]  # rows of padding do not matter
         if masking.causal or not bool(every.all()):
@@ -133,7 +133,7 @@ def outcome(
     last: list[Tensor] = []
     handle = base.register_forward_hook(lambda _m, _a, output: last.append(output.last_hidden_state[:, 0]))
     try:
-        with evaluating(model), looking_on(model, lambda *call: current[-1].attend(*call)):
+        with evaluating(model), looking_on(model, lambda call: current[-1].attend(call)):
             for number, batch in enumerate(batches):
                 mask = next(iter(batch.streams.values())).mask
                 current[:] = [Ablation(kind, frozenset(layers), mask, 1000 * number, others)]

@@ -23,7 +23,7 @@ from torch import Tensor
 from anisoscope.axes import Site
 from anisoscope.batch import Batch
 from anisoscope.capture.backends import looking_on
-from anisoscope.capture.masking import attention_weights
+from anisoscope.capture.masking import Call
 from anisoscope.capture.tap import capture
 from anisoscope.data.encoding import LabelledPlan
 from anisoscope.data.labelled import Example
@@ -57,8 +57,8 @@ def seen(model: Any, batches: LabelledPlan) -> Iterator[tuple[int, Seen]]:
     def receive(site: Site, x: Tensor) -> None:
         caught[f"{site.layer} {site.label}"] = x
 
-    def look(module: Any, query: Tensor, key: Tensor, _value: Any, mask: Any, settings: dict[str, Any]) -> None:
-        attention.append(attention_weights(module, query, key, mask, settings, query.shape[2]).mean(1))
+    def look(call: Call) -> None:
+        attention.append(call.weights().mean(1))
 
     with capture(model, ("hidden", "key.raw", "value"), receive=receive), looking_on(model, look):
         for batch in batches:

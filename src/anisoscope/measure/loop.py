@@ -4,6 +4,7 @@ import signal
 import time
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -151,8 +152,11 @@ def head_means(model: nn.Module, plan: BatchPlan | Iterable[Batch], settings: Se
     if not hasattr(source, "__getitem__") and iter(source) is source:
         expected = "batches that can be read twice (attention is centred on means, which take a pass of their own)"
         raise UsageError(expected, "an iterator", "give a list of batches")
-    kept = {"policies": settings.policies[:1], "blocks": settings.blocks, "tokens_first": settings.tokens_first}
-    first = Settings(metrics=("score_terms",), groups=2, **kept)
+    first = replace(
+        Settings(metrics=("score_terms",), groups=2, policies=settings.policies[:1]),
+        blocks=settings.blocks,
+        tokens_first=settings.tokens_first,
+    )
     measured = run_pass(model, plan, first)
     means: Means = {}
     for name, site in measured.sites.items():

@@ -13,7 +13,6 @@ can exceed 1 (`reported`). An utterance whose normaliser is 0 (too short) counts
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 
 from anisoscope.batch import Batch
 from anisoscope.capture.backends import looking_on
-from anisoscope.capture.masking import HIDDEN, attention_weights, masked_scores
+from anisoscope.capture.masking import HIDDEN, Call
 from anisoscope.errors import MeasureError, UsageError, near_matches
 from anisoscope.models.modes import evaluating
 from anisoscope.training.recipe import VARIANTS
@@ -66,21 +65,20 @@ class Watch:
         self.sums: dict[int, Float[Tensor, "sequence head key"]] = {}
         self.sinks: dict[int, int] = {}
 
-    def look(self, module: Any, query: Tensor, key: Tensor, _value: Any, mask: Any, settings: dict[str, Any]) -> None:
+    def look(self, call: Call) -> None:
         """One attention call: the first token's row, and the column sums over the rows of real queries."""
         self._called += 1
         if self.layers and self._called not in self.layers:
             return
         if self._want_rows:
-            scores = masked_scores(module, query, key, mask, settings, 1).squeeze(2)
+            scores = call.scores(1).squeeze(2)
             self.nats[self._called] = _entropy(scores)
-            self.sinks[self._called] = scores.shape[-1] - key.shape[2]
+            self.sinks[self._called] = scores.shape[-1] - call.key.shape[2]
         if self._want_columns:
-            if query.shape[2] != self.mask.shape[1]:
-                got = f"{query.shape[2]} of {self.mask.shape[1]}"
+            if call.query.shape[2] != self.mask.shape[1]:
+                got = f"{call.query.shape[2]} of {self.mask.shape[1]}"
                 raise MeasureError("every row of attention", got, "set row_only to 'never' for this penalty")
-            weights = attention_weights(module, query, key, mask, settings, query.shape[2])
-            self.sums[self._called] = (weights * self.mask[:, None, :, None]).sum(2)
+            self.sums[self._called] = (call.weights() * self.mask[:, None, :, None]).sum(2)
 
     @property
     def tokens(self) -> Float[Tensor, " sequence"]:
