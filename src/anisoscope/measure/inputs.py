@@ -270,8 +270,8 @@ def _labels(item: Any) -> Tensor | None:
     """The class of each sequence [sequence], where a batch or a dict tells whole numbers for them."""
     if isinstance(item, Batch):
         return item.label
-    told = next((item[name] for name in TARGETS if name in item), None) if isinstance(item, Mapping) else None
-    classes = _array(told.cpu() if isinstance(told, Tensor) else told)
+    given = next((item[name] for name in TARGETS if name in item), None) if isinstance(item, Mapping) else None
+    classes = _array(given.cpu() if isinstance(given, Tensor) else given)
     if classes.dtype.kind not in "iu" or classes.ndim != 1 or not len(classes):
         return None
     return torch.from_numpy(classes.astype(np.int64))
