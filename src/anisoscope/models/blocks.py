@@ -18,8 +18,6 @@ TORCH_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 """Modules that hold others and are never called themselves."""
 
-Named = list[tuple[str, nn.Module]]
-
 
 def find_blocks(model: nn.Module, names: tuple[str, ...] = ()) -> dict[str, list[nn.Module]]:
     """The blocks of every stack: {"encoder": [...], "decoder": [...]}.
@@ -30,30 +28,25 @@ def find_blocks(model: nn.Module, names: tuple[str, ...] = ()) -> dict[str, list
     name fits no module, ModelError if nothing is found; both name what the model has.
     """
     named = [(n, m) for n, m in model.named_modules() if not isinstance(m, CONTAINERS)]
-    blocks = _asked_for(model, named, names) if names else _found(model, named)
-    blocks = [(n, m) for n, m in blocks if n] or blocks  # the model itself only where it is all there is
-    blocks = [(n, m) for n, m in blocks if not any(n.startswith(f"{outer}.") for outer, _ in blocks)]
-    if not blocks:
-        some = _candidates(model)
-        raise ModelError(
-            "a model whose blocks can be found",
-            f"{type(model).__name__}, which declares none",
-            "name the class of its blocks, or a pattern of their names: --blocks CLASS, or capture(model, …, "
-            f"blocks=('CLASS',)){'; it repeats ' + ', '.join(some) if some else ''}",
-        )
-    stack, stacks = stacks_of(model), dict[str, list[nn.Module]]()
-    for _, block in blocks:
-        stacks.setdefault(stack[block], []).append(block)
-    return stacks
-
-
-def _asked_for(model: nn.Module, named: Named, names: tuple[str, ...]) -> Named:
+    blocks = [(n, m) for n, m in named if any(_fits(name, n, m) for name in names or family_of(model).blocks)]
     for name in names:
         if not any(_fits(name, n, m) for n, m in named):
             known = _candidates(model) or {type(m).__name__ for _, m in named}
             expected = f"blocks by a class or a pattern of module names of {type(model).__name__}"
             raise UsageError(expected, f"{name!r}, which fits none", near_matches(name, known))
-    return [(n, m) for n, m in named if any(_fits(name, n, m) for name in names)]
+    for classes in (tuple(_declared(model)), (GradientCheckpointingLayer,), TORCH_LAYERS):
+        blocks = blocks or [(n, m) for n, m in named if isinstance(m, classes)]
+    blocks = [(n, m) for n, m in blocks if n] or blocks  # the model itself only where it is all there is
+    blocks = [(n, m) for n, m in blocks if not any(n.startswith(f"{outer}.") for outer, _ in blocks)]
+    if not blocks:
+        repeated = ", ".join(_candidates(model))
+        cure = "name the class of its blocks, or a pattern of their names: --blocks CLASS, or capture(model, …, "
+        cure += f"blocks=('CLASS',)){'; it repeats ' + repeated if repeated else ''}"
+        raise ModelError("a model whose blocks can be found", f"{type(model).__name__}, which declares none", cure)
+    stack, stacks = stacks_of(model), dict[str, list[nn.Module]]()
+    for _, block in blocks:
+        stacks.setdefault(stack[block], []).append(block)
+    return stacks
 
 
 def _fits(pattern: str, name: str, module: nn.Module) -> bool:
@@ -71,14 +64,6 @@ def _candidates(model: nn.Module) -> list[str]:
         if isinstance(holder, nn.ModuleList | nn.Sequential) and len(holder) > 1 and len(classes) == 1:
             found |= dict.fromkeys((*classes, f"{name}.*" if name else "*"))
     return list(found)
-
-
-def _found(model: nn.Module, named: Named) -> Named:
-    names = family_of(model).blocks
-    blocks = [(n, m) for n, m in named if type(m).__name__ in names]
-    for classes in (tuple(_declared(model)), (GradientCheckpointingLayer,), TORCH_LAYERS):
-        blocks = blocks or [(n, m) for n, m in named if isinstance(m, classes)]
-    return blocks
 
 
 def _declared(model: nn.Module) -> Iterator[type[nn.Module]]:

@@ -6,6 +6,7 @@ fails, the copy in the cache serves, and that is said.
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -247,32 +248,29 @@ def check_hashes(folder: Path, announced: Mapping[str, str], name: str) -> None:
     """
     wrong = []
     for path in sorted(file for file in folder.rglob("*") if file.is_file()):
-        expected = path.readlink().name if path.is_symlink() else ""
-        expected = announced.get(path.relative_to(folder).as_posix()) or expected
+        blob = path.readlink().name if path.is_symlink() else ""
+        expected = announced.get(path.relative_to(folder).as_posix()) or blob
         came = _hash_like(expected, path)
         if came != expected:
             wrong.append((path.name, expected, came))
             _remove(path)
     if wrong:
-        file, expected, came = wrong[0]
-        more = f" ({len(wrong)} files in all)" if len(wrong) > 1 else ""
-        raise ModelError(
-            f"{file} of {name} with the hash that the hub announced, {expected[:16]}…",
-            f"{came[:16]}…{more}; removed from the cache",
-            "load it again; if it comes again, something in between changes it: check HF_ENDPOINT and the proxy",
-        )
+        (file, expected, came), more = wrong[0], f" ({len(wrong)} files in all)" if len(wrong) > 1 else ""
+        expected = f"{file} of {name} with the hash that the hub announced, {expected[:16]}…"
+        cure = "load it again; if it comes again, something in between changes it: check HF_ENDPOINT and the proxy"
+        raise ModelError(expected, f"{came[:16]}…{more}; removed from the cache", cure)
 
 
 def _hash_like(expected: str, path: Path) -> str:
     """The hash of a file, of the kind of `expected`: SHA-256, or git's of a blob; `expected` itself for no kind."""
-    kinds = {64: "sha256", 40: "sha1"}
-    if len(expected) not in kinds or set(expected) - set("0123456789abcdef"):
+    from huggingface_hub.utils.sha import git_hash
+
+    if re.fullmatch("[0-9a-f]{40}", expected):
+        return git_hash(path.read_bytes())  # a small file: large ones have the other hash
+    if not re.fullmatch("[0-9a-f]{64}", expected):
         return expected
-    digest = hashlib.new(kinds[len(expected)], usedforsecurity=False)
-    if len(expected) == 40:
-        digest.update(f"blob {path.stat().st_size}\0".encode())
     with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: digest).hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _remove(path: Path) -> None:

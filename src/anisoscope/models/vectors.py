@@ -35,9 +35,8 @@ def word_vectors(name: str, words: Sequence[str], special: Sequence[str], *, nor
     vectors = _of_file(path, wanted, len(words)) if path.is_file() else _of_checkpoint(name, wanted, len(words))
     if norm is not None:
         if not 0 < norm < math.inf:
-            raise UsageError(
-                "a finite mean norm above 0 for the word vectors", str(norm), "leave it out to keep their scale"
-            )
+            expected = "a finite mean norm above 0 for the word vectors"
+            raise UsageError(expected, str(norm), "leave it out to keep their scale")
         lengths = vectors.matrix.norm(dim=1)
         vectors.matrix.mul_(norm / lengths[lengths > 0].mean())
     return vectors
@@ -45,31 +44,29 @@ def word_vectors(name: str, words: Sequence[str], special: Sequence[str], *, nor
 
 def _of_file(path: Path, wanted: dict[str, int], count: int) -> WordVectors:
     """Lines `word x₁ … x_d`, after an optional header `count dimension`; the first of several spellings counts."""
-    matrix, found = None, 0
-    left = dict(wanted)
+    dim, rows, left = 0, dict[int, Tensor](), dict(wanted)
     for number, line in enumerate(_lines(path), 1):
         word, *numbers = line.rstrip().split(" ")
         if number == 1 and len(numbers) == 1:
             continue
-        if matrix is None:
-            matrix = torch.zeros(count, len(numbers))
-        place = left.pop(word, None)
+        dim, place = dim or len(numbers), left.pop(word, None)
         if place is None:
             continue
-        if len(numbers) != matrix.shape[1]:
+        if len(numbers) != dim:
             got = f"{len(numbers)} in line {number}"
-            raise ModelError(f"{matrix.shape[1]} numbers in every line of {path}", got, "name a GloVe or fastText file")
+            raise ModelError(f"{dim} numbers in every line of {path}", got, "name a GloVe or fastText file")
         try:
-            matrix[place] = torch.tensor([float(x) for x in numbers])
+            row = rows[place] = torch.tensor([float(x) for x in numbers])
         except ValueError:
             raise ModelError(f"numbers behind the word in {path}", f"line {number}", "name a text file") from None
-        if not bool(torch.isfinite(matrix[place]).all()):
+        if not bool(torch.isfinite(row).all()):
             got = f"NaN, Inf or more than float32 holds in line {number} ({word})"
             raise ModelError(f"finite numbers in every line of {path}", got, "leave the line out, or use another file")
-        found += 1
-    if matrix is None or not found:
+    if not rows:
         raise ModelError(f"vectors of words of the corpus in {path}", "none", "name a GloVe or fastText text file")
-    return WordVectors(matrix, found, path.name)
+    matrix = torch.zeros(count, dim)
+    matrix[list(rows)] = torch.stack(list(rows.values()))
+    return WordVectors(matrix, len(rows), path.name)
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -80,9 +77,8 @@ def _lines(path: Path) -> Iterator[str]:
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ModelError(f"a whole gzip file at {path}", str(error)[:120], "download it again") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ModelError(
-            f"a text file of vectors at {path}", str(error)[:120], "binary files have to be converted"
-        ) from None
+        cure = "binary files have to be converted"
+        raise ModelError(f"a text file of vectors at {path}", str(error)[:120], cure) from None
 
 
 def _of_checkpoint(name: str, wanted: dict[str, int], count: int) -> WordVectors:
@@ -95,10 +91,8 @@ def _of_checkpoint(name: str, wanted: dict[str, int], count: int) -> WordVectors
         raise ModelError("a checkpoint with an embedding matrix of tokens", name, "name a text model")
     pieces = subject.processor(list(wanted), add_special_tokens=False)["input_ids"]
     unknown = subject.processor.unk_token_id
-    matrix, found = torch.zeros(count, weight.shape[1]), 0
-    with torch.no_grad():
-        for place, ids in zip(wanted.values(), pieces, strict=True):
-            if ids and unknown not in ids:
-                matrix[place] = weight[ids].float().mean(0)
-                found += 1
-    return WordVectors(matrix, found, subject.name)
+    known = {place: ids for place, ids in zip(wanted.values(), pieces, strict=True) if ids and unknown not in ids}
+    matrix = torch.zeros(count, weight.shape[1])
+    for place, ids in known.items():
+        matrix[place] = weight[ids].detach().float().mean(0)
+    return WordVectors(matrix, len(known), subject.name)

@@ -30,13 +30,6 @@ MARKERS = {"[CLS]": 257, "[SEP]": 258, "[MASK]": 262}
 EMBEDDING_NORM_EPS = 1e-12
 """Fixed in the published code, whatever `layer_norm_eps` says."""
 
-SPELLINGS = {
-    "character_embeddings_dim": "character_embedding_dim",
-    "character_vocab_size": "num_characters",
-    "cnn_filters": "character_filters",
-    "character_cnn_filters": "character_filters",
-}
-"""Other published names of fields → ours."""
 FIXED = {"max_word_length": MAX_WORD_LENGTH, "max_characters_per_token": MAX_WORD_LENGTH, "cnn_activation": "relu"}
 """Published fields that have one value in every network there is; another is an error."""
 
@@ -45,6 +38,12 @@ class CharacterBertConfig(BertConfig):  # type: ignore[no-untyped-call]  # its _
     """A BERT's configuration with the sizes of the character network; the defaults are the published ones."""
 
     model_type = "character_bert"
+    attribute_map = {  # noqa: RUF012  # other published names of fields → ours
+        "character_embeddings_dim": "character_embedding_dim",
+        "character_vocab_size": "num_characters",
+        "cnn_filters": "character_filters",
+        "character_cnn_filters": "character_filters",
+    }
 
     character_embedding_dim: int = 16
     num_characters: int = 262
@@ -53,9 +52,6 @@ class CharacterBertConfig(BertConfig):  # type: ignore[no-untyped-call]  # its _
     num_highway_layers: int = 2
 
     def __post_init__(self, **kwargs: Any) -> None:
-        for theirs, ours in SPELLINGS.items():
-            if (value := kwargs.pop(theirs, None)) is not None:
-                setattr(self, ours, value)
         for name, value in FIXED.items():
             came = kwargs.pop(name, value)
             if came != value:
