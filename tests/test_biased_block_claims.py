@@ -1,6 +1,7 @@
 """Claims about the biased block and the law of the cosine: records that should hold, fail, or decide nothing."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,7 @@ from anisoscope.studies import judge
 from anisoscope.studies.godey2024 import (
     fig06_bias,
     fig07_scores,
-    fig08_queries_keys,
-    fig09_10_extremes,
+    fig08_10_attention,
     fig17_18_cosine_law,
     layer_curves,
     norm_claims,
@@ -29,9 +29,9 @@ FULL, RAW = "bert:full-embedding", "bert:raw-table"
 STUDIES: tuple[Study, ...] = (
     fig06_bias.STUDY,
     fig07_scores.STUDY,
-    fig08_queries_keys.STUDY,
-    *fig09_10_extremes.STUDIES,
+    *fig08_10_attention.STUDIES,
 )
+NAMED = {study.name: study for study in STUDIES}
 SEEDS = 6
 ANY = Claim("any", "Any claim", "")
 NORMS = (0.0, 0.1, 1.0, 10.0, 100.0)
@@ -73,7 +73,7 @@ def curve(records: pd.DataFrame, metric: str = "m", site: str = "hidden") -> nor
 def test_trends_hold_fail_or_stay_open(
     shape: Callable[[float], float], noise: float, outcome: str, reason: str
 ) -> None:
-    verdict = norm_claims.judge_trend(ANY, curve(synthetic("m", "hidden", shape, noise)), 1)
+    verdict = norm_claims.judge_trend(ANY, curve(synthetic("m", "hidden", shape, noise)))
     assert (verdict.outcome, verdict.reason) == (outcome, reason)
     assert verdict.low is not None and verdict.high is not None and verdict.low <= shape(100) - shape(0) <= verdict.high
     assert verdict.n == SEEDS
@@ -90,7 +90,7 @@ def test_the_onset_is_where_significance_begins_to_last(right: str, start: str) 
 
 def test_a_falling_quantity_is_judged_the_other_way_round() -> None:
     falls = curve(synthetic("m", "hidden", lambda n: -n, 1e-3))
-    assert norm_claims.judge_trend(ANY, falls, -1).outcome == "holds"
+    assert norm_claims.judge_trend(replace(ANY, below=0.0), falls).outcome == "holds"
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_holm_counts_the_norms() -> None:
 
 def test_one_seed_decides_nothing() -> None:
     values = np.arange(5.0)[None]
-    verdict = norm_claims.judge_trend(ANY, norm_claims.Curves("block", NORMS, values), 1)
+    verdict = norm_claims.judge_trend(ANY, norm_claims.Curves("block", NORMS, values))
     assert verdict.outcome == "undecided"
 
 
@@ -160,7 +160,7 @@ def crossings(counts: list[int], norms: list[float]) -> pd.DataFrame:
     ],
 )
 def test_existence_of_a_fixed_point_is_stated(counts: list[int], outcome: str, words: str) -> None:
-    verdict = fig06_bias._judge_fixed(crossings(counts, [5.0, 6.0, 7.0]), "block", "mean_norm")
+    verdict = fig06_bias._judge_fixed(fig06_bias.MEAN, crossings(counts, [5.0, 6.0, 7.0]), "block")
     assert verdict.outcome == outcome
     assert words in verdict.reason
     assert (verdict.value is None) == (not any(counts))
@@ -197,7 +197,7 @@ def test_growth_too_small_to_see_is_no_sharpening() -> None:
     parts = []
     for name, base, step in (("row_max", 0.002, 1e-6), ("row_min", 0.001, -1e-6), ("entropy", 6.0, -1e-6)):
         parts.append(synthetic(f"attention.{name}", "attention", lambda n, b=base, s=step: b + s * n, 1e-9))
-    verdicts = {v.claim: v for v in fig09_10_extremes.judge_9(pd.concat(parts, ignore_index=True))}
+    verdicts = {v.claim: v for v in NAMED["fig9"].judge(pd.concat(parts, ignore_index=True))}
     assert verdicts["row-max-grows"].outcome == verdicts["entropy-falls"].outcome == "holds"
     assert verdicts["row-max-doubles"].outcome == "fails"
 
@@ -221,7 +221,7 @@ def test_queries_are_held_against_the_quantile_of_a_head(a: float, outcome: str)
         for head in (None, 11)
     ]
     records = as_records(pd.DataFrame(rows), model="block", layer=1, corpus="uniform inputs 16 × 512 × 768")
-    found = [v for v in fig08_queries_keys.judge(records) if "without-bias" in v.claim]
+    found = [v for v in NAMED["fig8"].judge(records) if "without-bias" in v.claim]
     assert [v.outcome for v in found] == [outcome, outcome]
     assert "0.206" in found[0].statistic
 
@@ -234,7 +234,7 @@ def test_sequences_are_compared_with_rows_by_growth(factor: float, outcome: str)
         synthetic("attention.sequence_max", "attention", lambda n: 0.5 + factor * 0.001 * n, 1e-5),
         synthetic("attention.sequence_min", "attention", lambda n: 0.1 - 0.001 * n, 1e-5),
     ]
-    verdicts = {v.claim: v.outcome for v in fig09_10_extremes.judge_10(pd.concat(parts, ignore_index=True))}
+    verdicts = {v.claim: v.outcome for v in NAMED["fig10"].judge(pd.concat(parts, ignore_index=True))}
     assert verdicts == {"sequence-max-grows": "holds", "sequence-min-shrinks": "holds", "clearer-than-in-rows": outcome}
 
 

@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from anisoscope.studies.study import Claim, Outcome, Over, Verdict
+from anisoscope.studies.study import SHARE, SIGNED, Claim, Outcome, Over, Verdict
 from anisoscope.sums.jackknife import UNBOUNDED, holm, interval, over_seeds
 
 Array = NDArray[np.float64]
@@ -25,6 +25,22 @@ LOW = 0.2
 EXTREME = 0.8
 LEVEL = 0.025  # one-sided, as an end of a 95 % interval
 GROUPS = 32
+POSITIVE = (0.0, np.inf)
+BOUNDS = {
+    "mean_cosine": SIGNED,
+    "drift": POSITIVE,
+    "norms.": POSITIVE,
+    "attention.entropy_normalised": SHARE,
+    "attention.row_": SHARE,
+    "attention.sequence": SHARE,
+    "attention.entropy": POSITIVE,
+    "attention.score_": POSITIVE,
+    "centred_attention.query_rise": (-np.inf, np.inf),
+    "centred_attention.key_rise": (-np.inf, np.inf),
+    "centred_attention.": POSITIVE,
+    "score_terms.": POSITIVE,
+}
+"""What values of a metric lie between, by how its name begins; others have no bounds."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +148,20 @@ def within(
 ) -> Test:
     """A number of every seed [seed], which the claim has inside: the interval over seeds decides."""
     return of_seeds(claim, values, statistic, reason=reason, subject=subject, inside=inside)
+
+
+def bounds_of(metric: str) -> tuple[float, float]:
+    """The smallest and the largest that values of a metric, and means of them, can be."""
+    return next((bounds for begin, bounds in BOUNDS.items() if metric.startswith(begin)), (-np.inf, np.inf))
+
+
+def means_over_seeds(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
+    """Mean over seeds with its interval (`value`, `low`, `high`), inside the bounds of the metric, one row per key."""
+    found = []
+    for _, group in rows.groupby(list(keys), sort=False, dropna=False):
+        estimate = over_seeds(group["value"].to_numpy(float), bounds=bounds_of(str(group["metric"].iloc[0])))
+        found.append(group.iloc[0][list(keys)].to_dict() | {k: float(v) for k, v in estimate._asdict().items()})
+    return pd.DataFrame(found, columns=[*keys, "value", "low", "high"])
 
 
 # --- verdicts ---

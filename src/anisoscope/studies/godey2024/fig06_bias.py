@@ -4,7 +4,7 @@ The experiment and its records are described in `biased_block.py`; the readings 
 `untrained_models.py`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -14,35 +14,20 @@ from anisoscope.charts import builders as charts
 from anisoscope.charts import norm_charts
 from anisoscope.store import as_records, select
 from anisoscope.studies.godey2024 import biased_block, norm_claims
-from anisoscope.studies.godey2024.fixed_point import KINDS
 from anisoscope.studies.godey2024.layer_curves import trained_layers, widths
 from anisoscope.studies.godey2024.untrained_models import label
-from anisoscope.studies.judge import Test, judged, stated
-from anisoscope.studies.study import Claim, Context, Study, Verdict
+from anisoscope.studies.judge import POSITIVE, Test, judged, stated
+from anisoscope.studies.study import Claim, Context, Verdict, claims, declare
 from anisoscope.sums.jackknife import over_seeds
 
-SOURCE = "Godey et al. 2024, section 4.1, figure 6"
-ABOVE = Claim(
-    "output-above-input", "The output of the block is more anisotropic than its input, at every N", f"{SOURCE}a"
-)
-GROWS = Claim("mean-output-grows", "The norm of the average output grows with N", f"{SOURCE}b")
-FIXED = {
-    "mean_norm": Claim(
-        "fixed-point-of-the-mean", "Input and output averages have equal norm at exactly one N", f"{SOURCE}b"
-    ),
-    "token_norm": Claim(
-        "fixed-point-of-tokens",
-        "Inputs and outputs have equal mean norm at exactly one N*",
-        "Godey et al. 2024, section 4.1, E‖x + b‖ = E‖T(x + b)‖",
-    ),
+ABOVE, GROWS, TOKENS, MEAN, TRAINED = claims("godey2024", "fig6").values()
+NORMS = {
+    "drift": ("fig6b", "mean_norm", "norm of the average"),
+    "norms.mean": ("fig6b_tokens", "token_norm", "mean norm of the tokens"),
 }
-TRAINED = Claim(
-    "norm-as-trained",
-    "The norm at the fixed point is of the order of trained hidden norms (within a factor √10 of them)",
-    SOURCE,
-)
-ORDER = np.sqrt(10.0)
-NORMS = ("norms.mean", "drift")
+"""Metric → chart, the fixed points on it, and its title."""
+DIFFERENCE = (-2.0, 2.0)
+DRAWN_OF_STACKS = [0.0, 1.0, 3.162, 10.0, 31.62, 100.0]
 
 
 def measure(settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
@@ -52,48 +37,40 @@ def measure(settings: biased_block.BlockSettings, context: Context) -> pd.DataFr
     return as_records(pd.concat([select(records, site="hidden"), trained], ignore_index=True))
 
 
-def judge(records: pd.DataFrame) -> Sequence[Verdict]:
+def judge(records: pd.DataFrame) -> list[Verdict]:
     pairs = zip(_anisotropy(records, 0), _anisotropy(records), strict=True)
     verdicts = [norm_claims.judge_above(ABOVE, below, above) for below, above in pairs]
-    verdicts += [norm_claims.judge_trend(GROWS, curve, 1) for curve in norm_claims.curves(records, "drift", "hidden")]
-    for system in norm_claims.systems(records):
-        verdicts += [_judge_fixed(records, system, kind) for kind in KINDS]
+    verdicts += norm_claims.trends(GROWS, records)
+    systems = norm_claims.systems(records)
+    verdicts += [_judge_fixed(claim, records, system) for system in systems for claim in (TOKENS, MEAN)]
     trained = _trained_share(records)
-    if trained is not None:
-        verdicts += judged([_order(records, system, trained) for system in norm_claims.systems(records)])
-    return verdicts
+    return verdicts + judged([] if trained is None else [_order(records, system, trained) for system in systems])
 
 
 def _anisotropy(records: pd.DataFrame, layer: int | None = None) -> Iterator[norm_claims.Curves]:
     return norm_claims.curves(records, "mean_cosine", "hidden", layer)
 
 
-def _width(records: pd.DataFrame, system: str) -> int:
-    return int(select(records, model=system)["corpus"].iloc[0].rsplit(" ", 1)[1])
+def _fixed(records: pd.DataFrame, system: str, name: str, component: str | None = "1") -> pd.Series:
+    """Values per seed; `component`: which fixed point."""
+    rows = select(records, model=system, metric=f"fixed_point.{name}", component=component)
+    return rows.set_index("seed")["value"].astype(float)
 
 
-def _of(records: pd.DataFrame, system: str, metric: str, component: str | None) -> pd.Series:
-    """Values per seed."""
-    rows = select(records, model=system, metric=metric, component=component)
-    return rows.set_index("seed")["value"]
-
-
-def _judge_fixed(records: pd.DataFrame, system: str, kind: str) -> Verdict:
+def _judge_fixed(claim: Claim, records: pd.DataFrame, system: str) -> Verdict:
     """Existence by the number of crossings of every seed, and N* with its interval over the seeds that have one."""
-    crossings = _of(records, system, f"fixed_point.{kind}.crossings", None)
+    crossings = _fixed(records, system, f"{claim.metric}.crossings", None)
     n, one = len(crossings), int((crossings == 1).sum())
-    several, none = int((crossings > 1).sum()), int((crossings == 0).sum())
     holds = True if one == n else False if one == 0 else None
-    counted = {"one": one, "none": none, "several": several}
+    counted = {"one": one, "none": int((crossings == 0).sum()), "several": int((crossings > 1).sum())}
     reason = "crossings: " + ", ".join(f"{word} in {count} seeds" for word, count in counted.items() if count)
-    solved = _of(records, system, f"fixed_point.{kind}", "1")
+    solved = _fixed(records, system, claim.metric)
     if not len(solved):
-        return stated(FIXED[kind], holds, "no N*", n=n, reason=reason, subject=system)
-    estimate = over_seeds(solved)
-    at = over_seeds(_of(records, system, f"fixed_point.{kind}.norm", "1"))
+        return stated(claim, holds, "no N*", n=n, reason=reason, subject=system)
+    at = over_seeds(_fixed(records, system, f"{claim.metric}.norm"), bounds=POSITIVE)
     reason += f"; norm there {at.value:.4g}" + (f" [{at.low:.4g}, {at.high:.4g}]" if n > 1 else "")
-    numbers = (float(estimate.value), float(estimate.low), float(estimate.high))
-    return stated(FIXED[kind], holds, "N* =", *numbers, len(solved), None, reason, system)
+    value, low, high = (float(x) for x in over_seeds(solved, bounds=POSITIVE))
+    return stated(claim, holds, "N* =", value, low, high, len(solved), None, reason, system)
 
 
 def _trained_share(records: pd.DataFrame) -> pd.DataFrame | None:
@@ -106,19 +83,15 @@ def _trained_share(records: pd.DataFrame) -> pd.DataFrame | None:
 
 def _order(records: pd.DataFrame, system: str, trained: pd.DataFrame) -> Test:
     """Norms over √d, so that models of other widths compare; the interval is over seeds."""
-    at = _of(records, system, "fixed_point.mean_norm.norm", "1").to_numpy(float)
-    names, inside = ", ".join(trained["model"].unique()), (1 / ORDER, ORDER)
+    at, known = _fixed(records, system, "mean_norm.norm"), trained["share"]
+    names = ", ".join(trained["model"].unique())
     if not len(at):
-        return Test(TRAINED, "no fixed point", inside=inside, note=f"against {names}", subject=system)
-    share = at / np.sqrt(_width(records, system))
-    value, low, high = (float(np.exp(x)) for x in over_seeds(np.log(share / trained["share"].mean())))
-    note = f"‖mean‖/√d = {share.mean():.3f}; trained layers of {names}: {_range(trained['share'])}"
-    words = "norm over √d, ratio to trained:"
-    return Test(TRAINED, words, value, low, high, len(at), inside=inside, note=note, subject=system)
-
-
-def _range(values: pd.Series) -> str:
-    return f"{values.min():.3f} to {values.max():.3f}"
+        return Test(TRAINED, "no fixed point", inside=TRAINED.inside, note=f"against {names}", subject=system)
+    share = at / np.sqrt(norm_claims.width(records, system))
+    value, low, high = (float(np.exp(x)) for x in over_seeds(np.log(share / known.mean())))
+    note = f"‖mean‖/√d = {share.mean():.3f}; trained layers of {names}: {known.min():.3f} to {known.max():.3f}"
+    numbers = (value, low, high, len(at))
+    return Test(TRAINED, TRAINED.statistic, *numbers, inside=TRAINED.inside, note=note, subject=system)
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
@@ -126,39 +99,36 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
 
     Of a stack, the output is that of the last block, and A is drawn layer by layer as well.
     """
-    untrained = select(records, model=norm_claims.systems(records), site="hidden")
-    layers = norm_claims.summary(select(untrained, metric=("mean_cosine", *NORMS)))
+    metrics = ("mean_cosine", *NORMS)
+    untrained = select(records, model=norm_claims.systems(records), site="hidden", metric=metrics)
+    layers = norm_claims.summary(untrained)
     rows = layers[(layers["layer"] == 0) | (layers["layer"] == layers.groupby("model")["layer"].transform("max"))]
     rows = rows.assign(place=np.where(rows["layer"] == 0, "input", "output"))
-    anisotropy, average, tokens = (rows[rows["metric"] == name] for name in ("mean_cosine", "drift", "norms.mean"))
     title = "A of the output − A of the input"
     drawn = {
-        "fig6a": norm_charts.against_norm(anisotropy, series="place", title="anisotropy A", zero=True),
+        "fig6a": norm_charts.against_norm(
+            select(rows, metric="mean_cosine"), series="place", title="anisotropy A", zero=True
+        ),
         "fig6a_difference": norm_charts.against_norm(
             _differences(records), series="reading", panel=None, title=title, scale="log"
         ),
     }
     trained = _trained_band(records)
-    for name, norms, kind, title in (
-        ("fig6b", average, "mean_norm", "norm of the average"),
-        ("fig6b_tokens", tokens, "token_norm", "mean norm of the tokens"),
-    ):
-        drawn[name] = norm_charts.norms(norms, _marks(records, kind), title=title, trained=trained)
-    return drawn | ({"fig6_depth": _by_depth(layers)} if layers["layer"].max() > 1 else {})
-
-
-def _by_depth(layers: pd.DataFrame) -> ChartType:
-    """A of every layer of a stack, one line per N."""
-    rows = select(layers, metric="mean_cosine", N=[0.0, 1.0, 3.162, 10.0, 31.62, 100.0])
-    rows = rows.assign(bias="N = " + rows["N"].map("{:g}".format))
-    return charts.layer_curve(rows, series="bias", panel="reading")
+    for metric, (name, kind, title) in NORMS.items():
+        found = _marks(records, kind)
+        drawn[name] = norm_charts.norms(select(rows, metric=metric), found, title=title, trained=trained)
+    if layers["layer"].max() > 1:  # one line per N
+        deep = select(layers, metric="mean_cosine", N=DRAWN_OF_STACKS)
+        deep = deep.assign(bias="N = " + deep["N"].map("{:g}".format))
+        drawn["fig6_depth"] = charts.layer_curve(deep, series="bias", panel="reading")
+    return drawn
 
 
 def _differences(records: pd.DataFrame) -> pd.DataFrame:
     """Output less input, paired over seeds."""
     parts = []
     for below, above in zip(_anisotropy(records, 0), _anisotropy(records), strict=True):
-        estimate = over_seeds(above.values - below.values)._asdict()
+        estimate = over_seeds(above.values - below.values, bounds=DIFFERENCE)._asdict()
         parts.append(pd.DataFrame({"reading": label(above.system), "N": above.norms, **estimate}))
     return pd.concat(parts, ignore_index=True)
 
@@ -167,13 +137,11 @@ def _marks(records: pd.DataFrame, kind: str) -> pd.DataFrame:
     """The first fixed point of each system: `at` N*, `at_value` the norm there, means over the seeds that have one."""
     rows = []
     for system in norm_claims.systems(records):
-        found = _of(records, system, f"fixed_point.{kind}", "1").to_numpy(float)
-        seeds = len(_of(records, system, f"fixed_point.{kind}.crossings", None))
+        found, seeds = _fixed(records, system, kind), len(_fixed(records, system, f"{kind}.crossings", None))
         if len(found):
-            text = _with_error(*(float(x) for x in over_seeds(found)))
+            text = "N* = " + _with_error(*(float(x) for x in over_seeds(found, bounds=POSITIVE)))
             text += f" ({len(found)} of {seeds} seeds)" if len(found) < seeds else ""
-            height = float(_of(records, system, f"fixed_point.{kind}.norm", "1").mean())
-            rows.append({"reading": label(system), "at": found.mean(), "at_value": height, "at_text": f"N* = {text}"})
+            rows.append((label(system), found.mean(), _fixed(records, system, f"{kind}.norm").mean(), text))
     return pd.DataFrame(rows, columns=["reading", "at", "at_value", "at_text"])
 
 
@@ -191,22 +159,8 @@ def _trained_band(records: pd.DataFrame) -> tuple[float, float] | None:
     trained, systems = _trained_share(records), norm_claims.systems(records)
     if trained is None or not systems:
         return None
-    root = float(np.sqrt(_width(records, systems[0])))
+    root = float(np.sqrt(norm_claims.width(records, systems[0])))
     return float(trained["share"].min()) * root, float(trained["share"].max()) * root
 
 
-STUDY = Study(
-    name="fig6",
-    paper="godey2024",
-    title="A common bias through an untrained block: anisotropy, norms and their fixed points",
-    claims=(ABOVE, GROWS, *FIXED.values(), TRAINED),
-    settings=biased_block.SETTINGS,
-    measure=measure,
-    judge=judge,
-    draw=draw,
-    caption=(
-        "16 × 512 ids drawn uniformly through one untrained block, a bias of norm N added to all inputs; A over all "
-        "distinct pairs, bands: 95 % intervals over seeds of weights, bias and ids. Rings: N*, where input and output "
-        "are equally long. Grey: norms of the layers of trained models, brought to this width by √d."
-    ),
-)
+STUDY = declare("godey2024", "fig6", settings=biased_block.SETTINGS, measure=measure, judge=judge, draw=draw)

@@ -1,21 +1,15 @@
 """Claims about the biased block judged over seeds: Student t on paired differences, Holm over the grid of N."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy import stats
 
 from anisoscope.store import select
 from anisoscope.studies.godey2024.untrained_models import label
-from anisoscope.studies.judge import Test, judged, of_seeds, stated
-from anisoscope.studies.study import Claim, Over, Verdict
-from anisoscope.sums.jackknife import over_seeds
-
-Array = NDArray[np.float64]
+from anisoscope.studies.judge import Array, Test, judged, means_over_seeds, of_seeds, stated
+from anisoscope.studies.study import Claim, Over, Verdict, claims
 
 
 @dataclass(frozen=True)
@@ -29,49 +23,65 @@ class Curves:
 
 def systems(records: pd.DataFrame) -> list[str]:
     """Untrained systems, in the order they were run."""
-    return list(
-        dict.fromkeys(records.loc[records["seed"].notna() & records["corpus"].str.startswith("uniform"), "model"])
-    )
+    untrained = records["seed"].notna() & records["corpus"].str.startswith("uniform")
+    return list(dict.fromkeys(records.loc[untrained, "model"]))
+
+
+def width(records: pd.DataFrame, system: str) -> int:
+    """The dimension of its hidden states."""
+    return int(select(records, model=system)["corpus"].iloc[0].rsplit(" ", 1)[1])
 
 
 def curves(records: pd.DataFrame, metric: str, site: str, layer: int | None = None) -> Iterator[Curves]:
     """The mean over heads of `metric` at `site`, per system; layer None: the last one."""
     rows = select(records, metric=metric, site=site, head=None)
     for system in systems(rows):
-        of_system = rows[rows["model"] == system]
-        at = of_system["layer"].max() if layer is None else layer
-        table = select(of_system, layer=at).assign(norm=lambda x: x["component"].astype(float))
+        of_system = select(rows, model=system)
+        table = select(of_system, layer=of_system["layer"].max() if layer is None else layer)
+        table = table.assign(norm=table["component"].astype(float))
         wide = table.pivot_table(index="seed", columns="norm", values="value")
         yield Curves(system, tuple(map(float, wide.columns)), wide.to_numpy(float))
 
 
+Judge = Callable[[Claim, pd.DataFrame], Iterator[Verdict]]
+
+
+def judge(figure: str, others: Mapping[str, Judge], records: pd.DataFrame) -> list[Verdict]:
+    """Verdicts on the claims of a figure: trends of their metric at their site, and `others` by name."""
+    named = claims("godey2024", figure).items()
+    return [verdict for name, claim in named for verdict in others.get(name, trends)(claim, records)]
+
+
+def trends(claim: Claim, records: pd.DataFrame) -> Iterator[Verdict]:
+    """The trend of the claim's metric in every system."""
+    return (judge_trend(claim, curve) for curve in curves(records, claim.metric, claim.site))
+
+
 def judge_above(claim: Claim, lower: Curves, upper: Curves) -> Verdict:
     """`upper` > `lower` at every N, paired over seeds: the smallest difference relative to its error decides."""
-    tests = _at_every_norm(claim, upper, upper.values - lower.values, "difference", "all")
+    return _at_every_norm(claim, upper, upper.values - lower.values, "difference", "all")
+
+
+def judge_trend(claim: Claim, curve: Curves) -> Verdict:
+    """The quantity grows with N, or falls where the claim has it `below`: its change from N = 0 to the largest; it may
+    nowhere go the other way.
+    """
+    words = f"change from N = 0 ({curve.values[:, 0].mean():.4g})"
+    later = Curves(curve.system, curve.norms[1:], curve.values[:, 1:])
+    return _at_every_norm(claim, later, later.values - curve.values[:, :1], words, "last")
+
+
+def _at_every_norm(claim: Claim, curve: Curves, values: Array, statistic: str, over: Over) -> Verdict:
+    """Tests that `values` [seed, norm] are above (or below) 0, one per N: Holm over all N."""
+    tests: list[Test] = []
+    for norm, of_norm in zip(curve.norms, values.T, strict=True):
+        test = of_seeds(claim, of_norm, statistic, subject=curve.system)
+        tests.append(replace(test, over=over, where=f"N = {norm:g}", statistic=statistic, words="N hold"))
     (verdict,) = judged(tests)
     return verdict
 
 
-def judge_trend(claim: Claim, curve: Curves, direction: int) -> Verdict:
-    """The quantity grows (direction 1) or falls (−1) with N: its change from N = 0 to the largest; it may nowhere go
-    the other way.
-    """
-    words = f"change from N = 0 ({curve.values[:, 0].mean():.4g})"
-    later = Curves(curve.system, curve.norms[1:], curve.values[:, 1:] - curve.values[:, :1])
-    (verdict,) = judged(_at_every_norm(claim, later, later.values, words, "last", below=direction < 0))
-    return verdict
-
-
-def _at_every_norm(
-    claim: Claim, curve: Curves, values: Array, statistic: str, over: Over, *, below: bool = False
-) -> list[Test]:
-    """Tests that `values` [seed, norm] are above (or below) 0, one per N: Holm over all N."""
-    at = [of_seeds(claim, values[:, i], statistic, below=below, subject=curve.system) for i in range(len(curve.norms))]
-    where = (f"N = {norm:g}" for norm in curve.norms)
-    return [replace(t, over=over, where=w, statistic=statistic, words="N hold") for t, w in zip(at, where, strict=True)]
-
-
-def judge_above_value(claim: Claim, curve: Curves, norm: float, threshold: float, words: str) -> Verdict:
+def judge_at(claim: Claim, curve: Curves, norm: float, threshold: float, words: str) -> Verdict:
     """At one N the quantity lies above a threshold, which `words` names."""
     values = curve.values[:, curve.norms.index(norm)]
     (verdict,) = judged([of_seeds(claim, values, f"at N = {norm:g}", threshold, reason=words, subject=curve.system)])
@@ -88,23 +98,17 @@ def judge_share(claim: Claim, curve: Curves) -> Verdict:
     return stated(claim, holds, "share of seeds upward:", *numbers, f"{rises} seeds up, {n - rises} down", curve.system)
 
 
-def summary(records: pd.DataFrame, keys: Sequence[str] = ("model", "site", "layer", "metric")) -> pd.DataFrame:
+KEYS = ("model", "site", "layer", "metric", "component")
+
+
+def summary(records: pd.DataFrame, keys: Sequence[str] = KEYS) -> pd.DataFrame:
     """Mean over seeds with its interval, one row per key and N (column `N`): what the charts draw."""
-    rows: list[dict[str, Any]] = []
-    for names, group in records.groupby([*keys, "component"], sort=False, dropna=False):
-        estimate = over_seeds(group["value"].to_numpy(float))
-        named = dict(zip((*keys, "component"), names, strict=True))
-        rows.append(
-            named | {"N": float(str(named["component"]))} | {k: float(v) for k, v in estimate._asdict().items()}
-        )
-    table = pd.DataFrame(rows)
-    return table.assign(reading=[label(model) for model in table["model"]])
+    table = means_over_seeds(records, *keys)
+    return table.assign(N=table["component"].astype(float), reading=table["model"].map(label))
 
 
 def with_heads(records: pd.DataFrame) -> pd.DataFrame:
     """`summary` of the means over heads, with the range over all heads and seeds in `lowest` and `highest`."""
-    keys = ["model", "site", "layer", "metric"]
-    rows = summary(select(records, head=None), keys)
-    of_heads = records[records["head"].notna()].assign(N=lambda x: x["component"].astype(float))
-    ranges = of_heads.groupby([*keys, "N"])["value"].agg(lowest="min", highest="max").reset_index()
-    return rows.merge(ranges, on=[*keys, "N"], how="left")
+    of_heads = records[records["head"].notna()]
+    ranges = of_heads.groupby(list(KEYS))["value"].agg(lowest="min", highest="max").reset_index()
+    return summary(select(records, head=None)).merge(ranges, on=list(KEYS), how="left")

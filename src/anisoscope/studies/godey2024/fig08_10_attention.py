@@ -1,0 +1,129 @@
+"""Figures 8 to 10: queries, keys and the softmax of the untrained block as the bias grows.
+
+Figure 8 is about the anisotropy and the norms of queries and keys. Figure 9 averages extremes of each row (one query);
+figure 10 takes the extremes over a whole sequence, per head, and averages over the batch and heads. Rows that see one
+key (the first of a causal block) are left out.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.charts import norm_charts
+from anisoscope.store import select
+from anisoscope.studies.godey2024 import biased_block, norm_claims
+from anisoscope.studies.godey2024.norm_claims import Curves
+from anisoscope.studies.study import Claim, Context, Verdict, declare
+from anisoscope.sums.isotropic import q95
+
+SIDES = {"query.raw": "queries", "key.raw": "keys"}
+ROWS = {"row_max": "largest", "row_median": "median", "row_min": "smallest"}
+DOUBLED_AT = 100.0
+"""Where a growth that is significant but too small to see is told from sharpening: half a decade past the crossings."""
+
+
+def measure_vectors(settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
+    """A and mean norm of the raw queries and keys, per head and averaged."""
+    return select(biased_block.experiment(settings, context), site=tuple(SIDES)).reset_index(drop=True)
+
+
+def measure_weights(metrics: Sequence[str], settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
+    """Records of the named statistics of attention, per head and averaged."""
+    names = [f"attention.{name}" for name in metrics]
+    records = select(biased_block.experiment(settings, context), metric=names)
+    once = records["head"].isna() | (records["metric"] != "attention.entropy")  # of a head: normalised alone
+    return records[once].reset_index(drop=True)
+
+
+def _head_dim(records: pd.DataFrame, system: str) -> int:
+    return norm_claims.width(records, system) // (int(select(records, model=system)["head"].max()) + 1)
+
+
+def judge_start(claim: Claim, records: pd.DataFrame) -> Iterator[Verdict]:
+    """Without a bias, against q95 of the dimension of a head."""
+    for curve in norm_claims.curves(records, claim.metric, claim.site):
+        threshold = float(q95(_head_dim(records, curve.system)))
+        yield norm_claims.judge_at(claim, curve, 0.0, threshold, "q95 of the dimension of a head")
+
+
+def judge_growth(claim: Claim, records: pd.DataFrame) -> Iterator[Verdict]:
+    """Whether the growth is one that can be seen: the ratio to N = 0, per seed."""
+    for curve in norm_claims.curves(records, claim.metric, claim.site):
+        ratio = Curves(curve.system, curve.norms, curve.values / curve.values[:, :1])
+        yield norm_claims.judge_at(claim, ratio, DOUBLED_AT, float(claim.limit), "ratio to N = 0")
+
+
+def judge_clearer(claim: Claim, records: pd.DataFrame) -> Iterator[Verdict]:
+    """The growth up to the largest N, over sequences against over rows, paired over seeds."""
+    both = (norm_claims.curves(records, f"attention.{name}_max", "attention") for name in ("row", "sequence"))
+    for pair in zip(*both, strict=True):
+        growth = (Curves(c.system, c.norms[-1:], c.values[:, -1:] - c.values[:, :1]) for c in pair)
+        yield norm_claims.judge_above(claim, *growth)
+
+
+def draw_vectors(records: pd.DataFrame) -> dict[str, ChartType]:
+    """8a: anisotropy, 8b: norms; the pale band holds every head of every seed. Of a stack, the last block."""
+    rows = norm_claims.with_heads(select(records, layer=records["layer"].max()))
+    rows["vectors"] = rows["site"].map(SIDES)
+    dims = {_head_dim(records, system) for system in norm_claims.systems(records)}
+    line = (float(q95(dims.pop())), "q95 of one pair") if len(dims) == 1 else None
+    draw = partial(norm_charts.against_norm, series="vectors")
+    return {
+        "fig8a": draw(select(rows, metric="mean_cosine"), title="anisotropy A", zero=True, line=line),
+        "fig8b": draw(select(rows, metric="norms.mean"), title="mean norm", scale="log"),
+    }
+
+
+def draw_weights(names: dict[str, dict[str, str]], records: pd.DataFrame) -> dict[str, ChartType]:
+    """{chart: {statistic: its name in the legend}} → charts against N, with the uniform weight."""
+    rows = norm_claims.with_heads(select(records, layer=records["layer"].max()))
+    charts = {}
+    for chart, statistics in names.items():
+        metrics = {f"attention.{name}": word for name, word in statistics.items()}
+        chosen = pd.concat([select(rows, metric=name).assign(weight=word) for name, word in metrics.items()])
+        draw = partial(norm_charts.against_norm, chosen.reset_index(drop=True), series="weight")
+        if "entropy" in chart:
+            charts[chart] = draw(title="entropy / ln(keys)")
+            continue
+        title = f"{next(iter(statistics.values())) if len(statistics) == 1 else 'attention'} weight"
+        charts[chart] = draw(title=title, scale="log", line=_uniform(records))
+    return charts
+
+
+def _uniform(records: pd.DataFrame) -> tuple[float, str] | None:
+    """The weight that all keys have alike, where it is one number: in bidirectional blocks of one length."""
+    if records["corpus"].nunique() > 1 or not records["model"].str.startswith("bert").all():
+        return None
+    return 1 / int(records["corpus"].iloc[0].split(" × ")[1]), "uniform"
+
+
+STUDIES = (
+    declare(
+        "godey2024",
+        "fig8",
+        settings=biased_block.SETTINGS,
+        measure=measure_vectors,
+        judge=partial(
+            norm_claims.judge, "fig8", {f"{side}-anisotropic-without-bias": judge_start for side in ("query", "key")}
+        ),
+        draw=draw_vectors,
+    ),
+    declare(
+        "godey2024",
+        "fig9",
+        settings=biased_block.SETTINGS,
+        measure=partial(measure_weights, (*ROWS, "entropy", "entropy_normalised")),
+        judge=partial(norm_claims.judge, "fig9", {"row-max-doubles": judge_growth}),
+        draw=partial(draw_weights, {"fig9": ROWS, "fig9_entropy": {"entropy_normalised": "entropy"}}),
+    ),
+    declare(
+        "godey2024",
+        "fig10",
+        settings=biased_block.SETTINGS,
+        measure=partial(measure_weights, ("sequence_max", "sequence_min", "row_max")),
+        judge=partial(norm_claims.judge, "fig10", {"clearer-than-in-rows": judge_clearer}),
+        draw=partial(draw_weights, {"fig10a": {"sequence_max": "largest"}, "fig10b": {"sequence_min": "smallest"}}),
+    ),
+)
