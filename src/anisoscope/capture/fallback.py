@@ -12,11 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from anisoscope.capture.masking import Call
+from anisoscope.models.families import FAMILIES
 
-OFF_INTERFACE = {
-    "CanineAttention": ("self", ("query", "key", "value")),
-    "CvtAttention": ("attention", ("projection_query", "projection_key", "projection_value")),
-}
+OFF_INTERFACE = {f.off_interface[0]: f.off_interface[1:] for f in FAMILIES.values() if f.off_interface is not None}
 """Classes that call attention off the interface, once per layer: under which name, and the names of its projections."""
 
 

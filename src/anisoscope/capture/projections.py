@@ -15,14 +15,8 @@ from torch import Tensor, nn
 
 from anisoscope.axes import Stage
 from anisoscope.capture.masking import Call
+from anisoscope.models.families import FUSED, NORMS, SEPARATE
 
-SEPARATE = (("q_proj", "k_proj"), ("query", "key"), ("q", "k"), ("q_lin", "k_lin"), ("query_proj", "key_proj"))
-"""Names of the query and key projections of an attention module."""
-NORMS = (("q_norm", "k_norm"), ("query_norm", "key_norm"), ("q_layernorm", "k_layernorm"), ("q_ln", "k_ln"))
-FUSED = {"Wqkv": "q, k, v", "c_attn": "q, k, v", "query_key_value": "by head", "qkv_proj": "grouped"}
-"""Names of fused projections, and how their output lies: q, k, v one after the other (ModernBERT, GPT-2), all three
-inside each head (GPT-NeoX), grouped keys and values last (Phi-3).
-"""
 Side = Literal["query", "key"]
 
 

@@ -32,23 +32,24 @@ def _without_encoder(_model: Any, given: Streams) -> Streams:
 class Family(NamedTuple):
     """What cannot be read from a model of this family itself.
 
-    blocks       classes of its blocks: where its own code declares stages, other modules too, or nothing at all
-    stages       class whose outputs are those of a stage of one resolution
-    stacks       part of a module's path → stack, where the stacks are more than encoder and decoder
-    streams      the positions of a batch's inputs → those of the stacks
-    projections  attention off transformers' interface: (class that calls it, its name in there, query, key, value)
-    attention    False: what is called attention there has no queries and keys
-    causal       a decoder whose attention modules do not say so
-    tokens_first blocks pass vectors on as [token, sequence, dim]
-    tokenizer    module:class of a tokenizer that needs no files
-    port         Auto class of transformers → class in `ports/<family>.py`
+    blocks         classes of its blocks: where its own code declares stages, other modules too, or nothing at all
+    stages         class whose outputs are those of a stage of one resolution
+    stacks         part of a module's path → stack, where the stacks are more than encoder and decoder
+    streams        the positions of a batch's inputs → those of the stacks
+    off_interface  attention that is not on transformers' interface: class that calls it once per layer, its name in
+                   there, and the names of its projections of queries, keys and values
+    attention      False: what is called attention there has no queries and keys
+    causal         a decoder whose attention modules do not say so
+    tokens_first   blocks pass vectors on as [token, sequence, dim]
+    tokenizer      module:class of a tokenizer that needs no files
+    port           Auto class of transformers → class in `ports/<family>.py`
     """
 
     blocks: tuple[str, ...] = ()
     stages: str = ""
     stacks: Mapping[str, str] = {}
     streams: Callable[[Any, Streams], Streams] = lambda _model, given: given
-    projections: tuple[str, str, str, str, str] | None = None
+    off_interface: tuple[str, str, tuple[str, str, str]] | None = None
     attention: bool = True
     causal: bool = False
     tokens_first: bool = False
@@ -73,7 +74,7 @@ FAMILIES: dict[str, Family] = {
         ("CanineLayer",),
         stacks=_LEVELS,
         streams=_canine,
-        projections=("CanineAttention", "self", "query", "key", "value"),
+        off_interface=("CanineAttention", "self", ("query", "key", "value")),
         tokenizer="transformers:CanineTokenizer",
     ),
     "character_bert": Family(
@@ -84,7 +85,7 @@ FAMILIES: dict[str, Family] = {
     "cvt": Family(
         ("CvtLayer",),
         "CvtStage",
-        projections=("CvtAttention", "attention", "projection_query", "projection_key", "projection_value"),
+        off_interface=("CvtAttention", "attention", ("projection_query", "projection_key", "projection_value")),
     ),
     "efficientnet": Family(("EfficientNetBlock",)),
     "fsmt": Family(("EncoderLayer", "DecoderLayer"), tokens_first=True),
@@ -107,6 +108,16 @@ FAMILIES: dict[str, Family] = {
     "xlnet": Family(("XLNetLayer",), tokens_first=True),
 }
 """Families without a row need none: most that are on transformers' attention interface."""
+
+
+SEPARATE = (("q_proj", "k_proj"), ("query", "key"), ("q", "k"), ("q_lin", "k_lin"), ("query_proj", "key_proj"))
+"""Names that attention modules of any family give their projections of queries and keys."""
+NORMS = (("q_norm", "k_norm"), ("query_norm", "key_norm"), ("q_layernorm", "k_layernorm"), ("q_ln", "k_ln"))
+"""The same of their norms."""
+FUSED = {"Wqkv": "q, k, v", "c_attn": "q, k, v", "query_key_value": "by head", "qkv_proj": "grouped"}
+"""Names of fused projections, and how their output lies: q, k, v one after the other (ModernBERT, GPT-2), all three
+inside each head (GPT-NeoX), grouped keys and values last (Phi-3).
+"""
 
 
 def family_of(model: Any) -> Family:
