@@ -13,18 +13,20 @@ processor time of one thread, without validation. Accuracy is that on the test s
 import argparse
 import os
 import statistics
-import tempfile
 import time
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
+from anisoscope.classes.pooling import predicted
 from anisoscope.data.encoding import Encoded, collated
 from anisoscope.data.labelled import open_labelled
 from anisoscope.models.ports.attention_classifier import sinusoids
-from anisoscope.training.classifier_loop import predicted, trainer_of
+from anisoscope.training.classifier import Buckets
 from anisoscope.training.classifier_parts import Parts, parts_of
 from anisoscope.training.entropy_penalty import EntropyPenalty
+from anisoscope.training.fit import Fitting, fit
 from anisoscope.training.recipe import ClassifierRecipe
 
 ASKED = 2.5
@@ -83,35 +85,32 @@ def plain_accuracy(model: Plain, test: Encoded) -> float:
     return right / len(test)
 
 
-def our_trainer(parts: Parts, seed: int, epochs: int, folder: str, turn: list[float], plain: object) -> object:
-    """Our trainer, which hands over to the plain loop after every epoch; `turn` gathers our seconds of each."""
+def train_ours(parts: Parts, seed: int, epochs: int, plain: Callable[[], None]) -> list[float]:
+    """Seconds of each of our epochs, after which the plain loop has its turn."""
     steps = -(-len(parts.encoded["train"]) // BATCH)
-    begun = [time.process_time()]
+    turns, begun = [], [time.process_time()]
 
-    def on_step(done: int, _total: int) -> None:
+    def on_step(done: int, _total: int, _model: object) -> None:
         if done % steps == 0:
-            turn.append(time.process_time() - begun[0])
-            plain()  # type: ignore[operator]
+            turns.append(time.process_time() - begun[0])
+            plain()
             begun[0] = time.process_time()
 
     settings = {
-        "output_dir": folder,
         "num_train_epochs": epochs,
         "per_device_train_batch_size": BATCH,
         "learning_rate": RATE,
         "lr_scheduler_type": "constant",
         "weight_decay": 0.0,
         "max_grad_norm": 0.0,
+        "logging_strategy": "no",
+        "save_strategy": "no",
         "seed": seed,
         "use_cpu": True,
-        "eval_strategy": "no",
-        "save_strategy": "no",
-        "load_best_model_at_end": False,
     }
-    train, held = parts.encoded["train"], parts.encoded["validation"]
-    none = EntropyPenalty(0.0)
-    trainer = trainer_of(parts.model, train, held, 0, none, settings, patience=1, buckets=True, on_step=on_step)
-    return trainer, begun
+    order = Buckets(parts.encoded["train"].lengths, BATCH, seed)
+    fit(parts.material, Fitting(settings, penalty=EntropyPenalty(0.0), order=order), on_step)
+    return turns
 
 
 def compare(corpus: str, layers: int, epochs: int, seed: int, vectors: str, *, weights: bool) -> float:
@@ -124,17 +123,14 @@ def compare(corpus: str, layers: int, epochs: int, seed: int, vectors: str, *, w
     sizes = (config.vocab_size, config.hidden_size, layers, len(opened.labels), config.max_position_embeddings)
     plain = Plain(*sizes, weights=weights).take(parts)
     optimizer = torch.optim.Adam(plain.parameters(), lr=RATE)
-    ours, theirs = [], []
+    theirs: list[float] = []
 
     def plain_turn() -> None:
         begun = time.process_time()
         plain_epoch(plain, optimizer, train)
         theirs.append(time.process_time() - begun)
 
-    with tempfile.TemporaryDirectory() as folder:
-        trainer, begun = our_trainer(parts, seed, epochs, folder, ours, plain_turn)
-        begun[0] = time.process_time()
-        trainer.train()
+    ours = train_ours(parts, seed, epochs, plain_turn)
     truth = test.labels
     accuracy = sum(a == b for a, b in zip(predicted(parts.model, test, 0), truth, strict=True)) / len(truth)
     ratio = statistics.median(theirs) / statistics.median(ours)

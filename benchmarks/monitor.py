@@ -17,7 +17,7 @@ from overhead import CLOCKS
 from transformers import BertConfig, BertForMaskedLM
 
 from anisoscope.training.monitor import EVERY, Monitor
-from anisoscope.training.presets import SIZES, ModelSize
+from anisoscope.training.recipe import SIZES, ModelSize
 
 ASKED = 0.03
 PROBE = 64

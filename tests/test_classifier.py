@@ -11,14 +11,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from anisoscope.classes.pooling import predicted
 from anisoscope.cli import tables as cli_tables
 from anisoscope.cli.app import app
 from anisoscope.data.encoding import LabelledPlan, encode
 from anisoscope.errors import ModelError, OutputError, UsageError
 from anisoscope.models.load import load
-from anisoscope.training import classifier_loop
-from anisoscope.training.classifier import train_classifier
-from anisoscope.training.classifier_loop import Buckets
+from anisoscope.training import fit
+from anisoscope.training.classifier import Buckets, train_classifier
 from anisoscope.training.classifier_parts import parts_of
 from anisoscope.training.entropy_penalty import entropies
 from anisoscope.training.recipe import ClassifierRecipe
@@ -62,10 +62,7 @@ def test_the_folder_is_a_checkpoint_like_any_other_and_holds_the_best_epoch(lear
         for r in rows.rows
     )
     assert loss / len(rows) == pytest.approx(min(history.values()), abs=1e-4)
-    assert (
-        classifier_loop.predicted(model, rows, 0).count(0)
-        == learnt.training["results"]["validation"]["predicted"]["class 1"]
-    )
+    assert predicted(model, rows, 0).count(0) == learnt.training["results"]["validation"]["predicted"]["class 1"]
     subject = load(str(learnt.folder))
     assert type(subject.model).__name__ == "AttentionClassifierModel"
 
@@ -144,7 +141,7 @@ def test_a_finished_training_is_left_as_it_is(tmp_path):
 def test_seconds_are_those_of_all_sessions(tmp_path, monkeypatch):
     """Times of a clock that a step moves by one second; the two steps after the last checkpoint are lost."""
     clock = [0.0]
-    monkeypatch.setattr(classifier_loop, "time", SimpleNamespace(monotonic=lambda: clock[0]), raising=False)
+    monkeypatch.setattr(fit, "time", SimpleNamespace(monotonic=lambda: clock[0]))
 
     def tick(done, _total):
         clock[0] += 1
@@ -209,9 +206,8 @@ def test_one_device_is_used_where_there_are_several(tmp_path, monkeypatch):
     """With more, a step would read a batch on each."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     parts = parts_of(SMALL, SMALL.open())
-    given = (parts.model, parts.encoded["train"], parts.encoded["validation"], 0, SMALL.entropy_penalty())
-    settings = {"output_dir": str(tmp_path), "per_device_train_batch_size": 64}
-    trainer = classifier_loop.trainer_of(*given, settings, patience=1, buckets=True, on_step=lambda *_: None)
+    how = fit.Fitting({"per_device_train_batch_size": 64})
+    trainer = fit.FittingTrainer(parts.material, how, lambda *_: None, tmp_path)
     assert trainer.args.train_batch_size == 64
 
 

@@ -10,7 +10,8 @@ from torch.nn.functional import softmax
 from anisoscope.batch import Batch, Stream
 from anisoscope.errors import MeasureError, UsageError
 from anisoscope.models.ports.attention_classifier import AttentionClassifier, AttentionClassifierConfig
-from anisoscope.training.entropy_penalty import VARIANTS, EntropyPenalty, entropies
+from anisoscope.training.entropy_penalty import EntropyPenalty, entropies
+from anisoscope.training.recipe import VARIANTS
 
 LENGTHS = torch.tensor([8, 5, 2, 1])
 MASK = torch.arange(8) < LENGTHS[:, None]

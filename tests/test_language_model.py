@@ -14,11 +14,10 @@ from transformers import AutoTokenizer
 from anisoscope.errors import CorpusError, ModelError, OutputError, UsageError
 from anisoscope.measure.loop import Interrupted
 from anisoscope.models.load import load
-from anisoscope.training.language_model import checkpoint_steps, train
-from anisoscope.training.masked_lm import UNMASKED
-from anisoscope.training.presets import SIZES, Training, size_named, untrained
+from anisoscope.training.language_model import checkpoint_steps, train, untrained
+from anisoscope.training.recipe import SIZES, Training, size_named
 from anisoscope.training.vocabulary import Vocabulary, open_training_corpus, prepare
-from anisoscope.training.windows import Examples
+from anisoscope.training.windows import UNMASKED, Examples
 
 TINY = size_named("tiny", vocabulary=300, window=12, batch=4, dropout=0.1)
 STEPS = 9

@@ -394,7 +394,7 @@ def test_5_predictions_and_attributions_leave_modes_alone(classifier):
     from anisoscope.classes.ablation import outcome
     from anisoscope.classes.attributions import seen
     from anisoscope.classes.faithfulness import probabilities
-    from anisoscope.training.classifier_loop import predicted
+    from anisoscope.classes.pooling import predicted
 
     model, plan = classifier
     try:

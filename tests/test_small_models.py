@@ -12,10 +12,14 @@ from anisoscope.models.load import load
 from anisoscope.models.ports import speech_cnn
 from anisoscope.studies.godey2024 import layer_curves
 from anisoscope.studies.study import Context
-from anisoscope.training import examples, loop, small
+from anisoscope.training import fit, kinds, small
 from anisoscope.training.kinds import KINDS, kind_named, material
 
 QUICK = small.SmallModelRecipe(seconds=1e-3, seeds=1, kinds=("resnet",))
+
+
+def nothing(_step, _last, _model):
+    """What is done at every step."""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +43,7 @@ def test_a_training_keeps_log_spaced_checkpoints_in_hub_format(resnet):
 
 
 def test_the_second_call_does_not_train(resnet, cache, monkeypatch):
-    monkeypatch.setattr(loop, "fit", None)
+    monkeypatch.setattr(fit, "fit", None)
     again = small.trained(KINDS["resnet"], 0, QUICK, cache)
     assert (again.folder, again.steps) == (resnet.folder, resnet.steps)
     with pytest.raises(TypeError):
@@ -52,7 +56,7 @@ def test_the_best_weights_are_those_that_stay(name):
     kind = replace(KINDS[name], steps=8, batch=4, rate=0.05)
     made = material(kind, 0)
     made = replace(made, train=made.train[:16], validation=made.validation[:8])
-    held = dict(loop.fit(made, kind, 0, 8, lambda _step, _model: None, patience=99)["validation_loss"])
+    held = dict(fit.fit(made, small.fitting(kind, 0, 8, patience=99), nothing)["validation_loss"])
     assert min(held, key=held.get) != max(held)
     with torch.no_grad():
         loss = made.model(**made.collate(made.validation)).loss
@@ -66,7 +70,7 @@ def test_an_unfinished_training_is_begun_anew(resnet, cache, monkeypatch):
     def interrupted(*_args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop, "fit", interrupted)
+    monkeypatch.setattr(fit, "fit", interrupted)
     with pytest.raises(KeyboardInterrupt):
         small.trained(KINDS["resnet"], 0, recipe, cache)
     monkeypatch.undo()
@@ -93,7 +97,7 @@ def test_the_budget_is_split_by_measured_step_times():
 def test_training_learns_the_digits():
     kind = replace(KINDS["resnet"], steps=25)
     made = material(kind, 0)
-    history = loop.fit(made, kind, 0, 25, lambda _step, _model: None)
+    history = fit.fit(made, small.fitting(kind, 0, 25), nothing)
     assert history["validation_loss"][-1][1] < 1.5  # guessing: ln 10 = 2.3
 
 
@@ -101,16 +105,16 @@ def test_without_a_budget_the_validation_loss_stops_training():
     kind = replace(KINDS["resnet"], steps=8, rate=0.0)
     made = material(kind, 0)
     made.model.eval().requires_grad_(True)
-    history = loop.fit(made, kind, 0, 100, lambda _step, _model: None, patience=2)
+    history = fit.fit(made, small.fitting(kind, 0, 100, patience=2), nothing)
     assert history["steps"] < 100
     assert len(history["validation_loss"]) >= 2
 
 
 def test_the_best_weights_are_named_after_their_step(tmp_path, monkeypatch):
     losses = [(100, 2.0), (200, 1.0), (300, 1.5)]
-    monkeypatch.setattr(loop, "fit", lambda *_: {"steps": 300, "loss": [], "validation_loss": losses})
+    monkeypatch.setattr(fit, "fit", lambda *_: {"steps": 300, "loss": [], "validation_loss": losses})
     found = small.trained(KINDS["resnet"], 0, replace(QUICK, seconds=None), tmp_path)
-    assert found.best == 200 and found.steps == (200,)
+    assert found.best == 200 and found.steps == (0, 200)
 
 
 @pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.modality != "text"])
@@ -128,9 +132,9 @@ def test_every_kind_reads_its_own_processors_output(name):
 def test_tokenizers_are_learnt_from_what_is_trained_on(tmp_path):
     from transformers import AutoTokenizer
 
-    words = examples._tokenizer(KINDS["token-lm"], ("some words, some more words",) * 3)
+    words = kinds._tokenizer(KINDS["token-lm"], ("some words, some more words",) * 3)
     assert words.tokenize("some words") == ["some", "words"]
-    single = examples._tokenizer(KINDS["byte-lm"], ())
+    single = kinds._tokenizer(KINDS["byte-lm"], ())
     single.save_pretrained(tmp_path)
     again = AutoTokenizer.from_pretrained(tmp_path)
     ids = again("é 1")["input_ids"]
@@ -141,13 +145,13 @@ def test_tokenizers_are_learnt_from_what_is_trained_on(tmp_path):
 
 
 def test_windows_never_exceed_the_model():
-    tokenizer = examples._tokenizer(KINDS["byte-lm"], ())
-    windows = examples._windows(["x" * 300, "short"], tokenizer, 128)
+    tokenizer = kinds._tokenizer(KINDS["byte-lm"], ())
+    windows = kinds._windows(["x" * 300, "short"], tokenizer, 128)
     assert [len(w["input_ids"]) for w in windows] == [128, 128, 50]
 
 
 def test_measured_units_are_never_trained_on():
-    _processor, train, validation, _collate = examples.of(KINDS["vit"])
+    _processor, train, validation, _collate = kinds.examples_of(KINDS["vit"])
     assert len(train) + len(validation) == 1797 - KINDS["vit"].limit
 
 

@@ -64,7 +64,7 @@ def _language_model(
 ) -> Path:
     from anisoscope.progress import shown
     from anisoscope.training.language_model import train as fit
-    from anisoscope.training.presets import Training, size_named
+    from anisoscope.training.recipe import Training, size_named
 
     preset = options.pop("preset", "small")
     size = size_named(preset, **{field: options.pop(name, None) for name, field in SIZES.items()})

@@ -1,6 +1,7 @@
-"""The vector that stands for an utterance, layer by layer, of every utterance at once."""
+"""Utterances as a model gives them: the vector that stands for each, layer by layer, and what its head says of it."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from anisoscope.axes import At, Site
 from anisoscope.batch import Batch
 from anisoscope.capture.tap import capture
+from anisoscope.data.encoding import Encoded, collated
 from anisoscope.models.modes import evaluating
 from anisoscope.sums.classes import pooled
 
@@ -37,3 +39,24 @@ def pooled_vectors(model: nn.Module, batches: Iterable[Batch], at: At = "first")
             kept.append(torch.stack([states[layer] for layer in sorted(states)], 1))
             units.append(batch.unit)
     return torch.cat(kept)[torch.cat(units).argsort()].numpy()
+
+
+@torch.no_grad()
+def class_logits(
+    model: Any, rows: list[dict[str, Any]], pad_id: int, batch: int = 256
+) -> Float[Tensor, "unit classes"]:
+    """What the head of `model` says of every utterance, in order."""
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
+    device = next(model.parameters()).device
+    found: list[Tensor] = []
+    with evaluating(model):
+        for first in range(0, len(order), batch):
+            inputs = collated([rows[i] for i in order[first : first + batch]], pad_id)
+            del inputs["labels"]
+            found.append(model(**{name: value.to(device) for name, value in inputs.items()}).logits.cpu())
+    return torch.cat(found)[torch.tensor(order).argsort()]
+
+
+def predicted(model: Any, encoded: Encoded, pad_id: int) -> list[int]:
+    """The class of every example, in order."""
+    return class_logits(model, encoded.rows, pad_id).argmax(-1).tolist()

@@ -10,8 +10,7 @@ from anisoscope.cli.declared import command
 from anisoscope.cli.view import Quiet, here, tell
 from anisoscope.options import MACHINE, OUTPUT, Option, check_device
 from anisoscope.progress import shown
-from anisoscope.training.presets import Task, Training
-from anisoscope.training.recipe import ClassifierRecipe
+from anisoscope.training.recipe import ClassifierRecipe, Task, Training
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -17,7 +17,7 @@ from anisoscope.axes import POLICIES, At
 from anisoscope.classes.ablation import ablations
 from anisoscope.classes.directions import accuracy_records, separability_records
 from anisoscope.classes.faithfulness import explanations
-from anisoscope.classes.pooling import pooled_vectors
+from anisoscope.classes.pooling import pooled_vectors, predicted
 from anisoscope.data.encoding import LabelledPlan, encode
 from anisoscope.data.labelled import SPLITS, LabelledCorpus, balanced, open_labelled
 from anisoscope.data.opening import text_length
@@ -31,7 +31,6 @@ from anisoscope.provenance import NUMBERS, code_of
 from anisoscope.runs.job import Classes, Job
 from anisoscope.runs.run import OpenedCorpus, run, subject_of
 from anisoscope.store import RunFolder, as_records
-from anisoscope.training.classifier_loop import predicted
 from anisoscope.training.entropy_penalty import entropies
 
 ALL = "all"

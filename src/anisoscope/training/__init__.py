@@ -1,5 +1,5 @@
-"""Training of the models that experiments need: classifiers, language models, small models of every modality, and the
-`Monitor` of a training. Thin layers over transformers.Trainer.
+"""Training of the models that experiments need: classifiers, language models, small models of every modality, all by one
+`fit` over transformers' Trainer; and the `Monitor` of a training.
 
-May import: `measure`, `capture`, and what is below them.
+May import: `classes`, and what is below it.
 """

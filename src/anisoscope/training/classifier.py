@@ -2,24 +2,37 @@
 
 <output>/config.json, model.safetensors, tokenizer files    the epoch with the lowest validation loss
 <output>/training.json     written last: settings, corpus, losses, accuracies, versions, command
-<output>/checkpoints/      while it is under way: what an interrupted training resumes from
+<output>/checkpoints/      while it is under way: what it is, and what an interrupted training resumes from
 """
 
 import json
 import math
+import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from anisoscope.data.labelled import TEST, TRAIN, VALIDATION, LabelledCorpus
+import torch
+from torch.utils.data import Sampler
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, set_seed
+
+from anisoscope.classes.pooling import predicted
+from anisoscope.data.labelled import TEST, TRAIN, LabelledCorpus
+from anisoscope.errors import OutputError
+from anisoscope.models import ports
+from anisoscope.progress import Progress
 from anisoscope.provenance import code_version, provenance, run_id
-from anisoscope.training import classifier_folder as place
+from anisoscope.store import RunFolder, check_output, write_atomic
+from anisoscope.training.classifier_parts import Parts, parts_of
+from anisoscope.training.denormals import flushed
+from anisoscope.training.entropy_penalty import EntropyPenalty
+from anisoscope.training.fit import BEST, Fitting, check_device, fit
 from anisoscope.training.recipe import ClassifierRecipe
 
-Progress = Callable[[int, int], None]
-"""Called after every step with steps done and steps at most."""
+POOL = 50
+"""Batches whose examples are sorted by length together."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +52,10 @@ class TrainedClassifier:
 
     @property
     def recipe(self) -> ClassifierRecipe:
-        given = dict(self.training["recipe"])
-        return ClassifierRecipe(**given | {"penalty_layers": tuple(given["penalty_layers"])})
+        return ClassifierRecipe(**self.training["recipe"])
 
     def classifier(self) -> tuple[Any, Any]:
         """(model with its head in evaluation mode, tokenizer)."""
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-        from anisoscope.models import ports
-
         ports.register()
         model = AutoModelForSequenceClassification.from_pretrained(self.folder)
         return model.eval(), AutoTokenizer.from_pretrained(self.folder)
@@ -69,31 +77,55 @@ def train_classifier(
     corpus: LabelledCorpus | None = None,
 ) -> TrainedClassifier:
     """Train into `output`, or a folder below `root` named after the recipe. With `resume` a finished training of the
-    same recipe is returned as it is, and an interrupted one goes on at its last epoch. With `overwrite` a finished
-    training in the folder is kept until this one is finished.
+    same recipe is returned as it is, and an interrupted one goes on. With `overwrite` a finished training in the folder
+    is kept until this one is finished. Interrupted on SIGINT or SIGTERM, after the state was saved.
     """
-    from transformers import set_seed
-
-    from anisoscope.training.checkpoints import check_device
-    from anisoscope.training.classifier_parts import parts_of
-    from anisoscope.training.denormals import flushed
-
     check_device(device)
-
     recipe = recipe.filled()
     corpus = corpus or recipe.open()
     identity = {"recipe": _plain(asdict(recipe)), "corpus": corpus.fingerprint, "code": code_version()["version"]}
     folder = output or root / f"classifier-{recipe.corpus.replace('/', '-')}-{run_id(identity)[:8]}"
-    finished = place.finished(folder, identity, resume=resume, overwrite=overwrite)
-    if finished is not None:
-        return TrainedClassifier(folder, finished)
+    described, checkpoints = folder / "training.json", folder / "checkpoints"
+    if not overwrite and (done := _finished(folder, identity, resume=resume)):
+        return TrainedClassifier(folder, done)
+    check_output(folder)
     set_seed(recipe.seed)
     with flushed():
         parts = parts_of(recipe, corpus)
-        place.begin(folder, identity, overwrite=overwrite)
-        training = _plain(_train(recipe, corpus, parts, folder / "checkpoints", device, progress))
-    place.finish(folder, identity, training, (parts.model, parts.tokenizer))
+        if overwrite:
+            shutil.rmtree(checkpoints, ignore_errors=True)
+        RunFolder(checkpoints).note(identity)
+        training = _plain(_train(recipe, corpus, parts, checkpoints, device, progress))
+    described.unlink(missing_ok=True)
+    parts.model.save_pretrained(folder)
+    parts.tokenizer.save_pretrained(folder)
+    write_atomic(described, lambda path: path.write_text(json.dumps(training, indent=1)))
+    shutil.rmtree(checkpoints, ignore_errors=True)
     return TrainedClassifier(folder, training)
+
+
+def _finished(folder: Path, identity: dict[str, Any], *, resume: bool) -> dict[str, Any] | None:
+    """training.json, where the folder holds this very training and `resume` is set; None where it may be trained.
+    OutputError where the folder holds something else.
+    """
+    path = folder / "training.json"
+    try:
+        training = dict(json.loads(path.read_text())) if path.exists() else {}
+    except ValueError as error:
+        raise OutputError(f"JSON in {path}", str(error), "train again with --overwrite") from error
+    corpus, code = training.get("corpus", {}).get("fingerprint"), training.get("code", {}).get("version")
+    done = {"recipe": training.get("recipe"), "corpus": corpus, "code": code}
+    begun = RunFolder(folder / "checkpoints").identity()
+    if identity in (done, begun):
+        if not resume:
+            cure = "add --resume to go on, or --overwrite"
+            raise OutputError(f"{folder} to be new", "this very training", cure)
+        return training if identity == done else None
+    if training or begun:
+        raise OutputError(f"another training in {folder}", "other settings", "choose another --output, or --overwrite")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise OutputError(f"{folder} to be empty", "files that are no training", "choose another --output")
+    return None
 
 
 def _plain(x: Any) -> Any:
@@ -101,77 +133,84 @@ def _plain(x: Any) -> Any:
     return json.loads(json.dumps(x))
 
 
+def penalty_of(recipe: ClassifierRecipe) -> EntropyPenalty:
+    """The penalty asked for; of weight 0 where none is."""
+    if recipe.penalty == "none":
+        return EntropyPenalty(0.0)
+    return EntropyPenalty(recipe.weight, variant=recipe.penalty, layers=recipe.penalty_layers)
+
+
 def _train(
-    recipe: ClassifierRecipe, corpus: LabelledCorpus, parts: Any, checkpoints: Path, device: str, progress: Progress
+    recipe: ClassifierRecipe, corpus: LabelledCorpus, parts: Parts, checkpoints: Path, device: str, progress: Progress
 ) -> dict[str, Any]:
-    """Train, leave the best epoch in `parts.model`, test; the content of training.json."""
-    from transformers.utils import logging
-
-    from anisoscope.training import classifier_loop as loop
-
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    penalty = recipe.entropy_penalty()
+    """Train, leave the best epoch in `parts.model`, test; the content of training.json. Without decay AdamW is Adam."""
+    penalty = penalty_of(recipe)
     if recipe.is_attention:
         columns = penalty.weight and penalty.variant == "entropy-columns"
         parts.model.attention_classifier.row_only = "never" if columns else "always"
-    trainer = loop.trainer_of(
-        parts.model,
-        parts.encoded[TRAIN],
-        parts.encoded[VALIDATION],
-        parts.pad_id,
-        penalty,
-        _arguments(recipe, checkpoints, device),
-        patience=recipe.patience or 1,
-        buckets=recipe.buckets,
-        on_step=progress,
-    )
-    trainer.train(resume_from_checkpoint=loop.last_checkpoint(checkpoints))
-    parts.model.to("cpu").eval()
-    found = {
-        s: loop.predicted(parts.model, encoded, parts.pad_id) for s, encoded in parts.encoded.items() if s != TRAIN
-    }
-    results = {split: result(corpus, split, labels) for split, labels in found.items()}
-    return {
-        "recipe": asdict(recipe),
-        "corpus": corpus.described(),
-        **parts.described,
-        **_history(trainer.state),
-        "results": results,
-        "collapsed": results[TEST]["accuracy"] <= results[TEST]["above_chance"],
-        **provenance(),
-    }
-
-
-def _arguments(recipe: ClassifierRecipe, folder: Path, device: str) -> dict[str, Any]:
-    """Fields of `TrainingArguments`. Without decay AdamW is Adam."""
-    return {
-        "output_dir": str(folder),
+    settings = BEST | {
+        "eval_strategy": "epoch",
+        "save_strategy": "epoch",
+        "logging_strategy": "epoch",
         "num_train_epochs": recipe.epochs,
         "per_device_train_batch_size": recipe.batch,
         "per_device_eval_batch_size": 4 * (recipe.batch or 1),
         "learning_rate": recipe.rate,
         "weight_decay": recipe.decay,
-        "lr_scheduler_type": "constant_with_warmup",
         "warmup_steps": recipe.warmup,
         "max_grad_norm": recipe.clip,
         "seed": recipe.seed,
         "data_seed": recipe.seed,
         "use_cpu": device == "cpu",
     }
-
-
-def _history(state: Any) -> dict[str, Any]:
-    """Losses by epoch, steps, which epoch was kept, and the seconds of all sessions (but for work that was lost)."""
-    log = state.log_history
-    held = [(round(entry["epoch"]), entry["eval_loss"]) for entry in log if "eval_loss" in entry]
+    order = Buckets(parts.encoded[TRAIN].lengths, recipe.batch or 1, recipe.seed) if recipe.buckets else None
+    how = Fitting(settings, patience=recipe.patience, penalty=penalty, order=order)
+    history = fit(parts.material, how, lambda step, last, _model: progress(step, last), checkpoints)
+    results = {
+        split: result(corpus, split, predicted(parts.model, encoded, parts.pad_id))
+        for split, encoded in parts.encoded.items()
+        if split != TRAIN
+    }
+    loss, held = ([(i, x) for i, (_, x) in enumerate(history[name], 1)] for name in ("loss", "validation_loss"))
     return {
-        "steps": state.global_step,
+        "recipe": asdict(recipe),
+        "corpus": corpus.described(),
+        **parts.described,
+        "steps": history["steps"],
         "epochs": len(held),
         "best_epoch": min(held, key=lambda item: item[1])[0],
-        "loss": [(round(entry["epoch"]), entry["loss"]) for entry in log if "loss" in entry],
+        "loss": loss,
         "validation_loss": held,
-        "seconds": round(log[-1]["seconds"], 2),
+        "seconds": history["seconds"],
+        "results": results,
+        "collapsed": results[TEST]["accuracy"] <= results[TEST]["above_chance"],
+        **provenance(),
     }
+
+
+class Buckets(Sampler[int]):
+    """Indices in batches of similar length: examples are shuffled, sorted within pools of `POOL` batches, and the
+    batches shuffled; a function of seed and epoch alone. The one short batch comes last.
+    """
+
+    def __init__(self, lengths: Sequence[int], batch: int, seed: int) -> None:
+        self.lengths, self.batch, self.seed, self.epoch = torch.tensor(lengths), batch, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+        order = torch.randperm(len(self.lengths), generator=generator)
+        whole = len(order) // self.batch * self.batch
+        pools = torch.split(order[:whole], self.batch * POOL)
+        batches = [b for pool in pools for b in torch.split(pool[self.lengths[pool].argsort(stable=True)], self.batch)]
+        for i in torch.randperm(len(batches), generator=generator).tolist():
+            yield from batches[i].tolist()
+        yield from order[whole:].tolist()
 
 
 def result(corpus: LabelledCorpus, split: str, predicted: list[int]) -> dict[str, Any]:

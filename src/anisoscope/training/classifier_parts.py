@@ -6,12 +6,16 @@ from typing import Any
 
 import torch
 
-from anisoscope.data.encoding import Encoded, encode, vocabulary_tokenizer
-from anisoscope.data.labelled import LabelledCorpus
+from anisoscope.data.encoding import Encoded, collated, encode, vocabulary_tokenizer
+from anisoscope.data.labelled import TRAIN, VALIDATION, LabelledCorpus
 from anisoscope.data.opening import text_length
 from anisoscope.errors import ModelError, UsageError
+from anisoscope.models import ports
+from anisoscope.models.load import checkpoint_path, load
+from anisoscope.models.ports.attention_classifier import PAPER_TEXT, AttentionClassifier, AttentionClassifierConfig
 from anisoscope.models.vectors import WordVectors, word_vectors
-from anisoscope.training.recipe import RANDOM, TOKENS, ClassifierRecipe
+from anisoscope.training.fit import Material
+from anisoscope.training.recipe import RANDOM, ClassifierRecipe
 
 LONGEST = 1024
 """Tokens the attention-only model reads, where nothing else is asked."""
@@ -31,9 +35,17 @@ class Parts:
     def pad_id(self) -> int:
         return int(self.tokenizer.pad_token_id or 0)
 
+    @property
+    def material(self) -> Material:
+        """What is fitted; validation utterances by length."""
+        held = sorted(self.encoded[VALIDATION].rows, key=lambda row: len(row["input_ids"]))
+        train, pad = self.encoded[TRAIN].rows, self.pad_id
+        return Material(self.model, self.tokenizer, train, held, lambda rows: collated(rows, pad))
+
 
 def parts_of(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> Parts:
     """Model, tokenizer and ids of a recipe."""
+    ports.register()
     model, tokenizer, vectors = _attention(recipe, corpus) if recipe.is_attention else _checkpoint(recipe, corpus)
     asked = recipe.max_length or (LONGEST if recipe.is_attention else None)
     longest = text_length(model.config, tokenizer, asked)
@@ -55,20 +67,17 @@ def _labels(corpus: LabelledCorpus) -> dict[str, Any]:
 
 def _attention(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[Any, Any, dict[str, Any]]:
     """The attention-only model, its tokenizer, and what is said of its vectors."""
-    from anisoscope.models import ports
-    from anisoscope.models.ports.attention_classifier import PAPER_TEXT, AttentionClassifier, AttentionClassifierConfig
-
-    ports.register()
-    if recipe.tokens not in TOKENS:
-        raise UsageError(f"tokens among {', '.join(TOKENS)}", repr(recipe.tokens))
     if recipe.separator and not corpus.pairs:
         raise UsageError("pairs for --separator", f"{corpus.name}, which has single texts", "leave --separator out")
     length = recipe.max_length or LONGEST
-    if recipe.tokens == "paper":
-        tokenizer = vocabulary_tokenizer(corpus, max_length=length, separator=recipe.separator)
-        vectors = None if recipe.vectors == RANDOM else _of_words(recipe, tokenizer)
-    else:
+    if recipe.tokens == "checkpoint":
         tokenizer, vectors = _whole_matrix(recipe, length)
+    else:
+        tokenizer = vocabulary_tokenizer(corpus, max_length=length, separator=recipe.separator)
+        vectors = None
+        if recipe.vectors != RANDOM:
+            words = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+            vectors = word_vectors(recipe.vectors, words, tokenizer.all_special_tokens, norm=recipe.vector_norm)
     dim = vectors.matrix.shape[1] if vectors else recipe.dim or RANDOM_DIM
     if recipe.dim not in (None, dim):
         raise UsageError(f"--dim {dim}, that of the vectors", str(recipe.dim), "leave it out, or use --vectors random")
@@ -93,19 +102,11 @@ def _attention(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[Any, A
     return model, tokenizer, about | {"dim": dim}
 
 
-def _of_words(recipe: ClassifierRecipe, tokenizer: Any) -> WordVectors:
-    words = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-    return word_vectors(recipe.vectors, words, tokenizer.all_special_tokens, norm=recipe.vector_norm)
-
-
 def _whole_matrix(recipe: ClassifierRecipe, length: int) -> tuple[Any, WordVectors]:
     """Tokenizer and embedding matrix of the checkpoint that `vectors` names, as they are."""
-    from anisoscope.models.load import load
-
     if recipe.vectors == RANDOM:
-        raise UsageError(
-            "a checkpoint in --vectors for --tokens checkpoint", RANDOM, "name one, such as builtin:minilm"
-        )
+        cure = "name one, such as builtin:minilm"
+        raise UsageError("a checkpoint in --vectors for --tokens checkpoint", RANDOM, cure)
     subject = load(recipe.vectors)
     weight = subject.model.get_input_embeddings().weight.detach().float().clone()  # type: ignore[operator]
     if recipe.vector_norm is not None:
@@ -118,11 +119,7 @@ def _checkpoint(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[Any, 
     """A pretrained encoder with a new head for the classes, and its tokenizer."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, logging
 
-    from anisoscope.models import ports
-    from anisoscope.models.load import checkpoint_path
-
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    ports.register()
     path = checkpoint_path(recipe.model).path
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:

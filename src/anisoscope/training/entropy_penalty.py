@@ -10,7 +10,6 @@ Fosse et al. 2023 train with the first form on the first layer, and report H of 
 can exceed 1 (`reported`). An utterance whose normaliser is 0 (too short) counts as 0.
 """
 
-import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -21,9 +20,9 @@ from torch import Tensor, nn
 from anisoscope.batch import Batch
 from anisoscope.capture.backends import looking_on
 from anisoscope.capture.masking import HIDDEN, Call
-from anisoscope.errors import MeasureError, UsageError, near_matches
+from anisoscope.errors import MeasureError
 from anisoscope.models.modes import evaluating
-from anisoscope.training.recipe import VARIANTS
+from anisoscope.training.recipe import check_penalty
 
 Layers = tuple[int, ...]
 
@@ -32,12 +31,7 @@ class EntropyPenalty:
     """λ · mean over utterances of H. `layers` counts from 1; empty: all of them."""
 
     def __init__(self, weight: float, *, variant: str = "entropy", layers: Layers = (1,)) -> None:
-        if variant not in VARIANTS:
-            raise UsageError(f"a penalty among {', '.join(VARIANTS)}", repr(variant), near_matches(variant, VARIANTS))
-        if not (math.isfinite(weight) and weight >= 0):
-            raise UsageError("a penalty weight of at least 0", str(weight), "use --weight 0 for no penalty")
-        if any(layer < 1 for layer in layers):
-            raise UsageError("layers counted from 1", str(layers), "the first layer is 1")
+        check_penalty(variant, weight, layers)
         self.weight, self.variant, self.layers = weight, variant, layers
 
     @contextmanager

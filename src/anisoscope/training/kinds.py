@@ -1,36 +1,58 @@
-"""The small models that are trained on the spot: architecture, processor and data of each kind, and its task."""
+"""The small models that are trained on the spot: architecture, data and task of each kind, in one table.
+
+Text     windows of documents for masked language modelling: 15 % of the tokens, as BERT (Devlin et al. 2019)
+Images   the digits of scikit-learn (8 × 8, Alpaydin & Kaynak 1998), enlarged to 32 × 32, with their classes
+Speech   spoken digits (free-spoken-digit-dataset, Jackson et al. 2018), `DIGIT_SPEAKER_TAKE.wav`, with their classes
+
+Examples are made with the very processors that are saved beside the checkpoints.
+"""
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from anisoscope.errors import UsageError, near_matches
+import numpy as np
+import torch
 
-VISION_CORPUS, TEXT_CORPUS, SPEECH_CORPUS = "builtin:digits", "builtin:python-docs", "speech/fsdd_test"
-MEASURED = {"text": 60, "image": 400}
+from anisoscope.data.plans import digest
+from anisoscope.data.text import TextCorpus, open_text
+from anisoscope.errors import CorpusError, UsageError, near_matches
+
+TEXT, IMAGE, SPEECH = "text", "image", "speech"
+CORPORA = {TEXT: "builtin:python-docs", IMAGE: "builtin:digits", SPEECH: "speech/fsdd_test"}
+MEASURED = {TEXT: 60, IMAGE: 400}
 """First units of the corpus: measured, never trained on. (Spoken digits: all 300 are measured.)"""
+VALIDATION = {TEXT: 30, IMAGE: 200}
+"""Units after the measured ones that only tell when to stop."""
+RATE, LONGEST = 8000, 8000
+"""Sampling rate of the spoken digits, and the most samples of a clip in training (one second)."""
+Examples = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Kind:
     """One kind of small model. `steps` and `batch` are what it takes to learn its task where time allows.
 
-    classes  (configuration class, class with a head) of transformers, or of `models.speech_cnn`
-    sizes    arguments of the configuration
+    architecture  `Bert` of `BertConfig` and `BertForMaskedLM`, of transformers or of `models.ports.speech_cnn`
+    sizes         arguments of the configuration
+    window        tokens of a text
     """
 
     name: str
     label: str
     modality: str
-    corpus: str
-    classes: tuple[str, str]
-    sizes: tuple[tuple[str, Any], ...]
+    architecture: str
     steps: int
     batch: int
     rate: float
-    window: int = 0
+    window: int
+    sizes: tuple[tuple[str, Any], ...]
+
+    @property
+    def corpus(self) -> str:
+        return CORPORA[self.modality]
 
     @property
     def limit(self) -> int | None:
@@ -40,20 +62,23 @@ class Kind:
     @property
     def missing(self) -> str:
         """Why its data cannot be had here; empty where they can."""
-        if self.modality != "speech":
-            return ""
         root = os.environ.get("ANISOSCOPE_DATA")
-        if not root:
-            return "ANISOSCOPE_DATA is not set: no spoken digits"
-        return "" if Path(root, SPEECH_CORPUS).is_dir() else f"no {SPEECH_CORPUS} below {root}"
+        if self.modality != SPEECH or (root and Path(root, self.corpus).is_dir()):
+            return ""
+        return f"no {self.corpus} below {root}" if root else "ANISOSCOPE_DATA is not set: no spoken digits"
 
-
-def _sizes(**sizes: Any) -> tuple[tuple[str, Any], ...]:
-    return tuple(sizes.items())
+    @property
+    def data(self) -> str:
+        """A hash of the training examples: other text, other weights."""
+        made: list[object] = ["digits of scikit-learn"]
+        if self.modality == TEXT:
+            made = [_corpus().fingerprint, "masks of the validation drawn once"]
+        elif self.modality == SPEECH:
+            made = [f"{path.name} {path.stat().st_size}" for path in _clips()]
+        return digest(made)[:16]
 
 
 _BLOCK = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 512}
-_IMAGE = {"image_size": 32}
 _CONVOLUTIONS = {"depths": (2, 2, 2, 2), "hidden_sizes": (32, 64, 96, 128)}
 _FRONT = {
     "conv_dim": (64, 64, 64, 64),
@@ -66,68 +91,27 @@ _FRONT = {
     "apply_spec_augment": False,
     "layerdrop": 0.0,
 }
-_TEXT = ("text", TEXT_CORPUS, ("BertConfig", "BertForMaskedLM"))
-_VISION = ("image", VISION_CORPUS)
-_SPEECH = ("speech", SPEECH_CORPUS)
-
-KINDS: dict[str, Kind] = {
-    kind.name: kind
-    for kind in (
-        Kind("token-lm", "small token LM", *_TEXT, _sizes(**_BLOCK, vocab_size=4096), 1000, 16, 1e-3, 64),
-        Kind("byte-lm", "small byte LM", *_TEXT, _sizes(**_BLOCK, vocab_size=261), 1000, 16, 1e-3, 128),
-        Kind(
-            "vit",
-            "small ViT",
-            *_VISION,
-            ("ViTConfig", "ViTForImageClassification"),
-            _sizes(**_BLOCK, **_IMAGE, patch_size=8),
-            1000,
-            64,
-            1e-3,
-        ),
-        Kind(
-            "resnet",
-            "small ResNet",
-            *_VISION,
-            ("ResNetConfig", "ResNetForImageClassification"),
-            _sizes(**_CONVOLUTIONS, embedding_size=32, layer_type="basic"),
-            400,
-            64,
-            2e-3,
-        ),
-        Kind(
-            "convnext",
-            "small ConvNeXt",
-            *_VISION,
-            ("ConvNextConfig", "ConvNextForImageClassification"),
-            _sizes(**_CONVOLUTIONS, **_IMAGE, patch_size=4),
-            600,
-            64,
-            2e-3,
-        ),
-        Kind(
-            "speech-transformer",
-            "small wav2vec 2.0",
-            *_SPEECH,
-            ("Wav2Vec2Config", "Wav2Vec2ForSequenceClassification"),
-            _sizes(**_BLOCK, **_FRONT, classifier_proj_size=128),
-            800,
-            16,
-            5e-4,
-        ),
-        Kind(
-            "speech-cnn",
-            "small speech CNN",
-            *_SPEECH,
-            ("SpeechCnnConfig", "SpeechCnnForSequenceClassification"),
-            _sizes(**_BLOCK, **_FRONT),
-            800,
-            16,
-            1e-3,
-        ),
-    )
+_SIZES: dict[str, dict[str, Any]] = {
+    "token-lm": {**_BLOCK, "vocab_size": 4096},
+    "byte-lm": {**_BLOCK, "vocab_size": 261},
+    "vit": {**_BLOCK, "image_size": 32, "patch_size": 8},
+    "resnet": {**_CONVOLUTIONS, "embedding_size": 32, "layer_type": "basic"},
+    "convnext": {**_CONVOLUTIONS, "image_size": 32, "patch_size": 4},
+    "speech-transformer": {**_BLOCK, **_FRONT, "classifier_proj_size": 128},
+    "speech-cnn": {**_BLOCK, **_FRONT},
 }
+_ROWS = (  # name, label, modality, architecture, steps, batch, rate, window of a text
+    ("token-lm", "small token LM", TEXT, "Bert", 1000, 16, 1e-3, 64),
+    ("byte-lm", "small byte LM", TEXT, "Bert", 1000, 16, 1e-3, 128),
+    ("vit", "small ViT", IMAGE, "ViT", 1000, 64, 1e-3, 0),
+    ("resnet", "small ResNet", IMAGE, "ResNet", 400, 64, 2e-3, 0),
+    ("convnext", "small ConvNeXt", IMAGE, "ConvNext", 600, 64, 2e-3, 0),
+    ("speech-transformer", "small wav2vec 2.0", SPEECH, "Wav2Vec2", 800, 16, 5e-4, 0),
+    ("speech-cnn", "small speech CNN", SPEECH, "SpeechCnn", 800, 16, 1e-3, 0),
+)
+KINDS = {row[0]: Kind(*row, tuple(_SIZES[row[0]].items())) for row in _ROWS}
 """Every small model by name. Transformers and convolutional networks of a modality read the same inputs."""
+_HEADS = {TEXT: "ForMaskedLM", IMAGE: "ForImageClassification", SPEECH: "ForSequenceClassification"}
 
 
 def kind_named(name: str) -> Kind:
@@ -137,39 +121,118 @@ def kind_named(name: str) -> Kind:
     return KINDS[name]
 
 
-@dataclass(frozen=True)
-class Material:
-    """What a training needs: the untrained model, its processor (saved beside every checkpoint), examples and how they
-    make a batch.
-    """
+def material(kind: Kind, seed: int) -> Any:
+    """The `Material` of a training: the model with weights drawn from `seed`, its processor, its examples."""
+    from anisoscope.training.fit import Material  # loads the Trainer
 
-    model: Any
-    processor: Any
-    train: list[dict[str, Any]]
-    validation: list[dict[str, Any]]
-    collate: Callable[[list[dict[str, Any]]], dict[str, Any]]
+    return Material(_untrained(kind, seed), *examples_of(kind))
 
 
-def material(kind: Kind, seed: int) -> Material:
-    """Model with weights drawn from `seed`, processor, examples."""
-    from anisoscope.training import examples as examples_module
-
-    processor, train, validation, collate = examples_module.of(kind)
-    return Material(_untrained(kind, seed), processor, train, validation, collate)
+def examples_of(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
+    """(processor, training examples, validation examples, how they make a batch) of a kind."""
+    if kind.modality == TEXT:
+        return _text(kind)
+    return _images() if kind.modality == IMAGE else _speech()
 
 
 def _untrained(kind: Kind, seed: int) -> Any:
-    import torch
     import transformers
 
     from anisoscope.models.ports import speech_cnn
 
-    config_name, model_name = kind.classes
-    library = speech_cnn if config_name.startswith("SpeechCnn") else transformers
+    library: Any = speech_cnn if kind.architecture == "SpeechCnn" else transformers
     sizes = {name: list(x) if isinstance(x, tuple) else x for name, x in kind.sizes}
-    if kind.modality == "text":
-        sizes["max_position_embeddings"] = kind.window
-    else:
-        sizes["num_labels"] = 10
+    sizes |= {"max_position_embeddings": kind.window} if kind.modality == TEXT else {"num_labels": 10}
     torch.manual_seed(seed)
-    return getattr(library, model_name)(getattr(library, config_name)(**sizes))
+    config = getattr(library, f"{kind.architecture}Config")(**sizes)
+    return getattr(library, f"{kind.architecture}{_HEADS[kind.modality]}")(config)
+
+
+@cache
+def _corpus() -> TextCorpus:
+    return open_text(CORPORA[TEXT])
+
+
+def _text(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
+    """The windows of the validation are masked once, so that its loss changes by learning alone."""
+    from transformers import DataCollatorForLanguageModeling, DataCollatorForTokenClassification
+
+    documents, first = _corpus().documents, MEASURED[TEXT]
+    held, seen = documents[first : first + VALIDATION[TEXT]], documents[first + VALIDATION[TEXT] :]
+    tokenizer = _tokenizer(kind, tuple(seen))
+    masking = partial(DataCollatorForLanguageModeling, tokenizer, mlm_probability=0.15, return_tensors="pt")
+    mask, once, pad = masking(), masking(seed=0), DataCollatorForTokenClassification(tokenizer)
+    masked = [
+        {name: x[0].tolist() for name, x in once([row]).items()} for row in _windows(held, tokenizer, kind.window)
+    ]
+
+    def collate(examples: Examples) -> dict[str, Any]:
+        made: dict[str, Any] = (pad if "labels" in examples[0] else mask)(examples)
+        return made
+
+    return tokenizer, _windows(seen, tokenizer, kind.window), masked, collate
+
+
+def _windows(documents: list[str], tokenizer: Any, window: int) -> Examples:
+    """Every document cut into windows of `window` tokens, special tokens counted; ends shorter than 8 are left out."""
+    room = window - 2
+    cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
+    encoded = tokenizer(documents, add_special_tokens=False, verbose=False)["input_ids"]
+    parts = (ids[i : i + room] for ids in encoded for i in range(0, len(ids), room))
+    return [{"input_ids": [cls, *part, sep]} for part in parts if len(part) >= 8]
+
+
+@cache
+def _tokenizer(kind: Kind, documents: tuple[str, ...]) -> Any:
+    from anisoscope.training.vocabulary import single_bytes, word_pieces
+
+    if kind.name == "byte-lm":
+        return single_bytes(model_max_length=kind.window)
+    return word_pieces(documents, dict(kind.sizes)["vocab_size"], model_max_length=kind.window)
+
+
+@cache
+def _images() -> tuple[Any, Examples, Examples, Any]:
+    from PIL import Image
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+    from transformers import ViTImageProcessorPil, default_data_collator
+
+    digits = load_digits()
+    processor = ViTImageProcessorPil(size={"height": 32, "width": 32}, image_mean=[0.5] * 3, image_std=[0.5] * 3)
+    pictures = [Image.fromarray(np.uint8(np.rint(x * (255 / 16)))).convert("RGB") for x in digits.images]
+    pixels = processor(pictures, return_tensors="pt")["pixel_values"]
+    examples = [{"pixel_values": x, "labels": int(y)} for x, y in zip(pixels, digits.target, strict=True)]
+    first = MEASURED[IMAGE]
+    last = first + VALIDATION[IMAGE]
+    return processor, examples[last:], examples[first:last], default_data_collator
+
+
+def _clips() -> list[Path]:
+    folder = Path(os.environ.get("ANISOSCOPE_DATA", ""), CORPORA[SPEECH])
+    paths = sorted(folder.glob("*_*_*.wav"))
+    if not paths:
+        raise CorpusError(f"spoken digits in {folder}", "none", "set ANISOSCOPE_DATA to a folder that holds them")
+    return paths
+
+
+@cache
+def _speech() -> tuple[Any, Examples, Examples, Any]:
+    """The last take of every speaker and digit validates."""
+    import soundfile  # type: ignore[import-untyped]
+    from transformers import Wav2Vec2FeatureExtractor
+
+    made_by: Any = Wav2Vec2FeatureExtractor
+    extractor = made_by(sampling_rate=RATE, do_normalize=True, return_attention_mask=True)
+    train: Examples = []
+    validation: Examples = []
+    last = max(path.stem.split("_")[2] for path in _clips())
+    for path in _clips():
+        digit, _speaker, take = path.stem.split("_")
+        samples, _rate = soundfile.read(path, dtype="float32", frames=LONGEST)
+        (validation if take == last else train).append({"samples": samples, "labels": int(digit)})
+
+    def collate(examples: Examples) -> dict[str, Any]:
+        made = extractor([e["samples"] for e in examples], sampling_rate=RATE, padding=True, return_tensors="pt")
+        return {**made, "labels": torch.tensor([e["labels"] for e in examples])}
+
+    return extractor, train, validation, collate

@@ -8,17 +8,28 @@
 
 import json
 import shutil
-import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from jaxtyping import Int
+from torch import Tensor
+from torch.nn import functional
+from transformers.modeling_outputs import MaskedLMOutput
 
 from anisoscope.measure.distributed import rank_and_world
 from anisoscope.progress import Progress
 from anisoscope.provenance import provenance
 from anisoscope.store import RunFolder, write_atomic
-from anisoscope.training.presets import Training, untrained
+from anisoscope.training.fit import CLIP, DECAY, Fitting, Material, check_device, fit, keep
+from anisoscope.training.recipe import ModelSize, Task, Training
 from anisoscope.training.vocabulary import Vocabulary, open_training_corpus, prepare
-from anisoscope.training.windows import Examples
+from anisoscope.training.windows import UNMASKED, Examples
+
+LOGS = 200
+"""Entries of the loss in a training."""
 
 
 def checkpoint_steps(last: int, per_octave: int) -> list[int]:
@@ -40,43 +51,52 @@ def train(
     *,
     resume: bool = False,
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = lambda _done, _total: None,
 ) -> Path:
     """Train into the folder `output` and return it. A finished training of the same identity is left as it is where
     `resume` is set. OutputError for another's folder; Interrupted on SIGINT or SIGTERM, after the state was saved.
     """
-    from anisoscope.training.checkpoints import check_device
-    from anisoscope.training.series_trainer import fit
-
     check_device(training.device)
-    rank, _ = rank_and_world()
+    rank, world = rank_and_world()
     corpus = open_training_corpus(training.corpus, split=training.split, column=training.column, limit=training.limit)
     vocabulary = Vocabulary(training.task, training.size.vocabulary, training.vocabulary)
     tokenizer, tokens = prepare(vocabulary, corpus, training.size.window)
+    identity = training.identity(corpus.fingerprint, tokens.vocabulary)
     if rank == 0:
-        RunFolder.start(output, training.identity(corpus, tokens), resume=resume, overwrite=overwrite)
+        RunFolder.start(output, identity, resume=resume, overwrite=overwrite)
         if overwrite:
-            _clear(output)
+            (output / "training.json").unlink(missing_ok=True)
+            for folder in (*output.glob("step-*"), output / "resume"):
+                shutil.rmtree(folder, ignore_errors=True)
     if (output / "training.json").exists():
         return output
-    started, clock = datetime.now(UTC), time.monotonic()
-    model = untrained(training.task, training.size, tokenizer, training.seed)
+    started = datetime.now(UTC)
     windows, held = tokens.parts()
     examples = Examples(tokens, windows, training.last * training.size.batch, training.order)
     validation = Examples(tokens, held, len(held), 0, shuffled=False)
-    history = fit(training, model, tokenizer, examples, validation, output, progress)
+    model = untrained(training.task, training.size, tokenizer, training.seed)
+    steps = checkpoint_steps(training.last, training.per_octave)
+    keep(output / "step-0", model, tokenizer)
+
+    def on_step(step: int, last: int, model: Any) -> None:
+        if step in steps:
+            keep(output / f"step-{step}", model, tokenizer)
+        if rank == 0:
+            progress(step, last)
+
+    how = Fitting(_settings(training, world), evaluated=frozenset(steps), share=training.share)
+    history = fit(Material(model, tokenizer, examples, validation, dict), how, on_step, output / "resume")
     if rank == 0:
         described = {
-            "training": training.identity(corpus, tokens),
+            "training": identity,
             "model": f"{type(model).__name__}, {sum(p.numel() for p in model.parameters()):,} parameters",
             "corpus": {"name": corpus.name, "fingerprint": corpus.fingerprint, **corpus.source},
             "windows": {"train": len(windows), "validation": len(held), "tokens": len(tokens.ids)},
-            "checkpoints": checkpoint_steps(training.last, training.per_octave),
+            "checkpoints": steps,
             **history,
-            "processes": rank_and_world()[1],
+            "processes": world,
             "device": training.device,
             "started": started.isoformat(timespec="seconds"),
-            "seconds_of_last_session": round(time.monotonic() - clock, 1),
             **provenance(),
         }
         text = json.dumps(described, indent=1, default=str, ensure_ascii=False)
@@ -85,8 +105,79 @@ def train(
     return output
 
 
-def _clear(output: Path) -> None:
-    """Remove what an earlier training left in the folder."""
-    (output / "training.json").unlink(missing_ok=True)
-    for folder in (*output.glob("step-*"), output / "resume"):
-        shutil.rmtree(folder, ignore_errors=True)
+def _settings(training: Training, world: int) -> dict[str, Any]:
+    rows = training.size.batch // (world * training.accumulate)
+    return {
+        "max_steps": training.last,
+        "per_device_train_batch_size": rows,
+        "per_device_eval_batch_size": 2 * rows,
+        "gradient_accumulation_steps": training.accumulate,
+        "learning_rate": training.size.rate,
+        "weight_decay": DECAY,
+        "max_grad_norm": CLIP,
+        "bf16": training.precision == "bfloat16",
+        "fp16": training.precision == "float16",
+        "seed": training.seed,
+        "data_seed": training.order,
+        "use_cpu": training.device == "cpu",
+        "train_sampling_strategy": "sequential",
+        "logging_steps": max(1, training.last // LOGS),
+        "save_strategy": "no",
+        "report_to": list(training.report_to),
+    }
+
+
+def untrained(task: Task, size: ModelSize, tokenizer: Any, seed: int) -> Any:
+    """A BERT or GPT-2 of this size with the library's initialisation drawn from `seed`, in training mode."""
+    torch.manual_seed(seed)
+    if task == "masked-lm":
+        bert = transformers.BertConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=size.width,
+            num_hidden_layers=size.layers,
+            num_attention_heads=size.heads,
+            intermediate_size=4 * size.width,
+            max_position_embeddings=size.window,
+            hidden_dropout_prob=size.dropout,
+            attention_probs_dropout_prob=size.dropout,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+        return BertForMaskedLM(bert).train()
+    gpt2 = transformers.GPT2Config(
+        vocab_size=len(tokenizer),
+        n_embd=size.width,
+        n_layer=size.layers,
+        n_head=size.heads,
+        n_positions=size.window,
+        resid_pdrop=size.dropout,
+        embd_pdrop=size.dropout,
+        attn_pdrop=size.dropout,
+        bos_token_id=tokenizer.eos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        use_cache=False,
+    )
+    return transformers.GPT2LMHeadModel(gpt2).train()
+
+
+class BertForMaskedLM(transformers.BertForMaskedLM):  # type: ignore[no-untyped-call]  # no types in its __init_subclass__
+    """The model of transformers, and saved as such, whose vocabulary projection is computed at the masked positions
+    only: with `labels`, only the loss, the same number, since the other positions never enter it.
+    """
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "sequence token"] | None = None,
+        labels: Int[Tensor, "sequence token"] | None = None,
+        num_items_in_batch: Any = None,
+        **inputs: Any,
+    ) -> MaskedLMOutput:
+        """`labels`: the token hidden at each masked position, −100 elsewhere. `num_items_in_batch`: masked positions of
+        the whole step, where it is made of several batches (then their losses add up to its mean).
+        """
+        if labels is None:
+            return super().forward(input_ids, **inputs)  # type: ignore[no-any-return]
+        hidden = self.bert(input_ids, **inputs).last_hidden_state
+        at = labels != UNMASKED
+        total = functional.cross_entropy(self.cls(hidden[at]).float(), labels[at], reduction="sum")
+        count = at.sum() if num_items_in_batch is None else num_items_in_batch
+        return MaskedLMOutput(loss=total / torch.as_tensor(count, device=total.device).clamp(min=1))

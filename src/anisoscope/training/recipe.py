@@ -1,14 +1,17 @@
-"""How a classifier is trained: what can be asked for. Light: the command line reads its options here."""
+"""What is trained and how: the recipes of classifiers and of language models, whose fields are the options of
+`anisoscope train` and the keywords of `anisoscope.train`. Light: the command line reads them without torch.
+"""
 
 import math
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from anisoscope.data.corpora import Columns
-from anisoscope.data.names import check_labelled, check_model
-from anisoscope.errors import UsageError
-from anisoscope.options import INPUT, MODEL, TRAINING, BuiltFrom, Option
+from anisoscope.data.names import check_corpus, check_labelled, check_model
+from anisoscope.errors import UsageError, near_matches
+from anisoscope.options import INPUT, MACHINE, MODEL, OUTPUT, TRAINING, BuiltFrom, Option, check_device, check_fields
 
 if TYPE_CHECKING:
     from anisoscope.data.labelled import LabelledCorpus
@@ -21,7 +24,6 @@ PUBLISHED = {
     False: {"rate": 5e-5, "decay": 0.01, "batch": 64, "epochs": 50, "patience": 5},
 }
 """What the authors' code uses: for the attention-only model (True), and for BERT (False)."""
-
 OF_ATTENTION = ("layers", "heads", "dim", "text", "vectors", "vector_norm", "frozen", "tokens", "separator")
 """Fields that only the attention-only model uses."""
 TOKENS = ("paper", "checkpoint")
@@ -33,6 +35,16 @@ def check_encoder(name: str) -> None:
     """ModelError for a name that cannot be a model's, unless it is the attention-only model."""
     if name != ATTENTION:
         check_model(name)
+
+
+def check_penalty(variant: str, weight: float, layers: tuple[int, ...]) -> None:
+    """UsageError for an entropy penalty that there cannot be."""
+    if variant not in VARIANTS:
+        raise UsageError(f"a penalty among {', '.join(VARIANTS)}", repr(variant), near_matches(variant, VARIANTS))
+    if not (math.isfinite(weight) and weight >= 0):
+        raise UsageError("a penalty weight of at least 0", str(weight), "use --weight 0 for no penalty")
+    if any(layer < 1 for layer in layers):
+        raise UsageError("layers counted from 1", str(layers), "the first layer is 1")
 
 
 def layers_of(text: str) -> tuple[int, ...]:
@@ -47,17 +59,12 @@ def layers_of(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class ClassifierRecipe:
-    """How a classifier is trained. Everything here is part of its identity. None: the published value, or see there.
+    """How a classifier is trained. Everything here is part of its identity; None: the published value.
 
-    model        `attention`, or any checkpoint that transformers knows as a sequence classifier
-    corpus, columns, limit     see `data.classification.open_labelled`; `split_seed`: of splits the corpus does not have
-    layers, heads, dim         of the attention-only model; dim: that of the vectors, else 300
-    text         the paper's equations instead of its code (`attention_classifier.PAPER_TEXT`)
-    vectors      `random`, a file of vectors, or a checkpoint; `vector_norm`: their mean norm; `frozen`: not trained
-    tokens       `paper` (words of the training split), or `checkpoint` (the tokenizer of `vectors`, whole matrix)
-    separator    `<sep>` between the texts of a pair, as in the paper's text
-    penalty      `none`, `entropy` or `entropy-columns`, with `weight` λ, on `penalty_layers` (from 1; empty: all)
-    warmup       steps; `clip`: largest gradient norm, 0: none; rate is constant after warm-up
+    limit, buckets     of every split, over all classes; whether utterances of similar length share a batch
+    tokens             `paper`: words of the training split; `checkpoint`: the tokenizer of `vectors`, whole matrix
+    text               the paper's equations (`attention_classifier.PAPER_TEXT`)
+    penalty_layers     empty: all. The rate is constant after the warm-up
     """
 
     model: Annotated[
@@ -113,10 +120,11 @@ class ClassifierRecipe:
     split_seed: Annotated[int, Option("of splits the corpus does not have", INPUT, least=0)] = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("layers", 1), ("heads", 1), ("batch", 1), ("epochs", 1), ("patience", 1), ("warmup", 0)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UsageError(f"{name} of at least {least}", str(value), f"raise --{name}")
+        if self.penalty != "none":
+            check_penalty(self.penalty, self.weight, self.penalty_layers)
+        elif self.weight != 0:
+            raise UsageError(f"a penalty for --weight {self.weight}", "none", f"add --penalty {VARIANTS[0]}")
+        check_fields(self)
         for name in ("rate", "decay", "clip"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= 0):
@@ -124,22 +132,11 @@ class ClassifierRecipe:
         norm = self.vector_norm
         if norm is not None and not (math.isfinite(norm) and norm > 0):
             raise UsageError("a finite vector norm above 0", str(norm), "change --vector-norm")
-        if self.penalty != "none":
-            self.entropy_penalty()
-        elif self.weight != 0:
-            raise UsageError(f"a penalty for --weight {self.weight}", "none", f"add --penalty {VARIANTS[0]}")
-        self._refuse_unused()
-
-    def _refuse_unused(self) -> None:
-        """A UsageError where an option is set that this training does not use."""
         own = f"the model {self.model} (only the attention-only model has it)"
         unused = [] if self.is_attention else [(name, own) for name in OF_ATTENTION]
-        if self.vectors == RANDOM:
-            unused.append(("vector_norm", "--vectors random"))
-        if self.tokens == "checkpoint":
-            unused.append(("separator", "--tokens checkpoint"))
-        if self.penalty == "none":
-            unused.append(("penalty_layers", "--penalty none"))
+        unused += [("vector_norm", "--vectors random")] * (self.vectors == RANDOM)
+        unused += [("separator", "--tokens checkpoint")] * (self.tokens == "checkpoint")
+        unused += [("penalty_layers", "--penalty none")] * (self.penalty == "none")
         for name, other in unused:
             value, option = getattr(self, name), f"--{name.replace('_', '-')}"
             if value != getattr(ClassifierRecipe, name):
@@ -148,14 +145,6 @@ class ClassifierRecipe:
     @property
     def is_attention(self) -> bool:
         return self.model == ATTENTION
-
-    def entropy_penalty(self) -> Any:
-        """The `EntropyPenalty` asked for; of weight 0 where none is."""
-        from anisoscope.training.entropy_penalty import EntropyPenalty  # loads torch
-
-        if self.penalty == "none":
-            return EntropyPenalty(0.0)
-        return EntropyPenalty(self.weight, variant=self.penalty, layers=self.penalty_layers)
 
     def filled(self) -> "ClassifierRecipe":
         """The recipe with the published values in place of None."""
@@ -167,3 +156,149 @@ class ClassifierRecipe:
         from anisoscope.data.labelled import open_labelled
 
         return open_labelled(self.corpus, columns=self.columns, seed=self.split_seed, limit=self.limit)
+
+
+Task = Literal["masked-lm", "causal-lm"]
+TASKS: tuple[Task, ...] = ("masked-lm", "causal-lm")
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """Architecture and recipe of one preset.
+
+    layers, width, heads   of the encoder (masked: BERT) or decoder (causal: GPT-2); feed-forward width is 4 × `width`
+    vocabulary             most tokens of a vocabulary learnt on the corpus
+    window, batch          tokens a sequence, special ones counted; sequences a step, over all devices
+    rate, steps            highest learning rate and steps, where none are asked for
+    """
+
+    layers: int
+    width: int
+    heads: int
+    vocabulary: int
+    window: int
+    batch: int
+    rate: float
+    steps: int
+    dropout: float = 0.0
+
+
+SIZES: dict[str, ModelSize] = {
+    "tiny": ModelSize(2, 64, 2, 1024, 32, 16, 2e-3, 1_000),
+    "small": ModelSize(4, 128, 4, 4096, 64, 32, 1e-3, 10_000),
+    "mini": ModelSize(4, 256, 4, 8192, 128, 64, 1e-3, 50_000),
+    "bert-small": ModelSize(4, 512, 8, 30_522, 128, 256, 5e-4, 200_000, 0.1),
+    "bert-base": ModelSize(12, 768, 12, 30_522, 512, 256, 1e-4, 1_000_000, 0.1),
+}
+"""`mini`, `bert-small`: Turc et al. 2019; `bert-base`: Devlin et al. 2019. The smaller ones train without dropout."""
+
+
+def size_named(name: str, **changes: Any) -> ModelSize:
+    """The preset `name` with some fields changed (None: as it is). UsageError with near matches."""
+    if name not in SIZES:
+        raise UsageError("a preset", repr(name), near_matches(name, SIZES))
+    size = replace(SIZES[name], **{key: value for key, value in changes.items() if value is not None})
+    if size.width % size.heads:
+        raise UsageError("heads that divide the width", f"{size.heads} heads for {size.width} dimensions", "change one")
+    return size
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A preset by name, and what is changed of it."""
+
+    preset: Annotated[str, Option("tiny, small, mini, bert-small or bert-base", MODEL, known=tuple(SIZES))] = "small"
+    vocab_size: Annotated[int | None, Option("most tokens learnt; default: the preset's", MODEL, least=300)] = None
+    window: Annotated[int | None, Option("tokens a sequence; default: the preset's", MODEL, least=4)] = None
+    batch: Annotated[int | None, Option("sequences a step, over all devices", TRAINING, least=1)] = None
+    rate: Annotated[float | None, Option("highest learning rate; default: the preset's", TRAINING, least=0)] = None
+    dropout: Annotated[
+        float | None, Option("default: the preset's (0 for small ones)", TRAINING, least=0, most=0.9)
+    ] = None
+
+    def build(self) -> ModelSize:
+        """The size. UsageError with near matches for a preset that there is not."""
+        changes = {name: getattr(self, name) for name in ("window", "batch", "rate", "dropout")}
+        return size_named(self.preset, vocabulary=self.vocab_size, **changes)
+
+
+PRECISIONS = ("float32", "bfloat16", "float16")
+WARM_UP, LONGEST_WARM_UP = 0.05, 10_000
+"""The learning rate rises over 5 % of the steps, 10,000 at most, then falls linearly."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained, on what, how long. Everything but the last two fields is part of its identity.
+
+    seed, data_seed   of the weights (and dropout); of the order of the windows and their masks (None: as `seed`)
+    per_octave        checkpoints each time the number of steps doubles, besides 0 and the last
+    accumulate        batches a step is split into where memory is short
+    """
+
+    task: Task = "masked-lm"
+    corpus: Annotated[
+        str,
+        Option("text as in measure: name, hub data set, file or folder", INPUT, ("--corpus", "-c"), check=check_corpus),
+    ] = "builtin:python-docs"
+    size: Annotated[ModelSize, BuiltFrom(Sizes)] = SIZES["small"]
+    steps: Annotated[int | None, Option("default: the preset's", TRAINING, least=1)] = None
+    seed: Annotated[int, Option("seed of the weights and of dropout", TRAINING, least=0)] = 0
+    data_seed: Annotated[
+        int | None, Option("seed of the order of the text and of the masks; default: as --seed", TRAINING, least=0)
+    ] = None
+    vocabulary: Annotated[
+        str | None, Option("checkpoint whose vocabulary is taken; default: one learnt on the corpus", INPUT)
+    ] = None
+    per_octave: Annotated[int, Option("checkpoints each time the number of steps doubles", TRAINING, least=1)] = 2
+    precision: Annotated[
+        str, Option("float32, or mixed precision: bfloat16, float16", MACHINE, ("--dtype",), known=PRECISIONS)
+    ] = "float32"
+    accumulate: Annotated[int, Option("parts a batch is split into where memory is short", MACHINE, least=1)] = 1
+    split: Annotated[str | None, Option("split of a hub data set", INPUT)] = None
+    column: Annotated[str | None, Option("text column of a table", INPUT)] = None
+    limit: Annotated[int | None, Option("first N documents only", INPUT, least=1)] = None
+    device: Annotated[str, Option("cpu or cuda (several: start it with torchrun)", MACHINE, check=check_device)] = "cpu"
+    report_to: Annotated[tuple[str, ...], Option("trackers, with commas: tensorboard, wandb, trackio", OUTPUT)] = ()
+
+    def __post_init__(self) -> None:
+        if self.task not in TASKS:
+            raise UsageError(f"a task among {', '.join(TASKS)}", repr(self.task), near_matches(self.task, TASKS))
+        check_fields(self)
+        parts = int(os.environ.get("WORLD_SIZE", "1")) * self.accumulate  # as torchrun gives it
+        if self.size.batch % parts:
+            got = f"{self.size.batch} sequences over {parts} parts (processes × --accumulate)"
+            raise UsageError("a batch that can be split evenly", got, f"use a multiple of {parts} for --batch")
+
+    @property
+    def preset(self) -> str:
+        """The preset whose shape it has."""
+        shape = (self.size.layers, self.size.width, self.size.heads)
+        return next(name for name, size in SIZES.items() if (size.layers, size.width, size.heads) == shape)
+
+    @property
+    def last(self) -> int:
+        """The last step."""
+        return self.size.steps if self.steps is None else self.steps
+
+    @property
+    def order(self) -> int:
+        """The seed of the data."""
+        return self.seed if self.data_seed is None else self.data_seed
+
+    def share(self, step: int) -> float:
+        """The share of the learning rate that a step takes: it rises linearly from the first step on (the library's own
+        schedule begins with a step at rate 0, which would make of step 1 another step 0), then falls to 0.
+        """
+        rising = max(1, min(LONGEST_WARM_UP, int(WARM_UP * self.last)))
+        return max(0.0, min((step + 1) / rising, (self.last - step) / max(1, self.last - rising)))
+
+    def identity(self, corpus: str, vocabulary: int) -> dict[str, Any]:
+        """What the weights depend on; of the corpus its fingerprint, of the vocabulary its size."""
+        from anisoscope.provenance import code_version
+
+        described = asdict(self) | {"steps": self.last, "data_seed": self.order}
+        for name in ("device", "report_to"):
+            described.pop(name)
+        described |= {"corpus_fingerprint": corpus, "vocabulary_size": vocabulary}
+        return described | {"code": code_version()["version"]}

@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from anisoscope.data.plans import digest
 from anisoscope.models import ports
 from anisoscope.provenance import run_id
 from anisoscope.store import once, write_atomic
+from anisoscope.training import fit
 from anisoscope.training.kinds import KINDS, Kind, kind_named, material
 
 Progress = Callable[[str, int, int], None]
@@ -27,8 +27,10 @@ Progress = Callable[[str, int, int], None]
 PROBED = 4
 """Steps that are timed to split the budget (one more warms up)."""
 FEWEST = 2
-TOLD = "training.json"
-"""What is told of a training, written last."""
+EVALUATIONS = 8
+"""Evaluations per `Kind.steps` where the validation loss decides when to stop."""
+WARM_UP = 0.05
+TRAINED = "training.json"
 
 
 @dataclass(frozen=True)
@@ -81,36 +83,35 @@ class SmallModel:
         return int(self.history["best"])
 
 
+def train_all(recipe: SmallModelRecipe, kinds: Sequence[str], cache: Path, progress: Progress) -> list[SmallModel]:
+    """Every seed of the `kinds` whose data are at hand."""
+    wanted = [kind for kind in recipe.available if kind.name in kinds]
+    return [trained(kind, seed, recipe, cache, progress) for kind in wanted for seed in range(recipe.seeds)]
+
+
 def trained(
     kind: Kind, seed: int, recipe: SmallModelRecipe, cache: Path, progress: Progress = lambda _t, _d, _n: None
 ) -> SmallModel:
     """The model of one kind and seed: read from `cache`, else trained there."""
     ports.register()
-    settings = {"kind": asdict(kind), "seed": seed, "recipe": asdict(recipe), "data": _data(kind)}
+    settings = {"kind": asdict(kind), "seed": seed, "recipe": asdict(recipe), "data": kind.data}
     folder = cache / "small" / f"{kind.name}-{seed}-{run_id(settings)[:8]}"
 
     def make() -> None:
         shutil.rmtree(folder, ignore_errors=True)
         history = _train(kind, seed, recipe, folder, _planned_steps(kind, recipe, cache), progress)
         text = json.dumps({"settings": settings, **history}, indent=1, default=str)
-        write_atomic(folder / TOLD, lambda path: path.write_text(text))
+        write_atomic(folder / TRAINED, lambda path: path.write_text(text))
 
-    once(folder, make, marker=TOLD)
+    once(folder, make, marker=TRAINED)
     found = sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
-    return SmallModel(kind, seed, folder, tuple(found), json.loads((folder / TOLD).read_text()))
-
-
-def _data(kind: Kind) -> str:
-    """A hash of the training examples: other text, other weights."""
-    from anisoscope.training import examples
-
-    return digest(examples.identity(kind))[:16]
+    return SmallModel(kind, seed, folder, tuple(found), json.loads((folder / TRAINED).read_text()))
 
 
 def _planned_steps(kind: Kind, recipe: SmallModelRecipe, cache: Path) -> int:
-    """Steps of a model: its share of the budget, the same for every seed; without a budget the most it may take."""
+    """The last step at most. A budget is split once and kept, so that every seed and every restart trains as long."""
     if recipe.seconds is None:
-        return kind.steps * recipe.longest
+        return recipe.longest * kind.steps
     path = cache / "small" / f"budget-{run_id(asdict(recipe), [asdict(k) for k in recipe.available])[:8]}.json"
 
     def make() -> None:
@@ -130,41 +131,53 @@ def share(times: dict[str, float], recipe: SmallModelRecipe) -> float:
 
 def seconds_per_step(kind: Kind) -> float:
     """Measured on the first steps of a model that is thrown away."""
-    from anisoscope.training import loop
-
     stamps: list[float] = []
-    loop.fit(material(kind, 0), kind, 0, PROBED + 1, lambda _step, _model: stamps.append(time.monotonic()))
-    return (stamps[-1] - stamps[1]) / max(len(stamps) - 2, 1)
+    how = fitting(kind, 0, PROBED + 1)
+    fit.fit(material(kind, 0), how, lambda _step, _last, _model: stamps.append(time.monotonic()))
+    return (stamps[-1] - stamps[0]) / max(len(stamps) - 1, 1)
 
 
 def _train(
     kind: Kind, seed: int, recipe: SmallModelRecipe, folder: Path, steps: int, progress: Progress
 ) -> dict[str, Any]:
     """Train and keep the log-spaced checkpoints; what `training.json` says of it."""
-    from anisoscope.training import loop
-
     made = material(kind, seed)
-    name = f"{kind.label}, seed {seed}"
 
-    def keep(step: int, model: Any) -> None:
+    def on_step(step: int, last: int, model: Any) -> None:
         if step & (step - 1) == 0:
-            _save(model, made.processor, folder / f"step-{step}")
-        progress(name, step, steps)
+            fit.keep(folder / f"step-{step}", model, made.processor)
+        progress(f"{kind.label}, seed {seed}", step, last)
 
     patience = None if recipe.seconds is not None else recipe.patience
-    started = time.monotonic()
-    history = loop.fit(made, kind, seed, steps, keep, patience)
+    folder.mkdir(parents=True)
+    fit.keep(folder / "step-0", made.model, made.processor)
+    history = fit.fit(made, fitting(kind, seed, steps, patience), on_step)
     best = history["steps"] if patience is None else min(history["validation_loss"], key=lambda at: at[1])[0]
-    _save(made.model, made.processor, folder / f"step-{best}")
-    return history | {"best": best, "seconds": time.monotonic() - started}
+    fit.keep(folder / f"step-{best}", made.model, made.processor)
+    return history | {"best": best}
 
 
-def _save(model: Any, processor: Any, folder: Path) -> None:
-    model.save_pretrained(folder)
-    processor.save_pretrained(folder)
-
-
-def train_all(recipe: SmallModelRecipe, kinds: Sequence[str], cache: Path, progress: Progress) -> list[SmallModel]:
-    """Every seed of the `kinds` whose data are at hand."""
-    wanted = [kind for kind in recipe.available if kind.name in kinds]
-    return [trained(kind, seed, recipe, cache, progress) for kind in wanted for seed in range(recipe.seeds)]
+def fitting(kind: Kind, seed: int, steps: int, patience: int | None = None) -> fit.Fitting:
+    """AdamW with warm-up, then linear decay to the planned last step; with `patience` at a constant rate, until as many
+    evaluations brought no lower validation loss.
+    """
+    every = max(1, min(steps, kind.steps) // EVALUATIONS)
+    settings: dict[str, Any] = {
+        "max_steps": steps,
+        "per_device_train_batch_size": kind.batch,
+        "per_device_eval_batch_size": 2 * kind.batch,
+        "learning_rate": kind.rate,
+        "lr_scheduler_type": "linear",
+        "warmup_steps": max(1, int(WARM_UP * min(steps, kind.steps))),
+        "weight_decay": fit.DECAY,
+        "max_grad_norm": fit.CLIP,
+        "seed": seed,
+        "data_seed": seed,
+        "use_cpu": True,
+        "logging_steps": every,
+        "save_strategy": "no",
+    }
+    if patience is None:
+        return fit.Fitting(settings, evaluated=frozenset({steps}))
+    asked = {"eval_strategy": "steps", "eval_steps": every, "save_strategy": "steps", "save_steps": every}
+    return fit.Fitting(settings | fit.BEST | asked | {"save_only_model": True}, patience)

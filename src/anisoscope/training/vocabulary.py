@@ -1,14 +1,14 @@
 """The vocabulary of a language model and its corpus in tokens: learnt or taken from a checkpoint, kept in a cache."""
 
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from anisoscope.data.corpora import open_corpus
 from anisoscope.data.plans import digest
@@ -16,12 +16,18 @@ from anisoscope.data.splitting import pieces
 from anisoscope.data.text import TextCorpus
 from anisoscope.data.windows import affixes, check_room, tokenise
 from anisoscope.errors import CorpusError, ModelError
+from anisoscope.models.hub import bring, locate, split_name
 from anisoscope.provenance import run_id
-from anisoscope.training.presets import Task
+from anisoscope.store import once, write_atomic
+from anisoscope.training.recipe import Task
 from anisoscope.training.windows import Tokens
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 END = "<|endoftext|>"
+IDS = "ids.npy"
+Auto: Any = AutoTokenizer
+Fast: Any = PreTrainedTokenizerFast
+"""Classes of the library without types."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +47,24 @@ def cache_folder() -> Path:
 
 def prepare(vocabulary: Vocabulary, corpus: TextCorpus, window: int) -> tuple[Any, Tokens]:
     """(tokenizer, tokenised corpus) from the cache, else made there; both serve every seed and every resume."""
-    from transformers import AutoTokenizer
-
     taken = _taken(vocabulary) if vocabulary.source else None
-    identity = [vocabulary.task, vocabulary.size, _words(taken), corpus.fingerprint]
-    folder = cache_folder() / "tokens" / run_id(identity)
-    if not folder.exists():
-        tokenizer = taken or learnt(vocabulary, corpus.documents)
-        _store(folder, tokenizer, _ids(tokenizer, corpus.documents))
-    auto: Any = AutoTokenizer
-    tokenizer = auto.from_pretrained(folder)
+    words = digest([taken.get_vocab(), type(taken).__name__]) if taken else ""
+    folder = cache_folder() / "tokens" / run_id([vocabulary.task, vocabulary.size, words, corpus.fingerprint])
+
+    def make() -> None:
+        learn = byte_pairs if vocabulary.task == "causal-lm" else word_pieces
+        tokenizer = taken or learn(corpus.documents, vocabulary.size)
+        tokenizer.save_pretrained(folder)
+        ids = _ids(tokenizer, corpus.documents)
+
+        def write(path: Path) -> None:
+            with path.open("wb") as file:  # by its name numpy would put another ending to it
+                np.save(file, ids)
+
+        write_atomic(folder / IDS, write)
+
+    once(folder, make, marker=IDS)
+    tokenizer = Auto.from_pretrained(folder)
     tokenizer.model_max_length = window
     around = affixes(tokenizer)
     check_room(window, len(around))
@@ -70,50 +84,56 @@ def open_training_corpus(name: str, **options: Any) -> TextCorpus:
     return corpus
 
 
-def learnt(vocabulary: Vocabulary, documents: list[str]) -> Any:
-    """WordPiece with BERT's normalisation (lower case) for a masked, byte-level BPE for a causal model."""
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    fast: Any = PreTrainedTokenizerFast
-    trainer: Any
-    if vocabulary.task == "causal-lm":
-        tokenizer = Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        tokenizer.decoder = decoders.ByteLevel()
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(
-            vocab_size=vocabulary.size, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
-        )
-        tokenizer.train_from_iterator(_short(documents), trainer)
-        return fast(tokenizer_object=tokenizer, bos_token=END, eos_token=END)
+def word_pieces(documents: Iterable[str], size: int, **more: Any) -> Any:
+    """WordPiece with BERT's normalisation (lower case), learnt on the documents."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(vocab_size=vocabulary.size, special_tokens=list(SPECIAL), show_progress=False)
+    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=list(SPECIAL), show_progress=False)
     tokenizer.train_from_iterator(_short(documents), trainer)
+    return _masking(tokenizer, **more)
+
+
+def single_bytes(**more: Any) -> Any:
+    """Every byte is a token; nothing is learnt."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate([*SPECIAL, *alphabet])}, [], unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return _masking(tokenizer, **more)
+
+
+def _masking(tokenizer: Any, **more: Any) -> Any:
+    """With the special tokens of a masked language model; [CLS] and [SEP] go around every text."""
     ids = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
     tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ids)
-    return fast(tokenizer_object=tokenizer, **{f"{name.strip('[]').lower()}_token": name for name in SPECIAL})
+    names = {f"{name.strip('[]').lower()}_token": name for name in SPECIAL}
+    return Fast(tokenizer_object=tokenizer, **names, **more)
 
 
-def _short(documents: list[str]) -> Iterator[str]:
+def byte_pairs(documents: Iterable[str], size: int) -> Any:
+    """Byte-level BPE of a causal language model, learnt on the documents."""
+    tokenizer: Any = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[END], initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(_short(documents), trainer)
+    return Fast(tokenizer_object=tokenizer, bos_token=END, eos_token=END)
+
+
+def _short(documents: Iterable[str]) -> Iterator[str]:
     """Long documents in pieces, cut at line ends."""
     return (piece for document in documents for piece in pieces(document))
 
 
 def _taken(vocabulary: Vocabulary) -> Any:
     """The tokenizer of a checkpoint. ModelError where it lacks what the task needs."""
-    from transformers import AutoTokenizer
-
-    from anisoscope.models.hub import bring, locate, split_name
-
     name = vocabulary.source or ""
     place = bring(locate(*split_name(name), name, "Leave --vocabulary out to learn one."), name, weights=False)
-    auto: Any = AutoTokenizer
     try:
-        tokenizer = auto.from_pretrained(place.path)
+        tokenizer = Auto.from_pretrained(place.path)
     except (OSError, ValueError, KeyError) as error:
         got = " ".join(str(error).split())[:200]
         raise ModelError(f"a tokenizer in {name}", got, "name a checkpoint that has one") from None
@@ -125,10 +145,6 @@ def _taken(vocabulary: Vocabulary) -> Any:
     return tokenizer
 
 
-def _words(tokenizer: Any) -> str:
-    return "" if tokenizer is None else digest([tokenizer.get_vocab(), type(tokenizer).__name__])
-
-
 def _ids(tokenizer: Any, documents: list[str]) -> Any:
     """All documents in one row, a separator between them."""
     between = tokenizer.sep_token_id if tokenizer.mask_token_id is not None else tokenizer.eos_token_id
@@ -137,18 +153,3 @@ def _ids(tokenizer: Any, documents: list[str]) -> Any:
     for document in documents:
         parts += [*tokenise(list(pieces(document)), tokenizer), np.array([between])]
     return np.concatenate(parts[:-1]).astype(kind)
-
-
-def _store(folder: Path, tokenizer: Any, ids: Any) -> None:
-    """Both files, whole or not at all; of two processes that make them at once, one's are kept."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".making-"))
-    try:
-        tokenizer.save_pretrained(temporary)
-        np.save(temporary / "ids.npy", ids)
-        temporary.rename(folder)
-    except OSError:
-        if not folder.exists():
-            raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from anisoscope.data.windows import Affixes
-from anisoscope.training.masked_lm import UNMASKED
 
+UNMASKED = -100
+"""Label of a position that the loss does not look at, as everywhere in transformers."""
 MASKED, KEPT, REPLACED = 0.15, 0.1, 0.1
 """Share of tokens to be predicted; of these, the share left as they are and replaced at random (Devlin et al. 2019)."""
 HELD_OUT, HELD_BLOCK, MOST_HELD = 100, 64, 512
@@ -115,8 +116,3 @@ class Examples(Dataset[Any]):
         """Uniform numbers [choice, token] of one example."""
         source = np.random.Philox(key=[self.seed, 0], counter=[0, index, 0, 0])
         return np.random.Generator(source).random((3, self.tokens.window))
-
-
-def as_fetched(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The collate function: `Examples` gives whole batches."""
-    return batch

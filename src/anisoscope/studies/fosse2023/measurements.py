@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from anisoscope.classes.ablation import ablations
 from anisoscope.classes.faithfulness import explanations
+from anisoscope.classes.pooling import predicted
 from anisoscope.data.encoding import LabelledPlan, encode
 from anisoscope.data.labelled import TEST
 from anisoscope.measure.loop import run_pass
@@ -23,7 +24,6 @@ from anisoscope.studies.fosse2023.grid import Cell, Plan
 from anisoscope.studies.fosse2023.trained_cells import Trained, corpus_of, each, why_lost
 from anisoscope.studies.study import Context
 from anisoscope.training.classifier import result
-from anisoscope.training.classifier_loop import predicted
 from anisoscope.training.entropy_penalty import entropies
 
 PRETRAINED = " pre-trained"
