@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +19,7 @@ from anisoscope.cli import tables as cli_tables
 from anisoscope.cli.app import app
 from anisoscope.data.encoding import LabelledPlan, encode
 from anisoscope.errors import ModelError, OutputError, UsageError
+from anisoscope.measure.loop import Interrupted
 from anisoscope.models.load import load
 from anisoscope.training import fit
 from anisoscope.training.classifier import Buckets, train_classifier
@@ -124,6 +128,70 @@ def test_an_interrupted_training_resumes_to_the_same_weights(tmp_path):
     assert steps[0] == 31
     assert same(weights(whole.folder), weights(parts.folder))
     assert whole.training["validation_loss"] == parts.training["validation_loss"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_within_an_epoch_loses_no_step_and_no_loss(tmp_path, number):
+    recipe = replace(SMALL, epochs=3, warmup=20, penalty="entropy", weight=0.1)
+
+    def stop(done, _total):
+        if done == 15 + 4:
+            os.kill(os.getpid(), number)
+
+    whole = train_classifier(recipe, tmp_path / "whole")
+    with pytest.raises(Interrupted) as caught:
+        train_classifier(recipe, tmp_path / "parts", progress=stop)
+    steps = []
+    parts = train_classifier(recipe, tmp_path / "parts", resume=True, progress=lambda done, _: steps.append(done))
+    assert caught.value.number == number and steps[0] in (20, 21)
+    assert same(weights(whole.folder), weights(parts.folder))
+    for name in ("loss", "validation_loss", "results", "best_epoch"):
+        assert whole.training[name] == parts.training[name]
+
+
+def test_a_signal_at_the_end_of_an_epoch_is_heard_after_its_validation(tmp_path):
+    recipe = replace(SMALL, epochs=2)
+    with pytest.raises(Interrupted):
+        train_classifier(
+            recipe, tmp_path / "run", progress=lambda done, _: os.kill(os.getpid(), signal.SIGTERM) if done == 15 else 0
+        )
+    parts = train_classifier(recipe, tmp_path / "run", resume=True)
+    whole = train_classifier(recipe, tmp_path / "whole")
+    assert parts.training["validation_loss"] == whole.training["validation_loss"]
+    assert same(weights(whole.folder), weights(parts.folder))
+
+
+def test_a_training_that_was_moved_keeps_its_best_epoch(tmp_path):
+    """The state held the old path of the best checkpoint, and the last epoch was kept in its place."""
+    recipe = replace(SMALL, epochs=30, patience=2, rate=1e-2)
+    whole = train_classifier(recipe, tmp_path / "whole")
+    best, steps = whole.training["best_epoch"], 15
+
+    def interrupt(done, _total):
+        if done == (best + 1) * steps + 3:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train_classifier(recipe, tmp_path / "parts", progress=interrupt)
+    (tmp_path / "parts").rename(tmp_path / "moved")
+    moved = train_classifier(recipe, tmp_path / "moved", resume=True)
+    assert same(weights(whole.folder), weights(moved.folder))
+
+
+def test_a_training_stopped_at_its_last_step_is_not_prolonged(tmp_path):
+    recipe = replace(SMALL, epochs=30, patience=1, rate=1e-2)
+    whole = train_classifier(recipe, tmp_path / "whole")
+    last, folder = whole.training["steps"], tmp_path / "parts"
+    assert last < 30 * 15
+
+    with pytest.raises(Interrupted):
+        train_classifier(recipe, folder, progress=lambda done, _: os.kill(os.getpid(), 15) if done == last else 0)
+    torn = folder / "checkpoints" / "checkpoint-9999"
+    shutil.copytree(folder / "checkpoints" / f"checkpoint-{last}", torn)
+    (torn / "trainer_state.json").write_text("{")  # killed while it was written
+    parts = train_classifier(recipe, folder, resume=True, progress=lambda *_: pytest.fail("trained on"))
+    assert parts.training["validation_loss"] == whole.training["validation_loss"]
+    assert same(weights(whole.folder), weights(parts.folder))
 
 
 def test_a_finished_training_is_left_as_it_is(tmp_path):

@@ -11,7 +11,7 @@ import torch
 import transformers
 from transformers import AutoTokenizer
 
-from anisoscope.errors import CorpusError, ModelError, OutputError, UsageError
+from anisoscope.errors import CorpusError, DivergedError, ModelError, OutputError, UsageError
 from anisoscope.measure.loop import Interrupted
 from anisoscope.models.load import load
 from anisoscope.training.language_model import checkpoint_steps, train, untrained
@@ -149,7 +149,7 @@ def test_an_interrupted_training_goes_on_to_the_same_weights(corpus, trained, tm
     for step in checkpoint_steps(STEPS, 2):
         assert weights(tmp_path / "run", step) == weights(trained, step)
     ours, theirs = (json.loads((f / "training.json").read_text()) for f in (tmp_path / "run", trained))
-    assert ours["validation_loss"] == theirs["validation_loss"]
+    assert ours["validation_loss"] == theirs["validation_loss"] and ours["loss"] == theirs["loss"]
     assert train(training(corpus), tmp_path / "run", resume=True) == tmp_path / "run"
 
 
@@ -161,6 +161,12 @@ def test_parts_of_a_batch_give_the_same_training(corpus, tmp_path):
     one, two = (read(folder / "step-3").state_dict() for folder in (whole, parts))
     for name, value in one.items():
         torch.testing.assert_close(value, two[name], rtol=1e-3, atol=1e-4)
+
+
+def test_a_loss_that_is_not_finite_ends_it_by_its_exit_code(corpus, tmp_path):
+    with pytest.raises(DivergedError, match=r"a loss of (nan|inf) at step \d+") as caught:
+        train(training(corpus, size=size_named("tiny", vocabulary=300, window=12, rate=1e30)), tmp_path / "run")
+    assert caught.value.exit_code == 3
 
 
 def test_another_training_is_refused(corpus, trained):
