@@ -161,23 +161,6 @@ def test_a_signal_at_the_end_of_an_epoch_is_heard_after_its_validation(tmp_path)
     assert same(weights(whole.folder), weights(parts.folder))
 
 
-def test_a_training_that_was_moved_keeps_its_best_epoch(tmp_path):
-    """The state held the old path of the best checkpoint, and the last epoch was kept in its place."""
-    recipe = replace(SMALL, epochs=30, patience=2, rate=1e-2)
-    whole = train_classifier(recipe, tmp_path / "whole")
-    best, steps = whole.training["best_epoch"], 15
-
-    def interrupt(done, _total):
-        if done == (best + 1) * steps + 3:
-            raise Stop
-
-    with pytest.raises(Stop):
-        train_classifier(recipe, tmp_path / "parts", progress=interrupt)
-    (tmp_path / "parts").rename(tmp_path / "moved")
-    moved = train_classifier(recipe, tmp_path / "moved", resume=True)
-    assert same(weights(whole.folder), weights(moved.folder))
-
-
 def test_a_training_stopped_at_its_last_step_is_not_prolonged(tmp_path):
     recipe = replace(SMALL, epochs=30, patience=1, rate=1e-2)
     whole = train_classifier(recipe, tmp_path / "whole")

@@ -120,7 +120,7 @@ def fit(made: Material, how: Fitting, on_step: OnStep, folder: Path | None = Non
         try:
             if how.patience is not None and _stale(state) >= how.patience:  # it had ended, and was not yet recorded
                 trainer.state = state
-                trainer._load_best_model()
+                trainer._load_from_checkpoint(str(trainer.folder / f"checkpoint-{state.best_global_step}"))
             else:
                 trainer.train(resume_from_checkpoint=checkpoint)
         except (SafetensorError, OSError, RuntimeError) as error:
@@ -136,16 +136,12 @@ def fit(made: Material, how: Fitting, on_step: OnStep, folder: Path | None = Non
 
 
 def _last_state(folder: Path) -> tuple[str | None, TrainerState]:
-    """The newest whole checkpoint and its state, which knows its best one also where the folder has been moved."""
+    """The newest whole checkpoint and its state."""
     for path in sorted(folder.glob("checkpoint-*"), key=lambda path: -int(path.name.rpartition("-")[2])):
         try:
-            state = TrainerState.load_from_json(str(path / "trainer_state.json"))
+            return str(path), TrainerState.load_from_json(str(path / "trainer_state.json"))
         except (OSError, ValueError):  # killed while it was written
             continue
-        if state.best_global_step:
-            state.best_model_checkpoint = str(folder / f"checkpoint-{state.best_global_step}")
-            state.save_to_json(str(path / "trainer_state.json"))
-        return str(path), state
     return None, TrainerState()
 
 
