@@ -3,6 +3,7 @@
 import os
 import re
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -35,7 +36,39 @@ def test_help_has_an_example(command: str) -> None:
 TYPOS = [
     (["measur"], 2, "Did you mean 'measure'"),
     (["measure", "--limmit", "3"], 2, "--limit"),
-    (["measure", "--limit", "0"], 2, "greater than or equal to 1"),
+    (["measure", "--limit", "0"], 2, "expected --limit of at least 1; got 0. Cure: raise --limit"),
+    (
+        ["measure", "--limit", "many"],
+        2,
+        "expected a whole number for --limit; got 'many'. Cure: give one of at least 1",
+    ),
+    (["measure", "--limit", "-3"], 2, "expected --limit of at least 1; got -3. Cure: raise --limit"),
+    (["measure", "--groups", "9" * 30], 2, "expected --groups of at most 65,536; got 9"),
+    (["measure", "--groups", "9" * 5000], 2, "expected a whole number for --groups; got '9"),
+    (["measure", "--spectrum-groups", str(1 << 63)], 2, "expected --spectrum-groups of at most 65,536; got 9"),
+    (["measure", "--sample", str(1 << 63)], 2, "expected --sample of at most 2,147,483,648; got 9"),
+    (["measure", "--seed", str(1 << 63)], 2, "expected --seed of at most 9,223,372,036,854,775,807; got 9"),
+    (["classes", "--few", "0x10"], 2, "expected a whole number for --few; got '0x10'. Cure: give one of at least 1"),
+    (
+        ["train", "masked-lm", "--rate", "fast"],
+        2,
+        "expected a number for --rate; got 'fast'. Cure: give one of at least 0",
+    ),
+    (["train", "masked-lm", "--dropout", "nan"], 2, "expected a finite --dropout; got nan. Cure: change --dropout"),
+    (["train", "masked-lm", "--seed", str(-(1 << 70))], 2, "expected --seed of at least 0"),
+    (["measure", "--limit"], 2, "requires an argument. Cure: "),
+    (
+        ["measure", "builtin:mini\x07lm"],
+        2,
+        r"expected model without control characters, in UTF-8; got 'builtin:mini\x07lm'",
+    ),
+    (
+        ["measure", "--corpus", "a\udc80.txt"],
+        2,
+        r"expected --corpus without control characters, in UTF-8; got 'a\udc80.txt'",
+    ),
+    (["merge", "runs/a", "runs/b\x1b[31m", "-o", "runs/c"], 2, r"got 'runs/b\x1b[31m'. Cure: mend or rename it"),
+    (["reproduce", "godey2024", "--only", "fig1\n"], 2, r"expected --only without control characters"),
     (["measure", "--shard", "3/2"], 2, "1 ≤ I ≤ N"),
     (["measure", "builtin:minilmm"], 3, "did you mean builtin:minilm?"),
     (["measure", "bert-bse"], 3, "did you mean bert-base"),
@@ -115,7 +148,9 @@ def test_a_signal_leaves_a_run_that_goes_on(corpus: Path, tmp_path: Path, number
     process.send_signal(number)
     _, talk = process.communicate(timeout=60)
     assert process.returncode == 128 + number, talk
-    assert "--resume goes on" in talk
+    told, _, again = talk.strip().splitlines()[-1].partition("; to go on: ")
+    assert told == f"anisoscope: interrupted; {output} holds what is measured"
+    assert again == shlex.join(["anisoscope", *_measure(corpus, output)[len(RUN) :], "--resume"])
     assert (output / "state.0.safetensors").exists()
     if number == signal.SIGINT:
         return

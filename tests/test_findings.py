@@ -6,7 +6,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from anisoscope.runs.findings import RULES, RULES_OF_CLASSES, findings, measured, short, verdict
+from anisoscope.errors import UsageError
+from anisoscope.runs.findings import RULES, RULES_OF_CLASSES, findings, verdict
+from anisoscope.runs.tables import side_by_side, told_apart
+from anisoscope.runs.wording import measured, short
 from anisoscope.store import as_records
 
 NAN = float("nan")
@@ -129,6 +132,58 @@ def test_told_by_direction_and_above_majority():
         assert f", {word} the majority rate (.500)" in told([majority, accuracy])["above_majority"]
 
 
+def compared(*runs, **how):
+    """Texts of what the intervals of runs, a, b …, tell apart."""
+    named_ = {name: as_records(pd.DataFrame(rows)) for name, rows in zip("abc", runs, strict=False)}
+    return [finding.text for finding in side_by_side(named_, **how)[2]]
+
+
+@pytest.mark.parametrize(
+    ("b", "text"),
+    [
+        ([(0.1, 0.2), (0.5, 0.6)], "not told apart in any layer."),
+        (
+            [(0.1, 0.2), (0.7, 0.8)],
+            "more anisotropic at layer 1, most at layer 1 (.750 [.700, .800] against .550 [.500, .600]: .200 apart, at "
+            "least .100); not told apart at layer 0.",
+        ),
+        (
+            [(0.01, 0.02), (0.7, 0.8)],
+            "more anisotropic at layer 1, most at layer 1 (.750 [.700, .800] against .550 [.500, .600]: .200 apart, at "
+            "least .100); less anisotropic at layer 0, most at layer 0 (.015 [.010, .020] against .150 [.100, .200]: "
+            ".135 apart, at least .080).",
+        ),
+        ([(0.6, 0.7), (0.6, 0.7)], "more anisotropic at layer 0, most at layer 0 (.650"),
+        ([(NAN, NAN), (NAN, NAN)], "no verdict, as there is no interval."),
+    ],
+)
+def test_told_apart(b, text):
+    """Only where intervals do not meet: ends that touch tell nothing."""
+    [found] = compared(curve((0.1, 0.2), (0.5, 0.6)), curve(*b))
+    assert found.startswith(f"b against a: {text}")
+
+
+def test_told_apart_of_other_metrics_stacks_and_more_runs():
+    a, b = curve((0.1, 0.2)), curve((0.3, 0.4))
+    norms = [[row("drift", 0, 0.5, *ends)] for ends in ((0.4, 0.6), (0.7, 0.8))]
+    assert compared(norms[1], norms[0], metric="drift")[0].startswith("b against a in drift: lower at layer 0, most")
+    assert [text[:11] for text in compared(a, b, a)] == ["b against a", "c against a"]
+    assert compared(a, curve((0.3, 0.4), stack="decoder")) == [
+        "b against a: no verdict, as there is no layer in common."
+    ]
+    both = compared(a + curve((0.5, 0.6), stack="decoder"), b + curve((0.5, 0.6), stack="decoder"))
+    assert both[0].startswith("Encoder: b against a: more anisotropic at layer 0, most at layer 0 (.350")
+    assert both[1] == "Decoder: b against a: not told apart in any layer."
+    with pytest.raises(UsageError, match="the series a"):
+        compared(a + a, b)
+
+
+def test_a_series_is_told_by_its_last_step():
+    """Layers of all checkpoints were taken for those of one model."""
+    rows = curve((0.01, 0.02), step=0, seed=1) + curve((0.5, 0.6), step=10, seed=1)
+    assert told(rows)["where_anisotropic"].startswith("Seed 1, step 10: Anisotropic at layer 0")
+
+
 def test_other_policies_do_not_mix_in():
     rows = curve((0.2, 0.3)) + curve((0, 0.01), token_policy="no-first")
     assert [f.rule for f in findings(as_records(pd.DataFrame(rows)))] == ["where_anisotropic"]
@@ -152,6 +207,6 @@ def test_numbers_as_text():
     assert measured(pd.Series({"value": 0.25, "low": NAN, "high": NAN})) == ".250"
 
 
-@pytest.mark.parametrize("rule", [*RULES, *RULES_OF_CLASSES], ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize("rule", [*RULES, *RULES_OF_CLASSES, told_apart], ids=lambda rule: rule.__name__)
 def test_every_rule_is_in_the_docs(rule):
     assert f"`{rule.__name__}`" in (Path(__file__).parents[1] / "docs" / "concepts.md").read_text("utf-8")

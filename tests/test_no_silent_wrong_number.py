@@ -240,6 +240,15 @@ def test_a_run_without_sums_is_refused(whole, shards, tmp_path):
         merge_runs([whole.folder, shards[2][0]], tmp_path / "merged")
 
 
+def test_shards_of_classes_are_refused(whole, tmp_path):
+    """The cure named an option that `anisoscope classes` has not."""
+    folder = shutil.copytree(whole.folder, tmp_path / "classes")
+    identity = whole.identity() | {"classes": {"corpus": "planted"}}
+    (folder / "identity.json").write_text(json.dumps(identity))
+    says = ["classes of a labelled corpus", "in one go with anisoscope classes"]
+    check_refused(5, "merge", folder, folder, "-o", tmp_path / "merged", says=says)
+
+
 # ---- 3. merged = whole -----------------------------------------------------------------------------------------------
 
 
@@ -261,15 +270,19 @@ def check_merged(merged: RunFolder, whole: RunFolder) -> None:
 
 
 def test_uneven_and_empty_shards_merge_too(job, tmp_path):
-    """Seven shards of three batches, of six units: a shard without batches was an error."""
-    job = replace(job, limit=6, batch_tokens=160)
+    """Seven shards of three batches, of six units: a shard without batches was an error; where it was named first, the
+    run lost the warning that its spectrum has no intervals.
+    """
+    job = replace(job, limit=6, batch_tokens=160, settings=replace(job.settings, spectrum_groups=1))
     whole = run(job, tmp_path / "whole")
     total = whole.manifest["corpus"]["n_batches"]
     assert 1 < total < 7 and any("6 units only" in warning for warning in whole.manifest["warnings"])
     parts = [run(replace(job, shard=(i, 7)), tmp_path / str(i)) for i in range(7)]
     empty = parts[-1]
     assert set(empty.records["metric"]) == {"partition"} and empty.manifest["corpus"]["n_units"] == 0
+    assert any(warning.startswith("spectrum: ") for warning in whole.manifest["warnings"])
     check_merged(merge_runs([part.folder for part in parts], tmp_path / "merged"), whole)
+    check_merged(merge_runs([part.folder for part in parts[::-1]], tmp_path / "turned"), whole)
 
 
 def test_an_empty_shard_is_shown_by_the_program(job, tmp_path):

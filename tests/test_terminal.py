@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import struct
 import sys
@@ -143,10 +144,26 @@ def test_findings_come_before_the_report_is_drawn(folder):
     assert shown.index("nisotropic") < shown.index("drawing the report") < shown.rindex("next: anisoscope compare")
 
 
-@pytest.mark.parametrize("phase", ["loading", "drawing the report"])
-def test_ctrl_c_ends_cleanly_in_every_phase(folder, phase):
-    code, shown = on_a_terminal(typed("measure", folder, 80), 80, stop_at=phase)
+STOPS = [
+    (["measure"], "loading", "nothing to keep", "anisoscope {words}"),
+    (["measure"], "drawing the report", "the run is finished, but for its page", "anisoscope report {folder}/new"),
+    (["train masked-lm", "--steps", "9999"], "1/9999 steps", "{folder}/masked holds", "anisoscope {resumed}"),
+    (["reproduce", "--only", "fig6"], " 1/", "quick holds 0 of 1 studies", "anisoscope {words}"),
+]
+"""A command, what stands on the terminal when Ctrl-C comes, what is kept, and how it goes on."""
+
+
+@pytest.mark.parametrize(
+    ("command", "stop", "kept", "again"), STOPS, ids=lambda x: " ".join(x) if isinstance(x, list) else x
+)
+def test_ctrl_c_says_what_is_kept_and_how_to_go_on(folder, command, stop, kept, again):
+    """It said `interrupted`, and where nothing was kept that --resume goes on."""
+    words = [*typed(command[0], folder, 80), *command[1:]]
+    code, shown = on_a_terminal(words, 80, stop_at=stop)
     assert code == 130, shown
     assert "Traceback" not in shown
-    assert "interrupted" in lines(shown.strip())[-1]
+    resumed = shlex.join([*(word for word in words if word != "--overwrite"), "--resume"])
+    text, _, last = lines(shown.strip())[-1].partition("; to go on: ")
+    assert text.startswith("anisoscope: interrupted; ") and kept.format(folder=folder) in text
+    assert last == again.format(folder=folder, words=shlex.join(words), resumed=resumed)
     assert shown.rindex(SHOWN) > shown.rindex(HIDDEN)

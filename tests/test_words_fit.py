@@ -6,11 +6,10 @@ from typer.main import get_command
 
 import anisoscope
 from anisoscope import errors
-from anisoscope.api.keywords import Looking, Measuring, keywords
+from anisoscope.api.keywords import Looking, Measuring
 from anisoscope.axes import plural_of
 from anisoscope.cli.app import app
-from anisoscope.data.corpora import Columns
-from anisoscope.measure.settings import Settings
+from anisoscope.options import leaves
 from anisoscope.progress import counting, shown
 from anisoscope.report.words import in_words
 from anisoscope.runs.job import Classes, Job
@@ -29,7 +28,7 @@ def test_keywords_are_the_options_of_the_command(command, typed):
     of_command = get_command(app).commands[command].params
     options = {option.opts[0].removeprefix("--").replace("-", "_") for option in of_command}
     assert options - PLACED - ELSEWHERE[command] == typed.__annotations__.keys() - PYTHON_ONLY[command]
-    declared = {k.name for kind in (Settings, Job, Classes, Columns) for k in keywords(kind)}
+    declared = {field.keyword for kind in (Job, Classes) for field in leaves(kind)}
     assert typed.__annotations__.keys() <= declared
 
 

@@ -15,57 +15,40 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from anisoscope.api.measuring import classes, measure, series
-    from anisoscope.api.run import Run
-    from anisoscope.api.working import compare, report, reproduce, train
-    from anisoscope.axes import Site
-    from anisoscope.capture import capture
-    from anisoscope.measure.functional import metric
-    from anisoscope.measure.settings import Settings
-    from anisoscope.models.load import Subject, load
-    from anisoscope.sums.groups import Sums
-    from anisoscope.training.monitor import Monitor
+    from anisoscope.api.measuring import classes as classes
+    from anisoscope.api.measuring import measure as measure
+    from anisoscope.api.measuring import series as series
+    from anisoscope.api.run import Run as Run
+    from anisoscope.api.working import compare as compare
+    from anisoscope.api.working import report as report
+    from anisoscope.api.working import reproduce as reproduce
+    from anisoscope.api.working import train as train
+    from anisoscope.axes import Site as Site
+    from anisoscope.capture import capture as capture
+    from anisoscope.measure.functional import metric as metric
+    from anisoscope.measure.settings import Settings as Settings
+    from anisoscope.models.load import Subject as Subject
+    from anisoscope.models.load import load as load
+    from anisoscope.sums.groups import Sums as Sums
+    from anisoscope.training.monitor import Monitor as Monitor
 
 __version__ = "0.1.0"
 
-_PUBLIC = {
-    "Monitor": "anisoscope.training.monitor",
-    "Run": "anisoscope.api.run",
-    "Settings": "anisoscope.measure.settings",
-    "Site": "anisoscope.axes",
-    "Subject": "anisoscope.models.load",
-    "Sums": "anisoscope.sums.groups",
-    "capture": "anisoscope.capture",
-    "classes": "anisoscope.api.measuring",
-    "compare": "anisoscope.api.working",
-    "load": "anisoscope.models.load",
-    "measure": "anisoscope.api.measuring",
-    "metric": "anisoscope.measure.functional",
-    "report": "anisoscope.api.working",
-    "reproduce": "anisoscope.api.working",
-    "series": "anisoscope.api.measuring",
-    "train": "anisoscope.api.working",
+_MODULES = {
+    "api.measuring": ("classes", "measure", "series"),
+    "api.run": ("Run",),
+    "api.working": ("compare", "report", "reproduce", "train"),
+    "axes": ("Site",),
+    "capture": ("capture",),
+    "measure.functional": ("metric",),
+    "measure.settings": ("Settings",),
+    "models.load": ("Subject", "load"),
+    "sums.groups": ("Sums",),
+    "training.monitor": ("Monitor",),
 }
+_PUBLIC = {name: f"anisoscope.{module}" for module, names in _MODULES.items() for name in names}
 """Every public name, and the module it is in."""
-__all__ = [
-    "Monitor",
-    "Run",
-    "Settings",
-    "Site",
-    "Subject",
-    "Sums",
-    "__version__",
-    "capture",
-    "classes",
-    "compare",
-    "load",
-    "measure",
-    "metric",
-    "report",
-    "reproduce",
-    "series",
-    "train",
-]
+__all__ = ["__version__", *_PUBLIC]
 
 
 def __getattr__(name: str) -> Any:

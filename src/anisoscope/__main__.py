@@ -5,63 +5,77 @@
 
 import errno
 import os
+import shlex
 import sys
 import traceback
 
-INTERRUPTED = 130
 OUTPUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG)
 """A disk that is full, over quota, read-only, closed, or a file over its limit."""
+INTERRUPTED = 130
 
 
 def main() -> None:
     """Entry point."""
     try:
-        _main()
-    except KeyboardInterrupt:  # also while modules are loaded
-        sys.stderr.write("anisoscope: interrupted\n")
-        sys.exit(INTERRUPTED)
+        code = _run()
+    except KeyboardInterrupt as stop:  # also while modules are loaded
+        code = _interrupted(stop)
+    sys.exit(code)
 
 
-def _main() -> None:
-    from typer import Exit
+def _run() -> int:
+    from typer import Abort, Exit
 
     from anisoscope.cli.app import app
     from anisoscope.cli.view import tell
+    from anisoscope.errors import Interrupted
 
     try:
-        if app(standalone_mode=False) == INTERRUPTED:  # some versions of the parser return the code of Ctrl-C
+        code = int(app(standalone_mode=False) or 0)
+        if code == INTERRUPTED:  # the parser makes a code of what comes before the command begins
             raise KeyboardInterrupt
+        return code
     except Exit as done:
-        if done.exit_code == INTERRUPTED:
-            raise KeyboardInterrupt from None
-        sys.exit(done.exit_code)
+        return done.exit_code
+    except Abort as end:  # the end of input where an answer was asked for
+        return _interrupted(end)
+    except Interrupted as stop:
+        return _interrupted(stop)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        return 1
     except Exception as error:
-        text, code = _told(error)
+        text, code = _explained(error)
         tell(text, err=True)
-        sys.exit(code)
+        return code
 
 
-def _told(error: Exception) -> tuple[str, int]:
+def _interrupted(stop: BaseException) -> int:
+    """Say in a line what is kept and how to go on (`progress.keeping`); the exit code."""
+    notes = getattr(stop, "__notes__", [])
+    kept, more = notes if len(notes) == 2 else ("nothing to keep", "")
+    words = [word for word in sys.argv[1:] if not (more == "--resume" and word in ("--overwrite", "--resume"))]
+    again = more if " " in more else shlex.join(["anisoscope", *words, *([more] if more else [])])
+    sys.stderr.write(f"anisoscope: interrupted; {kept}; to go on: {again}\n")
+    return 128 + getattr(stop, "number", INTERRUPTED - 128)
+
+
+def _explained(error: Exception) -> tuple[str, int]:
     """The message of an error, and the exit code. An error that nobody foresaw keeps its traceback."""
     from anisoscope.errors import AnisoscopeError
 
-    name = type(error).__name__
     if isinstance(error, AnisoscopeError):
         return f"anisoscope: {error}", error.exit_code
     if isinstance(error, OSError) and error.errno in OUTPUT_ERRNOS:
         cure = "free space, or --output"
         return f"anisoscope: cannot write {error.filename or ''}: {error.strerror}. Cure: {cure}", 6
-    if name == "Interrupted":  # by name: its module loads torch
-        return "anisoscope: interrupted; the same command with --resume goes on", 128 + getattr(error, "number", 2)
-    if name == "Abort":  # the end of input where an answer was asked for
-        raise KeyboardInterrupt from None
-    if callable(show := getattr(error, "show", None)):  # a wrong option or command, explained by the parser itself
-        show()
-        sys.exit(getattr(error, "exit_code", 2))
+    if callable(wrong := getattr(error, "format_message", None)):  # a wrong option or command, found by the parser
+        usage = getattr(getattr(error, "ctx", None), "command_path", "anisoscope")
+        if type(error).__name__ == "NoArgsIsHelpError":
+            return wrong(), 2
+        return f"anisoscope: {wrong()} Cure: {usage} --help lists what there is", 2
     traceback.print_exception(error)
+    name = type(error).__name__
     return f"anisoscope: this is a bug ({name}). Please report it with the command and the lines above.", 1
 
 

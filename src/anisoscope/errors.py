@@ -50,6 +50,14 @@ class OutputError(AnisoscopeError):
     exit_code = 6
 
 
+class Interrupted(Exception):
+    """SIGINT or SIGTERM came; what is done is kept and can be resumed. `number` is the signal's."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(f"interrupted by signal {number}")
+
+
 def near_matches(name: str, known: Iterable[str]) -> str:
     """A sentence with the names nearest to `name`, for the cure of an error; all names where none is near."""
     known = sorted(set(known) - {name})

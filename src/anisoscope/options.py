@@ -1,13 +1,16 @@
-"""How a field of settings is asked for on the command line: said once, beside the field.
+"""How a field of settings is asked for, on the command line and in Python: said once, beside the field.
 
 limit: Annotated[int | None, Option("first N units only", INPUT, least=1)] = None
 """
 
-import types
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from anisoscope.errors import UsageError, near_matches
 
@@ -18,6 +21,12 @@ TRAINING, MODEL = "Training", "Model"
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "mtia", "xla")
 """Kinds of devices; a number after a colon names one of several (`cuda:1`)."""
+BITS = 63
+"""Whole numbers are kept in 64 bits, one of them the sign."""
+UNREADABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Control characters, and what a name that is not in UTF-8 becomes: neither a manifest nor a page can hold them."""
+LONGEST = 60
+"""Characters of what was given that an error shows."""
 
 
 @dataclass(frozen=True)
@@ -46,73 +55,207 @@ class Option:
     check: Callable[[Any], None] | None = None
 
 
-BITS = 63
-"""Whole numbers are kept in 64 bits, one of them the sign."""
-
-
-def check_fields(given: object) -> None:
-    """UsageError where a field of the dataclass `given` is not of its type, or outside the range or the names that its
-    `Option` tells. Lists become tuples.
-    """
-    for name, (kind, option) in _declared(cast("Hashable", type(given))).items():
-        value = getattr(given, name)
-        if isinstance(value, list):
-            value = tuple(value)
-            object.__setattr__(given, name, value)
-        if not _fits(value, kind):
-            words = str(kind).replace("typing.", "") if get_origin(kind) else kind.__name__
-            raise UsageError(f"{name} of type {words}", f"{value!r}, {type(value).__name__}", f"mend {name}")
-        parts = value if isinstance(value, tuple) else () if value is None else (value,)
-        for part in parts:
-            if option.known and part not in option.known:
-                known = ", ".join(option.known)
-                raise UsageError(f"{name} among {known}", repr(part), near_matches(str(part), option.known))
-            if isinstance(part, int):
-                _check_range(name, part, option)
-
-
-def _check_range(name: str, value: int, option: Option) -> None:
-    least = -(1 << BITS) if option.least is None else option.least
-    most = (1 << BITS) - 1 if option.most is None else option.most
-    if value < least:
-        raise UsageError(f"{name} of at least {least:,}", str(value), f"raise {name}")
-    if value > most:
-        raise UsageError(f"{name} of at most {most:,}", str(value), f"lower {name}")
-
-
-@cache
-def _declared(kind: Any) -> dict[str, tuple[Any, Option]]:
-    """{field: (type, option)}; of a field that is not asked for on the command line an empty option."""
-    found = {}
-    for name, hint in get_type_hints(kind, include_extras=True).items():
-        options = [more for more in get_args(hint)[1:] if isinstance(more, Option)]
-        plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-        found[name] = plain, *(options or [Option("", "")])
-    return found
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value is of a type, to the depth of a tuple's parts."""
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
-        return any(_fits(value, part) for part in parts)
-    if origin is Literal:
-        return isinstance(value, str)  # the names there are stand in the option
-    if origin is tuple:
-        of_parts = [parts[0]] * len(value) if isinstance(value, tuple) and parts[-1] is ... else parts
-        return isinstance(value, tuple) and len(value) == len(of_parts) and all(map(_fits, value, of_parts))
-    if origin is not None:
-        return isinstance(value, Mapping)
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return isinstance(value, kind) and (kind is not int or not isinstance(value, bool))
-
-
 @dataclass(frozen=True)
 class BuiltFrom:
     """A field that is not typed itself but comes from `settings().build()`, whose fields are."""
 
     settings: type
+
+
+@dataclass(frozen=True)
+class Only:
+    """The fields of some settings that are asked for: `job: Annotated[Job, Only("device")]`."""
+
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A field of settings, or a parameter of a command: its type and default, and how it is asked for.
+
+    option   None where the command line does not ask; `built`: the settings that it is built from
+    """
+
+    name: str
+    kind: Any
+    default: Any = MISSING
+    option: Option | None = None
+    built: type | None = None
+    only: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, annotation: Any, default: Any) -> "Asked":
+        kind, *extras = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
+        option = next((extra for extra in extras if isinstance(extra, Option)), None)
+        built = next((extra.settings for extra in extras if isinstance(extra, BuiltFrom)), None)
+        only = next((extra.names for extra in extras if isinstance(extra, Only)), ())
+        return cls(name, kind, default, option, built, only)
+
+    @property
+    def settings(self) -> type | None:
+        """The settings whose fields are asked for in place of this one."""
+        return self.built or (self.kind if isinstance(self.kind, type) and is_dataclass(self.kind) else None)
+
+    @property
+    def flag(self) -> str:
+        """As typed, or the name of an argument."""
+        if self.option is None or self.option.argument:
+            return self.name
+        return self.option.flags[0].partition("/")[0] if self.option.flags else f"--{self.name.replace('_', '-')}"
+
+    @property
+    def keyword(self) -> str:
+        """The name in Python."""
+        return self.flag.removeprefix("--").replace("-", "_")
+
+    @property
+    def plain(self) -> Any:
+        """The type, but for None."""
+        parts = [part for part in _alternatives(self.kind) if part is not NoneType]
+        return str if get_origin(parts[0]) is Literal else parts[0]
+
+    @property
+    def listed(self) -> bool:
+        """Whether it holds several values, typed with commas."""
+        return get_origin(self.plain) is tuple
+
+    def read(self, value: Any, label: str) -> Any:
+        """The value of what was given: of a text what the type makes of it. UsageError, by the name `label`, for what
+        is not of the type, in the range, or among the names there are.
+        """
+        option = self.option or Option("", "")
+        if isinstance(value, str):
+            value = self._from_text(value, option, label)
+        elif self.listed and isinstance(value, Iterable):
+            value = tuple(value)
+        self.check(value, label)
+        if option.check is not None and value is not None:
+            option.check(value)
+        return value
+
+    def _from_text(self, text: str, option: Option, label: str) -> Any:
+        if option.parse is not None:
+            return option.parse(text)
+        if self.listed:
+            if option.every and text.strip() == option.every:
+                return self.default
+            names = tuple(name.strip() for name in text.split(",") if name.strip())
+            if not names and (text or self.default):
+                cure = f"name some of {', '.join(option.known)}" if option.known else "leave it out"
+                raise UsageError(f"names for {label}", repr(text), cure)
+            return names
+        if self.plain in (int, float):
+            try:
+                return self.plain(text)
+            except ValueError:
+                what = "a whole number" if self.plain is int else "a number"
+                cure = f"give one{range_of(option)}, in digits"
+                raise UsageError(f"{what} for {label}", shortened(text), cure) from None
+        return text
+
+    def check(self, value: Any, label: str) -> None:
+        """UsageError, by the name `label`, for a value that is not of the type, in the range, or among the names."""
+        if not _fits(value, self.kind):
+            kind = str(self.kind).replace("typing.", "") if get_origin(self.kind) else self.kind.__name__
+            raise UsageError(f"{label} of type {kind}", f"{shortened(value)}, {type(value).__name__}", f"mend {label}")
+        option = self.option or Option("", "")
+        for part in value if isinstance(value, tuple | list) else () if value is None else (value,):
+            if option.known and part not in option.known:
+                cure = near_matches(str(part), option.known)
+                raise UsageError(f"{label} among {', '.join(option.known)}", shortened(part), cure)
+            if isinstance(part, int | float):
+                _check_range(part, option, label)
+            elif isinstance(part, str | Path) and UNREADABLE.search(str(part)):
+                got = shortened(part)
+                raise UsageError(f"{label} without control characters, in UTF-8", got, "mend or rename it")
+
+
+def _check_range(value: float, option: Option, label: str) -> None:
+    least = -(1 << BITS) if option.least is None else option.least
+    most = (1 << BITS) - 1 if option.most is None else option.most
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UsageError(f"a finite {label}", str(value), f"change {label}")
+    if value < least:
+        raise UsageError(f"{label} of at least {least:,}", shortened(value), f"raise {label}")
+    if value > most:
+        raise UsageError(f"{label} of at most {most:,}", shortened(value), f"lower {label}")
+
+
+def range_of(option: Option) -> str:
+    """The range of a number in words, for help and cures."""
+    if option.most is not None:
+        return f" from {option.least or 0:,} to {option.most:,}"
+    return "" if option.least is None else f" of at least {option.least:,}"
+
+
+def shortened(value: Any) -> str:
+    """What was given, as an error shows it."""
+    if isinstance(value, int) and value.bit_length() > 4 * LONGEST:
+        return f"a number of {value.bit_length():,} bits"
+    text = ascii(str(value)) if isinstance(value, str | Path) else repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text):,} characters)"
+
+
+@cache
+def asked(settings: Any) -> tuple[Asked, ...]:
+    """The fields of a dataclass."""
+    hints = get_type_hints(settings, include_extras=True)
+    return tuple(Asked.of(field.name, hints[field.name], field.default) for field in fields(settings))
+
+
+def leaves(settings: Any, only: Sequence[str] = ()) -> Iterator[Asked]:
+    """The fields of a dataclass and of the settings in it; `only`: of the dataclass' own the ones of these names."""
+    for field in asked(settings):
+        if not only or field.name in only:
+            yield from leaves(field.settings) if field.settings else (field,)
+
+
+def made(settings: Any, values: Mapping[str, Any], only: Sequence[str] = ()) -> Any:
+    """The settings, from values of their fields and of those of settings in them; where there are none, defaults."""
+    chosen = {}
+    for field in asked(settings):
+        if only and field.name not in only:
+            continue
+        if field.settings:
+            inner = made(field.settings, values)
+            chosen[field.name] = inner.build() if field.built else inner
+        elif field.name in values:
+            chosen[field.name] = values[field.name]
+    return settings(**chosen)
+
+
+def check_fields(given: Any) -> None:
+    """UsageError where a field of a dataclass is not of its type, or outside the range or the names that its `Option`
+    tells. Lists become tuples.
+    """
+    kind: Any = type(given)
+    for field in asked(kind):
+        value = getattr(given, field.name)
+        if isinstance(value, list):
+            value = tuple(value)
+            object.__setattr__(given, field.name, value)
+        field.check(value, field.name)
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value is of a type, to the depth of a tuple's parts."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return any(_fits(value, part) for part in parts)
+    if origin is Literal:
+        return isinstance(value, str)  # the names there are stand in the option
+    if origin in (tuple, list):
+        of_parts = [parts[0]] * len(value) if origin is list or parts[-1] is ... else parts
+        return isinstance(value, origin) and len(value) == len(of_parts) and all(map(_fits, value, of_parts))
+    if origin is not None:
+        return isinstance(value, Mapping)
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, kind) and (kind is not int or not isinstance(value, bool))
 
 
 def check_device(name: str) -> None:
@@ -122,6 +265,5 @@ def check_device(name: str) -> None:
         got, cure = f"{name!r}, which knows shapes only", "use --device cpu, cuda or mps"
         raise UsageError("a device that computes", got, cure)
     if kind not in DEVICES or (colon and not number.isdigit()):
-        raise UsageError(
-            f"--device {', '.join(DEVICES)}, or one of several as cuda:1", repr(name), near_matches(kind, DEVICES)
-        )
+        expected = f"--device {', '.join(DEVICES)}, or one of several as cuda:1"
+        raise UsageError(expected, repr(name), near_matches(kind, DEVICES))

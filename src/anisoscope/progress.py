@@ -6,10 +6,13 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from anisoscope.errors import Interrupted
 
 SECONDS_BETWEEN_LINES = 15.0
 TERMINATED = 143
@@ -19,28 +22,38 @@ Progress = Callable[[int, int], None]
 
 
 class Shown:
-    """A callback of `shown`, and the plural of what it counts, which is often known only once the data are open."""
+    """A progress that is shown: of what, and the plural of what it counts, which are often known only once the data
+    are open, and change where other work follows (`counting`).
+    """
 
-    def __init__(self, unit: str, show: Callable[[int, int, str], None]) -> None:
-        self.unit, self.show = unit, show
+    def __init__(self, what: str, unit: str, show: Callable[[int, int, str, str], None]) -> None:
+        self.what, self.unit, self.show = what, unit, show
 
     def __call__(self, done: int, total: int) -> None:
-        self.show(done, total, self.unit)
+        self.show(done, total, self.what, self.unit)
 
 
-def counting(progress: Progress | None, unit: str) -> None:
-    """Tell what a progress that is shown counts."""
+def counting(progress: Progress | None, unit: str, what: str = "") -> None:
+    """Tell what a progress that is shown counts, and of what where other work begins."""
     if isinstance(progress, Shown):
-        progress.unit = unit
+        progress.unit, progress.what = unit, what or progress.what
+
+
+def part_of(progress: Progress | None, i: int, n: int, noun: str) -> Progress | None:
+    """Progress of piece i (from 0) of n alike, as progress of the whole; it says which piece."""
+    if not isinstance(progress, Shown):
+        return None if progress is None else lambda done, total: progress(i * total + done, n * total)
+
+    def show(done: int, total: int, what: str, unit: str) -> None:
+        progress.show(i * total + done, n * total, what, unit)
+
+    return Shown(f"{noun} {i + 1} of {n}: {progress.what}" if n > 1 else progress.what, progress.unit, show)
 
 
 def animated() -> bool:
     """Whether stderr is a terminal that can move its cursor, and no log of a build."""
-    return sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown") and not _in_a_build()
-
-
-def _in_a_build() -> bool:
-    return os.environ.get("CI", "").lower() in ("1", "true", "yes")
+    built = os.environ.get("CI", "").lower() in ("1", "true", "yes")
+    return sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown") and not built
 
 
 @contextmanager
@@ -52,9 +65,9 @@ def shown(what: str, unit: str = "tokens", *, quiet: bool = False) -> Iterator[P
         yield lambda _done, _total: None
     elif animated():
         with _bar(what) as update:
-            yield Shown(unit, update)
+            yield Shown(what, unit, update)
     else:
-        yield Shown(unit, _lines(what))
+        yield Shown(what, unit, _lines())
 
 
 @contextmanager
@@ -89,7 +102,7 @@ def _live(what: str, *columns: Any) -> Iterator[tuple[Any, Any]]:
 
 
 @contextmanager
-def _bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
+def _bar(title: str) -> Iterator[Callable[[int, int, str, str], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeRemainingColumn
     from rich.text import Text
 
@@ -97,17 +110,14 @@ def _bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
         def render(self, task: Any) -> Text:
             return Text(f"{task.speed:,.0f}/s" if task.speed else "", style="progress.data.speed")
 
-    width = shutil.get_terminal_size().columns
-    columns = (
-        BarColumn(bar_width=max(6, width // 6)),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[unit]}"),
-        Rate(),
-        TimeRemainingColumn(compact=True),
-    )
-    with _live(f"loading {what}", *columns) as (bar, task):
+    drawn = BarColumn(bar_width=max(6, shutil.get_terminal_size().columns // 6))
+    unit_column = TextColumn("{task.fields[unit]}")
+    columns = drawn, MofNCompleteColumn(), unit_column, Rate(), TimeRemainingColumn(compact=True)
+    with _live(f"loading {title}", *columns) as (bar, task):
 
-        def update(done: int, total: int, unit: str) -> None:
+        def update(done: int, total: int, what: str, unit: str) -> None:
+            if done < bar.tasks[0].completed:  # another piece of the work has begun
+                bar.reset(task)
             ended = bool(total) and done >= total
             named = f"metrics and intervals of {what} …" if ended else what
             bar.update(task, completed=done, total=total or None, description=named, unit=unit)
@@ -118,16 +128,9 @@ def _bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
 @contextmanager
 def _ends_on_sigterm() -> Iterator[None]:
     """SIGTERM as an exit, so that the cursor comes back; what has a handler of its own keeps it."""
-
-    def end(_number: int, _frame: Any) -> None:
-        raise SystemExit(TERMINATED)
-
-    try:
-        ours = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-        if ours:
-            signal.signal(signal.SIGTERM, end)
-    except ValueError:  # not the main thread
-        ours = False
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    if ours:
+        signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(TERMINATED))
     try:
         yield
     finally:
@@ -135,15 +138,22 @@ def _ends_on_sigterm() -> Iterator[None]:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _lines(what: str) -> Callable[[int, int, str], None]:
-    last, measured = time.monotonic(), _Rate()
+def _lines() -> Callable[[int, int, str, str], None]:
+    """Lines now and then, with the rate since the first count, or since the count last fell: then another piece of the
+    work has begun.
+    """
+    shown_at = started = time.monotonic()
+    first = last = -1
 
-    def update(done: int, total: int, unit: str) -> None:
-        nonlocal last
-        now, rate = time.monotonic(), measured(done)
-        if now - last < SECONDS_BETWEEN_LINES and done != total:
+    def update(done: int, total: int, what: str, unit: str) -> None:
+        nonlocal shown_at, started, first, last
+        now = time.monotonic()
+        if first < 0 or done < last:
+            first, started = done, now
+        last = done
+        if now - shown_at < SECONDS_BETWEEN_LINES and done != total:
             return
-        last = now
+        shown_at, rate = now, (done - first) / max(now - started, 1e-9)
         left = f", {(total - done) / rate:,.0f} s left" if total and rate and done < total else ""
         _line(f"{done:,}/{total:,} {unit}, {rate:,.0f}/s{left}: {what}")
 
@@ -157,16 +167,14 @@ def _line(text: str) -> None:
     print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
-class _Rate:
-    """Units a second since the first count, or since the count last fell: then another piece of the work has begun."""
-
-    def __init__(self) -> None:
-        self.first = self.last = -1
-        self.started = 0.0
-
-    def __call__(self, done: int) -> float:
-        now = time.monotonic()
-        if self.first < 0 or done < self.last:
-            self.first, self.started = done, now
-        self.last = done
-        return (done - self.first) / max(now - self.started, 1e-9)
+@contextmanager
+def keeping(kept: Callable[[], str], again: str = "--resume") -> Iterator[None]:
+    """Where someone ends what goes on inside: the last line of the command says what is kept, and how it goes on: by
+    the same command with `again` (`--resume` takes the place of `--overwrite`), or by `again` where it is a command.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, Interrupted) as stop:
+        if text := kept():
+            stop.__notes__ = [text, again]
+        raise

@@ -17,22 +17,9 @@ from safetensors import SafetensorError
 
 from anisoscope.errors import OutputError
 
-KEYS = (
-    "run",
-    "model",
-    "revision",
-    "step",
-    "seed",
-    "corpus",
-    "stack",
-    "kind",
-    "layer",
-    "head",
-    "site",
-    "token_policy",
-    "metric",
-    "component",
-)
+_SUBJECT = ("run", "model", "revision", "step", "seed", "corpus")
+_PLACE = ("stack", "kind", "layer", "head", "site", "token_policy", "metric", "component")
+KEYS = (*_SUBJECT, *_PLACE)
 COLUMNS = (*KEYS, "value", "low", "high", "n_vectors", "n_units")
 """Columns of the long table. `component` is null for the aggregate; `low` and `high` are the ends of the 95 %
 interval.
@@ -41,24 +28,14 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _INTEGERS = ("step", "seed", "layer", "head", "n_vectors", "n_units")
-_TEXT = ("run", "model", "revision", "corpus", "stack", "kind", "site", "token_policy", "metric", "component")
+_NUMBERS = ("value", "low", "high")
 
 
 def as_records(frame: pd.DataFrame, **constant: Any) -> pd.DataFrame:
     """`frame` with every column of the long table, in order and with its type; `constant` fills columns it lacks."""
-    frame = frame.copy()
-    for name in COLUMNS:
-        if name in constant:
-            frame[name] = constant[name]
-        elif name not in frame:
-            frame[name] = None
-    for name in _INTEGERS:
-        frame[name] = frame[name].astype("Int64")
-    for name in _TEXT:
-        frame[name] = frame[name].astype("string")
-    for name in ("value", "low", "high"):
-        frame[name] = frame[name].astype("float64")
-    return frame[list(COLUMNS)]
+    missing = {name: constant.get(name) for name in COLUMNS if name in constant or name not in frame}
+    kinds = {name: "Int64" if name in _INTEGERS else "float64" if name in _NUMBERS else "string" for name in COLUMNS}
+    return frame.assign(**missing)[list(COLUMNS)].astype(kinds)
 
 
 def select(frame: pd.DataFrame, **where: Any) -> pd.DataFrame:
@@ -84,32 +61,30 @@ def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
         write(temporary)
         temporary.replace(path)
     except (OSError, SafetensorError) as error:
-        raise OutputError(
-            f"to write {path}",
-            str(getattr(error, "strerror", None) or error),
-            "free space or choose another --output; the run stays resumable",
-        ) from error
+        cure = "free space or choose another --output; the run stays resumable"
+        raise OutputError(f"to write {path}", str(getattr(error, "strerror", None) or error), cure) from error
     finally:
         with suppress(OSError):  # what went wrong above is told, not that there is nothing to remove
             temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """JSON that a person can read, whole or absent."""
+    text = json.dumps(content, indent=1, default=str, ensure_ascii=False)
+    write_atomic(path, lambda temporary: temporary.write_text(text))
 
 
 def clear_temporary(folder: Path) -> None:
     """Remove what processes that were killed while they wrote have left in a folder."""
     for path in folder.glob(".*.*"):
         pid = path.name.rpartition(".")[2]
-        if pid.isdigit() and not _alive(int(pid)):
-            path.unlink(missing_ok=True)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass
-    return True
+        if pid.isdigit():
+            try:
+                os.kill(int(pid), 0)
+            except (ProcessLookupError, OverflowError):
+                path.unlink(missing_ok=True)
+            except PermissionError:  # of someone else, and alive
+                pass
 
 
 LONGEST_NAME = 255
@@ -236,6 +211,7 @@ class RunFolder:
             write_atomic(path, lambda temporary: temporary.write_text(text))
 
     def identity(self) -> dict[str, Any] | None:
+        """What makes the run this one, as it was begun; None where nothing was."""
         path = self.folder / "identity.json"
         return _read_json(path) if path.exists() else None
 
@@ -261,8 +237,7 @@ class RunFolder:
     def finish(self, records: pd.DataFrame, manifest: dict[str, Any]) -> None:
         """Write the table, then the manifest; the state files are no longer needed."""
         write_atomic(self.folder / "records.parquet", lambda path: records.to_parquet(path, index=False))
-        text = json.dumps(manifest, indent=1, default=str, ensure_ascii=False)
-        write_atomic(self.manifest_path, lambda path: path.write_text(text))
+        write_json(self.manifest_path, manifest)
         for path in self.states():
             path.unlink()
 

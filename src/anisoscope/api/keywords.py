@@ -1,11 +1,12 @@
 """Keywords of the public functions, from the declared options of settings: the words of the command line."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import Field, dataclass, fields
-from typing import Any, TypedDict, get_args, get_type_hints
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
 
 from anisoscope.errors import UsageError, near_matches
-from anisoscope.options import Option
+from anisoscope.options import Asked, Only, leaves
+from anisoscope.runs.job import Place
 
 
 class Measuring(TypedDict, total=False):
@@ -22,6 +23,7 @@ class Measuring(TypedDict, total=False):
     medians: bool
     bins: Sequence[float]
     blocks: str | Sequence[str]
+    tokens_first: bool | None
     flatten: str
     at: str
     split: str | None
@@ -60,58 +62,45 @@ class Looking(TypedDict, total=False):
     trust_remote_code: bool
 
 
+class Written(TypedDict, total=False):
+    """Where a run is written (`output`; none: it is in memory), and what becomes of one that is there, as on the
+    command line; `quiet=False` shows progress.
+    """
+
+    output: Path | str | None
+    resume: bool
+    overwrite: bool
+    quiet: bool
+
+
 PARAMETERS = ("corpus", "output", "resume", "overwrite", "quiet")
 """What else all of these functions take."""
 
 
-@dataclass(frozen=True)
-class Keyword:
-    """One field of settings as a keyword: the name it is given by, and how it was declared."""
-
-    name: str
-    field: "Field[Any]"
-    option: Option | None
-
-
-def keywords(settings: type[Any]) -> Iterator[Keyword]:
-    """The keywords of a class of settings; a field without an option goes by its own name."""
-    hints = get_type_hints(settings, include_extras=True)
-    for field in fields(settings):
-        option = next((x for x in get_args(hints[field.name])[1:] if isinstance(x, Option)), None)
-        flag = option.flags[0].removeprefix("--").replace("-", "_") if option and option.flags else field.name
-        yield Keyword(flag, field, option)
-
-
-def taken(given: dict[str, Any], settings: type[Any]) -> dict[str, Any]:
-    """Fields of `settings` that are in `given`, by field name; they are taken out of it. UsageError for what cannot be.
-
-    A text stands for several names with commas, and for what the command line makes of it.
+def read(given: Mapping[str, Any], *settings: type | tuple[type, Only]) -> dict[str, Any]:
+    """Values of the fields of `settings` that are in `given`, by field name, read as the command line reads them: a
+    text with commas for several names too. UsageError for a keyword that none of them has.
     """
-    found = {}
-    for keyword in keywords(settings):
-        if keyword.name in given:
-            value = _value(given.pop(keyword.name), keyword)
-            if keyword.option is not None and keyword.option.check is not None and value is not None:
-                keyword.option.check(value)
-            found[keyword.field.name] = value
-    return found
+    found = [leaves(*((kind[0], kind[1].names) if isinstance(kind, tuple) else (kind,))) for kind in settings]
+    known: dict[str, Asked] = {field.keyword: field for part in found for field in part}
+    values = {}
+    for name, value in given.items():
+        if name not in known:
+            other = next((keyword for keyword, field in known.items() if field.name == name), None)
+            offered = [*(k for k, field in known.items() if field.option is not None), *PARAMETERS]
+            cure = f"it is called {other} here" if other else near_matches(name, offered)
+            raise UsageError("a known keyword", repr(name), cure)
+        values[known[name].name] = known[name].read(value, name)
+    return values
 
 
-def _value(value: Any, keyword: Keyword) -> Any:
-    option, several = keyword.option, isinstance(keyword.field.default, tuple)
-    if isinstance(value, str) and option is not None:
-        if option.every and value == option.every:
-            return keyword.field.default
-        if option.parse is not None:
-            return option.parse(value)
-    if several and isinstance(value, str):
-        return tuple(part.strip() for part in value.split(",") if part.strip())
-    return tuple(value) if several and value is not None else value
-
-
-def refuse(given: Mapping[str, Any], known: type[Any], *settings: type[Any]) -> None:
-    """UsageError for keywords that are left over; `known`: the names there are."""
-    for name in given:
-        other = next((k.name for s in settings for k in keywords(s) if k.field.name == name), None)
-        cure = f"it is called {other} here" if other else near_matches(name, [*known.__annotations__, *PARAMETERS])
-        raise UsageError("a known keyword", repr(name), cure)
+def written(options: Mapping[str, Any]) -> tuple[dict[str, Any], Place, bool]:
+    """The options but for those of `Written`; the place; whether nothing is shown."""
+    given = dict(options)
+    output = given.pop("output", None)
+    place = Place(
+        None if output is None else Path(output).expanduser(),
+        resume=given.pop("resume", False),
+        overwrite=given.pop("overwrite", False),
+    )
+    return given, place, given.pop("quiet", True)

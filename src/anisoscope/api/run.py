@@ -1,7 +1,9 @@
 """What was measured, in a person's hands: records, the short table, figures by name, sentences."""
 
+import json
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -10,22 +12,15 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from anisoscope.errors import OutputError, UsageError, near_matches
-from anisoscope.store import RunFolder, select
+from anisoscope.runs.findings import Finding, findings
+from anisoscope.runs.job import Place
+from anisoscope.runs.tables import short_table
+from anisoscope.store import RunFolder
 
 if TYPE_CHECKING:
     from altair.typing import ChartType
 
     from anisoscope.report.parts import Figure
-    from anisoscope.runs.findings import Finding
-
-COLUMNS = {
-    "mean_cosine": "A",
-    "drift.share": "drift share",
-    "mean_cosine.top_share": "top-3 share",
-    "spectrum.effective_rank": "effective rank",
-}
-"""Columns of the short table, by metric; `low`, `high` and `verdict` stand behind A."""
-TOP = "3"
 
 
 class Run:
@@ -59,46 +54,27 @@ class Run:
         self.records: pd.DataFrame = records
         self.manifest: dict[str, Any] = manifest
 
+    @property
+    def name(self) -> str:
+        """The folder's name; of a run in memory the model's."""
+        named = self.manifest.get("model", "run") if self.folder is None else self.folder.name or self.folder
+        return str(named)
+
     def __repr__(self) -> str:
         where = "in memory" if self.folder is None else f"in {self.folder}"
         return f"Run of {self.manifest.get('model', 'a series')}: {len(self.records):,} records, {where}"
 
     def table(self, tokens: str | None = None) -> pd.DataFrame:
-        """The short table, a row per stack, layer and site: A with its interval and verdict, drift share, top-3 share,
-        effective rank; without hidden states an empty one.
+        """The short table, a row per checkpoint, stack, layer and site: A with its interval and verdict, drift share,
+        top-3 share, effective rank; without hidden states an empty one.
 
         tokens   the token policy; None: the first of the run. UsageError for one that the run has not
         """
-        rows = select(self.records, site=("hidden", "final"), metric=tuple(COLUMNS), head=None)
-        known = list(dict.fromkeys(rows["token_policy"].dropna()))
-        if tokens is not None and tokens not in known:
-            raise UsageError("a token policy of this run", repr(tokens), near_matches(tokens, known))
-        rows = rows[rows["token_policy"].isna() | rows["token_policy"].eq(tokens or next(iter(known), ""))]
-        rows = rows[rows["component"].isna() | (rows["metric"].eq("mean_cosine.top_share") & rows["component"].eq(TOP))]
-        index = ["step", "seed"] if rows["step"].nunique() > 1 or rows["seed"].nunique() > 1 else []
-        index += ["stack", "layer", "site"]
-        a = rows[rows["metric"].eq("mean_cosine")].set_index(index)
-        found = pd.DataFrame({"A": a["value"], "low": a["low"], "high": a["high"], "verdict": self._verdicts(a, index)})
-        for metric, name in list(COLUMNS.items())[1:]:
-            values = rows[rows["metric"].eq(metric)].set_index(index)["value"]
-            if len(values):
-                found[name] = values
-        return found.reset_index()
-
-    def _verdicts(self, a: pd.DataFrame, index: list[str]) -> pd.Series:
-        """Each A against what 95 % of isotropic pairs stay below; none without an interval."""
-        from anisoscope.runs.findings import verdict
-
-        law = select(self.records, metric="mean_cosine.isotropic_q95", component=None, site=("hidden", "final"))
-        q95 = law.drop_duplicates(index).set_index(index)["value"].reindex(a.index)
-        judged = [verdict(*row) or None for row in zip(a["low"], a["high"], q95, strict=True)]
-        return pd.Series(judged, index=a.index, dtype="string")
+        return short_table(self.records, tokens)
 
     @property
-    def findings(self) -> "list[Finding]":
+    def findings(self) -> list[Finding]:
         """What the records say in words, by stated rules; nothing that an interval does not support."""
-        from anisoscope.runs.findings import findings
-
         return findings(self.records)
 
     @cached_property
@@ -166,8 +142,6 @@ class Run:
 def _read(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Records and manifest of a run folder, or of a folder of a series."""
     if (folder / "series.json").exists() and not (folder / "manifest.json").exists():
-        import json
-
         return pd.read_parquet(folder / "records.parquet"), json.loads((folder / "series.json").read_text())
     if not folder.exists():
         raise OutputError("a run folder", f"{folder}, which is not there", "check the path")
@@ -175,10 +149,10 @@ def _read(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     return found.records, found.manifest
 
 
-def kept_or_not(go: Callable[[Path], RunFolder], output: Path | str | None) -> Run:
-    """What `go` writes: in the folder `output`, or taken into memory."""
-    if output is not None:
-        return Run(go(Path(output).expanduser()).folder)
-    with tempfile.TemporaryDirectory(prefix="anisoscope-") as place:
-        done = go(Path(place, "run"))
+def kept_or_not(go: Callable[[Place], RunFolder], place: Place) -> Run:
+    """What `go` writes: in the folder of `place`, or taken into memory."""
+    if place.output is not None:
+        return Run(go(place).folder)
+    with tempfile.TemporaryDirectory(prefix="anisoscope-") as folder:
+        done = go(replace(place, output=Path(folder, "run")))
         return Run(records=done.records, manifest=done.manifest)

@@ -1,88 +1,66 @@
-"""`train`, `reproduce`, `compare` and `report`: what else the program does."""
+"""`train`, `reproduce`, `compare` and `report`: what else the program does, from Python and on the command line."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, fields
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from anisoscope.api.keywords import taken
+from anisoscope.api.keywords import read, written
 from anisoscope.api.run import Run
 from anisoscope.errors import UsageError, near_matches
-from anisoscope.store import select
+from anisoscope.options import made
+from anisoscope.progress import keeping, shown, waiting
+from anisoscope.runs.job import Place
+from anisoscope.runs.tables import named, side_by_side
+from anisoscope.training.recipe import TASKS, ClassifierRecipe, Training
 
-TASKS = ("masked-lm", "causal-lm", "classifier")
+if TYPE_CHECKING:
+    from anisoscope.training.classifier import TrainedClassifier
+
+CLASSIFIER = "classifier"
 
 
-def train(
-    task: str,
-    *,
-    output: Path | str | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    quiet: bool = True,
-    **options: Any,
-) -> Path:
+def train(task: str, **options: Any) -> Path:
     """Train a model to be measured; the folder it is in: a series of checkpoints, or a classifier.
 
     task     `masked-lm`, `causal-lm`, or `classifier`
-    output   the folder; none: below runs/, as on the command line
+    options  those of `anisoscope train TASK`: `corpus`, `preset`, `steps`, `seed` …; of a classifier `model`, `layers`,
+             `epochs` …; `output`, the folder (none: below runs/, as on the command line), `resume`, `overwrite`;
+             `quiet=False` shows progress
 
-    Other keywords are the options of `anisoscope train TASK`: `corpus`, `preset`, `steps`, `seed` …; of a classifier
-    `model`, `layers`, `epochs` … UsageError for a task or keyword that is not known; CorpusError for an empty corpus.
+    UsageError for a task or keyword that is not known; CorpusError for an empty corpus.
     """
+    given, place, quiet = written(options)
+    if task == CLASSIFIER:
+        device = given.pop("device", "cpu")
+        return train_classifier(made(ClassifierRecipe, read(given, ClassifierRecipe)), place, quiet, device).folder
     if task not in TASKS:
-        raise UsageError("a task", repr(task), near_matches(task, TASKS))
-    writing: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
-    place = None if output is None else Path(output)
-    if task == "classifier":
-        return _classifier(options, place, quiet, writing)
-    return _language_model(task, options, place, quiet, writing)
+        raise UsageError("a task", repr(task), near_matches(task, (*TASKS, CLASSIFIER)))
+    return train_language_model(made(Training, read(given, Training) | {"task": task}), place, quiet)
 
 
-def _classifier(options: dict[str, Any], output: Path | None, quiet: bool, writing: Mapping[str, Any]) -> Path:
-    from anisoscope.data.corpora import Columns
-    from anisoscope.progress import shown
-    from anisoscope.training.classifier import train_classifier
-    from anisoscope.training.recipe import ClassifierRecipe
-
-    columns = Columns(**taken(options, Columns)).build()
-    device = options.pop("device", "cpu")
-    _refuse(options, ClassifierRecipe)
-    recipe = ClassifierRecipe(columns=columns, **options)
+def train_classifier(recipe: ClassifierRecipe, place: Place, quiet: bool, device: str) -> "TrainedClassifier":
+    """Train a classifier, with progress shown."""
     with shown(f"{recipe.model} × {recipe.corpus}, seed {recipe.seed}", "steps", quiet=quiet) as progress:
-        return train_classifier(recipe, output, device=device, progress=progress, **writing).folder
+        from anisoscope.training.classifier import train_classifier as fit
+
+        with keeping(lambda: "" if place.overwrite else "the epochs that are done are kept"):
+            return fit(recipe, place.output, **place.again, device=device, progress=progress)
 
 
-SIZES = {"vocab_size": "vocabulary", "window": "window", "batch": "batch", "rate": "rate", "dropout": "dropout"}
-"""Options that change a preset, and its field."""
+def train_language_model(training: Training, place: Place, quiet: bool) -> Path:
+    """Train a language model, with progress shown; its folder."""
+    name = training.corpus.replace("builtin:", "").strip("/").replace("/", "-")
+    described = f"{training.task}-{training.preset}"
+    folder = place.output or Path("runs") / f"{described}-{name}" / f"seed-{training.seed}"
+    title = f"{training.task} {training.preset} × {training.corpus}, seed {training.seed}"
+    with shown(title, "steps", quiet=quiet) as progress:
+        from anisoscope.training.language_model import train as fit
 
-
-def _language_model(
-    task: Any, options: dict[str, Any], output: Path | None, quiet: bool, writing: Mapping[str, Any]
-) -> Path:
-    from anisoscope.progress import shown
-    from anisoscope.training.language_model import train as fit
-    from anisoscope.training.recipe import Training, size_named
-
-    preset = options.pop("preset", "small")
-    size = size_named(preset, **{field: options.pop(name, None) for name, field in SIZES.items()})
-    options = {"precision" if name == "dtype" else name: value for name, value in options.items()}
-    _refuse(options, Training)
-    training = Training(task=task, size=size, **options)
-    corpus = training.corpus.replace("builtin:", "").strip("/").replace("/", "-")
-    folder = output or Path("runs") / f"{task}-{preset}-{corpus}" / f"seed-{training.seed}"
-    with shown(f"{task} {preset} × {training.corpus}, seed {training.seed}", "steps", quiet=quiet) as progress:
-        fit(training, folder, progress=progress, **writing)
-    return folder
-
-
-def _refuse(options: Mapping[str, Any], settings: type[Any]) -> None:
-    known = [field.name for field in fields(settings)]
-    for name in options:
-        if name not in known:
-            raise UsageError("a known keyword", repr(name), near_matches(name, known))
+        with keeping(lambda: f"{folder} holds the last state" if (folder / "resume").exists() else ""):
+            return fit(training, folder, **place.again, progress=progress)
 
 
 def reproduce(
@@ -104,19 +82,35 @@ def reproduce(
     Columns: `study`, `claim`, `subject`, `outcome` (holds, fails, undecided, identity), `statistic`, `value`, `low`,
     `high`, `n`, `p`, `reason`. UsageError for a paper, study or settings that are not known.
     """
+    from anisoscope.studies import runner
+
+    studies, folder = runner.choose(paper, only), Path(output) / paper / settings
+    for _ in verdicts(studies, folder, device, quiet):
+        pass
+    rows = [{"study": s.name} | asdict(v) for s in studies for v in runner.finished(folder / s.name).verdicts]
+    return pd.DataFrame(rows)
+
+
+def verdicts(studies: Any, folder: Path, device: str, quiet: bool) -> Iterator[str]:
+    """Run studies, with progress shown; each verdict as a line. The page of the folder `<output>/<paper>/<settings>` is
+    drawn of what is finished, also where a later study fails.
+    """
     from anisoscope.report import build_studies
     from anisoscope.studies import runner
 
-    studies = runner.choose(paper, only)
-    folder = Path(output) / paper / settings
+    def kept() -> str:
+        finished = sum((folder / study.name / "study.json").exists() for study in studies)
+        return f"{folder} holds {finished} of {len(studies)} studies, and what is done of the next"
+
     try:
-        for _ in runner.reproduce(studies, settings, Path(output), device=device, quiet=quiet):
-            pass
-    finally:  # what is finished is shown, also where a later study fails
+        with keeping(kept, again=""):
+            yield from runner.reproduce(studies, folder.name, folder.parents[1], device=device, quiet=quiet)
+    except Exception:
         if runner.reproductions(folder):
             build_studies(folder)
-    rows = [{"study": s.name} | asdict(v) for s in studies for v in runner.finished(folder / s.name).verdicts]
-    return pd.DataFrame(rows)
+        raise
+    with waiting("drawing the report", quiet=quiet):
+        build_studies(folder)
 
 
 def compare(*runs: Run | Path | str, metric: str = "mean_cosine", tokens: str = "all") -> pd.DataFrame:
@@ -126,28 +120,15 @@ def compare(*runs: Run | Path | str, metric: str = "mean_cosine", tokens: str = 
     metric  a name in the `metric` column of their records (`anisoscope list metrics`)
     tokens  token policy
 
+    What the intervals tell apart, each run against the first, stands in sentences in `attrs["findings"]` of the table.
     UsageError, with near names, for a metric that a run has not, or that has no aggregate value of hidden states.
     """
     if len(runs) < 2:
         raise UsageError("at least two runs", str(len(runs)), "name another one")
-    columns: dict[tuple[str, str], pd.Series] = {}
-    for i, given in enumerate(runs):
-        run = given if isinstance(given, Run) else Run(given)
-        name = str(run.folder.name if run.folder is not None else run.manifest.get("model", "run"))
-        name = f"{name} ({i + 1})" if any(name == known for known, _ in columns) else name
-        rows = _rows_of(run, name, metric, tokens)
-        for part in ("value", "low", "high"):
-            columns[name, part] = rows[part]
-    return pd.DataFrame(columns)
-
-
-def _rows_of(run: Run, name: str, metric: str, tokens: str) -> pd.DataFrame:
-    where = {"token_policy": [tokens, None], "head": None, "component": None, "site": ("hidden", "final")}
-    rows = select(run.records, **where)
-    known = sorted(rows["metric"].dropna().unique())
-    if metric not in known:
-        raise UsageError(f"a metric of {name}", repr(metric), near_matches(metric, known))
-    return rows[rows["metric"].eq(metric)].set_index(["stack", "layer", "site"])
+    opened = [given if isinstance(given, Run) else Run(given) for given in runs]
+    table, _, found = side_by_side(named((run.name, run.records) for run in opened), metric, tokens)
+    table.attrs = {"findings": [finding.text for finding in found]}
+    return table
 
 
 def report(run: Run | Path | str, folder: Path | str | None = None, *, pdf: bool = False) -> Path:

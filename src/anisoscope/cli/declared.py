@@ -7,161 +7,72 @@ What is typed is read, checked against the names there are, and made into the se
 """
 
 import inspect
-from collections.abc import Callable, Iterator
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, get_args, get_origin
+import signal
+from collections.abc import Callable
+from dataclasses import MISSING
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from anisoscope.errors import UsageError, near_matches
-from anisoscope.options import BuiltFrom, Option
+from anisoscope.errors import Interrupted
+from anisoscope.options import Asked, leaves, made, range_of
 
 EXAMPLE = "Example: "
 
 
-@dataclass(frozen=True)
-class Only:
-    """The fields of some settings that a command asks for: `job: Annotated[Job, Only("device")]`."""
-
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Leaf:
-    """A field, or a parameter of a command, that is asked for."""
-
-    name: str
-    kind: Any
-    default: Any
-    option: Option
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        return self.option.flags or (f"--{self.name.replace('_', '-')}",)
-
-    @property
-    def listed(self) -> bool:
-        """Whether names with commas are typed."""
-        return get_origin(self.kind) is tuple and self.option.parse is None
-
-    def parameter(self) -> inspect.Parameter:
-        """The option in the form that typer wants."""
-        option, typed, default = self.option, _typed(self.kind), self.default
-        if self.listed:
-            typed, default = str, option.every if option.every and default else ",".join(map(str, default))
-        if option.parse is not None:
-            typed, default = str, option.shown
-        more: dict[str, Any] = {"help": option.help, "min": option.least, "max": option.most}
-        if option.argument:
-            spec = typer.Argument(**more)
-        else:
-            spec = typer.Option(*self.flags, **more, rich_help_panel=option.group)
-        empty = inspect.Parameter.empty if default is MISSING else default
-        kind = inspect.Parameter.KEYWORD_ONLY
-        return inspect.Parameter(self.name, kind, default=empty, annotation=Annotated[typed, spec])
-
-    def read(self, typed: Any) -> Any:
-        """The value of what was typed. UsageError where it is none of the names there are."""
-        value = typed
-        if self.option.parse is not None:
-            value = self.option.parse(typed)
-        elif self.listed:
-            value = self._names(typed)
-        for name in value if isinstance(value, tuple) else (value,):
-            if self.option.known and name is not None and name not in self.option.known:
-                known = ", ".join(self.option.known)
-                what = self.name if self.option.argument else self.flags[0]
-                raise UsageError(f"{what} among {known}", repr(name), near_matches(name, self.option.known))
-        if self.option.check is not None and value is not None:
-            self.option.check(value)
-        return value
-
-    def _names(self, typed: str) -> tuple[str, ...]:
-        if self.option.every and typed.strip() == self.option.every:
-            return self.default  # type: ignore[no-any-return]
-        names = tuple(name.strip() for name in typed.split(",") if name.strip())
-        if not names and (typed or self.default):
-            cure = f"name some of {', '.join(self.option.known)}" if self.option.known else "leave it out"
-            raise UsageError(f"names for {self.flags[0]}", repr(typed), cure)
-        return names
-
-
-def _typed(kind: Any) -> Any:
-    """The type that typer reads: of the alternatives of a literal, text."""
-    parts = [str if get_origin(part) is Literal else part for part in _alternatives(kind)]
-    return parts[0] | None if len(parts) > 1 and NoneType in parts else parts[0]
-
-
-def _alternatives(kind: Any) -> tuple[Any, ...]:
-    return get_args(kind) if isinstance(kind, UnionType) or str(get_origin(kind)).endswith("Union") else (kind,)
-
-
-def leaves(settings: type, only: tuple[str, ...] = ()) -> Iterator[Leaf]:
-    """The fields of a dataclass that are asked for, and those of the settings in it."""
-    for field in fields(settings):
-        if only and field.name not in only:
-            continue
-        kind, option = _declaration(field.type)
-        if built := _built(field.type):
-            yield from leaves(built)
-        elif isinstance(kind, type) and is_dataclass(kind):
-            yield from leaves(kind)
-        elif option is not None:
-            yield Leaf(field.name, kind, field.default, option)
-
-
-def _declaration(annotation: Any) -> tuple[Any, Option | None]:
-    if get_origin(annotation) is not Annotated:
-        return annotation, None
-    kind, *extras = get_args(annotation)
-    return kind, next((one for one in extras if isinstance(one, Option)), None)
-
-
-def _built(annotation: Any) -> type | None:
-    extras = get_args(annotation) if get_origin(annotation) is Annotated else ()
-    return next((one.settings for one in extras if isinstance(one, BuiltFrom)), None)
-
-
-def made(settings: type, typed: dict[str, Any], only: tuple[str, ...] = ()) -> Any:
-    """The settings, from what was typed for their fields."""
-    values = {}
-    for field in fields(settings):
-        kind, option = _declaration(field.type)
-        if only and field.name not in only:
-            continue
-        if built := _built(field.type):
-            values[field.name] = made(built, typed).build()
-        elif isinstance(kind, type) and is_dataclass(kind):
-            values[field.name] = made(kind, typed)
-        elif option is not None:
-            values[field.name] = Leaf(field.name, kind, field.default, option).read(typed[field.name])
-    return settings(**values)
+def _parameter(field: Asked) -> inspect.Parameter:
+    """An option in the form that typer wants. Numbers are typed as text: what is none is told by `Asked.read`."""
+    option, kind, default = field.option, field.plain, field.default
+    assert option is not None
+    typed = kind if kind in (bool, Path) or kind == list[Path] else str
+    if option.parse is not None:
+        default = option.shown
+    elif field.listed:
+        default = option.every if option.every and default else ",".join(map(str, default))
+    elif kind in (int, float) and default not in (None, MISSING):
+        default = str(default)
+    ranged = f"{option.help};{range_of(option)}" if range_of(option) else option.help
+    more: dict[str, Any] = {"help": ranged, "metavar": f"<{kind.__name__}>" if kind in (int, float) else None}
+    if option.argument:
+        spec = typer.Argument(**more)
+    else:
+        spec = typer.Option(*(option.flags or (field.flag,)), **more, rich_help_panel=option.group)
+    optional = typed | None if default is None else typed
+    empty = inspect.Parameter.empty if default is MISSING else default
+    return inspect.Parameter(
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=empty, annotation=Annotated[optional, spec]
+    )
 
 
 def declared(function: Callable[..., None]) -> Callable[..., None]:
     """`function` with an option for each field of its parameters that are settings, as typer reads it."""
-    asked: dict[str, tuple[Any, tuple[str, ...], list[Leaf]]] = {}
+    given: dict[str, tuple[Asked, list[Asked]]] = {}
     for name, parameter in inspect.signature(function).parameters.items():
-        kind, option = _declaration(parameter.annotation)
-        only = next((one.names for one in get_args(parameter.annotation) if isinstance(one, Only)), ())
-        if option is not None:
-            default = MISSING if parameter.default is inspect.Parameter.empty else parameter.default
-            asked[name] = kind, (), [Leaf(name, kind, default, option)]
-        else:
-            asked[name] = kind, only, list(leaves(kind, only))
+        default = MISSING if parameter.default is inspect.Parameter.empty else parameter.default
+        own = Asked.of(name, parameter.annotation, default)
+        found = [own] if own.settings is None else list(leaves(own.settings, own.only))
+        given[name] = own, [field for field in found if field.option is not None]
 
     def call(**typed: Any) -> None:
-        given = {}
-        for name, (kind, only, found) in asked.items():
-            settings = isinstance(kind, type) and is_dataclass(kind)
-            given[name] = made(kind, typed, only) if settings else found[0].read(typed[name])
-        function(**given)
+        values = {
+            field.name: field.read(typed[field.name], field.flag) for _, found in given.values() for field in found
+        }
+        arguments = {
+            name: made(own.settings, values, own.only) if own.settings else values[name]
+            for name, (own, _) in given.items()
+        }
+        try:
+            function(**arguments)
+        except KeyboardInterrupt as stop:  # the parser would make an exit code of it
+            interrupted = Interrupted(signal.SIGINT)
+            interrupted.__notes__ = getattr(stop, "__notes__", [])
+            raise interrupted from stop
 
-    parameters = [leaf.parameter() for _, _, found in asked.values() for leaf in found]
-    twice = {leaf.name for leaf in parameters if [other.name for other in parameters].count(leaf.name) > 1}
-    if twice:
+    parameters = [_parameter(field) for _, found in given.values() for field in found]
+    names = [parameter.name for parameter in parameters]
+    if twice := {name for name in names if names.count(name) > 1}:
         raise TypeError(f"two settings of {function.__name__} have the fields {', '.join(sorted(twice))}")
     call.__name__, call.__doc__ = function.__name__, function.__doc__
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -2,11 +2,11 @@
 
 import sys
 from collections.abc import Sequence
+from math import nan
 from pathlib import Path
 from typing import Any
 
 from anisoscope.cli.view import Table
-from anisoscope.errors import UsageError, near_matches
 
 WIDE = {
     "mean_cosine": "A",
@@ -21,11 +21,6 @@ WIDE = {
     "spectrum.effective_rank": "eff. rank",
 }
 """Columns of the wide table of a run."""
-NARROW = ("mean_cosine", "mean_cosine.isotropic_q95", "drift.share", "mean_cosine.top_share", "spectrum.effective_rank")
-"""Metrics behind the narrow one."""
-TOP = "3"
-"""Dimensions whose share of A is shown."""
-
 OF_CLASSES = {
     "class_direction.auc": "AUC",
     "class_direction.nearest": "nearest is own",
@@ -40,40 +35,25 @@ LISTS = ("metrics", "models", "corpora", "studies")
 
 def layer_by_layer(records: Any, *, wide: bool = False) -> Table:
     """The hidden states of a run under its first token policy: A with its verdict; `wide`: every column."""
-    from anisoscope.runs.findings import depths, each, measured, short
+    from anisoscope.runs.tables import ENDS, SHORT, A, by_layer
+    from anisoscope.runs.wording import ranged, short
 
-    found = depths(records)
-    rows = []
-    stacked = len(found) > 1
-    for depth in found:
-        for row, verdict in zip(each(depth.rows), depth.verdicts, strict=True):
-            cells = {name: depth.at(row, name, TOP if name == "mean_cosine.top_share" else None) for name in WIDE}
-            place = [str(row.stack)] * stacked + ["final" if row.site == "final" else str(int(row.layer))]
-            if wide:
-                rows.append([*place, verdict, *(measured(cell) if cell else "" for cell in cells.values())])
-            else:
-                last = [short(cell.value, 2) if (cell := cells[name]) else "" for name in NARROW[2:]]
-                rows.append([*place, measured(row), verdict, *last])
+    metrics = tuple(WIDE if wide else SHORT)
+    found, behind = by_layer(records, metrics)
+    rows, stacked = [], found.index.get_level_values("stack").nunique() > 1
+    for (*_, stack, layer, site), cells in zip(found.index, found.to_dict("records"), strict=True):
+        place = [str(stack)] * stacked + ["final" if site == "final" else str(layer)]
+        ranges = {m: ranged(*(cells.get((m, end), nan) for end in ENDS)) for m in metrics}
+        verdict = str(cells["verdict", ""] or "")
+        values = [short(cells.get((m, "value"), nan), 2) for m in metrics if m != A]
+        rows.append([*place, verdict, *ranges.values()] if wide else [*place, ranges[A], verdict, *values])
     head = ("verdict", *WIDE.values()) if wide else ("A", "verdict", "drift share", "top 3 share", "eff. rank")
-    place_head = ("stack", "layer") if stacked else ("layer",)
-    return Table((*place_head, *head), rows, _behind(found, tuple(WIDE) if wide else NARROW))
-
-
-def _behind(found: Sequence[Any], metrics: tuple[str, ...]) -> Any:
-    """The records of the metrics that a table shows."""
-    import pandas as pd
-
-    from anisoscope.store import COLUMNS, select
-
-    if not found:
-        return pd.DataFrame(columns=list(COLUMNS))
-    rows = pd.concat([select(depth.records, metric=metrics, component=[None, TOP]) for depth in found])
-    return rows[(rows["component"] == TOP).fillna(False) == rows["metric"].eq("mean_cosine.top_share")]
+    return Table((*(("stack",) * stacked), "layer", *head), rows, behind)
 
 
 def of_classes(records: Any) -> list[Table]:
     """What `anisoscope classes` found: layer by layer, what replaced attention and maps over words give, accuracy."""
-    from anisoscope.runs.findings import each, measured
+    from anisoscope.runs.wording import each, measured
     from anisoscope.store import select
 
     rows = select(records, metric=tuple(OF_CLASSES), component=[None, "row"], head=None, token_policy=[None, "all"])
@@ -94,7 +74,7 @@ def of_classes(records: Any) -> list[Table]:
 
 def _pivoted(rows: Any, index: list[str], names: dict[str, str], label: str = "") -> Table:
     """A row for every place, a column for every metric there is."""
-    from anisoscope.runs.findings import each, measured
+    from anisoscope.runs.wording import each, measured
 
     cells: dict[tuple[str, ...], dict[str, str]] = {}
     for row in each(rows):
@@ -106,7 +86,7 @@ def _pivoted(rows: Any, index: list[str], names: dict[str, str], label: str = ""
 
 def of_series(records: Any, policy: str) -> Table:
     """A of every checkpoint's hidden states, layer by layer (without hidden states: the mean entropy of attention)."""
-    from anisoscope.runs.findings import short
+    from anisoscope.runs.wording import short
     from anisoscope.store import select
 
     rows = select(records, metric="mean_cosine", site="hidden", component=None, token_policy=policy)
@@ -124,52 +104,19 @@ def of_series(records: Any, policy: str) -> Table:
     return Table(("seed", "step", *(f"{name} {place}" for place in table.columns)), cells, rows.drop(columns="place"))
 
 
-def side_by_side(folders: Sequence[Path], metric: str, tokens: str) -> Table:
-    """One metric of several runs, a row per layer. UsageError where a run does not have it for whole layers."""
-    import pandas as pd
+def side_by_side(folders: Sequence[Path], metric: str, tokens: str) -> tuple[Table, list[Any]]:
+    """One metric of several runs, a row per layer, and what the intervals tell apart."""
+    from anisoscope.runs.tables import ENDS, named, side_by_side
+    from anisoscope.runs.wording import ranged
+    from anisoscope.store import RunFolder
 
-    from anisoscope.runs.findings import each, measured
-    from anisoscope.store import RunFolder, select
-
-    cells: dict[tuple[str, str, str], dict[int, str]] = {}
-    behind = []
-    for i, folder in enumerate(folders):
-        records = RunFolder(folder).records
-        rows = select(records, metric=metric, token_policy=[tokens, None], head=None, component=None)
-        rows = rows[rows["site"].isin(("hidden", "final")).fillna(False)]
-        if not len(rows):
-            raise _no_such_metric(records, metric, tokens, folder)
-        behind.append(rows)
-        for row in each(rows):
-            place = (str(row.stack), "final" if row.site == "final" else str(row.layer), str(row.site))
-            cells.setdefault(place, {})[i] = measured(row)
-    stacked = len({stack for stack, _, _ in cells}) > 1
-    names = [folder.name or str(folder) for folder in folders]
-    rows_ = [
-        [*[stack] * stacked, layer, *(found.get(i, "") for i in range(len(names)))]
-        for (stack, layer, _), found in cells.items()
-    ]
-    return Table((*["stack"] * stacked, "layer", *names), rows_, pd.concat(behind))
-
-
-def _no_such_metric(records: Any, metric: str, tokens: str, folder: Path) -> UsageError:
-    """What a run has instead of a metric that it does not have for whole layers."""
-    from anisoscope.store import select
-
-    whole = records[records["head"].isna() & records["component"].isna() & records["site"].isin(("hidden", "final"))]
-    known = sorted(whole["metric"].unique())
-    if metric in known:
-        policies = sorted(select(whole, metric=metric)["token_policy"].dropna().unique())
-        return UsageError(
-            f"a token policy of {metric} in {folder}", repr(tokens), f"use --tokens {' or '.join(policies)}"
-        )
-    values = [name for name in known if name.startswith(f"{metric}.")]
-    if values:
-        return UsageError(f"one value of {metric}", repr(metric), f"name {' or '.join(values)}")
-    if metric in set(records["metric"]):
-        got = f"{metric}, which is of single heads, dimensions or subsets"
-        return UsageError("a metric of whole layers", got, f"read it in {folder / 'records.parquet'}")
-    return UsageError(f"a metric of {folder}", repr(metric), near_matches(metric, known))
+    runs = named((folder.name or str(folder), RunFolder(folder).records) for folder in folders)
+    found, behind, findings = side_by_side(runs, metric, tokens)
+    rows, stacked = [], found.index.get_level_values("stack").nunique() > 1
+    for (stack, layer, site), cells in zip(found.index, found.to_dict("records"), strict=True):
+        place = [str(stack)] * stacked + ["final" if site == "final" else str(layer)]
+        rows.append([*place, *(ranged(*(cells[name, end] for end in ENDS)) for name in runs)])
+    return Table((*(("stack",) * stacked), "layer", *runs), rows, behind), findings
 
 
 def listed(what: str) -> Table:

@@ -1,6 +1,7 @@
 """How results are shown: tables that fit the terminal, or JSON, CSV and Markdown; sentences wrapped where it ends."""
 
 import json
+import shlex
 import shutil
 import sys
 import textwrap
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from anisoscope.options import OUTPUT, Option
+from anisoscope.progress import keeping, waiting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,19 +39,6 @@ class View:
         "table"
     )
     wide: Annotated[bool, Option("every column of the table, with intervals", OUTPUT)] = False
-
-
-@dataclass(frozen=True)
-class Place:
-    """The folder that is written, and what becomes of a run that is there."""
-
-    output: Annotated[
-        Path | None, Option("run folder; default: runs/<model>-<corpus>-<id>", OUTPUT, ("--output", "-o"))
-    ] = None
-    resume: Annotated[
-        bool, Option("go on with a run that was interrupted; a finished one is left as it is", OUTPUT)
-    ] = False
-    overwrite: Annotated[bool, Option("begin anew in a folder that holds a run", OUTPUT)] = False
 
 
 @dataclass(frozen=True)
@@ -137,13 +126,15 @@ def here(path: Path) -> str:
 
 def close(folder: Path, warnings: Sequence[str], *, quiet: bool) -> None:
     """Draw the report of a run; then notes, where it is, and what to do next, on stderr."""
-    from anisoscope.progress import waiting
-
-    with waiting("drawing the report", quiet=quiet):
+    drawn_later = f"anisoscope report {shlex.quote(here(folder))}"
+    with (
+        keeping(lambda: "the run is finished, but for its page", drawn_later),
+        waiting("drawing the report", quiet=quiet),
+    ):
         from anisoscope.report import build
 
         page = build(folder)
     for warning in warnings:
         tell(f"note: {warning}", err=True, indent="  ")
     tell(f"report: {here(page)} (open it in a browser)", err=True, indent="  ")
-    tell(f"next: anisoscope compare {here(folder)} ANOTHER-RUN", err=True, indent="  ")
+    tell(f"next: anisoscope compare {shlex.quote(here(folder))} ANOTHER-RUN", err=True, indent="  ")

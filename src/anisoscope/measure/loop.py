@@ -16,7 +16,7 @@ from anisoscope.axes import Site
 from anisoscope.batch import Batch, BatchPlan
 from anisoscope.capture import capture
 from anisoscope.capture.tap import Means
-from anisoscope.errors import CorpusError, UsageError
+from anisoscope.errors import CorpusError, Interrupted, UsageError
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.inputs import device_of, moved
 from anisoscope.measure.settings import Settings
@@ -26,14 +26,6 @@ from anisoscope.models.streams import Layout
 from anisoscope.progress import Progress
 
 SAVE_SECONDS = 60.0
-
-
-class Interrupted(Exception):
-    """SIGINT or SIGTERM came; the state is saved and the run can be resumed. `number` is the signal's."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        super().__init__(f"interrupted by signal {number}")
 
 
 def run_pass(

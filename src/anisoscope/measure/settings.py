@@ -82,7 +82,14 @@ class Settings:
         tuple[str, ...],
         Option("blocks by class (BertLayer) or by name pattern (encoder.layers.*), where they are not found", INPUT),
     ] = ()
-    tokens_first: bool | None = None
+    tokens_first: Annotated[
+        bool | None,
+        Option(
+            "blocks pass on [token, sequence, dim], or [sequence, token, dim]; default: as read from the model",
+            INPUT,
+            ("--tokens-first/--sequences-first",),
+        ),
+    ] = None
     flatten: Annotated[
         Flatten, Option("convolutional maps as one vector per position, or one per image", WHAT, known=FLATTEN)
     ] = "position"

@@ -4,8 +4,6 @@ what `classes/` says of them.
 
 import json
 import re
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,30 +24,22 @@ from anisoscope.errors import CorpusError, MeasureError, ModelError, UsageError,
 from anisoscope.measure.settings import Settings
 from anisoscope.models.blocks import has_attention, stack_of
 from anisoscope.models.load import Subject, is_classifier
-from anisoscope.progress import Progress
+from anisoscope.progress import Progress, counting
 from anisoscope.provenance import NUMBERS, code_of
-from anisoscope.runs.job import Classes, Job
+from anisoscope.runs.job import Classes, Job, plain
 from anisoscope.runs.run import OpenedCorpus, run, subject_of
 from anisoscope.store import RunFolder, as_records
 from anisoscope.training.entropy_penalty import entropies
 
 ALL = "all"
 """All splits of a corpus as one."""
-Shown = Callable[[str, str], AbstractContextManager[Progress]]
-"""Opens a progress bar by its title and its unit."""
+TITLES = {"directions": "directions of classes", "replaced": "attention replaced", "explained": "words explained"}
+"""What goes on in each part."""
 
 
-def run_classes(
-    job: Job,
-    classes: Classes,
-    output: Path | None = None,
-    *,
-    resume: bool = False,
-    overwrite: bool = False,
-    shown: Shown = lambda _title, _unit: nullcontext(lambda _done, _total: None),
-) -> RunFolder:
-    """Measure the classes of `job.model`; the job's own corpus is not used. ModelError, CorpusError or UsageError where
-    the two do not go together.
+def run_classes(job: Job, classes: Classes, output: Path | None = None, **how: Any) -> RunFolder:
+    """Measure the classes of `job.model`; the job's own corpus is not used; `how` as of `run`. ModelError, CorpusError
+    or UsageError where the two do not go together.
     """
     classes = _as_trained(job.model, classes)
     subject = subject_of(job, classifier=True)
@@ -64,64 +54,58 @@ def run_classes(
     warnings = [*warned, *check_vocabulary(tokenizer, ids, [], getattr(subject.config, "vocab_size", None))]
     if encoded.truncated:
         warnings.append(f"{encoded.truncated} utterances cut at {length} tokens")
-    pad = int(tokenizer.pad_token_id)
-    names, tokens = corpus.labels, job.batch_tokens
-    plan = LabelledPlan(encoded, pad, batch_tokens=tokens, stack=stack, device=job.device, classes=names)
+    batching: dict[str, Any] = {
+        "batch_tokens": job.batch_tokens,
+        "stack": stack,
+        "device": job.device,
+        "classes": corpus.labels,
+    }
+    plan = LabelledPlan(encoded, int(tokenizer.pad_token_id), **batching)
     described = corpus.described() | {"split": classes.split, "warnings": warnings}
     panels: tuple[str, ...] = ("hidden", "attention") if has_attention(subject.model) else ("hidden",)
     panels += ("class",) if "directions" in classes.parts else ()
     settings = Settings(panels=panels, policies=POLICIES, seed=job.settings.seed, at=at)
-    identity = {"classes": json.loads(json.dumps(asdict(classes))), "code": code_of(*NUMBERS, "training")}
-    with ExitStack() as bar:
-        progress = bar.enter_context(shown(f"{job.model} × {classes.corpus}", "tokens"))
-        look = _Look(subject, tokenizer, corpus, plan, classes, length, at, shown, usable, bar.close)
-        return run(
-            replace(job, corpus=classes.corpus, settings=settings),
-            output,
-            resume=resume,
-            overwrite=overwrite,
-            progress=progress,
-            subject=subject,
-            reading=OpenedCorpus(plan, described, identity, look.records),
-        )
+    identity = {"classes": plain(asdict(classes)), "code": code_of(*NUMBERS, "training")}
+    look = _Look(subject, tokenizer, corpus, plan, classes, usable)
+    job = replace(job, corpus=classes.corpus, settings=settings)
+    return run(job, output, subject=subject, reading=OpenedCorpus(plan, described, identity, look.records), **how)
 
 
 @dataclass(frozen=True)
 class _Look:
-    """The measurements after the pass, whose progress ends by `passed`; `heads`: the model's head can be used."""
+    """The measurements after the pass; `classes` says at which token, and how long utterances may be; `heads`: the
+    model's head can be used.
+    """
 
     subject: Subject
     tokenizer: Any
     corpus: LabelledCorpus
     plan: LabelledPlan
     classes: Classes
-    length: int
-    at: At
-    shown: Shown
     heads: bool
-    passed: Callable[[], None]
 
-    def records(self) -> tuple[pd.DataFrame, list[str]]:
+    def records(self, progress: Progress | None) -> tuple[pd.DataFrame, list[str]]:
         """Records, and why what was asked for is not among them."""
-        self.passed()
+        shown = {} if progress is None else {"progress": progress}
         parts, warnings = [], []
         for part in self.classes.parts:
+            counting(progress, "passes", TITLES[part])
             try:
-                parts += getattr(self, f"_{part}")()
+                parts += getattr(self, f"_{part}")(**shown)
             except MeasureError as error:
                 warnings.append(f"{part} left out: {error}")
         found = [part for part in parts if len(part)]
         return pd.concat(found, ignore_index=True) if found else as_records(pd.DataFrame()), warnings
 
-    def _directions(self) -> list[pd.DataFrame]:
+    def _directions(self, **_shown: Progress) -> list[pd.DataFrame]:
         model, names = self.subject.model, self.corpus.labels
         labels = np.array(self.plan.encoded.labels)
-        states = pooled_vectors(model, self.plan, self.at)
+        states = pooled_vectors(model, self.plan, self.classes.at or "first")
         found = [separability_records(states, labels, names, stack=self.plan.stack)]
         if self.heads:
             classes = np.array(predicted(model, self.plan.encoded, self.plan.pad_id))
             found.append(accuracy_records(classes, labels, names))
-        if has_attention(model) and self.at == "first":
+        if has_attention(model) and self.classes.at == "first":
             found.append(self._entropies())
         return found
 
@@ -135,32 +119,26 @@ class _Look:
                 rows.append(value | {"n_units": len(values)})
         return as_records(pd.DataFrame(rows), stack=self.plan.stack)
 
-    def _replaced(self) -> list[pd.DataFrame]:
+    def _replaced(self, **shown: Progress) -> list[pd.DataFrame]:
         if not self.heads:
             return []
-        plan = LabelledPlan(self._few(), self.plan.pad_id, stack=self.plan.stack, device=self.plan.device)
-        with self.shown("attention replaced", "passes") as progress:
-            return [ablations(self.subject.model, plan, progress)]
+        few = encode(_examples(self.corpus, self._few), self.tokenizer, self.classes.max_length or 0)
+        plan = LabelledPlan(few, self.plan.pad_id, stack=self.plan.stack, device=self.plan.device)
+        return [ablations(self.subject.model, plan, **shown)]
 
-    def _few(self) -> Any:
-        few = replace(self.classes, limit=min(self.classes.few, self.classes.limit))
-        return encode(_examples(self.corpus, few), self.tokenizer, self.length)
+    @property
+    def _few(self) -> Classes:
+        return replace(self.classes, limit=min(self.classes.few, self.classes.limit))
 
-    def _explained(self) -> list[pd.DataFrame]:
+    def _explained(self, **shown: Any) -> list[pd.DataFrame]:
         if not self.heads:
             return []
-        with self.shown("words explained", "passes") as progress:
-            return [
-                explanations(
-                    self.subject.model,
-                    self.tokenizer,
-                    self.corpus,
-                    split=self.classes.split,
-                    limit=min(self.classes.few, self.classes.limit),
-                    max_length=self.length,
-                    progress=progress,
-                )
-            ]
+        which: dict[str, Any] = {
+            "split": self.classes.split,
+            "limit": self._few.limit,
+            "max_length": self.classes.max_length,
+        }
+        return [explanations(self.subject.model, self.tokenizer, self.corpus, **which, **shown)]
 
 
 def _as_trained(model: str, classes: Classes) -> Classes:

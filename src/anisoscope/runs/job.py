@@ -5,6 +5,7 @@ options here.
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from anisoscope.axes import At
@@ -13,7 +14,7 @@ from anisoscope.data.names import check_corpus, check_labelled, check_model
 from anisoscope.data.splitting import check_rule
 from anisoscope.errors import UsageError
 from anisoscope.measure.settings import Settings
-from anisoscope.options import DTYPES, INPUT, MACHINE, WHAT, BuiltFrom, Option, check_device, check_fields
+from anisoscope.options import DTYPES, INPUT, MACHINE, OUTPUT, WHAT, BuiltFrom, Only, Option, check_device, check_fields
 from anisoscope.provenance import code_of
 
 if TYPE_CHECKING:
@@ -70,11 +71,7 @@ class Job:
     column: Annotated[str | None, Option("column of a table: text, or paths of clips or images", INPUT)] = None
     documents: Annotated[
         str,
-        Option(
-            "what a document is in a text file: auto, file, blank-line, line, tokens:N",
-            INPUT,
-            check=check_rule,
-        ),
+        Option("what a document is in a text file: auto, file, blank-line, line, tokens:N", INPUT, check=check_rule),
     ] = "auto"
     limit: Annotated[
         int | None, Option("first N units of the corpus only: documents, clips (or speakers), images", INPUT, least=1)
@@ -120,13 +117,30 @@ class Job:
             described.pop(name)
         if self.train_seed is None:  # not of a series
             described.pop("train_seed")
-        described |= {
-            "weights_sha256": subject.weights_sha256,
-            "architecture": subject.form,
-            "plan": plan.fingerprint,
-            "code": code_of(),
-        }
-        return plain(described)  # type: ignore[no-any-return]
+        described |= {"weights_sha256": subject.weights_sha256, "architecture": subject.form}
+        return plain(described | {"plan": plan.fingerprint, "code": code_of()})  # type: ignore[no-any-return]
+
+
+OF_CLASSES = Only(("batch_tokens", "dtype", "device", "trust_remote_code"))
+"""Fields of a job that the classes of a labelled corpus are measured with, too."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The folder that is written, and what becomes of what is there."""
+
+    output: Annotated[
+        Path | None, Option("folder; default: below runs/, named after what is in it", OUTPUT, ("--output", "-o"))
+    ] = None
+    resume: Annotated[bool, Option("go on with what was interrupted; what is finished is left as it is", OUTPUT)] = (
+        False
+    )
+    overwrite: Annotated[bool, Option("begin anew in a folder that holds a run or a training", OUTPUT)] = False
+
+    @property
+    def again(self) -> dict[str, Any]:
+        """What becomes of what is there, as keywords."""
+        return {"resume": self.resume, "overwrite": self.overwrite}
 
 
 def plain(x: Any) -> Any:

@@ -48,11 +48,12 @@ def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
 
 def _identity(part: RunFolder) -> dict[str, Any]:
     """The identity of a shard: what it was measured with, but for which shard it is."""
+    identity = part.identity() or {}
+    if "classes" in identity:  # AUC, accuracy and what is replaced or explained are no sums
+        cure = "measure them in one go with anisoscope classes"
+        raise MeasureError("shards of anisoscope measure", f"classes of a labelled corpus in {part.folder}", cure)
     if not part.sums_path.exists():
         raise MeasureError(f"sums in {part.folder}", "none", "measure it with --shard")
-    identity = part.identity() or {}
-    if "classes" in identity:
-        raise MeasureError("shards of anisoscope measure", f"classes in {part.folder}", "measure classes in one go")
     return {name: value for name, value in identity.items() if name != "shard"}
 
 

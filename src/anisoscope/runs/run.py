@@ -3,7 +3,7 @@ call.
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,13 +19,16 @@ from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.distributed import from_first, gathered, process_group, rank_and_world, taken_over
 from anisoscope.measure.loop import run_pass
 from anisoscope.models.load import Subject, load
-from anisoscope.progress import Progress, counting
+from anisoscope.progress import Progress, counting, keeping
 from anisoscope.provenance import provenance, run_id
 from anisoscope.runs.job import Job, plain
 from anisoscope.store import RunFolder, as_records, check_output, write_atomic
 from anisoscope.sums import jackknife
 
 FEW_UNITS = 20
+
+
+More = Callable[[Progress | None], tuple[pd.DataFrame, list[str]]]
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class OpenedCorpus:
     plan: BatchPlan
     corpus: dict[str, Any]
     identity: dict[str, Any] = field(default_factory=dict)
-    more: Callable[[], tuple[pd.DataFrame, list[str]]] | None = None
+    more: More | None = None
 
 
 def run(
@@ -72,22 +75,37 @@ def run(
         if from_first(target.complete and resume):
             return target
         started, clock = datetime.now(UTC), time.monotonic()
-        try:
-            measurement = gathered(_part(target, subject, job, reading, progress))
-        finally:
+        part: list[Measurement] = []
+        with keeping(lambda: _kept(target, part)):
+            try:
+                part.append(_part(target, subject, job, reading, progress))
+                measurement = gathered(part[0])
+            finally:
+                if rank == 0:
+                    target.note(identity)  # somebody may have removed the folder
             if rank == 0:
-                target.note(identity)  # somebody may have removed the folder
-        if rank == 0:
-            took = {"started": started.isoformat(timespec="seconds"), "processes": world}
-            if keep_sums or job.shard[1] > 1:
-                measurement.save(target.sums_path)
-            more, warnings = reading.more() if reading.more is not None else (None, [])
-            facts = _facts(subject, job, reading, measurement.batches) | {"run": run_id(identity)} | took
-            facts["notes"] += warnings
-            facts["seconds"] = round(time.monotonic() - clock, 2)
-            finish(target, measurement, facts, more)
+                if keep_sums or job.shard[1] > 1:
+                    measurement.save(target.sums_path)
+                more, warnings = reading.more(progress) if reading.more is not None else (None, [])
+                facts = _facts(subject, job, reading, measurement.batches) | {
+                    "run": run_id(identity),
+                    "started": started.isoformat(timespec="seconds"),
+                    "processes": world,
+                }
+                facts["notes"] += warnings
+                facts["seconds"] = round(time.monotonic() - clock, 2)
+                finish(target, measurement, facts, more)
         from_first(None)  # nobody reads what is not written yet
     return target
+
+
+def _kept(target: RunFolder, part: list[Measurement]) -> str:
+    """What is kept of a run that is interrupted: the whole pass where it is done."""
+    own = target.state_path(rank_and_world()[0])
+    if part and not target.complete and not own.exists():
+        part[0].save(own)
+    held = " (the whole pass)" if part else ""
+    return f"{target.folder} holds what is measured{held}" if target.states() else ""
 
 
 def _part(
@@ -117,15 +135,13 @@ def finish(
     """
     settings = facts["settings"]
     seed = settings["settings"]["seed"] if settings["train_seed"] is None else settings["train_seed"]
-    given = {name: facts[name] for name in ("run", "model", "revision")} | {
-        "seed": seed,
-        "corpus": settings["corpus"],
-        "step": settings["step"],
-    }
+    given = {name: facts[name] for name in ("run", "model", "revision")}
+    given |= {"seed": seed, "corpus": settings["corpus"], "step": settings["step"]}
     parts = [part for part in (measurement.records(), more) if part is not None and len(part)]
     records = pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
-    samples = measurement.reservoirs.items()
-    tensors = {name: value for stack, r in samples for name, value in r.tensors(f"{stack} ").items()}
+    tensors: dict[str, Any] = {}
+    for stack, sample in measurement.reservoirs.items():
+        tensors |= sample.tensors(f"{stack} ")
     if tensors:
         write_atomic(target.folder / "reservoir.safetensors", lambda path: save_file(tensors, path))
     manifest = facts | {
@@ -139,15 +155,16 @@ def finish(
 
 def subject_of(job: Job, *, classifier: bool = False) -> Subject:
     """The model of a job; with `classifier` its head for classes too."""
-    return load(
-        job.model,
-        dtype=job.dtype,
-        device=job.device,
-        trust_remote_code=job.trust_remote_code,
-        untrained=job.untrained,
-        seed=job.settings.seed,
-        classifier=classifier,
-    )
+    loading = {name: getattr(job, name) for name in ("dtype", "device", "trust_remote_code", "untrained")}
+    return load(job.model, **loading, seed=job.settings.seed, classifier=classifier)
+
+
+def plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]:
+    """The batches of a job's corpus for its model, and what the manifest says of the corpus."""
+    names = ("max_length", "batch_tokens", "split", "column", "limit", "sequences", "documents", "skip_bad")
+    reading = {name: getattr(job, name) for name in names}
+    corpus = job.corpus or default_corpus(subject.modality)
+    return open_plan(corpus, subject.model, subject.processor, modality=subject.modality, **reading)
 
 
 def _facts(subject: Subject, job: Job, reading: OpenedCorpus, batches: Collection[int]) -> dict[str, Any]:
@@ -168,46 +185,25 @@ def _facts(subject: Subject, job: Job, reading: OpenedCorpus, batches: Collectio
     }
 
 
-def plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]:
-    """The batches of a job's corpus for its model, and what the manifest says of the corpus."""
-    return open_plan(
-        job.corpus or default_corpus(subject.modality),
-        subject.model,
-        subject.processor,
-        modality=subject.modality,
-        max_length=job.max_length,
-        batch_tokens=job.batch_tokens,
-        split=job.split,
-        column=job.column,
-        limit=job.limit,
-        sequences=job.sequences,
-        documents=job.documents,
-        skip_bad=job.skip_bad,
-    )
-
-
-def _warnings(measurement: Measurement) -> list[str]:
-    warnings = []
+def _warnings(measurement: Measurement) -> Iterator[str]:
     units = len(measurement.sums.units)
     if not measurement.batches:
-        warnings.append("no batch fell to this shard: it is empty, and merges as such")
+        yield "no batch fell to this shard: it is empty, and merges as such"
     elif missing := jackknife.reason(min(units, measurement.settings.groups)):
-        warnings.append(f"{missing}; measure more documents, or with more --groups")
+        yield f"{missing}; measure more documents, or with more --groups"
     elif units < FEW_UNITS:
-        warnings.append(f"{units} units only: every unit is a group of its own and the intervals are rough")
+        yield f"{units} units only: every unit is a group of its own and the intervals are rough"
     groups = measurement.moments.groups
     if groups is not None and (missing := jackknife.reason(min(units, groups))):
-        warnings.append(f"spectrum: {missing}; --spectrum-groups 8 gives them")
+        yield f"spectrum: {missing}; --spectrum-groups 8 gives them"
     for site, counts in measurement.excluded().items():
         if counts.get("nonfinite"):
-            warnings.append(f"{counts['nonfinite']} vectors with NaN or Inf left out at {site}")
+            yield f"{counts['nonfinite']} vectors with NaN or Inf left out at {site}"
         if counts.get("zero"):
-            warnings.append(f"{counts['zero']} zero vectors left out at {site}")
-    return warnings
+            yield f"{counts['zero']} zero vectors left out at {site}"
 
 
 def slug(name: str) -> str:
     """A name as part of a folder's."""
-    return (
-        "".join(c if c.isalnum() or c in "-." else "-" for c in name.replace("builtin:", "")).strip("-.").lower()[-60:]
-    )
+    plain_name = "".join(c if c.isalnum() or c in "-." else "-" for c in name.replace("builtin:", ""))
+    return plain_name.strip("-.").lower()[-60:]

@@ -7,7 +7,6 @@ A finished checkpoint is found again by what it was measured with (settings, com
 needs no download. Several processes can work on one series: each claims the checkpoint it measures.
 """
 
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,11 +23,11 @@ from anisoscope.measure.settings import Settings
 from anisoscope.models.download import fetch, forget, is_here, place_of, shape, stamp
 from anisoscope.models.load import load
 from anisoscope.models.series import AT_ONCE, Checkpoint
-from anisoscope.progress import Progress
+from anisoscope.progress import Progress, part_of
 from anisoscope.provenance import code_of, provenance, run_id
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import run
-from anisoscope.store import RunFolder, in_turn, once, write_atomic
+from anisoscope.store import RunFolder, in_turn, once, write_atomic, write_json
 
 KEEP = 2
 """Downloaded checkpoints on the disk at a time: the one being measured and the next."""
@@ -61,21 +60,14 @@ class Derived:
     make: Callable[[Path, Settings, Path], None]
 
 
-@dataclass
 class _Work:
     """A series under way: the folder of each checkpoint that can be measured, and what cannot."""
 
-    job: Callable[[Checkpoint], Job]
-    output: Path
-    derived: Derived | None
-    skip_bad: bool
-    folders: dict[Checkpoint, Path] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def marker(self) -> str:
-        """The file that a run folder is finished with."""
-        return "manifest.json" if self.derived is None else self.derived.name
+    def __init__(self, job: Callable[[Checkpoint], Job], output: Path, derived: Derived | None, skip_bad: bool) -> None:
+        self.job, self.output, self.derived, self.skip_bad = job, output, derived, skip_bad
+        self.folders: dict[Checkpoint, Path] = {}
+        self.skipped: dict[str, str] = {}
+        self.marker = "manifest.json" if derived is None else derived.name  # what a run folder is finished with
 
     def job_of(self, checkpoint: Checkpoint) -> Job:
         return replace(self.job(checkpoint), model=checkpoint.subject, step=checkpoint.step, train_seed=checkpoint.seed)
@@ -86,6 +78,86 @@ class _Work:
             raise error
         self.skipped[checkpoint.subject] = str(error)
         self.folders.pop(checkpoint, None)
+
+    def examine(self, checkpoints: Sequence[Checkpoint]) -> None:
+        """Find every checkpoint and compare architecture and vocabulary, before anything is measured."""
+        import transformers  # noqa: F401  # once, before several threads want it
+
+        def look(checkpoint: Checkpoint) -> tuple[str, dict[str, Any]] | ModelError:
+            try:
+                place = place_of(checkpoint.subject)
+                form = shape(checkpoint.subject, place, self.job_of(checkpoint).trust_remote_code)
+                return stamp(checkpoint.subject, place), form
+            except ModelError as error:
+                return error
+
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            looks = dict(zip(checkpoints, pool.map(look, checkpoints), strict=True))
+        forms = [found[1] for found in looks.values() if not isinstance(found, ModelError)]
+        for checkpoint, found in looks.items():
+            if isinstance(found, ModelError):
+                if not forms:
+                    raise found
+                self.bad(checkpoint, found)
+                continue
+            state, form = found
+            for name in sorted(forms[0].keys() & form.keys()):
+                if forms[0][name] != form[name]:
+                    expected = f"checkpoints of one architecture and vocabulary ({name} {forms[0][name]})"
+                    got = f"{name} {form[name]} in {checkpoint.subject}"
+                    raise ModelError(expected, got, "measure them as two series")
+            self.folders[checkpoint] = self.output / self._name(checkpoint, state)
+
+    def _name(self, checkpoint: Checkpoint, state: str) -> str:
+        """Name of a run folder: seed, step, and a hash of everything that the numbers depend on."""
+        job = self.job_of(checkpoint)
+        described = asdict(job)
+        for name in ("device", "trust_remote_code"):
+            described.pop(name)
+        corpus = find_path(job.corpus)
+        files = [corpus, *sorted(corpus.rglob("*"))] if corpus is not None else []
+        texts = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()]
+        key = run_id(described, texts, state, code_of())
+        return f"seed-{checkpoint.seed}-step-{checkpoint.step}-{key[:8]}"
+
+    def measure(self, checkpoint: Checkpoint, progress: Progress | None) -> None:
+        """Measure one checkpoint, and make what is derived of it."""
+        folder, job, derived = self.folders[checkpoint], self.job_of(checkpoint), self.derived
+        try:
+            subject = load(job.model, dtype=job.dtype, device=job.device, trust_remote_code=job.trust_remote_code)
+        except ModelError as error:
+            self.bad(checkpoint, error)
+            return
+        how: dict[str, Any] = {"progress": progress, "subject": subject, "keep_sums": derived is not None}
+        run(job, folder, resume=True, **how)
+        if derived is None:
+            return
+        sums = folder / "sums.safetensors"
+        if not sums.exists():
+            run(job, folder, overwrite=True, **how)
+        write_atomic(folder / derived.name, lambda path: derived.make(sums, job.settings, path))
+        for spent in (sums, folder / "reservoir.safetensors"):
+            spent.unlink(missing_ok=True)
+
+    def finished(self) -> Series:
+        """The series from its run folders, with its own records and summary written."""
+        runs = {checkpoint: RunFolder(folder) for checkpoint, folder in self.folders.items()}
+        weights = {checkpoint: done.manifest["weights_sha256"] for checkpoint, done in runs.items()}
+        plans = {(done.identity() or {}).get("plan") for done in runs.values()}
+        if len(plans) > 1:
+            cure = "measure checkpoints of one vocabulary as one series"
+            raise MeasureError("the same tokens for every checkpoint", f"{len(plans)} different ones", cure)
+        same = [[c.subject for c, own in weights.items() if own == found] for found in dict.fromkeys(weights.values())]
+        series = Series(self.output, runs, self.skipped, [names for names in same if len(names) > 1])
+        if rank_and_world()[0] == 0:
+            listed = [
+                asdict(c) | {"folder": done.folder.name, "weights_sha256": weights[c]} for c, done in runs.items()
+            ]
+            described = {"checkpoints": listed, "skipped": series.skipped, "repeated": series.repeated, **provenance()}
+            records = series.records
+            write_atomic(self.output / "records.parquet", lambda path: records.to_parquet(path, index=False))
+            write_json(self.output / "series.json", described)
+        return series
 
 
 def measure_series(
@@ -99,8 +171,7 @@ def measure_series(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Series:
-    """Measure each checkpoint as `runner.run` measures it alone, with everything else as in `job`; finished ones are
-    read.
+    """Measure each checkpoint as `run` measures it alone, with everything else as in `job`; finished ones are read.
 
     derived    what is made of each run while its sums are there
     skip_bad   leave out and report checkpoints that cannot be loaded, where they would be an error
@@ -112,7 +183,7 @@ def measure_series(
     if keep < 1:
         raise UsageError("--keep of at least 1 checkpoint", str(keep), "raise it")
     work = _Work((lambda _: job) if isinstance(job, Job) else job, output, derived, skip_bad)
-    _examine(work, checkpoints)
+    work.examine(checkpoints)
     if overwrite:
         for folder in work.folders.values():
             shutil.rmtree(folder, ignore_errors=True)
@@ -122,7 +193,7 @@ def measure_series(
     def attempt(i: int, wait: bool) -> None:
         def make() -> None:
             shelf.get(i, None if wait else i + 1)
-            _measure(work, todo[i], _part(progress, i, len(todo)))
+            work.measure(todo[i], part_of(progress, i, len(todo), "checkpoint"))
 
         if rank_and_world()[1] > 1:  # processes of one torchrun job measure every checkpoint together
             make()
@@ -134,62 +205,7 @@ def measure_series(
             pass
     finally:
         shelf.close()
-    return _finished(work)
-
-
-def _part(progress: Progress | None, i: int, n: int) -> Progress | None:
-    """Progress of checkpoint i of n as progress of the whole: all of them read the same tokens."""
-    if progress is None:
-        return None
-    return lambda done, total: progress(i * total + done, n * total)
-
-
-def _examine(work: _Work, checkpoints: Sequence[Checkpoint]) -> None:
-    """Find every checkpoint and compare their configurations, before anything is measured."""
-    import transformers  # noqa: F401  # once, before several threads want it
-
-    def look(checkpoint: Checkpoint) -> tuple[str, dict[str, Any]] | ModelError:
-        try:
-            place = place_of(checkpoint.subject)
-            form = shape(checkpoint.subject, place, work.job_of(checkpoint).trust_remote_code)
-            return stamp(checkpoint.subject, place), form
-        except ModelError as error:
-            return error
-
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        looks = dict(zip(checkpoints, pool.map(look, checkpoints), strict=True))
-    errors = [found for found in looks.values() if isinstance(found, ModelError)]
-    if len(errors) == len(looks):
-        raise errors[0]
-    first = next(found[1] for found in looks.values() if not isinstance(found, ModelError))
-    for checkpoint, found in looks.items():
-        if isinstance(found, ModelError):
-            work.bad(checkpoint, found)
-            continue
-        _compare(first, found[1], checkpoint.subject)
-        work.folders[checkpoint] = work.output / _name(work, checkpoint, found[0])
-
-
-def _compare(first: dict[str, Any], form: dict[str, Any], subject: str) -> None:
-    """An error where a checkpoint is of another architecture or vocabulary than the first."""
-    for name in sorted(first.keys() & form.keys()):
-        if first[name] != form[name]:
-            expected = f"checkpoints of one architecture and vocabulary ({name} {first[name]})"
-            got = f"{name} {form[name]} in {subject}"
-            raise ModelError(expected, got, "measure them as two series")
-
-
-def _name(work: _Work, checkpoint: Checkpoint, state: str) -> str:
-    """Name of a run folder: seed, step, and a hash of everything that the numbers depend on."""
-    job = work.job_of(checkpoint)
-    described = asdict(job)
-    for name in ("device", "trust_remote_code"):
-        described.pop(name)
-    corpus = find_path(job.corpus)
-    files = [corpus, *sorted(corpus.rglob("*"))] if corpus is not None else []
-    texts = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()]
-    key = run_id(described, texts, state, code_of())
-    return f"seed-{checkpoint.seed}-step-{checkpoint.step}-{key[:8]}"
+    return work.finished()
 
 
 class _Shelf:
@@ -223,47 +239,3 @@ class _Shelf:
 
     def close(self) -> None:
         self.pool.shutdown(cancel_futures=True)
-
-
-def _measure(work: _Work, checkpoint: Checkpoint, progress: Progress | None) -> None:
-    """One checkpoint, and what is derived of it."""
-    folder, job, derived = work.folders[checkpoint], work.job_of(checkpoint), work.derived
-    try:
-        subject = load(job.model, dtype=job.dtype, device=job.device, trust_remote_code=job.trust_remote_code)
-    except ModelError as error:
-        work.bad(checkpoint, error)
-        return
-    run(job, folder, resume=True, progress=progress, subject=subject, keep_sums=derived is not None)
-    if derived is None:
-        return
-    sums = folder / "sums.safetensors"
-    if not sums.exists():
-        run(job, folder, overwrite=True, progress=progress, subject=subject, keep_sums=True)
-    write_atomic(folder / derived.name, lambda path: derived.make(sums, job.settings, path))
-    for spent in (sums, folder / "reservoir.safetensors"):
-        spent.unlink(missing_ok=True)
-
-
-def _finished(work: _Work) -> Series:
-    """The series from its run folders, with its own records and summary written."""
-    runs = {checkpoint: RunFolder(folder) for checkpoint, folder in work.folders.items()}
-    manifests = {checkpoint: done.manifest for checkpoint, done in runs.items()}
-    plans = {(done.identity() or {}).get("plan") for done in runs.values()}
-    if len(plans) > 1:
-        cure = "measure checkpoints of one vocabulary as one series"
-        raise MeasureError("the same tokens for every checkpoint", f"{len(plans)} different ones", cure)
-    same: dict[str, list[str]] = {}
-    for checkpoint, manifest in manifests.items():
-        same.setdefault(manifest["weights_sha256"], []).append(checkpoint.subject)
-    series = Series(work.output, runs, work.skipped, [names for names in same.values() if len(names) > 1])
-    if rank_and_world()[0] == 0:
-        listed = [
-            asdict(checkpoint) | {"folder": done.folder.name, "weights_sha256": manifests[checkpoint]["weights_sha256"]}
-            for checkpoint, done in runs.items()
-        ]
-        described = {"checkpoints": listed, "skipped": series.skipped, "repeated": series.repeated, **provenance()}
-        text = json.dumps(described, indent=1, ensure_ascii=False)
-        records = series.records
-        write_atomic(work.output / "records.parquet", lambda path: records.to_parquet(path, index=False))
-        write_atomic(work.output / "series.json", lambda path: path.write_text(text))
-    return series

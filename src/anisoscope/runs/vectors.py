@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,6 @@ from anisoscope.data.arrays import STACK, VectorPlan, Vectors
 from anisoscope.errors import UsageError
 from anisoscope.measure.loop import Arrays
 from anisoscope.models.load import Subject
-from anisoscope.progress import Progress
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import OpenedCorpus, run
 from anisoscope.store import RunFolder, as_records
@@ -24,33 +24,23 @@ LABELLED_BYTES = 1 << 31
 """Most of one layer's labelled vectors, which are held at once."""
 
 
-def run_vectors(
-    vectors: Vectors,
-    job: Job,
-    output: Path | None = None,
-    *,
-    resume: bool = False,
-    overwrite: bool = False,
-    progress: Progress | None = None,
-) -> RunFolder:
+def run_vectors(vectors: Vectors, job: Job, output: Path | None = None, **how: Any) -> RunFolder:
     """Measure vectors: all that needs no model, and with labels the directions of their classes.
 
-    Layer i is the i-th array. `job` says what to compute and the group count; its model and corpus are not used.
-    UsageError for metrics and token policies that vectors have not.
+    Layer i is the i-th array. `job` says what to compute and the group count; its model and corpus are not used; `how`
+    as of `run`. UsageError for metrics and token policies that vectors have not.
     """
     settings = replace(job.settings, metrics=_metrics(vectors, job), policies=_policies(vectors, job.settings.policies))
     plan = VectorPlan(vectors)
     described = {"name": STACK, "layers": list(vectors.layers), "warnings": plan.warnings, "words": plan.words}
     described |= vectors.source
-    first = next(iter(vectors.layers.values()))
     known = {"F64": "float64", "F16": "float16", "BF16": "bfloat16"}  # as safetensors calls them
-    dtype = str(getattr(first, "dtype", "")).removeprefix("torch.")
+    dtype = str(getattr(next(iter(vectors.layers.values())), "dtype", "")).removeprefix("torch.")
     dtype = known.get(dtype, dtype if dtype in known.values() else "float32")  # others are computed in float32
     job = replace(job, model=vectors.name, corpus=STACK, settings=settings, dtype=dtype, device="cpu")
-    subject = Subject(Arrays(), None, vectors.name)
-    more = None if vectors.labels is None else lambda: _separability(vectors, job)
+    more = None if vectors.labels is None else lambda _progress: _separability(vectors, job)
     reading = OpenedCorpus(plan, described, more=more)
-    return run(job, output, resume=resume, overwrite=overwrite, progress=progress, subject=subject, reading=reading)
+    return run(job, output, subject=Subject(Arrays(), None, vectors.name), reading=reading, **how)
 
 
 def _metrics(vectors: Vectors, job: Job) -> tuple[str, ...]:

@@ -19,9 +19,9 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, TrainerState
 from transformers.utils import logging
 
-from anisoscope.errors import DivergedError, OutputError, UsageError
+from anisoscope.errors import DivergedError, Interrupted, OutputError, UsageError
 from anisoscope.measure.distributed import rank_and_world
-from anisoscope.measure.loop import Interrupted, listening
+from anisoscope.measure.loop import listening
 from anisoscope.models.load import device_of
 from anisoscope.training.denormals import flushed
 from anisoscope.training.entropy_penalty import EntropyPenalty

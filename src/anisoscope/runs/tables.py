@@ -1,0 +1,139 @@
+"""The short table of a run and several runs side by side, as the command line and Python show them."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import pandas as pd
+
+from anisoscope.errors import UsageError, near_matches
+from anisoscope.runs.findings import ENTRIES, Q95, SITES, Finding, entry, in_depth, lead, verdict
+from anisoscope.runs.wording import measured, name_of, short, span
+from anisoscope.store import select
+
+A = "mean_cosine"
+SHORT = {
+    A: "A",
+    "drift.share": "drift share",
+    "mean_cosine.top_share": "top-3 share",
+    "spectrum.effective_rank": "effective rank",
+}
+"""Columns of the short table, by metric; `low`, `high` and `verdict` stand behind A."""
+TOP = "3"
+"""Dimensions whose share of A is shown."""
+ENDS = ["value", "low", "high"]
+PLACE = ["stack", "layer", "site"]
+
+
+def by_layer(
+    records: pd.DataFrame, metrics: Iterable[str], tokens: str | None = None
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """A row for every checkpoint, stack, layer and site whose A is known, with `(metric, value | low | high)` of hidden
+    states and the `verdict`; and the records behind. `tokens`: the token policy, None: the first of the run.
+    """
+    rows = select(records, site=SITES, metric=(*metrics, Q95), head=None)
+    known = list(dict.fromkeys(rows["token_policy"].dropna()))
+    if tokens is not None and tokens not in known:
+        raise UsageError("a token policy of this run", repr(tokens), near_matches(tokens, known))
+    rows = select(rows, token_policy=[tokens or lead(rows), None])
+    top = rows["metric"].eq("mean_cosine.top_share")
+    rows = rows[top & rows["component"].eq(TOP).fillna(False) | ~top & rows["component"].isna()]
+    index = ["step", "seed"] if rows["step"].nunique() > 1 or rows["seed"].nunique() > 1 else []
+    parts = {m: part.set_index([*index, *PLACE]) for m, part in rows.groupby("metric", sort=False)}
+    a = rows[rows["metric"].eq(A) & rows["value"].notna()]
+    places = pd.concat([in_depth(part) for _, part in a.groupby([*index, "stack"], sort=False)]) if len(a) else a
+    found = {(m, end): parts[m][end] for m in (*metrics, Q95) if m in parts for end in ENDS}
+    table = pd.DataFrame(found, index=places.set_index([*index, *PLACE]).index)
+    nothing = pd.Series(float("nan"), table.index)
+    judged = zip(*(table.get(key, nothing) for key in ((A, "low"), (A, "high"), (Q95, "value"))), strict=True)
+    table["verdict"] = pd.Series([verdict(*ends) or None for ends in judged], table.index, dtype="string")
+    return table, rows
+
+
+def short_table(records: pd.DataFrame, tokens: str | None = None) -> pd.DataFrame:
+    """A with its interval and verdict, drift share, top-3 share and effective rank, layer by layer."""
+    table, _ = by_layer(records, SHORT, tokens)
+    columns = {"A": (A, "value"), "low": (A, "low"), "high": (A, "high"), "verdict": ("verdict", "")}
+    columns |= {name: (metric, "value") for metric, name in SHORT.items() if metric != A}
+    shown = {name: table[key] for name, key in columns.items() if key in table or name in ("A", "low", "high")}
+    return pd.DataFrame(shown, index=table.index).reset_index()
+
+
+def named(runs: Iterable[tuple[str, pd.DataFrame]]) -> dict[str, pd.DataFrame]:
+    """Records by name; of a name that comes again its number follows."""
+    found: dict[str, pd.DataFrame] = {}
+    for i, (name, records) in enumerate(runs, start=1):
+        found[f"{name} ({i})" if name in found else name] = records
+    return found
+
+
+def side_by_side(
+    runs: Mapping[str, pd.DataFrame], metric: str = A, tokens: str = "all"
+) -> tuple[pd.DataFrame, pd.DataFrame, list[Finding]]:
+    """One metric of several runs: a row per stack, layer and site with `(run, value | low | high)`; the records behind;
+    and what of it the intervals support. UsageError where a run does not have the metric for whole layers.
+    """
+    parts = {name: _rows_of(records, name, metric, tokens) for name, records in runs.items()}
+    behind = pd.concat(parts.values())
+    index = pd.MultiIndex.from_frame(behind[PLACE].drop_duplicates())
+    indexed = {name: rows.set_index(PLACE) for name, rows in parts.items()}
+    table = pd.DataFrame({(name, end): rows[end] for name, rows in indexed.items() for end in ENDS}, index=index)
+    first, *others = parts.items()
+    return table, behind, [finding for other in others for finding in told_apart(first, other, metric)]
+
+
+def _rows_of(records: pd.DataFrame, name: str, metric: str, tokens: str) -> pd.DataFrame:
+    """The rows of a metric of whole layers."""
+    whole = select(records, head=None, component=None, site=SITES)
+    rows = select(whole, metric=metric, token_policy=[tokens, None])
+    if rows.duplicated(PLACE).any():
+        raise UsageError("runs of one model each", f"the series {name}", "name the folders of its checkpoints")
+    if len(rows):
+        return rows
+    known = sorted(whole["metric"].unique())
+    if metric in known:
+        policies = " or ".join(sorted(select(whole, metric=metric)["token_policy"].dropna().unique()))
+        raise UsageError(f"a token policy of {metric} in {name}", repr(tokens), f"use {policies}")
+    if values := [found for found in known if found.startswith(f"{metric}.")]:
+        raise UsageError(f"one value of {metric}", repr(metric), f"name {' or '.join(values)}")
+    if metric in set(records["metric"]):
+        got = f"{metric}, which is of single heads, dimensions or subsets"
+        raise UsageError("a metric of whole layers", got, f"read it in the records of {name}")
+    raise UsageError(f"a metric of {name}", repr(metric), near_matches(metric, known))
+
+
+def told_apart(one: tuple[str, pd.DataFrame], other: tuple[str, pd.DataFrame], metric: str) -> Iterator[Finding]:
+    """Where a second run differs from the first: only in layers whose intervals do not meet, whatever the runs share.
+    The difference is at least the gap between the intervals.
+    """
+    (name, a), (name_2, b) = one, other
+    pairs = in_depth(a).merge(b, on=PLACE, suffixes=("", "_2"))
+    judged = pairs[pairs[["low", "high", "low_2", "high_2"]].notna().all(axis=1)]
+    beginning = f"{name_2} against {name}" + ("" if metric == A else f" in {metric}")
+    if not len(judged):
+        why = "no interval" if len(pairs) else "no layer in common"
+        yield Finding("told_apart", f"{beginning}: no verdict, as there is {why}.")
+    several = judged["stack"].nunique() > 1
+    for stack, rows in judged.groupby("stack", sort=False):
+        before = f"{str(stack).capitalize()}: " if several else ""
+        yield _apart(f"{before}{beginning}", rows.reset_index(drop=True), metric)
+
+
+def _apart(beginning: str, rows: pd.DataFrame, metric: str) -> Finding:
+    """What the intervals of two runs tell apart in one stack."""
+    names = [name_of(row) for row in rows.itertuples()]
+    words = ("more anisotropic", "less anisotropic") if metric == A else ("higher", "lower")
+    gaps = dict(zip(words, (rows["low_2"] - rows["high"], rows["low"] - rows["high_2"]), strict=True))
+    parts, numbers = [], []
+    for word, gap in gaps.items():
+        where = [i for i, width in enumerate(gap) if width > 0]
+        if where:
+            most = int(gap.argmax())
+            top = rows.loc[most]
+            second = top[[*PLACE, *(f"{name}_2" for name in ENTRIES if name not in PLACE)]]
+            second.index = second.index.str.removesuffix("_2")
+            by = f"{short(abs(second['value'] - top['value']))} apart, at least {short(gap.max())}"
+            parts.append(f"{word} {span(where, names)}, most at {names[most]}")
+            parts[-1] += f" ({measured(second)} against {measured(top)}: {by})"
+            numbers += [entry(top), entry(second)]
+    same = [i for i in range(len(rows)) if all(gap[i] <= 0 for gap in gaps.values())]
+    parts += [f"not told apart {span(same, names) if parts else 'in any layer'}"] if same else []
+    return Finding("told_apart", f"{beginning}: {'; '.join(parts)}.", tuple(numbers))
