@@ -294,3 +294,13 @@ def test_revisions_of_a_hub_that_fails_are_those_in_the_cache(folders, tmp_path,
         environment = hub.environment(tmp_path)
         done = subprocess.run([sys.executable, "-c", code], env=environment, text=True, capture_output=True)
     assert (done.stdout, done.returncode) == ("[] False False\n", 0), done.stderr
+
+
+def test_a_stale_token_does_not_hide_public_checkpoints(folders, tmp_path):
+    """Of a series of revisions only those in the cache were found: none."""
+    series = f"{REPOSITORY}@step{{1,2,…,16}}"
+    code = f"from anisoscope.models.series import expand; print([c.step for c in expand('{series}')])"
+    with served(folders) as hub:
+        environment = hub.environment(tmp_path, HF_TOKEN="hf_stale")
+        done = subprocess.run([sys.executable, "-c", code], env=environment, text=True, capture_output=True)
+    assert (done.stdout, done.returncode) == ("[1, 2, 4, 16]\n", 0), done.stderr

@@ -29,6 +29,7 @@ PASSING = ("transformers_version", "_name_or_path", "_commit_hash")
 HEADS = ("pooler.", "lm_head.", "cls.", "score.", "classifier.")
 IN_TRAINING = ("masked_spec_embed", "mask_token", "quantizer.", "num_batches_tracked")
 """Weights that may be missing: what only training uses, and heads unless they are asked for."""
+AGAIN = "download or save it again"
 READS = {"input_values": "speech", "input_features": "speech", "pixel_values": "image"}
 """Main input of a model → what it reads; `text` for all others."""
 
@@ -147,44 +148,39 @@ def _from_pretrained(
         raise
     except Exception as error:
         raise _explained(error, name, path) from error
-    missing = sorted(info["missing_keys"])
     idle = IN_TRAINING if headed else (*HEADS, *IN_TRAINING)
-    needed = [key for key in missing if not any(part in f".{key}" or key.startswith(part) for part in idle)]
-    unfit = [f"{key} {tuple(came)} for {tuple(want)}" for key, came, want in sorted(info["mismatched_keys"])]
-    if needed or unfit:
-        faults = [(needed, "missing"), (unfit, "of another size")]
-        raise ModelError(
-            f"a checkpoint with every weight of {type(model).__name__}",
-            " and ".join(f"{len(keys)} {kind}, such as {', '.join(keys[:3])}" for keys, kind in faults if keys),
-            "the file is incomplete or of another architecture; download or save it again",
-        )
+    missing = sorted(info["missing_keys"])
+    faults = {
+        "missing": [key for key in missing if not any(part in f".{key}" or key.startswith(part) for part in idle)],
+        "of another size": [f"{key} {tuple(a)} for {tuple(b)}" for key, a, b in sorted(info["mismatched_keys"])],
+    }
+    got = " and ".join(f"{len(keys)} {kind}, such as {', '.join(keys[:3])}" for kind, keys in faults.items() if keys)
+    if got:
+        cure = "the file is incomplete or of another architecture; download or save it again"
+        raise ModelError(f"a checkpoint with every weight of {type(model).__name__}", got, cure)
     return model, missing
 
 
 def is_classifier(config: Any) -> bool:
     """Whether a checkpoint was saved with a head for classes of whole sequences."""
-    return any(
-        name == "AttentionClassifier" or name.endswith("ForSequenceClassification")
-        for name in getattr(config, "architectures", None) or ()
-    )
+    heads = ("ForSequenceClassification", "AttentionClassifier")
+    return any(name.endswith(heads) for name in getattr(config, "architectures", None) or ())
 
 
 def _explained(error: Exception, name: str, path: str) -> ModelError:
     """What went wrong in loading, in one sentence, with the cure."""
     text = " ".join(str(error).split())
+    cure = of_config(read_config(Path(path, "config.json")))
+    there = [file.name for file in Path(path).iterdir()]
     if "trust_remote_code" in text:
         got, cure = f"{name}, which runs code of its own", "add --trust-remote-code if you trust it"
         return ModelError("a model of transformers", got, cure)
-    cure = of_config(read_config(Path(path, "config.json")))
-    there = [file.name for file in Path(path).iterdir()]
     if weight_files(there) is None and not cure:
-        return ModelError(f"weights of torch in {name}", "none", described(there) or "download or save it again")
+        return ModelError(f"weights of torch in {name}", "none", described(there) or AGAIN)
     if "does not recognize this architecture" in text or "Unrecognized model" in text:
         cure = cure or "a newer transformers may know it; else return it from a function of yours, as module:function"
-    if isinstance(error, ImportError):
-        cure = cure or "install what is missing"
-    got = f"{type(error).__name__}: {text[:300]}"
-    return ModelError(f"a readable checkpoint {name}", got, cure or "download or save it again")
+    cure = cure or ("install what is missing" if isinstance(error, ImportError) else AGAIN)
+    return ModelError(f"a readable checkpoint {name}", f"{type(error).__name__}: {text[:300]}", cure)
 
 
 def _checked(model: Any, name: str) -> Any:

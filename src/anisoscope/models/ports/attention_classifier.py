@@ -32,7 +32,20 @@ from anisoscope.errors import UsageError, near_matches
 PAPER_TEXT = {"attention_bias": False, "output_projection": False, "positions": "none", "norm": "layer_norm"}
 """Changes of the configuration that give equation 2 and section 2.2 of the paper instead of its code."""
 POSITIONS = ("sinusoidal", "none")
-NORMS = ("plain", "layer_norm", "none")
+
+
+class PlainNorm(nn.Module):
+    """(x − mean) / unbiased standard deviation over the last axis; no gain, no bias, no epsilon."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim, self.factor = dim, math.sqrt((dim - 1) / dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.layer_norm(x, (self.dim,), eps=0.0) * self.factor
+
+
+NORMS: dict[str, type[nn.Module]] = {"plain": PlainNorm, "layer_norm": nn.LayerNorm, "none": nn.Identity}
 
 
 class AttentionClassifierConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # its __init_subclass__ is untyped
@@ -144,17 +157,6 @@ class ClassifierAttention(nn.Module):
         return mixed  # type: ignore[no-any-return]
 
 
-class PlainNorm(nn.Module):
-    """(x − mean) / unbiased standard deviation over the last axis; no gain, no bias, no epsilon."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.dim, self.factor = dim, math.sqrt((dim - 1) / dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.layer_norm(x, (self.dim,), eps=0.0) * self.factor
-
-
 class AttentionClassifierBlock(GradientCheckpointingLayer):  # type: ignore[no-untyped-call]  # as above
     """norm(x + attention(x)); of the first row alone where `row_only`, without keys and values where `folded`."""
 
@@ -162,8 +164,7 @@ class AttentionClassifierBlock(GradientCheckpointingLayer):  # type: ignore[no-u
         super().__init__()
         self.attention = ClassifierAttention(config)
         self.residual = config.residual
-        made: dict[str, type[nn.Module]] = {"plain": PlainNorm, "layer_norm": nn.LayerNorm, "none": nn.Identity}
-        self.norm = made[config.norm](config.hidden_size)
+        self.norm = NORMS[config.norm](config.hidden_size)
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, row_only: bool = False, **kwargs: Any
