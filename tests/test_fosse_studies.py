@@ -21,18 +21,18 @@ from anisoscope.provenance import measuring_code, run_id
 from anisoscope.store import as_records, select
 from anisoscope.studies import runner
 from anisoscope.studies.fosse2023 import (
-    class_directions,
-    cones,
+    explained_words,
+    fig2_directions,
     grid,
     measurements,
-    over_cells,
+    sec2_cones,
     sec3_curve,
     table2_examples,
-    table3_depth,
     trained_cells,
 )
+from anisoscope.studies.fosse2023.entry import BOUNDS, Evidence, Seeds, correlation, over
 from anisoscope.studies.fosse2023.grid import Cell, Plan
-from anisoscope.studies.study import Compared, Context
+from anisoscope.studies.study import Compared, Context, published
 
 STUDIES = {s.name: s for s in runner.found() if s.paper == "fosse2023"}
 KEYS, VALUES = "key.raw", "value"
@@ -61,14 +61,18 @@ def test_the_paper_s_grid_is_what_was_asked_for():
 def test_without_data_the_planted_corpora_stand_in(monkeypatch):
     monkeypatch.delenv("ANISOSCOPE_DATA", raising=False)
     assert grid.QUICK.names() == grid.PLANTED
-    assert "in place of YelpHat" in over_cells.note(records(corpus="planted"), "planted")
-    assert "in place of" not in over_cells.note(records(), "yelphat")
+    assert "in place of YelpHat" in Evidence("table1", records(corpus="planted"), "planted").note
+    assert "in place of" not in Evidence("table1", records(), "yelphat").note
 
 
 def test_a_label_is_read_back():
     cell = Cell("yelphat", layers=3, weight=1e-4, dim=96, heads=2)
-    rows = grid.with_options(pd.DataFrame({"model": [cell.label, "builtin:minilm"]}))
-    assert rows[["layers", "weight", "dim", "heads"]].to_numpy().tolist() == [[3, 1e-4, 96, 2]]
+    names = [cell.label, "builtin:minilm", "builtin:minilm pre-trained", Cell("yelphat").label]
+    names += [Cell("yelphat", start="raw").label]
+    rows = grid.with_options(pd.DataFrame({"model": names}))
+    assert rows.loc[:0, ["layers", "weight", "dim", "heads"]].to_numpy().tolist() == [[3, 1e-4, 96, 2]]
+    assert rows["layers"].isna().tolist() == [False, True, True, False, False]
+    assert rows["family"].tolist() == [grid.OTHER_SIZE, grid.TUNED, grid.BEFORE, grid.OWN, grid.OTHER_START]
 
 
 def test_a_cell_s_folder_follows_how_it_is_trained(tmp_path):
@@ -175,7 +179,7 @@ def test_a_diverged_training_is_noted_and_not_tried_again(tmp_path, monkeypatch)
     assert "nan at step 7" in json.loads(path.read_text())["error"]
     rows = measurements.gather([Cell("planted", seed=3), Cell("planted", seed=4)], replace(SMALL, train=False), context)
     assert rows.set_index("seed")["metric"].to_dict() == {3: "diverged", 4: "missing"}
-    said = over_cells.note(rows, "planted")
+    said = Evidence("table1", rows, "planted").note
     assert "1 diverged" in said and "1 of the planned classifiers not trained yet" in said
 
 
@@ -203,21 +207,21 @@ def test_similarities_and_entropies_of_a_cell_equal_a_slow_evaluation(classifier
         expected["row"].append(h / np.log(n))
     first = {"layer": 1, "token_policy": "all", "metric": "intra_sequence"}
     ours = {
-        "sim(K)": measurements.one(found, site=KEYS, **first),
-        "sim(V)": measurements.one(found, site=VALUES, **first),
-        "reported": measurements.one(found, metric="cls_entropy", component="reported"),
-        "row": measurements.one(found, metric="cls_entropy", component="row"),
+        "sim(K)": select(found, site=KEYS, **first),
+        "sim(V)": select(found, site=VALUES, **first),
+        "reported": select(found, metric="cls_entropy", component="reported"),
+        "row": select(found, metric="cls_entropy", component="row"),
     }
     assert len(expected["row"]) == 100
     for name, values in expected.items():
-        assert ours[name] == pytest.approx(np.mean(values), abs=1e-6), name
+        assert ours[name]["value"].item() == pytest.approx(np.mean(values), abs=1e-6), name
 
 
 def test_cones_of_section_2_1():
     draw = torch.Generator().manual_seed(2)
     query, key, value = torch.randn(3, 9, 6, generator=draw, dtype=torch.float64)
     value = value + 2
-    found = cones.statements(query, key, value)
+    found = sec2_cones.statements(query, key, value)
     assert found["cone.inside"] == found["cone.narrow"] == 1
     assert found["keys.equal"] == pytest.approx(1) and found["queries.equal"] == pytest.approx(1)
     axis = value.div(value.norm(dim=1, keepdim=True)).mean(0)
@@ -231,7 +235,7 @@ def test_keys_of_one_direction_may_give_sharp_attention():
     axis = torch.nn.functional.normalize(torch.ones(1, 4, dtype=torch.float64))
     key = axis * torch.linspace(5, 60, 12, dtype=torch.float64)[:, None]
     query = axis * torch.ones(12, 1, dtype=torch.float64)
-    found = cones.statements(query, key, torch.ones(12, 4, dtype=torch.float64))
+    found = sec2_cones.statements(query, key, torch.ones(12, 4, dtype=torch.float64))
     assert found["keys.similarity"] == pytest.approx(1) and found["keys.equal"] == pytest.approx(1)
     assert found["keys.parallel"] == pytest.approx(found["keys.plain"]) and found["keys.plain"] < 0.5
 
@@ -240,7 +244,7 @@ def test_keys_of_one_direction_may_give_sharp_attention():
 
 
 def test_maps_of_a_trained_classifier_find_the_planted_words(learnt):
-    rows = measurements.explained(learnt)
+    rows = explained_words.explained(learnt)
     auroc = select(rows, metric="explains.auroc").set_index("component")["value"]
     assert abs(auroc["random"] - 0.5) < 0.15
     assert auroc["value, contrast"] > 0.8
@@ -256,24 +260,20 @@ def test_every_correct_utterance_is_a_representative():
     angle = np.array([0.0, 0.1, 0.2, 3.0, 3.1])
     unit = np.stack([np.cos(angle), np.sin(angle)], 1)
     labels, right = np.array([0, 0, 0, 1, 1]), np.array([True, True, False, True, True])
-    rows = {(r["metric"], r["component"]): r["value"] for r in class_directions._each(unit, labels, right, ("a", "b"))}
+    found = fig2_directions.each_direction(unit, labels, right, ("a", "b"))
+    rows = {(r["metric"], r["component"]): r["value"] for r in found}
     assert rows["auc.mean", "a"] == rows["auc.0", "b"] == 1
     medians = [np.median(np.cos(angle[[j for j in range(3) if j != i]] - angle[i])) for i in (0, 1)]
     assert rows["representative.mean", "a → a"] == pytest.approx(np.mean(medians))
-    first = {
-        r["component"]: r["value"]
-        for r in class_directions._first(unit, labels, right, ("a", "b"))
-        if r["metric"] == "first.1"
-    }
-    assert first["a → a"] == 1 and first["a → b"] == pytest.approx(np.cos(3.0))
+    assert rows["first.1", "a → a"] == 1 and rows["first.1", "a → b"] == pytest.approx(np.cos(3.0))
 
 
 def test_examples_and_overlap():
     cosine, labels = np.array([1.0, 0.9, -0.2, 0.8, 0.1, 0.3]), np.array([0, 0, 0, 1, 1, 1])
-    assert table2_examples._chosen(cosine, labels, 0) == [1, 3, 5, 2]
+    assert list(table2_examples.chosen(cosine, labels, 0).values()) == [1, 3, 5, 2]
     unit = np.stack([np.cos([0, 0.1, 0.5, 1.0]), np.sin([0, 0.1, 0.5, 1.0])], 1)
     words = [frozenset("abcd"), frozenset("abce"), frozenset("abfg"), frozenset("ahij")]
-    found = table2_examples._overlap_correlation(unit, np.zeros(4, int), np.array([0]), words)
+    found = table2_examples.overlap_correlation(unit, np.zeros(4, int), np.array([0]), words)
     assert found == pytest.approx(1)
 
 
@@ -571,13 +571,35 @@ def test_every_published_cell_stands_beside_ours():
 
 def test_a_rank_correlation_of_three_cells_is_none():
     cells = [(1, 1), (2, 1), (2, 2), (3, 1)]
-    three, four = ({cell: float(n) for n, cell in enumerate(cells[:count])} for count in (3, 4))
-    assert np.isnan(table3_depth._together(three, three)) and table3_depth._together(four, four) == pytest.approx(1)
-    assert np.isnan(table3_depth._together(four, four | {(3, 1): np.nan}))
+    nothing = np.array([np.nan])
+    three, four = (Seeds({c: np.array([float(n)]) for n, c in enumerate(cells[:count])}, nothing) for count in (3, 4))
+    assert np.isnan(correlation(three, three, 4)) and correlation(four, four, 4) == pytest.approx(1)
+    assert np.isnan(correlation(four, Seeds({**four, (3, 1): nothing}, nothing), 4))
+    assert np.isnan(correlation(Seeds({}, nothing), four)).all()
+
+
+@pytest.mark.parametrize("metric", BOUNDS)
+def test_bars_and_bands_stay_where_their_number_can_be(metric):
+    """Three seeds near an end of what the metric can be: Student's interval would leave it."""
+    least, most = BOUNDS[metric]
+    for middle in (least + 0.02, min(most, least + 100) - 0.02):
+        rows = records(*(row(metric, middle + step, seed=s) for s, step in enumerate((-0.02, 0.0, 0.019))))
+        (drawn,) = over(select(rows, metric=metric), "corpus").to_dict("records")
+        assert least <= drawn["low"] < drawn["value"] < drawn["high"] <= most
+
+
+def test_every_claim_is_judged_and_says_its_margin():
+    for name, study in STUDIES.items():
+        kept = [claim.name for claim in study.claims]
+        assert len(set(kept)) == len(kept) == len(published("fosse2023")[name]["claims"])
+        assert not any("{" in claim.statement for claim in study.claims)
+    claims = {claim.name: claim for claim in STUDIES["table4"].claims}
+    assert "less than 3%" in claims["accuracy hardly moves"].statement
+    assert "(H above 0.9)" in claims["uniform without a penalty"].statement
 
 
 def test_published_tables_are_whole():
-    for corpus, sites in table3_depth.TABLE.items():
+    for corpus, sites in published("fosse2023")["table3"]["numbers"].items():
         for rows in sites.values():
             assert [len(r) for r in rows] == list(range(1, len(rows) + 1)), corpus
 

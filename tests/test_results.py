@@ -55,6 +55,11 @@ def test_intervals_lie_where_their_number_can_be(folder):
             assert of[0] <= verdict["low"] <= verdict["high"] <= of[1], verdict
         if verdict["low"] is not None and verdict["statistic"] == "N* =":  # a norm: one was at 183 [−621, 987]
             assert verdict["low"] >= 0, verdict
+    compared = json.loads((folder / COMPARED).read_text()) if (folder / COMPARED).exists() else []
+    for row in compared if folder.parts[-3] == "fosse2023" else ():  # shares, cosines, and H, which may exceed 1
+        if row["low"] is not None:
+            least, most = (0, float("inf")) if "H of [CLS]" in row["place"] else (-1, 1)
+            assert least <= row["low"] <= row["value"] <= row["high"] <= most, row
     records = pd.read_parquet(folder / "records.parquet")
     found = records[records["metric"].isin(["correlation.spearman", "correlation.pearson"])]
     assert not ((found["low"] < -1) | (found["high"] > 1)).any()

@@ -8,43 +8,36 @@ import argparse
 from pathlib import Path
 
 from anisoscope.progress import shown
-from anisoscope.studies.fosse2023 import grid, trained_cells
-from anisoscope.studies.fosse2023.class_directions import directions
-from anisoscope.studies.fosse2023.cones import cones
-from anisoscope.studies.fosse2023.measurements import explained, geometry, replaced
-from anisoscope.studies.fosse2023.table2_examples import examples
+from anisoscope.studies import runner
+from anisoscope.studies.fosse2023.entry import Measure
+from anisoscope.studies.fosse2023.grid import SETTINGS, Cell
+from anisoscope.studies.fosse2023.trained_cells import Trained, each
 from anisoscope.studies.study import Context
 from anisoscope.training.denormals import flushed
 
 
-def everything(trained: trained_cells.Trained) -> str:
-    """Measure all that a study may ask of a classifier; a line that says what it is."""
-    cell, found, plan = trained.cell, trained.found, trained.plan
-    looks = [geometry]
-    if not cell.attention:
-        looks += [directions, examples, replaced, explained]
-    elif cell.dim == grid.WIDTH:
-        own = cell.start == grid.SCALED
-        looks += [cones] if own and cell.layers == 1 else []
-        looks += [replaced] if cell in plan.to_replace() else []
-        looks += [explained] if own and cell.weight == 0 else []
-    for look in looks:
-        look(trained)
-    return f"{cell.corpus} {cell.label} seed {cell.seed}: {found.accuracy():.3f}{' collapsed' * found.collapsed}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m anisoscope.studies.fosse2023", description=__doc__)
-    parser.add_argument("--settings", choices=tuple(grid.SETTINGS), default="paper")
+    parser.add_argument("--settings", choices=tuple(SETTINGS), default="paper")
     parser.add_argument("--output", type=Path, default=Path("runs/reproduction"), help="as in anisoscope reproduce")
     options = parser.parse_args()
-    plan: grid.Plan = grid.SETTINGS[options.settings]
+    plan = SETTINGS[options.settings]
     cells = plan.everything()
+    measures = [study.measure for study in runner.choose("fosse2023") if isinstance(study.measure, Measure)]
+    asked: dict[Cell, list[Measure]] = {cell: [m for m in measures if cell in m.cells(plan)] for cell in cells}
+
+    def everything(trained: Trained) -> str:
+        """Measure all that a study asks of a classifier; a line that says what it is."""
+        for look in dict.fromkeys(look for measure in asked[trained.cell] for look in measure.looks):
+            look(trained)
+        cell, found = trained.cell, trained.found
+        return f"{cell.corpus} {cell.label} seed {cell.seed}: {found.accuracy():.3f}{' collapsed' * found.collapsed}"
+
     with flushed(), shown(f"{len(cells)} classifiers of fosse2023", "classifiers", quiet=False) as progress:
         context = Context(
             options.output, options.output / "cache", progress=lambda _text, done, total: progress(done, total)
         )
-        for line in trained_cells.each(cells, plan, context, everything):
+        for line in each(cells, plan, context, everything):
             print(line, flush=True)  # noqa: T201
 
 

@@ -1,207 +1,159 @@
 """Figure 2: does the direction of the final [CLS] vector tell the class? For every choice of the representative."""
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-import altair as alt
 import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 
-from anisoscope.charts.style import INK, MUTED, colour
-from anisoscope.store import select
-from anisoscope.studies.fosse2023.class_directions import STAGES, directions
-from anisoscope.studies.fosse2023.grid import NEEDS, PUBLISHED, SETTINGS, Plan
-from anisoscope.studies.fosse2023.measurements import accuracies, gather
-from anisoscope.studies.fosse2023.over_cells import Seeds, compared, corpora, note, over, sound, spearman, title
-from anisoscope.studies.judge import Array, Test, judged, of_seeds
-from anisoscope.studies.study import SHARE, SIGNED, Claim, Compared, Context, Study, Verdict
+from anisoscope.charts.class_charts import ranges
+from anisoscope.metrics.class_direction import auc, separability
+from anisoscope.models.load import load
+from anisoscope.store import as_records, select
+from anisoscope.studies.fosse2023.entry import Evidence, Measure, correlation, entry, over
+from anisoscope.studies.fosse2023.grid import PUBLISHED, Plan
+from anisoscope.studies.fosse2023.measurements import kept
+from anisoscope.studies.fosse2023.trained_cells import Labels, Trained
+from anisoscope.studies.judge import Array, Test
+from anisoscope.studies.study import SIGNED, Compared
 
-SOURCE = "Fosse et al. 2023, section 4, figure 2"
-CHANCE, HARDLY, NOTHING = 0.5, 0.6, 0.1
-STAGE_NAMES = {"tuned": "fine-tuned", "pretrained": "pre-trained"}
-NLI = ("entailment", "neutral", "contradiction")
-MEDIANS = {
-    "esnli": {
-        (a, b): value
-        for a, row in zip(NLI, ((0.95, 0.37, 0.05), (0.41, 0.92, 0.22), (0.19, 0.13, 0.92)), strict=True)
-        for b, value in zip(NLI, row, strict=True)
-    }
-}
-"""Published, read off figure 2a: (class of the representative, class) → median cosine."""
-SEPARATES = Claim(
-    "the direction separates",
-    "An utterance of the representative's class is nearer to it than one of another class (AUC, mean over all "
-    "representatives) more often after fine-tuning than before, each with its own representatives",
-    SOURCE,
-    "medians .95/.37/.05, .41/.92/.22, .19/.13/.92 (e-SNLI, one representative per class)",
-    bounds=SIGNED,
-)
-NOT_BEFORE = Claim(
-    "not before fine-tuning",
-    f"In the pre-trained encoder the direction says nothing of the class: the share of utterances nearest to the mean "
-    f"direction of their own class, themselves left out, is within {NOTHING} of chance",
-    SOURCE,
-    "medians .20/.11/.08, identical across classes (there against fine-tuned representatives)",
-)
-CONTRADICTION = Claim(
-    "contradiction sees two classes alike",
-    f"From a representative of contradiction the two other classes are hardly told apart (AUC below {HARDLY})",
-    SOURCE,
-    "medians .19 and .13",
-    bounds=SHARE,
-)
-LUCK = Claim(
-    "no luck of the draw",
-    "It holds for every representative: the AUC of the worst of 40 (2.5 % quantile) is above chance",
-    "beyond the paper, which shows one representative per class",
-    bounds=SHARE,
-)
-ACCURATE = Claim(
-    "closer classes are better classified",
-    "Over the classes of all corpora, the closer a class to its own representatives the more of it is classified "
-    "correctly (rank correlation of the mean of median cosines with class accuracy)",
-    "beyond the paper",
-    "Spearman .81 over the 20 classes of 20 Newsgroups in the authors' notebook",
-    bounds=SIGNED,
-)
-LAST = "contradiction"
+STAGES = {"tuned": "fine-tuned", "pretrained": "pre-trained"}
+QUANTILES = (0.0, 0.025, 0.25, 0.5, 0.75, 0.975, 1.0)
+DRAWN = {"least": 0.025, "lower": 0.25, "middle": 0.5, "upper": 0.75, "most": 0.975}
+
+# --- every utterance as the representative of its class ---
 
 
-def measure(plan: Plan, context: Context) -> pd.DataFrame:
-    """Directions of every fine-tuned encoder, and of the encoder as it was."""
-    return gather(plan.fine_tuned(), plan, context, accuracies, directions)
+def directions(trained: Trained) -> pd.DataFrame:
+    """Records, `site` the stage (`tuned`, `pretrained`), `component` the classes by name.
+
+    first             cosine quantiles of each class to the first correct utterance of each class, as in the paper
+    representative    quantiles over all correct utterances i of a class, of the median cosine to i of each class
+    auc               the same of the AUC: is an utterance of i's class nearer to i than one of the others?
+    others            the same of the AUC between the two other classes (three classes only)
+    separability      AUC and nearest-direction accuracy against left-one-out class means
+    """
+
+    def make() -> pd.DataFrame:
+        before = load(trained.cell.model).model
+        stages = {"tuned": trained.directions, "pretrained": trained.directions_in(before)}
+        labels, found = trained.classes
+        names = trained.corpus.labels
+        parts = []
+        for stage, unit in stages.items():
+            rows = each_direction(unit, labels, labels == found, names)
+            for name, (value, low, high) in separability(unit, labels, len(names)).items():
+                quantity, _, index = name.partition(".")
+                ends = {"value": float(value), "low": float(low), "high": float(high)}
+                component = names[int(index)] if index else None
+                rows.append({"metric": f"separability.{quantity}", "component": component, **ends})
+            parts.append(as_records(pd.DataFrame(rows), site=stage, n_units=len(labels)))
+        return pd.concat(parts, ignore_index=True)
+
+    return kept(trained, "directions", make)
 
 
-def judge(records: pd.DataFrame) -> Sequence[Verdict]:
-    tests, near = [], []
-    for corpus in corpora(records):
-        rows, remark, named = select(sound(records), corpus=corpus), note(records, corpus), title(corpus)
-        test = partial(of_seeds, reason=remark, subject=named)
-        of_class = partial(_mean_over_classes, select(records, corpus=corpus), rows)
-        tuned, before = (of_class(stage, "auc.mean") for stage in STAGES)
-        tests.append(test(SEPARATES, tuned - before, "difference of the AUC"))
-        near.append(_before(select(records, corpus=corpus, site="pretrained"), remark, named))
-        tests.append(test(LUCK, of_class("tuned", "auc.0.025"), "AUC of the worst representatives", CHANCE))
-        if PUBLISHED[corpus] == "esnli":
-            alike = of_class("tuned", "others.mean", component=LAST)
-            tests.append(test(CONTRADICTION, alike, "AUC of the two others", HARDLY, below=True))
-    words = "rank correlation over classes"
-    tests.append(of_seeds(ACCURATE, _own_and_accuracy(records), words, subject="all corpora", reason=_all(records)))
-    return judged([*tests, *near])
+def each_direction(unit: Array, labels: Labels, right: np.ndarray, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Rows of `first`, which is itself among its class as in the authors' notebook, and of all correct utterances
+    [utterance, dim] as representatives, which are not.
+    """
+    rows: list[dict[str, Any]] = []
+
+    def add(metric: str, component: str, values: Array, *, mean: bool = True) -> None:
+        found = {f"{q:g}": float(x) for q, x in zip(QUANTILES, np.quantile(values, QUANTILES), strict=True)}
+        found |= {"mean": float(np.mean(values))} if mean else {}
+        rows.extend({"metric": f"{metric}.{q}", "component": component, "value": x} for q, x in found.items())
+
+    for i, name in enumerate(names):
+        able = np.flatnonzero((labels == i) & right)
+        if not len(able):
+            continue
+        cosine = unit[able] @ unit.T  # [representative, utterance]
+        for j, other in enumerate(names):
+            add("first", f"{name} → {other}", cosine[0, labels == j], mean=False)
+        cosine[np.arange(len(able)), able] = np.nan
+        for j, other in enumerate(names):
+            add("representative", f"{name} → {other}", np.nanmedian(cosine[:, labels == j], axis=1))
+        own, others = labels == i, [j for j in range(len(names)) if j != i]
+        add("auc", name, np.array([auc(row[~np.isnan(row)], own[~np.isnan(row)]) for row in cosine]))
+        if len(others) == 2:
+            pair = np.array([auc(row, labels[~own] == others[0]) for row in cosine[:, ~own]])
+            add("others", name, np.maximum(pair, 1 - pair))
+    return rows
 
 
-def _before(rows: pd.DataFrame, remark: str, subject: str) -> Test:
+# --- claims ---
+
+
+def tests(whole: Evidence) -> Iterator[Test]:
+    for here in whole.corpora:
+        tuned, before = (_mean_over_classes(here, "auc.mean", stage) for stage in STAGES)
+        yield here.test("the direction separates", tuned - before)
+        yield _before(here)
+        worst = _mean_over_classes(here, "auc.0.025")
+        yield here.test("no luck of the draw", worst)
+        if PUBLISHED[here.corpus] == "esnli":
+            alike = _mean_over_classes(here, "others.mean", component="contradiction")
+            yield here.test("contradiction sees two classes alike", alike)
+    own = whole.find(metric="representative.mean", site="tuned")
+    both = own["component"].astype(str).str.split(" → ", expand=True).reindex(columns=[0, 1])
+    own = own.assign(component=both[0])[both[0] == both[1]]
+    cosine = whole.by(own, "corpus", "component")
+    found = correlation(cosine, whole.table("corpus", "component", metric="class_accuracy"))
+    yield whole.test("closer classes are better classified", found)
+
+
+def _mean_over_classes(here: Evidence, metric: str, stage: str = "tuned", **where: Any) -> Array:
+    """[seed]"""
+    table = here.table("component", site=stage, metric=metric, **where)
+    return np.asarray(np.mean(list(table.values()) or [table.nothing], axis=0))
+
+
+def _before(here: Evidence) -> Test:
     """Test of the encoder as it was before fine-tuning, the same for every seed of the fine-tuning: the interval is
     over utterances.
     """
-    found = select(rows, metric="separability.nearest")
-    classes = len(select(rows, metric="separability.auc").drop_duplicates("component")) - 1
-    inside = (-NOTHING, NOTHING)
+    claim = here.claims["not before fine-tuning"]
+    found = select(here.records, site="pretrained", metric="separability.nearest")
+    classes = here.records.loc[here.records["metric"] == "separability.auc", "component"].nunique()
+    near = claim.within or 0.0
+    test = Test(claim, "not measured", n=0, inside=(-near, near), note=here.note, subject=here.title)
     if not len(found):
-        return Test(NOT_BEFORE, "not measured", n=0, inside=inside, note=remark, subject=subject)
+        return test
     value, low, high = (float(found.iloc[0][name]) - 1 / classes for name in ("value", "low", "high"))
-    words = f"share nearest to their own less chance, 1/{classes} (claim: within {NOTHING}):"
-    note = "; ".join(filter(None, ("n counts utterances, as many of each class", remark)))
+    words = f"share nearest to their own less chance, 1/{classes} (claim: within {near}):"
+    note = "; ".join(filter(None, ("n counts utterances, as many of each class", here.note)))
     n = int(found.iloc[0]["n_units"])
-    return Test(NOT_BEFORE, words, value, low, high, n, inside=inside, note=note, subject=subject)
+    return replace(test, statistic=words, value=value, low=low, high=high, n=n, note=note)
 
 
-def compare(records: pd.DataFrame) -> Iterator[Compared]:
+def compare(here: Evidence) -> Iterator[Compared]:
     """Medians of the cosine to the first correct utterance of each class: the paper's own figure."""
-    for corpus in filter(MEDIANS.__contains__, corpora(records)):
-        rows = select(sound(records), corpus=corpus, metric="first.0.5", site="tuned")
-        for (ours, theirs), published in MEDIANS[corpus].items():
-            ours_to_theirs = select(rows, component=f"{ours} → {theirs}")
-            yield compared(
-                f"{title(corpus)}, median of {theirs} to a representative of {ours}", published, ours_to_theirs
-            )
+    for ours, medians in here.numbers.items():
+        for theirs, published in medians.items():
+            rows = here.find(metric="first.0.5", site="tuned", component=f"{ours} → {theirs}")
+            yield here.compared(f"median of {theirs} to a representative of {ours}", published, rows)
 
 
-def _all(records: pd.DataFrame) -> str:
-    return "; ".join(dict.fromkeys(filter(None, (note(records, corpus) for corpus in corpora(records)))))
-
-
-def _own_and_accuracy(records: pd.DataFrame) -> Array:
-    """[seed]"""
-    rows = sound(records)
-    own = select(rows, metric="representative.mean", site="tuned")
-    both = own["component"].astype(str).str.split(" → ", expand=True).reindex(columns=[0, 1])
-    own = own.assign(component=both[0])[both[0] == both[1]]
-    cosine = Seeds(records, own, "corpus", "component")
-    right = Seeds(records, select(rows, metric="class_accuracy"), "corpus", "component")
-    pairs = [(cosine[key], right[key]) for key in cosine]
-    found = [
-        spearman(*(np.array([pair[side][i] for pair in pairs]) for side in (0, 1))) for i in range(len(cosine.seeds))
-    ]
-    return np.array(found or [np.nan])
-
-
-def _mean_over_classes(records: pd.DataFrame, rows: pd.DataFrame, stage: str, metric: str, **where: Any) -> Array:
-    """[seed]"""
-    table = Seeds(records, select(rows, site=stage, metric=metric, **where), "component")
-    return np.asarray(np.mean([table[name] for name in table] or [table[""]], axis=0))
-
-
-def draw(records: pd.DataFrame) -> dict[str, ChartType]:
-    """Median cosine of each class to representatives of each class: middle, quartiles, and 95 % of all of them."""
+def draw(whole: Evidence) -> dict[str, ChartType]:
+    """Median cosine of each class to representatives of each class: middle, quartiles, and 95 % of all of them, means
+    over seeds.
+    """
     drawn: dict[str, ChartType] = {}
-    for corpus in corpora(records):
-        rows = select(sound(records), corpus=corpus, site=list(STAGES))
-        rows = rows[rows["metric"].str.startswith("representative.").fillna(False)]
-        if len(rows):
-            drawn[f"fig2_{corpus.replace(':', '')}"] = _ranges(rows)
+    for here in whole.corpora:
+        metrics = {f"representative.{q:g}": name for name, q in DRAWN.items()}
+        frame = over(here.find(metric=list(metrics), site=list(STAGES)), "site", "component", "metric")
+        frame = frame.assign(metric=frame["metric"].map(metrics))
+        wide = frame.pivot_table("value", ["site", "component"], "metric", sort=False).reset_index()
+        both = wide["component"].str.split(" → ", expand=True).reindex(columns=[0, 1])
+        wide = wide.assign(
+            to=both[0].map("to a representative of {}".format), of=both[1], stage=wide["site"].map(STAGES)
+        )
+        settings = {"category": "of", "series": "stage", "panel": "to", "title": "median cosine of the class"}
+        drawn |= here.chart(wide, ranges, **settings, domain=SIGNED, width=560)
     return drawn
 
 
-def _ranges(rows: pd.DataFrame) -> ChartType:
-    """Means over seeds of the quantiles over representatives."""
-    frame = over(rows, ["site", "component", "metric"])
-    wide = frame.pivot_table(index=["site", "component"], columns="metric", values="value", sort=False).reset_index()
-    wide.columns = [str(name).replace("representative.", "q").replace(".", "_") for name in wide.columns]
-    both = wide["component"].str.split(" → ", expand=True)
-    data = wide.assign(representative="to a representative of " + both[0], of=both[1])
-    data["stage"] = data["site"].map(STAGE_NAMES)
-    data = data.drop(columns=["site", "component"])
-    order = list(dict.fromkeys(data["of"]))
-    base = alt.Chart().encode(
-        y=alt.Y("of:N", sort=order, title=None, axis=alt.Axis(ticks=False)), color=colour(data["stage"], "stage", 640)
-    )
-    shift = alt.YOffset("stage:N", sort=list(STAGE_NAMES.values()))
-    across = alt.X("q0_025:Q", title="median cosine of the class", scale=alt.Scale(domain=[-1, 1], nice=False))
-    layers = [
-        base.mark_rule().encode(x=across, x2="q0_975:Q", yOffset=shift),
-        base.mark_rule(strokeWidth=6, opacity=0.5).encode(x="q0_25:Q", x2="q0_75:Q", yOffset=shift),
-        base.mark_point(filled=True, size=50).encode(x="q0_5:Q", yOffset=shift),
-    ]
-    zero = alt.Chart().mark_rule(strokeDash=[3, 3], color=MUTED).encode(x=alt.datum(0))
-    inner = alt.layer(zero, *layers).properties(width=560, height=30 * len(order))
-    panels = alt.Facet(
-        "representative:N",
-        sort=list(dict.fromkeys(data["representative"])),
-        title=None,
-        header=alt.Header(labelColor=INK),
-    )
-    return inner.facet(panels, data=data, columns=1).properties(spacing=14)
-
-
-STUDY = Study(
-    name="fig2",
-    paper="fosse2023",
-    title="Cosine of final [CLS] vectors to representatives of each class, before and after fine-tuning",
-    claims=(SEPARATES, NOT_BEFORE, CONTRADICTION, LUCK, ACCURATE),
-    settings=SETTINGS,
-    measure=measure,
-    judge=judge,
-    draw=draw,
-    compare=lambda records: tuple(compare(records)),
-    caption=(
-        "For every correctly classified test utterance as the representative of its class: the median cosine of each "
-        "class to it; dot, bar and line: median, quartiles and 95 % of all representatives, means over seeds. The "
-        "paper draws one representative per class, and compares the pre-trained encoder with representatives of the "
-        "fine-tuned one, whose space is another; here each has its own. Its figure 2b is said to be of YelpHat and is "
-        "of Yelp polarity: the authors' code reads the first 5,002 reviews of that test set. Ours is YelpHat."
-    ),
-    needs=NEEDS,
-)
+STUDY = entry("fig2", measure=Measure(Plan.fine_tuned, (directions,)), tests=tests, draw=draw, compare=compare)

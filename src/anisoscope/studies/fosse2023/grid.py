@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from anisoscope.training.recipe import ATTENTION, ClassifierRecipe
@@ -22,6 +23,12 @@ WIDTH = 384
 """Dimensions of the built-in model's word vectors."""
 SCALED, RAW, DRAWN = "scaled", "raw", "random"
 """Word vectors a model starts from: those of the encoder brought to `vector_norm`, as they are, or N(0, 1)."""
+OWN, OTHER_START, OTHER_SIZE, TUNED, BEFORE = "own", "other start", "other size", "fine-tuned", "pre-trained"
+"""Families of models: the paper's own attention-only ones (one head, real vectors of the size of its own), those that
+differ from them in one thing, encoders that are fine-tuned, and as they were before.
+"""
+PRETRAINED = f" {BEFORE}"
+"""Behind an encoder's name: as it was before it was fine-tuned."""
 
 
 @dataclass(frozen=True)
@@ -113,30 +120,18 @@ class Plan:
 
     def recipe(self, cell: Cell) -> ClassifierRecipe:
         """How a cell is trained."""
+        same = ClassifierRecipe(cell.model, cell.corpus, limit=self.limit, seed=cell.seed)
         if not cell.attention:
-            same = ClassifierRecipe(
-                cell.model, cell.corpus, limit=self.fine_limit, max_length=self.fine_length, seed=cell.seed
-            )
-            epochs = self.fine_epochs
-            return replace(same, rate=self.fine_rate, batch=self.fine_batch, epochs=epochs, patience=epochs)
-        same = ClassifierRecipe(
-            corpus=cell.corpus,
-            limit=self.limit,
-            layers=cell.layers,
-            heads=cell.heads,
-            vectors=self.encoder,
-            vector_norm=self.vector_norm,
-            penalty="entropy" if cell.weight else "none",
-            weight=cell.weight,
-            epochs=self.epochs,
-            patience=self.patience,
-            warmup=self.warmup if cell.layers > 1 else 0,
-            clip=self.clip if cell.layers > 1 else 0.0,
-            seed=cell.seed,
-        )
+            same = replace(same, limit=self.fine_limit, max_length=self.fine_length, epochs=self.fine_epochs)
+            return replace(same, patience=self.fine_epochs, rate=self.fine_rate, batch=self.fine_batch)
+        same = replace(same, layers=cell.layers, heads=cell.heads, epochs=self.epochs, patience=self.patience)
+        if cell.layers > 1:
+            same = replace(same, warmup=self.warmup, clip=self.clip)
+        if cell.weight:
+            same = replace(same, penalty="entropy", weight=cell.weight)
         if cell.dim != WIDTH or cell.start == DRAWN:
-            return replace(same, vectors="random", vector_norm=None, dim=cell.dim)
-        return replace(same, vector_norm=None) if cell.start == RAW else same
+            return replace(same, vectors="random", dim=cell.dim)
+        return replace(same, vectors=self.encoder, vector_norm=None if cell.start == RAW else self.vector_norm)
 
     def fine_tuned(self) -> list[Cell]:
         return [Cell(c, self.encoder, seed=s) for s in range(self.fine_seeds) for c in self.names()]
@@ -207,23 +202,16 @@ _LABEL = re.compile(
 
 
 def with_options(records: pd.DataFrame) -> pd.DataFrame:
-    """Rows of attention-only models, with their `layers`, `weight`, `dim`, `heads` and `start` as columns."""
-    found = records["model"].astype(str).str.extract(_LABEL)
-    ours = found["layers"].notna()
-    found = found[ours].fillna({"start": SCALED}).astype({"layers": int, "weight": float, "dim": int, "heads": int})
-    return records[ours].join(found)
-
-
-def standard(records: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the paper's own classifiers: one head, real vectors of the size of its own."""
-    rows = with_options(records)
-    return rows[(rows["dim"] == WIDTH) & (rows["heads"] == 1) & (rows["start"] == SCALED)]
-
-
-def other_starts(records: pd.DataFrame) -> pd.DataFrame:
-    """Rows of classifiers of one layer without a penalty that began with other word vectors, told apart by `start`."""
-    rows = with_options(records)
-    return rows[(rows["dim"] == WIDTH) & (rows["start"] != SCALED)]
+    """Every row with the `family` of its model, and of attention-only ones `layers`, `weight`, `dim`, `heads`, `start`
+    (numbers; NaN of encoders).
+    """
+    names = records["model"].astype(str)
+    found = names.str.extract(_LABEL).fillna({"start": SCALED})
+    found = found.astype(dict.fromkeys(("layers", "weight", "dim", "heads"), float))
+    encoder, size = found["layers"].isna(), (found["dim"] != WIDTH) | (found["heads"] != 1)
+    differing = [encoder & names.str.endswith(PRETRAINED), encoder, size, found["start"] != SCALED]
+    family = np.select(differing, [BEFORE, TUNED, OTHER_SIZE, OTHER_START], OWN)
+    return records.join(found).assign(family=family)
 
 
 def words(start: str) -> str:

@@ -1,118 +1,156 @@
-"""Section 2.1: three statements about the geometry of one layer of self-attention, tested on trained layers."""
+"""Section 2.1: three statements about the geometry of one layer of self-attention, tested on trained layers: cones of
+values, and attention when keys or queries are made equal, or parallel.
 
-from collections.abc import Sequence
-from functools import partial
-from typing import Any
+With q̄ and k̄ the mean query and key of an utterance: `equal` puts k̄ (q̄) in place of each of them, `parallel` gives
+each its own norm along the direction of k̄ (q̄).
+"""
 
+from collections.abc import Iterator
+
+import numpy as np
 import pandas as pd
+import torch
 from altair.typing import ChartType
+from jaxtyping import Float
+from torch import Tensor
 
+from anisoscope.axes import Site
+from anisoscope.capture.tap import capture
 from anisoscope.charts import builders as charts
-from anisoscope.store import select
-from anisoscope.studies.fosse2023.cones import cones
-from anisoscope.studies.fosse2023.grid import NEEDS, SETTINGS, Plan, standard
-from anisoscope.studies.fosse2023.measurements import accuracies, gather
-from anisoscope.studies.fosse2023.over_cells import Seeds, corpora, note, over, sound, title
-from anisoscope.studies.judge import judged, of_seeds, within
-from anisoscope.studies.study import SHARE, SIGNED, Claim, Context, Study, Verdict
+from anisoscope.store import as_records
+from anisoscope.studies.fosse2023.entry import Evidence, Measure, entry, panels, spearman, title
+from anisoscope.studies.fosse2023.grid import OWN, Cell, Plan
+from anisoscope.studies.fosse2023.measurements import kept
+from anisoscope.studies.fosse2023.trained_cells import Trained
+from anisoscope.studies.judge import Test
 
-SOURCE = "Fosse et al. 2023, section 2.1 and figure 1"
-EXACT, NEARLY, LARGEST = 1e-6, 0.99, 0.1
-CONE = Claim(
-    "outputs in the cone of the values",
-    "Every output lies in the narrowest circular cone about the mean direction that holds the values of its sentence",
-    SOURCE,
-    bounds=SIGNED,
-)
-EQUAL_KEYS = Claim(
-    "equal keys", "Equal keys give uniform attention, whatever the query (H / ln n is 1)", SOURCE, identity=True
-)
-PARALLEL_KEYS = Claim(
-    "keys of one direction",
-    f"Keys of one direction, each with its own norm, give nearly uniform attention too (H / ln n above {NEARLY})",
-    f"{SOURCE}, which speaks of directions",
-    bounds=SHARE,
-)
-EQUAL_QUERIES = Claim(
-    "equal queries", "Equal queries give equal rows of attention (their similarity is 1)", SOURCE, identity=True
-)
-PARALLEL_QUERIES = Claim(
-    "queries of one direction",
-    f"Queries of one direction, each with its own norm, give nearly equal rows too (similarity above {NEARLY})",
-    f"{SOURCE}, which speaks of directions",
-    bounds=SIGNED,
-)
-ALIKE = Claim(
-    "alike keys, uniform attention",
-    "Among utterances, the more alike the keys the more uniform the attention (rank correlation of sim(K) with H / ln "
-    "n, λ = 0)",
-    SOURCE,
-    bounds=SIGNED,
-)
-MEASURES = {
+ROUNDING = 1e-9
+LARGEST = 0.1
+SITES = ("query.raw", "key.raw", "value")
+SHOWN = {
     "keys.plain": "H / ln n, as trained",
     "keys.parallel": "H / ln n, keys of one direction",
     "queries.plain": "similarity of rows, as trained",
     "queries.parallel": "similarity of rows, queries of one direction",
 }
+Vectors = Float[Tensor, "token dim"]
 
 
-def measure(plan: Plan, context: Context) -> pd.DataFrame:
+def cells(plan: Plan) -> list[Cell]:
     """One layer at every λ of the paper."""
-    return gather(plan.by_weight(large=False), plan, context, accuracies, cones)
+    return plan.by_weight(large=False)
 
 
-def judge(records: pd.DataFrame) -> Sequence[Verdict]:
-    tests, near = [], []
-    for corpus in corpora(records):
-        here, remark, named = select(records, corpus=corpus), note(records, corpus), title(corpus)
-        table = {name: _table(here, name) for name in ("cone.inside", "keys.equal", "queries.equal", *MEASURES)}
-        for claim, name in ((CONE, "cone.inside"), (EQUAL_KEYS, "keys.equal"), (EQUAL_QUERIES, "queries.equal")):
-            inside = partial(within, claim, inside=(1 - EXACT, 1 + EXACT), statistic="mean", reason=remark)
-            near.append(inside(table[name][0.0], subject=named))
+def cones(trained: Trained) -> pd.DataFrame:
+    """Records `cones.<statement>`, means over utterances, and `cones.keys.correlation`: over utterances, of the
+    similarity of keys with H.
+    """
+
+    def make() -> pd.DataFrame:
+        found = _each(trained)
+        similar, plain = (found[name].to_numpy(float) for name in ("keys.similarity", "keys.plain"))
+        means = {**found.mean(), "keys.correlation": spearman(similar, plain)}
+        rows = [{"metric": f"cones.{name}", "value": value} for name, value in means.items()]
+        return as_records(pd.DataFrame(rows), layer=1, n_units=len(found))
+
+    return kept(trained, "cones", make)
+
+
+@torch.no_grad()
+def _each(trained: Trained) -> pd.DataFrame:
+    """One row per utterance of two tokens and more: means over the heads of the first layer."""
+    model, batches = trained.classifier[0], trained.batches(trained.plan.erased)
+    caught: dict[str, Tensor] = {}
+
+    def receive(site: Site, x: Tensor) -> None:
+        if site.layer == 1:
+            caught[site.label] = x.double()
+
+    rows: list[pd.Series] = []
+    with capture(model, SITES, receive=receive):
+        for batch in batches:
+            caught.clear()
+            model(**batch.inputs)
+            counts = next(iter(batch.streams.values())).mask.sum(1).tolist()
+            for i, n in enumerate(counts):
+                if n > 1:
+                    heads = zip(*(caught[name][i, :, :n] for name in SITES), strict=True)
+                    rows.append(pd.DataFrame([statements(*head) for head in heads]).mean())
+    return pd.DataFrame(rows)
+
+
+def statements(query: Vectors, key: Vectors, value: Vectors) -> dict[str, float]:
+    """Quantities that section 2.1 speaks of, for one utterance and one head, in float64.
+
+    cone.inside   share of outputs in the narrowest circular cone about the mean direction that holds all values
+    cone.narrow   whether that cone is convex (half angle of 90° or less)
+    keys.*        H / ln n as it is, with equal, and with parallel keys;   keys.similarity   eq. 3
+    queries.*     similarity of the rows of attention as it is, with equal, and with parallel queries
+    """
+    rows = _weights(query, key)
+    axis = _direction(_direction(value).mean(0))
+    widest = float((_direction(value) @ axis).min())
+    outputs = _direction(rows @ value) @ axis
+    return {
+        "cone.inside": float((outputs >= widest - ROUNDING).double().mean()),
+        "cone.narrow": float(widest >= 0),
+        "keys.similarity": _alike(key),
+        "keys.plain": _entropy(rows),
+        "keys.equal": _entropy(_weights(query, key.mean(0).expand_as(key))),
+        "keys.parallel": _entropy(_weights(query, _parallel(key))),
+        "queries.plain": _alike(rows),
+        "queries.equal": _alike(_weights(query.mean(0).expand_as(query), key)),
+        "queries.parallel": _alike(_weights(_parallel(query), key)),
+    }
+
+
+def _direction(x: Tensor) -> Tensor:
+    return torch.nn.functional.normalize(x, dim=-1)
+
+
+def _alike(x: Tensor) -> float:
+    """Mean cosine over pairs of rows [n, dim]; n of two and more."""
+    n = len(x)
+    return float((_direction(x).sum(0).square().sum() - n) / (n * (n - 1)))
+
+
+def _weights(query: Vectors, key: Vectors) -> Tensor:
+    return torch.softmax(query @ key.T / query.shape[-1] ** 0.5, -1)
+
+
+def _entropy(rows: Tensor) -> float:
+    """Mean over rows of H / ln n."""
+    return float(torch.special.entr(rows).sum(-1).mean() / np.log(rows.shape[-1]))
+
+
+def _parallel(x: Vectors) -> Tensor:
+    """Every vector with its own norm along the direction of their mean."""
+    norms: Tensor = x.norm(dim=-1, keepdim=True)
+    return norms * _direction(x.mean(0))
+
+
+def tests(whole: Evidence) -> Iterator[Test]:
+    for here in whole.corpora:
+        rows = here.find(family=OWN)
+        table = here.by(rows[rows["metric"].str.startswith("cones.")], "metric", "weight")
+        yield here.test("outputs in the cone of the values", table["cones.cone.inside", 0.0], around=1.0)
+        for vectors in ("keys", "queries"):
+            yield here.test(f"equal {vectors}", table[f"cones.{vectors}.equal", 0.0], around=1.0)
         for weight in (0.0, LARGEST):
-            test = partial(of_seeds, reason=remark, subject=f"{named}, λ = {weight:g}")
-            tests += [
-                test(PARALLEL_KEYS, table["keys.parallel"][weight], "H / ln n", NEARLY),
-                test(PARALLEL_QUERIES, table["queries.parallel"][weight], "similarity of rows", NEARLY),
-            ]
-        found = _table(here, "keys.correlation")[0.0]
-        tests.append(of_seeds(ALIKE, found, "rank correlation", reason=remark, subject=named))
-    return judged([*near, *tests])
+            keys, queries = (table[f"cones.{vectors}.parallel", weight] for vectors in ("keys", "queries"))
+            yield here.test("keys of one direction", keys, f"λ = {weight:g}")
+            yield here.test("queries of one direction", queries, f"λ = {weight:g}")
+        found = table["cones.keys.correlation", 0.0]
+        yield here.test("alike keys, uniform attention", found)
 
 
-def _table(here: pd.DataFrame, name: str) -> Seeds:
-    """A statement [seed] by λ, sound models only."""
-    return Seeds(here, standard(select(sound(here), metric=f"cones.{name}")), "weight")
-
-
-def draw(records: pd.DataFrame) -> dict[str, ChartType]:
+def draw(whole: Evidence) -> dict[str, ChartType]:
     """Attention as trained and with keys or queries of one direction, by λ."""
-    rows = standard(sound(records)).sort_values("weight", kind="stable")
-    parts: list[Any] = []
-    for name, words in MEASURES.items():
-        part = over(select(rows, metric=f"cones.{name}"), ["corpus", "weight"])
-        parts.append(part.assign(measure=words))
-    frame = pd.concat(parts, ignore_index=True)
-    if not len(frame):
-        return {}
+    rows = {words: whole.find(family=OWN, metric=f"cones.{name}") for name, words in SHOWN.items()}
+    frame = panels(rows, "corpus", "weight")
     frame["what"] = frame["corpus"].map(title) + ", " + frame["weight"].map("λ = {:g}".format)
-    frame = frame.sort_values("corpus", kind="stable")
-    return {"sec2": charts.bars(frame, category="what", panel="measure", titles=("value", ""), size=(620, 18))}
+    titles = ("value", "")
+    return whole.chart(frame, charts.bars, category="what", panel="quantity", titles=titles, size=(620, 18))
 
 
-STUDY = Study(
-    name="sec2",
-    paper="fosse2023",
-    title="Cones of values, keys and queries in one trained layer",
-    claims=(CONE, EQUAL_KEYS, PARALLEL_KEYS, EQUAL_QUERIES, PARALLEL_QUERIES, ALIKE),
-    settings=SETTINGS,
-    measure=measure,
-    judge=judge,
-    draw=draw,
-    caption=(
-        "One layer at every λ, means over test utterances. The statements hold exactly for equal vectors; vectors of "
-        "one direction have norms as well, which make attention sharp or rows differ. Bars: 95 % intervals over seeds."
-    ),
-    needs=NEEDS,
-)
+STUDY = entry("sec2", measure=Measure(cells, (cones,)), tests=tests, draw=draw)

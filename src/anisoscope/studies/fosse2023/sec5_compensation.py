@@ -1,7 +1,6 @@
 """Section 5: is it easier to compensate a sparse attention with more parameters? Width, heads and depth (ours)."""
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,101 +8,60 @@ import pandas as pd
 from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
-from anisoscope.store import select
-from anisoscope.studies.fosse2023.grid import NEEDS, SETTINGS, WIDTH, Plan, with_options
-from anisoscope.studies.fosse2023.measurements import VALUES, accuracies, gather, geometry
-from anisoscope.studies.fosse2023.over_cells import Seeds, corpora, note, over, sound, spearman, title
-from anisoscope.studies.judge import Array, judged, of_seeds
-from anisoscope.studies.study import SIGNED, Claim, Context, Study, Verdict
+from anisoscope.studies.fosse2023.entry import Evidence, Measure, Seeds, correlation, entry, over
+from anisoscope.studies.fosse2023.grid import OTHER_SIZE, Plan
+from anisoscope.studies.fosse2023.measurements import VALUES, geometry
+from anisoscope.studies.judge import Test
+from anisoscope.studies.study import SIGNED
 
-SOURCE = "Fosse et al. 2023, section 5 (said there, not measured)"
-GAIN = Claim(
-    "values converge more in larger models",
-    "The change of sim(V) of the first layer from λ = 0 to the largest λ grows with the number of parameters outside "
-    "the word vectors (rank correlation over sizes)",
-    SOURCE,
-    bounds=SIGNED,
-)
-KEEP = Claim(
-    "larger models lose less",
-    "The change of accuracy from λ = 0 to the largest λ is the better the more parameters there are outside the word "
-    "vectors (rank correlation over sizes)",
-    SOURCE,
-    bounds=SIGNED,
-)
-SIMILAR: dict[str, Any] = {"metric": "intra_sequence", "site": VALUES, "token_policy": "all", "layer": 1}
-MEASURES: dict[str, tuple[Claim, dict[str, Any]]] = {
-    "sim(V) of layer 1": (GAIN, SIMILAR),
-    "accuracy": (KEEP, {"metric": "accuracy", "component": "test"}),
+MEASURES: dict[str, tuple[str, dict[str, Any], tuple[float, float]]] = {
+    "sim(V) of layer 1": (
+        "values converge more in larger models",
+        {"metric": "intra_sequence", "site": VALUES, "token_policy": "all", "layer": 1},
+        (-2.0, 2.0),
+    ),
+    "accuracy": ("larger models lose less", {"metric": "accuracy", "component": "test"}, SIGNED),
 }
-SIZE = ["dim", "heads", "layers"]
+"""Quantity → the claim on its change, its rows, and what the change lies between."""
+Size = tuple[float, float, float]
 
 
-def measure(plan: Plan, context: Context) -> pd.DataFrame:
-    """Accuracies and geometry of every size at both λ."""
-    return gather(plan.by_size(), plan, context, accuracies, geometry)
-
-
-def _sized(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of models with vectors of another size than the real ones, whose size this study chose."""
-    rows = with_options(rows)
-    return rows[rows["dim"] != WIDTH]
-
-
-def changes(records: pd.DataFrame, where: dict[str, Any]) -> dict[tuple[int, int, int], Array]:
-    """(dim, heads, layers) → largest λ less λ = 0 [seed], sound models only."""
-    table = Seeds(records, _sized(select(sound(records), **where)), *SIZE, "weight")
-    weights = sorted({key[-1] for key in table})
-    sizes = sorted({key[:-1] for key in table}, key=lambda size: (inner(size[0], size[2]), size[1]))
-    return {size: table[*size, weights[-1]] - table[*size, weights[0]] for size in sizes}
-
-
-def inner(dim: int, layers: int) -> int:
+def inner(size: Size) -> float:
     """Parameters of the layers: queries, keys, values and output, with biases; heads do not change them."""
+    dim, _heads, layers = size
     return layers * (4 * dim * dim + 4 * dim)
 
 
-def judge(records: pd.DataFrame) -> Sequence[Verdict]:
-    tests = []
-    for corpus in corpora(records):
-        test = partial(of_seeds, reason=note(records, corpus), subject=title(corpus))
-        for name, (claim, where) in MEASURES.items():
-            found = _correlations(changes(select(records, corpus=corpus), where))
-            tests.append(test(claim, found, f"rank correlation of the change of {name} with size"))
-    return judged(tests)
+def changes(here: Evidence, where: dict[str, Any]) -> Seeds:
+    """Largest λ less λ = 0 [seed] by (dim, heads, layers), smaller models first."""
+    table = here.table("dim", "heads", "layers", "weight", family=OTHER_SIZE, **where)
+    weights = sorted({weight for *_, weight in table})
+    sizes = sorted(dict.fromkeys(key[:-1] for key in table), key=inner)
+    return Seeds({size: table[*size, weights[-1]] - table[*size, weights[0]] for size in sizes}, table.nothing)
 
 
-def _correlations(change: dict[tuple[int, int, int], Array]) -> Array:
-    """[seed]"""
-    sizes = np.array([inner(dim, layers) for dim, _heads, layers in change], dtype=np.float64)
-    return np.array([spearman(sizes, row) for row in np.array(list(change.values())).T] if change else [np.nan])
+def tests(whole: Evidence) -> Iterator[Test]:
+    for here in whole.corpora:
+        for claim, where, _ in MEASURES.values():
+            change = changes(here, where)
+            sizes = Seeds({size: np.full_like(change.nothing, inner(size)) for size in change}, change.nothing)
+            yield here.test(claim, correlation(sizes, change))
 
 
-def draw(records: pd.DataFrame) -> dict[str, ChartType]:
+def draw(whole: Evidence) -> dict[str, ChartType]:
     """The change of both quantities by size."""
-    rows = []
-    for name, (_, where) in MEASURES.items():
-        for (dim, heads, layers), values in changes(records, where).items():
-            size = f"d = {dim}, {heads} head{'s' * (heads > 1)}, L = {layers}"
-            rows += [{"size": size, "quantity": f"change of {name}", "value": value} for value in values]
-    frame = over(pd.DataFrame(rows, columns=["size", "quantity", "value"]), ["size", "quantity"])
+    parts = []
+    for name, (_, where, bounds) in MEASURES.items():
+        rows = [
+            (f"d = {dim:g}, {heads:g} head{'s' * (heads > 1)}, L = {layers:g}", value)
+            for (dim, heads, layers), values in changes(whole, where).items()
+            for value in values
+        ]
+        found = over(pd.DataFrame(rows, columns=["size", "value"]), "size", bounds=bounds)
+        parts.append(found.assign(quantity=f"change of {name}"))
     titles = ("largest λ less λ = 0", "")
-    chart = charts.bars(frame, category="size", panel="quantity", titles=titles, size=(560, 24))
-    return {"sec5": chart} if len(frame) else {}
+    frame = pd.concat(parts, ignore_index=True)
+    return whole.chart(frame, charts.bars, category="size", panel="quantity", titles=titles, size=(560, 24))
 
 
-STUDY = Study(
-    name="sec5",
-    paper="fosse2023",
-    title="Compensation against the number of parameters: width, heads, layers",
-    claims=(GAIN, KEEP),
-    settings=SETTINGS,
-    measure=measure,
-    judge=judge,
-    draw=draw,
-    caption=(
-        "Models of several sizes with random word vectors on the first corpus, trained with and without the entropy "
-        "penalty; bars: 95 % intervals over seeds, paired. Collapsed models are left out and counted in the verdicts."
-    ),
-    needs=NEEDS,
-)
+STUDY = entry("sec5", measure=Measure(Plan.by_size, (geometry,)), tests=tests, draw=draw)

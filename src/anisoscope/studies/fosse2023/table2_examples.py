@@ -1,51 +1,30 @@
 """Table 2: the utterances nearest to a representative and farthest from it, and whether shared words explain it."""
 
-from collections.abc import Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Iterator
 
-import altair as alt
 import numpy as np
 import pandas as pd
 from altair.typing import ChartType
-from numpy.typing import NDArray
 
-from anisoscope.charts.style import INK, MUTED
+from anisoscope.charts.class_charts import texts
 from anisoscope.data.labelled import TEST
 from anisoscope.errors import CorpusError
 from anisoscope.store import as_records, select
-from anisoscope.studies.fosse2023.grid import NEEDS, SETTINGS, Plan
-from anisoscope.studies.fosse2023.measurements import accuracies, final_vectors, gather, kept
-from anisoscope.studies.fosse2023.over_cells import Seeds, corpora, note, sound, spearman, title
-from anisoscope.studies.fosse2023.trained_cells import Trained, corpus_of
-from anisoscope.studies.judge import Array, judged, of_seeds, within
-from anisoscope.studies.study import SIGNED, Claim, Context, Study, Verdict
+from anisoscope.studies.fosse2023.entry import Evidence, Measure, entry, spearman
+from anisoscope.studies.fosse2023.grid import Cell, Plan
+from anisoscope.studies.fosse2023.measurements import kept
+from anisoscope.studies.fosse2023.trained_cells import Labels, Trained, corpus_of
+from anisoscope.studies.judge import Array, Test
 from anisoscope.training.recipe import ClassifierRecipe
 
-SOURCE = "Fosse et al. 2023, table 2"
-SNIPPET, LITTLE = 110, 0.3
+SNIPPET = 110
 ROWS = ("nearest, same class", "nearest, other class", "median, other class", "farthest, same class")
-NOT_WORDS = Claim(
-    "direction is not shared words",
-    f"How near an utterance lies to another of its class is little explained by the words they share (rank correlation "
-    f"with the Jaccard overlap below {LITTLE}, mean over all representatives)",
-    SOURCE,
-    "near examples share few polarity words",
-    bounds=SIGNED,
-)
-CROSSES = Claim(
-    "some of the other class are near",
-    "The nearest utterance of the other class is nearer than the farthest of the same class",
-    SOURCE,
-    "+ 0.93 against − 0.09",
-    bounds=(-2.0, 2.0),
-)
+SEPARATED = " | "
 
 
-def measure(plan: Plan, context: Context) -> pd.DataFrame:
-    """Examples and overlaps of the encoder fine-tuned on the first corpus."""
-    first = [cell for cell in plan.fine_tuned() if cell.corpus == plan.names()[0]]
-    return gather(first, plan, context, accuracies, examples)
+def cells(plan: Plan) -> list[Cell]:
+    """The encoder fine-tuned on the first corpus."""
+    return [cell for cell in plan.fine_tuned() if cell.corpus == plan.names()[0]]
 
 
 def examples(trained: Trained) -> pd.DataFrame:
@@ -53,42 +32,41 @@ def examples(trained: Trained) -> pd.DataFrame:
     first correct utterance of the first class) and `overlap` (rank correlation of cosine and shared words). Texts stay
     in the corpus: some may not be handed on.
     """
-    return kept(trained, "example-places", lambda: as_records(pd.DataFrame(_rows(trained))))
+
+    def make() -> pd.DataFrame:
+        unit, (labels, found) = trained.directions, trained.classes
+        able = np.flatnonzero((labels == 0) & (found == 0))
+        if not len(able):
+            return as_records(pd.DataFrame())
+        first = int(able[0])
+        cosine = unit @ unit[first]
+        utterances, names = trained.examples(trained.plan.utterances), trained.corpus.labels
+        whole = corpus_of(ClassifierRecipe(corpus=trained.cell.corpus)).splits[TEST]
+        rows = [
+            {
+                "metric": "example",
+                "component": SEPARATED.join((row, names[int(labels[i])], str(whole.index(utterances[i])))),
+                "value": 1.0 if i == first else float(cosine[i]),
+            }
+            for row, i in {"representative": first, **chosen(cosine, labels, first)}.items()
+        ]
+        words = [frozenset(w.lower() for w in e.all_words) for e in utterances]
+        overlap = overlap_correlation(unit, labels, able, words)
+        return as_records(pd.DataFrame([*rows, {"metric": "overlap", "value": overlap, "n_units": len(labels)}]))
+
+    return kept(trained, "example-places", make)
 
 
-def _rows(trained: Trained) -> list[dict[str, Any]]:
-    found, utterances = final_vectors(trained), trained.examples(trained.plan.utterances)
-    labels, unit = found["labels"], found["tuned"]
-    able = np.flatnonzero((labels == 0) & (found["predicted"] == 0)).astype(np.int64)
-    if not len(able):
-        return []
-    first = int(able[0])
-    cosine = unit @ unit[first]
-    names = trained.corpus.labels
-    whole = corpus_of(ClassifierRecipe(corpus=trained.cell.corpus)).splits[TEST]
-    chosen = [("representative", first, 1.0)]
-    chosen += [(name, i, float(cosine[i])) for name, i in zip(ROWS, _chosen(cosine, labels, first), strict=True)]
-    places = [whole.index(utterances[i]) for _, i, _ in chosen]
-    rows: list[dict[str, Any]] = [
-        {"metric": "example", "component": f"{row} | {names[int(labels[i])]} | {place}", "value": value}
-        for (row, i, value), place in zip(chosen, places, strict=True)
-    ]
-    correlation = _overlap_correlation(
-        unit, labels, able, [frozenset(w.lower() for w in e.all_words) for e in utterances]
-    )
-    return [*rows, {"metric": "overlap", "value": correlation, "n_units": len(labels)}]
-
-
-def _chosen(cosine: Array, labels: Array, first: int) -> list[int]:
+def chosen(cosine: Array, labels: Labels, first: int) -> dict[str, int]:
     """Utterances of `ROWS`; the representative is none of them."""
     same = np.flatnonzero((labels == labels[first]) & (np.arange(len(labels)) != first))
     other = np.flatnonzero(labels != labels[first])
-    by_cosine = other[cosine[other].argsort(kind="stable")]
-    nearest, farthest = same[cosine[same].argmax()], same[cosine[same].argmin()]
-    return [int(nearest), int(by_cosine[-1]), int(by_cosine[len(by_cosine) // 2]), int(farthest)]
+    other = other[cosine[other].argsort(kind="stable")]
+    found = (same[cosine[same].argmax()], other[-1], other[len(other) // 2], same[cosine[same].argmin()])
+    return dict(zip(ROWS, map(int, found), strict=True))
 
 
-def _overlap_correlation(unit: Array, labels: Array, able: NDArray[np.int64], words: list[frozenset[str]]) -> float:
+def overlap_correlation(unit: Array, labels: Labels, able: Labels, words: list[frozenset[str]]) -> float:
     """Mean over representatives of the rank correlation between cosine and Jaccard overlap inside their class."""
     found = []
     for r in able:
@@ -98,39 +76,30 @@ def _overlap_correlation(unit: Array, labels: Array, able: NDArray[np.int64], wo
     return float(np.nanmean(found))
 
 
-def judge(records: pd.DataFrame) -> Sequence[Verdict]:
-    tests, near = [], []
-    for corpus in corpora(records):
-        rows, remark, named = select(sound(records), corpus=corpus), note(records, corpus), title(corpus)
-        overlap = Seeds(records, select(rows, metric="overlap"), "metric")["overlap"]
-        words = "rank correlation of cosine and overlap"
-        near.append(within(NOT_WORDS, overlap, (-LITTLE, LITTLE), words, remark, named))
-        of_row = select(rows, metric="example")
-        of_row = of_row.assign(row=[str(text).partition(" | ")[0] for text in of_row["component"]])
-        cosine = Seeds(records, of_row, "row")
-        test = partial(of_seeds, reason=remark, subject=named)
-        tests.append(test(CROSSES, cosine[ROWS[1]] - cosine[ROWS[3]], "difference of cosines"))
-    return judged([*near, *tests])
+def tests(whole: Evidence) -> Iterator[Test]:
+    for here in whole.corpora:
+        overlap = here.table("metric", metric="overlap")["overlap"]
+        yield here.test("direction is not shared words", overlap)
+        rows = here.find(metric="example")
+        cosine = here.by(rows.assign(row=rows["component"].str.split(SEPARATED, regex=False).str[0]), "row")
+        difference = cosine["nearest, other class"] - cosine["farthest, same class"]
+        yield here.test("some of the other class are near", difference)
 
 
-def draw(records: pd.DataFrame) -> dict[str, ChartType]:
+def draw(whole: Evidence) -> dict[str, ChartType]:
     """The table, of the first seed that is sound."""
-    rows = select(sound(records), metric="example")
+    rows = whole.find(metric="example")
     if not len(rows):
         return {}
-    rows = select(rows, seed=int(rows["seed"].min()), corpus=rows["corpus"].iloc[0])
-    parts = rows["component"].str.split(" | ", n=2, expand=True, regex=False)
-    texts = _texts(str(rows["corpus"].iloc[0]), parts[2].astype(int).tolist())
-    data = pd.DataFrame({"row": parts[0], "of": parts[1], "text": texts, "value": rows["value"]})
-    data["cosine"] = data["value"].map("{:.2f}".format).str.replace("-", "−")
-    order = data["row"].tolist()
-    base = alt.Chart(data).encode(y=alt.Y("row:N", sort=order, title=None, axis=alt.Axis(ticks=False, labelLimit=220)))
-    columns = [("cosine", 0, INK), ("of", 44, MUTED), ("text", 124, INK)]
-    marks = [
-        base.mark_text(align="left", fontSize=11, color=color).encode(text=f"{name}:N", x=alt.value(x))
-        for name, x, color in columns
-    ]
-    return {"table2": alt.layer(*marks).properties(width=760, height=26 * len(order))}
+    corpus = str(rows["corpus"].iloc[0])
+    rows = select(rows, seed=int(rows["seed"].min()), corpus=corpus)
+    frame = (
+        rows["component"].str.split(SEPARATED, n=2, expand=True, regex=False).set_axis(["row", "of", "place"], axis=1)
+    )
+    frame["text"] = _texts(corpus, frame["place"].astype(int).tolist())
+    frame["cosine"] = rows["value"].map("{:.2f}".format).str.replace("-", "−")
+    columns = {"cosine": 0, "of": 44, "text": 124}
+    return whole.chart(frame, texts, category="row", columns=columns, muted="of", width=760)
 
 
 def _texts(corpus: str, places: list[int]) -> list[str]:
@@ -139,23 +108,8 @@ def _texts(corpus: str, places: list[int]) -> list[str]:
         split = corpus_of(ClassifierRecipe(corpus=corpus)).splits[TEST]
     except CorpusError:
         return [f"test utterance {place} (its text needs the corpus)" for place in places]
-    texts = [" / ".join(filter(None, (split[i].text, " ".join(split[i].second or ())))) for i in places]
-    return [text if len(text) <= SNIPPET else text[: SNIPPET - 1].rstrip() + "…" for text in texts]
+    found = [" / ".join(filter(None, (split[i].text, " ".join(split[i].second or ())))) for i in places]
+    return [text if len(text) <= SNIPPET else text[: SNIPPET - 1].rstrip() + "…" for text in found]
 
 
-STUDY = Study(
-    name="table2",
-    paper="fosse2023",
-    title="Utterances nearest to a representative and farthest from it",
-    claims=(NOT_WORDS, CROSSES),
-    settings=SETTINGS,
-    measure=measure,
-    judge=judge,
-    draw=draw,
-    caption=(
-        "Cosine of the final [CLS] vector to that of the first correctly classified utterance of the first class, "
-        "which is in no other row; first seed. Published: − .96, + .93, + .2, − .09, on the 38,000 reviews of Yelp "
-        "polarity, with a cased tokenizer before an uncased model. Overlap: Jaccard index of the sets of words."
-    ),
-    needs=NEEDS,
-)
+STUDY = entry("table2", measure=Measure(cells, (examples,)), tests=tests, draw=draw)

@@ -10,9 +10,15 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from anisoscope.classes.pooling import pooled_vectors, predicted
 from anisoscope.data.encoding import Encoded, LabelledPlan, encode
-from anisoscope.data.labelled import TEST, LabelledCorpus, balanced
+from anisoscope.data.labelled import TEST, Example, LabelledCorpus, balanced
 from anisoscope.errors import DivergedError, OutputError
+from anisoscope.metrics.class_direction import units_of
 from anisoscope.provenance import run_id
 from anisoscope.runs.run import slug
 from anisoscope.store import in_turn, once, write_atomic
@@ -22,17 +28,17 @@ from anisoscope.training.classifier import TrainedClassifier, train_classifier
 from anisoscope.training.recipe import ClassifierRecipe
 
 TOLD, DIVERGED = "training.json", "diverged.json"
+Labels = NDArray[np.int64]
 
 
 @cache
-def opened(recipe: ClassifierRecipe) -> LabelledCorpus:
-    """The corpus of a recipe; read once for all seeds and depths."""
+def _opened(recipe: ClassifierRecipe) -> LabelledCorpus:
     return recipe.open()
 
 
 def corpus_of(recipe: ClassifierRecipe) -> LabelledCorpus:
-    """The corpus a recipe trains on."""
-    return opened(ClassifierRecipe(corpus=recipe.corpus, limit=recipe.limit, split_seed=recipe.split_seed))
+    """The corpus a recipe trains on; read once for all seeds and depths."""
+    return _opened(ClassifierRecipe(corpus=recipe.corpus, limit=recipe.limit, split_seed=recipe.split_seed))
 
 
 @dataclass(frozen=True)
@@ -62,16 +68,38 @@ class Trained:
         """(model, tokenizer)."""
         return self.found.classifier()
 
-    def examples(self, limit: int, split: str = TEST) -> tuple[Any, ...]:
-        """The first utterances of a split, as many of each class."""
-        return balanced(self.corpus.splits[split], limit, len(self.corpus.labels))
+    def examples(self, limit: int) -> tuple[Example, ...]:
+        """The first test utterances, as many of each class."""
+        return balanced(self.corpus.splits[TEST], limit, len(self.corpus.labels))
 
-    def encoded(self, limit: int, split: str = TEST) -> Encoded:
-        return encode(self.examples(limit, split), self.classifier[1], self.found.max_length)
+    def encoded(self, examples: Sequence[Example]) -> Encoded:
+        return encode(examples, self.classifier[1], self.found.max_length)
 
-    def batches(self, limit: int, split: str = TEST) -> LabelledPlan:
-        tokenizer = self.classifier[1]
-        return LabelledPlan(self.encoded(limit, split), int(tokenizer.pad_token_id or 0))
+    def batches(self, limit: int) -> LabelledPlan:
+        return LabelledPlan(self.encoded(self.examples(limit)), self._pad)
+
+    def predicted(self, encoded: Encoded) -> list[int]:
+        """The class found of each."""
+        return predicted(self.classifier[0], encoded, self._pad)
+
+    @property
+    def _pad(self) -> int:
+        return int(self.classifier[1].pad_token_id or 0)
+
+    @cached_property
+    def classes(self) -> tuple[Labels, Labels]:
+        """(class, class found) of every measured utterance."""
+        encoded = self.encoded(self.examples(self.plan.utterances))
+        return np.array(encoded.labels), np.array(self.predicted(encoded))
+
+    @cached_property
+    def directions(self) -> Float[np.ndarray, "utterance dim"]:
+        """Unit vectors of the [CLS] of every measured utterance after the last layer."""
+        return self.directions_in(self.classifier[0])
+
+    def directions_in(self, model: Any) -> Float[np.ndarray, "utterance dim"]:
+        """The same in another model of the same tokens."""
+        return units_of(pooled_vectors(model, self.batches(self.plan.utterances))[:, -1])
 
 
 def folder_of(cell: Cell, plan: Plan, cache_folder: Path) -> Path:
@@ -80,27 +108,21 @@ def folder_of(cell: Cell, plan: Plan, cache_folder: Path) -> Path:
     return cache_folder / "classifiers" / f"{name}-{run_id(asdict(plan.recipe(cell).filled()))[:8]}"
 
 
-def finished(cell: Cell, plan: Plan, cache_folder: Path) -> Trained | None:
-    """A cell where it is trained."""
-    folder = folder_of(cell, plan, cache_folder)
-    return Trained(cell, plan, folder) if (folder / TOLD).exists() else None
-
-
 def why_lost(cell: Cell, plan: Plan, context: Context) -> str:
     """Why a cell has no classifier: `diverged` where its loss was not finite, else `missing`."""
     return "diverged" if (folder_of(cell, plan, context.cache) / DIVERGED).exists() else "missing"
 
 
-def each(
-    cells: Sequence[Cell], plan: Plan, context: Context, look: Callable[[Trained], Any], *, train: bool | None = None
-) -> Iterator[Any]:
+def each(cells: Sequence[Cell], plan: Plan, context: Context, look: Callable[[Trained], Any]) -> Iterator[Any]:
     """`look` at every cell of a plan, trained now where it is not yet and the plan says so; cells that cannot be had
     are left out. What another process is training or measuring comes last.
     """
 
     def attempt(cell: Cell, wait: bool) -> Any:
-        trained = _trained(cell, plan, context, plan.train if train is None else train, wait)
-        return None if trained is None else (look(trained),)
+        folder = folder_of(cell, plan, context.cache)
+        if plan.train:
+            once(folder, lambda: _train(cell, plan, folder, context.device), marker=TOLD, wait=wait)
+        return (look(Trained(cell, plan, folder, wait)),) if (folder / TOLD).exists() else None
 
     for done, looked in enumerate(in_turn(cells, attempt), 1):
         context.progress("classifiers", done, len(cells))
@@ -108,19 +130,12 @@ def each(
             yield looked[0]
 
 
-def _trained(cell: Cell, plan: Plan, context: Context, train: bool, wait: bool) -> Trained | None:
-    folder = folder_of(cell, plan, context.cache)
-
-    def make() -> None:
-        if (folder / DIVERGED).exists():
-            return
-        recipe = plan.recipe(cell)
-        try:
-            train_classifier(recipe, folder, resume=True, device=context.device, corpus=corpus_of(recipe))
-        except DivergedError as error:  # reported, and not tried again
-            text = json.dumps({"cell": asdict(cell), "error": str(error)})
-            write_atomic(folder / DIVERGED, lambda path: path.write_text(text))
-
-    if train:
-        once(folder, make, marker=TOLD, wait=wait)
-    return Trained(cell, plan, folder, wait) if (folder / TOLD).exists() else None
+def _train(cell: Cell, plan: Plan, folder: Path, device: str) -> None:
+    if (folder / DIVERGED).exists():
+        return
+    recipe = plan.recipe(cell)
+    try:
+        train_classifier(recipe, folder, resume=True, device=device, corpus=corpus_of(recipe))
+    except DivergedError as error:  # reported, and not tried again
+        text = json.dumps({"cell": asdict(cell), "error": str(error)})
+        write_atomic(folder / DIVERGED, lambda path: path.write_text(text))
