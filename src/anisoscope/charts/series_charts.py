@@ -25,7 +25,6 @@ from anisoscope.charts.style import (
     ribbon,
 )
 from anisoscope.store import select
-from anisoscope.sums.jackknife import over_seeds
 
 WIDTH = 640
 ENDINGS = {1: "ends similar", -1: "ends opposite", 0: "neither"}
@@ -83,9 +82,8 @@ def products(records: pd.DataFrame, alignment: HeadAlignments) -> ChartType:
     return facet([_origin("y"), line], data, "panel", (WIDTH, 240), 2, independent=True)
 
 
-def layers(records: pd.DataFrame, metric: str, title: str) -> ChartType:
-    """A line per layer, the first and the last marked, those between grey."""
-    data = _over_seeds(records, metric)
+def layers(data: pd.DataFrame, title: str) -> ChartType:
+    """A line per layer against the step, the first and the last layer marked, those between grey."""
     first, last = data["layer"].min(), data["layer"].max()
     names = {first: f"layer {first}", last: f"layer {last}"}
     data["place"] = [names.get(layer, "layers between") for layer in data["layer"]]
@@ -97,29 +95,13 @@ def layers(records: pd.DataFrame, metric: str, title: str) -> ChartType:
     return facet([band, line], data, None, (WIDTH, 280), 1)
 
 
-def centred(records: pd.DataFrame) -> ChartType:
-    """Entropy as it is, with queries centred, and with keys centred: a panel per layer."""
-    names = {"as it is": "attention.entropy", "queries centred": "centred_attention.query"}
-    names["keys centred"] = "centred_attention.key"
-    return _panels(records, names, "entropy (nats)", zero=False)
-
-
-def terms(records: pd.DataFrame) -> ChartType:
-    """Shares of the variance of scores inside rows: a panel per layer."""
-    names = {"by the mean query": "score_terms.mean_query_share", "by deviations": "score_terms.centred_share"}
-    return _panels(records, names, "share of the variance in rows", zero=True)
-
-
-def _panels(records: pd.DataFrame, metrics: Mapping[str, str], title: str, *, zero: bool) -> ChartType:
-    """Metrics side by side, a panel per layer, with intervals over seeds; the third line, which may lie on the first,
-    is dashed.
-    """
-    parts = [_over_seeds(records, metric).assign(part=name) for name, metric in metrics.items()]
-    data = pd.concat(parts, ignore_index=True)
+def parts(of_parts: Mapping[str, pd.DataFrame], title: str, *, zero: bool = False) -> ChartType:
+    """Lines by name against the step, a panel per layer; the third, which may lie on the first, is dashed."""
+    data = pd.concat([part.assign(part=name) for name, part in of_parts.items()], ignore_index=True)
     data = data[data["layer"].isin(_spread(sorted(data["layer"].unique())))].sort_values("layer", kind="stable")
     data["panel"] = "layer " + data["layer"].astype(str)
-    hue = _named_colours("part", dict(zip(metrics, (*PALETTE[:2], INK), strict=False)))
-    dashes = alt.Scale(domain=list(metrics), range=[[1, 0], [1, 0], [5, 5]][: len(metrics)])
+    hue = _named_colours("part", dict(zip(of_parts, (*PALETTE[:2], INK), strict=False)))
+    dashes = alt.Scale(domain=list(of_parts), range=[[1, 0], [1, 0], [5, 5]][: len(of_parts)])
     base = alt.Chart().encode(x=_steps(data), color=hue)
     line = base.mark_line().encode(
         y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=zero)),
@@ -196,16 +178,6 @@ def _values(records: pd.DataFrame, metric: str) -> pd.DataFrame:
     rows = select(records, metric=metric)
     keys = {name: rows[name].astype(int) for name in ("seed", "step", "layer", "head")}
     return pd.DataFrame({**keys, "value": rows["value"].astype(float)}).sort_values(["seed", "layer", "head", "step"])
-
-
-def _over_seeds(records: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Mean over heads of each layer at each step, over seeds, with its interval: layer, step, value, low, high."""
-    rows = []
-    of_layers = _values(records, metric).groupby(["layer", "step", "seed"], as_index=False)["value"].mean()
-    for (layer, step), group in of_layers.groupby(["layer", "step"]):
-        estimate = over_seeds(group["value"].to_numpy(float))._asdict()
-        rows.append({"layer": layer, "step": step, **{name: float(x) for name, x in estimate.items()}})
-    return pd.DataFrame(rows)
 
 
 def _with_endings(data: pd.DataFrame, alignment: HeadAlignments) -> pd.DataFrame:

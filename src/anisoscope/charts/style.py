@@ -230,14 +230,16 @@ def cell_labels(frame: pd.DataFrame, diverging: bool, *, numbers: bool) -> list[
 
 
 def number_axis(field: str, title: str, values: pd.Series, scale: Scale) -> alt.X:
-    """Whole steps on a linear axis. On the others every decade is as wide, from the least value above 0 on: ticks are
-    that and its tenfolds, and on a symlog one 0, where it is reached.
+    """Whole steps on a linear axis of layers or steps. On the others every decade is as wide, from the least value above 0 on: ticks are
+    that and its tenfolds, and on a symlog one 0, where it is reached; of values on both sides of 0 the tenfolds of 1.
     """
     if scale == "linear" or not (values > 0).any():
-        return alt.X(f"{field}:Q", title=title, scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(tickMinStep=1))
-    first, last = float(values[values > 0].min()), float(values.max())
+        axis = alt.Axis(tickMinStep=1) if (values % 0.5 == 0).all() else alt.Axis()
+        return alt.X(f"{field}:Q", title=title, scale=alt.Scale(zero=False, nice=False), axis=axis)
+    first, last = float(values[values > 0].min()) if values.min() >= 0 else 1.0, float(values.abs().max())
     ticks = [0.0] * bool(scale == "symlog" and values.min() <= 0)
     ticks += [first * 10.0**k for k in range(20) if first * 10.0**k <= last]
+    ticks += [-tick for tick in ticks if tick and values.min() < 0]
     return alt.X(
         f"{field}:Q",
         title=title,
@@ -256,4 +258,8 @@ def line_table(frame: pd.DataFrame, x: str, series: str, panel: str | None) -> p
     names = dict.fromkeys(key for key in (panel, series, x) if key)
     table["tooltip"] = pd.Series(tooltips(frame, *names), index=frame.index)
     table["joined"] = frame["joined"] if "joined" in frame else pd.Series(True, index=frame.index)
-    return pd.DataFrame(table).sort_values(x, kind="stable").reset_index(drop=True)
+    rows = pd.DataFrame(table).sort_values(x, kind="stable")
+    if panel:  # as they came
+        order = {name: i for i, name in enumerate(appearance(frame[panel]))}
+        rows = rows.sort_values(panel, key=lambda names: names.map(order), kind="stable")
+    return rows.reset_index(drop=True)

@@ -14,7 +14,7 @@ from anisoscope.charts import series_charts
 from anisoscope.store import select
 from anisoscope.studies.godey2024 import checkpoints
 from anisoscope.studies.godey2024.series_claims import table
-from anisoscope.studies.judge import Array, judged, of_seeds, stated
+from anisoscope.studies.judge import Array, judged, means_over_seeds, of_seeds, stated
 from anisoscope.studies.study import Context, Verdict, claims, declare
 
 KEPT = {
@@ -79,11 +79,23 @@ def _idle(records: pd.DataFrame) -> Verdict:
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     """Entropy per layer in nats and normalised; beside it with centred queries and keys; and parts of the scores."""
+
+    def over_seeds(metric: str) -> pd.DataFrame:
+        heads = select(records, metric=metric).groupby(["metric", "layer", "step", "seed"], as_index=False)["value"]
+        return means_over_seeds(heads.mean(), "layer", "step")
+
+    entropy, query, key, normalised = map(
+        over_seeds,
+        ("attention.entropy", "centred_attention.query", "centred_attention.key", "attention.entropy_normalised"),
+    )
+    terms = {"by the mean query": "score_terms.mean_query_share", "by deviations": "score_terms.centred_share"}
+    centred = {"as it is": entropy, "queries centred": query, "keys centred": key}
+    shares = {name: over_seeds(metric) for name, metric in terms.items()}
     return {
-        "fig15": series_charts.layers(records, "attention.entropy", "entropy (nats)"),
-        "fig15_normalised": series_charts.layers(records, "attention.entropy_normalised", "entropy / ln(keys)"),
-        "fig15_centred": series_charts.centred(records),
-        "fig15_terms": series_charts.terms(records),
+        "fig15": series_charts.layers(entropy, "entropy (nats)"),
+        "fig15_normalised": series_charts.layers(normalised, "entropy / ln(keys)"),
+        "fig15_centred": series_charts.parts(centred, "entropy (nats)"),
+        "fig15_terms": series_charts.parts(shares, "share of the variance in rows", zero=True),
     }
 
 
