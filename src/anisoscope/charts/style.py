@@ -230,8 +230,9 @@ def cell_labels(frame: pd.DataFrame, diverging: bool, *, numbers: bool) -> list[
 
 
 def number_axis(field: str, title: str, values: pd.Series, scale: Scale) -> alt.X:
-    """Whole steps on a linear axis of layers or steps. On the others every decade is as wide, from the least value above 0 on: ticks are
-    that and its tenfolds, and on a symlog one 0, where it is reached; of values on both sides of 0 the tenfolds of 1.
+    """Whole steps on a linear axis of layers or steps. On the others every decade is as wide, from the least value
+    above 0 on: ticks are that and its tenfolds, and on a symlog one 0, where it is reached; of values on both sides of
+    0 the tenfolds of 1.
     """
     if scale == "linear" or not (values > 0).any():
         axis = alt.Axis(tickMinStep=1) if (values % 0.5 == 0).all() else alt.Axis()

@@ -112,6 +112,10 @@ class Compared:
         return "differs" if not reached else "agrees" if self.n > 2 else "open"
 
 
+def _silent(_text: str, _done: int, _total: int) -> None:
+    """No progress; a function by name, so that a context can be sent to other processes."""
+
+
 @dataclass(frozen=True)
 class Context:
     """Where a study works: `folder` is its own (records, cached runs, trained weights); `progress(text, done, total)`
@@ -123,7 +127,7 @@ class Context:
     device: str = "cpu"
     dtype: str = "float32"
     batch_tokens: int = 4096
-    progress: Callable[[str, int, int], None] = lambda _text, _done, _total: None
+    progress: Callable[[str, int, int], None] = _silent
 
 
 @dataclass(frozen=True)

@@ -80,24 +80,20 @@ def experiment(settings: BlockSettings, context: Context) -> pd.DataFrame:
     """Records of every system and seed. Each pair is one piece, kept in the cache and not run again; on a CPU as many
     run side by side as torch has threads.
     """
-    pieces = list(product(settings.systems, settings.sizes, range(settings.seeds)))
-    names = [
-        run_id(sy, seed, asdict(size), settings.norms, context.dtype, measuring_code()) for sy, size, seed in pieces
-    ]
-    paths = [context.cache / "biased-block" / f"{name}.parquet" for name in names]
-    where = (context.device, context.dtype, context.batch_tokens)
-    missing = [
-        (*key, settings.norms, where, path) for key, path in zip(pieces, paths, strict=True) if not path.exists()
-    ]
-    for done in side_by_side(_keep, missing, 1 if context.device != "cpu" else None):
+    device, dtype, batch_tokens = context.device, context.dtype, context.batch_tokens
+    pieces, paths = list(product(settings.systems, settings.sizes, range(settings.seeds))), []
+    for system, size, seed in pieces:
+        name = run_id(system, seed, asdict(size), settings.norms, dtype, measuring_code())
+        paths.append(context.cache / "biased-block" / f"{name}.parquet")
+    given = (settings.norms, Context(context.folder, context.cache, device, dtype, batch_tokens))
+    missing = [(path, *key, *given) for key, path in zip(pieces, paths, strict=True) if not path.exists()]
+    for done in side_by_side(_keep, missing, 1 if device != "cpu" else None):
         context.progress("untrained blocks", len(pieces) - len(missing) + done, len(pieces))
     return pd.concat([pd.read_parquet(path) for path in paths], ignore_index=True)
 
 
-def _keep(system: str, size: Size, seed: int, grid: Sequence[float], where: tuple[str, str, int], path: Path) -> None:
-    device, dtype, batch_tokens = where
-    context = Context(path.parent, path.parent, device=device, dtype=dtype, batch_tokens=batch_tokens)
-    records_once(path, lambda: piece(system, size, seed, grid, context))
+def _keep(path: Path, *given: Any) -> None:
+    records_once(path, lambda: piece(*given))
 
 
 def piece(system: str, size: Size, seed: int, grid: Sequence[float], context: Context) -> pd.DataFrame:
@@ -111,7 +107,7 @@ def piece(system: str, size: Size, seed: int, grid: Sequence[float], context: Co
 
     rows += fixed_points(grid, ran.norm_pairs(), again)
     sequences, tokens, width = subject.fed.shape
-    records = pd.DataFrame(rows).assign(stack=next(iter(ran.stacks)), kind="self", n_units=sequences)
+    records = pd.DataFrame(rows).assign(stack=next(iter(ran.sites.values())).stack, kind="self", n_units=sequences)
     records["n_vectors"] = sequences * tokens
     corpus = f"uniform inputs {sequences} × {tokens} × {width}"
     return as_records(records, model=size.named(system), seed=seed, corpus=corpus, token_policy="all")
@@ -129,10 +125,6 @@ class Pass:
         self.sums = Sums(max(2, len(self.norms)))
         self.sites: dict[str, Site] = {}
         self.histograms = [i for i, norm in enumerate(self.norms) if norm in SHOWN]
-
-    @property
-    def stacks(self) -> set[str]:
-        return {site.stack for site in self.sites.values()}
 
     @torch.no_grad()
     def run(self) -> "Pass":
@@ -214,9 +206,12 @@ class Pass:
     def _attention(self, site: Site, place: dict[str, Any]) -> Iterator[dict[str, Any]]:
         terms = self.sums.at(site.name)
         if not site.stage:
-            means = _row_means(terms)
-            known = () if self.subject.position_bias else ("attention.entropy", "attention.entropy_normalised")
-            yield from self._table({k: v for k, v in means.items() if k not in known}, place)
+            entropies = ("entropy", "entropy_normalised") if self.subject.position_bias else ()
+            over = dict.fromkeys((*entropies, "row_max", "row_min"), "rows")
+            over |= dict.fromkeys(("sequence_max", "sequence_min"), "sequences")
+            with np.errstate(invalid="ignore"):
+                means = {f"attention.{name}": terms[name] / terms[count] for name, count in over.items()}
+            yield from self._table(means, place)
             return
         yield from self._table(row_scores.values(terms, self.subject.position_bias), place)
         for i in self.histograms:
@@ -250,13 +245,3 @@ def _row_sums(rows: dict[str, Tensor]) -> dict[str, Tensor]:
     values["sequence_min"] = rows["row_min"].masked_fill(several == 0, 1.0).amin(-1)
     one = torch.ones_like(values["sequence_max"])
     return values | {"rows": several.sum(-1), "sequences": one}
-
-
-def _row_means(terms: dict[str, Array]) -> dict[str, Array]:
-    """{metric: [norm, head]}"""
-    over_rows = ("entropy", "entropy_normalised", "row_max", "row_min")
-    with np.errstate(invalid="ignore"):
-        values = {f"attention.{name}": terms[name] / terms["rows"] for name in over_rows}
-        return values | {
-            f"attention.{name}": terms[name] / terms["sequences"] for name in ("sequence_max", "sequence_min")
-        }

@@ -81,8 +81,8 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     """Entropy per layer in nats and normalised; beside it with centred queries and keys; and parts of the scores."""
 
     def over_seeds(metric: str) -> pd.DataFrame:
-        heads = select(records, metric=metric).groupby(["metric", "layer", "step", "seed"], as_index=False)["value"]
-        return means_over_seeds(heads.mean(), "layer", "step")
+        heads = select(records, metric=metric).groupby(["metric", "layer", "step", "seed"])["value"]
+        return means_over_seeds(heads.mean().reset_index(), "layer", "step")
 
     entropy, query, key, normalised = map(
         over_seeds,

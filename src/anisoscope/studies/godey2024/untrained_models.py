@@ -18,20 +18,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from anisoscope.errors import UsageError, near_matches
 from anisoscope.models.blocks import find_blocks
 
-READINGS = ("bert:raw-table", "bert:bare-layer", "bert:unit-embedding", "bert:full-embedding")
-FAMILIES = ("gpt2", "llama", "t5", "vit")
 READING_NAMES = {
     "bert:raw-table": "raw table",
     "bert:bare-layer": "bare layer",
     "bert:unit-embedding": "unit embedding",
     "bert:full-embedding": "full embedding layer",
 }
+READINGS = tuple(READING_NAMES)
+FAMILIES = ("gpt2", "llama", "t5", "vit")
 
 
 def label(system: str) -> str:
@@ -106,24 +106,23 @@ class Untrained:
 
 def untrained(system: str, size: Size, seed: int, device: str = "cpu", dtype: str = "float32") -> Untrained:
     """Weights, inputs and bias direction drawn for `seed`, independently; systems share inputs and direction."""
-    family, _, _ = system.partition(":")
     if system not in (*READINGS, *FAMILIES):
         raise UsageError("an untrained system", repr(system), near_matches(system, (*READINGS, *FAMILIES)))
+    family, _, reading = system.partition(":")
+    inputs_drawn, direction_drawn = (torch.Generator().manual_seed(1000 * seed + stream) for stream in (1, 2))
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(_stream(seed, "weights"))
-        model = _MAKE[family](size).eval()
-        if system in ("bert:bare-layer", "bert:unit-embedding"):
+        torch.manual_seed(1000 * seed)
+        model: Any = _made(family, size).eval()
+        if reading in ("bare-layer", "unit-embedding"):
             _as_pytorch(model, size.scale)
-        if system == "bert:unit-embedding":
+        if reading == "unit-embedding":
             nn.init.normal_(model.embeddings.word_embeddings.weight)
-    drawn = torch.Generator().manual_seed(_stream(seed, "inputs"))
-    inputs = _inputs(model, size, drawn)
-    model, inputs = model.to(device, getattr(torch, dtype)), {name: x.to(device) for name, x in inputs.items()}
-    raw = family == "bert" and system != "bert:full-embedding"
-    fed = _word_rows(model, inputs["input_ids"]) if raw else _embedded(model, inputs)
-    normal = torch.randn(
-        size.width, generator=torch.Generator().manual_seed(_stream(seed, "direction")), dtype=torch.float64
-    )
+    inputs = {name: x.to(device) for name, x in _inputs(model, size, inputs_drawn).items()}
+    model = model.to(device, getattr(torch, dtype))
+    raw = family == "bert" and reading != "full-embedding"
+    with torch.no_grad():
+        fed = model.embeddings.word_embeddings(inputs["input_ids"]) if raw else _embedded(model, inputs)
+    normal = torch.randn(size.width, generator=direction_drawn, dtype=torch.float64)
     return Untrained(
         model,
         inputs,
@@ -136,29 +135,14 @@ def untrained(system: str, size: Size, seed: int, device: str = "cpu", dtype: st
     )
 
 
-def _stream(seed: int, what: str) -> int:
-    """Independent random streams of one seed."""
-    return 1000 * seed + ("weights", "inputs", "direction").index(what)
-
-
 def _inputs(model: Any, size: Size, drawn: torch.Generator) -> dict[str, Tensor]:
     """Ids drawn uniformly over the vocabulary; for images, pixels drawn from N(0, 1)."""
     if hasattr(model.config, "image_size"):
         side = model.config.image_size
         return {"pixel_values": torch.randn(size.sequences, 3, side, side, generator=drawn)}
-    ids: Int[Tensor, "sequence token"] = torch.randint(
-        model.config.vocab_size, (size.sequences, size.tokens), generator=drawn
-    )
-    return {"input_ids": ids}
+    return {"input_ids": torch.randint(model.config.vocab_size, (size.sequences, size.tokens), generator=drawn)}
 
 
-@torch.no_grad()
-def _word_rows(model: Any, ids: Tensor) -> Tensor:
-    rows: Tensor = model.embeddings.word_embeddings(ids)
-    return rows
-
-
-@torch.no_grad()
 def _embedded(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
     """Output of the model's own embedding, the input of the first block."""
     seen: list[Tensor] = []
@@ -186,62 +170,29 @@ def _as_pytorch(model: Any, scale: float) -> None:
                 module.weight.mul_(scale)
 
 
-def _bert(size: Size) -> nn.Module:
-    from transformers import BertConfig, BertModel
+def _made(family: str, size: Size) -> nn.Module:
+    """A model of the library with its own initialisation, the weights of its blocks scaled."""
+    import transformers as library
 
-    config = BertConfig(**_common(size), max_position_embeddings=max(512, size.tokens))
-    return BertModel(_scaled(config, size), add_pooling_layer=False)
-
-
-def _gpt2(size: Size) -> nn.Module:
-    from transformers import GPT2Config, GPT2Model
-
-    positions = max(1024, size.tokens)
-    config = GPT2Config(
-        n_embd=size.width, n_layer=size.blocks, n_head=size.heads, n_positions=positions, use_cache=False
-    )
-    return GPT2Model(_scaled(config, size))
-
-
-def _llama(size: Size) -> nn.Module:
-    from transformers import LlamaConfig, LlamaModel
-
-    sizes = _common(size) | {"intermediate_size": size.width * 8 // 3}
-    return LlamaModel(_scaled(LlamaConfig(**sizes, num_key_value_heads=size.heads, use_cache=False), size))
-
-
-def _t5(size: Size) -> nn.Module:
-    from transformers import T5Config, T5EncoderModel
-
-    config = T5Config(
-        d_model=size.width,
-        d_ff=4 * size.width,
-        d_kv=size.width // size.heads,
-        num_heads=size.heads,
-        num_layers=size.blocks,
-        initializer_factor=size.scale,
-    )
-    return T5EncoderModel(config)
-
-
-def _vit(size: Size) -> nn.Module:
-    from transformers import ViTConfig, ViTModel
-
-    return ViTModel(_scaled(ViTConfig(**_common(size)), size), add_pooling_layer=False)
-
-
-def _common(size: Size) -> dict[str, Any]:
-    return {
-        "hidden_size": size.width,
-        "num_hidden_layers": size.blocks,
-        "num_attention_heads": size.heads,
-        "intermediate_size": 4 * size.width,
-    }
-
-
-def _scaled(config: Any, size: Size) -> Any:
+    sizes: dict[str, Any]
+    config: Any
+    width, blocks, heads = size.width, size.blocks, size.heads
+    if family == "t5":
+        sizes = {"d_model": width, "d_ff": 4 * width, "d_kv": width // heads, "num_heads": heads, "num_layers": blocks}
+        return library.T5EncoderModel(library.T5Config(**sizes, initializer_factor=size.scale))
+    sizes = {"hidden_size": width, "num_hidden_layers": blocks, "num_attention_heads": heads}
+    if family == "bert":
+        positions = max(512, size.tokens)
+        config = library.BertConfig(**sizes, intermediate_size=4 * width, max_position_embeddings=positions)
+    elif family == "gpt2":
+        sizes = {"n_embd": width, "n_layer": blocks, "n_head": heads, "n_positions": max(1024, size.tokens)}
+        config = library.GPT2Config(**sizes, use_cache=False)
+    elif family == "llama":
+        sizes |= {"intermediate_size": width * 8 // 3, "num_key_value_heads": heads}
+        config = library.LlamaConfig(**sizes, use_cache=False)
+    else:
+        config = library.ViTConfig(**sizes, intermediate_size=4 * width)
     config.initializer_range *= size.scale
-    return config
-
-
-_MAKE: dict[str, Callable[[Size], Any]] = {"bert": _bert, "gpt2": _gpt2, "llama": _llama, "t5": _t5, "vit": _vit}
+    if family in ("bert", "vit"):
+        return (library.BertModel if family == "bert" else library.ViTModel)(config, add_pooling_layer=False)
+    return (library.GPT2Model if family == "gpt2" else library.LlamaModel)(config)
