@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from anisoscope.batch import Batch, Stream
@@ -78,24 +80,24 @@ def given_vectors(
     UsageError where they do not fit together: other shapes than [vector, dim] or [sequence, token, dim], layers of
     different lengths, units, labels or a mask of another length.
     """
-    layers = dict(arrays) if isinstance(arrays, Mapping) else arrays
-    if not isinstance(layers, dict):
-        layers = {str(i): x for i, x in enumerate(layers)} if isinstance(layers, list | tuple) else {"0": layers}
-    if not layers:
+    if not isinstance(arrays, Mapping):
+        arrays = {str(i): x for i, x in enumerate(arrays if isinstance(arrays, list | tuple) else [arrays])}
+    if not arrays:
         raise UsageError("at least one array of vectors", "none", CURE)
+    layers = dict(arrays)
     for layer, x in layers.items():
         _check_array(layer, x, name)
-    first, *others = layers.values()
-    for layer, x in zip(list(layers)[1:], others, strict=True):
+    first = next(iter(layers.values()))
+    for layer, x in layers.items():
         if x.shape[:-1] != first.shape[:-1]:
             got = f"{list(x.shape)} in {layer!r} beside {list(first.shape)}"
             raise UsageError("layers of the same vectors", got, "measure what differs apart")
-    count = len(first)
+    count, sequences = len(first), first.ndim == 3
     if count == 0:
         raise CorpusError("at least one vector", f"an empty array in {name}", CURE)
-    if labels is not None and first.ndim == 3:
+    if labels is not None and sequences:
         raise UsageError("labels of vectors [vector, dim]", f"sequences {list(first.shape)}", "pool them: x.mean(1)")
-    if mask is not None and (first.ndim != 3 or tuple(mask.shape) != tuple(first.shape[:2])):
+    if mask is not None and (not sequences or tuple(mask.shape) != tuple(first.shape[:2])):
         raise UsageError(f"a mask of the shape {list(first.shape[:2])}", str(list(mask.shape)), "one entry a token")
     number, _ = _numbered(units, count, "unit") if units is not None else (np.arange(count), ())
     classes, names = _numbered(labels, count, "label") if labels is not None else (None, ())
@@ -111,14 +113,12 @@ def _check_array(layer: str, x: Any, name: str) -> None:
         cure = "add an axis: x[None]" if len(shape) == 1 else CURE
         where = f" in {name}, {layer!r}" if name != "vectors" else ""
         raise UsageError("vectors [vector, dim] or [sequence, token, dim]", f"{list(shape)}{where}", cure)
-    if not re.search(r"float|int|^[FIUB]", kind):
+    if not re.search("float|int", kind):
         raise UsageError("real numbers as vectors", f"{kind} in {layer!r}", CURE)
 
 
 def _numbered(entries: Iterable[Hashable], count: int, what: str) -> tuple[Index, tuple[str, ...]]:
     """Each entry's number and the names of the numbers, in order of appearance. UsageError for missing ones."""
-    import pandas as pd
-
     values = np.asarray(entries.cpu() if isinstance(entries, Tensor) else list(entries))
     if len(values) != count:
         raise UsageError(f"a {what} for each of {count} vectors or sequences", str(len(values)), f"one {what} each")
@@ -138,66 +138,34 @@ def open_vectors(path: str | Path, *, unit_column: str | None = None, label_colu
     place = Path(path).expanduser()
     if place.suffix.lower() not in ENDINGS:
         raise CorpusError(f"a file of vectors ({', '.join(ENDINGS)})", str(path), "convert it, for instance to .npy")
-    source = {"kind": "vectors", "path": str(place.resolve())}
     try:
-        found = _tables(place) if place.suffix.lower() in (".parquet", ".csv", ".tsv") else _arrays(place)
-    except (OSError, ValueError, EOFError) as error:
+        found = _read(place)
+    except (OSError, ValueError, EOFError, SafetensorError) as error:
         reason = str(error).splitlines()[0]
-        cure = (
-            "store numbers, not objects"
-            if any(word in reason.lower() for word in ("pickle", "object"))
-            else "write the file again"
-        )
+        objects = any(word in reason.lower() for word in ("pickle", "object"))
+        cure = "store numbers, not objects" if objects else "write the file again"
         raise CorpusError(f"vectors in {place}", reason, cure) from error
-    beside = {what: _beside(found, asked, known) for what, asked, known in (
-        ("units", unit_column, UNITS), ("labels", label_column, LABELS), ("mask", None, MASK))}  # fmt: skip
-    layers = _layers(found, place)
-    return given_vectors(layers, **beside, name=place.name, source=source)
+    units, labels = _beside(found, unit_column, UNITS), _beside(found, label_column, LABELS)
+    mask = _beside(found, None, MASK)
+    if found and isinstance(next(iter(found.values())), pd.Series):
+        found = _of_columns(found, place)
+    source = {"kind": "vectors", "path": str(place.resolve())}
+    return given_vectors(found, units=units, labels=labels, mask=mask, name=place.name, source=source)
 
 
-def _arrays(path: Path) -> dict[str, Any]:
-    """The arrays of a file, by name; read where they are sliced, if the format lets them."""
-    if path.suffix == ".safetensors":
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            file = safe_open(path, framework="pt")
-        except SafetensorError as error:
-            raise ValueError(str(error)) from error
-        return {name: _Stored(file, name) for name in sorted(file.keys(), key=_natural)}  # type: ignore[no-untyped-call]
+def _read(path: Path) -> dict[str, Any]:
+    """What a file holds, by name: arrays, read where they are sliced if the format lets them, or columns of a table."""
+    kind = path.suffix.lower()
+    if kind in (".parquet", ".csv", ".tsv"):
+        frame = pd.read_parquet(path) if kind == ".parquet" else pd.read_csv(path, sep="\t" if kind == ".tsv" else ",")
+        return {str(name): frame[name] for name in frame}
+    if kind == ".safetensors":
+        file = safe_open(path, framework="pt")
+        return {name: file.get_tensor(name) for name in sorted(file.keys(), key=_natural)}  # type: ignore[no-untyped-call]
     loaded = np.load(path, mmap_mode="r", allow_pickle=False)
     if isinstance(loaded, np.ndarray):
         return {path.stem: loaded}
     return {name: loaded[name] for name in sorted(loaded.files, key=_natural)}
-
-
-class _Stored:
-    """A tensor of a safetensors file, of which only what is asked for is read."""
-
-    def __init__(self, file: Any, name: str) -> None:
-        self._slice = file.get_slice(name)
-        self.shape: tuple[int, ...] = tuple(self._slice.get_shape())
-        self.dtype = self._slice.get_dtype()
-        self.ndim = len(self.shape)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, rows: slice) -> Tensor:
-        part: Tensor = self._slice[rows]
-        return part
-
-    def __array__(self, *_given: Any, **_named: Any) -> NDArray[Any]:
-        return self._slice[:].numpy()  # type: ignore[no-any-return]
-
-
-def _tables(path: Path) -> dict[str, Any]:
-    """The columns of a table."""
-    import pandas as pd
-
-    separator = "\t" if path.suffix == ".tsv" else ","
-    frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, sep=separator)
-    return {str(name): frame[name] for name in frame}
 
 
 def _natural(name: str) -> list[Any]:
@@ -212,26 +180,20 @@ def _beside(found: dict[str, Any], asked: str | None, known: Sequence[str]) -> A
     name = asked or next((name for name in known if name in found), None)
     if name is None:
         return None
-    entry = found.pop(name)
-    return entry.tolist() if hasattr(entry, "tolist") and known is not MASK else np.asarray(entry)
+    return np.asarray(found.pop(name)) if known is MASK else found.pop(name).tolist()
 
 
-def _layers(found: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The layers of a file: its arrays; of a table its columns of lists, else all its numbers as one."""
-    import pandas as pd
-
-    if not found or not isinstance(next(iter(found.values())), pd.Series):
-        return found
+def _of_columns(found: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The layers of a table: its columns of lists, else all its numbers as one."""
     lists = {n: c for n, c in found.items() if len(c) and isinstance(c.iloc[0], list | tuple | np.ndarray)}
     try:
         if lists:
             return {name: np.stack([np.asarray(row, dtype=np.float64) for row in c]) for name, c in lists.items()}
-        numbers = {name: column for name, column in found.items() if pd.api.types.is_numeric_dtype(column)}
-        words = [name for name in found if name not in numbers]
-        if words or not numbers:
+        words = [name for name, column in found.items() if not pd.api.types.is_numeric_dtype(column)]
+        if words:
             cure = "name it: --unit-column, --label-column; leave out the others"
-            raise CorpusError(f"columns of numbers in {path}", f"text in {', '.join(words) or 'all'}", cure)
-        return {path.stem: np.stack([column.to_numpy(np.float64) for column in numbers.values()], axis=1)}
+            raise CorpusError(f"columns of numbers in {path}", f"text in {', '.join(words)}", cure)
+        return {path.stem: np.stack([column.to_numpy(np.float64) for column in found.values()], axis=1)}
     except ValueError as error:
         raise CorpusError(f"lists of one length in {path}", str(error), "every row has the same dimensions") from error
 

@@ -3,9 +3,9 @@
 import ast
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from anisoscope.data import hub
 from anisoscope.data.corpora import HubPart
@@ -104,10 +104,10 @@ def _of_hub(part: HubPart, columns: dict[str, str], seed: int) -> LabelledCorpus
         known = ALIASES.get(split, split)
         if known in SPLITS:
             features = rows.features or {}
-            chosen = columns.get("label") or _guess("label", features) or ""
-            own = getattr(features.get(chosen), "names", None)
+            label = columns.get("label") or _guess("label", features) or ""
+            own = getattr(features.get(label), "names", None)
             read = ((f"{where} of {part.id}, {split}", row) for where, row in hub.numbered(rows, part.id))
-            tables[known] = [(where, _with_name(row, chosen, own) if own else row) for where, row in read]
+            tables[known] = [(where, _with_name(row, label, own) if own else row) for where, row in read]
             names = own or names
     if TRAIN not in tables:
         raise CorpusError(f"a train split of {part.id}", ", ".join(tables) or "none", "name another data set")
@@ -123,8 +123,7 @@ def _with_name(row: Row, column: str, names: list[str]) -> Row:
     return {**row, column: names[value] if 0 <= value < len(names) else None}
 
 
-def _guess(role: str, present: Iterable[str]) -> str | None:
-    present = set(present)
+def _guess(role: str, present: Collection[str]) -> str | None:
     return next((guess for guess in GUESSES[role] if guess in present), None)
 
 
@@ -139,67 +138,70 @@ def _corpus(
     """Examples of the tables (one without a name is divided by its `split` column, or at random; so are all where that
     column was asked for). Of splits beside training those without any label are left out, and named in `source`.
     """
-    rows = [row for table in tables.values() for row in table]
-    if not rows:
+    present = dict.fromkeys(column for table in tables.values() for _, row in table for column in row)
+    if not present:
         raise CorpusError(f"rows in {name}", "none", "give it examples")
-    chosen = _columns(name, columns, (row for _, row in rows))
+    chosen = _columns(name, columns, present)
+    read = {split: [_labelled(where, row, chosen) for where, row in table] for split, table in tables.items()}
     if "split" in chosen and ("" in tables or "split" in columns):
-        tables = _by_column(rows, chosen["split"])
-    bare = [split for split, table in tables.items() if split not in ("", TRAIN) and _unlabelled(table, chosen)]
-    tables = {split: table for split, table in tables.items() if split not in bare}
-    labels = names or _label_names([(w, _label(row, w, chosen["label"])) for t in tables.values() for w, row in t])
+        read = _by_column([row for rows in read.values() for row in rows], chosen["split"])
+    beside = {split: {row.label for row in rows} for split, rows in read.items() if split not in ("", TRAIN)}
+    bare = [split for split, found in beside.items() if found and found <= {"", "-1"}]
+    read = {split: rows for split, rows in read.items() if split not in bare}
+    labels = names or _label_names([row for rows in read.values() for row in rows])
     index = {str(value).strip(): i for i, value in enumerate(labels)}
-    read = {split: [_example(row, where, chosen, index) for where, row in table] for split, table in tables.items()}
+    examples = {split: [_example(row, index) for row in rows] for split, rows in read.items()}
     known = {**source, "columns": chosen, "split_seed": seed, **({"unlabelled": bare} if bare else {})}
-    return LabelledCorpus(name, tuple(labels), _completed(read, seed), source=known)
+    return LabelledCorpus(name, tuple(labels), _completed(examples, seed), source=known)
 
 
-def _columns(name: str, given: dict[str, str], rows: Iterable[Row]) -> dict[str, str]:
+def _columns(name: str, given: dict[str, str], present: Collection[str]) -> dict[str, str]:
     """The column of every role, as given or guessed. Where the text alone is named, one text is meant."""
-    present = dict.fromkeys(column for row in rows for column in row)
     chosen = {}
-    for role in GUESSES:
-        one = role == "second" and "text" in given
-        column = given.get(role) or (None if one else _guess(role, present))
+    for role, guesses in GUESSES.items():
         if role in given:
-            known_column(given[role], present, name, role)
-        if column is None and role not in OPTIONAL:
+            chosen[role] = known_column(given[role], present, name, role)
+        elif (guess := _guess(role, present)) and not (role == "second" and "text" in given):
+            chosen[role] = guess
+        elif role not in OPTIONAL:
             cure = f"name it: --{role}-column; there are {', '.join(map(str, present))}"
-            raise CorpusError(f"a column for {role} in {name} ({', '.join(GUESSES[role])})", "none", cure)
-        if column is not None:
-            chosen[role] = column
+            raise CorpusError(f"a column for {role} in {name} ({', '.join(guesses)})", "none", cure)
     return chosen
 
 
-def _label(row: Row, where: str, column: str) -> str:
-    """A label as text, the same one for 1, 1.0, "1" and "1.0"; empty where it is missing."""
-    value = row.get(column)
+class LabelledRow(NamedTuple):
+    """A row where it stands, its label as text (empty: none), and what its columns hold, by role."""
+
+    where: str
+    label: str
+    values: dict[str, Any]
+
+
+def _labelled(where: str, row: Row, chosen: Mapping[str, str]) -> LabelledRow:
+    """A row with its label, the same one for 1, 1.0, "1" and "1.0"."""
+    values = {role: row.get(column) for role, column in chosen.items()}
+    value = values["label"]
     if isinstance(value, list | tuple | dict):
         cure = "give every row one label, or name another --label-column"
         raise CorpusError(f"a text or a number as label ({where})", repr(value)[:60], cure)
     text = "" if value is None else str(value).strip()
-    return re.sub(r"\.0+$", "", text) if re.fullmatch(r"-?\d+\.0+", text) else text
+    return LabelledRow(where, text.partition(".")[0] if re.fullmatch(r"-?\d+\.0+", text) else text, values)
 
 
-def _unlabelled(rows: Rows, columns: Mapping[str, str]) -> bool:
-    """Whether no row of a split has a label: all are empty or −1."""
-    return bool(rows) and {_label(row, where, columns["label"]) for where, row in rows} <= {"", "-1"}
-
-
-def _label_names(labels: list[tuple[str, str]]) -> list[str]:
+def _label_names(rows: list[LabelledRow]) -> list[str]:
     """Different labels: numbers in their order, names in alphabetical order. CorpusError with the rows whose label says
     that there is none: `nan`, an infinite number, or −1 beside classes counted from 0, what libraries mean by it.
     """
-    found = {label for _, label in labels} - {""}
+    found = {row.label for row in rows} - {""}
+    numbers = {label: int(label) for label in found if re.fullmatch(r"-?\d{1,18}", label)}
     missing = {label for label in found if _is_missing(label)}
-    numbers = {int(label) for label in found - missing if _number(label) is not None}
-    if -1 in numbers and 0 in numbers and min(numbers) == -1:
+    if {-1, 0} <= set(numbers.values()) and min(numbers.values()) == -1:
         missing.add("-1")
-    bad = [f"{where} ({label})" for where, label in labels if label in missing]
+    bad = [f"{row.where} ({row.label})" for row in rows if row.label in missing]
     if bad:
         cure = "leave these rows out; where it is a class, give it a name (negative for -1)"
         raise CorpusError("a label in every row", named(bad), cure)
-    return sorted(found, key=lambda label: (_number(label) is None, _number(label) or 0, label))
+    return sorted(found, key=lambda label: (label not in numbers, numbers.get(label, 0), label))
 
 
 def _is_missing(label: str) -> bool:
@@ -210,30 +212,25 @@ def _is_missing(label: str) -> bool:
         return False
 
 
-def _number(label: str) -> int | None:
-    return int(label) if re.fullmatch(r"-?\d{1,18}", label) else None
+def _by_column(rows: list[LabelledRow], column: str) -> dict[str, list[LabelledRow]]:
+    splits: dict[str, list[LabelledRow]] = {}
+    for row in rows:
+        split = str(row.values["split"] or "").strip().lower()
+        if not split:
+            raise CorpusError(f"a split in the column {column!r} of every row ({row.where})", "none", "fill it in")
+        splits.setdefault(ALIASES.get(split, split), []).append(row)
+    return splits
 
 
-def _by_column(rows: Rows, column: str) -> dict[str, Rows]:
-    tables: dict[str, Rows] = {}
-    for where, row in rows:
-        named = str(row.get(column) or "").strip().lower()
-        if not named:
-            raise CorpusError(f"a split in the column {column!r} of every row ({where})", "none", "fill it in")
-        tables.setdefault(ALIASES.get(named, named), []).append((where, row))
-    return tables
-
-
-def _example(row: Row, where: str, columns: Mapping[str, str], index: Mapping[str, int]) -> Example:
-    label = _label(row, where, columns["label"])
+def _example(row: LabelledRow, index: Mapping[str, int]) -> Example:
+    where, label, values = row
     if label not in index:
         expected, got = ("a label in every row", "none") if not label else (f"a label among {', '.join(index)}", label)
         raise CorpusError(f"{expected} ({where})", got, "leave such rows out")
-    second = row.get(columns["second"]) if "second" in columns else None
-    marks = _marks(row.get(columns["rationale"]), where) if "rationale" in columns else None
-    words = _words(row.get(columns["text"]), where)
+    second = values.get("second")
+    marks, words = _marks(values.get("rationale"), where), _words(values["text"], where)
     example = Example(words, index[label], None if second is None else _words(second, where), marks)
-    check_example(example, where, pairs="second" in columns)
+    check_example(example, where, pairs="second" in values)
     return example
 
 

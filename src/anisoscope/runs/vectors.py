@@ -34,9 +34,8 @@ def run_vectors(vectors: Vectors, job: Job, output: Path | None = None, **how: A
     plan = VectorPlan(vectors)
     described = {"name": STACK, "layers": list(vectors.layers), "warnings": plan.warnings, "words": plan.words}
     described |= vectors.source
-    known = {"F64": "float64", "F16": "float16", "BF16": "bfloat16"}  # as safetensors calls them
     dtype = str(getattr(next(iter(vectors.layers.values())), "dtype", "")).removeprefix("torch.")
-    dtype = known.get(dtype, dtype if dtype in known.values() else "float32")  # others are computed in float32
+    dtype = dtype if dtype in ("float64", "float16", "bfloat16") else "float32"  # others are computed in float32
     job = replace(job, model=vectors.name, corpus=STACK, settings=settings, dtype=dtype, device="cpu")
     more = None if vectors.labels is None else lambda _progress: _separability(vectors, job)
     reading = OpenedCorpus(plan, described, more=more)
