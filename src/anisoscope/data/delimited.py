@@ -50,11 +50,10 @@ class _Table:
     def __init__(self, path: Path) -> None:
         self.lines = list(lines(path))
         self.first = next((i for i, line in enumerate(self.lines) if line.strip()), len(self.lines))
-        head = self.lines[self.first] if self.lines and self.first < len(self.lines) else ""
+        head = self.lines[self.first] if self.first < len(self.lines) else ""
         tabs = ending(path) == ".tsv"
         self.separator = "\t" if tabs else max(SEPARATORS, key=head.count)
-        columns = head.count("\t")
-        self.literal = tabs and all(line.count("\t") == columns for line in self.lines if line.strip())
+        self.literal = tabs and len({line.count("\t") for line in self.lines if line.strip()}) <= 1
         names, _, fault = self.record(self.first) if head else ([], 0, "")
         self.header = [name.strip() or f"column {i + 1}" for i, name in enumerate(names)]
         twice = [name for name, count in Counter(self.header).items() if count > 1]
@@ -70,26 +69,20 @@ class _Table:
         """
         line = self.lines[at]
         fault = fault_of(line)
-        if fault or '"' not in line:
-            return line.split(self.separator), at + 1, fault
-        if self.literal:
-            return [_unquoted(value) for value in line.split("\t")], at + 1, ""
-        end = at
-
-        def feed() -> Iterator[str]:
-            nonlocal end
-            while end < len(self.lines):
-                end += 1
-                yield self.lines[end - 1] + "\n"
-
+        if fault or self.literal or '"' not in line:
+            values = line.split(self.separator)
+            return [_unquoted(value) for value in values] if self.literal else values, at + 1, fault
+        rest = (self.lines[i] + "\n" for i in range(at, len(self.lines)))
+        reader = csv.reader(rest, delimiter=self.separator, strict=True)
         try:
-            values = next(csv.reader(feed(), delimiter=self.separator, strict=True))
+            values = next(reader)
         except csv.Error:
-            unclosed = end == len(self.lines) and end > at + 1
-            fault = "a quotation mark that is never closed" if unclosed else "a quotation mark inside a value"
-            return [], at + 1 if unclosed else end, fault
-        fault = next(filter(None, map(fault_of, self.lines[at:end])), "")
-        return values, end, fault
+            end = at + reader.line_num
+            if end == len(self.lines) and end > at + 1:
+                return [], at + 1, "a quotation mark that is never closed"
+            return [], end, "a quotation mark inside a value"
+        end = at + reader.line_num
+        return values, end, next(filter(None, map(fault_of, self.lines[at:end])), "")
 
     def look_like_rows(self, at: int, end: int) -> bool:
         """Whether the lines of one record look like rows of their own: half of those that can show it, show it.
@@ -111,22 +104,17 @@ class _Table:
 
     def _any_familiar(self, values: Iterable[tuple[int, str]]) -> bool:
         """Whether one of the values stands in its column in other rows too, or is a number in a column of numbers."""
-        for column, value in values:
-            counts, numbers = self._seen[column]
-            text = value.strip()
-            if text and (counts[text] > 1 or (numbers and _is_number(text))):
-                return True
-        return False
+        stripped = ((self._seen[column], value.strip()) for column, value in values)
+        return any(
+            text and (counts[text] > 1 or (numbers and _is_number(text))) for (counts, numbers), text in stripped
+        )
 
     @cached_property
     def _seen(self) -> list[tuple[Counter[str], bool]]:
         """For each column its values in lines without quotation marks, and whether they are mostly numbers."""
-        counts: list[Counter[str]] = [Counter() for _ in self.header]
-        for line in self.lines[self.first + 1 :]:
-            parts = line.split(self.separator)
-            if '"' not in line and len(parts) == len(counts):
-                for count, part in zip(counts, parts, strict=True):
-                    count[part.strip()] += 1
+        parts = (line.split(self.separator) for line in self.lines[self.first + 1 :] if '"' not in line)
+        rows = [[part.strip() for part in row] for row in parts if len(row) == len(self.header)]
+        counts = [Counter(column) for column in zip(*rows, strict=True)] or [Counter[str]() for _ in self.header]
         return [(c, sum(n for x, n in c.items() if _is_number(x)) >= MOSTLY * max(1, c.total())) for c in counts]
 
 

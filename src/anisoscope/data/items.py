@@ -1,20 +1,22 @@
-"""Clips and images one by one, out of folders and manifests."""
+"""Clips and images one by one; those of data sets of the hub, streamed in their encoded form and kept: each is fetched
+once.
+"""
 
-from collections.abc import Iterable, Iterator
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from anisoscope.data.files import ending
-from anisoscope.data.local import ENDINGS, MANIFESTS, manifest_in, modality_of, path_in
-from anisoscope.data.tables import read_table
-from anisoscope.errors import CorpusError, UsageError
+from anisoscope.data import hub
+from anisoscope.data.corpora import HubPart
+from anisoscope.errors import CorpusError, near_matches
 
 SPEAKER_COLUMNS = ("speaker", "speaker_id", "client_id")
-CLIPS = ("", "clips")
-"""Folders, from the manifest's own, in which the paths of a manifest are looked for (`clips`: Common Voice)."""
 
-NAMED = 5
-"""How many faulty items an error names; the rest are counted."""
+Stream = Callable[[int], Iterator[tuple[str, str | None, bytes]]]
+"""From the number of items that are here already to the (name, unit, encoded bytes) of the next ones."""
 
 
 class Item(NamedTuple):
@@ -51,60 +53,150 @@ class Found(NamedTuple):
     source: dict[str, object]
 
 
-def named(bad: list[str]) -> str:
-    """`3 faulty: a.wav (…), b.wav (…), …`."""
-    more = f" and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
-    return f"{len(bad)} faulty: {', '.join(bad[:NAMED])}{more}"
-
-
-def local_items(path: Path, modality: str, column: str | None = None) -> Found:
-    """Items of a file, of a manifest (whose `column` names the files), or of a folder (by the manifest in it or above
-    it, where there is one).
-    """
-    kind = "folder" if path.is_dir() else "manifest" if ending(path) in MANIFESTS else "file"
-    source: dict[str, object] = {"kind": kind, "path": str(path.resolve())}
-    if kind == "manifest":
-        return Found(_listed(path, None, column), source)
-    if column is not None:
-        raise UsageError("a manifest, or a hub data set, where a column is named", str(path), "leave --column out")
-    if kind == "file":
-        return Found([Item(path.name, None, path)], source)
-    for manifest in filter(None, map(manifest_in, (path, path.resolve().parent))):
-        listed = [] if modality_of(manifest) != modality else list(_listed(manifest, path.resolve()))
-        if listed:
-            return Found(listed, {**source, "manifest": str(manifest.resolve())})
-    files = (file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.startswith("."))
-    fitting = (file for file in files if file.suffix.lower() in ENDINGS[modality])
-    items = [Item(file.relative_to(path).as_posix(), None, file) for file in fitting]
-    if not items:
-        expected = f"files ending in {', '.join(ENDINGS[modality][:4])} … in {path}"
-        raise CorpusError(expected, f"none (it holds {modality_of(path) or 'other'} files)", "name another folder")
-    return Found(items, source)
-
-
-def _listed(manifest: Path, inside: Path | None, column: str | None = None) -> Iterator[Item]:
-    """Items of a manifest, of those below the folder `inside` where one is given. A missing file and a row that cannot
-    be read are faulty items.
-    """
-    for row in read_table(manifest):
-        name = None if row.fault else path_in(row, manifest, column)
-        if not isinstance(name, str) or not name:
-            fault = row.fault or f"{name!r} for a path"
-            yield Item(f"row of {manifest.name} ({row.place})", None, b"", fault=fault)
-            continue
-        tries = [manifest.resolve().parent / folder / name for folder in CLIPS]
-        path = next((place for place in tries if _is_file(place)), tries[0])
-        if inside is None or inside in path.parents:
-            yield Item(name, speaker_of(row.columns), path)
-
-
 def speaker_of(row: dict[str, Any]) -> str | None:
     """Who speaks, where a row says so."""
     return next((str(row[name]) for name in SPEAKER_COLUMNS if row.get(name) not in (None, "")), None)
 
 
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # a name too long, or with a NUL in it
-        return False
+def hub_items(part: HubPart, column: str | None) -> Found:
+    """Items of a hub data set. What was streamed before is read from the cache, without a question to the hub but for
+    the newest commit.
+    """
+    found = hub.find_set(part)
+    asked = {"id": found.id, "modality": part.modality, "config": part.config, "split": part.split, "column": column}
+    folder = _folder(asked, found.commit)
+    kept = None if folder is None else Kept(folder)
+
+    def opened() -> tuple[Any, dict[str, Any]]:
+        splits = hub.load_splits(found, part)
+        split = hub.choose_split(list(splits), part.split, found.id)
+        rows, chosen = _encoded(splits[split], part.modality, column, found.id)
+        return rows, {"config": part.config, "split": split, "commit": found.commit, "column": chosen}
+
+    rows, about = None, kept.about() if kept else None
+    if about is None:
+        rows, about = opened()
+        if kept:
+            kept.begin(about)
+    source = {"kind": "hub", "id": found.id, "revision": part.revision, **about, **found.notes}
+
+    def stream(after: int) -> Iterator[tuple[str, str | None, bytes]]:
+        left = rows if rows is not None else opened()[0]
+        return _bytes(hub.numbered(left, found.id, after), str(about["column"]), found.id)
+
+    if kept is None:  # no commit is known: what the library has in its own cache
+        return Found([Item(*entry) for entry in stream(0)], source)
+    return Found(kept.items(stream), source)
+
+
+def _folder(asked: dict[str, Any], commit: str | None) -> Path | None:
+    """The folder for what was asked of a data set at a commit; where that is not known, for want of a network, the
+    newest of the same, None for none.
+    """
+    from huggingface_hub import constants
+
+    root = Path(constants.HF_HOME, "anisoscope", str(asked["id"]).replace("/", "--"))
+    key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]
+    if commit is not None:
+        return root / f"{commit}-{key}"
+    found = [path.parent for path in root.glob(f"*-{key}/about.json")]
+    return max(found, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def _encoded(rows: Any, modality: str, column: str | None, name: str) -> tuple[Any, str]:
+    """The rows with their clips or images left encoded, only the columns that are used, and the column of the clips."""
+    import datasets  # type: ignore[import-untyped]
+
+    kind = {"speech": datasets.Audio, "image": datasets.Image}[modality]
+    features = dict(rows.features or {})
+    fitting = [key for key, feature in features.items() if isinstance(feature, kind)]
+    if column is not None and column not in fitting:
+        raise CorpusError(f"a column of {modality} in {name}", repr(column), near_matches(column, fitting or features))
+    if not fitting:
+        got = f"the columns {', '.join(features) or 'unknown'}"
+        raise CorpusError(f"a column of {modality} in {name}", got, f"name a data set of {modality}")
+    chosen = column or fitting[0]
+    kept = [chosen, *(key for key in SPEAKER_COLUMNS if key in features)]
+    return rows.select_columns(kept).cast_column(chosen, kind(decode=False)), chosen
+
+
+def _bytes(rows: Any, column: str, name: str) -> Iterator[tuple[str, str | None, bytes]]:
+    for place, row in rows:
+        value = row[column] or {}
+        data = value.get("bytes")
+        if data is None and value.get("path"):
+            from datasets.download.streaming_download_manager import xopen  # type: ignore[import-untyped]
+
+            with xopen(value["path"], "rb") as file:
+                data = file.read()
+        yield f"{name}, {place}", speaker_of(row), data or b""
+
+
+class Kept:
+    """Items of one data set at one commit, split and column, in a folder beside the hub's cache: in `items`, one after
+    the other, a line of JSON (name, unit, size) and the bytes of each, and `null` where there are no more; in
+    `about.json` what a manifest says of the source.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.body = folder, folder / "items"
+
+    def about(self) -> dict[str, Any] | None:
+        """What a manifest says of the source; None where nothing was kept yet."""
+        try:
+            read = json.loads((self.folder / "about.json").read_text("utf-8"))
+        except (OSError, ValueError):
+            return None
+        return read if isinstance(read, dict) else None
+
+    def begin(self, about: dict[str, Any]) -> None:
+        """Keep what is known of the source."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.body.touch()
+        unfinished = self.folder / "about.json.part"
+        unfinished.write_text(json.dumps(about), "utf-8")
+        unfinished.replace(self.folder / "about.json")
+
+    def items(self, stream: Stream) -> Iterator[Item]:
+        """All items: those that are here, then those that are streamed and kept. One process at a time streams."""
+        from filelock import FileLock
+
+        here, end, complete = self._here(0)
+        yield from here
+        if complete:
+            return
+        with FileLock(self.folder / "lock"):
+            more, end, complete = self._here(end)  # another process was quicker
+            yield from more
+            if not complete:
+                yield from self._streamed(stream, len(here) + len(more), end)
+
+    def _here(self, end: int) -> tuple[list[Item], int, bool]:
+        """Whole items from place `end` on, the place behind them, and whether there are no more. What a killed process
+        left half written is not whole.
+        """
+        items: list[Item] = []
+        with self.body.open("rb") as file:
+            room = file.seek(0, os.SEEK_END)
+            file.seek(end)
+            for line in iter(file.readline, b""):
+                entry = json.loads(line) if line.endswith(b"\n") else None
+                begin = end + len(line)
+                if entry is None or begin + entry[2] > room:
+                    return items, end, line == b"null\n"
+                items.append(Item(entry[0], entry[1], self.body, begin, entry[2]))
+                end = file.seek(begin + entry[2])
+        return items, end, False
+
+    def _streamed(self, stream: Stream, after: int, end: int) -> Iterator[Item]:
+        """The items behind those that end at `end`, as they come."""
+        with self.body.open("r+b") as file:
+            file.truncate(end)
+            file.seek(end)
+            for name, unit, data in stream(after):
+                line = json.dumps([name, unit, len(data)]).encode() + b"\n"
+                file.write(line + data)
+                file.flush()
+                yield Item(name, unit, self.body, end + len(line), len(data))
+                end += len(line) + len(data)
+            file.write(b"null\n")

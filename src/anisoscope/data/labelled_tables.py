@@ -11,9 +11,8 @@ from anisoscope.data import hub
 from anisoscope.data.corpora import HubPart
 from anisoscope.data.documents import TEXT_COLUMNS
 from anisoscope.data.files import ending, stem
-from anisoscope.data.items import named
 from anisoscope.data.labelled import SPLITS, TEST, TRAIN, VALIDATION, Example, LabelledCorpus, check_example, divided
-from anisoscope.data.tables import FORM, TABLES, is_table, known_column, read_table
+from anisoscope.data.tables import FORM, TABLES, is_table, known_column, named, read_table
 from anisoscope.errors import CorpusError
 
 GUESSES = {

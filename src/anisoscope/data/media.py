@@ -1,7 +1,7 @@
-"""Corpora of clips and images: which items are readable, and from which unit."""
+"""Corpora of clips and images: which items a folder or manifest has, which are readable, and from which unit."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,10 +9,15 @@ from typing import Any
 import numpy as np
 
 from anisoscope.data.corpora import Asked, HubPart, located
-from anisoscope.data.hub_media import hub_items
-from anisoscope.data.items import Item, local_items, named
+from anisoscope.data.files import ending
+from anisoscope.data.items import Found, Item, hub_items, speaker_of
+from anisoscope.data.local import ENDINGS, MANIFESTS, manifest_in, modality_of, path_in
 from anisoscope.data.plans import Index, digest
-from anisoscope.errors import CorpusError
+from anisoscope.data.tables import named, read_table
+from anisoscope.errors import CorpusError, UsageError
+
+CLIPS = ("", "clips")
+"""Folders, from the manifest's own, in which the paths of a manifest are looked for (`clips`: Common Voice)."""
 
 
 @dataclass(frozen=True)
@@ -73,3 +78,51 @@ def open_media(name: str, modality: str, asked: Asked, check: Callable[[str, byt
     source = {**found.source, **counts, **({"skipped_items": bad[:20]} if bad else {})}
     numbers = np.array(unit, dtype=np.int64)
     return MediaCorpus(name, items, infos, numbers, digest([hashes, unit]), source, asked.skip_bad)
+
+
+def local_items(path: Path, modality: str, column: str | None = None) -> Found:
+    """Items of a file, of a manifest (whose `column` names the files), or of a folder (by the manifest in it or above
+    it, where there is one).
+    """
+    kind = "folder" if path.is_dir() else "manifest" if ending(path) in MANIFESTS else "file"
+    source: dict[str, object] = {"kind": kind, "path": str(path.resolve())}
+    if kind == "manifest":
+        return Found(_listed(path, None, column), source)
+    if column is not None:
+        raise UsageError("a manifest, or a hub data set, where a column is named", str(path), "leave --column out")
+    if kind == "file":
+        return Found([Item(path.name, None, path)], source)
+    for manifest in filter(None, map(manifest_in, (path, path.resolve().parent))):
+        listed = [] if modality_of(manifest) != modality else list(_listed(manifest, path.resolve()))
+        if listed:
+            return Found(listed, {**source, "manifest": str(manifest.resolve())})
+    files = (file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.startswith("."))
+    fitting = (file for file in files if file.suffix.lower() in ENDINGS[modality])
+    items = [Item(file.relative_to(path).as_posix(), None, file) for file in fitting]
+    if not items:
+        expected = f"files ending in {', '.join(ENDINGS[modality][:4])} … in {path}"
+        raise CorpusError(expected, f"none (it holds {modality_of(path) or 'other'} files)", "name another folder")
+    return Found(items, source)
+
+
+def _listed(manifest: Path, inside: Path | None, column: str | None = None) -> Iterator[Item]:
+    """Items of a manifest, of those below the folder `inside` where one is given. A missing file and a row that cannot
+    be read are faulty items.
+    """
+    for row in read_table(manifest):
+        name = None if row.fault else path_in(row, manifest, column)
+        if not isinstance(name, str) or not name:
+            fault = row.fault or f"{name!r} for a path"
+            yield Item(f"row of {manifest.name} ({row.place})", None, b"", fault=fault)
+            continue
+        tries = [manifest.resolve().parent / folder / name for folder in CLIPS]
+        path = next((place for place in tries if _is_file(place)), tries[0])
+        if inside is None or inside in path.parents:
+            yield Item(name, speaker_of(row.columns), path)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name too long, or with a NUL in it
+        return False

@@ -11,10 +11,10 @@ import torch
 
 from anisoscope.batch import Batch, Stream
 from anisoscope.data.corpora import Asked
-from anisoscope.data.items import named
 from anisoscope.data.media import MediaCorpus, open_media
 from anisoscope.data.plans import Index, Plan, decoder_start, pack
 from anisoscope.data.sound import Samples, check, samples
+from anisoscope.data.tables import named
 from anisoscope.errors import CorpusError, UsageError
 
 SECONDS = 30

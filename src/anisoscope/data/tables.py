@@ -24,6 +24,9 @@ FORM = {
 }
 """What is expected in a file, for errors."""
 
+NAMED = 5
+"""How many faulty items an error names; the rest are counted."""
+
 ROWS_AT_ONCE = 1024
 """Rows of a parquet file decoded at a time."""
 
@@ -66,6 +69,12 @@ def refused(path: Path | str, row: Row, cure: str = "repair the row, or pass --s
     return CorpusError(f"{expected} in {path}", f"{row.place}: {row.fault}", cure)
 
 
+def named(bad: list[str]) -> str:
+    """`3 faulty: a.wav (…), b.wav (…), …`."""
+    more = f" and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
+    return f"{len(bad)} faulty: {', '.join(bad[:NAMED])}{more}"
+
+
 def known_column(column: str, present: Iterable[str], where: str, role: str = "") -> str:
     """The column asked for. CorpusError with near names and all columns where there is none of this name."""
     present = list(map(str, present))
@@ -76,26 +85,16 @@ def known_column(column: str, present: Iterable[str], where: str, role: str = ""
 
 
 def _json_rows(path: Path) -> Iterator[Row]:
-    stream = lines(path)
-    head: list[str] = []
-    for line in stream:
-        head.append(line)
+    """Objects one a line; of a .json file that begins with a bracket, those of the array."""
+    begun = ending(path) != ".json"
+    for number, line in enumerate(lines(path), 1):
+        if not begun and line.lstrip().startswith("["):
+            yield from _array(path)
+            return
         if line.strip():
-            break
-    if head and ending(path) == ".json" and head[-1].lstrip().startswith("["):
-        yield from _array(path)
-        return
-    for number, line in enumerate(chain(head, stream), 1):
-        if line.strip():
-            yield _json_row(f"line {number}", line)
-
-
-def _json_row(place: str, line: str) -> Row:
-    fault = fault_of(line)
-    if fault:
-        return Row(place, {}, fault)
-    found, fault = _parsed(line)
-    return _object(place, found, fault or f"{line[:60]!r}", escaped="\\u" in line)
+            begun, fault = True, fault_of(line)
+            found, fault = (None, fault) if fault else _parsed(line)
+            yield _object(f"line {number}", found, fault or f"{line[:60]!r}", escaped="\\u" in line)
 
 
 def _array(path: Path) -> Iterator[Row]:
