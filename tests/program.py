@@ -1,0 +1,144 @@
+"""The program as it is typed, hundreds of times: a server that has imported everything forks a child for each command.
+
+    with Program() as program:
+        ended = program(["measure", "builtin:minilm", "--corpus", "x.txt"], terminal=True, columns=80)
+
+The child's standard streams are a pseudo-terminal of that width, or pipes; its code is what `anisoscope` runs.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from dataclasses import dataclass
+
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: its exit status (negative: the signal that ended it) and all it wrote, as it came."""
+
+    code: int
+    shown: str
+
+    @property
+    def lines(self):
+        """What stood on the terminal, line by line, what was overwritten too; nothing empty."""
+        parts = [part for line in ESCAPES.sub("", self.shown).split("\n") for part in line.rstrip("\r").split("\r")]
+        return [part.rstrip() for part in parts if part.strip()]
+
+
+class Program:
+    """A server process; `environment` replaces its variables, which libraries read as they are imported."""
+
+    def __init__(self, environment=None):
+        environment = dict(environment or os.environ) | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        command = [sys.executable, __file__]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen(command, env=environment, **pipes)
+
+    def __call__(self, words, *, terminal=False, columns=80, seconds=120, **variables):
+        request = {"words": [os.fsencode(w).hex() for w in map(str, words)], "terminal": terminal, "columns": columns}
+        self.process.stdin.write(json.dumps({**request, "seconds": seconds, "variables": variables}) + "\n")
+        self.process.stdin.flush()
+        return Ended(**json.loads(self.process.stdout.readline()))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        self.process.wait(timeout=30)
+        self.process.stdout.close()
+
+
+def _child(words, terminal, variables):
+    """Run the program, in a forked process whose standard streams are set."""
+    for name in ("CI", "NO_COLOR", "COLUMNS"):
+        os.environ.pop(name, None)
+    os.environ.update({"TERM": "xterm-256color"} if terminal else {}, **variables)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    encoding = {"encoding": "utf-8", "errors": "surrogateescape"}
+    sys.stdin = open(0, closefd=False, **encoding)  # noqa: SIM115
+    sys.stdout = open(1, "w", buffering=1 if terminal else -1, closefd=False, **encoding)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
+    sys.argv = ["anisoscope", *words]
+    from anisoscope.__main__ import main
+
+    code = 0
+    try:
+        main()
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        code = 1
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def _run(request):
+    words = [os.fsdecode(bytes.fromhex(word)) for word in request["words"]]
+    ours, theirs = pty.openpty() if request["terminal"] else os.pipe()
+    if request["terminal"]:
+        fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 40, request["columns"], 0, 0))
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        if request["terminal"]:
+            fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
+        streams = (theirs if request["terminal"] else os.open(os.devnull, os.O_RDONLY), theirs, theirs)
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+        _child(words, request["terminal"], request["variables"])
+    os.close(theirs)
+    shown, end = b"", time.monotonic() + request["seconds"]
+    while time.monotonic() < end:
+        if select.select([ours], [], [], 0.1)[0]:
+            try:
+                part = os.read(ours, 65536)
+            except OSError:
+                break
+            if not part:
+                break
+            shown += part
+    else:
+        os.killpg(pid, signal.SIGKILL)
+    os.close(ours)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return {"code": code, "shown": shown.decode(errors="backslashreplace")}
+
+
+def _serve():
+    import importlib
+    import pkgutil
+
+    import anisoscope
+    import anisoscope.cli.app
+
+    for module in pkgutil.walk_packages(anisoscope.__path__, "anisoscope."):
+        if module.name.partition(".")[2].split(".")[0] not in ("__main__", "integrations", "studies"):
+            importlib.import_module(module.name)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        answers.write(json.dumps(_run(json.loads(line))) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    _serve()
