@@ -45,7 +45,7 @@ class Fault:
     variables: dict[str, str] = field(default_factory=dict)
 
 
-RUN = "measure {model} -c {text} --panel hidden --sample 0 -o {new}"
+RUN = "measure {model} -c {text} --panel hidden --sample 0 --batch-tokens 64 -o {new}"
 READERS = {
     "measure": "measure {model} -c {lines} --panel hidden -o {new}",
     "classes": "classes builtin:minilm -c {lines} -o {new}",
@@ -104,7 +104,7 @@ OF_RUNS = {
     ),
     "a state cut short": Fault(RUN.replace("{new}", "{cut_state}") + " --resume", OUTPUT, ("state.0.safetensors",)),
     "the same shard twice": Fault("merge {part} {part} -o {new}", MEASURE, ("in common",)),
-    "a shard that is missing": Fault("merge {third} {third2} -o {new}", MEASURE, ("3",)),
+    "a shard that is missing": Fault("merge {third} {third2} -o {new}", MEASURE, ("batches",)),
     "a whole run among shards": Fault("merge {part} {run} -o {new}", MEASURE, ("sums",)),
     "a run that is not there": Fault("report {new}", OUTPUT, ()),
     "another run in the folder": Fault(RUN.replace("{new}", "{run}") + " --seed 5", OUTPUT, ("--overwrite",)),
