@@ -45,7 +45,7 @@ class Fault:
     variables: dict[str, str] = field(default_factory=dict)
 
 
-RUN = "measure {model} -c {text} --panel hidden --sample 0 --batch-tokens 64 -o {new}"
+RUN = "measure {model} -c {text} --panel hidden --sample 0 --batch-tokens 16 -o {new}"
 READERS = {
     "measure": "measure {model} -c {lines} --panel hidden -o {new}",
     "classes": "classes builtin:minilm -c {lines} -o {new}",
