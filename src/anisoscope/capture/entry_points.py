@@ -1,0 +1,288 @@
+"""Attention that does not go through the attention interface, seen at torch's own entry points while a capture is open.
+
+Three ways lead there: the fused product (`scaled_dot_product_attention`), the fast paths of `nn.MultiheadAttention` and
+`nn.TransformerEncoderLayer`, and products around a softmax. Each call is handed on as the interface would hand it on,
+so that everything behind is one code path; what the model computes is not touched.
+"""
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Look = Callable[[nn.Module, Tensor, Tensor, Tensor, Tensor | None, dict[str, Any]], None]
+FAR_BELOW = 1e4
+"""A score this far below the largest of its row has weight 0 in float32: its key is hidden by the mask."""
+SAME_SCALE = 0.25
+"""A fitted scale this near to 1/√d or 1 (relative) is that: biases that go with the keys lead the fit astray."""
+HEADS = ("num_heads", "num_attention_heads", "n_head", "heads")
+"""How modules call their number of heads."""
+RECENT = 8
+"""Products of a module that are remembered until its softmax."""
+PRODUCTS: tuple[tuple[Any, str], ...] = (
+    *((torch, name) for name in ("matmul", "bmm", "baddbmm", "einsum", "softmax")),
+    *((Tensor, name) for name in ("matmul", "__matmul__", "bmm", "baddbmm", "softmax")),
+    (functional, "softmax"),
+)
+FUSED: tuple[tuple[Any, str], ...] = (
+    (functional, "scaled_dot_product_attention"),
+    (torch, "_native_multi_head_attention"),
+    (torch, "_transformer_encoder_layer_fwd"),
+)
+
+
+class _Resting(threading.local):
+    deep = 0
+
+
+_resting = _Resting()
+
+
+@contextmanager
+def resting() -> Iterator[None]:
+    """Inside, the calls of this thread are not looked at: the attention interface hands them on itself."""
+    _resting.deep += 1
+    try:
+        yield
+    finally:
+        _resting.deep -= 1
+
+
+@contextmanager
+def looking_on(modules: set[nn.Module], look: Look) -> Iterator[None]:
+    """Call `look(module, query, key, value, mask, settings)` at every attention that one of `modules` computes itself;
+    tensors and mask are shaped and meant as at the attention interface.
+    """
+    watch = _Watch(modules, look, threading.get_ident())
+    kept = [(place, name, place.__dict__.get(name)) for place, name in (*FUSED, *PRODUCTS)]
+    for place, name, _ in kept:
+        setattr(place, name, watch.around(name, getattr(place, name)))
+    try:
+        yield
+    finally:
+        for place, name, own in kept:
+            delattr(place, name) if own is None else setattr(place, name, own)  # what was inherited is again
+
+
+@dataclass
+class _Product:
+    """A product of two tensors: `output` = scale · `query` `key`ᵀ (+ something), as far as it is one."""
+
+    output: Tensor
+    query: Tensor
+    key: Tensor
+    scale: float | None = None
+
+
+@dataclass
+class _Own:
+    """What a module has computed since its last attention: products, and the scores that went into a softmax."""
+
+    module: nn.Module | None = None
+    products: list[_Product] = field(default_factory=list)
+    scores: Tensor | None = None
+    source: _Product | None = None
+
+
+class _Watch:
+    def __init__(self, modules: set[nn.Module], look: Look, thread: int) -> None:
+        self.modules, self.look, self.thread = modules, look, thread
+        self.own = _Own()
+
+    def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, whose calls are looked at after they returned."""
+        after = getattr(self, name.strip("_"))
+
+        @wraps(function)
+        def watched(*given: Any, **named: Any) -> Any:
+            if threading.get_ident() != self.thread or _resting.deep:
+                return function(*given, **named)
+            with resting():  # what it calls in turn is its own
+                output = function(*given, **named)
+                module = self._caller()
+                if module is not None:
+                    after(module, output, *given, **named)
+            return output
+
+        return watched
+
+    def _caller(self) -> nn.Module | None:
+        """The innermost watched module whose method is running."""
+        frame = sys._getframe(2)
+        while frame is not None:
+            if frame.f_code.co_varnames[:1] == ("self",):
+                owner = frame.f_locals.get("self")
+                if isinstance(owner, nn.Module) and not isinstance(owner, nn.Softmax):
+                    return owner if owner in self.modules else None
+            frame = frame.f_back  # type: ignore[assignment]
+        return None
+
+    # ---- the fused product
+
+    def scaled_dot_product_attention(
+        self, module: nn.Module, _output: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **named: Any
+    ) -> None:
+        names = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+        given = dict(zip(names, rest, strict=False)) | named
+        mask, scale = given.get("attn_mask"), given.get("scale")
+        if query.is_nested:
+            mask, (query, key, value) = _hidden_padding([query, key, value])
+        settings = {"scaling": scale, "is_causal": bool(given.get("is_causal"))}
+        self._hand_on(module, query, key, value, mask, settings)
+
+    # ---- fast paths
+
+    def native_multi_head_attention(
+        self, module: nn.Module, _output: Any, query: Tensor, *given: Any, **_: Any
+    ) -> None:
+        heads, weight, bias, mask = given[3], given[4], given[5], given[8]
+        kind = given[11] if len(given) > 11 else None
+        self._projected(module, query, heads, weight, bias, mask, kind)
+
+    def transformer_encoder_layer_fwd(self, module: nn.Module, _output: Tensor, x: Tensor, *given: Any) -> None:
+        heads, weight, bias = given[1:4]
+        before, eps, norm_weight, norm_bias = given[7:11]
+        if before:
+            x = functional.layer_norm(x, norm_weight.shape, norm_weight, norm_bias, eps)
+        self._projected(module, x, heads, weight, bias, *given[17:19])
+
+    def _projected(
+        self, module: nn.Module, x: Tensor, heads: int, weight: Tensor, bias: Tensor, mask: Any, kind: int | None
+    ) -> None:
+        """Hand on the heads of a fast path, whose masks say what is hidden: of pairs (0), of keys (1), of both (2)."""
+        seen = None
+        if x.is_nested:
+            seen, (x,) = _hidden_padding([x.unsqueeze(1)])
+            x = x.squeeze(1)
+        q, k, v = functional.linear(x, weight, bias).chunk(3, -1)
+        q, k, v = (y.view(*y.shape[:2], heads, -1).transpose(1, 2) for y in (q, k, v))
+        if mask is not None:
+            mask = mask[:, None, None, :] if kind == 1 else mask
+            seen = ~mask if mask.dtype == torch.bool else mask
+        self._hand_on(module, q, k, v, seen, {"is_causal": False})
+
+    # ---- products around a softmax
+
+    def matmul(self, module: nn.Module, output: Tensor, a: Tensor, b: Tensor, **_: Any) -> None:
+        self._product(module, output, a, b)
+
+    bmm = matmul
+
+    def baddbmm(self, module: nn.Module, output: Tensor, _c: Tensor, *given: Tensor, **named: Any) -> None:
+        a, b = (*given, *(named[name] for name in ("batch1", "batch2") if name in named))
+        self._product(module, output, a, b, float(named.get("alpha", 1)))
+
+    def einsum(self, module: nn.Module, output: Tensor, equation: str, *operands: Any) -> None:
+        tensors = list(operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands)
+        inputs, _, result = equation.replace(" ", "").partition("->")
+        letters, own = inputs.split(","), self._own(module)
+        if len(letters) != 2 or "." in equation or len(result) < 3:
+            return
+        if own.scores is not None:  # weights times values: the letter they share is the key
+            if tuple(tensors[0].shape) != tuple(own.scores.shape):
+                letters, tensors = letters[::-1], tensors[::-1]
+            of_weights, of_values = letters
+            key = next((x for x in of_weights if x in of_values and x not in result), "")
+            dim = next((x for x in of_values if x not in of_weights), "")
+            self._valued(module, own, _laid(tensors[1], of_values, of_weights[:-2] + key + dim))
+            return
+        batch, row, column = result[:-2], result[-2], result[-1]
+        if row in letters[1] and column in letters[0]:
+            letters, tensors = letters[::-1], tensors[::-1]
+        inner = "".join(x for x in letters[0] if x in letters[1] and x not in result)
+        whole = row in letters[0] and column in letters[1] and set("".join(letters)) == set(result + inner)
+        if whole and len(inner) == 1:
+            query = _laid(tensors[0], letters[0], batch + row + inner)
+            self._remember(module, _Product(output, query, _laid(tensors[1], letters[1], batch + column + inner)))
+
+    def softmax(
+        self, module: nn.Module, _output: Tensor, scores: Tensor, dim: int | None = None, *_: Any, **__: Any
+    ) -> None:
+        own = self._own(module)
+        if dim not in (-1, scores.dim() - 1):
+            return
+        own.source = next((p for p in own.products if _same_map(p.output, scores)), None)
+        if own.source is not None:
+            own.scores = scores
+
+    def _own(self, module: nn.Module) -> _Own:
+        """What `module` has computed; what another had is let go of."""
+        if self.own.module is not module:
+            self.own = _Own(module)
+        return self.own
+
+    def _product(self, module: nn.Module, output: Tensor, a: Tensor, b: Tensor, scale: float | None = None) -> None:
+        own = self._own(module)
+        if own.scores is not None and _same_map(a, own.scores):
+            self._valued(module, own, b)
+        elif output.dim() > 2 and a.dim() == b.dim():
+            self._remember(module, _Product(output, a, b.transpose(-1, -2), scale))
+
+    def _remember(self, module: nn.Module, product: _Product) -> None:
+        own = self._own(module)
+        own.products = [*own.products[1 - RECENT :], product]
+
+    def _valued(self, module: nn.Module, own: _Own, value: Tensor) -> None:
+        """The weights were multiplied with `value`: the call is whole."""
+        self.own = _Own()
+        assert own.source is not None and own.scores is not None
+        heads = next((n for name in HEADS if isinstance(n := getattr(module, name, None), int)), 1)
+        q, k, v, scores = (_four(x, heads) for x in (own.source.query, own.source.key, value, own.scores))
+        if isinstance(module, nn.MultiheadAttention):  # scales its queries before the product
+            q, own.source.scale = q * q.shape[-1] ** 0.5, q.shape[-1] ** -0.5
+        q, k, scores = (x.float() if x.dtype.itemsize < 4 else x for x in (q, k, scores))
+        product = q @ k.transpose(2, 3)
+        hidden = scores < scores.amax(-1, keepdim=True) - FAR_BELOW
+        scale = own.source.scale or _fitted(product, scores, hidden, q.shape[-1])
+        rest = (scores - scale * product).masked_fill(hidden, torch.finfo(scores.dtype).min)
+        self._hand_on(module, q, k, v, rest, {"scaling": scale, "is_causal": False})
+
+    def _hand_on(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, settings: dict[str, Any]) -> None:
+        if mask is not None:
+            mask = mask.unsqueeze(1) if q.dim() == mask.dim() == 3 else mask[(None,) * (4 - mask.dim())]
+        q, k, v = (x if x.dim() == 4 else x.unsqueeze(1) for x in (q, k, v))
+        self.look(module, q, k, v, mask, settings)
+
+
+def _same_map(x: Tensor, scores: Tensor) -> bool:
+    return x.shape[-2:] == scores.shape[-2:] and x.numel() == scores.numel()
+
+
+def _four(x: Tensor, heads: int) -> Tensor:
+    """[sequence, head, token, dim] of itself, or of [sequence · head, token, dim]."""
+    return x if x.dim() == 4 else x.reshape(-1, heads, *x.shape[1:])
+
+
+def _fitted(product: Tensor, scores: Tensor, hidden: Tensor, dim: int) -> float:
+    """The factor of the products in the scores, by least squares inside rows over the keys seen; where it is nearly
+    1/√d or 1, that.
+    """
+    seen = ~hidden & (scores.amax(-1, keepdim=True) > -FAR_BELOW)
+    n = seen.sum(-1, keepdim=True).clamp(min=1)
+    x, y = (torch.where(seen, z, 0.0) for z in (product, scores))
+    x, y = (torch.where(seen, z - z.sum(-1, keepdim=True) / n, 0.0) for z in (x, y))
+    fitted = float((x * y).sum() / x.square().sum().clamp(min=torch.finfo(torch.float32).tiny))
+    return next((s for s in (dim**-0.5, 1.0) if abs(fitted - s) <= SAME_SCALE * s), fitted)
+
+
+def _laid(x: Tensor, letters: str, wanted: str) -> Tensor:
+    """A tensor whose axes are `letters`, laid out as `wanted`; axes it lacks have length 1."""
+    missing = [w for w in wanted if w not in letters]
+    x = x.permute(*(letters.index(w) for w in wanted if w in letters))
+    for w in missing:
+        x = x.unsqueeze(wanted.index(w))
+    return x
+
+
+def _hidden_padding(nested: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """What is seen [sequence, 1, 1, key], and nested tensors [sequence, head, token, dim] with zeros behind."""
+    lengths = torch.tensor([x.shape[-2] for x in nested[-1].unbind()])
+    padded = [torch.nested.to_padded_tensor(x, 0.0) for x in nested]
+    return (torch.arange(int(lengths.max())) < lengths[:, None])[:, None, None, :], padded
