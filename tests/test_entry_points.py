@@ -1,0 +1,247 @@
+"""Attention off the interface, mechanism by mechanism: what is handed on computes what the model computed."""
+
+import pytest
+import torch
+import transformers
+from torch import nn
+from torch.nn import functional
+
+from anisoscope.capture import entry_points
+from anisoscope.capture.masking import masked_scores
+from anisoscope.capture.rows import Masking, attention_rows
+
+FLAT = {"vocab_size": 100}
+HUGGING = {
+    "bloom": ("BloomConfig", {"hidden_size": 32, "n_layer": 2, "n_head": 4}, "dense"),
+    "mpt": ("MptConfig", {"d_model": 32, "n_layers": 2, "n_heads": 4}, "out_proj"),
+    "gptj": ("GPTJConfig", {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4}, "out_proj"),
+    "falcon": ("FalconConfig", {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}, "dense"),
+    "deberta": (
+        "DebertaV2Config",
+        {
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_size": 40,
+            "relative_attention": True,
+            "pos_att_type": ["c2p", "p2c"],
+        },
+        "attention.output.dense",
+    ),
+    "xlnet": ("XLNetConfig", {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 40}, ""),
+}
+"""Families that score by hand: configuration, and the projection that is called with the heads' outputs."""
+
+
+def watched(model, *args, **named):
+    """The calls handed on [(module, q, k, v, mask, settings)], and the output, which stays the same bit for bit."""
+    calls = []
+    with torch.no_grad():
+        plain = model(*args, **named)
+        with entry_points.looking_on(set(model.modules()), lambda *call: calls.append(call)):
+            inside = model(*args, **named)
+        after = model(*args, **named)
+    for output in (inside, after):
+        assert all(torch.equal(x, y) for x, y in zip(tensors(plain), tensors(output), strict=True))
+    return calls, plain
+
+
+def tensors(output):
+    if isinstance(output, torch.Tensor):
+        return [output]
+    values = output.values() if hasattr(output, "values") else output
+    return [x for part in values if part is not None for x in tensors(part)]
+
+
+def context(call):
+    """Weights by the softmax of what was handed on, in float64, and the outputs of the heads side by side."""
+    module, q, k, v, mask, settings = call
+    mask = mask if mask is None or mask.dtype == torch.bool else mask.double()
+    weights = masked_scores(module, q.double(), k.double(), mask, settings, q.shape[2]).softmax(-1)
+    heads = weights @ v.double().repeat_interleave(q.shape[1] // v.shape[1], 1)
+    return weights, heads.transpose(1, 2).flatten(2)
+
+
+def check_rows(call, weights, real):
+    """Entropy and largest weight of real rows, as `attention_rows` gives them, against the weights."""
+    module, q, k, _, mask, settings = call
+    scale = settings.get("scaling") or q.shape[-1] ** -0.5
+    rows = attention_rows(q, k, Masking.read(module, q, mask, settings), scale=scale)
+    seen = real[:, None].expand_as(rows["entropy"])
+    torch.testing.assert_close(
+        rows["entropy"].double()[seen], torch.special.entr(weights).sum(-1)[seen], atol=2e-6, rtol=0
+    )
+    torch.testing.assert_close(rows["row_max"].double()[seen], weights.amax(-1)[seen], atol=2e-6, rtol=0)
+
+
+def random(model, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.data.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+    return model.eval()
+
+
+def padding(side):
+    """Which of 9 tokens are real in each of 2 sequences."""
+    lengths = torch.tensor([9, 6])
+    real = torch.arange(9) < lengths[:, None]
+    return real.flip(1) if side == "left" else real
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", HUGGING)
+def test_models_that_score_by_hand(name, side):
+    config, sizes, projection = HUGGING[name]
+    model = transformers.AutoModel.from_config(
+        getattr(transformers, config)(**FLAT, **sizes), attn_implementation="eager"
+    )
+    random(model)
+    real = padding(side)
+    ids = torch.randint(3, 90, (2, 9), generator=torch.Generator().manual_seed(1))
+    inputs = []
+    handles = [
+        module.register_forward_pre_hook(lambda _m, args: inputs.append(args[0].double()))
+        for path, module in model.named_modules()
+        if projection and path.endswith(projection) and ("attention" in path or "attn" in path)
+    ]
+    calls, output = watched(model, input_ids=ids, attention_mask=real.long(), output_attentions=True)
+    assert len(calls) == 2
+    for call, own in zip(calls, output.attentions, strict=True):
+        weights, _ = context(call)
+        own = own if own.shape == weights.shape else own.permute(2, 3, 0, 1)
+        sees = real[:, None, :, None].expand_as(weights)
+        torch.testing.assert_close(weights[sees], own.double()[sees], atol=2e-6, rtol=0)
+        check_rows(call, weights, real)
+    for call, given in zip(calls, inputs[: len(handles)], strict=bool(projection)):
+        heads = context(call)[1]
+        torch.testing.assert_close(heads[real], given.view_as(heads)[real], atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["fast", "slow"])
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("hidden", ["keys", "pairs", "both", "added"])
+def test_torch_s_own_attention(training, need_weights, hidden):
+    attention = random(nn.MultiheadAttention(16, 4, batch_first=True)).train(training)
+    real = padding("right")
+    x = torch.randn(2, 9, 16, generator=torch.Generator().manual_seed(2))
+    later = torch.ones(9, 9, dtype=torch.bool).triu(1)
+    masks = {"keys": {"key_padding_mask": ~real}, "pairs": {"attn_mask": later}}
+    masks["both"] = masks["keys"] | masks["pairs"]
+    masks["added"] = {"attn_mask": torch.randn(9, 9, generator=torch.Generator().manual_seed(3))}
+    given = masks[hidden] | {"need_weights": need_weights, "average_attn_weights": False}
+    (call,), (output, own) = watched(attention, x, x, x, **given)
+    weights, heads = context(call)
+    expected = functional.linear(heads, attention.out_proj.weight.double(), attention.out_proj.bias.double())
+    torch.testing.assert_close(output.double()[real], expected[real], atol=2e-6, rtol=1e-5)
+    projected = functional.linear(x, attention.in_proj_weight, attention.in_proj_bias)
+    for got, part in zip(call[1:4], projected.chunk(3, -1), strict=True):
+        torch.testing.assert_close(got.transpose(1, 2).flatten(2), part, atol=2e-6, rtol=1e-5)
+    check_rows(call, weights, real)
+    if need_weights:
+        torch.testing.assert_close(weights, own.double(), atol=2e-6, rtol=0)
+
+
+def test_cross_attention_of_torch_s_own_layers():
+    attention = random(nn.MultiheadAttention(16, 4, batch_first=True))
+    x, y = torch.randn(2, 5, 16), torch.randn(2, 9, 16)
+    (call,), (output, _) = watched(attention, x, y, y, key_padding_mask=~padding("right"), need_weights=False)
+    expected = functional.linear(context(call)[1], attention.out_proj.weight.double(), attention.out_proj.bias.double())
+    torch.testing.assert_close(output.double(), expected, atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+def test_the_fast_path_of_torch_s_encoder(norm_first, padded):
+    """Its fused layer is taken, inside as outside; queries, keys and values are those of the slow path."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, norm_first=norm_first)
+    encoder = random(nn.TransformerEncoder(layer, 2, enable_nested_tensor=not norm_first))
+    real = padding("right")
+    x = torch.randn(2, 9, 16, generator=torch.Generator().manual_seed(2))
+    mask = {"src_key_padding_mask": ~real} if padded else {}
+    fast, _ = watched(encoder, x, **mask)
+    assert [type(call[0]) for call in fast] == [nn.TransformerEncoderLayer] * 2
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        slow, _ = watched(encoder, x, **mask)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+    counted = real if padded else torch.ones_like(real)
+    for ours, theirs in zip(fast, slow, strict=True):
+        for a, b in zip(ours[1:4], theirs[1:4], strict=True):
+            torch.testing.assert_close(a.transpose(1, 2)[counted], b.transpose(1, 2)[counted], atol=5e-6, rtol=1e-5)
+        check_rows(ours, context(theirs)[0], counted)
+
+
+class Grouped(nn.Module):
+    """Keys shared by heads, through torch's fused product."""
+
+    def forward(self, x, **named):
+        q, k, v = (
+            x.view(2, 9, 4, 8).transpose(1, 2),
+            x[..., :16].view(2, 9, 2, 8).transpose(1, 2),
+            x[..., 16:].view(2, 9, 2, 8).transpose(1, 2),
+        )
+        return functional.scaled_dot_product_attention(q, k, v, enable_gqa=True, **named)
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {},
+        {"is_causal": True},
+        {"scale": 0.7},
+        {"attn_mask": torch.ones(9, 9).tril().bool()},
+        {"attn_mask": torch.randn(2, 1, 9, 9)},
+    ],
+    ids=["plain", "causal", "scale", "boolean", "added"],
+)
+def test_the_fused_product(named):
+    x = torch.randn(2, 9, 32, generator=torch.Generator().manual_seed(2))
+    (call,), output = watched(Grouped(), x, **named)
+    weights, heads = context(call)
+    torch.testing.assert_close(output.transpose(1, 2).flatten(2).double(), heads, atol=2e-6, rtol=1e-5)
+    check_rows(call, weights, torch.ones(2, 9, dtype=torch.bool))
+
+
+class ByHand(nn.Module):
+    """One head, scored as a textbook does; `ends` with an exception."""
+
+    def __init__(self, ends=False):
+        super().__init__()
+        self.soft, self.ends = nn.Softmax(dim=-1), ends
+
+    def forward(self, x):
+        weights = self.soft(x @ x.mT / x.shape[-1] ** 0.5)
+        if self.ends:
+            raise RuntimeError("in the middle")
+        return weights @ x
+
+
+def test_a_textbook_s_attention():
+    x = torch.randn(2, 9, 8, generator=torch.Generator().manual_seed(2))
+    (call,), output = watched(ByHand(), x)
+    torch.testing.assert_close(context(call)[1], output.double(), atol=2e-6, rtol=1e-5)
+    assert call[5]["scaling"] == 8**-0.5
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_no_trace_is_left(ends):
+    places = (torch, functional, torch.Tensor)
+    before = [dict(vars(place)) for place in places]
+    module = ByHand(ends)
+    try:
+        with entry_points.looking_on(set(module.modules()), lambda *_: None):
+            assert torch.matmul is not before[0]["matmul"]
+            module(torch.randn(2, 3, 4))
+    except RuntimeError as error:
+        assert ends and str(error) == "in the middle"
+    assert [dict(vars(place)) for place in places] == before
+
+
+def test_other_modules_and_what_is_no_attention_are_left_alone():
+    x, calls = torch.randn(2, 9, 8), []
+    with entry_points.looking_on({nn.Linear(2, 2)}, lambda *call: calls.append(call)):
+        ByHand()(x)
+        (x @ x.mT).softmax(-1) @ x
+    assert not calls
