@@ -1,14 +1,17 @@
 """Attention off the interface, mechanism by mechanism: what is handed on computes what the model computed."""
 
+from dataclasses import replace
+from unittest.mock import patch
+
 import pytest
 import torch
 import transformers
 from torch import nn
 from torch.nn import functional
 
-from anisoscope.capture import entry_points
-from anisoscope.capture.masking import masked_scores
-from anisoscope.capture.rows import Masking, attention_rows
+import anisoscope
+from anisoscope.capture import capture, entry_points
+from anisoscope.capture.rows import attention_rows
 
 FLAT = {"vocab_size": 100}
 HUGGING = {
@@ -34,11 +37,11 @@ HUGGING = {
 
 
 def watched(model, *args, **named):
-    """The calls handed on [(module, q, k, v, mask, settings)], and the output, which stays the same bit for bit."""
+    """The calls handed on, and the output, which stays the same bit for bit."""
     calls = []
     with torch.no_grad():
         plain = model(*args, **named)
-        with entry_points.looking_on(set(model.modules()), lambda *call: calls.append(call)):
+        with entry_points.looking_on(set(model.modules()), calls.append):
             inside = model(*args, **named)
         after = model(*args, **named)
     for output in (inside, after):
@@ -55,23 +58,25 @@ def tensors(output):
 
 def context(call):
     """Weights by the softmax of what was handed on, in float64, and the outputs of the heads side by side."""
-    module, q, k, v, mask, settings = call
-    mask = mask if mask is None or mask.dtype == torch.bool else mask.double()
-    weights = masked_scores(module, q.double(), k.double(), mask, settings, q.shape[2]).softmax(-1)
-    heads = weights @ v.double().repeat_interleave(q.shape[1] // v.shape[1], 1)
+    mask = call.mask if call.mask is None or call.mask.dtype == torch.bool else call.mask.double()
+    q, k, v = (x.double() for x in (call.query, call.key, call.value))
+    weights = replace(call, query=q, key=k, mask=mask).weights()
+    heads = weights @ v.repeat_interleave(q.shape[1] // v.shape[1], 1)
     return weights, heads.transpose(1, 2).flatten(2)
 
 
 def check_rows(call, weights, real):
     """Entropy and largest weight of real rows, as `attention_rows` gives them, against the weights."""
-    module, q, k, _, mask, settings = call
-    scale = settings.get("scaling") or q.shape[-1] ** -0.5
-    rows = attention_rows(q, k, Masking.read(module, q, mask, settings), scale=scale)
+    rows = attention_rows(call.query, call.key, call.masking, scale=call.scale)
     seen = real[:, None].expand_as(rows["entropy"])
     torch.testing.assert_close(
         rows["entropy"].double()[seen], torch.special.entr(weights).sum(-1)[seen], atol=2e-6, rtol=0
     )
     torch.testing.assert_close(rows["row_max"].double()[seen], weights.amax(-1)[seen], atol=2e-6, rtol=0)
+
+
+def parts(call):
+    return call.query, call.key, call.value
 
 
 def random(model, seed=0):
@@ -134,7 +139,7 @@ def test_torch_s_own_attention(training, need_weights, hidden):
     expected = functional.linear(heads, attention.out_proj.weight.double(), attention.out_proj.bias.double())
     torch.testing.assert_close(output.double()[real], expected[real], atol=2e-6, rtol=1e-5)
     projected = functional.linear(x, attention.in_proj_weight, attention.in_proj_bias)
-    for got, part in zip(call[1:4], projected.chunk(3, -1), strict=True):
+    for got, part in zip((call.query, call.key, call.value), projected.chunk(3, -1), strict=True):
         torch.testing.assert_close(got.transpose(1, 2).flatten(2), part, atol=2e-6, rtol=1e-5)
     check_rows(call, weights, real)
     if need_weights:
@@ -160,7 +165,7 @@ def test_the_fast_path_of_torch_s_encoder(norm_first, padded):
     x = torch.randn(2, 9, 16, generator=torch.Generator().manual_seed(2))
     mask = {"src_key_padding_mask": ~real} if padded else {}
     fast, _ = watched(encoder, x, **mask)
-    assert [type(call[0]) for call in fast] == [nn.TransformerEncoderLayer] * 2
+    assert [type(call.module) for call in fast] == [nn.TransformerEncoderLayer] * 2
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         slow, _ = watched(encoder, x, **mask)
@@ -168,7 +173,7 @@ def test_the_fast_path_of_torch_s_encoder(norm_first, padded):
         torch.backends.mha.set_fastpath_enabled(True)
     counted = real if padded else torch.ones_like(real)
     for ours, theirs in zip(fast, slow, strict=True):
-        for a, b in zip(ours[1:4], theirs[1:4], strict=True):
+        for a, b in zip(parts(ours), parts(theirs), strict=True):
             torch.testing.assert_close(a.transpose(1, 2)[counted], b.transpose(1, 2)[counted], atol=5e-6, rtol=1e-5)
         check_rows(ours, context(theirs)[0], counted)
 
@@ -222,7 +227,7 @@ def test_a_textbook_s_attention():
     x = torch.randn(2, 9, 8, generator=torch.Generator().manual_seed(2))
     (call,), output = watched(ByHand(), x)
     torch.testing.assert_close(context(call)[1], output.double(), atol=2e-6, rtol=1e-5)
-    assert call[5]["scaling"] == 8**-0.5
+    assert call.scale == 8**-0.5
 
 
 @pytest.mark.parametrize("ends", [False, True])
@@ -241,7 +246,75 @@ def test_no_trace_is_left(ends):
 
 def test_other_modules_and_what_is_no_attention_are_left_alone():
     x, calls = torch.randn(2, 9, 8), []
-    with entry_points.looking_on({nn.Linear(2, 2)}, lambda *call: calls.append(call)):
+    with entry_points.looking_on({nn.Linear(2, 2)}, calls.append):
         ByHand()(x)
         (x @ x.mT).softmax(-1) @ x
     assert not calls
+
+
+# ---- through a capture: sites, layers, kinds
+
+
+def captured(model, *args, what=("hidden", "query", "key", "value", "attention"), **named):
+    """{site: tensor} of one call, whose output is the same as without."""
+    with torch.no_grad():
+        plain = model(*args, **named)
+        with capture(model, what) as tap:
+            inside = model(*args, **named)
+    assert all(torch.equal(x, y) for x, y in zip(tensors(plain), tensors(inside), strict=True))
+    return tap.kept
+
+
+@pytest.mark.parametrize("name", HUGGING)
+def test_every_layer_has_its_attention(name):
+    config, sizes, _ = HUGGING[name]
+    model = random(transformers.AutoModel.from_config(getattr(transformers, config)(**FLAT, **sizes)))
+    ids = torch.randint(3, 90, (2, 9), generator=torch.Generator().manual_seed(1))
+    kept = captured(model, input_ids=ids, attention_mask=padding("right").long())
+    stack = "encoder" if name in ("deberta", "xlnet") else "decoder"
+    rows = [kept[f"{stack}.{layer}.attention"]["entropy"] for layer in (1, 2)]
+    assert [r.shape for r in rows] == [(2, 4, 9)] * 2 and f"{stack}.0.attention" not in kept
+    stage = "rotated" if name in ("gptj", "falcon") else "raw"
+    assert kept[f"{stack}.1.head.query.{stage}"].shape == (2, 4, 9, 8)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_torch_s_transformer_keeps_its_fast_path(norm_first):
+    """Hooks on its blocks turned the fast path off, and moved outputs of padded batches by 1e-6."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, norm_first=norm_first)
+    model = random(nn.TransformerEncoder(layer, 2, enable_nested_tensor=not norm_first))
+    x = torch.randn(2, 9, 16, generator=torch.Generator().manual_seed(2))
+    calls, fast = [], torch._transformer_encoder_layer_fwd
+    with patch.object(torch, "_transformer_encoder_layer_fwd", lambda *given: calls.append(1) or fast(*given)):
+        kept = captured(model, x, src_key_padding_mask=~padding("right"))
+    assert len(calls) == 4
+    assert {name for name in kept if "attention" in name} == {"encoder.1.attention", "encoder.2.attention"}
+    assert torch.equal(kept["encoder.0.hidden"][0], x[0]) and kept["encoder.2.hidden"].shape == (2, 9, 16)
+    assert "forward" not in vars(model.layers[0])
+
+
+def test_self_and_cross_attention_of_torch_s_transformer():
+    torch.manual_seed(0)
+    model = random(nn.Transformer(16, 4, 1, 2, 32, batch_first=True))
+    kept = captured(model, torch.randn(2, 9, 16), torch.randn(2, 9, 16))
+    names = {name for name in kept if "attention" in name}
+    assert names == {"encoder.1.attention"} | {f"decoder.{k}.{c}attention" for k in (1, 2) for c in ("", "cross.")}
+
+
+def test_any_module_is_measured_with_its_attention():
+    """A module without transformers was measured in its hidden states only."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    model = random(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False))
+    run = anisoscope.measure(model, torch.randn(40, 9, 16, generator=torch.Generator().manual_seed(2)))
+    entropy = run.records[run.records["metric"] == "entropy"]
+    assert set(entropy["layer"].dropna()) == {1, 2} and entropy["value"].notna().any()
+
+
+def test_heads_that_are_scored_outside_of_blocks_are_left_alone():
+    """The pooling of SigLIP, behind the last block, would have been one more attention of the last layer."""
+    sizes = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = transformers.SiglipVisionConfig(**sizes, image_size=16, patch_size=8)
+    kept = captured(random(transformers.SiglipVisionModel(config)), torch.randn(2, 3, 16, 16))
+    assert kept["encoder.2.attention"]["entropy"].shape == (2, 4, 4)

@@ -11,6 +11,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from anisoscope.capture import entry_points
 from anisoscope.capture.masking import Call
 
 Look = Callable[[Call], Tensor | None]
@@ -61,11 +62,12 @@ def _looking_form(backend: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         **settings: Any,
     ) -> tuple[Tensor, Tensor | None]:
         call = Call(module, query, key, value, attention_mask, settings)
-        instead = [output for look in _LOOKING.get(module, ()) if (output := look(call)) is not None]
-        if instead:
-            return instead[-1], None
-        forward = _eager_of(module) if backend == "eager" else ALL_ATTENTION_FUNCTIONS[backend]
-        return forward(module, query, key, value, attention_mask, **settings)  # type: ignore[no-any-return]
+        with entry_points.resting():
+            instead = [output for look in _LOOKING.get(module, ()) if (output := look(call)) is not None]
+            if instead:
+                return instead[-1], None
+            forward = _eager_of(module) if backend == "eager" else ALL_ATTENTION_FUNCTIONS[backend]
+            return forward(module, query, key, value, attention_mask, **settings)  # type: ignore[no-any-return]
 
     return attention
 

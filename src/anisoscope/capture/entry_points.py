@@ -17,7 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-Look = Callable[[nn.Module, Tensor, Tensor, Tensor, Tensor | None, dict[str, Any]], None]
+from anisoscope.capture.masking import Call
+
+Look = Callable[[Call], None]
 FAR_BELOW = 1e4
 """A score this far below the largest of its row has weight 0 in float32: its key is hidden by the mask."""
 SAME_SCALE = 0.25
@@ -57,9 +59,7 @@ def resting() -> Iterator[None]:
 
 @contextmanager
 def looking_on(modules: set[nn.Module], look: Look) -> Iterator[None]:
-    """Call `look(module, query, key, value, mask, settings)` at every attention that one of `modules` computes itself;
-    tensors and mask are shaped and meant as at the attention interface.
-    """
+    """Call `look` at every attention that one of `modules` computes itself."""
     watch = _Watch(modules, look, threading.get_ident())
     kept = [(place, name, place.__dict__.get(name)) for place, name in (*FUSED, *PRODUCTS)]
     for place, name, _ in kept:
@@ -248,7 +248,7 @@ class _Watch:
         if mask is not None:
             mask = mask.unsqueeze(1) if q.dim() == mask.dim() == 3 else mask[(None,) * (4 - mask.dim())]
         q, k, v = (x if x.dim() == 4 else x.unsqueeze(1) for x in (q, k, v))
-        self.look(module, q, k, v, mask, settings)
+        self.look(Call(module, q, k, v, mask, settings))
 
 
 def _same_map(x: Tensor, scores: Tensor) -> bool:

@@ -18,19 +18,27 @@ OFF_INTERFACE = {f.off_interface[0]: f.off_interface[1:] for f in FAMILIES.value
 """Classes that call attention off the interface, once per layer: under which name, and the names of its projections."""
 
 
-def prepare(model: nn.Module, look: Callable[[Call], None]) -> list[Any]:
-    """Hook every attention module off the interface; `look` is called once per layer. Returns the hooks' handles."""
-    handles: list[Any] = []
+def served(model: nn.Module) -> dict[nn.Module, tuple[nn.Module, tuple[str, ...]]]:
+    """{attention module off the interface: the module that calls it once a layer, the names of its projections}."""
+    found: dict[nn.Module, tuple[nn.Module, tuple[str, ...]]] = {}
     for around in model.modules():
         name, projections = OFF_INTERFACE.get(type(around).__name__, ("", ()))
         if isinstance(attention := getattr(around, name, None), nn.Module):
-            layer = _Layer(attention, look)
-            handles.append(around.register_forward_pre_hook(layer.begin))
-            handles.append(attention.register_forward_pre_hook(layer.keep_mask, with_kwargs=True))
-            for kept, projection in zip(layer.projected, projections, strict=True):
-                hook = partial(layer.keep, kept)
-                handles.append(attention.get_submodule(projection).register_forward_hook(hook))
-            handles.append(around.register_forward_hook(layer.end))
+            found[attention] = around, projections
+    return found
+
+
+def prepare(model: nn.Module, look: Callable[[Call], None]) -> list[Any]:
+    """Hook every attention module off the interface; `look` is called once per layer. Returns the hooks' handles."""
+    handles: list[Any] = []
+    for attention, (around, projections) in served(model).items():
+        layer = _Layer(attention, look)
+        handles.append(around.register_forward_pre_hook(layer.begin))
+        handles.append(attention.register_forward_pre_hook(layer.keep_mask, with_kwargs=True))
+        for kept, projection in zip(layer.projected, projections, strict=True):
+            hook = partial(layer.keep, kept)
+            handles.append(attention.get_submodule(projection).register_forward_hook(hook))
+        handles.append(around.register_forward_hook(layer.end))
     return handles
 
 

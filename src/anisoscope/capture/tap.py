@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from anisoscope.axes import LAYER_QUANTITIES, Flatten, Kind, Site, Stage
-from anisoscope.capture import fallback, projections
+from anisoscope.capture import entry_points, fallback, projections
 from anisoscope.capture.backends import looking_on
 from anisoscope.capture.masking import Call
 from anisoscope.capture.rows import attention_rows
@@ -32,7 +32,7 @@ Means = dict[tuple[str, int, Kind], tuple[Tensor, Tensor]]
 """(stack, layer, kind) of an attention → mean of its scaled queries and mean of its keys, as they are scored [head,
 head_dim], keys repeated for the heads that share them.
 """
-_CROSS = ("EncDecAttention", "encoder_attn", "crossattention", "cross_attn")
+_CROSS = ("EncDecAttention", "encoder_attn", "crossattention", "cross_attn", "attn2")
 
 
 @contextmanager
@@ -85,6 +85,7 @@ def capture(
         tap.attach(blocks)
         if wanted - set(LAYER_QUANTITIES):
             stack.enter_context(looking_on(model, tap.look))
+            stack.enter_context(entry_points.looking_on(tap.by_hand, tap.look))
         yield tap
 
 
@@ -98,6 +99,25 @@ class _Stack:
     ran: set[nn.Module] = field(default_factory=set)
     last: Tensor | None = None
     rectified: tuple[Tensor, Tensor | None] | None = None
+
+
+class _Around:
+    """Looks before and after each call of a block, without a hook; `remove` ends it."""
+
+    def __init__(self, block: nn.Module, enter: Callable[..., None], leave: Callable[..., None]) -> None:
+        forward = block.forward
+
+        def around(*args: Any, **kwargs: Any) -> Any:
+            enter(block, args, kwargs)
+            output = forward(*args, **kwargs)
+            leave(block, args, output)
+            return output
+
+        self._block = block
+        block.forward = around
+
+    def remove(self) -> None:
+        del self._block.forward
 
 
 class Tap:
@@ -124,10 +144,13 @@ class Tap:
         self._now: set[str] = set()
         self._inside = False
         self._turned: set[str] = set()
+        self.by_hand: set[nn.Module] = set()
         self._depth: dict[str, int] = {}
         self._sources: dict[nn.Module, projections.Source] = {}
         self._names = {module: name for name, module in model.named_modules()}
         self._stacks = stacks_of(model)
+        decoders = (m for m in self._names if isinstance(m, nn.TransformerDecoderLayer))
+        self._crossing = {decoder.multihead_attn for decoder in decoders}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.kept:
@@ -148,7 +171,8 @@ class Tap:
             raise MeasureError(expected, "a second one, whose vectors would count as new ones", cure)
         self._now.add(site.name)
         self.fired |= {site.quantity, site.label}
-        self._receive(site, value)
+        with entry_points.resting():
+            self._receive(site, value)
 
     def emit_vectors(self, site: Site, x: Tensor, block: nn.Module | None = None) -> None:
         """Hand on the vectors of a layer, whatever form they have, if they are wanted."""
@@ -172,6 +196,9 @@ class Tap:
                 inside.update(block.modules())
                 if tokens_first(self.model, block) if self._tokens_first is None else self._tokens_first:
                     self._turned.add(stack)
+                if isinstance(block, nn.TransformerEncoderLayer):  # a hook would turn its fast path off
+                    self._handles.append(_Around(block, partial(self._enter, stack), partial(self._leave, stack)))
+                    continue
                 self._handles.append(block.register_forward_pre_hook(partial(self._enter, stack), with_kwargs=True))
                 for child in block.children() if "unrectified" in self.wanted else ():
                     if isinstance(child, nn.ReLU):
@@ -187,6 +214,7 @@ class Tap:
             self._hook_projections()
         if self.wanted - set(LAYER_QUANTITIES):
             self._handles += fallback.prepare(self.model, self.look)
+            self.by_hand = inside - fallback.served(self.model).keys()
         self.hook(self.model, self._finish)
 
     def _hook_projections(self) -> None:
@@ -253,7 +281,7 @@ class Tap:
         """Hand on what the attention interface was called with, stage by stage."""
         stack = self._stacks[call.module]
         layer = self._running[stack].layer
-        kind: Kind = "cross" if any(part in self._names[call.module] for part in _CROSS) else "self"
+        kind = self._kind(call)
         source = self._sources.get(call.module) or projections.Source("raw")
         given: dict[tuple[projections.Side, Stage], Tensor]
         given = {("query", source.stage): call.query, ("key", source.stage): call.key}
@@ -276,6 +304,12 @@ class Tap:
             of_query = self._rows(replace(call, query=call.query - query), real)
             of_key = self._rows(replace(call, key=call.key - key), real)
             self.emit(Site(stack, layer, "centred", "", kind), {"plain": rows, "query": of_query, "key": of_key})
+
+    def _kind(self, call: Call) -> Kind:
+        """`cross` by the name of the module; off the interface also by keys of another number."""
+        if call.module in self._crossing or any(part in self._names[call.module] for part in _CROSS):
+            return "cross"
+        return "cross" if call.module in self.by_hand and call.query.shape[2] != call.key.shape[2] else "self"
 
     def _means_of(self, where: tuple[str, int, Kind], call: Call) -> tuple[Tensor, Tensor]:
         """Mean query and mean key, shaped to be taken from those of a call."""
