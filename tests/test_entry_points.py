@@ -308,7 +308,7 @@ def test_any_module_is_measured_with_its_attention():
     layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
     model = random(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False))
     run = anisoscope.measure(model, torch.randn(40, 9, 16, generator=torch.Generator().manual_seed(2)))
-    entropy = run.records[run.records["metric"] == "entropy"]
+    entropy = run.records[run.records["metric"] == "attention.entropy"]
     assert set(entropy["layer"].dropna()) == {1, 2} and entropy["value"].notna().any()
 
 

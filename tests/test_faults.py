@@ -83,14 +83,14 @@ OF_FILES = {
     },
     "a clip that asks for gigabytes": Fault("measure {speech} -c {gigabytes} -o {new}", CORPUS, ("header",)),
     "a clip of an absurd rate": Fault("measure {speech} -c {rate} -o {new}", CORPUS, ("samples a second",)),
-    "vectors with NaN": Fault("measure {nan} -o {new}", MEASURE, ("40 of 40",)),
+    "vectors with NaN": Fault("measure {nan} -o {new}", MEASURE, ("40 with NaN or Inf",)),
     "vectors of text": Fault("measure {words} -o {new}", CORPUS, ("'words'",)),
     "labels of no class": Fault("train classifier --vectors random --dim 8 -c {unlabelled}", CORPUS, ("label",)),
     "word vectors of a corrupt gzip": Fault(
         "train classifier --vectors {gzip} -c planted --limit 40 -o {new}", MODEL, ("vectors.txt.gz",)
     ),
     "a tokenizer's limit in words": Fault(RUN.replace("{model}", "{limit}"), MODEL, ("model_max_length",)),
-    "a model without the attention interface": Fault("measure {gptj} -c {text} -o {new}", MEASURE, ("attention",)),
+    "a model without attention": Fault("measure {fnet} -c {text} --panel attention -o {new}", MEASURE, ("attention",)),
 }
 OF_RUNS = {
     "records cut short, report": Fault("report {cut_records}", OUTPUT, ("records.parquet",)),
@@ -146,7 +146,7 @@ def place(program, small_series, tmp_path_factory):
 
 def make_files(folder, made):
     import soundfile
-    from transformers import GPTJConfig, GPTJModel
+    from transformers import FNetConfig, FNetModel
 
     for k in range(24):
         soundfile.write(folder / f"{k}.wav", np.zeros(800), 8000)
@@ -175,7 +175,7 @@ def make_files(folder, made):
     made["limit"] = shutil.copytree(made["model"], folder / "limit")
     told = json.loads((made["limit"] / "tokenizer_config.json").read_text())
     (made["limit"] / "tokenizer_config.json").write_text(json.dumps({**told, "model_max_length": "many"}))
-    made["gptj"] = shutil.copytree(made["model"], folder / "gptj")
+    made["fnet"] = shutil.copytree(made["model"], folder / "fnet")
     from transformers import Wav2Vec2Config, Wav2Vec2FeatureExtractor, Wav2Vec2Model
 
     convolutions = {"conv_dim": (8, 8), "conv_stride": (5, 4), "conv_kernel": (10, 8), "num_conv_pos_embeddings": 16}
@@ -185,8 +185,8 @@ def make_files(folder, made):
         made["speech"]
     )
     Wav2Vec2FeatureExtractor().save_pretrained(made["speech"])
-    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32, "rotary_dim": 4}
-    GPTJModel(GPTJConfig(vocab_size=64, **sizes)).save_pretrained(made["gptj"])
+    sizes = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "max_position_embeddings": 32}
+    FNetModel(FNetConfig(**sizes, intermediate_size=24)).save_pretrained(made["fnet"])
 
 
 def make_runs(folder, made):

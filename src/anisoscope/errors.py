@@ -44,6 +44,10 @@ class MeasureError(AnisoscopeError):
     exit_code = 5
 
 
+class UnseenError(MeasureError):
+    """A place of a model that does not fire in a forward call."""
+
+
 class OutputError(AnisoscopeError):
     """A run folder that cannot be written or read."""
 

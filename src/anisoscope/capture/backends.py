@@ -27,7 +27,7 @@ def looking_on(model: nn.Module, look: Look) -> Iterator[None]:
     Every sub-model keeps its own backend, whose mask function is registered beside it: without that the masks would
     silently be lost.
     """
-    configs = {id(m.config): m.config for m in model.modules() if isinstance(m, PreTrainedModel)}
+    configs = {id(m.config): m.config for m in model.modules() if isinstance(m, PreTrainedModel) and _asks(m)}
     kept = {key: config._attn_implementation for key, config in configs.items()}
     before = {module: _LOOKING.get(module, ()) for module in model.modules()}  # captures may be nested
     _LOOKING.update({module: (*looks, look) for module, looks in before.items()})
@@ -39,6 +39,12 @@ def looking_on(model: nn.Module, look: Look) -> Iterator[None]:
         for key, config in configs.items():
             config._attn_implementation_internal = kept[key]
         _LOOKING.update(before)
+
+
+def _asks(model: nn.Module) -> bool:
+    """Whether modules of a model go through the interface; others may take another way where its name is not known."""
+    files = {type(module).__module__ for module in model.modules()}
+    return any(hasattr(sys.modules.get(file), "ALL_ATTENTION_FUNCTIONS") for file in files)
 
 
 def _registered(backend: str) -> str:

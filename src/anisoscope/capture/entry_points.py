@@ -176,7 +176,7 @@ class _Watch:
     bmm = matmul
 
     def baddbmm(self, module: nn.Module, output: Tensor, _c: Tensor, *given: Tensor, **named: Any) -> None:
-        a, b = (*given, *(named[name] for name in ("batch1", "batch2") if name in named))
+        a, b = [*given, *(named[name] for name in ("batch1", "batch2") if name in named)]
         self._product(module, output, a, b, float(named.get("alpha", 1)))
 
     def einsum(self, module: nn.Module, output: Tensor, equation: str, *operands: Any) -> None:

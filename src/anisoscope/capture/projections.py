@@ -43,8 +43,8 @@ class Source:
             gated = self.seen["query"].shape[-1] == 2 * heads * dim
             found["query", "raw"] = _rows(self.seen["query"], 2 * dim if gated else dim)[..., :dim]
             found["key", "raw"] = _rows(self.seen["key"], dim)
-        elif self.fused and "fused" in self.seen:
-            found["query", "raw"], found["key", "raw"] = _apart(self.seen["fused"], FUSED[self.fused], call)
+        elif self.fused and "fused" in self.seen and (both := _apart(self.seen["fused"], FUSED[self.fused], call)):
+            found["query", "raw"], found["key", "raw"] = both
         if {"query norm", "key norm"} <= self.seen.keys():
             found["query", "normed"] = _like(self.seen["query norm"], call.query)
             found["key", "normed"] = _like(self.seen["key norm"], call.key)
@@ -56,10 +56,12 @@ def _rows(x: Tensor, head_dim: int) -> Tensor:
     return x.view(*x.shape[:2], -1, head_dim).transpose(1, 2)
 
 
-def _apart(x: Float[Tensor, "sequence token all"], how: str, call: Call) -> tuple[Tensor, Tensor]:
-    """Query and key of a fused projection's output."""
+def _apart(x: Float[Tensor, "sequence token all"], how: str, call: Call) -> tuple[Tensor, Tensor] | None:
+    """Query and key of a fused projection's output; None where it lies in a way that is not known."""
     heads, key_heads, dim = call.query.shape[1], call.key.shape[1], call.query.shape[3]
-    if how == "grouped":
+    if x.shape[-1] != (3 * heads if key_heads == heads else heads + 2 * key_heads) * dim:
+        return None
+    if how == "grouped" or key_heads == 1 < heads:
         query, key, _ = torch.split(x, [heads * dim, key_heads * dim, key_heads * dim], -1)
         return _rows(query, dim), _rows(key, dim)
     parts = x.view(*x.shape[:2], *((heads, 3) if how == "by head" else (3, heads)), dim)

@@ -18,7 +18,7 @@ from anisoscope.capture.masking import Call
 from anisoscope.capture.rows import attention_rows
 from anisoscope.capture.scores import score_sums
 from anisoscope.capture.vectors import channels_last, check_values, input_of, output_of, padded, same, vectors_of
-from anisoscope.errors import MeasureError, UsageError, near_matches
+from anisoscope.errors import MeasureError, UnseenError, UsageError, near_matches
 from anisoscope.models.blocks import find_blocks, find_stages, stacks_of, tokens_first
 
 STAGES = tuple(f"{name}.{stage}" for name in ("query", "key") for stage in ("raw", "normed", "rotated"))
@@ -46,6 +46,7 @@ def capture(
     histogram: Tensor | None = None,
     flatten: Flatten = "position",
     tokens_first: bool | None = None,
+    optional: Iterable[str] = (),
 ) -> Iterator["Tap"]:
     """Hand the tensors at the requested places to `receive(site, tensor)` while the model runs, or keep those of the
     last call in the tap.
@@ -70,8 +71,9 @@ def capture(
 
     Set `tap.real = {stack: mask [sequence, token]}` before a padded call so that padded queries are left out of what
     is averaged inside (row similarity); row statistics are given for all queries. The model's outputs stay the same,
-    bit for bit. MeasureError at the end of the first forward call if a requested place did not fire, and in any one
-    if a place fires twice, since every vector would count twice; a block that goes on from its own output (ALBERT,
+    bit for bit. MeasureError at the end of the first forward call if a requested place did not fire (those that are
+    `optional` stand in `tap.unseen` then), and in any one if a place fires twice, since every vector would count twice;
+    a block that goes on from its own output (ALBERT,
     looped Transformers) is a new layer each time. UsageError for an unknown place, ModelError for weights without
     values.
     """
@@ -80,6 +82,7 @@ def capture(
     for name in wanted - set(WHAT):
         raise UsageError("a place to capture", repr(name), near_matches(name, WHAT))
     tap = Tap(model, wanted, receive, flatten, tokens_first, median=median, histogram=histogram)
+    tap.optional |= {*optional}
     with ExitStack() as stack:
         stack.callback(tap.remove)
         tap.attach(blocks)
@@ -138,6 +141,7 @@ class Tap:
         self.real: dict[str, Tensor] = {}
         self.means: Means = {}
         self.fired: set[str] = set()
+        self.optional, self.unseen = {*OPTIONAL}, set[str]()
         self._receive = receive or (lambda site, value: self.kept.__setitem__(site.name, value))
         self._handles: list[Any] = []
         self._running: defaultdict[str, _Stack] = defaultdict(_Stack)
@@ -218,7 +222,7 @@ class Tap:
         self.hook(self.model, self._finish)
 
     def _hook_projections(self) -> None:
-        rotary = {self._stacks[m] for m in self._names if "Rotary" in type(m).__name__}
+        rotary = {self._stacks[m] for m in self._names if "Rotary" in type(m).__name__ or hasattr(m, "rotary_dim")}
         for module in self._names:
             if _is_attention(module) and not any(map(_is_attention, module.children())):
                 self._sources[module] = projections.prepare(module, self._stacks[module] in rotary, self.hook)
@@ -335,11 +339,12 @@ class Tap:
     def _finish(self, _module: nn.Module, _args: Any, _output: Any) -> None:
         """After a forward call: every requested place must have fired, the optional ones excepted."""
         self._inside = False
-        missing = sorted(self.wanted - OPTIONAL - self.fired)
+        missing = sorted(self.wanted - self.optional - self.fired)
+        self.unseen = {*self.wanted} & self.optional - OPTIONAL - self.fired
         if missing:
             name = type(self.model).__name__
             classes = ", ".join(sorted({type(m).__name__ for m in self._names if _is_attention(m)})) or "none"
-            raise MeasureError(
+            raise UnseenError(
                 f"the model to pass through {', '.join(missing)}",
                 f"no call there; attention classes of {name}: {classes}",
                 "measure hidden states only (--panel hidden,spectrum), or a model on transformers' attention interface",

@@ -61,7 +61,8 @@ class Measurement:
 
     `batches` are the indices, in the plan whose fingerprint is `plan`, of the batches summed. `weights` holds, by the
     name of a matrix of the model, terms of what is measured of weights: the same whichever batches were seen.
-    `classes` are the names of the classes of labelled sequences.
+    `classes` are the names of the classes of labelled sequences; `unseen`, places of attention that the model does not
+    pass through where it could be seen.
     """
 
     settings: Settings
@@ -69,6 +70,7 @@ class Measurement:
     batches: set[int] = field(default_factory=set)
     weights: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
+    unseen: set[str] = field(default_factory=set)
     sums: Sums = field(init=False)
     moments: Moments = field(init=False)
     reservoirs: dict[str, Reservoir] = field(init=False, default_factory=dict)
@@ -241,7 +243,9 @@ class Measurement:
         plans = {self.plan, other.plan} - {""}
         plan = plans.pop() if len(plans) == 1 else ""
         weights, classes = self.weights | other.weights, self.classes or other.classes
-        merged = Measurement(self.settings, plan, self.batches | other.batches, weights, classes)
+        merged = Measurement(
+            self.settings, plan, self.batches | other.batches, weights, classes, self.unseen | other.unseen
+        )
         for part in (self, other):
             part.moments.flush()
         merged.take(self.sums.merge(other.sums))
@@ -279,7 +283,8 @@ class Measurement:
             tensors[name] = torch.tensor(sorted(held), dtype=torch.int64)
         tensors = {name: value.cpu().contiguous() for name, value in tensors.items()}
         sites = [astuple(site) for site in self.sites.values()]
-        described = {"plan": self.plan, "classes": json.dumps(self.classes), "sites": json.dumps(sites)}
+        described = {"plan": self.plan, "sites": json.dumps(sites)}
+        described |= {"classes": json.dumps(self.classes), "unseen": json.dumps(sorted(self.unseen))}
         write_atomic(path, lambda temporary: save_file(tensors, temporary, metadata=described))
 
     @classmethod
@@ -292,6 +297,7 @@ class Measurement:
                 described, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
             batches, classes = set(tensors.pop("batches").tolist()), tuple(json.loads(described["classes"]))
             self = cls(settings, described["plan"], batches, classes=classes)
+            self.unseen = set(json.loads(described["unseen"]))
             self.sites = {site.name: site for site in (Site(*each) for each in json.loads(described["sites"]))}
             self.sums.units = set(tensors.pop("units").tolist())
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:

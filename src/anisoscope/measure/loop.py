@@ -16,7 +16,7 @@ from anisoscope.axes import Site
 from anisoscope.batch import Batch, BatchPlan
 from anisoscope.capture import capture
 from anisoscope.capture.tap import Means
-from anisoscope.errors import CorpusError, Interrupted, UsageError
+from anisoscope.errors import CorpusError, Interrupted, UnseenError, UsageError
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.inputs import device_of, moved
 from anisoscope.measure.settings import Settings
@@ -47,11 +47,16 @@ def run_pass(
     measurement = Measurement(settings, getattr(plan, "fingerprint", ""), classes=classes)
     if resume and state is not None and state.exists():
         measurement = Measurement.restore(state, settings, measurement.plan)
-    what = settings.what_of(model)
-    means = head_means(model, plan, settings) if "centred" in what else {}
+    what, spare = settings.what_of(model)
+    try:
+        means = head_means(model, plan, settings) if "centred" in what else {}
+    except UnseenError:
+        if "centred" not in spare:
+            raise
+        what, means = what - {"centred"}, {}
     tokens = {i: n for i, n in enumerate(getattr(plan, "tokens", [])) if only is None or i in only}
     total, done = sum(tokens.values()), sum(tokens.pop(i, 0) for i in measurement.batches)
-    with listening() as stopped, _looking(model, measurement, what, means) as look:
+    with listening() as stopped, _looking(model, measurement, (what, spare), means) as look:
         if not measurement.weights and "embedding" in settings.quantities:
             measurement.weights = embedding_terms(model)
         saved = time.monotonic()
@@ -96,7 +101,7 @@ class Arrays(nn.Module):
 
 @contextmanager
 def _looking(
-    model: nn.Module, measurement: Measurement, what: Iterable[str], means: Means
+    model: nn.Module, measurement: Measurement, what: tuple[set[str], set[str]], means: Means
 ) -> Iterator[Callable[[Batch, int], None]]:
     """A function that runs the model on a batch, given its index, and adds what is seen to `measurement`."""
     if isinstance(model, Arrays):
@@ -108,7 +113,8 @@ def _looking(
         evaluating(model),
         capture(
             model,
-            what,
+            what[0],
+            optional=what[1],
             receive=measurement.receive,
             blocks=settings.blocks,
             tokens_first=settings.tokens_first,
@@ -123,6 +129,7 @@ def _looking(
             tap.real = measurement.begin(batch, device, layout)
             with torch.no_grad():
                 (batch.call or model)(**moved(batch.inputs, device))
+            measurement.unseen |= tap.unseen
             measurement.end(index)
 
         yield look

@@ -145,13 +145,14 @@ class Settings:
             | ((asked & {"query", "key", "value"}) if self.metrics else set())
         )
 
-    def what_of(self, model: "nn.Module") -> set[str]:
-        """The same for one model: one without attention, or whose attention cannot be seen, is measured in its hidden
-        states, with all panels or metrics that are of hidden states too.
+    def what_of(self, model: "nn.Module") -> tuple[set[str], set[str]]:
+        """The same for one model, and which of it may be missing: with all panels, or metrics that are of hidden states
+        too, a model without attention, or whose attention cannot be seen, is measured in its hidden states.
         """
         from anisoscope.models.blocks import has_attention  # loads torch
 
         of_hidden = all(OF_HIDDEN & set(metric.quantities) for metric in self.chosen)
-        if (of_hidden if self.metrics else set(self.panels) == set(PANELS)) and not has_attention(model):
-            return self.what & set(LAYER_QUANTITIES)
-        return self.what
+        if not (of_hidden if self.metrics else set(self.panels) == set(PANELS)):
+            return self.what, set()
+        heads = self.what - set(LAYER_QUANTITIES)
+        return (self.what, heads) if has_attention(model) else (self.what - heads, set())

@@ -106,10 +106,8 @@ def find_stages(model: nn.Module) -> list[nn.Module]:
 
 
 def has_attention(model: nn.Module) -> bool:
-    """Whether queries and keys can be expected: in models of transformers, but where attention is a mere name."""
-    if not family_of(model).attention or not any(isinstance(module, PreTrainedModel) for module in model.modules()):
-        return False
-    return any("Attention" in type(module).__name__ for module in model.modules())
+    """Whether queries and keys can be expected: where a module is called attention, and is not by mere name."""
+    return family_of(model).attention and any("Attention" in type(module).__name__ for module in model.modules())
 
 
 def stack_of(model: nn.Module) -> str:

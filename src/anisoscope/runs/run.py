@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from anisoscope.axes import WORDS, plural_of
 from anisoscope.batch import BatchPlan
 from anisoscope.data.opening import default_corpus, open_plan
+from anisoscope.errors import MeasureError
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.distributed import from_first, gathered, process_group, rank_and_world, taken_over
 from anisoscope.measure.loop import run_pass
@@ -133,6 +134,7 @@ def finish(
     facts   what the manifest says that does not follow from the measurement; `notes` are the first of its warnings
     more    records beside those of the measurement
     """
+    _check_counted(measurement)
     settings = facts["settings"]
     seed = settings["settings"]["seed"] if settings["train_seed"] is None else settings["train_seed"]
     given = {name: facts[name] for name in ("run", "model", "revision")}
@@ -151,6 +153,18 @@ def finish(
         **provenance(),
     }
     target.finish(as_records(records.drop(columns=list(given)), **given), manifest)
+
+
+def _check_counted(measurement: Measurement) -> None:
+    """MeasureError where every vector of a pass was left out."""
+    excluded = measurement.excluded()
+    counts = {site: int(measurement.sums.terms[site, "n"].sum()) for site in excluded}
+    if excluded and not any(counts.values()) and set(measurement.sums.sites()) <= counts.keys():
+        site, left_out = next(iter(excluded.items()))
+        kinds = zip(left_out.values(), ("zero", "NaN or Inf"), strict=True)
+        came = " and ".join(f"{n} with {kind}" for n, kind in kinds if n)
+        cure = "look at the vectors or weights; a model that overflows may do with --dtype float32"
+        raise MeasureError("vectors that are finite and not zero", f"none at any site ({came} at {site})", cure)
 
 
 def subject_of(job: Job, *, classifier: bool = False) -> Subject:
@@ -196,6 +210,9 @@ def _warnings(measurement: Measurement) -> Iterator[str]:
     groups = measurement.moments.groups
     if groups is not None and (missing := jackknife.reason(min(units, groups))):
         yield f"spectrum: {missing}; --spectrum-groups 8 gives them"
+    if measurement.unseen:
+        what = ", ".join(sorted(measurement.unseen))
+        yield f"{what} not seen: this model computes them where no capture looks; the rest is measured"
     for site, counts in measurement.excluded().items():
         if counts.get("nonfinite"):
             yield f"{counts['nonfinite']} vectors with NaN or Inf left out at {site}"
