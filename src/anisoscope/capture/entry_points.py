@@ -176,8 +176,8 @@ class _Watch:
     bmm = matmul
 
     def baddbmm(self, module: nn.Module, output: Tensor, _c: Tensor, *given: Tensor, **named: Any) -> None:
-        a, b = [*given, *(named[name] for name in ("batch1", "batch2") if name in named)]
-        self._product(module, output, a, b, float(named.get("alpha", 1)))
+        batches = [*given, *(named[name] for name in ("batch1", "batch2") if name in named)]
+        self._product(module, output, batches[0], batches[1], float(named.get("alpha", 1)))
 
     def einsum(self, module: nn.Module, output: Tensor, equation: str, *operands: Any) -> None:
         tensors = list(operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands)

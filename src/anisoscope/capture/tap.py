@@ -88,7 +88,7 @@ def capture(
         tap.attach(blocks)
         if wanted - set(LAYER_QUANTITIES):
             stack.enter_context(looking_on(model, tap.look))
-            stack.enter_context(entry_points.looking_on(tap.by_hand, tap.look))
+            stack.enter_context(entry_points.looking_on(tap.by_hand, partial(tap.look, by_hand=True)))
         yield tap
 
 
@@ -281,11 +281,14 @@ class Tap:
             if after_all and final.name not in self._now:  # of several heads' norms the first
                 self.emit_vectors(final, output)
 
-    def look(self, call: Call) -> None:
-        """Hand on what the attention interface was called with, stage by stage."""
+    def look(self, call: Call, *, by_hand: bool = False) -> None:
+        """Hand on what attention was called with, stage by stage; `by_hand`: not through the attention interface."""
         stack = self._stacks[call.module]
         layer = self._running[stack].layer
-        kind = self._kind(call)
+        name = self._names[call.module]
+        crossing = call.module in self._crossing or any(part in name for part in _CROSS)
+        elsewhere = by_hand and call.query.shape[2] != call.key.shape[2]
+        kind: Kind = "cross" if crossing or elsewhere else "self"
         source = self._sources.get(call.module) or projections.Source("raw")
         given: dict[tuple[projections.Side, Stage], Tensor]
         given = {("query", source.stage): call.query, ("key", source.stage): call.key}
@@ -308,12 +311,6 @@ class Tap:
             of_query = self._rows(replace(call, query=call.query - query), real)
             of_key = self._rows(replace(call, key=call.key - key), real)
             self.emit(Site(stack, layer, "centred", "", kind), {"plain": rows, "query": of_query, "key": of_key})
-
-    def _kind(self, call: Call) -> Kind:
-        """`cross` by the name of the module; off the interface also by keys of another number."""
-        if call.module in self._crossing or any(part in self._names[call.module] for part in _CROSS):
-            return "cross"
-        return "cross" if call.module in self.by_hand and call.query.shape[2] != call.key.shape[2] else "self"
 
     def _means_of(self, where: tuple[str, int, Kind], call: Call) -> tuple[Tensor, Tensor]:
         """Mean query and mean key, shaped to be taken from those of a call."""
