@@ -22,7 +22,8 @@ def register() -> None:
         if not family.port or name in configuration_auto.CONFIG_MAPPING_NAMES:  # type: ignore[attr-defined]
             continue
         port = import_module(f"anisoscope.models.ports.{name}")
-        config, *models = [(auto, getattr(port, cls)) for auto, cls in family.port.items()]
-        transformers.AutoConfig.register(name, config[1], exist_ok=True)
-        for auto, model in models:
-            getattr(transformers, auto).register(config[1], model, exist_ok=True)
+        classes = {auto: getattr(port, cls) for auto, cls in family.port.items()}
+        config = classes.pop("AutoConfig")
+        transformers.AutoConfig.register(name, config, exist_ok=True)
+        for auto, model in classes.items():
+            getattr(transformers, auto).register(config, model, exist_ok=True)
