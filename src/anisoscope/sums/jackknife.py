@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import special
 
 Array = NDArray[np.float64]
 Bounds = tuple[Array | float, Array | float]
@@ -49,7 +49,7 @@ def interval(
         return _without(value)
     with np.errstate(invalid="ignore"):
         error = np.sqrt((groups - 1) / groups * ((left_out - left_out.mean(axis=0)) ** 2).sum(axis=0))
-    found = _inside(value, error, stats.t.ppf((1 + level) / 2, groups - 1), bounds)
+    found = _inside(value, error, float(special.stdtrit(groups - 1, (1 + level) / 2)), bounds)
     if counted is None:
         return found
     agree = (left_out == value).all(axis=0)
@@ -67,13 +67,15 @@ def over_seeds(values: ArrayLike, level: float = 0.95, *, bounds: Bounds = UNBOU
     mean = x.mean(axis=0)
     if len(x) < 2:
         return _without(mean)
-    return _inside(mean, x.std(axis=0, ddof=1) / np.sqrt(len(x)), stats.t.ppf((1 + level) / 2, len(x) - 1), bounds)
+    return _inside(
+        mean, x.std(axis=0, ddof=1) / np.sqrt(len(x)), float(special.stdtrit(len(x) - 1, (1 + level) / 2)), bounds
+    )
 
 
 def wilson(share: ArrayLike, n: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
     """Both ends of the score interval of a share of n independent things (Wilson 1927)."""
     p, n = np.asarray(share, dtype=np.float64), np.asarray(n, dtype=np.float64)
-    z = stats.norm.ppf((1 + level) / 2)
+    z = special.ndtri((1 + level) / 2)
     middle, half = p + z**2 / (2 * n), z * np.sqrt(p * (1 - p) / n + (z / (2 * n)) ** 2)
     return np.clip((middle - half) / (1 + z**2 / n), 0, p), np.clip((middle + half) / (1 + z**2 / n), p, 1)
 
