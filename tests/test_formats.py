@@ -89,3 +89,15 @@ def test_lists_fit_the_terminal(what, width, monkeypatch):
     assert max(map(cell_len, out.splitlines())) <= width
     given = json.loads(shown(f"list {what} --format json")[0])["records"]
     assert given and all(row.keys() == {"name", "description"} for row in given)
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, None])
+def test_a_path_is_never_broken(width, monkeypatch, tmp_path, capsys):
+    """A path with spaces was wrapped at them: what was copied from the terminal was no path."""
+    monkeypatch.setattr(view, "columns", lambda _stream: width)
+    path = tmp_path / "runs of mine, all of them" / "a run"
+    view.tell(f"report: {view.here(path)} (open it in a browser)", indent="  ")
+    view.tell(f"next: anisoscope compare {view.here(path, typed=True)} ANOTHER-RUN", indent="  ")
+    shown = capsys.readouterr().out
+    assert str(path) in shown and f"'{path}'" in shown
+    assert all(len(line) <= (width or 999) or str(path) in line for line in shown.splitlines())

@@ -147,8 +147,8 @@ def test_findings_come_before_the_report_is_drawn(folder):
 STOPS = [
     (["measure"], "loading", "nothing to keep", "anisoscope {words}"),
     (["measure"], "drawing the report", "the run is finished, but for its page", "anisoscope report {folder}/new"),
-    (["train masked-lm", "--steps", "9999"], "1/9999 steps", "{folder}/masked holds", "anisoscope {resumed}"),
-    (["reproduce", "--only", "fig6"], " 1/", "quick holds 0 of 1 studies", "anisoscope {words}"),
+    (["train masked-lm", "--steps", "9999"], "/9999", "{folder}/masked holds", "anisoscope {resumed}"),
+    (["reproduce", "--only", "fig6"], "/20", "quick holds 0 of 1 studies", "anisoscope {words}"),
 ]
 """A command, what stands on the terminal when Ctrl-C comes, what is kept, and how it goes on."""
 

@@ -74,10 +74,11 @@ def measure(
     job, subject = _job_and_subject(job, model, processor, given)
     if inputs is None or isinstance(inputs, str | Path):
         _refuse("inputs", "a corpus", units=units, forward=forward)
-        job, reading = _with_corpus(job, subject, str(inputs or corpus)), None
+        if subject is not None and subject.processor is None and subject.modality == "text":
+            raise UsageError("a tokenizer for a corpus", f"{subject.name} without one", "give processor=, or inputs")
+        job, reading = replace(job, corpus=str(inputs or corpus)), None
     else:
-        subject = subject or _loaded(job)
-        job, reading = _opened(job, subject, inputs, units, forward, given, place)
+        job, subject, reading = _opened(job, subject, inputs, units, forward, given, place)
     return kept_or_not(lambda where: measure_job(job, where, quiet, subject, reading), place)
 
 
@@ -153,25 +154,14 @@ def _job_and_subject(job: Job, model: Any, processor: Any, options: Mapping[str,
     return replace(job, model=subject.name, dtype=dtype, device=str(weight.device)), subject
 
 
-def _with_corpus(job: Job, subject: "Subject | None", corpus: str) -> Job:
-    if subject is not None and subject.processor is None and subject.modality == "text":
-        raise UsageError("a tokenizer for a corpus", f"{subject.name} without one", "give processor=, or inputs")
-    return replace(job, corpus=corpus)
-
-
-def _loaded(job: Job) -> "Subject":
-    from anisoscope.runs.run import subject_of
-
-    return subject_of(job)
-
-
 def _opened(
-    job: Job, subject: "Subject", inputs: Any, units: Any, forward: Any, options: Mapping[str, Any], place: Place
-) -> "tuple[Job, OpenedCorpus]":
+    job: Job, loaded: "Subject | None", inputs: Any, units: Any, forward: Any, options: Mapping[str, Any], place: Place
+) -> "tuple[Job, Subject, OpenedCorpus]":
     """Inputs as they were handed over; a list of strings is a corpus, of which each is a document, and a unit."""
     from anisoscope.measure.inputs import Given, check_model
-    from anisoscope.runs.run import OpenedCorpus, plan_of
+    from anisoscope.runs.run import OpenedCorpus, plan_of, subject_of
 
+    subject = loaded or subject_of(job)
     if isinstance(inputs, list | tuple) and inputs and all(isinstance(text, str) for text in inputs):
         if not hasattr(subject.processor, "tokenize"):
             got = f"{subject.name} without one" if subject.processor is None else type(subject.processor).__name__
@@ -183,7 +173,7 @@ def _opened(
             path.write_text("\n".join(json.dumps({"text": text}) for text in inputs))
             read_plan, described = plan_of(replace(job, corpus=str(path)), subject)
         described = {name: value for name, value in described.items() if name != "path"} | {"name": "texts"}
-        return replace(job, corpus="texts"), OpenedCorpus(read_plan, described)
+        return replace(job, corpus="texts"), subject, OpenedCorpus(read_plan, described)
     _refuse("a corpus or texts", "inputs that are batches", **{n: options[n] for n in OF_CORPUS if n in options})
     check_model(subject.model)
     plan = Given(inputs, subject.model, units=units, forward=forward)
@@ -192,7 +182,7 @@ def _opened(
     if place.resume and not isinstance(plan.batches, list):
         cure = "give a list of batches, or leave resume out"
         raise UsageError("inputs that are the same the next time, where a run is resumed", type(inputs).__name__, cure)
-    return named, OpenedCorpus(cast("BatchPlan", plan), described)
+    return named, subject, OpenedCorpus(cast("BatchPlan", plan), described)
 
 
 def _refuse(place: str, came: str, **given: Any) -> None:

@@ -87,7 +87,11 @@ def _measure_series(job: Job, of_series: OfSeries, place: Place, view: View, qui
     for names in series.repeated:
         tell(f"note: the same weights, bit for bit: {', '.join(names)}", err=True, indent="  ")
     tell(f"series: {here(series.folder)}", err=True)
-    tell(f"next, a page of one checkpoint: anisoscope report {here(series.folder)}/seed-…", err=True, indent="  ")
+    tell(
+        f"next, a page of one checkpoint: anisoscope report {here(series.folder, typed=True)}/seed-…",
+        err=True,
+        indent="  ",
+    )
 
 
 def _is_missing(subject: str) -> bool:

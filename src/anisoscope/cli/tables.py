@@ -123,34 +123,22 @@ def listed(what: str) -> Table:
     """(name, one line) of all metrics, models, corpora or studies."""
     import pandas as pd
 
-    lists = {"metrics": _metrics, "models": _models, "corpora": _corpora, "studies": _studies}
-    rows = lists[what]()
+    if what == "metrics":
+        from anisoscope import metrics
+
+        modules = {name: sys.modules[f"anisoscope.metrics.{name}"] for name in metrics.found()}
+        rows = [(name, (module.__doc__ or "").splitlines()[0]) for name, module in modules.items()]
+    elif what == "models":
+        from anisoscope.models.families import PRESETS
+
+        rows = [("builtin:minilm", "all-MiniLM-L6-v2, 6 layers, packaged; no download; the default")]
+        rows += [(name, f"{p.hub_id} ({p.modality}; figure {p.figure} of godey2024)") for name, p in PRESETS.items()]
+    elif what == "corpora":
+        from anisoscope.data.corpora import list_corpora
+
+        rows = [(name, f"{corpus.modality}: {corpus.description}") for name, corpus in list_corpora().items()]
+    else:
+        from anisoscope.studies import runner
+
+        rows = [(f"{s.paper} {s.name}", f"{s.title} (settings: {', '.join(s.settings)})") for s in runner.found()]
     return Table((what, ""), rows, pd.DataFrame(rows, columns=["name", "description"]))
-
-
-def _metrics() -> list[tuple[str, str]]:
-    from anisoscope import metrics
-
-    modules = {name: sys.modules[f"anisoscope.metrics.{name}"] for name in metrics.found()}
-    return [(name, (module.__doc__ or "").splitlines()[0]) for name, module in modules.items()]
-
-
-def _models() -> list[tuple[str, str]]:
-    from anisoscope.models.families import PRESETS
-
-    listed = [("builtin:minilm", "all-MiniLM-L6-v2, 6 layers, packaged; no download; the default")]
-    return listed + [
-        (name, f"{p.hub_id} ({p.modality}; figure {p.figure} of godey2024)") for name, p in PRESETS.items()
-    ]
-
-
-def _corpora() -> list[tuple[str, str]]:
-    from anisoscope.data.corpora import list_corpora
-
-    return [(name, f"{corpus.modality}: {corpus.description}") for name, corpus in list_corpora().items()]
-
-
-def _studies() -> list[tuple[str, str]]:
-    from anisoscope.studies import runner
-
-    return [(f"{s.paper} {s.name}", f"{s.title} (settings: {', '.join(s.settings)})") for s in runner.found()]

@@ -37,7 +37,7 @@ def _train(task: Task, training: Training, place: Place, quiet: Quiet) -> None:
 
     folder = train_language_model(replace(training, task=task), place, quiet.quiet)
     typer.echo(str(folder))
-    tell(f"next: anisoscope measure {here(folder)} --panel hidden", err=True, indent="  ")
+    tell(f"next: anisoscope measure {here(folder, typed=True)} --panel hidden", err=True, indent="  ")
 
 
 @command(app, "classifier", example="anisoscope train classifier --corpus planted --epochs 2 -o runs/planted")
@@ -59,4 +59,4 @@ def classifier(
         if count:
             tell(f"{split}: {count:,} utterances cut at {trained.max_length} tokens", err=True)
     typer.echo(str(trained.folder))
-    tell(f"next: anisoscope classes {here(trained.folder)}", err=True, indent="  ")
+    tell(f"next: anisoscope classes {here(trained.folder, typed=True)}", err=True, indent="  ")

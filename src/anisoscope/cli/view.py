@@ -106,27 +106,28 @@ def columns(stream: Any) -> int | None:
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
+GLUE = "\x1f"
+"""A space of a path, at which no line is wrapped."""
+
+
 def tell(text: str, *, err: bool = False, indent: str = "") -> None:
     """Print lines, wrapped between words where they are wider than the terminal (lines after the first: indented)."""
     width = columns(sys.stderr if err else sys.stdout)
+    how: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False, "replace_whitespace": False}
     for line in text.splitlines():
-        typer.echo(line if width is None else _wrapped(line, width, indent), err=err)
+        wrapped = line if width is None else textwrap.fill(line, width, subsequent_indent=indent, **how)
+        typer.echo(wrapped.replace(GLUE, " "), err=err)
 
 
-def _wrapped(line: str, width: int, indent: str) -> str:
-    return textwrap.fill(
-        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
-    )
-
-
-def here(path: Path) -> str:
-    """A path from the working directory where it lies below, to be typed or opened."""
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+def here(path: Path, *, typed: bool = False) -> str:
+    """A path, from the working directory where it lies below, that `tell` never breaks; `typed`: quoted for a shell."""
+    name = str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+    return (shlex.quote(name) if typed else name).replace(" ", GLUE)
 
 
 def close(folder: Path, warnings: Sequence[str], *, quiet: bool) -> None:
     """Draw the report of a run; then notes, where it is, and what to do next, on stderr."""
-    drawn_later = f"anisoscope report {shlex.quote(here(folder))}"
+    drawn_later = f"anisoscope report {shlex.quote(str(folder))}"
     with (
         keeping(lambda: "the run is finished, but for its page", drawn_later),
         waiting("drawing the report", quiet=quiet),
@@ -137,4 +138,4 @@ def close(folder: Path, warnings: Sequence[str], *, quiet: bool) -> None:
     for warning in warnings:
         tell(f"note: {warning}", err=True, indent="  ")
     tell(f"report: {here(page)} (open it in a browser)", err=True, indent="  ")
-    tell(f"next: anisoscope compare {shlex.quote(here(folder))} ANOTHER-RUN", err=True, indent="  ")
+    tell(f"next: anisoscope compare {here(folder, typed=True)} ANOTHER-RUN", err=True, indent="  ")

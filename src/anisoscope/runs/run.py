@@ -70,12 +70,12 @@ def run(
     identity = job.identity(subject, reading.plan) | reading.identity
     target = RunFolder(output or root / f"{slug(job.model)}-{slug(job.corpus)}-{run_id(identity)[:8]}")
     with process_group():
-        rank, world = rank_and_world()
+        rank, _ = rank_and_world()
         if rank == 0:
             RunFolder.start(target.folder, identity, resume=resume, overwrite=overwrite)
         if from_first(target.complete and resume):
             return target
-        started, clock = datetime.now(UTC), time.monotonic()
+        clock, started = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
         part: list[Measurement] = []
         with keeping(lambda: _kept(target, part)):
             try:
@@ -88,14 +88,9 @@ def run(
                 if keep_sums or job.shard[1] > 1:
                     measurement.save(target.sums_path)
                 more, warnings = reading.more(progress) if reading.more is not None else (None, [])
-                facts = _facts(subject, job, reading, measurement.batches) | {
-                    "run": run_id(identity),
-                    "started": started.isoformat(timespec="seconds"),
-                    "processes": world,
-                }
-                facts["notes"] += warnings
-                facts["seconds"] = round(time.monotonic() - clock, 2)
-                finish(target, measurement, facts, more)
+                facts = _facts(subject, job, reading, measurement.batches)
+                facts |= {"run": run_id(identity), "started": started, "notes": [*facts["notes"], *warnings]}
+                finish(target, measurement, facts | {"seconds": round(time.monotonic() - clock, 2)}, more)
         from_first(None)  # nobody reads what is not written yet
     return target
 
@@ -196,6 +191,7 @@ def _facts(subject: Subject, job: Job, reading: OpenedCorpus, batches: Collectio
         "device": job.device,
         "corpus": corpus | {"n_tokens": sum(plan.tokens[i] for i in batches), "n_batches": len(plan)},
         "notes": [*subject.notes, *corpus.get("warnings", [])],
+        "processes": rank_and_world()[1],
     }
 
 
