@@ -10,7 +10,7 @@ from anisoscope.api.keywords import Looking, Measuring
 from anisoscope.axes import plural_of
 from anisoscope.cli.app import app
 from anisoscope.options import leaves
-from anisoscope.progress import counting, shown
+from anisoscope.progress import counting, part_of, shown
 from anisoscope.report.words import in_words
 from anisoscope.runs.job import Classes, Job
 
@@ -52,6 +52,26 @@ def test_progress_counts_what_the_corpus_counts(capsys, monkeypatch):
         counting(progress, "images")
         progress(3, 3)
     assert "3/3 images" in capsys.readouterr().err
+
+
+def test_progress_of_a_series_says_which_checkpoint_and_what_it_counts(capsys, monkeypatch):
+    """It counted tokens, of speech too, and did not say that the bar was of all checkpoints."""
+    monkeypatch.setenv("CI", "true")
+    with shown("3 checkpoints × speech") as progress:
+        part = part_of(progress, 2, 3, "checkpoint")
+        counting(part, "frames")
+        part(4, 4)
+    assert "12/12 frames" in (line := capsys.readouterr().err)
+    assert line.strip().endswith(": checkpoint 3 of 3: 3 checkpoints × speech")
+
+
+def test_work_that_follows_has_its_own_count(capsys, monkeypatch):
+    monkeypatch.setenv("CI", "true")
+    with shown("a model") as progress:
+        progress(9, 9)
+        counting(progress, "passes", "attention replaced")
+        progress(2, 2)
+    assert capsys.readouterr().err.splitlines()[-1].endswith("attention replaced")
 
 
 def test_vectors_are_not_called_tokens():
