@@ -1,4 +1,4 @@
-"""The classes of any classifier: replaced attention, maps over words, and `anisoscope classes` as a whole."""
+"""The classes of any classifier: replaced attention, attributions of words, and `anisoscope classes` as a whole."""
 
 import json
 from dataclasses import replace
@@ -11,7 +11,7 @@ from transformers import BertConfig, BertForSequenceClassification, GPT2Config, 
 from typer.testing import CliRunner
 
 from anisoscope.classes import ablation as replaced
-from anisoscope.classes import attributions as maps
+from anisoscope.classes import attributions
 from anisoscope.classes import faithfulness as explained
 from anisoscope.cli.app import app
 from anisoscope.data.encoding import LabelledPlan, encode, vocabulary_tokenizer
@@ -103,12 +103,12 @@ def test_where_values_coincide_attention_does_not_matter(classifier):
 
 def test_rollout_and_attention_are_their_definitions(classifier):
     model, plan = classifier
-    number, one = next(maps.seen(model, plan))
+    number, one = next(attributions.seen(model, plan))
     alone = list(tiny.one_by_one(model, plan))[number]
     np.testing.assert_allclose(one.attention[0], alone[3].numpy(), atol=1e-5)
     np.testing.assert_allclose(one.norms[0], alone[2].norm(dim=1).numpy(), rtol=1e-4)
-    directions = maps.class_directions(model, plan, 3)
-    found = maps.maps(one, directions)
+    directions = attributions.class_directions(model, plan, 3)
+    found = attributions.attributions(one, directions)
     first, second = ((a + np.eye(len(a))) / 2 for a in one.attention)
     np.testing.assert_allclose(found["rollout", 2], (second @ first)[0], atol=1e-12)
     np.testing.assert_allclose(found["value norm", 1], one.attention[0][0] * one.norms[0])
@@ -119,7 +119,7 @@ def test_rollout_and_attention_are_their_definitions(classifier):
 
 def test_words_and_erasure():
     values = np.array([9.0, 1.0, 3.0, 5.0])
-    assert maps.over_words(values, [-1, 0, 0, 2], 4).tolist() == [2, 1, 5, 1]
+    assert attributions.over_words(values, [-1, 0, 0, 2], 4).tolist() == [2, 1, 5, 1]
     row = {"input_ids": [7, 1, 2, 3], "labels": 2}
     left = explained.erased(row, [-1, 0, 0, 1], np.array([False, True]))
     assert left == {"input_ids": [7, 3], "labels": 2}

@@ -14,7 +14,7 @@ import torch
 
 from anisoscope.charts import export
 from anisoscope.classes import ablation as replaced
-from anisoscope.classes import attributions as maps
+from anisoscope.classes import attributions
 from anisoscope.data.labelled import Example, LabelledCorpus, open_labelled
 from anisoscope.errors import DivergedError, ModelError, OutputError
 from anisoscope.provenance import measuring_code, run_id
@@ -240,7 +240,7 @@ def test_keys_of_one_direction_may_give_sharp_attention():
     assert found["keys.parallel"] == pytest.approx(found["keys.plain"]) and found["keys.plain"] < 0.5
 
 
-# maps over words
+# attributions of words
 
 
 def test_maps_of_a_trained_classifier_find_the_planted_words(learnt):
@@ -250,7 +250,7 @@ def test_maps_of_a_trained_classifier_find_the_planted_words(learnt):
     assert auroc["value, contrast"] > 0.8
     erased = select(rows, metric="explains.comprehensiveness").set_index("component")["value"]
     assert erased["value, contrast"] > erased["random"] + 0.05
-    assert set(rows["component"]) == {*maps.OF_LAYERS, *maps.BASELINES}
+    assert set(rows["component"]) == {*attributions.OF_LAYERS, *attributions.BASELINES}
 
 
 # directions and examples

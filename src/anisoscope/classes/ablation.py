@@ -9,7 +9,7 @@ The values stay the model's own. Padding never gets weight.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -32,57 +32,52 @@ Weighed = tuple[Tensor, Tensor]
 KINDS = ("uniform", "permuted", "another")
 
 
-@dataclass
 class Ablation:
     """Which weights replace those of which layers (from 1), and how far the layers' outputs turned.
 
-    cosine  layer → [sum over utterances of the cosine between the [CLS] row's output before and after, the same of
-    the mean over all rows, utterances]; before W_O, both from the same values
+    cosine  layer → cosine between the [CLS] row's output before and after, mean of the same over all rows: sums over
+            utterances, and their number; before W_O, both from the same values
     """
 
-    kind: str
-    layers: frozenset[int]
-    mask: Tensor
-    seed: int = 0
-    others: dict[int, Weighed] = field(default_factory=dict)
-    called: int = 0
-    cosine: dict[int, list[float]] = field(default_factory=dict)
+    def __init__(self, kind: str, layers: Sequence[int]) -> None:
+        self.kind, self.layers = kind, layers
+        self.cosine: dict[int, NDArray[np.float64]] = {}
+        self.others: dict[int, Weighed] = {}
+
+    def begin(self, mask: Tensor, seed: int) -> None:
+        """Take the real tokens [sequence, token] of the batch whose calls come next."""
+        self.mask, self.seed, self.layer = mask, seed, 0
 
     def attend(self, call: Call) -> Tensor:
         """Output [sequence, query, head, dim] with weights replaced where this is one of the layers."""
-        self.called += 1
+        self.layer += 1
         self._check(call)
         weights = call.weights()
         out = weights @ call.value
-        if self.called in self.layers:
-            other = self.others.get(self.called) if len(weights) == 1 else None
-            instead = changed(weights, self.mask, self.kind, self.seed + self.called, other)
+        if self.layer in self.layers:
+            other = self.others.get(self.layer) if len(weights) == 1 else None
+            instead = changed(weights, self.mask, self.kind, self.seed + self.layer, other)
             if call.settings.get("s_aux") is not None and self.kind != "permuted":  # what goes to a sink stays with it
                 instead = instead * weights.sum(-1, keepdim=True)
-            replaced = instead @ call.value
-            self._compare(out, replaced)
-            out = replaced
-        self.others[self.called] = weights[-1:], self.mask[-1:]
+            before, out = out, instead @ call.value
+            cosine = nn.functional.cosine_similarity(before.double(), out.double(), dim=-1).mean(1)  # over heads
+            rows = (cosine * self.mask).sum(1) / self.mask.sum(1)
+            sums = np.array([float(cosine[:, 0].sum()), float(rows.sum()), len(cosine)])
+            self.cosine[self.layer] = self.cosine.get(self.layer, 0.0) + sums
+        self.others[self.layer] = weights[-1:], self.mask[-1:]
         return out.transpose(1, 2).contiguous()
 
     def _check(self, call: Call) -> None:
-        expected = "attention in which every token sees every other"
-        if call.query.shape[2] != self.mask.shape[1]:
-            got = f"{call.query.shape[2]} queries of {self.mask.shape[1]} tokens"
+        masking, real, got = call.masking, self.mask, "a causal or local mask"
+        if call.query.shape[2] != real.shape[1]:
+            got, usable = f"{call.query.shape[2]} queries of {real.shape[1]} tokens", False
+        else:
+            seen = real[:, None, None] if masking.keys is None else masking.keys[..., : real.shape[1]]
+            every = (seen == real[:, None, None]) | ~real[:, None, :, None]  # rows of padding do not matter
+            usable = not masking.causal and bool(every.all())
+        if not usable:
+            expected = "attention in which every token sees every other"
             raise MeasureError(expected, got, "replace the attention of an encoder")
-        masking, real = call.masking, self.mask
-        seen = real[:, None, None] if masking.keys is None else masking.keys[..., : real.shape[1]]
-        every = (seen == real[:, None, None]) | ~real[:, None, :, None]  # rows of padding do not matter
-        if masking.causal or not bool(every.all()):
-            raise MeasureError(expected, "a causal or local mask", "replace the attention of an encoder")
-
-    def _compare(self, before: Tensor, after: Tensor) -> None:
-        cosine = nn.functional.cosine_similarity(before.double(), after.double(), dim=-1).mean(1)  # over heads
-        first = float(cosine[:, 0].sum())
-        rows = float(((cosine * self.mask).sum(1) / self.mask.sum(1)).sum())
-        found = self.cosine.setdefault(self.called, [0.0, 0.0, 0.0])
-        for i, x in enumerate((first, rows, float(len(cosine)))):
-            found[i] += x
 
 
 def changed(weights: Tensor, mask: Tensor, kind: str, seed: int = 0, other: Weighed | None = None) -> Tensor:
@@ -105,13 +100,11 @@ def _stretched(weights: Tensor, mask: Tensor, other: Weighed | None) -> Tensor:
     this one's length.
     """
     given, lengths = (weights, mask.sum(1)) if other is None else (other[0], other[1].sum(1))
-    count = mask.sum(1)
     position = torch.arange(mask.shape[1], device=mask.device)
     out = torch.zeros_like(weights)
-    for i in range(len(weights)):
-        taken_from, n = (i + 1) % len(given), int(count[i])
-        step = (int(lengths[taken_from]) - 1) / max(n - 1, 1)
-        source = (position[:n] * step).round().long()
+    for i, n in enumerate(mask.sum(1).tolist()):
+        taken_from = (i + 1) % len(given)
+        source = (position[:n] * ((int(lengths[taken_from]) - 1) / max(n - 1, 1))).round().long()
         taken = given[taken_from][:, source][:, :, source]
         out[i, :, :n, :n] = taken / taken.sum(-1, keepdim=True)
     return out
@@ -124,31 +117,22 @@ def outcome(
     """(class found of every utterance, its final [CLS] as a unit vector, {layer: cosine of outputs of [CLS], of all})
     with the attention of `layers` replaced; no layers: the model as it is.
     """
-    found = np.zeros(batches.n_units, np.int64)
-    final: list[NDArray[np.float64]] = [np.zeros(0)] * batches.n_units
-    totals: dict[int, list[float]] = {}
-    others: dict[int, Weighed] = {}
-    current: list[Ablation] = []
+    found, final, units, last = [], [], [], []
+    ablation = Ablation(kind, layers)
     base = getattr(model, model.base_model_prefix)
-    last: list[Tensor] = []
     handle = base.register_forward_hook(lambda _m, _a, output: last.append(output.last_hidden_state[:, 0]))
     try:
-        with evaluating(model), looking_on(model, lambda call: current[-1].attend(call)):
+        with evaluating(model), looking_on(model, ablation.attend):
             for number, batch in enumerate(batches):
-                mask = next(iter(batch.streams.values())).mask
-                current[:] = [Ablation(kind, frozenset(layers), mask, 1000 * number, others)]
-                last.clear()
-                logits = model(**batch.inputs).logits
-                rows = batch.unit.numpy()
-                found[rows] = logits.argmax(-1).cpu().numpy()
-                for row, vector in zip(rows, units_of(last[0].double().cpu().numpy()), strict=True):
-                    final[row] = vector
-                for layer, sums in current[0].cosine.items():
-                    kept_sums = totals.setdefault(layer, [0.0, 0.0, 0.0])
-                    totals[layer] = [a + b for a, b in zip(kept_sums, sums, strict=True)]
+                ablation.begin(next(iter(batch.streams.values())).mask, 1000 * number)
+                found.append(model(**batch.inputs).logits.argmax(-1).cpu())
+                final.append(units_of(last.pop().double().cpu().numpy()))
+                units.append(batch.unit)
     finally:
         handle.remove()
-    return found, np.stack(final), {layer: (a / n, b / n) for layer, (a, b, n) in totals.items()}
+    order = torch.cat(units).argsort().numpy()
+    turned = {layer: (float(a / n), float(b / n)) for layer, (a, b, n) in ablation.cosine.items()}
+    return torch.cat(found).numpy()[order], np.concatenate(final)[order], turned
 
 
 def ablations(model: Any, batches: LabelledPlan, progress: Progress = lambda _done, _total: None) -> pd.DataFrame:
@@ -159,27 +143,23 @@ def ablations(model: Any, batches: LabelledPlan, progress: Progress = lambda _do
     """
     labels = np.array(batches.encoded.labels)
     before, vectors, _ = outcome(model, batches, "uniform", ())
-    depth = model.config.num_hidden_layers
-    sets: list[tuple[int | None, tuple[int, ...]]] = [(None, tuple(range(1, depth + 1)))]
-    sets += [(layer, (layer,)) for layer in range(1, depth + 1)]
+    every = tuple(range(1, model.config.num_hidden_layers + 1))
+    sets = list(dict.fromkeys([every, *((layer,) for layer in every)]))  # of one layer, it and all are the same
     rows: list[dict[str, Any]] = []
-    passes = len(KINDS) * len({layers for _, layers in sets})
-    for number, kind in enumerate(KINDS):
-        done: dict[tuple[int, ...], Any] = {}  # of one layer, it and all are the same
-        for name, layers in sets:
-            if layers not in done:
-                done[layers] = outcome(model, batches, kind, layers)
-                progress(number * passes // len(KINDS) + len(done), passes)
-            after, turned, outputs = done[layers]
-            values = {
-                "accuracy": float((after == labels).mean() - (before == labels).mean()),
-                "agreement": float((after == before).mean()),
-                "cls": float((turned * vectors).sum(1).mean()),
-            }
-            if name is not None:
-                values |= dict(zip(("output", "rows"), outputs[name], strict=True))
-            rows += [
-                {"metric": f"replaced.{metric}", "component": kind, "layer": name, "value": value}
-                for metric, value in values.items()
-            ]
+    for done, (kind, layers) in enumerate(product(KINDS, sets), 1):
+        after, turned, outputs = outcome(model, batches, kind, layers)
+        progress(done, len(KINDS) * len(sets))
+        values = {
+            "accuracy": float((after == labels).mean() - (before == labels).mean()),
+            "agreement": float((after == before).mean()),
+            "cls": float((turned * vectors).sum(1).mean()),
+        }
+        named: list[tuple[int | None, dict[str, float]]] = [(None, values)] if layers == every else []
+        if len(layers) == 1:
+            named.append((layers[0], values | dict(zip(("output", "rows"), outputs[layers[0]], strict=True))))
+        rows += [
+            {"metric": f"replaced.{metric}", "component": kind, "layer": layer, "value": value}
+            for layer, measured in named
+            for metric, value in measured.items()
+        ]
     return as_records(pd.DataFrame(rows), n_units=len(labels))

@@ -1,4 +1,4 @@
-"""Maps over the words of an utterance that are said to explain a classifier's decision, layer by layer.
+"""Attributions: numbers for the words of an utterance that are said to explain a classifier's decision, by layer.
 
 attention     the row of [CLS], mean over heads          rollout    product of (A + I)/2 up to the layer, row of [CLS]
 value norm    attention of [CLS] times ‖v‖
@@ -21,25 +21,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from anisoscope.axes import Site
-from anisoscope.batch import Batch
 from anisoscope.capture.backends import looking_on
 from anisoscope.capture.masking import Call
 from anisoscope.capture.tap import capture
 from anisoscope.data.encoding import LabelledPlan
 from anisoscope.data.labelled import Example
+from anisoscope.metrics.class_direction import units_of
 from anisoscope.models.modes import evaluating
 
 Array = NDArray[np.float64]
-SPACES = ("hidden", "key", "value")
+SITES = {"hidden": "hidden", "key": "key.raw", "value": "value"}
+SPACES = tuple(SITES)
 BASELINES = ("random", "rare")
 OF_LAYERS = ("attention", "rollout", "value norm", *SPACES, *(f"{space}, contrast" for space in SPACES))
-SITES = {"hidden": "hidden", "key": "key.raw", "value": "value"}
 
 
 @dataclass
 class Seen:
-    """One utterance as a model sees it: for every layer from 1, `attention` [query, key] and unit vectors of each space
-    [token, dim], heads joined; `found`, its class.
+    """One utterance as a model sees it: for every layer from 1, `attention` [query, key], unit vectors of each space
+    [token, dim], heads joined, and the norms of values; `found`, its class.
     """
 
     attention: list[Array]
@@ -60,50 +60,37 @@ def seen(model: Any, batches: LabelledPlan) -> Iterator[tuple[int, Seen]]:
     def look(call: Call) -> None:
         attention.append(call.weights().mean(1))
 
-    with capture(model, ("hidden", "key.raw", "value"), receive=receive), looking_on(model, look):
+    def vectors_of(row: int, n: int, site: str) -> list[Array]:
+        of_layers = (caught[f"{layer} {site}"][row] for layer in range(1, len(attention) + 1))
+        flat = (x if x.dim() == 2 else x.transpose(0, 1).flatten(1) for x in of_layers)
+        return [x[:n].double().cpu().numpy() for x in flat]
+
+    with capture(model, tuple(SITES.values()), receive=receive), looking_on(model, look):
         for batch in batches:
-            caught.clear()
             attention.clear()
             with evaluating(model):
-                logits = model(**batch.inputs).logits
-            yield from _split(batch, caught, attention, logits)
-
-
-def _split(
-    batch: Batch, caught: dict[str, Tensor], attention: list[Tensor], logits: Tensor
-) -> Iterator[tuple[int, Seen]]:
-    counts = next(iter(batch.streams.values())).mask.sum(1).tolist()
-    layers = range(1, len(attention) + 1)
-    for row, (unit, n) in enumerate(zip(batch.unit.tolist(), counts, strict=True)):
-        vectors: dict[str, list[Array]] = {}
-        for space, site in SITES.items():
-            of_layers = (caught[f"{layer} {site}"][row] for layer in layers)
-            flat = (x if x.dim() == 2 else x.transpose(0, 1).flatten(1) for x in of_layers)
-            vectors[space] = [x[:n].double().cpu().numpy() for x in flat]
-        norms = [np.linalg.norm(x, axis=1) for x in vectors["value"]]
-        unit_vectors = {space: [_unit(x) for x in xs] for space, xs in vectors.items()}
-        rows = [a[row, :n, :n].double().cpu().numpy() for a in attention]
-        yield unit, Seen(rows, unit_vectors, norms, int(logits[row].argmax()))
-
-
-def _unit(x: Array) -> Array:
-    return np.asarray(x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-300))
+                found = model(**batch.inputs).logits.argmax(-1).tolist()
+            counts = next(iter(batch.streams.values())).mask.sum(1).tolist()
+            for row, (unit, n) in enumerate(zip(batch.unit.tolist(), counts, strict=True)):
+                vectors = {space: vectors_of(row, n, site) for space, site in SITES.items()}
+                norms = [np.linalg.norm(x, axis=1) for x in vectors["value"]]
+                directions = {space: [units_of(x) for x in xs] for space, xs in vectors.items()}
+                weights = [a[row, :n, :n].double().cpu().numpy() for a in attention]
+                yield unit, Seen(weights, directions, norms, found[row])
 
 
 def class_directions(model: Any, batches: LabelledPlan, classes: int) -> dict[str, list[Array]]:
     """Space → for every layer from 1 the direction of each class [class, dim]; zeros for one that is never found."""
     total: dict[str, list[Array]] = {}
     for _, one in seen(model, batches):
-        for space in SPACES:
-            for i, x in enumerate(one.vectors[space]):
-                sums = total.setdefault(space, [])
-                if len(sums) <= i:
-                    sums.append(np.zeros((classes, x.shape[1])))
-                sums[i][one.found] += x[0] if space == "hidden" else _unit(x.mean(0))
-    return {space: [_unit(x) for x in sums] for space, sums in total.items()}
+        for space, layers in one.vectors.items():
+            sums = total.setdefault(space, [np.zeros((classes, x.shape[1])) for x in layers])
+            for of_class, x in zip(sums, layers, strict=True):
+                of_class[one.found] += x[0] if space == "hidden" else units_of(x.mean(0))
+    return {space: [units_of(x) for x in sums] for space, sums in total.items()}
 
 
-def maps(one: Seen, directions: dict[str, list[Array]]) -> dict[tuple[str, int], Array]:
+def attributions(one: Seen, directions: dict[str, list[Array]]) -> dict[tuple[str, int], Array]:
     """(name, layer) → a number for every token, [CLS] among them."""
     out: dict[tuple[str, int], Array] = {}
     rolled = np.eye(len(one.attention[0]))
@@ -129,13 +116,8 @@ def baselines(example: Example, frequency: Counter[str], draw: np.random.Generat
 
 
 def over_words(values: Array, words: list[int], count: int) -> Array:
-    """The mean over each word's tokens; the smallest value for a word that was cut off."""
-    total, n = np.zeros(count), np.zeros(count)
-    for value, word in zip(values, words, strict=True):
-        if word >= 0:
-            total[word] += value
-            n[word] += 1
-    seen_words = n > 0
-    out = np.full(count, values.min() if len(values) else 0.0)
-    out[seen_words] = total[seen_words] / n[seen_words]
-    return out
+    """The mean over each word's tokens (−1: of none); the smallest value for a word that was cut off."""
+    index = np.array(words)
+    real = index >= 0
+    total, n = (np.bincount(index[real], weights, count) for weights in (values[real], None))
+    return np.where(n > 0, total / np.maximum(n, 1), values.min() if len(values) else 0.0)

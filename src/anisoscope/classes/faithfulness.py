@@ -1,7 +1,8 @@
-"""Do the maps of `maps.py` point where people point (plausibility), and where the model looks (faithfulness)?
+"""Do attributions point where people point (plausibility), and where the model looks (faithfulness)?
 
-auprc, auroc       of a map against the words people marked (by half of them or more), mean over utterances
-iou                overlap of the highest words with the marked ones, as many as are marked on average
+auprc, auroc       of an attribution against the rationale, the words that half of the people marked or more; mean over
+                   utterances
+iou                overlap of the highest words with the rationale, as many as it has on average
 comprehensiveness  fall of the probability of the class found when the highest words are erased
 sufficiency        its fall when only they are kept; both means over 1, 5, 10, 20 and 50 % of the words (DeYoung et
                    al. 2020), `<cls>` always kept
@@ -14,24 +15,24 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, roc_auc_score  # type: ignore[import-untyped]
 
-from anisoscope.classes.attributions import baselines, class_directions, maps, over_words, seen
-from anisoscope.data.encoding import Encoded, LabelledPlan, collated, encode
+from anisoscope.classes.attributions import attributions, baselines, class_directions, over_words, seen
+from anisoscope.classes.pooling import class_logits
+from anisoscope.data.encoding import Encoded, LabelledPlan, encode
 from anisoscope.data.labelled import TEST, TRAIN, VALIDATION, Example, Examples, LabelledCorpus, balanced
-from anisoscope.models.modes import evaluating
 from anisoscope.progress import Progress
 from anisoscope.store import as_records
 
 Array = NDArray[np.float64]
+Marks = NDArray[np.bool_]
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
 MARKED = 0.5
 DIRECTED = 300
 """Validation utterances that class directions are made of."""
 OF_DEEP = ("attention", "value norm", "value, contrast", "random", "rare")
-"""Maps whose faithfulness is measured in models of several layers, where each map takes many passes."""
+"""Attributions whose faithfulness is measured in models of several layers, where each takes many passes."""
 Key = tuple[str, int | None]
 
 
@@ -45,8 +46,8 @@ def explanations(
     max_length: int = 512,
     progress: Progress = lambda _done, _total: None,
 ) -> pd.DataFrame:
-    """Records of `limit` utterances of a split, `component` the map, `layer` its layer (null: a baseline), metrics
-    `explains.<measure>`. Plausibility is left out of a corpus without rationales.
+    """Records of `limit` utterances of a split, `component` the attribution, `layer` its layer (null: a baseline),
+    metrics `explains.<measure>`. Plausibility is left out of a corpus without rationales.
     """
     marked = any(example.rationale is not None for example in corpus.splits[split])
     classes = len(corpus.labels)
@@ -64,67 +65,65 @@ def explanations(
     draw = np.random.default_rng(0)
     scores: list[dict[Key, Array]] = [{} for _ in examples]
     for number, one in seen(model, LabelledPlan(encoded, pad, device=device)):
-        words = encoded.words[number]
-        count = len(examples[number].all_words)
-        scores[number] |= {key: over_words(x, words, count) for key, x in maps(one, directions).items()}
+        words, count = encoded.words[number], len(examples[number].all_words)
+        scores[number] |= {key: over_words(x, words, count) for key, x in attributions(one, directions).items()}
     for example, scored in zip(examples, scores, strict=True):
         scored |= {(name, None): x for name, x in baselines(example, frequency, draw).items()}
-    rows = _plausibility(examples, scores) if marked else []
+    found: dict[tuple[Key, str], Any] = _plausibility(examples, scores) if marked else {}
     shallow = model.config.num_hidden_layers == 1
     with _short(model):
         keys = [key for key in scores[0] if shallow or key[0] in OF_DEEP]
-        rows += _faithfulness(model, pad, encoded, scores, keys, progress)
+        found |= _faithfulness(model, pad, encoded, scores, keys, progress)
+    rows = [
+        {"metric": f"explains.{measure}", "component": key[0], "layer": key[1], "value": float(np.mean(values))}
+        for (key, measure), values in found.items()
+    ]
     return as_records(pd.DataFrame(rows), n_units=len(examples))
 
 
 def chosen(examples: Examples, limit: int, classes: int) -> Examples:
-    """The first utterances with words people marked and words they did not, ⌈limit / classes⌉ of each class."""
+    """The first utterances with words in their rationale and words that are not, ⌈limit / classes⌉ of each class."""
     room = -(-limit // classes)
     taken: Counter[int] = Counter()
     out = []
     for example in examples:
-        if taken[example.label] < room and len(set(_marks(example).tolist())) == 2:
+        if taken[example.label] < room and len(set(_rationale(example).tolist())) == 2:
             taken[example.label] += 1
             out.append(example)
     return tuple(out)
 
 
-def _marks(example: Example) -> NDArray[np.bool_]:
-    if example.rationale is None:
-        return np.zeros(0, bool)
-    return np.asarray(np.array(example.rationale) >= MARKED)
+def _rationale(example: Example) -> Marks:
+    return np.array(example.rationale or (), float) >= MARKED
 
 
-def _plausibility(examples: Examples, scores: list[dict[Key, Array]]) -> list[dict[str, Any]]:
-    marks = [_marks(example) for example in examples]
-    share = float(np.mean([m.mean() for m in marks]))
-    rows = []
-    for key in scores[0]:
-        scored = [s[key] for s in scores]
-        measures = {
-            "auprc": [average_precision_score(m, x) for m, x in zip(marks, scored, strict=True)],
-            "auroc": [roc_auc_score(m, x) for m, x in zip(marks, scored, strict=True)],
-            "iou": [_overlap(m, x, share) for m, x in zip(marks, scored, strict=True)],
-        }
-        rows += [_row(key, name, float(np.mean(values))) for name, values in measures.items()]
-    return rows
+def _plausibility(examples: Examples, scores: list[dict[Key, Array]]) -> dict[tuple[Key, str], Any]:
+    """(attribution, measure) → the value of every utterance."""
+    rationales = [_rationale(example) for example in examples]
+    share = float(np.mean([marks.mean() for marks in rationales]))
+    measures = {
+        "auprc": average_precision_score,
+        "auroc": roc_auc_score,
+        "iou": lambda marks, x: _overlap(marks, x, share),
+    }
+    return {
+        (key, name): [measure(marks, s[key]) for marks, s in zip(rationales, scores, strict=True)]
+        for key in scores[0]
+        for name, measure in measures.items()
+    }
 
 
-def _overlap(marks: NDArray[np.bool_], values: Array, share: float) -> float:
+def _overlap(marks: Marks, values: Array, share: float) -> float:
     """Intersection over union of the marked words and the highest ones."""
     high = highest(values, share)
     return float((high & marks).sum() / (high | marks).sum())
 
 
-def highest(values: Array, share: float) -> NDArray[np.bool_]:
+def highest(values: Array, share: float) -> Marks:
     """The highest share of the words, one at least."""
     top = np.zeros(len(values), bool)
     top[np.argsort(-values, kind="stable")[: max(1, round(share * len(values)))]] = True
     return top
-
-
-def _row(key: Key, measure: str, value: float) -> dict[str, Any]:
-    return {"metric": f"explains.{measure}", "component": key[0], "layer": key[1], "value": value}
 
 
 @contextmanager
@@ -142,44 +141,30 @@ def _short(model: Any) -> Iterator[None]:
 
 def _faithfulness(
     model: Any, pad: int, encoded: Encoded, scores: list[dict[Key, Array]], keys: list[Key], progress: Progress
-) -> list[dict[str, Any]]:
-    """Both measures of the maps that `keys` name."""
+) -> dict[tuple[Key, str], Any]:
+    """(attribution, measure) → for every share the falls of all utterances, of the attributions that `keys` name."""
     whole = probabilities(model, encoded.rows, pad)
-    found = whole.argmax(1)
-    sure = whole.max(1)
-    rows = []
+    found, sure = whole.argmax(1), whole.max(1)
+    falls: dict[tuple[Key, str], list[Array]] = {}
     for number, key in enumerate(keys):
-        falls: dict[str, list[Array]] = {"comprehensiveness": [], "sufficiency": []}
         for share in SHARES:
             tops = [highest(s[key], share) for s in scores]
             for measure, keep_top in (("comprehensiveness", False), ("sufficiency", True)):
                 parts = zip(encoded.rows, encoded.words, tops, strict=True)
                 left = [erased(row, words, top == keep_top) for row, words, top in parts]
                 after = probabilities(model, left, pad)[np.arange(len(found)), found]
-                falls[measure].append(sure - after)
+                falls.setdefault((key, measure), []).append(sure - after)
         progress(number + 1, len(keys))
-        rows += [_row(key, name, float(np.mean(values))) for name, values in falls.items()]
-    return rows
+    return falls
 
 
-def erased(row: dict[str, Any], words: list[int], keep: NDArray[np.bool_]) -> dict[str, Any]:
+def erased(row: dict[str, Any], words: list[int], keep: Marks) -> dict[str, Any]:
     """What a model reads of an utterance when only the words of `keep` are left; special tokens always are."""
     kept_tokens = [i for i, word in enumerate(words) if word < 0 or keep[word]]
     return {name: [x[i] for i in kept_tokens] if isinstance(x, list) else x for name, x in row.items()}
 
 
-@torch.no_grad()
-def probabilities(model: Any, rows: list[dict[str, Any]], pad: int, batch: int = 128) -> Array:
+def probabilities(model: Any, rows: list[dict[str, Any]], pad: int) -> Array:
     """Probability of every class [utterance, class]."""
-    order = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
-    device = next(model.parameters()).device
-    out: list[Array] = [np.zeros(0)] * len(rows)
-    for first in range(0, len(order), batch):
-        part = order[first : first + batch]
-        inputs = collated([rows[i] for i in part], pad)
-        inputs.pop("labels")
-        with evaluating(model):
-            logits = model(**{name: value.to(device) for name, value in inputs.items()}).logits
-        for i, p in zip(part, logits.double().softmax(-1).cpu().numpy(), strict=True):
-            out[i] = p
-    return np.stack(out)
+    found: Array = class_logits(model, rows, pad, batch=128).double().softmax(-1).numpy()
+    return found
