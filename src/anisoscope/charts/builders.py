@@ -13,6 +13,7 @@ import pandas as pd
 from altair.typing import ChartType
 
 from anisoscope.charts.style import (
+    DARK_FROM,
     DASHED,
     DIVERGING,
     INK,
@@ -59,9 +60,9 @@ def trajectory(
 ) -> ChartType:
     """Lines of `value` against a numeric `x`, one per series, with a ribbon from `low` to `high` (`band`).
 
-    `gradient` colours the series, then numbers, from light to dark. `isotropic` marks what 95 % of isotropic pairs stay
-    below: one height or one per series. `independent` gives each panel its own vertical axis, `coincide` keeps lines
-    visible that lie on each other. Rows with a false `joined` stand alone as open diamonds.
+    `gradient` colours the series, then numbers, from orange to violet. `isotropic` marks what 95 % of isotropic pairs
+    stay below: one height or one per series. `independent` gives each panel its own vertical axis, `coincide` keeps
+    lines visible that lie on each other. Rows with a false `joined` stand alone as open diamonds.
     """
     data = line_table(frame, x, series, panel)
     height = alt.Y("value:Q", title=titles[1], scale=alt.Scale(zero=zero))
@@ -125,7 +126,8 @@ def heatmap(
     data = frame[[x, y, "value", *([panel] if panel else [])]].astype({x: str, y: str})
     data["tooltip"] = tooltips(frame, *([panel] if panel else []), y, x)
     data["label"] = cell_labels(frame, diverging, numbers=share >= 30 and size[1] >= 16)
-    data["dark"] = data["value"].abs() > 0.55 * largest if diverging else data["value"] > sum(bounds) / 2
+    depth = data["value"].abs() / largest if diverging else (data["value"] - bounds[0]) / (bounds[1] - bounds[0] or 1)
+    data["dark"] = depth > DARK_FROM
     shades = list(DIVERGING if diverging else SEQUENTIAL)
     colours = alt.Scale(domain=list(bounds), range=shades, interpolate="lab", zero=False, nice=False)
     digits = ".2~f" if largest < 100 else ".3~s"
@@ -227,7 +229,7 @@ def bars(
     order = appearance(data[category])
     base = alt.Chart().encode(y=alt.Y(f"{category}:N", sort=order, title=titles[1], axis=alt.Axis(ticks=False)))
     data["tooltip"] = tooltips(data, *([panel] if panel else []), category)
-    lengths = base.mark_bar(color=PALETTE[0], height={"band": 0.62})
+    lengths = base.mark_bar(color=PALETTE[0], opacity=0.6, height={"band": 0.62})
     layers = [lengths.encode(x=alt.X("value:Q", title=titles[0]), description="tooltip:N")]
     if {"low", "high"} <= set(frame):
         layers.append(whisker(base, titles[0], flat=True, color=INK))

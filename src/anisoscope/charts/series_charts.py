@@ -13,11 +13,11 @@ from altair.typing import ChartType
 from numpy.typing import NDArray
 
 from anisoscope.charts.style import (
+    GRADIENT,
     GRID,
     INK,
     OTHER,
     PALETTE,
-    SEQUENTIAL,
     between,
     facet,
     level,
@@ -66,12 +66,12 @@ def heads(records: pd.DataFrame, alignment: HeadAlignments, metric: str, *, apar
 
 
 def products(records: pd.DataFrame, alignment: HeadAlignments) -> ChartType:
-    """Q̄·K̄ of heads that end similar, and opposite: a panel each, lines from light (first layer) to dark."""
+    """Q̄·K̄ of heads that end similar, and opposite: a panel each, lines from orange (first layer) to violet."""
     data = _with_endings(_values(records, "query_key.dot"), alignment)
     data = data[data["ending"] != ENDINGS[0]].sort_values("ending", ascending=False, kind="stable")
     data["panel"] = data["ending"].str.replace("ends", "heads that end")
     legend = alt.Legend(title="layer", gradientLength=160, gradientThickness=9, tickMinStep=1)
-    shades = alt.Scale(range=list(SEQUENTIAL[1:]), interpolate="lab")
+    shades = alt.Scale(range=list(GRADIENT), interpolate="lab")
     line = alt.Chart().mark_line(strokeWidth=1.6)
     line = line.encode(
         x=_steps(data),

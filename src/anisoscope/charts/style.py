@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from math import ceil, floor
 from typing import Any, Literal
 
 import altair as alt
@@ -15,9 +16,15 @@ PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7
 """Okabe and Ito's colours (told apart in every common form of colour blindness), then a violet and a grey."""
 SEQUENTIAL = ("#f4f7fa", "#bcd5e8", "#6ba6cf", "#2473a8", "#0b3c66")
 DIVERGING = ("#8f3a00", "#d98a4b", "#f6f4f1", "#5a9fca", "#0b4a7d")
+GRADIENT = ("#d98200", "#c9427a", "#6f5bd0")
+"""Orange to violet: lines from first to last that are seen on white and on dark pages alike."""
+DARK_FROM = 0.66
+"""From this share of a scale of colours on, white ink on a cell is easier to read than dark ink."""
 OTHER = "#9aa5b1"
 """What stands between the series that matter."""
 DASHED = [4, 3]
+WHOLE_STEPS, ROOM = 12, 8
+"""Every whole step bears its number up to this many; pixels between the vertical axis and the first mark."""
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")
 FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, sans-serif"
 """Widths are the same in all of them, so labels laid out here fit wherever the page is opened."""
@@ -98,10 +105,10 @@ def appearance(values: pd.Series) -> list[Any]:
 
 
 def colour(values: pd.Series, name: str, width: int, *, gradient: bool = False) -> alt.Color:
-    """One palette colour per series in order of appearance, or light to dark over numbers; no legend for one."""
+    """One palette colour per series in order of appearance, or orange to violet over numbers; no legend for one."""
     if gradient:
         legend = alt.Legend(title=name, gradientLength=160, gradientThickness=9, tickMinStep=1)
-        return alt.Color(f"{name}:Q", scale=alt.Scale(range=list(SEQUENTIAL[1:]), interpolate="lab"), legend=legend)
+        return alt.Color(f"{name}:Q", scale=alt.Scale(range=list(GRADIENT), interpolate="lab"), legend=legend)
     order = appearance(values)
     return alt.Color(f"{name}:N", scale=alt.Scale(domain=order), legend=_legend(order, width))
 
@@ -234,18 +241,23 @@ def number_axis(field: str, title: str, values: pd.Series, scale: Scale) -> alt.
     above 0 on: ticks are that and its tenfolds, and on a symlog one 0, where it is reached; of values on both sides of
     0 the tenfolds of 1.
     """
+    least, last = float(values.min()), float(values.abs().max())
     if scale == "linear" or not (values > 0).any():
-        axis = alt.Axis(tickMinStep=1) if (values % 0.5 == 0).all() else alt.Axis()
-        return alt.X(f"{field}:Q", title=title, scale=alt.Scale(zero=False, nice=False), axis=axis)
-    first, last = float(values[values > 0].min()) if values.min() >= 0 else 1.0, float(values.abs().max())
-    ticks = [0.0] * bool(scale == "symlog" and values.min() <= 0)
-    ticks += [first * 10.0**k for k in range(20) if first * 10.0**k <= last]
-    ticks += [-tick for tick in ticks if tick and values.min() < 0]
+        whole = bool((values % 0.5 == 0).all())
+        few = whole and float(values.max()) - least <= WHOLE_STEPS
+        steps = range(ceil(least), floor(float(values.max())) + 1) if few else ()
+        ticks = alt.Axis(values=list(steps), format="d") if few else alt.Axis(tickMinStep=1) if whole else alt.Axis()
+        room = alt.Scale(zero=False, nice=False, padding=ROOM if whole else 0)
+        return alt.X(f"{field}:Q", title=title, scale=room, axis=ticks)
+    first = float(values[values > 0].min()) if least >= 0 else 1.0
+    tenfolds = [first * 10.0**k for k in range(20) if first * 10.0**k <= last]
+    tenfolds += [-tick for tick in tenfolds if least < 0]
+    zero = [0.0] * bool(scale == "symlog" and least <= 0)
     return alt.X(
         f"{field}:Q",
         title=title,
         scale=alt.Scale(type=scale, nice=False, zero=False, constant=first if scale == "symlog" else alt.Undefined),
-        axis=alt.Axis(values=ticks, labelExpr="format(datum.value, '~s')", labelOverlap=True),
+        axis=alt.Axis(values=[*zero, *tenfolds], labelExpr="format(datum.value, '~s')", labelOverlap=True),
     )
 
 

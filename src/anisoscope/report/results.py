@@ -1,5 +1,6 @@
 """A run as the report reads it: rows of its long table by metric, one token policy ahead of the others."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -120,17 +121,16 @@ class Results:
         return f"{row['stack']} {name.removeprefix('the ')}" if stacks > 1 else name
 
     def worded(self, text: str) -> str:
-        """A text of the page in the words of the corpus."""
-        return in_words(text, self.words)
+        """A text of the page in the words of the corpus; a per cent sign stays with its number."""
+        return re.sub(r"(\d) %", "\\1\N{NO-BREAK SPACE}%", in_words(text, self.words))
 
     def basis(self, frame: pd.DataFrame, what: str = "vectors") -> str:
         """What the numbers of a figure rest on: how many of what, units, and of vectors the token policy."""
+        vectors, alone = what in ("vectors", "rows"), frame["n_units"].equals(frame["n_vectors"])
         parts = [f"n = {_span(frame['n_vectors'])} {what}"] if frame["n_vectors"].notna().any() else []
-        units = _span(frame["n_units"])
-        parts += (
-            [f"in {units} {self.words['unit'] if units == '1' else plural_of(self.words['unit'])}"] if units else []
-        )
-        policies = listing(list(dict.fromkeys(frame["token_policy"].dropna()))) if what in ("vectors", "rows") else ""
+        if (units := _span(frame["n_units"])) and (vectors or not alone):
+            parts.append(f"in {units} {self.words['unit'] if units == '1' else plural_of(self.words['unit'])}")
+        policies = listing(list(dict.fromkeys(frame["token_policy"].dropna()))) if vectors else ""
         return "; ".join(filter(None, (" ".join(parts), f"tokens: {policies}" if policies else "")))
 
 
