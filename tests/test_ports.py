@@ -241,6 +241,8 @@ def test_weights_files_of_both_kinds_are_read(suffix: str, tmp_path: Path) -> No
     else:
         torch.save({"state_dict": model.state_dict()}, path)
     assert torch.equal(states(load_published(TINY["van"](), path), "van"), states(model, "van"))
+    half = {name: x.half() if x.is_floating_point() else x for name, x in model.state_dict().items()}
+    assert load_published(TINY["van"](), half).dtype == torch.float32, "the model's own numbers, whatever the file's"
     with pytest.raises(ModelError, match=r"expected a file of weights; got .*nowhere, which is no file"):
         load_published(model, tmp_path / "nowhere")
 
@@ -650,6 +652,8 @@ def test_character_bert_inputs_and_fixed_epsilon() -> None:
     assert torch.equal(given, model(**inputs, **places).last_hidden_state)
     with pytest.raises(UsageError, match=re.escape("expected character ids of shape (B, T, 50); got shape (2, 5)")):
         model(inputs["input_ids"][..., 0])
+    with pytest.raises(ValueError, match="exactly one of input_ids or inputs_embeds"):
+        model(inputs["input_ids"], inputs_embeds=vectors)
     loose = character_bert.CharacterBertConfig(**{**model.config.to_dict(), "layer_norm_eps": 0.1})
     other = character_bert.CharacterBertModel(loose)
     assert (other.embeddings.LayerNorm.eps, other.encoder.layer[0].output.LayerNorm.eps) == (1e-12, 0.1)

@@ -114,12 +114,12 @@ class CharacterBertModel(PublishedModel, BertModel):  # type: ignore[no-untyped-
         self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, **kwargs: Any
     ) -> BaseModelOutputWithPoolingAndCrossAttentions:
         """Run as `BertModel`: `input_ids` (B, T, 50) character ids, or `inputs_embeds` (B, T, hidden) word vectors."""
-        if input_ids is not None:
+        if input_ids is not None and kwargs.get("inputs_embeds") is None:
             if input_ids.dim() != 3:
                 cure = "make them with CharacterBertTokenizer: one row of character ids per word"
                 raise UsageError("character ids of shape (B, T, 50)", f"shape {tuple(input_ids.shape)}", cure)
-            kwargs["inputs_embeds"] = self.embeddings.word_embeddings(input_ids)
-        return super().forward(attention_mask=attention_mask, **kwargs)  # type: ignore[no-any-return]
+            kwargs["inputs_embeds"], input_ids = self.embeddings.word_embeddings(input_ids), None
+        return super().forward(input_ids, attention_mask, **kwargs)  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

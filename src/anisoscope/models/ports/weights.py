@@ -62,4 +62,5 @@ def load_published(model: Model, weights: Weights | str | Path) -> Model:
             raise ModelError("a file of weights", f"{path}, which is no file", "give the path of one weights file")
         weights = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
     inner: Any = next((weights[key] for key in ENVELOPES if isinstance(weights.get(key), Mapping)), weights)
-    return type(model).from_pretrained(None, config=model.config, state_dict=dict(inner))  # type: ignore[no-any-return]
+    given = {"config": model.config, "dtype": model.dtype, "state_dict": dict(inner)}
+    return type(model).from_pretrained(None, **given)  # type: ignore[no-any-return]
