@@ -18,17 +18,17 @@ from anisoscope.charts.export import save
 from anisoscope.errors import MeasureError, OutputError, UsageError, near_matches
 from anisoscope.progress import shown
 from anisoscope.provenance import provenance
-from anisoscope.store import write_atomic
+from anisoscope.store import write_atomic, write_json
 from anisoscope.studies.names import PAPERS
 from anisoscope.studies.study import Compared, Context, Study, Verdict
 from anisoscope.training.denormals import flushed
 
 NAMED = re.compile(r"(fig|table|sec)\d")
 """Names of modules that must declare a study; others may."""
-OF_CLAIMS = ("name", "statement", "source", "published", "primary", "identity")
-"""What `study.json` says of a claim."""
 COMPARED = "compared.json"
 """Beside the verdicts: published numbers and ours, one by one."""
+OF_CLAIMS = ("name", "statement", "source", "published", "primary", "identity")
+"""What `study.json` says of a claim."""
 
 
 @cache
@@ -37,21 +37,14 @@ def found() -> tuple[Study, ...]:
     studies: list[Study] = []
     for paper in PAPERS:
         package = import_module(f"anisoscope.studies.{paper}")
-        for module in iter_modules(package.__path__):
-            if module.name == "__main__":
-                continue
-            loaded = vars(import_module(f"{package.__name__}.{module.name}"))
-            declared: tuple[Any, ...] = loaded.get("STUDIES", (loaded.get("STUDY"),))
-            meant = NAMED.match(module.name) or any(isinstance(value, Study) for value in loaded.values())
-            if declared == (None,) and not meant:
-                continue  # a part of the studies
-            if not declared or not all(isinstance(s, Study) for s in declared):
-                raise MeasureError(
-                    f"STUDY = Study(…) in studies/{paper}/{module.name}.py",
-                    repr(declared),
-                    "declare it; see docs/adding.md",
-                )
-            studies.extend(declared)
+        for name in (module.name for module in iter_modules(package.__path__) if module.name != "__main__"):
+            content = vars(import_module(f"{package.__name__}.{name}"))
+            declared: tuple[Any, ...] = content.get("STUDIES", (content.get("STUDY"),))
+            if declared and all(isinstance(study, Study) for study in declared):
+                studies.extend(declared)
+            elif declared != (None,) or NAMED.match(name) or any(isinstance(x, Study) for x in content.values()):
+                where = f"STUDY = Study(…) in studies/{paper}/{name}.py"
+                raise MeasureError(where, repr(declared), "declare it; see docs/adding.md")
     return tuple(sorted(studies, key=lambda s: (PAPERS.index(s.paper), _number(s.name))))
 
 
@@ -61,29 +54,21 @@ def _number(name: str) -> tuple[str, int, str]:
 
 
 def choose(paper: str, only: str = "") -> list[Study]:
-    """The studies of a paper that `only` names: `fig1,fig3-5,table2`; all of them where it is empty."""
+    """The studies of a paper that `only` names: `fig1,fig3-5,table2` (fig3: fig3a, fig3b …); all where it is empty."""
     if paper not in PAPERS:
         raise UsageError("a paper", repr(paper), near_matches(paper, PAPERS))
-    studies = {s.name: s for s in found() if s.paper == paper}
-    if not only:
-        return list(studies.values())
-    chosen: list[Study] = []
-    for part in filter(None, (p.strip() for p in only.split(","))):
-        names = [name for name in _expand(part) if name in studies]
-        names = names or [name for name in studies if re.fullmatch(rf"{re.escape(part)}[a-z]", name)]
-        if not names:
+    studies = {study.name: study for study in found() if study.paper == paper}
+    chosen: dict[str, Study] = {} if only else studies
+    for part in filter(None, (part.strip() for part in only.split(","))):
+        span = re.fullmatch(r"([a-z]+)(\d+)-(?:\1)?(\d+)", part)
+        numbers = range(int(span[2]), int(span[3]) + 1) if span else ()
+        wanted = [f"{span[1]}{number}" for number in numbers] if span else [part]
+        named = {name: study for name, study in studies.items() if re.sub(r"(?<=\d)[a-z]$", "", name) in wanted}
+        named = {part: studies[part]} if part in studies else named
+        if not named:
             raise UsageError(f"figures or tables of {paper}", repr(part), near_matches(part, studies))
-        chosen += [studies[name] for name in names if studies[name] not in chosen]
-    return chosen
-
-
-def _expand(part: str) -> list[str]:
-    """`fig3-5` or `fig3-fig5` → fig3, fig4, fig5 (with their letters, fig3a …, found by the caller)."""
-    match = re.fullmatch(r"([a-z]+)(\d+)-(?:\1)?(\d+)", part)
-    if not match:
-        return [part]
-    numbers = range(int(match[2]), int(match[3]) + 1)
-    return [f"{match[1]}{i}{letter}" for i in numbers for letter in ("", "a", "b", "c", "d")]
+        chosen |= named
+    return list(chosen.values())
 
 
 def describe(studies: Sequence[Study], settings: str) -> str:
@@ -119,9 +104,7 @@ def reproduce(
 def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: str, quiet: bool) -> None:
     chosen = _settings_of(study, settings)
     with flushed(), shown(f"{study.paper} {study.name}", "steps", quiet=quiet) as progress:
-        context = Context(
-            folder, cache_folder, device=device, progress=lambda _text, done, total: progress(done, total)
-        )
+        context = Context(folder, cache_folder, device, progress=lambda _text, done, total: progress(done, total))
         records = study.measure(chosen, context)
     write_atomic(folder / "records.parquet", lambda path: records.to_parquet(path, index=False))
     _concluded(study, folder, records)
@@ -133,28 +116,20 @@ def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: 
         "title": study.title,
         "caption": study.caption,
         "settings_name": settings,
-        "settings": chosen,
+        "settings": asdict(chosen),
         "claims": [{name: getattr(claim, name) for name in OF_CLAIMS} for claim in study.claims],
         **provenance(),
         "command": f"anisoscope reproduce {study.paper} --only {study.name} --settings {settings}",
     }
-    _write_json(folder / "study.json", described)
+    write_json(folder / "study.json", described)
 
 
 def _concluded(study: Study, folder: Path, records: pd.DataFrame) -> list[Verdict]:
     """The verdicts on the records of a study, written beside them, as are published numbers and ours."""
     verdicts = list(study.judge(records))
-    _write_json(folder / "verdicts.json", [asdict(v) for v in verdicts])
-    _write_json(folder / COMPARED, [asdict(c) | {"verdict": c.verdict} for c in study.compare(records)])
+    write_json(folder / "verdicts.json", [asdict(v) for v in verdicts])
+    write_json(folder / COMPARED, [asdict(c) | {"verdict": c.verdict} for c in study.compare(records)])
     return verdicts
-
-
-def _write_json(path: Path, content: Any) -> None:
-    def plain(x: Any) -> Any:
-        return vars(x) if hasattr(x, "__dict__") else str(x)
-
-    text = json.dumps(content, indent=1, default=plain, ensure_ascii=False)
-    write_atomic(path, lambda temporary: temporary.write_text(text))
 
 
 @dataclass(frozen=True)
@@ -198,11 +173,10 @@ def reproductions(folder: Path) -> list[Path]:
 
 def line(study: Study, verdict: Verdict) -> str:
     """One verdict on one line: study, outcome, claim, statistic with interval, n and reason."""
-    number = "" if verdict.value is None else f" {verdict.value:.4g}"
-    interval = "" if verdict.low is None or verdict.high is None else f" [{verdict.low:.4g}, {verdict.high:.4g}]"
-    n = "" if verdict.n is None else f", n = {verdict.n}"
-    p = "" if verdict.p is None else f", p = {verdict.p:.2g}"
-    subject = f" ({verdict.subject})" if verdict.subject else ""
-    reason = f" · {verdict.reason}" if verdict.reason else ""
-    head = f"{study.name:7s} {verdict.outcome.upper():9s} {verdict.claim}{subject}"
-    return f"{head}: {verdict.statistic}{number}{interval}{n}{p}{reason}"
+    v = verdict
+    numbers = "" if v.value is None else f" {v.value:.4g}"
+    numbers += "" if v.low is None or v.high is None else f" [{v.low:.4g}, {v.high:.4g}]"
+    numbers += "" if v.n is None else f", n = {v.n}"
+    numbers += "" if v.p is None else f", p = {v.p:.2g}"
+    subject, reason = f" ({v.subject})" * bool(v.subject), f" · {v.reason}" * bool(v.reason)
+    return f"{study.name:7s} {v.outcome.upper():9s} {v.claim}{subject}: {v.statistic}{numbers}{reason}"
