@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from anisoscope.studies.judge import LEVEL, Test, by_place, detected, judged, of_seeds, stated, within
+from anisoscope.studies.judge import LEVEL, Test, by_place, detected, judged, of_seeds, stated
 from anisoscope.studies.study import SHARE, SIGNED, Claim
 
 CLAIM = Claim("claim", "Any claim", "")
@@ -48,7 +48,7 @@ def test_an_interval_lies_inside_outside_or_neither(low, high, expected):
 def test_what_is_decided_by_place_is_no_part_of_the_family():
     values = np.array([1.0, 1.2, 0.9])
     alone, *_ = judged([of_seeds(CLAIM, values, "x")])
-    beside, *_ = judged([of_seeds(CLAIM, values, "x"), *[within(CLAIM, values, (0, 2), "x")] * 9])
+    beside, *_ = judged([of_seeds(CLAIM, values, "x"), *[of_seeds(CLAIM, values, "x", inside=(0, 2))] * 9])
     assert alone.p == beside.p and alone.outcome == "holds"
 
 
@@ -88,7 +88,7 @@ def test_p_and_the_interval_never_contradict_each_other(bounds, threshold):
 
 def test_nothing_measured_decides_nothing():
     nothing = np.array([np.nan, np.nan])
-    for test in (of_seeds(CLAIM, nothing, "x"), within(CLAIM, nothing, (0, 1), "x"), Test(CLAIM, "x")):
+    for test in (of_seeds(CLAIM, nothing, "x"), of_seeds(CLAIM, nothing, "x", inside=(0, 1)), Test(CLAIM, "x")):
         (verdict,) = judged([test])
         assert verdict.outcome == "undecided" and verdict.value is verdict.p is verdict.low is None
     assert judged([]) == []

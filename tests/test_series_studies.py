@@ -2,6 +2,8 @@
 own decomposition; parts of scores and centred attention against brute force; a tiny series from end to end.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,7 +20,7 @@ from anisoscope.store import as_records, select
 from anisoscope.studies import runner
 from anisoscope.studies.godey2024 import checkpoints, head_planes
 from anisoscope.studies.godey2024.series_claims import Alignment, table
-from anisoscope.studies.judge import judged, of_seeds, within
+from anisoscope.studies.judge import judged, of_seeds
 from anisoscope.studies.study import Claim
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.isotropic import q95
@@ -249,7 +251,7 @@ def test_one_seed_decides_nothing_and_equal_seeds_are_sure():
     one = judged([of_seeds(ANY, np.array([1.0]), "x")])[0]
     assert one.outcome == "undecided" and "one seed" in one.reason and one.low is None
     assert judged([of_seeds(ANY, np.ones(3), "x", 0.5)])[0].outcome == "holds"
-    assert judged([of_seeds(ANY, np.ones(3), "x", 0.5, below=True)])[0].outcome == "fails"
+    assert judged([of_seeds(replace(ANY, below=0.5), np.ones(3), "x")])[0].outcome == "fails"
     assert _place(ANY, np.array([0.08, 0.081, 0.079]), (0.04, 0.16), "x").outcome == "holds"
     assert _place(ANY, np.array([0.5, 0.51, 0.5]), (0.04, 0.16), "x").outcome == "fails"
     assert _place(ANY, np.array([0.01, 0.2, 0.1]), (0.04, 0.16), "x").outcome == "undecided"
@@ -291,8 +293,8 @@ def vectors(steps=3, heads=2, n=40, d=6, seed=0):
 ANY = Claim("any", "Any claim", "")
 
 
-def _place(*given):
-    (verdict,) = judged([within(*given)])
+def _place(claim, values, inside, statistic):
+    (verdict,) = judged([of_seeds(claim, values, statistic, inside=inside)])
     return verdict
 
 

@@ -9,7 +9,7 @@ isotropic: A below q95(d); anisotropic: A above q95(d); low: A < LOW; extreme: A
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -112,42 +112,33 @@ def of_seeds(
     values: Array,
     statistic: str = "",
     threshold: float | None = None,
-    below: bool | None = None,
     reason: str = "",
     subject: str = "",
     inside: tuple[float, float] | None = None,
 ) -> Test:
     """A number of every seed [seed] (NaN: it says nothing) against what the claim has it be: above a threshold, below
-    it, or inside. What is not given is the claim's own.
+    one, or inside. What is not given is the claim's own.
     """
-    usable = values[~np.isnan(values)]
-    n, missing, inside = len(usable), int(np.isnan(values).sum()), inside or claim.inside
-    notes = [reason]
+    known, inside = values[~np.isnan(values)], inside or claim.inside
+    n, missing = len(known), len(values) - len(known)
+    notes, fewest, nothing = [reason], 2, "too few seeds have it"
     if inside is None:
-        notes += [f"{missing} of {len(values)} seeds say nothing" * (missing > 0)]
-        notes += ["one seed decides nothing" * (n == 1)]
-    note = "; ".join(filter(None, notes))
-    if n < (1 if inside is None else 2):
-        nothing = "no seed has it" if inside is None else "too few seeds have it"
-        return Test(claim, nothing, n=n, note=note, subject=subject)
-    value, low, high = (float(x) for x in over_seeds(usable, bounds=claim.bounds or UNBOUNDED))
+        notes += [f"{missing} of {len(values)} seeds say nothing"] * (missing > 0)
+        notes += ["one seed decides nothing"] * (n == 1)
+        fewest, nothing = 1, "no seed has it"
+    test = Test(claim, nothing, n=n, subject=subject, note="; ".join(filter(None, notes)))
+    if n < fewest:
+        return test
+    value, low, high = (float(x) for x in over_seeds(known, bounds=claim.bounds or UNBOUNDED))
     up = down = np.nan
     if inside is not None:
         side = f"{inside[0]:.3g} to {inside[1]:.3g}"
     else:
         limit = float(claim.limit if threshold is None else threshold)
         up, down = (float(p) for p in sided(value, low, high, n - 1, limit))
-        under = claim.below is not None if below is None else below
-        up, down, side = (down, up, f"< {limit:.3g}") if under else (up, down, f"> {limit:.3g}")
+        up, down, side = (up, down, f"> {limit:.3g}") if claim.below is None else (down, up, f"< {limit:.3g}")
     words = f"{statistic or claim.statistic} (claim: {side}):"
-    return Test(claim, words, value, low, high, n, up, down, inside, subject, note=note)
-
-
-def within(
-    claim: Claim, values: Array, inside: tuple[float, float], statistic: str, reason: str = "", subject: str = ""
-) -> Test:
-    """A number of every seed [seed], which the claim has inside: the interval over seeds decides."""
-    return of_seeds(claim, values, statistic, reason=reason, subject=subject, inside=inside)
+    return replace(test, statistic=words, value=value, low=low, high=high, up=up, down=down, inside=inside)
 
 
 def bounds_of(metric: str) -> tuple[float, float]:
@@ -220,7 +211,7 @@ def nothing(claim: Claim, reason: str) -> Verdict:
     return stated(claim, None, "not measured", reason=reason)
 
 
-def unanimous(outcomes: Sequence[Outcome]) -> bool | None:
+def _agreed(outcomes: Sequence[Outcome]) -> bool | None:
     """True or False where all agree that it holds, or fails."""
     return {"holds": True, "fails": False}.get(outcomes[0]) if len(set(outcomes)) == 1 else None
 
@@ -230,7 +221,7 @@ def _verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdict:
     t = tests[i]
     numbers = (t.value, t.low, t.high, t.n, float(p[i]))
     if first.over is None:
-        return stated(t.claim, unanimous(outcomes), t.statistic, *numbers, t.note, t.subject)
+        return stated(t.claim, _agreed(outcomes), t.statistic, *numbers, t.note, t.subject)
     seeds = sorted({t.seed for t in tests})
     each = [_together([o for t, o in zip(tests, outcomes, strict=True) if t.seed == s], first.over) for s in seeds]
     reason = f"{outcomes.count('holds')} of {len(tests)} {t.words}"
@@ -239,7 +230,7 @@ def _verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdict:
     reason += f"; {t.note}" if t.note else ""
     which = {"any": "largest ", "all": "weakest ", "most": "weakest ", "last": ""}[first.over] if len(tests) > 1 else ""
     place = f", at {t.where}" if t.where else ""
-    return stated(t.claim, unanimous(each), f"{which}{t.statistic}{place}:", *numbers, reason, t.subject)
+    return stated(t.claim, _agreed(each), f"{which}{t.statistic}{place}:", *numbers, reason, t.subject)
 
 
 def _course(tests: list[Test], outcomes: list[Outcome]) -> str:
