@@ -3,23 +3,39 @@
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import pandas as pd
 
-from anisoscope.api.keywords import read, written
+from anisoscope.api.keywords import LearningClasses, LearningLanguage, Written, read, written
 from anisoscope.api.run import Run
 from anisoscope.errors import UsageError, near_matches
 from anisoscope.options import made
 from anisoscope.progress import keeping, shown, waiting
 from anisoscope.runs.job import Place
 from anisoscope.runs.tables import named, side_by_side
-from anisoscope.training.recipe import TASKS, ClassifierRecipe, Training
+from anisoscope.training.recipe import TASKS, ClassifierRecipe, Task, Training
 
 if TYPE_CHECKING:
     from anisoscope.training.classifier import TrainedClassifier
 
 CLASSIFIER = "classifier"
+
+
+class _Language(LearningLanguage, Written, total=False):
+    """Keywords of `train` for a language model."""
+
+
+class _Classes(LearningClasses, Written, total=False):
+    """Keywords of `train` for a classifier."""
+
+
+@overload
+def train(task: Task, **options: Unpack[_Language]) -> Path: ...
+
+
+@overload
+def train(task: Literal["classifier"], **options: Unpack[_Classes]) -> Path: ...
 
 
 def train(task: str, **options: Any) -> Path:
@@ -46,7 +62,7 @@ def train_classifier(recipe: ClassifierRecipe, place: Place, quiet: bool, device
     with shown(f"{recipe.model} × {recipe.corpus}, seed {recipe.seed}", "steps", quiet=quiet) as progress:
         from anisoscope.training.classifier import train_classifier as fit
 
-        with keeping(lambda: "" if place.overwrite else "the epochs that are done are kept"):
+        with keeping(lambda: "" if place.overwrite else "the steps that are done are kept"):
             return fit(recipe, place.output, **place.again, device=device, progress=progress)
 
 

@@ -107,8 +107,8 @@ class ClassifierRecipe:
         tuple[int, ...],
         Option("layers it acts on, from 1, with commas; all", TRAINING, parse=layers_of, shown="1"),
     ] = (1,)
-    rate: Annotated[float | None, Option("learning rate; default: published (1e-3, or 5e-5)", TRAINING)] = None
-    decay: Annotated[float | None, Option("weight decay; default: published (0, or 0.01)", TRAINING)] = None
+    rate: Annotated[float | None, Option("learning rate; default: published (1e-3, or 5e-5)", TRAINING, least=0)] = None
+    decay: Annotated[float | None, Option("weight decay; default: published (0, or 0.01)", TRAINING, least=0)] = None
     batch: Annotated[int | None, Option("utterances a step; default 64", TRAINING, least=1)] = None
     epochs: Annotated[int | None, Option("most epochs; default 50", TRAINING, least=1)] = None
     patience: Annotated[int | None, Option("epochs without a lower loss; default 5", TRAINING, least=1)] = None
@@ -124,14 +124,10 @@ class ClassifierRecipe:
             check_penalty(self.penalty, self.weight, self.penalty_layers)
         elif self.weight != 0:
             raise UsageError(f"a penalty for --weight {self.weight}", "none", f"add --penalty {VARIANTS[0]}")
-        check_fields(self)
-        for name in ("rate", "decay", "clip"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value >= 0):
-                raise UsageError(f"a finite {name} of at least 0", str(value), f"change --{name}")
         norm = self.vector_norm
         if norm is not None and not (math.isfinite(norm) and norm > 0):
             raise UsageError("a finite vector norm above 0", str(norm), "change --vector-norm")
+        check_fields(self)
         own = f"the model {self.model} (only the attention-only model has it)"
         unused = [] if self.is_attention else [(name, own) for name in OF_ATTENTION]
         unused += [("vector_norm", "--vectors random")] * (self.vectors == RANDOM)
