@@ -6,9 +6,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from anisoscope.cli.tables import layer_by_layer
 from anisoscope.errors import UsageError
 from anisoscope.runs.findings import RULES, RULES_OF_CLASSES, findings, verdict
-from anisoscope.runs.tables import side_by_side, told_apart
+from anisoscope.runs.tables import short_table, side_by_side, told_apart
 from anisoscope.runs.wording import measured, short
 from anisoscope.store import as_records
 
@@ -176,6 +177,23 @@ def test_told_apart_of_other_metrics_stacks_and_more_runs():
     assert both[1] == "Decoder: b against a: not told apart in any layer."
     with pytest.raises(UsageError, match="the series a"):
         compared(a + a, b)
+
+
+def test_the_short_table_of_two_stacks_and_a_final_norm():
+    """Rows of the final norm have no layer; a run without hidden states has an empty table, on the terminal too."""
+    rows = curve((0, 0.05), (0.12, 0.14)) + curve((0.5, 0.6), (0.7, 0.75), stack="decoder")
+    rows += [one | {"site": "final", "layer": None} for one in curve((0.2, 0.3))]
+    rows += [row("mean_cosine.top_share", 1, 0.5, component=k) for k in ("1", "3")]
+    records = as_records(pd.DataFrame(rows))
+    table = short_table(records)
+    assert list(table.columns) == ["stack", "layer", "site", "A", "low", "high", "verdict", "top-3 share"]
+    assert table["stack"].tolist() == ["encoder"] * 3 + ["decoder"] * 2
+    assert table["site"].tolist() == ["hidden", "hidden", "final", "hidden", "hidden"]
+    assert table["verdict"].tolist() == ["isotropic", *["anisotropic"] * 4]
+    assert table["top-3 share"].notna().tolist() == [False, True, False, False, False]
+    assert layer_by_layer(records).rows[2] == ["encoder", "final", ".250 [.200, .300]", "anisotropic", "–", "–", "–"]
+    nothing = as_records(pd.DataFrame([row("attention.entropy", 0, 1.0, site="attention")]))
+    assert not len(short_table(nothing)) and not layer_by_layer(nothing).rows
 
 
 def test_a_series_is_told_by_its_last_step():

@@ -1,6 +1,7 @@
 """The short table of a run and several runs side by side, as the command line and Python show them."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from math import nan
 
 import pandas as pd
 
@@ -37,13 +38,15 @@ def by_layer(
     top = rows["metric"].eq("mean_cosine.top_share")
     rows = rows[top & rows["component"].eq(TOP).fillna(False) | ~top & rows["component"].isna()]
     index = ["step", "seed"] if rows["step"].nunique() > 1 or rows["seed"].nunique() > 1 else []
-    parts = {m: part.set_index([*index, *PLACE]) for m, part in rows.groupby("metric", sort=False)}
+    keys = [*index, *PLACE]
+    parts = {m: part.drop_duplicates(keys).set_index(keys) for m, part in rows.groupby("metric", sort=False)}
     a = rows[rows["metric"].eq(A) & rows["value"].notna()]
-    places = pd.concat([in_depth(part) for _, part in a.groupby([*index, "stack"], sort=False)]) if len(a) else a
-    found = {(m, end): parts[m][end] for m in (*metrics, Q95) if m in parts for end in ENDS}
-    table = pd.DataFrame(found, index=places.set_index([*index, *PLACE]).index)
-    nothing = pd.Series(float("nan"), table.index)
-    judged = zip(*(table.get(key, nothing) for key in ((A, "low"), (A, "high"), (Q95, "value"))), strict=True)
+    ordered = [in_depth(part) for _, part in a.groupby([*index, "stack"], sort=False, dropna=False)]
+    places = pd.concat(ordered) if ordered else a
+    there = [m for m in dict.fromkeys((*metrics, A, Q95)) if m in parts or m in (A, Q95)]
+    found = {(m, end): parts[m][end] if m in parts else nan for m in there for end in ENDS}
+    table = pd.DataFrame(found, index=places.set_index(keys).index, dtype="float64")
+    judged = zip(table[A, "low"], table[A, "high"], table[Q95, "value"], strict=True)
     table["verdict"] = pd.Series([verdict(*ends) or None for ends in judged], table.index, dtype="string")
     return table, rows
 
@@ -53,8 +56,7 @@ def short_table(records: pd.DataFrame, tokens: str | None = None) -> pd.DataFram
     table, _ = by_layer(records, SHORT, tokens)
     columns = {"A": (A, "value"), "low": (A, "low"), "high": (A, "high"), "verdict": ("verdict", "")}
     columns |= {name: (metric, "value") for metric, name in SHORT.items() if metric != A}
-    shown = {name: table[key] for name, key in columns.items() if key in table or name in ("A", "low", "high")}
-    return pd.DataFrame(shown, index=table.index).reset_index()
+    return pd.DataFrame({name: table[key] for name, key in columns.items() if key in table}).reset_index()
 
 
 def named(runs: Iterable[tuple[str, pd.DataFrame]]) -> dict[str, pd.DataFrame]:
