@@ -163,7 +163,7 @@ class Asked:
             if option.known and part not in option.known:
                 cure = near_matches(str(part), option.known)
                 raise UsageError(f"{label} among {', '.join(option.known)}", shortened(part), cure)
-            if isinstance(part, int | float):
+            if isinstance(part, int) or (isinstance(part, float) and self.option is not None):
                 _check_range(part, option, label)
             elif isinstance(part, str | Path) and UNREADABLE.search(str(part)):
                 got = shortened(part)
