@@ -22,22 +22,17 @@ from anisoscope.studies.judge import Array, Test, judged, of_seeds
 from anisoscope.studies.study import SHARE, SIGNED, Compared, Context, Study, claims, declare, published
 from anisoscope.sums.jackknife import over_seeds
 
-POSITIVE = (0.0, np.inf)
-BOUNDS: dict[str, tuple[float, float]] = {
-    "accuracy": SHARE,
-    "intra_sequence": SIGNED,
-    "cls_entropy": POSITIVE,  # as the paper divides it, it can exceed 1
-    "norms.": POSITIVE,
-    "replaced.agreement": SHARE,
-    "replaced.": SIGNED,
-    "explains.au": SHARE,
-    "explains.": SIGNED,
-    "first.": SIGNED,
-    "representative.": SIGNED,
-    "cones.keys.": SHARE,
-    "cones.queries.": SIGNED,
+BOUNDS: dict[tuple[float, float], tuple[str, ...]] = {
+    SHARE: ("accuracy", "replaced.agreement", "explains.au", "cones.keys."),
+    SIGNED: ("intra_sequence", "replaced.", "explains.", "first.", "representative.", "cones.queries."),
+    (0.0, np.inf): ("cls_entropy", "norms."),  # H as the paper divides it can exceed 1
 }
-"""What the values of a metric lie between, by how its name begins."""
+"""What values lie between: ends, and how the names of metrics begin (the first that fits)."""
+LOST = {
+    "missing": "{} of the planned classifiers not trained yet",
+    "diverged": "{} diverged: their loss was not finite",
+    "collapsed": "{} collapsed and left out",
+}
 CELL = ["model", "corpus", "seed"]
 DRAWN_FROM = 3
 """Seeds from which on charts show an interval: that of two is wider than any chart."""
@@ -65,7 +60,7 @@ class Evidence:
     def __init__(self, study: str, records: pd.DataFrame, corpus: str = "") -> None:
         self.study, self.records, self.corpus = study, records, corpus
         self.claims, self.published = claims("fosse2023", study), published("fosse2023")[study]
-        self.title = title(corpus) or "all corpora"
+        self.title = TITLES.get(corpus, corpus) or "all corpora"
         self.numbers = self.published.get("numbers", {}).get(corpus)
         self.seeds = sorted(int(seed) for seed in records["seed"].dropna().unique())
 
@@ -79,12 +74,8 @@ class Evidence:
     def note(self) -> str:
         if not self.corpus:
             return "; ".join(dict.fromkeys(here.note for here in self.corpora if here.note))
-        counts = {
-            name: len(select(self.records, metric=name, value=1.0)) for name in ("missing", "diverged", "collapsed")
-        }
-        parts = [f"{counts['missing']} of the planned classifiers not trained yet"] if counts["missing"] else []
-        parts += [f"{counts['diverged']} diverged: their loss was not finite"] if counts["diverged"] else []
-        parts += [f"{counts['collapsed']} collapsed and left out"] if counts["collapsed"] else []
+        counts = {metric: len(select(self.records, metric=metric, value=1.0)) for metric in LOST}
+        parts = [LOST[metric].format(count) for metric, count in counts.items() if count]
         meant = PUBLISHED[self.corpus]
         if meant != self.corpus:
             parts.append(f"generated corpus `{self.corpus}` in place of {TITLES[meant]}, which is not at hand")
@@ -136,22 +127,14 @@ class Evidence:
         parts += [f"{collapsed} collapsed, left out"] if collapsed else []
         return ", ".join(parts)
 
-    def chart(self, frame: pd.DataFrame, builder: Callable[..., ChartType], **settings: Any) -> dict[str, ChartType]:
-        """A chart under the name of the study and the corpus; none where there are no rows."""
-        name = "_".join(filter(None, (self.study, self.corpus.replace(":", ""))))
-        return drawn(name, frame, builder, **settings)
-
-
-def title(corpus: str) -> str:
-    """A corpus as charts and verdicts name it."""
-    return TITLES.get(corpus, corpus)
-
-
-def drawn(name: str, frame: pd.DataFrame, builder: Callable[..., ChartType], **settings: Any) -> dict[str, ChartType]:
-    """A chart by its name, corpora by their titles; none where there are no rows."""
-    if not len(frame):
-        return {}
-    return {name: builder(frame.assign(corpus=frame["corpus"].map(title)) if "corpus" in frame else frame, **settings)}
+    def chart(
+        self, builder: Callable[..., ChartType], frame: pd.DataFrame, name: str = "", **settings: Any
+    ) -> dict[str, ChartType]:
+        """A chart by its name, that of the study and corpus where none is given; none where there are no rows."""
+        if "corpus" in frame:
+            frame = frame.assign(corpus=frame["corpus"].replace(TITLES))
+        name = name or "_".join(filter(None, (self.study, self.corpus.replace(":", ""))))
+        return {name: builder(frame, **settings)} if len(frame) else {}
 
 
 def over(rows: pd.DataFrame, *keys: str, bounds: tuple[float, float] | None = None) -> pd.DataFrame:
@@ -181,7 +164,7 @@ def _mean(rows: pd.DataFrame, bounds: tuple[float, float] | None = None) -> tupl
         return np.nan, np.nan, np.nan, 0
     if bounds is None:
         metric = str(rows["metric"].iloc[0])
-        bounds = next((ends for begin, ends in BOUNDS.items() if metric.startswith(begin)), (-np.inf, np.inf))
+        bounds = next((ends for ends, begin in BOUNDS.items() if metric.startswith(begin)), (-np.inf, np.inf))
     value, low, high = (float(x) for x in over_seeds(values, bounds=bounds))
     return value, low, high, len(values)
 
@@ -213,7 +196,7 @@ class Measure:
     """Accuracies of cells of the plan, and what `looks` find in them."""
 
     cells: Callable[[Plan], Sequence[Cell]]
-    looks: tuple[Look, ...]
+    looks: tuple[Look, ...] = ()
 
     def __call__(self, plan: Plan, context: Context) -> pd.DataFrame:
         return gather(self.cells(plan), plan, context, accuracies, *self.looks)

@@ -10,8 +10,8 @@ from altair.typing import ChartType
 from anisoscope.charts import builders as charts
 from anisoscope.classes.faithfulness import explanations
 from anisoscope.store import select
-from anisoscope.studies.fosse2023.entry import Evidence, Measure, Seeds, drawn, entry, growth, over, panels
-from anisoscope.studies.fosse2023.grid import OWN, TUNED, Cell, Plan
+from anisoscope.studies.fosse2023.entry import Evidence, Measure, Seeds, entry, growth, over, panels
+from anisoscope.studies.fosse2023.grid import OWN, TUNED
 from anisoscope.studies.fosse2023.measurements import kept
 from anisoscope.studies.fosse2023.trained_cells import Trained
 from anisoscope.studies.judge import Test
@@ -28,17 +28,11 @@ SHOWN = ["attention", "rollout", "value norm", VALUES, "hidden, contrast"]
 ONE_LAYER: dict[str, Any] = {"family": OWN, "layers": 1, "weight": 0.0}
 
 
-def cells(plan: Plan) -> list[Cell]:
-    """Every depth at λ = 0, and fine-tuned encoders."""
-    return [*plan.by_depth(), *plan.fine_tuned()]
-
-
 def explained(trained: Trained) -> pd.DataFrame:
     """`explanations` of test utterances, of a corpus with rationales."""
     limit, longest = trained.plan.erased, trained.found.max_length
-    name = "explained" if trained.cell.attention and trained.cell.layers == 1 else "explained-deep"
     return kept(
-        trained, name, lambda: explanations(*trained.classifier, trained.corpus, limit=limit, max_length=longest)
+        trained, "explained", lambda: explanations(*trained.classifier, trained.corpus, limit=limit, max_length=longest)
     )
 
 
@@ -72,8 +66,8 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     found: dict[str, ChartType] = {}
     for here in whole.corpora:
         every = {shown: here.find(metric=f"explains.{name}", **ONE_LAYER) for name, shown in MEASURES.items()}
-        bars = partial(charts.bars, category="component", panel="quantity", titles=("value", ""), size=(660, 20))
-        found |= here.chart(panels(every, "component"), bars)
+        bars = partial(charts.bars, category="component", panel="quantity", size=(660, 20))
+        found |= here.chart(bars, panels(every, "component"))
     rows = whole.find(family=OWN, weight=0.0, metric="explains.auprc")
     deepest = rows[rows["layers"] == rows.groupby("corpus")["layers"].transform("max")]
     tuned = {name: whole.find(family=TUNED, metric=f"explains.{name}") for name in ("auprc", "comprehensiveness")}
@@ -85,8 +79,13 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
         frame = over(select(rows[rows["layer"].notna()], component=SHOWN), "corpus", "component", "layer")
         frame = frame.rename(columns={"component": "map"})
         curves = partial(charts.layer_curve, series="map", panel="corpus", size=(680, 220), columns=3)
-        found |= drawn(name, frame, curves, title=MEASURES[measure])
+        found |= whole.chart(curves, frame, name, title=MEASURES[measure])
     return found
 
 
-STUDY = entry("explained", measure=Measure(cells, (explained,)), tests=tests, draw=draw)
+STUDY = entry(
+    "explained",
+    measure=Measure(lambda plan: [*plan.by_depth(), *plan.fine_tuned()], (explained,)),
+    tests=tests,
+    draw=draw,
+)

@@ -23,8 +23,6 @@ STAGES = {"tuned": "fine-tuned", "pretrained": "pre-trained"}
 QUANTILES = (0.0, 0.025, 0.25, 0.5, 0.75, 0.975, 1.0)
 DRAWN = {"least": 0.025, "lower": 0.25, "middle": 0.5, "upper": 0.75, "most": 0.975}
 
-# --- every utterance as the representative of its class ---
-
 
 def directions(trained: Trained) -> pd.DataFrame:
     """Records, `site` the stage (`tuned`, `pretrained`), `component` the classes by name.
@@ -38,7 +36,7 @@ def directions(trained: Trained) -> pd.DataFrame:
 
     def make() -> pd.DataFrame:
         before = load(trained.cell.model).model
-        stages = {"tuned": trained.directions, "pretrained": trained.directions_in(before)}
+        stages = {"tuned": trained.directions(), "pretrained": trained.directions(before)}
         labels, found = trained.classes
         names = trained.corpus.labels
         parts = []
@@ -84,25 +82,20 @@ def each_direction(unit: Array, labels: Labels, right: np.ndarray, names: tuple[
     return rows
 
 
-# --- claims ---
-
-
 def tests(whole: Evidence) -> Iterator[Test]:
     for here in whole.corpora:
         tuned, before = (_mean_over_classes(here, "auc.mean", stage) for stage in STAGES)
         yield here.test("the direction separates", tuned - before)
         yield _before(here)
-        worst = _mean_over_classes(here, "auc.0.025")
-        yield here.test("no luck of the draw", worst)
+        yield here.test("no luck of the draw", _mean_over_classes(here, "auc.0.025"))
         if PUBLISHED[here.corpus] == "esnli":
             alike = _mean_over_classes(here, "others.mean", component="contradiction")
             yield here.test("contradiction sees two classes alike", alike)
     own = whole.find(metric="representative.mean", site="tuned")
     both = own["component"].astype(str).str.split(" → ", expand=True).reindex(columns=[0, 1])
     own = own.assign(component=both[0])[both[0] == both[1]]
-    cosine = whole.by(own, "corpus", "component")
-    found = correlation(cosine, whole.table("corpus", "component", metric="class_accuracy"))
-    yield whole.test("closer classes are better classified", found)
+    right = whole.table("corpus", "component", metric="class_accuracy")
+    yield whole.test("closer classes are better classified", correlation(whole.by(own, "corpus", "component"), right))
 
 
 def _mean_over_classes(here: Evidence, metric: str, stage: str = "tuned", **where: Any) -> Array:
@@ -124,8 +117,8 @@ def _before(here: Evidence) -> Test:
         return test
     value, low, high = (float(found.iloc[0][name]) - 1 / classes for name in ("value", "low", "high"))
     words = f"share nearest to their own less chance, 1/{classes} (claim: within {near}):"
-    note = "; ".join(filter(None, ("n counts utterances, as many of each class", here.note)))
-    n = int(found.iloc[0]["n_units"])
+    note, n = "n counts utterances, as many of each class", int(found.iloc[0]["n_units"])
+    note = "; ".join(filter(None, (note, here.note)))
     return replace(test, statistic=words, value=value, low=low, high=high, n=n, note=note)
 
 
@@ -148,11 +141,10 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
         frame = frame.assign(metric=frame["metric"].map(metrics))
         wide = frame.pivot_table("value", ["site", "component"], "metric", sort=False).reset_index()
         both = wide["component"].str.split(" → ", expand=True).reindex(columns=[0, 1])
-        wide = wide.assign(
-            to=both[0].map("to a representative of {}".format), of=both[1], stage=wide["site"].map(STAGES)
-        )
+        wide = wide.assign(to=both[0].map("to a representative of {}".format), of=both[1])
+        wide["stage"] = wide["site"].map(STAGES)
         settings = {"category": "of", "series": "stage", "panel": "to", "title": "median cosine of the class"}
-        drawn |= here.chart(wide, ranges, **settings, domain=SIGNED, width=560)
+        drawn |= here.chart(ranges, wide, **settings, domain=SIGNED, width=560)
     return drawn
 
 

@@ -23,6 +23,7 @@ WIDTH = 384
 """Dimensions of the built-in model's word vectors."""
 SCALED, RAW, DRAWN = "scaled", "raw", "random"
 """Word vectors a model starts from: those of the encoder brought to `vector_norm`, as they are, or N(0, 1)."""
+STARTS = {RAW: "word vectors as the encoder has them", DRAWN: "random word vectors"}
 OWN, OTHER_START, OTHER_SIZE, TUNED, BEFORE = "own", "other start", "other size", "fine-tuned", "pre-trained"
 """Families of models: the paper's own attention-only ones (one head, real vectors of the size of its own), those that
 differ from them in one thing, encoders that are fine-tuned, and as they were before.
@@ -114,10 +115,6 @@ class Plan:
     def of_seeds(self, corpus: str) -> range:
         return range(self.seeds[PUBLISHED[corpus]])
 
-    def depth(self, corpus: str) -> range:
-        """1 to the deepest of a corpus."""
-        return range(1, self.depths[PUBLISHED[corpus]] + 1)
-
     def recipe(self, cell: Cell) -> ClassifierRecipe:
         """How a cell is trained."""
         same = ClassifierRecipe(cell.model, cell.corpus, limit=self.limit, seed=cell.seed)
@@ -138,9 +135,8 @@ class Plan:
 
     def by_depth(self) -> list[Cell]:
         """Table 3: every depth at λ = 0, the first seed of all of them first."""
-        return _by_seed(
-            Cell(c, layers=n, seed=s) for c in self.names() for n in self.depth(c) for s in self.of_seeds(c)
-        )
+        depths = [(c, n + 1) for c in self.names() for n in range(self.depths[PUBLISHED[c]])]
+        return _by_seed(Cell(c, layers=n, seed=s) for c, n in depths for s in self.of_seeds(c))
 
     def by_weight(self, *, large: bool = True) -> list[Cell]:
         """Table 4: every λ of one layer."""
@@ -168,28 +164,11 @@ class Plan:
         )
 
     def everything(self) -> list[Cell]:
-        """All cells, those that the most claims rest on first."""
-        one, deep, fine = self.by_weight(), self.by_depth(), self.fine_tuned()
-        first, corpora = self.names()[0], len(self.names())
-        few = [c for c in one if c.seed < 3]
-        ends = (0.0, self.weights[-1])
-        ordered = [
-            *(c for c in few if c.corpus == first and c.weight in self.weights),
-            *(c for c in few if c.weight == 0),
-            *fine[:corpora],
-            *(c for c in few if c.weight in ends),
-            *(c for c in one if c.corpus == first and c.weight in (*ends, *self.large[-1:])),
-            *(c for c in deep if c.corpus == first and c.layers <= 2 and c.seed < 3),
-            *fine[corpora:],
-            *(c for c in one if c.weight in self.weights),
-            *(c for c in deep if c.layers <= 3 and c.seed < 3),
-            *deep,
-            *self.by_start(),
-            *self.by_size(),
-            *few,
-            *one,
-        ]
-        return list(dict.fromkeys(ordered))
+        """All cells, those that the most claims rest on first: the first three seeds of one layer, encoders, depths."""
+        one, rest = self.by_weight(), [*self.by_depth(), *self.by_start(), *self.by_size()]
+        few = [cell for cell in one if cell.seed < 3]
+        published = [cell for cell in few if cell.weight in self.weights]
+        return list(dict.fromkeys([*published, *self.fine_tuned(), *few, *rest, *one]))
 
 
 def _by_seed(cells: Iterator[Cell]) -> list[Cell]:
@@ -212,11 +191,6 @@ def with_options(records: pd.DataFrame) -> pd.DataFrame:
     differing = [encoder & names.str.endswith(PRETRAINED), encoder, size, found["start"] != SCALED]
     family = np.select(differing, [BEFORE, TUNED, OTHER_SIZE, OTHER_START], OWN)
     return records.join(found).assign(family=family)
-
-
-def words(start: str) -> str:
-    """A start in words."""
-    return {RAW: "word vectors as the encoder has them", DRAWN: "random word vectors"}[start]
 
 
 QUICK = Plan(

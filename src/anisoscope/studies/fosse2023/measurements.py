@@ -1,7 +1,6 @@
 """What is measured of a trained classifier, kept beside it so that studies share it and nothing is measured twice."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -14,19 +13,13 @@ from anisoscope.models.load import load
 from anisoscope.provenance import measuring_code, run_id
 from anisoscope.store import as_records, records_once
 from anisoscope.studies.fosse2023.grid import PRETRAINED, Cell, Plan
-from anisoscope.studies.fosse2023.trained_cells import Trained, corpus_of, each, why_lost
+from anisoscope.studies.fosse2023.trained_cells import DIVERGED, Trained, corpus_of, each, folder_of
 from anisoscope.studies.study import Context
 from anisoscope.training.classifier import result
 from anisoscope.training.entropy_penalty import entropies
 
 MEASURED = Settings(metrics=("intra_sequence", "norms", "attention"), policies=("all", "content", "no-first"))
-KEPT = (
-    "intra_sequence",
-    "norms.mean",
-    "norms.variation",
-    "attention.entropy_normalised",
-    "attention.row_similarity",
-)
+KEPT = ("intra_sequence", "norms.mean", "norms.variation", "attention.entropy_normalised", "attention.row_similarity")
 KEYS, VALUES = "key.raw", "value"
 
 Look = Callable[[Trained], pd.DataFrame]
@@ -43,12 +36,11 @@ def gather(cells: Sequence[Cell], plan: Plan, context: Context, *looks: Look) ->
         return pd.concat([look(trained) for look in looks], ignore_index=True)
 
     parts: list[pd.DataFrame] = list(each(cells, plan, context, look))
-    lost = [
-        {"model": c.label, "corpus": c.corpus, "seed": c.seed, "metric": why_lost(c, plan, context), "value": 1.0}
-        for c in cells
-        if c not in seen
-    ]
-    return pd.concat([*parts, as_records(pd.DataFrame(lost))], ignore_index=True)
+    for c in (c for c in cells if c not in seen):
+        lost = "diverged" if (folder_of(c, plan, context.cache) / DIVERGED).exists() else "missing"
+        row = pd.DataFrame([{"metric": lost, "value": 1.0}])
+        parts.append(as_records(row, model=c.label, corpus=c.corpus, seed=c.seed))
+    return pd.concat(parts, ignore_index=True)
 
 
 def kept(trained: Trained, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
@@ -66,12 +58,8 @@ def accuracies(trained: Trained) -> pd.DataFrame:
     cell, training = trained.cell, trained.found.training
     results = {s: found for s, found in training["results"].items() if cell.attention or s != TEST}
     rows = [row for split, found in results.items() for row in _shares(split, found)]
-    rows += [
-        {"metric": "collapsed", "value": float(training["collapsed"])},
-        {"metric": "parameters", "value": training["parameters"]},
-        {"metric": "epochs", "value": training["epochs"]},
-        {"metric": "truncated", "value": sum(training["truncated"].values())},
-    ]
+    rows += [{"metric": name, "value": float(training[name])} for name in ("collapsed", "parameters", "epochs")]
+    rows.append({"metric": "truncated", "value": sum(training["truncated"].values())})
     found = as_records(pd.DataFrame(rows), model=cell.label, corpus=cell.corpus, seed=cell.seed)
     return found if cell.attention else pd.concat([found, _tested(trained)], ignore_index=True)
 
@@ -87,7 +75,7 @@ def _tested(trained: Trained) -> pd.DataFrame:
     limit = trained.plan.limit
 
     def make() -> pd.DataFrame:
-        corpus = corpus_of(replace(trained.plan.recipe(trained.cell), limit=limit))
+        corpus = corpus_of(trained.cell.corpus, limit)
         found = result(corpus, TEST, trained.predicted(trained.encoded(corpus.splits[TEST])))
         return as_records(pd.DataFrame(_shares(TEST, found)))
 

@@ -8,8 +8,8 @@ from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
 from anisoscope.classes.ablation import ablations
-from anisoscope.studies.fosse2023.entry import CELL, Evidence, Measure, correlation, drawn, entry, over, title
-from anisoscope.studies.fosse2023.grid import OTHER_START, OWN, TUNED, Cell, Plan, words
+from anisoscope.studies.fosse2023.entry import CELL, Evidence, Measure, correlation, entry, over
+from anisoscope.studies.fosse2023.grid import OTHER_START, OWN, STARTS, TITLES, TUNED
 from anisoscope.studies.fosse2023.measurements import VALUES, geometry, kept
 from anisoscope.studies.fosse2023.trained_cells import Trained
 from anisoscope.studies.judge import Test
@@ -19,19 +19,16 @@ SIMILAR: dict[str, Any] = {"metric": "intra_sequence", "site": VALUES, "token_po
 ALL_LAYERS: dict[str, Any] = {"metric": "replaced.accuracy", "layer": None}
 LARGEST = 0.1
 CHANGE = "change of accuracy"
-OUTCOMES = {"output": "cosine of the layer's output of [CLS]", "agreement": "share of decisions kept"}
-
-
-def cells(plan: Plan) -> list[Cell]:
-    """Depths at λ = 0, λ and starts of one layer, and fine-tuned encoders."""
-    return [*plan.to_replace(), *plan.fine_tuned()]
+OUTCOMES = {
+    "output": ("geometry replaces attention", "cosine of the layer's output of [CLS]"),
+    "agreement": ("geometry keeps the decision", "share of decisions kept"),
+}
 
 
 def replaced(trained: Trained) -> pd.DataFrame:
     """`ablations` of the attention of each layer and of all; of an encoder on fewer utterances."""
     limit = trained.plan.utterances if trained.cell.attention else trained.plan.erased
-    name = "replaced" if trained.cell.attention else "replaced-layers"
-    return kept(trained, name, lambda: ablations(trained.classifier[0], trained.batches(limit)))
+    return kept(trained, "replaced", lambda: ablations(trained.classifier[0], trained.batches(limit)))
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
@@ -42,11 +39,10 @@ def tests(whole: Evidence) -> Iterator[Test]:
             yield here.test(claim, change[kind, 0.0])
             starts = here.table("start", family=OTHER_START, component=kind, **ALL_LAYERS)
             for start, found in starts.items():
-                yield here.test(claim, found, words(start))
+                yield here.test(claim, found, STARTS[start])
             yield here.test(claim, tuned[kind], "fine-tuned encoder")
         yield here.test("sparse attention matters less than it looks", change["uniform", LARGEST])
-        claims = ("geometry replaces attention", "geometry keeps the decision")
-        for claim, metric in zip(claims, OUTCOMES, strict=True):
+        for metric, (claim, _) in OUTCOMES.items():
             for family, which in ((OWN, ""), (TUNED, "layers of the fine-tuned encoder")):
                 similar = here.table("model", "layer", family=family, **SIMILAR)
                 kept_so = here.table("model", "layer", family=family, metric=f"replaced.{metric}", component="another")
@@ -58,22 +54,27 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     accuracy by the layer of the fine-tuned encoder whose attention is replaced.
     """
     frame = over(whole.find(family=OWN, layers=1, **ALL_LAYERS), "corpus", "weight", "component")
-    names = frame["corpus"].map(title) + ", " + frame["weight"].map("λ = {:g}".format) + ", " + frame["component"]
+    names = frame["corpus"].replace(TITLES) + ", " + frame["weight"].map("λ = {:g}".format) + ", " + frame["component"]
     titles = (CHANGE, "")
     frame = frame.assign(what=names)
-    found = drawn("replaced_accuracy", frame, charts.bars, category="what", titles=titles, size=(560, 17))
+    found = whole.chart(charts.bars, frame, "replaced_accuracy", category="what", titles=titles, size=(560, 17))
     cell = [*CELL, "layer"]
     similar = whole.find(family=OWN, **SIMILAR)[[*cell, "value"]].rename(columns={"value": "similar"})
-    for metric, shown in OUTCOMES.items():
+    for metric, (_, shown) in OUTCOMES.items():
         rows = whole.find(family=OWN, metric=f"replaced.{metric}", component="another")
         points = rows[rows["layer"].notna()].merge(similar, on=cell)
         titles = ("sim(V) of the layer", shown)
-        found |= drawn(f"replaced_{metric}", points, charts.scatter, x="similar", series="corpus", titles=titles)
+        found |= whole.chart(charts.scatter, points, f"replaced_{metric}", x="similar", series="corpus", titles=titles)
     rows = whole.find(family=TUNED, metric="replaced.accuracy")
     by_layer = over(rows[rows["layer"].notna()], "corpus", "component", "layer")
     by_layer = by_layer.rename(columns={"component": "attention"})
     settings = {"panel": "corpus", "title": CHANGE, "size": (680, 220), "columns": 3}
-    return found | drawn("replaced_encoder", by_layer, charts.layer_curve, series="attention", **settings)
+    return found | whole.chart(charts.layer_curve, by_layer, "replaced_encoder", series="attention", **settings)
 
 
-STUDY = entry("replaced", measure=Measure(cells, (geometry, replaced)), tests=tests, draw=draw)
+STUDY = entry(
+    "replaced",
+    measure=Measure(lambda plan: [*plan.to_replace(), *plan.fine_tuned()], (geometry, replaced)),
+    tests=tests,
+    draw=draw,
+)

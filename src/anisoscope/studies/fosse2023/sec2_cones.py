@@ -18,8 +18,8 @@ from anisoscope.axes import Site
 from anisoscope.capture.tap import capture
 from anisoscope.charts import builders as charts
 from anisoscope.store import as_records
-from anisoscope.studies.fosse2023.entry import Evidence, Measure, entry, panels, spearman, title
-from anisoscope.studies.fosse2023.grid import OWN, Cell, Plan
+from anisoscope.studies.fosse2023.entry import Evidence, Measure, entry, panels, spearman
+from anisoscope.studies.fosse2023.grid import OWN, TITLES
 from anisoscope.studies.fosse2023.measurements import kept
 from anisoscope.studies.fosse2023.trained_cells import Trained
 from anisoscope.studies.judge import Test
@@ -34,11 +34,6 @@ SHOWN = {
     "queries.parallel": "similarity of rows, queries of one direction",
 }
 Vectors = Float[Tensor, "token dim"]
-
-
-def cells(plan: Plan) -> list[Cell]:
-    """One layer at every λ of the paper."""
-    return plan.by_weight(large=False)
 
 
 def cones(trained: Trained) -> pd.DataFrame:
@@ -71,8 +66,7 @@ def _each(trained: Trained) -> pd.DataFrame:
         for batch in batches:
             caught.clear()
             model(**batch.inputs)
-            counts = next(iter(batch.streams.values())).mask.sum(1).tolist()
-            for i, n in enumerate(counts):
+            for i, n in enumerate(next(iter(batch.streams.values())).mask.sum(1).tolist()):
                 if n > 1:
                     heads = zip(*(caught[name][i, :, :n] for name in SITES), strict=True)
                     rows.append(pd.DataFrame([statements(*head) for head in heads]).mean())
@@ -140,17 +134,15 @@ def tests(whole: Evidence) -> Iterator[Test]:
             keys, queries = (table[f"cones.{vectors}.parallel", weight] for vectors in ("keys", "queries"))
             yield here.test("keys of one direction", keys, f"λ = {weight:g}")
             yield here.test("queries of one direction", queries, f"λ = {weight:g}")
-        found = table["cones.keys.correlation", 0.0]
-        yield here.test("alike keys, uniform attention", found)
+        yield here.test("alike keys, uniform attention", table["cones.keys.correlation", 0.0])
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
     """Attention as trained and with keys or queries of one direction, by λ."""
     rows = {words: whole.find(family=OWN, metric=f"cones.{name}") for name, words in SHOWN.items()}
     frame = panels(rows, "corpus", "weight")
-    frame["what"] = frame["corpus"].map(title) + ", " + frame["weight"].map("λ = {:g}".format)
-    titles = ("value", "")
-    return whole.chart(frame, charts.bars, category="what", panel="quantity", titles=titles, size=(620, 18))
+    frame["what"] = frame["corpus"].replace(TITLES) + ", " + frame["weight"].map("λ = {:g}".format)
+    return whole.chart(charts.bars, frame, category="what", panel="quantity", size=(620, 18))
 
 
-STUDY = entry("sec2", measure=Measure(cells, (cones,)), tests=tests, draw=draw)
+STUDY = entry("sec2", measure=Measure(lambda plan: plan.by_weight(large=False), (cones,)), tests=tests, draw=draw)

@@ -8,7 +8,7 @@ from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
 from anisoscope.store import select
-from anisoscope.studies.fosse2023.entry import Evidence, Measure, drawn, entry, over
+from anisoscope.studies.fosse2023.entry import Evidence, Measure, entry, over
 from anisoscope.studies.fosse2023.grid import BEFORE, TUNED, Plan
 from anisoscope.studies.fosse2023.measurements import geometry
 from anisoscope.studies.judge import Array, Test
@@ -38,8 +38,7 @@ def late_share(curve: Array) -> Array:
 def tests(whole: Evidence) -> Iterator[Test]:
     for here in whole.corpora:
         before, after = _curve(here, BEFORE), _curve(here, TUNED)
-        change = after[:, -1] - before[:, -1]
-        yield here.test("converges after fine-tuning", change)
+        yield here.test("converges after fine-tuning", after[:, -1] - before[:, -1])
         yield here.test("grows with depth", after[:, -1] - after[:, 0])
         yield here.test("most in the last layers", late_share(after))
 
@@ -64,8 +63,8 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
             found["BERT fine-tuned, published"] = pd.DataFrame({"layer": layers, "value": published})
         curves += [curve.assign(model=name, corpus=here.corpus) for name, curve in found.items() if len(curve)]
     frame = pd.concat(curves, ignore_index=True) if curves else pd.DataFrame()
-    settings = {"panel": "corpus", "title": "intra-sentence similarity", "size": (680, 220), "columns": 3}
-    return drawn("sec3", frame, charts.layer_curve, **settings)
+    words = "intra-sentence similarity"
+    return whole.chart(charts.layer_curve, frame, panel="corpus", title=words, size=(680, 220), columns=3)
 
 
 STUDY = entry("sec3", measure=Measure(Plan.fine_tuned, (geometry,)), tests=tests, draw=draw, compare=compare)

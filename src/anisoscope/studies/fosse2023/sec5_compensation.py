@@ -23,10 +23,9 @@ MEASURES: dict[str, tuple[str, dict[str, Any], tuple[float, float]]] = {
     "accuracy": ("larger models lose less", {"metric": "accuracy", "component": "test"}, SIGNED),
 }
 """Quantity → the claim on its change, its rows, and what the change lies between."""
-Size = tuple[float, float, float]
 
 
-def inner(size: Size) -> float:
+def inner(size: tuple[float, float, float]) -> float:
     """Parameters of the layers: queries, keys, values and output, with biases; heads do not change them."""
     dim, _heads, layers = size
     return layers * (4 * dim * dim + 4 * dim)
@@ -61,7 +60,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
         parts.append(found.assign(quantity=f"change of {name}"))
     titles = ("largest λ less λ = 0", "")
     frame = pd.concat(parts, ignore_index=True)
-    return whole.chart(frame, charts.bars, category="size", panel="quantity", titles=titles, size=(560, 24))
+    return whole.chart(charts.bars, frame, category="size", panel="quantity", titles=titles, size=(560, 24))
 
 
 STUDY = entry("sec5", measure=Measure(Plan.by_size, (geometry,)), tests=tests, draw=draw)

@@ -8,17 +8,12 @@ from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
 from anisoscope.store import select
-from anisoscope.studies.fosse2023.entry import Evidence, Measure, drawn, entry, over
-from anisoscope.studies.fosse2023.grid import OWN, TUNED, Cell, Plan
+from anisoscope.studies.fosse2023.entry import Evidence, Measure, entry, over
+from anisoscope.studies.fosse2023.grid import OWN, TUNED
 from anisoscope.studies.judge import Array, Test
 from anisoscope.studies.study import Compared
 
 MODELS = {"fine-tuned encoder": TUNED, "one attention layer": OWN}
-
-
-def cells(plan: Plan) -> list[Cell]:
-    """Every fine-tuned encoder, and one layer at λ = 0."""
-    return [*plan.fine_tuned(), *(cell for cell in plan.by_depth() if cell.layers == 1)]
 
 
 def _rows(here: Evidence, family: str, metric: str = "accuracy", split: str = "test") -> pd.DataFrame:
@@ -70,7 +65,13 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
             parts += [x.assign(panel=name) for x in (ours, pd.DataFrame(rest, columns=["what", "value"]))]
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
     titles = ("accuracy", "")
-    return drawn("table1", frame, charts.bars, category="what", panel="panel", titles=titles, size=(560, 20))
+    return whole.chart(charts.bars, frame, category="what", panel="panel", titles=titles, size=(560, 20))
 
 
-STUDY = entry("table1", measure=Measure(cells, ()), tests=tests, draw=draw, compare=compare)
+STUDY = entry(
+    "table1",
+    measure=Measure(lambda plan: [*plan.fine_tuned(), *(cell for cell in plan.by_depth() if cell.layers == 1)]),
+    tests=tests,
+    draw=draw,
+    compare=compare,
+)

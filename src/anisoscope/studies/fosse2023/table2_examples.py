@@ -11,20 +11,13 @@ from anisoscope.data.labelled import TEST
 from anisoscope.errors import CorpusError
 from anisoscope.store import as_records, select
 from anisoscope.studies.fosse2023.entry import Evidence, Measure, entry, spearman
-from anisoscope.studies.fosse2023.grid import Cell, Plan
 from anisoscope.studies.fosse2023.measurements import kept
 from anisoscope.studies.fosse2023.trained_cells import Labels, Trained, corpus_of
 from anisoscope.studies.judge import Array, Test
-from anisoscope.training.recipe import ClassifierRecipe
 
 SNIPPET = 110
 ROWS = ("nearest, same class", "nearest, other class", "median, other class", "farthest, same class")
 SEPARATED = " | "
-
-
-def cells(plan: Plan) -> list[Cell]:
-    """The encoder fine-tuned on the first corpus."""
-    return [cell for cell in plan.fine_tuned() if cell.corpus == plan.names()[0]]
 
 
 def examples(trained: Trained) -> pd.DataFrame:
@@ -34,14 +27,14 @@ def examples(trained: Trained) -> pd.DataFrame:
     """
 
     def make() -> pd.DataFrame:
-        unit, (labels, found) = trained.directions, trained.classes
+        unit, (labels, found) = trained.directions(), trained.classes
         able = np.flatnonzero((labels == 0) & (found == 0))
         if not len(able):
             return as_records(pd.DataFrame())
         first = int(able[0])
         cosine = unit @ unit[first]
         utterances, names = trained.examples(trained.plan.utterances), trained.corpus.labels
-        whole = corpus_of(ClassifierRecipe(corpus=trained.cell.corpus)).splits[TEST]
+        whole = corpus_of(trained.cell.corpus).splits[TEST]
         rows = [
             {
                 "metric": "example",
@@ -78,8 +71,7 @@ def overlap_correlation(unit: Array, labels: Labels, able: Labels, words: list[f
 
 def tests(whole: Evidence) -> Iterator[Test]:
     for here in whole.corpora:
-        overlap = here.table("metric", metric="overlap")["overlap"]
-        yield here.test("direction is not shared words", overlap)
+        yield here.test("direction is not shared words", here.table("metric", metric="overlap")["overlap"])
         rows = here.find(metric="example")
         cosine = here.by(rows.assign(row=rows["component"].str.split(SEPARATED, regex=False).str[0]), "row")
         difference = cosine["nearest, other class"] - cosine["farthest, same class"]
@@ -93,23 +85,27 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
         return {}
     corpus = str(rows["corpus"].iloc[0])
     rows = select(rows, seed=int(rows["seed"].min()), corpus=corpus)
-    frame = (
-        rows["component"].str.split(SEPARATED, n=2, expand=True, regex=False).set_axis(["row", "of", "place"], axis=1)
-    )
+    frame = rows["component"].str.split(SEPARATED, n=2, expand=True, regex=False)
+    frame = frame.set_axis(["row", "of", "place"], axis=1)
     frame["text"] = _texts(corpus, frame["place"].astype(int).tolist())
     frame["cosine"] = rows["value"].map("{:.2f}".format).str.replace("-", "−")
     columns = {"cosine": 0, "of": 44, "text": 124}
-    return whole.chart(frame, texts, category="row", columns=columns, muted="of", width=760)
+    return whole.chart(texts, frame, category="row", columns=columns, muted="of", width=760)
 
 
 def _texts(corpus: str, places: list[int]) -> list[str]:
     """The beginnings of test utterances, or their places where the corpus is not at hand."""
     try:
-        split = corpus_of(ClassifierRecipe(corpus=corpus)).splits[TEST]
+        split = corpus_of(corpus).splits[TEST]
     except CorpusError:
         return [f"test utterance {place} (its text needs the corpus)" for place in places]
     found = [" / ".join(filter(None, (split[i].text, " ".join(split[i].second or ())))) for i in places]
     return [text if len(text) <= SNIPPET else text[: SNIPPET - 1].rstrip() + "…" for text in found]
 
 
-STUDY = entry("table2", measure=Measure(cells, (examples,)), tests=tests, draw=draw)
+STUDY = entry(
+    "table2",
+    measure=Measure(lambda plan: [cell for cell in plan.fine_tuned() if cell.corpus == plan.names()[0]], (examples,)),
+    tests=tests,
+    draw=draw,
+)

@@ -36,11 +36,9 @@ def deeper(table: Seeds) -> Array:
     """What one layer more adds to the similarity in the last [seed], by least squares over the depths a seed has."""
     depths = np.array(sorted({layers for layers, _ in table}))
     last = np.array([table[n, n] for n in depths]).reshape(len(depths), len(table.nothing))
-    return np.array([_slope(depths[known], row[known]) for row, known in zip(last.T, ~np.isnan(last.T), strict=True)])
-
-
-def _slope(x: Array, y: Array) -> float:
-    return float(np.polyfit(x, y, 1)[0]) if len(x) > 1 else float("nan")
+    known = ~np.isnan(last)
+    fits = [np.polyfit(depths[k], y[k], 1) if k.sum() > 1 else [np.nan] for y, k in zip(last.T, known.T, strict=True)]
+    return np.array([slope for slope, *_ in fits])
 
 
 def compare(here: Evidence) -> Iterator[Compared]:
@@ -57,12 +55,12 @@ def compare(here: Evidence) -> Iterator[Compared]:
 def draw(whole: Evidence) -> dict[str, ChartType]:
     """Similarity against the layer, one line per depth; one chart per corpus, keys and values side by side."""
     drawn: dict[str, ChartType] = {}
-    settings = {"series": "model", "panel": "site", "title": "intra-sentence similarity", "zero": True}
+    settings: dict[str, Any] = {"series": "model", "panel": "site", "title": "intra-sentence similarity", "zero": True}
     names = {site: name for name, site in SITES.items()}
     for here in whole.corpora:
         frame = over(here.find(site=list(names), **SIMILAR), "site", "layers", "layer")
         frame = frame.assign(site=frame["site"].map(names), model=frame["layers"].map("L = {:g}".format))
-        drawn |= here.chart(frame, charts.layer_curve, size=(640, 240), **settings)
+        drawn |= here.chart(charts.layer_curve, frame, size=(640, 240), **settings)
     return drawn
 
 

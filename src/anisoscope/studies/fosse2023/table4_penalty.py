@@ -7,8 +7,8 @@ import numpy as np
 from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
-from anisoscope.studies.fosse2023.entry import Evidence, Measure, drawn, entry, panels
-from anisoscope.studies.fosse2023.grid import OTHER_START, OWN, Cell, Plan, words
+from anisoscope.studies.fosse2023.entry import Evidence, Measure, entry, panels
+from anisoscope.studies.fosse2023.grid import OTHER_START, OWN, STARTS
 from anisoscope.studies.fosse2023.measurements import KEYS, VALUES, geometry
 from anisoscope.studies.judge import Test
 from anisoscope.studies.study import Compared
@@ -29,11 +29,6 @@ COLUMNS = {"metric": "cls_entropy", "component": "columns"}
 ONE_LAYER: dict[str, Any] = {"family": OWN, "layers": 1}
 
 
-def cells(plan: Plan) -> list[Cell]:
-    """One layer at every λ, and at λ = 0 from other word vectors."""
-    return [*plan.by_weight(), *plan.by_start()]
-
-
 def tests(whole: Evidence) -> Iterator[Test]:
     for here in whole.corpora:
         entropy, keys, values, accuracy, norm, variation = (
@@ -46,7 +41,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
         ):
             yield here.test(claim, here.table("weight", **ONE_LAYER, **where)[0.0])
             for start, found in here.table("start", family=OTHER_START, **where).items():
-                yield here.test(claim, found, words(start))
+                yield here.test(claim, found, STARTS[start])
         yield here.test("values converge", values[LARGEST] - values[0.0])
         yield here.test("keys stay alike", keys[LARGEST])
         yield here.test("key norms grow", np.log(norm[LARGEST]) - np.log(norm[0.0]))
@@ -69,16 +64,14 @@ def compare(here: Evidence) -> Iterator[Compared]:
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
     """Every quantity against log₁₀ λ, one line per corpus; λ = 0 stands at the left end."""
-    found = {name: whole.find(**ONE_LAYER, **where) for name, where in QUANTITIES.items()}
-    frame = panels(found, "corpus", "weight")
+    frame = panels({n: whole.find(**ONE_LAYER, **where) for n, where in QUANTITIES.items()}, "corpus", "weight")
     powers = np.log10(frame["weight"].where(frame["weight"] > 0))
     if powers.isna().all():
         return {}
     nothing = powers.min() - 1
-    return drawn(
-        "table4",
-        frame.assign(power=powers.fillna(nothing)),
+    return whole.chart(
         charts.trajectory,
+        frame.assign(power=powers.fillna(nothing)),
         x="power",
         series="corpus",
         panel="quantity",
@@ -88,4 +81,10 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     )
 
 
-STUDY = entry("table4", measure=Measure(cells, (geometry,)), tests=tests, draw=draw, compare=compare)
+STUDY = entry(
+    "table4",
+    measure=Measure(lambda plan: [*plan.by_weight(), *plan.by_start()], (geometry,)),
+    tests=tests,
+    draw=draw,
+    compare=compare,
+)

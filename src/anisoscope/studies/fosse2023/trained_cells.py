@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from anisoscope.classes.pooling import pooled_vectors, predicted
 from anisoscope.data.encoding import Encoded, LabelledPlan, encode
-from anisoscope.data.labelled import TEST, Example, LabelledCorpus, balanced
+from anisoscope.data.labelled import TEST, Example, LabelledCorpus, balanced, open_labelled
 from anisoscope.errors import DivergedError, OutputError
 from anisoscope.metrics.class_direction import units_of
 from anisoscope.provenance import run_id
@@ -25,20 +25,15 @@ from anisoscope.store import in_turn, once, write_atomic
 from anisoscope.studies.fosse2023.grid import Cell, Plan
 from anisoscope.studies.study import Context
 from anisoscope.training.classifier import TrainedClassifier, train_classifier
-from anisoscope.training.recipe import ClassifierRecipe
 
 TOLD, DIVERGED = "training.json", "diverged.json"
 Labels = NDArray[np.int64]
 
 
 @cache
-def _opened(recipe: ClassifierRecipe) -> LabelledCorpus:
-    return recipe.open()
-
-
-def corpus_of(recipe: ClassifierRecipe) -> LabelledCorpus:
-    """The corpus a recipe trains on; read once for all seeds and depths."""
-    return _opened(ClassifierRecipe(corpus=recipe.corpus, limit=recipe.limit, split_seed=recipe.split_seed))
+def corpus_of(name: str, limit: int | None = None) -> LabelledCorpus:
+    """A corpus, read once for all seeds and depths."""
+    return open_labelled(name, limit=limit)
 
 
 @dataclass(frozen=True)
@@ -57,7 +52,7 @@ class Trained:
     @cached_property
     def corpus(self) -> LabelledCorpus:
         """The corpus it was trained on. OutputError where that is no longer what its name stands for."""
-        corpus = corpus_of(self.plan.recipe(self.cell))
+        corpus = corpus_of(self.cell.corpus, self.plan.recipe(self.cell).limit)
         if corpus.fingerprint != self.found.training["corpus"]["fingerprint"]:
             expected = f"the {corpus.name} that the classifiers in {self.folder.parent} were trained on"
             raise OutputError(expected, "another version of it", "choose another --output, or the data of then")
@@ -92,13 +87,9 @@ class Trained:
         encoded = self.encoded(self.examples(self.plan.utterances))
         return np.array(encoded.labels), np.array(self.predicted(encoded))
 
-    @cached_property
-    def directions(self) -> Float[np.ndarray, "utterance dim"]:
-        """Unit vectors of the [CLS] of every measured utterance after the last layer."""
-        return self.directions_in(self.classifier[0])
-
-    def directions_in(self, model: Any) -> Float[np.ndarray, "utterance dim"]:
-        """The same in another model of the same tokens."""
+    def directions(self, model: Any = None) -> Float[np.ndarray, "utterance dim"]:
+        """Unit vectors of the [CLS] of every measured utterance after the last layer, or that of another model."""
+        model = self.classifier[0] if model is None else model
         return units_of(pooled_vectors(model, self.batches(self.plan.utterances))[:, -1])
 
 
@@ -106,11 +97,6 @@ def folder_of(cell: Cell, plan: Plan, cache_folder: Path) -> Path:
     """Folder of a cell: a function of how it is trained."""
     name = f"{slug(cell.corpus)}-{slug(cell.model)}-L{cell.layers}-s{cell.seed}"
     return cache_folder / "classifiers" / f"{name}-{run_id(asdict(plan.recipe(cell).filled()))[:8]}"
-
-
-def why_lost(cell: Cell, plan: Plan, context: Context) -> str:
-    """Why a cell has no classifier: `diverged` where its loss was not finite, else `missing`."""
-    return "diverged" if (folder_of(cell, plan, context.cache) / DIVERGED).exists() else "missing"
 
 
 def each(cells: Sequence[Cell], plan: Plan, context: Context, look: Callable[[Trained], Any]) -> Iterator[Any]:
@@ -135,7 +121,7 @@ def _train(cell: Cell, plan: Plan, folder: Path, device: str) -> None:
         return
     recipe = plan.recipe(cell)
     try:
-        train_classifier(recipe, folder, resume=True, device=device, corpus=corpus_of(recipe))
+        train_classifier(recipe, folder, resume=True, device=device, corpus=corpus_of(recipe.corpus, recipe.limit))
     except DivergedError as error:  # reported, and not tried again
         text = json.dumps({"cell": asdict(cell), "error": str(error)})
         write_atomic(folder / DIVERGED, lambda path: path.write_text(text))
