@@ -35,6 +35,17 @@ def test_the_tree_is_the_disk() -> None:
     assert beside in (set(documentation.BESIDE), set()), "no git: nothing to compare with"
 
 
+@pytest.mark.parametrize("name", documentation.PAGES)
+def test_a_generated_page_is_what_its_generator_writes(name: str) -> None:
+    """Changed code, or a page changed by hand, shows here; `make docs` writes them."""
+    assert (ROOT / "docs" / name).read_text("utf-8") == documentation.page(name)
+
+
+def test_every_page_that_says_so_is_generated() -> None:
+    marked = {p.name for p in (ROOT / "docs").rglob("*.md") if p.read_text("utf-8").startswith(documentation.GENERATED)}
+    assert marked == set(documentation.PAGES)
+
+
 def test_five_lines_give_their_output() -> None:
     said = io.StringIO()
     with contextlib.redirect_stdout(said):

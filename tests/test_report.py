@@ -217,6 +217,88 @@ def test_tooltips_say_value_and_interval_as_recorded(tmp_path: Path) -> None:
         assert set(shown) == expected and len(shown) == len(expected) == 5, "one mark a layer, and the final norm"
 
 
+def figure_of(html: str, name: str) -> str:
+    found = re.search(rf'<figure id="figure-{re.escape(name)}">.*?</figure>', html, flags=re.S)
+    assert found, name
+    return found[0]
+
+
+COLUMNS = {"A": "mean_cosine", "A, inside a sequence": "intra_sequence", "A, after centring": "calibrated.centred"}
+COLUMNS |= {"A, between groups": "mean_cosine.between", "drift ‖x̄‖": "drift", "drift share": "drift.share"}
+COLUMNS |= {"mean norm": "norms.mean", "norm variation": "norms.variation", "IsoScore": "spectrum.isoscore"}
+COLUMNS |= {"effective rank": "spectrum.effective_rank", "participation ratio": "spectrum.participation_ratio"}
+COLUMNS |= {"d · E[cos²]": "spectrum.cosine_square"}
+
+
+def test_every_cell_of_the_table_of_layers_is_its_record(tmp_path: Path) -> None:
+    records = synthetic_records(layers=2, heads=0)
+    html = build(write_run(tmp_path, records, synthetic_manifest())).read_text()
+    table = re.search(r'<section id="table">.*?</section>', html, flags=re.S)
+    assert table
+    head = re.findall(r'<th scope="col">(.*?)</th>', table[0])
+    assert set(head) == {"site", *COLUMNS}
+    rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', table[0], flags=re.S)
+    assert [name for name, _ in rows] == ["layer 0", "layer 1", "layer 2", "the final norm"]
+    for (name, cells), (site, layer) in zip(
+        rows, [("hidden", 0), ("hidden", 1), ("hidden", 2), ("final", 2)], strict=True
+    ):
+        shown = re.findall(r"<td>([^<]*)(?:<small>([^<]*)</small>)?</td>", cells)
+        for label, cell in zip(head[1:], shown, strict=True):
+            of_place = select(records, metric=COLUMNS[label], site=site, layer=layer)
+            (row,) = of_place[of_place["token_policy"].fillna("all").eq("all")].itertuples()
+            interval = "" if np.isnan(row.low) else f"[{number(row.low)}, {number(row.high)}]"
+            assert cell == (number(row.value), interval), (name, label)
+
+
+@pytest.mark.parametrize(
+    ("figure", "metric"),
+    [
+        ("attention-entropy", "attention.entropy_normalised"),
+        ("query-key-cosine", "query_key.cosine"),
+        ("query-key-dot", "query_key.dot"),
+    ],
+)
+def test_cells_of_heads_say_what_was_recorded(tmp_path: Path, figure: str, metric: str) -> None:
+    records = small(metric, layers=3, heads=4)
+    html = figure_of(build(write_run(tmp_path, records, synthetic_manifest())).read_text(), figure)
+    wide = re.search(r'<div class="wide">(.*?)</div>', html, flags=re.S)
+    assert wide
+    rows = {(int(row.layer), int(row.head)): row for row in records.itertuples()}
+    expected = [
+        f"layer {layer} · head {head}: {row.value:.4g} [{row.low:.3g}, {row.high:.3g}]"
+        for (layer, head), row in rows.items()
+    ]
+    assert sorted(re.findall(r"<title>(.*?)</title>", wide[1])) == sorted(expected) and len(expected) == 12
+
+
+def test_n_under_a_figure_is_that_of_its_own_rows(tmp_path: Path) -> None:
+    """All synthetic rows had one n: that of another metric would have passed."""
+    records = synthetic_records(layers=2, heads=2)
+    order = list(dict.fromkeys(records["metric"]))
+    records["n_vectors"] = [1000 + order.index(metric) for metric in records["metric"]]
+    records["n_units"] = [100 + order.index(metric) for metric in records["metric"]]
+    html = build(write_run(tmp_path, records, synthetic_manifest())).read_text()
+
+    def n(metric: str, what: str = "vectors") -> str:
+        return f"n = {1000 + order.index(metric):,} {what} in {100 + order.index(metric)} units"
+
+    for figure, metric, what in (
+        ("anisotropy", "mean_cosine", "vectors"),
+        ("drift", "mean_cosine", "vectors"),
+        ("drift-scatter", "mean_cosine", "vectors"),
+        ("top-share", "mean_cosine.top_share", "vectors"),
+        ("top-dimensions", "mean_cosine.contribution", "vectors"),
+        ("groups-kind", "group_cosine", "vectors"),
+        ("explained-variance", "spectrum.explained", "vectors"),
+        ("attention-first", "attention.first_mass", "rows"),
+        ("query-key-dot", "query_key.dot", "vectors"),
+        ("queries-keys-values", "mean_cosine", "vectors"),
+    ):
+        assert f"{n(metric, what)}" in Page(figure_of(html, figure)).words("figcaption"), figure
+    pairs = Page(figure_of(html, "pairs")).words("figcaption")
+    assert n("mean_cosine") in pairs and n("intra_sequence", "sequences") in pairs
+
+
 def test_hostile_names_are_text(hostile: Path) -> None:
     page = Page(hostile.read_text())
     assert not [tag for tag, _ in page.elements if tag in ("script", "iframe", "object", "img", "link")]

@@ -141,3 +141,51 @@ def test_the_glossary_explains_every_word_of_the_house():
     page = (PACKAGE.parents[1] / "docs" / "concepts.md").read_text("utf-8")
     assert not missing_from_glossary(page)
     assert missing_from_glossary(page.replace("| **drift** |", "| **shift** |")) == {"drift"}
+
+
+IN_PROSE = {
+    r"planted": "synthetic",
+    r"unrectified": "pre-activation",
+    r"utterance states?": "pooled vectors",
+    r"visible (?!keys|pairs)\w+ mask|visibility": "masking",
+    r"(?:attention |saliency |word )?maps? over words|random map|saliency maps?": "attribution",
+    r"attention replacements?|replacements? of attention": "ablation",
+    r"gold words|explained words": "rationale",
+    r"unit vectors? of the mean": "direction",
+}
+"""Phrases that pages and the help of commands do not use, and the field's word."""
+NAMES_OF_VALUES = {
+    "planted": "synthetic corpora are called planted and planted-pairs on the command line",
+    "unrectified": "a site of records that are committed",
+}
+"""Words that stay where they are names: in code, or in the list of values of an option, and why."""
+
+
+def prose_of(page):
+    """The text of a page without code; of the command line's page everything but the names of corpora."""
+    text = page.read_text("utf-8")
+    if page.name != "cli.md":
+        text = re.sub(r"```.*?```|`[^`\n]*`", " ", text, flags=re.DOTALL)
+        return re.sub(r"(?<=\| )unrectified(?= ×)", " ", text)
+    return re.sub(r"planted(?:-pairs)?(?=,|\]| --)|--corpus planted|runs/planted", " ", re.sub(r"\s+", " ", text))
+
+
+def other_words(text):
+    return [
+        f"{found[0]}: say {better}"
+        for word, better in IN_PROSE.items()
+        for found in re.finditer(rf"\b(?:{word})\b", text, re.I)
+    ]
+
+
+def test_pages_and_help_use_the_fields_words():
+    root = PACKAGE.parents[1]
+    pages = [root / "README.md", *sorted((root / "docs").rglob("*.md")), PACKAGE / "report" / "page.toml"]
+    made = {page.name: other_words(prose_of(page)) for page in pages if page.name != "reproduction.md"}
+    assert not {name: words for name, words in made.items() if words}
+
+
+def test_another_word_than_the_fields_is_seen_in_prose():
+    assert other_words("Saliency maps of planted words") == ["planted: say synthetic", "Saliency maps: say attribution"]
+    assert not other_words("synthetic words, explanted, and a site map")
+    assert set(NAMES_OF_VALUES) <= set(IN_PROSE)

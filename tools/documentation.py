@@ -315,15 +315,17 @@ PAGES: dict[str, Callable[[], str]] = {
 }
 
 
+def page(name: str) -> str:
+    """The text of a generated page."""
+    return "\n".join(line.rstrip() for line in (GENERATED + PAGES[name]()).splitlines()).rstrip() + "\n"
+
+
 def write(folder: Path) -> list[Path]:
     """Every page into `folder`; their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for name, page in PAGES.items():
-        text = "\n".join(line.rstrip() for line in (GENERATED + page()).splitlines()).rstrip() + "\n"
-        (folder / name).write_text(text, encoding="utf-8")
-        paths.append(folder / name)
-    return paths
+    for name in PAGES:
+        (folder / name).write_text(page(name), encoding="utf-8")
+    return [folder / name for name in PAGES]
 
 
 if __name__ == "__main__":

@@ -183,7 +183,7 @@ class Classes:
     parts: Annotated[
         tuple[str, ...],
         Option(
-            "with commas: directions, replaced (what attention is worth), explained (maps over words), or all",
+            "with commas: directions, replaced (what attention is worth), explained (attributions over words), or all",
             WHAT,
             known=PARTS,
             every="all",
