@@ -98,7 +98,7 @@ def summed(metric, units, *, batch=None, padding=0, filler=7.0, dtype=torch.floa
             if first + row < N_SUBSETS:
                 subsets[row, first + row, : len(unit)] = True
         group = torch.arange(first, first + len(part))
-        values, inverse = vector_sums(x, mask, subsets, metric.needs)
+        values, inverse = vector_sums(x, mask, subsets, metric.needs | {"n"})
         sums.add("site", values, group)
         if "head_moment" in metric.needs:
             add_head_moments(sums, "site", x, mask[:, :1] * (inverse > 0), group, sums.groups)
@@ -106,6 +106,8 @@ def summed(metric, units, *, batch=None, padding=0, filler=7.0, dtype=torch.floa
             moments.begin(group)
             moments.add("site", x[:, 0], mask[:, 0] & (inverse[:, 0] > 0), inverse[:, 0])
     moments.flush()
+    if "n" not in metric.needs:
+        sums.terms.pop(("site", "n"), None)
     return sums
 
 

@@ -220,6 +220,14 @@ def test_a_group_is_present_if_it_holds_anything():
 # ---- second moments --------------------------------------------------------------------------------------------------
 
 
+def add_moments(sums, moments, x, weight, group):
+    """A batch, as a measurement adds it: linear sums, then moments of what counts in them."""
+    values, inverse = vector_sums(x.unsqueeze(1), weight.unsqueeze(1), None, frozenset({"n"}))
+    sums.add("s", values, group)
+    moments.begin(group)
+    moments.add("s", x, weight & (inverse[:, 0] > 0), inverse[:, 0])
+
+
 @pytest.mark.parametrize(
     "dtype, d",
     [(torch.float64, 6), (torch.float64, 64), (torch.float64, 150), (torch.float32, 70), (torch.bfloat16, 6)],
@@ -233,11 +241,7 @@ def test_moments_are_those_of_the_vectors_that_count(dtype, d):
         x = torch.tensor(rng.standard_normal((4, 5, d)) + 1).to(dtype)
         weight, group = torch.tensor(rng.random((4, 5)) < 0.7), torch.tensor(rng.integers(0, 3, 4))
         x[~weight] = torch.nan
-        inverse = (
-            x.double().norm(dim=-1).reciprocal().nan_to_num(0.0).to(torch.float32 if dtype is torch.bfloat16 else dtype)
-        )
-        moments.begin(group)
-        moments.add("s", x, weight, inverse)
+        add_moments(sums, moments, x, weight, group)
         for row in range(4):
             kept[int(group[row])].append(x[row][weight[row]].double())
         if step % EVERY == 0:
@@ -257,16 +261,34 @@ def test_moments_are_those_of_the_vectors_that_count(dtype, d):
             torch.testing.assert_close(sums.terms["s", term][g, 0], expected.double(), **rounding)
 
 
+@pytest.mark.parametrize("drift", [1e2, 1e3])
+def test_moments_of_a_cloud_far_from_the_origin_are_those_of_its_spread(drift):
+    """Rounding was that of the drift: effective ranks of untrained convolutional networks were wrong by a quarter."""
+    generator = torch.Generator().manual_seed(0)
+    x = (torch.randn(3 * EVERY, 4, 5, 6, generator=generator) * torch.linspace(1, 0.01, 6) + drift).float()
+    sums = Sums(2)
+    moments = Moments(sums, 2)
+    for i, batch in enumerate(x):
+        add_moments(sums, moments, batch, torch.ones(4, 5).bool(), torch.tensor([0, 1, 1, 0]))
+        if i % EVERY == 0:
+            moments.flush()
+    moments.flush()
+    terms = {term: sums.terms["s", term].sum(0)[0] for term in ("moment", "moment_vector", "moment_n")}
+    mean = terms["moment_vector"] / terms["moment_n"]
+    found = terms["moment"] / terms["moment_n"] - mean.outer(mean)
+    expected = x.double().flatten(0, 2).T.cov(correction=0)
+    torch.testing.assert_close(found.diagonal(), expected.diagonal(), rtol=2e-5, atol=0)
+
+
 def test_pending_moments_go_into_a_state_and_come_back():
     sums = Sums(2)
     moments = Moments(sums, 2)
     x = torch.randn(3, 40, 5)  # more vectors than go into float64 at once
-    moments.begin(torch.tensor([0, 1, 1]))
-    moments.add("s", x, torch.ones(3, 40).bool(), x.norm(dim=-1).reciprocal())
+    add_moments(sums, moments, x, torch.ones(3, 40).bool(), torch.tensor([0, 1, 1]))
     state = {name: value.clone() for name, value in moments.tensors("pending ").items()}
     moments.flush()
     other = Sums(2)
-    other.terms |= {key: value.clone() for key, value in sums.terms.items() if key[1] in ("moment_n", "moment_vector")}
+    other.terms |= {key: value.clone() if key[1] == "n" else value * 0 for key, value in sums.terms.items()}
     back = Moments(other, 2)
     back.restore(state | {"something else": x}, "pending ")
     back.flush()
@@ -422,12 +444,10 @@ def test_vectors_of_every_norm_that_a_type_can_hold(dtype, kind, heads, laid):
 def test_second_moments_of_every_norm(kind):
     """Σuuᵀ and Σxxᵀ too: float32 has no squares of such numbers."""
     x = scaled_vectors("float32", kind, 1)[:, 0].repeat(1, 20, 1)
-    _, inverse = vector_sums(x.unsqueeze(1), torch.ones(4, 1, x.shape[1]).bool(), None, frozenset({"n"}))
     sums = Sums(2)
     moments = Moments(sums, 2)
-    weight, group = inverse[:, 0] > 0, torch.tensor([0, 1, 0, 1])
-    moments.begin(group)
-    moments.add("s", x, weight, inverse[:, 0])
+    weight, group = (x != 0).any(-1), torch.tensor([0, 1, 0, 1])
+    add_moments(sums, moments, x, weight, group)
     moments.flush()
     for g in range(2):
         rows = x[group == g][weight[group == g]].double()
@@ -455,9 +475,7 @@ def test_few_vectors_have_their_rank_whatever_the_batch():
         sums = Sums(2)
         moments = Moments(sums, 2)
         for rows in x.split(batch):
-            one = torch.ones(1, len(rows))
-            moments.begin(torch.tensor([0]))
-            moments.add("s", rows[None], one > 0, 1 / rows.norm(dim=1)[None])
+            add_moments(sums, moments, rows[None], torch.ones(1, len(rows)).bool(), torch.tensor([0]))
         moments.flush()
         found = sums.terms["s", "moment"][0, 0]
         torch.testing.assert_close(found, exact, rtol=1e-12, atol=1e-9)

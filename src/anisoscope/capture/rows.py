@@ -4,8 +4,10 @@ The weights are those of the model's own softmax: its scale, its mask, its posit
 """
 
 import math
+import threading
 from collections.abc import Iterator
 from itertools import groupby, product
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -16,8 +18,10 @@ from anisoscope.capture.masking import Masking
 WALL = 1e30  # minus this is a score that no softmax sees; finite, so that weight 0 times score is 0
 BLOCK = 1 << 18  # scores per block: two such float32 buffers stay in a core's cache
 CAUSAL_ROWS = 128  # rows per block where later keys are hidden: what is computed above the diagonal stays little
-SHIFT_ABOVE = 32.0  # largest |score| whose exponential is taken as it is: float32 overflows at 88
+LOG2E, LN2 = math.log2(math.e), math.log(2)  # scores are in bits: a power of 2 costs a quarter of an exponential
+SHIFT_ABOVE = 46.0  # largest |score| in bits whose power is taken as it is: float32 overflows at 128
 TINY = 1e-30  # length of a row that sees nothing
+SCRATCH = threading.local()  # buffers of the last call, by type and device: pages that are mapped already
 SUMMED = ("total", "weighted", "length", "shift", "largest", "smallest", "first", "score")
 
 
@@ -47,7 +51,7 @@ def attention_rows(
         walk.median = torch.zeros_like(walk.sums[0])
     if histogram is not None:
         walk.counts = query.new_zeros(*query.shape[:2], len(histogram) + 1)
-        walk.edges = histogram.to(query)
+        walk.edges = histogram.to(query) * walk.unit
     for block in walk.blocks():
         walk.block(*block)
     return walk.result()
@@ -56,9 +60,10 @@ def attention_rows(
 class _Walk:
     """The walk over blocks [sequence, head, query, key]: several whole sequences, or some heads and queries of one.
 
-    In the loop only what needs the scores is summed, with e = exp(score − shift), shift 0 unless scores are large:
-    Σe, Σe·(score − shift), ‖e‖, extremes. Everything else follows from these, once, in `result`. Where a sequence sees
-    one stretch of keys, only these are scored and no mask is needed, save on the diagonal of a causal one.
+    In the loop only what needs the scores is summed, with scores in bits and e = 2^(score − shift), shift 0 unless
+    scores are large: Σe, Σe·(score − shift), ‖e‖, extremes. Everything else follows from these, once, in `result`.
+    Where a sequence sees one stretch of keys, only these are scored and no mask is needed, save on the diagonal of a
+    causal one.
     """
 
     def __init__(
@@ -73,7 +78,9 @@ class _Walk:
     ) -> None:
         shared = query.shape[1] // key.shape[1]
         self.q, self.k = query, key.repeat_interleave(shared, 1) if shared > 1 else key
-        self.masking, self.scale, self.softcap, self.sinks = masking, scale, softcap, sinks
+        self.masking, self.softcap, self.sinks = masking, softcap, sinks
+        self.unit = LOG2E if softcap is None else 1.0  # of scores until they are capped
+        self.scale = scale * self.unit
         self.spoiled = None if bool((self.q.sum() + self.k.sum()).isfinite()) else self._set_aside(masking)
         sequences, self.heads, self.queries, _ = self.q.shape
         self.keys = self.k.shape[2]
@@ -86,7 +93,6 @@ class _Walk:
         self.sums = self.q.new_zeros(len(SUMMED), sequences, self.heads, self.queries)
         self.unit_rows = self.q.new_zeros(sequences, self.heads, 1, self.keys)
         self.counts = self.edges = self.median = torch.empty(0)
-        self.buffers = self.q.new_empty(2, 0)
 
     def _set_aside(self, masking: Masking) -> Tensor:
         """Vectors with NaN or Inf made zero; True for the rows [sequence, head, query] that they leave undefined."""
@@ -147,9 +153,9 @@ class _Walk:
         if self.counts.numel():
             self._count(s, wall, offset, real, self.counts[sequences, heads])
         if self.softcap is not None:
-            s.div_(self.softcap).tanh_().mul_(self.softcap)
+            s.div_(self.softcap).tanh_().mul_(self.softcap * LOG2E)
         if self.masking.bias is not None:
-            s.add_(_part(self.masking.bias, sequences, heads, queries)[..., keys])
+            s.add_(_part(self.masking.bias, sequences, heads, queries)[..., keys], alpha=LOG2E)
         if wall is not None:
             corner.add_(wall)
         torch.amin(s, -1, out=smallest)
@@ -158,7 +164,7 @@ class _Walk:
         torch.amax(s, -1, out=largest)
         if s.is_cuda or float(largest.abs().max()) > SHIFT_ABOVE:
             s.sub_(shift.copy_(largest).unsqueeze(-1))
-        torch.sum(torch.exp(s, out=e), -1, out=total)
+        torch.sum(torch.exp2(s, out=e), -1, out=total)
         torch.sum(s.mul_(e), -1, out=weighted)
         torch.linalg.vector_norm(e, dim=-1, out=length)
         first.copy_(
@@ -172,10 +178,12 @@ class _Walk:
             self.median[sequences, heads, queries] = e.nanquantile(0.5, -1)
 
     def _scratch(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        size = math.prod(shape)
-        if self.buffers.shape[1] < size:
-            self.buffers = self.q.new_empty(2, size)
-        return self.buffers[0, :size].view(shape), self.buffers[1, :size].view(shape)
+        """Two buffers of the block's shape."""
+        size, key = math.prod(shape), (self.q.dtype, self.q.device)
+        kept: dict[Any, Tensor] = SCRATCH.__dict__
+        if key not in kept or kept[key].shape[1] < size:
+            kept[key] = self.q.new_empty(2, size)
+        return kept[key][0, :size].view(shape), kept[key][1, :size].view(shape)
 
     def _wall(self, sequences: slice, heads: slice, queries: slice, keys: slice) -> tuple[Tensor | None, int]:
         """`WALL` where a pair is not visible, else 0, broadcastable to the block's keys from the given one on; None
@@ -200,7 +208,7 @@ class _Walk:
     def _score_sums(self) -> Tensor:
         """Σ q·k·scale over the visible keys of each row; without a mask from sums of keys."""
         if self.span is None or self.causal:
-            return self.sums[SUMMED.index("score")]
+            return self.sums[SUMMED.index("score")] / self.unit
         k = self.k
         if min(self.span.stop) < self.keys or max(self.span.start) > 0:
             position = torch.arange(self.keys, device=k.device)
@@ -208,7 +216,7 @@ class _Walk:
                 torch.tensor(edge, device=k.device).unsqueeze(1) for edge in (self.span.start, self.span.stop)
             )
             k = k * ((position >= start) & (position < stop))[:, None, :, None]
-        return (self.q * k.sum(2, keepdim=True)).sum(-1) * self.scale
+        return (self.q * k.sum(2, keepdim=True)).sum(-1) * (self.scale / self.unit)
 
     def _key_counts(self) -> Tensor:
         if self.hidden is not None:
@@ -224,9 +232,9 @@ class _Walk:
         total, weighted, _, shift, largest, smallest, first, _ = self.sums.unbind(0)
         total, weighted, shift, shrink = self._with_sinks(total, weighted, shift)
         rows = {
-            "entropy": (total.log() - weighted / total).clamp_(min=0),
-            "row_max": (largest - shift).exp() / total,
-            "row_min": (smallest - shift).exp() / total,
+            "entropy": ((total.log2() - weighted / total) * LN2).clamp_(min=0),
+            "row_max": (largest - shift).exp2() / total,
+            "row_min": (smallest - shift).exp2() / total,
             "first_mass": shrink * first / total,
             "score": self._score_sums(),
         }
@@ -248,11 +256,11 @@ class _Walk:
         """
         if self.sinks is None:
             return total, weighted, shift, torch.ones_like(shift)
-        sink = self.sinks.to(self.q).view(1, -1, 1)
+        sink = self.sinks.to(self.q).view(1, -1, 1) * LOG2E
         top = torch.maximum(shift, sink)
-        shrink, apart = (shift - top).exp(), sink - top
-        weighted = shrink * (weighted + (shift - top) * total) + apart * apart.exp()
-        return shrink * total + apart.exp(), weighted, top, shrink
+        shrink, apart = (shift - top).exp2(), sink - top
+        weighted = shrink * (weighted + (shift - top) * total) + apart * apart.exp2()
+        return shrink * total + apart.exp2(), weighted, top, shrink
 
 
 def _part(x: Tensor, sequences: slice, heads: slice, queries: slice) -> Tensor:

@@ -22,7 +22,7 @@ from anisoscope.capture.backends import looking_on
 from anisoscope.capture.masking import Call
 from anisoscope.data.encoding import LabelledPlan
 from anisoscope.errors import MeasureError
-from anisoscope.metrics.class_direction import units_of
+from anisoscope.metrics.base import units_of
 from anisoscope.models.modes import evaluating
 from anisoscope.progress import Progress
 from anisoscope.store import as_records

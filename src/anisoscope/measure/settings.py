@@ -132,18 +132,14 @@ class Settings:
     @property
     def what(self) -> set[str]:
         """Places to capture for the chosen metrics."""
-        asked = self.quantities
-        what = set(LAYER_QUANTITIES) if asked & OF_HIDDEN else set()
-        of_heads = [metric for metric in self.chosen if metric.panel in ("attention", *ON_REQUEST)]
-        heads = {name for metric in of_heads for name in metric.quantities}
-        if "attention" in self.panels and not self.metrics:
-            heads |= {"query_key", "value"}
-        what |= {"query", "key"} if "query_key" in heads else set()
-        return (
-            what
-            | (heads & {"attention", "scores", "centred", "value"})
-            | ((asked & {"query", "key", "value"}) if self.metrics else set())
-        )
+        heads = self.quantities
+        if not self.metrics:
+            of_heads = [metric for metric in self.chosen if metric.panel in ("attention", *ON_REQUEST)]
+            heads = {name for metric in of_heads for name in metric.quantities}
+            heads |= {"value"} if "attention" in self.panels else set()
+        heads |= {"query", "key"} if "query_key" in heads else set()
+        layers = set(LAYER_QUANTITIES) if self.quantities & OF_HIDDEN else set()
+        return layers | (heads & {"attention", "scores", "centred", "query", "key", "value"})
 
     def what_of(self, model: "nn.Module") -> tuple[set[str], set[str]]:
         """The same for one model, and which of it may be missing: with all panels, or metrics that are of hidden states

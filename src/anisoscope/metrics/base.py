@@ -70,3 +70,10 @@ def ratio(numerator: Array, denominator: Array) -> Array:
     """Division that is NaN, silently, where the denominator is 0: the value is undefined there."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(denominator == 0, np.nan, numerator / denominator)
+
+
+def units_of(x: Array) -> Array:
+    """Unit vectors over the last axis; a zero vector stays zero."""
+    length = np.linalg.norm(x, axis=-1, keepdims=True)
+    unit: Array = np.divide(x, length, out=np.zeros_like(x, dtype=np.float64), where=length > 0)
+    return unit

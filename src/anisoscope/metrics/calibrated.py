@@ -13,7 +13,7 @@ Source     after centring: Cai et al. 2021; quantile of one pair: Godey et al. 2
 import numpy as np
 
 from anisoscope.metrics import mean_cosine
-from anisoscope.metrics.base import COSINE, SHARE, Array, Metric, Values, ratio
+from anisoscope.metrics.base import COSINE, SHARE, Array, Metric, Values, ratio, units_of
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.isotropic import q95
 
@@ -22,21 +22,17 @@ def sample_sums(vectors: Array, mean: Array, group: Array, groups: int) -> dict[
     """Group sums of a sample [token, dim]: of its centred unit vectors, and counts of pairs above q95(d) between
     groups.
     """
-    centred = _units(vectors - mean)
+    units, centred = units_of(vectors), units_of(vectors - mean)
     member = (group[:, None] == np.arange(groups)).astype(np.float64)  # [token group]
-    above = (_units(vectors) @ _units(vectors).T > q95(vectors.shape[1])).astype(np.float64)
+    above = (units @ units.T > q95(vectors.shape[1])).astype(np.float64)
     np.fill_diagonal(above, 0.0)
     n = member.sum(0)
     return {
-        "n": n,
+        "n": centred.any(1) @ member,  # what lies on the mean has no direction from it
         "unit": member.T @ centred,
         "pairs": np.outer(n, n) - np.diag(n),
         "above": member.T @ above @ member,
     }
-
-
-def _units(x: Array) -> Array:
-    return ratio(x, np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float64)
 
 
 def compute(totals: Totals) -> Values:
@@ -55,7 +51,8 @@ def _left_out(totals: Totals, term: str) -> Array:
 
 def reference(units: list[Array]) -> dict[str, float]:
     x = np.concatenate(units)
-    cosine = _units(x) @ _units(x).T
+    u = units_of(x)
+    cosine = u @ u.T
     distinct = ~np.eye(len(x), dtype=bool)
     return {
         "centred": mean_cosine.reference([x - x.mean(0)])[""],

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from anisoscope.metrics.base import COSINE, SHARE, Array, Metric, Values, ratio
+from anisoscope.metrics.base import COSINE, SHARE, Array, Metric, Values, ratio, units_of
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.jackknife import Estimate, interval
 
@@ -53,13 +53,6 @@ def reference(units: list[Array]) -> dict[str, float]:
         if cosines:
             found[str(k)] = float(np.mean(cosines))
     return found
-
-
-def units_of(x: Array) -> Array:
-    """Unit vectors over the last axis; a zero vector stays zero."""
-    length = np.linalg.norm(x, axis=-1, keepdims=True)
-    unit: Array = np.divide(x, length, out=np.zeros_like(x, dtype=np.float64), where=length > 0)
-    return unit
 
 
 def to_utterance(x: Array, representative: int) -> Array:

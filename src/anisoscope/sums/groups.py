@@ -19,7 +19,7 @@ and without a policy axis:
     zero, nonfinite         vectors left out, counted
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -221,25 +221,27 @@ def _sums_of(
     """Terms that add up over tokens, and inverse norms, of one piece."""
     square = None if x.stride(-1) == 1 else x.square()  # of a map, whose channels lie apart
     norm = torch.linalg.vector_norm(x, dim=-1) if square is None else square.sum(-1).sqrt()
-    mended = not _squares_hold(x, norm)
+    least, most = torch.stack(norm.aminmax()).tolist() if norm.numel() else (1.0, 1.0)  # NaN where one is
+    small, large = SMALL[x.dtype], 1 / SMALL[x.dtype]
+    every = small < least and most < large
+    mended = not every and (not most < large or bool(x[norm <= small].any()))
     if mended:
         x, norm, finite = _mend(x)
-        usable = norm > 0
+    norm = norm.double()  # norms of a drifting cloud are nearly equal: their variance is a small difference
+    if every:
+        inverse, counted = norm.reciprocal().to(x.dtype), torch.ones_like(norm)
+        out = dict.fromkeys(("zero", "nonfinite"), torch.zeros(len(x), dtype=torch.int64, device=x.device))
     else:
         usable = norm > 0
-        finite = torch.ones_like(usable)
-    norm = norm.double()  # norms of a drifting cloud are nearly equal: their variance is a small difference
-    inverse = torch.where(usable, norm.reciprocal(), 0.0).to(x.dtype)
-    real = masks[:, 0].bool().unsqueeze(-1)
-    out = {
-        "zero": (real & finite & ~usable).sum((1, 2)),
-        "nonfinite": (real & ~finite).sum((1, 2)),
-    }
+        inverse, counted = torch.where(usable, norm.reciprocal(), 0.0).to(x.dtype), usable.double()
+        real = masks[:, 0].bool().unsqueeze(-1)
+        finite = finite if mended else torch.ones_like(usable)
+        out = {"zero": (real & finite & ~usable).sum((1, 2)), "nonfinite": (real & ~finite).sum((1, 2))}
     masks = masks.to(x.dtype)
-    lengths = torch.matmul(masks.double(), torch.cat([usable.double(), norm, norm.square()], -1))
+    lengths = torch.matmul(masks.double(), torch.cat([counted, norm, norm.square()], -1))
     out |= dict(zip(("n", "norm", "norm_square"), lengths.chunk(3, -1), strict=True))
     subsets = subsets.to(x.dtype) if subsets is not None and "subset_unit" in terms else masks[:, :0]
-    out["subset_n"] = torch.matmul(subsets, usable.to(x.dtype))
+    out["subset_n"] = torch.matmul(subsets, counted.to(x.dtype))
     out["vector"], out["unit"], out["subset_unit"] = _linear_sums(x, inverse, masks, subsets)
     if "unit_square" in terms:
         if x.shape[2] == 1 and not mended:
@@ -277,16 +279,6 @@ def _inside_sequences(n: Tensor, unit: Tensor) -> dict[str, Tensor]:
     return {"sequence_cosine": torch.where(several, cosine, 0.0), "sequences": several.double()}
 
 
-def _squares_hold(x: Float[Tensor, "*place dim"], norm: Float[Tensor, "*place"]) -> bool:
-    """Whether every norm, zeros apart, is finite and its square far from the ends of what the type can hold."""
-    if not norm.numel():
-        return True
-    least, most = torch.stack(norm.aminmax()).tolist()  # NaN where one is
-    if not most < 1 / SMALL[x.dtype]:
-        return False
-    return least > SMALL[x.dtype] or not bool(x[norm <= SMALL[x.dtype]].any())
-
-
 def _mend(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The rare case, in float64: vectors, norms and which are finite. A vector that is not becomes zero; so does one
     whose squared norm is beyond float64 itself (norms under 1e-153 are zero, over 1e153 not finite).
@@ -299,9 +291,6 @@ def _mend(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return torch.where(held.unsqueeze(-1), x, 0.0), torch.where(held, norm, 0.0), finite
 
 
-Compute = Callable[[Totals], dict[str, Array]]
-
-
 def row_sums(
     rows: Mapping[str, Tensor], real: Bool[Tensor, "sequence head query"]
 ) -> dict[str, Float[Tensor, "sequence head *edges"]]:
@@ -310,7 +299,8 @@ def row_sums(
     visible keys and the head's sink.
     """
     sound = rows["entropy"].isfinite() & rows["score"].isfinite()
-    rows = {name: x.masked_fill(~sound, 0.0) if x.shape == sound.shape else x for name, x in rows.items()}
+    if not bool(sound.all()):
+        rows = {name: x.masked_fill(~sound, 0.0) if x.shape == sound.shape else x for name, x in rows.items()}
     keys = rows["keys"]
     seen = (real & sound).to(keys.dtype)
     outcomes = rows["outcomes"]

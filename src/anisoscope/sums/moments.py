@@ -1,13 +1,15 @@
-"""Σxxᵀ and Σuuᵀ of a site, as one matrix product per batch and group.
+"""Σxxᵀ and Σuuᵀ of a site, as one symmetric update per batch and group.
 
-They are dear (2d² flops a token each), so they have few groups: none but the whole by default for wide models.
-Products are summed in float32 over a fixed number of batches, then in float64. While vectors are few for their
-dimensions they are summed in float64 at once: directions without variance would get float32's rounding as theirs, whose
-square root moves an effective rank of 200 vectors in 384 dimensions by .3 %.
+They are dear (d² flops a token each), so they have few groups: none but the whole by default for wide models.
+Products are summed in float32 over a fixed number of batches, then in float64: of vectors less the mean of a site's
+first batch, since rounding would else be that of a drift that may be a thousand times the spread. While vectors are few
+for their dimensions they are summed in float64 at once: directions without variance would get float32's rounding as
+theirs, whose square root moves an effective rank of 200 vectors in 384 dimensions by .3 %.
 """
 
 import torch
 from jaxtyping import Bool, Float, Int
+from scipy.linalg.blas import ssyrk
 from torch import Tensor
 
 from anisoscope.sums.groups import Sums
@@ -15,19 +17,18 @@ from anisoscope.sums.groups import Sums
 EVERY = 32
 """Batches summed in float32 before they are added in float64."""
 FEW = 4
-"""Vectors for each dimension up to which products are in float64. Beyond it an effective rank moves with the batch size
-by up to 1e-5, relative (MiniLM, 2,000 vectors; a direction that a normalisation takes away), other values by 1e-7.
-"""
+"""Vectors for each dimension up to which products are in float64 (beyond it: docstring of `metrics/spectrum.py`)."""
 MOST, WIDE = 8, 1024
 """Groups where nobody says how many, up to so many dimensions; beyond it there is one, and no interval."""
-COLUMNS = 64
-"""Columns of a block of the product: only blocks on and above the diagonal are computed, little more than half of it.
-"""
+TERMS = ("moment", "unit_moment", "moment_vector", "moment_n")
 
 
 class Moments:
     """Second moments of all sites, on their way into `sums` (terms `moment`, `unit_moment`, `moment_n`,
     `moment_vector`).
+
+    `pending` holds, by site, term and group, products in float32: of `moment` those of [x − c, 1], so that Σ(x − c) and
+    n are among them; and c itself, as the `shift` of a site.
     """
 
     def __init__(self, sums: Sums, groups: int | None = None) -> None:
@@ -37,12 +38,52 @@ class Moments:
     @property
     def groups(self) -> int | None:
         """The fewest groups that the moments of a site have."""
-        return min((len(value) for (_, term), value in self.sums.terms.items() if term == "moment_n"), default=None)
+        return min((len(value) for (_, term), value in self.sums.terms.items() if term == "moment"), default=None)
 
     def begin(self, group: Int[Tensor, " sequence"]) -> None:
         """Prepare for the vectors of a batch, whose sequences are in these groups."""
         self._group = group
         self._parts: dict[int, list[tuple[int, Tensor | slice]]] = {}
+
+    def add(
+        self,
+        site: str,
+        x: Float[Tensor, "sequence token dim"],
+        weight: Bool[Tensor, "sequence token"],
+        inverse: Float[Tensor, "sequence token"],
+    ) -> None:
+        """Add the vectors of a site, those of weight 1, with their inverse norms; how many there are so far stands in
+        `sums` already (`n`).
+        """
+        groups = min(self._groups or (MOST if x.shape[-1] <= WIDE else 1), self.sums.groups)
+        few = float(self.sums.terms[site, "n"][:, 0].sum()) <= FEW * x.shape[-1]
+        if few or inverse.dtype is torch.float64:  # norms so small or large that float32 has no squares of them
+            x = x.double()
+        elif x.dtype.itemsize < 4:
+            x = x.float()
+        buffers, every = self._buffers(site, groups, x), bool(weight.all())
+        for g, chosen in self._parts_of(groups):
+            rows, inv = x[chosen].flatten(0, 1), inverse[chosen].flatten().to(x.dtype)
+            if not every:
+                real = weight[chosen].flatten()
+                rows, inv = rows[real], inv[real]
+            if not len(rows):
+                continue
+            unit = rows * inv.unsqueeze(1)
+            if x.dtype is torch.float64:
+                products = (rows.T @ rows, unit.T @ unit, rows.sum(0), rows.new_tensor(len(rows)))
+                for buffer, product in zip(buffers, products, strict=True):
+                    buffer[g, 0] += product
+            else:
+                shift = self.pending.setdefault((site, "shift", 0), rows.mean(0))
+                shifted = rows.new_ones(len(rows), rows.shape[1] + 1)
+                torch.sub(rows, shift, out=shifted[:, :-1])
+                self._update((site, "moment", g), shifted)
+                self._update((site, "unit_moment", g), unit)
+
+    def _buffers(self, site: str, groups: int, x: Tensor) -> list[Tensor]:
+        shapes = zip(TERMS, (x.shape[-1:] * 2, x.shape[-1:] * 2, x.shape[-1:], ()), strict=True)
+        return [self.sums.buffer(site, term, (groups, 1, *shape), x.device) for term, shape in shapes]
 
     def _parts_of(self, groups: int) -> list[tuple[int, Tensor | slice]]:
         """Each of so many groups in the batch, and its sequences: a slice where they lie side by side, as they mostly
@@ -53,50 +94,28 @@ class Moments:
             self._parts[groups] = [(g, _slice(group == g)) for g in torch.unique(group).tolist()]
         return self._parts[groups]
 
-    def add(
-        self,
-        site: str,
-        x: Float[Tensor, "sequence token dim"],
-        weight: Bool[Tensor, "sequence token"],
-        inverse: Float[Tensor, "sequence token"],
-    ) -> None:
-        """Add the vectors of a site, those of weight 1, with their inverse norms."""
-        groups = min(self._groups or (MOST if x.shape[-1] <= WIDE else 1), self.sums.groups)
-        counted = self.sums.buffer(site, "moment_n", (groups, 1), x.device)
-        few = float(counted.sum()) + weight.numel() <= FEW * x.shape[-1]
-        if few or inverse.dtype is torch.float64:  # norms so small or large that float32 has no squares of them
-            x = x.double()
-        elif x.dtype.itemsize < 4:
-            x = x.float()
-        for g, rows_of in self._parts_of(groups):
-            part, w, inv = x[rows_of], weight[rows_of], inverse[rows_of]
-            rows, w = part.flatten(0, 1), w.flatten().to(x.dtype)
-            if not bool(w.all()):
-                rows = torch.where(w.bool().unsqueeze(1), rows, 0.0)
-            self._accumulate(site, "moment", g, rows)
-            self._accumulate(site, "unit_moment", g, rows * (inv.flatten().to(x.dtype) * w).unsqueeze(1))
-            counted[g] += w.double().sum()
-            self.sums.buffer(site, "moment_vector", (groups, 1, x.shape[-1]), x.device)[g] += (w @ rows).double()
-
-    def _accumulate(self, site: str, term: str, g: int, rows: Tensor) -> None:
-        if rows.dtype is torch.float64:
-            shape = (len(self.sums.terms[site, "moment_n"]), 1, rows.shape[1], rows.shape[1])
-            self.sums.buffer(site, term, shape, rows.device)[g] += rows.T @ rows
-            return
-        key = (site, term, g)
-        if key not in self.pending:
-            self.pending[key] = rows.new_zeros(rows.shape[1], rows.shape[1])
-        for start in range(0, rows.shape[1], COLUMNS):
-            end = start + COLUMNS
-            self.pending[key][start:end, start:].addmm_(rows[:, start:end].T, rows[:, start:])
+    def _update(self, key: tuple[str, str, int], rows: Float[Tensor, "vector dim"]) -> None:
+        """Add rowsᵀ·rows, on and above the diagonal only."""
+        pending = self.pending.setdefault(key, rows.new_zeros(rows.shape[1], rows.shape[1]))
+        if rows.device.type == "cpu":  # seen as columns, in the order of Fortran: nothing is copied
+            ssyrk(1.0, rows.numpy().T, 1.0, pending.numpy().T, lower=1, overwrite_c=1)
+        else:
+            pending.addmm_(rows.T, rows)
 
     def flush(self) -> None:
         """Move what is pending into the sums."""
         for (site, term, g), matrix in self.pending.items():
+            if term == "shift":
+                continue
             upper = matrix.double().triu_()
-            self.sums.buffer(site, term, (len(self.sums.terms[site, "moment_n"]), 1, *matrix.shape), matrix.device)[
-                g
-            ] += upper + upper.triu(1).T
+            product = upper + upper.triu(1).T
+            if term == "moment":
+                shift, total, n = self.pending[site, "shift", 0].double(), product[:-1, -1], product[-1, -1]
+                crossed = torch.outer(shift, total + n / 2 * shift)
+                product = product[:-1, :-1] + crossed + crossed.T
+                self.sums.terms[site, "moment_vector"][g, 0] += total + n * shift
+                self.sums.terms[site, "moment_n"][g, 0] += n
+            self.sums.terms[site, term][g, 0] += product
             matrix.zero_()
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
@@ -124,6 +143,5 @@ def add_head_moments(
 
 
 def _slice(chosen: Tensor) -> Tensor | slice:
-    """A slice where the chosen sequences lie side by side, as they mostly do: no copy then."""
     first, last = int(chosen.nonzero()[0]), int(chosen.nonzero()[-1]) + 1
     return slice(first, last) if bool(chosen[first:last].all()) else chosen

@@ -4,9 +4,11 @@ The same tokens are kept at every site of a stack. Deterministic, independent of
 """
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 _GOLDEN = -7046029254386353131  # 2⁶⁴ divided by the golden ratio, as a signed integer
+_NONE = (1 << 63) - 1  # above every hash
 
 
 def token_hash(seed: int, unit: Tensor, index: Tensor) -> Tensor:
@@ -23,33 +25,52 @@ def _mix(x: Tensor) -> Tensor:
 
 
 class Reservoir:
-    """At most `size` tokens of one stream: their hash and unit, and their vector at every site seen."""
+    """At most `size` tokens of one stream: their hash and unit, and their vector at every site seen. New ones are
+    appended, and sorted in once there are as many as are kept.
+    """
 
     def __init__(self, size: int, seed: int) -> None:
         self.size, self.seed = size, seed
-        self.hash = torch.empty(0, dtype=torch.int64)
-        self.unit = torch.empty(0, dtype=torch.int64)
-        self.vectors: dict[str, Tensor] = {}
+        self._hash = self._unit = torch.empty(0, dtype=torch.int64)
+        self._vectors: dict[str, Tensor] = {}
+        self._appended: list[tuple[Tensor, Tensor, dict[str, Tensor]]] = []
         self._rows: Tensor | None = None
         self._new: dict[str, Tensor] = {}
 
-    def begin(self, unit: Tensor, start: Tensor, real: Tensor) -> None:
-        """Choose the tokens of a batch that may belong to the sample: `unit`, `start` [sequence], `real` [sequence,
-        token].
-        """
+    @property
+    def hash(self) -> Int[Tensor, " token"]:
+        """Of the tokens kept, rising."""
+        self._keep()
+        return self._hash
+
+    @property
+    def unit(self) -> Int[Tensor, " token"]:
+        self._keep()
+        return self._unit
+
+    @property
+    def vectors(self) -> dict[str, Tensor]:
+        """Site → [token, ...]."""
+        self._keep()
+        return self._vectors
+
+    def begin(
+        self, unit: Int[Tensor, " sequence"], start: Int[Tensor, " sequence"], real: Bool[Tensor, "sequence token"]
+    ) -> None:
+        """Choose the tokens of a batch that may belong to the sample."""
         index = start[:, None] + torch.arange(real.shape[1], device=real.device)
         hashes = token_hash(self.seed, unit[:, None], index)
-        limit = int(self.hash[-1]) if len(self.hash) == self.size else (1 << 63) - 1
-        chosen = torch.where(real, hashes, (1 << 63) - 1).flatten()
+        limit = int(self._hash[-1]) if len(self._hash) == self.size else _NONE
+        chosen = torch.where(real, hashes, _NONE).flatten()
         rows = torch.nonzero(chosen < limit).squeeze(1)
         if len(rows) > self.size:
             rows = rows[torch.argsort(chosen[rows])[: self.size]]
         self._rows, self._places = rows, (rows // real.shape[1], rows % real.shape[1])
-        self._new_hash, self._new_unit = chosen[rows].cpu(), unit[:, None].expand_as(real).flatten()[rows].cpu()
+        self._new_hash, self._new_unit = chosen[rows].cpu(), unit[rows // real.shape[1]].cpu()
         self._new = {}
 
-    def add(self, site: str, x: Tensor) -> None:
-        """Take the chosen tokens of `x` [sequence, token, dim]."""
+    def add(self, site: str, x: Float[Tensor, "sequence token *head dim"]) -> None:
+        """Take the vectors of the chosen tokens."""
         if self._rows is not None:
             chosen = x[self._places]  # a convolutional map is not copied as a whole
             self._new[site] = (chosen.float() if x.dtype.itemsize < 4 else chosen).cpu()
@@ -57,23 +78,25 @@ class Reservoir:
     def end(self) -> None:
         """Keep the smallest hashes of the old and the new."""
         if self._rows is not None and len(self._rows):
-            self._keep(self._new_hash, self._new_unit, self._new)
+            self._appended.append((self._new_hash, self._new_unit, self._new))
+            if sum(len(hashes) for hashes, _, _ in self._appended) >= self.size:
+                self._keep()
         self._rows = None
 
-    def _keep(self, hashes: Tensor, unit: Tensor, vectors: dict[str, Tensor]) -> None:
-        joined = torch.cat([self.hash, hashes])
-        order = torch.argsort(joined, stable=True)[: self.size]
-        self.hash, self.unit = joined[order], torch.cat([self.unit, unit])[order]
-        self.vectors = {
-            site: torch.cat([self.vectors[site], new] if site in self.vectors else [new])[order]
-            for site, new in vectors.items()
-        }
+    def _keep(self) -> None:
+        """Sort in what was appended."""
+        if self._appended:
+            parts = [(self._hash, self._unit, self._vectors)] if len(self._hash) else []
+            hashes, units, vectors = zip(*parts, *self._appended, strict=True)
+            joined = torch.cat(hashes)
+            order = torch.argsort(joined, stable=True)[: self.size]
+            self._hash, self._unit = joined[order], torch.cat(units)[order]
+            self._vectors = {site: torch.cat([part[site] for part in vectors])[order] for site in vectors[-1]}
+            self._appended = []
 
     def merge(self, other: "Reservoir") -> "Reservoir":
         merged = Reservoir(self.size, self.seed)
-        for part in (self, other):
-            if len(part.hash):
-                merged._keep(part.hash, part.unit, part.vectors)
+        merged._appended = [(part.hash, part.unit, part.vectors) for part in (self, other) if len(part.hash)]
         return merged
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
@@ -82,6 +105,6 @@ class Reservoir:
         }
 
     def restore(self, tensors: dict[str, Tensor], prefix: str) -> None:
-        self.hash, self.unit = tensors[f"{prefix}hash"], tensors[f"{prefix}unit"]
+        self._hash, self._unit = tensors[f"{prefix}hash"], tensors[f"{prefix}unit"]
         start = f"{prefix}at "
-        self.vectors = {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
+        self._vectors = {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}

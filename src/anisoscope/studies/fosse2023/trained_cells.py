@@ -18,7 +18,7 @@ from anisoscope.classes.pooling import pooled_vectors, predicted
 from anisoscope.data.encoding import Encoded, LabelledPlan, encode
 from anisoscope.data.labelled import TEST, Example, LabelledCorpus, balanced, open_labelled
 from anisoscope.errors import DivergedError, OutputError
-from anisoscope.metrics.class_direction import units_of
+from anisoscope.metrics.base import units_of
 from anisoscope.provenance import run_id
 from anisoscope.runs.run import slug
 from anisoscope.store import in_turn, once, write_atomic
