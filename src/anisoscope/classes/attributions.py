@@ -26,7 +26,7 @@ from anisoscope.capture.masking import Call
 from anisoscope.capture.tap import capture
 from anisoscope.data.encoding import LabelledPlan
 from anisoscope.data.labelled import Example
-from anisoscope.metrics.class_direction import units_of
+from anisoscope.metrics.base import units_of
 from anisoscope.models.modes import evaluating
 
 Array = NDArray[np.float64]
