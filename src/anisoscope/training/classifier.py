@@ -69,14 +69,13 @@ def train_classifier(
     recipe: ClassifierRecipe,
     output: Path | None = None,
     *,
-    root: Path = Path("runs"),
     resume: bool = False,
     overwrite: bool = False,
     device: str = "cpu",
     progress: Progress = lambda _done, _total: None,
     corpus: LabelledCorpus | None = None,
 ) -> TrainedClassifier:
-    """Train into `output`, or a folder below `root` named after the recipe. With `resume` a finished training of the
+    """Train into `output`, or a folder below runs/ named after the recipe. With `resume` a finished training of the
     same recipe is returned as it is, and an interrupted one goes on. With `overwrite` a finished training in the folder
     is kept until this one is finished. Interrupted on SIGINT or SIGTERM, after the state was saved.
     """
@@ -84,7 +83,7 @@ def train_classifier(
     recipe = recipe.filled()
     corpus = corpus or recipe.open()
     identity = {"recipe": _plain(asdict(recipe)), "corpus": corpus.fingerprint, "code": code_version()["version"]}
-    folder = output or root / f"classifier-{recipe.corpus.replace('/', '-')}-{run_id(identity)[:8]}"
+    folder = output or Path("runs") / f"classifier-{recipe.corpus.replace('/', '-')}-{run_id(identity)[:8]}"
     described, checkpoints = folder / "training.json", folder / "checkpoints"
     if not overwrite and (done := _finished(folder, identity, resume=resume)):
         return TrainedClassifier(folder, done)

@@ -50,11 +50,8 @@ class EntropyPenalty:
 class Watch:
     """What one forward call shows: rows of the first token, and sums of columns, of the chosen layers."""
 
-    def __init__(
-        self, mask: Bool[Tensor, "sequence token"], layers: Layers, *, columns: bool, rows: bool = True
-    ) -> None:
-        self.mask, self.layers = mask.bool(), layers
-        self._want_columns, self._want_rows, self._called = columns, rows or not columns, 0
+    def __init__(self, mask: Bool[Tensor, "sequence token"], layers: Layers, *, columns: bool) -> None:
+        self.mask, self.layers, self.columns, self._called = mask.bool(), layers, columns, 0
         self.nats: dict[int, Float[Tensor, "sequence head"]] = {}
         self.sums: dict[int, Float[Tensor, "sequence head key"]] = {}
         self.sinks: dict[int, int] = {}
@@ -64,11 +61,10 @@ class Watch:
         self._called += 1
         if self.layers and self._called not in self.layers:
             return
-        if self._want_rows:
-            scores = call.scores(1).squeeze(2)
-            self.nats[self._called] = _entropy(scores)
-            self.sinks[self._called] = scores.shape[-1] - call.key.shape[2]
-        if self._want_columns:
+        scores = call.scores(1).squeeze(2)
+        self.nats[self._called] = _entropy(scores)
+        self.sinks[self._called] = scores.shape[-1] - call.key.shape[2]
+        if self.columns:
             if call.query.shape[2] != self.mask.shape[1]:
                 got = f"{call.query.shape[2]} of {self.mask.shape[1]}"
                 raise MeasureError("every row of attention", got, "set row_only to 'never' for this penalty")

@@ -104,7 +104,7 @@ class Monitor:
         self.last = step
         records = glance(_body(model), self.probe, self.settings).records()
         if self.output is not None:
-            self._write(as_records(records.drop(columns="step"), step=step), step)
+            self._write(self.output, as_records(records.drop(columns="step"), step=step), step)
         return self._logged(records)
 
     def _logged(self, records: pd.DataFrame) -> dict[str, float]:
@@ -118,14 +118,12 @@ class Monitor:
         named = dict(zip(keys, means.tolist(), strict=True))
         return {name: value for name, value in named.items() if math.isfinite(value)}
 
-    def _write(self, records: pd.DataFrame, step: int) -> None:
-        assert self.output is not None
+    def _write(self, output: Path, records: pd.DataFrame, step: int) -> None:
         described = {"settings": asdict(self.settings), "every": self.every, "batches": len(self.probe), **provenance()}
-        about = self.output / "monitor.json"
+        about = output / "monitor.json"
         if not about.exists():
             write_atomic(about, lambda path: path.write_text(json.dumps(described, indent=1, default=str)))
-        target = self.output / f"step-{step}.parquet"
-        write_atomic(target, lambda path: records.to_parquet(path, index=False))
+        write_atomic(output / f"step-{step}.parquet", lambda path: records.to_parquet(path, index=False))
 
     @property
     def records(self) -> pd.DataFrame:
@@ -133,11 +131,8 @@ class Monitor:
         if self.output is None:
             raise UsageError("a monitor with an output folder", "none", "give it output=…")
         paths = sorted(self.output.glob("step-*.parquet"), key=lambda path: int(path.stem.split("-")[1]))
-        return (
-            pd.concat([pd.read_parquet(path) for path in paths], ignore_index=True)
-            if paths
-            else as_records(pd.DataFrame())
-        )
+        frames = [pd.read_parquet(path) for path in paths] or [as_records(pd.DataFrame())]
+        return pd.concat(frames, ignore_index=True)
 
 
 def _body(model: nn.Module) -> nn.Module:

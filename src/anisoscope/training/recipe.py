@@ -193,10 +193,7 @@ def size_named(name: str, **changes: Any) -> ModelSize:
     """The preset `name` with some fields changed (None: as it is). UsageError with near matches."""
     if name not in SIZES:
         raise UsageError("a preset", repr(name), near_matches(name, SIZES))
-    size = replace(SIZES[name], **{key: value for key, value in changes.items() if value is not None})
-    if size.width % size.heads:
-        raise UsageError("heads that divide the width", f"{size.heads} heads for {size.width} dimensions", "change one")
-    return size
+    return replace(SIZES[name], **{key: value for key, value in changes.items() if value is not None})
 
 
 @dataclass(frozen=True)
@@ -214,8 +211,8 @@ class Sizes:
 
     def build(self) -> ModelSize:
         """The size. UsageError with near matches for a preset that there is not."""
-        changes = {name: getattr(self, name) for name in ("window", "batch", "rate", "dropout")}
-        return size_named(self.preset, vocabulary=self.vocab_size, **changes)
+        changes = asdict(self)
+        return size_named(changes.pop("preset"), vocabulary=changes.pop("vocab_size"), **changes)
 
 
 PRECISIONS = ("float32", "bfloat16", "float16")

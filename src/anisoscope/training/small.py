@@ -73,11 +73,6 @@ class SmallModel:
         return self.folder / f"step-{step}"
 
     @property
-    def untrained(self) -> Path:
-        """The same model before its first step."""
-        return self.checkpoint(0)
-
-    @property
     def best(self) -> int:
         """The step whose weights training ends with: its last; without a budget, the best by validation loss."""
         return int(self.history["best"])

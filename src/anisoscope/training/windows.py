@@ -60,13 +60,9 @@ class Tokens:
     def rows(self, windows: Rows) -> NDArray[np.int64]:
         """Ids [window, token], special tokens in place."""
         content = self.ids[windows[:, None] * self.room + np.arange(self.room)].astype(np.int64)
-        sides = (np.broadcast_to(np.array(x, np.int64), (len(windows), len(x))) for x in self._sides)
-        before, after = sides
+        sides = (np.array(x, np.int64) for x in (self.affixes.prefix, self.affixes.suffix))
+        before, after = (np.broadcast_to(x, (len(windows), len(x))) for x in sides)
         return np.concatenate([before, content, after], axis=1)
-
-    @property
-    def _sides(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        return self.affixes.prefix, self.affixes.suffix
 
 
 class Examples(Dataset[Any]):
