@@ -24,7 +24,7 @@ from anisoscope.errors import OutputError
 from anisoscope.models import ports
 from anisoscope.progress import Progress
 from anisoscope.provenance import code_version, provenance, run_id
-from anisoscope.store import RunFolder, check_output, write_atomic
+from anisoscope.store import RunFolder, check_output, write_json
 from anisoscope.training.classifier_parts import Parts, parts_of
 from anisoscope.training.denormals import flushed
 from anisoscope.training.entropy_penalty import EntropyPenalty
@@ -98,7 +98,7 @@ def train_classifier(
     described.unlink(missing_ok=True)
     parts.model.save_pretrained(folder)
     parts.tokenizer.save_pretrained(folder)
-    write_atomic(described, lambda path: path.write_text(json.dumps(training, indent=1)))
+    write_json(described, training)
     shutil.rmtree(checkpoints, ignore_errors=True)
     return TrainedClassifier(folder, training)
 

@@ -6,7 +6,6 @@
 <output>/training.json         settings, seeds, corpus, losses, versions; written last
 """
 
-import json
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +21,7 @@ from transformers.modeling_outputs import MaskedLMOutput
 from anisoscope.measure.distributed import rank_and_world
 from anisoscope.progress import Progress
 from anisoscope.provenance import provenance
-from anisoscope.store import RunFolder, write_atomic
+from anisoscope.store import RunFolder, write_json
 from anisoscope.training.fit import CLIP, DECAY, Fitting, Material, check_device, fit, keep
 from anisoscope.training.recipe import ModelSize, Task, Training
 from anisoscope.training.vocabulary import Vocabulary, open_training_corpus, prepare
@@ -99,8 +98,7 @@ def train(
             "started": started.isoformat(timespec="seconds"),
             **provenance(),
         }
-        text = json.dumps(described, indent=1, default=str, ensure_ascii=False)
-        write_atomic(output / "training.json", lambda path: path.write_text(text))
+        write_json(output / "training.json", described)
         shutil.rmtree(output / "resume", ignore_errors=True)
     return output
 

@@ -6,7 +6,6 @@
 ...     monitor(model, step)                             # nothing at most steps
 """
 
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -22,7 +21,7 @@ from anisoscope.measure.inputs import Given
 from anisoscope.measure.loop import glance
 from anisoscope.measure.settings import Settings
 from anisoscope.provenance import provenance
-from anisoscope.store import as_records, write_atomic
+from anisoscope.store import as_records, write_atomic, write_json
 
 METRICS = ("mean_cosine", "drift", "query_key", "attention")
 LOGGED = {
@@ -120,9 +119,8 @@ class Monitor:
 
     def _write(self, output: Path, records: pd.DataFrame, step: int) -> None:
         described = {"settings": asdict(self.settings), "every": self.every, "batches": len(self.probe), **provenance()}
-        about = output / "monitor.json"
-        if not about.exists():
-            write_atomic(about, lambda path: path.write_text(json.dumps(described, indent=1, default=str)))
+        if not (output / "monitor.json").exists():
+            write_json(output / "monitor.json", described)
         write_atomic(output / f"step-{step}.parquet", lambda path: records.to_parquet(path, index=False))
 
     @property

@@ -17,7 +17,7 @@ from typing import Any
 
 from anisoscope.models import ports
 from anisoscope.provenance import run_id
-from anisoscope.store import once, write_atomic
+from anisoscope.store import once, write_json
 from anisoscope.training import fit
 from anisoscope.training.kinds import KINDS, Kind, kind_named, material
 
@@ -95,8 +95,7 @@ def trained(
     def make() -> None:
         shutil.rmtree(folder, ignore_errors=True)
         history = _train(kind, seed, recipe, folder, _planned_steps(kind, recipe, cache), progress)
-        text = json.dumps({"settings": settings, **history}, indent=1, default=str)
-        write_atomic(folder / TRAINED, lambda path: path.write_text(text))
+        write_json(folder / TRAINED, {"settings": settings, **history})
 
     once(folder, make, marker=TRAINED)
     found = sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
@@ -111,8 +110,7 @@ def _planned_steps(kind: Kind, recipe: SmallModelRecipe, cache: Path) -> int:
 
     def make() -> None:
         times = {k.name: seconds_per_step(k) for k in recipe.available}
-        text = json.dumps({"seconds_per_step": times, "share": share(times, recipe)}, indent=1)
-        write_atomic(path, lambda temporary: temporary.write_text(text))
+        write_json(path, {"seconds_per_step": times, "share": share(times, recipe)})
 
     once(path, make)
     return max(FEWEST, round(kind.steps * float(json.loads(path.read_text())["share"])))
