@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from anisoscope.axes import Site
@@ -31,11 +30,10 @@ from anisoscope.store import as_records, records_once
 from anisoscope.studies.godey2024 import row_scores
 from anisoscope.studies.godey2024.fixed_point import fixed_points
 from anisoscope.studies.godey2024.untrained_models import FAMILIES, READINGS, Size, Untrained, untrained
+from anisoscope.studies.judge import Array
 from anisoscope.studies.processes import side_by_side
 from anisoscope.studies.study import Context
 from anisoscope.sums.groups import Sums, Totals, vector_sums
-
-Array = NDArray[np.float64]
 
 GRID = (0.0, *(float(f"{10 ** (i / 4 - 1):.4g}") for i in range(15)))
 """Norms N: 0, then four per decade from 0.1 to 316, well past every crossing."""

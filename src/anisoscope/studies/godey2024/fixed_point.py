@@ -12,10 +12,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-Array = NDArray[np.float64]
+from anisoscope.studies.judge import Array
+
 Norms = tuple[Array, Array]
 """(mean token norm, norm of the mean), each [norm, 2]: input and output."""
 
@@ -33,30 +33,31 @@ def brackets(norms: Sequence[float], gap: Array, scale: Array) -> list[tuple[flo
     return [(norms[i], norms[j]) for i, j in pairwise(known.tolist()) if signs[i] != signs[j]]
 
 
-def roots(gap: Callable[[float], float], found: Sequence[tuple[float, float]]) -> list[float]:
-    """The N in each bracket where `gap` is 0 (Brent's method on the block itself)."""
-    return [float(brentq(gap, low, high, xtol=PRECISION * high, rtol=PRECISION)) for low, high in found]
-
-
 def fixed_points(norms: Sequence[float], at_grid: Norms, at: Callable[[float], Norms]) -> list[dict[str, Any]]:
-    """Rows of the long table: how many crossings, and of each N* and the norm there (component: which one, from 1)."""
+    """Rows of the long table: how many crossings, and of each N* (Brent's method on the block itself) and the norm
+    there (component: which one, from 1).
+    """
     known = {n: (at_grid[0][i], at_grid[1][i]) for i, n in enumerate(norms)}
 
-    def measured(kind: int, norm: float) -> tuple[float, float]:
+    def measured(norm: float, kind: int) -> tuple[float, float]:
         if norm not in known:
             token, mean = at(norm)
             known[norm] = token[0], mean[0]
         before, after = known[norm][kind]
         return float(before), float(after)
 
+    def gap(norm: float, kind: int) -> float:
+        before, after = measured(norm, kind)
+        return after - before
+
     rows: list[dict[str, Any]] = []
     for kind, name in enumerate(KINDS):
         pairs = at_grid[kind]
         between = brackets(norms, pairs[:, 1] - pairs[:, 0], pairs.max(axis=1))
-        solved = roots(lambda n, kind=kind: measured(kind, n)[1] - measured(kind, n)[0], between)  # type: ignore[misc]
+        solved = [float(brentq(gap, a, b, (kind,), xtol=PRECISION * b, rtol=PRECISION)) for a, b in between]
         rows.append({"site": "hidden", "metric": f"fixed_point.{name}.crossings", "value": len(solved)})
         for which, norm in enumerate(solved, start=1):
             place = {"site": "hidden", "component": str(which)}
             rows.append({**place, "metric": f"fixed_point.{name}", "value": norm})
-            rows.append({**place, "metric": f"fixed_point.{name}.norm", "value": measured(kind, norm)[1]})
+            rows.append({**place, "metric": f"fixed_point.{name}.norm", "value": measured(norm, kind)[1]})
     return rows

@@ -18,12 +18,11 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from anisoscope.store import as_records
 from anisoscope.studies.godey2024.checkpoints import Piece, by_seed
+from anisoscope.studies.judge import Array
 
-Array = NDArray[np.float64]
 Over = Literal["union", "key", "query"]
 OVERS: tuple[Over, ...] = ("union", "key", "query")
 SIDES = ("query", "key")
@@ -59,16 +58,12 @@ def measure(pieces: Sequence[Piece], overs: Iterable[Over]) -> pd.DataFrame:
     parts: list[pd.DataFrame] = []
     for _seed, of_seed in by_seed(pieces):
         heads = [piece.heads() for piece in of_seed]
-        for layer in layers(heads[0]):
+        for layer in sorted({int(name.split()[0]) for name in heads[0]}):
             planes = {over: _common(heads, layer, over) for over in wanted}
             paths = {over: _paths(heads, layer, planes[over]) for over in wanted}
             for over in wanted:
-                parts += list(_rows(over, of_seed, layer, planes, paths))
+                parts += _rows(over, of_seed, layer, planes, paths)
     return as_records(pd.concat(parts, ignore_index=True))
-
-
-def layers(heads: dict[str, Any]) -> list[int]:
-    return sorted({int(name.split()[0]) for name in heads})
 
 
 def _common(heads: Sequence[dict[str, Any]], layer: int, over: Over) -> Array:
@@ -95,10 +90,12 @@ def _rows(
         step, head, direction = (x.ravel() for x in np.indices(path[side].shape))
         columns = {"step": steps[step], "head": head, "component": (direction + 1).astype(str)}
         yield pd.DataFrame({"metric": f"svd.{over}.{side}", "value": path[side].ravel(), **columns, **given})
-    carried = sum(path[side][-1, :, 0] ** 2 for side in SIDES) / path["norm"]
-    agreement = np.abs(np.einsum("hd,hd->h", planes[over][..., 0], planes["union"][..., 0]))
-    joined = [np.concatenate([p["query"][..., 0], p["key"][..., 0]]) for p in (path, union)]
-    of_heads = {"drift_share": carried, "agreement": agreement, "path_agreement": _correlation(*joined)}
+    joined = (np.concatenate([p["query"][..., 0], p["key"][..., 0]]) for p in (path, union))
+    of_heads = {
+        "drift_share": sum(path[side][-1, :, 0] ** 2 for side in SIDES) / path["norm"],
+        "agreement": np.abs(np.einsum("hd,hd->h", planes[over][..., 0], planes["union"][..., 0])),
+        "path_agreement": _correlation(*joined),
+    }
     for name, value in of_heads.items():
         columns = {"step": steps[-1], "head": np.arange(len(value))}
         yield pd.DataFrame({"metric": f"svd.{over}.{name}", "value": value, **columns, **given})

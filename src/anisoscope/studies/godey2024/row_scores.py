@@ -8,10 +8,9 @@ each row is added in float64.
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from numpy.typing import NDArray
 from torch import Tensor
 
-Array = NDArray[np.float64]
+from anisoscope.studies.judge import Array
 
 EVERY = 16
 """Histograms, medians and entropies are of every 16th query row: each token is a fresh draw, so any rows do. The
