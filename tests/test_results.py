@@ -65,6 +65,18 @@ def test_intervals_lie_where_their_number_can_be(folder):
     assert not ((found["low"] < -1) | (found["high"] > 1)).any()
 
 
+def test_a_claim_is_data_that_can_be_judged():
+    """A threshold at a bound would hold whatever is measured: no interval reaches a bound."""
+    of_paper = {claim for study in found() for claim in study.claims}
+    for claim in of_paper:
+        least, most = claim.bounds or (float("-inf"), float("inf"))
+        ends = claim.inside or (() if claim.limit == "q95" else (claim.limit,))
+        assert claim.within is not None or all(least < end < most for end in ends), claim
+        assert claim.source and "{" not in claim.statement, claim
+    assert {claim.name for claim in of_paper if not claim.primary} >= {"effect of training", "mean-key-idle"}
+    assert sum(claim.primary for claim in of_paper) > len(of_paper) / 2
+
+
 def test_another_verdict_is_seen():
     one = {"outcome": "holds", "value": 0.5, "p": None}
     assert not differing([one], [one | {"value": 0.5 + 1e-14}])
@@ -154,7 +166,7 @@ def test_published_numbers_stand_beside_ours_on_the_page(tmp_path, monkeypatch):
         ("fig99_new", "", True),
         ("table9_new", "STUDY = None", True),
         ("sec9_new", "STUDIES = ()", True),
-        ("beyond", "from anisoscope.studies.godey2024.fig01_token_models import STUDY as STUDI", True),
+        ("beyond", "from anisoscope.studies.godey2024.fig07_scores import STUDY as STUDI", True),
         ("helper", "x = 1", False),
         ("figures", "x = 1", False),
     ],
