@@ -46,6 +46,20 @@ def test_every_page_that_says_so_is_generated() -> None:
     assert marked == set(documentation.PAGES)
 
 
+def named_files(text: str) -> set[str]:
+    """Python and TOML files that a page names in code, with or without the name of something inside."""
+    return set(re.findall(r"`([a-z_0-9]+(?:/[a-z_0-9]+)*\.(?:py|toml))(?::[^`]*)?`", text))
+
+
+def test_files_that_pages_name_are_there() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    named = {(page.name, file) for page in pages for file in named_files(page.read_text("utf-8"))}
+    package = ROOT / "src" / "anisoscope"
+    assert len(named) > 20
+    assert not {(page, file) for page, file in named if not (ROOT / file).exists() and not any(package.rglob(file))}
+    assert named_files("`no/where.py: f` and `setup.py`") == {"no/where.py", "setup.py"}
+
+
 def test_five_lines_give_their_output() -> None:
     said = io.StringIO()
     with contextlib.redirect_stdout(said):

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from anisoscope import Run
 from anisoscope.axes import POLICIES
 from anisoscope.charts import builders as charts
 from anisoscope.charts import export
@@ -379,6 +380,12 @@ def test_the_lead_policy_is_the_first_there_is(tmp_path: Path) -> None:
     records = small("mean_cosine")
     page = Page(build(write_run(tmp_path, records[records["token_policy"].ne("all")], {})).read_text())
     assert "tokens: content and no-first" in page.words("figcaption")
+
+
+def test_a_notebook_shows_the_picture_on_white(tmp_path: Path) -> None:
+    """On the dark page of a notebook the dark ink of axes and titles could not be read."""
+    shown = Run(write_run(tmp_path, small("mean_cosine"), synthetic_manifest()))._repr_html_()
+    assert re.search(r'<div style="[^"]*background: white[^"]*"><svg', shown) and shown.count("<svg") == 1
 
 
 def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:

@@ -136,7 +136,8 @@ class Run:
         drawn = to_svg(next(iter(figures.values())).draw(480), f"run-{id(self)}") if figures else ""
         name = escape(str(self.manifest.get("model", "")))
         sentences = "".join(f"<li>{escape(finding.text)}</li>" for finding in self.findings)
-        return f"<div><p><b>{name}</b></p><ul>{sentences}</ul>{table}{drawn}</div>"
+        on_white = f'<div style="display: inline-block; background: white">{drawn}</div>'  # its ink is dark
+        return f"<div><p><b>{name}</b></p><ul>{sentences}</ul>{table}{on_white}</div>"
 
 
 def _read(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
