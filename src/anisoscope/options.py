@@ -149,7 +149,7 @@ class Asked:
                 return self.plain(text)
             except ValueError:
                 what = "a whole number" if self.plain is int else "a number"
-                cure = f"give one{range_of(option)}, in digits"
+                cure = f"give one of {range_of(option)}, in digits" if range_of(option) else "give one in digits"
                 raise UsageError(f"{what} for {label}", shortened(text), cure) from None
         return text
 
@@ -184,8 +184,8 @@ def _check_range(value: float, option: Option, label: str) -> None:
 def range_of(option: Option) -> str:
     """The range of a number in words, for help and cures."""
     if option.most is not None:
-        return f" from {option.least or 0:,} to {option.most:,}"
-    return "" if option.least is None else f" of at least {option.least:,}"
+        return f"{option.least or 0:,} to {option.most:,}"
+    return "" if option.least is None else f"at least {option.least:,}"
 
 
 def shortened(value: Any) -> str:

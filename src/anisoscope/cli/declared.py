@@ -33,7 +33,7 @@ def _parameter(field: Asked) -> inspect.Parameter:
         default = option.every if option.every and default else ",".join(map(str, default))
     elif kind in (int, float) and default not in (None, MISSING):
         default = str(default)
-    ranged = f"{option.help};{range_of(option)}" if range_of(option) else option.help
+    ranged = f"{option.help}; {range_of(option)}" if range_of(option) else option.help
     more: dict[str, Any] = {"help": ranged, "metavar": f"<{kind.__name__}>" if kind in (int, float) else None}
     if option.argument:
         spec = typer.Argument(**more)
