@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from anisoscope.data.labelled import TEST, TRAIN, VALIDATION, Example, LabelledCorpus, divided
 from anisoscope.data.local import data_folder
-from anisoscope.data.tables import read_table, refused
+from anisoscope.data.tables import sound_rows
 from anisoscope.errors import CorpusError
 
 RAW = "https://raw.githubusercontent.com"
@@ -39,7 +39,9 @@ def open_benchmark(name: str, seed: int) -> LabelledCorpus:
     known, folder = BENCHMARKS[name], data_folder() / name
     source: dict[str, Any] = {"kind": "ANISOSCOPE_DATA" if folder.is_dir() else "public home"}
     if folder.is_dir():
-        rows = {split: _read(folder / f"{file}.jsonl.gz") for split, file in known.files.items()}
+        paths = {split: folder / f"{file}.jsonl.gz" for split, file in known.files.items()}
+        cure = "copy the file again"
+        rows = {split: [row.columns for row in sound_rows(path, cure)] for split, path in paths.items()}
     else:
         rows = known.home()
     splits = {split: tuple(known.example(row, known.labels) for row in found) for split, found in rows.items()}
@@ -51,15 +53,6 @@ def open_benchmark(name: str, seed: int) -> LabelledCorpus:
         usable = sum(e.rationale is not None for split in splits.values() for e in split)
         source["unusable_highlights"] = marked - usable
     return LabelledCorpus(name, known.labels, splits, known.tokenised, source)
-
-
-def _read(path: Path) -> Rows:
-    rows = []
-    for row in read_table(path):
-        if row.fault:
-            raise refused(path, row, "copy the file again")
-        rows.append(row.columns)
-    return rows
 
 
 def fetched(url: str) -> Path:

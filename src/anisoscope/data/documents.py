@@ -10,7 +10,7 @@ from anisoscope.data.corpora import Asked
 from anisoscope.data.files import ending, read_text
 from anisoscope.data.local import TEXT_ENDINGS
 from anisoscope.data.splitting import SplitText, articles, is_title, running, split_text
-from anisoscope.data.tables import TABLES, Row, is_table, known_column, read_table, refused
+from anisoscope.data.tables import TABLES, Row, form_of, is_table, known_column, read_table
 from anisoscope.errors import CorpusError, UsageError
 
 TEXTS = (".txt", ".md", ".rst")
@@ -22,7 +22,7 @@ def read_path(path: Path, asked: Asked) -> SplitText:
     if path.is_dir():
         return _read_folder(path, asked)
     if is_table(path):
-        return read_rows(read_table(path, columns=_only(asked)), asked, str(path))
+        return read_rows(read_table(path, column=asked.column), asked, str(path))
     if asked.column is not None:
         cure = "leave --column out, or name a table"
         raise CorpusError(f"a table ({', '.join(TABLES)}) or a hub data set where a column is named", str(path), cure)
@@ -88,15 +88,12 @@ def has_text(path: Path) -> bool:
     return not first.keys().isdisjoint(TEXT_COLUMNS)
 
 
-def _only(asked: Asked) -> tuple[str, ...]:
-    return () if asked.column is None else (asked.column,)
-
-
 def _good(rows: Iterable[Row], bad: list[str], skip_bad: bool, where: str) -> Iterator[Row]:
     """The readable rows with columns; the places of the others go to `bad`, or the first of them is an error."""
     for row in rows:
         if row.fault and not skip_bad:
-            raise refused(where, row)
+            cure = "repair the row, or pass --skip-bad"
+            raise CorpusError(f"{form_of(where)} in {where}", f"{row.place}: {row.fault}", cure)
         if row.fault:
             bad.append(row.place)
         elif row.columns:
@@ -141,7 +138,7 @@ def _rows_of(tables: list[Path], asked: Asked) -> Iterator[Row]:
     """Rows of several tables, each place with its file; a file that is no table is one bad row."""
     for file in tables:
         try:
-            for row in read_table(file, columns=_only(asked)):
+            for row in read_table(file, column=asked.column):
                 yield row._replace(place=f"{file.name}, {row.place}")
         except CorpusError as error:
             if not asked.skip_bad:

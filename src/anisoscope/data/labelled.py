@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -173,7 +174,7 @@ def balanced(examples: Iterable[Example], limit: int, classes: int) -> Examples:
         if taken[example.label] < room:
             taken[example.label] += 1
             kept.append(example)
-    return tuple(kept)[:limit] if sum(taken.values()) > limit else tuple(kept)
+    return tuple(kept[:limit])
 
 
 def divided(examples: list[Example], shares: Mapping[str, float], seed: int) -> dict[str, Examples]:
@@ -182,10 +183,7 @@ def divided(examples: list[Example], shares: Mapping[str, float], seed: int) -> 
     owner: dict[int, str] = {}
     for label in sorted({e.label for e in examples}):
         rows = draw.permutation([i for i, e in enumerate(examples) if e.label == label])
-        first, done = 0, 0.0
-        for name, share in shares.items():
-            done += share
-            last = round(done * len(rows))
-            owner |= dict.fromkeys(rows[first:last].tolist(), name)
-            first = last
+        edges = [round(done * len(rows)) for done in accumulate(shares.values())]
+        for name, part in zip(shares, np.split(rows, edges[:-1]), strict=True):
+            owner |= dict.fromkeys(part.tolist(), name)
     return {name: tuple(e for i, e in enumerate(examples) if owner[i] == name) for name in shares}

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from anisoscope.data import hub
 from anisoscope.data.corpora import HubPart
 from anisoscope.data.documents import TEXT_COLUMNS
-from anisoscope.data.files import ending, stem
+from anisoscope.data.files import stem
 from anisoscope.data.labelled import SPLITS, TEST, TRAIN, VALIDATION, Example, LabelledCorpus, check_example, divided
-from anisoscope.data.tables import FORM, TABLES, is_table, known_column, named, read_table
+from anisoscope.data.tables import TABLES, is_table, known_column, named, sound_rows
 from anisoscope.errors import CorpusError
 
 GUESSES = {
@@ -83,16 +83,7 @@ def _read(path: Path) -> Rows:
     if not is_table(path):
         cure = "write it as one of those, or as a folder with train, validation and test files"
         raise CorpusError(f"a labelled corpus in {', '.join(TABLES)}", str(path), cure)
-    rows: Rows = []
-    bad = []
-    for place, row, fault in read_table(path):
-        if fault:
-            bad.append(f"{place}: {fault}")
-        elif row:
-            rows.append((f"{path.name}, {place}", row))
-    if bad:
-        raise CorpusError(f"{FORM[ending(path)]} in {path}", named(bad), "mend or remove these rows")
-    return rows
+    return [(f"{path.name}, {place}", row) for place, row, _ in sound_rows(path, "mend or remove these rows")]
 
 
 def _of_hub(part: HubPart, columns: dict[str, str], seed: int) -> LabelledCorpus:

@@ -37,7 +37,12 @@ def samples(name: str, data: bytes, rate: int) -> Samples:
     it cannot be decoded to its end.
     """
     info = _header(name, data)
-    sound, own_rate = _decoded(name, data)
+    try:
+        sound, own_rate = soundfile.read(BytesIO(data), dtype="float32", always_2d=True)
+    except soundfile.SoundFileError:
+        raise _bad(name, "damaged after its header") from None
+    if not np.isfinite(sound).all():
+        raise _bad(name, "NaN or Inf among its samples")
     if len(sound) < info.frames and info.frames - len(sound) > own_rate // 100:
         raise _bad(name, f"it ends after {len(sound)} of {info.frames} samples")
     mono = sound.mean(axis=1)
@@ -73,17 +78,6 @@ def _header(name: str, data: bytes) -> ClipInfo:
         got = f"a header that says {info.frames:,} samples of {info.channels} channels; {LARGEST:,} at most are read"
         raise _bad(name, got)
     return ClipInfo(info.frames, info.samplerate, info.channels)
-
-
-def _decoded(name: str, data: bytes) -> tuple[Samples, int]:
-    """Samples [sample, channel] as they are stored, and their rate."""
-    try:
-        sound, rate = soundfile.read(BytesIO(data), dtype="float32", always_2d=True)
-    except soundfile.SoundFileError:
-        raise _bad(name, "damaged after its header") from None
-    if not np.isfinite(sound).all():
-        raise _bad(name, "NaN or Inf among its samples")
-    return sound, int(rate)
 
 
 def _bad(name: str, got: str) -> CorpusError:

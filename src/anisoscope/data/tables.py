@@ -1,7 +1,7 @@
 """Rows of tables: CSV, TSV, JSON (an array, or one object per line) and parquet, plain or gzipped. Their one reader."""
 
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
@@ -44,15 +44,15 @@ def is_table(path: Path) -> bool:
     return ending(path) in TABLES
 
 
-def read_table(path: Path, *, columns: Collection[str] = ()) -> Iterator[Row]:
+def read_table(path: Path, *, column: str | None = None) -> Iterator[Row]:
     """Rows in order, read as they are asked for. A row that cannot be read says why; the rows after it are still
     there. CorpusError for a file that is no table at all.
 
-    columns  of a parquet file, decode these only (all, where it lacks one of them)
+    column  of a parquet file, decode this one only (all, where it lacks it)
     """
     kind = ending(path)
     if kind == ".parquet":
-        yield from _parquet_rows(path, columns)
+        yield from _parquet_rows(path, column)
     elif kind in (".csv", ".tsv"):
         for place, values, fault in delimited_rows(path):
             yield Row(place, values, fault)
@@ -63,10 +63,18 @@ def read_table(path: Path, *, columns: Collection[str] = ()) -> Iterator[Row]:
         raise CorpusError(f"a table ending in {', '.join(TABLES)}", str(path), cure)
 
 
-def refused(path: Path | str, row: Row, cure: str = "repair the row, or pass --skip-bad") -> CorpusError:
-    """The error for a row that cannot be read."""
-    expected = FORM.get(ending(Path(path)), "readable rows")
-    return CorpusError(f"{expected} in {path}", f"{row.place}: {row.fault}", cure)
+def sound_rows(path: Path, cure: str) -> list[Row]:
+    """All rows with columns. CorpusError that names all that cannot be read."""
+    rows = list(read_table(path))
+    bad = [f"{row.place}: {row.fault}" for row in rows if row.fault]
+    if bad:
+        raise CorpusError(f"{form_of(path)} in {path}", named(bad), cure)
+    return [row for row in rows if row.columns]
+
+
+def form_of(path: Path | str) -> str:
+    """What is expected in a table, for errors."""
+    return FORM.get(ending(Path(path)), "readable rows")
 
 
 def named(bad: list[str]) -> str:
@@ -133,14 +141,14 @@ def _object(place: str, found: Any, otherwise: str, *, escaped: bool) -> Row:
     return Row(place, found)
 
 
-def _parquet_rows(path: Path, columns: Collection[str]) -> Iterator[Row]:
+def _parquet_rows(path: Path, column: str | None) -> Iterator[Row]:
     import pyarrow  # type: ignore[import-untyped]
     import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 
     packed = path.name.lower().endswith(".gz")
     try:
         table = parquet.ParquetFile(BytesIO(read_bytes(path)) if packed else path)
-        wanted = list(columns) if columns and set(columns) <= set(table.schema_arrow.names) else None
+        wanted = [column] if column in table.schema_arrow.names else None
         batches = (b.to_pylist() for b in table.iter_batches(batch_size=ROWS_AT_ONCE, columns=wanted))
         for number, row in enumerate(chain.from_iterable(batches), 1):
             yield Row(f"row {number}", row)

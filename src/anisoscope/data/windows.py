@@ -9,12 +9,10 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
+from anisoscope.axes import FREQUENCY_BINS
 from anisoscope.batch import Batch, Stream
 from anisoscope.data.plans import Index, Plan, pack
 from anisoscope.errors import CorpusError, ModelError, UsageError
-
-N_BINS = 5
-"""Token-frequency bins of equal token mass."""
 
 _CHUNK = 4_000_000
 """Characters tokenised in one call: bounds the memory of the tokenizer's own records."""
@@ -121,7 +119,7 @@ def cut(units: list[NDArray[np.int32]], max_length: int, n_special: int) -> Text
 
 
 def frequency_bins(ids: NDArray[np.int32]) -> tuple[Index, list[str]]:
-    """Bin of each id and the labels of the bins: `N_BINS` of equal token mass by the corpus's own counts, 0 = rarest.
+    """Bin of each id, 0 = rarest, and the labels of the bins, of equal token mass by the corpus's own counts.
 
     Types of the same count share a bin (that of the middle of their mass), so the bin is a function of the count alone.
     """
@@ -129,9 +127,9 @@ def frequency_bins(ids: NDArray[np.int32]) -> tuple[Index, list[str]]:
     values, types = np.unique(counts, return_counts=True)
     mass = values * types
     middle = (np.cumsum(mass) - mass / 2) / max(1, mass.sum())
-    bin_of_value = np.minimum((middle * N_BINS).astype(np.int64), N_BINS - 1)
+    bin_of_value = np.minimum((middle * FREQUENCY_BINS).astype(np.int64), FREQUENCY_BINS - 1)
     labels = []
-    for k in range(N_BINS):
+    for k in range(FREQUENCY_BINS):
         inside = values[(bin_of_value == k) & (values > 0)]
         labels.append(f"q{k + 1} (count {inside.min()}–{inside.max()})" if len(inside) else f"q{k + 1} (empty)")
     return bin_of_value[np.searchsorted(values, counts)], labels
