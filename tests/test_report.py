@@ -14,7 +14,7 @@ import pytest
 from anisoscope import Run
 from anisoscope.axes import POLICIES
 from anisoscope.charts import builders as charts
-from anisoscope.charts import export
+from anisoscope.charts import export, style
 from anisoscope.charts.style import compact
 from anisoscope.errors import OutputError, UsageError
 from anisoscope.report import build
@@ -391,6 +391,18 @@ def test_a_notebook_shows_the_picture_on_white(tmp_path: Path) -> None:
 def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="no manifest"):
         build(tmp_path)
+
+
+def test_a_series_is_no_run_and_the_cure_names_its_checkpoints(tmp_path: Path) -> None:
+    """The cure was to finish a series that was finished."""
+    (tmp_path / "series.json").write_text("{}")
+    with pytest.raises(OutputError, match=r"a series of them.*seed-0-step-"):
+        build(tmp_path)
+
+
+def test_ink_of_the_theme_is_that_of_the_marks() -> None:
+    assert style.THEME["axis"]["titleColor"] == style.THEME["legend"]["labelColor"] == style.INK
+    assert (style.THEME["axis"]["labelColor"], style.THEME["axis"]["gridColor"]) == (style.MUTED, style.GRID)
 
 
 def test_histogram_densities_have_unit_area() -> None:

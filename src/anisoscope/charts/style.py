@@ -1,7 +1,9 @@
 """The look of every chart: theme, palettes that colour-blind readers can tell apart, and the parts builders share."""
 
+import json
 import re
 from collections.abc import Sequence
+from importlib.resources import files
 from math import ceil, floor
 from typing import Any, Literal
 
@@ -31,51 +33,13 @@ FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, sans-serif"
 TOOLTIP = "\N{INVISIBLE SEPARATOR}"
 """Begins the descriptions of marks that become native tooltips; those that the chart library makes up are dropped."""
 
-_TITLE = {"titleColor": INK, "titleFontSize": 12, "titleFontWeight": "normal"}
-_AXIS = {
-    "domainColor": MUTED,
-    "gridColor": GRID,
-    "labelColor": MUTED,
-    "labelFontSize": 11,
-    "labelPadding": 5,
-    "tickColor": MUTED,
-    "tickSize": 4,
-    "titlePadding": 9,
-}
-_LEGEND = {
-    "labelColor": INK,
-    "labelFontSize": 12,
-    "labelLimit": 260,
-    "offset": 12,
-    "orient": "top",
-    "symbolOpacity": 1,
-    "symbolSize": 90,
-    "symbolStrokeWidth": 2,
-    "titleLimit": 400,
-}
-_HEADER = {
-    "labelAnchor": "start",
-    "labelColor": INK,
-    "labelFontSize": 13,
-    "labelFontWeight": "normal",
-    "labelPadding": 8,
-    "title": None,
-}
+_COLOURS = {"category": list(PALETTE), "heatmap": list(SEQUENTIAL), "diverging": list(DIVERGING)}
 THEME: dict[str, Any] = {
-    "aria": True,
-    "axis": _AXIS | _TITLE,
-    "axisX": {"grid": False, "tickCount": 8},
-    "axisY": {"domain": False, "ticks": False, "tickCount": 5},
-    "background": None,
+    **json.loads(files("anisoscope.charts").joinpath("theme.json").read_text("utf-8")),
     "font": FONT,
-    "header": _HEADER,
-    "legend": _LEGEND | _TITLE,
-    "line": {"strokeWidth": 2, "strokeCap": "round"},
-    "padding": 4,
-    "point": {"filled": True, "size": 42, "opacity": 1},
-    "range": {"category": list(PALETTE), "heatmap": list(SEQUENTIAL), "diverging": list(DIVERGING)},
-    "view": {"stroke": None},
+    "range": _COLOURS,
 }
+"""What Vega calls a config: theme.json, in the ink and the colours of this module."""
 
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")

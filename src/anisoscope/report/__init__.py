@@ -6,6 +6,7 @@ May import: `studies`, `runs`, `charts`, and what is below them.
 
 from pathlib import Path
 
+from anisoscope.errors import OutputError
 from anisoscope.report.page import render
 from anisoscope.report.results import Results
 from anisoscope.report.studies_page import build_studies
@@ -19,6 +20,8 @@ def build(folder: Path, formats: tuple[str, ...] = ("svg",)) -> Path:
 
     `formats` of the figures beside the page: svg, pdf, png.
     """
+    if (folder / "series.json").exists():
+        raise OutputError("a run folder", f"{folder}, a series of them", f"name a checkpoint: {folder}/seed-0-step-…")
     run = RunFolder(folder)
     manifest = run.manifest
     page = render(Results(run.records, manifest), folder, formats)
