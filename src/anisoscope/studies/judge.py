@@ -5,7 +5,7 @@ fails where that of its contrary is; anything between is undecided. p comes from
 contradict each other. Decided by place (`inside`): it holds where all of the 95 % interval lies there (equivalence),
 fails where none of it does. What holds by construction is an identity.
 
-isotropic: A below q95(d); anisotropic: A above q95(d); low: A < LOW; extreme: A ≥ EXTREME.
+isotropic: A below q95(d); anisotropic: A above q95(d); low: A < 0.2; extreme: A ≥ 0.8.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,6 @@ from anisoscope.sums.jackknife import UNBOUNDED, holm, interval, over_seeds
 
 Array = NDArray[np.float64]
 
-LOW = 0.2
-EXTREME = 0.8
 LEVEL = 0.025  # one-sided, as an end of a 95 % interval
 GROUPS = 32
 POSITIVE = (0.0, np.inf)
