@@ -20,7 +20,8 @@ def main() -> None:
         code = _run()
     except KeyboardInterrupt as stop:  # also while modules are loaded
         code = _interrupted(stop)
-    sys.exit(code)
+    if code:
+        sys.exit(code)
 
 
 def _run() -> int:
