@@ -31,7 +31,8 @@ def context(folder: Path, **given: Any) -> Context:
 
 def hidden(ran: Pass) -> dict[int, dict[str, np.ndarray]]:
     """{layer: {metric: [norm]}}"""
-    return {site.layer or 0: ran._hidden(site) for site in ran.sites.values() if site.quantity == "hidden"}
+    sites = [site for site in ran.sites.values() if site.quantity == "hidden"]
+    return {site.layer or 0: {name: value[:, 0] for name, value in ran.vectors(site).items()} for site in sites}
 
 
 # --- reference values at the full width ---
@@ -94,10 +95,9 @@ def test_float32_blocks_resolve_differences_of_a_millionth() -> None:
 @pytest.mark.parametrize("system", (*READINGS, *FAMILIES))
 def test_first_block_reads_input_plus_bias(system: str) -> None:
     subject = untrained(system, SMALL, 0)
-    with subject.feeding() as feed, capture(subject.model, {"hidden"}) as tap, torch.no_grad():
+    with capture(subject.model, {"hidden"}) as tap, torch.no_grad():
         biased = subject.fed + 3 * subject.direction
-        feed(biased)
-        subject.model(**subject.inputs)
+        subject.run(slice(None), biased)
         (first,) = (tap[name] for name in tap.sites if name.endswith(".0.hidden"))
     assert torch.equal(first, biased)
     assert subject.direction.norm().item() == pytest.approx(1, abs=1e-6)
@@ -110,9 +110,7 @@ def test_feeding_nothing_else_leaves_the_model_as_it_is() -> None:
     subject = untrained(FULL, SMALL, 0)
     with torch.no_grad():
         plain = subject.model(**subject.inputs).last_hidden_state
-        with subject.feeding() as feed:
-            feed(subject.fed)
-            fed = subject.model(**subject.inputs).last_hidden_state
+        fed = subject.run(slice(None), subject.fed).last_hidden_state
     assert torch.equal(plain, fed)
     assert not subject.model.encoder.layer[0]._forward_pre_hooks
 

@@ -130,35 +130,29 @@ class Pass:
         subject, sequences = self.subject, len(self.subject.fed)
         every = torch.arange(len(self.norms) * sequences, device=subject.fed.device)
         norms = torch.tensor(self.norms, dtype=subject.fed.dtype, device=subject.fed.device)
-        with subject.feeding() as feed, capture(subject.model, what, receive=self._receive):
+        with capture(subject.model, what, receive=self._receive):
             for rows in torch.split(every, self.batch):
                 chosen, self._group = rows % sequences, rows // sequences
-                feed(subject.fed[chosen] + norms[self._group, None, None] * subject.direction)
-                subject.model(**{name: x[chosen] for name, x in subject.inputs.items()})
+                subject.run(chosen, subject.fed[chosen] + norms[self._group, None, None] * subject.direction)
         return self
 
     def _receive(self, site: Site, value: Any) -> None:
+        """Queries come before the keys of the same call."""
         self.sites[site.name] = site
         if site.quantity == "attention":
             self._add(site, _row_sums(value))
         elif site.quantity == "hidden":
             self._add(site, _vector_sums(value.double().unsqueeze(1), HIDDEN_TERMS))
-        else:
-            if site.stage == "raw":
-                self._add(site, _vector_sums(value, HEAD_TERMS))
-            if site.stage == self.subject.stage:
-                self._receive_scored(site, value)
-
-    def _receive_scored(self, site: Site, value: Tensor) -> None:
-        """Queries come before the keys of the same call."""
-        if site.quantity == "query":
+        elif site.stage == "raw":
+            self._add(site, _vector_sums(value, HEAD_TERMS))
+        if site.stage == self.subject.stage and site.quantity == "query":
             self._query = value
-            return
-        scores = Site(site.stack, site.layer, "attention", site.stage)
-        self.sites[scores.name] = scores
-        counted = torch.isin(self._group, torch.tensor(self.histograms, device=value.device))
-        subject = self.subject
-        self._add(scores, row_scores.score_sums(self._query, value, subject.attention_scale, subject.causal, counted))
+        elif site.stage == self.subject.stage:
+            scores = Site(site.stack, site.layer, "attention", site.stage)
+            self.sites[scores.name] = scores
+            counted = torch.isin(self._group, torch.tensor(self.histograms, device=value.device))
+            how = (self.subject.attention_scale, self.subject.causal, counted)
+            self._add(scores, row_scores.score_sums(self._query, value, *how))
 
     def _add(self, site: Site, values: dict[str, Tensor]) -> None:
         self.sums.add(site.name, values, self._group)
@@ -168,41 +162,33 @@ class Pass:
     def norm_pairs(self) -> tuple[Array, Array]:
         """(mean token norm, norm of the mean), each [norm, 2]: of the first block's input and the last one's output."""
         hidden = sorted((s for s in self.sites.values() if s.quantity == "hidden"), key=lambda s: s.layer or 0)
-        values = [self._hidden(site) for site in (hidden[0], hidden[-1])]
-        token, mean = (np.stack([v[name] for v in values], 1)[: len(self.norms)] for name in ("norms.mean", "drift"))
+        ends = [self.vectors(site) for site in (hidden[0], hidden[-1])]
+        token, mean = (np.hstack([end[name] for end in ends]) for name in ("norms.mean", "drift"))
         return token, mean
 
-    def _hidden(self, site: Site) -> dict[str, Array]:
-        values = self._of(site, (mean_cosine, norms, drift))
-        return {name: values[name][:, 0] for name in ("mean_cosine", "norms.mean", "drift")}
-
-    def _of(self, site: Site, metrics: Sequence[Any]) -> dict[str, Array]:
-        """{name: [norm, head]}: each metric on the sums of one N at a time."""
+    def vectors(self, site: Site) -> dict[str, Array]:
+        """{metric: [norm, head]} of hidden states, queries or keys: each metric on the sums of one N at a time."""
         terms = self.sums.at(site.name)
         found: dict[str, list[Array]] = {}
         for i in range(len(self.norms)):
             totals = Totals({term: value[i : i + 1] for term, value in terms.items()})
-            for metric in metrics:
-                for name, value in metric.compute(totals).items():
-                    found.setdefault(f"{metric.METRIC.name}.{name}".rstrip("."), []).append(value[0, 0])
+            found.setdefault("mean_cosine", []).append(mean_cosine.compute(totals)[""][0, 0])
+            found.setdefault("norms.mean", []).append(norms.compute(totals)["mean"][0, 0])
+            if site.quantity == "hidden":
+                found.setdefault("drift", []).append(drift.compute(totals)[""][0, 0])
         return {name: np.stack(values) for name, values in found.items()}
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Rows of the long table, model and seed still missing."""
         for site in self.sites.values():
-            place = {"site": site.label, "layer": site.layer}
-            if site.quantity == "hidden":
-                values = {name: value[:, None] for name, value in self._hidden(site).items()}
-                yield from self._table(values, place, heads=False)
-            elif site.quantity in ("query", "key") and site.stage == "raw":
-                values = self._of(site, (mean_cosine, norms))
-                yield from self._table({k: values[k] for k in ("mean_cosine", "norms.mean")}, place)
-            elif site.quantity == "attention":
-                place["site"] = "attention"
-                yield from self._attention(site, place)
+            if site.quantity == "attention":
+                yield from self._attention(site)
+            elif site.quantity == "hidden" or site.stage == "raw":
+                place = {"site": site.label, "layer": site.layer}
+                yield from self._table(self.vectors(site), place, heads=site.quantity != "hidden")
 
-    def _attention(self, site: Site, place: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        terms = self.sums.at(site.name)
+    def _attention(self, site: Site) -> Iterator[dict[str, Any]]:
+        terms, place = self.sums.at(site.name), {"site": "attention", "layer": site.layer}
         if not site.stage:
             entropies = ("entropy", "entropy_normalised") if self.subject.position_bias else ()
             over = dict.fromkeys((*entropies, "row_max", "row_min"), "rows")
@@ -213,13 +199,12 @@ class Pass:
             return
         yield from self._table(row_scores.values(terms, self.subject.position_bias), place)
         for i in self.histograms:
-            for name, counts in row_scores.histograms(terms, i).items():
-                for bin_name, count in counts.items():
-                    yield {**place, "metric": name, "component": f"{self.norms[i]:g} {bin_name}", "value": count}
+            for metric, counts in row_scores.HISTOGRAMS.items():
+                for filled in np.flatnonzero(terms[counts][i]):
+                    component = f"{self.norms[i]:g} {filled}"
+                    yield {**place, "metric": metric, "component": component, "value": float(terms[counts][i][filled])}
 
-    def _table(
-        self, values: dict[str, Array], place: dict[str, Any], *, heads: bool = True
-    ) -> Iterator[dict[str, Any]]:
+    def _table(self, values: dict[str, Array], place: dict[str, Any], heads: bool = True) -> Iterator[dict[str, Any]]:
         """Rows of values [norm, head], and of their mean over heads."""
         for metric, value in values.items():
             for norm, of_heads in zip(self.norms, value, strict=False):

@@ -12,7 +12,7 @@ from anisoscope.charts import builders as charts
 from anisoscope.charts import norm_charts
 from anisoscope.store import as_records, select
 from anisoscope.studies.godey2024 import biased_block, norm_claims
-from anisoscope.studies.godey2024.row_scores import EDGES
+from anisoscope.studies.godey2024.row_scores import EDGES, HISTOGRAMS
 from anisoscope.studies.godey2024.untrained_models import label
 from anisoscope.studies.judge import Array
 from anisoscope.studies.study import Claim, Context, Verdict, declare
@@ -23,7 +23,6 @@ QUANTITIES = {
     "attention.score_spread": "spread, pooled",
     "attention.score_spread_within": "spread within rows",
 }
-HISTOGRAMS = ("attention.score_histogram", "attention.score_histogram_within")
 MIDDLES = (EDGES[1:] + EDGES[:-1]) / 2
 POINTS, FINEST, WIDE = 81, 12, 0.2
 """Curves: points, the smallest bin as a part of their reach, and the width of bins in asinh(score / unit)."""
@@ -32,7 +31,7 @@ POINTS, FINEST, WIDE = 81, 12, 0.2
 def measure(settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
     """Records of scores; histograms are counts in shared bins, added over seeds (component: `{N:g} {bin}`)."""
     records = biased_block.experiment(settings, context)
-    counted = records["metric"].isin(HISTOGRAMS)
+    counted = records["metric"].isin(list(HISTOGRAMS))
     keys = ["model", "corpus", "stack", "kind", "layer", "site", "token_policy", "metric", "component"]
     summed = records[counted].groupby(keys, sort=False)[["value"]].sum().reset_index()
     scores = select(records[~counted], metric=("attention.score", *QUANTITIES))
@@ -52,10 +51,11 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     rows["quantity"] = rows["metric"].map(QUANTITIES)
     unit = select(rows, N=0.0, metric=RMS).set_index("model")["value"]
     pooled, within = [], []
-    for system, by_norm in _counts(last, HISTOGRAMS[0]).items():
+    all_pairs, in_rows = (_counts(last, metric) for metric in HISTOGRAMS)
+    for system, by_norm in all_pairs.items():
         reading = f"{label(system)} · unit {unit[system]:.2g}"
         pooled += [shares(binned, unit[system]).assign(N=n, reading=reading) for n, binned in by_norm.items()]
-    for system, by_norm in _counts(last, HISTOGRAMS[1]).items():
+    for system, by_norm in in_rows.items():
         widest = reach(list(by_norm.values())[-1])
         within += [density(binned, widest).assign(N=n, reading=label(system)) for n, binned in by_norm.items()]
     lines = partial(charts.trajectory, x="score", series="N", panel="reading", size=(norm_charts.WIDTH, 200))

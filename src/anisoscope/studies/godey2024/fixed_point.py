@@ -39,12 +39,11 @@ def fixed_points(norms: Sequence[float], at_grid: Norms, at: Callable[[float], N
     """
     known = {n: (at_grid[0][i], at_grid[1][i]) for i, n in enumerate(norms)}
 
-    def measured(norm: float, kind: int) -> tuple[float, float]:
+    def measured(norm: float, kind: int) -> list[float]:
         if norm not in known:
             token, mean = at(norm)
             known[norm] = token[0], mean[0]
-        before, after = known[norm][kind]
-        return float(before), float(after)
+        return list(map(float, known[norm][kind]))
 
     def gap(norm: float, kind: int) -> float:
         before, after = measured(norm, kind)
@@ -55,9 +54,8 @@ def fixed_points(norms: Sequence[float], at_grid: Norms, at: Callable[[float], N
         pairs = at_grid[kind]
         between = brackets(norms, pairs[:, 1] - pairs[:, 0], pairs.max(axis=1))
         solved = [float(brentq(gap, a, b, (kind,), xtol=PRECISION * b, rtol=PRECISION)) for a, b in between]
-        rows.append({"site": "hidden", "metric": f"fixed_point.{name}.crossings", "value": len(solved)})
+        rows.append({"metric": f"fixed_point.{name}.crossings", "value": len(solved)})
         for which, norm in enumerate(solved, start=1):
-            place = {"site": "hidden", "component": str(which)}
-            rows.append({**place, "metric": f"fixed_point.{name}", "value": norm})
-            rows.append({**place, "metric": f"fixed_point.{name}.norm", "value": measured(norm, kind)[1]})
-    return rows
+            for metric, value in {"": norm, ".norm": measured(norm, kind)[1]}.items():
+                rows.append({"metric": f"fixed_point.{name}{metric}", "component": str(which), "value": value})
+    return [{"site": "hidden", **row} for row in rows]

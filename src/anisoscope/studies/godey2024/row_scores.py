@@ -19,6 +19,8 @@ softmax of those is in float64, since weights that are all but uniform have an e
 SMALLEST, BINS = 1e-5, 300
 EDGES = SMALLEST * np.sinh(np.linspace(-24, 24, BINS + 1))
 """Edges shared by all N, seeds and systems: linear below 10⁻⁵, then geometric (14 bins a decade), to ±10⁵."""
+HISTOGRAMS = {"attention.score_histogram": "pooled", "attention.score_histogram_within": "centred"}
+"""Metric → name of its counts among the sums."""
 
 
 def score_sums(
@@ -113,12 +115,3 @@ def values(terms: dict[str, Array], position_bias: bool) -> dict[str, Array]:
     }
     names = () if position_bias else ("row_median", "entropy", "entropy_normalised")
     return found | {f"attention.{name}": terms[name] / terms["some_rows"] for name in names}
-
-
-def histograms(terms: dict[str, Array], norm: int) -> dict[str, dict[str, float]]:
-    """{metric: {bin number: count}} of one N, empty bins left out."""
-    named = {
-        "attention.score_histogram": terms["pooled"][norm],
-        "attention.score_histogram_within": terms["centred"][norm],
-    }
-    return {name: {str(i): float(counts[i]) for i in np.flatnonzero(counts)} for name, counts in named.items()}

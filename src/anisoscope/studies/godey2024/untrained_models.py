@@ -12,8 +12,6 @@ Other families are built by the library with its own initialisation: `gpt2` (pre
 """
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,19 +85,16 @@ class Untrained:
     causal: bool
     position_bias: bool
 
-    @contextmanager
-    def feeding(self) -> Iterator[Callable[[Tensor], None]]:
-        """Inside, the function given out sets what the first block reads [sequence, token, dim]."""
-        put: list[Tensor] = []
+    def run(self, chosen: Tensor | slice, x: Tensor) -> Any:
+        """What the model gives for the `chosen` sequences, where its first block reads x [sequence, token, dim]."""
 
-        def replace(
-            _block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-        ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-            return ((put[-1], *args[1:]), kwargs) if args else ((), kwargs | {"hidden_states": put[-1]})
+        def feed(_block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            return ((x, *args[1:]), kwargs) if args else ((), kwargs | {"hidden_states": x})
 
-        handle = _first_block(self.model).register_forward_pre_hook(replace, with_kwargs=True, prepend=True)
+        ((first, *_),) = find_blocks(self.model).values()
+        handle = first.register_forward_pre_hook(feed, with_kwargs=True, prepend=True)
         try:
-            yield lambda x: put.__setitem__(slice(None), [x])
+            return self.model(**{name: value[chosen] for name, value in self.inputs.items()})
         finally:
             handle.remove()
 
@@ -119,9 +114,11 @@ def untrained(system: str, size: Size, seed: int, device: str = "cpu", dtype: st
             nn.init.normal_(model.embeddings.word_embeddings.weight)
     inputs = {name: x.to(device) for name, x in _inputs(model, size, inputs_drawn).items()}
     model = model.to(device, getattr(torch, dtype))
-    raw = family == "bert" and reading != "full-embedding"
     with torch.no_grad():
-        fed = model.embeddings.word_embeddings(inputs["input_ids"]) if raw else _embedded(model, inputs)
+        if family == "bert" and reading != "full-embedding":
+            fed = model.embeddings.word_embeddings(inputs["input_ids"])
+        else:
+            fed = model(**inputs, output_hidden_states=True).hidden_states[0]
     normal = torch.randn(size.width, generator=direction_drawn, dtype=torch.float64)
     return Untrained(
         model,
@@ -143,24 +140,6 @@ def _inputs(model: Any, size: Size, drawn: torch.Generator) -> dict[str, Tensor]
     return {"input_ids": torch.randint(model.config.vocab_size, (size.sequences, size.tokens), generator=drawn)}
 
 
-def _embedded(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-    """Output of the model's own embedding, the input of the first block."""
-    seen: list[Tensor] = []
-
-    def look(_block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        seen.append(args[0] if args else kwargs["hidden_states"])
-
-    handle = _first_block(model).register_forward_pre_hook(look, with_kwargs=True)
-    model(**inputs)
-    handle.remove()
-    return seen[0]
-
-
-def _first_block(model: nn.Module) -> nn.Module:
-    (blocks,) = find_blocks(model).values()
-    return blocks[0]
-
-
 def _as_pytorch(model: Any, scale: float) -> None:
     """Linear layers of the blocks drawn again as PyTorch does by default."""
     for module in model.encoder.modules():
@@ -174,25 +153,19 @@ def _made(family: str, size: Size) -> nn.Module:
     """A model of the library with its own initialisation, the weights of its blocks scaled."""
     import transformers as library
 
-    sizes: dict[str, Any]
-    config: Any
-    width, blocks, heads = size.width, size.blocks, size.heads
+    width, heads = size.width, size.heads
+    more: dict[str, dict[str, Any]] = {
+        "bert": {"intermediate_size": 4 * width, "max_position_embeddings": max(512, size.tokens)},
+        "gpt2": {"max_position_embeddings": max(1024, size.tokens), "use_cache": False},
+        "llama": {"intermediate_size": width * 8 // 3, "num_key_value_heads": heads, "use_cache": False},
+        "t5": {"d_ff": 4 * width, "d_kv": width // heads, "initializer_factor": size.scale},
+        "vit": {"intermediate_size": 4 * width},
+    }
+    shape = {"hidden_size": width, "num_hidden_layers": size.blocks, "num_attention_heads": heads}
+    config = library.AutoConfig.for_model(family, **shape, **more[family])
     if family == "t5":
-        sizes = {"d_model": width, "d_ff": 4 * width, "d_kv": width // heads, "num_heads": heads, "num_layers": blocks}
-        return library.T5EncoderModel(library.T5Config(**sizes, initializer_factor=size.scale))
-    sizes = {"hidden_size": width, "num_hidden_layers": blocks, "num_attention_heads": heads}
-    if family == "bert":
-        positions = max(512, size.tokens)
-        config = library.BertConfig(**sizes, intermediate_size=4 * width, max_position_embeddings=positions)
-    elif family == "gpt2":
-        sizes = {"n_embd": width, "n_layer": blocks, "n_head": heads, "n_positions": max(1024, size.tokens)}
-        config = library.GPT2Config(**sizes, use_cache=False)
-    elif family == "llama":
-        sizes |= {"intermediate_size": width * 8 // 3, "num_key_value_heads": heads}
-        config = library.LlamaConfig(**sizes, use_cache=False)
-    else:
-        config = library.ViTConfig(**sizes, intermediate_size=4 * width)
+        return library.T5EncoderModel(config)
     config.initializer_range *= size.scale
-    if family in ("bert", "vit"):
-        return (library.BertModel if family == "bert" else library.ViTModel)(config, add_pooling_layer=False)
-    return (library.GPT2Model if family == "gpt2" else library.LlamaModel)(config)
+    pooling = {"add_pooling_layer": False} if family in ("bert", "vit") else {}
+    model: nn.Module = library.AutoModel.from_config(config, **pooling)
+    return model
