@@ -30,9 +30,11 @@ from anisoscope.studies.fosse2023 import (
     table2_examples,
     trained_cells,
 )
-from anisoscope.studies.fosse2023.entry import BOUNDS, Evidence, Seeds, correlation, over
+from anisoscope.studies.fosse2023.entry import Evidence, Seeds, correlation, over
 from anisoscope.studies.fosse2023.grid import Cell, Plan
+from anisoscope.studies.judge import BOUNDS
 from anisoscope.studies.study import Compared, Context, published
+from anisoscope.sums.jackknife import UNBOUNDED
 
 STUDIES = {s.name: s for s in runner.found() if s.paper == "fosse2023"}
 KEYS, VALUES = "key.raw", "value"
@@ -578,8 +580,8 @@ def test_a_rank_correlation_of_three_cells_is_none():
     assert np.isnan(correlation(Seeds({}, nothing), four)).all()
 
 
-@pytest.mark.parametrize(("ends", "metric"), [(ends, metric) for ends, metrics in BOUNDS.items() for metric in metrics])
-def test_bars_and_bands_stay_where_their_number_can_be(ends, metric):
+@pytest.mark.parametrize(("metric", "ends"), [bound for bound in BOUNDS.items() if bound[1] != UNBOUNDED])
+def test_bars_and_bands_stay_where_their_number_can_be(metric, ends):
     """Three seeds near an end of what the metric can be: Student's interval would leave it."""
     least, most = ends
     for middle in (least + 0.02, min(most, least + 100) - 0.02):

@@ -17,28 +17,23 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from anisoscope.studies.study import SHARE, SIGNED, Claim, Outcome, Over, Verdict
-from anisoscope.sums.jackknife import UNBOUNDED, holm, interval, over_seeds
+from anisoscope.sums.jackknife import UNBOUNDED, Bounds, holm, interval, over_seeds
 
 Array = NDArray[np.float64]
 
 LEVEL = 0.025  # one-sided, as an end of a 95 % interval
 GROUPS = 32
 POSITIVE = (0.0, np.inf)
-BOUNDS = {
-    "mean_cosine": SIGNED,
-    "drift": POSITIVE,
-    "norms.": POSITIVE,
-    "attention.entropy_normalised": SHARE,
-    "attention.row_": SHARE,
-    "attention.sequence": SHARE,
-    "attention.entropy": POSITIVE,
-    "attention.score_": POSITIVE,
-    "centred_attention.query_rise": (-np.inf, np.inf),
-    "centred_attention.key_rise": (-np.inf, np.inf),
-    "centred_attention.": POSITIVE,
-    "score_terms.": POSITIVE,
+BOUNDS: dict[str, Bounds] = {
+    **dict.fromkeys(("attention.entropy_normalised", "attention.row_", "attention.sequence"), SHARE),
+    **dict.fromkeys(("accuracy", "replaced.agreement", "explains.au", "cones.keys."), SHARE),
+    **dict.fromkeys(("mean_cosine", "intra_sequence", "first.", "representative."), SIGNED),
+    **dict.fromkeys(("replaced.", "explains.", "cones.queries."), SIGNED),
+    **dict.fromkeys(("centred_attention.query_rise", "centred_attention.key_rise"), UNBOUNDED),
+    **dict.fromkeys(("drift", "norms.", "attention.entropy", "attention.score_", "centred_attention."), POSITIVE),
+    **dict.fromkeys(("score_terms.", "cls_entropy"), POSITIVE),  # as the paper divides it, this entropy can exceed 1
 }
-"""What values of a metric lie between, by how its name begins; others have no bounds."""
+"""What values of a metric lie between, by how its name begins (the first that fits); others have no bounds."""
 
 
 @dataclass(frozen=True)
@@ -139,9 +134,9 @@ def of_seeds(
     return replace(test, statistic=words, value=value, low=low, high=high, up=up, down=down, inside=inside)
 
 
-def bounds_of(metric: str) -> tuple[float, float]:
+def bounds_of(metric: str) -> Bounds:
     """The smallest and the largest that values of a metric, and means of them, can be."""
-    return next((bounds for begin, bounds in BOUNDS.items() if metric.startswith(begin)), (-np.inf, np.inf))
+    return next((bounds for begin, bounds in BOUNDS.items() if metric.startswith(begin)), UNBOUNDED)
 
 
 def means_over_seeds(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
@@ -202,11 +197,6 @@ def stated(
         outcome = "identity"
     value, low, high, p = (None if x is None or np.isnan(x) else x for x in (value, low, high, p))
     return Verdict(claim.name, outcome, statistic, value, low, high, n, p, reason, subject)
-
-
-def nothing(claim: Claim, reason: str) -> Verdict:
-    """The verdict on a claim of which these records say nothing."""
-    return stated(claim, None, "not measured", reason=reason)
 
 
 def _agreed(outcomes: Sequence[Outcome]) -> bool | None:

@@ -18,16 +18,10 @@ from scipy import stats
 from anisoscope.store import select
 from anisoscope.studies.fosse2023.grid import NEEDS, PUBLISHED, SETTINGS, TITLES, Cell, Plan, with_options
 from anisoscope.studies.fosse2023.measurements import Look, accuracies, gather
-from anisoscope.studies.judge import Array, Test, judged, of_seeds
-from anisoscope.studies.study import SHARE, SIGNED, Compared, Context, Study, claims, declare, published
+from anisoscope.studies.judge import Array, Test, bounds_of, judged, of_seeds
+from anisoscope.studies.study import Compared, Context, Study, claims, declare, published
 from anisoscope.sums.jackknife import over_seeds
 
-BOUNDS: dict[tuple[float, float], tuple[str, ...]] = {
-    SHARE: ("accuracy", "replaced.agreement", "explains.au", "cones.keys."),
-    SIGNED: ("intra_sequence", "replaced.", "explains.", "first.", "representative.", "cones.queries."),
-    (0.0, np.inf): ("cls_entropy", "norms."),  # H as the paper divides it can exceed 1
-}
-"""What values lie between: ends, and how the names of metrics begin (the first that fits)."""
 LOST = {
     "missing": "{} of the planned classifiers not trained yet",
     "diverged": "{} diverged: their loss was not finite",
@@ -162,10 +156,8 @@ def _mean(rows: pd.DataFrame, bounds: tuple[float, float] | None = None) -> tupl
     values = rows["value"].dropna().to_numpy(float)
     if not len(values):
         return np.nan, np.nan, np.nan, 0
-    if bounds is None:
-        metric = str(rows["metric"].iloc[0])
-        bounds = next((ends for ends, begin in BOUNDS.items() if metric.startswith(begin)), (-np.inf, np.inf))
-    value, low, high = (float(x) for x in over_seeds(values, bounds=bounds))
+    ends = bounds or bounds_of(str(rows["metric"].iloc[0]))
+    value, low, high = (float(x) for x in over_seeds(values, bounds=ends))
     return value, low, high, len(values)
 
 

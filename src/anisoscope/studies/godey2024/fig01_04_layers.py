@@ -17,7 +17,7 @@ from anisoscope.studies.godey2024.layer_curves import (
     settings,
     training_steps,
 )
-from anisoscope.studies.judge import Array, Test, judged, nothing, of_replicates, stated
+from anisoscope.studies.judge import Array, Test, judged, of_replicates, stated
 from anisoscope.studies.study import Claim, Verdict, claims, declare
 
 TRAINING, SEVERAL = "effect of training", "several anisotropic"
@@ -52,9 +52,7 @@ def judge(name: str, records: pd.DataFrame) -> list[Verdict]:
             tests += COMPARISONS[claim.name](claim, records, rows if claim.name == TRAINING else about)
     verdicts = judged(tests)
     verdicts += [_several(claim, verdicts) for claim in stated_ones if claim.name == SEVERAL]
-    why = layer_curves.skipped(records) or "no system of these settings is one the claim is about"
-    found = {TRAINING, *(verdict.claim for verdict in verdicts)}
-    return verdicts + [nothing(claim, why) for claim in stated_ones if claim.name not in found]
+    return verdicts + layer_curves.unmeasured((c for c in stated_ones if c.name != TRAINING), verdicts, records)
 
 
 def _several(claim: Claim, verdicts: list[Verdict]) -> Verdict:

@@ -12,7 +12,7 @@ from anisoscope.store import as_records
 from anisoscope.studies.godey2024 import fig01_04_layers, layer_curves, permutation
 from anisoscope.studies.godey2024.layer_curves import TRAINED, UNTRAINED
 from anisoscope.studies.godey2024.permutation import Kind
-from anisoscope.studies.judge import Test, detected, judged, nothing, stated
+from anisoscope.studies.judge import Test, detected, judged, stated
 from anisoscope.studies.study import SIGNED, Context, Verdict, claims, declare
 from anisoscope.sums.jackknife import holm, interval
 
@@ -78,10 +78,7 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     corrected = pd.Series(holm(np.asarray(worst, dtype=np.float64)), index=worst.index)
     systems = int(worst.notna().sum())
     verdicts = [_system(group, corrected[model], systems) for model, group in rows.groupby("model", sort=False)]
-    why = layer_curves.skipped(records) or "no system of these settings is one the claim is about"
-    judged_ones = {verdict.claim for verdict in verdicts}
-    verdicts += [nothing(claim, why) for claim in (TEXT, VISION, NONE) if claim.name not in judged_ones]
-    return [*verdicts, *_judge_walks(records)]
+    return verdicts + layer_curves.unmeasured((TEXT, VISION, NONE), verdicts, records) + _judge_walks(records)
 
 
 def _system(rows: pd.DataFrame, corrected: float, systems: int) -> Verdict:

@@ -6,7 +6,8 @@ each group of units left out (`mean_cosine.left_out`, `drift.left_out`, `compone
 layers and models need for their intervals.
 """
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,8 @@ from anisoscope.provenance import measuring_code, run_id
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import run
 from anisoscope.store import as_records, finished_runs, records_once, select
-from anisoscope.studies.judge import Array, Test, of_units
-from anisoscope.studies.study import Claim, Context
+from anisoscope.studies.judge import Array, Test, of_units, stated
+from anisoscope.studies.study import Claim, Context, Verdict
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.isotropic import q95
 from anisoscope.training.kinds import KINDS
@@ -151,11 +152,8 @@ def trained_layers(
 
 def width(threshold: float) -> int:
     """The dimension d whose q95(d) is the recorded `mean_cosine.isotropic_q95` (it falls strictly with d)."""
-    low, high = 2, 1 << 24
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if q95(middle) > threshold * (1 + 1e-12) else (low, middle)
-    return low
+    dimensions = range(2, 1 << 24)
+    return dimensions[bisect_left(dimensions, -threshold * (1 + 1e-12), key=lambda d: -q95(d))]
 
 
 def widths(records: pd.DataFrame) -> dict[str, int]:
@@ -207,6 +205,13 @@ def skipped(records: pd.DataFrame) -> str:
     """Systems that were not measured, with the reasons."""
     rows = select(records, metric=SKIPPED)
     return "; ".join(f"{model}: {reason}" for model, reason in zip(rows["model"], rows["component"], strict=True))
+
+
+def unmeasured(stated_ones: Iterable[Claim], verdicts: Sequence[Verdict], records: pd.DataFrame) -> list[Verdict]:
+    """Verdicts on those claims that have none: why these records say nothing of them."""
+    why = skipped(records) or "no system of these settings is one the claim is about"
+    found = {verdict.claim for verdict in verdicts}
+    return [stated(claim, None, "not measured", reason=why) for claim in stated_ones if claim.name not in found]
 
 
 def curves(records: pd.DataFrame, site: str = "hidden") -> pd.DataFrame:

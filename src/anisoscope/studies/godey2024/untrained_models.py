@@ -107,7 +107,7 @@ def untrained(system: str, size: Size, seed: int, device: str = "cpu", dtype: st
     inputs_drawn, direction_drawn = (torch.Generator().manual_seed(1000 * seed + stream) for stream in (1, 2))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1000 * seed)
-        model: Any = _made(family, size).eval()
+        model = _made(family, size).eval()
         if reading in ("bare-layer", "unit-embedding"):
             _as_pytorch(model, size.scale)
         if reading == "unit-embedding":
@@ -149,10 +149,11 @@ def _as_pytorch(model: Any, scale: float) -> None:
                 module.weight.mul_(scale)
 
 
-def _made(family: str, size: Size) -> nn.Module:
+def _made(family: str, size: Size) -> Any:
     """A model of the library with its own initialisation, the weights of its blocks scaled."""
-    import transformers as library
+    import transformers
 
+    library: Any = transformers  # part of it has no types
     width, heads = size.width, size.heads
     more: dict[str, dict[str, Any]] = {
         "bert": {"intermediate_size": 4 * width, "max_position_embeddings": max(512, size.tokens)},
@@ -166,6 +167,4 @@ def _made(family: str, size: Size) -> nn.Module:
     if family == "t5":
         return library.T5EncoderModel(config)
     config.initializer_range *= size.scale
-    pooling = {"add_pooling_layer": False} if family in ("bert", "vit") else {}
-    model: nn.Module = library.AutoModel.from_config(config, **pooling)
-    return model
+    return library.AutoModel.from_config(config, **({"add_pooling_layer": False} if family in ("bert", "vit") else {}))
