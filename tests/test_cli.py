@@ -15,7 +15,7 @@ import pytest
 
 import anisoscope
 from anisoscope import errors
-from anisoscope.cli.surroundings import ENVIRONMENT, EXIT_CODES
+from anisoscope.cli.app import ENVIRONMENT, EXIT_CODES
 
 COMMANDS = ("measure", "merge", "report", "compare", "reproduce", "list")
 RUN = [sys.executable, "-m", "anisoscope"]

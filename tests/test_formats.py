@@ -11,8 +11,7 @@ from rich.cells import cell_len
 from typer.testing import CliRunner
 
 from anisoscope.cli import view
-from anisoscope.cli.app import app
-from anisoscope.cli.tables import LISTS
+from anisoscope.cli.app import LISTS, app
 from anisoscope.store import COLUMNS
 
 SMALL = "measure builtin:minilm --panel hidden --sample 8 --batch-tokens 256 --documents line --overwrite"

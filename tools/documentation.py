@@ -124,8 +124,7 @@ def commands() -> str:
     from typer.main import get_command
     from typer.testing import CliRunner
 
-    from anisoscope.cli.app import app
-    from anisoscope.cli.surroundings import ENVIRONMENT, EXIT_CODES
+    from anisoscope.cli.app import ENVIRONMENT, EXIT_CODES, app
 
     pages = []
     for words in _command_names(get_command(app)):

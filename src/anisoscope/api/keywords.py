@@ -1,12 +1,23 @@
 """Keywords of the public functions, from the declared options of settings: the words of the command line."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
 from anisoscope.errors import UsageError, near_matches
-from anisoscope.options import Asked, Only, leaves
+from anisoscope.options import Asked
 from anisoscope.runs.job import Place
+
+
+class Written(TypedDict, total=False):
+    """Where a run is written (`output`; none: it is in memory), and what becomes of one that is there, as on the
+    command line; `quiet=False` shows progress.
+    """
+
+    output: Path | str | None
+    resume: bool
+    overwrite: bool
+    quiet: bool
 
 
 class Measuring(TypedDict, total=False):
@@ -41,7 +52,7 @@ class Measuring(TypedDict, total=False):
     skip_bad: bool
 
 
-class Looking(TypedDict, total=False):
+class Looking(Written, total=False):
     """Keywords of `classes`, as the options of `anisoscope classes`."""
 
     text_column: str | None
@@ -62,7 +73,7 @@ class Looking(TypedDict, total=False):
     trust_remote_code: bool
 
 
-class LearningLanguage(TypedDict, total=False):
+class LearningLanguage(Written, total=False):
     """Keywords of `train` for a language model, as the options of `anisoscope train masked-lm`."""
 
     corpus: str
@@ -86,7 +97,7 @@ class LearningLanguage(TypedDict, total=False):
     report_to: str | Sequence[str]
 
 
-class LearningClasses(TypedDict, total=False):
+class LearningClasses(Written, total=False):
     """Keywords of `train` for a classifier, as the options of `anisoscope train classifier`."""
 
     model: str
@@ -123,34 +134,18 @@ class LearningClasses(TypedDict, total=False):
     device: str
 
 
-class Written(TypedDict, total=False):
-    """Where a run is written (`output`; none: it is in memory), and what becomes of one that is there, as on the
-    command line; `quiet=False` shows progress.
+def read(given: Mapping[str, Any], fields: Iterable[Asked]) -> dict[str, Any]:
+    """Values by the names of the fields they are given to, read as the command line reads them: a text with commas for
+    several names too. UsageError for a keyword that is none.
     """
-
-    output: Path | str | None
-    resume: bool
-    overwrite: bool
-    quiet: bool
-
-
-PARAMETERS = ("corpus", "output", "resume", "overwrite", "quiet")
-"""What else all of these functions take."""
-
-
-def read(given: Mapping[str, Any], *settings: type | tuple[type, Only]) -> dict[str, Any]:
-    """Values of the fields of `settings` that are in `given`, by field name, read as the command line reads them: a
-    text with commas for several names too. UsageError for a keyword that none of them has.
-    """
-    found = [leaves(*((kind[0], kind[1].names) if isinstance(kind, tuple) else (kind,))) for kind in settings]
-    known: dict[str, Asked] = {field.keyword: field for part in found for field in part}
+    known = {field.keyword: field for field in fields}
     values = {}
     for name, value in given.items():
         if name not in known:
             other = next((keyword for keyword, field in known.items() if field.name == name), None)
-            offered = [*(k for k, field in known.items() if field.option is not None), *PARAMETERS]
-            cure = f"it is called {other} here" if other else near_matches(name, offered)
-            raise UsageError("a known keyword", repr(name), cure)
+            offered = [k for k, field in known.items() if field.option is not None]
+            near = near_matches(name, [*offered, "corpus", *Written.__annotations__])
+            raise UsageError("a known keyword", repr(name), f"it is called {other} here" if other else near)
         values[known[name].name] = known[name].read(value, name)
     return values
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 from anisoscope.api.keywords import Looking, Measuring, Written, read, written
 from anisoscope.api.run import Run, kept_or_not
 from anisoscope.errors import UsageError
-from anisoscope.options import made
+from anisoscope.options import leaves, made
 from anisoscope.progress import keeping, shown
 from anisoscope.runs.job import OF_CLASSES, Classes, Job, Place
 
@@ -31,10 +31,6 @@ OF_CORPUS = ("split", "column", "documents", "limit", "sequences", "max_length",
 
 class _Measuring(Measuring, Written, total=False):
     """Keywords of `measure`."""
-
-
-class _Looking(Looking, Written, total=False):
-    """Keywords of `classes`."""
 
 
 def measure(
@@ -66,7 +62,7 @@ def measure(
                `metrics` chooses single ones. What must be known of the run stands in `run.manifest["warnings"]`
     """
     given, place, quiet = written(options)
-    job: Job = made(Job, read(given, Job) | {"corpus": corpus})
+    job: Job = made(Job, read(given, leaves(Job)) | {"corpus": corpus})
     if are_vectors(model):
         _refuse("a model", "vectors alone", inputs=inputs, corpus=corpus or None, processor=processor, forward=forward)
         return kept_or_not(lambda where: measure_vectors(job, model, where, quiet, units, labels, mask), place)
@@ -210,7 +206,7 @@ def series(
 
     Other keywords as in `measure`. ModelError for checkpoints that do not belong together.
     """
-    job = made(Job, read(options, Job) | {"corpus": corpus, "model": str(checkpoints)})
+    job = made(Job, read(options, leaves(Job)) | {"corpus": corpus, "model": str(checkpoints)})
     return Run(measure_checkpoints(job, Place(Path(output), overwrite=overwrite), quiet, keep).folder)
 
 
@@ -234,7 +230,7 @@ def measure_checkpoints(job: Job, place: Place, quiet: bool, keep: int) -> "Seri
             return measure_series(found, job, folder, skip_bad=job.skip_bad, **more)
 
 
-def classes(model: str | Path = "builtin:minilm", corpus: str = "", **options: Unpack[_Looking]) -> Run:
+def classes(model: str | Path = "builtin:minilm", corpus: str = "", **options: Unpack[Looking]) -> Run:
     """Is the direction of an utterance its class, layer by layer? What is attention worth, and what explains it?
 
     model    a classifier, or any other text model (then less is measured)
@@ -243,7 +239,7 @@ def classes(model: str | Path = "builtin:minilm", corpus: str = "", **options: U
     Other keywords are the options of `anisoscope classes`; the run is in memory where no `output` is named.
     """
     given, place, quiet = written(options)
-    values = read(given, Classes, (Job, OF_CLASSES))
+    values = read(given, [*leaves(Classes), *leaves(Job, OF_CLASSES.names)])
     look = made(Classes, values | {"corpus": corpus})
     job = made(Job, values | {"model": str(model)}, ("model", *OF_CLASSES.names))
     return kept_or_not(lambda where: measure_classes(job, look, where, quiet), place)

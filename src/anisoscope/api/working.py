@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import pandas as pd
 
-from anisoscope.api.keywords import LearningClasses, LearningLanguage, Written, read, written
+from anisoscope.api.keywords import LearningClasses, LearningLanguage, read, written
 from anisoscope.api.run import Run
 from anisoscope.errors import UsageError, near_matches
-from anisoscope.options import made
+from anisoscope.options import leaves, made
 from anisoscope.progress import keeping, shown, waiting
 from anisoscope.runs.job import Place
 from anisoscope.runs.tables import named, side_by_side
@@ -19,23 +19,13 @@ from anisoscope.training.recipe import TASKS, ClassifierRecipe, Task, Training
 if TYPE_CHECKING:
     from anisoscope.training.classifier import TrainedClassifier
 
-CLASSIFIER = "classifier"
 
-
-class _Language(LearningLanguage, Written, total=False):
-    """Keywords of `train` for a language model."""
-
-
-class _Classes(LearningClasses, Written, total=False):
-    """Keywords of `train` for a classifier."""
+@overload
+def train(task: Task, **options: Unpack[LearningLanguage]) -> Path: ...
 
 
 @overload
-def train(task: Task, **options: Unpack[_Language]) -> Path: ...
-
-
-@overload
-def train(task: Literal["classifier"], **options: Unpack[_Classes]) -> Path: ...
+def train(task: Literal["classifier"], **options: Unpack[LearningClasses]) -> Path: ...
 
 
 def train(task: str, **options: Any) -> Path:
@@ -49,12 +39,14 @@ def train(task: str, **options: Any) -> Path:
     UsageError for a task or keyword that is not known; CorpusError for an empty corpus.
     """
     given, place, quiet = written(options)
-    if task == CLASSIFIER:
+    if task == "classifier":
         device = given.pop("device", "cpu")
-        return train_classifier(made(ClassifierRecipe, read(given, ClassifierRecipe)), place, quiet, device).folder
+        return train_classifier(
+            made(ClassifierRecipe, read(given, leaves(ClassifierRecipe))), place, quiet, device
+        ).folder
     if task not in TASKS:
-        raise UsageError("a task", repr(task), near_matches(task, (*TASKS, CLASSIFIER)))
-    return train_language_model(made(Training, read(given, Training) | {"task": task}), place, quiet)
+        raise UsageError("a task", repr(task), near_matches(task, (*TASKS, "classifier")))
+    return train_language_model(made(Training, read(given, leaves(Training)) | {"task": task}), place, quiet)
 
 
 def train_classifier(recipe: ClassifierRecipe, place: Place, quiet: bool, device: str) -> "TrainedClassifier":

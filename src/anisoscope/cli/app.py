@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from anisoscope.cli import measuring, tables, train
+from anisoscope import __version__
+from anisoscope.cli import measuring, train
 from anisoscope.cli.declared import command
 from anisoscope.cli.measuring import Runs
 from anisoscope.cli.view import Quiet, View, here, show, tell
@@ -16,6 +17,35 @@ from anisoscope.errors import OutputError
 from anisoscope.options import INPUT, MACHINE, OUTPUT, WHAT, Option, check_device
 from anisoscope.progress import waiting
 from anisoscope.studies.names import PAPERS
+
+LISTS = ("metrics", "models", "corpora", "studies")
+"""What `anisoscope list` lists."""
+
+EXIT_CODES = {
+    0: "done",
+    1: "unexpected: a bug, to be reported with the lines shown, or a reader of stdout that went away",
+    2: "usage: an option, or options that contradict each other",
+    3: "model: not found, not readable, not trusted, or a training that diverged",
+    4: "corpus: not found, not readable, or nothing in it to measure",
+    5: "measurement: a place that never fires, sums that do not fit together",
+    6: "output: a folder that cannot be written or read",
+    130: "interrupted by Ctrl-C (SIGINT); the same command with --resume goes on",
+    143: "ended by SIGTERM; the same command with --resume goes on",
+}
+
+ENVIRONMENT = {
+    "ANISOSCOPE_DATA": "a folder of corpora: what lies in it can be named without its path",
+    "ANISOSCOPE_SERIES": "a folder of series of checkpoints that studies read instead of training their own",
+    "ANISOSCOPE_CACHE": "where vocabularies are kept (default: $XDG_CACHE_HOME/anisoscope, else ~/.cache/anisoscope)",
+    "HF_HOME": "the cache of models and data sets of the hub",
+    "HF_ENDPOINT": "another hub",
+    "HF_TOKEN": "access to gated models and data sets",
+    "HF_HUB_OFFLINE": "1: ask no hub, read the cache only",
+    "OMP_NUM_THREADS": "threads of the arithmetic on a CPU",
+    "RANK, WORLD_SIZE": "set by torchrun: this process' number and how many there are",
+    "COLUMNS": "width of the terminal, where it is not known",
+    "NO_COLOR, TERM=dumb, CI=true": "no colours; the last two: no moving bar, but a plain line now and then",
+}
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -31,8 +61,6 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        from anisoscope import __version__
-
         typer.echo(__version__)
         raise typer.Exit
 
@@ -57,18 +85,16 @@ for name, run_command, example in (
 @command(app, "report", example="anisoscope report runs/minilm-python-docs-1a2b3c4d")
 def report(
     run: Annotated[Path, Option("run folder, or folder of reproductions: results", INPUT, argument=True)],
-    quiet: Quiet,
+    quiet: Quiet = False,
     pdf: Annotated[bool, Option("figures as PDF too, for print", OUTPUT)] = False,
 ) -> None:
     """Make the page of a run anew from its records; of reproductions, every figure and verdict."""
     if not run.is_dir():
         raise OutputError("a run folder", f"{run}, which is none", "name the folder that measure wrote")
-    with waiting("drawing the report", quiet=quiet.quiet):
-        from anisoscope.report import build, build_studies
-        from anisoscope.studies.runner import reproductions
+    with waiting("drawing the report", quiet=quiet):
+        from anisoscope.api import working
 
-        formats = ("svg", "pdf") if pdf else ("svg",)
-        page = build_studies(run) if reproductions(run) else build(run, formats)
+        page = working.report(run, pdf=pdf)
     typer.echo(str(page))
 
 
@@ -80,25 +106,26 @@ def compare(
     tokens: Annotated[str, Option("token policy", WHAT, known=("all", "content", "no-first"))] = "all",
 ) -> None:
     """Put one metric of several runs side by side, layer by layer, with intervals, and say what they tell apart."""
+    from anisoscope.cli import tables
+
     table, found = tables.side_by_side(runs, metric, tokens)
     show([table], view, found)
+
+
+SETTINGS = (
+    "quick (minutes, no download), paper (the paper's checkpoints and data), or another of the study's: see "
+    "anisoscope list studies"
+)
 
 
 @command(app, "reproduce", example="anisoscope reproduce godey2024 --only fig17 --settings quick")
 def reproduce(
     paper: Annotated[str, Option(" or ".join(PAPERS), INPUT, argument=True, known=PAPERS)],
-    quiet: Quiet,
+    quiet: Quiet = False,
     only: Annotated[
         str, Option("figures and tables, with commas and ranges: fig1-5,fig17,table3; default: all", WHAT)
     ] = "",
-    settings: Annotated[
-        str,
-        Option(
-            "quick (minutes, no download), paper (the paper's checkpoints and data), or another of the study's: see "
-            "anisoscope list studies",
-            WHAT,
-        ),
-    ] = "quick",
+    settings: Annotated[str, Option(SETTINGS, WHAT)] = "quick",
     output: Annotated[Path, Option("folder of the results", OUTPUT, ("--output", "-o"))] = Path("runs/reproduction"),
     device: Annotated[str, Option("cpu, cuda, cuda:1, mps", MACHINE, check=check_device)] = "cpu",
     dry_run: Annotated[bool, Option("list what would be measured and downloaded", OUTPUT)] = False,
@@ -109,7 +136,7 @@ def reproduce(
     from anisoscope.studies import names
 
     names.check(paper, only, settings)
-    with waiting(f"loading the studies of {paper}", quiet=quiet.quiet):
+    with waiting(f"loading the studies of {paper}", quiet=quiet):
         from anisoscope.api.working import verdicts
         from anisoscope.studies import runner
 
@@ -119,7 +146,7 @@ def reproduce(
         return
     folder = output / paper / settings
     try:
-        for verdict in verdicts(studies, folder, device, quiet.quiet):
+        for verdict in verdicts(studies, folder, device, quiet):
             tell(verdict, indent="        ")
     finally:
         if (folder / "report.html").exists():
@@ -127,10 +154,10 @@ def reproduce(
 
 
 @command(app, "list", example="anisoscope list corpora")
-def list_(
-    what: Annotated[str, Option(", ".join(tables.LISTS), INPUT, argument=True, known=tables.LISTS)], view: View
-) -> None:
+def list_(what: Annotated[str, Option(", ".join(LISTS), INPUT, argument=True, known=LISTS)], view: View) -> None:
     """List what can be named: metrics, models, corpora, studies."""
+    from anisoscope.cli import tables
+
     show([tables.listed(what)], view)
 
 

@@ -19,8 +19,6 @@ from typer.core import TyperCommand
 from anisoscope.errors import Interrupted
 from anisoscope.options import Asked, leaves, made, range_of
 
-EXAMPLE = "Example: "
-
 
 def _parameter(field: Asked) -> inspect.Parameter:
     """An option in the form that typer wants. Numbers are typed as text: what is none is told by `Asked.read`."""
@@ -105,7 +103,7 @@ def command(app: typer.Typer, name: str, *, example: str) -> Callable[[Callable[
     """Make a function, whose parameters are settings, a command of `app`."""
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        app.command(name, cls=Grouped, epilog=f"{EXAMPLE}{example}")(declared(function))
+        app.command(name, cls=Grouped, epilog=f"Example: {example}")(declared(function))
         return function
 
     return register

@@ -6,7 +6,13 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from anisoscope.cli.view import Table
+from anisoscope.runs.tables import ENDS, SHORT, A, by_layer, named
+from anisoscope.runs.tables import side_by_side as joined
+from anisoscope.runs.wording import each, measured, ranged, short
+from anisoscope.store import RunFolder, select
 
 WIDE = {
     "mean_cosine": "A",
@@ -30,32 +36,30 @@ OF_CLASSES = {
 }
 """Columns of the table of classes: is the direction the class?"""
 
-LISTS = ("metrics", "models", "corpora", "studies")
+
+def _places(index: Any) -> tuple[tuple[str, ...], list[list[str]]]:
+    """The columns that name a layer, with its stack where there are several, and the beginnings of the rows."""
+    stacked = index.get_level_values("stack").nunique() > 1
+    rows = [[str(stack)] * stacked + ["final" if site == "final" else str(layer)] for *_, stack, layer, site in index]
+    return (*(("stack",) * stacked), "layer"), rows
 
 
 def layer_by_layer(records: Any, *, wide: bool = False) -> Table:
     """The hidden states of a run under its first token policy: A with its verdict; `wide`: every column."""
-    from anisoscope.runs.tables import ENDS, SHORT, A, by_layer
-    from anisoscope.runs.wording import ranged, short
-
     metrics = tuple(WIDE if wide else SHORT)
     found, behind = by_layer(records, metrics)
-    rows, stacked = [], found.index.get_level_values("stack").nunique() > 1
-    for (*_, stack, layer, site), cells in zip(found.index, found.to_dict("records"), strict=True):
-        place = [str(stack)] * stacked + ["final" if site == "final" else str(layer)]
+    places, rows = _places(found.index)
+    for row, cells in zip(rows, found.to_dict("records"), strict=True):
         ranges = {m: ranged(*(cells.get((m, end), nan) for end in ENDS)) for m in metrics}
         verdict = str(cells["verdict", ""] or "")
         values = [short(cells.get((m, "value"), nan), 2) for m in metrics if m != A]
-        rows.append([*place, verdict, *ranges.values()] if wide else [*place, ranges[A], verdict, *values])
+        row += [verdict, *ranges.values()] if wide else [ranges[A], verdict, *values]
     head = ("verdict", *WIDE.values()) if wide else ("A", "verdict", "drift share", "top 3 share", "eff. rank")
-    return Table((*(("stack",) * stacked), "layer", *head), rows, behind)
+    return Table((*places, *head), rows, behind)
 
 
 def of_classes(records: Any) -> list[Table]:
     """What `anisoscope classes` found: layer by layer, what replaced attention and maps over words give, accuracy."""
-    from anisoscope.runs.wording import each, measured
-    from anisoscope.store import select
-
     rows = select(records, metric=tuple(OF_CLASSES), component=[None, "row"], head=None, token_policy=[None, "all"])
     rows = rows[rows["layer"].notna() & rows["site"].ne("final").fillna(True)]
     tables = [_pivoted(rows, ["layer"], OF_CLASSES)]
@@ -74,8 +78,6 @@ def of_classes(records: Any) -> list[Table]:
 
 def _pivoted(rows: Any, index: list[str], names: dict[str, str], label: str = "") -> Table:
     """A row for every place, a column for every metric there is."""
-    from anisoscope.runs.wording import each, measured
-
     cells: dict[tuple[str, ...], dict[str, str]] = {}
     for row in each(rows):
         cells.setdefault(tuple(str(getattr(row, name)) for name in index), {}).setdefault(row.metric, measured(row))
@@ -86,9 +88,6 @@ def _pivoted(rows: Any, index: list[str], names: dict[str, str], label: str = ""
 
 def of_series(records: Any, policy: str) -> Table:
     """A of every checkpoint's hidden states, layer by layer (without hidden states: the mean entropy of attention)."""
-    from anisoscope.runs.wording import short
-    from anisoscope.store import select
-
     rows = select(records, metric="mean_cosine", site="hidden", component=None, token_policy=policy)
     name = "A"
     if not len(rows):
@@ -106,23 +105,16 @@ def of_series(records: Any, policy: str) -> Table:
 
 def side_by_side(folders: Sequence[Path], metric: str, tokens: str) -> tuple[Table, list[Any]]:
     """One metric of several runs, a row per layer, and what the intervals tell apart."""
-    from anisoscope.runs.tables import ENDS, named, side_by_side
-    from anisoscope.runs.wording import ranged
-    from anisoscope.store import RunFolder
-
     runs = named((folder.name or str(folder), RunFolder(folder).records) for folder in folders)
-    found, behind, findings = side_by_side(runs, metric, tokens)
-    rows, stacked = [], found.index.get_level_values("stack").nunique() > 1
-    for (stack, layer, site), cells in zip(found.index, found.to_dict("records"), strict=True):
-        place = [str(stack)] * stacked + ["final" if site == "final" else str(layer)]
-        rows.append([*place, *(ranged(*(cells[name, end] for end in ENDS)) for name in runs)])
-    return Table((*(("stack",) * stacked), "layer", *runs), rows, behind), findings
+    found, behind, findings = joined(runs, metric, tokens)
+    places, rows = _places(found.index)
+    for row, cells in zip(rows, found.to_dict("records"), strict=True):
+        row += [ranged(*(cells[name, end] for end in ENDS)) for name in runs]
+    return Table((*places, *runs), rows, behind), findings
 
 
 def listed(what: str) -> Table:
     """(name, one line) of all metrics, models, corpora or studies."""
-    import pandas as pd
-
     if what == "metrics":
         from anisoscope import metrics
 

@@ -21,21 +21,21 @@ app = typer.Typer(
 
 
 @command(app, "masked-lm", example="anisoscope train masked-lm --preset tiny --steps 200 -o runs/mlm")
-def masked_lm(training: Training, place: Place, quiet: Quiet) -> None:
+def masked_lm(training: Training, place: Place, quiet: Quiet = False) -> None:
     """A BERT that predicts masked tokens, with checkpoints at log-spaced steps: a series to be measured."""
     _train("masked-lm", training, place, quiet)
 
 
 @command(app, "causal-lm", example="anisoscope train causal-lm --preset tiny --steps 200 -o runs/clm")
-def causal_lm(training: Training, place: Place, quiet: Quiet) -> None:
+def causal_lm(training: Training, place: Place, quiet: Quiet = False) -> None:
     """A GPT-2 that predicts the next token, with checkpoints at log-spaced steps: a series to be measured."""
     _train("causal-lm", training, place, quiet)
 
 
-def _train(task: Task, training: Training, place: Place, quiet: Quiet) -> None:
+def _train(task: Task, training: Training, place: Place, quiet: bool) -> None:
     from anisoscope.api.working import train_language_model
 
-    folder = train_language_model(replace(training, task=task), place, quiet.quiet)
+    folder = train_language_model(replace(training, task=task), place, quiet)
     typer.echo(str(folder))
     tell(f"next: anisoscope measure {here(folder, typed=True)} --panel hidden", err=True, indent="  ")
 
@@ -44,13 +44,13 @@ def _train(task: Task, training: Training, place: Place, quiet: Quiet) -> None:
 def classifier(
     recipe: ClassifierRecipe,
     place: Place,
-    quiet: Quiet,
+    quiet: Quiet = False,
     device: Annotated[str, Option("cpu or cuda; one device", MACHINE, check=check_device)] = "cpu",
 ) -> None:
     """A classifier of utterances or pairs, the best epoch kept: the attention-only model, or a fine-tuned encoder."""
     from anisoscope.api.working import train_classifier
 
-    trained = train_classifier(recipe, place, quiet.quiet, device)
+    trained = train_classifier(recipe, place, quiet, device)
     for split, found in trained.training["results"].items():
         typer.echo(f"{split}: accuracy {found['accuracy']:.3f} of {found['n']:,} (majority {found['majority']:.3f})")
     if trained.collapsed:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from anisoscope.options import OUTPUT, Option
-from anisoscope.progress import keeping, waiting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,11 +23,7 @@ if TYPE_CHECKING:
 FORMATS = ("table", "json", "csv", "markdown")
 
 
-@dataclass(frozen=True)
-class Quiet:
-    """Whether progress is shown."""
-
-    quiet: Annotated[bool, Option("no progress", OUTPUT, ("--quiet", "-q"))] = False
+Quiet = Annotated[bool, Option("no progress", OUTPUT, ("--quiet", "-q"))]
 
 
 @dataclass(frozen=True)
@@ -53,8 +48,9 @@ class Table:
 def show(tables: Sequence[Table], view: View, found: "Sequence[Finding]" = ()) -> None:
     """Tables, then the findings, on stdout."""
     if view.format == "json":
-        findings = [asdict(finding) for finding in found]
-        typer.echo(json.dumps({"findings": findings, "records": _plain_rows(tables)}, indent=1, ensure_ascii=False))
+        as_json = [table.records.to_json(orient="records", double_precision=15) for table in tables]  # null for NaN
+        both = {"findings": list(map(asdict, found)), "records": [row for text in as_json for row in json.loads(text)]}
+        typer.echo(json.dumps(both, indent=1, ensure_ascii=False))
     elif view.format == "csv":
         import pandas as pd
 
@@ -67,14 +63,6 @@ def show(tables: Sequence[Table], view: View, found: "Sequence[Finding]" = ()) -
         if found:
             typer.echo()
             tell("\n".join(finding.text for finding in found))
-
-
-def _plain_rows(tables: Sequence[Table]) -> list[dict[str, Any]]:
-    """The records behind the tables, null where there is nothing (JSON knows no NaN)."""
-    rows = []
-    for table in tables:
-        rows += json.loads(table.records.to_json(orient="records", double_precision=15))
-    return rows
 
 
 def _markdown(table: Table) -> str:
@@ -94,11 +82,9 @@ def _text(table: Table) -> str:
         drawn.add_column(name, overflow="fold", vertical="bottom" if name else "top")
     for row in table.rows:
         drawn.add_row(*row)
-    width = columns(sys.stdout)
-    console = Console(file=StringIO(), width=width or 10_000, color_system=None, highlight=False, markup=False)
-    console.print(drawn)
-    text: str = console.file.getvalue()  # type: ignore[attr-defined]  # a StringIO
-    return "\n".join(line.rstrip() for line in text.rstrip().splitlines())
+    width, out = columns(sys.stdout) or 10_000, StringIO()
+    Console(file=out, width=width, color_system=None, highlight=False, markup=False).print(drawn)
+    return "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines())
 
 
 def columns(stream: Any) -> int | None:
@@ -123,19 +109,3 @@ def here(path: Path, *, typed: bool = False) -> str:
     """A path, from the working directory where it lies below, that `tell` never breaks; `typed`: quoted for a shell."""
     name = str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
     return (shlex.quote(name) if typed else name).replace(" ", GLUE)
-
-
-def close(folder: Path, warnings: Sequence[str], *, quiet: bool) -> None:
-    """Draw the report of a run; then notes, where it is, and what to do next, on stderr."""
-    drawn_later = f"anisoscope report {shlex.quote(str(folder))}"
-    with (
-        keeping(lambda: "the run is finished, but for its page", drawn_later),
-        waiting("drawing the report", quiet=quiet),
-    ):
-        from anisoscope.report import build
-
-        page = build(folder)
-    for warning in warnings:
-        tell(f"note: {warning}", err=True, indent="  ")
-    tell(f"report: {here(page)} (open it in a browser)", err=True, indent="  ")
-    tell(f"next: anisoscope compare {here(folder, typed=True)} ANOTHER-RUN", err=True, indent="  ")
