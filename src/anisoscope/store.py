@@ -8,7 +8,7 @@ import errno
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -104,24 +104,6 @@ def check_output(folder: Path) -> None:
         raise OutputError("a folder for --output", f"the {what} {above}", "choose another --output")
 
 
-@contextmanager
-def _claimed(path: Path, wait: bool) -> Iterator[bool]:
-    """Whether this process has the lock file `path` to itself; with `wait`, once the others have let go of it.
-
-    The system lets go of a lock whose process has ended, however it ended.
-    """
-    import fcntl
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-
-
 class Busy(Exception):
     """What was asked for is being made by another process, and the caller did not want to wait."""
 
@@ -135,9 +117,14 @@ def once(key: Path, make: Callable[[], Any], *, marker: str = "", wait: bool = T
     """
     if (key / marker).exists():
         return
-    with _claimed(key.with_name(f".{key.name}.lock"), wait) as ours:
-        if not ours:
-            raise Busy(key)
+    import fcntl  # the system lets go of a lock whose process has ended, however it ended
+
+    key.parent.mkdir(parents=True, exist_ok=True)
+    with key.with_name(f".{key.name}.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise Busy(key) from None
         if not (key / marker).exists():
             make()
 

@@ -40,10 +40,8 @@ def train(task: str, **options: Any) -> Path:
     """
     given, place, quiet = written(options)
     if task == "classifier":
-        device = given.pop("device", "cpu")
-        return train_classifier(
-            made(ClassifierRecipe, read(given, leaves(ClassifierRecipe))), place, quiet, device
-        ).folder
+        device, recipe = given.pop("device", "cpu"), made(ClassifierRecipe, read(given, leaves(ClassifierRecipe)))
+        return train_classifier(recipe, place, quiet, device).folder
     if task not in TASKS:
         raise UsageError("a task", repr(task), near_matches(task, (*TASKS, "classifier")))
     return train_language_model(made(Training, read(given, leaves(Training)) | {"task": task}), place, quiet)

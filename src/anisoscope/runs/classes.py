@@ -31,8 +31,6 @@ from anisoscope.runs.run import OpenedCorpus, run, subject_of
 from anisoscope.store import RunFolder, as_records
 from anisoscope.training.entropy_penalty import entropies
 
-ALL = "all"
-"""All splits of a corpus as one."""
 TITLES = {"directions": "directions of classes", "replaced": "attention replaced", "explained": "words explained"}
 """What goes on in each part."""
 
@@ -49,18 +47,15 @@ def run_classes(job: Job, classes: Classes, output: Path | None = None, **how: A
     classes = replace(classes, max_length=length, at=at)
     corpus = open_labelled(classes.corpus, columns=classes.columns, seed=classes.split_seed)
     corpus, usable, warned = _in_order_of(subject.config, corpus)
-    encoded = encode(_examples(corpus, classes), tokenizer, length)
+    encoded = encode(_examples(corpus, classes, classes.limit), tokenizer, length)
     ids = np.concatenate([row["input_ids"] for row in encoded.rows]).astype(np.int32)
     warnings = [*warned, *check_vocabulary(tokenizer, ids, [], getattr(subject.config, "vocab_size", None))]
     if encoded.truncated:
         warnings.append(f"{encoded.truncated} utterances cut at {length} tokens")
-    batching: dict[str, Any] = {
-        "batch_tokens": job.batch_tokens,
-        "stack": stack,
-        "device": job.device,
-        "classes": corpus.labels,
-    }
-    plan = LabelledPlan(encoded, int(tokenizer.pad_token_id), **batching)
+    pad = int(tokenizer.pad_token_id)
+    plan = LabelledPlan(
+        encoded, pad, batch_tokens=job.batch_tokens, stack=stack, device=job.device, classes=corpus.labels
+    )
     described = corpus.described() | {"split": classes.split, "warnings": warnings}
     panels: tuple[str, ...] = ("hidden", "attention") if has_attention(subject.model) else ("hidden",)
     panels += ("class",) if "directions" in classes.parts else ()
@@ -98,47 +93,39 @@ class _Look:
         return pd.concat(found, ignore_index=True) if found else as_records(pd.DataFrame()), warnings
 
     def _directions(self, **_shown: Progress) -> list[pd.DataFrame]:
-        model, names = self.subject.model, self.corpus.labels
-        labels = np.array(self.plan.encoded.labels)
-        states = pooled_vectors(model, self.plan, self.classes.at or "first")
-        found = [separability_records(states, labels, names, stack=self.plan.stack)]
+        model, names, plan = self.subject.model, self.corpus.labels, self.plan
+        labels = np.array(plan.encoded.labels)
+        states = pooled_vectors(model, plan, self.classes.at or "first")
+        found = [separability_records(states, labels, names, stack=plan.stack)]
         if self.heads:
-            classes = np.array(predicted(model, self.plan.encoded, self.plan.pad_id))
-            found.append(accuracy_records(classes, labels, names))
+            found.append(accuracy_records(np.array(predicted(model, plan.encoded, plan.pad_id)), labels, names))
         if has_attention(model) and self.classes.at == "first":
-            found.append(self._entropies())
+            rows = []
+            for name, values in entropies(model, plan).items():  # H of the [CLS] row by layer
+                kind, _, layer = name.partition(".")
+                if layer:
+                    rows.append({"component": kind, "layer": int(layer), "value": float(values.mean())})
+                    rows[-1]["n_units"] = len(values)
+            found.append(as_records(pd.DataFrame(rows), metric="cls_entropy", stack=plan.stack))
         return found
-
-    def _entropies(self) -> pd.DataFrame:
-        """H of the [CLS] row by layer."""
-        rows = []
-        for name, values in entropies(self.subject.model, self.plan).items():
-            kind, _, layer = name.partition(".")
-            if layer:
-                value = {"metric": "cls_entropy", "component": kind, "layer": int(layer), "value": float(values.mean())}
-                rows.append(value | {"n_units": len(values)})
-        return as_records(pd.DataFrame(rows), stack=self.plan.stack)
 
     def _replaced(self, **shown: Progress) -> list[pd.DataFrame]:
         if not self.heads:
             return []
-        few = encode(_examples(self.corpus, self._few), self.tokenizer, self.classes.max_length or 0)
+        chosen = _examples(self.corpus, self.classes, self._few)
+        few = encode(chosen, self.tokenizer, self.classes.max_length or 0)
         plan = LabelledPlan(few, self.plan.pad_id, stack=self.plan.stack, device=self.plan.device)
         return [ablations(self.subject.model, plan, **shown)]
 
     @property
-    def _few(self) -> Classes:
-        return replace(self.classes, limit=min(self.classes.few, self.classes.limit))
+    def _few(self) -> int:
+        return min(self.classes.few, self.classes.limit)
 
     def _explained(self, **shown: Any) -> list[pd.DataFrame]:
         if not self.heads:
             return []
-        which: dict[str, Any] = {
-            "split": self.classes.split,
-            "limit": self._few.limit,
-            "max_length": self.classes.max_length,
-        }
-        return [explanations(self.subject.model, self.tokenizer, self.corpus, **which, **shown)]
+        shown |= {"split": self.classes.split, "limit": self._few, "max_length": self.classes.max_length}
+        return [explanations(self.subject.model, self.tokenizer, self.corpus, **shown)]
 
 
 def _as_trained(model: str, classes: Classes) -> Classes:
@@ -168,11 +155,11 @@ def _tokenizer(subject: Subject) -> Any:
     return tokenizer
 
 
-def _examples(corpus: LabelledCorpus, classes: Classes) -> Any:
+def _examples(corpus: LabelledCorpus, classes: Classes, limit: int) -> Any:
     if classes.split not in corpus.splits:
         got = f"{classes.split!r} of {corpus.name}"
         raise CorpusError(f"a split among {', '.join(corpus.splits)}", got, near_matches(classes.split, corpus.splits))
-    return balanced(corpus.splits[classes.split], classes.limit, len(corpus.labels))
+    return balanced(corpus.splits[classes.split], limit, len(corpus.labels))
 
 
 def _in_order_of(config: Any, corpus: LabelledCorpus) -> tuple[LabelledCorpus, bool, list[str]]:
@@ -180,7 +167,7 @@ def _in_order_of(config: Any, corpus: LabelledCorpus) -> tuple[LabelledCorpus, b
     model's; whether it can, and what must be known of it.
     """
     every = tuple(example for split in SPLITS for example in corpus.splits[split])
-    corpus = replace(corpus, splits={**corpus.splits, ALL: every})
+    corpus = replace(corpus, splits={**corpus.splits, "all": every})
     if not is_classifier(config):
         return corpus, False, ["the model has no head for classes: no accuracy, nothing replaced or explained"]
     own = [str(config.id2label[i]) for i in range(config.num_labels)]

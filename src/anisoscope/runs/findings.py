@@ -6,13 +6,13 @@ a layer: *isotropic* where the upper end of A is at most q95(d), *anisotropic* w
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from anisoscope.runs.wording import each, has_interval, listing, measured, name_of, sentence, short, span
+from anisoscope.runs.wording import each, has_interval, listing, measured, name_of, short, span
 from anisoscope.store import select
 
 SITES = ("hidden", "final")
@@ -47,14 +47,6 @@ class Depth:
     rows: pd.DataFrame
     records: pd.DataFrame
     before: str = ""
-
-    def judged(self, word: str) -> list[int]:
-        """Positions of the rows with that verdict."""
-        return [i for i, found in enumerate(self.rows["verdict"]) if found == word]
-
-    @property
-    def names(self) -> list[str]:
-        return [name_of(row) for row in each(self.rows)]
 
     @property
     def top(self) -> Any:
@@ -105,16 +97,13 @@ def _checkpoints(records: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
         return
     for seed, part in records.groupby("seed", sort=False, dropna=False):
         last = part["step"].max()
-        yield (
-            f"Seed {seed}, step {last:,}: ",
-            part[part["step"].eq(last).fillna(False)] if part["step"].notna().any() else part,
-        )
+        of_last = part[part["step"].eq(last).fillna(False)] if part["step"].notna().any() else part
+        yield f"Seed {seed}, step {last:,}: ", of_last
 
 
 def in_depth(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of one stack from its input to its output."""
-    order = pd.DataFrame({"layer": rows["layer"], "final": rows["site"].eq("final")}).reset_index(drop=True)
-    return rows.iloc[order.sort_values(["layer", "final"], kind="stable").index]
+    return rows.sort_values(["layer", "site"], key=lambda x: x.eq("final") if x.name == "site" else x)
 
 
 def lead(rows: pd.DataFrame) -> str | None:
@@ -141,10 +130,11 @@ def where_anisotropic(depth: Depth) -> Iterator[Finding]:
     """Which layers are anisotropic, which undecided, and where A is highest, with those it is not told apart from."""
     if not any(depth.rows["verdict"]):
         return
-    yes, iso, undecided = (depth.judged(word) for word in ("anisotropic", "isotropic", "undecided"))
-    top, names, parts = depth.top, depth.names, []
+    found = list(depth.rows["verdict"])
+    where = {word: [i for i, own in enumerate(found) if own == word] for word in found}
+    top, names, parts = depth.top, [name_of(row) for row in each(depth.rows)], []
     highest = f"A {measured(top)}"
-    if yes:
+    if yes := where.get("anisotropic"):
         extreme = f", extreme: at least {short(EXTREME, 1)}" if top.low >= EXTREME else ""
         rivals = [row for row in each(depth.rows) if row.high >= top.low]
         others = listing([name_of(row) for row in rivals if row.Index != top.Index])
@@ -153,10 +143,13 @@ def where_anisotropic(depth: Depth) -> Iterator[Finding]:
         parts = [f"anisotropic {span(yes, names)}", f"{word} at {name_of(top)} ({highest}{extreme}){tied}"]
     else:
         rivals = each(depth.rows)
+        iso = where.get("isotropic", [])
         everywhere = f" (highest {highest} at {name_of(top)})" if len(iso) == len(names) else ""
         parts = [f"isotropic {span(iso, names)}{everywhere}"] if iso else []
-    parts += [f"undecided {span(undecided, names)}"] if undecided else []
-    yield Finding("where_anisotropic", depth.before + sentence("; ".join(parts)), tuple(map(entry, rivals)))
+    if undecided := where.get("undecided"):
+        parts.append(f"undecided {span(undecided, names)}")
+    told = "; ".join(parts)
+    yield Finding("where_anisotropic", f"{depth.before}{told[0].upper()}{told[1:]}.", tuple(map(entry, rivals)))
 
 
 def carried_by_few(depth: Depth) -> Iterator[Finding]:
@@ -183,23 +176,19 @@ def carried_by_few(depth: Depth) -> Iterator[Finding]:
         return
 
 
-REMOVED = {
-    "isotropic": "Centring removes it",
-    "anisotropic": "Centring does not remove it",
-    "undecided": "Whether centring removes it is undecided",
-}
-"""By the verdict of A after centring."""
-
-
 def removed_by_centring(depth: Depth) -> Iterator[Finding]:
     """Whether A after centring is isotropic where A is highest and anisotropic."""
     top = depth.top
     centred = depth.at(top, "calibrated.centred")
-    if top.verdict == "anisotropic" and centred is not None:
-        found = REMOVED.get(verdict(centred.low, centred.high, top.q95))
-        if found:
-            text = f"{depth.before}{found} (A after centring {measured(centred)}, q95 {short(top.q95)})."
-            yield Finding("removed_by_centring", text, (entry(centred),))
+    if top.verdict != "anisotropic" or centred is None or not has_interval(centred):
+        return
+    found = {
+        "isotropic": "Centring removes it",
+        "anisotropic": "Centring does not remove it",
+        "undecided": "Whether centring removes it is undecided",
+    }[verdict(centred.low, centred.high, top.q95)]
+    text = f"{depth.before}{found} (A after centring {measured(centred)}, q95 {short(top.q95)})."
+    yield Finding("removed_by_centring", text, (entry(centred),))
 
 
 def told_by_direction(records: pd.DataFrame) -> Iterator[Finding]:
@@ -208,22 +197,21 @@ def told_by_direction(records: pd.DataFrame) -> Iterator[Finding]:
     rows = rows[rows["low"].notna() & rows["site"].ne("final").fillna(True)].sort_values("layer")
     if not len(rows):
         return
-    names = [name_of(row) for row in each(rows)]
-    above = [i for i, row in enumerate(each(rows)) if row.low > CHANCE]
+    above = [i for i, low in enumerate(rows["low"]) if low > CHANCE]
+    top = _top(rows.iloc[above] if above else rows)
     if not above:
-        top = _top(rows)
         highest = f"highest {measured(top)} at {name_of(top)}"
         text = f"Directions tell the classes in no layer: AUC is at chance (.500), {highest}."
     else:
-        top = _top(rows.iloc[above])
+        names = [name_of(row) for row in each(rows)]
         text = f"Directions tell the classes {span(above, names)}, best at {name_of(top)} (AUC {measured(top)})."
     yield Finding("told_by_direction", text, (entry(top),))
 
 
 def above_majority(records: pd.DataFrame) -> Iterator[Finding]:
     """Whether a classifier is right more often than always naming the commonest class."""
-    accuracy = next(iter(each(select(records, metric="accuracy", component=None))), None)
-    majority = next(iter(each(select(records, metric="majority", component=None))), None)
+    found = (each(select(records, metric=name, component=None)) for name in ("accuracy", "majority"))
+    accuracy, majority = (rows[0] if rows else None for rows in found)
     if accuracy is None or majority is None or not has_interval(accuracy):
         return
     place = "above" if accuracy.low > majority.value else "below" if accuracy.high < majority.value else "not told from"
@@ -231,13 +219,8 @@ def above_majority(records: pd.DataFrame) -> Iterator[Finding]:
     yield Finding("above_majority", text, (entry(accuracy), entry(majority)))
 
 
-RULES: tuple[Callable[[Depth], Iterator[Finding]], ...] = (
-    unjudged,
-    where_anisotropic,
-    carried_by_few,
-    removed_by_centring,
-)
-RULES_OF_CLASSES: tuple[Callable[[pd.DataFrame], Iterator[Finding]], ...] = (told_by_direction, above_majority)
+RULES = (unjudged, where_anisotropic, carried_by_few, removed_by_centring)
+RULES_OF_CLASSES = (told_by_direction, above_majority)
 
 
 def _top(rows: pd.DataFrame) -> Any:
@@ -246,6 +229,5 @@ def _top(rows: pd.DataFrame) -> Any:
 
 def entry(row: Any) -> dict[str, Any]:
     """The numbers of a row, as a finding keeps them."""
-    entry = {name: getattr(row, name) for name in ENTRIES}
-    plain = {name: value.item() if hasattr(value, "item") else value for name, value in entry.items()}
-    return {name: None if pd.isna(value) else value for name, value in plain.items()}
+    found = {name: getattr(row, name) for name in ENTRIES}
+    return {name: None if pd.isna(x) else x.item() if hasattr(x, "item") else x for name, x in found.items()}

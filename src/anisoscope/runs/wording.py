@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import pandas as pd
@@ -21,9 +22,8 @@ def short(value: float, places: int = 3) -> str:
 def ranged(value: float, low: float, high: float, places: int = 3) -> str:
     """A value with its interval after it, where there is one."""
     text = short(value, places)
-    return (
-        f"{text} [{short(low, places)}, {short(high, places)}]" if math.isfinite(low) and math.isfinite(high) else text
-    )
+    known = math.isfinite(low) and math.isfinite(high)
+    return f"{text} [{short(low, places)}, {short(high, places)}]" if known else text
 
 
 def measured(row: Any, places: int = 3) -> str:
@@ -47,17 +47,10 @@ def span(chosen: Sequence[int], names: Sequence[str]) -> str:
         return "in every layer"
     if len(chosen) > 1 and list(chosen) == list(range(chosen[0], len(names))):
         return f"from {names[chosen[0]]} on"
-    parts: list[str] = []
-    runs: list[list[int]] = []
-    for i in chosen:
-        if runs and i == runs[-1][-1] + 1 and names[i].startswith("layer"):
-            runs[-1].append(i)
-        else:
-            runs.append([i])
-    for run in runs:
-        first, last = (names[run[k]].removeprefix("layer ") for k in (0, -1))
-        parts.append(first if first == last else f"{first}–{last}" if len(run) > 2 else f"{first}, {last}")
-    flat = ", ".join(parts).split(", ")
+    flat: list[str] = []
+    for _, part in groupby(enumerate(chosen), lambda at: (at[1] - at[0], names[at[1]].startswith("layer"))):
+        run = [names[i].removeprefix("layer ") for _, i in part]
+        flat += [f"{run[0]}–{run[-1]}"] if len(run) > 2 else run
     numbered = [part for part in flat if not part.startswith("the")]
     noun = "layers " if len(numbered) > 1 or any("–" in part for part in numbered) else "layer " if numbered else ""
     return f"at {noun}{listing(flat)}"
@@ -66,11 +59,6 @@ def span(chosen: Sequence[int], names: Sequence[str]) -> str:
 def listing(words: Sequence[str]) -> str:
     """`1, 2 and 3`."""
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
-
-
-def sentence(text: str) -> str:
-    """The text with a capital and a full stop."""
-    return f"{text[0].upper()}{text[1:]}."
 
 
 def each(rows: pd.DataFrame) -> list[Any]:
