@@ -86,10 +86,9 @@ class Asked:
     @classmethod
     def of(cls, name: str, annotation: Any, default: Any) -> "Asked":
         kind, *extras = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
-        option = next((extra for extra in extras if isinstance(extra, Option)), None)
-        built = next((extra.settings for extra in extras if isinstance(extra, BuiltFrom)), None)
-        only = next((extra.names for extra in extras if isinstance(extra, Only)), ())
-        return cls(name, kind, default, option, built, only)
+        found: dict[type, Any] = {type(extra): extra for extra in extras}
+        built, only = found.get(BuiltFrom), found.get(Only, Only())
+        return cls(name, kind, default, found.get(Option), built and built.settings, only.names)
 
     @property
     def settings(self) -> type | None:
@@ -111,8 +110,9 @@ class Asked:
     @property
     def plain(self) -> Any:
         """The type, but for None."""
-        parts = [part for part in _alternatives(self.kind) if part is not NoneType]
-        return str if get_origin(parts[0]) is Literal else parts[0]
+        parts = get_args(self.kind) if get_origin(self.kind) in (Union, UnionType) else (self.kind,)
+        found = next(part for part in parts if part is not NoneType)
+        return str if get_origin(found) is Literal else found
 
     @property
     def listed(self) -> bool:
@@ -237,10 +237,6 @@ def check_fields(given: Any) -> None:
         field.check(value, field.name)
 
 
-def _alternatives(kind: Any) -> tuple[Any, ...]:
-    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-
-
 def _fits(value: Any, kind: Any) -> bool:
     """Whether a value is of a type, to the depth of a tuple's parts."""
     origin, parts = get_origin(kind), get_args(kind)
@@ -262,8 +258,8 @@ def check_device(name: str) -> None:
     """UsageError unless `name` is a kind of device, with a number or without; whether it is there is seen later."""
     kind, colon, number = name.partition(":")
     if kind == "meta":  # a device of torch that is near "mtia" by its letters only
-        got, cure = f"{name!r}, which knows shapes only", "use --device cpu, cuda or mps"
-        raise UsageError("a device that computes", got, cure)
+        got = f"{name!r}, which knows shapes only"
+        raise UsageError("a device that computes", got, "use --device cpu, cuda or mps")
     if kind not in DEVICES or (colon and not number.isdigit()):
         expected = f"--device {', '.join(DEVICES)}, or one of several as cuda:1"
         raise UsageError(expected, repr(name), near_matches(kind, DEVICES))

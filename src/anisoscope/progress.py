@@ -15,7 +15,6 @@ from typing import Any
 from anisoscope.errors import Interrupted
 
 SECONDS_BETWEEN_LINES = 15.0
-TERMINATED = 143
 
 Progress = Callable[[int, int], None]
 """Called after every batch with tokens (or what else is counted) done and in all (0: not known)."""
@@ -130,7 +129,7 @@ def _ends_on_sigterm() -> Iterator[None]:
     """SIGTERM as an exit, so that the cursor comes back; what has a handler of its own keeps it."""
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     if ours:
-        signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(TERMINATED))
+        signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(143))
     try:
         yield
     finally:

@@ -6,7 +6,7 @@ import platform
 import subprocess
 import sys
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -64,15 +64,10 @@ def code_version() -> dict[str, Any]:
 
 def provenance() -> dict[str, Any]:
     """Versions of what computed the numbers, the machine's kind, and the command."""
-    versions = {"python": platform.python_version()}
-    for name in ("torch", "transformers", "datasets", "numpy", "scipy"):
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
+    versions = {name: version(name) for name in ("torch", "transformers", "datasets", "numpy", "scipy")}
     return {
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "code": code_version(),
-        "versions": versions,
+        "versions": {"python": platform.python_version()} | versions,
         "platform": platform.platform(),
     }

@@ -98,13 +98,9 @@ def are_vectors(model: Any) -> bool:
         from anisoscope.data.arrays import holds_vectors
 
         return holds_vectors(model)
-    if isinstance(model, list | tuple) and model:
-        return all(_is_array(x) for x in model)
-    return isinstance(model, dict) or _is_array(model)
-
-
-def _is_array(x: Any) -> bool:
-    return hasattr(x, "shape") and hasattr(x, "dtype") and not hasattr(x, "parameters")
+    parts = model if isinstance(model, list | tuple) and model else [model]
+    are_arrays = all(hasattr(x, "shape") and hasattr(x, "dtype") and not hasattr(x, "parameters") for x in parts)
+    return isinstance(model, dict) or are_arrays
 
 
 def measure_vectors(

@@ -35,12 +35,6 @@ def shard_of(text: str) -> tuple[int, int]:
     return part - 1, parts
 
 
-Dtype = Annotated[str, Option("float32, float64, bfloat16, float16; sums are float64 always", MACHINE, known=DTYPES)]
-Device = Annotated[str, Option("cpu, cuda, cuda:1, mps", MACHINE, check=check_device)]
-Trust = Annotated[bool, Option("run code that comes with the model", INPUT)]
-BatchTokens = Annotated[int, Option("tokens a batch", MACHINE, least=1)]
-
-
 @dataclass(frozen=True)
 class Job:
     """One model on one corpus (none named: the built-in one for what the model reads). All fields but the last three
@@ -83,8 +77,10 @@ class Job:
         int | None,
         Option("tokens a window, special ones counted; default: what the model reads, 512 at most", INPUT, least=1),
     ] = None
-    batch_tokens: BatchTokens = 4096
-    dtype: Dtype = "float32"
+    batch_tokens: Annotated[int, Option("tokens a batch", MACHINE, least=1)] = 4096
+    dtype: Annotated[
+        str, Option("float32, float64, bfloat16, float16; sums are float64 always", MACHINE, known=DTYPES)
+    ] = "float32"
     untrained: Annotated[bool, Option("draw the weights anew from the architecture's own initialisation", INPUT)] = (
         False
     )
@@ -99,8 +95,8 @@ class Job:
             shown="1/1",
         ),
     ] = (0, 1)
-    device: Device = "cpu"
-    trust_remote_code: Trust = False
+    device: Annotated[str, Option("cpu, cuda, cuda:1, mps", MACHINE, check=check_device)] = "cpu"
+    trust_remote_code: Annotated[bool, Option("run code that comes with the model", INPUT)] = False
     skip_bad: Annotated[
         bool, Option("leave out and count unreadable items and checkpoints instead of stopping", INPUT)
     ] = False
@@ -112,11 +108,8 @@ class Job:
             raise UsageError("a shard (i, n) with 0 ≤ i < n", repr(self.shard), "the first of two is (0, 2)")
 
     def identity(self, subject: "Subject", plan: "BatchPlan") -> dict[str, Any]:
-        described = asdict(self)
-        for name in ("device", "trust_remote_code"):
-            described.pop(name)
-        if self.train_seed is None:  # not of a series
-            described.pop("train_seed")
+        left_out = ["device", "trust_remote_code"] + ["train_seed"] * (self.train_seed is None)  # not of a series
+        described = {name: value for name, value in asdict(self).items() if name not in left_out}
         described |= {"weights_sha256": subject.weights_sha256, "architecture": subject.form}
         return plain(described | {"plan": plan.fingerprint, "code": code_of()})  # type: ignore[no-any-return]
 
