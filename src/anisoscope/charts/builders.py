@@ -12,31 +12,11 @@ import altair as alt
 import pandas as pd
 from altair.typing import ChartType
 
-from anisoscope.charts.style import (
-    DARK_FROM,
-    DASHED,
-    DIVERGING,
-    INK,
-    PALETTE,
-    SEQUENTIAL,
-    Scale,
-    appearance,
-    between,
-    cell_labels,
-    colour,
-    facet,
-    layered,
-    level,
-    levels,
-    line_table,
-    number_axis,
-    ribbon,
-    shape,
-    tooltips,
-    whisker,
-)
+from anisoscope.charts import style
 
 Size = tuple[int, int]
+DARK_FROM = 0.66
+"""From this share of a scale of colours on, white ink on a cell is easier to read than dark ink."""
 MARKED = 40
 """Lines of at most this many points show each of them."""
 
@@ -48,7 +28,7 @@ def trajectory(
     series: str = "model",
     panel: str | None = None,
     titles: tuple[str, str] = ("step", "value"),
-    scale: Scale = "linear",
+    scale: style.Scale = "linear",
     band: bool = True,
     gradient: bool = False,
     isotropic: float | Mapping[str, float] | None = None,
@@ -64,32 +44,32 @@ def trajectory(
     stay below: one height or one per series. `independent` gives each panel its own vertical axis, `coincide` keeps
     lines visible that lie on each other. Rows with a false `joined` stand alone as open diamonds.
     """
-    data = line_table(frame, x, series, panel)
+    data = _line_table(frame, x, series, panel)
     height = alt.Y("value:Q", title=titles[1], scale=alt.Scale(zero=zero))
-    hue = colour(frame[series], series, size[0], gradient=gradient)
-    place = number_axis(x, titles[0], data[x], scale)
+    hue = style.colour(frame[series], series, size[0], gradient=gradient)
+    place = style.number_axis(x, titles[0], data[x], scale)
     base = alt.Chart().encode(x=place, color=hue, detail=f"{series}:N")
     line = base.transform_filter("datum.joined")
     layers: list[alt.Chart] = []
     if isinstance(isotropic, Mapping):
         data["isotropic"] = data[series].map(isotropic)
         bound = alt.Chart().transform_aggregate(isotropic="max(isotropic)", groupby=[series])
-        bound = bound.mark_rule(strokeDash=DASHED).encode(y=alt.Y("isotropic:Q", title=titles[1]), color=hue)
+        bound = bound.mark_rule(strokeDash=style.DASHED).encode(y=alt.Y("isotropic:Q", title=titles[1]), color=hue)
         layers.append(bound)
     elif isotropic is not None:
-        layers += [between(0, isotropic, titles[1], opacity=0.1), *level(isotropic, titles[1])]
+        layers += [style.between(0, isotropic, titles[1], opacity=0.1), *style.level(isotropic, titles[1])]
     if band:
-        layers.append(ribbon(line, titles[1]))
-    dash, point = layered(frame[series].nunique()) if coincide else ({}, {})
+        layers.append(style.ribbon(line, titles[1]))
+    dash, point = _layered(frame[series].nunique()) if coincide else ({}, {})
     layers.append(line.mark_line().encode(y=height, **dash))
-    if not gradient and len(data) <= MARKED * data.groupby([series, *([panel] if panel else [])]).ngroups:
-        marks = line.mark_point().encode(y=height, shape=shape(frame[series], series, size[0]), **point)
+    if not gradient and len(data) <= MARKED * data.groupby(list(filter(None, (series, panel)))).ngroups:
+        marks = line.mark_point().encode(y=height, shape=style.shape(frame[series], series, size[0]), **point)
         layers.append(marks.encode(description="tooltip:N"))
     if not data["joined"].all():
         alone = base.transform_filter("!datum.joined")
         diamond = alone.mark_point(filled=False, shape="diamond", size=64)
-        layers += [whisker(alone, titles[1]), diamond.encode(y=height, description="tooltip:N")]
-    return facet(layers, data, panel, size, columns, independent=independent)
+        layers += [style.whisker(alone, titles[1]), diamond.encode(y=height, description="tooltip:N")]
+    return style.facet(layers, data, panel, size, columns, independent=independent)
 
 
 def layer_curve(frame: pd.DataFrame, *, title: str = "anisotropy A", zero: bool = True, **options: Any) -> ChartType:
@@ -119,16 +99,16 @@ def heatmap(
     `diverging` centres the colours at 0 and puts a value whose interval holds 0 in brackets. Where numbers do not
     fit, such a cell bears a dot.
     """
-    across, down = levels(frame[x]), levels(frame[y])
+    across, down = _levels(frame[x]), _levels(frame[y])
     largest = float(frame["value"].abs().max()) or 1.0
     bounds = (-largest, largest) if diverging else (float(frame["value"].min()), float(frame["value"].max()))
     share = size[0] / (len(across) * min(columns, frame[panel].nunique() if panel else 1))
-    data = frame[[x, y, "value", *([panel] if panel else [])]].astype({x: str, y: str})
-    data["tooltip"] = tooltips(frame, *([panel] if panel else []), y, x)
-    data["label"] = cell_labels(frame, diverging, numbers=share >= 30 and size[1] >= 16)
+    data = _columns(frame, x, y, "value", panel).astype({x: str, y: str})
+    data["tooltip"] = style.tooltips(frame, panel, y, x)
+    data["label"] = _cell_labels(frame, diverging, numbers=share >= 30 and size[1] >= 16)
     depth = data["value"].abs() / largest if diverging else (data["value"] - bounds[0]) / (bounds[1] - bounds[0] or 1)
     data["dark"] = depth > DARK_FROM
-    shades = list(DIVERGING if diverging else SEQUENTIAL)
+    shades = list(style.DIVERGING if diverging else style.SEQUENTIAL)
     colours = alt.Scale(domain=list(bounds), range=shades, interpolate="lab", zero=False, nice=False)
     digits = ".2~f" if largest < 100 else ".3~s"
     ticks = [bounds[0], sum(bounds) / 2, bounds[1]]
@@ -145,74 +125,40 @@ def heatmap(
         tiles.encode(color=alt.Color("value:Q", scale=colours, legend=legend), description="tooltip:N"),
         base.mark_text(fontSize=10).encode(text="label:N", color=ink),
     ]
-    return facet(layers, data, panel, (size[0], size[1] * len(down)), columns)
+    return style.facet(layers, data, panel, (size[0], size[1] * len(down)), columns)
 
 
 def scatter(
     frame: pd.DataFrame,
     *,
     x: str,
-    y: str = "value",
+    titles: tuple[str, str],
     series: str = "model",
     panel: str | None = None,
     label: str | None = None,
-    path: bool = False,
-    titles: tuple[str, str] | None = None,
-    scale: Scale = "linear",
     size: Size = (640, 320),
     columns: int = 2,
 ) -> ChartType:
-    """Points with their intervals (`low` to `high` of `y`) and labels; `path` joins those of a series in row order.
+    """Points of `value` against `x` with their intervals (`low` to `high`).
 
-    Rows with a false `joined` stay off the path.
+    With a column `label` points bear its texts, and those of a series are joined in row order but for rows with a false
+    `joined`.
     """
-    names = [key for key in (series, label) if key]
-    data = frame.assign(
-        row=range(len(frame)), joined=frame.get("joined", True), tooltip=tooltips(frame, *names, value=y)
-    )
-    across, up = titles or (x, y)
-    place = alt.X(
-        f"{x}:Q", title=across, scale=alt.Scale(type=scale, zero=False, nice=True), axis=alt.Axis(tickCount=6)
-    )
-    height = alt.Y(f"{y}:Q", title=up, scale=alt.Scale(zero=False, nice=True))
-    base = alt.Chart().encode(x=place, y=height, color=colour(frame[series], series, size[0]))
-    points = base.mark_point(size=60).encode(shape=shape(frame[series], series, size[0]), description="tooltip:N")
-    layers = [whisker(base, up, opacity=0.6)] if {"low", "high"} <= set(frame) else []
-    if path:
-        line = base.transform_filter("datum.joined").mark_line(strokeWidth=1, opacity=0.45)
-        layers.append(line.encode(order="row:Q"))
-    layers.append(points)
+    tips = style.tooltips(frame, series, label)
+    data = frame.assign(row=range(len(frame)), joined=frame.get("joined", True), tooltip=tips)
+    place = alt.X(f"{x}:Q", title=titles[0], scale=alt.Scale(zero=False, nice=True), axis=alt.Axis(tickCount=6))
+    height = alt.Y("value:Q", title=titles[1], scale=alt.Scale(zero=False, nice=True))
+    base = alt.Chart().encode(x=place, y=height, color=style.colour(frame[series], series, size[0]))
+    shape = style.shape(frame[series], series, size[0])
+    layers = [base.mark_point(size=60).encode(shape=shape, description="tooltip:N")]
     if label is not None:
+        path = base.transform_filter("datum.joined").mark_line(strokeWidth=1, opacity=0.45).encode(order="row:Q")
         text = base.mark_text(align="left", dx=8, dy=-6, fontSize=11)
-        layers.append(text.encode(text=f"{label}:N", color=alt.value(INK)))
-    kept = [key for key in (x, y, series, panel, label, "low", "high", "row", "joined", "tooltip") if key in data]
-    return facet(layers, data[list(dict.fromkeys(kept))], panel, size, columns)
-
-
-def histogram(
-    frame: pd.DataFrame,
-    *,
-    series: str = "model",
-    panel: str | None = None,
-    titles: tuple[str, str] = ("value", "density"),
-    density: bool = True,
-    size: Size = (640, 260),
-    columns: int = 2,
-) -> ChartType:
-    """Outlines of counts in shared bins: rows of `left`, `right`, `count`; `density` divides by total and bin width."""
-    keys = [key for key in (panel, series) if key]
-    data = frame[["left", "right", "count", *keys]].sort_values("left", kind="stable")
-    total = data.groupby(keys)["count"].transform("sum") * (data["right"] - data["left"])
-    data = data.assign(value=data["count"] / total if density else data["count"])
-    ends = data.groupby(keys, sort=False).tail(1)
-    data = pd.concat([data, ends.assign(left=ends["right"])], ignore_index=True)
-    base = alt.Chart().encode(
-        x=alt.X("left:Q", title=titles[0], scale=alt.Scale(zero=False, nice=False)),
-        y=alt.Y("value:Q", title=titles[1], stack=None),
-        color=colour(frame[series], series, size[0]),
-    )
-    area = base.mark_area(opacity=0.15, interpolate="step-after")
-    return facet([area, base.mark_line(strokeWidth=1.5, interpolate="step-after")], data, panel, size, columns)
+        layers = [path, *layers, text.encode(text=f"{label}:N", color=alt.value(style.INK))]
+    if {"low", "high"} <= set(frame):
+        layers.insert(0, style.whisker(base, titles[1], opacity=0.6))
+    data = _columns(data, x, "value", series, panel, label, "low", "high", "row", "joined", "tooltip")
+    return style.facet(layers, data, panel, size, columns)
 
 
 def bars(
@@ -226,12 +172,60 @@ def bars(
 ) -> ChartType:
     """Horizontal bars in row order with the interval over each; `size` is the whole width and the height of one bar."""
     data = frame.astype({category: str})
-    order = appearance(data[category])
+    order = style.appearance(data[category])
     base = alt.Chart().encode(y=alt.Y(f"{category}:N", sort=order, title=titles[1], axis=alt.Axis(ticks=False)))
-    data["tooltip"] = tooltips(data, *([panel] if panel else []), category)
-    lengths = base.mark_bar(color=PALETTE[0], opacity=0.6, height={"band": 0.62})
+    data["tooltip"] = style.tooltips(data, panel, category)
+    lengths = base.mark_bar(color=style.PALETTE[0], opacity=0.6, height={"band": 0.62})
     layers = [lengths.encode(x=alt.X("value:Q", title=titles[0]), description="tooltip:N")]
     if {"low", "high"} <= set(frame):
-        layers.append(whisker(base, titles[0], flat=True, color=INK))
-    kept = [key for key in (category, panel, "value", "low", "high", "tooltip") if key and key in data]
-    return facet(layers, data[kept], panel, (size[0], size[1] * len(order)), columns)
+        layers.append(style.whisker(base, titles[0], flat=True, color=style.INK))
+    data = _columns(data, category, panel, "value", "low", "high", "tooltip")
+    return style.facet(layers, data, panel, (size[0], size[1] * len(order)), columns)
+
+
+def _columns(frame: pd.DataFrame, *names: str | None) -> pd.DataFrame:
+    """Those of the columns that are there."""
+    return frame[[name for name in dict.fromkeys(names) if name in frame]]
+
+
+def _line_table(frame: pd.DataFrame, x: str, series: str, panel: str | None) -> pd.DataFrame:
+    """The columns of a line chart, sorted along `x`, panels as they came; intervals and `joined` filled in where
+    missing.
+    """
+    data = _columns(frame, x, series, panel, "value").assign(
+        **{end: frame[end].astype(float) if end in frame else float("nan") for end in ("low", "high")},
+        rank=pd.factorize(frame[series])[0],
+        tooltip=style.tooltips(frame, panel, series, x),
+        joined=frame.get("joined", True),
+        place=pd.factorize(frame[panel])[0] if panel else 0,
+    )
+    return data.sort_values(["place", x], ignore_index=True).drop(columns="place")
+
+
+def _layered(count: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Dashes for lines and sizes for points of series that lie on each other, by `rank`: what lies on top is less."""
+    dashes = [[1, 0], [6, 5], [1, 5], [10, 5]]
+    ranks = list(range(count))
+    dash = alt.Scale(domain=ranks, range=[dashes[i % len(dashes)] for i in ranks])
+    area = alt.Scale(domain=ranks, range=[max(110 - 42 * i, 16) for i in ranks])
+    return (
+        {"strokeDash": alt.StrokeDash("rank:O", scale=dash, legend=None)},
+        {"size": alt.Size("rank:O", scale=area, legend=None)},
+    )
+
+
+def _levels(values: pd.Series) -> list[str]:
+    """Ticks of a discrete axis: numbers ascending, names in order of appearance."""
+    found = style.appearance(values)
+    return [str(level) for level in (sorted(found) if pd.api.types.is_numeric_dtype(values) else found)]
+
+
+def _cell_labels(frame: pd.DataFrame, diverging: bool, *, numbers: bool) -> list[str]:
+    """Text of each cell: its number where there is room, marked where the interval holds 0."""
+    unsure = [False] * len(frame)
+    if diverging and {"low", "high"} <= set(frame):
+        unsure = list((frame["low"] < 0) & (frame["high"] > 0))
+    texts = [(style.compact(float(value)), doubt) for value, doubt in zip(frame["value"], unsure, strict=True)]
+    if numbers:
+        return [f"({text})" if doubt and text else text for text, doubt in texts]
+    return ["·" if doubt and text else "" for text, doubt in texts]

@@ -29,19 +29,15 @@ def to_svgs(charts: Mapping[str, ChartType]) -> dict[str, str]:
 
 
 def _drawn(described: dict[str, Any], name: str) -> str:
-    drawn = _with_tooltips(vl_convert.vegalite_to_svg(described, config=THEME))
+    """Descriptions that begin with `TOOLTIP` become native tooltips of their marks; all other words for screen readers
+    go: a chart is one picture with one description, which the page gives.
+    """
+    mark = re.compile(rf'<path aria-label="{TOOLTIP}([^"]*)"([^>]*?)(?:/>|></path>)')
+    drawn = mark.sub(r"<path\2><title>\1</title></path>", vl_convert.vegalite_to_svg(described, config=THEME))
+    drawn = re.sub(r' (?:role|aria-[a-z]+)="[^"]*"', "", drawn)
     found = dict.fromkeys(re.findall(r'\bid="([^"]+)"', drawn))
     ids = {old: f"{name}-{i}" for i, old in enumerate(found)}
     return re.sub(r'(\bid="|url\(#|href="#)([^")]+)', lambda match: match[1] + ids.get(match[2], match[2]), drawn)
-
-
-def _with_tooltips(svg: str) -> str:
-    """Descriptions that begin with `TOOLTIP` as native tooltips of their marks; all other words for screen readers go:
-    a chart is one picture with one description, which the page gives.
-    """
-    mark = re.compile(rf'<path aria-label="{TOOLTIP}([^"]*)"([^>]*?)(?:/>|></path>)')
-    svg = mark.sub(r"<path\2><title>\1</title></path>", svg)
-    return re.sub(r' (?:role|aria-[a-z]+)="[^"]*"', "", svg)
 
 
 def save(chart: ChartType, stem: Path, formats: Iterable[str] = ("svg", "pdf")) -> list[Path]:
@@ -99,12 +95,9 @@ def _objects(content: bytes) -> tuple[dict[int, tuple[bytes, bytes]], bytes]:
     for offset, end in zip(ends, [*ends[1:], start], strict=True):
         header, body = content[offset:end].split(b" 0 obj\n", 1)
         head, mark, stream = body[: body.rindex(b"endobj")].partition(b"stream\n")
-        objects[int(header)] = (_ENTRIES.sub(_sorted_lines, head), mark + stream)
+        head = _ENTRIES.sub(lambda match: b"".join(sorted(match[0].splitlines(keepends=True))), head)
+        objects[int(header)] = (head, mark + stream)
     return objects, b"trailer" + trailer
-
-
-def _sorted_lines(match: re.Match[bytes]) -> bytes:
-    return b"".join(sorted(match[0].splitlines(keepends=True)))
 
 
 def _renumber(text: bytes, numbers: dict[int, int]) -> bytes:

@@ -4,26 +4,13 @@ The axis of steps is linear up to the first checkpoint after step 0 and logarith
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
 
 import altair as alt
 import numpy as np
 import pandas as pd
 from altair.typing import ChartType
-from numpy.typing import NDArray
 
-from anisoscope.charts.style import (
-    GRADIENT,
-    GRID,
-    INK,
-    OTHER,
-    PALETTE,
-    between,
-    facet,
-    level,
-    number_axis,
-    ribbon,
-)
+from anisoscope.charts.style import GRID, INK, OTHER, PALETTE, between, colour, facet, level, number_axis, ribbon
 from anisoscope.store import select
 
 WIDTH = 640
@@ -33,30 +20,18 @@ MOST_LAYERS = 6
 """Layers drawn in panels of their own; of deeper models as many, evenly spread from the first to the last."""
 
 
-class HeadAlignments(Protocol):
-    """How the mean query and key of every head end: see `studies.godey2024.series_claims`."""
-
-    @property
-    def bound(self) -> float: ...
-
-    @property
-    def table(self) -> Any: ...
-
-    def ending(self) -> NDArray[Any]: ...
-
-
-def heads(records: pd.DataFrame, alignment: HeadAlignments, metric: str, *, apart: bool = False) -> ChartType:
-    """A line per head against the step, a panel per layer (`apart`: and seed), with the band that 95 % of isotropic
-    pairs stay inside.
+def heads(records: pd.DataFrame, endings: pd.Series, bound: float, *, apart: bool = False) -> ChartType:
+    """A line of cos(Q̄, K̄) per head against the step, a panel per layer (`apart`: and seed), with the band that 95 % of
+    isotropic pairs stay inside: up to `bound`. `endings`: a key of `ENDINGS` by seed, layer and head.
     """
-    data = _with_endings(_values(records, metric), alignment)
-    shown = _spread(alignment.table.layers)
+    data = _with_endings(records, "query_key.cosine", endings)
+    shown = _spread(sorted(data["layer"].unique()))
     data = data[data["layer"].isin(shown[:: max(1, len(shown) - 1)] if apart else shown)]
     data["panel"] = "layer " + data["layer"].astype(str)
     if apart:
         data = data.sort_values(["layer", "seed"], kind="stable")
         data["panel"] += ", seed " + data["seed"].astype(str)
-    title, bound = "cosine of the means", alignment.bound
+    title = "cosine of the means"
     height = alt.Y("value:Q", title=title, scale=alt.Scale(domain=[-1, 1]), axis=alt.Axis(values=[-1, -0.5, 0, 0.5, 1]))
     colours = _named_colours("ending", dict(zip(ENDINGS.values(), (PALETTE[0], PALETTE[1], OTHER), strict=True)))
     line = alt.Chart().mark_line(strokeWidth=1.4, opacity=0.8)
@@ -65,20 +40,14 @@ def heads(records: pd.DataFrame, alignment: HeadAlignments, metric: str, *, apar
     return facet(layers, data, "panel", (WIDTH, 150), min(data["seed"].nunique() if apart else 2, 5))
 
 
-def products(records: pd.DataFrame, alignment: HeadAlignments) -> ChartType:
+def products(records: pd.DataFrame, endings: pd.Series) -> ChartType:
     """Q̄·K̄ of heads that end similar, and opposite: a panel each, lines from orange (first layer) to violet."""
-    data = _with_endings(_values(records, "query_key.dot"), alignment)
+    data = _with_endings(records, "query_key.dot", endings)
     data = data[data["ending"] != ENDINGS[0]].sort_values("ending", ascending=False, kind="stable")
     data["panel"] = data["ending"].str.replace("ends", "heads that end")
-    legend = alt.Legend(title="layer", gradientLength=160, gradientThickness=9, tickMinStep=1)
-    shades = alt.Scale(range=list(GRADIENT), interpolate="lab")
+    hue, height = colour(data["layer"], "layer", WIDTH, gradient=True), alt.Y("value:Q", title="product of the means")
     line = alt.Chart().mark_line(strokeWidth=1.6)
-    line = line.encode(
-        x=_steps(data),
-        y=alt.Y("value:Q", title="product of the means"),
-        detail=["head:N", "layer:N"],
-        color=alt.Color("layer:Q", scale=shades, legend=legend),
-    )
+    line = line.encode(x=_steps(data), y=height, detail=["head:N", "layer:N"], color=hue)
     return facet([_origin("y"), line], data, "panel", (WIDTH, 240), 2, independent=True)
 
 
@@ -105,7 +74,9 @@ def parts(of_parts: Mapping[str, pd.DataFrame], title: str, *, zero: bool = Fals
     base = alt.Chart().encode(x=_steps(data), color=hue)
     line = base.mark_line().encode(
         y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=zero)),
-        strokeDash=alt.StrokeDash("part:N", scale=dashes, legend=_legend()),
+        strokeDash=alt.StrokeDash(
+            "part:N", scale=dashes, legend=alt.Legend(title=None, columns=0, symbolType="stroke")
+        ),
     )
     return facet([ribbon(base, title, opacity=0.15), line], data, "panel", (WIDTH, 150), 2)
 
@@ -173,19 +144,12 @@ def _path(name: str, records: pd.DataFrame, over: str, size: tuple[int, int]) ->
     return facet(layers, data, None, size, 1).properties(title=title)
 
 
-def _values(records: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Numbers of a metric with their keys as plain columns."""
-    rows = select(records, metric=metric)
-    keys = {name: rows[name].astype(int) for name in ("seed", "step", "layer", "head")}
-    return pd.DataFrame({**keys, "value": rows["value"].astype(float)}).sort_values(["seed", "layer", "head", "step"])
-
-
-def _with_endings(data: pd.DataFrame, alignment: HeadAlignments) -> pd.DataFrame:
-    """A column `ending`: how the head's means end."""
-    ending, table = alignment.ending(), alignment.table
-    places = zip(data["seed"], data["layer"], data["head"], strict=True)
-    names = [ENDINGS[int(ending[table.seeds.index(s), table.layers.index(layer), h])] for s, layer, h in places]
-    return data.assign(ending=names)
+def _with_endings(records: pd.DataFrame, metric: str, endings: pd.Series) -> pd.DataFrame:
+    """Numbers of a metric with their keys as plain columns, and in words how the head's means end."""
+    rows, places = select(records, metric=metric), ["seed", "layer", "head"]
+    data = rows[["seed", "step", "layer", "head"]].astype(int).assign(value=rows["value"].astype(float))
+    ending = endings.map(ENDINGS).rename("ending")
+    return data.sort_values([*places, "step"]).join(ending, on=places)
 
 
 def _path_of(records: pd.DataFrame, over: str, side: str) -> pd.DataFrame:
@@ -211,11 +175,8 @@ def _named_colours(
     column: str, colours: Mapping[str, str], symbol: str = "stroke", title: str | None = None
 ) -> alt.Color:
     scale = alt.Scale(domain=list(colours), range=list(colours.values()))
-    return alt.Color(f"{column}:N", scale=scale, legend=_legend(symbol, title))
-
-
-def _legend(symbol: str = "stroke", title: str | None = None) -> alt.Legend:
-    return alt.Legend(title=title, columns=0, symbolType=symbol)
+    legend = alt.Legend(title=title, columns=0, symbolType=symbol)
+    return alt.Color(f"{column}:N", scale=scale, legend=legend)
 
 
 def _side_colours(title: str | None = None) -> alt.Color:

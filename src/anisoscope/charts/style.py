@@ -20,8 +20,6 @@ SEQUENTIAL = ("#f4f7fa", "#bcd5e8", "#6ba6cf", "#2473a8", "#0b3c66")
 DIVERGING = ("#8f3a00", "#d98a4b", "#f6f4f1", "#5a9fca", "#0b4a7d")
 GRADIENT = ("#d98200", "#c9427a", "#6f5bd0")
 """Orange to violet: lines from first to last that are seen on white and on dark pages alike."""
-DARK_FROM = 0.66
-"""From this share of a scale of colours on, white ink on a cell is easier to read than dark ink."""
 OTHER = "#9aa5b1"
 """What stands between the series that matter."""
 DASHED = [4, 3]
@@ -84,18 +82,6 @@ def shape(values: pd.Series, name: str, width: int) -> alt.Shape:
     return alt.Shape(f"{name}:N", scale=scale, legend=_legend(order, width))
 
 
-def layered(count: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Dashes for lines and sizes for points of series that lie on each other, by `rank`: what lies on top is less."""
-    dashes = [[1, 0], [6, 5], [1, 5], [10, 5]]
-    ranks = list(range(count))
-    dash = alt.Scale(domain=ranks, range=[dashes[i % len(dashes)] for i in ranks])
-    area = alt.Scale(domain=ranks, range=[max(110 - 42 * i, 16) for i in ranks])
-    return (
-        {"strokeDash": alt.StrokeDash("rank:O", scale=dash, legend=None)},
-        {"size": alt.Size("rank:O", scale=area, legend=None)},
-    )
-
-
 def _legend(order: list[Any], width: int) -> alt.Legend | None:
     """Legend in one row where the names fit the width, else in columns; none for a single series."""
     lengths = [7 * len(str(name)) + 26 for name in order]
@@ -125,16 +111,17 @@ def facet(
     return chart.resolve_scale(y="independent") if independent else chart
 
 
-def tooltips(frame: pd.DataFrame, *names: str, value: str = "value") -> list[str]:
+def tooltips(frame: pd.DataFrame, *names: str | None) -> list[str]:
     """Text shown where a pointer rests on a mark: its names, its value, and the interval where there is one."""
-    worded = [[e if isinstance(e, str) else f"{name} {e:g}" for e in frame[name]] for name in names]
+    named = dict.fromkeys(filter(None, names))
+    worded = [[e if isinstance(e, str) else f"{name} {e:g}" for e in frame[name]] for name in named]
     labels = [" · ".join(row) for row in zip(*worded, strict=True)]
     intervals = [""] * len(frame)
     if {"low", "high"} <= set(frame):
         ends = zip(frame["low"].astype(float), frame["high"].astype(float), strict=True)
         intervals = ["" if low != low or high != high else f" [{low:.3g}, {high:.3g}]" for low, high in ends]
-    values = frame[value].astype(float)
-    return [f"{TOOLTIP}{name}: {v:.4g}{ends}" for name, v, ends in zip(labels, values, intervals, strict=True)]
+    numbers = zip(labels, frame["value"].astype(float), intervals, strict=True)
+    return [f"{TOOLTIP}{name}: {value:.4g}{ends}" for name, value, ends in numbers]
 
 
 def compact(value: float) -> str:
@@ -182,24 +169,6 @@ def between(low: float, high: float, title: str, *, opacity: float) -> alt.Chart
     return band.encode(y=alt.Y("floor:Q", title=title), y2="ceiling:Q")
 
 
-def levels(values: pd.Series) -> list[str]:
-    """Ticks of a discrete axis: numbers ascending, names in order of appearance."""
-    found = appearance(values)
-    return [str(level) for level in (sorted(found) if pd.api.types.is_numeric_dtype(values) else found)]
-
-
-def cell_labels(frame: pd.DataFrame, diverging: bool, *, numbers: bool) -> list[str]:
-    """Text of each cell: its number where there is room, marked where the interval holds 0."""
-    if diverging and {"low", "high"} <= set(frame):
-        unsure = (frame["low"] < 0) & (frame["high"] > 0)
-    else:
-        unsure = pd.Series(False, index=frame.index)
-    texts = [compact(float(value)) for value in frame["value"]]
-    if numbers:
-        return [f"({text})" if doubt and text else text for text, doubt in zip(texts, unsure, strict=True)]
-    return ["·" if doubt and text else "" for text, doubt in zip(texts, unsure, strict=True)]
-
-
 def number_axis(field: str, title: str, values: pd.Series, scale: Scale) -> alt.X:
     """Whole steps on a linear axis of layers or steps. On the others every decade is as wide, from the least value
     above 0 on: ticks are that and its tenfolds, and on a symlog one 0, where it is reached; of values on both sides of
@@ -223,20 +192,3 @@ def number_axis(field: str, title: str, values: pd.Series, scale: Scale) -> alt.
         scale=alt.Scale(type=scale, nice=False, zero=False, constant=first if scale == "symlog" else alt.Undefined),
         axis=alt.Axis(values=[*zero, *tenfolds], labelExpr="format(datum.value, '~s')", labelOverlap=True),
     )
-
-
-def line_table(frame: pd.DataFrame, x: str, series: str, panel: str | None) -> pd.DataFrame:
-    """The columns of a line chart, sorted along `x`; intervals and `joined` filled in where missing."""
-    nothing = pd.Series(float("nan"), index=frame.index)
-    table = {key: frame[key] for key in (x, series, panel, "value") if key}
-    table |= {key: frame[key].astype(float) if key in frame else nothing for key in ("low", "high")}
-    ranks = {name: i for i, name in enumerate(appearance(frame[series]))}
-    table["rank"] = frame[series].map(ranks)
-    names = dict.fromkeys(key for key in (panel, series, x) if key)
-    table["tooltip"] = pd.Series(tooltips(frame, *names), index=frame.index)
-    table["joined"] = frame["joined"] if "joined" in frame else pd.Series(True, index=frame.index)
-    rows = pd.DataFrame(table).sort_values(x, kind="stable")
-    if panel:  # as they came
-        order = {name: i for i, name in enumerate(appearance(frame[panel]))}
-        rows = rows.sort_values(panel, key=lambda names: names.map(order), kind="stable")
-    return rows.reset_index(drop=True)

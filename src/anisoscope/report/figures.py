@@ -10,7 +10,8 @@ from anisoscope.axes import SUBSET_FAMILIES
 from anisoscope.charts import builders as charts
 from anisoscope.report.parts import Draw, Entry, Figure, drawing, extremes, figure, span_of
 from anisoscope.report.results import LAYER_SITES, PANEL, Results, in_order_of
-from anisoscope.report.words import count, interval, listing, measured, number, percent, plural
+from anisoscope.report.words import count, interval, measured, number, percent, plural
+from anisoscope.runs.wording import listing
 
 TOP_DIMENSIONS = 10
 TALL = 24
@@ -84,10 +85,7 @@ def drift_points(results: Results, entry: Entry) -> list[Figure]:
         return []
     names = points["layer"].astype(int).astype(str).mask(points["site"].eq("final"), "final")
     points = points.assign(name=names, joined=points["site"].ne("final"))
-    titles = ("drift share (norm of the mean / mean norm)", "anisotropy A")
-    drawn = drawing(
-        charts.scatter, points, entry, x="share", series=PANEL, panel=None, label="name", path=True, titles=titles
-    )
+    drawn = drawing(charts.scatter, points, entry, series=PANEL, panel=None)
     return [figure(results, entry, points, drawn, points=len(points))]
 
 

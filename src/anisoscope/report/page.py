@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
-from altair.typing import ChartType
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
@@ -23,14 +22,6 @@ FIGURES = "figures"
 MOST_TILES = 6
 
 
-class Tile(NamedTuple):
-    """One number at a glance: what it is, its value, and where or how sure."""
-
-    label: str
-    value: str
-    note: str
-
-
 def render(results: Results, folder: Path, formats: tuple[str, ...] = ("svg",)) -> str:
     """The page as text; the figures are saved beside it, in `formats` (svg, pdf, png), on the way."""
     built = sections(results)
@@ -39,7 +30,7 @@ def render(results: Results, folder: Path, formats: tuple[str, ...] = ("svg",)) 
     return filled(
         "report.html.j2",
         title=title(results.manifest),
-        corpus=corpus_name(results.manifest),
+        corpus=str(results.corpus.get("name") or "unnamed corpus"),
         headline=sentences or ["This run holds no anisotropy of hidden states."],
         tiles=tiles(results),
         facts=facts(results),
@@ -63,24 +54,18 @@ def filled(template: str, **content: Any) -> str:
     return printable(page)
 
 
-def _draw(
-    figures: Sequence[Figure], folder: Path, formats: tuple[str, ...]
-) -> dict[str, list[dict[str, Markup | str]]]:
+def _draw(figures: Sequence[Figure], folder: Path, formats: tuple[str, ...]) -> dict[str, list[dict[str, str]]]:
     """The drawings of each figure by its name, wide and narrow; the wide ones are also written as files."""
-    charts: dict[str, ChartType] = {}
-    for figure in figures:
-        for file, (_, draw) in figure.files.items():
-            charts |= {file: draw(WIDE), f"{file}-narrow": draw(NARROW)}
-    drawn = to_svgs(charts)
-    found = {}
-    for figure in figures:
-        found[figure.name] = [
-            {"label": label, "file": file, "wide": Markup(drawn[file]), "narrow": Markup(drawn[f"{file}-narrow"])}
-            for file, (label, _) in figure.files.items()
-        ]
-        for file in figure.files:
-            write(drawn[file], folder / file, formats)
-    return found
+    draws = {file: draw for figure in figures for file, (_, draw) in figure.files.items()}
+    wide = to_svgs({file: draw(WIDE) for file, draw in draws.items()})
+    narrow = to_svgs({f"{file}-narrow": draw(NARROW) for file, draw in draws.items()})
+    for file, svg in wide.items():
+        write(svg, folder / file, formats)
+
+    def choice(file: str, label: str) -> dict[str, str]:
+        return {"label": label, "file": file, "wide": Markup(wide[file]), "narrow": Markup(narrow[f"{file}-narrow"])}
+
+    return {figure.name: [choice(file, label) for file, (label, _) in figure.files.items()] for figure in figures}
 
 
 def title(manifest: Mapping[str, Any]) -> str:
@@ -89,17 +74,9 @@ def title(manifest: Mapping[str, Any]) -> str:
     return Path(name).name if Path(name).is_absolute() or name.startswith(("./", "../")) else name
 
 
-def corpus_name(manifest: Mapping[str, Any]) -> str:
-    """The corpus' name, whether the manifest describes it or only names it."""
-    corpus = manifest.get("corpus")
-    return str((corpus.get("name") if isinstance(corpus, Mapping) else corpus) or "unnamed corpus")
-
-
 def facts(results: Results) -> list[tuple[str, str]]:
     """The line under the headline: how much was measured, of what, how long it took."""
-    corpus = results.manifest.get("corpus")
-    corpus = corpus if isinstance(corpus, Mapping) else {}
-    layers = results.layers("mean_cosine")
+    corpus, layers = results.corpus, results.layers("mean_cosine")
     depth = int(layers.loc[layers["site"].eq("hidden")].groupby("stack")["layer"].max().sum()) if len(layers) else 0
     seconds = results.manifest.get("seconds")
     words = results.words
@@ -116,25 +93,27 @@ def facts(results: Results) -> list[tuple[str, str]]:
     return [(label, value) for label, value in found.items() if value]
 
 
-def tiles(results: Results) -> list[Tile]:
-    """Telling numbers, as many as the run holds: at the most anisotropic place, and of single heads."""
+def tiles(results: Results) -> list[tuple[str, str, str]]:
+    """Telling numbers, as many as the run holds, at the most anisotropic place and of single heads: what each is, its
+    value, and where or how sure.
+    """
     tiles = []
     if (peak := results.peak) is not None:
         place = results.place_name(peak)
-        tiles.append(Tile("highest anisotropy A", number(peak["value"]), f"{interval(peak)} at {place}"))
+        tiles.append(("highest anisotropy A", number(peak["value"]), f"{interval(peak)} at {place}"))
         if (share := results.at(peak, "drift.share")) is not None:
-            tiles.append(Tile("drift share there", percent(share["value"]), "of the mean norm is the mean vector"))
+            tiles.append(("drift share there", percent(share["value"]), "of the mean norm is the mean vector"))
         if (top := results.at(peak, "mean_cosine.top_share", component="3")) is not None:
-            tiles.append(Tile("carried by 3 dimensions", percent(top["value"]), f"of A at {place}"))
+            tiles.append(("carried by 3 dimensions", percent(top["value"]), f"of A at {place}"))
         if (rank := results.at(peak, "spectrum.effective_rank")) is not None:
             out_of = f" of {results.width}" if results.width else ""
-            tiles.append(Tile("effective rank there", f"{rank['value']:.0f}{out_of}", "directions used"))
+            tiles.append(("effective rank there", f"{rank['value']:.0f}{out_of}", "directions used"))
     if len(entropy := results.heads("attention.entropy_normalised")):
         sharp = extremes(entropy)[0]
-        tiles.append(Tile("sharpest head", number(sharp["value"]), f"normalised entropy, {_head(sharp)}"))
+        tiles.append(("sharpest head", number(sharp["value"]), f"normalised entropy, {_head(sharp)}"))
     if len(cosine := results.heads("query_key.cosine")):
         strong = cosine.iloc[int(cosine["value"].abs().argmax())]
-        tiles.append(Tile("strongest alignment", number(strong["value"]), f"cos(Q̄, K̄), {_head(strong)}"))
+        tiles.append(("strongest alignment", number(strong["value"]), f"cos(Q̄, K̄), {_head(strong)}"))
     return tiles[:MOST_TILES]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from altair.typing import ChartType
 
-from anisoscope.report.results import Results, panel_of
+from anisoscope.report.results import PANEL, Results
 from anisoscope.report.words import number
 
 WIDE, NARROW = 640, 272
@@ -85,7 +85,7 @@ def figure(
 
 def drawing(builder: Callable[..., ChartType], frame: pd.DataFrame, entry: Entry, **options: Any) -> Draw:
     """A builder's chart of the rows at any width, as the entry wants it; `options` stand above those of the entry."""
-    options = {"panel": panel_of(frame)} | entry.get("draw", {}) | options
+    options = {"panel": PANEL if frame[PANEL].nunique() > 1 else None} | entry.get("draw", {}) | options
     height, columns = options.pop("height", entry.get("height", (290, 210))), entry.get("columns", 2)
 
     def drawn(width: int) -> ChartType:

@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from anisoscope.axes import POLICIES, WORDS, plural_of
-from anisoscope.report.words import count, in_words, listing
+from anisoscope.report.words import count, in_words
+from anisoscope.runs.wording import listing
 
 LAYER_SITES = ("hidden", "final")
 PANEL = "panel"
@@ -41,10 +42,15 @@ class Results:
         return [name for name in POLICIES if name in found] + sorted(found - set(POLICIES))
 
     @cached_property
+    def corpus(self) -> Mapping[str, Any]:
+        """What the manifest says of the corpus: where it only names it, the name."""
+        corpus = self.manifest.get("corpus")
+        return corpus if isinstance(corpus, Mapping) else {"name": corpus}
+
+    @cached_property
     def words(self) -> dict[str, str]:
         """What the corpus calls its positions, sequences and units."""
-        corpus = self.manifest.get("corpus")
-        return WORDS | (dict(corpus.get("words") or {}) if isinstance(corpus, Mapping) else {})
+        return WORDS | dict(self.corpus.get("words") or {})
 
     @property
     def lead(self) -> str:
@@ -139,11 +145,6 @@ def in_order_of(frame: pd.DataFrame, *keys: pd.Series) -> pd.DataFrame:
     names = [str(i) for i in range(len(keys))]
     order = pd.concat(keys, axis=1, keys=names)
     return frame.loc[order.sort_values(names, kind="stable").index]
-
-
-def panel_of(frame: pd.DataFrame) -> str | None:
-    """The panel column where there is more than one panel."""
-    return PANEL if frame[PANEL].nunique() > 1 else None
 
 
 def _span(numbers: pd.Series) -> str:

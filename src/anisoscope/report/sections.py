@@ -27,16 +27,13 @@ def sections(results: Results) -> list[Section]:
 
 def all_layers(results: Results, entry: Entry) -> PageTable | None:
     """Every aggregate of every layer, with its interval; metrics of one label share a column."""
-    parts = [results.layers(metric).assign(label=label) for metric, label in entry["columns"].items()]
-    frame = pd.concat(parts)
+    frame = results.stacked(entry["columns"])
     if frame.empty:
         return None
-    labels = list(dict.fromkeys(frame["label"]))
-    keys = ["stack", "layer", "site"]
-    places = results.by_depth(frame.drop_duplicates(keys))
+    labels = list(dict.fromkeys(frame["series"]))
     rows = []
-    for _, place in places.iterrows():
-        here = {row["label"]: _cell(row) for _, row in results.beside(frame, place).iterrows()}
+    for _, place in results.by_depth(frame.drop_duplicates(["stack", "layer", "site"])).iterrows():
+        here = {row["series"]: _cell(row) for _, row in results.beside(frame, place).iterrows()}
         rows.append(((results.place_name(place), ""), *(here.get(label, NOTHING) for label in labels)))
     caption = entry["caption"].format(basis=results.basis(results.layers("mean_cosine"))).strip()
     return PageTable(results.worded(caption), ("site", *labels), tuple(rows))

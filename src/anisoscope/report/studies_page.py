@@ -39,16 +39,19 @@ def build_studies(folder: Path) -> Path:
 
 
 def _page(folder: Path, studies: Sequence[Path]) -> tuple[Path, dict[str, Any]]:
-    """The page of studies of one paper and settings, and what a list says of it."""
-    shown = [_shown(finished(path)) for path in studies]
-    first = shown[0]
-    about = {
-        "paper": PAPERS.get(first["paper"], first["paper"]),
-        "settings": first["settings_name"],
-        "counts": _counts(shown),
-        "figures": sum(len(study["figures"]) for study in shown),
-    }
-    return _write(folder, "studies.html.j2", **about, command=_command(shown), studies=shown), about
+    """The page of studies of one paper and settings, with the command that makes all of them; and what a list says of
+    it.
+    """
+    done = [finished(path) for path in studies]
+    shown = [_shown(one) for one in done]
+    paper, settings = done[0].study.paper, done[0].described["settings_name"]
+    outcomes = [verdict["outcome"] for study in shown for verdict in study["verdicts"]]
+    counts = {name: outcomes.count(name) for name in OUTCOMES}
+    figures = sum(len(study["figures"]) for study in shown)
+    about = {"paper": PAPERS.get(paper, paper), "settings": settings, "counts": counts, "figures": figures}
+    names = ",".join(one.study.name for one in done)
+    command = f"anisoscope reproduce {paper} --only {names} --settings {settings}"
+    return _write(folder, "studies.html.j2", **about, command=command, studies=shown), about
 
 
 def _write(folder: Path, template: str, **content: Any) -> Path:
@@ -58,19 +61,11 @@ def _write(folder: Path, template: str, **content: Any) -> Path:
     return path
 
 
-def _command(studies: Sequence[dict[str, Any]]) -> str:
-    """Command that makes all of them."""
-    names = ",".join(study["study"] for study in studies)
-    return f"anisoscope reproduce {studies[0]['paper']} --only {names} --settings {studies[0]['settings_name']}"
-
-
 def _shown(done: Finished) -> dict[str, Any]:
     """A study as the page shows it; its claims are those of the code that judges now."""
     study, claims = done.study, {claim.name: claim for claim in done.study.claims}
     return {
         "study": study.name,
-        "paper": study.paper,
-        "settings_name": done.described["settings_name"],
         "title": study.title,
         "caption": study.caption,
         "verdicts": [asdict(v) | {"of": claims[v.claim]} for v in done.verdicts],
@@ -83,8 +78,3 @@ def _figure(name: str, chart: Any, study: str) -> dict[str, str]:
     """A drawing, its name, and the part of it that tells it from the others of its study."""
     label = name.removeprefix(study).strip("_-").replace("_", " ").replace("-", " ")
     return {"name": name, "label": label or study, "svg": Markup(to_svg(chart, f"{study}-{name}"))}
-
-
-def _counts(studies: Sequence[dict[str, Any]]) -> dict[str, int]:
-    outcomes = [verdict["outcome"] for study in studies for verdict in study["verdicts"]]
-    return {name: outcomes.count(name) for name in OUTCOMES}

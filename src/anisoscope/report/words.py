@@ -2,31 +2,27 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import pandas as pd
 
 from anisoscope.axes import plural_of
+from anisoscope.runs.wording import short
 
 MINUS = "−"
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def number(value: float) -> str:
-    """Three decimals, fewer for large numbers, powers of ten for very small or large ones; a dash where undefined."""
-    if value is None or not math.isfinite(value):
-        return "–"
-    size = abs(value)
-    if size != 0 and (size < 5e-4 or size >= 1e6):
-        mantissa, exponent = f"{size:.1e}".split("e")
-        text = f"{mantissa} · 10{str(int(exponent)).translate(_SUPERSCRIPT)}"
-    else:
-        text = f"{size:,.{3 if size < 10 else 2 if size < 100 else 1}f}"
-    return (MINUS if value < 0 else "") + text
+    """As in the headline (`.246`), but very small and very large numbers as powers of ten (`3.1 · 10⁻⁶`)."""
+    if not math.isfinite(value) or value == 0 or 5e-4 <= abs(value) < 1e6:
+        return short(value)
+    mantissa, exponent = f"{value:.1e}".replace("-", MINUS, value < 0).split("e")
+    return f"{mantissa} · 10{str(int(exponent)).translate(_SUPERSCRIPT)}"
 
 
 def interval(row: pd.Series) -> str:
-    """`[0.401, 0.423]`, or nothing where no interval was made."""
+    """`[.401, .423]`, or nothing where no interval was made."""
     low, high = float(row["low"]), float(row["high"])
     return "" if math.isnan(low) or math.isnan(high) else f"[{number(low)}, {number(high)}]"
 
@@ -46,11 +42,6 @@ def count(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def listing(words: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
-
-
 def plural(number: int, noun: str) -> str:
     """`1 head`, `12 heads`."""
     return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {plural_of(noun)}"
@@ -67,9 +58,7 @@ def in_words(text: str, words: Mapping[str, str]) -> str:
 
 def duration(seconds: float) -> str:
     """`41 s`, `5 min 12 s`, `2 h 05 min`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    return (
-        f"{whole // 60} min {whole % 60:02d} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    )
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 
-from anisoscope.charts.class_charts import ranges
+from anisoscope.charts.study_charts import ranges
 from anisoscope.metrics.class_direction import auc, separability
 from anisoscope.models.load import load
 from anisoscope.store import as_records, select

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 
-from anisoscope.charts.class_charts import texts
+from anisoscope.charts.study_charts import texts
 from anisoscope.data.labelled import TEST
 from anisoscope.errors import CorpusError
 from anisoscope.store import as_records, select

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from anisoscope.charts.law_charts import p_values
+from anisoscope.charts.study_charts import p_values
 from anisoscope.store import as_records
 from anisoscope.studies.godey2024 import fig01_04_layers, layer_curves, permutation
 from anisoscope.studies.godey2024.layer_curves import TRAINED, UNTRAINED

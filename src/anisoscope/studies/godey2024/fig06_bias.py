@@ -11,7 +11,7 @@ import pandas as pd
 from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
-from anisoscope.charts import norm_charts
+from anisoscope.charts import study_charts
 from anisoscope.store import as_records, select
 from anisoscope.studies.godey2024 import biased_block, norm_claims
 from anisoscope.studies.godey2024.layer_curves import trained_layers, widths
@@ -106,17 +106,17 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     rows = rows.assign(place=np.where(rows["layer"] == 0, "input", "output"))
     title = "A of the output − A of the input"
     drawn = {
-        "fig6a": norm_charts.against_norm(
+        "fig6a": study_charts.against_norm(
             select(rows, metric="mean_cosine"), series="place", title="anisotropy A", zero=True
         ),
-        "fig6a_difference": norm_charts.against_norm(
-            _differences(records), series="reading", panel=None, title=title, scale="log"
+        "fig6a_difference": study_charts.against_norm(
+            _differences(records), series="reading", title=title, scale="log"
         ),
     }
     trained = _trained_band(records)
     for metric, (name, kind, title) in NORMS.items():
         found = _marks(records, kind)
-        drawn[name] = norm_charts.norms(select(rows, metric=metric), found, title=title, trained=trained)
+        drawn[name] = study_charts.norms(select(rows, metric=metric), found, title=title, trained=trained)
     if layers["layer"].max() > 1:  # one line per N
         deep = select(layers, metric="mean_cosine", N=DRAWN_OF_STACKS)
         deep = deep.assign(bias="N = " + deep["N"].map("{:g}".format))

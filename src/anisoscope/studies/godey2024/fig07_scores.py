@@ -9,7 +9,7 @@ from altair.typing import ChartType
 from scipy.interpolate import PchipInterpolator
 
 from anisoscope.charts import builders as charts
-from anisoscope.charts import norm_charts
+from anisoscope.charts import study_charts
 from anisoscope.store import as_records, select
 from anisoscope.studies.godey2024 import biased_block, norm_claims
 from anisoscope.studies.godey2024.row_scores import EDGES, HISTOGRAMS
@@ -58,13 +58,13 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     for system, by_norm in in_rows.items():
         widest = reach(list(by_norm.values())[-1])
         within += [density(binned, widest).assign(N=n, reading=label(system)) for n, binned in by_norm.items()]
-    lines = partial(charts.trajectory, x="score", series="N", panel="reading", size=(norm_charts.WIDTH, 200))
+    lines = partial(charts.trajectory, x="score", series="N", panel="reading", size=(study_charts.WIDTH, 200))
     titles = ("score / unit", "share per bin"), ("score less the mean of its row", "density / its peak")
     inside: ChartType = lines(pd.concat(within), titles=titles[1]).resolve_scale(x="independent")
     return {
         "fig7": lines(pd.concat(pooled), titles=titles[0], scale="symlog"),
         "fig7_within": inside,
-        "fig7_spread": norm_charts.against_norm(rows, series="quantity", title="scores (q·k × scale)", scale="log"),
+        "fig7_spread": study_charts.against_norm(rows, series="quantity", title="scores (q·k × scale)", scale="log"),
     }
 
 

@@ -11,7 +11,7 @@ from functools import partial
 import pandas as pd
 from altair.typing import ChartType
 
-from anisoscope.charts import norm_charts
+from anisoscope.charts import study_charts
 from anisoscope.store import select
 from anisoscope.studies.godey2024 import biased_block, norm_claims
 from anisoscope.studies.godey2024.norm_claims import Curves
@@ -69,7 +69,7 @@ def draw_vectors(records: pd.DataFrame) -> dict[str, ChartType]:
     rows["vectors"] = rows["site"].map(SIDES)
     dims = {_head_dim(records, system) for system in norm_claims.systems(records)}
     line = (float(q95(dims.pop())), "q95 of one pair") if len(dims) == 1 else None
-    draw = partial(norm_charts.against_norm, series="vectors")
+    draw = partial(study_charts.against_norm, series="vectors")
     return {
         "fig8a": draw(select(rows, metric="mean_cosine"), title="anisotropy A", zero=True, line=line),
         "fig8b": draw(select(rows, metric="norms.mean"), title="mean norm", scale="log"),
@@ -83,7 +83,7 @@ def draw_weights(names: dict[str, dict[str, str]], records: pd.DataFrame) -> dic
     for chart, statistics in names.items():
         metrics = {f"attention.{name}": word for name, word in statistics.items()}
         chosen = pd.concat([select(rows, metric=name).assign(weight=word) for name, word in metrics.items()])
-        draw = partial(norm_charts.against_norm, chosen.reset_index(drop=True), series="weight")
+        draw = partial(study_charts.against_norm, chosen.reset_index(drop=True), series="weight")
         if "entropy" in chart:
             charts[chart] = draw(title="entropy / ln(keys)")
             continue

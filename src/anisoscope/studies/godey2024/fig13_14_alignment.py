@@ -79,16 +79,18 @@ def _with_others(rows: Array) -> Array:
 
 
 def draw_cosine(records: pd.DataFrame) -> dict[str, ChartType]:
-    return {"fig13": series_charts.heads(_first_seed(records), Alignment.of(records), "query_key.cosine")}
+    alignment = Alignment.of(records)
+    return {"fig13": series_charts.heads(_first_seed(records), alignment.endings(), alignment.bound)}
 
 
 def draw_dot(records: pd.DataFrame) -> dict[str, ChartType]:
-    return {"fig14": series_charts.products(_first_seed(records), Alignment.of(records))}
+    return {"fig14": series_charts.products(_first_seed(records), Alignment.of(records).endings())}
 
 
 def draw_seeds(records: pd.DataFrame) -> dict[str, ChartType]:
     """All heads of all seeds in one panel per layer; and a panel per layer and seed."""
-    draw = partial(series_charts.heads, records, Alignment.of(records), "query_key.cosine")
+    alignment = Alignment.of(records)
+    draw = partial(series_charts.heads, records, alignment.endings(), alignment.bound)
     return {"fig23": draw(), "fig23_seeds": draw(apart=True)}
 
 

@@ -18,7 +18,7 @@ from altair.typing import ChartType
 from scipy import stats
 
 from anisoscope.charts import builders as charts
-from anisoscope.charts.law_charts import over_dimensions
+from anisoscope.charts.study_charts import over_dimensions
 from anisoscope.models.families import PRESETS
 from anisoscope.store import as_records, select
 from anisoscope.studies.godey2024.layer_curves import layer_tests, trained_layers, widths

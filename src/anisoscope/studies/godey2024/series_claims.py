@@ -61,6 +61,12 @@ class Alignment:
         last = self.cosine[:, -1]
         return np.asarray(np.where(last > self.bound, 1, np.where(last < -self.bound, -1, 0)))
 
+    def endings(self) -> pd.Series:
+        """`ending` by seed, layer and head."""
+        ending = self.ending()
+        places = (self.table.seeds, self.table.layers, range(ending.shape[2]))
+        return pd.Series(ending.ravel(), pd.MultiIndex.from_product(places, names=("seed", "layer", "head")))
+
     def groups(self) -> dict[str, Array]:
         """Heads [seed, layer, head] that end similar, opposite, and all."""
         ending = self.ending()

@@ -1,0 +1,159 @@
+"""Charts that one study draws and no other: the biased block against the norm N of its bias (from N = 0, over five
+decades), laws and tests, ranges over the representatives of classes, and a table of texts.
+"""
+
+import altair as alt
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.charts.style import INK, MUTED, Scale, appearance, between, colour, facet, level, ribbon, shape, whisker
+
+BIAS = "norm N of the bias"
+WIDTH, HEIGHT = 640, 200
+PLAIN = "datum.value == 0 || abs(datum.value) >= 0.001 ? toString(datum.value) : format(datum.value, '.0e')"
+_TICKS = [0, 0.1, 1, 10, 100]
+_NEAR_ZERO = 0.1
+"""The axis of N is linear below this, logarithmic above."""
+SMALLEST_DRAWN = 1e-7
+"""Smaller p (0 where ranks agree entirely) are drawn here."""
+
+
+def against_norm(
+    frame: pd.DataFrame,
+    *,
+    series: str,
+    title: str,
+    scale: Scale = "linear",
+    zero: bool = False,
+    line: tuple[float, str] | None = None,
+    below: tuple[alt.Chart, ...] = (),
+    above: tuple[alt.Chart, ...] = (),
+) -> ChartType:
+    """Lines of `value` against `N` with the interval over seeds (`low`, `high`), a panel per system (`reading`).
+
+    Where rows have `lowest` and `highest`, the range over heads and seeds, it is a paler band. `line` is a dashed
+    height and its name; `below` and `above` are layers drawn under and over the lines.
+    """
+    order, numbers = frame[series], [k for k in ("value", "low", "high", "lowest", "highest") if k in frame]
+    kept = dict.fromkeys(("reading", series, "N", *numbers, "at", "at_value", "at_text"))
+    data = frame[[name for name in kept if name in frame]].sort_values("N", kind="stable")
+    ticks = alt.Axis(tickCount=5)
+    if scale == "log":
+        data[numbers] = data[numbers].where(data[numbers] > 0)
+        ticks = alt.Axis(values=_powers(data[numbers]), labelExpr=PLAIN)
+    height = alt.Y("value:Q", title=title, scale=alt.Scale(type=scale, zero=zero, nice=scale == "linear"), axis=ticks)
+    base = alt.Chart().transform_filter("isValid(datum.N)").encode(x=_norm_axis(), color=colour(order, series, WIDTH))
+    layers = [
+        *below,
+        *([ribbon(base, title, "lowest", "highest", opacity=0.12)] if "lowest" in data else []),
+        ribbon(base, title, opacity=0.25),
+        *(level(line[0], title, line[1]) if line else []),
+        base.mark_line().encode(y=height),
+        base.mark_point(size=30).encode(y=height, shape=shape(order, series, WIDTH)),
+        *above,
+    ]
+    return facet(layers, data, None if series == "reading" else "reading", (WIDTH, HEIGHT), 2)
+
+
+def _norm_axis(field: str = "N:Q") -> alt.X:
+    """The axis of N."""
+    scale = alt.Scale(type="symlog", constant=_NEAR_ZERO, nice=False)
+    return alt.X(field, title=BIAS, scale=scale, axis=alt.Axis(values=_TICKS, labelExpr=PLAIN))
+
+
+def _powers(values: pd.DataFrame) -> list[float]:
+    """Powers of ten inside the range of the values; fewer where there are many."""
+    logs = np.log10(values.to_numpy(float))
+    powers = range(int(np.ceil(np.nanmin(logs))), int(np.floor(np.nanmax(logs))) + 1)
+    return [float(f"1e{k}") for k in powers[:: 1 + len(powers) // 7]]
+
+
+def norms(
+    frame: pd.DataFrame, found: pd.DataFrame, *, title: str, trained: tuple[float, float] | None = None
+) -> ChartType:
+    """Norms of input and output on a logarithmic axis, the range of trained norms as a grey band, and rings at the
+    fixed points `found`: `reading`, `at` (N*), `at_value` (the norm there), `at_text`.
+    """
+    below = (between(*trained, title, opacity=0.16),) if trained else ()
+    rows = pd.concat([frame, found.assign(place=frame["place"].iloc[0])], ignore_index=True)
+    base = alt.Chart().transform_filter("isValid(datum.at)")
+    base = base.encode(x=_norm_axis("at:Q"), y=alt.Y("at_value:Q", title=title))
+    ring = base.mark_point(filled=False, size=110, strokeWidth=2, color=INK, shape="circle")
+    text = base.mark_text(align="right", dx=-9, dy=-12, color=INK, fontSize=11).encode(text="at_text:N")
+    return against_norm(rows, series="place", title=title, scale="log", below=below, above=(ring, text))
+
+
+def p_values(data: pd.DataFrame, level: float) -> ChartType:
+    """One row per `system`: `p` as a point, `p_scipy` as a cross, `p_smallest` as a bar, and a line at the level."""
+    data = data.assign(p_scipy=data["p_scipy"].clip(lower=SMALLEST_DRAWN))
+    order = list(data["system"])
+    across = alt.Scale(type="log", nice=False, domain=[SMALLEST_DRAWN / 2, 1.2])
+    names = alt.Y("system:N", sort=order, title=None, axis=alt.Axis(labelLimit=260, ticks=False))
+    base = alt.Chart(data).encode(y=names)
+
+    def at(field: str) -> alt.X:
+        return alt.X(f"{field}:Q", title="p (log scale)", scale=across, axis=alt.Axis(format=".1g", tickCount=6))
+
+    return alt.layer(
+        alt.Chart(pd.DataFrame({"p": [level]})).mark_rule(strokeDash=[4, 3], color=MUTED).encode(x=at("p")),
+        base.mark_tick(color=MUTED, thickness=2).encode(x=at("p_smallest")),
+        base.mark_point(shape="cross", filled=False, color=INK, size=50).encode(x=at("p_scipy")),
+        base.mark_point(size=60).encode(x=at("p")),
+    ).properties(width=420, height=22 * len(order))
+
+
+def over_dimensions(rows: pd.DataFrame, laws: pd.DataFrame) -> ChartType:
+    """A of layers (`d`, `value`, `low`, `high`, `model`), each model named at its highest, and lines of `laws` (`d`,
+    `value`, `law`), both axes logarithmic.
+    """
+    ticks = alt.Axis(values=[4**k for k in range(1, 8)], labelExpr="toString(datum.value)")
+    x = alt.X("d:Q", title="dimension d", scale=alt.Scale(type="log", domain=[4, 16384], nice=False), axis=ticks)
+    scale, title = alt.Scale(type="log", domain=[1e-5, 1], nice=False, clamp=True), "cosine; A of layers"
+    axis = alt.Axis(values=[10.0**k for k in range(-5, 1)], labelExpr=PLAIN)
+    y = alt.Y("value:Q", title=title, scale=scale, axis=axis)
+    names = alt.Scale(domain=appearance(laws["law"]), range=[[1, 0], [4, 3]])
+    dash = alt.StrokeDash("law:N", scale=names, legend=alt.Legend(title=None))
+    line = alt.Chart(laws).mark_line(color=MUTED, strokeWidth=1.6).encode(x=x, y=y, strokeDash=dash)
+    data = rows[["d", "value", "low", "high", "model", "layer"]].astype({"model": str})
+    highest = data.groupby("model")["value"].transform("max")
+    data["name"] = data["model"].where(data["value"] == highest, "")
+    hue = alt.Color("model:N", scale=alt.Scale(domain=appearance(data["model"])), legend=None)
+    known = alt.Chart(data).encode(x=x, color=hue)
+    rule, point = whisker(known, title, opacity=0.5), known.mark_point(size=46).encode(y=y)
+    text = known.mark_text(align="left", dx=8, fontSize=11).encode(y=y, text="name:N")
+    return alt.layer(line, rule, point, text).properties(width=640, height=320)
+
+
+def ranges(
+    frame: pd.DataFrame, *, category: str, series: str, panel: str, title: str, domain: tuple[float, float], width: int
+) -> ChartType:
+    """Five quantiles a row (`least`, `lower`, `middle`, `upper`, `most`) as a dot on a bar on a line."""
+    order, panels = appearance(frame[category]), appearance(frame[panel])
+    base = alt.Chart().encode(
+        y=alt.Y(f"{category}:N", sort=order, title=None, axis=alt.Axis(ticks=False)),
+        yOffset=alt.YOffset(f"{series}:N", sort=appearance(frame[series])),
+        color=colour(frame[series], series, width + 80),
+    )
+    across = alt.X("least:Q", title=title, scale=alt.Scale(domain=list(domain), nice=False))
+    layers = [
+        alt.Chart().mark_rule(strokeDash=[3, 3], color=MUTED).encode(x=alt.datum(0)),
+        base.mark_rule().encode(x=across, x2="most:Q"),
+        base.mark_rule(strokeWidth=6, opacity=0.5).encode(x="lower:Q", x2="upper:Q"),
+        base.mark_point(filled=True, size=50).encode(x="middle:Q"),
+    ]
+    inner = alt.layer(*layers).properties(width=width, height=30 * len(order))
+    facet = alt.Facet(f"{panel}:N", sort=panels, title=None, header=alt.Header(labelColor=INK))
+    kept = frame[[category, series, panel, "least", "lower", "middle", "upper", "most"]]
+    return inner.facet(facet, data=kept, columns=1).properties(spacing=14)
+
+
+def texts(frame: pd.DataFrame, *, category: str, columns: dict[str, int], muted: str, width: int) -> ChartType:
+    """A table: a row per `category`, and at so many pixels from the left the text of each of `columns`."""
+    order = appearance(frame[category])
+    axis = alt.Axis(ticks=False, labelLimit=220)
+    base = alt.Chart(frame).encode(y=alt.Y(f"{category}:N", sort=order, title=None, axis=axis))
+    inks = {name: MUTED if name == muted else INK for name in columns}
+    text = {name: base.mark_text(align="left", fontSize=11, color=ink) for name, ink in inks.items()}
+    marks = [text[name].encode(text=f"{name}:N", x=alt.value(x)) for name, x in columns.items()]
+    return alt.layer(*marks).properties(width=width, height=26 * len(order))
