@@ -171,8 +171,8 @@ MUTANTS = {
     ),
     "normal for Student": (
         jackknife.interval,
-        "stats.t.ppf((1 + level) / 2, groups - 1)",
-        "stats.norm.ppf((1 + level) / 2)",
+        "special.stdtrit(groups - 1, (1 + level) / 2)",
+        "special.ndtri((1 + level) / 2)",
         simply(test_jackknife.check_mean_of_groups),
     ),
     "mask forgotten in attention": (
@@ -287,8 +287,8 @@ MUTANTS = {
     ),
     "merge forgets the other": (
         Sums.merge,
-        "ours + theirs",
-        "ours",
+        "sum(second, first.clone())",
+        "first.clone()",
         simply(test_measuring.test_shards_of_one_plan_merge),
     ),
     "pending products lost on resume": (

@@ -34,7 +34,6 @@ from anisoscope.errors import MeasureError
 
 Array = NDArray[np.float64]
 
-
 PIECE = 1 << 20
 """Numbers that are summed at once on a CPU: 4 MiB of float32, about the cache of a core."""
 SMALL = {torch.float32: 1e-12, torch.float64: 1e-140}
@@ -54,9 +53,8 @@ class Sums:
     def __init__(self, groups: int = 32) -> None:
         if groups < 2:
             raise MeasureError("at least 2 groups", str(groups), "use groups=32; an interval needs groups to leave out")
-        self.groups = groups
+        self.groups, self.units = groups, set[int]()
         self.terms: dict[tuple[str, str], Tensor] = {}
-        self.units: set[int] = set()
 
     def add(self, site: str, values: Mapping[str, Tensor], group: Tensor) -> None:
         """Add per-sequence `values` [sequence, ...] into their sequences' groups [sequence]."""
@@ -70,28 +68,23 @@ class Sums:
         if found is None:
             found = self.terms[site, term] = torch.zeros(shape, dtype=torch.float64, device=device)
         elif tuple(found.shape) != shape:
-            raise MeasureError(
-                f"{term} of shape {tuple(found.shape)} at {site}, as in the batches before",
-                str(shape),
-                "a site must have one width in the whole corpus",
-            )
+            expected = f"{term} of shape {tuple(found.shape)} at {site}, as in the batches before"
+            raise MeasureError(expected, str(shape), "a site must have one width in the whole corpus")
         return found
 
     def merge(self, other: "Sums") -> "Sums":
         """The sums of both. Order does not matter; the group counts must agree."""
         if self.groups != other.groups:
-            raise MeasureError(
-                f"sums over {self.groups} groups", f"{other.groups}", "measure both with the same --groups"
-            )
+            cure = "measure both with the same --groups"
+            raise MeasureError(f"sums over {self.groups} groups", str(other.groups), cure)
         merged = Sums(self.groups)
         merged.units = self.units | other.units
         for key in self.terms.keys() | other.terms.keys():
-            ours, theirs = self.terms.get(key), other.terms.get(key)
-            if ours is not None and theirs is not None and ours.shape != theirs.shape:
-                raise MeasureError(
-                    f"{key} of shape {tuple(ours.shape)}", str(tuple(theirs.shape)), "merge runs of one model only"
-                )
-            merged.terms[key] = theirs.clone() if ours is None else ours.clone() if theirs is None else ours + theirs  # type: ignore[union-attr]
+            first, *second = (sums.terms[key] for sums in (self, other) if key in sums.terms)
+            if any(part.shape != first.shape for part in second):
+                came = str(tuple(second[0].shape))
+                raise MeasureError(f"{key} of shape {tuple(first.shape)}", came, "merge runs of one model only")
+            merged.terms[key] = sum(second, first.clone())
         return merged
 
     def sites(self) -> list[str]:
@@ -126,15 +119,14 @@ class Sums:
         ours = (sorted((key, tuple(value.shape)) for key, value in self.terms.items()), self.units)
         everyone: list[tuple[list[tuple[tuple[str, str], tuple[int, ...]]], set[int]]] = [ours] * world
         dist.all_gather_object(everyone, ours)
-        shapes = {key: shape for keys, _ in everyone for key, shape in keys}
+        shapes = dict(sorted({pair for keys, _ in everyone for pair in keys}))
         device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
-        parts = [self.buffer(*key, shape, device).flatten().to(device) for key, shape in sorted(shapes.items())]
+        parts = [self.buffer(*key, shape, device).flatten().to(device) for key, shape in shapes.items()]
         flat = torch.cat([torch.zeros(0, dtype=torch.float64, device=device), *parts])
         dist.all_reduce(flat)
         reduced = Sums(self.groups)
         reduced.units = set().union(*(units for _, units in everyone))
-        sizes = [int(np.prod(shape)) for _, shape in sorted(shapes.items())]
-        for (key, shape), part in zip(sorted(shapes.items()), torch.split(flat, sizes), strict=True):
+        for (key, shape), part in zip(shapes.items(), torch.split(flat, [len(part) for part in parts]), strict=True):
             reduced.terms[key] = part.view(shape)
         return reduced
 
@@ -166,10 +158,6 @@ class Totals:
     def __contains__(self, term: str) -> bool:
         return term in self._terms
 
-    def without_groups(self) -> "Totals":
-        """The same sums as a single group: for values whose interval nobody needs."""
-        return Totals({term: value.sum(axis=0, keepdims=True) for term, value in self._terms.items()})
-
 
 def vector_sums(
     x: Float[Tensor, "sequence head token dim"],
@@ -185,16 +173,16 @@ def vector_sums(
     if not x.dtype.is_floating_point or x.dtype.itemsize < 4:
         x = x.float()
     x = x.transpose(1, 2)  # [sequence token head dim]: as most models keep heads, so that no copy is made below
-    sequences, tokens = _piece(x)
+    subsets = masks[:, :0] if subsets is None or "subset_unit" not in terms else subsets
+    sequences, tokens = max(len(x), 1), max(x.shape[1], 1)  # taken at once
+    if x.device.type == "cpu":
+        sequence = max(x.shape[1:].numel(), 1)
+        sequences, tokens = max(PIECE // sequence, 1), -(-tokens // -(-sequence // PIECE))
     sums: list[dict[str, Tensor]] = []
     inverses: list[Tensor] = []
-    for first in range(0, max(len(x), 1), sequences):
-        rows = slice(first, first + sequences)
-        parts = []
-        for start in range(0, max(x.shape[1], 1), tokens):
-            columns = slice(start, start + tokens)
-            of_piece = None if subsets is None else subsets[rows, :, columns]
-            parts.append(_sums_of(x[rows, columns], masks[rows, :, columns], of_piece, terms))
+    for rows in zip(*(torch.split(y, sequences) for y in (x, masks, subsets)), strict=True):
+        pieces = zip(*(torch.split(y, tokens, axis) for y, axis in zip(rows, (1, 2, 2), strict=True)), strict=True)
+        parts = [_sums_of(vectors, weights, of_subsets, terms) for vectors, weights, of_subsets in pieces]
         sums.append({name: sum(part[name] for part, _ in parts) for name in parts[0][0]})  # type: ignore[misc]
         inverses.append(torch.cat([inverse for _, inverse in parts], 1))
     out = {name: torch.cat([part[name] for part in sums]) for name in sums[0]}
@@ -203,19 +191,10 @@ def vector_sums(
     return {name: value for name, value in out.items() if name in terms | COUNTED}, torch.cat(inverses).transpose(1, 2)
 
 
-def _piece(x: Float[Tensor, "sequence token head dim"]) -> tuple[int, int]:
-    """How many sequences, and how many of their tokens, are taken at once: all of them but on a CPU."""
-    sequence = max(x.shape[1] * x.shape[2] * x.shape[3], 1)
-    if x.device.type != "cpu":
-        return max(len(x), 1), max(x.shape[1], 1)
-    pieces = -(-sequence // PIECE)
-    return max(PIECE // sequence, 1), max(-(-x.shape[1] // pieces), 1)
-
-
 def _sums_of(
     x: Float[Tensor, "sequence token head dim"],
     masks: Float[Tensor, "sequence policy token"],
-    subsets: Float[Tensor, "sequence subset token"] | None,
+    subsets: Float[Tensor, "sequence subset token"],
     terms: frozenset[str],
 ) -> tuple[dict[str, Tensor], Float[Tensor, "sequence token head"]]:
     """Terms that add up over tokens, and inverse norms, of one piece."""
@@ -240,7 +219,7 @@ def _sums_of(
     masks = masks.to(x.dtype)
     lengths = torch.matmul(masks.double(), torch.cat([counted, norm, norm.square()], -1))
     out |= dict(zip(("n", "norm", "norm_square"), lengths.chunk(3, -1), strict=True))
-    subsets = subsets.to(x.dtype) if subsets is not None and "subset_unit" in terms else masks[:, :0]
+    subsets = subsets.to(x.dtype)
     out["subset_n"] = torch.matmul(subsets, counted.to(x.dtype))
     out["vector"], out["unit"], out["subset_unit"] = _linear_sums(x, inverse, masks, subsets)
     if "unit_square" in terms:
@@ -301,11 +280,9 @@ def row_sums(
     sound = rows["entropy"].isfinite() & rows["score"].isfinite()
     if not bool(sound.all()):
         rows = {name: x.masked_fill(~sound, 0.0) if x.shape == sound.shape else x for name, x in rows.items()}
-    keys = rows["keys"]
+    keys, outcomes, alike = rows["keys"], rows["outcomes"], rows["row_similarity"]
     seen = (real & sound).to(keys.dtype)
-    outcomes = rows["outcomes"]
     several = seen * (outcomes > 1)
-    alike = rows["row_similarity"]
     terms = {
         "rows": seen.sum(-1),
         "nonfinite": (real & ~sound).sum((1, 2)),

@@ -17,7 +17,6 @@ The pair law is computed through t² ~ Beta(1/2, (d−1)/2). For large d every t
 its digits away and t² does not.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -36,32 +35,29 @@ def _floats(values: ArrayLike) -> Floats:
     return np.asarray(values, dtype=np.float64)
 
 
-def _checked(name: str, given: ArrayLike, valid: Callable[[Floats], Mask], expected: str, cure: str) -> Floats:
-    values = _floats(given)
-    bad = values[~valid(values)]
-    if bad.size:
-        raise UsageError(f"{name} to be {expected}", f"{name} = {bad.flat[0]:.12g}", cure)
+def _checked(name: str, values: Floats, valid: Mask, expected: str, cure: str) -> Floats:
+    if not valid.all():
+        raise UsageError(f"{name} to be {expected}", f"{name} = {values[~valid].flat[0]:.12g}", cure)
     return values
 
 
-def _whole_from_two(values: Floats) -> Mask:
-    whole: Mask = np.isfinite(values) & (values == np.floor(values))
-    return whole & (values >= 2)
+def _whole(name: str, given: ArrayLike, cure: str) -> Floats:
+    values = _floats(given)
+    valid = np.isfinite(values) & (values == np.floor(values)) & (values >= 2)
+    return _checked(name, values, valid, "a whole number ≥ 2", cure)
 
 
 def _dimension(d: ArrayLike) -> Floats:
-    cure = "on a line a cosine is only ±1: use vectors of two components or more"
-    return _checked("d", d, _whole_from_two, "a whole number ≥ 2", cure)
+    return _whole("d", d, "on a line a cosine is only ±1: use vectors of two components or more")
 
 
 def _count(n: ArrayLike) -> Floats:
-    cure = "a mean over distinct pairs takes two non-zero vectors or more"
-    return _checked("n", n, _whole_from_two, "a whole number ≥ 2", cure)
+    return _whole("n", n, "a mean over distinct pairs takes two non-zero vectors or more")
 
 
 def _probability(name: str, p: ArrayLike) -> Floats:
-    cure = "give a share such as 0.95, not a percentage"
-    return _checked(name, p, lambda values: (values >= 0) & (values <= 1), "between 0 and 1", cure)
+    values, cure = _floats(p), "give a share such as 0.95, not a percentage"
+    return _checked(name, values, (values >= 0) & (values <= 1), "between 0 and 1", cure)
 
 
 def cosine_density(t: ArrayLike, d: ArrayLike) -> Values:

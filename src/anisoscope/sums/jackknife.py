@@ -43,8 +43,7 @@ def interval(
     Replicates that all agree: no width, but for a share of so many `counted` things, whose interval is Wilson's there.
     """
     theta = np.asarray(replicates, dtype=np.float64)
-    value, left_out = theta[0], theta[1:]
-    groups = len(left_out)
+    value, left_out, groups = theta[0], theta[1:], len(theta) - 1
     if groups < FEWEST:
         return _without(value)
     with np.errstate(invalid="ignore"):
@@ -52,11 +51,8 @@ def interval(
     found = _inside(value, error, float(special.stdtrit(groups - 1, (1 + level) / 2)), bounds)
     if counted is None:
         return found
-    agree = (left_out == value).all(axis=0)
-    low, high = (
-        np.where(agree, share, end) for share, end in zip(wilson(value, counted, level), found[1:], strict=True)
-    )
-    return Estimate(value, low, high)
+    agree, ends = (left_out == value).all(axis=0), zip(wilson(value, counted, level), found[1:], strict=True)
+    return Estimate(value, *(np.where(agree, share, end) for share, end in ends))
 
 
 def over_seeds(values: ArrayLike, level: float = 0.95, *, bounds: Bounds = UNBOUNDED) -> Estimate:
@@ -64,12 +60,10 @@ def over_seeds(values: ArrayLike, level: float = 0.95, *, bounds: Bounds = UNBOU
     has no interval.
     """
     x = np.asarray(values, dtype=np.float64)
-    mean = x.mean(axis=0)
     if len(x) < 2:
-        return _without(mean)
-    return _inside(
-        mean, x.std(axis=0, ddof=1) / np.sqrt(len(x)), float(special.stdtrit(len(x) - 1, (1 + level) / 2)), bounds
-    )
+        return _without(x.mean(axis=0))
+    factor = float(special.stdtrit(len(x) - 1, (1 + level) / 2))
+    return _inside(x.mean(axis=0), x.std(axis=0, ddof=1) / np.sqrt(len(x)), factor, bounds)
 
 
 def wilson(share: ArrayLike, n: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:

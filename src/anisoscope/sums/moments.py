@@ -61,7 +61,9 @@ class Moments:
             x = x.double()
         elif x.dtype.itemsize < 4:
             x = x.float()
-        buffers, every = self._buffers(site, groups, x), bool(weight.all())
+        width, every = x.shape[-1:], bool(weight.all())
+        shapes = zip(TERMS, (width * 2, width * 2, width, ()), strict=True)
+        buffers = [self.sums.buffer(site, term, (groups, 1, *shape), x.device) for term, shape in shapes]
         for g, chosen in self._parts_of(groups):
             rows, inv = x[chosen].flatten(0, 1), inverse[chosen].flatten().to(x.dtype)
             if not every:
@@ -81,17 +83,16 @@ class Moments:
                 self._update((site, "moment", g), shifted)
                 self._update((site, "unit_moment", g), unit)
 
-    def _buffers(self, site: str, groups: int, x: Tensor) -> list[Tensor]:
-        shapes = zip(TERMS, (x.shape[-1:] * 2, x.shape[-1:] * 2, x.shape[-1:], ()), strict=True)
-        return [self.sums.buffer(site, term, (groups, 1, *shape), x.device) for term, shape in shapes]
-
     def _parts_of(self, groups: int) -> list[tuple[int, Tensor | slice]]:
         """Each of so many groups in the batch, and its sequences: a slice where they lie side by side, as they mostly
         do.
         """
         if groups not in self._parts:
-            group = self._group % groups
-            self._parts[groups] = [(g, _slice(group == g)) for g in torch.unique(group).tolist()]
+            self._parts[groups] = []
+            for g in torch.unique(self._group % groups).tolist():
+                chosen = self._group % groups == g
+                first, last = int(chosen.nonzero()[0]), int(chosen.nonzero()[-1]) + 1
+                self._parts[groups].append((g, slice(first, last) if bool(chosen[first:last].all()) else chosen))
         return self._parts[groups]
 
     def _update(self, key: tuple[str, str, int], rows: Float[Tensor, "vector dim"]) -> None:
@@ -140,8 +141,3 @@ def add_head_moments(
     moment.index_add_(0, group, rows.transpose(2, 3) @ rows)
     count = sums.buffer(site, "head_moment_n", (groups, heads), x.device)
     count.index_add_(0, group, weight.sum(-1).double())
-
-
-def _slice(chosen: Tensor) -> Tensor | slice:
-    first, last = int(chosen.nonzero()[0]), int(chosen.nonzero()[-1]) + 1
-    return slice(first, last) if bool(chosen[first:last].all()) else chosen

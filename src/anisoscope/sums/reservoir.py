@@ -105,6 +105,5 @@ class Reservoir:
         }
 
     def restore(self, tensors: dict[str, Tensor], prefix: str) -> None:
-        self._hash, self._unit = tensors[f"{prefix}hash"], tensors[f"{prefix}unit"]
-        start = f"{prefix}at "
+        self._hash, self._unit, start = tensors[f"{prefix}hash"], tensors[f"{prefix}unit"], f"{prefix}at "
         self._vectors = {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
