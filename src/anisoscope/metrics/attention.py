@@ -34,32 +34,11 @@ def compute(totals: Totals) -> Values:
 METRIC = Metric(
     name="attention",
     quantities=("attention",),
-    needs=frozenset(
-        {
-            "rows",
-            "normalised_rows",
-            "entropy",
-            "entropy_normalised",
-            "row_max",
-            "row_min",
-            "first_mass",
-            "score",
-            "pairs",
-        }
-    )
-    | {"row_similarity", "row_sequences", "row_median", "score_histogram"},
+    needs=frozenset({*OVER_ROWS, "rows", "normalised_rows", "entropy_normalised", "score", "score_histogram", "pairs"})
+    | {"row_similarity", "row_sequences"},
     compute=compute,
-    bounds={
-        "entropy": POSITIVE,
-        "entropy_normalised": SHARE,
-        "row_max": SHARE,
-        "row_min": SHARE,
-        "first_mass": SHARE,
-        "row_median": SHARE,
-        "row_similarity": SHARE,
-        "rows_seeing_one_key": POSITIVE,
-        "score_histogram": POSITIVE,
-    },
+    bounds=dict.fromkeys((*OVER_ROWS, "entropy_normalised", "row_similarity"), SHARE)
+    | dict.fromkeys(("entropy", "rows_seeing_one_key", "score_histogram"), POSITIVE),
     panel="attention",
     axes=("head",),
 )

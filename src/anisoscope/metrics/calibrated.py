@@ -44,20 +44,15 @@ def compute(totals: Totals) -> Values:
 
 def _left_out(totals: Totals, term: str) -> Array:
     """Replicates of a sum over pairs of groups [group, group']: all pairs, then those that do not touch one group."""
-    every = totals.groups(term)
-    every = every[:, np.flatnonzero(totals.present)]
+    every = totals.groups(term)[:, np.flatnonzero(totals.present)]
     return np.concatenate([[every.sum()], every.sum() - every.sum(0) - every.sum(1) + np.diag(every)])
 
 
 def reference(units: list[Array]) -> dict[str, float]:
     x = np.concatenate(units)
-    u = units_of(x)
-    cosine = u @ u.T
-    distinct = ~np.eye(len(x), dtype=bool)
-    return {
-        "centred": mean_cosine.reference([x - x.mean(0)])[""],
-        "pairs_above_q95": float((cosine > q95(x.shape[1]))[distinct].mean()),
-    }
+    above = units_of(x) @ units_of(x).T > q95(x.shape[1])
+    pairs_above = float(above[~np.eye(len(x), dtype=bool)].mean())
+    return {"centred": mean_cosine.reference([x - x.mean(0)])[""], "pairs_above_q95": pairs_above}
 
 
 METRIC = Metric(

@@ -13,6 +13,7 @@ import numpy as np
 
 from anisoscope.axes import SUBSET_FAMILIES
 from anisoscope.metrics.base import COSINE, Array, Metric, Values, dot, ratio
+from anisoscope.metrics.class_direction import reference as of_pairs
 from anisoscope.sums.groups import Totals
 
 _NAMES = [name for family in SUBSET_FAMILIES.values() for name in family]
@@ -32,15 +33,9 @@ def compute(totals: Totals) -> Values:
 
 def reference(units: list[Array]) -> dict[str, float]:
     """Two units taken as the first two subsets: the mean over all distinct pairs, inside each and of one from each."""
-    a, b = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in units[:2])
-
-    def mean(pairs: list[float]) -> float:
-        return float(np.mean(pairs)) if pairs else np.nan
-
+    found = of_pairs(units[:2])
     return {
-        f"{_NAMES[0]} × {_NAMES[0]}": mean([p @ q for i, p in enumerate(a) for j, q in enumerate(a) if i != j]),
-        f"{_NAMES[0]} × {_NAMES[1]}": mean([p @ q for p in a for q in b]),
-        f"{_NAMES[1]} × {_NAMES[1]}": mean([p @ q for i, p in enumerate(b) for j, q in enumerate(b) if i != j]),
+        f"{_NAMES[a]} × {_NAMES[b]}": found.get(str(k), np.nan) for k, (a, b) in enumerate(((0, 0), (0, 1), (1, 1)))
     }
 
 

@@ -28,11 +28,8 @@ def compute(totals: Totals) -> Values:
     if "unit_square" in totals:
         contribution = ratio(unit**2 - totals["unit_square"], pairs[..., None])
         largest = np.sort(contribution, axis=-1)[..., ::-1]
-        values["contribution"] = contribution
-        values["top_share"] = ratio(
-            np.stack([largest[..., :k].sum(-1) for k in TOP], -1),
-            np.broadcast_to(values[""][..., None], (*n.shape, len(TOP))),
-        )
+        top = np.stack([largest[..., :k].sum(-1) for k in TOP], -1)
+        values |= {"contribution": contribution, "top_share": ratio(top, values[""][..., None])}
     values["isotropic_q95"] = np.full_like(n, q95(unit.shape[-1]) if unit.shape[-1] > 1 else np.nan)
     return values
 

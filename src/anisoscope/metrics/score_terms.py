@@ -62,9 +62,7 @@ def reference(units: list[Array]) -> dict[str, float]:
 METRIC = Metric(
     name="score_terms",
     quantities=("scores",),
-    needs=frozenset(
-        {"rows", "query", "query_moment", "keys", "key", "row_variance", "row_lean", "row_spread"},
-    ),
+    needs=frozenset({"rows", "query", "query_moment", "keys", "key", "row_variance", "row_lean", "row_spread"}),
     compute=compute,
     reference=reference,
     bounds=dict.fromkeys(

@@ -15,6 +15,8 @@ Source     effective rank: Roy & Vetterli 2007 (RankMe: uncentred); participatio
            Rudman et al. 2022.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from anisoscope.metrics.base import SHARE, Array, Metric, Values, ratio
@@ -99,12 +101,8 @@ def reference(units: list[Array]) -> dict[str, float]:
     }
 
 
-def _of_ranks(totals: Totals) -> Bounds:
-    return 1.0, float(totals["moment"].shape[-1])
-
-
-def _of_squares(totals: Totals) -> Bounds:
-    return 0.0, float(totals["moment"].shape[-1])
+def _to_dim(least: float) -> Callable[[Totals], Bounds]:
+    return lambda totals: (least, float(totals["moment"].shape[-1]))
 
 
 RANKS = ("effective_rank", "effective_rank_eigenvalues", "effective_rank_uncentred", "participation_ratio")
@@ -115,7 +113,7 @@ METRIC = Metric(
     needs=frozenset({"moment", "moment_n", "moment_vector", "unit_moment"}),
     compute=compute,
     reference=reference,
-    bounds=dict.fromkeys(RANKS, _of_ranks) | {"isoscore": SHARE, "explained": SHARE, "cosine_square": _of_squares},
+    bounds=dict.fromkeys(RANKS, _to_dim(1.0)) | {"isoscore": SHARE, "explained": SHARE, "cosine_square": _to_dim(0.0)},
     invariant=frozenset({"rotation", "order"}),
     components={"explained": tuple(map(str, EXPLAINED))},
     panel="spectrum",

@@ -293,9 +293,6 @@ def row_sums(
         "row_similarity": alike.nan_to_num(0.0),
         "row_sequences": (~alike.isnan()).double(),
     }
-    for name in ("entropy", "row_max", "row_min", "first_mass", "row_median"):
-        if name in rows:
-            terms[name] = (seen * rows[name].nan_to_num(0.0)).sum(-1)
-    if "score_histogram" in rows:
-        terms["score_histogram"] = rows["score_histogram"]
-    return terms
+    summed = [name for name in ("entropy", "row_max", "row_min", "first_mass", "row_median") if name in rows]
+    terms |= {name: (seen * rows[name].nan_to_num(0.0)).sum(-1) for name in summed}
+    return terms | {name: x for name, x in rows.items() if name == "score_histogram"}
