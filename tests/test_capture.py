@@ -587,6 +587,27 @@ def test_captures_can_be_nested_and_repeated():
     assert tap.sites == inner_seen
 
 
+def test_a_forward_of_a_block_s_own_is_put_back():
+    """torch's encoder layers are looked at without a hook; others may have wrapped their `forward` before (accelerate,
+    an outer capture).
+    """
+    model = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(8, 2, batch_first=True), 2).eval()
+    called, forward = [], model.layers[0].forward
+
+    def own(*args, **named):
+        called.append(True)
+        return forward(*args, **named)
+
+    model.layers[0].forward = own
+    with torch.no_grad(), capture(model) as outer:
+        with capture(model) as inner:
+            model(torch.zeros(1, 3, 8))
+        model(torch.ones(1, 3, 8))
+    assert model.layers[0].forward is own and len(called) == 2
+    assert "forward" not in vars(model.layers[1])
+    assert outer["encoder.0.hidden"].eq(1).all() and inner["encoder.0.hidden"].eq(0).all()
+
+
 def test_two_models_at_once():
     first, second = tiny.model("bert"), tiny.model("roberta")
     (inputs, _) = tiny.padded("bert", "right")

@@ -250,7 +250,7 @@ MUTANTS = {
         simply(test_no_silent_wrong_number.test_6_uniform_rows_with_a_sink_have_normalised_entropy_1),
     ),
     "gate taken for heads": (
-        projections.Source.earlier,
+        projections.Source.stages,
         "2 * dim if gated else dim",
         "dim",
         simply(test_no_silent_wrong_number.test_7_raw_queries_are_no_gates, "qwen3_next"),

@@ -7,6 +7,7 @@ so that everything behind is one code path; what the model computes is not touch
 
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -63,7 +64,7 @@ def looking_on(modules: set[nn.Module], look: Look) -> Iterator[None]:
     watch = _Watch(modules, look, threading.get_ident())
     kept = [(place, name, place.__dict__.get(name)) for place, name in (*FUSED, *PRODUCTS)]
     for place, name, _ in kept:
-        setattr(place, name, watch.around(name, getattr(place, name)))
+        setattr(place, name, watch.around(name, getattr(place, name), (place, name) in PRODUCTS))
     try:
         yield
     finally:
@@ -86,7 +87,7 @@ class _Own:
     """What a module has computed since its last attention: products, and the scores that went into a softmax."""
 
     module: nn.Module | None = None
-    products: list[_Product] = field(default_factory=list)
+    products: deque[_Product] = field(default_factory=lambda: deque(maxlen=RECENT))
     scores: Tensor | None = None
     source: _Product | None = None
 
@@ -96,8 +97,8 @@ class _Watch:
         self.modules, self.look, self.thread = modules, look, thread
         self.own = _Own()
 
-    def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, whose calls are looked at after they returned."""
+    def around(self, name: str, function: Callable[..., Any], products: bool) -> Callable[..., Any]:
+        """`function`, whose calls are looked at after they returned; `products`: one of `PRODUCTS`."""
         after = getattr(self, name.strip("_"))
 
         @wraps(function)
@@ -108,6 +109,8 @@ class _Watch:
                 output = function(*given, **named)
                 module = self._caller()
                 if module is not None:
+                    if products and self.own.module is not module:
+                        self.own = _Own(module)  # what another had is let go of
                     after(module, output, *given, **named)
             return output
 
@@ -182,16 +185,16 @@ class _Watch:
     def einsum(self, module: nn.Module, output: Tensor, equation: str, *operands: Any) -> None:
         tensors = list(operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands)
         inputs, _, result = equation.replace(" ", "").partition("->")
-        letters, own = inputs.split(","), self._own(module)
+        letters, scores = inputs.split(","), self.own.scores
         if len(letters) != 2 or "." in equation or len(result) < 3:
             return
-        if own.scores is not None:  # weights times values: the letter they share is the key
-            if tuple(tensors[0].shape) != tuple(own.scores.shape):
+        if scores is not None:  # weights times values: the letter they share is the key
+            if tensors[0].shape != scores.shape:
                 letters, tensors = letters[::-1], tensors[::-1]
             of_weights, of_values = letters
             key = next((x for x in of_weights if x in of_values and x not in result), "")
             dim = next((x for x in of_values if x not in of_weights), "")
-            self._valued(module, own, _laid(tensors[1], of_values, of_weights[:-2] + key + dim))
+            self._valued(module, _laid(tensors[1], of_values, of_weights[:-2] + key + dim))
             return
         batch, row, column = result[:-2], result[-2], result[-1]
         if row in letters[1] and column in letters[0]:
@@ -200,38 +203,24 @@ class _Watch:
         whole = row in letters[0] and column in letters[1] and set("".join(letters)) == set(result + inner)
         if whole and len(inner) == 1:
             query = _laid(tensors[0], letters[0], batch + row + inner)
-            self._remember(module, _Product(output, query, _laid(tensors[1], letters[1], batch + column + inner)))
+            key_of = _laid(tensors[1], letters[1], batch + column + inner)
+            self.own.products.append(_Product(output, query, key_of))
 
-    def softmax(
-        self, module: nn.Module, _output: Tensor, scores: Tensor, dim: int | None = None, *_: Any, **__: Any
-    ) -> None:
-        own = self._own(module)
-        if dim not in (-1, scores.dim() - 1):
-            return
-        own.source = next((p for p in own.products if _same_map(p.output, scores)), None)
-        if own.source is not None:
-            own.scores = scores
-
-    def _own(self, module: nn.Module) -> _Own:
-        """What `module` has computed; what another had is let go of."""
-        if self.own.module is not module:
-            self.own = _Own(module)
-        return self.own
+    def softmax(self, _module: nn.Module, _output: Any, x: Tensor, dim: int | None = None, *_: Any, **__: Any) -> None:
+        if dim in (-1, x.dim() - 1):
+            source = next((p for p in self.own.products if _same_map(p.output, x)), None)
+            if source is not None:
+                self.own.source, self.own.scores = source, x
 
     def _product(self, module: nn.Module, output: Tensor, a: Tensor, b: Tensor, scale: float | None = None) -> None:
-        own = self._own(module)
-        if own.scores is not None and _same_map(a, own.scores):
-            self._valued(module, own, b)
+        if self.own.scores is not None and _same_map(a, self.own.scores):
+            self._valued(module, b)
         elif output.dim() > 2 and a.dim() == b.dim():
-            self._remember(module, _Product(output, a, b.transpose(-1, -2), scale))
+            self.own.products.append(_Product(output, a, b.transpose(-1, -2), scale))
 
-    def _remember(self, module: nn.Module, product: _Product) -> None:
-        own = self._own(module)
-        own.products = [*own.products[1 - RECENT :], product]
-
-    def _valued(self, module: nn.Module, own: _Own, value: Tensor) -> None:
+    def _valued(self, module: nn.Module, value: Tensor) -> None:
         """The weights were multiplied with `value`: the call is whole."""
-        self.own = _Own()
+        own, self.own = self.own, _Own()
         assert own.source is not None and own.scores is not None
         heads = next((n for name in HEADS if isinstance(n := getattr(module, name, None), int)), 1)
         q, k, v, scores = (_four(x, heads) for x in (own.source.query, own.source.key, value, own.scores))

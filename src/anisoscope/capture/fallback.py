@@ -4,7 +4,8 @@ CANINE, whose local attention calls the same projections once for every chunk, a
 interface would hand them on, so that everything behind is one code path.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -28,18 +29,19 @@ def served(model: nn.Module) -> dict[nn.Module, tuple[nn.Module, tuple[str, ...]
     return found
 
 
-def prepare(model: nn.Module, look: Callable[[Call], None]) -> list[Any]:
-    """Hook every attention module off the interface; `look` is called once per layer. Returns the hooks' handles."""
-    handles: list[Any] = []
-    for attention, (around, projections) in served(model).items():
-        layer = _Layer(attention, look)
-        handles.append(around.register_forward_pre_hook(layer.begin))
-        handles.append(attention.register_forward_pre_hook(layer.keep_mask, with_kwargs=True))
-        for kept, projection in zip(layer.projected, projections, strict=True):
-            hook = partial(layer.keep, kept)
-            handles.append(attention.get_submodule(projection).register_forward_hook(hook))
-        handles.append(around.register_forward_hook(layer.end))
-    return handles
+@contextmanager
+def looking_on(model: nn.Module, look: Callable[[Call], None]) -> Iterator[None]:
+    """Call `look` once per layer at every attention module off the interface."""
+    with ExitStack() as ends:
+        for attention, (around, projections) in served(model).items():
+            layer = _Layer(attention, look)
+            ends.callback(around.register_forward_pre_hook(layer.begin).remove)
+            ends.callback(attention.register_forward_pre_hook(layer.keep_mask, with_kwargs=True).remove)
+            for kept, name in zip(layer.projected, projections, strict=True):
+                hook = partial(layer.keep, kept)
+                ends.callback(attention.get_submodule(name).register_forward_hook(hook).remove)
+            ends.callback(around.register_forward_hook(layer.end).remove)
+        yield
 
 
 class _Layer:

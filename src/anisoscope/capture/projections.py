@@ -33,11 +33,11 @@ class Source:
     def keep(self, name: str, _module: nn.Module, _args: Any, output: Tensor) -> None:
         self.seen[name] = output
 
-    def earlier(self, call: Call) -> dict[tuple[Side, Stage], Tensor]:
-        """The stages before the interface [sequence, head, token, dim], shaped like the call's. Where one projection
-        puts out query and gate of each head side by side (Qwen3-Next, Qwen3.5), the query is the first half.
+    def stages(self, call: Call) -> dict[tuple[Side, Stage], Tensor]:
+        """The stages at the interface and before it [sequence, head, token, dim]. Where one projection puts out query
+        and gate of each head side by side (Qwen3-Next, Qwen3.5), the query is the first half.
         """
-        found: dict[tuple[Side, Stage], Tensor] = {}
+        found: dict[tuple[Side, Stage], Tensor] = {("query", self.stage): call.query, ("key", self.stage): call.key}
         heads, dim = call.query.shape[1], call.query.shape[3]
         if {"query", "key"} <= self.seen.keys():
             gated = self.seen["query"].shape[-1] == 2 * heads * dim

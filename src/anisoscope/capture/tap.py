@@ -1,23 +1,20 @@
-"""`with capture(model, what) as tap:` then ordinary forward calls: every requested site is handed on, and nothing is
-changed.
-"""
+"""`with capture(model, what) as tap:` then ordinary forward calls: requested sites are handed on, nothing changes."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
-from anisoscope.axes import LAYER_QUANTITIES, Flatten, Kind, Site, Stage
-from anisoscope.capture import entry_points, fallback, projections
+from anisoscope.axes import LAYER_QUANTITIES, Flatten, Kind, Site
+from anisoscope.capture import entry_points, fallback, projections, vectors
 from anisoscope.capture.backends import looking_on
 from anisoscope.capture.masking import Call
 from anisoscope.capture.rows import attention_rows
 from anisoscope.capture.scores import score_sums
-from anisoscope.capture.vectors import channels_last, check_values, input_of, output_of, padded, same, vectors_of
 from anisoscope.errors import MeasureError, UnseenError, UsageError, near_matches
 from anisoscope.models.blocks import find_blocks, find_stages, stacks_of, tokens_first
 
@@ -73,54 +70,18 @@ def capture(
     is averaged inside (row similarity); row statistics are given for all queries. The model's outputs stay the same,
     bit for bit. MeasureError at the end of the first forward call if a requested place did not fire (those that are
     `optional` stand in `tap.unseen` then), and in any one if a place fires twice, since every vector would count twice;
-    a block that goes on from its own output (ALBERT,
-    looped Transformers) is a new layer each time. UsageError for an unknown place, ModelError for weights without
-    values.
+    a block that goes on from its own output (ALBERT, looped Transformers) is a new layer each time. UsageError for an
+    unknown place, ModelError for weights without values.
     """
     wanted = frozenset(what)
-    check_values(model)
+    vectors.check_values(model)
     for name in wanted - set(WHAT):
         raise UsageError("a place to capture", repr(name), near_matches(name, WHAT))
     tap = Tap(model, wanted, receive, flatten, tokens_first, median=median, histogram=histogram)
     tap.optional |= {*optional}
-    with ExitStack() as stack:
-        stack.callback(tap.remove)
+    with tap.ends:
         tap.attach(blocks)
-        if wanted - set(LAYER_QUANTITIES):
-            stack.enter_context(looking_on(model, tap.look))
-            stack.enter_context(entry_points.looking_on(tap.by_hand, partial(tap.look, by_hand=True)))
         yield tap
-
-
-@dataclass
-class _Stack:
-    """A stack during one forward call: blocks begun, those that ran, the last one's output, what its last ReLU was
-    given and gave.
-    """
-
-    layer: int = 0
-    ran: set[nn.Module] = field(default_factory=set)
-    last: Tensor | None = None
-    rectified: tuple[Tensor, Tensor | None] | None = None
-
-
-class _Around:
-    """Looks before and after each call of a block, without a hook; `remove` ends it."""
-
-    def __init__(self, block: nn.Module, enter: Callable[..., None], leave: Callable[..., None]) -> None:
-        forward = block.forward
-
-        def around(*args: Any, **kwargs: Any) -> Any:
-            enter(block, args, kwargs)
-            output = forward(*args, **kwargs)
-            leave(block, args, output)
-            return output
-
-        self._block = block
-        block.forward = around
-
-    def remove(self) -> None:
-        del self._block.forward
 
 
 class Tap:
@@ -137,24 +98,17 @@ class Tap:
     ) -> None:
         self.model, self.wanted, self._of_rows = model, wanted, of_rows
         self._flatten, self._tokens_first = flatten, tokens_first
-        self.kept: dict[str, Any] = {}
-        self.real: dict[str, Tensor] = {}
+        self.kept, self.real = dict[str, Any](), dict[str, Tensor]()
         self.means: Means = {}
-        self.fired: set[str] = set()
-        self.optional, self.unseen = {*OPTIONAL}, set[str]()
+        self.optional, self.unseen, self.fired = {*OPTIONAL}, set[str](), set[str]()
         self._receive = receive or (lambda site, value: self.kept.__setitem__(site.name, value))
-        self._handles: list[Any] = []
-        self._running: defaultdict[str, _Stack] = defaultdict(_Stack)
-        self._now: set[str] = set()
-        self._inside = False
-        self._turned: set[str] = set()
-        self.by_hand: set[nn.Module] = set()
-        self._depth: dict[str, int] = {}
-        self._sources: dict[nn.Module, projections.Source] = {}
+        self.ends = ExitStack()
+        self._running: defaultdict[str, vectors.Running] = defaultdict(vectors.Running)
+        self._inside, self._now, self._turned = False, set[str](), set[str]()
+        self._sources, self._depth = dict[nn.Module, projections.Source](), dict[str, int]()
         self._names = {module: name for name, module in model.named_modules()}
         self._stacks = stacks_of(model)
-        decoders = (m for m in self._names if isinstance(m, nn.TransformerDecoderLayer))
-        self._crossing = {decoder.multihead_attn for decoder in decoders}
+        self._crossing = {m.multihead_attn for m in self._names if isinstance(m, nn.TransformerDecoderLayer)}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.kept:
@@ -181,18 +135,18 @@ class Tap:
     def emit_vectors(self, site: Site, x: Tensor, block: nn.Module | None = None) -> None:
         """Hand on the vectors of a layer, whatever form they have, if they are wanted."""
         if site.quantity in self.wanted:
-            if block is not None and x.dim() == 4 and channels_last(block, x):
+            if block is not None and x.dim() == 4 and vectors.channels_last(block, x):
                 x = x.permute(0, 3, 1, 2)
             real = self.real.get(site.stack)
-            x = padded(x, None if real is None else (*real.shape, x.size(-1))) if x.is_nested else x
-            self.emit(site, vectors_of(x, self._flatten, tokens_first=site.stack in self._turned))
+            x = vectors.padded(x, None if real is None else (*real.shape, x.size(-1))) if x.is_nested else x
+            self.emit(site, vectors.vectors_of(x, self._flatten, tokens_first=site.stack in self._turned))
 
     def hook(self, module: nn.Module, function: Callable[..., Any]) -> None:
-        self._handles.append(module.register_forward_hook(function))
+        self.ends.callback(module.register_forward_hook(function).remove)
 
     def attach(self, block_classes: tuple[str, ...]) -> None:
         """Hook every place that is wanted."""
-        self._handles.append(self.model.register_forward_pre_hook(self._start))
+        self.ends.callback(self.model.register_forward_pre_hook(self._start).remove)
         inside: set[nn.Module] = set()
         for stack, blocks in find_blocks(self.model, block_classes).items():
             self._depth[stack] = len(blocks)
@@ -200,15 +154,17 @@ class Tap:
                 inside.update(block.modules())
                 if tokens_first(self.model, block) if self._tokens_first is None else self._tokens_first:
                     self._turned.add(stack)
+                enter, leave = partial(self._enter, stack), partial(self._leave, stack)
                 if isinstance(block, nn.TransformerEncoderLayer):  # a hook would turn its fast path off
-                    self._handles.append(_Around(block, partial(self._enter, stack), partial(self._leave, stack)))
+                    self.ends.enter_context(vectors.around(block, enter, leave))
                     continue
-                self._handles.append(block.register_forward_pre_hook(partial(self._enter, stack), with_kwargs=True))
+                self.ends.callback(block.register_forward_pre_hook(enter, with_kwargs=True).remove)
                 for child in block.children() if "unrectified" in self.wanted else ():
                     if isinstance(child, nn.ReLU):
-                        self._handles.append(child.register_forward_pre_hook(partial(self._before_relu, stack)))
+                        before = child.register_forward_pre_hook(partial(self._before_relu, stack))
+                        self.ends.callback(before.remove)
                         self.hook(child, partial(self._after_relu, stack))
-                self.hook(block, partial(self._leave, stack))
+                self.hook(block, leave)
         for i, stage in enumerate(find_stages(self.model) if "stage" in self.wanted else (), start=1):
             self.hook(stage, partial(self._leave_stage, i))
         for module in self._names if "final" in self.wanted else ():
@@ -217,8 +173,10 @@ class Tap:
         if any(name.startswith(("query", "key")) for name in self.wanted):
             self._hook_projections()
         if self.wanted - set(LAYER_QUANTITIES):
-            self._handles += fallback.prepare(self.model, self.look)
-            self.by_hand = inside - fallback.served(self.model).keys()
+            self.ends.enter_context(fallback.looking_on(self.model, self.look))
+            self.ends.enter_context(looking_on(self.model, self.look))
+            by_hand = inside - fallback.served(self.model).keys()
+            self.ends.enter_context(entry_points.looking_on(by_hand, partial(self.look, by_hand=True)))
         self.hook(self.model, self._finish)
 
     def _hook_projections(self) -> None:
@@ -227,26 +185,19 @@ class Tap:
             if _is_attention(module) and not any(map(_is_attention, module.children())):
                 self._sources[module] = projections.prepare(module, self._stacks[module] in rotary, self.hook)
 
-    def remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-
     def _start(self, _module: nn.Module, _args: Any) -> None:
         self._running.clear()
         self._now.clear()
         self._inside = True
 
     def _enter(self, stack: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        x, here = input_of(block, args, kwargs), self._running[stack]
-        if block in here.ran and not same(here.last, x):  # it runs on input of its own once more
+        x, here = vectors.input_of(block, args, kwargs), self._running[stack]
+        if block in here.ran and not vectors.same(here.last, x):  # it runs on input of its own once more
             if self._inside:
-                raise MeasureError(
-                    f"{type(self.model).__name__} to run each block once in a forward call",
-                    f"{self._names[block]} run again on other input: every vector would count twice",
-                    f"measure the {stack} itself, one input a call",
-                )
-            here = self._running[stack] = _Stack()
+                expected = f"{type(self.model).__name__} to run each block once in a forward call"
+                came = f"{self._names[block]} run again on other input: every vector would count twice"
+                raise MeasureError(expected, came, f"measure the {stack} itself, one input a call")
+            here = self._running[stack] = vectors.Running()
             self._now.clear()
         here.ran.add(block)
         here.layer += 1
@@ -257,12 +208,11 @@ class Tap:
         self._running[stack].rectified = (args[0].clone() if getattr(relu, "inplace", False) else args[0], None)
 
     def _after_relu(self, stack: str, _relu: nn.Module, _args: Any, output: Tensor) -> None:
-        before, _ = self._running[stack].rectified or (output, None)
-        self._running[stack].rectified = before, output
+        self._running[stack].rectified = (self._running[stack].rectified or (output, None))[0], output
 
     def _leave(self, stack: str, block: nn.Module, _args: Any, output: Any) -> None:
         here = self._running[stack]
-        here.last = output_of(block, output)
+        here.last = vectors.output_of(block, output)
         before, after = here.rectified or (None, None)
         if before is not None and after is here.last:  # the block ends with its last ReLU
             self.emit_vectors(Site(stack, here.layer, "unrectified"), before)
@@ -277,7 +227,7 @@ class Tap:
     def _norm(self, _module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         for stack, here in self._running.items():
             final = Site(stack, None, "final")
-            after_all = args and same(here.last, args[0]) and here.layer >= self._depth[stack]
+            after_all = args and vectors.same(here.last, args[0]) and here.layer >= self._depth[stack]
             if after_all and final.name not in self._now:  # of several heads' norms the first
                 self.emit_vectors(final, output)
 
@@ -285,32 +235,29 @@ class Tap:
         """Hand on what attention was called with, stage by stage; `by_hand`: not through the attention interface."""
         stack = self._stacks[call.module]
         layer = self._running[stack].layer
-        name = self._names[call.module]
-        crossing = call.module in self._crossing or any(part in name for part in _CROSS)
-        elsewhere = by_hand and call.query.shape[2] != call.key.shape[2]
-        kind: Kind = "cross" if crossing or elsewhere else "self"
+        crossing = call.module in self._crossing or any(part in self._names[call.module] for part in _CROSS)
+        crossing |= by_hand and call.query.shape[2] != call.key.shape[2]
+        kind: Kind = "cross" if crossing else "self"
+        at = partial(Site, stack, layer, kind=kind)
         source = self._sources.get(call.module) or projections.Source("raw")
-        given: dict[tuple[projections.Side, Stage], Tensor]
-        given = {("query", source.stage): call.query, ("key", source.stage): call.key}
-        for (name, stage), tensor in (given | source.earlier(call)).items():
+        for (name, stage), tensor in source.stages(call).items():
             if {name, f"{name}.{stage}"} & self.wanted:
-                self.emit(Site(stack, layer, name, stage, kind), tensor)
+                self.emit(at(name, stage), tensor)
         if "value" in self.wanted:
-            self.emit(Site(stack, layer, "value", "", kind), call.value)
+            self.emit(at("value"), call.value)
         real = self.real.get(stack)
         if real is not None and real.shape[1] != call.query.shape[2]:
             real = None  # of cross-attention to another stack
         rows = self._rows(call, real) if self.wanted & {"attention", "centred"} else {}
         if "attention" in self.wanted:
-            self.emit(Site(stack, layer, "attention", "", kind), rows)
+            self.emit(at("attention"), rows)
         if "scores" in self.wanted:
-            sums = score_sums(call.query, call.key, call.masking, scale=call.scale, real=real)
-            self.emit(Site(stack, layer, "scores", "", kind), sums)
+            self.emit(at("scores"), score_sums(call.query, call.key, call.masking, scale=call.scale, real=real))
         if "centred" in self.wanted:
             query, key = self._means_of((stack, layer, kind), call)
             of_query = self._rows(replace(call, query=call.query - query), real)
             of_key = self._rows(replace(call, key=call.key - key), real)
-            self.emit(Site(stack, layer, "centred", "", kind), {"plain": rows, "query": of_query, "key": of_key})
+            self.emit(at("centred"), {"plain": rows, "query": of_query, "key": of_key})
 
     def _means_of(self, where: tuple[str, int, Kind], call: Call) -> tuple[Tensor, Tensor]:
         """Mean query and mean key, shaped to be taken from those of a call."""
@@ -322,13 +269,14 @@ class Tap:
         return (scaled / call.scale).to(call.query).unsqueeze(1), key.to(call.key).unsqueeze(1)
 
     def _rows(self, call: Call, real: Tensor | None) -> dict[str, Tensor]:
+        softcap, sinks = call.settings.get("softcap"), call.settings.get("s_aux")
         return attention_rows(
             call.query,
             call.key,
             call.masking,
             scale=call.scale,
-            softcap=call.settings.get("softcap"),
-            sinks=call.settings.get("s_aux"),
+            softcap=softcap,
+            sinks=sinks,
             real=real,
             **self._of_rows,
         )
@@ -338,14 +286,12 @@ class Tap:
         self._inside = False
         missing = sorted(self.wanted - self.optional - self.fired)
         self.unseen = {*self.wanted} & self.optional - OPTIONAL - self.fired
-        if missing:
-            name = type(self.model).__name__
-            classes = ", ".join(sorted({type(m).__name__ for m in self._names if _is_attention(m)})) or "none"
-            raise UnseenError(
-                f"the model to pass through {', '.join(missing)}",
-                f"no call there; attention classes of {name}: {classes}",
-                "measure hidden states only (--panel hidden,spectrum), or a model on transformers' attention interface",
-            )
+        if not missing:
+            return
+        classes = ", ".join(sorted({type(m).__name__ for m in self._names if _is_attention(m)})) or "none"
+        came = f"no call there; attention classes of {type(self.model).__name__}: {classes}"
+        cure = "measure hidden states only (--panel hidden,spectrum), or a model on transformers' attention interface"
+        raise UnseenError(f"the model to pass through {', '.join(missing)}", came, cure)
 
 
 def _is_attention(module: nn.Module) -> bool:

@@ -1,6 +1,8 @@
-"""The vectors that a block is called with and passes on, whatever form it gives them."""
+"""Blocks while they run: the vectors that one is called with and passes on, whatever form it gives them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,6 +13,37 @@ from anisoscope.errors import MeasureError, ModelError
 
 NAMED = ("last_hidden_state", "hidden_states")
 """Where a mapping keeps the vectors that are passed on."""
+
+
+@dataclass
+class Running:
+    """A stack during one forward call: blocks begun, those that ran, the last one's output, what its last ReLU was
+    given and gave.
+    """
+
+    layer: int = 0
+    ran: set[nn.Module] = field(default_factory=set)
+    last: Tensor | None = None
+    rectified: tuple[Tensor, Tensor | None] | None = None
+
+
+@contextmanager
+def around(block: nn.Module, enter: Callable[..., None], leave: Callable[..., None]) -> Iterator[None]:
+    """Look before and after each call of a block, without a hook; a `forward` of its own is put back."""
+    own, forward = block.__dict__.get("forward"), block.forward
+
+    def looking(*args: Any, **kwargs: Any) -> Any:
+        enter(block, args, kwargs)
+        output = forward(*args, **kwargs)
+        leave(block, args, output)
+        return output
+
+    block.forward = looking
+    try:
+        yield
+    finally:
+        del block.forward
+        block.__dict__ |= {} if own is None else {"forward": own}
 
 
 def input_of(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
