@@ -75,10 +75,7 @@ def vocabulary_tokenizer(corpus: LabelledCorpus, *, max_length: int, separator: 
     inner.post_processor = TemplateProcessing(single=f"{CLS} $A", pair=f"{CLS} $A {middle}$B", special_tokens=marks)
     named = {"pad_token": PAD, "unk_token": UNK, "cls_token": CLS} | ({"sep_token": SEP} if separator else {})
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=inner,
-        model_max_length=max_length,
-        model_input_names=["input_ids", "attention_mask"],
-        **named,
+        tokenizer_object=inner, model_max_length=max_length, model_input_names=["input_ids", "attention_mask"], **named
     )
 
 

@@ -105,11 +105,7 @@ class LabelledCorpus:
 
 
 def open_labelled(
-    name: str,
-    *,
-    columns: Mapping[str, str] | None = None,
-    seed: int = 0,
-    limit: int | None = None,
+    name: str, *, columns: Mapping[str, str] | None = None, seed: int = 0, limit: int | None = None
 ) -> LabelledCorpus:
     """The labelled corpus that `name` stands for, checked. CorpusError, with the cure, where it is not fit for use.
 

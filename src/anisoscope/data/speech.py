@@ -42,12 +42,7 @@ def open_speech(name: str, **options: Any) -> MediaCorpus:
 
 
 def plan_speech(
-    corpus: MediaCorpus,
-    model: Any,
-    processor: Any = None,
-    *,
-    batch_tokens: int = 4096,
-    max_length: int | None = None,
+    corpus: MediaCorpus, model: Any, processor: Any = None, *, batch_tokens: int = 4096, max_length: int | None = None
 ) -> "SpeechPlan":
     """Windows of at most 30 seconds in batches of at most `batch_tokens` positions of the model, padding counted.
 
