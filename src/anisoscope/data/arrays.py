@@ -106,6 +106,7 @@ def given_vectors(
 
 
 def _check_array(layer: str, x: Any, name: str) -> None:
+    """UsageError for what cannot be vectors; CorpusError for the text of a file."""
     shape, kind = getattr(x, "shape", None), str(getattr(x, "dtype", type(x).__name__))
     if shape is None:
         raise UsageError("arrays or tensors as vectors", kind, "convert them: numpy.asarray(…)")
@@ -114,7 +115,9 @@ def _check_array(layer: str, x: Any, name: str) -> None:
         where = f" in {name}, {layer!r}" if name != "vectors" else ""
         raise UsageError("vectors [vector, dim] or [sequence, token, dim]", f"{list(shape)}{where}", cure)
     if not re.search("float|int", kind):
-        raise UsageError("real numbers as vectors", f"{kind} in {layer!r}", CURE)
+        text = re.fullmatch(r"[<>|=]?[US]\d+", kind)
+        error = CorpusError if text and name != "vectors" else UsageError
+        raise error("real numbers as vectors", f"{'text' if text else kind} in {layer!r}", CURE)
 
 
 def _numbered(entries: Iterable[Hashable], count: int, what: str) -> tuple[Index, tuple[str, ...]]:
