@@ -14,7 +14,7 @@ from transformers import ConvNextImageProcessorPil, ViTImageProcessorPil
 from anisoscope.data import hub
 from anisoscope.data.corpora import list_corpora
 from anisoscope.data.hub import HubSet
-from anisoscope.data.images import MEAN, open_images, picture, plan_images
+from anisoscope.data.images import MEAN, ImagePlan, open_images, picture
 from anisoscope.data.opening import default_corpus, open_plan
 from anisoscope.errors import CorpusError, UsageError
 
@@ -65,7 +65,7 @@ def test_real_photographs(vit):
     assert "vision/imagenet_sample" in list_corpora()
     corpus = open_images("vision/imagenet_sample")
     assert len(corpus.items) == 250 and corpus.source["formats"] == {"JPEG RGB": 250}
-    plan = plan_images(open_images("vision/imagenet_sample", limit=40), vit)
+    plan = ImagePlan(open_images("vision/imagenet_sample", limit=40), vit)
     pixels = torch.cat([batch.inputs["pixel_values"] for batch in plan])
     assert pixels.shape == (40, 3, 32, 32) and abs(float(pixels.mean())) < 0.4 and 0.6 < float(pixels.std()) < 1.4
 
@@ -75,7 +75,7 @@ def test_the_digits_are_built_in(vit):
     assert len(corpus.items) == 1797 and corpus.source["kind"] == "builtin"
     first = read_item(corpus.items[0])
     assert first.shape == (8, 8, 3) and first[0, 2].tolist() == [80] * 3 and first.max() == 239  # levels 5 and 15 of 16
-    batch = plan_images(open_images("builtin:digits", limit=5), vit)[0]
+    batch = ImagePlan(open_images("builtin:digits", limit=5), vit)[0]
     assert batch.inputs["pixel_values"].shape == (5, 3, 32, 32) and batch.unit.tolist() == [0, 1, 2, 3, 4]
 
 
@@ -152,12 +152,12 @@ def test_files_that_are_no_images_are_named_and_counted_or_skipped(broken, vit):
     for name in ("junk.jpg", "nothing.png"):
         (broken / name).unlink()
     with pytest.raises(CorpusError, match=r"an image in late.jpg; got damaged after its header.*--skip-bad"):
-        list(plan_images(open_images(str(broken)), vit))
+        list(ImagePlan(open_images(str(broken)), vit))
 
 
 def test_the_default_preprocessing_is_explicit_and_recorded(tmp_path, vit):
     saved(tmp_path / "flat.png", Image.new("RGB", (300, 200), (0, 255, 0)))
-    plan = plan_images(open_images(str(tmp_path)), vit)
+    plan = ImagePlan(open_images(str(tmp_path)), vit)
     values = plan.settings["values"]
     assert plan.settings["processor"] == "default" and values["size"] == {"shortest_edge": 37}
     assert values["crop_size"] == {"height": 32, "width": 32} and tuple(values["image_mean"]) == MEAN
@@ -167,19 +167,19 @@ def test_the_default_preprocessing_is_explicit_and_recorded(tmp_path, vit):
 
 def test_the_checkpoints_own_preprocessing_is_used(folder, vit):
     own = ViTImageProcessorPil(size={"height": 32, "width": 32}, image_mean=[0.5] * 3, image_std=[0.25] * 3)
-    plan = plan_images(open_images(str(folder)), vit, own, batch_tokens=2 * 16)
+    plan = ImagePlan(open_images(str(folder)), vit, own, batch_tokens=2 * 16)
     assert plan.settings["processor"] == "checkpoint" and plan.settings["values"]["image_std"] == [0.25] * 3
     assert [batch.unit.tolist() for batch in plan] == [[0, 1], [2]] and plan.tokens == [2, 1] and plan.n_units == 3
     small = photograph(40).resize((32, 32), Image.Resampling.BILINEAR)
     assert plan[0].inputs["pixel_values"][0].mean() == pytest.approx(
         (np.asarray(small).mean() / 255 - 0.5) / 0.25, abs=0.05
     )
-    assert plan.fingerprint != plan_images(open_images(str(folder)), vit).fingerprint
+    assert plan.fingerprint != ImagePlan(open_images(str(folder)), vit).fingerprint
     with pytest.raises(UsageError, match=r"images of 32 × 32 pixels, which the model reads; got 48 × 48"):
-        plan_images(open_images(str(folder)), vit, ViTImageProcessorPil(size={"height": 48, "width": 48}))
+        ImagePlan(open_images(str(folder)), vit, ViTImageProcessorPil(size={"height": 48, "width": 48}))
     ragged = ConvNextImageProcessorPil(size={"shortest_edge": 40}, do_resize=False)
     with pytest.raises(UsageError, match=r"makes all images one size"):
-        list(plan_images(open_images(str(folder)), build("resnet", torch.float32), ragged))
+        list(ImagePlan(open_images(str(folder)), build("resnet", torch.float32), ragged))
 
 
 @pytest.fixture(autouse=True)
@@ -195,7 +195,7 @@ def test_images_of_a_hub_data_set_stay_encoded(folder, vit, monkeypatch):
     monkeypatch.setattr(hub, "load_splits", lambda *_: {"validation": rows.to_iterable_dataset()})
     corpus = open_images("imagenet-1k")
     assert corpus.source["id"] == "ILSVRC/imagenet-1k" and corpus.fingerprint == open_images(str(folder)).fingerprint
-    both = (plan_images(corpus, vit)[0], plan_images(open_images(str(folder)), vit)[0])
+    both = (ImagePlan(corpus, vit)[0], ImagePlan(open_images(str(folder)), vit)[0])
     assert torch.equal(both[0].inputs["pixel_values"], both[1].inputs["pixel_values"])
 
 

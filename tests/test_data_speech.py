@@ -19,7 +19,7 @@ from anisoscope.data.corpora import list_corpora
 from anisoscope.data.hub import HubSet
 from anisoscope.data.opening import default_corpus, open_plan
 from anisoscope.data.sound import samples
-from anisoscope.data.speech import open_speech, plan_speech
+from anisoscope.data.speech import SpeechPlan, open_speech
 from anisoscope.errors import CorpusError, UsageError
 
 RATE = 16_000
@@ -145,18 +145,18 @@ def test_real_speech_has_its_speakers_as_units():
 
 def test_a_norm_over_the_clip_allows_no_padding(folder):
     clip(folder / "e.wav", tone(0.5, seed=5))
-    plan = plan_speech(open_speech(str(folder)), GROUP)
+    plan = SpeechPlan(open_speech(str(folder)), GROUP)
     assert plan.settings["batching"] == "unpadded" and [len(b.unit) for b in plan] == [2, 1, 1, 1]
     for batch in plan:
         assert set(batch.inputs) == {"input_values"} and batch.streams["samples"].mask.all()
         assert batch.inputs["input_values"].mean(1) == pytest.approx(0, abs=1e-5)
         assert batch.inputs["input_values"].std(1, correction=0) == pytest.approx(1, abs=1e-3)
-    small = plan_speech(open_speech(str(folder)), GROUP, batch_tokens=1)
+    small = SpeechPlan(open_speech(str(folder)), GROUP, batch_tokens=1)
     assert [len(batch.unit) for batch in small] == [1] * 5 and small.fingerprint != plan.fingerprint
 
 
 def test_a_norm_over_features_is_padded_with_a_mask(folder):
-    plan = plan_speech(open_speech(str(folder)), LAYER)
+    plan = SpeechPlan(open_speech(str(folder)), LAYER)
     (batch,) = plan
     lengths = [8000, 6400, 4800, 3200]
     assert batch.inputs["attention_mask"].sum(1).tolist() == lengths == batch.streams["samples"].mask.sum(1).tolist()
@@ -170,7 +170,7 @@ def test_a_clip_alone_gives_the_same_frames_as_in_a_batch(folder, name):
     found = []
     for budget in (1, 100_000):
         states = {}
-        for batch in plan_speech(open_speech(str(folder)), subject, batch_tokens=budget):
+        for batch in SpeechPlan(open_speech(str(folder)), subject, batch_tokens=budget):
             with torch.no_grad():
                 hidden = subject(**batch.inputs).last_hidden_state
             lengths = subject._get_feat_extract_output_lengths(batch.streams["samples"].mask.sum(1))
@@ -184,33 +184,33 @@ def test_a_long_clip_is_cut_into_equal_windows_that_lose_nothing(tmp_path):
     rows = [{"path": "long.wav", "speaker": "x"}, {"path": "short.wav", "speaker": "x"}]
     clip(tmp_path / "long.wav", sound), clip(tmp_path / "short.wav", tone(0.5))
     corpus = open_speech(table(tmp_path / "m.csv", rows))
-    plan = plan_speech(corpus, GROUP, max_length=RATE // 20)
+    plan = SpeechPlan(corpus, GROUP, max_length=RATE // 20)
     windows = plan.windows
     assert windows.length.sum() == len(sound) + 8000 and windows.length.max() <= RATE
     assert np.ptp(windows.length[:3]) <= 1 and windows.start.tolist() == [0, *np.cumsum(windows.length)[:-1]]
     assert sorted(int(x) for batch in plan for x in batch.streams["samples"].start) == windows.start.tolist()
-    mel = next(iter(plan_speech(corpus, WHISPER, batch_tokens=100_000))).streams
+    mel = next(iter(SpeechPlan(corpus, WHISPER, batch_tokens=100_000))).streams
     assert (mel["frames"].start.tolist(), mel["decoder"].start.tolist()) == ([0, 100, 200, 300], [0, 1, 2, 3])
     pieces = np.concatenate([plan._window(k) for k in range(3)])
     assert np.array_equal(pieces, samples("long", (tmp_path / "long.wav").read_bytes(), RATE))
 
 
 def test_whisper_reads_windows_of_one_length_and_a_fixed_prompt(folder):
-    plan = plan_speech(open_speech(str(folder)), WHISPER)
+    plan = SpeechPlan(open_speech(str(folder)), WHISPER)
     assert plan.settings["extractor"] == "default" and plan.settings["decoder_prompt"] == [7]
     (batch,) = plan
     assert batch.inputs["input_features"].shape == (4, 80, 100) and "attention_mask" not in batch.inputs
     assert batch.streams["frames"].mask.sum(1).tolist() == [50, 40, 30, 20]
     assert batch.inputs["decoder_input_ids"].tolist() == [[7]] * 4 and batch.streams["decoder"].special.all()
-    alone = plan_speech(open_speech(str(folder)), WHISPER, batch_tokens=1)
+    alone = SpeechPlan(open_speech(str(folder)), WHISPER, batch_tokens=1)
     assert all(torch.equal(alone[k].inputs["input_features"][0], batch.inputs["input_features"][k]) for k in range(4))
     tokenizer = SimpleNamespace(prefix_tokens=[7, 3, 2])
     processor = SimpleNamespace(feature_extractor=WhisperFeatureExtractor(chunk_length=1), tokenizer=tokenizer)
-    prompted = plan_speech(open_speech(str(folder)), WHISPER, processor)
+    prompted = SpeechPlan(open_speech(str(folder)), WHISPER, processor)
     assert prompted.settings["extractor"] == "checkpoint"
     assert prompted[0].inputs["decoder_input_ids"].tolist() == [[7, 3, 2]] * 4
     with pytest.raises(UsageError, match=r"extractor of 100 frames per window, which the model reads; got 3000 frames"):
-        plan_speech(open_speech(str(folder)), WHISPER, WhisperFeatureExtractor())
+        SpeechPlan(open_speech(str(folder)), WHISPER, WhisperFeatureExtractor())
 
 
 @pytest.fixture
@@ -254,7 +254,7 @@ def test_a_clip_that_fails_late_ends_the_run_by_name(broken):
     for name in ("junk", "nothing", "silent", "cut"):
         (broken / f"{name}.wav").unlink()
     with pytest.raises(CorpusError, match=r"in (late.flac|inf.wav); got (damaged after|NaN).*--skip-bad"):
-        list(plan_speech(open_speech(str(broken)), GROUP))
+        list(SpeechPlan(open_speech(str(broken)), GROUP))
 
 
 def test_missing_files_of_a_manifest_are_named_and_counted(folder):
@@ -271,8 +271,8 @@ def test_clips_too_short_for_the_model_are_named_or_left_out(folder):
     clip(folder / "tiny.wav", tone(0.002))
     wanted = r"clips of at least 45 samples at 16000 Hz; got 1 faulty: tiny.wav \(32 samples\)"
     with pytest.raises(CorpusError, match=wanted):
-        plan_speech(open_speech(str(folder)), GROUP)
-    plan = plan_speech(open_speech(str(folder), skip_bad=True), GROUP)
+        SpeechPlan(open_speech(str(folder)), GROUP)
+    plan = SpeechPlan(open_speech(str(folder), skip_bad=True), GROUP)
     assert plan.n_units == 4 and plan.warnings == ["1 clips of fewer than 45 samples left out"]
 
 
@@ -328,8 +328,8 @@ def test_clips_of_a_hub_data_set_stay_encoded(folder, monkeypatch):
         "validation",
         "audio",
     )
-    plan = plan_speech(corpus, GROUP)
-    local = plan_speech(open_speech(str(folder)), GROUP)
+    plan = SpeechPlan(corpus, GROUP)
+    local = SpeechPlan(open_speech(str(folder)), GROUP)
     assert all(
         torch.equal(a.inputs["input_values"], b.inputs["input_values"]) for a, b in zip(plan, local, strict=True)
     )

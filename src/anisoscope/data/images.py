@@ -106,22 +106,6 @@ def _bad(name: str, got: str, cure: str = "repair or remove it, or pass --skip-b
     return CorpusError(f"an image in {name}", got, cure)
 
 
-def plan_images(corpus: MediaCorpus, model: Any, processor: Any = None, *, batch_tokens: int = 4096) -> "ImagePlan":
-    """Images in batches of at most `batch_tokens` positions (patches of the model, or squares of 16 pixels).
-
-    processor  the checkpoint's image processor, alone or inside a processor; else the shorter side to 256/224 of the
-               model's size, the square in the middle, ImageNet's mean and deviation
-    """
-    processor = getattr(processor, "image_processor", processor)
-    given = hasattr(processor, "image_mean") or hasattr(processor, "do_resize")
-    if not given:
-        processor = _default_processor(model.config)
-    described = {key: value for key, value in processor.to_dict().items() if not key.startswith("_")}
-    described = json.loads(json.dumps(described, default=str))
-    settings = {"processor": "checkpoint" if given else "default", "values": described, "batch_tokens": batch_tokens}
-    return ImagePlan(corpus, model.config, processor, settings)
-
-
 def _default_processor(config: Any) -> Any:
     from transformers import CLIPImageProcessorPil
 
@@ -143,13 +127,24 @@ def _sides(size: Any) -> tuple[int, int]:
 
 
 class ImagePlan(Plan):
-    """The batches of one image corpus for one model, decoded on demand, in the order of the corpus.
+    """The batches of one image corpus for one model, decoded on demand, in the order of the corpus, of at most
+    `batch_tokens` positions (patches of the model, or squares of 16 pixels).
+
+    processor  the checkpoint's image processor, alone or inside a processor; else the shorter side to 256/224 of the
+               model's size, the square in the middle, ImageNet's mean and deviation
 
     `tokens` counts images; which positions of a model are patches, and which its own class token, the model says.
     """
 
-    def __init__(self, corpus: MediaCorpus, config: Any, processor: Any, settings: dict[str, Any]) -> None:
-        self.corpus, self.processor, self.settings = corpus, processor, settings
+    def __init__(self, corpus: MediaCorpus, model: Any, processor: Any = None, *, batch_tokens: int = 4096) -> None:
+        config = model.config
+        processor = getattr(processor, "image_processor", processor)
+        given = hasattr(processor, "image_mean") or hasattr(processor, "do_resize")
+        self.corpus, self.processor = corpus, processor if given else _default_processor(config)
+        described = {key: value for key, value in self.processor.to_dict().items() if not key.startswith("_")}
+        described = json.loads(json.dumps(described, default=str))
+        source = "checkpoint" if given else "default"
+        self.settings = {"processor": source, "values": described, "batch_tokens": batch_tokens}
         self.mode = "L" if getattr(config, "num_channels", 3) == 1 else "RGB"
         height, width = self._pixels([0]).shape[-2:]
         size, patch = getattr(config, "image_size", None), getattr(config, "patch_size", None)
@@ -157,12 +152,12 @@ class ImagePlan(Plan):
             expected = "images of {} × {} pixels, which the model reads".format(*_sides(size))
             raise UsageError(expected, f"{height} × {width}", "use the image processor published with the model")
         side = patch if isinstance(patch, int) else PATCH
-        rows = max(1, settings["batch_tokens"] // max(1, (height // side) * (width // side)))
+        rows = max(1, batch_tokens // max(1, (height // side) * (width // side)))
         patches = hasattr(config, "patch_size") and hasattr(config, "num_attention_heads")
         words = {"position": "patch" if patches else "position", "sequence": "image", "counted": "image"}
         words["unit"] = corpus.unit_word("image")
         count = len(corpus.items)
-        identity = [corpus.fingerprint, settings]
+        identity = [corpus.fingerprint, self.settings]
         super().__init__(in_order(count, rows), np.ones(count, np.int64), corpus.unit, identity, words)
 
     def build(self, rows: Index) -> Batch:

@@ -59,13 +59,13 @@ def open_plan(
         plan = _text_plan(corpus, model, processor, described["max_length"], batch_tokens)
         plan = plan if sequences is None else plan.spread(sequences)
     elif modality == "speech":
-        from anisoscope.data.speech import plan_speech
+        from anisoscope.data.speech import SpeechPlan
 
-        plan = plan_speech(corpus, model, processor, batch_tokens=batch_tokens, max_length=max_length)
+        plan = SpeechPlan(corpus, model, processor, batch_tokens=batch_tokens, max_length=max_length)
     else:
-        from anisoscope.data.images import plan_images
+        from anisoscope.data.images import ImagePlan
 
-        plan = plan_images(corpus, model, processor, batch_tokens=batch_tokens)
+        plan = ImagePlan(corpus, model, processor, batch_tokens=batch_tokens)
     if modality != "text":
         described["preprocessing"] = plan.settings
     count = corpus.source.get("skipped")

@@ -41,26 +41,6 @@ def open_speech(name: str, **options: Any) -> MediaCorpus:
     return replace(corpus, source={**corpus.source, "formats": dict(formats), "seconds": seconds})
 
 
-def plan_speech(
-    corpus: MediaCorpus, model: Any, processor: Any = None, *, batch_tokens: int = 4096, max_length: int | None = None
-) -> "SpeechPlan":
-    """Windows of at most 30 seconds in batches of at most `batch_tokens` positions of the model, padding counted.
-
-    processor   the checkpoint's feature extractor, alone or inside a processor; else the defaults of its family
-    max_length  positions of a window, where fewer than 30 seconds have
-    """
-    how = reading(model.config, processor, max_length)
-    lengths = np.array([info.resampled(how.rate) for info in corpus.infos])
-    kept, bad = np.flatnonzero(lengths >= how.shortest), np.flatnonzero(lengths < how.shortest)
-    if len(bad) and (not len(kept) or not corpus.skip_bad):
-        listed = named([f"{corpus.items[k].name} ({lengths[k]} samples)" for k in bad])
-        expected = f"clips of at least {how.shortest} samples at {how.rate} Hz"
-        raise CorpusError(expected, listed, "pass --skip-bad" if len(kept) else "name another corpus")
-    notes = [f"{len(bad)} clips of fewer than {how.shortest} samples left out"] if len(bad) else []
-    prompt, windows = _prompt(model.config, processor), cut(corpus, kept, how)
-    return SpeechPlan(corpus, model.config, how, windows, batch_tokens, prompt, notes)
-
-
 def _prompt(config: Any, processor: Any) -> list[int]:
     """Ids that a decoder reads, where there is no text to read: the prompt of the processor's tokenizer (Whisper:
     start, language and task, where set, no timestamps); else the start token alone; empty where there is no decoder.
@@ -165,7 +145,11 @@ def cut(corpus: MediaCorpus, kept: Index, how: SoundInput) -> ClipWindows:
 
 
 class SpeechPlan(Plan):
-    """The batches of one speech corpus for one model, decoded on demand.
+    """The batches of one speech corpus for one model, decoded on demand: windows of at most 30 seconds in batches of at
+    most `batch_tokens` positions of the model, padding counted.
+
+    processor   the checkpoint's feature extractor, alone or inside a processor; else the defaults of its family
+    max_length  positions of a window, where fewer than 30 seconds have
 
     Streams: `samples` [window, sample], or `frames` [window, mel frame] with `decoder` [window, token] for Whisper,
     whose decoder reads a fixed prompt of special tokens.
@@ -174,24 +158,31 @@ class SpeechPlan(Plan):
     def __init__(
         self,
         corpus: MediaCorpus,
-        config: Any,
-        how: SoundInput,
-        windows: ClipWindows,
-        batch_tokens: int,
-        prompt: list[int],
-        warnings: list[str],
+        model: Any,
+        processor: Any = None,
+        *,
+        batch_tokens: int = 4096,
+        max_length: int | None = None,
     ) -> None:
-        self.corpus, self.how, self.windows, self.prompt = corpus, how, windows, prompt
-        self.settings = {**how.settings, "decoder_prompt": prompt, "batch_tokens": batch_tokens}
+        self.how = how = reading(model.config, processor, max_length)
+        lengths = np.array([info.resampled(how.rate) for info in corpus.infos])
+        kept, bad = np.flatnonzero(lengths >= how.shortest), np.flatnonzero(lengths < how.shortest)
+        if len(bad) and (not len(kept) or not corpus.skip_bad):
+            listed = named([f"{corpus.items[k].name} ({lengths[k]} samples)" for k in bad])
+            expected = f"clips of at least {how.shortest} samples at {how.rate} Hz"
+            raise CorpusError(expected, listed, "pass --skip-bad" if len(kept) else "name another corpus")
+        notes = [f"{len(bad)} clips of fewer than {how.shortest} samples left out"] if len(bad) else []
+        self.corpus, self.prompt = corpus, _prompt(model.config, processor)
+        self.windows = windows = cut(corpus, kept, how)
+        self.settings = {**how.settings, "decoder_prompt": self.prompt, "batch_tokens": batch_tokens}
         self._last: tuple[int, Samples] = (-1, np.empty(0, np.float32))
         features = how.kind == "features"
         whole = len(np.unique(windows.clip)) == len(windows.clip)
         words = {"position": "frame", "sequence": "clip" if whole else "window", "unit": corpus.unit_word("clip")}
         words["counted"] = "mel frame" if features else "sample"
         self.real = -(-windows.length // how.extractor.hop_length) if features else windows.length
-        batches = _batches(windows.length, how, batch_tokens, config)
-        identity = [corpus.fingerprint, self.settings, *windows]
-        super().__init__(batches, self.real, windows.unit, identity, words, warnings)
+        batches = _batches(windows.length, how, batch_tokens, model.config)
+        super().__init__(batches, self.real, windows.unit, [corpus.fingerprint, self.settings, *windows], words, notes)
 
     def build(self, rows: Index) -> Batch:
         inputs, name, width = self._inputs([self._window(row) for row in rows.tolist()])
