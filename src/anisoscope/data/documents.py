@@ -37,14 +37,12 @@ def read_rows(rows: Iterable[Row], asked: Asked, where: str) -> SplitText:
         cure = "leave it out: every row is a document"
         raise UsageError(f"--documents tokens:N, or none, with the table {where}", asked.documents, cure)
     bad: list[str] = []
-    good = _good(rows, bad, asked.skip_bad, where)
-    first = next(good, None)
+    found = _texts(rows, asked, where, bad)
+    first = next(found, None)
     if first is None:
         return SplitText([], "rows", skipped=len(bad))
-    column = choose_column(first.columns, asked.column, where)
-    texts = _texts(chain([first], good), column, bad, asked.skip_bad, where)
-    read = _by_rows(texts, asked)
-    return replace(read, skipped=len(bad), column=column)
+    read = _by_rows((text for _, text in chain([first], found)), asked)
+    return replace(read, skipped=len(bad), column=first[0])
 
 
 def _by_rows(texts: Iterator[str], asked: Asked) -> SplitText:
@@ -88,34 +86,28 @@ def has_text(path: Path) -> bool:
     return not first.keys().isdisjoint(TEXT_COLUMNS)
 
 
-def _good(rows: Iterable[Row], bad: list[str], skip_bad: bool, where: str) -> Iterator[Row]:
-    """The readable rows with columns; the places of the others go to `bad`, or the first of them is an error."""
-    for row in rows:
-        if row.fault and not skip_bad:
-            cure = "repair the row, or pass --skip-bad"
-            raise CorpusError(f"{form_of(where)} in {where}", f"{row.place}: {row.fault}", cure)
-        if row.fault:
-            bad.append(row.place)
-        elif row.columns:
-            yield row
-
-
-def _texts(rows: Iterable[Row], column: str, bad: list[str], skip_bad: bool, where: str) -> Iterator[str]:
-    """Texts of the rows. Lists of strings are joined by blanks, null is empty; anything else is an error that names the
-    place, or goes to `bad`.
+def _texts(rows: Iterable[Row], asked: Asked, where: str, bad: list[str]) -> Iterator[tuple[str, str]]:
+    """The column of text, chosen by the first row that has any, and what each row holds there: lists of strings joined
+    by blanks, null as empty. The first row without text is an error, or its place goes to `bad` where they are skipped.
     """
-    for place, row, _ in rows:
-        value = row.get(column, 0)
-        if value is None or isinstance(value, str):
-            yield value or ""
-        elif isinstance(value, list) and all(isinstance(word, str) for word in value):
-            yield " ".join(value)
-        elif skip_bad:
-            bad.append(place)
-        else:
+    column = ""
+    for place, row, fault in rows:
+        expected, got, cure = f"{form_of(where)} in {where}", f"{place}: {fault}", "repair the row, or pass --skip-bad"
+        if row:
+            column = column or choose_column(row, asked.column, where)
+            value = row.get(column, 0)
+            if isinstance(value, list) and all(isinstance(word, str) for word in value):
+                value = " ".join(value)
+            if value is None or isinstance(value, str):
+                yield column, value or ""
+                continue
             got = f"{place}: {type(value).__name__}" if column in row else f"{place} without it"
-            cure = "choose another --column, or pass --skip-bad"
-            raise CorpusError(f"text in column {column!r} of {where}", got, cure)
+            expected, cure = f"text in column {column!r} of {where}", "choose another --column, or pass --skip-bad"
+        elif not fault:
+            continue
+        if not asked.skip_bad:
+            raise CorpusError(expected, got, cure)
+        bad.append(place)
 
 
 def _read_folder(path: Path, asked: Asked) -> SplitText:

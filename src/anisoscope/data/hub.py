@@ -126,6 +126,13 @@ def choose_split(splits: list[str], split: str | None, name: str) -> str:
     return split
 
 
+def open_split(found: HubSet, part: HubPart) -> tuple[Any, dict[str, Any]]:
+    """Rows of the split that is meant, and what a manifest says of it."""
+    splits = load_splits(found, part)
+    split = choose_split(list(splits), part.split, found.id)
+    return splits[split], {"config": part.config, "split": split, "commit": found.commit}
+
+
 def numbered(rows: Any, name: str, after: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
     """Rows with their numbers, `after` that many. CorpusError where the connection breaks."""
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]

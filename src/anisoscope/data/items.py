@@ -68,10 +68,9 @@ def hub_items(part: HubPart, column: str | None) -> Found:
     kept = None if folder is None else Kept(folder)
 
     def opened() -> tuple[Any, dict[str, Any]]:
-        splits = hub.load_splits(found, part)
-        split = hub.choose_split(list(splits), part.split, found.id)
-        rows, chosen = _encoded(splits[split], part.modality, column, found.id)
-        return rows, {"config": part.config, "split": split, "commit": found.commit, "column": chosen}
+        rows, about = hub.open_split(found, part)
+        rows, chosen = _encoded(rows, part.modality, column, found.id)
+        return rows, {**about, "column": chosen}
 
     rows, about = None, kept.about() if kept else None
     if about is None:

@@ -94,23 +94,12 @@ def _of_hub(part: HubPart, columns: dict[str, str], seed: int) -> LabelledCorpus
         known = ALIASES.get(split, split)
         if known in SPLITS:
             features = rows.features or {}
-            label = columns.get("label") or _guess("label", features) or ""
-            own = getattr(features.get(label), "names", None)
-            read = ((f"{where} of {part.id}, {split}", row) for where, row in hub.numbered(rows, part.id))
-            tables[known] = [(where, _with_name(row, label, own) if own else row) for where, row in read]
-            names = own or names
+            names = getattr(features.get(columns.get("label") or _guess("label", features)), "names", None) or names
+            tables[known] = [(f"{where} of {part.id}, {split}", row) for where, row in hub.numbered(rows, part.id)]
     if TRAIN not in tables:
         raise CorpusError(f"a train split of {part.id}", ", ".join(tables) or "none", "name another data set")
     source = {"kind": "hub", "id": found.id, "config": part.config, "commit": found.commit, **found.notes}
     return _corpus(part.name, tables, columns, seed, source, names)
-
-
-def _with_name(row: Row, column: str, names: list[str]) -> Row:
-    """The name in place of the number of a class; None in place of −1, which the hub's class labels mean by missing."""
-    value = row.get(column)
-    if not isinstance(value, int):
-        return row
-    return {**row, column: names[value] if 0 <= value < len(names) else None}
 
 
 def _guess(role: str, present: Collection[str]) -> str | None:
@@ -132,7 +121,7 @@ def _corpus(
     if not present:
         raise CorpusError(f"rows in {name}", "none", "give it examples")
     chosen = _columns(name, columns, present)
-    read = {split: [_labelled(where, row, chosen) for where, row in table] for split, table in tables.items()}
+    read = {split: [_labelled(where, row, chosen, names) for where, row in table] for split, table in tables.items()}
     if "split" in chosen and ("" in tables or "split" in columns):
         read = _by_column([row for rows in read.values() for row in rows], chosen["split"])
     beside = {split: {row.label for row in rows} for split, rows in read.items() if split not in ("", TRAIN)}
@@ -167,10 +156,14 @@ class LabelledRow(NamedTuple):
     values: dict[str, Any]
 
 
-def _labelled(where: str, row: Row, chosen: Mapping[str, str]) -> LabelledRow:
-    """A row with its label, the same one for 1, 1.0, "1" and "1.0"."""
+def _labelled(where: str, row: Row, chosen: Mapping[str, str], names: list[str] | None) -> LabelledRow:
+    """A row with its label, the same one for 1, 1.0, "1" and "1.0". Numbers of the hub's class labels are looked up in
+    `names`; −1 means missing there.
+    """
     values = {role: row.get(column) for role, column in chosen.items()}
     value = values["label"]
+    if names and isinstance(value, int):
+        value = names[value] if 0 <= value < len(names) else None
     if isinstance(value, list | tuple | dict):
         cure = "give every row one label, or name another --label-column"
         raise CorpusError(f"a text or a number as label ({where})", repr(value)[:60], cure)

@@ -68,15 +68,13 @@ def open_text(name: str, **options: Any) -> TextCorpus:
 def _hub_text(part: HubPart, asked: Asked) -> tuple[SplitText, dict[str, object]]:
     """Documents of one split, of which the text column only is read, and their provenance."""
     found = hub.find_set(part)
-    splits = hub.load_splits(found, part)
-    split = hub.choose_split(list(splits), part.split, found.id)
-    rows = splits[split]
+    rows, about = hub.open_split(found, part)
     for _, first in islice(hub.numbered(rows, found.id), 1):
-        column = choose_column(first, asked.column, f"{found.id}, split {split}")
+        column = choose_column(first, asked.column, f"{found.id}, split {about['split']}")
         rows, asked = rows.select_columns([column]), replace(asked, column=column)
-    known = {"kind": "hub", "id": found.id, "config": part.config, "split": split, "revision": part.revision}
     texts = (Row(place, row) for place, row in hub.numbered(rows, found.id))
-    return read_rows(texts, asked, part.id), {**known, "commit": found.commit, **found.notes}
+    source = {"kind": "hub", "id": found.id, "revision": part.revision, **about, **found.notes}
+    return read_rows(texts, asked, part.id), source
 
 
 def plan_text(
