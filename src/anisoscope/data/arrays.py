@@ -18,10 +18,8 @@ from anisoscope.data.plans import Index, Plan, in_order
 from anisoscope.errors import CorpusError, UsageError, near_matches
 
 ENDINGS = (".npy", ".npz", ".safetensors", ".parquet", ".csv", ".tsv")
-STACK = "vectors"
-"""The stack of vectors that no model made here."""
-BLOCK_BYTES = 1 << 25
-"""Bytes of vectors read at once: 32 MiB of float64 of one layer."""
+STACK = "vectors"  # the stack of vectors that no model made here
+BLOCK_BYTES = 1 << 25  # bytes of vectors read at once: 32 MiB of float64 of one layer
 UNITS, LABELS, MASK = ("units", "unit"), ("labels", "label"), ("mask", "attention_mask")
 """Names that arrays beside the vectors go by in a .npz or .safetensors file."""
 CURE = "store numbers [vector, dim] or [sequence, token, dim]"

@@ -22,12 +22,8 @@ HATEXPLAIN = f"{RAW}/hate-alert/HateXplain/master/Data"
 ESNLI = f"{RAW}/OanaMariaCamburu/e-SNLI/master/dataset"
 YELPHAT = f"{RAW}/cansusen/Human-Attention-for-Text-Classification/master/raw_data"
 YELPHAT_PARTS = {"train": (3, 4, 5, 7), "test_yelp50": (1,), "test_yelp100": (6,), "test_yelp200": (8,)}
-YELPHAT_TRAIN = 0.7
-"""Share of the reviews outside the test sets that is trained on; the authors split at random, without a seed."""
-
-NO_LABEL = ("-", "", None)
-"""What stands for the gold label of a pair whose annotators did not agree."""
-
+YELPHAT_TRAIN = 0.7  # of the reviews outside the test sets; the authors split at random, without a seed
+NO_LABEL = ("-", "", None)  # what stands for the gold label of a pair whose annotators did not agree
 Row = dict[str, Any]
 Rows = list[Row]
 

@@ -8,9 +8,7 @@ from pathlib import Path
 
 from anisoscope.errors import CorpusError
 
-PACKED = (EOFError, zlib.error, gzip.BadGzipFile)
-"""What a damaged gzip file raises."""
-
+PACKED = (EOFError, zlib.error, gzip.BadGzipFile)  # what a damaged gzip file raises
 _UNDECODED = re.compile("[\ud800-\udfff]")
 
 

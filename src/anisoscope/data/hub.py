@@ -8,11 +8,8 @@ from anisoscope.data.corpora import HubPart
 from anisoscope.errors import CorpusError, near_matches
 from anisoscope.models.hub_faults import Fault, fault_of
 
-SPLITS = ("validation", "test", "train")
-"""Splits in the order they are preferred where none is named."""
-
-_TIMEOUT = 20.0
-"""Seconds to wait for the hub's first answer."""
+SPLITS = ("validation", "test", "train")  # splits in the order they are preferred where none is named
+_TIMEOUT = 20.0  # seconds to wait for the hub's first answer
 
 
 class HubSet(NamedTuple):

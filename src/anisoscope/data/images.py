@@ -21,15 +21,9 @@ from anisoscope.errors import CorpusError, UsageError
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Means and deviations of ImageNet's red, green and blue in 0 … 1; what models trained on it expect."""
 
-SIZE, RESIZED = 224, 256
-"""Side of the square a model reads where it does not say; the shorter side is resized to 256/224 of it first."""
-
-PATCH = 16
-"""Pixels a position's side, to count positions for the budget of a batch."""
-
-FIXED_SIZE = ("vit", "deit", "beit", "data2vec-vision", "vit_mae")
-"""Families whose position table takes one size only."""
-
+SIZE, RESIZED = 224, 256  # side of a model's square; the shorter side is resized to 256/224 of it first
+PATCH = 16  # pixels a position's side, to count positions for the budget of a batch
+FIXED_SIZE = ("vit", "deit", "beit", "data2vec-vision", "vit_mae")  # families whose position table takes one size only
 _ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 
 

@@ -18,9 +18,7 @@ from anisoscope.data.plans import digest
 from anisoscope.errors import CorpusError, UsageError
 
 TRAIN, VALIDATION, TEST = SPLITS = ("train", "validation", "test")
-FEWEST = {TRAIN: 2, VALIDATION: 1, TEST: 1}
-"""Fewest examples of every class in a split."""
-
+FEWEST = {TRAIN: 2, VALIDATION: 1, TEST: 1}  # fewest examples of every class in a split
 EXAMPLES = {"position": "token", "sequence": "example", "unit": "example", "counted": "token"}
 """What labelled corpora call things."""
 

@@ -28,12 +28,9 @@ ALIASES = {"dev": VALIDATION, "val": VALIDATION, "valid": VALIDATION}
 SHARES = {TRAIN: 0.8, VALIDATION: 0.1, TEST: 0.1}
 """Shares of a table without splits; the share of validation is taken from training where that alone is missing."""
 
-NOT_A_LABEL = ("nan", "<na>", "nat")
-"""Text that a missing value is written as; so are numbers that are not finite."""
-
+NOT_A_LABEL = ("nan", "<na>", "nat")  # text that a missing value is written as; so are numbers that are not finite
 Row = Mapping[str, Any]
-Rows = list[tuple[str, Row]]
-"""Rows, each after where it stands (`t.jsonl, line 7`), which errors name."""
+Rows = list[tuple[str, Row]]  # rows, each after where it stands (`t.jsonl, line 7`), which errors name
 
 
 def newsgroups(name: str, seed: int) -> LabelledCorpus:

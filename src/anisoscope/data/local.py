@@ -22,8 +22,7 @@ ENDINGS = {
 
 MANIFESTS = (".csv", ".tsv", ".jsonl", ".json")
 MANIFEST_STEMS = ("manifest", "metadata")
-LOOKED = 1000
-"""Rows of a manifest that tell what it holds."""
+LOOKED = 1000  # rows of a manifest that tell what it holds
 PATH_COLUMNS = ("path", "file", "file_name", "filename", "audio", "image", "wav", "audio_filepath")
 
 

@@ -16,8 +16,7 @@ from anisoscope.data.plans import Index, digest
 from anisoscope.data.tables import named, read_table
 from anisoscope.errors import CorpusError, UsageError
 
-CLIPS = ("", "clips")
-"""Folders, from the manifest's own, in which the paths of a manifest are looked for (`clips`: Common Voice)."""
+CLIPS = ("", "clips")  # folders beside a manifest in which its paths are looked for (`clips`: Common Voice)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from anisoscope.data.corpora import CORPORA, list_corpora
 from anisoscope.data.local import find_path
 from anisoscope.errors import CorpusError, ModelError, near_matches
 
-NEAR, APART = 0.85, 2
-"""A name that is this like a known one, and this much longer or shorter at most, is taken for a slip."""
+NEAR, APART = 0.85, 2  # likeness to a known name, and most difference in length, by which a name is taken for a slip
 
 
 def check_model(name: str) -> None:

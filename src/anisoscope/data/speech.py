@@ -17,15 +17,9 @@ from anisoscope.data.sound import Samples, check, samples
 from anisoscope.data.tables import named
 from anisoscope.errors import CorpusError, UsageError
 
-SECONDS = 30
-"""Longest window; a longer clip is cut into equal windows."""
-
-RATE = 16_000
-"""Samples per second where the checkpoint does not say."""
-
-STRIDE = 320
-"""Samples per position of a model that does not say; what every wav2vec 2.0 has."""
-
+SECONDS = 30  # longest window; a longer clip is cut into equal windows
+RATE = 16_000  # samples per second where the checkpoint does not say
+STRIDE = 320  # samples per position of a model that does not say; what every wav2vec 2.0 has
 RECORDED = ("do_normalize", "feature_size", "padding_value", "n_fft", "hop_length", "chunk_length")
 """Settings of a feature extractor that a manifest names."""
 

@@ -7,23 +7,14 @@ from dataclasses import dataclass
 
 from anisoscope.errors import UsageError, near_matches
 
-RULES = ("auto", "file", "blank-line", "line", "tokens:N")
-"""How a text can be told apart into documents."""
-DOCUMENT_WORDS = 200
-"""Blocks between blank lines are documents where their median length reaches this; shorter ones are paragraphs."""
-
-BLOCK = 8192
-"""Tokens of one unit of long text without marks."""
-
+RULES = ("auto", "file", "blank-line", "line", "tokens:N")  # how a text can be told apart into documents
+DOCUMENT_WORDS = 200  # median length from which blocks between blank lines are documents; shorter ones are paragraphs
+BLOCK = 8192  # tokens of one unit of long text without marks
 ENOUGH, LEAST, MOST_SHORT = 20, 32, 128
 """Units from which an interval is no longer rough; tokens of the smallest block, and the largest of short texts."""
 
-CHARACTERS = 6
-"""Characters counted as a token where a text's length in tokens is estimated, before a tokenizer is known."""
-
-PIECE = 100_000
-"""Characters of one piece of text without marks: long enough to tokenise as running text, short enough for memory."""
-
+CHARACTERS = 6  # counted as a token where a text's length in tokens is estimated, before a tokenizer is known
+PIECE = 100_000  # characters of text without marks: long enough to tokenise as running text, short enough for memory
 _ARTICLE = re.compile(r" ?= [^=](?:.*[^=])? = ?")
 
 

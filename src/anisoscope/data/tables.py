@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 from anisoscope.data.files import ending, fault_of, lines, read_bytes, read_text
 from anisoscope.errors import CorpusError, near_matches
 
-TABLES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")
-"""How tables end, before `.gz` where they are packed."""
+TABLES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")  # before `.gz` where they are packed
 
 FORM = {
     ".csv": "rows of a CSV table",
@@ -27,19 +26,11 @@ FORM = {
 }
 """What is expected in a file, for errors."""
 
-NAMED = 5
-"""How many faulty items an error names; the rest are counted."""
-
-ROWS_AT_ONCE = 1024
-"""Rows of a parquet file decoded at a time."""
-
-SEPARATORS = ",;\t"
-"""What may stand between the columns of a .csv file: the one that its header has most of."""
-
+NAMED = 5  # how many faulty items an error names; the rest are counted
+ROWS_AT_ONCE = 1024  # rows of a parquet file decoded at a time
+SEPARATORS = ",;\t"  # what may stand between the columns of a .csv file: the one that its header has most of
 LARGEST_FIELD = 2**31 - 1
-MOSTLY = 0.9
-"""Share of numbers from which a column is one of numbers."""
-
+MOSTLY = 0.9  # share of numbers from which a column is one of numbers
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 
 

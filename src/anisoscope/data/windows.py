@@ -14,8 +14,7 @@ from anisoscope.batch import Batch, Stream
 from anisoscope.data.plans import Index, Plan, pack
 from anisoscope.errors import CorpusError, ModelError, UsageError
 
-_CHUNK = 4_000_000
-"""Characters tokenised in one call: bounds the memory of the tokenizer's own records."""
+_CHUNK = 4_000_000  # characters tokenised in one call: bounds the memory of the tokenizer's own records
 
 
 @dataclass(frozen=True)
