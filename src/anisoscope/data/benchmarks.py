@@ -64,9 +64,7 @@ def fetched(url: str) -> Path:
 
 
 def _review(row: Row, _labels: tuple[str, ...]) -> Example:
-    """A review of YELP-HAT. Its rationale is the share of annotators who marked a word; of part of the training reviews
-    only their sum is known, which is divided by its largest value.
-    """
+    """A review and the share of annotators who marked each word; where only the sum is known, of its largest value."""
     marks = row["human_attention"]
     annotators = row["n_hams"] or max([*marks, 1])
     return Example(tuple(row["tokens"]), int(row["label"]), None, tuple(min(m / annotators, 1.0) for m in marks))
@@ -156,9 +154,7 @@ def hatexplain_rows(posts: dict[str, Any], divisions: dict[str, list[str]]) -> d
 
 
 def _pair(row: Row, labels: tuple[str, ...]) -> Example:
-    """A premise and a hypothesis of e-SNLI. Highlights that point behind the last word (a defect of the corpus) are
-    left out, and counted by `open_benchmark`.
-    """
+    """A premise and a hypothesis of e-SNLI. Highlights behind the last word, a defect of the corpus, are left out."""
     first, second = tuple(row["premise"].split()), tuple(row["hypothesis"].split())
     notes, count = row.get("annotations") or [], len(first) + len(second)
     marks: Counter[int] = Counter()

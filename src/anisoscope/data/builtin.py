@@ -45,9 +45,7 @@ def python_docs(limit: int | None = None, library: Path | None = None) -> tuple[
 
 
 def _texts(library: Path) -> Iterator[str | None]:
-    """The text of each public module, then of each topic, cleaned; None where a source cannot be parsed. Modules are
-    in the order of their dotted names, the same on every file system.
-    """
+    """The text of each public module, by dotted name, then of each topic, cleaned; None: a source cannot be parsed."""
     for _, path in sorted(_modules(library, ())):
         try:
             texts = list(_docstrings(_parse(path)))

@@ -59,9 +59,7 @@ def speaker_of(row: dict[str, Any]) -> str | None:
 
 
 def hub_items(part: HubPart, column: str | None) -> Found:
-    """Items of a hub data set. What was streamed before is read from the cache, without a question to the hub but for
-    the newest commit.
-    """
+    """Items of a hub data set; what was streamed before is kept, and the hub asked for the newest commit only."""
     found = hub.find_set(part)
     asked = {"id": found.id, "modality": part.modality, "config": part.config, "split": part.split, "column": column}
     folder = _folder(asked, found.commit)
@@ -89,9 +87,7 @@ def hub_items(part: HubPart, column: str | None) -> Found:
 
 
 def _folder(asked: dict[str, Any], commit: str | None) -> Path | None:
-    """The folder for what was asked of a data set at a commit; where that is not known, for want of a network, the
-    newest of the same, None for none.
-    """
+    """Where items are kept of what was asked, at a commit; the newest where it is not known (offline); None: none."""
     from huggingface_hub import constants
 
     root = Path(constants.HF_HOME, "anisoscope", str(asked["id"]).replace("/", "--"))
