@@ -19,7 +19,7 @@ from anisoscope.metrics import centred_attention, score_terms
 from anisoscope.store import as_records, select
 from anisoscope.studies import runner
 from anisoscope.studies.godey2024 import checkpoints, head_planes
-from anisoscope.studies.godey2024.series_claims import Alignment, table
+from anisoscope.studies.godey2024.fig13_14_alignment import Alignment, table
 from anisoscope.studies.judge import judged, of_seeds
 from anisoscope.studies.study import Claim
 from anisoscope.sums.groups import Totals
@@ -553,11 +553,12 @@ def test_a_step_of_a_series_is_what_measure_gives(series, tmp_path):
     subject = f"{series.checkpoints}/seed-1/step-10"
     job = Job(subject, series.corpus, Settings(panels=("attention", "alignment")), sequences=series.sequences)
     plain = run(job, tmp_path / "plain").records
-    ours = pieces[-1].records()
+    metrics = ("query_key.cosine", "attention.entropy", "score_terms.mean_query_share")
+    ours = checkpoints.records_of(pieces[-1:], metrics)
     keys = ["layer", "head", "site", "metric"]
     of_plain = plain[plain["token_policy"].fillna("all") == "all"]
     both = ours.merge(of_plain, on=keys, suffixes=("", "_plain"))
-    assert set(both["metric"]) >= {"query_key.cosine", "attention.entropy", "score_terms.mean_query_share"}
+    assert set(both["metric"]) == set(metrics)
     for name in ("value", "low", "high"):
         np.testing.assert_allclose(both[name], both[f"{name}_plain"], rtol=1e-9, atol=1e-9)
     assert both["n_units"].iloc[0] > 5  # spread over the documents, not the first of them
@@ -566,7 +567,7 @@ def test_a_step_of_a_series_is_what_measure_gives(series, tmp_path):
 def test_a_series_goes_on_where_it_stopped(series, tmp_path, monkeypatch):
     from anisoscope.runs import series as runner
 
-    measured, written = runner._measure, []
+    measured, written = runner._Work.measure, []
 
     def some(work, checkpoint, progress):
         if len(written) == 4:
@@ -574,10 +575,12 @@ def test_a_series_goes_on_where_it_stopped(series, tmp_path, monkeypatch):
         written.append(checkpoint)
         measured(work, checkpoint, progress)
 
-    monkeypatch.setattr(runner, "_measure", some)
+    monkeypatch.setattr(runner._Work, "measure", some)
     with pytest.raises(KeyboardInterrupt):
         checkpoints.measure(series, context(tmp_path))
-    monkeypatch.setattr(runner, "_measure", lambda work, c, progress: (written.append(c), measured(work, c, progress)))
+    monkeypatch.setattr(
+        runner._Work, "measure", lambda work, c, progress: (written.append(c), measured(work, c, progress))
+    )
     pieces = checkpoints.measure(series, context(tmp_path))
     assert len(written) == len(set(written)) == len(pieces) == 6
     written.clear()

@@ -7,7 +7,7 @@ and every figure and every restart finds it again in `<cache>/series-<hash>`. Be
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -34,14 +34,8 @@ from anisoscope.training.kinds import KINDS
 from anisoscope.training.small import LONG, SmallModelRecipe, train_all
 
 METRICS = ("mean_cosine", "query_key", "attention", "score_terms", "centred_attention", "common_direction")
-KEPT = {
-    "query.raw": ("query_key.cosine", "query_key.dot", "mean_cosine", "mean_cosine.isotropic_q95"),
-    "key.raw": ("mean_cosine",),
-    "attention": ("attention.entropy", "attention.entropy_normalised"),
-    "scores": ("score_terms.within_rows", "score_terms.mean_query_share", "score_terms.centred_share"),
-    "centred": tuple(f"centred_attention.{s}{k}" for s in ("query", "key") for k in ("", "_normalised", "_rise")),
-}
-"""Site → metrics that the figures read, per head."""
+SITES = ("query.raw", "attention", "scores", "centred")
+"""Where the figures read numbers of heads; those of keys alone are not read."""
 WIKITEXT, BUILTIN = "wikitext/wiki.valid.raw", "builtin:python-docs"
 PROBED = 128
 BRIEF = SmallModelRecipe(seconds=300.0, seeds=3, kinds=("token-lm",))
@@ -97,10 +91,7 @@ SETTINGS = {
 }
 """`bytes`, `vision` and `speech`: the same of other modalities, where the paper found no checkpoints to study.
 `small` reads the series in the folder ANISOSCOPE_SERIES (default `runs/series/small`): seed-0/step-0, …"""
-NEEDS = (
-    *(f"{PAPER.replace('{0..4}', str(seed))} (110M, apache-2.0)" for seed in range(5)),
-    CORPORA["wikitext-103"],
-)
+NEEDS = (*(f"{PAPER.replace('{0..4}', str(seed))} (110M, apache-2.0)" for seed in range(5)), CORPORA["wikitext-103"])
 SERIES: dict[str, Any] = {"settings": SETTINGS, "needs": NEEDS}
 """What every study of a series has."""
 
@@ -113,13 +104,6 @@ class Piece:
     seed: int
     folder: Path
     named: str = "heads.safetensors"
-
-    def records(self) -> pd.DataFrame:
-        """The rows that the figures read, of the first stack."""
-        records = RunFolder(self.folder).records
-        found = select(records, kind="self", component=None)
-        rows = pd.concat([select(found, site=site, metric=names) for site, names in KEPT.items()], ignore_index=True)
-        return select(rows, stack=rows["stack"].min())
 
     def heads(self) -> dict[str, Tensor]:
         """`{layer} {query|key} {moment|mean|points}` → [head, dim, dim], [head, dim], [point, head, dim]."""
@@ -158,11 +142,17 @@ def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
 
 
 def found(series: CheckpointSettings, context: Context) -> list[Checkpoint]:
-    """The checkpoints; steps that not every seed has are left out. UsageError where fewer than two are left."""
+    """The checkpoints; steps that not every seed has are left out. UsageError where fewer than two are left, and where
+    given seeds end at different steps: one of them is still being trained.
+    """
     every = expand(series.checkpoints) if series.checkpoints else _trained(series, context)
     steps = {seed: {c.step for c in every if c.seed == seed} for seed in sorted({c.seed for c in every})}
-    if series.checkpoints:
-        _check_trained(steps, series.checkpoints)
+    last = {seed: max(of_seed) for seed, of_seed in steps.items()}
+    end = max(last.values(), default=0)
+    short = [f"seed {seed} at step {step:,} of {end:,}" for seed, step in last.items() if step < end]
+    if series.checkpoints and short:
+        cure = "wait until it is trained, or name the finished ones with a pattern, as in seed-[01]/step-*"
+        raise UsageError(f"every seed of {series.checkpoints} at the same last step", ", ".join(short), cure)
     common = set.intersection(*steps.values()) if steps else set()
     if len(common) < 2:
         got = f"{len(common)} common to {len(steps)} seeds"
@@ -178,16 +168,6 @@ def _trained(series: CheckpointSettings, context: Context) -> list[Checkpoint]:
         raise UsageError(f"the data of {KINDS[series.kind].label}", missing, "set ANISOSCOPE_DATA")
     trained = train_all(series.recipe, (series.kind,), context.cache, context.progress)
     return [Checkpoint(str(t.checkpoint(step)), step, t.seed) for t in trained for step in t.steps]
-
-
-def _check_trained(steps: dict[int, set[int]], spec: str) -> None:
-    """An error where seeds end at different steps: one of them is still being trained."""
-    last = {seed: max(of_seed) for seed, of_seed in steps.items()}
-    end = max(last.values(), default=0)
-    short = [f"seed {seed} at step {step:,} of {end:,}" for seed, step in last.items() if step < end]
-    if short:
-        cure = "wait until it is trained, or name the finished ones with a pattern, as in seed-[01]/step-*"
-        raise UsageError(f"every seed of {spec} at the same last step", ", ".join(short), cure)
 
 
 def shown_steps(steps: Sequence[int], shares: Sequence[float]) -> list[int]:
@@ -219,12 +199,13 @@ def _write_heads(sums: Path, settings: Settings, path: Path, *, sampled: bool) -
     save_file(out, path)
 
 
-def records_of(pieces: Sequence[Piece]) -> pd.DataFrame:
-    """The records of all checkpoints."""
-    return pd.concat([piece.records() for piece in pieces], ignore_index=True)
+def records_of(pieces: Sequence[Piece], metrics: Sequence[str]) -> pd.DataFrame:
+    """The named metrics of every head of the first stack at every checkpoint."""
+    where = {"kind": "self", "component": None, "site": SITES, "metric": metrics}
+    rows = pd.concat([select(RunFolder(piece.folder).records, **where) for piece in pieces], ignore_index=True)
+    return select(rows, stack=rows["stack"].min()).reset_index(drop=True)
 
 
-def by_seed(pieces: Sequence[Piece]) -> Iterator[tuple[int, list[Piece]]]:
-    """(seed, its pieces by step)."""
-    for seed in sorted({piece.seed for piece in pieces}):
-        yield seed, sorted((p for p in pieces if p.seed == seed), key=lambda p: p.step)
+def measure_heads(metrics: Sequence[str], series: CheckpointSettings, context: Context) -> pd.DataFrame:
+    """`records_of` a series, measured or found again."""
+    return records_of(measure(series, context), metrics)

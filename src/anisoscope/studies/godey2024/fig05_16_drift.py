@@ -1,18 +1,25 @@
-"""Figures 5 and 16: is the drift ‖x̄‖ correlated with A across the layers of a model? Spearman (5) and Pearson (16)."""
+"""Figures 5 and 16: is the drift ‖x̄‖ correlated with A across the layers of a model? Spearman (5) and Pearson (16).
+
+A permutation p is the share of all n! pairings whose |coefficient| is at least the observed one (two-sided). With few
+layers even the strongest coefficient leaves it above .05: with n = 3 at 2/3! = .333, n = 4 at .083, n = 5 at .017.
+"""
 
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from itertools import permutations
+from math import factorial
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
+from scipy import stats
 
 from anisoscope.charts.study_charts import p_values
 from anisoscope.store import as_records
-from anisoscope.studies.godey2024 import fig01_04_layers, layer_curves, permutation
+from anisoscope.studies.godey2024 import fig01_04_layers, layer_curves
 from anisoscope.studies.godey2024.layer_curves import TRAINED, UNTRAINED
-from anisoscope.studies.godey2024.permutation import Kind
-from anisoscope.studies.judge import Test, detected, judged, stated
+from anisoscope.studies.judge import Array, Test, detected, judged, stated
 from anisoscope.studies.study import SIGNED, Context, Verdict, claims, declare
 from anisoscope.sums.jackknife import holm, interval
 
@@ -20,6 +27,13 @@ TEXT, VISION, NONE, SPEECH, WALKS = claims("godey2024", "fig5").values()
 LEVEL = 0.05
 NUMBERS = {"": "r", ".p": "p", ".p_smallest": "p_smallest", ".p_scipy": "p_scipy", ".layers": "layers"}
 """What is recorded of a system, after `correlation.<kind>`, and its column in `table`."""
+
+
+Kind = Literal["spearman", "pearson"]
+KINDS: tuple[Kind, ...] = ("spearman", "pearson")
+EXACT_UP_TO = 9
+DRAWS = 100_000
+_SAME = 1e-12
 
 
 @dataclass(frozen=True)
@@ -30,13 +44,87 @@ class Correlated:
     figures: tuple[layer_curves.Systems, ...]
 
 
+# --- correlation over a few layers, and what autocorrelation does ---
+
+
+@dataclass(frozen=True)
+class Permuted:
+    """`p` of the permutation test; `smallest` p that any pairing of these values could have; `exact`: all n! tried."""
+
+    p: float
+    smallest: float
+    exact: bool
+    n: int
+
+
+def coefficient(kind: Kind, x: Array, y: Array) -> Array:
+    """Correlation over the last axis [..., layer] → [...]; NaN where one side is constant."""
+    a, b = _scores(kind, x), _scores(kind, y)
+    with np.errstate(invalid="ignore"):
+        return np.asarray((a * b).sum(-1), dtype=np.float64)
+
+
+def _scores(kind: Kind, x: Array) -> Array:
+    """Values (or ranks, ties shared) centred and divided by their length."""
+    z = np.asarray(stats.rankdata(x, axis=-1) if kind == "spearman" else x, dtype=np.float64)
+    z = z - z.mean(-1, keepdims=True)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(z / np.sqrt((z * z).sum(-1, keepdims=True)), dtype=np.float64)
+
+
+def permutation_test(kind: Kind, x: Array, y: Array, seed: int = 0) -> Permuted:
+    """Two-sided p: exact up to 9 layers, else by 100,000 seeded draws, (hits + 1) / (draws + 1)."""
+    n = len(x)
+    a, b = _scores(kind, x), _scores(kind, y)
+    if n < 2 or np.isnan(a).any() or np.isnan(b).any():
+        return Permuted(np.nan, np.nan, n <= EXACT_UP_TO, n)
+    seen = abs(float(a @ b))
+    if n <= EXACT_UP_TO:
+        sizes = np.abs(b[_all(n)] @ a)
+        return Permuted(float((sizes >= seen - _SAME).mean()), float((sizes >= sizes.max() - _SAME).mean()), True, n)
+    rng, rows = np.random.default_rng(seed), np.tile(b, (DRAWS // 10, 1))
+    hits = sum(int((np.abs(rng.permuted(rows, axis=1) @ a) >= seen - _SAME).sum()) for _ in range(10))
+    return Permuted((hits + 1) / (DRAWS + 1), max(2 / factorial(n), 1 / (DRAWS + 1)), False, n)
+
+
+@cache
+def _all(n: int) -> NDArray[np.int64]:
+    """[n!, n] every order of n things."""
+    return np.array(list(permutations(range(n))), dtype=np.int64)
+
+
+def default_p(kind: Kind, x: Array, y: Array) -> float:
+    """What scipy's `spearmanr` or `pearsonr` say, as in the paper: a t law, wrong for few or autocorrelated layers."""
+    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return float("nan")
+    return float(stats.spearmanr(x, y).pvalue if kind == "spearman" else stats.pearsonr(x, y).pvalue)
+
+
+def false_positive_rate(kind: Kind, layers: int = 13, walks: int = 4000, seed: int = 0) -> tuple[float, float, float]:
+    """(share, low, high): how often two independent Gaussian random walks over `layers` steps come out with p < .05.
+
+    Exact binomial interval. A layer adds to the one before it, so curves over layers are like walks, not like draws.
+    """
+    rng = np.random.default_rng(seed)
+    x, y = rng.standard_normal((2, walks, layers)).cumsum(-1)
+    r = coefficient(kind, x, y)
+    with np.errstate(divide="ignore"):
+        t = np.abs(r) * np.sqrt((layers - 2) / (1 - r**2))
+    hits = int((2 * stats.t.sf(t, layers - 2) < 0.05).sum())
+    ends = stats.binomtest(hits, walks).proportion_ci(0.95, "exact")
+    return hits / walks, float(ends.low), float(ends.high)
+
+
+# --- the studies ---
+
+
 def measure(settings: Correlated, context: Context) -> pd.DataFrame:
     """Records of the figures (runs that are finished are read), the correlation of every system, and how often two
     random walks are correlated.
     """
     parts = [layer_curves.measure(systems, context) for systems in settings.figures]
     records = pd.concat(parts, ignore_index=True).drop_duplicates(ignore_index=True)
-    value, low, high = permutation.false_positive_rate(settings.kind)
+    value, low, high = false_positive_rate(settings.kind)
     walks = {"model": "random walks", "metric": f"false_positive_rate.{settings.kind}", "component": "13 steps"}
     found = (correlations(records, settings.kind), pd.DataFrame([walks | {"value": value, "low": low, "high": high}]))
     return pd.concat([records, *map(as_records, found)], ignore_index=True)
@@ -47,9 +135,9 @@ def correlations(records: pd.DataFrame, kind: Kind) -> pd.DataFrame:
     rows = []
     for model, seed, layers in layer_curves.per_system(layer_curves.curves(records)):
         a, drift = (layer_curves.replicates(records, layers, metric) for metric in ("mean_cosine", "drift"))
-        estimate = interval(permutation.coefficient(kind, drift, a), bounds=SIGNED)._asdict()
-        test = permutation.permutation_test(kind, drift[0], a[0])
-        scipys = permutation.default_p(kind, drift[0], a[0])
+        estimate = interval(coefficient(kind, drift, a), bounds=SIGNED)._asdict()
+        test = permutation_test(kind, drift[0], a[0])
+        scipys = default_p(kind, drift[0], a[0])
         values = (None, test.p, test.smallest, scipys, float(test.n))
         given = {"model": model, "seed": seed, "n_units": int(layers["n_units"].iloc[0]), "site": "hidden"}
         for name, value in zip(NUMBERS, values, strict=True):
@@ -134,5 +222,5 @@ STUDIES = tuple(
         draw=partial(draw, name),
         needs=tuple(dict.fromkeys(need for study in fig01_04_layers.STUDIES for need in study.needs)),
     )
-    for name, kind in zip(("fig5", "fig16"), permutation.KINDS, strict=True)
+    for name, kind in zip(("fig5", "fig16"), KINDS, strict=True)
 )

@@ -26,7 +26,6 @@ NORMS = {
     "norms.mean": ("fig6b_tokens", "token_norm", "mean norm of the tokens"),
 }
 """Metric → chart, the fixed points on it, and its title."""
-DIFFERENCE = (-2.0, 2.0)
 DRAWN_OF_STACKS = [0.0, 1.0, 3.162, 10.0, 31.62, 100.0]
 
 
@@ -38,8 +37,7 @@ def measure(settings: biased_block.BlockSettings, context: Context) -> pd.DataFr
 
 
 def judge(records: pd.DataFrame) -> list[Verdict]:
-    pairs = zip(_anisotropy(records, 0), _anisotropy(records), strict=True)
-    verdicts = [norm_claims.judge_above(ABOVE, below, above) for below, above in pairs]
+    verdicts = [norm_claims.judge_above(ABOVE, below, above) for below, above in _anisotropy(records)]
     verdicts += norm_claims.trends(GROWS, records)
     systems = norm_claims.systems(records)
     verdicts += [_judge_fixed(claim, records, system) for system in systems for claim in (TOKENS, MEAN)]
@@ -47,8 +45,9 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     return verdicts + judged([] if trained is None else [_order(records, system, trained) for system in systems])
 
 
-def _anisotropy(records: pd.DataFrame, layer: int | None = None) -> Iterator[norm_claims.Curves]:
-    return norm_claims.curves(records, "mean_cosine", "hidden", layer)
+def _anisotropy(records: pd.DataFrame) -> Iterator[tuple[norm_claims.Curves, norm_claims.Curves]]:
+    """A of the first block's input, and of the last one's output."""
+    return zip(*(norm_claims.curves(records, "mean_cosine", "hidden", layer) for layer in (0, None)), strict=True)
 
 
 def _fixed(records: pd.DataFrame, system: str, name: str, component: str | None = "1") -> pd.Series:
@@ -105,18 +104,15 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     rows = layers[(layers["layer"] == 0) | (layers["layer"] == layers.groupby("model")["layer"].transform("max"))]
     rows = rows.assign(place=np.where(rows["layer"] == 0, "input", "output"))
     title = "A of the output − A of the input"
+    vectors, draw = select(rows, metric="mean_cosine"), study_charts.against_norm
     drawn = {
-        "fig6a": study_charts.against_norm(
-            select(rows, metric="mean_cosine"), series="place", title="anisotropy A", zero=True
-        ),
-        "fig6a_difference": study_charts.against_norm(
-            _differences(records), series="reading", title=title, scale="log"
-        ),
+        "fig6a": draw(vectors, series="place", title="anisotropy A", zero=True),
+        "fig6a_difference": draw(_differences(records), series="reading", title=title, scale="log"),
     }
     trained = _trained_band(records)
     for metric, (name, kind, title) in NORMS.items():
-        found = _marks(records, kind)
-        drawn[name] = study_charts.norms(select(rows, metric=metric), found, title=title, trained=trained)
+        marks = _marks(records, kind)
+        drawn[name] = study_charts.norms(select(rows, metric=metric), marks, title=title, trained=trained)
     if layers["layer"].max() > 1:  # one line per N
         deep = select(layers, metric="mean_cosine", N=DRAWN_OF_STACKS)
         deep = deep.assign(bias="N = " + deep["N"].map("{:g}".format))
@@ -127,8 +123,8 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
 def _differences(records: pd.DataFrame) -> pd.DataFrame:
     """Output less input, paired over seeds."""
     parts = []
-    for below, above in zip(_anisotropy(records, 0), _anisotropy(records), strict=True):
-        estimate = over_seeds(above.values - below.values, bounds=DIFFERENCE)._asdict()
+    for below, above in _anisotropy(records):
+        estimate = over_seeds(above.values - below.values, bounds=(-2.0, 2.0))._asdict()
         parts.append(pd.DataFrame({"reading": label(above.system), "N": above.norms, **estimate}))
     return pd.concat(parts, ignore_index=True)
 

@@ -99,31 +99,29 @@ def _uniform(records: pd.DataFrame) -> tuple[float, str] | None:
     return 1 / int(records["corpus"].iloc[0].split(" × ")[1]), "uniform"
 
 
-STUDIES = (
+STARTS = {f"{side}-anisotropic-without-bias": judge_start for side in ("query", "key")}
+STUDIES = tuple(
     declare(
         "godey2024",
-        "fig8",
+        name,
         settings=biased_block.SETTINGS,
-        measure=measure_vectors,
-        judge=partial(
-            norm_claims.judge, "fig8", {f"{side}-anisotropic-without-bias": judge_start for side in ("query", "key")}
+        measure=measure,
+        judge=partial(norm_claims.judge, name, others),
+        draw=draw,
+    )
+    for name, measure, others, draw in (
+        ("fig8", measure_vectors, STARTS, draw_vectors),
+        (
+            "fig9",
+            partial(measure_weights, (*ROWS, "entropy", "entropy_normalised")),
+            {"row-max-doubles": judge_growth},
+            partial(draw_weights, {"fig9": ROWS, "fig9_entropy": {"entropy_normalised": "entropy"}}),
         ),
-        draw=draw_vectors,
-    ),
-    declare(
-        "godey2024",
-        "fig9",
-        settings=biased_block.SETTINGS,
-        measure=partial(measure_weights, (*ROWS, "entropy", "entropy_normalised")),
-        judge=partial(norm_claims.judge, "fig9", {"row-max-doubles": judge_growth}),
-        draw=partial(draw_weights, {"fig9": ROWS, "fig9_entropy": {"entropy_normalised": "entropy"}}),
-    ),
-    declare(
-        "godey2024",
-        "fig10",
-        settings=biased_block.SETTINGS,
-        measure=partial(measure_weights, ("sequence_max", "sequence_min", "row_max")),
-        judge=partial(norm_claims.judge, "fig10", {"clearer-than-in-rows": judge_clearer}),
-        draw=partial(draw_weights, {"fig10a": {"sequence_max": "largest"}, "fig10b": {"sequence_min": "smallest"}}),
-    ),
+        (
+            "fig10",
+            partial(measure_weights, ("sequence_max", "sequence_min", "row_max")),
+            {"clearer-than-in-rows": judge_clearer},
+            partial(draw_weights, {"fig10a": {"sequence_max": "largest"}, "fig10b": {"sequence_min": "smallest"}}),
+        ),
+    )
 )

@@ -1,8 +1,7 @@
 """Figures 11, 12 and 19 to 22: queries and keys of one head along training, in the plane of an uncentred SVD.
 
-The plane, its signs and the records are described in `head_planes.py`; how the heads are chosen, and which of them end
-similar or opposite, in `series_claims.py`. Figures 19 to 22 are figures 11 and 12 with the SVD of keys only, then of
-queries only.
+The plane, its signs and the records are described in `head_planes.py`; how heads are chosen, and which of them end
+similar or opposite, in `fig13_14_alignment.py`. Figures 19 to 22 are 11 and 12 with the SVD of keys, then of queries.
 """
 
 from functools import partial
@@ -14,8 +13,8 @@ from altair.typing import ChartType
 from anisoscope.charts import series_charts
 from anisoscope.store import select
 from anisoscope.studies.godey2024 import checkpoints, head_planes
+from anisoscope.studies.godey2024.fig13_14_alignment import COSINES, Alignment, per_seed, table
 from anisoscope.studies.godey2024.head_planes import Over
-from anisoscope.studies.godey2024.series_claims import Alignment, per_seed, table
 from anisoscope.studies.judge import judged, of_seeds
 from anisoscope.studies.study import Context, Study, Verdict, claims, declare
 
@@ -23,8 +22,7 @@ from anisoscope.studies.study import Context, Study, Verdict, claims, declare
 def measure(over: Over, clouds: bool, series: checkpoints.CheckpointSettings, context: Context) -> pd.DataFrame:
     """Alignment of all heads, their means in the plane, and clouds of the two chosen heads of the first seed."""
     pieces = checkpoints.measure(series, context)
-    shared = ("query_key.cosine", "mean_cosine.isotropic_q95")
-    alignment = select(checkpoints.records_of(pieces), metric=shared, site="query.raw")
+    alignment = checkpoints.records_of(pieces, COSINES)
     parts = [alignment, head_planes.measure(pieces, (over,))]
     if clouds:
         parts.append(head_planes.clouds(pieces, over, Alignment.of(alignment).chosen().values()))

@@ -6,6 +6,8 @@ and the variance of scores inside rows is divided into what the mean query and w
 (`metrics/score_terms.py`, `metrics/centred_attention.py`).
 """
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 from altair.typing import ChartType
@@ -13,22 +15,14 @@ from altair.typing import ChartType
 from anisoscope.charts import series_charts
 from anisoscope.store import select
 from anisoscope.studies.godey2024 import checkpoints
-from anisoscope.studies.godey2024.series_claims import table
+from anisoscope.studies.godey2024.fig13_14_alignment import table
 from anisoscope.studies.judge import Array, judged, means_over_seeds, of_seeds, stated
-from anisoscope.studies.study import Context, Verdict, claims, declare
+from anisoscope.studies.study import Verdict, claims, declare
 
-KEPT = {
-    "attention": ("attention.entropy", "attention.entropy_normalised"),
-    "centred": tuple(f"centred_attention.{name}" for name in ("query", "query_rise", "key", "key_rise")),
-    "scores": ("score_terms.mean_query_share", "score_terms.centred_share"),
-}
-
-
-def measure(series: checkpoints.CheckpointSettings, context: Context) -> pd.DataFrame:
-    """Entropies, centred entropies and parts of the scores of every head at every checkpoint."""
-    records = checkpoints.records_of(checkpoints.measure(series, context))
-    parts = [select(records, site=site, metric=names) for site, names in KEPT.items()]
-    return pd.concat(parts, ignore_index=True)
+KEPT = (
+    *("attention.entropy", "attention.entropy_normalised", "score_terms.mean_query_share", "score_terms.centred_share"),
+    *(f"centred_attention.{name}" for name in ("query", "query_rise", "key", "key_rise")),
+)
 
 
 def judge(records: pd.DataFrame) -> list[Verdict]:
@@ -99,4 +93,6 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     }
 
 
-STUDY = declare("godey2024", "fig15", **checkpoints.SERIES, measure=measure, judge=judge, draw=draw)
+STUDY = declare(
+    "godey2024", "fig15", **checkpoints.SERIES, measure=partial(checkpoints.measure_heads, KEPT), judge=judge, draw=draw
+)

@@ -105,27 +105,16 @@ def draw_law(records: pd.DataFrame) -> dict[str, ChartType]:
     return {"fig17": charts.trajectory(data, x="cosine", series="log₂ d", titles=titles, gradient=True)}
 
 
-def measure_points(points: Points, context: Context) -> pd.DataFrame:
-    """A per layer of the models, and of every finished run in the folders given."""
-    return trained_layers(points.models, points.limit, context, points.runs)
-
-
 def judge_points(records: pd.DataFrame) -> Sequence[Verdict]:
     """One verdict per model: holds where every layer is significantly above q95(d) (Holm over all layers)."""
-    rows = layers(records)
-    tests = zip(layer_tests(FAR, rows), rows.to_dict("records"), strict=True)
-    times = (rows["value"] / rows["q95"]).groupby(rows["model"]).agg(["min", "max"])
-    notes = {
-        model: f"q95({of_model['d'].iloc[0]}) = {of_model['q95'].iloc[0]:.3f}, the layers {times['min'][model]:.1f} to "
-        f"{times['max'][model]:.1f} times it; "
-        for model, of_model in rows.groupby("model")
-    }
-    judged_tests = []
-    for test, row in tests:
+    rows, tests = layers(records), []
+    for test, row in zip(layer_tests(FAR, rows), rows.to_dict("records"), strict=True):
+        times = (rows["value"] / rows["q95"])[rows["model"] == row["model"]]
         below = float(isotropic.mean_cosine_quantile(0.95, row["d"], row["n_vectors"]))
-        note = f"{notes[row['model']]}95 % of means over {row['n_vectors']} isotropic vectors stay below {below:.2g}"
-        judged_tests.append(replace(test, where=f"layer {row['layer']}", note=note))
-    return judged(judged_tests)
+        note = f"q95({row['d']}) = {row['q95']:.3f}, the layers {times.min():.1f} to {times.max():.1f} times it; "
+        note += f"95 % of means over {row['n_vectors']} isotropic vectors stay below {below:.2g}"
+        tests.append(replace(test, where=f"layer {row['layer']}", note=note))
+    return judged(tests)
 
 
 def layers(records: pd.DataFrame) -> pd.DataFrame:
@@ -160,7 +149,7 @@ STUDIES = (
             "quick": Points(),
             "paper": Points(tuple((name, CORPORA[preset.modality]) for name, preset in PRESETS.items()), None),
         },
-        measure=measure_points,
+        measure=lambda points, context: trained_layers(points.models, points.limit, context, points.runs),
         judge=judge_points,
         draw=draw_points,
         needs=tuple(preset.hub_id for preset in PRESETS.values() if preset.figure == "1"),

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from anisoscope.store import as_records
-from anisoscope.studies.godey2024.checkpoints import Piece, by_seed
+from anisoscope.studies.godey2024.checkpoints import Piece
 from anisoscope.studies.judge import Array
 
 Over = Literal["union", "key", "query"]
@@ -53,10 +53,11 @@ def _of(heads: dict[str, Any], layer: int, side: str, what: str) -> Array:
 
 
 def measure(pieces: Sequence[Piece], overs: Iterable[Over]) -> pd.DataFrame:
-    """Means of all heads in the planes of the union and of `overs`, and how the planes agree."""
+    """Means of all heads in the planes of the union and of `overs`, and how the planes agree; pieces by step."""
     wanted: tuple[Over, ...] = tuple(dict.fromkeys(("union", *overs)))
     parts: list[pd.DataFrame] = []
-    for _seed, of_seed in by_seed(pieces):
+    for seed in dict.fromkeys(piece.seed for piece in pieces):
+        of_seed = [piece for piece in pieces if piece.seed == seed]
         heads = [piece.heads() for piece in of_seed]
         for layer in sorted({int(name.split()[0]) for name in heads[0]}):
             planes = {over: _common(heads, layer, over) for over in wanted}
@@ -108,8 +109,10 @@ def _correlation(a: Array, b: Array) -> Array:
 
 
 def clouds(pieces: Sequence[Piece], over: Over, chosen: Iterable[tuple[int, int]]) -> pd.DataFrame:
-    """Sampled queries and keys of the `chosen` (layer, head) in their plane, at the steps that have a sample."""
-    of_seed = next(iter(by_seed(pieces)))[1]
+    """Sampled queries and keys of the `chosen` (layer, head) of the first seed in their plane, at the steps that have
+    a sample.
+    """
+    of_seed = [piece for piece in pieces if piece.seed == pieces[0].seed]
     heads = [piece.heads() for piece in of_seed]
     parts = []
     for layer, head in dict.fromkeys(chosen):

@@ -1,6 +1,6 @@
 """Claims about the biased block judged over seeds: Student t on paired differences, Holm over the grid of N."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -43,10 +43,9 @@ def curves(records: pd.DataFrame, metric: str, site: str, layer: int | None = No
         yield Curves(system, tuple(map(float, wide.columns)), wide.to_numpy(float))
 
 
-Judge = Callable[[Claim, pd.DataFrame], Iterator[Verdict]]
-
-
-def judge(figure: str, others: Mapping[str, Judge], records: pd.DataFrame) -> list[Verdict]:
+def judge(
+    figure: str, others: Mapping[str, Callable[[Claim, pd.DataFrame], Iterator[Verdict]]], records: pd.DataFrame
+) -> list[Verdict]:
     """Verdicts on the claims of a figure: trends of their metric at their site, and `others` by name."""
     named = claims("godey2024", figure).items()
     return [verdict for name, claim in named for verdict in others.get(name, trends)(claim, records)]
@@ -101,9 +100,9 @@ def judge_share(claim: Claim, curve: Curves) -> Verdict:
 KEYS = ("model", "site", "layer", "metric", "component")
 
 
-def summary(records: pd.DataFrame, keys: Sequence[str] = KEYS) -> pd.DataFrame:
+def summary(records: pd.DataFrame) -> pd.DataFrame:
     """Mean over seeds with its interval, one row per key and N (column `N`): what the charts draw."""
-    table = means_over_seeds(records, *keys)
+    table = means_over_seeds(records, *KEYS)
     return table.assign(N=table["component"].astype(float), reading=table["model"].map(label))
 
 
