@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from anisoscope.classes.pooling import predicted
 from anisoscope.cli import tables as cli_tables
 from anisoscope.cli.app import app
+from anisoscope.data.corpora import CORPORA
 from anisoscope.data.encoding import LabelledPlan, encode
 from anisoscope.errors import ModelError, OutputError, UsageError
 from anisoscope.measure.loop import Interrupted

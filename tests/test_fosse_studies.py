@@ -31,7 +31,7 @@ from anisoscope.studies.fosse2023 import (
     trained_cells,
 )
 from anisoscope.studies.fosse2023.entry import Evidence, Seeds, correlation, over
-from anisoscope.studies.fosse2023.grid import Cell, Plan
+from anisoscope.studies.fosse2023.grid import Cell
 from anisoscope.studies.judge import BOUNDS
 from anisoscope.studies.study import Compared, Context, published
 from anisoscope.sums.jackknife import UNBOUNDED
@@ -78,7 +78,7 @@ def test_a_label_is_read_back():
 
 
 def test_a_cell_s_folder_follows_how_it_is_trained(tmp_path):
-    cell, plan = Cell("planted"), Plan()
+    cell, plan = Cell("planted"), Grid()
     folder = trained_cells.folder_of(cell, plan, tmp_path)
     assert folder == trained_cells.folder_of(cell, replace(plan, train=False, utterances=10), tmp_path)
     changed = [
@@ -91,7 +91,7 @@ def test_a_cell_s_folder_follows_how_it_is_trained(tmp_path):
 
 # training cell by cell
 
-SMALL = Plan(
+SMALL = Grid(
     corpora=("planted",),
     seeds={"yelphat": 1},
     depths={"yelphat": 2},

@@ -171,8 +171,9 @@ class Asked:
 
 
 def _check_range(value: float, option: Option, label: str) -> None:
-    least = -(1 << BITS) if option.least is None else option.least
-    most = (1 << BITS) - 1 if option.most is None else option.most
+    widest = (1 << BITS) - 1 if isinstance(value, int) else math.inf
+    least = -widest if option.least is None else option.least
+    most = widest if option.most is None else option.most
     if isinstance(value, float) and not math.isfinite(value):
         raise UsageError(f"a finite {label}", str(value), f"change {label}")
     if value < least:

@@ -39,7 +39,7 @@ class Reservoir:
 
     @property
     def hash(self) -> Int[Tensor, " token"]:
-        """Of the tokens kept, rising."""
+        """Hashes of the tokens kept, rising."""
         self._keep()
         return self._hash
 

@@ -16,7 +16,7 @@ from altair.typing import ChartType
 from scipy import stats
 
 from anisoscope.store import select
-from anisoscope.studies.fosse2023.grid import NEEDS, PUBLISHED, SETTINGS, TITLES, Cell, Plan, with_options
+from anisoscope.studies.fosse2023.grid import NEEDS, PUBLISHED, SETTINGS, TITLES, Cell, Grid, with_options
 from anisoscope.studies.fosse2023.measurements import Look, accuracies, gather
 from anisoscope.studies.judge import Array, Test, bounds_of, judged, of_seeds
 from anisoscope.studies.study import Compared, Context, Study, claims, declare, published
@@ -187,10 +187,10 @@ def correlation(x: Seeds, y: Seeds, fewest: int = 3) -> Array:
 class Measure:
     """Accuracies of cells of the plan, and what `looks` find in them."""
 
-    cells: Callable[[Plan], Sequence[Cell]]
+    cells: Callable[[Grid], Sequence[Cell]]
     looks: tuple[Look, ...] = ()
 
-    def __call__(self, plan: Plan, context: Context) -> pd.DataFrame:
+    def __call__(self, plan: Grid, context: Context) -> pd.DataFrame:
         return gather(self.cells(plan), plan, context, accuracies, *self.looks)
 
 

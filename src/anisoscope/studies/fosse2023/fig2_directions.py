@@ -13,7 +13,7 @@ from anisoscope.metrics.class_direction import auc, separability
 from anisoscope.models.load import load
 from anisoscope.store import as_records, select
 from anisoscope.studies.fosse2023.entry import Evidence, Measure, correlation, entry, over
-from anisoscope.studies.fosse2023.grid import PUBLISHED, Plan
+from anisoscope.studies.fosse2023.grid import PUBLISHED, Grid
 from anisoscope.studies.fosse2023.measurements import kept
 from anisoscope.studies.fosse2023.trained_cells import Labels, Trained
 from anisoscope.studies.judge import Array, Test
@@ -148,4 +148,4 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     return drawn
 
 
-STUDY = entry("fig2", measure=Measure(Plan.fine_tuned, (directions,)), tests=tests, draw=draw, compare=compare)
+STUDY = entry("fig2", measure=Measure(Grid.fine_tuned, (directions,)), tests=tests, draw=draw, compare=compare)

@@ -61,7 +61,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Grid:
     """The settings of all studies of the paper, which share their classifiers.
 
     corpora     of the paper, or empty: these where ANISOSCOPE_DATA holds them, else the planted ones, said so
@@ -193,7 +193,7 @@ def with_options(records: pd.DataFrame) -> pd.DataFrame:
     return records.join(found).assign(family=family)
 
 
-QUICK = Plan(
+QUICK = Grid(
     seeds={"yelphat": 2, "hatexplain": 2, "esnli": 2},
     depths={"yelphat": 3, "hatexplain": 2, "esnli": 2},
     weights=(0.0, 1e-1),
@@ -211,7 +211,7 @@ QUICK = Plan(
     utterances=150,
     erased=24,
 )
-PAPER = Plan(corpora=REAL)
+PAPER = Grid(corpora=REAL)
 SETTINGS = {"quick": QUICK, "paper": PAPER, "finished": replace(PAPER, train=False)}
 """`finished`: as `paper`, as far as its classifiers are trained; nothing is trained."""
 NEEDS = (

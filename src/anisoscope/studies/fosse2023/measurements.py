@@ -12,7 +12,7 @@ from anisoscope.measure.settings import Settings
 from anisoscope.models.load import load
 from anisoscope.provenance import measuring_code, run_id
 from anisoscope.store import as_records, records_once
-from anisoscope.studies.fosse2023.grid import PRETRAINED, Cell, Plan
+from anisoscope.studies.fosse2023.grid import PRETRAINED, Cell, Grid
 from anisoscope.studies.fosse2023.trained_cells import DIVERGED, Trained, corpus_of, each, folder_of
 from anisoscope.studies.study import Context
 from anisoscope.training.classifier import result
@@ -25,7 +25,7 @@ KEYS, VALUES = "key.raw", "value"
 Look = Callable[[Trained], pd.DataFrame]
 
 
-def gather(cells: Sequence[Cell], plan: Plan, context: Context, *looks: Look) -> pd.DataFrame:
+def gather(cells: Sequence[Cell], plan: Grid, context: Context, *looks: Look) -> pd.DataFrame:
     """Records of all looks at all cells; a cell that is not to be had is one row of the metric `missing`, or `diverged`
     where its training was given up.
     """

@@ -9,7 +9,7 @@ from altair.typing import ChartType
 from anisoscope.charts import builders as charts
 from anisoscope.store import select
 from anisoscope.studies.fosse2023.entry import Evidence, Measure, entry, over
-from anisoscope.studies.fosse2023.grid import BEFORE, TUNED, Plan
+from anisoscope.studies.fosse2023.grid import BEFORE, TUNED, Grid
 from anisoscope.studies.fosse2023.measurements import geometry
 from anisoscope.studies.judge import Array, Test
 from anisoscope.studies.study import Compared
@@ -67,4 +67,4 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     return whole.chart(charts.layer_curve, frame, panel="corpus", title=words, size=(680, 220), columns=3)
 
 
-STUDY = entry("sec3", measure=Measure(Plan.fine_tuned, (geometry,)), tests=tests, draw=draw, compare=compare)
+STUDY = entry("sec3", measure=Measure(Grid.fine_tuned, (geometry,)), tests=tests, draw=draw, compare=compare)

@@ -9,7 +9,7 @@ from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
 from anisoscope.studies.fosse2023.entry import Evidence, Measure, Seeds, correlation, entry, over
-from anisoscope.studies.fosse2023.grid import OTHER_SIZE, Plan
+from anisoscope.studies.fosse2023.grid import OTHER_SIZE, Grid
 from anisoscope.studies.fosse2023.measurements import VALUES, geometry
 from anisoscope.studies.judge import Test
 from anisoscope.studies.study import SIGNED
@@ -63,4 +63,4 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     return whole.chart(charts.bars, frame, category="size", panel="quantity", titles=titles, size=(560, 24))
 
 
-STUDY = entry("sec5", measure=Measure(Plan.by_size, (geometry,)), tests=tests, draw=draw)
+STUDY = entry("sec5", measure=Measure(Grid.by_size, (geometry,)), tests=tests, draw=draw)

@@ -8,7 +8,7 @@ from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
 from anisoscope.studies.fosse2023.entry import Evidence, Measure, Seeds, correlation, entry, growth, over
-from anisoscope.studies.fosse2023.grid import OWN, Plan
+from anisoscope.studies.fosse2023.grid import OWN, Grid
 from anisoscope.studies.fosse2023.measurements import KEYS, VALUES, geometry
 from anisoscope.studies.judge import Array, Test
 from anisoscope.studies.study import Compared
@@ -64,4 +64,4 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     return drawn
 
 
-STUDY = entry("table3", measure=Measure(Plan.by_depth, (geometry,)), tests=tests, draw=draw, compare=compare)
+STUDY = entry("table3", measure=Measure(Grid.by_depth, (geometry,)), tests=tests, draw=draw, compare=compare)

@@ -22,7 +22,7 @@ from anisoscope.metrics.base import units_of
 from anisoscope.provenance import run_id
 from anisoscope.runs.run import slug
 from anisoscope.store import in_turn, once, write_atomic
-from anisoscope.studies.fosse2023.grid import Cell, Plan
+from anisoscope.studies.fosse2023.grid import Cell, Grid
 from anisoscope.studies.study import Context
 from anisoscope.training.classifier import TrainedClassifier, train_classifier
 
@@ -41,7 +41,7 @@ class Trained:
     """A finished cell of a plan. `wait`: for what other processes are measuring of it."""
 
     cell: Cell
-    plan: Plan
+    plan: Grid
     folder: Path
     wait: bool = True
 
@@ -93,13 +93,13 @@ class Trained:
         return units_of(pooled_vectors(model, self.batches(self.plan.utterances))[:, -1])
 
 
-def folder_of(cell: Cell, plan: Plan, cache_folder: Path) -> Path:
+def folder_of(cell: Cell, plan: Grid, cache_folder: Path) -> Path:
     """Folder of a cell: a function of how it is trained."""
     name = f"{slug(cell.corpus)}-{slug(cell.model)}-L{cell.layers}-s{cell.seed}"
     return cache_folder / "classifiers" / f"{name}-{run_id(asdict(plan.recipe(cell).filled()))[:8]}"
 
 
-def each(cells: Sequence[Cell], plan: Plan, context: Context, look: Callable[[Trained], Any]) -> Iterator[Any]:
+def each(cells: Sequence[Cell], plan: Grid, context: Context, look: Callable[[Trained], Any]) -> Iterator[Any]:
     """`look` at every cell of a plan, trained now where it is not yet and the plan says so; cells that cannot be had
     are left out. What another process is training or measuring comes last.
     """
@@ -116,7 +116,7 @@ def each(cells: Sequence[Cell], plan: Plan, context: Context, look: Callable[[Tr
             yield looked[0]
 
 
-def _train(cell: Cell, plan: Plan, folder: Path, device: str) -> None:
+def _train(cell: Cell, plan: Grid, folder: Path, device: str) -> None:
     if (folder / DIVERGED).exists():
         return
     recipe = plan.recipe(cell)

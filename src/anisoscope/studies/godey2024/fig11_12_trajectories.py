@@ -68,7 +68,7 @@ def judge_agreement(name: str, metric: str, records: pd.DataFrame) -> list[Verdi
 
 
 def draw(name: str, over: Over, clouds: bool, records: pd.DataFrame) -> dict[str, ChartType]:
-    """Of both chosen heads: clouds, a chart for each with a panel per step, or paths side by side."""
+    """Charts of both chosen heads: clouds, one for each with a panel per step, or paths side by side."""
     alignment = Alignment.of(records)
     first = records[records["seed"] == alignment.table.seeds[0]]
     chosen = {
