@@ -4,6 +4,8 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from anisoscope.measure.loop import Interrupted
 from anisoscope.models.load import load
 from anisoscope.training.language_model import checkpoint_steps, train, untrained
 from anisoscope.training.recipe import SIZES, Training, size_named
-from anisoscope.training.vocabulary import Vocabulary, open_training_corpus, prepare
+from anisoscope.training.vocabulary import SPECIAL, Vocabulary, open_training_corpus, prepare, word_pieces
 from anisoscope.training.windows import UNMASKED, Examples
 
 TINY = size_named("tiny", vocabulary=300, window=12, batch=4, dropout=0.1)
@@ -69,6 +71,32 @@ def test_the_loss_on_masked_positions_is_the_loss(corpus):
     parts = [model(**part, num_items_in_batch=count).loss for part in half]
     torch.testing.assert_close(sum(parts), ours, rtol=0, atol=1e-6)
     assert model(batch["input_ids"]).logits.shape == (16, 12, len(tokenizer))
+
+
+LEARN = """
+import json, sys
+from anisoscope.training.vocabulary import byte_pairs, word_pieces
+
+documents = open(sys.argv[1]).read().splitlines()
+print(json.dumps([learn(documents, 300).get_vocab() for learn in (word_pieces, byte_pairs)], sort_keys=True))
+"""
+
+
+def test_a_vocabulary_is_a_function_of_the_text(corpus):
+    """In every process, though the library's hash tables have another order in each."""
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", LEARN, corpus], env=os.environ | {"PYTHONHASHSEED": seed}, stdout=-1, check=True
+        ).stdout
+        for seed in "12"
+    ]
+    assert found[0] == found[1]
+    words = json.loads(found[0])[0]
+    assert len(words) == 300 and sorted(words.values()) == list(range(300))
+    tokenizer = word_pieces(corpus.read_text().splitlines(), 300)
+    assert tokenizer.get_vocab() == words
+    assert len(tokenizer.added_tokens_decoder) == len(SPECIAL)  # the pieces given to the trainer are no special tokens
+    assert tokenizer.tokenize("##a")[0] != "##a"
 
 
 def test_masks_and_order_are_functions_of_the_data_seed(corpus):

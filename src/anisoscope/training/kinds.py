@@ -72,7 +72,7 @@ class Kind:
         """A hash of the training examples: other text, other weights."""
         made: list[object] = ["digits of scikit-learn"]
         if self.modality == TEXT:
-            made = [_corpus().fingerprint, "masks of the validation drawn once"]
+            made = [_corpus().fingerprint, "masks of the validation drawn once", "word pieces in order"]
         elif self.modality == SPEECH:
             made = [f"{path.name} {path.stat().st_size}" for path in _clips()]
         return digest(made)[:16]

@@ -24,12 +24,7 @@ from anisoscope.provenance import provenance
 from anisoscope.store import as_records, write_atomic, write_json
 
 METRICS = ("mean_cosine", "drift", "query_key", "attention")
-LOGGED = {
-    "mean_cosine": "A",
-    "drift": "drift",
-    "query_key.cosine": "cosine_query_key",
-    "attention.entropy": "entropy",
-}
+LOGGED = {"mean_cosine": "A", "drift": "drift", "query_key.cosine": "cosine_query_key", "attention.entropy": "entropy"}
 """Metrics that are logged, and their names there: per layer, means over heads (of the cosine: of its size)."""
 EVERY = 500
 """Steps between two looks. A look at 64 windows costs a few steps' time (`benchmarks/monitor.py`)."""

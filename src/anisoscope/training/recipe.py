@@ -104,8 +104,7 @@ class ClassifierRecipe:
     ] = "none"
     weight: Annotated[float, Option("weight λ of the penalty", TRAINING)] = 0.0
     penalty_layers: Annotated[
-        tuple[int, ...],
-        Option("layers it acts on, from 1, with commas; all", TRAINING, parse=layers_of, shown="1"),
+        tuple[int, ...], Option("layers it acts on, from 1, with commas; all", TRAINING, parse=layers_of, shown="1")
     ] = (1,)
     rate: Annotated[float | None, Option("learning rate; default: published (1e-3, or 5e-5)", TRAINING, least=0)] = None
     decay: Annotated[float | None, Option("weight decay; default: published (0, or 0.01)", TRAINING, least=0)] = None

@@ -48,7 +48,7 @@ def cache_folder() -> Path:
 def prepare(vocabulary: Vocabulary, corpus: TextCorpus, window: int) -> tuple[Any, Tokens]:
     """(tokenizer, tokenised corpus) from the cache, else made there; both serve every seed and every resume."""
     taken = _taken(vocabulary) if vocabulary.source else None
-    words = digest([taken.get_vocab(), type(taken).__name__]) if taken else ""
+    words = digest([taken.get_vocab(), type(taken).__name__]) if taken else "in order"
     folder = cache_folder() / "tokens" / run_id([vocabulary.task, vocabulary.size, words, corpus.fingerprint])
 
     def make() -> None:
@@ -85,13 +85,27 @@ def open_training_corpus(name: str, **options: Any) -> TextCorpus:
 
 
 def word_pieces(documents: Iterable[str], size: int, **more: Any) -> Any:
-    """WordPiece with BERT's normalisation (lower case), learnt on the documents."""
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    """WordPiece with BERT's normalisation (lower case), learnt on the documents. The trainer numbers the characters
+    inside words by the order of a hash table, and breaks ties by these numbers: it is given them in order.
+    """
+    texts = list(_short(documents))
+
+    def reading(model: Any) -> Any:
+        tokenizer: Any = Tokenizer(model)
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        return tokenizer
+
+    def learnt(size: int, first: list[str]) -> Any:
+        tokenizer = reading(models.WordPiece(unk_token="[UNK]"))
+        trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=first, show_progress=False)
+        tokenizer.train_from_iterator(texts, trainer)
+        return tokenizer
+
+    inside = sorted(piece for piece in learnt(0, []).get_vocab() if piece.startswith("##"))
+    tokenizer = reading(learnt(size, [*SPECIAL, *inside]).model)  # anew, since to the trained one `inside` is special
+    tokenizer.add_special_tokens(list(SPECIAL))
     tokenizer.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=list(SPECIAL), show_progress=False)
-    tokenizer.train_from_iterator(_short(documents), trainer)
     return _masking(tokenizer, **more)
 
 
