@@ -9,8 +9,7 @@ sufficiency        its fall when only they are kept; both means over 1, 5, 10, 2
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -71,8 +70,11 @@ def explanations(
         scored |= {(name, None): x for name, x in baselines(example, frequency, draw).items()}
     found: dict[tuple[Key, str], Any] = _plausibility(examples, scores) if marked else {}
     shallow = model.config.num_hidden_layers == 1
-    with _short(model):
-        keys = [key for key in scores[0] if shallow or key[0] in OF_DEEP]
+    keys = [key for key in scores[0] if shallow or key[0] in OF_DEEP]
+    with ExitStack() as stack:
+        if base := getattr(model, "attention_classifier", None):
+            base.row_only = "always"  # the last layer computes the row of [CLS] alone
+            stack.callback(setattr, base, "row_only", "training")
         found |= _faithfulness(model, pad, encoded, scores, keys, progress)
     rows = [
         {"metric": f"explains.{measure}", "component": key[0], "layer": key[1], "value": float(np.mean(values))}
@@ -124,19 +126,6 @@ def highest(values: Array, share: float) -> Marks:
     top = np.zeros(len(values), bool)
     top[np.argsort(-values, kind="stable")[: max(1, round(share * len(values)))]] = True
     return top
-
-
-@contextmanager
-def _short(model: Any) -> Iterator[None]:
-    """While inside, the last layer of an attention-only model computes the row of [CLS] alone."""
-    base = getattr(model, "attention_classifier", None)
-    if base is not None:
-        base.row_only = "always"
-    try:
-        yield
-    finally:
-        if base is not None:
-            base.row_only = "training"
 
 
 def _faithfulness(

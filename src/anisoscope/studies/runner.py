@@ -16,12 +16,12 @@ import pandas as pd
 
 from anisoscope.charts.export import save
 from anisoscope.errors import MeasureError, OutputError, UsageError, near_matches
+from anisoscope.models.modes import flushed
 from anisoscope.progress import shown
 from anisoscope.provenance import provenance
 from anisoscope.store import write_atomic, write_json
 from anisoscope.studies.names import PAPERS
 from anisoscope.studies.study import Compared, Context, Study, Verdict
-from anisoscope.training.denormals import flushed
 
 NAMED = re.compile(r"(fig|table|sec)\d")
 """Names of modules that must declare a study; others may."""

@@ -22,14 +22,14 @@ from anisoscope.classes.pooling import predicted
 from anisoscope.data.labelled import TEST, TRAIN, LabelledCorpus
 from anisoscope.errors import OutputError
 from anisoscope.models import ports
+from anisoscope.models.modes import flushed
 from anisoscope.progress import Progress
 from anisoscope.provenance import code_version, provenance, run_id
 from anisoscope.store import RunFolder, check_output, write_json
 from anisoscope.training.classifier_parts import Parts, parts_of
-from anisoscope.training.denormals import flushed
 from anisoscope.training.entropy_penalty import EntropyPenalty
 from anisoscope.training.fit import BEST, Fitting, check_device, fit
-from anisoscope.training.recipe import ClassifierRecipe
+from anisoscope.training.recipe import VARIANTS, ClassifierRecipe
 
 POOL = 50
 """Batches whose examples are sorted by length together."""
@@ -132,18 +132,12 @@ def _plain(x: Any) -> Any:
     return json.loads(json.dumps(x))
 
 
-def penalty_of(recipe: ClassifierRecipe) -> EntropyPenalty:
-    """The penalty asked for; of weight 0 where none is."""
-    if recipe.penalty == "none":
-        return EntropyPenalty(0.0)
-    return EntropyPenalty(recipe.weight, variant=recipe.penalty, layers=recipe.penalty_layers)
-
-
 def _train(
     recipe: ClassifierRecipe, corpus: LabelledCorpus, parts: Parts, checkpoints: Path, device: str, progress: Progress
 ) -> dict[str, Any]:
     """Train, leave the best epoch in `parts.model`, test; the content of training.json. Without decay AdamW is Adam."""
-    penalty = penalty_of(recipe)
+    variant = VARIANTS[0] if recipe.penalty == "none" else recipe.penalty  # of weight 0 then
+    penalty = EntropyPenalty(recipe.weight, variant=variant, layers=recipe.penalty_layers)
     if recipe.is_attention:
         columns = penalty.weight and penalty.variant == "entropy-columns"
         parts.model.attention_classifier.row_only = "never" if columns else "always"

@@ -75,37 +75,29 @@ class Watch:
         """n: real tokens, [CLS] counted."""
         return self.mask.sum(1).double()
 
-    def row_entropy(self) -> Float[Tensor, " sequence"]:
-        """H of the [CLS] row divided by ln n, mean over heads and layers."""
-        return self._over_layers(self.tokens)
+    def rows(self, fewer: int = 0) -> dict[int, Float[Tensor, " sequence"]]:
+        """Layer → H of the [CLS] row divided by ln(n − `fewer`), mean over heads."""
+        found = self._looked_at(self.nats).items()
+        return {layer: _normalised(x.mean(1), self.tokens - fewer + self.sinks[layer]) for layer, x in found}
 
-    def reported(self) -> Float[Tensor, " sequence"]:
-        """The same divided by ln(n − 1), as in the authors' tables."""
-        return self._over_layers(self.tokens - 1)
-
-    def _over_layers(self, count: Float[Tensor, " sequence"]) -> Float[Tensor, " sequence"]:
-        """H of the [CLS] row / ln(count), in layers with sinks / ln(count + 1); mean over heads and layers."""
-        of_layers = zip(self._stacked(self.nats), sorted(self.nats), strict=True)
-        return torch.stack([_normalised(nats.mean(1), count + self.sinks[layer]) for nats, layer in of_layers]).mean(0)
+    def row_entropy(self, fewer: int = 0) -> Float[Tensor, " sequence"]:
+        """The same, mean over layers; the authors' tables have one `fewer`."""
+        return torch.stack([*self.rows(fewer).values()]).mean(0)
 
     def column_entropy(self) -> Float[Tensor, " sequence"]:
         """H of the second softmax over column sums, without [CLS], divided by ln(n − 1); mean over heads."""
-        sums = self._stacked(self.sums).sum(0).masked_fill(_without_first(self.mask), HIDDEN)
+        first = self.mask & (self.mask.long().cumsum(1) == 1)
+        sums = torch.stack([*self._looked_at(self.sums).values()]).sum(0)
+        sums = sums.masked_fill((~self.mask | first).unsqueeze(1), HIDDEN)
         return _normalised(_entropy(sums).mean(1), self.tokens - 1)
 
-    def _stacked(self, found: dict[int, Tensor]) -> Tensor:
+    def _looked_at(self, found: dict[int, Tensor]) -> dict[int, Tensor]:
         missing = [layer for layer in self.layers if layer not in found]
         if missing or not found:
             got = f"{self._called} calls of the attention interface"
             cure = "name layers the model has, or a model on transformers' attention interface"
             raise MeasureError(f"attention in layers {missing or 'of the model'}", got, cure)
-        return torch.stack([found[layer] for layer in sorted(found)])
-
-
-def _without_first(mask: Tensor) -> Tensor:
-    """True where a key takes no part: padding and the first real token [sequence, 1, key]."""
-    first = mask & (mask.long().cumsum(1) == 1)
-    return (~mask | first).unsqueeze(1)
+        return found
 
 
 def _entropy(scores: Tensor) -> Tensor:
@@ -132,11 +124,9 @@ def entropies(model: nn.Module, batches: Iterable[Batch], layers: Layers = ()) -
         watch = Watch(mask, layers, columns=True)
         with evaluating(model), looking_on(model, watch.look):
             model(**batch.inputs)
-        found = {"row": watch.row_entropy(), "reported": watch.reported(), "columns": watch.column_entropy()}
-        for layer, nats in watch.nats.items():
-            outcomes = watch.tokens + watch.sinks[layer]
-            found[f"row.{layer}"] = _normalised(nats.mean(1), outcomes)
-            found[f"reported.{layer}"] = _normalised(nats.mean(1), outcomes - 1)
+        found = {"row": watch.row_entropy(), "reported": watch.row_entropy(1), "columns": watch.column_entropy()}
+        for name, fewer in (("row", 0), ("reported", 1)):
+            found |= {f"{name}.{layer}": x for layer, x in watch.rows(fewer).items()}
         for name, value in found.items():
             kept.setdefault(name, []).append(value)
         units.append(batch.unit)

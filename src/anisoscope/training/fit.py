@@ -23,7 +23,7 @@ from anisoscope.errors import DivergedError, Interrupted, OutputError, UsageErro
 from anisoscope.measure.distributed import rank_and_world
 from anisoscope.measure.loop import listening
 from anisoscope.models.load import device_of
-from anisoscope.training.denormals import flushed
+from anisoscope.models.modes import flushed
 from anisoscope.training.entropy_penalty import EntropyPenalty
 
 OnStep = Callable[[int, int, Any], None]

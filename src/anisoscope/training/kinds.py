@@ -47,8 +47,8 @@ class Kind:
     steps: int
     batch: int
     rate: float
-    window: int
     sizes: tuple[tuple[str, Any], ...]
+    window: int = 0
 
     @property
     def corpus(self) -> str:
@@ -78,9 +78,14 @@ class Kind:
         return digest(made)[:16]
 
 
+def _of(base: dict[str, Any], **more: Any) -> tuple[tuple[str, Any], ...]:
+    return tuple((base | more).items())
+
+
 _BLOCK = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 512}
-_CONVOLUTIONS = {"depths": (2, 2, 2, 2), "hidden_sizes": (32, 64, 96, 128)}
-_FRONT = {
+_STAGES = {"depths": (2, 2, 2, 2), "hidden_sizes": (32, 64, 96, 128)}
+_WAVES = {
+    **_BLOCK,
     "conv_dim": (64, 64, 64, 64),
     "conv_kernel": (20, 8, 4, 4),
     "conv_stride": (10, 4, 2, 2),
@@ -91,25 +96,17 @@ _FRONT = {
     "apply_spec_augment": False,
     "layerdrop": 0.0,
 }
-_SIZES: dict[str, dict[str, Any]] = {
-    "token-lm": {**_BLOCK, "vocab_size": 4096},
-    "byte-lm": {**_BLOCK, "vocab_size": 261},
-    "vit": {**_BLOCK, "image_size": 32, "patch_size": 8},
-    "resnet": {**_CONVOLUTIONS, "embedding_size": 32, "layer_type": "basic"},
-    "convnext": {**_CONVOLUTIONS, "image_size": 32, "patch_size": 4},
-    "speech-transformer": {**_BLOCK, **_FRONT, "classifier_proj_size": 128},
-    "speech-cnn": {**_BLOCK, **_FRONT},
-}
-_ROWS = (  # name, label, modality, architecture, steps, batch, rate, window of a text
-    ("token-lm", "small token LM", TEXT, "Bert", 1000, 16, 1e-3, 64),
-    ("byte-lm", "small byte LM", TEXT, "Bert", 1000, 16, 1e-3, 128),
-    ("vit", "small ViT", IMAGE, "ViT", 1000, 64, 1e-3, 0),
-    ("resnet", "small ResNet", IMAGE, "ResNet", 400, 64, 2e-3, 0),
-    ("convnext", "small ConvNeXt", IMAGE, "ConvNext", 600, 64, 2e-3, 0),
-    ("speech-transformer", "small wav2vec 2.0", SPEECH, "Wav2Vec2", 800, 16, 5e-4, 0),
-    ("speech-cnn", "small speech CNN", SPEECH, "SpeechCnn", 800, 16, 1e-3, 0),
+_WAV2VEC2 = _of(_WAVES, classifier_proj_size=128)
+_EVERY = (
+    Kind("token-lm", "small token LM", TEXT, "Bert", 1000, 16, 1e-3, _of(_BLOCK, vocab_size=4096), 64),
+    Kind("byte-lm", "small byte LM", TEXT, "Bert", 1000, 16, 1e-3, _of(_BLOCK, vocab_size=261), 128),
+    Kind("vit", "small ViT", IMAGE, "ViT", 1000, 64, 1e-3, _of(_BLOCK, image_size=32, patch_size=8)),
+    Kind("resnet", "small ResNet", IMAGE, "ResNet", 400, 64, 2e-3, _of(_STAGES, embedding_size=32, layer_type="basic")),
+    Kind("convnext", "small ConvNeXt", IMAGE, "ConvNext", 600, 64, 2e-3, _of(_STAGES, image_size=32, patch_size=4)),
+    Kind("speech-transformer", "small wav2vec 2.0", SPEECH, "Wav2Vec2", 800, 16, 5e-4, _WAV2VEC2),
+    Kind("speech-cnn", "small speech CNN", SPEECH, "SpeechCnn", 800, 16, 1e-3, _of(_WAVES)),
 )
-KINDS = {row[0]: Kind(*row, tuple(_SIZES[row[0]].items())) for row in _ROWS}
+KINDS = {kind.name: kind for kind in _EVERY}
 """Every small model by name. Transformers and convolutional networks of a modality read the same inputs."""
 _HEADS = {TEXT: "ForMaskedLM", IMAGE: "ForImageClassification", SPEECH: "ForSequenceClassification"}
 
@@ -123,9 +120,18 @@ def kind_named(name: str) -> Kind:
 
 def material(kind: Kind, seed: int) -> Any:
     """The `Material` of a training: the model with weights drawn from `seed`, its processor, its examples."""
+    import transformers
+
+    from anisoscope.models.ports import speech_cnn
     from anisoscope.training.fit import Material  # loads the Trainer
 
-    return Material(_untrained(kind, seed), *examples_of(kind))
+    library: Any = speech_cnn if kind.architecture == "SpeechCnn" else transformers
+    sizes = {name: list(x) if isinstance(x, tuple) else x for name, x in kind.sizes}
+    sizes |= {"max_position_embeddings": kind.window} if kind.modality == TEXT else {"num_labels": 10}
+    torch.manual_seed(seed)
+    config = getattr(library, f"{kind.architecture}Config")(**sizes)
+    model = getattr(library, f"{kind.architecture}{_HEADS[kind.modality]}")(config)
+    return Material(model, *examples_of(kind))
 
 
 def examples_of(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
@@ -133,19 +139,6 @@ def examples_of(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
     if kind.modality == TEXT:
         return _text(kind)
     return _images() if kind.modality == IMAGE else _speech()
-
-
-def _untrained(kind: Kind, seed: int) -> Any:
-    import transformers
-
-    from anisoscope.models.ports import speech_cnn
-
-    library: Any = speech_cnn if kind.architecture == "SpeechCnn" else transformers
-    sizes = {name: list(x) if isinstance(x, tuple) else x for name, x in kind.sizes}
-    sizes |= {"max_position_embeddings": kind.window} if kind.modality == TEXT else {"num_labels": 10}
-    torch.manual_seed(seed)
-    config = getattr(library, f"{kind.architecture}Config")(**sizes)
-    return getattr(library, f"{kind.architecture}{_HEADS[kind.modality]}")(config)
 
 
 @cache

@@ -98,7 +98,11 @@ class Monitor:
         self.last = step
         records = glance(_body(model), self.probe, self.settings).records()
         if self.output is not None:
-            self._write(self.output, as_records(records.drop(columns="step"), step=step), step)
+            described = {"settings": asdict(self.settings), "every": self.every, "batches": len(self.probe)}
+            if not (self.output / "monitor.json").exists():
+                write_json(self.output / "monitor.json", described | provenance())
+            kept = as_records(records.drop(columns="step"), step=step)
+            write_atomic(self.output / f"step-{step}.parquet", lambda path: kept.to_parquet(path, index=False))
         return self._logged(records)
 
     def _logged(self, records: pd.DataFrame) -> dict[str, float]:
@@ -111,12 +115,6 @@ class Monitor:
         keys = [f"{self.prefix}/{stack}.{layer}/{LOGGED[metric]}" for stack, layer, metric in means.index]
         named = dict(zip(keys, means.tolist(), strict=True))
         return {name: value for name, value in named.items() if math.isfinite(value)}
-
-    def _write(self, output: Path, records: pd.DataFrame, step: int) -> None:
-        described = {"settings": asdict(self.settings), "every": self.every, "batches": len(self.probe), **provenance()}
-        if not (output / "monitor.json").exists():
-            write_json(output / "monitor.json", described)
-        write_atomic(output / f"step-{step}.parquet", lambda path: records.to_parquet(path, index=False))
 
     @property
     def records(self) -> pd.DataFrame:

@@ -31,12 +31,6 @@ VARIANTS = ("entropy", "entropy-columns")
 """Forms of the entropy penalty: on the row of [CLS], or on all columns."""
 
 
-def check_encoder(name: str) -> None:
-    """ModelError for a name that cannot be a model's, unless it is the attention-only model."""
-    if name != ATTENTION:
-        check_model(name)
-
-
 def check_penalty(variant: str, weight: float, layers: tuple[int, ...]) -> None:
     """UsageError for an entropy penalty that there cannot be."""
     if variant not in VARIANTS:
@@ -73,7 +67,7 @@ class ClassifierRecipe:
             "attention (the attention-only model, from scratch), or any encoder to fine-tune",
             INPUT,
             argument=True,
-            check=check_encoder,
+            check=lambda name: None if name == ATTENTION else check_model(name),
         ),
     ] = ATTENTION
     corpus: Annotated[
@@ -188,13 +182,6 @@ SIZES: dict[str, ModelSize] = {
 """`mini`, `bert-small`: Turc et al. 2019; `bert-base`: Devlin et al. 2019. The smaller ones train without dropout."""
 
 
-def size_named(name: str, **changes: Any) -> ModelSize:
-    """The preset `name` with some fields changed (None: as it is). UsageError with near matches."""
-    if name not in SIZES:
-        raise UsageError("a preset", repr(name), near_matches(name, SIZES))
-    return replace(SIZES[name], **{key: value for key, value in changes.items() if value is not None})
-
-
 @dataclass(frozen=True)
 class Sizes:
     """A preset by name, and what is changed of it."""
@@ -210,8 +197,13 @@ class Sizes:
 
     def build(self) -> ModelSize:
         """The size. UsageError with near matches for a preset that there is not."""
-        changes = asdict(self)
-        return size_named(changes.pop("preset"), vocabulary=changes.pop("vocab_size"), **changes)
+        if self.preset not in SIZES:
+            raise UsageError("a preset", repr(self.preset), near_matches(self.preset, SIZES))
+        changes = {name: value for name, value in asdict(self).items() if value is not None}
+        if self.vocab_size is not None:
+            changes["vocabulary"] = changes.pop("vocab_size")
+        del changes["preset"]
+        return replace(SIZES[self.preset], **changes)
 
 
 PRECISIONS = ("float32", "bfloat16", "float16")

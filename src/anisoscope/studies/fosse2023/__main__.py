@@ -7,13 +7,13 @@ studies find the classifiers where `--output` is theirs too (`anisoscope reprodu
 import argparse
 from pathlib import Path
 
+from anisoscope.models.modes import flushed
 from anisoscope.progress import shown
 from anisoscope.studies import runner
 from anisoscope.studies.fosse2023.entry import Measure
 from anisoscope.studies.fosse2023.grid import SETTINGS, Cell
 from anisoscope.studies.fosse2023.trained_cells import Trained, each
 from anisoscope.studies.study import Context
-from anisoscope.training.denormals import flushed
 
 
 def main() -> None:
