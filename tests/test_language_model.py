@@ -18,8 +18,7 @@ from anisoscope.measure.loop import Interrupted
 from anisoscope.models.load import load
 from anisoscope.training.language_model import checkpoint_steps, train, untrained
 from anisoscope.training.recipe import SIZES, Sizes, Training
-from anisoscope.training.vocabulary import SPECIAL, Vocabulary, open_training_corpus, prepare, word_pieces
-from anisoscope.training.windows import UNMASKED, Examples
+from anisoscope.training.text import SPECIAL, UNMASKED, Examples, open_training_corpus, prepare, word_pieces
 
 TINY = Sizes("tiny", vocab_size=300, window=12, batch=4, dropout=0.1).build()
 STEPS = 9
@@ -42,7 +41,7 @@ def training(corpus, **changes):
 
 
 def tokens_of(corpus, task="masked-lm", window=12):
-    return prepare(Vocabulary(task, 300), open_training_corpus(str(corpus)), window)
+    return prepare(open_training_corpus(str(corpus)), task, 300, window)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +74,7 @@ def test_the_loss_on_masked_positions_is_the_loss(corpus):
 
 LEARN = """
 import json, sys
-from anisoscope.training.vocabulary import byte_pairs, word_pieces
+from anisoscope.training.text import byte_pairs, word_pieces
 
 documents = open(sys.argv[1]).read().splitlines()
 print(json.dumps([learn(documents, 300).get_vocab() for learn in (word_pieces, byte_pairs)], sort_keys=True))

@@ -92,13 +92,7 @@ def changed(weights: Tensor, mask: Tensor, kind: str, seed: int = 0, other: Weig
         noise = torch.rand(weights.shape, generator=generator).to(weights.device)
         dealt = noise.masked_fill(~real, 2.0).argsort(-1)  # the real keys in any order, then padding, which weighs 0
         return weights.gather(-1, dealt)
-    return _stretched(weights, mask, other)
-
-
-def _stretched(weights: Tensor, mask: Tensor, other: Weighed | None) -> Tensor:
-    """Weights of the next sentence of the batch (of the last: the first's; else of the `other`), each row brought to
-    this one's length.
-    """
+    # those of the next sentence (of the last: the first's), each row brought to this one's length
     given, lengths = (weights, mask.sum(1)) if other is None else (other[0], other[1].sum(1))
     position = torch.arange(mask.shape[1], device=mask.device)
     out = torch.zeros_like(weights)

@@ -35,8 +35,6 @@ AGREED = 10
 UNFINISHED = "unfinished"
 """Key in a saved state of the seconds so far, and of the losses that the next entry of the log is the mean of."""
 
-CLIP, DECAY = 1.0, 0.01
-"""Largest gradient norm, and weight decay, of the models that are trained from scratch."""
 COMMON: dict[str, Any] = {
     "optim": "adamw_torch_fused",
     "remove_unused_columns": False,
@@ -45,6 +43,9 @@ COMMON: dict[str, Any] = {
     "save_total_limit": 1,
     "ddp_find_unused_parameters": False,
     "report_to": [],
+    "save_strategy": "no",
+    "weight_decay": 0.01,
+    "max_grad_norm": 1.0,
     "disable_tqdm": True,
 }
 BEST: dict[str, Any] = {
@@ -53,7 +54,9 @@ BEST: dict[str, Any] = {
     "greater_is_better": False,
     "lr_scheduler_type": "constant_with_warmup",
 }
-"""What is the same in every training; what is in those that keep the best of several evaluations."""
+"""What is the same in every training, where its settings say nothing else; what is in those that keep the best of
+several evaluations.
+"""
 
 
 @dataclass(frozen=True)

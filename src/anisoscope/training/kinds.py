@@ -177,7 +177,7 @@ def _windows(documents: list[str], tokenizer: Any, window: int) -> Examples:
 
 @cache
 def _tokenizer(kind: Kind, documents: tuple[str, ...]) -> Any:
-    from anisoscope.training.vocabulary import single_bytes, word_pieces
+    from anisoscope.training.text import single_bytes, word_pieces
 
     if kind.name == "byte-lm":
         return single_bytes(model_max_length=kind.window)

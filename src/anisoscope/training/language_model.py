@@ -22,10 +22,9 @@ from anisoscope.measure.distributed import rank_and_world
 from anisoscope.progress import Progress
 from anisoscope.provenance import provenance
 from anisoscope.store import RunFolder, write_json
-from anisoscope.training.fit import CLIP, DECAY, Fitting, Material, check_device, fit, keep
+from anisoscope.training.fit import Fitting, Material, check_device, fit, keep
 from anisoscope.training.recipe import ModelSize, Task, Training
-from anisoscope.training.vocabulary import Vocabulary, open_training_corpus, prepare
-from anisoscope.training.windows import UNMASKED, Examples
+from anisoscope.training.text import UNMASKED, Examples, open_training_corpus, prepare
 
 LOGS = 200
 """Entries of the loss in a training."""
@@ -58,8 +57,8 @@ def train(
     check_device(training.device)
     rank, world = rank_and_world()
     corpus = open_training_corpus(training.corpus, split=training.split, column=training.column, limit=training.limit)
-    vocabulary = Vocabulary(training.task, training.size.vocabulary, training.vocabulary)
-    tokenizer, tokens = prepare(vocabulary, corpus, training.size.window)
+    size = training.size
+    tokenizer, tokens = prepare(corpus, training.task, size.vocabulary, size.window, training.vocabulary)
     identity = training.identity(corpus.fingerprint, tokens.vocabulary)
     if rank == 0:
         RunFolder.start(output, identity, resume=resume, overwrite=overwrite)
@@ -71,9 +70,9 @@ def train(
         return output
     started = datetime.now(UTC)
     windows, held = tokens.parts()
-    examples = Examples(tokens, windows, training.last * training.size.batch, training.order)
+    examples = Examples(tokens, windows, training.last * size.batch, training.order)
     validation = Examples(tokens, held, len(held), 0, shuffled=False)
-    model = untrained(training.task, training.size, tokenizer, training.seed)
+    model = untrained(training.task, size, tokenizer, training.seed)
     steps = checkpoint_steps(training.last, training.per_octave)
     keep(output / "step-0", model, tokenizer)
 
@@ -111,8 +110,6 @@ def _settings(training: Training, world: int) -> dict[str, Any]:
         "per_device_eval_batch_size": 2 * rows,
         "gradient_accumulation_steps": training.accumulate,
         "learning_rate": training.size.rate,
-        "weight_decay": DECAY,
-        "max_grad_norm": CLIP,
         "bf16": training.precision == "bfloat16",
         "fp16": training.precision == "float16",
         "seed": training.seed,
@@ -120,7 +117,6 @@ def _settings(training: Training, world: int) -> dict[str, Any]:
         "use_cpu": training.device == "cpu",
         "train_sampling_strategy": "sequential",
         "logging_steps": max(1, training.last // LOGS),
-        "save_strategy": "no",
         "report_to": list(training.report_to),
     }
 
@@ -128,33 +124,20 @@ def _settings(training: Training, world: int) -> dict[str, Any]:
 def untrained(task: Task, size: ModelSize, tokenizer: Any, seed: int) -> Any:
     """A BERT or GPT-2 of this size with the library's initialisation drawn from `seed`, in training mode."""
     torch.manual_seed(seed)
+    shape: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": size.width,
+        "num_hidden_layers": size.layers,
+        "num_attention_heads": size.heads,
+        "max_position_embeddings": size.window,
+    }
     if task == "masked-lm":
-        bert = transformers.BertConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=size.width,
-            num_hidden_layers=size.layers,
-            num_attention_heads=size.heads,
-            intermediate_size=4 * size.width,
-            max_position_embeddings=size.window,
-            hidden_dropout_prob=size.dropout,
-            attention_probs_dropout_prob=size.dropout,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-        return BertForMaskedLM(bert).train()
-    gpt2 = transformers.GPT2Config(
-        vocab_size=len(tokenizer),
-        n_embd=size.width,
-        n_layer=size.layers,
-        n_head=size.heads,
-        n_positions=size.window,
-        resid_pdrop=size.dropout,
-        embd_pdrop=size.dropout,
-        attn_pdrop=size.dropout,
-        bos_token_id=tokenizer.eos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        use_cache=False,
-    )
-    return transformers.GPT2LMHeadModel(gpt2).train()
+        shape |= dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), size.dropout)
+        shape |= {"intermediate_size": 4 * size.width, "pad_token_id": tokenizer.pad_token_id}
+        return BertForMaskedLM(transformers.BertConfig(**shape)).train()
+    shape |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), size.dropout)
+    shape |= dict.fromkeys(("bos_token_id", "eos_token_id"), tokenizer.eos_token_id)
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape, use_cache=False)).train()
 
 
 class BertForMaskedLM(transformers.BertForMaskedLM):  # type: ignore[no-untyped-call]  # no types in its __init_subclass__

@@ -162,13 +162,10 @@ def fitting(kind: Kind, seed: int, steps: int, patience: int | None = None) -> f
         "learning_rate": kind.rate,
         "lr_scheduler_type": "linear",
         "warmup_steps": max(1, int(WARM_UP * min(steps, kind.steps))),
-        "weight_decay": fit.DECAY,
-        "max_grad_norm": fit.CLIP,
         "seed": seed,
         "data_seed": seed,
         "use_cpu": True,
         "logging_steps": every,
-        "save_strategy": "no",
     }
     if patience is None:
         return fit.Fitting(settings, evaluated=frozenset({steps}))

@@ -1,26 +1,35 @@
-"""The vocabulary of a language model and its corpus in tokens: learnt or taken from a checkpoint, kept in a cache."""
+"""The text of a language model in training: its vocabulary, learnt or taken from a checkpoint; the corpus in tokens,
+kept in a cache; windows of it: equal lengths, nothing padded, order and masks pure functions of the data seed.
+
+Documents follow one another with a separator between them; [CLS] and [SEP] go around each window where the tokenizer
+adds them. Example i of a training is window perm(i mod N) of pass i div N, whatever the batch, the devices and the
+resumes; its masks are drawn from (data seed, i).
+"""
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from torch import Tensor
+from torch.utils.data import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from anisoscope.data.corpora import open_corpus
 from anisoscope.data.plans import digest
 from anisoscope.data.splitting import pieces
 from anisoscope.data.text import TextCorpus
-from anisoscope.data.windows import affixes, check_room, tokenise
+from anisoscope.data.windows import Affixes, affixes, check_room, tokenise
 from anisoscope.errors import CorpusError, ModelError
 from anisoscope.models.hub import bring, locate, split_name
 from anisoscope.provenance import run_id
 from anisoscope.store import once, write_atomic
 from anisoscope.training.recipe import Task
-from anisoscope.training.windows import Tokens
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 END = "<|endoftext|>"
@@ -28,15 +37,14 @@ IDS = "ids.npy"
 Auto: Any = AutoTokenizer
 Fast: Any = PreTrainedTokenizerFast
 """Classes of the library without types."""
+UNMASKED = -100
+"""Label of a position that the loss does not look at, as everywhere in transformers."""
+MASKED, KEPT, REPLACED = 0.15, 0.1, 0.1
+"""Share of tokens to be predicted; of these, the share left as they are and replaced at random (Devlin et al. 2019)."""
+HELD_OUT, HELD_BLOCK, MOST_HELD = 100, 64, 512
+"""Every 100th block of 64 windows is held out for validation, 512 windows at most."""
 
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """Source of the tokens: at most `size` of them learnt on the corpus, or those of the checkpoint `source`."""
-
-    task: Task
-    size: int
-    source: str | None = None
+Rows = NDArray[np.int64]
 
 
 def cache_folder() -> Path:
@@ -45,15 +53,17 @@ def cache_folder() -> Path:
     return Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anisoscope"
 
 
-def prepare(vocabulary: Vocabulary, corpus: TextCorpus, window: int) -> tuple[Any, Tokens]:
-    """(tokenizer, tokenised corpus) from the cache, else made there; both serve every seed and every resume."""
-    taken = _taken(vocabulary) if vocabulary.source else None
+def prepare(corpus: TextCorpus, task: Task, size: int, window: int, source: str | None = None) -> tuple[Any, "Tokens"]:
+    """(tokenizer, tokenised corpus) from the cache, else made there; both serve every seed and every resume. At most
+    `size` tokens are learnt on the corpus, where they are not those of the checkpoint `source`.
+    """
+    taken = _taken(source, task) if source else None
     words = digest([taken.get_vocab(), type(taken).__name__]) if taken else "in order"
-    folder = cache_folder() / "tokens" / run_id([vocabulary.task, vocabulary.size, words, corpus.fingerprint])
+    folder = cache_folder() / "tokens" / run_id([task, size, words, corpus.fingerprint])
 
     def make() -> None:
-        learn = byte_pairs if vocabulary.task == "causal-lm" else word_pieces
-        tokenizer = taken or learn(corpus.documents, vocabulary.size)
+        learn = byte_pairs if task == "causal-lm" else word_pieces
+        tokenizer = taken or learn(corpus.documents, size)
         tokenizer.save_pretrained(folder)
         ids = _ids(tokenizer, corpus.documents)
 
@@ -68,8 +78,8 @@ def prepare(vocabulary: Vocabulary, corpus: TextCorpus, window: int) -> tuple[An
     tokenizer.model_max_length = window
     around = affixes(tokenizer)
     check_room(window, len(around))
-    mask = tokenizer.mask_token_id if vocabulary.task == "masked-lm" else None
-    tokens = Tokens(np.load(folder / "ids.npy", mmap_mode="r"), around, window, len(tokenizer), mask)
+    mask = tokenizer.mask_token_id if task == "masked-lm" else None
+    tokens = Tokens(np.load(folder / IDS, mmap_mode="r"), around, window, len(tokenizer), mask)
     if tokens.count < 2:
         got = f"{len(tokens.ids)} tokens"
         raise CorpusError(f"text for at least 2 windows of {window} tokens", got, "name a longer corpus")
@@ -142,20 +152,19 @@ def _short(documents: Iterable[str]) -> Iterator[str]:
     return (piece for document in documents for piece in pieces(document))
 
 
-def _taken(vocabulary: Vocabulary) -> Any:
+def _taken(name: str, task: Task) -> Any:
     """The tokenizer of a checkpoint. ModelError where it lacks what the task needs."""
-    name = vocabulary.source or ""
     place = bring(locate(*split_name(name), name, "Leave --vocabulary out to learn one."), name, weights=False)
     try:
         tokenizer = Auto.from_pretrained(place.path)
     except (OSError, ValueError, KeyError) as error:
         got = " ".join(str(error).split())[:200]
         raise ModelError(f"a tokenizer in {name}", got, "name a checkpoint that has one") from None
-    needed = ("mask_token", "pad_token") if vocabulary.task == "masked-lm" else ("eos_token",)
+    needed = ("mask_token", "pad_token") if task == "masked-lm" else ("eos_token",)
     lacking = [token for token in needed if getattr(tokenizer, token) is None]
     if lacking:
         cure = "take the vocabulary of a model of this task, or leave --vocabulary out to learn one"
-        raise ModelError(f"a tokenizer for {vocabulary.task}", f"{name} without {', '.join(lacking)}", cure)
+        raise ModelError(f"a tokenizer for {task}", f"{name} without {', '.join(lacking)}", cure)
     return tokenizer
 
 
@@ -167,3 +176,90 @@ def _ids(tokenizer: Any, documents: list[str]) -> Any:
     for document in documents:
         parts += [*tokenise(list(pieces(document)), tokenizer), np.array([between])]
     return np.concatenate(parts[:-1]).astype(kind)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A tokenised corpus: content ids in one row, special tokens around a window, windows of each part.
+
+    ids    [position]; window w holds ids[w·room : (w + 1)·room]
+    train, validation   [window] indices
+    """
+
+    ids: NDArray[Any] = field(repr=False)
+    affixes: Affixes
+    window: int
+    vocabulary: int
+    mask_id: int | None = None
+
+    @property
+    def room(self) -> int:
+        return self.window - len(self.affixes)
+
+    @property
+    def count(self) -> int:
+        return len(self.ids) // self.room
+
+    def parts(self) -> tuple[Rows, Rows]:
+        """Windows of training and of validation; a short corpus holds out one block of a hundredth of it."""
+        block = max(1, min(HELD_BLOCK, self.count // HELD_OUT))
+        held = (np.arange(self.count) // block) % HELD_OUT == min(HELD_OUT - 1, (self.count - 1) // block)
+        chosen = np.flatnonzero(held)
+        keep = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), MOST_HELD)).astype(int)]
+        return np.flatnonzero(~held), keep
+
+    def rows(self, windows: Rows) -> NDArray[np.int64]:
+        """Ids [window, token], special tokens in place."""
+        content = self.ids[windows[:, None] * self.room + np.arange(self.room)].astype(np.int64)
+        sides = (np.array(x, np.int64) for x in (self.affixes.prefix, self.affixes.suffix))
+        before, after = (np.broadcast_to(x, (len(windows), len(x))) for x in sides)
+        return np.concatenate([before, content, after], axis=1)
+
+
+class Examples(Dataset[Any]):
+    """`length` examples in the order of `seed`, fetched a batch at a time: `input_ids` and `labels`."""
+
+    def __init__(self, tokens: Tokens, windows: Rows, length: int, seed: int, *, shuffled: bool = True) -> None:
+        self.tokens, self.windows, self.length, self.seed, self.shuffled = tokens, windows, length, seed, shuffled
+        self._orders: dict[int, Rows] = {}
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {name: value[0] for name, value in self.__getitems__([index]).items()}
+
+    def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
+        """The examples of one batch, [sequence, token] each."""
+        ids = self.tokens.rows(np.array([self._window(i) for i in indices]))
+        if self.tokens.mask_id is None:
+            labels = ids.copy()
+            labels[:, 0] = UNMASKED  # nothing predicts the first token
+        else:
+            ids, labels = self._masked(ids, indices)
+        return {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
+
+    def _window(self, index: int) -> int:
+        turn, place = divmod(index, len(self.windows))
+        if not self.shuffled:
+            return int(self.windows[place])
+        if turn not in self._orders:
+            self._orders = {turn: np.random.default_rng([self.seed, turn]).permutation(self.windows)}
+        return int(self._orders[turn][place])
+
+    def _masked(self, ids: NDArray[np.int64], indices: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """15 % of the content to be predicted: of these 80 % behind [MASK], 10 % replaced, 10 % as they are."""
+        draws = np.stack([self._draws(i) for i in indices])
+        head, room = len(self.tokens.affixes.prefix), self.tokens.room
+        content = np.zeros(ids.shape, bool)
+        content[:, head : head + room] = True
+        chosen = content & (draws[:, 0] < MASKED)
+        labels = np.where(chosen, ids, UNMASKED)
+        fate, other = draws[:, 1], (draws[:, 2] * self.tokens.vocabulary).astype(np.int64)
+        seen = np.where(fate < KEPT, ids, np.where(fate < KEPT + REPLACED, other, self.tokens.mask_id or 0))
+        return np.where(chosen, seen, ids), labels
+
+    def _draws(self, index: int) -> NDArray[np.float64]:
+        """Uniform numbers [choice, token] of one example."""
+        source = np.random.Philox(key=[self.seed, 0], counter=[0, index, 0, 0])
+        return np.random.Generator(source).random((3, self.tokens.window))
