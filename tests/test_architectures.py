@@ -17,9 +17,8 @@ from anisoscope.batch import Batch, Stream
 from anisoscope.capture import capture
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
-from anisoscope.models.blocks import find_stages, has_attention
+from anisoscope.models.blocks import Layout, find_stages, has_attention
 from anisoscope.models.families import FAMILIES
-from anisoscope.models.streams import Layout
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 HEADS = ("query", "key", "value", "attention")

@@ -100,9 +100,7 @@ def clouds(records: pd.DataFrame, over: str, title: str) -> ChartType:
     )
     cloud = base.transform_filter("!datum.mean").mark_point(size=9, opacity=0.4)
     centres = base.transform_filter("datum.mean")
-    rim = centres.mark_point(filled=False, size=130, strokeWidth=4.5, color="#ffffff").encode(
-        color=alt.value("#ffffff")
-    )
+    rim = centres.mark_point(filled=False, size=130, strokeWidth=4.5).encode(color=alt.value("#ffffff"))
     ring = centres.mark_point(filled=False, size=130, strokeWidth=2.2)
     return facet([_origin("x"), _origin("y"), cloud, rim, ring], data, "panel", (WIDTH, 210), 2)
 

@@ -31,11 +31,10 @@ FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, sans-serif"
 TOOLTIP = "\N{INVISIBLE SEPARATOR}"
 """Begins the descriptions of marks that become native tooltips; those that the chart library makes up are dropped."""
 
-_COLOURS = {"category": list(PALETTE), "heatmap": list(SEQUENTIAL), "diverging": list(DIVERGING)}
 THEME: dict[str, Any] = {
     **json.loads(files("anisoscope.charts").joinpath("theme.json").read_text("utf-8")),
     "font": FONT,
-    "range": _COLOURS,
+    "range": {"category": list(PALETTE), "heatmap": list(SEQUENTIAL), "diverging": list(DIVERGING)},
 }
 """What Vega calls a config: theme.json, in the ink and the colours of this module."""
 

@@ -19,7 +19,7 @@ from anisoscope.batch import Batch, Stream
 from anisoscope.errors import MeasureError, OutputError, UsageError
 from anisoscope.measure.settings import Settings
 from anisoscope.measure.tabulate import tabulate
-from anisoscope.models.streams import Layout
+from anisoscope.models.blocks import Layout
 from anisoscope.store import write_atomic
 from anisoscope.sums.classes import add_class_sums, pooled
 from anisoscope.sums.groups import COUNTED, Sums, row_sums, vector_sums

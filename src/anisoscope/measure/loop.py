@@ -21,8 +21,8 @@ from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.inputs import device_of, moved
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import partition
+from anisoscope.models.blocks import Layout
 from anisoscope.models.modes import evaluating
-from anisoscope.models.streams import Layout
 from anisoscope.progress import Progress
 
 SAVE_SECONDS = 60.0

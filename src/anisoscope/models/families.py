@@ -25,10 +25,6 @@ def _canine(model: Any, given: Streams) -> Streams:
     return {"characters": characters, "molecules": molecules, "characters-out": characters} | given
 
 
-def _without_encoder(_model: Any, given: Streams) -> Streams:
-    return {stack: stream for stack, stream in given.items() if stack != "encoder"}
-
-
 class Family(NamedTuple):
     """What cannot be read from a model of this family itself.
 
@@ -57,28 +53,24 @@ class Family(NamedTuple):
     port: Mapping[str, str] = {}
 
 
-_LEVELS = {"initial_char_encoder": "characters", "encoder": "molecules", "final_char_encoder": "characters-out"}
-_CLASSIFIER = "AutoModelForSequenceClassification"
-_PORTS = "anisoscope.models.ports"
-
 FAMILIES: dict[str, Family] = {
     "attention_classifier": Family(
         port={
             "AutoConfig": "AttentionClassifierConfig",
             "AutoModel": "AttentionClassifierModel",
-            _CLASSIFIER: "AttentionClassifier",
+            "AutoModelForSequenceClassification": "AttentionClassifier",
         }
     ),
     "bloom": Family(causal=True),
     "canine": Family(
         ("CanineLayer",),
-        stacks=_LEVELS,
+        stacks={"initial_char_encoder": "characters", "encoder": "molecules", "final_char_encoder": "characters-out"},
         streams=_canine,
         off_interface=("CanineAttention", "self", ("query", "key", "value")),
         tokenizer="transformers:CanineTokenizer",
     ),
     "character_bert": Family(
-        tokenizer=f"{_PORTS}.character_bert:CharacterBertTokenizer",
+        tokenizer="anisoscope.models.ports.character_bert:CharacterBertTokenizer",
         port={"AutoConfig": "CharacterBertConfig", "AutoModel": "CharacterBertModel"},
     ),
     "convnext": Family(("ConvNextLayer",), "ConvNextStage"),
@@ -89,9 +81,9 @@ FAMILIES: dict[str, Family] = {
     ),
     "efficientnet": Family(("EfficientNetBlock",)),
     "fsmt": Family(("EncoderLayer", "DecoderLayer"), tokens_first=True),
-    "manta": Family(
+    "manta": Family(  # every block of bytes is real
         ("T5Block",),
-        streams=_without_encoder,  # every block of bytes is real
+        streams=lambda _model, given: {stack: stream for stack, stream in given.items() if stack != "encoder"},
         tokenizer="transformers:ByT5Tokenizer",
         port={"AutoConfig": "MantaConfig", "AutoModel": "MantaModel", "AutoModelForSeq2SeqLM": "MantaModel"},
     ),

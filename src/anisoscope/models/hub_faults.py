@@ -59,24 +59,22 @@ def _answered(error: Any) -> Fault:
     rights = "give the token the right to read it, or accept the repository's terms on its page"
     seconds = re.search(r"\d+", error.response.headers.get("Retry-After", ""))
     wait = f"wait {seconds[0]} s" if seconds else "wait some minutes"
+    place = "HF_ENDPOINT" if os.environ.get("HF_ENDPOINT") else "the spelling"
     by_status = {
         401: Fault("a token that the hub refuses (401)", token, denied=True),
         403: Fault("a token without the right to read it (403)", rights, denied=True),
-        404: Fault("no such page (404)", f"check {'HF_ENDPOINT' if _endpoint() else 'the spelling'}", absent=True),
+        404: Fault("no such page (404)", f"check {place}", absent=True),
         429: Fault("too many requests for the hub (429)", f"{wait}, or `hf auth login` for a higher limit"),
     }
     other = Fault(f"an answer with status {status}", "try again, or check HF_ENDPOINT and the proxy")
     return by_status.get(status, other)
 
 
-def _endpoint() -> str | None:
-    return os.environ.get("HF_ENDPOINT")
-
-
 def _not_a_hub() -> Fault:
     """An answer without what every answer of a hub has: most often a login page in between."""
     cure = "a network that asks for a login answers so: log in to it with a browser"
-    cure += f"; or HF_ENDPOINT ({_endpoint()}) is no hub" if _endpoint() else ""
+    endpoint = os.environ.get("HF_ENDPOINT")
+    cure += f"; or HF_ENDPOINT ({endpoint}) is no hub" if endpoint else ""
     return Fault("a page that is not the hub's", cure)
 
 

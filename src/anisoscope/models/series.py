@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import groupby, pairwise, product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,17 +82,12 @@ def expand(spec: str) -> list[Checkpoint]:
 
 def describe(checkpoints: Iterable[Checkpoint]) -> str:
     """The series in a few lines: seeds, and steps of each where they differ."""
-    by_seed: dict[int, list[int]] = {}
-    for checkpoint in checkpoints:
-        by_seed.setdefault(checkpoint.seed, []).append(checkpoint.step)
-    by_steps: dict[tuple[int, ...], list[int]] = {}
-    for seed, steps in sorted(by_seed.items()):
-        by_steps.setdefault(tuple(sorted(steps)), []).append(seed)
-    return "\n".join(
-        f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}: "
-        f"{len(steps)} steps {', '.join(f'{step:,}' for step in steps)}"
-        for steps, seeds in by_steps.items()
-    )
+    ordered = groupby(sorted(checkpoints, key=lambda c: (c.seed, c.step)), key=lambda c: c.seed)
+    steps_of = {seed: [f"{checkpoint.step:,}" for checkpoint in group] for seed, group in ordered}
+    seeds_of: dict[str, list[str]] = {}
+    for seed, steps in steps_of.items():
+        seeds_of.setdefault(f"{len(steps)} steps {', '.join(steps)}", []).append(str(seed))
+    return "\n".join(f"seed{'s' * (len(n) > 1)} {', '.join(n)}: {steps}" for steps, n in seeds_of.items())
 
 
 def _folders(path: Path) -> list[Path]:
@@ -119,10 +114,8 @@ def _listed(path: Path) -> list[Checkpoint]:
     for number, line in enumerate(lines, 1):
         name, *numbers = line.split("#")[0].split() or [""]
         if len(numbers) > 2 or not all(word.isdigit() for word in numbers):
-            got, cure = (
-                f"line {number}: {line.strip()[:80]!r}",
-                f"mend the line; a text to be read is given as --corpus {path}",
-            )
+            got = f"line {number}: {line.strip()[:80]!r}"
+            cure = f"mend the line; a text to be read is given as --corpus {path}"
             raise UsageError(f"`name [step [seed]]` in {path}, a list of checkpoints", got, cure)
         if numbers:
             found.append(Checkpoint(name, int(numbers[0]), int(numbers[1]) if numbers[1:] else _seed_of(name)))

@@ -18,7 +18,7 @@ TALL = 24
 """From this many layers on, the rows of a heat map are low enough to fit a screen."""
 ROWS, SQUARE = (26, 20), (30, 30)
 """Heights of a row of a heat map, on a wide screen and on a phone, in pixels."""
-HEADS_ALT = "Heat map of {unit} over {layers} and {heads}: {reach}."
+HEADS_ALT = "Heat map of {unit} over {layers} and {heads}: lowest {lowest}, highest {highest}."
 LINES_ALT = "Line chart of {axis} by layer: {span}."
 
 
@@ -103,11 +103,9 @@ def top_shares(results: Results, entry: Entry) -> list[Figure]:
 def top_dimensions(results: Results, entry: Entry) -> list[Figure]:
     """The dimensions that contribute most at the most anisotropic place."""
     peak, frame = results.peak, results.components(entry["metric"])
-    if peak is None or frame.empty:
+    if peak is None or (frame := results.beside(frame, peak)).empty:
         return []
-    frame = results.beside(frame, peak).nlargest(TOP_DIMENSIONS, "value")
-    if frame.empty:
-        return []
+    frame = frame.nlargest(TOP_DIMENSIONS, "value")
     facts = {"n": str(len(frame)), "place": results.place_name(peak), "total": measured(peak)}
     facts |= {"first": frame.iloc[0]["component"], "largest": measured(frame.iloc[0])}
     return [figure(results, entry, frame, drawing(charts.bars, frame, entry, panel=None), **facts)]
@@ -136,11 +134,11 @@ def heads(results: Results, entry: Entry) -> list[Figure]:
         text = f"{number(row['value'])} {interval(row)} ({stack}layer {row['layer']}, head {row['head']})"
         return text.replace("  ", " ")
 
-    reach = "lowest {}, highest {}".format(*map(name, extremes(frame)))
     depth = frame["layer"].nunique()
     height = (12, 12) if depth >= TALL else ROWS
-    facts = {"unit": entry["draw"]["title"], "layers": plural(depth, "layer"), "reach": reach, "Reach": _capital(reach)}
-    facts["heads"] = plural(frame["head"].nunique(), "head")
+    facts = dict(zip(("lowest", "highest"), map(name, extremes(frame)), strict=True))
+    facts |= {"layers": plural(depth, "layer"), "heads": plural(frame["head"].nunique(), "head")}
+    facts["unit"] = entry["draw"]["title"]
     drawn = drawing(charts.heatmap, frame, {"columns": 1, "height": height, **entry})
     return [figure(results, {"alt": HEADS_ALT, **entry}, frame, drawn, **facts)]
 
@@ -148,12 +146,11 @@ def heads(results: Results, entry: Entry) -> list[Figure]:
 def likeness(results: Results, entry: Entry) -> list[Figure]:
     """Means over the heads of a layer, with the range from the lowest to the highest head."""
     sites = {"query": "queries", "key": "keys", "value": "values"}
-    parts = [
+    frame = pd.concat(
         results.heads(metric, site).assign(series=name, reading=label)
         for metric, label in entry["metrics"].items()
         for site, name in sites.items()
-    ]
-    frame = pd.concat(parts)
+    )
     if frame.empty:
         return []
     keys = ["reading", PANEL, "series", "layer"]
@@ -239,15 +236,11 @@ def components(results: Results, entry: Entry) -> list[Figure]:
     ends = [level.assign(layer=layer) for layer in (known["layer"].min(), known["layer"].max())]
     lines = pd.concat([known, *ends]).assign(series=lambda rows: rows["component"])
     axis = entry["axis"]
-    caption = f"{_capital(axis)}, by layer." + (" Baselines are level." if len(level) else "")
+    caption = f"{axis[0].upper()}{axis[1:]}, by layer." + (" Baselines are level." if len(level) else "")
     drawn = drawing(charts.layer_curve, lines, entry, series="series", panel=None, title=axis, coincide=True)
     worded = {**entry, "alt": LINES_ALT, "caption": caption}
     basis = f"n = {count(frame['n_units'].max())} utterances"
     return [figure(results, worded, lines, drawn, basis=basis, axis=axis, span=span_of(lines))]
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 _ALL = (policies, layers, drift_points, top_shares, top_dimensions, explained, heads, likeness)
