@@ -38,9 +38,7 @@ def _run() -> int:
         return code
     except Exit as done:
         return done.exit_code
-    except Abort as end:  # the end of input where an answer was asked for
-        return _interrupted(end)
-    except Interrupted as stop:
+    except (Abort, Interrupted) as stop:  # Abort: the end of input where an answer was asked for
         return _interrupted(stop)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

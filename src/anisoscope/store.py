@@ -87,14 +87,10 @@ def clear_temporary(folder: Path) -> None:
                 pass
 
 
-LONGEST_NAME = 255
-"""Bytes of a file's name, on the usual file systems."""
-
-
 def check_output(folder: Path) -> None:
     """OutputError where no folder can be made: at or below a file or device, or by a name that is too long."""
     try:
-        if any(len(os.fsencode(part)) > LONGEST_NAME for part in folder.parts):
+        if any(len(os.fsencode(part)) > 255 for part in folder.parts):  # as on the usual file systems
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
         above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     except OSError as error:
@@ -165,7 +161,8 @@ class RunFolder:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self.manifest_path = folder, folder / "manifest.json"
+        self.sums_path = folder / "sums.safetensors"  # of a shard, or of a run that was told to keep them
 
     @classmethod
     def start(cls, folder: Path, identity: dict[str, Any], *, resume: bool, overwrite: bool = False) -> "RunFolder":
@@ -203,20 +200,11 @@ class RunFolder:
         return _read_json(path) if path.exists() else None
 
     @property
-    def manifest_path(self) -> Path:
-        return self.folder / "manifest.json"
-
-    @property
     def complete(self) -> bool:
         return self.manifest_path.exists()
 
     def state_path(self, rank: int = 0) -> Path:
         return self.folder / f"state.{rank}.safetensors"
-
-    @property
-    def sums_path(self) -> Path:
-        """The sums of a shard, or of a run that was told to keep them."""
-        return self.folder / "sums.safetensors"
 
     def states(self) -> list[Path]:
         return sorted(self.folder.glob("state.*.safetensors"))
@@ -271,10 +259,3 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise OutputError(f"a JSON object in {path}", type(found).__name__, ANEW)
     return found
-
-
-def finished_runs(root: Path) -> Iterator[RunFolder]:
-    """Every complete run below a folder, found by its manifest."""
-    for path in sorted(root.rglob("manifest.json")):
-        if (path.parent / "records.parquet").exists():
-            yield RunFolder(path.parent)

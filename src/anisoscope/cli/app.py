@@ -3,20 +3,23 @@
 Options are declared beside the fields they fill (`runs/job.py`, `measure/settings.py`, …; see `declared.py`).
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from anisoscope import __version__
-from anisoscope.cli import measuring, train
+from anisoscope.cli import measuring
 from anisoscope.cli.declared import command
 from anisoscope.cli.measuring import Runs
 from anisoscope.cli.view import Quiet, View, here, show, tell
 from anisoscope.errors import OutputError
 from anisoscope.options import INPUT, MACHINE, OUTPUT, WHAT, Option, check_device
 from anisoscope.progress import waiting
+from anisoscope.runs.job import Place
 from anisoscope.studies.names import PAPERS
+from anisoscope.training.recipe import ClassifierRecipe, Task, Training
 
 LISTS = ("metrics", "models", "corpora", "studies")
 """What `anisoscope list` lists."""
@@ -161,4 +164,55 @@ def list_(what: Annotated[str, Option(", ".join(LISTS), INPUT, argument=True, kn
     show([tables.listed(what)], view)
 
 
-app.add_typer(train.app, name="train")
+of_training = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Train language models from scratch, with checkpoints along the way, or a classifier, whose best epoch is "
+    "kept; in hub format.\n\n"
+    "Example: anisoscope train masked-lm --preset tiny --steps 200",
+)
+
+
+@command(of_training, "masked-lm", example="anisoscope train masked-lm --preset tiny --steps 200 -o runs/mlm")
+def masked_lm(training: Training, place: Place, quiet: Quiet = False) -> None:
+    """A BERT that predicts masked tokens, with checkpoints at log-spaced steps: a series to be measured."""
+    _train("masked-lm", training, place, quiet)
+
+
+@command(of_training, "causal-lm", example="anisoscope train causal-lm --preset tiny --steps 200 -o runs/clm")
+def causal_lm(training: Training, place: Place, quiet: Quiet = False) -> None:
+    """A GPT-2 that predicts the next token, with checkpoints at log-spaced steps: a series to be measured."""
+    _train("causal-lm", training, place, quiet)
+
+
+def _train(task: Task, training: Training, place: Place, quiet: bool) -> None:
+    from anisoscope.api.working import train_language_model
+
+    folder = train_language_model(replace(training, task=task), place, quiet)
+    typer.echo(str(folder))
+    tell(f"next: anisoscope measure {here(folder, typed=True)} --panel hidden", err=True, indent="  ")
+
+
+@command(of_training, "classifier", example="anisoscope train classifier --corpus planted --epochs 2 -o runs/planted")
+def classifier(
+    recipe: ClassifierRecipe,
+    place: Place,
+    quiet: Quiet = False,
+    device: Annotated[str, Option("cpu or cuda; one device", MACHINE, check=check_device)] = "cpu",
+) -> None:
+    """A classifier of utterances or pairs, the best epoch kept: the attention-only model, or a fine-tuned encoder."""
+    from anisoscope.api.working import train_classifier
+
+    trained = train_classifier(recipe, place, quiet, device)
+    for split, found in trained.training["results"].items():
+        typer.echo(f"{split}: accuracy {found['accuracy']:.3f} of {found['n']:,} (majority {found['majority']:.3f})")
+    if trained.collapsed:
+        tell("collapsed: not above the majority rate on the test split; try --warmup 100 --clip 1", err=True)
+    for split, count in trained.training["truncated"].items():
+        if count:
+            tell(f"{split}: {count:,} utterances cut at {trained.max_length} tokens", err=True)
+    typer.echo(str(trained.folder))
+    tell(f"next: anisoscope classes {here(trained.folder, typed=True)}", err=True, indent="  ")
+
+
+app.add_typer(of_training, name="train")

@@ -69,11 +69,8 @@ def declared(function: Callable[..., None]) -> Callable[..., None]:
             raise interrupted from stop
 
     parameters = [_parameter(field) for _, found in given.values() for field in found]
-    names = [parameter.name for parameter in parameters]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise TypeError(f"two settings of {function.__name__} have the fields {', '.join(sorted(twice))}")
     call.__name__, call.__doc__ = function.__name__, function.__doc__
-    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # two of one name are refused
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return call
 

@@ -29,9 +29,6 @@ from anisoscope.runs.job import Job
 from anisoscope.runs.run import run
 from anisoscope.store import RunFolder, in_turn, once, write_atomic, write_json
 
-KEEP = 2
-"""Downloaded checkpoints on the disk at a time: the one being measured and the next."""
-
 
 @dataclass(frozen=True)
 class Series:
@@ -167,7 +164,7 @@ def measure_series(
     *,
     derived: Derived | None = None,
     skip_bad: bool = False,
-    keep: int = KEEP,
+    keep: int = 2,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Series:
@@ -201,8 +198,7 @@ def measure_series(
             once(work.folders[todo[i]], make, marker=work.marker, wait=wait)
 
     try:
-        for _ in in_turn(range(len(todo)), attempt):
-            pass
+        list(in_turn(range(len(todo)), attempt))
     finally:
         shelf.close()
     return work.finished()

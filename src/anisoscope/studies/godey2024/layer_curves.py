@@ -24,7 +24,7 @@ from anisoscope.models.families import PRESETS
 from anisoscope.provenance import measuring_code, run_id
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import run
-from anisoscope.store import as_records, finished_runs, records_once, select
+from anisoscope.store import RunFolder, as_records, records_once, select
 from anisoscope.studies.judge import Array, Test, of_units, stated
 from anisoscope.studies.study import Claim, Context, Verdict
 from anisoscope.sums.groups import Totals
@@ -140,7 +140,8 @@ def trained_layers(
         job = replace(job, batch_tokens=context.batch_tokens, device=context.device)
         found.append(run(job, root=context.cache, resume=True))
         context.progress(model, done, len(models))
-    found += [done for folder in runs for done in finished_runs(folder)]
+    kept = [path.parent for folder in runs for path in sorted(folder.rglob("manifest.json"))]
+    found += [RunFolder(folder) for folder in kept if (folder / "records.parquet").exists()]
     metrics = ("mean_cosine", "mean_cosine.isotropic_q95", "drift", "norms.mean")
     where = {"metric": metrics, "site": ("hidden", "final"), "token_policy": "all", "head": None, "component": None}
     parts = [select(done.records, **where) for done in found]
