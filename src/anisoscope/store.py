@@ -143,13 +143,10 @@ def in_turn(items: Iterable[Item], attempt: Callable[[Item, bool], Result]) -> I
     held = []
     for item in items:
         try:
-            result = attempt(item, False)
+            yield attempt(item, False)
         except Busy:
             held.append(item)
-        else:
-            yield result
-    for item in held:
-        yield attempt(item, True)
+    yield from (attempt(item, True) for item in held)
 
 
 ANEW = "the run folder is damaged: measure again with --overwrite"

@@ -143,13 +143,8 @@ def plain(x: Any) -> Any:
 
 @dataclass(frozen=True)
 class Classes:
-    """Which utterances are looked at, and how.
-
-    corpus, columns, split_seed     see `data.labelled.open_labelled`; corpus "": what the model was trained on
-    split, limit      the first `limit` utterances of a split (or of `all`), as many of each class
-    at                which token's vector stands for an utterance: `first`, `last`, `mean`; None: `last` where a token
-                      sees only those before it, else `first`
-    parts             of `PARTS`; `few`: utterances of what takes many passes
+    """Which utterances are looked at, and how: the first `limit` of a split (or of `all`), as many of each class; by
+    default `at` their last token where a token sees only those before it, else at the first.
     """
 
     corpus: Annotated[

@@ -6,20 +6,8 @@ from math import nan
 import pandas as pd
 
 from anisoscope.errors import UsageError, near_matches
-from anisoscope.runs.findings import (
-    ENTRIES,
-    Q95,
-    SITES,
-    Finding,
-    entry,
-    in_depth,
-    lead,
-    measured,
-    name_of,
-    short,
-    span,
-    verdict,
-)
+from anisoscope.runs.findings import ENTRIES, Q95, SITES, Finding, entry, in_depth, lead, verdict
+from anisoscope.runs.wording import measured, name_of, short, span
 from anisoscope.store import select
 
 A = "mean_cosine"
