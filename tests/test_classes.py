@@ -10,9 +10,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2ForSequenceClassification
 from typer.testing import CliRunner
 
-from anisoscope.classes import ablation as replaced
-from anisoscope.classes import attributions
-from anisoscope.classes import faithfulness as explained
+from anisoscope.classes import ablation as replaced, attributions, faithfulness as explained
 from anisoscope.cli.app import app
 from anisoscope.data.encoding import LabelledPlan, encode, vocabulary_tokenizer
 from anisoscope.data.labelled import open_labelled

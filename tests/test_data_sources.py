@@ -17,8 +17,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 
 import anisoscope.data
-from anisoscope.data import builtin
-from anisoscope.data import hub as hub_module
+from anisoscope.data import builtin, hub as hub_module
 from anisoscope.data.builtin import python_docs
 from anisoscope.data.corpora import CORPORA, OPENERS, HubPart, NamedCorpus, list_corpora, open_corpus
 from anisoscope.data.plans import digest

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from anisoscope.data.plans import digest, pack

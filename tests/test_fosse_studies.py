@@ -13,8 +13,7 @@ import tiny
 import torch
 
 from anisoscope.charts import export
-from anisoscope.classes import ablation as replaced
-from anisoscope.classes import attributions
+from anisoscope.classes import ablation as replaced, attributions
 from anisoscope.data.labelled import Example, LabelledCorpus, open_labelled
 from anisoscope.errors import DivergedError, ModelError, OutputError
 from anisoscope.provenance import measuring_code, run_id

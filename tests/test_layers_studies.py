@@ -10,8 +10,7 @@ from scipy import stats
 from anisoscope.store import as_records
 from anisoscope.studies import runner
 from anisoscope.studies.godey2024 import fig05_16_drift, layer_curves
-from anisoscope.studies.judge import Test as Check
-from anisoscope.studies.judge import judged, of_replicates
+from anisoscope.studies.judge import Test as Check, judged, of_replicates
 from anisoscope.studies.study import Claim
 from anisoscope.sums.isotropic import q95
 

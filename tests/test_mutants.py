@@ -19,15 +19,12 @@ import test_no_silent_wrong_number
 import test_sums
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from anisoscope.capture import backends, projections, rows
-from anisoscope.capture import masking as visible
+from anisoscope.capture import backends, masking as visible, projections, rows
 from anisoscope.capture.tap import Tap
-from anisoscope.measure import accumulator as measurement
-from anisoscope.measure import loop as measuring
+from anisoscope.measure import accumulator as measurement, loop as measuring
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.metrics import calibrated, drift, group_cosine, mean_cosine, norms, partition, spectrum
-from anisoscope.sums import groups as sums
-from anisoscope.sums import jackknife
+from anisoscope.sums import groups as sums, jackknife
 from anisoscope.sums.groups import Sums, Totals, _sums_of, row_sums
 from anisoscope.sums.moments import Moments
 from anisoscope.sums.reservoir import Reservoir, token_hash

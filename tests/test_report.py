@@ -13,8 +13,7 @@ import pytest
 
 from anisoscope import Run
 from anisoscope.axes import POLICIES
-from anisoscope.charts import builders as charts
-from anisoscope.charts import export, style
+from anisoscope.charts import builders as charts, export, style
 from anisoscope.charts.style import compact
 from anisoscope.errors import OutputError, UsageError
 from anisoscope.report import build

@@ -9,8 +9,7 @@ import textwrap
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy import stats
 
 from anisoscope.errors import MeasureError

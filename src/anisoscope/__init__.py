@@ -15,20 +15,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from anisoscope.api.measuring import classes as classes
-    from anisoscope.api.measuring import measure as measure
-    from anisoscope.api.measuring import series as series
+    from anisoscope.api.measuring import classes as classes, measure as measure, series as series
     from anisoscope.api.run import Run as Run
-    from anisoscope.api.working import compare as compare
-    from anisoscope.api.working import report as report
-    from anisoscope.api.working import reproduce as reproduce
-    from anisoscope.api.working import train as train
+    from anisoscope.api.working import compare as compare, report as report, reproduce as reproduce, train as train
     from anisoscope.axes import Site as Site
     from anisoscope.capture import capture as capture
     from anisoscope.measure.functional import metric as metric
     from anisoscope.measure.settings import Settings as Settings
-    from anisoscope.models.load import Subject as Subject
-    from anisoscope.models.load import load as load
+    from anisoscope.models.load import Subject as Subject, load as load
     from anisoscope.sums.groups import Sums as Sums
     from anisoscope.training.monitor import Monitor as Monitor
 

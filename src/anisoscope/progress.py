@@ -86,8 +86,7 @@ def waiting(what: str, *, quiet: bool = False) -> Iterator[None]:
 def _live(what: str, *columns: Any) -> Iterator[tuple[Any, Any]]:
     """A line of `columns` on stderr, and its task; gone at the end, whatever ended it, and the cursor there again."""
     from rich.console import Console
-    from rich.progress import Progress as Bar
-    from rich.progress import SpinnerColumn, TextColumn
+    from rich.progress import Progress as Bar, SpinnerColumn, TextColumn
     from rich.table import Column
 
     name = Column(no_wrap=True, overflow="ellipsis", ratio=1)

@@ -9,8 +9,7 @@ from typing import Any
 import pandas as pd
 
 from anisoscope.cli.view import Table
-from anisoscope.runs.tables import ENDS, SHORT, A, by_layer, named
-from anisoscope.runs.tables import side_by_side as joined
+from anisoscope.runs.tables import ENDS, SHORT, A, by_layer, named, side_by_side as joined
 from anisoscope.runs.wording import each, measured, ranged, short
 from anisoscope.store import RunFolder, select
 

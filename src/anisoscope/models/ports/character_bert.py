@@ -14,8 +14,7 @@ import torch
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from torch import Tensor, nn
-from transformers import BertConfig, BertModel
-from transformers import initialization as init
+from transformers import BertConfig, BertModel, initialization as init
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
 from anisoscope.errors import UsageError

@@ -19,8 +19,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv1d
-from transformers import LongformerConfig, LongformerModel, T5Config
-from transformers import initialization as init
+from transformers import LongformerConfig, LongformerModel, T5Config, initialization as init
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.models.t5.modeling_t5 import T5Stack
 

@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PretrainedConfig
-from transformers import initialization as init
+from transformers import PretrainedConfig, initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndNoAttention
 

@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 
-from anisoscope.charts import builders as charts
-from anisoscope.charts import study_charts
+from anisoscope.charts import builders as charts, study_charts
 from anisoscope.store import as_records, select
 from anisoscope.studies.godey2024 import biased_block, norm_claims
 from anisoscope.studies.godey2024.layer_curves import trained_layers, widths

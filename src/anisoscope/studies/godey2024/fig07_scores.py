@@ -8,8 +8,7 @@ import pandas as pd
 from altair.typing import ChartType
 from scipy.interpolate import PchipInterpolator
 
-from anisoscope.charts import builders as charts
-from anisoscope.charts import study_charts
+from anisoscope.charts import builders as charts, study_charts
 from anisoscope.store import as_records, select
 from anisoscope.studies.godey2024 import biased_block, norm_claims
 from anisoscope.studies.godey2024.row_scores import EDGES, HISTOGRAMS
