@@ -148,8 +148,8 @@ def where_anisotropic(depth: Depth) -> Iterator[Finding]:
         parts = [f"isotropic {span(iso, names)}{everywhere}"] if iso else []
     if undecided := where.get("undecided"):
         parts.append(f"undecided {span(undecided, names)}")
-    told = "; ".join(parts)
-    yield Finding("where_anisotropic", f"{depth.before}{told[0].upper()}{told[1:]}.", tuple(map(entry, rivals)))
+    text = "; ".join(parts)
+    yield Finding("where_anisotropic", f"{depth.before}{text[0].upper()}{text[1:]}.", tuple(map(entry, rivals)))
 
 
 def carried_by_few(depth: Depth) -> Iterator[Finding]:
