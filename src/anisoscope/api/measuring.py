@@ -129,7 +129,7 @@ def _job_and_subject(job: Job, model: Any, processor: Any, options: Mapping[str,
     if isinstance(model, str | Path):
         _refuse("a torch.nn.Module", "a name", processor=processor)
         return replace(job, model=str(model)), None
-    from anisoscope.measure.inputs import check_model
+    from anisoscope.measure.calls import check_model
     from anisoscope.models.load import Subject, weights_hash
 
     loading = {name: value for name, value in options.items() if name in OF_LOADING}
@@ -150,7 +150,8 @@ def _opened(
     job: Job, loaded: "Subject | None", inputs: Any, units: Any, forward: Any, options: Mapping[str, Any], place: Place
 ) -> "tuple[Job, Subject, OpenedCorpus]":
     """Inputs as they were handed over; a list of strings is a corpus, of which each is a document, and a unit."""
-    from anisoscope.measure.inputs import Given, check_model
+    from anisoscope.measure.calls import check_model
+    from anisoscope.measure.inputs import Given
     from anisoscope.runs.run import OpenedCorpus, plan_of, subject_of
 
     subject = loaded or subject_of(job)

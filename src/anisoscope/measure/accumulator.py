@@ -1,10 +1,10 @@
-"""What one pass computes, and everything accumulated so far: a value that can be saved, restored, merged and
-tabulated.
-"""
+"""Everything that a pass has accumulated so far."""
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,8 @@ from anisoscope.sums.reservoir import Reservoir
 
 WHOLE = frozenset({"n", "zero", "nonfinite", "vector", "unit", "norm", "norm_square"})
 """What is summed of whole images as vectors, whose millions of dimensions have no spectrum and no shares."""
-WHOLE_GROUPS = 8
-HEAD_GROUPS = 8
-"""Groups of the second moments of heads, where the settings do not say."""
+FEW_GROUPS = 8
+"""Groups of whole images, and of the second moments of heads where the settings do not say."""
 
 
 @dataclass
@@ -73,27 +72,19 @@ class Measurement:
     unseen: set[str] = field(default_factory=set)
     sums: Sums = field(init=False)
     moments: Moments = field(init=False)
-    reservoirs: dict[str, Reservoir] = field(init=False, default_factory=dict)
+    reservoirs: dict[str, Reservoir] = field(init=False)
     sites: dict[str, Site] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.take(Sums(self.settings.groups))
-        self._terms = {q: self._needs(q) for q in ("hidden", "final", "query", "key", "value")}
+        self._terms = {q: COUNTED | self.settings.needs_of(q) for q in ("hidden", "final", "query", "key", "value")}
         sampled = self.settings.sample_heads or "sample" in self.settings.quantities
         self._sampled = self.settings.sample if sampled else 0
+        self.reservoirs = defaultdict(partial(Reservoir, self._sampled, self.settings.seed))
 
     def take(self, sums: Sums) -> None:
         """Go on from `sums`."""
         self.sums, self.moments = sums, Moments(sums, self.settings.spectrum_groups)
-
-    def _needs(self, quantity: str) -> frozenset[str]:
-        """Terms that the chosen metrics need of a quantity."""
-        chosen, of_layer = self.settings.chosen, quantity in ("hidden", "final")
-        asked = {quantity} if of_layer or quantity == "value" else {quantity, "query_key"}
-        needs = COUNTED.union({"n"}, *(m.needs for m in chosen if asked & set(m.quantities)))
-        if not of_layer:
-            return needs - {"unit_square"}
-        return needs | {"vector"} if "sample" in self.settings.quantities else needs  # centred on the mean of all
 
     def begin(self, batch: Batch, device: torch.device, layout: Layout | None = None) -> dict[str, Tensor]:
         """Prepare for a batch's forward call; the real-token masks by stack, for the tap. Without the model's `layout`
@@ -104,8 +95,8 @@ class Measurement:
         self._group = self._unit % self.settings.groups
         self._label = self._labels(batch, device)
         self.moments.begin(self._group)
-        starts = [stream.start.to(device) for stream in batch.streams.values()]
-        self._start = starts[0] if starts else torch.zeros_like(self._unit)
+        start = next((stream.start for stream in batch.streams.values()), torch.zeros_like(self._unit))
+        self._start = start.to(device)
         self._masks: dict[str | tuple[int, int], _Masks] = {}
         self.sums.units.update(batch.unit.tolist())
         for stack, given in (batch.streams if layout is None else layout.streams(batch)).items():
@@ -128,10 +119,9 @@ class Measurement:
         return batch.label.to(device)
 
     def _start_sample(self, name: str, start: Tensor, masks: _Masks) -> Reservoir:
-        reservoir = self.reservoirs.setdefault(name, Reservoir(self._sampled, self.settings.seed))
         if self._sampled:
-            reservoir.begin(self._unit, start, masks.policies[:, 0])
-        return reservoir
+            self.reservoirs[name].begin(self._unit, start, masks.policies[:, 0])
+        return self.reservoirs[name]
 
     def end(self, index: int | None = None) -> None:
         """After a batch's forward call; `index` of the batch in its plan (none given: the next)."""
@@ -185,7 +175,7 @@ class Measurement:
         terms = self._terms[site.measured_as]
         if self.settings.flatten == "image" and x.shape[1] == 1:
             values, _ = vector_sums(x.unsqueeze(1), masks.real.unsqueeze(1), None, terms & WHOLE)
-            self.sums.add(site.name, values, self._group % WHOLE_GROUPS)
+            self.sums.add(site.name, values, self._group % FEW_GROUPS)
         else:
             subsets = masks.subsets if "subset_unit" in terms else None
             values, inverse = vector_sums(x.unsqueeze(1), masks.policies, subsets, terms)
@@ -203,7 +193,7 @@ class Measurement:
         values, inverse = vector_sums(x, masks.policies, None, terms)
         self.sums.add(site.name, values, self._group)
         if "head_moment" in terms and site.quantity != "value":
-            groups = min(self.settings.spectrum_groups or HEAD_GROUPS, self.settings.groups)
+            groups = min(self.settings.spectrum_groups or FEW_GROUPS, self.settings.groups)
             weight = masks.policies[:, :1] * (inverse > 0)
             add_head_moments(self.sums, site.name, x, weight, self._group % groups, groups)
         if self.settings.sample_heads and site.quantity in ("query", "key") and site.kind == "self":
@@ -225,9 +215,7 @@ class Measurement:
         self.sums.add(site.name, {prefix + name: value for name, value in terms.items()}, self._group)
 
     def merge(self, other: "Measurement") -> "Measurement":
-        """Both together, as if measured in one go. UsageError for other settings, MeasureError for batches that both
-        hold.
-        """
+        """Both together, as if measured in one go. UsageError: other settings; MeasureError: batches that both hold."""
         if self.settings != other.settings:
             ours, theirs = vars(self.settings), vars(other.settings)
             name = next(name for name in ours if ours[name] != theirs.get(name))
@@ -242,17 +230,14 @@ class Measurement:
             raise MeasureError(expected, ", ".join(other.classes), "measure both with the same classes")
         plans = {self.plan, other.plan} - {""}
         plan = plans.pop() if len(plans) == 1 else ""
-        weights, classes = self.weights | other.weights, self.classes or other.classes
-        merged = Measurement(
-            self.settings, plan, self.batches | other.batches, weights, classes, self.unseen | other.unseen
-        )
+        held = self.batches | other.batches, self.weights | other.weights
+        merged = Measurement(self.settings, plan, *held, self.classes or other.classes, self.unseen | other.unseen)
+        merged.sites = self.sites | other.sites
         for part in (self, other):
             part.moments.flush()
+            for name, sample in part.reservoirs.items():
+                merged.reservoirs[name] = merged.reservoirs[name].merge(sample)
         merged.take(self.sums.merge(other.sums))
-        merged.sites = self.sites | other.sites
-        empty = Reservoir(self._sampled, self.settings.seed)
-        for stack in self.reservoirs.keys() | other.reservoirs.keys():
-            merged.reservoirs[stack] = self.reservoirs.get(stack, empty).merge(other.reservoirs.get(stack, empty))
         return merged
 
     def records(self) -> pd.DataFrame:
@@ -262,9 +247,7 @@ class Measurement:
         return tabulate(self.sums, self.sites, self.reservoirs, chosen, policies, self.weights, self.classes)
 
     def excluded(self) -> dict[str, dict[str, int]]:
-        """Vectors left out, by site: {"encoder.3.hidden": {"zero": 2, "nonfinite": 0}}; sites with none are not
-        named.
-        """
+        """Vectors left out, by site that has some: {"encoder.3.hidden": {"zero": 2, "nonfinite": 0}}."""
         terms = self.sums.terms
         counts = {
             site: {term: int(terms[site, term].sum()) for term in ("zero", "nonfinite") if (site, term) in terms}
@@ -289,15 +272,12 @@ class Measurement:
 
     @classmethod
     def restore(cls, path: Path, settings: Settings, plan: str | None = None) -> "Measurement":
-        """A measurement read back from what `save` wrote. MeasureError if it belongs to another plan; OutputError if
-        the file is damaged.
-        """
+        """What `save` wrote. MeasureError where it belongs to another plan, OutputError where the file is damaged."""
         try:
             with safe_open(path, framework="pt") as file:
                 described, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
             batches, classes = set(tensors.pop("batches").tolist()), tuple(json.loads(described["classes"]))
-            self = cls(settings, described["plan"], batches, classes=classes)
-            self.unseen = set(json.loads(described["unseen"]))
+            self = cls(settings, described["plan"], batches, {}, classes, set(json.loads(described["unseen"])))
             self.sites = {site.name: site for site in (Site(*each) for each in json.loads(described["sites"]))}
             self.sums.units = set(tensors.pop("units").tolist())
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
@@ -314,7 +294,6 @@ class Measurement:
             elif kind == "weights":
                 self.weights.setdefault(where, {})[term] = tensor
             elif kind == "sample" and place not in self.reservoirs:
-                self.reservoirs[place] = Reservoir(self._sampled, settings.seed)
                 self.reservoirs[place].restore(tensors, f"sample {place} ")
         self.moments.restore(tensors, "pending ")
         return self

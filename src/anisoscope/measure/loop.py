@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,6 @@ from anisoscope.capture import capture
 from anisoscope.capture.tap import Means
 from anisoscope.errors import CorpusError, Interrupted, UnseenError, UsageError
 from anisoscope.measure.accumulator import Measurement
-from anisoscope.measure.inputs import device_of, moved
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import partition
 from anisoscope.models.blocks import Layout
@@ -93,6 +92,20 @@ def glance(model: nn.Module, batches: Iterable[Batch], settings: Settings) -> Me
         for index, batch in enumerate(batches):
             look(batch, index)
     return measurement
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where a model's weights are."""
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+def moved(item: Any, device: torch.device) -> Any:
+    """Every tensor of a batch on a device."""
+    if isinstance(item, Mapping):
+        return {name: moved(value, device) for name, value in item.items()}
+    if isinstance(item, tuple | list):
+        return type(item)(moved(value, device) for value in item)
+    return item.to(device) if isinstance(item, Tensor) else item
 
 
 class Arrays(nn.Module):

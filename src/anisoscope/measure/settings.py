@@ -98,7 +98,12 @@ class Settings:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.metrics:
-            self._check_metrics()
+            from anisoscope import metrics  # loads torch
+
+            known = metrics.found()
+            for name in self.metrics:
+                if name not in known:
+                    raise UsageError(f"metrics among {', '.join(known)}", repr(name), near_matches(name, known))
         if not self.policies:
             raise UsageError("at least one token policy", "none", f"choose of {', '.join(POLICIES)}")
         if not (self.panels or self.metrics):
@@ -108,14 +113,6 @@ class Settings:
         rising = all(a < b for a, b in pairwise((-inf, *self.bins, inf)))
         if self.bins and (len(self.bins) < 2 or not rising):
             raise UsageError("bins as two finite edges or more, each above the last", repr(self.bins), "sort them")
-
-    def _check_metrics(self) -> None:
-        from anisoscope import metrics  # loads torch
-
-        known = metrics.found()
-        for name in self.metrics:
-            if name not in known:
-                raise UsageError(f"metrics among {', '.join(known)}", repr(name), near_matches(name, known))
 
     @cached_property
     def chosen(self) -> "list[Metric]":
@@ -128,6 +125,15 @@ class Settings:
     def quantities(self) -> set[str]:
         """Quantities that the chosen metrics are computed of."""
         return {quantity for metric in self.chosen for quantity in metric.quantities}
+
+    def needs_of(self, quantity: str) -> frozenset[str]:
+        """Terms that the chosen metrics need of vectors of a quantity."""
+        of_layer = quantity in ("hidden", "final")
+        asked = {quantity} if of_layer or quantity == "value" else {quantity, "query_key"}
+        needs = frozenset({"n"}).union(*(m.needs for m in self.chosen if asked & set(m.quantities)))
+        if not of_layer:
+            return needs - {"unit_square"}
+        return needs | {"vector"} if "sample" in self.quantities else needs  # centred on the mean of all
 
     @property
     def what(self) -> set[str]:

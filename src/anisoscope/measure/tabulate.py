@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -33,56 +34,50 @@ def tabulate(
     """The long table of `metrics` at `sites` and of `weights` (its columns of model and corpus still empty); `classes`:
     the names of those whose directions are among the sums.
     """
-    depth = {
-        stack: max(s.layer or 0 for s in sites.values() if s.stack == stack)
-        for stack in {s.stack for s in sites.values()}
-    }
+    depth: dict[str, int] = {}
+    for site in sites.values():
+        depth[site.stack] = max(depth.get(site.stack, 0), site.layer or 0)
+
+    def place(site: Site) -> dict[str, Any]:
+        layer = depth[site.stack] if site.layer is None else site.layer
+        return {"stack": site.stack, "kind": site.kind, "layer": layer, "site": site.label, "n_units": len(sums.units)}
+
+    nowhere = dict.fromkeys(("stack", "kind", "layer", "n_units"))
+    matrices = {name: {term: x.numpy() for term, x in terms.items()} for name, terms in weights.items()}
     columns: Columns = {}  # one table is made in the end: thousands of small ones take longer than the model
     for metric in metrics:
         if "class" in metric.quantities:
             metric = replace(metric, components={"": class_direction.pairs(classes)})
-        for name, matrix in weights.items() if "embedding" in metric.quantities else ():
-            constant = dict.fromkeys(("stack", "kind", "layer", "n_units")) | {"site": name}
-            _extend(columns, _table(metric, {k: v.numpy() for k, v in matrix.items()}, policies, constant))
-        for site, label, terms in _places(metric, sums, sites, reservoirs):
-            constant = {
-                "stack": site.stack,
-                "kind": site.kind,
-                "layer": depth[site.stack] if site.layer is None else site.layer,
-                "site": label,
-                "n_units": len(sums.units),
-            }
-            _extend(columns, _table(metric, terms, policies, constant))
+        of_weights = ((nowhere | {"site": name}, terms) for name, terms in matrices.items())
+        of_sites = ((place(site), terms) for site, terms in _places(metric, sums, sites, reservoirs))
+        for constant, terms in chain(of_weights if "embedding" in metric.quantities else (), of_sites):
+            for part in _table(metric, terms, policies, constant):
+                for column, entries in part.items():
+                    columns.setdefault(column, []).extend(entries)
     return as_records(pd.DataFrame(columns))
-
-
-def _extend(columns: Columns, parts: Iterable[Columns]) -> None:
-    for part in parts:
-        for column, entries in part.items():
-            columns.setdefault(column, []).extend(entries)
 
 
 def _places(
     metric: Metric, sums: Sums, sites: Mapping[str, Site], reservoirs: Mapping[str, Reservoir]
-) -> Iterable[tuple[Site, str, dict[str, Array]]]:
+) -> Iterable[tuple[Site, dict[str, Array]]]:
     """(site, label, terms) wherever a metric applies."""
     for name, site in sites.items():
         of_classes = "class" in metric.quantities and site.quantity == "hidden"
         if site.measured_as in metric.quantities or of_classes:
             terms = {term: value for term, value in sums.at(name).items() if term in metric.needs}
             if terms and any(value.any() for value in terms.values()):
-                yield site, site.label, terms
+                yield site, terms
         if "query_key" in metric.quantities and site.quantity == "query":
             key = Site(site.stack, site.layer, "key", site.stage, site.kind)
             both = (("query", sums.at(name)), ("key", sums.at(key.name)))
             named = {f"{side}.{t}": value for side, at in both for t, value in at.items() if t in metric.needs}
-            yield site, site.label, named
+            yield site, named
         reservoir = reservoirs.get(site.stack) or reservoirs.get(name)
         sampled_here = "sample" in metric.quantities and site.quantity in LAYER_QUANTITIES
         if sampled_here and reservoir is not None and name in reservoir.vectors:
             sampled = _sample_terms(name, sums, reservoir)
             if sampled is not None:
-                yield site, site.label, sampled
+                yield site, sampled
 
 
 def _sample_terms(name: str, sums: Sums, reservoir: Reservoir) -> dict[str, Array] | None:

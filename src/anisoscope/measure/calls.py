@@ -1,0 +1,161 @@
+"""A batch as one call of a model: what its arguments are called, which of them it takes, what goes wrong in it."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from inspect import Parameter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from anisoscope.errors import AnisoscopeError, UsageError, near_matches
+from anisoscope.measure.loop import device_of, moved
+
+TARGETS = ("labels", "label", "target", "targets")
+"""Entries that a model which does not take them can do without."""
+PADDING_MASKS = ("src_key_padding_mask", "key_padding_mask", "padding_mask")
+"""Masks that are True where there is padding (torch.nn.TransformerEncoder and kin)."""
+OF_CALLS = (TypeError, ValueError, RuntimeError, IndexError, KeyError, AttributeError)
+"""What a model raises that is called with inputs it does not take."""
+
+
+class Caller:
+    """Calls of `model`, or `forward(model, inputs)` on its device; `warnings` say what was done unasked."""
+
+    def __init__(self, model: nn.Module | None, forward: Callable[[nn.Module, Any], Any] | None) -> None:
+        self.model, self.forward, self.warnings = model, forward, list[str]()
+        weights = () if model is None else model.parameters()
+        self._dtype = next((p.dtype for p in weights if p.is_floating_point()), None)
+
+    def named(self, item: Any) -> dict[str, Any]:
+        """The arguments of one call by name; those of a tuple by what `forward` calls them."""
+        model = self.model
+        if isinstance(item, Mapping):
+            return {str(name): self._tensor(value, str(name)) for name, value in item.items()}
+        given = list(item) if isinstance(item, tuple | list) else [item]
+        if model is None:
+            name = "pixel_values" if isinstance(given[0], Tensor) and given[0].is_floating_point() else "input_ids"
+            return {name: given[0]}
+        tensors = [self._tensor(value, f"argument {i + 1}") for i, value in enumerate(given)]
+        first, second = tensors[0], tensors[1] if len(tensors) == 2 else None
+        names = _parameters(model, Parameter.POSITIONAL_OR_KEYWORD)
+        if not names:
+            cure = "give forward=lambda model, inputs: model(*inputs)"
+            raise UsageError(f"{type(model).__name__}.forward with named arguments", "none", cure)
+        if _is_floating(first) and first.dim() == 3 and names[0] == "input_ids" and "inputs_embeds" in names:
+            names = ["inputs_embeds"]  # vectors for a model of token ids
+        targets = isinstance(second, Tensor) and second.dim() <= 1 and isinstance(first, Tensor) and len(first)
+        if len(tensors) == 2 and (len(names) < 2 or targets):
+            self._note("the second of each pair was taken for its labels and not given to the model")
+            tensors = tensors[:1]
+        if len(tensors) > len(names):
+            expected = f"at most {len(names)} arguments ({', '.join(names)}), as {type(model).__name__} takes"
+            raise UsageError(expected, str(len(tensors)), "give a dict with their names, or forward=")
+        return dict(zip(names, tensors, strict=False))
+
+    def taken(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Arguments that `forward` takes; labels and masks that it does not are ours. UsageError for others, and for
+        what a model cannot read, before anything runs.
+        """
+        model: Any = self.model
+        names = _parameters(model, Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+        more = bool(_parameters(model, Parameter.VAR_KEYWORD))
+        for name in list(arguments):
+            if name in names or (more and not (names and isinstance(arguments[name], Tensor))):
+                continue  # tensors among options that a model takes by any name would be lost unseen
+            if name in TARGETS:
+                self._note(f"{name} is no argument of {type(model).__name__}: not given to it")
+            elif name != "attention_mask":
+                took = f"arguments of {type(model).__name__} ({', '.join(names)})"
+                raise UsageError(took, repr(name), f"leave it out, or {near_matches(name, names)}")
+            arguments.pop(name)
+        first = next((value for value in arguments.values() if isinstance(value, Tensor)), None)
+        embeds = any(isinstance(module, nn.Embedding) for module in model.modules())
+        if first is not None and not first.is_floating_point() and not embeds and self._dtype is not None:
+            got = f"{said(first)} for a model without an embedding of ids"
+            raise UsageError("floating-point inputs", got, "convert them: x.float()")
+        if _is_floating(ids := arguments.get("input_ids")):
+            raise UsageError("token ids (integers) as input_ids", said(ids), "give ids, or name it inputs_embeds")
+        for name, mask in arguments.items():
+            if name.endswith("attention_mask") and isinstance(mask, Tensor) and mask.dim() == 2:
+                if not bool(((mask == 0) | (mask == 1)).all()):
+                    cure = "give a dict with the names of its entries"
+                    raise UsageError(f"0 and 1 in {name}", f"values up to {mask.max()}", cure)
+            elif name.endswith("mask") and name not in (*PADDING_MASKS, "attention_mask", "decoder_attention_mask"):
+                self._note(f"{name} is given to the model; every position counts (attention_mask would leave some out)")
+        return arguments
+
+    def __call__(self, **inputs: Any) -> Any:
+        """The model's output; what goes wrong in it says what it was given."""
+        model: Any = self.model
+        calls: list[None] = []
+        handle = model.register_forward_pre_hook(lambda _model, _args: calls.append(None))
+        try:
+            if self.forward is None:
+                return model(**inputs)
+            output = self.forward(model, moved(inputs["inputs"], device_of(model)))
+            if len(calls) != 1:  # its layers could not be counted
+                cure = "measure the part that it calls, or give one batch a call"
+                raise UsageError("forward= to call the model once", f"{len(calls)} calls", cure)
+            return output
+        except (AnisoscopeError, torch.OutOfMemoryError, MemoryError):
+            raise
+        except OF_CALLS as error:
+            given = ", ".join(f"{name} {said(value)}" for name, value in inputs.items())
+            got = f"{given}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            cure = "give what you would call it with, or forward=lambda model, inputs: …"
+            raise UsageError(f"inputs that {type(model).__name__} takes", got, cure) from error
+        finally:
+            handle.remove()
+
+    def _tensor(self, value: Any, name: str) -> Any:
+        """Arrays and rectangular lists as tensors; floats of an array in the model's own type."""
+        if not isinstance(value, list | np.ndarray):
+            return value
+        array = array_of(value)
+        if array.dtype == object and isinstance(value, list):
+            cure = "padding=True, return_tensors='pt' in the tokenizer's call"
+            raise UsageError(f"{name} as a tensor", "lists of different lengths", cure)
+        if array.dtype.kind not in "biuf":
+            raise UsageError(f"numbers in {name}", f"an array of {array.dtype}", "convert it: array.astype('float32')")
+        tensor = torch.as_tensor(array)
+        return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
+
+    def _note(self, text: str) -> None:
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+
+def check_model(model: Any) -> None:
+    """UsageError where `model` is no module that can be run."""
+    if isinstance(model, type):
+        raise UsageError("a model", f"the class {model.__name__}", f"make one: {model.__name__}(…)")
+    if not isinstance(model, nn.Module):
+        expected = "the name of a model, a loaded one or a torch.nn.Module"
+        raise UsageError(expected, type(model).__name__, "load it first")
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise UsageError("a model with weights", "weights on the device meta", "load it on cpu, cuda or mps")
+
+
+def array_of(value: Any) -> np.ndarray[Any, Any]:
+    """An array of anything; of objects where lists have different lengths."""
+    try:
+        return np.asarray(value)
+    except ValueError:
+        return np.asarray(None)
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _parameters(model: nn.Module, *kinds: Any) -> list[str]:
+    """Names of the arguments of these kinds that `forward` takes, in order."""
+    return [name for name, p in inspect.signature(model.forward).parameters.items() if p.kind in kinds]
+
+
+def said(value: Any) -> str:
+    if isinstance(value, Tensor | np.ndarray):
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    return type(value).__name__
