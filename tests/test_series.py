@@ -49,7 +49,7 @@ def test_only_names_of_an_ellipsis_need_not_exist():
     assert [name for name, supposed in names.items() if not supposed] == [f"m@step{n}" for n in (0, 1, 2, 4, 143000)]
     assert list(names)[4] == "m@step8"
     assert names["m@step8"]
-    assert [(gap.low, gap.high) for gap in gaps] == [(4, 143000)]
+    assert [(low, high) for _read, low, high in gaps] == [(4, 143000)]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Charts from records: a builder for lines, cells, points, bars and counts.
+"""Charts from records: a builder for lines, cells, points and bars.
 
 A builder takes rows of the long table (`value`, and `low`/`high` where there is an interval) and returns an altair
 chart that carries no style of its own; `export` applies the theme. `panel` names a column to draw small multiples of,

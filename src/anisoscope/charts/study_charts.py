@@ -9,12 +9,8 @@ from altair.typing import ChartType
 
 from anisoscope.charts.style import INK, MUTED, Scale, appearance, between, colour, facet, level, ribbon, shape, whisker
 
-BIAS = "norm N of the bias"
 WIDTH, HEIGHT = 640, 200
 PLAIN = "datum.value == 0 || abs(datum.value) >= 0.001 ? toString(datum.value) : format(datum.value, '.0e')"
-_TICKS = [0, 0.1, 1, 10, 100]
-_NEAR_ZERO = 0.1
-"""The axis of N is linear below this, logarithmic above."""
 SMALLEST_DRAWN = 1e-7
 """Smaller p (0 where ranks agree entirely) are drawn here."""
 
@@ -57,9 +53,10 @@ def against_norm(
 
 
 def _norm_axis(field: str = "N:Q") -> alt.X:
-    """The axis of N."""
-    scale = alt.Scale(type="symlog", constant=_NEAR_ZERO, nice=False)
-    return alt.X(field, title=BIAS, scale=scale, axis=alt.Axis(values=_TICKS, labelExpr=PLAIN))
+    """The axis of N, linear below 0.1, logarithmic above."""
+    scale = alt.Scale(type="symlog", constant=0.1, nice=False)
+    axis = alt.Axis(values=[0, 0.1, 1, 10, 100], labelExpr=PLAIN)
+    return alt.X(field, title="norm N of the bias", scale=scale, axis=axis)
 
 
 def _powers(values: pd.DataFrame) -> list[float]:

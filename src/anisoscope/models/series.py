@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby, pairwise, product
 from pathlib import Path
-from typing import NamedTuple
 
 from anisoscope.errors import ModelError, UsageError
 from anisoscope.models.formats import ENDINGS
@@ -141,17 +140,10 @@ def _seed_of(name: str) -> int:
 # ---- names of a pattern
 
 
-class Gap(NamedTuple):
-    """What an ellipsis leaves open: names that `read` fits, with a number above `low` and below `high` in them."""
-
-    read: re.Pattern[str]
-    low: int
-    high: int
-
-
-def names_of(pattern: str) -> tuple[dict[str, bool], list[Gap]]:
-    """{name: whether it is only supposed, by an ellipsis} of a pattern, in order; gaps are those of ellipses that go on
-    neither in equal steps nor only by a factor up to the end. UsageError for what cannot be read.
+def names_of(pattern: str) -> tuple[dict[str, bool], list[tuple[re.Pattern[str], int, int]]]:
+    """{name: whether it is only supposed, by an ellipsis} of a pattern, in order, and what ellipses leave open that go
+    on neither in equal steps nor only by a factor up to the end: how such names are read, above and below which number.
+    UsageError for what cannot be read.
     """
     parts = _GROUP.split(pattern)
     if set("".join(parts[::2])) & set("{}"):
@@ -162,7 +154,7 @@ def names_of(pattern: str) -> tuple[dict[str, bool], list[Gap]]:
         items, left_open = _items(parts[i], pattern)
         groups.append(items)
         texts = [re.escape(text) if k % 2 == 0 else r"(\d+)" if k == i else "(?:.*?)" for k, text in enumerate(parts)]
-        gaps += [Gap(re.compile("".join(texts)), low, high) for low, high in left_open]
+        gaps += [(re.compile("".join(texts)), low, high) for low, high in left_open]
     names: dict[str, bool] = {}
     for choice in product(*groups):
         text = parts[0] + "".join(item + after for (item, _), after in zip(choice, parts[2::2], strict=True))
@@ -181,9 +173,9 @@ def _existing(spec: str) -> list[str]:
         known = []
     elif "@" in spec and not _GROUP.search(base):
         there = {f"{base}@{revision}" for revision in revisions(base)}
-        for gap in gaps:
-            between = {name: int(m[1]) for name in there if (m := gap.read.fullmatch(name))}
-            supposed += sorted((n for n, number in between.items() if gap.low < number < gap.high), key=between.get)  # type: ignore[arg-type]
+        for read, low, high in gaps:
+            numbered = sorted((int(found[1]), name) for name in there if (found := read.fullmatch(name)))
+            supposed += [name for number, name in numbered if low < number < high]
         known = [name for name in supposed if name in there]
     else:
         with ThreadPoolExecutor(AT_ONCE) as pool:

@@ -7,10 +7,10 @@ May import: `studies`, `runs`, `charts`, and what is below them.
 from pathlib import Path
 
 from anisoscope.errors import OutputError
-from anisoscope.report.page import render
+from anisoscope.report.page import write_run
 from anisoscope.report.results import Results
 from anisoscope.report.studies_page import build_studies
-from anisoscope.store import RunFolder, write_atomic
+from anisoscope.store import RunFolder
 
 __all__ = ["build", "build_studies"]
 
@@ -24,7 +24,4 @@ def build(folder: Path, formats: tuple[str, ...] = ("svg",)) -> Path:
         raise OutputError("a run folder", f"{folder}, a series of them", f"name a checkpoint: {folder}/seed-0-step-…")
     run = RunFolder(folder)
     manifest = run.manifest
-    page = render(Results(run.records, manifest), folder, formats)
-    path = folder / "report.html"
-    write_atomic(path, lambda temporary: temporary.write_text(page, encoding="utf-8"))
-    return path
+    return write_run(Results(run.records, manifest), folder, formats)

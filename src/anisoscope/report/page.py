@@ -17,17 +17,19 @@ from anisoscope.report.results import Results
 from anisoscope.report.sections import sections
 from anisoscope.report.words import count, duration, interval, number, percent, plural
 from anisoscope.runs.findings import findings
+from anisoscope.store import write_atomic
 
 FIGURES = "figures"
 MOST_TILES = 6
 
 
-def render(results: Results, folder: Path, formats: tuple[str, ...] = ("svg",)) -> str:
-    """The page as text; the figures are saved beside it, in `formats` (svg, pdf, png), on the way."""
+def write_run(results: Results, folder: Path, formats: tuple[str, ...]) -> Path:
+    """Write the page of a run, and its figures in `formats` (svg, pdf, png) beside it."""
     built = sections(results)
     drawn = _draw([figure for section in built for figure in section.figures], folder / FIGURES, formats)
     sentences = [finding.text for finding in findings(results.records)]
-    return filled(
+    return write_page(
+        folder,
         "report.html.j2",
         title=title(results.manifest),
         corpus=str(results.corpus.get("name") or "unnamed corpus"),
@@ -45,13 +47,15 @@ def render(results: Results, folder: Path, formats: tuple[str, ...] = ("svg",)) 
     )
 
 
-def filled(template: str, **content: Any) -> str:
-    """A template of this folder with its content and the style of every page."""
+def write_page(folder: Path, template: str, **content: Any) -> Path:
+    """Write a template of this package with its content and the style of every page as `report.html`."""
     here = files("anisoscope.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     style = Markup(here.joinpath("style.css").read_text("utf-8"))
     page = environment.from_string(here.joinpath(template).read_text("utf-8")).render(**content, style=style)
-    return printable(page)
+    path = folder / "report.html"
+    write_atomic(path, lambda temporary: temporary.write_text(printable(page), encoding="utf-8"))
+    return path
 
 
 def _draw(figures: Sequence[Figure], folder: Path, formats: tuple[str, ...]) -> dict[str, list[dict[str, str]]]:

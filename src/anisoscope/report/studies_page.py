@@ -10,8 +10,7 @@ from markupsafe import Markup
 
 from anisoscope.charts.export import to_svg
 from anisoscope.errors import OutputError
-from anisoscope.report.page import filled
-from anisoscope.store import write_atomic
+from anisoscope.report.page import write_page
 from anisoscope.studies.runner import Finished, finished, reproductions
 from anisoscope.studies.study import OUTCOMES
 
@@ -19,7 +18,6 @@ PAPERS = {
     "godey2024": "Godey, de la Clergerie, Sagot: Anisotropy Is Inherent to Self-Attention in Transformers (EACL 2024)",
     "fosse2023": "Fosse, Nguyen, Sébillot, Gravier : Géométrie de l'auto-attention en classification (TALN 2023)",
 }
-PAGE = "report.html"
 
 
 def build_studies(folder: Path) -> Path:
@@ -35,7 +33,7 @@ def build_studies(folder: Path) -> Path:
     if len(pages) == 1:
         return pages[0][0]
     listed = [about | {"link": page.relative_to(folder).as_posix()} for page, about in pages]
-    return _write(folder, "reproductions.html.j2", pages=listed)
+    return write_page(folder, "reproductions.html.j2", pages=listed, outcomes=OUTCOMES)
 
 
 def _page(folder: Path, studies: Sequence[Path]) -> tuple[Path, dict[str, Any]]:
@@ -51,14 +49,7 @@ def _page(folder: Path, studies: Sequence[Path]) -> tuple[Path, dict[str, Any]]:
     about = {"paper": PAPERS.get(paper, paper), "settings": settings, "counts": counts, "figures": figures}
     names = ",".join(one.study.name for one in done)
     command = f"anisoscope reproduce {paper} --only {names} --settings {settings}"
-    return _write(folder, "studies.html.j2", **about, command=command, studies=shown), about
-
-
-def _write(folder: Path, template: str, **content: Any) -> Path:
-    page = filled(template, **content, outcomes=OUTCOMES)
-    path = folder / PAGE
-    write_atomic(path, lambda temporary: temporary.write_text(page, encoding="utf-8"))
-    return path
+    return write_page(folder, "studies.html.j2", **about, command=command, studies=shown), about
 
 
 def _shown(done: Finished) -> dict[str, Any]:
