@@ -71,9 +71,8 @@ class Batch:
     @property
     def n_tokens(self) -> int:
         """Real tokens of the first stream (of the only input where there is no stream: sequences)."""
-        for stream in self.streams.values():
-            return int(stream.mask.sum())
-        return len(self.unit)
+        first = next(iter(self.streams.values()), None)
+        return len(self.unit) if first is None else int(first.mask.sum())
 
 
 class BatchPlan(Protocol):

@@ -70,7 +70,7 @@ class Only:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedField:
     """A field of settings, or a parameter of a command: its type and default, and how it is asked for.
 
     option   None where the command line does not ask; `built`: the settings that it is built from
@@ -84,7 +84,7 @@ class Asked:
     only: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, name: str, annotation: Any, default: Any) -> "Asked":
+    def of(cls, name: str, annotation: Any, default: Any) -> "AskedField":
         kind, *extras = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
         found: dict[type, Any] = {type(extra): extra for extra in extras}
         built, only = found.get(BuiltFrom), found.get(Only, Only())
@@ -198,13 +198,13 @@ def shortened(value: Any) -> str:
 
 
 @cache
-def asked(settings: Any) -> tuple[Asked, ...]:
+def asked(settings: Any) -> tuple[AskedField, ...]:
     """The fields of a dataclass."""
     hints = get_type_hints(settings, include_extras=True)
-    return tuple(Asked.of(field.name, hints[field.name], field.default) for field in fields(settings))
+    return tuple(AskedField.of(field.name, hints[field.name], field.default) for field in fields(settings))
 
 
-def leaves(settings: Any, only: Sequence[str] = ()) -> Iterator[Asked]:
+def leaves(settings: Any, only: Sequence[str] = ()) -> Iterator[AskedField]:
     """The fields of a dataclass and of the settings in it; `only`: of the dataclass' own the ones of these names."""
     for field in asked(settings):
         if not only or field.name in only:

@@ -48,12 +48,10 @@ def code_version() -> dict[str, Any]:
 
     def git(*words: str) -> str | None:
         try:
-            done = subprocess.run(
-                ["git", "-C", str(PACKAGE), *words], capture_output=True, text=True, timeout=10, check=True
-            )
+            words = ("git", "-C", str(PACKAGE), *words)
+            return subprocess.check_output(words, stderr=subprocess.DEVNULL, text=True, timeout=10).strip()
         except (OSError, subprocess.SubprocessError):
             return None
-        return done.stdout.strip()
 
     commit = git("rev-parse", "HEAD") if git("ls-files", "--error-unmatch", "store.py") else None
     paths = [name if (PACKAGE / name).is_dir() else f"{name}.py" for name in (*NUMBERS, "training", "runs", "studies")]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from anisoscope.errors import UsageError, near_matches
-from anisoscope.options import Asked
+from anisoscope.options import AskedField
 from anisoscope.runs.job import Place
 
 
@@ -134,7 +134,7 @@ class LearningClasses(Written, total=False):
     device: str
 
 
-def read(given: Mapping[str, Any], fields: Iterable[Asked]) -> dict[str, Any]:
+def read(given: Mapping[str, Any], fields: Iterable[AskedField]) -> dict[str, Any]:
     """Values by the names of the fields they are given to, read as the command line reads them: a text with commas for
     several names too. UsageError for a keyword that is none.
     """

@@ -50,7 +50,13 @@ class Run:
         if records is None or manifest is None:
             if self.folder is None:
                 raise UsageError("a run folder", "none", "give its path, or measure something")
-            records, manifest = _read(self.folder)
+            if not self.folder.exists():
+                raise OutputError("a run folder", f"{self.folder}, which is not there", "check the path")
+            found, series = RunFolder(self.folder), self.folder / "series.json"
+            if series.exists() and not found.complete:
+                records, manifest = pd.read_parquet(self.folder / "records.parquet"), json.loads(series.read_text())
+            else:
+                records, manifest = found.records, found.manifest
         self.records: pd.DataFrame = records
         self.manifest: dict[str, Any] = manifest
 
@@ -138,16 +144,6 @@ class Run:
         sentences = "".join(f"<li>{escape(finding.text)}</li>" for finding in self.findings)
         on_white = f'<div style="display: inline-block; background: white">{drawn}</div>'  # its ink is dark
         return f"<div><p><b>{name}</b></p><ul>{sentences}</ul>{table}{on_white}</div>"
-
-
-def _read(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Records and manifest of a run folder, or of a folder of a series."""
-    if (folder / "series.json").exists() and not (folder / "manifest.json").exists():
-        return pd.read_parquet(folder / "records.parquet"), json.loads((folder / "series.json").read_text())
-    if not folder.exists():
-        raise OutputError("a run folder", f"{folder}, which is not there", "check the path")
-    found = RunFolder(folder)
-    return found.records, found.manifest
 
 
 def kept_or_not(go: Callable[[Place], RunFolder], place: Place) -> Run:

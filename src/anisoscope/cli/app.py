@@ -77,12 +77,9 @@ def _root(
     """Options of the whole command."""
 
 
-for name, run_command, example in (
-    ("measure", measuring.measure, "builtin:minilm --limit 20 --panel hidden"),
-    ("classes", measuring.classes, "builtin:minilm --corpus planted --limit 100"),
-    ("merge", measuring.merge, "runs/a runs/b --output runs/both"),
-):
-    command(app, name, example=f"anisoscope {name} {example}")(run_command)
+command(app, "measure", example="anisoscope measure builtin:minilm --limit 20 --panel hidden")(measuring.measure)
+command(app, "classes", example="anisoscope classes builtin:minilm --corpus planted --limit 100")(measuring.classes)
+command(app, "merge", example="anisoscope merge runs/a runs/b --output runs/both")(measuring.merge)
 
 
 @command(app, "report", example="anisoscope report runs/minilm-python-docs-1a2b3c4d")

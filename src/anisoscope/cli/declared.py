@@ -17,11 +17,11 @@ import typer
 from typer.core import TyperCommand
 
 from anisoscope.errors import Interrupted
-from anisoscope.options import Asked, leaves, made, range_of
+from anisoscope.options import AskedField, leaves, made, range_of
 
 
-def _parameter(field: Asked) -> inspect.Parameter:
-    """An option in the form that typer wants. Numbers are typed as text: what is none is told by `Asked.read`."""
+def _parameter(field: AskedField) -> inspect.Parameter:
+    """An option in the form that typer wants. Numbers are typed as text: what is none is told by `AskedField.read`."""
     option, kind, default = field.option, field.plain, field.default
     assert option is not None
     typed = kind if kind in (bool, Path) or kind == list[Path] else str
@@ -46,10 +46,10 @@ def _parameter(field: Asked) -> inspect.Parameter:
 
 def declared(function: Callable[..., None]) -> Callable[..., None]:
     """`function` with an option for each field of its parameters that are settings, as typer reads it."""
-    given: dict[str, tuple[Asked, list[Asked]]] = {}
+    given: dict[str, tuple[AskedField, list[AskedField]]] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         default = MISSING if parameter.default is inspect.Parameter.empty else parameter.default
-        own = Asked.of(name, parameter.annotation, default)
+        own = AskedField.of(name, parameter.annotation, default)
         found = [own] if own.settings is None else list(leaves(own.settings, own.only))
         given[name] = own, [field for field in found if field.option is not None]
 

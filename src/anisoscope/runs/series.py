@@ -219,11 +219,11 @@ class _Shelf:
         """Wait until checkpoint i is there, and begin with the one that follows."""
         self._begin(i)
         self.coming[i].result()
-        if self.keep > 1 and following is not None and following < len(self.subjects):
+        if self.keep > 1 and following is not None:
             self._begin(following)
 
     def _begin(self, i: int) -> None:
-        if i in self.coming:
+        if i in self.coming or i == len(self.subjects):
             return
         if not is_here(self.subjects[i]):
             while len(self.fetched) >= self.keep:
