@@ -63,17 +63,11 @@ class BuiltFrom:
 
 
 @dataclass(frozen=True)
-class Only:
-    """The fields of some settings that are asked for: `job: Annotated[Job, Only("device")]`."""
-
-    names: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class AskedField:
     """A field of settings, or a parameter of a command: its type and default, and how it is asked for.
 
-    option   None where the command line does not ask; `built`: the settings that it is built from
+    option   None where the command line does not ask; `built`: the settings it is built from; `only`: the fields of
+             settings that are asked for (`job: Annotated[Job, ("device",)]`)
     """
 
     name: str
@@ -87,8 +81,8 @@ class AskedField:
     def of(cls, name: str, annotation: Any, default: Any) -> "AskedField":
         kind, *extras = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
         found: dict[type, Any] = {type(extra): extra for extra in extras}
-        built, only = found.get(BuiltFrom), found.get(Only, Only())
-        return cls(name, kind, default, found.get(Option), built and built.settings, only.names)
+        built = found.get(BuiltFrom)
+        return cls(name, kind, default, found.get(Option), built and built.settings, found.get(tuple, ()))
 
     @property
     def settings(self) -> type | None:

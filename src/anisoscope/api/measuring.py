@@ -236,9 +236,9 @@ def classes(model: str | Path = "builtin:minilm", corpus: str = "", **options: U
     Other keywords are the options of `anisoscope classes`; the run is in memory where no `output` is named.
     """
     given, place, quiet = written(options)
-    values = read(given, [*leaves(Classes), *leaves(Job, OF_CLASSES.names)])
+    values = read(given, [*leaves(Classes), *leaves(Job, OF_CLASSES)])
     look = made(Classes, values | {"corpus": corpus})
-    job = made(Job, values | {"model": str(model)}, ("model", *OF_CLASSES.names))
+    job = made(Job, values | {"model": str(model)}, ("model", *OF_CLASSES))
     return kept_or_not(lambda where: measure_classes(job, look, where, quiet), place)
 
 

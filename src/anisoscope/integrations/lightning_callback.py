@@ -22,16 +22,12 @@ class LightningMonitor(Callback):  # type: ignore[misc]  # lightning may be abse
     def __init__(self, monitor: Monitor, model: Callable[[Any], nn.Module] | None = None) -> None:
         self.monitor, self.model = monitor, model or _first
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        self._look(trainer, pl_module)
-
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
-        self._look(trainer, pl_module)
-
-    def _look(self, trainer: Any, module: Any) -> None:
-        values = self.monitor(self.model(module), trainer.global_step)
+        values = self.monitor(self.model(pl_module), trainer.global_step)
         for logger in trainer.loggers if values else ():
             logger.log_metrics(values, step=trainer.global_step)
+
+    on_train_start = on_train_batch_end
 
 
 def _first(module: nn.Module) -> nn.Module:

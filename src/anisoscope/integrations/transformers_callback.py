@@ -28,17 +28,11 @@ class TrainerMonitor(TrainerCallback):
         trainer.add_callback(self)
         return self
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
-        self._look(state, given["model"])
-
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
-        self._look(state, given["model"])
-
-    def _look(self, state: Any, model: Any) -> None:
-        values = self.monitor(model, state.global_step)
-        if values is None:
-            return
-        if self.trainer is not None:
+        values = self.monitor(given["model"], state.global_step)
+        if values is not None and self.trainer is not None:
             self.trainer.log(values)
-        else:
+        elif values is not None:
             state.log_history.append({**values, "step": state.global_step})
+
+    on_train_begin = on_step_end

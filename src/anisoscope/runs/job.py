@@ -14,7 +14,7 @@ from anisoscope.data.names import check_corpus, check_labelled, check_model
 from anisoscope.data.splitting import check_rule
 from anisoscope.errors import UsageError
 from anisoscope.measure.settings import Settings
-from anisoscope.options import DTYPES, INPUT, MACHINE, OUTPUT, WHAT, BuiltFrom, Only, Option, check_device, check_fields
+from anisoscope.options import DTYPES, INPUT, MACHINE, OUTPUT, WHAT, BuiltFrom, Option, check_device, check_fields
 from anisoscope.provenance import code_of
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Job:
         return plain(described | {"plan": plan.fingerprint, "code": code_of()})  # type: ignore[no-any-return]
 
 
-OF_CLASSES = Only(("batch_tokens", "dtype", "device", "trust_remote_code"))
+OF_CLASSES = ("batch_tokens", "dtype", "device", "trust_remote_code")
 """Fields of a job that the classes of a labelled corpus are measured with, too."""
 
 
