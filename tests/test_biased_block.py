@@ -15,7 +15,7 @@ import torch
 from anisoscope.capture import capture
 from anisoscope.errors import UsageError
 from anisoscope.store import COLUMNS, select
-from anisoscope.studies.godey2024 import biased_block, fixed_point, row_scores
+from anisoscope.studies.godey2024 import biased_block, row_scores
 from anisoscope.studies.godey2024.biased_block import BlockSettings, Pass, experiment, piece
 from anisoscope.studies.godey2024.untrained_models import FAMILIES, READINGS, Size, untrained
 from anisoscope.studies.processes import side_by_side
@@ -268,13 +268,13 @@ GRID = (0.0, 0.1, 1.0, 10.0, 100.0)
 def fixed(token: Callable[[float], float], mean: Callable[[float], float]) -> dict[str, list[float]]:
     """{metric: values} for outputs of norm `token`(N) and `mean`(N), inputs of norm N."""
 
-    def at(norms: tuple[float, ...]) -> fixed_point.Norms:
+    def at(norms: tuple[float, ...]) -> biased_block.Norms:
         return (
             np.array([[n, token(n)] for n in norms], dtype=float),
             np.array([[n, mean(n)] for n in norms], dtype=float),
         )
 
-    rows = fixed_point.fixed_points(GRID, at(GRID), lambda n: at((n,)))
+    rows = biased_block.fixed_points(GRID, at(GRID), lambda n: at((n,)))
     found: dict[str, list[float]] = {}
     for row in rows:
         found.setdefault(row["metric"], []).append(row["value"])
@@ -295,8 +295,8 @@ def test_one_none_and_several_fixed_points_are_told_apart() -> None:
 
 def test_equal_norms_up_to_rounding_are_no_crossing() -> None:
     gap = np.array([-1e-6, 3e-6, -0.2, -2.0, -70.0])
-    assert fixed_point.brackets(GRID, gap, np.full(5, 27.7)) == []
-    assert fixed_point.brackets(GRID, gap * [1, 1e4, 1, 1, 1], np.full(5, 27.7)) == [(0.1, 1.0)]
+    assert biased_block.brackets(GRID, gap, np.full(5, 27.7)) == []
+    assert biased_block.brackets(GRID, gap * [1, 1e4, 1, 1, 1], np.full(5, 27.7)) == [(0.1, 1.0)]
 
 
 def test_fixed_point_of_the_block_itself(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from anisoscope.measure.settings import Settings
 from anisoscope.metrics import centred_attention, score_terms
 from anisoscope.store import as_records, select
 from anisoscope.studies import runner
-from anisoscope.studies.godey2024 import checkpoints, head_planes
+from anisoscope.studies.godey2024 import checkpoints
+from anisoscope.studies.godey2024 import fig11_12_trajectories as planes
 from anisoscope.studies.godey2024.fig13_14_alignment import Alignment, table
 from anisoscope.studies.judge import judged, of_seeds
 from anisoscope.studies.study import Claim
@@ -316,10 +317,10 @@ def pieces_of(x, tmp_path):
     return pieces
 
 
-@pytest.mark.parametrize("over", head_planes.OVERS)
+@pytest.mark.parametrize("over", planes.OVERS)
 def test_the_plane_is_that_of_the_stacked_vectors(over, tmp_path):
     x = vectors()
-    found = head_planes.measure(pieces_of(x, tmp_path), (over,))
+    found = planes.measure_planes(pieces_of(x, tmp_path), (over,))
     for head in range(x.shape[2]):
         stacked = {"union": x, "key": x[1:], "query": x[:1]}[over][:, :, head].reshape(-1, x.shape[-1])
         plane = np.linalg.svd(stacked, full_matrices=False)[2][:2].T
@@ -339,7 +340,7 @@ def test_signs_follow_the_last_mean_query(tmp_path):
     for turn in (1, -1):
         folder = tmp_path / str(turn)
         folder.mkdir()
-        found = head_planes.measure(pieces_of(turn * vectors(), folder), ("key",))
+        found = planes.measure_planes(pieces_of(turn * vectors(), folder), ("key",))
         for over in ("union", "key"):
             last = select(found, metric=f"svd.{over}.query", step=2)
             assert (last["value"] >= 0).all()
@@ -347,13 +348,13 @@ def test_signs_follow_the_last_mean_query(tmp_path):
 
 def test_signs_where_the_mean_says_nothing():
     moment = np.diag([1.0, 4.0, 9.0])
-    plane = head_planes.plane(moment, np.zeros(3))
+    plane = planes.plane(moment, np.zeros(3))
     np.testing.assert_allclose(plane, [[0, 0], [0, 1], [1, 0]], atol=1e-12)
 
 
 def test_agreement_of_planes(tmp_path):
     same = np.repeat(vectors()[:1], 2, axis=0)
-    found = head_planes.measure(pieces_of(same, tmp_path), ("key", "query"))
+    found = planes.measure_planes(pieces_of(same, tmp_path), ("key", "query"))
     for over in ("key", "query"):
         for name in ("agreement", "path_agreement"):
             np.testing.assert_allclose(select(found, metric=f"svd.{over}.{name}")["value"], 1, atol=1e-9)
@@ -361,8 +362,8 @@ def test_agreement_of_planes(tmp_path):
 
 def test_clouds_lie_where_their_means_do(tmp_path):
     x = vectors(n=5)
-    found = head_planes.clouds(pieces_of(x, tmp_path), "union", [(1, 1)])
-    means = head_planes.measure(pieces_of(x, tmp_path / "again") if (tmp_path / "again").mkdir() is None else [], ())
+    found = planes.measure_clouds(pieces_of(x, tmp_path), "union", [(1, 1)])
+    means = planes.measure_planes(pieces_of(x, tmp_path / "again") if (tmp_path / "again").mkdir() is None else [], ())
     points = select(found, metric="svd.union.cloud.key", step=2).assign(k=lambda f: f["component"].str[-1])
     expected = select(means, metric="svd.union.key", step=2, head=1)["value"].to_numpy()
     np.testing.assert_allclose(points.groupby("k")["value"].mean(), expected, rtol=1e-9)
@@ -591,8 +592,8 @@ def test_a_series_goes_on_where_it_stopped(series, tmp_path, monkeypatch):
 def test_a_sampled_svd_is_near_the_exact_one(series, tmp_path):
     from dataclasses import replace
 
-    exact = head_planes.measure(checkpoints.measure(series, context(tmp_path)), ())
-    sampled = head_planes.measure(checkpoints.measure(replace(series, share=0.5), context(tmp_path)), ())
+    exact = planes.measure_planes(checkpoints.measure(series, context(tmp_path)), ())
+    sampled = planes.measure_planes(checkpoints.measure(replace(series, share=0.5), context(tmp_path)), ())
     share = [select(x, metric="svd.union.drift_share")["value"].to_numpy() for x in (exact, sampled)]
     assert 0 < np.abs(share[0] - share[1]).max() < 0.2
 

@@ -64,12 +64,12 @@ def _uninterrupted() -> Iterator[None]:
 
 def _begin() -> None:
     """One thread for the work; the process goes with a caller who is killed."""
+
+    def end_with_caller() -> None:
+        caller = parent_process()
+        if caller is not None:
+            caller.join()
+            os._exit(1)
+
     torch.set_num_threads(1)
-    threading.Thread(target=_end_with_caller, daemon=True).start()
-
-
-def _end_with_caller() -> None:
-    caller = parent_process()
-    if caller is not None:
-        caller.join()
-        os._exit(1)
+    threading.Thread(target=end_with_caller, daemon=True).start()

@@ -9,6 +9,7 @@ layers and models need for their intervals.
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from anisoscope.studies.study import Claim, Context, Verdict
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.isotropic import q95
 from anisoscope.training.kinds import KINDS
-from anisoscope.training.small import LONG, SmallModel, SmallModelRecipe, train_all
+from anisoscope.training.small import LONG, SmallModelRecipe, train_all
 
 KEPT = ("mean_cosine", "mean_cosine.isotropic_q95", "drift", "drift.share", "norms.mean", "norms")
 SITES = ("hidden", "unrectified", "final")
@@ -108,24 +109,21 @@ def measured(job: Job, context: Context) -> pd.DataFrame:
 
 
 def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFrame]:
-    """Records of one kind of small model, every seed, untrained and trained; or one row that says why not."""
-    kind = KINDS[name]
+    """Records of one kind of small model, every seed, untrained and trained; or one row that says why not. They are
+    kept beside each checkpoint, by settings and code: weights and corpus are in the folder's name.
+    """
+    kind, settings = KINDS[name], systems.settings()
     if kind.missing:
         yield as_records(pd.DataFrame([{"model": kind.label, "metric": SKIPPED, "component": kind.missing}]))
         return
+    key = run_id(asdict(settings), KEPT, SITES, measuring_code())[:8]
     for found in train_all(systems.recipe, (name,), context.cache, context.progress):
         for step, state in ((0, UNTRAINED), (found.best, TRAINED)):
-            rows = _measured_once(found, step, systems.settings(), context)
+            here, whole = found.checkpoint(step), found.checkpoint(step).resolve()
+            model = whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else here  # in manifests
+            job = Job(str(model), kind.corpus, settings, limit=kind.limit, step=step)
+            rows = records_once(found.folder / f"measured-{step}-{key}.parquet", partial(measured, job, context))
             yield rows.assign(model=kind.label + state, seed=found.seed).astype(rows.dtypes.to_dict())
-
-
-def _measured_once(found: SmallModel, step: int, settings: Settings, context: Context) -> pd.DataFrame:
-    """Records of one checkpoint, kept beside it, by settings and code: weights and corpus are in the folder's name."""
-    path = found.folder / f"measured-{step}-{run_id(asdict(settings), KEPT, SITES, measuring_code())[:8]}.parquet"
-    checkpoint, here, kind = found.checkpoint(step).resolve(), Path.cwd(), found.kind
-    name = checkpoint.relative_to(here) if checkpoint.is_relative_to(here) else found.checkpoint(step)  # in manifests
-    job = Job(str(name), kind.corpus, settings, limit=kind.limit, step=step)
-    return records_once(path, lambda: measured(job, context))
 
 
 def trained_layers(
@@ -230,8 +228,7 @@ def curves(records: pd.DataFrame, site: str = "hidden") -> pd.DataFrame:
     last = rows[rows["stack"] == "encoder"].groupby("model")["layer"].max()
     both = rows["model"].isin(last.index) & (rows["stack"] == "decoder")
     rows.loc[both, "place"] += rows.loc[both, "model"].map(last).astype(int) + 1
-    order = {model: i for i, model in enumerate(dict.fromkeys(rows["model"]))}
-    rows = rows.assign(rank=rows["model"].map(order)).sort_values(["rank", "seed", "place"], kind="stable")
+    rows = rows.assign(rank=pd.factorize(rows["model"])[0]).sort_values(["rank", "seed", "place"], kind="stable")
     return rows.drop(columns="rank").reset_index(drop=True)
 
 
