@@ -23,12 +23,8 @@ from anisoscope.store import write_atomic, write_json
 from anisoscope.studies.names import PAPERS
 from anisoscope.studies.study import Compared, Context, Study, Verdict
 
-NAMED = re.compile(r"(fig|table|sec)\d")
-"""Names of modules that must declare a study; others may."""
 COMPARED = "compared.json"
 """Beside the verdicts: published numbers and ours, one by one."""
-OF_CLAIMS = ("name", "statement", "source", "published", "primary", "identity")
-"""What `study.json` says of a claim."""
 
 
 @cache
@@ -42,7 +38,11 @@ def found() -> tuple[Study, ...]:
             declared: tuple[Any, ...] = content.get("STUDIES", (content.get("STUDY"),))
             if declared and all(isinstance(study, Study) for study in declared):
                 studies.extend(declared)
-            elif declared != (None,) or NAMED.match(name) or any(isinstance(x, Study) for x in content.values()):
+            elif (
+                declared != (None,)
+                or re.match(r"(fig|table|sec)\d", name)
+                or any(isinstance(x, Study) for x in content.values())
+            ):
                 where = f"STUDY = Study(…) in studies/{paper}/{name}.py"
                 raise MeasureError(where, repr(declared), "declare it; see docs/adding.md")
     return tuple(sorted(studies, key=lambda s: (PAPERS.index(s.paper), _number(s.name))))
@@ -110,14 +110,13 @@ def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: 
     _concluded(study, folder, records)
     for name, chart in study.draw(records).items():
         save(chart, folder / name, formats=("svg", "pdf", "png"))
+    of_claim = ("name", "statement", "source", "published", "primary", "identity")
     described = {
         "study": study.name,
-        "paper": study.paper,
-        "title": study.title,
-        "caption": study.caption,
+        **{name: getattr(study, name) for name in ("paper", "title", "caption")},
         "settings_name": settings,
         "settings": asdict(chosen),
-        "claims": [{name: getattr(claim, name) for name in OF_CLAIMS} for claim in study.claims],
+        "claims": [{name: getattr(claim, name) for name in of_claim} for claim in study.claims],
         **provenance(),
         "command": f"anisoscope reproduce {study.paper} --only {study.name} --settings {settings}",
     }

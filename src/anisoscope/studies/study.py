@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -152,7 +152,7 @@ class Study:
     judge: Callable[[pd.DataFrame], Sequence[Verdict]]
     draw: Callable[[pd.DataFrame], Mapping[str, Any]]
     caption: str = ""
-    needs: tuple[str, ...] = field(default=())
+    needs: tuple[str, ...] = ()
     compare: Callable[[pd.DataFrame], Sequence[Compared]] = lambda _records: ()
 
 

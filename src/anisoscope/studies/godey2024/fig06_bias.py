@@ -140,6 +140,15 @@ def _marks(records: pd.DataFrame, kind: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["reading", "at", "at_value", "at_text"])
 
 
+def _trained_band(records: pd.DataFrame) -> tuple[float, float] | None:
+    """Trained norms, brought to the width of the untrained block by √d."""
+    trained, systems = _trained_share(records), norm_claims.systems(records)
+    if trained is None or not systems:
+        return None
+    low, high = trained["share"].agg(["min", "max"]) * np.sqrt(norm_claims.width(records, systems[0]))
+    return float(low), float(high)
+
+
 def _with_error(value: float, low: float, high: float) -> str:
     """`9.9 ± 0.8`: as many decimals as the half width of the interval has before its first digit."""
     half = (high - low) / 2
@@ -147,15 +156,6 @@ def _with_error(value: float, low: float, high: float) -> str:
         return f"{value:.4g}"
     decimals = max(0, -int(np.floor(np.log10(half))))
     return f"{value:.{decimals}f} ± {half:.{decimals}f}"
-
-
-def _trained_band(records: pd.DataFrame) -> tuple[float, float] | None:
-    """Trained norms, brought to the width of the untrained block by √d."""
-    trained, systems = _trained_share(records), norm_claims.systems(records)
-    if trained is None or not systems:
-        return None
-    root = float(np.sqrt(norm_claims.width(records, systems[0])))
-    return float(trained["share"].min()) * root, float(trained["share"].max()) * root
 
 
 STUDY = declare("godey2024", "fig6", settings=biased_block.SETTINGS, measure=measure, judge=judge, draw=draw)

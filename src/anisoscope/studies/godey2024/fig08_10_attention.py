@@ -24,15 +24,9 @@ DOUBLED_AT = 100.0
 """Where a growth that is significant but too small to see is told from sharpening: half a decade past the crossings."""
 
 
-def measure_vectors(settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
-    """A and mean norm of the raw queries and keys, per head and averaged."""
-    return select(biased_block.experiment(settings, context), site=tuple(SIDES)).reset_index(drop=True)
-
-
-def measure_weights(metrics: Sequence[str], settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
-    """Records of the named statistics of attention, per head and averaged."""
-    names = [f"attention.{name}" for name in metrics]
-    records = select(biased_block.experiment(settings, context), metric=names)
+def measure(where: dict[str, Sequence[str]], settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
+    """Records of some sites or metrics, per head and averaged."""
+    records = select(biased_block.experiment(settings, context), **where)
     once = records["head"].isna() | (records["metric"] != "attention.entropy")  # of a head: normalised alone
     return records[once].reset_index(drop=True)
 
@@ -100,28 +94,25 @@ def _uniform(records: pd.DataFrame) -> tuple[float, str] | None:
 
 
 STARTS = {f"{side}-anisotropic-without-bias": judge_start for side in ("query", "key")}
+IN_ROWS = [f"attention.{name}" for name in (*ROWS, "entropy", "entropy_normalised")]
+DRAWN_IN_ROWS = {"fig9": ROWS, "fig9_entropy": {"entropy_normalised": "entropy"}}
+IN_SEQUENCES = ["attention.sequence_max", "attention.sequence_min", "attention.row_max"]
+DRAWN_IN_SEQUENCES = {"fig10a": {"sequence_max": "largest"}, "fig10b": {"sequence_min": "smallest"}}
 STUDIES = tuple(
     declare(
         "godey2024",
         name,
         settings=biased_block.SETTINGS,
-        measure=measure,
+        measure=partial(measure, where),
         judge=partial(norm_claims.judge, name, others),
         draw=draw,
     )
-    for name, measure, others, draw in (
-        ("fig8", measure_vectors, STARTS, draw_vectors),
+    for name, where, others, draw in (
+        ("fig8", {"site": list(SIDES)}, STARTS, draw_vectors),
+        ("fig9", {"metric": IN_ROWS}, {"row-max-doubles": judge_growth}, partial(draw_weights, DRAWN_IN_ROWS)),
         (
-            "fig9",
-            partial(measure_weights, (*ROWS, "entropy", "entropy_normalised")),
-            {"row-max-doubles": judge_growth},
-            partial(draw_weights, {"fig9": ROWS, "fig9_entropy": {"entropy_normalised": "entropy"}}),
-        ),
-        (
-            "fig10",
-            partial(measure_weights, ("sequence_max", "sequence_min", "row_max")),
-            {"clearer-than-in-rows": judge_clearer},
-            partial(draw_weights, {"fig10a": {"sequence_max": "largest"}, "fig10b": {"sequence_min": "smallest"}}),
+            *("fig10", {"metric": IN_SEQUENCES}, {"clearer-than-in-rows": judge_clearer}),
+            partial(draw_weights, DRAWN_IN_SEQUENCES),
         ),
     )
 )

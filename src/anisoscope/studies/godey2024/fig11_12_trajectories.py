@@ -175,12 +175,8 @@ def judge_paths(records: pd.DataFrame) -> list[Verdict]:
     share = np.array(alignment.table.steps) / alignment.table.steps[-1]
     nearest = share[np.abs(share - early).argmin()]
     reason = f"{counts}; the checkpoint nearest to {early:.0%} lies at {nearest:.2g} of training"
-    tests = [
-        of_seeds(first, similar, reason=reason),
-        of_seeds(later, opposite - similar, reason=counts),
-        of_seeds(about, opposite, reason=reason),
-    ]
-    return judged(tests)
+    numbers = ((first, similar, reason), (later, opposite - similar, counts), (about, opposite, reason))
+    return judged([of_seeds(claim, values, reason=why) for claim, values, why in numbers])
 
 
 def judge_agreement(name: str, metric: str, records: pd.DataFrame) -> list[Verdict]:

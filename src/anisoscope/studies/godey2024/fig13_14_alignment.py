@@ -149,12 +149,11 @@ def judge_dot(records: pd.DataFrame) -> list[Verdict]:
     (claim,) = claims("godey2024", "fig14").values()
     dots = np.abs(table(records, "query_key.dot").values)
     growth = np.log(dots[:, -1] / dots[:, 0])
-    return judged(
-        [
-            of_seeds(claim, per_seed(growth, heads), reason=f"{heads.sum()} heads of {len(heads)} seeds", subject=name)
-            for name, heads in Alignment.of(records).groups().items()
-        ]
-    )
+    tests = []
+    for name, heads in Alignment.of(records).groups().items():
+        reason = f"{heads.sum()} heads of {len(heads)} seeds"
+        tests.append(of_seeds(claim, per_seed(growth, heads), reason=reason, subject=name))
+    return judged(tests)
 
 
 def judge_seeds(records: pd.DataFrame) -> list[Verdict]:
@@ -177,21 +176,16 @@ def _with_others(rows: Array) -> Array:
     return np.array([np.corrcoef(x, np.delete(rows, i, 0).mean(0))[0, 1] for i, x in enumerate(rows)])
 
 
-def draw_cosine(records: pd.DataFrame) -> dict[str, ChartType]:
-    first, alignment = select(records, seed=records["seed"].min()), Alignment.of(records)
-    return {"fig13": series_charts.heads(first, alignment.endings(), alignment.bound)}
-
-
-def draw_dot(records: pd.DataFrame) -> dict[str, ChartType]:
-    first = select(records, seed=records["seed"].min())
-    return {"fig14": series_charts.products(first, Alignment.of(records).endings())}
-
-
-def draw_seeds(records: pd.DataFrame) -> dict[str, ChartType]:
-    """All heads of all seeds in one panel per layer; and a panel per layer and seed."""
+def draw(name: str, records: pd.DataFrame) -> dict[str, ChartType]:
+    """13, 14: heads of the first seed. 23: of all seeds in one panel per layer, and in a panel per layer and seed."""
     alignment = Alignment.of(records)
-    draw = partial(series_charts.heads, records, alignment.endings(), alignment.bound)
-    return {"fig23": draw(), "fig23_seeds": draw(apart=True)}
+    endings, first = alignment.endings(), select(records, seed=records["seed"].min())
+    if name == "fig14":
+        return {name: series_charts.products(first, endings)}
+    if name == "fig13":
+        return {name: series_charts.heads(first, endings, alignment.bound)}
+    drawn = partial(series_charts.heads, records, endings, alignment.bound)
+    return {name: drawn(), f"{name}_seeds": drawn(apart=True)}
 
 
 STUDIES = tuple(
@@ -201,11 +195,11 @@ STUDIES = tuple(
         **checkpoints.SERIES,
         measure=partial(checkpoints.measure_heads, metrics),
         judge=judge,
-        draw=draw,
+        draw=partial(draw, name),
     )
-    for name, metrics, judge, draw in (
-        ("fig13", COSINES, judge_cosine, draw_cosine),
-        ("fig14", (*COSINES, "query_key.dot"), judge_dot, draw_dot),
-        ("fig23", COSINES, judge_seeds, draw_seeds),
+    for name, metrics, judge in (
+        ("fig13", COSINES, judge_cosine),
+        ("fig14", (*COSINES, "query_key.dot"), judge_dot),
+        ("fig23", COSINES, judge_seeds),
     )
 )

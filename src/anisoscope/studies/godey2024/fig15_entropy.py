@@ -78,10 +78,8 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
         heads = select(records, metric=metric).groupby(["metric", "layer", "step", "seed"])["value"]
         return means_over_seeds(heads.mean().reset_index(), "layer", "step")
 
-    entropy, query, key, normalised = map(
-        over_seeds,
-        ("attention.entropy", "centred_attention.query", "centred_attention.key", "attention.entropy_normalised"),
-    )
+    entropy, normalised = over_seeds("attention.entropy"), over_seeds("attention.entropy_normalised")
+    query, key = over_seeds("centred_attention.query"), over_seeds("centred_attention.key")
     terms = {"by the mean query": "score_terms.mean_query_share", "by deviations": "score_terms.centred_share"}
     centred = {"as it is": entropy, "queries centred": query, "keys centred": key}
     shares = {name: over_seeds(metric) for name, metric in terms.items()}

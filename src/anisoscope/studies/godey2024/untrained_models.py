@@ -100,7 +100,10 @@ class Untrained:
 
 
 def untrained(system: str, size: Size, seed: int, device: str = "cpu", dtype: str = "float32") -> Untrained:
-    """Weights, inputs and bias direction drawn for `seed`, independently; systems share inputs and direction."""
+    """Weights, inputs and bias direction drawn for `seed`, independently; systems share inputs and direction.
+
+    Inputs: ids drawn uniformly over the vocabulary; for images, pixels drawn from N(0, 1).
+    """
     if system not in (*READINGS, *FAMILIES):
         raise UsageError("an untrained system", repr(system), near_matches(system, (*READINGS, *FAMILIES)))
     family, _, reading = system.partition(":")
@@ -108,11 +111,19 @@ def untrained(system: str, size: Size, seed: int, device: str = "cpu", dtype: st
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1000 * seed)
         model = _made(family, size).eval()
-        if reading in ("bare-layer", "unit-embedding"):
-            _as_pytorch(model, size.scale)
+        if reading in ("bare-layer", "unit-embedding"):  # linear layers of the blocks as PyTorch draws them
+            for module in (m for m in model.encoder.modules() if isinstance(m, nn.Linear)):
+                module.reset_parameters()
+                module.weight.data.mul_(size.scale)
         if reading == "unit-embedding":
             nn.init.normal_(model.embeddings.word_embeddings.weight)
-    inputs = {name: x.to(device) for name, x in _inputs(model, size, inputs_drawn).items()}
+    if family == "vit":
+        side = model.config.image_size
+        inputs = {"pixel_values": torch.randn(size.sequences, 3, side, side, generator=inputs_drawn)}
+    else:
+        ids = torch.randint(model.config.vocab_size, (size.sequences, size.tokens), generator=inputs_drawn)
+        inputs = {"input_ids": ids}
+    inputs = {name: x.to(device) for name, x in inputs.items()}
     model = model.to(device, getattr(torch, dtype))
     with torch.no_grad():
         if family == "bert" and reading != "full-embedding":
@@ -130,23 +141,6 @@ def untrained(system: str, size: Size, seed: int, device: str = "cpu", dtype: st
         causal=family in ("gpt2", "llama"),
         position_bias=family == "t5",
     )
-
-
-def _inputs(model: Any, size: Size, drawn: torch.Generator) -> dict[str, Tensor]:
-    """Ids drawn uniformly over the vocabulary; for images, pixels drawn from N(0, 1)."""
-    if hasattr(model.config, "image_size"):
-        side = model.config.image_size
-        return {"pixel_values": torch.randn(size.sequences, 3, side, side, generator=drawn)}
-    return {"input_ids": torch.randint(model.config.vocab_size, (size.sequences, size.tokens), generator=drawn)}
-
-
-def _as_pytorch(model: Any, scale: float) -> None:
-    """Linear layers of the blocks drawn again as PyTorch does by default."""
-    for module in model.encoder.modules():
-        if isinstance(module, nn.Linear):
-            module.reset_parameters()
-            with torch.no_grad():
-                module.weight.mul_(scale)
 
 
 def _made(family: str, size: Size) -> Any:
