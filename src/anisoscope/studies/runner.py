@@ -35,14 +35,11 @@ def found() -> tuple[Study, ...]:
         package = import_module(f"anisoscope.studies.{paper}")
         for name in (module.name for module in iter_modules(package.__path__) if module.name != "__main__"):
             content = vars(import_module(f"{package.__name__}.{name}"))
+            must = re.match(r"(fig|table|sec)\d", name)  # others may
             declared: tuple[Any, ...] = content.get("STUDIES", (content.get("STUDY"),))
             if declared and all(isinstance(study, Study) for study in declared):
                 studies.extend(declared)
-            elif (
-                declared != (None,)
-                or re.match(r"(fig|table|sec)\d", name)
-                or any(isinstance(x, Study) for x in content.values())
-            ):
+            elif declared != (None,) or must or any(isinstance(x, Study) for x in content.values()):
                 where = f"STUDY = Study(…) in studies/{paper}/{name}.py"
                 raise MeasureError(where, repr(declared), "declare it; see docs/adding.md")
     return tuple(sorted(studies, key=lambda s: (PAPERS.index(s.paper), _number(s.name))))

@@ -5,7 +5,7 @@ figure 10 takes the extremes over a whole sequence, per head, and averages over 
 key (the first of a causal block) are left out.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import pandas as pd
@@ -24,7 +24,7 @@ DOUBLED_AT = 100.0
 """Where a growth that is significant but too small to see is told from sharpening: half a decade past the crossings."""
 
 
-def measure(where: dict[str, Sequence[str]], settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
+def measure(where: Mapping[str, Sequence[str]], settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
     """Records of some sites or metrics, per head and averaged."""
     records = select(biased_block.experiment(settings, context), **where)
     once = records["head"].isna() | (records["metric"] != "attention.entropy")  # of a head: normalised alone
