@@ -18,8 +18,7 @@ from anisoscope.measure.settings import Settings
 from anisoscope.metrics import centred_attention, score_terms
 from anisoscope.store import as_records, select
 from anisoscope.studies import runner
-from anisoscope.studies.godey2024 import checkpoints
-from anisoscope.studies.godey2024 import fig11_12_trajectories as planes
+from anisoscope.studies.godey2024 import checkpoints, fig11_12_trajectories as planes
 from anisoscope.studies.godey2024.fig13_14_alignment import Alignment, table
 from anisoscope.studies.judge import judged, of_seeds
 from anisoscope.studies.study import Claim

@@ -87,31 +87,24 @@ def _depth(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[
         yield _test(claim, _system(model), theta, layers, seed)
 
 
-def _rectified(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
-    """A after the last ReLU of each block less before it (where blocks end so)."""
-    before = {(model, seed): x for model, seed, x in per_system(layer_curves.curves(records, "unrectified"))}
-    for model, seed, layers in per_system(rows):
-        raw = before.get((model, seed))
-        if raw is not None:
-            after = layers[layers["layer"].isin(raw["layer"])]
-            theta = _difference(_mean(records, after), _mean(records, raw, "unrectified"))
-            yield _test(claim, _system(model), theta, layers, seed)
-
-
-def _training(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
-    systems = {(model, seed): layers for model, seed, layers in per_system(rows)}
-    for (model, seed), layers in systems.items():
-        before = systems.get((_system(model) + UNTRAINED, seed))
-        if model.endswith(TRAINED) and before is not None:
-            theta = _difference(_mean(records, layers), _mean(records, before))
+def _since(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
+    """A of each system less A before its training, or before the last ReLU of each block (where blocks end so)."""
+    training = claim.name == TRAINING
+    site = "hidden" if training else "unrectified"
+    before = {(model, seed): layers for model, seed, layers in per_system(layer_curves.curves(records, site))}
+    for model, seed, layers in per_system(rows[rows["model"].str.endswith(TRAINED)] if training else rows):
+        then = before.get((_system(model) + UNTRAINED if training else model, seed))
+        if then is not None:
+            after = layers[layers["layer"].isin(then["layer"])]
+            theta = _difference(_mean(records, after), _mean(records, then, site))
             yield _test(claim, _system(model), theta, layers, seed)
 
 
 COMPARISONS: dict[str, Callable[[Claim, pd.DataFrame, pd.DataFrame], Iterable[Test]]] = {
     "characters only": _characters,
     "ResNet with depth": _depth,
-    "before the ReLU": _rectified,
-    TRAINING: _training,
+    "before the ReLU": _since,
+    TRAINING: _since,
 }
 
 

@@ -166,16 +166,19 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     corrected = pd.Series(holm(np.asarray(worst, dtype=np.float64)), index=worst.index)
     systems = int(worst.notna().sum())
     verdicts = [_system(group, corrected[model], systems) for model, group in rows.groupby("model", sort=False)]
-    return verdicts + layer_curves.unmeasured((TEXT, VISION, NONE), verdicts, records) + _judge_walks(records)
+    walks = records[records["metric"].str.startswith("false_positive_rate").fillna(False)]
+    above, note = (float(np.nextafter(LEVEL, 1)), 1.0), "4,000 pairs of walks; 0.05 would be right"
+    ends = zip(walks["value"], walks["low"], walks["high"], strict=True)
+    of_walks = [Test(WALKS, WALKS.statistic, v, low, high, inside=above, note=note) for v, low, high in ends]
+    return verdicts + layer_curves.unmeasured((TEXT, VISION, NONE), verdicts, records) + judged(of_walks)
 
 
 def _system(rows: pd.DataFrame, corrected: float, systems: int) -> Verdict:
     """The verdict on one system, of which every seed must say the same."""
     first = rows.iloc[0]
     claim = next((c for c in (NONE, SPEECH, VISION) if str(first.model).startswith(c.systems)), TEXT)
-    expected = claim != NONE
     found = [
-        None if claim == SPEECH else detected(float(p), corrected, float(smallest), expected=expected)
+        None if claim == SPEECH else detected(float(p), corrected, float(smallest), expected=claim != NONE)
         for p, smallest in zip(rows["p"], rows["p_smallest"], strict=True)
     ]
     reason = f"{int(first.layers)} layers, smallest p {first.p_smallest:.2g}, permutation p {first.p:.2g}"
@@ -190,13 +193,6 @@ def _system(rows: pd.DataFrame, corrected: float, systems: int) -> Verdict:
     agreed = found[0] if len(set(found)) == 1 else None
     numbers = (float(first.r), float(first.low), float(first.high), int(first.n_units), float(corrected))
     return stated(claim, agreed, "coefficient:", *numbers, reason, str(first.model).removesuffix(TRAINED))
-
-
-def _judge_walks(records: pd.DataFrame) -> list[Verdict]:
-    rows = records[records["metric"].str.startswith("false_positive_rate").fillna(False)]
-    above, note = (float(np.nextafter(LEVEL, 1)), 1.0), "4,000 pairs of walks; 0.05 would be right"
-    ends = zip(rows["value"], rows["low"], rows["high"], strict=True)
-    return judged([Test(WALKS, WALKS.statistic, v, low, high, inside=above, note=note) for v, low, high in ends])
 
 
 def draw(name: str, records: pd.DataFrame) -> dict[str, Any]:
