@@ -1,7 +1,6 @@
 """The look of every chart: theme, palettes that colour-blind readers can tell apart, and the parts builders share."""
 
 import json
-import re
 from collections.abc import Sequence
 from importlib.resources import files
 from math import ceil, floor
@@ -39,16 +38,16 @@ THEME: dict[str, Any] = {
 """What Vega calls a config: theme.json, in the ink and the colours of this module."""
 
 
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
-"""Characters that no drawing and no page may hold: the chart library ends the process at them."""
-_PICTURES, _DELETE, _OTHER = 0x2400, "\u2421", "\ufffd"
-"""Where Unicode has pictures of control characters, so that names that differ in them still differ."""
+_SIGNS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n\r"} | {0x7F: 0x2421}
+_SIGNS |= dict.fromkeys((*range(0xD800, 0xE000), 0xFFFE, 0xFFFF), 0xFFFD)
+"""Characters that no drawing and no page may hold, as the chart library ends the process at them, and Unicode's picture
+of each, so that names that differ in them still differ; one sign for all halves of characters.
+"""
 
 
 def printable(text: str) -> str:
     """A text with a visible sign in place of each control character and each half of a character."""
-    signs = {chr(code): chr(_PICTURES + code) for code in range(32)} | {"\x7f": _DELETE}
-    return _CONTROL.sub(lambda found: signs.get(found[0], _OTHER), text)
+    return text.translate(_SIGNS)
 
 
 def printable_in(value: Any) -> Any:

@@ -20,7 +20,6 @@ from anisoscope.runs.findings import findings
 from anisoscope.store import write_atomic
 
 FIGURES = "figures"
-MOST_TILES = 6
 
 
 def write_run(results: Results, folder: Path, formats: tuple[str, ...]) -> Path:
@@ -118,7 +117,7 @@ def tiles(results: Results) -> list[tuple[str, str, str]]:
     if len(cosine := results.heads("query_key.cosine")):
         strong = cosine.iloc[int(cosine["value"].abs().argmax())]
         tiles.append(("strongest alignment", number(strong["value"]), f"cos(Q̄, K̄), {_head(strong)}"))
-    return tiles[:MOST_TILES]
+    return tiles
 
 
 def _head(row: pd.Series) -> str:
