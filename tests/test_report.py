@@ -440,7 +440,7 @@ def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
 )
 def test_numbers(value: float, cell: str, prose: str) -> None:
     assert compact(value) == cell
-    assert number(value) == prose
+    assert number(value) == number(np.float64(value)) == prose
 
 
 def test_durations() -> None:

@@ -17,7 +17,7 @@ def number(value: float) -> str:
     """As in the headline (`.246`), but very small and very large numbers as powers of ten (`3.1 · 10⁻⁶`)."""
     if not math.isfinite(value) or value == 0 or 5e-4 <= abs(value) < 1e6:
         return short(value)
-    mantissa, exponent = f"{value:.1e}".replace("-", MINUS, value < 0).split("e")
+    mantissa, exponent = f"{value:.1e}".replace("-", MINUS, int(value < 0)).split("e")
     return f"{mantissa} · 10{str(int(exponent)).translate(_SUPERSCRIPT)}"
 
 
