@@ -68,16 +68,16 @@ class Ablation:
         return out.transpose(1, 2).contiguous()
 
     def _check(self, call: Call) -> None:
-        masking, real, got = call.masking, self.mask, "a causal or local mask"
-        if call.query.shape[2] != real.shape[1]:
-            got, usable = f"{call.query.shape[2]} queries of {real.shape[1]} tokens", False
-        else:
+        masking, real, got = call.masking, self.mask, f"{call.query.shape[2]} queries of {self.mask.shape[1]} tokens"
+        if call.query.shape[2] == real.shape[1]:
             seen = real[:, None, None] if masking.keys is None else masking.keys[..., : real.shape[1]]
             every = (seen == real[:, None, None]) | ~real[:, None, :, None]  # rows of padding do not matter
-            usable = not masking.causal and bool(every.all())
-        if not usable:
-            expected = "attention in which every token sees every other"
-            raise MeasureError(expected, got, "replace the attention of an encoder")
+            if not masking.causal and bool(every.all()):
+                return
+            got = "a causal or local mask"
+        raise MeasureError(
+            "attention in which every token sees every other", got, "replace the attention of an encoder"
+        )
 
 
 def changed(weights: Tensor, mask: Tensor, kind: str, seed: int = 0, other: Weighed | None = None) -> Tensor:

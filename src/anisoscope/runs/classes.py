@@ -13,9 +13,8 @@ import pandas as pd
 
 from anisoscope.axes import POLICIES, At
 from anisoscope.classes.ablation import ablations
-from anisoscope.classes.directions import accuracy_records, separability_records
 from anisoscope.classes.faithfulness import explanations
-from anisoscope.classes.pooling import pooled_vectors, predicted
+from anisoscope.classes.pooling import accuracy_records, pooled_vectors, predicted, separability_records
 from anisoscope.data.encoding import LabelledPlan, encode
 from anisoscope.data.labelled import SPLITS, LabelledCorpus, balanced, open_labelled
 from anisoscope.data.opening import text_length

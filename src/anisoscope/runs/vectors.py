@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from anisoscope import metrics
-from anisoscope.classes.directions import separability_records
+from anisoscope.classes.pooling import separability_records
 from anisoscope.data.arrays import STACK, VectorPlan, Vectors
 from anisoscope.errors import UsageError
 from anisoscope.measure.loop import Arrays
