@@ -83,10 +83,9 @@ def given_vectors(
     if not arrays:
         raise UsageError("at least one array of vectors", "none", CURE)
     layers = dict(arrays)
-    for layer, x in layers.items():
-        _check_array(layer, x, name)
     first = next(iter(layers.values()))
     for layer, x in layers.items():
+        _check_array(layer, x, name)
         if x.shape[:-1] != first.shape[:-1]:
             got = f"{list(x.shape)} in {layer!r} beside {list(first.shape)}"
             raise UsageError("layers of the same vectors", got, "measure what differs apart")

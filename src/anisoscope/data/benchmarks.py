@@ -8,7 +8,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
-from html.parser import HTMLParser
+from html import unescape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,10 +83,10 @@ def yelphat_rows(path: Path) -> Rows:
     reviews: dict[str, Row] = {}
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
         for row in csv.DictReader(file):
-            spans = _Spans(row["Answer.html_output"])
-            key = row.get("Input.text") or " ".join(spans.words)
-            review: Row = {"tokens": spans.words, "label": int(float(row["Input.label"])), "hams": []}
-            reviews.setdefault(key, review)["hams"].append(spans.marks)
+            words, marks = _spans(row["Answer.html_output"])
+            key = row.get("Input.text") or " ".join(words)
+            review: Row = {"tokens": words, "label": int(float(row["Input.label"])), "hams": []}
+            reviews.setdefault(key, review)["hams"].append(marks)
     rows = []
     for review in reviews.values():
         size = len(review["tokens"])
@@ -97,29 +97,15 @@ def yelphat_rows(path: Path) -> Rows:
     return rows
 
 
-class _Spans(HTMLParser):
-    """The words of an annotator's page, each a span, of class `active` where it was marked."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.words: list[str] = []
-        self.marks: list[int] = []
-        self._active: int | None = None
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "span":
-            self._active = int("active" in (dict(attrs).get("class") or "").split())
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "span":
-            self._active = None
-
-    def handle_data(self, data: str) -> None:
-        if self._active is not None:
-            words = data.split()
-            self.words += words
-            self.marks += [self._active] * len(words)
+def _spans(page: str) -> tuple[list[str], list[int]]:
+    """The words of an annotator's page, each in a span, and their marks: 1 where its class is `active`."""
+    words: list[str] = []
+    marks: list[int] = []
+    for attributes, text in re.findall(r"(?is)<span\b([^>]*)>(.*?)</span>", page):
+        found = unescape(text).split()
+        words += found
+        marks += [int(re.search(r"\bactive\b", attributes) is not None)] * len(found)
+    return words, marks
 
 
 def _post(row: Row, labels: tuple[str, ...]) -> Example:
@@ -131,10 +117,8 @@ def _post(row: Row, labels: tuple[str, ...]) -> Example:
 
 def hatexplain_home() -> dict[str, Rows]:
     """Official splits. The label is the majority of three annotators; posts without one are left out."""
-    read = (
-        json.loads(fetched(f"{HATEXPLAIN}/{file}.json").read_text("utf-8")) for file in ("dataset", "post_id_divisions")
-    )
-    return hatexplain_rows(*read)
+    files = (fetched(f"{HATEXPLAIN}/{name}.json") for name in ("dataset", "post_id_divisions"))
+    return hatexplain_rows(*(json.loads(file.read_text("utf-8")) for file in files))
 
 
 def hatexplain_rows(posts: dict[str, Any], divisions: dict[str, list[str]]) -> dict[str, Rows]:
@@ -142,8 +126,7 @@ def hatexplain_rows(posts: dict[str, Any], divisions: dict[str, list[str]]) -> d
     splits: dict[str, Rows] = {}
     for split, published in BENCHMARKS["hatexplain"].files.items():
         splits[split] = []
-        for key in divisions[published]:
-            post = posts[key]
+        for post in map(posts.__getitem__, divisions[published]):
             label, votes = Counter(note["label"] for note in post["annotators"]).most_common(1)[0]
             if votes < 2:
                 continue
@@ -185,8 +168,8 @@ def esnli_rows(path: Path) -> Rows:
                 for first, second in marked
                 if first and second
             ]
-            texts = {"premise": row["Sentence1"], "hypothesis": row["Sentence2"]}
-            rows.append({**texts, "label": row["gold_label"], "annotations": notes})
+            read = {"premise": row["Sentence1"], "hypothesis": row["Sentence2"], "label": row["gold_label"]}
+            rows.append({**read, "annotations": notes})
     return rows
 
 

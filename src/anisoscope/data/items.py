@@ -1,6 +1,4 @@
-"""Clips and images one by one; those of data sets of the hub, streamed in their encoded form and kept: each is fetched
-once.
-"""
+"""Clips and images one by one; those of hub data sets are streamed in their encoded form and kept."""
 
 import hashlib
 import json

@@ -154,9 +154,7 @@ class LabelledRow(NamedTuple):
 
 
 def _labelled(where: str, row: Row, chosen: Mapping[str, str], names: list[str] | None) -> LabelledRow:
-    """A row with its label, the same one for 1, 1.0, "1" and "1.0". Numbers of the hub's class labels are looked up in
-    `names`; −1 means missing there.
-    """
+    """A row with its label, one for 1, 1.0, "1" and "1.0"; numbers of the hub's classes by name, −1 as missing."""
     values = {role: row.get(column) for role, column in chosen.items()}
     value = values["label"]
     if names and isinstance(value, int):

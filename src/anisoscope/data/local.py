@@ -38,9 +38,7 @@ def find_path(name: str) -> Path | None:
 
 
 def local_corpora() -> dict[str, tuple[str, Path]]:
-    """Modality and path of the corpora under $ANISOSCOPE_DATA: tables and text files by their names without an ending,
-    folders of images or clips.
-    """
+    """Modality and path under $ANISOSCOPE_DATA: tables and text without their endings, folders of images or clips."""
     found: dict[str, tuple[str, Path]] = {}
     for path in sorted(data_folder().rglob("*")):
         name = path.relative_to(data_folder()).as_posix()

@@ -1,6 +1,7 @@
 """Corpora of clips and images: which items a folder or manifest has, which are readable, and from which unit."""
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,9 +22,7 @@ CLIPS = ("", "clips")  # folders beside a manifest in which its paths are looked
 
 @dataclass(frozen=True)
 class MediaCorpus:
-    """Clips or images in order, decoded on demand. `unit` [item]: the speaker where known, else the item itself;
-    `infos`: what the check of each item said.
-    """
+    """Clips or images in order. `unit` [item]: the speaker, else the item itself; `infos`: what their check said."""
 
     name: str
     items: list[Item] = field(repr=False)
@@ -80,9 +79,7 @@ def open_media(name: str, modality: str, asked: Asked, check: Callable[[str, byt
 
 
 def local_items(path: Path, modality: str, column: str | None = None) -> Found:
-    """Items of a file, of a manifest (whose `column` names the files), or of a folder (by the manifest in it or above
-    it, where there is one).
-    """
+    """Items of a file, of a manifest (its `column`), or of a folder (by the manifest in it or above it, if any)."""
     kind = "folder" if path.is_dir() else "manifest" if ending(path) in MANIFESTS else "file"
     source: dict[str, object] = {"kind": kind, "path": str(path.resolve())}
     if kind == "manifest":
@@ -105,9 +102,7 @@ def local_items(path: Path, modality: str, column: str | None = None) -> Found:
 
 
 def _listed(manifest: Path, inside: Path | None, column: str | None = None) -> Iterator[Item]:
-    """Items of a manifest, of those below the folder `inside` where one is given. A missing file and a row that cannot
-    be read are faulty items.
-    """
+    """Items of a manifest, below the folder `inside` if given; a missing file or unreadable row is a faulty item."""
     for row in read_table(manifest):
         name = None if row.fault else path_in(row, manifest, column)
         if not isinstance(name, str) or not name:
@@ -115,13 +110,6 @@ def _listed(manifest: Path, inside: Path | None, column: str | None = None) -> I
             yield Item(f"row of {manifest.name} ({row.place})", None, b"", fault=fault)
             continue
         tries = [manifest.resolve().parent / folder / name for folder in CLIPS]
-        path = next((place for place in tries if _is_file(place)), tries[0])
+        path = next(filter(os.path.isfile, tries), tries[0])  # unlike Path.is_file, False for a name too long
         if inside is None or inside in path.parents:
             yield Item(name, speaker_of(row.columns), path)
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # a name too long, or with a NUL in it
-        return False

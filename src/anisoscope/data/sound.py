@@ -32,9 +32,7 @@ class ClipInfo(NamedTuple):
 
 
 def samples(name: str, data: bytes, rate: int) -> Samples:
-    """The clip [sample] in its encoded form `data`, channels averaged, at `rate` samples per second. CorpusError where
-    it cannot be decoded to its end.
-    """
+    """The clip [sample] at `rate`, channels averaged. CorpusError where it cannot be decoded to its end."""
     info = _header(name, data)
     try:
         sound, own_rate = soundfile.read(BytesIO(data), dtype="float32", always_2d=True)

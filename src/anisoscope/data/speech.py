@@ -83,13 +83,9 @@ def reading(config: Any, processor: Any, max_length: int | None) -> SoundInput:
     longest = min(longest, max_length * stride) if max_length else longest
     if longest < shortest:
         raise UsageError(f"windows of at least {shortest} samples", f"{longest}", "raise --max-length")
-    settings: dict[str, Any] = {
-        "extractor": "checkpoint" if given else "default",
-        "class": type(extractor).__name__,
-        "rate": rate,
-    }
-    settings |= {key: getattr(extractor, key) for key in RECORDED if hasattr(extractor, key)}
-    settings |= {"batching": kind, "window_seconds": longest / rate}
+    settings: dict[str, Any] = {key: getattr(extractor, key) for key in RECORDED if hasattr(extractor, key)}
+    settings |= {"extractor": "checkpoint" if given else "default", "class": type(extractor).__name__}
+    settings |= {"rate": rate, "batching": kind, "window_seconds": longest / rate}
     return SoundInput(kind, extractor, rate, longest, shortest, stride, settings)
 
 
@@ -106,9 +102,8 @@ def _default_extractor(config: Any, features: bool) -> Any:
 
 def _receptive(config: Any) -> int:
     """Fewest samples of which the convolutions make one position."""
-    needed = 1
-    kernels, strides = (getattr(config, f"conv_{what}", ()) for what in ("kernel", "stride"))
-    for kernel, stride in reversed(list(zip(kernels, strides, strict=False))):
+    needed, kernels, strides = 1, getattr(config, "conv_kernel", ()), getattr(config, "conv_stride", ())
+    for kernel, stride in zip(reversed(kernels), reversed(strides), strict=False):
         needed = (needed - 1) * stride + kernel
     return int(needed)
 

@@ -39,9 +39,7 @@ class TextCorpus:
 
 
 def open_text(name: str, **options: Any) -> TextCorpus:
-    """The text that `name` stands for (`data.corpora.located`): built in, a file, a folder, or a data set of the hub
-    with a column of text. `options`: the fields of `Asked`.
-    """
+    """The text that `name` stands for (`data.corpora.located`), read by `options`: the fields of `Asked`."""
     asked = Asked(**options)
     place = located(name, "text", asked)
     if isinstance(place, HubPart):

@@ -152,9 +152,7 @@ class TextPlan(Plan):
         warnings: Iterable[str] = (),
         characters: torch.Tensor | None = None,
     ) -> None:
-        """`layouts`: what stands around a window, by stack; `characters` [id, character]: what a model reads in place
-        of the id of a word.
-        """
+        """`layouts`: around a window, by stack; `characters` [id, character]: read in place of the id of a word."""
         self.windows, self.layouts, self.settings, self.characters = windows, layouts, settings, characters
         self.lengths = windows.length + len(next(iter(layouts.values())))
         super().__init__(
