@@ -28,27 +28,26 @@ class NamedCorpus(NamedTuple):
 
     def made(self, *given: Any) -> Any:
         """What its maker gives; the module is imported now."""
-        module, function = self.maker.split(":")
-        return getattr(import_module(f"anisoscope.data.{module}"), function)(*given)
+        return _function(self.maker)(*given)
+
+
+def _function(name: str) -> Any:
+    """The function `module:function` of `anisoscope.data`, whose module is imported when it is first needed."""
+    module, function = name.split(":")
+    return getattr(import_module(f"anisoscope.data.{module}"), function)
 
 
 _TABLE = Path(__file__).with_suffix(".toml").read_text("utf-8")
 CORPORA = {name: NamedCorpus(**row) for name, row in tomllib.loads(_TABLE).items()}
 
 OPENERS = {
-    "text": "anisoscope.data.text:open_text",
-    "image": "anisoscope.data.images:open_images",
-    "speech": "anisoscope.data.speech:open_speech",
-    "labelled": "anisoscope.data.labelled:open_labelled",
+    "text": ("text:open_text", "a corpus: a path"),
+    "image": ("images:open_images", "an image corpus: a folder, a manifest"),
+    "speech": ("speech:open_speech", "a speech corpus: a folder, a manifest"),
+    "labelled": ("labelled:open_labelled", "a labelled corpus: a table, a folder of them"),
 }
-"""The function that opens the corpora of each modality; its module is imported when it is first needed."""
+"""The function that opens the corpora of each modality, and what they may be beside a preset or a hub data set."""
 
-KINDS = {
-    "text": "a corpus: a path, a preset or a hub data set",
-    "image": "an image corpus: a folder, a manifest, a preset or a hub data set",
-    "speech": "a speech corpus: a folder, a manifest, a preset or a hub data set",
-    "labelled": "a labelled corpus: a table, a folder of them, a preset or a hub data set",
-}
 OFFLINE = {"image": "builtin:digits", "labelled": "planted"}
 """A corpus that needs no network, where it is not the documentation of Python."""
 
@@ -66,8 +65,7 @@ def open_corpus(name: str, *, modality: str | None = None, **options: Any) -> An
     modality = modality or "text"
     if modality not in OPENERS:
         raise UsageError(f"a modality out of {', '.join(OPENERS)}", repr(modality))
-    module, function = OPENERS[modality].split(":")
-    return getattr(import_module(module), function)(name, **options)
+    return _function(OPENERS[modality][0])(name, **options)
 
 
 def list_corpora() -> dict[str, NamedCorpus]:
@@ -127,8 +125,7 @@ class Columns:
 
     def build(self) -> dict[str, str] | None:
         """{role: column} of those that are named; None where none is."""
-        given = {name.removesuffix("_column"): column for name, column in asdict(self).items() if column}
-        return given or None
+        return {name.removesuffix("_column"): column for name, column in asdict(self).items() if column} or None
 
 
 @dataclass(frozen=True)
@@ -172,21 +169,16 @@ def located(name: str, modality: str, asked: Asked) -> NamedCorpus | Path | HubP
         return path
     is_path = name.endswith(TEXT_ENDINGS) or name.startswith(("builtin:", ".")) or not marked
     if row is None and (is_path or (modality != "text" and "/" not in base)):
-        raise CorpusError(KINDS[modality], f"{name!r}, which does not exist", _near(name, modality))
+        expected = f"{OPENERS[modality][1]}, a preset or a hub data set"
+        raise CorpusError(expected, f"{name!r}, which does not exist", _near(name, modality))
     for option in ("config", "revision"):
         value = getattr(asked, option)
         if value and parts[option] not in (None, value):
             raise UsageError(f"one {option}", f"{name} and {option} {value}", "give it once")
-    hub_id, _, config = row.hub.partition(":") if row else (base, "", "")
-    return HubPart(
-        name,
-        modality,
-        hub_id,
-        asked.config or parts["config"] or config or None,
-        asked.split or (row.split if row else None),
-        asked.revision or parts["revision"],
-        row.cure if row else "",
-    )
+    hub_id, _, own = row.hub.partition(":") if row else (base, "", "")
+    config = asked.config or parts["config"] or own or None
+    split, cure = (asked.split or row.split, row.cure) if row else (asked.split, "")
+    return HubPart(name, modality, hub_id, config, split, asked.revision or parts["revision"], cure)
 
 
 def _near(name: str, modality: str) -> str:

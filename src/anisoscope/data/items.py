@@ -4,6 +4,8 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,22 +64,16 @@ def hub_items(part: HubPart, column: str | None) -> Found:
     asked = {"id": found.id, "modality": part.modality, "config": part.config, "split": part.split, "column": column}
     folder = _folder(asked, found.commit)
     kept = None if folder is None else Kept(folder)
-
-    def opened() -> tuple[Any, dict[str, Any]]:
-        rows, about = hub.open_split(found, part)
-        rows, chosen = _encoded(rows, part.modality, column, found.id)
-        return rows, {**about, "column": chosen}
-
-    rows, about = None, kept.about() if kept else None
+    opened = cache(lambda: _encoded(found, part, column))
+    about = kept.about() if kept else None
     if about is None:
-        rows, about = opened()
+        about = opened()[1]
         if kept:
             kept.begin(about)
     source = {"kind": "hub", "id": found.id, "revision": part.revision, **about, **found.notes}
 
     def stream(after: int) -> Iterator[tuple[str, str | None, bytes]]:
-        left = rows if rows is not None else opened()[0]
-        return _bytes(hub.numbered(left, found.id, after), str(about["column"]), found.id)
+        return _bytes(hub.numbered(opened()[0], found.id, after), str(about["column"]), found.id)
 
     if kept is None:  # no commit is known: what the library has in its own cache
         return Found([Item(*entry) for entry in stream(0)], source)
@@ -96,10 +92,12 @@ def _folder(asked: dict[str, Any], commit: str | None) -> Path | None:
     return max(found, key=lambda path: path.stat().st_mtime, default=None)
 
 
-def _encoded(rows: Any, modality: str, column: str | None, name: str) -> tuple[Any, str]:
-    """The rows with their clips or images left encoded, only the columns that are used, and the column of the clips."""
+def _encoded(found: hub.HubSet, part: HubPart, column: str | None) -> tuple[Any, dict[str, Any]]:
+    """Rows of the columns that are used, their clips or images left encoded, and what a manifest says of them."""
     import datasets  # type: ignore[import-untyped]
 
+    rows, about = hub.open_split(found, part)
+    modality, name = part.modality, found.id
     kind = {"speech": datasets.Audio, "image": datasets.Image}[modality]
     features = dict(rows.features or {})
     fitting = [key for key, feature in features.items() if isinstance(feature, kind)]
@@ -110,7 +108,7 @@ def _encoded(rows: Any, modality: str, column: str | None, name: str) -> tuple[A
         raise CorpusError(f"a column of {modality} in {name}", got, f"name a data set of {modality}")
     chosen = column or fitting[0]
     kept = [chosen, *(key for key in SPEAKER_COLUMNS if key in features)]
-    return rows.select_columns(kept).cast_column(chosen, kind(decode=False)), chosen
+    return rows.select_columns(kept).cast_column(chosen, kind(decode=False)), {**about, "column": chosen}
 
 
 def _bytes(rows: Any, column: str, name: str) -> Iterator[tuple[str, str | None, bytes]]:
@@ -136,11 +134,10 @@ class Kept:
 
     def about(self) -> dict[str, Any] | None:
         """What a manifest says of the source; None where nothing was kept yet."""
-        try:
+        with suppress(OSError, ValueError):
             read = json.loads((self.folder / "about.json").read_text("utf-8"))
-        except (OSError, ValueError):
-            return None
-        return read if isinstance(read, dict) else None
+            return read if isinstance(read, dict) else None
+        return None
 
     def begin(self, about: dict[str, Any]) -> None:
         """Keep what is known of the source."""

@@ -91,8 +91,7 @@ class LabelledCorpus:
         """What a manifest says of the corpus."""
         rationales = {name: sum(e.rationale is not None for e in split) for name, split in self.splits.items()}
         known = {"name": self.name, "fingerprint": self.fingerprint, "labels": list(self.labels), "pairs": self.pairs}
-        known["words"] = EXAMPLES
-        return {**known, "counts": self.counts(), "rationales": rationales, **self.source}
+        return {**known, "words": EXAMPLES, "counts": self.counts(), "rationales": rationales, **self.source}
 
     def limited(self, limit: int | None) -> "LabelledCorpus":
         """The first `limit` examples of every split, spread evenly over the classes; the same corpus for None."""

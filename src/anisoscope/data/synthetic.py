@@ -37,8 +37,8 @@ def open_pairs(name: str, seed: int) -> LabelledCorpus:
     """`planted-pairs`: entailment, neutral and contradiction."""
     draw = np.random.default_rng([seed, 3])
     words = _words(FILLERS + 2 * THINGS, draw)
-    fillers, things, opposites = words[:FILLERS], words[FILLERS:-THINGS], words[-THINGS:]
-    splits = {split: _pairs(size, fillers, things, opposites, draw) for split, size in SIZES.items()}
+    fillers, things = words[:FILLERS], list(zip(words[FILLERS:-THINGS], words[-THINGS:], strict=True))
+    splits = {split: _pairs(size, fillers, things, draw) for split, size in SIZES.items()}
     labels = ("entailment", "neutral", "contradiction")
     return LabelledCorpus(name, labels, splits, tokenised=True, source={"kind": "generated", "seed": seed})
 
@@ -72,15 +72,14 @@ def _utterances(size: int, fillers: list[str], keywords: list[list[str]], draw: 
     return tuple(made[i] for i in draw.permutation(size))
 
 
-def _pairs(
-    size: int, fillers: list[str], things: list[str], opposites: list[str], draw: np.random.Generator
-) -> Examples:
+def _pairs(size: int, fillers: list[str], things: list[tuple[str, str]], draw: np.random.Generator) -> Examples:
+    """Pairs of texts that name things, each of which has an opposite."""
     made = []
     for number in range(size):
         label = number % 3
         thing, another = draw.choice(len(things), 2, replace=False)
-        named = (things[thing], things[another], opposites[thing])[label]
-        first, marks = _with(things[thing], fillers, draw)
+        named = (things[thing][0], things[another][0], things[thing][1])[label]
+        first, marks = _with(things[thing][0], fillers, draw)
         second, more = _with(named, fillers, draw)
         made.append(Example(first, label, second, marks + more))
     return tuple(made[i] for i in draw.permutation(size))
