@@ -145,11 +145,6 @@ class HubPart:
         """What to do where there is no such data set."""
         return self.cure or _near(self.name, self.modality)
 
-    @property
-    def offline(self) -> str:
-        """A corpus that needs no network."""
-        return OFFLINE.get(self.modality, "builtin:python-docs")
-
 
 def located(name: str, modality: str, asked: Asked) -> NamedCorpus | Path | HubPart:
     """Where the corpus `name` is, tried in this order: made here, a preset's data set, a path here, a path under

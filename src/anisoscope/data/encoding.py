@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from anisoscope.batch import Batch, Stream
 from anisoscope.data.labelled import EXAMPLES, Example, LabelledCorpus
@@ -48,8 +49,8 @@ class Encoded:
         return [row["labels"] for row in self.rows]
 
 
-def vocabulary_tokenizer(corpus: LabelledCorpus, *, max_length: int, separator: bool = False, minimum: int = 1) -> Any:
-    """A word-level tokenizer with the token types of the training split that occur `minimum` times or more.
+def vocabulary_tokenizer(corpus: LabelledCorpus, *, max_length: int, separator: bool = False) -> Any:
+    """A word-level tokenizer with the token types of the training split.
 
     `separator` puts `<sep>` between the texts of a pair. Words that are tokens already (`corpus.tokenised`) are not
     split. Saved and loaded like any tokenizer of transformers.
@@ -63,9 +64,7 @@ def vocabulary_tokenizer(corpus: LabelledCorpus, *, max_length: int, separator: 
     count: Counter[str] = Counter()
     for example in corpus.splits["train"]:
         count.update(token for token, _ in before.pre_tokenize_str(" ".join(example.all_words).lower()))
-    types = sorted(
-        (t for t, n in count.items() if n >= minimum and t not in (PAD, UNK, CLS, SEP)), key=lambda t: (-count[t], t)
-    )
+    types = sorted(set(count) - {PAD, UNK, CLS, SEP}, key=lambda token: (-count[token], token))
     ids = {token: i for i, token in enumerate((PAD, UNK, *types, CLS, *([SEP] if separator else [])))}
     inner = Tokenizer(WordLevel(ids, unk_token=UNK))
     inner.normalizer = normalizers.Lowercase()
@@ -148,9 +147,6 @@ class LabelledPlan(Plan):
         label = inputs.pop("labels")
         inputs = {name: value.to(self.device) for name, value in inputs.items()}
         mask = inputs["attention_mask"].bool()
-        special = torch.zeros_like(mask)
-        for place, i in enumerate(chosen):
-            words = torch.tensor(self.encoded.words[i])
-            special[place, : len(words)] = (words < 0).to(self.device)
-        stream = Stream(mask, special, torch.zeros(len(rows), dtype=torch.int64))
+        words = pad_sequence([torch.tensor(self.encoded.words[i]) for i in chosen], batch_first=True)
+        stream = Stream(mask, (words < 0).to(self.device), torch.zeros(len(rows), dtype=torch.int64))
         return Batch(inputs, torch.from_numpy(rows), {self.stack: stream}, label=label)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from anisoscope.data.corpora import HubPart
+from anisoscope.data.corpora import OFFLINE, HubPart
 from anisoscope.errors import CorpusError, near_matches
 from anisoscope.models.hub_faults import Fault, fault_of
 
@@ -71,9 +71,10 @@ def load_splits(found: HubSet, part: HubPart) -> Any:
             return datasets.load_dataset(found.id, part.config)
     except ConnectionError:
         reason = found.fault.partition(":")[0] or "no network"
+        offline = OFFLINE.get(part.modality, "builtin:python-docs")
         cure = (
             f"{part.near}; else connect to the network, or load it once where there is one and share its cache "
-            f"(HF_HOME), or name a local file, or use {part.offline}, which needs no network"
+            f"(HF_HOME), or name a local file, or use {offline}, which needs no network"
         )
         raise CorpusError(f"the hub, or a cached copy of {found.id}", f"{reason} and no such copy", cure) from None
     except Exception as error:  # those of the library, of what reads the files, and of the network under them

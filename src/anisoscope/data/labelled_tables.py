@@ -50,70 +50,15 @@ def newsgroups(name: str, seed: int) -> LabelledCorpus:
 
 
 def open_table(name: str, place: Path | HubPart, columns: dict[str, str], seed: int) -> LabelledCorpus:
-    """A file, a folder with one file per split, or a data set of the hub."""
+    """A file, a folder with one file per split, or a data set of the hub.
+
+    What has no splits is divided by its `split` column, or at random; what has some too, where that column is asked
+    for. Of splits beside training those without any label are left out, and named in `source`.
+    """
     strange = set(columns) - set(GUESSES)
     if strange:
         raise CorpusError(f"columns for {', '.join(GUESSES)}", ", ".join(sorted(strange)), "name one of those")
-    if isinstance(place, HubPart):
-        return _of_hub(place, columns, seed)
-    tables = _read_splits(place) if place.is_dir() else {"": _read(place)}
-    return _corpus(name, tables, columns, seed, {"kind": "table", "path": str(place.resolve())})
-
-
-def _read_splits(folder: Path) -> dict[str, Rows]:
-    """The tables of a folder that are named after splits."""
-    files: dict[str, Path] = {}
-    for file in sorted(filter(is_table, folder.iterdir())):
-        split = ALIASES.get(stem(file), stem(file))
-        if split in files:
-            got = f"{files[split].name} and {file.name}"
-            raise CorpusError(f"one table of the split {split} in {folder}", got, "leave one in the folder")
-        files[split] = file
-    if TRAIN not in files:
-        got = ", ".join(files) or "no such file"
-        raise CorpusError(f"train.jsonl or train.csv (and validation, test) in {folder}", got, "name the files so")
-    return {split: _read(file) for split, file in files.items() if split in SPLITS}
-
-
-def _read(path: Path) -> Rows:
-    """The rows of a table. CorpusError that names all that cannot be read."""
-    if not is_table(path):
-        cure = "write it as one of those, or as a folder with train, validation and test files"
-        raise CorpusError(f"a labelled corpus in {', '.join(TABLES)}", str(path), cure)
-    return [(f"{path.name}, {place}", row) for place, row, _ in sound_rows(path, "mend or remove these rows")]
-
-
-def _of_hub(part: HubPart, columns: dict[str, str], seed: int) -> LabelledCorpus:
-    found = hub.find_set(part)
-    tables: dict[str, Rows] = {}
-    names: list[str] | None = None
-    for split, rows in hub.load_splits(found, part).items():
-        known = ALIASES.get(split, split)
-        if known in SPLITS:
-            features = rows.features or {}
-            names = getattr(features.get(columns.get("label") or _guess("label", features)), "names", None) or names
-            tables[known] = [(f"{where} of {part.id}, {split}", row) for where, row in hub.numbered(rows, part.id)]
-    if TRAIN not in tables:
-        raise CorpusError(f"a train split of {part.id}", ", ".join(tables) or "none", "name another data set")
-    source = {"kind": "hub", "id": found.id, "config": part.config, "commit": found.commit, **found.notes}
-    return _corpus(part.name, tables, columns, seed, source, names)
-
-
-def _guess(role: str, present: Collection[str]) -> str | None:
-    return next((guess for guess in GUESSES[role] if guess in present), None)
-
-
-def _corpus(
-    name: str,
-    tables: dict[str, Rows],
-    columns: dict[str, str],
-    seed: int,
-    source: dict[str, Any],
-    names: list[str] | None = None,
-) -> LabelledCorpus:
-    """Examples of the tables (one without a name is divided by its `split` column, or at random; so are all where that
-    column was asked for). Of splits beside training those without any label are left out, and named in `source`.
-    """
+    tables, names, source = _of_hub(place, columns.get("label")) if isinstance(place, HubPart) else _of_files(place)
     present = dict.fromkeys(column for table in tables.values() for _, row in table for column in row)
     if not present:
         raise CorpusError(f"rows in {name}", "none", "give it examples")
@@ -129,6 +74,55 @@ def _corpus(
     examples = {split: [_example(row, index) for row in rows] for split, rows in read.items()}
     known = {**source, "columns": chosen, "split_seed": seed, **({"unlabelled": bare} if bare else {})}
     return LabelledCorpus(name, tuple(labels), _completed(examples, seed), source=known)
+
+
+def _of_files(place: Path) -> tuple[dict[str, Rows], None, dict[str, Any]]:
+    """Rows of a table, or of those of a folder that are named after splits, and their source."""
+    files = {"": place}
+    if place.is_dir():
+        files = _splits_in(place)
+    elif not is_table(place):
+        cure = "write it as one of those, or as a folder with train, validation and test files"
+        raise CorpusError(f"a labelled corpus in {', '.join(TABLES)}", str(place), cure)
+    cure = "mend or remove these rows"
+    tables: dict[str, Rows] = {
+        s: [(f"{f.name}, {where}", row) for where, row, _ in sound_rows(f, cure)] for s, f in files.items()
+    }
+    return tables, None, {"kind": "table", "path": str(place.resolve())}
+
+
+def _splits_in(folder: Path) -> dict[str, Path]:
+    files: dict[str, Path] = {}
+    for file in sorted(filter(is_table, folder.iterdir())):
+        split = ALIASES.get(stem(file), stem(file))
+        if split in files:
+            got = f"{files[split].name} and {file.name}"
+            raise CorpusError(f"one table of the split {split} in {folder}", got, "leave one in the folder")
+        files[split] = file
+    if TRAIN not in files:
+        got = ", ".join(files) or "no such file"
+        raise CorpusError(f"train.jsonl or train.csv (and validation, test) in {folder}", got, "name the files so")
+    return {split: file for split, file in files.items() if split in SPLITS}
+
+
+def _of_hub(part: HubPart, label: str | None) -> tuple[dict[str, Rows], list[str] | None, dict[str, Any]]:
+    """Rows of the splits of a hub data set, the names of its classes where it has them, and its source."""
+    found = hub.find_set(part)
+    tables: dict[str, Rows] = {}
+    names: list[str] | None = None
+    for split, rows in hub.load_splits(found, part).items():
+        known = ALIASES.get(split, split)
+        if known in SPLITS:
+            features = rows.features or {}
+            names = getattr(features.get(label or _guess("label", features)), "names", None) or names
+            tables[known] = [(f"{where} of {part.id}, {split}", row) for where, row in hub.numbered(rows, part.id)]
+    if TRAIN not in tables:
+        raise CorpusError(f"a train split of {part.id}", ", ".join(tables) or "none", "name another data set")
+    return tables, names, {"kind": "hub", "id": found.id, "config": part.config, "commit": found.commit, **found.notes}
+
+
+def _guess(role: str, present: Collection[str]) -> str | None:
+    return next((guess for guess in GUESSES[role] if guess in present), None)
 
 
 def _columns(name: str, given: dict[str, str], present: Collection[str]) -> dict[str, str]:

@@ -41,8 +41,7 @@ class SplitText:
 def check_rule(rule: str) -> str:
     """The rule, where it is one. UsageError with near matches."""
     name, _, count = rule.partition(":")
-    fine = rule in RULES[:-1] or (name == "tokens" and count.isdecimal() and 0 < int(count[:10]) < 10**9)
-    if not fine:
+    if rule not in RULES[:-1] and not (name == "tokens" and count.isdecimal() and 0 < int(count[:10]) < 10**9):
         cure = "tokens:512, say" if name == "tokens" else near_matches(rule, RULES)
         raise UsageError(f"--documents out of {', '.join(RULES)}", repr(rule), cure)
     return rule

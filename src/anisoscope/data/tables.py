@@ -210,7 +210,9 @@ class _Table:
         fault = fault_of(line)
         if fault or self.literal or '"' not in line:
             values = line.split(self.separator)
-            return [_unquoted(value) for value in values] if self.literal else values, at + 1, fault
+            if self.literal:
+                values = [x[1:-1].replace('""', '"') if _QUOTED.fullmatch(x) else x for x in values]
+            return values, at + 1, fault
         rest = (self.lines[i] + "\n" for i in range(at, len(self.lines)))
         reader = csv.reader(rest, delimiter=self.separator, strict=True)
         try:
@@ -263,7 +265,3 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _unquoted(value: str) -> str:
-    return value[1:-1].replace('""', '"') if _QUOTED.fullmatch(value) else value

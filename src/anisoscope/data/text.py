@@ -97,9 +97,10 @@ def plan_text(
     """
     if padding_side not in ("right", "left"):
         raise UsageError("padding_side 'right' or 'left'", repr(padding_side))
-    layouts: dict[str, Affixes] = {stack: affixes(tokenizer)}
-    if decoder_start_id is not None:
-        layouts = {"encoder": layouts[stack], "decoder": layouts[stack].shifted_right(decoder_start_id)}
+    own = affixes(tokenizer)
+    layouts: dict[str, Affixes] = {stack: own}
+    if decoder_start_id is not None:  # the start token first, the last token of the window gone where it is special
+        layouts = {"encoder": own, "decoder": Affixes((decoder_start_id, *own.prefix), own.suffix[:-1])}
     n_special = max(map(len, layouts.values()))
     check_room(max_length, n_special)
     needed = None if corpus.block is None or corpus.limit is None else corpus.limit * corpus.block
@@ -129,13 +130,6 @@ class _Words:
     def __init__(self, split: Any) -> None:
         self._split = split
         self.ids: dict[str, int] = {"": 0}
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @property
-    def vocab_size(self) -> int:
-        return len(self.ids)
 
     def __call__(self, texts: Sequence[str], *, add_special_tokens: bool, **_: Any) -> dict[str, list[list[int]]]:
         before, after = (("[CLS]",), ("[SEP]",)) if add_special_tokens else ((), ())

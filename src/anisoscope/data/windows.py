@@ -27,10 +27,6 @@ class Affixes:
     def __len__(self) -> int:
         return len(self.prefix) + len(self.suffix)
 
-    def shifted_right(self, start_id: int) -> "Affixes":
-        """Masks of a decoder's input: the start token first, the last token of the window gone where it is special."""
-        return Affixes((start_id, *self.prefix), self.suffix[:-1])
-
 
 class TextWindows(NamedTuple):
     """Content tokens of all units in one row, and the windows cut from it; special tokens come when a batch is built.
