@@ -154,9 +154,6 @@ def written(options: Mapping[str, Any]) -> tuple[dict[str, Any], Place, bool]:
     """The options but for those of `Written`; the place; whether nothing is shown."""
     given = dict(options)
     output = given.pop("output", None)
-    place = Place(
-        None if output is None else Path(output).expanduser(),
-        resume=given.pop("resume", False),
-        overwrite=given.pop("overwrite", False),
-    )
+    again = {name: given.pop(name, False) for name in ("resume", "overwrite")}
+    place = Place(None if output is None else Path(output).expanduser(), **again)
     return given, place, given.pop("quiet", True)

@@ -54,15 +54,11 @@ def declared(function: Callable[..., None]) -> Callable[..., None]:
         given[name] = own, [field for field in found if field.option is not None]
 
     def call(**typed: Any) -> None:
-        values = {
-            field.name: field.read(typed[field.name], field.flag) for _, found in given.values() for field in found
-        }
-        arguments = {
-            name: made(own.settings, values, own.only) if own.settings else values[name]
-            for name, (own, _) in given.items()
-        }
+        values = {f.name: f.read(typed[f.name], f.flag) for _, found in given.values() for f in found}
+        owned = {name: own for name, (own, _) in given.items()}
+        read = {n: made(own.settings, values, own.only) if own.settings else values[n] for n, own in owned.items()}
         try:
-            function(**arguments)
+            function(**read)
         except KeyboardInterrupt as stop:  # the parser would make an exit code of it
             interrupted = Interrupted(signal.SIGINT)
             interrupted.__notes__ = getattr(stop, "__notes__", [])

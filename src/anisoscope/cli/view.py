@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
     from anisoscope.runs.findings import Finding
 
-FORMATS = ("table", "json", "csv", "markdown")
-
-
+FORMS = ("table", "json", "csv", "markdown")
 Quiet = Annotated[bool, Option("no progress", OUTPUT, ("--quiet", "-q"))]
 
 
@@ -30,9 +28,7 @@ Quiet = Annotated[bool, Option("no progress", OUTPUT, ("--quiet", "-q"))]
 class View:
     """What stdout gets. JSON and CSV hold the records behind the table, in full precision, by the records' names."""
 
-    format: Annotated[str, Option("of what goes to stdout: table, json, csv, markdown", OUTPUT, known=FORMATS)] = (
-        "table"
-    )
+    format: Annotated[str, Option("of what goes to stdout: table, json, csv, markdown", OUTPUT, known=FORMS)] = "table"
     wide: Annotated[bool, Option("every column of the table, with intervals", OUTPUT)] = False
 
 

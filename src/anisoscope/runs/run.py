@@ -103,9 +103,7 @@ def _kept(target: RunFolder, part: list[Measurement]) -> str:
     return f"{target.folder} holds what is measured{held}" if target.states() else ""
 
 
-def _part(
-    target: RunFolder, subject: Subject, job: Job, reading: OpenedCorpus, progress: Progress | None
-) -> Measurement:
+def _part(target: RunFolder, subject: Subject, job: Job, reading: OpenedCorpus, shown: Progress | None) -> Measurement:
     """What this process measures: of the batches of the job's shard that no state holds, as many as every other."""
     rank, world = rank_and_world()
     plan, own = reading.plan, target.state_path(rank)
@@ -113,8 +111,8 @@ def _part(
     of_shard = range(job.shard[0], len(plan), job.shard[1])
     todo = [i for i in of_shard if i not in held][rank::world]
     only = frozenset(todo) | (held if rank == 0 else frozenset())
-    shown = progress if rank == 0 else None
-    part = run_pass(subject.model, plan, job.settings, state=own, resume=rank == 0, progress=shown, only=only)
+    progress = shown if rank == 0 else None
+    part = run_pass(subject.model, plan, job.settings, state=own, resume=rank == 0, progress=progress, only=only)
     if world > 1 or reading.more is not None:  # what is measured is not lost if what follows fails
         part.save(own)
     return part
@@ -135,9 +133,8 @@ def finish(
     given |= {"seed": seed, "corpus": settings["corpus"], "step": settings["step"]}
     parts = [part for part in (measurement.records(), more) if part is not None and len(part)]
     records = pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
-    tensors: dict[str, Any] = {}
-    for stack, sample in measurement.reservoirs.items():
-        tensors |= sample.tensors(f"{stack} ")
+    reservoirs = measurement.reservoirs.items()
+    tensors = {name: x for stack, sample in reservoirs for name, x in sample.tensors(f"{stack} ").items()}
     if tensors:
         write_atomic(target.folder / "reservoir.safetensors", lambda path: save_file(tensors, path))
     manifest = facts | {

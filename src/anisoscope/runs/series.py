@@ -147,10 +147,8 @@ class _Work:
         same = [[c.subject for c, own in weights.items() if own == found] for found in dict.fromkeys(weights.values())]
         series = Series(self.output, runs, self.skipped, [names for names in same if len(names) > 1])
         if rank_and_world()[0] == 0:
-            listed = [
-                asdict(c) | {"folder": done.folder.name, "weights_sha256": weights[c]} for c, done in runs.items()
-            ]
-            described = {"checkpoints": listed, "skipped": series.skipped, "repeated": series.repeated, **provenance()}
+            rows = [asdict(c) | {"folder": done.folder.name, "weights_sha256": weights[c]} for c, done in runs.items()]
+            described = {"checkpoints": rows, "skipped": series.skipped, "repeated": series.repeated, **provenance()}
             records = series.records
             write_atomic(self.output / "records.parquet", lambda path: records.to_parquet(path, index=False))
             write_json(self.output / "series.json", described)
