@@ -49,7 +49,7 @@ SHOWN = (0.0, 1.0, 10.0, 31.62, 100.0)
 """Norms whose histograms of scores are kept."""
 
 HIDDEN_TERMS = frozenset({"n", "unit", "vector", "norm", "norm_square"})
-HEAD_TERMS = frozenset({"n", "unit", "norm", "norm_square"})
+HEAD_TERMS = HIDDEN_TERMS - {"vector"}
 
 
 @dataclass(frozen=True)

@@ -64,10 +64,6 @@ class CheckpointSettings:
     shown: tuple[float, ...] = (0.0, 0.02, 0.1, 1.0)
     share: float | None = None
 
-    def probe(self) -> str:
-        """Name of the corpus."""
-        return self.corpus or (WIKITEXT if find_path(WIKITEXT) else BUILTIN)
-
 
 STEPS = (*range(0, 200, 20), *range(200, 2001, 100))
 PAPER = f"google/multiberts-seed_{{0..4}}-step_{{{','.join(map(str, STEPS))}}}k"
@@ -116,7 +112,7 @@ def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
     shown = shown_steps(sorted({c.step for c in checkpoints}), series.shown)
     job = Job(
         checkpoints[0].subject,
-        series.probe(),
+        series.corpus or (WIKITEXT if find_path(WIKITEXT) else BUILTIN),
         Settings(metrics=METRICS, policies=("all",), sample=0, sample_heads=True),
         limit=series.limit,
         sequences=series.sequences,

@@ -8,15 +8,7 @@ import numpy as np
 import pandas as pd
 
 from anisoscope.studies.godey2024 import layer_curves
-from anisoscope.studies.godey2024.layer_curves import (
-    TRAINED,
-    UNTRAINED,
-    Systems,
-    per_system,
-    replicates,
-    settings,
-    training_steps,
-)
+from anisoscope.studies.godey2024.layer_curves import TRAINED, UNTRAINED, Systems, per_system, replicates, settings
 from anisoscope.studies.judge import Array, Test, judged, of_replicates, stated
 from anisoscope.studies.study import Claim, Verdict, claims, declare
 
@@ -41,15 +33,14 @@ SETTINGS = {
 
 def judge(name: str, records: pd.DataFrame) -> list[Verdict]:
     """Verdicts on all claims of a figure, corrected together."""
-    rows = layer_curves.curves(records)
+    rows, stated_ones = layer_curves.curves(records), tuple(claims("godey2024", name).values())
     about = rows[~rows["model"].str.endswith(UNTRAINED)]
     tests: list[Test] = []
-    stated_ones = tuple(claims("godey2024", name).values())
     for claim in stated_ones:
         if claim.over:
             tests += layer_curves.layer_tests(claim, about)
         elif claim.name in COMPARISONS:
-            tests += COMPARISONS[claim.name](claim, records, rows if claim.name == TRAINING else about)
+            tests += COMPARISONS[claim.name](claim, records, about)
     verdicts = judged(tests)
     verdicts += [_several(claim, verdicts) for claim in stated_ones if claim.name == SEVERAL]
     return verdicts + layer_curves.unmeasured((c for c in stated_ones if c.name != TRAINING), verdicts, records)
@@ -127,7 +118,10 @@ def _test(claim: Claim, subject: str, theta: Array, layers: pd.DataFrame, seed: 
     """A test that a scalar of some `layers` is above 0."""
     value, low, high, up, down = of_replicates(theta)
     first = layers.iloc[0]
-    numbers, note = (value, low, high, int(first["n_units"]), up, down), training_steps(first["model"], first["step"])
+    numbers, note = (
+        (value, low, high, int(first["n_units"]), up, down),
+        layer_curves.training_steps(first["model"], first["step"]),
+    )
     words = "differences hold; n counts units"
     return Test(claim, claim.statistic, *numbers, None, subject, "all", seed, margin=value, words=words, note=note)
 

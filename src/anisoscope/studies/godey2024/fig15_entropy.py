@@ -51,7 +51,11 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
         of_seeds(claim["mean-query-leads"], share[:, -1].mean(-1), reason=parts),
         of_seeds(claim["mean-query-share-grows"], (share[:, -1] - share[:, 0]).mean(-1), reason=start),
     ]
-    return [*judged(tests), _idle(records)]
+    idle, rises = claim["mean-key-idle"], select(records, metric="centred_attention.key_rise")
+    largest = float(rises["value"].abs().max())  # no statistics: softmax cannot see it, or something is wrong
+    reason = "queries and keys as they are scored; any more would be an error of the measurement"
+    holds = largest <= float(idle.limit)
+    return [*judged(tests), stated(idle, holds, idle.statistic, largest, n=len(rises), reason=reason)]
 
 
 def _share_of(part: Array, whole: Array) -> Array:
@@ -61,14 +65,6 @@ def _share_of(part: Array, whole: Array) -> Array:
 
 def _listed(values: Array, form: str) -> str:
     return ", ".join(f"{x:{form}}" for x in values)
-
-
-def _idle(records: pd.DataFrame) -> Verdict:
-    """No statistics: softmax cannot see it, so it holds up to rounding or something is wrong."""
-    claim, rises = claims("godey2024", "fig15")["mean-key-idle"], select(records, metric="centred_attention.key_rise")
-    largest = float(rises["value"].abs().max())
-    reason = "queries and keys as they are scored; any more would be an error of the measurement"
-    return stated(claim, largest <= float(claim.limit), claim.statistic, largest, n=len(rises), reason=reason)
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
