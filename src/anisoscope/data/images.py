@@ -104,15 +104,10 @@ def _default_processor(config: Any) -> Any:
     from transformers import CLIPImageProcessorPil
 
     height, width = _sides(getattr(config, "image_size", None) or SIZE)
-    grey = getattr(config, "num_channels", 3) == 1
-    return CLIPImageProcessorPil(
-        size={"shortest_edge": round(max(height, width) * RESIZED / SIZE)},
-        crop_size={"height": height, "width": width},
-        image_mean=[0.5] if grey else list(MEAN),
-        image_std=[0.5] if grey else list(DEVIATION),
-        resample=Image.Resampling.BICUBIC,
-        do_convert_rgb=False,
-    )
+    mean, deviation = ([0.5], [0.5]) if getattr(config, "num_channels", 3) == 1 else (list(MEAN), list(DEVIATION))
+    size, crop = {"shortest_edge": round(max(height, width) * RESIZED / SIZE)}, {"height": height, "width": width}
+    how: dict[str, Any] = {"resample": Image.Resampling.BICUBIC, "do_convert_rgb": False}
+    return CLIPImageProcessorPil(size=size, crop_size=crop, image_mean=mean, image_std=deviation, **how)
 
 
 def _sides(size: Any) -> tuple[int, int]:
@@ -150,9 +145,8 @@ class ImagePlan(Plan):
         patches = hasattr(config, "patch_size") and hasattr(config, "num_attention_heads")
         words = {"position": "patch" if patches else "position", "sequence": "image", "counted": "image"}
         words["unit"] = corpus.unit_word("image")
-        count = len(corpus.items)
-        identity = [corpus.fingerprint, self.settings]
-        super().__init__(in_order(count, rows), np.ones(count, np.int64), corpus.unit, identity, words)
+        batches, identity = in_order(len(corpus.items), rows), [corpus.fingerprint, self.settings]
+        super().__init__(batches, np.ones(len(corpus.items), np.int64), corpus.unit, identity, words)
 
     def build(self, rows: Index) -> Batch:
         return Batch({"pixel_values": self._pixels(rows.tolist())}, torch.from_numpy(self.unit[rows]))

@@ -162,9 +162,7 @@ class Kept:
                 yield from self._streamed(stream, len(here) + len(more), end)
 
     def _here(self, end: int) -> tuple[list[Item], int, bool]:
-        """Whole items from place `end` on, the place behind them, and whether there are no more. What a killed process
-        left half written is not whole.
-        """
+        """Whole items (not what a killed process left half) from `end` on, the place behind, whether these are all."""
         items: list[Item] = []
         with self.body.open("rb") as file:
             room = file.seek(0, os.SEEK_END)

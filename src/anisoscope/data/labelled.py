@@ -55,8 +55,7 @@ Examples = tuple[Example, ...]
 class LabelledCorpus:
     """Examples by split (`train`, `validation`, `test`, and what else a corpus has) and the names of the classes.
 
-    `tokenised`: words are tokens already (HateXplain's `<user>`), not to be split further. `source` goes into
-    manifests.
+    `tokenised`: words are tokens already (HateXplain's `<user>`), not to be split; `source`: for manifests.
     """
 
     name: str

@@ -74,8 +74,8 @@ def open_media(name: str, modality: str, asked: Asked, check: Callable[[str, byt
     known = "speaker" if any(item.unit is not None for item in items) else "file"
     counts = {"unit": known, "items": len(items), "limit": asked.limit, "skipped": len(bad)}
     source = {**found.source, **counts, **({"skipped_items": bad[:20]} if bad else {})}
-    numbers = np.array(unit, dtype=np.int64)
-    return MediaCorpus(name, items, infos, numbers, digest([hashes, unit]), source, asked.skip_bad)
+    fingerprint = digest([hashes, unit])
+    return MediaCorpus(name, items, infos, np.array(unit, np.int64), fingerprint, source, asked.skip_bad)
 
 
 def local_items(path: Path, modality: str, column: str | None = None) -> Found:

@@ -47,16 +47,15 @@ def open_plan(
     _check_modality(name, modality, options.get("column"))
     if modality != "text" and options.get("documents", "auto") != "auto":
         raise UsageError("--documents with a text model", f"one of {modality}", "leave it out")
+    if modality != "text" and sequences is not None:
+        raise UsageError("--sequences with a text model", f"one of {modality}", "use --limit, which counts units")
     if modality == "image" and max_length is not None:
         raise UsageError("no --max-length for an image model", str(max_length), "leave it out")
     corpus = open_corpus(name, modality=modality, **options)
-    described: dict[str, Any] = {"name": corpus.name, "fingerprint": corpus.fingerprint}
-    if sequences is not None and modality != "text":
-        raise UsageError("--sequences with a text model", f"one of {modality}", "use --limit, which counts units")
     plan: Any
     if modality == "text":
-        described["max_length"] = text_length(model.config, processor, max_length)
-        plan = _text_plan(corpus, model, processor, described["max_length"], batch_tokens)
+        length = text_length(model.config, processor, max_length)
+        plan = _text_plan(corpus, model, processor, length, batch_tokens)
         plan = plan if sequences is None else plan.spread(sequences)
     elif modality == "speech":
         from anisoscope.data.speech import SpeechPlan
@@ -66,8 +65,8 @@ def open_plan(
         from anisoscope.data.images import ImagePlan
 
         plan = ImagePlan(corpus, model, processor, batch_tokens=batch_tokens)
-    if modality != "text":
-        described["preprocessing"] = plan.settings
+    described = {"name": corpus.name, "fingerprint": corpus.fingerprint}
+    described |= {"max_length": length} if modality == "text" else {"preprocessing": plan.settings}
     count = corpus.source.get("skipped")
     skipped = [f"{count} unreadable item{'s' * (count != 1)} of the corpus left out"] if count else []
     return plan, {**described, "words": plan.words, **corpus.source, "warnings": [*skipped, *plan.warnings]}

@@ -110,13 +110,9 @@ def plan_text(
     windows = cut([unit for unit in units if len(unit)], max_length, n_special)
     notes = check_vocabulary(tokenizer, windows.ids, list(layouts.values()), vocab_size)
     pad_id = tokenizer.pad_token_id  # 0 where there is none, or one that the model cannot embed: padding is masked
-    settings: dict[str, object] = {
-        "max_length": max_length,
-        "batch_tokens": batch_tokens,
-        "padding_side": padding_side,
-        "pad_id": pad_id if isinstance(pad_id, int) and (vocab_size is None or pad_id < vocab_size) else 0,
-        "special_tokens": {name: [layout.prefix, layout.suffix] for name, layout in layouts.items()},
-    }
+    settings: dict[str, object] = {"max_length": max_length, "batch_tokens": batch_tokens, "padding_side": padding_side}
+    settings["pad_id"] = pad_id if isinstance(pad_id, int) and (vocab_size is None or pad_id < vocab_size) else 0
+    settings["special_tokens"] = {name: [layout.prefix, layout.suffix] for name, layout in layouts.items()}
     identity = [corpus.fingerprint, settings, windows.ids, windows.unit, windows.length]
     words = {"sequence": "window", "unit": corpus.unit}
     return TextPlan(windows, layouts, settings, identity, words, [*corpus.notes, *notes])

@@ -151,9 +151,8 @@ class TextPlan(Plan):
         """`layouts`: around a window, by stack; `characters` [id, character]: read in place of the id of a word."""
         self.windows, self.layouts, self.settings, self.characters = windows, layouts, settings, characters
         self.lengths = windows.length + len(next(iter(layouts.values())))
-        super().__init__(
-            pack(self.lengths, settings["batch_tokens"]), self.lengths, windows.unit, identity, words, warnings
-        )
+        batches = pack(self.lengths, settings["batch_tokens"])
+        super().__init__(batches, self.lengths, windows.unit, identity, words, warnings)
         self._bin_of_id, self.frequency_bins = frequency_bins(windows.ids)
 
     def spread(self, sequences: int) -> "TextPlan":
