@@ -24,8 +24,6 @@ HALF, AROUND = 0.5, 0.1
 """A share is about half where its interval holds .5 and stays within .1 of it."""
 FEW = (1, 3, 10)
 """Numbers of dimensions whose share of A is recorded."""
-CHANCE = 0.5
-"""AUC of directions that do not tell classes."""
 ENTRIES = ("metric", "stack", "layer", "site", "component", "value", "low", "high", "n_vectors", "n_units")
 
 
@@ -197,7 +195,7 @@ def told_by_direction(records: pd.DataFrame) -> Iterator[Finding]:
     rows = rows[rows["low"].notna() & rows["site"].ne("final").fillna(True)].sort_values("layer")
     if not len(rows):
         return
-    above = [i for i, low in enumerate(rows["low"]) if low > CHANCE]
+    above = [i for i, low in enumerate(rows["low"]) if low > 0.5]  # chance
     top = _top(rows.iloc[above] if above else rows)
     if not above:
         highest = f"highest {measured(top)} at {name_of(top)}"

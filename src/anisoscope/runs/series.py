@@ -80,24 +80,19 @@ class _Work:
         """Find every checkpoint and compare architecture and vocabulary, before anything is measured."""
         import transformers  # noqa: F401  # once, before several threads want it
 
-        def look(checkpoint: Checkpoint) -> tuple[str, dict[str, Any]] | ModelError:
-            try:
-                place = place_of(checkpoint.subject)
-                form = shape(checkpoint.subject, place, self.job_of(checkpoint).trust_remote_code)
-                return stamp(checkpoint.subject, place), form
-            except ModelError as error:
-                return error
+        def look(checkpoint: Checkpoint) -> tuple[dict[str, Any], str]:
+            place = place_of(checkpoint.subject)
+            form = shape(checkpoint.subject, place, self.job_of(checkpoint).trust_remote_code)
+            return form, stamp(checkpoint.subject, place)
 
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            looks = dict(zip(checkpoints, pool.map(look, checkpoints), strict=True))
-        forms = [found[1] for found in looks.values() if not isinstance(found, ModelError)]
+            looks = {checkpoint: pool.submit(look, checkpoint) for checkpoint in checkpoints}
+        forms = [found.result()[0] for found in looks.values() if found.exception() is None]
         for checkpoint, found in looks.items():
-            if isinstance(found, ModelError):
-                if not forms:
-                    raise found
-                self.bad(checkpoint, found)
+            if forms and isinstance(error := found.exception(), ModelError):
+                self.bad(checkpoint, error)
                 continue
-            state, form = found
+            form, state = found.result()
             for name in sorted(forms[0].keys() & form.keys()):
                 if forms[0][name] != form[name]:
                     expected = f"checkpoints of one architecture and vocabulary ({name} {forms[0][name]})"
@@ -108,9 +103,7 @@ class _Work:
     def _name(self, checkpoint: Checkpoint, state: str) -> str:
         """Name of a run folder: seed, step, and a hash of everything that the numbers depend on."""
         job = self.job_of(checkpoint)
-        described = asdict(job)
-        for name in ("device", "trust_remote_code"):
-            described.pop(name)
+        described = {k: v for k, v in asdict(job).items() if k not in ("device", "trust_remote_code")}
         corpus = find_path(job.corpus)
         files = [corpus, *sorted(corpus.rglob("*"))] if corpus is not None else []
         texts = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()]

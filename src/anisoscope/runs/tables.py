@@ -18,8 +18,6 @@ SHORT = {
     "spectrum.effective_rank": "effective rank",
 }
 """Columns of the short table, by metric; `low`, `high` and `verdict` stand behind A."""
-TOP = "3"
-"""Dimensions whose share of A is shown."""
 ENDS = ["value", "low", "high"]
 PLACE = ["stack", "layer", "site"]
 
@@ -36,7 +34,7 @@ def by_layer(
         raise UsageError("a token policy of this run", repr(tokens), near_matches(tokens, known))
     rows = select(rows, token_policy=[tokens or lead(rows), None])
     top = rows["metric"].eq("mean_cosine.top_share")
-    rows = rows[top & rows["component"].eq(TOP).fillna(False) | ~top & rows["component"].isna()]
+    rows = rows[top & rows["component"].eq("3").fillna(False) | ~top & rows["component"].isna()]
     index = ["step", "seed"] if rows["step"].nunique() > 1 or rows["seed"].nunique() > 1 else []
     keys = [*index, *PLACE]
     parts = {m: part.drop_duplicates(keys).set_index(keys) for m, part in rows.groupby("metric", sort=False)}

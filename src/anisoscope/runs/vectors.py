@@ -82,8 +82,7 @@ def _separability(vectors: Vectors, job: Job) -> tuple[pd.DataFrame, list[str]]:
     for number, layer in enumerate(vectors.layers):
         count, width = vectors.shape[0], vectors.layers[layer].shape[-1]
         if 8 * count * width > LABELLED_BYTES:
-            reason = f"{count:,} vectors are too many to hold at once"
-            warnings.append(f"no AUC of classes in layer {number}: {reason}")
+            warnings.append(f"no AUC of classes in layer {number}: {count:,} vectors are too many to hold at once")
             continue
         x = vectors.block(layer, np.arange(count))[:, 0].double().numpy()
         usable = np.isfinite(x).all(1)
