@@ -203,7 +203,8 @@ def _warnings(measurement: Measurement) -> Iterator[str]:
     if groups is not None and (missing := jackknife.reason(min(units, groups))):
         yield f"spectrum: {missing}; --spectrum-groups 8 gives them"
     if measurement.unseen:
-        yield f"{', '.join(sorted(measurement.unseen))} not seen: this model computes them where no capture looks; the rest is measured"
+        what = ", ".join(sorted(measurement.unseen))
+        yield f"{what} not seen: this model computes them where no capture looks; the rest is measured"
     for site, counts in measurement.excluded().items():
         if counts.get("nonfinite"):
             yield f"{counts['nonfinite']} vectors with NaN or Inf left out at {site}"
