@@ -18,7 +18,7 @@ input points away from the bias, and none otherwise. Figure 6b shows the norm of
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -84,14 +84,13 @@ def experiment(settings: BlockSettings, context: Context) -> pd.DataFrame:
     """Records of every system and seed. Each pair is one piece, kept in the cache and not run again; on a CPU as many
     run side by side as torch has threads.
     """
-    device, dtype, batch_tokens = context.device, context.dtype, context.batch_tokens
     pieces, paths = list(product(settings.systems, settings.sizes, range(settings.seeds))), []
     for system, size, seed in pieces:
-        name = run_id(system, seed, asdict(size), settings.norms, dtype, measuring_code())
+        name = run_id(system, seed, asdict(size), settings.norms, context.dtype, measuring_code())
         paths.append(context.cache / "biased-block" / f"{name}.parquet")
-    given = (settings.norms, Context(context.folder, context.cache, device, dtype, batch_tokens))
+    given = (settings.norms, replace(context, progress=Context.progress))  # for other processes: silent
     missing = [(path, *key, *given) for key, path in zip(pieces, paths, strict=True) if not path.exists()]
-    for done in side_by_side(_keep, missing, 1 if device != "cpu" else None):
+    for done in side_by_side(_keep, missing, 1 if context.device != "cpu" else None):
         context.progress("untrained blocks", len(pieces) - len(missing) + done, len(pieces))
     return pd.concat([pd.read_parquet(path) for path in paths], ignore_index=True)
 

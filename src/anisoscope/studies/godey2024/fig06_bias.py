@@ -41,7 +41,7 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     systems = norm_claims.systems(records)
     verdicts += [_judge_fixed(claim, records, system) for system in systems for claim in (TOKENS, MEAN)]
     trained = _trained_share(records)
-    return verdicts + judged([] if trained is None else [_order(records, system, trained) for system in systems])
+    return verdicts + judged([_order(records, system, trained) for system in systems] if len(trained) else [])
 
 
 def _anisotropy(records: pd.DataFrame) -> Iterator[tuple[norm_claims.Curves, norm_claims.Curves]]:
@@ -71,12 +71,12 @@ def _judge_fixed(claim: Claim, records: pd.DataFrame, system: str) -> Verdict:
     return stated(claim, holds, "N* =", value, low, high, len(solved), None, reason, system)
 
 
-def _trained_share(records: pd.DataFrame) -> pd.DataFrame | None:
-    """Mean token norms of trained layers over √d, the first block's input left out; None where none was measured."""
+def _trained_share(records: pd.DataFrame) -> pd.DataFrame:
+    """Mean token norms of trained layers over √d, the first block's input left out."""
     width = widths(records)
     rows = select(records, metric="norms.mean", site="hidden", model=list(width))
     rows = rows[rows["layer"] > 0]
-    return rows.assign(share=rows["value"] / np.sqrt(rows["model"].map(width).astype(float))) if len(rows) else None
+    return rows.assign(share=rows["value"] / np.sqrt(rows["model"].map(width).astype(float)))
 
 
 def _order(records: pd.DataFrame, system: str, trained: pd.DataFrame) -> Test:
@@ -143,7 +143,7 @@ def _marks(records: pd.DataFrame, kind: str) -> pd.DataFrame:
 def _trained_band(records: pd.DataFrame) -> tuple[float, float] | None:
     """Trained norms, brought to the width of the untrained block by √d."""
     trained, systems = _trained_share(records), norm_claims.systems(records)
-    if trained is None or not systems:
+    if trained.empty or not systems:
         return None
     low, high = trained["share"].agg(["min", "max"]) * np.sqrt(norm_claims.width(records, systems[0]))
     return float(low), float(high)
