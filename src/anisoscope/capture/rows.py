@@ -98,12 +98,8 @@ class _Walk:
         """Vectors with NaN or Inf made zero; True for the rows [sequence, head, query] that they leave undefined."""
         finite_q, finite_k = (x.isfinite().all(-1) for x in (self.q, self.k))
         self.q, self.k = (torch.where(f.unsqueeze(-1), x, 0.0) for f, x in ((finite_q, self.q), (finite_k, self.k)))
-        sees = (
-            ~finite_k.unsqueeze(2)
-            if masking.keys is None
-            else masking.keys[..., : self.k.shape[2]] & ~finite_k.unsqueeze(2)
-        )
-        sees = sees.expand(*self.q.shape[:3], -1)
+        seen = finite_k.new_ones(1) if masking.keys is None else masking.keys[..., : self.k.shape[2]]
+        sees = (seen & ~finite_k.unsqueeze(2)).expand(*self.q.shape[:3], -1)
         return ~finite_q | (sees.tril() if masking.causal else sees).any(-1)
 
     def _first_key(self) -> Tensor | None:
@@ -139,17 +135,14 @@ class _Walk:
         s, e = self._scratch((*q.shape[:3], k.shape[2]))
         flat = s.view(-1, *s.shape[2:])
         torch.baddbmm(flat, q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2), beta=0, alpha=self.scale, out=flat)
-        total, weighted, length, shift, largest, smallest, first, score = self.sums[
-            :, sequences, heads, queries
-        ].unbind(0)
+        sums = self.sums[:, sequences, heads, queries].unbind(0)
+        total, weighted, length, shift, largest, smallest, first, score = sums
         real = self.real[sequences, None, queries]
         wall, offset = self._wall(sequences, heads, queries, keys)
         corner = s[..., offset:]
         if self.causal or wall is not None:
             torch.sum(s[..., :offset], -1, out=score)
-            score += (corner if wall is None else torch.mul(corner, (wall == 0).to(s.dtype), out=e[..., offset:])).sum(
-                -1
-            )
+            score += (corner if wall is None else torch.mul(corner, wall == 0, out=e[..., offset:])).sum(-1)
         if self.counts.numel():
             self._count(s, wall, offset, real, self.counts[sequences, heads])
         if self.softcap is not None:
@@ -167,9 +160,8 @@ class _Walk:
         torch.sum(torch.exp2(s, out=e), -1, out=total)
         torch.sum(s.mul_(e), -1, out=weighted)
         torch.linalg.vector_norm(e, dim=-1, out=length)
-        first.copy_(
-            e[..., 0] if self.first is None else e.gather(-1, self.first[sequences].expand(*e.shape[:3], 1))[..., 0]
-        )
+        at_first = e if self.first is None else e.gather(-1, self.first[sequences].expand(*e.shape[:3], 1))
+        first.copy_(at_first[..., 0])
         weight = real / (length if wall is None else length.clamp(min=TINY))
         self.unit_rows[sequences, heads, :, keys] += torch.matmul(weight.unsqueeze(-2), e)
         if self.median.numel():

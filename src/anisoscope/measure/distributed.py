@@ -46,11 +46,8 @@ def _together() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise MeasureError(
-            "every process of the torchrun job to go on to the end",
-            "another one has ended (it says why)",
-            "mend that; the same command with --resume goes on",
-        ) from error
+        expected, came = "every process of the torchrun job to go on to the end", "another one has ended (it says why)"
+        raise MeasureError(expected, came, "mend that; the same command with --resume goes on") from error
 
 
 def from_first(value: T) -> T:

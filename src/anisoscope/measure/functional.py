@@ -16,7 +16,6 @@ from anisoscope.batch import Batch, Stream
 from anisoscope.errors import UsageError, near_matches
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
-from anisoscope.sums import jackknife
 from anisoscope.sums.jackknife import Estimate
 
 Vectors = Float[Tensor, "sequence token dim"] | Float[Tensor, "token dim"] | NDArray[Any]
@@ -41,12 +40,10 @@ def metric(
     _check_name(name)
     x = _vectors(x)
     real = _mask(x, mask)
-    owner = _units(x, unit)
-    measurement = Measurement(
-        Settings(metrics=(name,), policies=("all",), groups=groups, spectrum_groups=min(groups, 8))
-    )
+    settings = Settings(metrics=(name,), policies=("all",), groups=groups, spectrum_groups=min(groups, 8))
+    measurement = Measurement(settings)
     stream = Stream(real, torch.zeros_like(real), torch.arange(len(x), device=x.device) * x.shape[1])
-    measurement.begin(Batch({}, owner, {"encoder": stream}), x.device)
+    measurement.begin(Batch({}, _units(x, unit), {"encoder": stream}), x.device)
     measurement.receive(Site("encoder", 0, "hidden"), x)
     measurement.end()
     for excluded in measurement.excluded().values():
@@ -55,7 +52,10 @@ def metric(
             cure = "a direction needs a finite vector that is not zero: look where they come from"
             raise UsageError("vectors to measure", f"{int(real.sum())}, of them {left_out}", cure)
         warnings.warn(f"{name}: vectors left out of {int(real.sum())}: {left_out}", stacklevel=2)
-    return _estimates(measurement.records())
+    records = measurement.records()
+    names = records["metric"].str.cat(" " + records["component"], na_rep="")
+    rows = zip(names, records["value"], records["low"], records["high"], strict=True)
+    return {name: Estimate(*estimate) for name, *estimate in rows}
 
 
 def _check_name(name: str) -> None:
@@ -63,11 +63,8 @@ def _check_name(name: str) -> None:
     if name not in found:
         raise UsageError("the name of a metric", repr(name), near_matches(name, found))
     if not {"hidden", "sample"} & set(found[name].quantities):
-        raise UsageError(
-            "a metric of hidden vectors",
-            f"{name}, of {', '.join(found[name].quantities)}",
-            "use anisoscope classes" if found[name].panel == "class" else "use anisoscope.measure(model, …)",
-        )
+        cure = "use anisoscope classes" if found[name].panel == "class" else "use anisoscope.measure(model, …)"
+        raise UsageError("a metric of hidden vectors", f"{name}, of {', '.join(found[name].quantities)}", cure)
 
 
 def _vectors(x: Any) -> Tensor:
@@ -78,9 +75,8 @@ def _vectors(x: Any) -> Tensor:
         came = f"{type(x).__name__} of {x.dtype}" if hasattr(x, "dtype") else type(x).__name__
         raise UsageError("vectors of floating point, in a tensor or an array", came, "convert: x.float(), np.asarray")
     if x.dim() not in (2, 3):
-        raise UsageError(
-            "vectors [sequence, token, dim] or [token, dim]", f"shape {tuple(x.shape)}", "flatten the other axes"
-        )
+        expected = "vectors [sequence, token, dim] or [token, dim]"
+        raise UsageError(expected, f"shape {tuple(x.shape)}", "flatten the other axes")
     if not x.numel():
         raise UsageError("at least one vector", f"shape {tuple(x.shape)}", "look where they come from")
     return x.detach().unsqueeze(1) if x.dim() == 2 else x.detach()
@@ -109,9 +105,3 @@ def _units(x: Tensor, unit: Any) -> Tensor:
         came = f"{owner.dtype} of shape {tuple(owner.shape)}"
         raise UsageError(f"{len(x)} whole numbers as units, one for each sequence", came, "number the units from 0")
     return owner.long()
-
-
-def _estimates(records: Any) -> dict[str, Estimate]:
-    names = records["metric"].str.cat(" " + records["component"], na_rep="")
-    rows = zip(names, records["value"], records["low"], records["high"], strict=True)
-    return {name: jackknife.Estimate(*estimate) for name, *estimate in rows}

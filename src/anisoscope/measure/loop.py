@@ -4,7 +4,6 @@ import signal
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -164,12 +163,10 @@ def head_means(model: nn.Module, plan: BatchPlan | Iterable[Batch], settings: Se
     if not hasattr(source, "__getitem__") and iter(source) is source:
         expected = "batches that can be read twice (attention is centred on means, which take a pass of their own)"
         raise UsageError(expected, "an iterator", "give a list of batches")
-    first = replace(
-        Settings(metrics=("score_terms",), groups=2, policies=settings.policies[:1]),
-        blocks=settings.blocks,
-        tokens_first=settings.tokens_first,
+    kept = {name: getattr(settings, name) for name in ("blocks", "tokens_first")}
+    measured = run_pass(
+        model, plan, Settings(metrics=("score_terms",), groups=2, policies=settings.policies[:1], **kept)
     )
-    measured = run_pass(model, plan, first)
     means: Means = {}
     for name, site in measured.sites.items():
         total = {term: measured.sums.terms[name, term].sum(0) for term in ("query", "key", "rows", "keys")}
