@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
@@ -41,21 +42,17 @@ FUSED: tuple[tuple[Any, str], ...] = (
 )
 
 
-class _Resting(threading.local):
-    deep = 0
-
-
-_resting = _Resting()
+_RESTING: ContextVar[bool] = ContextVar("resting", default=False)
 
 
 @contextmanager
 def resting() -> Iterator[None]:
     """Inside, the calls of this thread are not looked at: the attention interface hands them on itself."""
-    _resting.deep += 1
+    before = _RESTING.set(True)
     try:
         yield
     finally:
-        _resting.deep -= 1
+        _RESTING.reset(before)
 
 
 @contextmanager
@@ -103,7 +100,7 @@ class _Watch:
 
         @wraps(function)
         def watched(*given: Any, **named: Any) -> Any:
-            if threading.get_ident() != self.thread or _resting.deep:
+            if threading.get_ident() != self.thread or _RESTING.get():
                 return function(*given, **named)
             with resting():  # what it calls in turn is its own
                 output = function(*given, **named)

@@ -41,7 +41,6 @@ class Masking:
         module's own `is_causal` decide, as in the backends.
         """
         bias = settings.get("position_bias")
-        causal = False
         if mask is None:
             flag = settings.get("is_causal")
             causal = bool(getattr(module, "is_causal", False) if flag is None else flag) and query.shape[2] > 1
@@ -50,9 +49,9 @@ class Masking:
             return cls(mask, False, bias)
         seen = mask > torch.finfo(mask.dtype).min / 2
         added = torch.where(seen, mask, 0.0)
-        if not bool(added.any()):
-            return cls(None if bool(seen.all()) else seen, False, bias)
-        return cls(None if bool(seen.all()) else seen, False, added if bias is None else bias + added)
+        if bool(added.any()):
+            bias = added if bias is None else bias + added
+        return cls(None if bool(seen.all()) else seen, False, bias)
 
     def span(self, sequences: int, queries: int, keys: int) -> Span | None:
         """The same as one stretch of keys per sequence, which needs no mask; None where it is not that simple."""

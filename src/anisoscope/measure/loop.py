@@ -3,7 +3,7 @@
 import signal
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -190,11 +190,9 @@ def listening() -> Iterator[list[int]]:
     """
     stopped: list[int] = []
     kept: dict[int, Any] = {}
-    try:
+    with suppress(ValueError):  # not the main thread: signals stay with it
         for number in (signal.SIGINT, signal.SIGTERM):
             kept[number] = signal.signal(number, lambda got, _frame: stopped.append(got))
-    except ValueError:
-        pass  # not the main thread: signals stay with it
     try:
         yield stopped
     finally:

@@ -17,18 +17,13 @@ def pooled(
     x: Float[Tensor, "sequence token dim"], mask: Bool[Tensor, "sequence token"], at: At
 ) -> Float[Tensor, "sequence dim"]:
     """The vector of each sequence, in float64: of its first real token, of its last, or their mean."""
-    share = _weights(mask, at).to(x)
+    if at == "mean":
+        share = (mask / mask.sum(1, keepdim=True)).to(x)
+    else:
+        position = mask.int().cumsum(1)
+        share = (mask & (position == (1 if at == "first" else position[:, -1:]))).to(x)
     x = torch.where(share.unsqueeze(-1) > 0, x, 0.0)  # what stands at padding may be anything
     return torch.einsum("st,std->sd", share, x).double()
-
-
-def _weights(mask: Bool[Tensor, "sequence token"], at: At) -> Float[Tensor, "sequence token"]:
-    """Weight of each token in its sequence's vector."""
-    if at == "mean":
-        return mask / mask.sum(1, keepdim=True)
-    position = mask.int().cumsum(1)
-    wanted = torch.ones_like(position[:, -1:]) if at == "first" else position[:, -1:]
-    return (mask & (position == wanted)).float()
 
 
 def add_class_sums(

@@ -31,28 +31,25 @@ class Reservoir:
 
     def __init__(self, size: int, seed: int) -> None:
         self.size, self.seed = size, seed
-        self._hash = self._unit = torch.empty(0, dtype=torch.int64)
-        self._vectors: dict[str, Tensor] = {}
+        nothing = torch.empty(0, dtype=torch.int64)
+        self._kept: tuple[Tensor, Tensor, dict[str, Tensor]] = nothing, nothing, {}
         self._appended: list[tuple[Tensor, Tensor, dict[str, Tensor]]] = []
         self._rows: Tensor | None = None
         self._new: dict[str, Tensor] = {}
 
     @property
     def hash(self) -> Int[Tensor, " token"]:
-        """Hashes of the tokens kept, rising."""
-        self._keep()
-        return self._hash
+        """Of the tokens kept, rising."""
+        return self._keep()[0]
 
     @property
     def unit(self) -> Int[Tensor, " token"]:
-        self._keep()
-        return self._unit
+        return self._keep()[1]
 
     @property
     def vectors(self) -> dict[str, Tensor]:
         """Site → [token, ...]."""
-        self._keep()
-        return self._vectors
+        return self._keep()[2]
 
     def begin(
         self, unit: Int[Tensor, " sequence"], start: Int[Tensor, " sequence"], real: Bool[Tensor, "sequence token"]
@@ -60,7 +57,8 @@ class Reservoir:
         """Choose the tokens of a batch that may belong to the sample."""
         index = start[:, None] + torch.arange(real.shape[1], device=real.device)
         hashes = token_hash(self.seed, unit[:, None], index)
-        limit = int(self._hash[-1]) if len(self._hash) == self.size else _NONE
+        held = self._kept[0]
+        limit = int(held[-1]) if len(held) == self.size else _NONE
         chosen = torch.where(real, hashes, _NONE).flatten()
         rows = torch.nonzero(chosen < limit).squeeze(1)
         if len(rows) > self.size:
@@ -83,20 +81,20 @@ class Reservoir:
                 self._keep()
         self._rows = None
 
-    def _keep(self) -> None:
-        """Sort in what was appended."""
+    def _keep(self) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Hash, unit and vectors by site of what is kept, with what was appended sorted in."""
         if self._appended:
-            parts = [(self._hash, self._unit, self._vectors)] if len(self._hash) else []
+            parts = [self._kept] if len(self._kept[0]) else []
             hashes, units, vectors = zip(*parts, *self._appended, strict=True)
             joined = torch.cat(hashes)
             order = torch.argsort(joined, stable=True)[: self.size]
-            self._hash, self._unit = joined[order], torch.cat(units)[order]
-            self._vectors = {site: torch.cat([part[site] for part in vectors])[order] for site in vectors[-1]}
-            self._appended = []
+            sorted_in = {site: torch.cat([part[site] for part in vectors])[order] for site in vectors[-1]}
+            self._kept, self._appended = (joined[order], torch.cat(units)[order], sorted_in), []
+        return self._kept
 
     def merge(self, other: "Reservoir") -> "Reservoir":
         merged = Reservoir(self.size, self.seed)
-        merged._appended = [(part.hash, part.unit, part.vectors) for part in (self, other) if len(part.hash)]
+        merged._appended = [part._keep() for part in (self, other) if len(part.hash)]
         return merged
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
@@ -105,5 +103,6 @@ class Reservoir:
         }
 
     def restore(self, tensors: dict[str, Tensor], prefix: str) -> None:
-        self._hash, self._unit, start = tensors[f"{prefix}hash"], tensors[f"{prefix}unit"], f"{prefix}at "
-        self._vectors = {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
+        start = f"{prefix}at "
+        vectors = {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
+        self._kept = tensors[f"{prefix}hash"], tensors[f"{prefix}unit"], vectors
