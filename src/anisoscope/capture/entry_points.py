@@ -170,14 +170,19 @@ class _Watch:
 
     # ---- products around a softmax
 
-    def matmul(self, module: nn.Module, output: Tensor, a: Tensor, b: Tensor, **_: Any) -> None:
-        self._product(module, output, a, b)
+    def matmul(
+        self, module: nn.Module, output: Tensor, a: Tensor, b: Tensor, *, scale: float | None = None, **_: Any
+    ) -> None:
+        if self.own.scores is not None and _same_map(a, self.own.scores):
+            self._valued(module, b)
+        elif output.dim() > 2 and a.dim() == b.dim():
+            self.own.products.append(_Product(output, a, b.transpose(-1, -2), scale))
 
     bmm = matmul
 
     def baddbmm(self, module: nn.Module, output: Tensor, _c: Tensor, *given: Tensor, **named: Any) -> None:
         batches = [*given, *(named[name] for name in ("batch1", "batch2") if name in named)]
-        self._product(module, output, batches[0], batches[1], float(named.get("alpha", 1)))
+        self.matmul(module, output, batches[0], batches[1], scale=float(named.get("alpha", 1)))
 
     def einsum(self, module: nn.Module, output: Tensor, equation: str, *operands: Any) -> None:
         tensors = list(operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands)
@@ -208,12 +213,6 @@ class _Watch:
             source = next((p for p in self.own.products if _same_map(p.output, x)), None)
             if source is not None:
                 self.own.source, self.own.scores = source, x
-
-    def _product(self, module: nn.Module, output: Tensor, a: Tensor, b: Tensor, scale: float | None = None) -> None:
-        if self.own.scores is not None and _same_map(a, self.own.scores):
-            self._valued(module, b)
-        elif output.dim() > 2 and a.dim() == b.dim():
-            self.own.products.append(_Product(output, a, b.transpose(-1, -2), scale))
 
     def _valued(self, module: nn.Module, value: Tensor) -> None:
         """The weights were multiplied with `value`: the call is whole."""
@@ -247,9 +246,7 @@ def _four(x: Tensor, heads: int) -> Tensor:
 
 
 def _fitted(product: Tensor, scores: Tensor, hidden: Tensor, dim: int) -> float:
-    """The factor of the products in the scores, by least squares inside rows over the keys seen; where it is nearly
-    1/√d or 1, that.
-    """
+    """Factor of the products in the scores, by least squares inside rows over the keys seen; 1/√d or 1 where near."""
     seen = ~hidden & (scores.amax(-1, keepdim=True) > -FAR_BELOW)
     n = seen.sum(-1, keepdim=True).clamp(min=1)
     x, y = (torch.where(seen, z, 0.0) for z in (product, scores))

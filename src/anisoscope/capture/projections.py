@@ -22,9 +22,7 @@ Side = Literal["query", "key"]
 
 @dataclass
 class Source:
-    """One attention module: its stage at the interface, its fused projection, and the hooked outputs of the call in
-    progress.
-    """
+    """An attention module: its stage at the interface, its fused projection, outputs hooked in the call in progress."""
 
     stage: Stage
     fused: str | None = None
@@ -70,9 +68,7 @@ def _apart(x: Float[Tensor, "sequence token all"], how: str, call: Call) -> tupl
 
 
 def _like(x: Tensor, like: Tensor) -> Tensor:
-    """A norm's output, whichever way its head and token axes lie: rotation keeps norms, so the fitting way is told by
-    them.
-    """
+    """A norm's output, whichever way its head and token axes lie: rotation keeps norms, which tell the fitting way."""
     if x.dim() == 3:
         return _rows(x, like.shape[3])
     swapped = x.transpose(1, 2)
@@ -83,9 +79,7 @@ def _like(x: Tensor, like: Tensor) -> Tensor:
 
 
 def prepare(attention: nn.Module, rotary: bool, hook: Callable[[nn.Module, Callable[..., Any]], None]) -> Source:
-    """Look at the children of an attention module and hook those whose outputs are wanted before the interface is
-    reached.
-    """
+    """Hook those children of an attention module whose outputs are wanted before the interface is reached."""
     children = dict(attention.named_children())
     pair, norms = (next((p for p in known if children.keys() >= {*p}), None) for known in (SEPARATE, NORMS))
     source = Source("rotated" if rotary else "normed" if norms else "raw")

@@ -178,9 +178,7 @@ class _Walk:
         return kept[key][0, :size].view(shape), kept[key][1, :size].view(shape)
 
     def _wall(self, sequences: slice, heads: slice, queries: slice, keys: slice) -> tuple[Tensor | None, int]:
-        """`WALL` where a pair is not visible, else 0, broadcastable to the block's keys from the given one on; None
-        where all are.
-        """
+        """`WALL` where a pair is not visible, else 0, from the given key of the block on; None where all are."""
         if self.causal:
             corner = max(queries.start, keys.start)
             later = torch.arange(corner, keys.stop, device=self.q.device)

@@ -17,9 +17,7 @@ NAMED = ("last_hidden_state", "hidden_states")
 
 @dataclass
 class Running:
-    """A stack during one forward call: blocks begun, those that ran, the last one's output, what its last ReLU was
-    given and gave.
-    """
+    """A stack in a forward call: blocks begun, those that ran, the last output, what its last ReLU had and gave."""
 
     layer: int = 0
     ran: set[nn.Module] = field(default_factory=set)

@@ -1,6 +1,4 @@
-"""What a caller hands over, as batches: tensors, tuples, dicts, arrays, loaders, generators. Everything else is
-refused, with the cure.
-"""
+"""What a caller hands over, as batches: tensors, tuples, dicts, arrays, loaders, generators; nothing else."""
 
 import uuid
 from collections import Counter
@@ -60,9 +58,7 @@ class Given:
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes of labelled sequences: those of a plan, else the numbers up to the largest. None of a
-        loader, all of which would have to be read for it.
-        """
+        """Names of the classes of labels: a plan's, else numbers up to the largest; none of a loader, not read yet."""
         if not isinstance(self.batches, list):
             return tuple(getattr(self.batches, "classes", ()))
         labels = (label for item in self.batches if (label := _labels(item)) is not None)
@@ -70,9 +66,7 @@ class Given:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of everything given; of a loader, which may give other batches the next time, one that never comes
-        again.
-        """
+        """A hash of everything given; of a loader, which may give others next time, one that never recurs."""
         if not isinstance(self.batches, list) or any(isinstance(item, Batch) for item in self.batches):
             return uuid.uuid4().hex
         units = [] if self.units is None else [self.units.numpy()]

@@ -156,9 +156,7 @@ def _look_at_arrays(measurement: Measurement, batch: Batch, index: int) -> None:
 
 
 def head_means(model: nn.Module, plan: BatchPlan | Iterable[Batch], settings: Settings) -> Means:
-    """The mean query and key of every head over the whole plan, as they are scored: a pass before the one that needs
-    them, whatever the shard.
-    """
+    """Mean query and key of every head over the whole plan, as they are scored, whatever the shard."""
     source = getattr(plan, "batches", plan)
     if not hasattr(source, "__getitem__") and iter(source) is source:
         expected = "batches that can be read twice (attention is centred on means, which take a pass of their own)"
@@ -185,9 +183,7 @@ def _to_do(plan: Any, only: Container[int] | None, held: Container[int]) -> Iter
 
 @contextmanager
 def listening() -> Iterator[list[int]]:
-    """While inside, SIGINT and SIGTERM are noted in the list given out instead of ending the process (main thread
-    only).
-    """
+    """While inside, SIGINT and SIGTERM are noted in the list given out (main thread only); the process goes on."""
     stopped: list[int] = []
     kept: dict[int, Any] = {}
     with suppress(ValueError):  # not the main thread: signals stay with it

@@ -27,6 +27,22 @@ MOST_GROUPS = 1 << 16
 """The sums of a site take groups times its width."""
 
 
+Names = tuple[str, ...]
+HELP = {
+    "panels": "hidden, spectrum, attention, several with commas, or all; on request only: alignment (what the drift of "
+    "queries and keys does), class (directions of classes, of labelled vectors)",
+    "policies": "token policies, with commas: all, content, no-first",
+    "groups": "groups of units left out in turn for the intervals",
+    "spectrum_groups": "the same for the spectrum; default 8 up to 1,024 dimensions, else 1: no interval",
+    "sample": "vectors kept per site for what sums cannot give",
+    "seed": "seed of everything random (sample of vectors, untrained weights)",
+    "median": "medians of attention rows (dear)",
+    "blocks": "blocks by class (BertLayer) or by name pattern (encoder.layers.*), where they are not found",
+    "tokens_first": "blocks pass on [token, sequence, dim], or [sequence, token, dim]; default: as read from the model",
+    "flatten": "convolutional maps as one vector per position, or one per image",
+}
+
+
 @dataclass(frozen=True)
 class Settings:
     """What a measurement computes. Everything here is part of a run's identity.
@@ -43,56 +59,23 @@ class Settings:
     at                whose vector stands for a labelled sequence: its `first` real token's, its `last`'s, their `mean`
     """
 
-    panels: Annotated[
-        tuple[str, ...],
-        Option(
-            "hidden, spectrum, attention, several with commas, or all; on request only: alignment (what the drift of "
-            "queries and keys does), class (directions of classes, of labelled vectors)",
-            WHAT,
-            ("--panel",),
-            known=(*PANELS, *ON_REQUEST),
-            every="all",
-        ),
-    ] = PANELS
-    policies: Annotated[
-        tuple[str, ...],
-        Option("token policies, with commas: all, content, no-first", WHAT, ("--tokens",), known=POLICIES),
-    ] = POLICIES
-    groups: Annotated[
-        int, Option("groups of units left out in turn for the intervals", WHAT, least=2, most=MOST_GROUPS)
-    ] = 32
-    spectrum_groups: Annotated[
-        int | None,
-        Option(
-            "the same for the spectrum; default 8 up to 1,024 dimensions, else 1: no interval",
-            WHAT,
-            least=1,
-            most=MOST_GROUPS,
-        ),
-    ] = None
-    sample: Annotated[int, Option("vectors kept per site for what sums cannot give", WHAT, least=0, most=1 << 31)] = (
-        2048
+    panels: Annotated[Names, Option(HELP["panels"], WHAT, ("--panel",), known=(*PANELS, *ON_REQUEST), every="all")] = (
+        PANELS
     )
+    policies: Annotated[Names, Option(HELP["policies"], WHAT, ("--tokens",), known=POLICIES)] = POLICIES
+    groups: Annotated[int, Option(HELP["groups"], WHAT, least=2, most=MOST_GROUPS)] = 32
+    spectrum_groups: Annotated[int | None, Option(HELP["spectrum_groups"], WHAT, least=1, most=MOST_GROUPS)] = None
+    sample: Annotated[int, Option(HELP["sample"], WHAT, least=0, most=1 << 31)] = 2048
     sample_heads: bool = False
-    seed: Annotated[int, Option("seed of everything random (sample of vectors, untrained weights)", WHAT, least=0)] = 0
-    median: Annotated[bool, Option("medians of attention rows (dear)", WHAT, ("--medians",))] = False
+    seed: Annotated[int, Option(HELP["seed"], WHAT, least=0)] = 0
+    median: Annotated[bool, Option(HELP["median"], WHAT, ("--medians",))] = False
     bins: tuple[float, ...] = ()
-    metrics: tuple[str, ...] = ()
-    blocks: Annotated[
-        tuple[str, ...],
-        Option("blocks by class (BertLayer) or by name pattern (encoder.layers.*), where they are not found", INPUT),
-    ] = ()
-    tokens_first: Annotated[
-        bool | None,
-        Option(
-            "blocks pass on [token, sequence, dim], or [sequence, token, dim]; default: as read from the model",
-            INPUT,
-            ("--tokens-first/--sequences-first",),
-        ),
-    ] = None
-    flatten: Annotated[
-        Flatten, Option("convolutional maps as one vector per position, or one per image", WHAT, known=FLATTEN)
-    ] = "position"
+    metrics: Names = ()
+    blocks: Annotated[Names, Option(HELP["blocks"], INPUT)] = ()
+    tokens_first: Annotated[bool | None, Option(HELP["tokens_first"], INPUT, ("--tokens-first/--sequences-first",))] = (
+        None
+    )
+    flatten: Annotated[Flatten, Option(HELP["flatten"], WHAT, known=FLATTEN)] = "position"
     at: At = "first"
 
     def __post_init__(self) -> None:

@@ -31,9 +31,7 @@ def tabulate(
     weights: Mapping[str, Mapping[str, Tensor]],
     classes: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """The long table of `metrics` at `sites` and of `weights` (its columns of model and corpus still empty); `classes`:
-    the names of those whose directions are among the sums.
-    """
+    """The long table of `metrics` at `sites` and of `weights`, without model and corpus; `classes`: their names."""
     depth: dict[str, int] = {}
     for site in sites.values():
         depth[site.stack] = max(depth.get(site.stack, 0), site.layer or 0)
@@ -126,9 +124,7 @@ def _along(count: Array, value: Array) -> Array:
 
 
 def _columns(metric: Metric, name: str, estimate: jackknife.Estimate, count: Array, policies: Sequence[str]) -> Columns:
-    """One row per entry of a value whose axes are `metric.axes`, and a component axis where it has one more (without
-    its NaN).
-    """
+    """A row per entry of a value of `metric.axes`, with a component axis where it has one more (without its NaN)."""
     value, axes = estimate.value, metric.axes
     index = dict(zip((*axes, "component"), np.indices(value.shape).reshape(value.ndim, value.size), strict=False))
     counts = _along(count, value)

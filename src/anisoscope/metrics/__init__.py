@@ -21,10 +21,7 @@ def found() -> dict[str, Metric]:
             continue
         metric = getattr(import_module(f"{__name__}.{module.name}"), "METRIC", None)
         if not isinstance(metric, Metric) or metric.name != module.name:
-            raise MeasureError(
-                f"METRIC = Metric(name={module.name!r}, …) in metrics/{module.name}.py",
-                repr(metric),
-                "declare it; see docs/adding.md",
-            )
+            expected = f"METRIC = Metric(name={module.name!r}, …) in metrics/{module.name}.py"
+            raise MeasureError(expected, repr(metric), "declare it; see docs/adding.md")
         metrics[metric.name] = metric
     return metrics

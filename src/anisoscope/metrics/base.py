@@ -1,6 +1,4 @@
-"""The contract of a metric: what sums it needs, a pure function of them, the same thing done slowly, and its
-invariances.
-"""
+"""The contract of a metric: the sums it needs, a pure function of them, the same done slowly, its invariances."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -19,9 +19,7 @@ from anisoscope.sums.isotropic import q95
 
 
 def sample_sums(vectors: Array, mean: Array, group: Array, groups: int) -> dict[str, Array]:
-    """Group sums of a sample [token, dim]: of its centred unit vectors, and counts of pairs above q95(d) between
-    groups.
-    """
+    """Group sums of a sample [token, dim]: of its centred unit vectors, and pairs above q95(d) between groups."""
     units, centred = units_of(vectors), units_of(vectors - mean)
     member = (group[:, None] == np.arange(groups)).astype(np.float64)  # [token group]
     above = (units @ units.T > q95(vectors.shape[1])).astype(np.float64)

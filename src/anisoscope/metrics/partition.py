@@ -23,9 +23,7 @@ ROWS = 1024
 
 
 def terms(matrix: NDArray[Any]) -> dict[str, Array]:
-    """`rows` [1] and `log_z` [1, 2 · dim], log Z along each eigenvector and against it, of a matrix [token, dim] of any
-    floating type: one group.
-    """
+    """`rows` [1] and `log_z` [1, 2 · dim], log Z along and against each eigenvector of a matrix [token, dim]."""
     moment = sum((rows.T @ rows for rows in _blocks(matrix)), np.zeros((matrix.shape[1],) * 2))
     eigenvectors = np.linalg.eigh(moment)[1]  # in columns
     log_z = np.full((2, matrix.shape[1]), -np.inf if len(matrix) else 0.0)

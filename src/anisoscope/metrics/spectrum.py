@@ -53,9 +53,7 @@ def compute(totals: Totals) -> Values:
 
 
 def _eigenvalues(matrix: Array, scale: Array) -> Array:
-    """Ascending; 0 where they are rounding of numbers as large as `scale` (their roots would not be small); NaN where
-    undefined.
-    """
+    """Ascending; 0 where they are rounding of numbers as large as `scale` (roots would not be small); or NaN."""
     defined = np.asarray(np.isfinite(matrix).all((-1, -2)))
     safe = np.where(defined[..., None, None], matrix, 0.0)
     found = np.linalg.eigvalsh(safe)

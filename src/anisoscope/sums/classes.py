@@ -34,9 +34,7 @@ def add_class_sums(
     group: Int[Tensor, " sequence"],
     classes: int,
 ) -> None:
-    """Add the directions of float64 vectors to their groups and classes. A label below 0 is none; vectors that are zero
-    or not finite are left out.
-    """
+    """Add directions of float64 vectors to groups and classes, but those of labels below 0, zero or not finite."""
     norm = torch.linalg.vector_norm(x, dim=-1)
     held = (label >= 0) & (norm > 1 / LARGEST) & (norm < LARGEST)  # NaN is neither
     unit, place = x[held] / norm[held, None], group[held] * classes + label[held]

@@ -232,9 +232,7 @@ def _sums_of(
 
 
 def _linear_sums(x: Tensor, inverse: Tensor, masks: Tensor, subsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Σx and Σu over masks, and Σu over subsets. One product where there is one head: u, its rows over the norm, is
-    never built.
-    """
+    """Σx, Σu over masks, and Σu over subsets. Of one head one product: u, its rows over the norm, is never built."""
     rows, n = torch.cat([masks, subsets], 1), masks.shape[1]
     if x.shape[2] == 1:
         found = _weighted(torch.cat([masks, rows * inverse.transpose(1, 2)], 1), x)

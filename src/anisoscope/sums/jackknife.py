@@ -56,9 +56,7 @@ def interval(
 
 
 def over_seeds(values: ArrayLike, level: float = 0.95, *, bounds: Bounds = UNBOUNDED) -> Estimate:
-    """Mean over seeds [seed, ...] with a Student t interval, seeds − 1 degrees of freedom, inside `bounds`. One seed
-    has no interval.
-    """
+    """Mean over seeds [seed, ...] with a Student t interval (seeds − 1) inside `bounds`; none of a single seed."""
     x = np.asarray(values, dtype=np.float64)
     if len(x) < 2:
         return _without(x.mean(axis=0))

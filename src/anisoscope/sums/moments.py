@@ -84,9 +84,7 @@ class Moments:
                 self._update((site, "unit_moment", g), unit)
 
     def _parts_of(self, groups: int) -> list[tuple[int, Tensor | slice]]:
-        """Each of so many groups in the batch, and its sequences: a slice where they lie side by side, as they mostly
-        do.
-        """
+        """Each of so many groups in the batch, and its sequences: a slice where they lie side by side, as most do."""
         if groups not in self._parts:
             self._parts[groups] = []
             for g in torch.unique(self._group % groups).tolist():
