@@ -49,23 +49,12 @@ def _asks(model: nn.Module) -> bool:
 
 def _registered(backend: str) -> str:
     """The name of the looking-on form of `backend`, registered when first asked for."""
-    if backend.startswith(_PREFIX):
-        return backend
-    name = _PREFIX + backend
-    if name not in ALL_ATTENTION_FUNCTIONS:
-        AttentionInterface.register(name, _looking_form(backend))
-        AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[backend])
-    return name
+    name = backend if backend.startswith(_PREFIX) else _PREFIX + backend
+    if name in ALL_ATTENTION_FUNCTIONS:
+        return name
 
-
-def _looking_form(backend: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
     def attention(
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None = None,
-        **settings: Any,
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **settings: Any
     ) -> tuple[Tensor, Tensor | None]:
         call = Call(module, query, key, value, attention_mask, settings)
         with entry_points.resting():
@@ -75,7 +64,9 @@ def _looking_form(backend: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
             forward = _eager_of(module) if backend == "eager" else ALL_ATTENTION_FUNCTIONS[backend]
             return forward(module, query, key, value, attention_mask, **settings)  # type: ignore[no-any-return]
 
-    return attention
+    AttentionInterface.register(name, attention)
+    AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[backend])
+    return name
 
 
 def _eager_of(module: nn.Module) -> Callable[..., Any]:

@@ -41,13 +41,8 @@ def score_sums(
     used = (seen & rows.unsqueeze(-1)).any(2) & k.isfinite().all(-1)
     k = torch.where(used.unsqueeze(-1), k, 0.0)
     moment = q.transpose(2, 3) @ q
-    sums = {
-        "rows": rows.sum(-1).double(),
-        "query": q.sum(2),
-        "query_moment": moment,
-        "keys": used.sum(-1).double(),
-        "key": k.sum(2),
-    }
+    sums = {"rows": rows.sum(-1).double(), "query": q.sum(2), "query_moment": moment}
+    sums |= {"keys": used.sum(-1).double(), "key": k.sum(2)}
     # a shift common to all keys of a sequence changes no covariance and keeps digits
     centre = sums["key"] / sums["keys"].clamp(min=1).unsqueeze(-1)
     k = torch.where(used.unsqueeze(-1), k - centre.unsqueeze(2), 0.0)
@@ -86,12 +81,8 @@ def _rows_apart(q: Tensor, k: Tensor, seen: Tensor, rows: Tensor) -> dict[str, T
         mean_key = share @ k[i]  # [head, query, dim]
         mean = (q[i] * mean_key).sum(-1, keepdim=True)
         weighted = share * scores
-        parts.append(
-            {
-                "row_variance": (weighted * scores).sum((1, 2)) - mean.square().sum((1, 2)),
-                "row_lean": (weighted.sum(1).unsqueeze(1) @ k[i]).squeeze(1) - (mean * mean_key).sum(1),
-                "row_spread": (k[i] * share.sum(1).unsqueeze(-1)).transpose(1, 2) @ k[i]
-                - mean_key.transpose(1, 2) @ mean_key,
-            }
-        )
+        variance = (weighted * scores).sum((1, 2)) - mean.square().sum((1, 2))
+        lean = (weighted.sum(1).unsqueeze(1) @ k[i]).squeeze(1) - (mean * mean_key).sum(1)
+        spread = (k[i] * share.sum(1).unsqueeze(-1)).transpose(1, 2) @ k[i] - mean_key.transpose(1, 2) @ mean_key
+        parts.append({"row_variance": variance, "row_lean": lean, "row_spread": spread})
     return {name: torch.stack([part[name] for part in parts]) for name in parts[0]}

@@ -110,12 +110,10 @@ def _count(totals: Totals) -> Array:
     """Vectors (or rows, or matrix rows) behind the values: a leading part of their axes."""
     for term in ("n", "query.n", "rows", "plain.rows", "moment_n", "query.head_moment_n", "sequences"):
         if term in totals:
-            count: Array = totals[term][0]
-            return count
+            return np.asarray(totals[term][0])
     if "class_n" in totals:
         return np.array(totals["class_n"][0].sum())
-    every: Array = totals["subset_n"][0][:3].sum(0)  # the kinds of token make up the whole
-    return every
+    return np.asarray(totals["subset_n"][0][:3].sum(0))  # the kinds of token make up the whole
 
 
 def _along(count: Array, value: Array) -> Array:

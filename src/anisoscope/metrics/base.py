@@ -60,8 +60,7 @@ class Metric:
 
 def dot(a: Array, b: Array) -> Array:
     """Scalar product over the last axis, in one fused pass."""
-    product: Array = np.einsum("...d,...d->...", a, b)
-    return product
+    return np.asarray(np.einsum("...d,...d->...", a, b))
 
 
 def ratio(numerator: Array, denominator: Array) -> Array:
@@ -73,5 +72,4 @@ def ratio(numerator: Array, denominator: Array) -> Array:
 def units_of(x: Array) -> Array:
     """Unit vectors over the last axis; a zero vector stays zero."""
     length = np.linalg.norm(x, axis=-1, keepdims=True)
-    unit: Array = np.divide(x, length, out=np.zeros_like(x, dtype=np.float64), where=length > 0)
-    return unit
+    return np.asarray(np.divide(x, length, out=np.zeros_like(x, dtype=np.float64), where=length > 0))

@@ -58,8 +58,7 @@ def reference(units: list[Array]) -> dict[str, float]:
 def to_utterance(x: Array, representative: int) -> Array:
     """Cosine of every utterance [utterance, dim] to one of them (1 for itself)."""
     unit = units_of(x)
-    cosine: Array = unit @ unit[representative]
-    return cosine
+    return np.asarray(unit @ unit[representative])
 
 
 def to_classes(x: Array, labels: Labels, classes: int) -> Array:

@@ -64,8 +64,7 @@ def _eigenvalues(matrix: Array, scale: Array) -> Array:
 def _entropy_rank(weights: Array) -> Array:
     p = ratio(weights, weights.sum(-1, keepdims=True))
     with np.errstate(divide="ignore", invalid="ignore"):
-        entropy: Array = -np.where(p == 0, 0.0, p * np.log(p)).sum(-1)
-    return np.exp(entropy)
+        return np.asarray(np.exp(-np.where(p == 0, 0.0, p * np.log(p)).sum(-1)))
 
 
 def isoscore(eigenvalues: Array) -> Array:
@@ -76,8 +75,7 @@ def isoscore(eigenvalues: Array) -> Array:
     normal = np.sqrt(d) * ratio(eigenvalues, np.linalg.norm(eigenvalues, axis=-1, keepdims=True))
     defect_square = ((normal - 1) ** 2).sum(-1) / (2 * (d - np.sqrt(d)))
     used = (d - defect_square * (d - np.sqrt(d))) ** 2 / d
-    score: Array = np.clip((used - 1) / (d - 1), 0, 1)
-    return score
+    return np.asarray(np.clip((used - 1) / (d - 1), 0, 1))
 
 
 def reference(units: list[Array]) -> dict[str, float]:
