@@ -35,48 +35,34 @@ def shard_of(text: str) -> tuple[int, int]:
     return part - 1, parts
 
 
+MODEL_HELP = (
+    "hub id (with @revision), folder, preset, builtin:minilm, module:factory; or a series of checkpoints: "
+    "pattern {0..4} {0,20,…,2000}, folder of step-* or checkpoint-*, list in a file"
+)
+CORPUS_HELP = "built-in name, hub data set, file or folder; default: what is built in for the model"
+DOCUMENTS_HELP = "what a document is in a text file: auto, file, blank-line, line, tokens:N"
+LIMIT_HELP = "first N units of the corpus only: documents, clips (or speakers), images"
+LENGTH_HELP = "tokens a window, special ones counted; default: what the model reads, 512 at most"
+SHARD_HELP = "I/N: every N-th batch from the I-th; put together with anisoscope merge"
+
+
 @dataclass(frozen=True)
 class Job:
     """One model on one corpus (none named: the built-in one for what the model reads). All fields but the last three
     are part of the run's identity.
     """
 
-    model: Annotated[
-        str,
-        Option(
-            "hub id (with @revision), folder, preset, builtin:minilm, module:factory; or a series of checkpoints: "
-            "pattern {0..4} {0,20,…,2000}, folder of step-* or checkpoint-*, list in a file",
-            INPUT,
-            argument=True,
-            check=check_model,
-        ),
-    ] = "builtin:minilm"
-    corpus: Annotated[
-        str,
-        Option(
-            "built-in name, hub data set, file or folder; default: what is built in for the model",
-            INPUT,
-            ("--corpus", "-c"),
-            check=check_corpus,
-        ),
-    ] = ""
+    model: Annotated[str, Option(MODEL_HELP, INPUT, argument=True, check=check_model)] = "builtin:minilm"
+    corpus: Annotated[str, Option(CORPUS_HELP, INPUT, ("--corpus", "-c"), check=check_corpus)] = ""
     settings: Settings = field(default_factory=Settings)
     split: Annotated[str | None, Option("split of a hub data set", INPUT)] = None
     column: Annotated[str | None, Option("column of a table: text, or paths of clips or images", INPUT)] = None
-    documents: Annotated[
-        str,
-        Option("what a document is in a text file: auto, file, blank-line, line, tokens:N", INPUT, check=check_rule),
-    ] = "auto"
-    limit: Annotated[
-        int | None, Option("first N units of the corpus only: documents, clips (or speakers), images", INPUT, least=1)
-    ] = None
+    documents: Annotated[str, Option(DOCUMENTS_HELP, INPUT, check=check_rule)] = "auto"
+    limit: Annotated[int | None, Option(LIMIT_HELP, INPUT, least=1)] = None
     sequences: Annotated[
         int | None, Option("that many windows of the text only, evenly spread over it", INPUT, least=1)
     ] = None
-    max_length: Annotated[
-        int | None,
-        Option("tokens a window, special ones counted; default: what the model reads, 512 at most", INPUT, least=1),
-    ] = None
+    max_length: Annotated[int | None, Option(LENGTH_HELP, INPUT, least=1)] = None
     batch_tokens: Annotated[int, Option("tokens a batch", MACHINE, least=1)] = 4096
     dtype: Annotated[
         str, Option("float32, float64, bfloat16, float16; sums are float64 always", MACHINE, known=DTYPES)
@@ -86,15 +72,7 @@ class Job:
     )
     step: int | None = None
     train_seed: int | None = None
-    shard: Annotated[
-        tuple[int, int],
-        Option(
-            "I/N: every N-th batch from the I-th; put together with anisoscope merge",
-            MACHINE,
-            parse=shard_of,
-            shown="1/1",
-        ),
-    ] = (0, 1)
+    shard: Annotated[tuple[int, int], Option(SHARD_HELP, MACHINE, parse=shard_of, shown="1/1")] = (0, 1)
     device: Annotated[str, Option("cpu, cuda, cuda:1, mps", MACHINE, check=check_device)] = "cpu"
     trust_remote_code: Annotated[bool, Option("run code that comes with the model", INPUT)] = False
     skip_bad: Annotated[
@@ -141,42 +119,24 @@ def plain(x: Any) -> Any:
     return json.loads(json.dumps(x, default=str))
 
 
+LABELLED_HELP = "labelled, as in train classifier; default: what the model was trained on"
+AT_HELP = "whose vector stands for an utterance: first token, last, mean; default: the model's"
+PARTS_HELP = "with commas: directions, replaced (what attention is worth), explained (attributions over words), or all"
+
+
 @dataclass(frozen=True)
 class Classes:
     """Which utterances are looked at, and how: the first `limit` of a split (or of `all`), as many of each class; by
     default `at` their last token where a token sees only those before it, else at the first.
     """
 
-    corpus: Annotated[
-        str,
-        Option(
-            "labelled, as in train classifier; default: what the model was trained on",
-            INPUT,
-            ("--corpus", "-c"),
-            check=check_labelled,
-        ),
-    ] = ""
+    corpus: Annotated[str, Option(LABELLED_HELP, INPUT, ("--corpus", "-c"), check=check_labelled)] = ""
     columns: Annotated[Mapping[str, str] | None, BuiltFrom(Columns)] = None
     split_seed: Annotated[int, Option("of splits the corpus does not have", INPUT, least=0)] = 0
     split: Annotated[str, Option("train, validation, test, another of the corpus, or all", INPUT)] = "test"
     limit: Annotated[int, Option("utterances, the first of each class", INPUT, least=1)] = 999
-    at: Annotated[
-        At | None,
-        Option(
-            "whose vector stands for an utterance: first token, last, mean; default: the model's",
-            WHAT,
-            known=get_args(At),
-        ),
-    ] = None
-    parts: Annotated[
-        tuple[str, ...],
-        Option(
-            "with commas: directions, replaced (what attention is worth), explained (attributions over words), or all",
-            WHAT,
-            known=PARTS,
-            every="all",
-        ),
-    ] = PARTS
+    at: Annotated[At | None, Option(AT_HELP, WHAT, known=get_args(At))] = None
+    parts: Annotated[tuple[str, ...], Option(PARTS_HELP, WHAT, known=PARTS, every="all")] = PARTS
     few: Annotated[int, Option("utterances of what takes many passes", WHAT, least=1)] = 60
     max_length: Annotated[int | None, Option("longer utterances are cut, and counted", INPUT, least=3)] = None
 
