@@ -42,6 +42,10 @@ MODEL_HELP = (
 CORPUS_HELP = "built-in name, hub data set, file or folder; default: what is built in for the model"
 DOCUMENTS_HELP = "what a document is in a text file: auto, file, blank-line, line, tokens:N"
 LIMIT_HELP = "first N units of the corpus only: documents, clips (or speakers), images"
+WINDOWS_HELP = "that many windows of the text only, evenly spread over it"
+DTYPE_HELP = "float32, float64, bfloat16, float16; sums are float64 always"
+UNTRAINED_HELP = "draw the weights anew from the architecture's own initialisation"
+BAD_HELP = "leave out and count unreadable items and checkpoints instead of stopping"
 LENGTH_HELP = "tokens a window, special ones counted; default: what the model reads, 512 at most"
 SHARD_HELP = "I/N: every N-th batch from the I-th; put together with anisoscope merge"
 
@@ -59,25 +63,17 @@ class Job:
     column: Annotated[str | None, Option("column of a table: text, or paths of clips or images", INPUT)] = None
     documents: Annotated[str, Option(DOCUMENTS_HELP, INPUT, check=check_rule)] = "auto"
     limit: Annotated[int | None, Option(LIMIT_HELP, INPUT, least=1)] = None
-    sequences: Annotated[
-        int | None, Option("that many windows of the text only, evenly spread over it", INPUT, least=1)
-    ] = None
+    sequences: Annotated[int | None, Option(WINDOWS_HELP, INPUT, least=1)] = None
     max_length: Annotated[int | None, Option(LENGTH_HELP, INPUT, least=1)] = None
     batch_tokens: Annotated[int, Option("tokens a batch", MACHINE, least=1)] = 4096
-    dtype: Annotated[
-        str, Option("float32, float64, bfloat16, float16; sums are float64 always", MACHINE, known=DTYPES)
-    ] = "float32"
-    untrained: Annotated[bool, Option("draw the weights anew from the architecture's own initialisation", INPUT)] = (
-        False
-    )
+    dtype: Annotated[str, Option(DTYPE_HELP, MACHINE, known=DTYPES)] = "float32"
+    untrained: Annotated[bool, Option(UNTRAINED_HELP, INPUT)] = False
     step: int | None = None
     train_seed: int | None = None
     shard: Annotated[tuple[int, int], Option(SHARD_HELP, MACHINE, parse=shard_of, shown="1/1")] = (0, 1)
     device: Annotated[str, Option("cpu, cuda, cuda:1, mps", MACHINE, check=check_device)] = "cpu"
     trust_remote_code: Annotated[bool, Option("run code that comes with the model", INPUT)] = False
-    skip_bad: Annotated[
-        bool, Option("leave out and count unreadable items and checkpoints instead of stopping", INPUT)
-    ] = False
+    skip_bad: Annotated[bool, Option(BAD_HELP, INPUT)] = False
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -94,18 +90,16 @@ class Job:
 
 OF_CLASSES = ("batch_tokens", "dtype", "device", "trust_remote_code")
 """Fields of a job that the classes of a labelled corpus are measured with, too."""
+OUTPUT_HELP = "folder; default: below runs/, named after what is in it"
+RESUME_HELP = "go on with what was interrupted; what is finished is left as it is"
 
 
 @dataclass(frozen=True)
 class Place:
     """The folder that is written, and what becomes of what is there."""
 
-    output: Annotated[
-        Path | None, Option("folder; default: below runs/, named after what is in it", OUTPUT, ("--output", "-o"))
-    ] = None
-    resume: Annotated[bool, Option("go on with what was interrupted; what is finished is left as it is", OUTPUT)] = (
-        False
-    )
+    output: Annotated[Path | None, Option(OUTPUT_HELP, OUTPUT, ("--output", "-o"))] = None
+    resume: Annotated[bool, Option(RESUME_HELP, OUTPUT)] = False
     overwrite: Annotated[bool, Option("begin anew in a folder that holds a run or a training", OUTPUT)] = False
 
     @property
