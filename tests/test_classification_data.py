@@ -96,7 +96,7 @@ def test_public_formats_are_read(tmp_path):
     (pair,) = benchmarks.esnli_rows(path)
     assert pair["annotations"] == [{"premise_highlight": [], "hypothesis_highlight": [0, 2]}]
     page = '"<span class=""active"">Good</span> <span>food</span> <span></span>"'
-    other = '"<span>Good</span> <span class=""active"">food</span>"'
+    other = '"<span>Good</span> <span class=""active""><i class=""x y"">food</i></span>"'  # as of browsers
     path.write_text(f"Input.label,Input.text,Answer.html_output\n1,Good food,{page}\n1,Good food,{other}\n")
     (review,) = benchmarks.yelphat_rows(path)
     assert review["tokens"] == ["Good", "food"] and review["human_attention"] == [1, 1] and review["n_hams"] == 2
