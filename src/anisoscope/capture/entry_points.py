@@ -26,10 +26,8 @@ FAR_BELOW = 1e4
 """A score this far below the largest of its row has weight 0 in float32: its key is hidden by the mask."""
 SAME_SCALE = 0.25
 """A fitted scale this near to 1/√d or 1 (relative) is that: biases that go with the keys lead the fit astray."""
-HEADS = ("num_heads", "num_attention_heads", "n_head", "heads")
-"""How modules call their number of heads."""
-RECENT = 8
-"""Products of a module that are remembered until its softmax."""
+HEADS = ("num_heads", "num_attention_heads", "n_head", "heads")  # how modules call their number of heads
+RECENT = 8  # products of a module that are remembered until its softmax
 PRODUCTS: tuple[tuple[Any, str], ...] = (
     *((torch, name) for name in ("matmul", "bmm", "baddbmm", "einsum", "softmax")),
     *((Tensor, name) for name in ("matmul", "__matmul__", "bmm", "baddbmm", "softmax")),

@@ -202,9 +202,8 @@ class _Walk:
         k = self.k
         if min(self.span.stop) < self.keys or max(self.span.start) > 0:
             position = torch.arange(self.keys, device=k.device)
-            start, stop = (
-                torch.tensor(edge, device=k.device).unsqueeze(1) for edge in (self.span.start, self.span.stop)
-            )
+            edges = (self.span.start, self.span.stop)
+            start, stop = (torch.tensor(edge, device=k.device).unsqueeze(1) for edge in edges)
             k = k * ((position >= start) & (position < stop))[:, None, :, None]
         return (self.q * k.sum(2, keepdim=True)).sum(-1) * (self.scale / self.unit)
 
@@ -247,7 +246,7 @@ class _Walk:
         if self.sinks is None:
             return total, weighted, shift, torch.ones_like(shift)
         sink = self.sinks.to(self.q).view(1, -1, 1) * LOG2E
-        top = torch.maximum(shift, sink)
+        top = torch.maximum(shift, sink)  # a sink may lie far above the scores
         shrink, apart = (shift - top).exp2(), sink - top
         weighted = shrink * (weighted + (shift - top) * total) + apart * apart.exp2()
         return shrink * total + apart.exp2(), weighted, top, shrink

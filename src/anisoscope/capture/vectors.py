@@ -95,8 +95,7 @@ def vectors_of(x: Tensor, flatten: Flatten, *, tokens_first: bool = False) -> Te
 
 def padded(x: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
     """A nested tensor, which `nn.TransformerEncoder` makes of a padded batch, with zeros behind each sequence."""
-    made: Tensor = torch.nested.to_padded_tensor(x, 0.0, shape)
-    return made
+    return torch.nested.to_padded_tensor(x, 0.0, shape)  # type: ignore[no-any-return]
 
 
 def same(x: Tensor | None, y: Tensor) -> bool:

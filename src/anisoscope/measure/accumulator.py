@@ -87,9 +87,7 @@ class Measurement:
         self.sums, self.moments = sums, Moments(sums, self.settings.spectrum_groups)
 
     def begin(self, batch: Batch, device: torch.device, layout: Layout | None = None) -> dict[str, Tensor]:
-        """Prepare for a batch's forward call; the real-token masks by stack, for the tap. Without the model's `layout`
-        the batch's streams are those of the stacks.
-        """
+        """Prepare for a batch; real-token masks by stack, for the tap. Without `layout` streams are those of stacks."""
         self._layout = layout
         self._unit = batch.unit.to(device)
         self._group = self._unit % self.settings.groups

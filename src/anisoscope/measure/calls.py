@@ -55,9 +55,7 @@ class Caller:
         return dict(zip(names, tensors, strict=False))
 
     def taken(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Arguments that `forward` takes; labels and masks that it does not are ours. UsageError for others, and for
-        what a model cannot read, before anything runs.
-        """
+        """Arguments that `forward` takes, less labels and masks of ours. UsageError: others, what it cannot read."""
         model: Any = self.model
         names = _parameters(model, Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
         more = bool(_parameters(model, Parameter.VAR_KEYWORD))

@@ -78,9 +78,7 @@ def run_pass(
 
 
 def glance(model: nn.Module, batches: Iterable[Batch], settings: Settings) -> Measurement:
-    """One quick pass over a few batches in the midst of something else, a training: signals stay with whoever has
-    them, and modes, gradients and random numbers stay as they are.
-    """
+    """A quick pass in the midst of a training: signals, modes, gradients and random numbers stay as they are."""
     measurement = Measurement(settings)
     device = device_of(model)
     with (

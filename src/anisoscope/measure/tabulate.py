@@ -7,18 +7,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from torch import Tensor
 
 from anisoscope.axes import LAYER_QUANTITIES, Site
 from anisoscope.metrics import calibrated, class_direction
-from anisoscope.metrics.base import Metric
+from anisoscope.metrics.base import Array, Metric
 from anisoscope.store import as_records
 from anisoscope.sums import jackknife
 from anisoscope.sums.groups import Sums, Totals
 from anisoscope.sums.reservoir import Reservoir
 
-Array = NDArray[np.float64]
 Columns = dict[str, list[Any]]
 
 

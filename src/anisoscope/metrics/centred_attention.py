@@ -14,6 +14,7 @@ from anisoscope.metrics.base import POSITIVE, SHARE, Metric, Values, ratio
 from anisoscope.sums.groups import Totals
 
 SIDES = ("query", "key")
+TERMS = ("rows", "entropy", "normalised_rows", "entropy_normalised")
 
 
 def compute(totals: Totals) -> Values:
@@ -29,11 +30,7 @@ def compute(totals: Totals) -> Values:
 METRIC = Metric(
     name="centred_attention",
     quantities=("centred",),
-    needs=frozenset(
-        f"{which}.{term}"
-        for which in ("plain", *SIDES)
-        for term in ("rows", "entropy", "normalised_rows", "entropy_normalised")
-    ),
+    needs=frozenset(f"{which}.{term}" for which in ("plain", *SIDES) for term in TERMS),
     compute=compute,
     bounds=dict.fromkeys(SIDES, POSITIVE) | {f"{side}_normalised": SHARE for side in SIDES},
     panel="alignment",

@@ -44,14 +44,10 @@ def reference(units: list[Array]) -> dict[str, float]:
     """Pair of utterances by pair; every unit is a class. A pair of classes that has none is not named."""
     found = {}
     for k, (a, b) in enumerate(zip(*np.triu_indices(len(units)), strict=True)):
-        cosines = [
-            float(x @ y / (np.linalg.norm(x) * np.linalg.norm(y)))
-            for i, x in enumerate(units[a])
-            for j, y in enumerate(units[b])
-            if a != b or i != j
-        ]
-        if cosines:
-            found[str(k)] = float(np.mean(cosines))
+        x, y = (units[c] / np.linalg.norm(units[c], axis=1, keepdims=True) for c in (a, b))
+        cosines = (x @ y.T)[~np.eye(len(x), dtype=bool)] if a == b else x @ y.T
+        if cosines.size:
+            found[str(k)] = float(cosines.mean())
     return found
 
 
@@ -62,9 +58,7 @@ def to_utterance(x: Array, representative: int) -> Array:
 
 
 def to_classes(x: Array, labels: Labels, classes: int) -> Array:
-    """Cosine [utterance, class] of x [utterance, dim] to the mean direction of each class, of its own class without
-    itself. NaN where that is nobody.
-    """
+    """Cosine [utterance, class] of x to each class' mean direction, its own without itself; NaN where nobody is."""
     unit = units_of(x)
     member = labels[:, None] == np.arange(classes)
     total = member.T.astype(np.float64) @ unit  # [class dim]

@@ -60,9 +60,7 @@ def _of_mean(totals: Totals) -> Bounds:
 
 
 def _of_shares(totals: Totals) -> Bounds:
-    """Bounds of shares of A: dimensions that contribute less than nothing make up 1/(n − 1) at most, the others exceed
-    A by as much. None where A is not above 0.
-    """
+    """Bounds of shares of A, none where A ≤ 0: dimensions below 0 make up 1/(n − 1) at most, others exceed A by it."""
     n, unit = totals["n"][0], totals["unit"][0]
     square = np.maximum(dot(unit, unit) - n, 0)  # n(n − 1)A
     above = (square > 0)[..., None]

@@ -25,23 +25,19 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from anisoscope.errors import MeasureError
-
-Array = NDArray[np.float64]
+from anisoscope.sums.jackknife import Array
 
 PIECE = 1 << 20
 """Numbers that are summed at once on a CPU: 4 MiB of float32, about the cache of a core."""
 SMALL = {torch.float32: 1e-12, torch.float64: 1e-140}
 """Norms under it, and over its inverse, are taken with care: their squares lose digits or overflow (float32: 1e±38)."""
-LARGEST = 1e153
-"""Norms whose squares float64 holds."""
-COUNTED = frozenset({"zero", "nonfinite"})
-"""Terms that are always summed."""
+LARGEST = 1e153  # norms whose squares float64 holds
+COUNTED = frozenset({"zero", "nonfinite"})  # terms that are always summed
 
 
 class Sums:

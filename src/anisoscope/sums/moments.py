@@ -14,8 +14,7 @@ from torch import Tensor
 
 from anisoscope.sums.groups import Sums
 
-EVERY = 32
-"""Batches summed in float32 before they are added in float64."""
+EVERY = 32  # batches summed in float32 before they are added in float64
 FEW = 4
 """Vectors for each dimension up to which products are in float64 (beyond it: docstring of `metrics/spectrum.py`)."""
 MOST, WIDE = 8, 1024
@@ -52,9 +51,7 @@ class Moments:
         weight: Bool[Tensor, "sequence token"],
         inverse: Float[Tensor, "sequence token"],
     ) -> None:
-        """Add the vectors of a site, those of weight 1, with their inverse norms; how many there are so far stands in
-        `sums` already (`n`).
-        """
+        """Add the vectors of a site, those of weight 1, with their inverse norms; `n` in `sums` counts them already."""
         groups = min(self._groups or (MOST if x.shape[-1] <= WIDE else 1), self.sums.groups)
         few = float(self.sums.terms[site, "n"][:, 0].sum()) <= FEW * x.shape[-1]
         if few or inverse.dtype is torch.float64:  # norms so small or large that float32 has no squares of them
