@@ -39,7 +39,7 @@ class Reservoir:
 
     @property
     def hash(self) -> Int[Tensor, " token"]:
-        """Of the tokens kept, rising."""
+        """Hashes of the tokens kept, rising."""
         return self._keep()[0]
 
     @property
