@@ -240,9 +240,7 @@ class _Walk:
         return rows | {"score_histogram": self.counts} if self.counts.numel() else rows
 
     def _with_sinks(self, total: Tensor, weighted: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(total, weighted, shift) with each head's sink as one more outcome, and what the new shift does to every
-        other exponential: a sink may lie far above the scores.
-        """
+        """(total, weighted, shift) with each head's sink as an outcome more, and the factor of other exponentials."""
         if self.sinks is None:
             return total, weighted, shift, torch.ones_like(shift)
         sink = self.sinks.to(self.q).view(1, -1, 1) * LOG2E
