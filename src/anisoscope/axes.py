@@ -60,9 +60,7 @@ class Site:
 
     @property
     def name(self) -> str:
-        """Canonical name: `encoder.3.hidden`, `encoder.3.head.query.raw`, `decoder.2.cross.attention`,
-        `decoder.final`.
-        """
+        """Canonical: `encoder.3.hidden`, `encoder.3.head.query.raw`, `decoder.2.cross.attention`, `decoder.final`."""
         if self.quantity == "final":
             return f"{self.stack}.final"
         cross = "cross." if self.kind == "cross" else ""

@@ -1,6 +1,4 @@
-"""What every corpus hands to a model: inputs, and for each stack which positions are real, special, and from which
-unit.
-"""
+"""What a corpus hands to a model: inputs, and for each stack which positions are real, special, of which unit."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

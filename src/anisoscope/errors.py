@@ -1,6 +1,4 @@
-"""The few exceptions. Each says what was expected, what came, and the cure; the CLI prints that and exits with
-`exit_code`.
-"""
+"""The few exceptions: what was expected, what came, and the cure. The command line exits with `exit_code`."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

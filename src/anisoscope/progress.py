@@ -1,6 +1,4 @@
-"""How far long work is: a bar with rate and time left on a terminal, a plain line now and then elsewhere. Talk goes
-to stderr.
-"""
+"""How far long work is: a bar with rate and time left on a terminal, a plain line now and then elsewhere."""
 
 import os
 import shutil
@@ -57,9 +55,7 @@ def animated() -> bool:
 
 @contextmanager
 def shown(what: str, unit: str = "tokens", *, quiet: bool = False) -> Iterator[Progress]:
-    """A callback `(done, total)` that shows `what` with units done, rate and time left; `loading …` until it is first
-    called.
-    """
+    """A callback `(done, total)` that shows `what` with units done, rate and time left; before it, `loading …`."""
     if quiet:
         yield lambda _done, _total: None
     elif animated():
@@ -137,9 +133,7 @@ def _ends_on_sigterm() -> Iterator[None]:
 
 
 def _lines() -> Callable[[int, int, str, str], None]:
-    """Lines now and then, with the rate since the first count, or since the count last fell: then another piece of the
-    work has begun.
-    """
+    """Lines now and then, with the rate since the count last fell: then another piece of work has begun."""
     shown_at = started = time.monotonic()
     first = last = -1
 

@@ -21,9 +21,7 @@ _SUBJECT = ("run", "model", "revision", "step", "seed", "corpus")
 _PLACE = ("stack", "kind", "layer", "head", "site", "token_policy", "metric", "component")
 KEYS = (*_SUBJECT, *_PLACE)
 COLUMNS = (*KEYS, "value", "low", "high", "n_vectors", "n_units")
-"""Columns of the long table. `component` is null for the aggregate; `low` and `high` are the ends of the 95 %
-interval.
-"""
+"""Columns of the long table. `component` is null for the aggregate; `low`, `high`: ends of the 95 % interval."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -52,9 +50,7 @@ def select(frame: pd.DataFrame, **where: Any) -> pd.DataFrame:
 
 
 def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
-    """Call `write` with a temporary path, then rename: `path` is whole or absent. OutputError on a full or read-only
-    disk.
-    """
+    """Call `write` with a temporary path, then rename: `path` is whole or absent. OutputError where it cannot."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -137,9 +133,7 @@ def records_once(path: Path, make: Callable[[], pd.DataFrame], *, wait: bool = T
 
 
 def in_turn(items: Iterable[Item], attempt: Callable[[Item, bool], Result]) -> Iterator[Result]:
-    """`attempt(item, wait)` for every item. Those that another process has in hand (Busy) come last, and are waited
-    for then.
-    """
+    """`attempt(item, wait)` for every item. Those that another process has in hand (Busy) come last, waited for."""
     held = []
     for item in items:
         try:
@@ -153,9 +147,7 @@ ANEW = "the run folder is damaged: measure again with --overwrite"
 
 
 class RunFolder:
-    """A run folder: `records.parquet`, `manifest.json` (last), `report.html`, `figures/`; `state.*` while it is under
-    way.
-    """
+    """A run folder: `records.parquet`, `manifest.json` (last), `report.html`, `figures/`; `state.*` until it ends."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.manifest_path = folder, folder / "manifest.json"
