@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
+import anisoscope
 from anisoscope.cli.tables import layer_by_layer
 from anisoscope.errors import UsageError
 from anisoscope.runs.findings import RULES, RULES_OF_CLASSES, findings, verdict
@@ -228,3 +230,10 @@ def test_numbers_as_text():
 @pytest.mark.parametrize("rule", [*RULES, *RULES_OF_CLASSES, told_apart], ids=lambda rule: rule.__name__)
 def test_every_rule_is_in_the_docs(rule):
     assert f"`{rule.__name__}`" in (Path(__file__).parents[1] / "docs" / "concepts.md").read_text("utf-8")
+
+
+def test_no_share_is_shown_of_an_anisotropy_that_may_be_none():
+    """The table said that the largest three dimensions held −254.6 of A."""
+    x = np.random.default_rng(0).normal(size=(300, 16))
+    table = anisoscope.measure({"drifted": x + 0.6, "centred": x}).table()
+    assert table["top-3 share"].notna().tolist() == [True, False]

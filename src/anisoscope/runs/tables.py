@@ -50,8 +50,13 @@ def by_layer(
 
 
 def short_table(records: pd.DataFrame, tokens: str | None = None) -> pd.DataFrame:
-    """A with its interval and verdict, drift share, top-3 share and effective rank, layer by layer."""
+    """A with its interval and verdict, drift share, top-3 share and effective rank, layer by layer. No share of an A
+    that is not told apart from 0 is shown.
+    """
     table, _ = by_layer(records, SHORT, tokens)
+    share = ("mean_cosine.top_share", "value")
+    if share in table:
+        table[share] = table[share].mask(table[A, "low"].le(0) & table[A, "high"].ge(0))
     columns = {"A": (A, "value"), "low": (A, "low"), "high": (A, "high"), "verdict": ("verdict", "")}
     columns |= {name: (metric, "value") for metric, name in SHORT.items() if metric != A}
     return pd.DataFrame({name: table[key] for name, key in columns.items() if key in table}).reset_index()
