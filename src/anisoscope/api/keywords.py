@@ -135,9 +135,7 @@ class LearningClasses(Written, total=False):
 
 
 def read(given: Mapping[str, Any], fields: Iterable[AskedField]) -> dict[str, Any]:
-    """Values by the names of the fields they are given to, read as the command line reads them: a text with commas for
-    several names too. UsageError for a keyword that is none.
-    """
+    """Values by field name, read as the command line reads them (commas too). UsageError for a keyword that is none."""
     known = {field.keyword: field for field in fields}
     values = {}
     for name, value in given.items():

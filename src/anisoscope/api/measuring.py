@@ -123,9 +123,7 @@ def measure_vectors(
 
 
 def _job_and_subject(job: Job, model: Any, processor: Any, options: Mapping[str, Any]) -> "tuple[Job, Subject | None]":
-    """The job with what is true of its model: of one that is loaded, name, numbers and device. A model given by name is
-    loaded later.
-    """
+    """The job with name, numbers and device of a model that is loaded; one given by name is loaded later."""
     if isinstance(model, str | Path):
         _refuse("a torch.nn.Module", "a name", processor=processor)
         return replace(job, model=str(model)), None

@@ -98,9 +98,7 @@ def reproduce(
 
 
 def verdicts(studies: Any, folder: Path, device: str, quiet: bool) -> Iterator[str]:
-    """Run studies, with progress shown; each verdict as a line. The page of the folder `<output>/<paper>/<settings>` is
-    drawn of what is finished, also where a later study fails.
-    """
+    """Run studies with progress, each verdict a line; what is finished has its page, also where a later one fails."""
     from anisoscope.report import build_studies
     from anisoscope.studies import runner
 

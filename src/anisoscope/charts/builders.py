@@ -73,10 +73,7 @@ def trajectory(
 
 
 def layer_curve(frame: pd.DataFrame, *, title: str = "anisotropy A", zero: bool = True, **options: Any) -> ChartType:
-    """A quantity per layer, one line per series; the site `final` stands past the last layer as an open diamond.
-
-    `options` are those of `trajectory`.
-    """
+    """A quantity per layer, one line per series, `final` a diamond past the last; `options` as of `trajectory`."""
     final = frame["site"].eq("final").fillna(False).astype(bool) if "site" in frame else False
     data = frame.assign(layer=frame["layer"].astype(float) + 0.5 * final, joined=~pd.Series(final, index=frame.index))
     return trajectory(data, x="layer", titles=("layer", title), zero=zero, **options)
@@ -139,11 +136,7 @@ def scatter(
     size: Size = (640, 320),
     columns: int = 2,
 ) -> ChartType:
-    """Points of `value` against `x` with their intervals (`low` to `high`).
-
-    With a column `label` points bear its texts, and those of a series are joined in row order but for rows with a false
-    `joined`.
-    """
+    """Points of `value` against `x` and intervals; with `label` named, joined in order unless `joined` is false."""
     tips = style.tooltips(frame, series, label)
     data = frame.assign(row=range(len(frame)), joined=frame.get("joined", True), tooltip=tips)
     place = alt.X(f"{x}:Q", title=titles[0], scale=alt.Scale(zero=False, nice=True), axis=alt.Axis(tickCount=6))
@@ -189,9 +182,7 @@ def _columns(frame: pd.DataFrame, *names: str | None) -> pd.DataFrame:
 
 
 def _line_table(frame: pd.DataFrame, x: str, series: str, panel: str | None) -> pd.DataFrame:
-    """The columns of a line chart, sorted along `x`, panels as they came; intervals and `joined` filled in where
-    missing.
-    """
+    """Columns of a line chart, sorted along `x`, panels as they came; missing intervals and `joined` filled in."""
     data = _columns(frame, x, series, panel, "value").assign(
         **{end: frame[end].astype(float) if end in frame else float("nan") for end in ("low", "high")},
         rank=pd.factorize(frame[series])[0],

@@ -29,9 +29,7 @@ def to_svgs(charts: Mapping[str, ChartType]) -> dict[str, str]:
 
 
 def _drawn(described: dict[str, Any], name: str) -> str:
-    """Descriptions that begin with `TOOLTIP` become native tooltips of their marks; all other words for screen readers
-    go: a chart is one picture with one description, which the page gives.
-    """
+    """Descriptions after `TOOLTIP` become native tooltips; others go: the page gives one description of a chart."""
     mark = re.compile(rf'<path aria-label="{TOOLTIP}([^"]*)"([^>]*?)(?:/>|></path>)')
     drawn = mark.sub(r"<path\2><title>\1</title></path>", vl_convert.vegalite_to_svg(described, config=THEME))
     drawn = re.sub(r' (?:role|aria-[a-z]+)="[^"]*"', "", drawn)

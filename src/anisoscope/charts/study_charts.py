@@ -1,6 +1,4 @@
-"""Charts that one study draws and no other: the biased block against the norm N of its bias (from N = 0, over five
-decades), laws and tests, ranges over the representatives of classes, and a table of texts.
-"""
+"""Charts that one study draws and no other: the biased block by N, laws and tests, ranges over classes, and texts."""
 
 import altair as alt
 import numpy as np

@@ -1,7 +1,5 @@
-"""The figures of a run's page: which rows each draws, with which builder, and the facts that its words leave open.
-
-Every function takes the results and an entry of page.toml and returns the figures it makes of it: none where the run
-lacks their numbers.
+"""Figures of a run's page: each function takes the results and an entry of page.toml and gives its figures, none where
+the run lacks their numbers.
 """
 
 import pandas as pd

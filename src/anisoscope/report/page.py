@@ -97,9 +97,7 @@ def facts(results: Results) -> list[tuple[str, str]]:
 
 
 def tiles(results: Results) -> list[tuple[str, str, str]]:
-    """Telling numbers, as many as the run holds, at the most anisotropic place and of single heads: what each is, its
-    value, and where or how sure.
-    """
+    """Telling numbers, at the most anisotropic place and of single heads: name, value, and where or how sure."""
     tiles = []
     if (peak := results.peak) is not None:
         place = results.place_name(peak)

@@ -20,10 +20,7 @@ Entry = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart with its words. `name` is its file name, `basis` what its numbers rest on.
-
-    `drawings` are by label; where there are several they are shown one at a time, the first at once.
-    """
+    """A chart with its words: file `name`, `basis` of its numbers; `drawings` by label are shown one at a time."""
 
     name: str
     title: str

@@ -21,9 +21,7 @@ PAPERS = {
 
 
 def build_studies(folder: Path) -> Path:
-    """Write `report.html` into every folder of settings in `folder` (or `folder` itself, or one study), and where
-    there are several, one in `folder` that lists them.
-    """
+    """Write `report.html` for all settings in `folder` (or it, or one study), and a list where there are several."""
     found = reproductions(folder)
     if not found:
         raise OutputError(f"finished studies below {folder}", "none", "run anisoscope reproduce first")
@@ -37,9 +35,7 @@ def build_studies(folder: Path) -> Path:
 
 
 def _page(folder: Path, studies: Sequence[Path]) -> tuple[Path, dict[str, Any]]:
-    """The page of studies of one paper and settings, with the command that makes all of them; and what a list says of
-    it.
-    """
+    """The page of studies of one paper and settings with the command that makes them; and what a list says of it."""
     done = [finished(path) for path in studies]
     shown = [_shown(one) for one in done]
     paper, settings = done[0].study.paper, done[0].described["settings_name"]

@@ -48,9 +48,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def in_words(text: str, words: Mapping[str, str]) -> str:
-    """A text that speaks of tokens in the words of a corpus (`axes.WORDS`): of its frames, or patches. Special tokens
-    stay tokens.
-    """
+    """A text on tokens in the words of a corpus (`axes.WORDS`): frames, patches. Special tokens stay tokens."""
     position = words["position"]
     text = re.sub(r"(?<!special )(?<!real )\btokens\b", plural_of(position), text)
     return re.sub(r"(?<!special )(?<!real )\btoken\b", position, text)

@@ -1,6 +1,4 @@
-"""The geometry of the classes of one model on one labelled corpus: an ordinary run whose units are utterances, with
-what `classes/` says of them.
-"""
+"""Classes of a model on a labelled corpus: an ordinary run with utterances as units, and what `classes/` says."""
 
 import json
 import re
@@ -67,9 +65,7 @@ def run_classes(job: Job, classes: Classes, output: Path | None = None, **how: A
 
 @dataclass(frozen=True)
 class _Look:
-    """The measurements after the pass; `classes` says at which token, and how long utterances may be; `heads`: the
-    model's head can be used.
-    """
+    """The measurements after the pass: `classes` says at which token; `heads`: the model's head can be used."""
 
     subject: Subject
     tokenizer: Any
@@ -162,9 +158,7 @@ def _examples(corpus: LabelledCorpus, classes: Classes, limit: int) -> Any:
 
 
 def _in_order_of(config: Any, corpus: LabelledCorpus) -> tuple[LabelledCorpus, bool, list[str]]:
-    """The corpus with the split `all` and, where the model's head can be used, with its classes in the order of the
-    model's; whether it can, and what must be known of it.
-    """
+    """The corpus (classes in the model's order) with the split `all`; whether the model's head can be used; notes."""
     every = tuple(example for split in SPLITS for example in corpus.splits[split])
     corpus = replace(corpus, splits={**corpus.splits, "all": every})
     if not is_classifier(config):

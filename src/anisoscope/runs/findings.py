@@ -58,9 +58,7 @@ class Depth:
 
 
 def findings(records: pd.DataFrame) -> list[Finding]:
-    """Sentences on classes where they were measured, then on the hidden states (first token policy); of a series on
-    those of its last step, seed by seed.
-    """
+    """Sentences on classes, then on hidden states (first token policy); of a series on the last step of each seed."""
     found = [finding for rule in RULES_OF_CLASSES for finding in rule(records)]
     return found + [finding for depth in depths(records) for rule in RULES for finding in rule(depth)]
 

@@ -1,6 +1,4 @@
-"""What can be asked for: one model on one corpus, and the classes of a labelled one. Light: the command line reads its
-options here.
-"""
+"""What can be asked for: a model on a corpus, or its classes. Light: the command line reads its options here."""
 
 import json
 from collections.abc import Mapping

@@ -1,6 +1,4 @@
-"""From names to a finished run folder: load, plan, measure, write; and one run from shards measured apart, the same as
-if it had been measured in one go.
-"""
+"""From names to a finished run folder: load, plan, measure, write; shards measured apart give the same as one go."""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence

@@ -32,9 +32,7 @@ from anisoscope.store import RunFolder, in_turn, once, write_atomic, write_json
 
 @dataclass(frozen=True)
 class Series:
-    """What came of a series: run folders by checkpoint; `skipped`: why a checkpoint has none; `repeated`: groups of
-    checkpoints whose weights are the same, bit for bit.
-    """
+    """Run folders by checkpoint; `skipped`: why one has none; `repeated`: groups with the same weights, bit for bit."""
 
     folder: Path
     runs: dict[Checkpoint, RunFolder]
@@ -49,9 +47,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Derived:
-    """A file `name` in each run folder, which `make(sums, settings, path)` writes from the run's sums and sample. They
-    are large, and given up then.
-    """
+    """A file `name` in each run folder, made by `make(sums, settings, path)` before the large sums are given up."""
 
     name: str
     make: Callable[[Path, Settings, Path], None]
@@ -196,9 +192,7 @@ def measure_series(
 
 
 class _Shelf:
-    """Checkpoints on this disk: the one asked for, and the next, which is fetched meanwhile. At most `keep` of those
-    fetched here are there at a time; what was there before stays.
-    """
+    """Checkpoints on this disk; the next is fetched meanwhile. Of those fetched here `keep` stay, of others all."""
 
     def __init__(self, subjects: list[str], keep: int) -> None:
         self.subjects, self.keep = subjects, keep

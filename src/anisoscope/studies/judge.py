@@ -85,9 +85,7 @@ def sided(
 
 
 def of_units(frame: pd.DataFrame, threshold: Array | float) -> tuple[Array, Array]:
-    """`sided` p of rows with a jackknife interval: Student's t with groups − 1 degrees of freedom (a column `groups`
-    says how many there were, else 32 or as many as units).
-    """
+    """`sided` p of jackknife intervals: Student's t, groups − 1 degrees of freedom (`groups`, else 32 or all units)."""
     groups = np.fmin(frame["n_units"].to_numpy(float), frame["groups"].to_numpy(float) if "groups" in frame else GROUPS)
     value, low, high = (frame[end].to_numpy(float) for end in ("value", "low", "high"))
     return sided(value, low, high, np.maximum(groups - 1, 1), threshold)

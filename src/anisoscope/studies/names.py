@@ -12,9 +12,7 @@ _STUDY = re.compile(r"(?:fig|table|sec)\d+[a-z]?|explained|replaced")
 
 @cache
 def _written(paper: str) -> set[str]:
-    """Words between quotation marks in the sources of a paper's studies, and tables of their TOML: their names are
-    among them.
-    """
+    """Words between quotation marks in a paper's sources, and tables of its TOML: names of studies are among them."""
     found = {".py": r'"([\w-]+)"', ".toml": r"(?m)^\[([\w-]+)\]"}
     files = [path for path in (Path(__file__).parent / paper).iterdir() if path.suffix in found]
     return {word for path in files for word in re.findall(found[path.suffix], path.read_text("utf-8"))}

@@ -1,6 +1,4 @@
-"""Find studies, run them, write their records, charts and verdicts. One folder per study:
-`<output>/<paper>/<settings>/<study>`.
-"""
+"""Find studies and run them: records, charts and verdicts, each in `<output>/<paper>/<settings>/<study>`."""
 
 import json
 import re
@@ -87,9 +85,7 @@ def _settings_of(study: Study, name: str) -> Any:
 def reproduce(
     studies: Iterable[Study], settings: str, output: Path, *, device: str = "cpu", quiet: bool = False
 ) -> Iterator[str]:
-    """Run each study and give its verdicts as lines of text. The records of a finished study are judged anew, not
-    measured again.
-    """
+    """Run each study (finished records are only judged anew) and give its verdicts as lines of text."""
     for study in studies:
         folder = output / study.paper / settings / study.name
         if not (folder / "study.json").exists():

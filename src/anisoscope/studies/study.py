@@ -70,9 +70,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim judged: `statistic` says what `value` is; interval, n and (Holm-corrected) p where they exist; `reason`
-    in one sentence.
-    """
+    """A claim judged: `statistic` says what `value` is; interval, n and Holm-corrected p where they exist."""
 
     claim: str
     outcome: Outcome
@@ -88,9 +86,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Compared:
-    """A published number beside ours: mean over `n` seeds with its 95 % interval. `spread`: what the published number
-    is known to vary by from run to run; `note`: what must stand beside it.
-    """
+    """A published number (`spread`: what it varies by from run to run) beside our mean over `n` seeds."""
 
     place: str
     published: float
@@ -118,9 +114,7 @@ def _silent(_text: str, _done: int, _total: int) -> None:
 
 @dataclass(frozen=True)
 class Context:
-    """Where a study works: `folder` is its own (records, cached runs, trained weights); `progress(text, done, total)`
-    tells how far it is.
-    """
+    """Where a study works: `folder` is its own (records, cache); `progress(text, done, total)` tells how far it is."""
 
     folder: Path
     cache: Path

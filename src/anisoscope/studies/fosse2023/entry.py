@@ -1,5 +1,4 @@
-"""What every table and figure shares: what the paper says (published.toml), records by corpus and seed, intervals over
-seeds, wording.
+"""What tables and figures share: the paper's claims (published.toml), records by corpus and seed, intervals, wording.
 
 A collapsed classifier (accuracy not above the majority rate) has learnt nothing, and its vectors coincide for that
 reason alone: it is kept out of every claim, counted, and said.
@@ -132,9 +131,7 @@ class Evidence:
 
 
 def over(rows: pd.DataFrame, *keys: str, bounds: tuple[float, float] | None = None) -> pd.DataFrame:
-    """Mean over seeds with its interval and the number of seeds, one row per key, numbers ascending, words in order of
-    appearance: what the charts draw.
-    """
+    """Mean over seeds with its interval and their number, by key: numbers ascending, words as they appear."""
     words = [key for key in keys if not pd.api.types.is_numeric_dtype(rows[key])]
     ordered = rows.assign(**{key: pd.Categorical(rows[key], rows[key].dropna().unique()) for key in words})
     out = []
@@ -202,9 +199,7 @@ def entry(
     draw: Callable[[Evidence], dict[str, ChartType]],
     compare: Callable[[Evidence], Iterable[Compared]] = lambda _evidence: (),
 ) -> Study:
-    """A table or figure of the paper: what is measured, then tested and drawn of all records, and compared with the
-    numbers that are published of a corpus.
-    """
+    """A table or figure of the paper: measured, judged and drawn of all records, compared corpus by corpus."""
 
     def whole(records: pd.DataFrame) -> Evidence:
         return Evidence(name, with_options(records))

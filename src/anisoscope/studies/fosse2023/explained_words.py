@@ -60,9 +60,7 @@ def _last_layer(here: Evidence, measure: str, where: dict[str, Any]) -> Seeds:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Every map of one layer, a panel per measure and a chart per corpus; by layer: plausibility of the deepest, and
-    both measures of fine-tuned encoders.
-    """
+    """Every map of one layer by corpus; by layer, plausibility of the deepest, both measures of tuned encoders."""
     found: dict[str, ChartType] = {}
     for here in whole.corpora:
         every = {shown: here.find(metric=f"explains.{name}", **ONE_LAYER) for name, shown in MEASURES.items()}

@@ -54,9 +54,7 @@ def directions(trained: Trained) -> pd.DataFrame:
 
 
 def each_direction(unit: Array, labels: Labels, right: np.ndarray, names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Rows of `first`, which is itself among its class as in the authors' notebook, and of all correct utterances
-    [utterance, dim] as representatives, which are not.
-    """
+    """Rows of `first`, which is among its own class as in the authors' notebook, and of all correct utterances."""
     rows: list[dict[str, Any]] = []
 
     def add(metric: str, component: str, values: Array, *, mean: bool = True) -> None:
@@ -105,9 +103,7 @@ def _mean_over_classes(here: Evidence, metric: str, stage: str = "tuned", **wher
 
 
 def _before(here: Evidence) -> Test:
-    """Test of the encoder as it was before fine-tuning, the same for every seed of the fine-tuning: the interval is
-    over utterances.
-    """
+    """Test of the encoder before fine-tuning, one for all seeds: the interval is over utterances."""
     claim = here.claims["not before fine-tuning"]
     found = select(here.records, site="pretrained", metric="separability.nearest")
     classes = here.records.loc[here.records["metric"] == "separability.auc", "component"].nunique()
@@ -131,9 +127,7 @@ def compare(here: Evidence) -> Iterator[Compared]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Median cosine of each class to representatives of each class: middle, quartiles, and 95 % of all of them, means
-    over seeds.
-    """
+    """Cosine of each class to representatives of each: median, quartiles and 95 % range, means over seeds."""
     drawn: dict[str, ChartType] = {}
     for here in whole.corpora:
         metrics = {f"representative.{q:g}": name for name, q in DRAWN.items()}

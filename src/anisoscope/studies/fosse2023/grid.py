@@ -181,9 +181,7 @@ _LABEL = re.compile(
 
 
 def with_options(records: pd.DataFrame) -> pd.DataFrame:
-    """Every row with the `family` of its model, and of attention-only ones `layers`, `weight`, `dim`, `heads`, `start`
-    (numbers; NaN of encoders).
-    """
+    """Every row with the `family` of its model and, of attention-only ones, its numbers (NaN of encoders)."""
     names = records["model"].astype(str)
     found = names.str.extract(_LABEL).fillna({"start": SCALED})
     found = found.astype(dict.fromkeys(("layers", "weight", "dim", "heads"), float))

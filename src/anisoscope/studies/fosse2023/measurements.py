@@ -26,9 +26,7 @@ Look = Callable[[Trained], pd.DataFrame]
 
 
 def gather(cells: Sequence[Cell], plan: Grid, context: Context, *looks: Look) -> pd.DataFrame:
-    """Records of all looks at all cells; a cell that is not to be had is one row of the metric `missing`, or `diverged`
-    where its training was given up.
-    """
+    """Records of all looks at all cells; one row, `missing` or `diverged`, for a cell that is not to be had."""
     seen: set[Cell] = set()
 
     def look(trained: Trained) -> pd.DataFrame:
@@ -83,9 +81,7 @@ def _tested(trained: Trained) -> pd.DataFrame:
 
 
 def geometry(trained: Trained) -> pd.DataFrame:
-    """Eq. 3 of hidden states, keys and values under each token policy, norms, entropies; of an encoder also as it was
-    before it was fine-tuned.
-    """
+    """Eq. 3 of hidden states, keys and values by token policy, norms, entropies; of an encoder also before tuning."""
 
     def make() -> pd.DataFrame:
         model, batches = trained.classifier[0], trained.batches(trained.plan.utterances)
@@ -110,9 +106,7 @@ def similarities(model: Any, batches: LabelledPlan) -> pd.DataFrame:
 
 
 def entropy_records(model: Any, batches: LabelledPlan) -> pd.DataFrame:
-    """H of the [CLS] row of the first layer: as trained with (`row`), as the paper reports it (`reported`), and of the
-    second published form (`columns`); means over utterances.
-    """
+    """H of the first layer's [CLS] row, as trained with (`row`), `reported`, and by the second form (`columns`)."""
     found = entropies(model, batches, (1,))
     rows = [
         {"metric": "cls_entropy", "component": name, "value": float(found[name].mean()), "n_units": len(found[name])}

@@ -50,9 +50,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Change of accuracy by kind and λ; output's cosine and agreement against sim(V), a point per layer; change of
-    accuracy by the layer of the fine-tuned encoder whose attention is replaced.
-    """
+    """Change of accuracy by kind, λ and the encoder's layer; cosine and agreement against sim(V), layer by layer."""
     frame = over(whole.find(family=OWN, layers=1, **ALL_LAYERS), "corpus", "weight", "component")
     names = frame["corpus"].replace(TITLES) + ", " + frame["weight"].map("λ = {:g}".format) + ", " + frame["component"]
     titles = (CHANGE, "")

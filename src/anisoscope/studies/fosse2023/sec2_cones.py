@@ -37,9 +37,7 @@ Vectors = Float[Tensor, "token dim"]
 
 
 def cones(trained: Trained) -> pd.DataFrame:
-    """Records `cones.<statement>`, means over utterances, and `cones.keys.correlation`: over utterances, of the
-    similarity of keys with H.
-    """
+    """Records `cones.<statement>`, means over utterances, and the correlation of the similarity of keys with H."""
 
     def make() -> pd.DataFrame:
         found = _each(trained)

@@ -100,9 +100,7 @@ def folder_of(cell: Cell, plan: Grid, cache_folder: Path) -> Path:
 
 
 def each(cells: Sequence[Cell], plan: Grid, context: Context, look: Callable[[Trained], Any]) -> Iterator[Any]:
-    """`look` at every cell of a plan, trained now where it is not yet and the plan says so; cells that cannot be had
-    are left out. What another process is training or measuring comes last.
-    """
+    """`look` at every cell that can be had, trained now where the plan says so; those of other processes last."""
 
     def attempt(cell: Cell, wait: bool) -> Any:
         folder = folder_of(cell, plan, context.cache)

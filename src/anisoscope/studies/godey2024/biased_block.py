@@ -81,9 +81,7 @@ SETTINGS = {
 
 
 def experiment(settings: BlockSettings, context: Context) -> pd.DataFrame:
-    """Records of every system and seed. Each pair is one piece, kept in the cache and not run again; on a CPU as many
-    run side by side as torch has threads.
-    """
+    """Records of every system and seed: a cached piece each; on a CPU as many side by side as torch has threads."""
     pieces, paths = list(product(settings.systems, settings.sizes, range(settings.seeds))), []
     for system, size, seed in pieces:
         name = run_id(system, seed, asdict(size), settings.norms, context.dtype, measuring_code())
@@ -255,9 +253,7 @@ def brackets(norms: Sequence[float], gap: Array, scale: Array) -> list[tuple[flo
 
 
 def fixed_points(norms: Sequence[float], at_grid: Norms, at: Callable[[float], Norms]) -> list[dict[str, Any]]:
-    """Rows of the long table: how many crossings, and of each N* (Brent's method on the block itself) and the norm
-    there (component: which one, from 1).
-    """
+    """Rows of the long table: number of crossings, N* (Brent's method on the block) and norm of each (component)."""
     known = {n: (at_grid[0][i], at_grid[1][i]) for i, n in enumerate(norms)}
 
     def measured(norm: float, kind: int) -> list[float]:

@@ -1,9 +1,7 @@
 """A series of checkpoints on one fixed probe: what figures 11 to 15 and 19 to 23 have in common.
 
-Every checkpoint is an ordinary run of a series (`runs.series`), so that its numbers are those of `anisoscope measure`,
-and every figure and every restart finds it again in `<cache>/series-<hash>`. Beside its records stands
-
-    heads.safetensors   per layer: second moments, means and sampled points of heads
+Each is a run of a series (`runs.series`), found again in `<cache>/series-<hash>`. Beside its records stands
+heads.safetensors: per layer second moments, means and sampled points of heads.
 """
 
 import os

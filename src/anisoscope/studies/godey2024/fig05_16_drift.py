@@ -119,9 +119,7 @@ def false_positive_rate(kind: Kind, layers: int = 13, walks: int = 4000, seed: i
 
 
 def measure(settings: Correlated, context: Context) -> pd.DataFrame:
-    """Records of the figures (runs that are finished are read), the correlation of every system, and how often two
-    random walks are correlated.
-    """
+    """Records of the figures, the correlation of every system, and how often two random walks are correlated."""
     parts = [layer_curves.measure(systems, context) for systems in settings.figures]
     records = pd.concat(parts, ignore_index=True).drop_duplicates(ignore_index=True)
     value, low, high = false_positive_rate(settings.kind)

@@ -1,7 +1,6 @@
 """Figure 6: a common bias survives an untrained block, and there is a norm at which the block keeps it.
 
-The experiment and its records are described in `biased_block.py`; the readings of "initialised as BERT" in
-`untrained_models.py`.
+Experiment and records: `biased_block.py`; readings of "initialised as BERT": `untrained_models.py`.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,7 @@
-"""Figures 8 to 10: queries, keys and the softmax of the untrained block as the bias grows.
+"""Figures 8 to 10: queries and keys (8) and the softmax of the untrained block as the bias grows.
 
-Figure 8 is about the anisotropy and the norms of queries and keys. Figure 9 averages extremes of each row (one query);
-figure 10 takes the extremes over a whole sequence, per head, and averages over the batch and heads. Rows that see one
-key (the first of a causal block) are left out.
+Figure 9 averages extremes of each row; figure 10 takes them over a sequence and head, then averages over batch and
+heads. Rows that see one key (the first of a causal block) are left out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

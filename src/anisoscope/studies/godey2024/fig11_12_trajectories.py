@@ -39,9 +39,7 @@ NEGLIGIBLE = 1e-9
 
 
 def plane(moment: Array, mean: Array) -> Array:
-    """The first two directions [..., dim, 2] of vectors with second moments [..., dim, dim], with the signs that put
-    `mean` [..., dim] on their positive side.
-    """
+    """Two directions [..., dim, 2] of second moments [..., dim, dim], with `mean` [..., dim] on their positive side."""
     directions = np.linalg.eigh(moment)[1][..., ::-1][..., :2]
     along = np.einsum("...d,...dk->...k", mean, directions)
     largest = np.take_along_axis(directions, np.abs(directions).argmax(-2, keepdims=True), -2)[..., 0, :]
@@ -117,9 +115,7 @@ def _correlation(a: Array, b: Array) -> Array:
 
 
 def measure_clouds(pieces: Sequence[Piece], over: Over, chosen: Iterable[tuple[int, int]]) -> pd.DataFrame:
-    """Sampled queries and keys of the `chosen` (layer, head) of the first seed in their plane, at the steps that have
-    a sample.
-    """
+    """Sampled queries and keys of the `chosen` (layer, head) of the first seed in their plane, by sampled step."""
     of_seed = [piece for piece in pieces if piece.seed == pieces[0].seed]
     heads = [piece.heads() for piece in of_seed]
     parts = []

@@ -87,9 +87,7 @@ class Alignment:
         return np.asarray(np.where(staying[:, -1], share[staying.argmax(1)], np.nan))
 
     def chosen(self) -> dict[str, tuple[int, int]]:
-        """The rule for the panels: of the first seed, at the last step, the head with the largest cosine is the
-        `similar` one, that with the smallest the `opposite` one: {name: (layer, head)}.
-        """
+        """{name: (layer, head)} of the first seed's last step: largest cosine `similar`, smallest `opposite`."""
         last = self.cosine[0, -1]
         heads = {"similar": np.nanargmax(last), "opposite": np.nanargmin(last)}
         return {n: (self.table.layers[int(i) // last.shape[1]], int(i) % last.shape[1]) for n, i in heads.items()}
@@ -108,9 +106,7 @@ def per_seed(values: Array, mask: Array, reduce: str = "mean") -> Array:
 
 
 def heads_above(records: pd.DataFrame) -> Iterator[tuple[int, int, int]]:
-    """(seed, heads whose |cos| of the last step is above q95(d_head), heads in all): one-sided, from the intervals
-    over documents, Holm over the heads of the seed.
-    """
+    """(seed, heads whose last |cos| is above q95(d_head), heads in all): one-sided over documents, Holm by seed."""
     rows = select(records, metric="query_key.cosine")
     rows = rows[rows["step"] == rows["step"].max()]
     turned = rows["value"] < 0

@@ -92,9 +92,7 @@ def measure(systems: Systems, context: Context) -> pd.DataFrame:
 
 
 def measured(job: Job, context: Context) -> pd.DataFrame:
-    """Records of one run that the figures need, with its left-out values. Those are computed once from the sums of the
-    run, which are then given up: they are large.
-    """
+    """Records of one run that the figures need, with its left-out values; its sums, which are large, are given up."""
     job = replace(job, batch_tokens=context.batch_tokens, device=context.device)
     done = run(job, root=context.cache, resume=True, keep_sums=True)
     kept = done.folder / f"left_out-{run_id(measuring_code())[:8]}.parquet"
@@ -129,9 +127,7 @@ def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFra
 def trained_layers(
     models: Sequence[tuple[str, str]], limit: int | None, context: Context, runs: Sequence[Path] = ()
 ) -> pd.DataFrame:
-    """Records of A, drift and norms per layer, which untrained blocks and laws stand beside: each of `models` on its
-    corpus, by runs that figures 1 to 4 share, and every finished run below `runs`.
-    """
+    """Records of A, drift and norms by layer: of `models` (runs shared with figures 1 to 4), and all below `runs`."""
     found = []
     for done, (model, corpus) in enumerate(models, start=1):
         job = Job(model, corpus, Systems().settings(), limit=limit)
@@ -162,9 +158,7 @@ def widths(records: pd.DataFrame) -> dict[str, int]:
 
 
 def left_out(sums: Path, settings: Settings) -> pd.DataFrame:
-    """A and drift with each group left out, from the sums that a run kept: first token policy, outputs of blocks (also
-    before their last ReLU).
-    """
+    """A and drift with each group left out: first token policy, outputs of blocks (also before their last ReLU)."""
     measurement = Measurement.restore(sums, settings)
     rows = []
     for name, site in measurement.sites.items():
@@ -214,9 +208,7 @@ def unmeasured(stated_ones: Iterable[Claim], verdicts: Sequence[Verdict], record
 
 
 def curves(records: pd.DataFrame, site: str = "hidden") -> pd.DataFrame:
-    """A of every layer, model and seed, with q95(d) beside it: encoder layers first, then decoder layers, on one axis
-    `place`. Published models have seed 0.
-    """
+    """A of every layer, model and seed with q95(d); on the axis `place`, encoder before decoder. Published: seed 0."""
     here = select(records, site=site, token_policy="all", head=None)
     here = here.assign(seed=here["seed"].fillna(0))
     keys = ["model", "seed", "stack", "layer"]
@@ -269,10 +261,7 @@ def training_steps(model: Any, step: Any) -> str:
 
 
 def draw(name: str, records: pd.DataFrame, site: str = "hidden") -> dict[str, Any]:
-    """The paper's figure: A per layer, a curve with its interval per model, the isotropic bound dashed.
-
-    Over seeds: the mean, and from the lowest to the highest end of their intervals.
-    """
+    """A per layer and model over the isotropic bound; of seeds the mean and the outer ends of their intervals."""
     rows = curves(records, site)
     if rows.empty:
         return {}

@@ -62,9 +62,7 @@ def judge_above(claim: Claim, lower: Curves, upper: Curves) -> Verdict:
 
 
 def judge_trend(claim: Claim, curve: Curves) -> Verdict:
-    """The quantity grows with N, or falls where the claim has it `below`: its change from N = 0 to the largest; it may
-    nowhere go the other way.
-    """
+    """Growth (or fall) from N = 0 to the largest N; it may nowhere go the other way."""
     words = f"change from N = 0 ({curve.values[:, 0].mean():.4g})"
     later = Curves(curve.system, curve.norms[1:], curve.values[:, 1:])
     return _at_every_norm(claim, later, later.values - curve.values[:, :1], words, "last")

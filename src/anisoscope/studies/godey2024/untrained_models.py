@@ -100,10 +100,7 @@ class Untrained:
 
 
 def untrained(system: str, size: Size, seed: int, device: str = "cpu", dtype: str = "float32") -> Untrained:
-    """Weights, inputs and bias direction drawn for `seed`, independently; systems share inputs and direction.
-
-    Inputs: ids drawn uniformly over the vocabulary; for images, pixels drawn from N(0, 1).
-    """
+    """Weights, inputs (uniform ids, pixels from N(0, 1)) and bias direction by `seed`; systems share the last two."""
     if system not in (*READINGS, *FAMILIES):
         raise UsageError("an untrained system", repr(system), near_matches(system, (*READINGS, *FAMILIES)))
     family, _, reading = system.partition(":")
