@@ -21,11 +21,9 @@ _PREFIX = "anisoscope_"
 
 @contextmanager
 def looking_on(model: nn.Module, look: Look) -> Iterator[None]:
-    """Call `look` at every attention call of `model` that goes through the interface. Where it returns None the kept
-    backend does the work; a tensor [sequence, query, head, dim] stands in for the backend's output.
-
-    Every sub-model keeps its own backend, whose mask function is registered beside it: without that the masks would
-    silently be lost.
+    """Call `look` at every attention call of `model` through the interface. A tensor that it returns [sequence, query,
+    head, dim] stands in for the output of the kept backend. Every sub-model keeps its own, with its mask function
+    registered beside it: without that the masks would silently be lost.
     """
     configs = {id(m.config): m.config for m in model.modules() if isinstance(m, PreTrainedModel) and _asks(m)}
     kept = {key: config._attn_implementation for key, config in configs.items()}

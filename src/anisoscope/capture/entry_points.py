@@ -1,8 +1,5 @@
-"""Attention that does not go through the attention interface, seen at torch's own entry points while a capture is open.
-
-Three ways lead there: the fused product (`scaled_dot_product_attention`), the fast paths of `nn.MultiheadAttention` and
-`nn.TransformerEncoderLayer`, and products around a softmax. Each call is handed on as the interface would hand it on,
-so that everything behind is one code path; what the model computes is not touched.
+"""Attention off the attention interface, seen at torch's entry points: the fused product, the fast paths of torch's own
+layers, and products around a softmax. Calls are handed on as the interface would; what is computed is not touched.
 """
 
 import sys

@@ -1,7 +1,5 @@
-"""Attention that does not go through the attention interface: its calls put together from hooks on its projections.
-
-CANINE, whose local attention calls the same projections once for every chunk, and CvT. The calls are handed on as the
-interface would hand them on, so that everything behind is one code path.
+"""Attention off the interface (CANINE, which calls its projections once per chunk, and CvT): its calls are put together
+from hooks on its projections, and handed on as the interface would.
 """
 
 from collections.abc import Callable, Iterator

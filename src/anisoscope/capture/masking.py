@@ -23,10 +23,9 @@ class Span:
 
 @dataclass(frozen=True)
 class Masking:
-    """Who sees whom, and what is added to the scores.
+    """Who sees whom, and what is added to the scores (`bias`). `causal`: only keys up to the query.
 
-    `keys` [sequence, 1 or head, query or 1, key] bool or None (all); `causal`: only keys up to the query; `bias` is
-    additive.
+    `keys` [sequence, 1 or head, query or 1, key] bool or None (all).
     """
 
     keys: Bool[Tensor, "..."] | None
@@ -35,10 +34,9 @@ class Masking:
 
     @classmethod
     def read(cls, module: Any, query: Tensor, mask: Tensor | None, settings: dict[str, Any]) -> "Masking":
-        """Read the mask from what the attention interface was called with.
+        """Read the mask from an attention call: boolean masks say what is seen, additive ones may carry a bias too.
 
-        Boolean masks say what is seen; additive ones may carry a bias too. Without a mask, the keyword and then the
-        module's own `is_causal` decide, as in the backends.
+        Without a mask, the keyword and then the module's own `is_causal` decide, as in the backends.
         """
         bias = settings.get("position_bias")
         if mask is None:
@@ -77,9 +75,7 @@ class Masking:
 
 @dataclass(frozen=True)
 class Call:
-    """One attention call, as the interface was called: query [sequence, head, query, dim]; key and value [sequence,
-    key_head, key, dim]; its mask and other settings.
-    """
+    """One attention call: query [sequence, head, query, dim]; key and value [sequence, key_head, key, dim]."""
 
     module: nn.Module
     query: Tensor
@@ -104,9 +100,7 @@ class Call:
         return self.scores(rows).softmax(-1)[..., : self.key.shape[2]]
 
     def scores(self, rows: int | None = None) -> Float[Tensor, "sequence head row outcome"]:
-        """Scores of the first `rows` queries as the softmax sees them: of every key, one that is not seen scores
-        `HIDDEN`; and, where the heads have sinks, of the sink in a last column.
-        """
+        """Scores of the first `rows` queries as the softmax sees them: unseen keys `HIDDEN`, sinks in a last column."""
         masking, query = self.masking, self.query[:, :, :rows]
         key = self.key.repeat_interleave(query.shape[1] // self.key.shape[1], 1)
         scores: Tensor = torch.matmul(query, key.transpose(2, 3)) * self.scale

@@ -1,7 +1,5 @@
-"""Where the queries and keys of an attention module come from: the stages before the attention interface.
-
-At the interface queries and keys are `raw` (projection output), `normed` (after query/key normalisation) or `rotated`
-(after rotary position embedding), by family. The earlier stages are read by hooks on the projections and norms.
+"""The stages of queries and keys before the attention interface, read by hooks on projections and norms: `raw`
+(projection output), `normed` (after query/key normalisation), `rotated` (after rotary position embedding), by family.
 """
 
 from collections.abc import Callable
@@ -32,9 +30,7 @@ class Source:
         self.seen[name] = output
 
     def stages(self, call: Call) -> dict[tuple[Side, Stage], Tensor]:
-        """The stages at the interface and before it [sequence, head, token, dim]. Where one projection puts out query
-        and gate of each head side by side (Qwen3-Next, Qwen3.5), the query is the first half.
-        """
+        """The stages [sequence, head, token, dim]; of query and gate in one projection (Qwen3-Next), the first half."""
         found: dict[tuple[Side, Stage], Tensor] = {("query", self.stage): call.query, ("key", self.stage): call.key}
         heads, dim = call.query.shape[1], call.query.shape[3]
         if {"query", "key"} <= self.seen.keys():

@@ -1,8 +1,7 @@
 """Sums from which the scores q·k·scale fall into the parts of means and deviations, whatever the mask.
 
-Inside a row, that is for one query, the score varies by the covariance C of the keys that the row sees. With these
-sums over rows, the variance inside rows of any part of the score that is linear in the query is known
-(`metrics/score_terms.py`), and no score is kept.
+Inside a row the score varies by the covariance C of the keys that it sees, so these sums give the variance of any part
+that is linear in the query (`metrics/score_terms.py`).
 """
 
 import torch

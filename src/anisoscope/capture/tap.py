@@ -26,9 +26,7 @@ OPTIONAL = {"final", "stage", "unrectified"}
 
 Receive = Callable[[Site, Any], None]
 Means = dict[tuple[str, int, Kind], tuple[Tensor, Tensor]]
-"""(stack, layer, kind) of an attention → mean of its scaled queries and mean of its keys, as they are scored [head,
-head_dim], keys repeated for the heads that share them.
-"""
+"""(stack, layer, kind) → mean scaled query and mean key [head, head_dim], repeated for heads that share keys."""
 _CROSS = ("EncDecAttention", "encoder_attn", "crossattention", "cross_attn", "attn2")
 
 

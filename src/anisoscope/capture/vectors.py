@@ -80,9 +80,7 @@ def channels_last(block: nn.Module, x: Tensor) -> bool:
 
 
 def vectors_of(x: Tensor, flatten: Flatten, *, tokens_first: bool = False) -> Tensor:
-    """[sequence, token, dim]: of [token, sequence, dim]; of [sequence, dim], one token each; of a map [sequence,
-    channel, height, width], one vector per position or image.
-    """
+    """Vectors [sequence, token, dim] of [token, sequence, dim], [sequence, dim], or a map's positions or images."""
     if x.dim() == 4:
         return x.flatten(1).unsqueeze(1) if flatten == "image" else x.flatten(2).transpose(1, 2)
     if x.dim() == 2:

@@ -108,9 +108,7 @@ def changed(weights: Tensor, mask: Tensor, kind: str, seed: int = 0, other: Weig
 def outcome(
     model: Any, batches: LabelledPlan, kind: str, layers: Sequence[int]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], dict[int, tuple[float, float]]]:
-    """(class found of every utterance, its final [CLS] as a unit vector, {layer: cosine of outputs of [CLS], of all})
-    with the attention of `layers` replaced; no layers: the model as it is.
-    """
+    """(class found, unit vector of the final [CLS], {layer: cosine of [CLS] outputs, of all}), `layers` ablated."""
     found, final, units, last = [], [], [], []
     ablation = Ablation(kind, layers)
     base = getattr(model, model.base_model_prefix)

@@ -38,9 +38,7 @@ OF_LAYERS = ("attention", "rollout", "value norm", *SPACES, *(f"{space}, contras
 
 @dataclass
 class Seen:
-    """One utterance as a model sees it: for every layer from 1, `attention` [query, key], unit vectors of each space
-    [token, dim], heads joined, and the norms of values; `found`, its class.
-    """
+    """One utterance by layer from 1: `attention` [query, key], unit vectors [token, dim], heads joined, value norms."""
 
     attention: list[Array]
     vectors: dict[str, list[Array]]

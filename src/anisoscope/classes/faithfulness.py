@@ -45,9 +45,7 @@ def explanations(
     max_length: int = 512,
     progress: Progress = lambda _done, _total: None,
 ) -> pd.DataFrame:
-    """Records of `limit` utterances of a split, `component` the attribution, `layer` its layer (null: a baseline),
-    metrics `explains.<measure>`. Plausibility is left out of a corpus without rationales.
-    """
+    """Records `explains.<measure>` by attribution and layer (null: a baseline); no plausibility without rationales."""
     marked = any(example.rationale is not None for example in corpus.splits[split])
     classes = len(corpus.labels)
     examples = (chosen if marked else balanced)(corpus.splits[split], limit, classes)

@@ -28,9 +28,7 @@ ESTIMATE = ("value", "low", "high")
 
 @torch.no_grad()
 def pooled_vectors(model: nn.Module, batches: Iterable[Batch], at: At = "first") -> NDArray[np.float64]:
-    """[unit, layer, dim] in the order of the units, one sequence each: layer 0 is the input of the first block, layer i
-    the output of block i. In evaluation mode; every module is left in the mode it was in.
-    """
+    """Vectors [unit, layer, dim], layer 0 the input of the first block, i the output of block i; in evaluation mode."""
     kept: list[Float[Tensor, "sequence layer dim"]] = []
     units: list[Tensor] = []
     states: dict[int, Tensor] = {}

@@ -193,9 +193,7 @@ def _indices(text: str) -> list[int]:
 
 
 class Benchmark(NamedTuple):
-    """Classes in the order of the authors' code; the file of each split under $ANISOSCOPE_DATA; the rows of its public
-    home; the example of a row. `tokenised`: its words are tokens already.
-    """
+    """Classes in the authors' order, files by split, rows of its public home; `tokenised`: words are tokens already."""
 
     labels: tuple[str, ...]
     files: dict[str, str]

@@ -21,11 +21,9 @@ _RULE = re.compile(r"[ \t]*[-=~^*_#+|`.]{3,}[ \t]*")
 
 
 def python_docs(limit: int | None = None, library: Path | None = None) -> tuple[SplitText, dict[str, object]]:
-    """Documents and their provenance: one document per public module (its docstring and those of its public classes,
-    methods and functions, in the order of the source), then one per topic of the language reference in `pydoc_data`.
-    No source is parsed beyond the first `limit` documents.
-
-    The text differs between Python versions, which the provenance names and the fingerprint of the corpus shows.
+    """Documents, one per public module (its docstring and those of its public members, in the order of the source),
+    then one per topic of the language reference in `pydoc_data`; and their provenance, which names the Python version,
+    since the text depends on it. No source is parsed beyond the first `limit` documents.
     """
     library = library or Path(sysconfig.get_path("stdlib"))
     documents, empty, unread = [], 0, 0

@@ -30,9 +30,7 @@ def read_path(path: Path, asked: Asked) -> SplitText:
 
 
 def read_rows(rows: Iterable[Row], asked: Asked, where: str) -> SplitText:
-    """One document per row, or WikiText articles where the rows are its lines (the first one with text is a title), or
-    blocks of tokens where these are asked for. Reads no further than `limit` needs.
-    """
+    """One document per row, WikiText article or block of tokens; reads no further than `limit` needs."""
     if asked.documents in ("file", "blank-line", "line"):
         cure = "leave it out: every row is a document"
         raise UsageError(f"--documents tokens:N, or none, with the table {where}", asked.documents, cure)

@@ -50,10 +50,8 @@ class Encoded:
 
 
 def vocabulary_tokenizer(corpus: LabelledCorpus, *, max_length: int, separator: bool = False) -> Any:
-    """A word-level tokenizer with the token types of the training split.
-
-    `separator` puts `<sep>` between the texts of a pair. Words that are tokens already (`corpus.tokenised`) are not
-    split. Saved and loaded like any tokenizer of transformers.
+    """A word-level tokenizer with the token types of the training split; `separator` puts `<sep>` between the texts of
+    a pair. Words that are tokens already (`corpus.tokenised`) are not split.
     """
     from tokenizers import Tokenizer, normalizers, pre_tokenizers
     from tokenizers.models import WordLevel
@@ -120,9 +118,8 @@ def collated(rows: Sequence[dict[str, Any]], pad_id: int) -> dict[str, Tensor]:
 
 
 class LabelledPlan(Plan):
-    """Examples as batches for a measurement, on `device`: every example is a unit, in batches of similar length.
-
-    classes  names of their labels, which are part of what a plan is; none: the numbers themselves
+    """Labelled examples on `device`, in batches of similar length, each a unit. `classes`: names of their labels, which
+    are part of what a plan is; none: the numbers themselves.
     """
 
     def __init__(

@@ -13,9 +13,7 @@ _TIMEOUT = 20.0  # seconds to wait for the hub's first answer
 
 
 class HubSet(NamedTuple):
-    """A data set of the hub: its id there (an old name is resolved), its commit, None where the hub does not answer;
-    then `fault` says why. `token` False: the hub is asked as a stranger.
-    """
+    """A data set of the hub: id; commit, or None and the `fault`. `token` False: the hub is asked as a stranger."""
 
     id: str
     commit: str | None

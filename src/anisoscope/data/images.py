@@ -28,9 +28,7 @@ _ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 
 
 def open_images(name: str, **options: Any) -> MediaCorpus:
-    """The images that `name` stands for (`data.corpora.located`): an image, a folder of them, a manifest with a column
-    of paths, a data set of the hub, or the digits. `options`: the fields of `Asked`; a unit is an image.
-    """
+    """Images of a file, folder, manifest, hub data set, or the digits, each a unit. `options`: fields of `Asked`."""
     corpus = open_media(name, "image", Asked(**options), _check)
     return replace(corpus, source={**corpus.source, "formats": dict(Counter(corpus.infos).most_common(20))})
 
@@ -45,11 +43,10 @@ def digits() -> Found:
 
 
 def picture(name: str, data: bytes, mode: str = "RGB") -> Image.Image:
-    """The first image in the encoded `data` as 8 bits per channel, `RGB` or grey (`L`), upright. CorpusError where it
-    cannot be decoded to its end, or where its range is not known.
+    """The first image in `data` as 8 bits per channel, `RGB` or grey (`L`), upright, transparent pixels on white.
 
-    Palettes are looked up; transparent pixels are laid on white. CMYK and L*a*b*, whose red, green and blue depend on a
-    colour profile, and pixels of more than 8 bits a channel are refused.
+    CorpusError where it cannot be decoded to its end, has more than 8 bits a channel, or has colours that depend on a
+    profile (CMYK, L*a*b*).
     """
     image = _opened(name, data)
     try:
@@ -116,13 +113,11 @@ def _sides(size: Any) -> tuple[int, int]:
 
 
 class ImagePlan(Plan):
-    """The batches of one image corpus for one model, decoded on demand, in the order of the corpus, of at most
-    `batch_tokens` positions (patches of the model, or squares of 16 pixels).
+    """The batches of one image corpus for one model, decoded on demand, of at most `batch_tokens` positions (patches,
+    or squares of 16 pixels); `tokens` counts images.
 
     processor  the checkpoint's image processor, alone or inside a processor; else the shorter side to 256/224 of the
                model's size, the square in the middle, ImageNet's mean and deviation
-
-    `tokens` counts images; which positions of a model are patches, and which its own class token, the model says.
     """
 
     def __init__(self, corpus: MediaCorpus, model: Any, processor: Any = None, *, batch_tokens: int = 4096) -> None:

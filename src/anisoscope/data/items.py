@@ -20,9 +20,7 @@ Stream = Callable[[int], Iterator[tuple[str, str | None, bytes]]]
 
 
 class Item(NamedTuple):
-    """One clip or image: its name in messages, its unit's name (None: a unit of its own), and where its bytes are — a
-    stretch of a file, or here; `fault`: why it cannot be had.
-    """
+    """One clip or image: its name, its unit (None: its own), where its bytes are; `fault`: why they cannot be had."""
 
     name: str
     unit: str | None

@@ -50,10 +50,9 @@ def newsgroups(name: str, seed: int) -> LabelledCorpus:
 
 
 def open_table(name: str, place: Path | HubPart, columns: dict[str, str], seed: int) -> LabelledCorpus:
-    """A file, a folder with one file per split, or a data set of the hub.
-
-    What has no splits is divided by its `split` column, or at random; what has some too, where that column is asked
-    for. Of splits beside training those without any label are left out, and named in `source`.
+    """A file, a folder with one file per split, or a hub data set. What has no splits is divided by its `split` column,
+    or at random; what has some too, where that column is asked for. Splits beside training without any label are left
+    out, and named in `source`.
     """
     strange = set(columns) - set(GUESSES)
     if strange:
@@ -161,9 +160,7 @@ def _labelled(where: str, row: Row, chosen: Mapping[str, str], names: list[str] 
 
 
 def _label_names(rows: list[LabelledRow]) -> list[str]:
-    """Different labels: numbers in their order, names in alphabetical order. CorpusError with the rows whose label says
-    that there is none: `nan`, an infinite number, or −1 beside classes counted from 0, what libraries mean by it.
-    """
+    """Different labels, sorted. CorpusError for those that say there is none: `nan`, infinite, −1 beside 0, 1, …"""
     found = {row.label for row in rows} - {""}
     numbers = {label: int(label) for label in found if re.fullmatch(r"-?\d{1,18}", label)}
     missing = {label for label in found if _is_missing(label)}

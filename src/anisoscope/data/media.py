@@ -38,11 +38,9 @@ class MediaCorpus:
 
 
 def open_media(name: str, modality: str, asked: Asked, check: Callable[[str, bytes, bool], Any]) -> MediaCorpus:
-    """The clips or images that `name` stands for: a preset, a file, a folder of them, a manifest with a column of
-    paths, or a data set of the hub. Every item is read and checked, up to the one that begins unit `limit` + 1.
-
-    `check` (name, encoded bytes, whether to decode them) raises a CorpusError for an item that cannot be read. All such
-    items are named and counted in one error, or left out and counted in the source with `skip_bad`.
+    """The clips or images of a preset, file, folder, manifest or hub data set, read and checked up to the one that
+    begins unit `limit` + 1. `check` (name, encoded bytes, whether to decode them) raises a CorpusError for an item that
+    cannot be read; all such items are counted in one error, or with `skip_bad` left out and counted.
     """
     place = located(name, modality, asked)
     if isinstance(place, HubPart):

@@ -39,10 +39,8 @@ def open_plan(
     sequences: int | None = None,
     **options: Any,
 ) -> tuple[Plan, dict[str, Any]]:
-    """The batches of corpus `name` for `model`, and what the manifest says of the corpus.
-
-    sequences   windows that a text is thinned to
-    options     the fields of `data.corpora.Asked`
+    """The batches of corpus `name` for `model`, and what the manifest says of the corpus. `sequences`: windows that a
+    text is thinned to; `options`: the fields of `data.corpora.Asked`.
     """
     _check_modality(name, modality, options.get("column"))
     if modality != "text" and options.get("documents", "auto") != "auto":

@@ -61,12 +61,8 @@ class Plan:
 
 
 def pack(lengths: Index, budget: int) -> list[Index]:
-    """Rows grouped into batches: longest first, ties by row number, rows × longest ≤ budget, at least one row each.
-
-    lengths  [row] real positions of each row (tokens, frames, patches)
-    budget   positions of one batch, padding counted
-
-    The result depends on the lengths and the budget only, so every process and every resume finds the same batches.
+    """Rows grouped into batches, a function of their `lengths` (real positions) and the `budget` (padded positions)
+    alone: longest first, ties by row number, rows × longest ≤ budget, at least one row each.
     """
     if budget < 1:
         raise UsageError("a budget of at least 1 token per batch", str(budget), "raise --batch-tokens")

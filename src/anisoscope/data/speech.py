@@ -25,9 +25,8 @@ RECORDED = ("do_normalize", "feature_size", "padding_value", "n_fft", "hop_lengt
 
 
 def open_speech(name: str, **options: Any) -> MediaCorpus:
-    """The clips that `name` stands for (`data.corpora.located`): a clip, a folder of clips, a manifest with a column of
-    paths, or a data set of the hub; a folder is read by the `manifest.csv` in it, or beside it, where there is one.
-    `options`: the fields of `Asked`; a unit is a speaker where a column names one, else a clip.
+    """The clips of a sound file, a folder (by the `manifest.csv` in it or beside it, where there is one), a manifest or
+    a hub data set. `options`: the fields of `Asked`; a unit is a speaker where a column names one, else a clip.
     """
     corpus = open_media(name, "speech", Asked(**options), check)
     formats = Counter(f"{info.rate} Hz, {info.channels} channels" for info in corpus.infos)
@@ -109,9 +108,7 @@ def _receptive(config: Any) -> int:
 
 
 class ClipWindows(NamedTuple):
-    """Windows in the order of the clips: `clip`, `first` sample in it, `length` in samples, `unit`, and `start`, the
-    running index of its first sample or mel frame inside the unit; all [window] int64.
-    """
+    """Windows of clips, all [window] int64: `length` in samples; `start` in samples or mel frames of the unit."""
 
     clip: Index
     first: Index

@@ -48,10 +48,8 @@ def is_table(path: Path) -> bool:
 
 
 def read_table(path: Path, *, column: str | None = None) -> Iterator[Row]:
-    """Rows in order, read as they are asked for. A row that cannot be read says why; the rows after it are still
-    there. CorpusError for a file that is no table at all.
-
-    column  of a parquet file, decode this one only (all, where it lacks it)
+    """Rows in order, read as they are asked for; of parquet only `column`, where it has that. A row that cannot be read
+    says why; the rows after it are still there. CorpusError for a file that is no table at all.
     """
     kind = ending(path)
     if kind == ".parquet":
@@ -160,9 +158,7 @@ def _parquet_rows(path: Path, column: str | None) -> Iterator[Row]:
 
 
 def _delimited_rows(path: Path) -> Iterator[Row]:
-    """Rows of CSV and TSV, where a quotation mark left open must not swallow the rows behind it.
-
-    A record is read by the rules of CSV, strictly. One that cannot be, that has another number of columns than the
+    """Rows of CSV and TSV by the strict rules. A record that breaks them, has another number of columns than the
     header, or whose quotation mark stays open over lines that look like rows is a fault of its first line; reading goes
     on behind.
     """

@@ -46,10 +46,9 @@ class TextWindows(NamedTuple):
 
 
 def affixes(tokenizer: PreTrainedTokenizerBase) -> Affixes:
-    """What the tokenizer adds around one sequence, seen by encoding a short text with and without special tokens.
-
-    Version 5 of transformers has no `build_inputs_with_special_tokens` for the tokenizers of the Rust library, and the
-    template of a `tokenizer.json` may differ from its class; the encoding itself is what every tokenizer has.
+    """What the tokenizer adds around one sequence, seen by encoding a text with and without special tokens: in version
+    5 of transformers Rust tokenizers have no `build_inputs_with_special_tokens`, and the template of a `tokenizer.json`
+    may differ from its class.
     """
     for probe in ("a", "the", "hello world", "1", "."):
         bare = _encode(tokenizer, [probe], special=False)[0]
@@ -114,10 +113,7 @@ def cut(units: list[NDArray[np.int32]], max_length: int, n_special: int) -> Text
 
 
 def frequency_bins(ids: NDArray[np.int32]) -> tuple[Index, list[str]]:
-    """Bin of each id, 0 = rarest, and the labels of the bins, of equal token mass by the corpus's own counts.
-
-    Types of the same count share a bin (that of the middle of their mass), so the bin is a function of the count alone.
-    """
+    """Bin of each id, 0 = rarest, and labels of the bins, of equal token mass. Types of the same count share a bin."""
     counts = np.bincount(ids)
     values, types = np.unique(counts, return_counts=True)
     mass = values * types

@@ -61,9 +61,7 @@ def from_first(value: T) -> T:
 
 
 def taken_over(states: Sequence[Path], settings: Settings, plan: str, own: Path) -> frozenset[int]:
-    """The batches that an interrupted run holds, all of them in the state file `own` afterwards: the states of its
-    processes, however many there were, are added up. What two of them hold counts once.
-    """
+    """Batches that an interrupted run holds: the states of its processes are summed into `own`, each batch once."""
     parts: list[Measurement] = []
     held: frozenset[int] = frozenset()
     for part in sorted((Measurement.restore(p, settings, plan) for p in states), key=lambda p: -len(p.batches)):

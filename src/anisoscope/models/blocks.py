@@ -1,6 +1,4 @@
-"""How a model is laid out: its blocks and stages, stack by stack, in the order they run, and which positions of them
-are real and which special, from what its batch says of input positions.
-"""
+"""How a model is laid out: its blocks and stages by stack, in running order; which positions are real or special."""
 
 import math
 from collections.abc import Iterator
@@ -88,7 +86,6 @@ def _declared(model: nn.Module) -> Iterator[type[nn.Module]]:
 
 def tokens_first(model: nn.Module, block: nn.Module) -> bool:
     """Whether a block passes vectors on as [token, sequence, dim], as torch's layers do unless `batch_first`.
-
     UsageError where that cannot be known: in a block of the user's own around such a layer.
     """
     if family_of(model).tokens_first:
@@ -102,9 +99,7 @@ def tokens_first(model: nn.Module, block: nn.Module) -> bool:
 
 
 def find_stages(model: nn.Module) -> list[nn.Module]:
-    """The modules whose outputs are those of the stages, in order, as of EfficientNet the last block of each; empty
-    for families without stages.
-    """
+    """The modules whose outputs are those of the stages, in order (of EfficientNet the last block of each), or none."""
     config: Any = getattr(model, "config", None)
     if getattr(config, "model_type", "") == "efficientnet":
         blocks = find_blocks(model)["encoder"]
@@ -128,9 +123,7 @@ def stack_of(model: nn.Module) -> str:
 
 
 def stacks_of(model: nn.Module) -> dict[nn.Module, str]:
-    """The stack of every module: by its path where the model has several, as encoder and decoder, or as its family's
-    row says; else `stack_of`.
-    """
+    """The stack of every module: by its path where there are several, or by its family's row; else `stack_of`."""
     config, known = getattr(model, "config", None), dict(family_of(model).stacks)
     if getattr(config, "is_encoder_decoder", False) or any(isinstance(m, nn.Transformer) for m in model.modules()):
         known |= {name: known.get(name, name) for name in ("encoder", "decoder")}

@@ -56,9 +56,7 @@ def is_here(subject: str) -> bool:
 
 
 def fetch(subject: str) -> None:
-    """Bring a checkpoint into the hub's cache: its small files, and its weights in one format. Failures are silent:
-    loading it will say them.
-    """
+    """Bring a checkpoint into the hub's cache, weights in one format. Failures are silent: loading will say them."""
     with suppress(ModelError, OSError):
         bring(place_of(subject), subject)
 

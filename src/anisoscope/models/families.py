@@ -1,7 +1,4 @@
-"""Families of models (`config.model_type`): all that has to be said of one, in one row; and published models by name.
-
-Loads neither torch nor transformers.
-"""
+"""Families of models (`config.model_type`), a row each, and published models by name; without torch or transformers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -118,9 +115,7 @@ def family_of(model: Any) -> Family:
 
 
 class NamedModel(NamedTuple):
-    """A published checkpoint: `figure` of paper G it belongs to, `modality` of what it reads; `licence` and `size` (in
-    parameters) as its authors state them, where known.
-    """
+    """A published checkpoint of a `figure` of paper G; `licence` and `size` (in parameters) as authors state them."""
 
     hub_id: str
     modality: str

@@ -1,7 +1,5 @@
-"""Models of the hub: where a name is found, and its files brought into the local cache, each with the hash announced.
-
-The hub is asked once; after that everything is read from a folder of the cache. Where the hub cannot be asked, or
-fails, the copy in the cache serves, and that is said.
+"""Models of the hub: where a name is found, and its files in the local cache, each with the hash announced. The hub is
+asked once; where it cannot be asked, or fails, the copy in the cache serves, and that is said.
 """
 
 import hashlib
@@ -85,9 +83,7 @@ def locate(path: str, revision: str | None, name: str, near: str = "") -> ModelP
 
 
 def _answer(question: Callable[[bool | None], Answer]) -> tuple[Answer, bool | None]:
-    """The hub's answer to a question with a token, and which: one that it refuses is left out in a second try, since
-    a public model needs none.
-    """
+    """The answer to a question with a token, and which: a token that the hub refuses is left out in a second try."""
     from huggingface_hub import get_token
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -103,9 +99,7 @@ def _answer(question: Callable[[bool | None], Answer]) -> tuple[Answer, bool | N
 
 
 def exists(name: str) -> bool:
-    """Whether a folder, or a repository (at a revision) of the hub, is there; its copy in the cache, where the hub does
-    not answer.
-    """
+    """Whether a folder, or a repository of the hub (at a revision), is there; if the hub is silent, its cached copy."""
     base, revision = split_name(name)
     try:
         return Path(name).exists() or bool(locate(base, revision, name))
@@ -242,10 +236,7 @@ def _remember(place: ModelPlace, folder: Path, *, move: bool) -> None:
 
 
 def check_hashes(folder: Path, announced: Mapping[str, str], name: str) -> None:
-    """ModelError where a file of the cache is not what the hub announced; such files are taken out of the cache.
-
-    What was announced for a file is also the name of the blob that its link points to.
-    """
+    """ModelError where a cached file is not what the hub announced or its blob's name says; such files are removed."""
     wrong = []
     for path in sorted(file for file in folder.rglob("*") if file.is_file()):
         blob = path.readlink().name if path.is_symlink() else ""

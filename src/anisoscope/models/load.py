@@ -36,9 +36,7 @@ READS = {"input_values": "speech", "input_features": "speech", "pixel_values": "
 
 @dataclass(frozen=True)
 class Subject:
-    """A model ready to be measured, with what the run's manifest says of it. `processor`: tokenizer, feature
-    extractor, …, or None.
-    """
+    """A model to be measured, and what a manifest says of it. `processor`: tokenizer, feature extractor, …, or None."""
 
     model: nn.Module
     processor: Any
@@ -75,9 +73,7 @@ def load(
     seed: int = 0,
     classifier: bool = False,
 ) -> Subject:
-    """The model called `name`, in evaluation mode; with `classifier` its head for classes too, where the checkpoint has
-    one. ModelError, with the cure, where it cannot be had.
-    """
+    """The model `name` in evaluation mode; with `classifier` its head too, if it has one. ModelError with the cure."""
     target, numbers = device_of(device), _dtype(dtype)
     if ":" in name and not name.startswith("builtin:"):
         model, processor = _made(name)
@@ -97,9 +93,7 @@ def load(
 
 
 def checkpoint_path(name: str, revision: str | None = None, *, weights: bool = True) -> ModelPlace:
-    """The folder of a checkpoint called `name`, with its commit where it comes from the hub: with its `weights`, or
-    with what stands beside them. ModelError where it cannot be had.
-    """
+    """The folder of a checkpoint, with its `weights` or what stands beside them; ModelError where it cannot be had."""
     base, pinned = split_name(name)
     revision = revision or pinned
     if revision and (Path(base).is_dir() or base.startswith("builtin:")):
@@ -122,9 +116,7 @@ def _modality(model: nn.Module) -> str:
 def _from_pretrained(
     path: str, name: str, dtype: torch.dtype, trust: bool, seed: int | None, classifier: bool
 ) -> tuple[Any, list[str]]:
-    """The model, and the names of weights that its checkpoint lacks (heads and the like, drawn at random); with a
-    `seed`, all weights are drawn from it.
-    """
+    """The model, and the names of weights that its checkpoint lacks (drawn at random); with a `seed`, all are drawn."""
     from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, logging
 
     from anisoscope.models import ports
@@ -252,9 +244,7 @@ def _lasting(settings: Any) -> Any:
 
 
 def _own_sources(model: nn.Module) -> list[str]:
-    """Hashes of the files that define the model's modules, but for installed packages, Python's, and this one's, which
-    has its own place in an identity.
-    """
+    """Hashes of the files that define the model's modules, but for installed packages, Python's, and this one's."""
     known = (Path(__file__).resolve().parents[1], Path(os.__file__).parent)
     names = {kind.__module__ for module in model.modules() for kind in type(module).__mro__}
     files = {getattr(sys.modules.get(name), "__file__", None) for name in names}

@@ -9,10 +9,8 @@ from torch import nn
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; outside, after an exception too, every module is in the mode it was in.
-
-    Module by module: `model.train()` would also wake parts that the user keeps in evaluation mode (a frozen encoder,
-    frozen batch norms).
+    """Evaluation mode inside; outside, after an exception too, every module is in the mode it was in: `model.train()`
+    would also wake parts that the user keeps in evaluation mode (a frozen encoder, frozen batch norms).
     """
     training = {module: module.training for module in model.modules()}
     model.eval()

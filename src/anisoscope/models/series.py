@@ -54,9 +54,7 @@ def is_series(spec: str) -> bool:
 
 
 def expand(spec: str) -> list[Checkpoint]:
-    """The checkpoints of a series by seed and step. Nothing is downloaded; the hub is asked only which of the names
-    that an ellipsis stands for exist.
-
+    """The checkpoints of a series by seed and step; the hub is asked only for names that an ellipsis stands for.
     ModelError for a series without checkpoints, UsageError for steps that cannot be read or come twice.
     """
     path = Path(spec)

@@ -25,10 +25,8 @@ class WordVectors:
 
 
 def word_vectors(name: str, words: Sequence[str], special: Sequence[str], *, norm: float | None = None) -> WordVectors:
-    """Vectors of `words` from a text file of vectors or from a checkpoint (by any name that `models.load` takes).
-
-    Of a checkpoint a word's vector is the mean over its pieces. `special` words have none. `norm`: scale all vectors by
-    one factor so that their mean norm is this.
+    """Vectors of `words` from a text file of vectors or from a checkpoint (any name of `models.load`), there means over
+    the pieces of a word; `special` words have none. `norm`: scale all by one factor so that their mean norm is this.
     """
     wanted = {word: i for i, word in enumerate(words) if word not in set(special)}
     path = Path(name).expanduser()

@@ -182,9 +182,7 @@ def _train(
 
 
 class Buckets(Sampler[int]):
-    """Indices in batches of similar length: examples are shuffled, sorted within pools of `POOL` batches, and the
-    batches shuffled; a function of seed and epoch alone. The one short batch comes last.
-    """
+    """Batches of similar length from pools of `POOL` batches, shuffled by seed and epoch; the short one comes last."""
 
     def __init__(self, lengths: Sequence[int], batch: int, seed: int) -> None:
         self.lengths, self.batch, self.seed, self.epoch = torch.tensor(lengths), batch, seed, 0

@@ -1,6 +1,4 @@
-"""One training by transformers' Trainer, whatever is trained: to a last step, or until the validation loss no longer
-falls; stopped by a signal and gone on with to the last bit; ended where its loss is not finite.
-"""
+"""One training by transformers' Trainer, to a last step or the lowest validation loss; it resumes to the last bit."""
 
 import math
 import shutil
@@ -54,9 +52,7 @@ BEST: dict[str, Any] = {
     "greater_is_better": False,
     "lr_scheduler_type": "constant_with_warmup",
 }
-"""What is the same in every training, where its settings say nothing else; what is in those that keep the best of
-several evaluations.
-"""
+"""Settings that all trainings share unless they say otherwise; settings of those that keep the best evaluation."""
 
 
 @dataclass(frozen=True)
@@ -163,9 +159,7 @@ def _explained(error: Exception, folder: Path) -> Exception:
 
 
 class FittingTrainer(Trainer):
-    """The Trainer of one model. It takes weights up by `from_pretrained`: the library's own way leaves those as they
-    are that a model saves under other names than it holds them, as ViT does.
-    """
+    """The Trainer of a model, loaded by `from_pretrained`: the library's way skips weights saved under other names."""
 
     def __init__(self, made: Material, how: Fitting, on_step: OnStep, folder: Path) -> None:
         self.how, self.on_step, self.folder, self.started = how, on_step, folder.absolute(), time.monotonic()

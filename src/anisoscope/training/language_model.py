@@ -141,9 +141,7 @@ def untrained(task: Task, size: ModelSize, tokenizer: Any, seed: int) -> Any:
 
 
 class BertForMaskedLM(transformers.BertForMaskedLM):  # type: ignore[no-untyped-call]  # no types in its __init_subclass__
-    """The model of transformers, and saved as such, whose vocabulary projection is computed at the masked positions
-    only: with `labels`, only the loss, the same number, since the other positions never enter it.
-    """
+    """BERT of transformers, saved as such; with `labels` only masked positions are projected: the loss is the same."""
 
     def forward(
         self,

@@ -271,9 +271,7 @@ class Training:
         return self.seed if self.data_seed is None else self.data_seed
 
     def share(self, step: int) -> float:
-        """The share of the learning rate that a step takes: it rises linearly from the first step on (the library's own
-        schedule begins with a step at rate 0, which would make of step 1 another step 0), then falls to 0.
-        """
+        """Share of the learning rate: it rises from step 1 on (which the library gives rate 0), then falls to 0."""
         rising = max(1, min(LONGEST_WARM_UP, int(WARM_UP * self.last)))
         return max(0.0, min((step + 1) / rising, (self.last - step) / max(1, self.last - rising)))
 

@@ -151,9 +151,7 @@ def _train(
 
 
 def fitting(kind: Kind, seed: int, steps: int, patience: int | None = None) -> fit.Fitting:
-    """AdamW with warm-up, then linear decay to the planned last step; with `patience` at a constant rate, until as many
-    evaluations brought no lower validation loss.
-    """
+    """AdamW with warm-up, then linear decay to the last step; with `patience`, a constant rate and early stopping."""
     every = max(1, min(steps, kind.steps) // EVALUATIONS)
     settings: dict[str, Any] = {
         "max_steps": steps,

@@ -1,9 +1,8 @@
-"""The text of a language model in training: its vocabulary, learnt or taken from a checkpoint; the corpus in tokens,
-kept in a cache; windows of it: equal lengths, nothing padded, order and masks pure functions of the data seed.
+"""The text of a language model in training: its vocabulary, the corpus in tokens (cached), windows of equal length.
 
-Documents follow one another with a separator between them; [CLS] and [SEP] go around each window where the tokenizer
-adds them. Example i of a training is window perm(i mod N) of pass i div N, whatever the batch, the devices and the
-resumes; its masks are drawn from (data seed, i).
+Documents follow one another with a separator between; [CLS] and [SEP] go around each window where the tokenizer adds
+them. Example i is window perm(i mod N) of pass i div N, whatever the batch, devices and resumes; its masks are drawn
+from (data seed, i).
 """
 
 import os
@@ -54,9 +53,7 @@ def cache_folder() -> Path:
 
 
 def prepare(corpus: TextCorpus, task: Task, size: int, window: int, source: str | None = None) -> tuple[Any, "Tokens"]:
-    """(tokenizer, tokenised corpus) from the cache, else made there; both serve every seed and every resume. At most
-    `size` tokens are learnt on the corpus, where they are not those of the checkpoint `source`.
-    """
+    """(tokenizer, tokenised corpus) from the cache, or made; at most `size` tokens are learnt, without a `source`."""
     taken = _taken(source, task) if source else None
     words = digest([taken.get_vocab(), type(taken).__name__]) if taken else "in order"
     folder = cache_folder() / "tokens" / run_id([task, size, words, corpus.fingerprint])
@@ -95,9 +92,7 @@ def open_training_corpus(name: str, **options: Any) -> TextCorpus:
 
 
 def word_pieces(documents: Iterable[str], size: int, **more: Any) -> Any:
-    """WordPiece with BERT's normalisation (lower case), learnt on the documents. The trainer numbers the characters
-    inside words by the order of a hash table, and breaks ties by these numbers: it is given them in order.
-    """
+    """WordPiece with BERT's normalisation. Characters are handed over in order, since their numbers break ties."""
     texts = list(_short(documents))
 
     def reading(model: Any) -> Any:

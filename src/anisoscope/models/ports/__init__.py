@@ -10,9 +10,7 @@ from importlib import import_module
 
 @cache
 def register() -> None:
-    """Make transformers' Auto classes know every port that the table of families names, but what transformers knows
-    itself.
-    """
+    """Make transformers' Auto classes know every port in the table of families that transformers itself lacks."""
     import transformers
     from transformers.models.auto import configuration_auto
 

@@ -200,9 +200,7 @@ class MantaEncoder(nn.Module):
 
 @dataclass
 class MantaOutput(Seq2SeqLMOutput):
-    """What `MantaModel` returns: the fields of a T5, the last decoder states (B, T', d_model) and the frontiers (B, T),
-    the probability of each input byte to start a block.
-    """
+    """A T5's fields, last decoder states (B, T', d_model), and the probability (B, T) that a byte starts a block."""
 
     last_hidden_state: Tensor | None = None
     frontier_predictions: Tensor | None = None

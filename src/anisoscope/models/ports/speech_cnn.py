@@ -19,9 +19,7 @@ from transformers.models.wav2vec2.modeling_wav2vec2 import (
 
 
 class SpeechCnnConfig(Wav2Vec2Config):  # type: ignore[no-untyped-call]  # transformers has no types there
-    """Sizes as in `Wav2Vec2Config` (`conv_*`, `hidden_size`, `num_hidden_layers`, `intermediate_size`), and the
-    `kernel_size` of a block.
-    """
+    """Sizes as in `Wav2Vec2Config` (`conv_*`, `hidden_size`, …), and the `kernel_size` of a block."""
 
     model_type = "speech_cnn"
     kernel_size: int = 7

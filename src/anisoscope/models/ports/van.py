@@ -94,9 +94,7 @@ def patch_embedding(channels_in: int, channels: int, kernel: int, stride: int) -
 
 
 def spatial_attention(channels: int, activation: str) -> nn.Module:
-    """Large kernel attention between 1 × 1 convolutions: the input gated by its own view through 5 × 5, dilated 7 × 7
-    and 1 × 1 convolutions.
-    """
+    """Large kernel attention: the input gated by its view through 5 × 5, dilated 7 × 7 and 1 × 1 convolutions."""
     return Residual(
         proj_1=nn.Conv2d(channels, channels, 1),
         activation=ACT2FN[activation],
