@@ -30,7 +30,7 @@ from anisoscope.studies.fosse2023 import (
     trained_cells,
 )
 from anisoscope.studies.fosse2023.entry import Evidence, Seeds, correlation, over
-from anisoscope.studies.fosse2023.grid import Cell
+from anisoscope.studies.fosse2023.grid import Cell, Grid
 from anisoscope.studies.judge import BOUNDS
 from anisoscope.studies.study import Compared, Context, published
 from anisoscope.sums.jackknife import UNBOUNDED

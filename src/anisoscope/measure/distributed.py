@@ -82,7 +82,7 @@ def gathered(part: Measurement) -> Measurement:
     if world == 1:
         return part
     part.moments.flush()
-    rest = Measurement(part.settings, part.plan, part.batches, part.weights, part.classes)
+    rest = Measurement(part.settings, part.plan, part.batches, part.weights, part.classes, part.unseen)
     rest.sites, rest.reservoirs = part.sites, part.reservoirs
     every = [rest] * world
     with _together():

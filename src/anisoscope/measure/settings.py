@@ -1,7 +1,6 @@
 """What a measurement computes: the settings, which are part of a run's identity."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING, Annotated, get_args
@@ -97,7 +96,7 @@ class Settings:
         if self.bins and (len(self.bins) < 2 or not rising):
             raise UsageError("bins as two finite edges or more, each above the last", repr(self.bins), "sort them")
 
-    @cached_property
+    @property
     def chosen(self) -> "list[Metric]":
         from anisoscope import metrics  # loads torch
 
