@@ -318,3 +318,57 @@ def test_heads_that_are_scored_outside_of_blocks_are_left_alone():
     config = transformers.SiglipVisionConfig(**sizes, image_size=16, patch_size=8)
     kept = captured(random(transformers.SiglipVisionModel(config)), torch.randn(2, 3, 16, 16))
     assert kept["encoder.2.attention"]["entropy"].shape == (2, 4, 4)
+
+
+class ByName(nn.Module):
+    """A textbook's attention whose arguments are given by name, and products that are none."""
+
+    def forward(self, x):
+        torch.einsum(x, [0, 1, 2], x, [0, 1, 2], [0])
+        scores = torch.bmm(input=x, mat2=x.mT) * x.shape[-1] ** -0.5
+        return torch.matmul(input=torch.softmax(input=scores, dim=-1), other=x)
+
+
+def test_arguments_by_name_are_read_too():
+    """A model that calls torch by names ended in a TypeError of ours."""
+    x = torch.randn(2, 9, 8, generator=torch.Generator().manual_seed(2))
+    (call,), output = watched(ByName(), x)
+    torch.testing.assert_close(context(call)[1], output.double(), atol=2e-6, rtol=1e-5)
+
+
+def test_scores_of_no_known_form_are_not_handed_on():
+    assert watched(ByHand(), torch.randn(2, 3, 2, 9, 8))[0] == []
+
+
+class InWindows(nn.Module):
+    """Blocks that attend within windows of a sequence."""
+
+    class WindowAttention(nn.Module):
+        def forward(self, x):
+            windows = x.reshape(-1, 3, x.shape[-1])
+            return ((windows @ windows.mT).softmax(-1) @ windows).reshape(x.shape)
+
+    class TwoAttentions(nn.Module):
+        def forward(self, x):
+            for _ in range(2):
+                x = (x @ x.mT).softmax(-1) @ x
+            return x
+
+    def __init__(self, block):
+        super().__init__()
+        self.layers = nn.ModuleList(getattr(self, block)() for _ in range(2))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize("block", ["WindowAttention", "TwoAttentions"])
+def test_attention_that_cannot_be_seen_whole_is_left_out_and_said(block):
+    """Its hidden states are measured; asked for by name, it is an error."""
+    x = torch.randn(40, 9, 16, generator=torch.Generator().manual_seed(2))
+    run = anisoscope.measure(InWindows(block), {"x": x}, blocks=("layers.*",))
+    assert set(run.records["site"]) == {"hidden"} and any("not seen" in w for w in run.manifest["warnings"])
+    with pytest.raises(anisoscope.errors.MeasureError):
+        anisoscope.measure(InWindows(block), {"x": x}, blocks=("layers.*",), panel="attention")

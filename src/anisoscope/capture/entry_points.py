@@ -165,21 +165,27 @@ class _Watch:
 
     # ---- products around a softmax
 
-    def matmul(
-        self, module: nn.Module, output: Tensor, a: Tensor, b: Tensor, *, scale: float | None = None, **_: Any
-    ) -> None:
+    def matmul(self, module: nn.Module, output: Tensor, *given: Any, **named: Any) -> None:
+        self._product(module, output, _operands(given, named, "input", "other", "mat2"))
+
+    bmm = matmul
+
+    def baddbmm(self, module: nn.Module, output: Tensor, *given: Any, **named: Any) -> None:
+        _, *batches = _operands(given, named, "input", "batch1", "batch2")
+        self._product(module, output, batches, float(named.get("alpha", 1)))
+
+    def _product(self, module: nn.Module, output: Tensor, pair: list[Any], scale: float | None = None) -> None:
+        if len(pair) != 2 or not all(isinstance(x, Tensor) for x in pair):
+            return
+        a, b = pair
         if self.own.scores is not None and _same_map(a, self.own.scores):
             self._valued(module, b)
         elif output.dim() > 2 and a.dim() == b.dim():
             self.own.products.append(_Product(output, a, b.transpose(-1, -2), scale))
 
-    bmm = matmul
-
-    def baddbmm(self, module: nn.Module, output: Tensor, _c: Tensor, *given: Tensor, **named: Any) -> None:
-        batches = [*given, *(named[name] for name in ("batch1", "batch2") if name in named)]
-        self.matmul(module, output, batches[0], batches[1], scale=float(named.get("alpha", 1)))
-
-    def einsum(self, module: nn.Module, output: Tensor, equation: str, *operands: Any) -> None:
+    def einsum(self, module: nn.Module, output: Tensor, equation: Any, *operands: Any) -> None:
+        if not isinstance(equation, str):  # operands and lists of their axes
+            return
         tensors = list(operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands)
         inputs, _, result = equation.replace(" ", "").partition("->")
         letters, scores = inputs.split(","), self.own.scores
@@ -203,8 +209,9 @@ class _Watch:
             key_of = _laid(tensors[1], letters[1], batch + column + inner)
             self.own.products.append(_Product(output, query, key_of))
 
-    def softmax(self, _module: nn.Module, _output: Any, x: Tensor, dim: int | None = None, *_: Any, **__: Any) -> None:
-        if dim in (-1, x.dim() - 1):
+    def softmax(self, _module: nn.Module, _output: Any, *given: Any, **named: Any) -> None:
+        x, *rest = _operands(given, named, "input", "dim")
+        if rest and rest[0] in (-1, x.dim() - 1):
             source = next((p for p in self.own.products if _same_map(p.output, x)), None)
             if source is not None:
                 self.own.source, self.own.scores = source, x
@@ -214,7 +221,14 @@ class _Watch:
         own, self.own = self.own, _Own()
         assert own.source is not None and own.scores is not None
         heads = next((n for name in HEADS if isinstance(n := getattr(module, name, None), int)), 1)
-        q, k, v, scores = (_four(x, heads) for x in (own.source.query, own.source.key, value, own.scores))
+        heads = own.scores.shape[1] if own.scores.dim() == 4 else heads
+        parts = (own.source.query, own.source.key, value, own.scores)
+        if any(x.dim() not in (3, 4) or (x.dim() == 3 and len(x) % heads) for x in parts):
+            return  # scores that are not [sequence, head, query, key] in any way that is known
+        q, k, v, scores = (_four(x, heads) for x in parts)
+        if any(ours not in (1, theirs) for ours, theirs in zip(q.shape[:2], scores.shape[:2], strict=True)):
+            return
+        q = q.expand(*scores.shape[:2], *q.shape[2:])
         if isinstance(module, nn.MultiheadAttention):  # scales its queries before the product
             q, own.source.scale = q * q.shape[-1] ** 0.5, q.shape[-1] ** -0.5
         q, k, scores = (x.float() if x.dtype.itemsize < 4 else x for x in (q, k, scores))
@@ -225,10 +239,17 @@ class _Watch:
         self._hand_on(module, q, k, v, rest, {"scaling": scale, "is_causal": False})
 
     def _hand_on(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, settings: dict[str, Any]) -> None:
+        if q.dim() not in (3, 4):
+            return
         if mask is not None:
             mask = mask.unsqueeze(1) if q.dim() == mask.dim() == 3 else mask[(None,) * (4 - mask.dim())]
         q, k, v = (x if x.dim() == 4 else x.unsqueeze(1) for x in (q, k, v))
         self.look(Call(module, q, k, v, mask, settings))
+
+
+def _operands(given: tuple[Any, ...], named: dict[str, Any], *names: str) -> list[Any]:
+    """Arguments in order, whether they were given by place or by name."""
+    return [*given, *(named[name] for name in names if name in named)]
 
 
 def _same_map(x: Tensor, scores: Tensor) -> bool:
@@ -263,4 +284,5 @@ def _hidden_padding(nested: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
     """What is seen [sequence, 1, 1, key], and nested tensors [sequence, head, token, dim] with zeros behind."""
     lengths = torch.tensor([x.shape[-2] for x in nested[-1].unbind()])
     padded = [torch.nested.to_padded_tensor(x, 0.0) for x in nested]
-    return (torch.arange(int(lengths.max())) < lengths[:, None])[:, None, None, :], padded
+    seen = torch.arange(int(lengths.max())) < lengths[:, None]
+    return seen[:, None, None, :].to(padded[0].device), padded

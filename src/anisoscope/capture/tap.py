@@ -24,6 +24,7 @@ WHAT = (*LAYER_QUANTITIES, "query", "key", *STAGES, "value", "attention", "score
 OPTIONAL = {"final", "stage", "unrectified"}
 """Places that many models do not have: no error where they never fire."""
 
+HEADS = {*WHAT} - {*LAYER_QUANTITIES}
 Receive = Callable[[Site, Any], None]
 Means = dict[tuple[str, int, Kind], tuple[Tensor, Tensor]]
 """(stack, layer, kind) → mean scaled query and mean key [head, head_dim], repeated for heads that share keys."""
@@ -103,6 +104,8 @@ class Tap:
         self.ends = ExitStack()
         self._running: defaultdict[str, vectors.Running] = defaultdict(vectors.Running)
         self._inside, self._now, self._turned = False, set[str](), set[str]()
+        self._served, self._by_hand = set[Site](), set[Site]()
+        self._sequences, self.given_up = 0, False
         self._sources, self._depth = dict[nn.Module, projections.Source](), dict[str, int]()
         self._names = {module: name for name, module in model.named_modules()}
         self._stacks = stacks_of(model)
@@ -187,6 +190,8 @@ class Tap:
         self._running.clear()
         self._now.clear()
         self._inside = True
+        self._served.clear()
+        self._by_hand.clear()
 
     def _enter(self, stack: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         x, here = vectors.input_of(block, args, kwargs), self._running[stack]
@@ -200,6 +205,7 @@ class Tap:
         here.ran.add(block)
         here.layer += 1
         if here.layer == 1:
+            self._sequences = x.size(1 if stack in self._turned and x.dim() == 3 else 0)
             self.emit_vectors(Site(stack, 0, "hidden"), x, block)
 
     def _before_relu(self, stack: str, relu: nn.Module, args: tuple[Tensor, ...]) -> None:
@@ -237,6 +243,9 @@ class Tap:
         crossing |= by_hand and call.query.shape[2] != call.key.shape[2]
         kind: Kind = "cross" if crossing else "self"
         at = partial(Site, stack, layer, kind=kind)
+        if by_hand and (at("attention") in self._served or self._gives_up(at("attention"), call)):
+            return
+        self._served |= set() if by_hand else {at("attention")}
         source = self._sources.get(call.module) or projections.Source("raw")
         for (name, stage), tensor in source.stages(call).items():
             if {name, f"{name}.{stage}"} & self.wanted:
@@ -279,11 +288,19 @@ class Tap:
             **self._of_rows,
         )
 
+    def _gives_up(self, place: Site, call: Call) -> bool:
+        """Whether attention that may be missing is left out: of windows of a sequence, or several in one place."""
+        several = self._inside and place in self._by_hand
+        self._by_hand.add(place)
+        if self.optional & HEADS and (several or len(call.query) != self._sequences):
+            self.given_up = True
+        return self.given_up
+
     def _finish(self, _module: nn.Module, _args: Any, _output: Any) -> None:
         """After a forward call: every requested place must have fired, the optional ones excepted."""
         self._inside = False
         missing = sorted(self.wanted - self.optional - self.fired)
-        self.unseen = {*self.wanted} & self.optional - OPTIONAL - self.fired
+        self.unseen = {*self.wanted} & self.optional - OPTIONAL - (set() if self.given_up else self.fired)
         if not missing:
             return
         classes = ", ".join(sorted({type(m).__name__ for m in self._names if _is_attention(m)})) or "none"

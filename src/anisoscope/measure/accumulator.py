@@ -129,6 +129,13 @@ class Measurement:
         if len(self.batches) % EVERY == 0:
             self.moments.flush()
 
+    def forget_heads(self) -> None:
+        """Let go of all that attention showed, where it turned out that it cannot be seen whole."""
+        gone = {name for name, site in self.sites.items() if site.quantity not in LAYER_QUANTITIES}
+        self.sites = {name: site for name, site in self.sites.items() if name not in gone}
+        self.sums.terms = {key: value for key, value in self.sums.terms.items() if key[0] not in gone}
+        self.reservoirs = {name: kept for name, kept in self.reservoirs.items() if name not in gone}
+
     def receive(self, site: Site, value: Any) -> None:
         """Reduce to sums, on the spot, what the tap hands on."""
         self.sites[site.name] = site

@@ -140,6 +140,8 @@ def _looking(
             with torch.no_grad():
                 (batch.call or model)(**moved(batch.inputs, device))
             measurement.unseen |= tap.unseen
+            if tap.given_up:
+                measurement.forget_heads()
             measurement.end(index)
 
         yield look
