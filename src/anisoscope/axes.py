@@ -74,9 +74,7 @@ class Site:
 
 
 WORDS = {"position": "token", "sequence": "sequence", "unit": "unit", "counted": "token"}
-"""What a corpus calls one position of a model, one sequence, one unit, and what `tokens` of its plan count: as here,
-unless it says otherwise.
-"""
+"""What a corpus calls a position, a sequence, a unit, and what `tokens` of its plan count, where it says nothing."""
 
 
 def plural_of(noun: str) -> str:

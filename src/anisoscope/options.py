@@ -220,9 +220,7 @@ def made(settings: Any, values: Mapping[str, Any], only: Sequence[str] = ()) -> 
 
 
 def check_fields(given: Any) -> None:
-    """UsageError where a field of a dataclass is not of its type, or outside the range or the names that its `Option`
-    tells. Lists become tuples.
-    """
+    """UsageError where a field of a dataclass does not fit its type or `Option`. Lists become tuples."""
     kind: Any = type(given)
     for field in asked(kind):
         value = getattr(given, field.name)

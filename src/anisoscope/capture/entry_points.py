@@ -273,11 +273,8 @@ def _fitted(product: Tensor, scores: Tensor, hidden: Tensor, dim: int) -> float:
 
 def _laid(x: Tensor, letters: str, wanted: str) -> Tensor:
     """A tensor whose axes are `letters`, laid out as `wanted`; axes it lacks have length 1."""
-    missing = [w for w in wanted if w not in letters]
     x = x.permute(*(letters.index(w) for w in wanted if w in letters))
-    for w in missing:
-        x = x.unsqueeze(wanted.index(w))
-    return x
+    return x[tuple(slice(None) if w in letters else None for w in wanted)]
 
 
 def _hidden_padding(nested: list[Tensor]) -> tuple[Tensor, list[Tensor]]:

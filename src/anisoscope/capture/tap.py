@@ -104,8 +104,7 @@ class Tap:
         self.ends = ExitStack()
         self._running: defaultdict[str, vectors.Running] = defaultdict(vectors.Running)
         self._inside, self._now, self._turned = False, set[str](), set[str]()
-        self._served, self._by_hand = set[Site](), set[Site]()
-        self._sequences, self.given_up = 0, False
+        self._served, self._by_hand, self._sequences, self.given_up = set[Site](), set[Site](), 0, False
         self._sources, self._depth = dict[nn.Module, projections.Source](), dict[str, int]()
         self._names = {module: name for name, module in model.named_modules()}
         self._stacks = stacks_of(model)
@@ -187,11 +186,9 @@ class Tap:
                 self._sources[module] = projections.prepare(module, self._stacks[module] in rotary, self.hook)
 
     def _start(self, _module: nn.Module, _args: Any) -> None:
-        self._running.clear()
-        self._now.clear()
+        for state in (self._running, self._now, self._served, self._by_hand):
+            state.clear()
         self._inside = True
-        self._served.clear()
-        self._by_hand.clear()
 
     def _enter(self, stack: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         x, here = vectors.input_of(block, args, kwargs), self._running[stack]

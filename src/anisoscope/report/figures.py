@@ -1,6 +1,4 @@
-"""Figures of a run's page: each function takes the results and an entry of page.toml and gives its figures, none where
-the run lacks their numbers.
-"""
+"""Figures of a run's page: functions of the results and an entry of page.toml; none where numbers are missing."""
 
 import pandas as pd
 

@@ -50,9 +50,7 @@ SHARD_HELP = "I/N: every N-th batch from the I-th; put together with anisoscope 
 
 @dataclass(frozen=True)
 class Job:
-    """One model on one corpus (none named: the built-in one for what the model reads). All fields but the last three
-    are part of the run's identity.
-    """
+    """One model on one corpus (none named: the built-in one). All fields but the last three are the run's identity."""
 
     model: Annotated[str, Option(MODEL_HELP, INPUT, argument=True, check=check_model)] = "builtin:minilm"
     corpus: Annotated[str, Option(CORPUS_HELP, INPUT, ("--corpus", "-c"), check=check_corpus)] = ""

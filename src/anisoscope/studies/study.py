@@ -16,9 +16,7 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 
 Over = Literal["any", "all", "most", "last"]
-"""How the tests of one system make its outcome: one, all, more than half, or the last must hold; none may fail, where
-all or the last must hold.
-"""
+"""Which tests of a system must hold, for its outcome; none may fail where that is all of them or the last."""
 Limit = float | Literal["q95"]
 SIGNED, SHARE = (-1.0, 1.0), (0.0, 1.0)
 """What correlations, cosines and changes of shares, and what shares and probabilities, lie between."""

@@ -34,9 +34,7 @@ PRETRAINED = f" {BEFORE}"
 
 @dataclass(frozen=True)
 class Cell:
-    """One classifier. `model`: `attention`, or the encoder that is fine-tuned; `start`: its word vectors, which are
-    random wherever `dim` is not `WIDTH`.
-    """
+    """One classifier: `attention` or an encoder; `start`: its word vectors, random wherever `dim` is not `WIDTH`."""
 
     corpus: str
     model: str = ATTENTION
