@@ -37,6 +37,7 @@ class Measuring(TypedDict, total=False):
     tokens_first: bool | None
     flatten: str
     at: str
+    layers: str | Sequence[int]
     split: str | None
     column: str | None
     documents: str

@@ -43,6 +43,7 @@ def capture(
     flatten: Flatten = "position",
     tokens_first: bool | None = None,
     optional: Iterable[str] = (),
+    layers: Iterable[int] = (),
 ) -> Iterator["Tap"]:
     """Hand the tensors at the requested places to `receive(site, tensor)` while the model runs, or keep those of the
     last call in the tap.
@@ -64,6 +65,7 @@ def capture(
     `blocks` are class names or patterns of module names (`encoder.layers.*`), needed where they are not found. Any
     module will do whose output is a tensor, or a tuple or mapping that begins with or names one. `tokens_first`: blocks
     pass on [token, sequence, dim]; None: as read from the model. An output [sequence, dim] is one vector per sequence.
+    `layers` (none: all) are handed on of each stack, −1 its last; `final` goes with the last.
 
     Set `tap.real = {stack: mask [sequence, token]}` before a padded call so that padded queries are left out of what
     is averaged inside (row similarity); row statistics are given for all queries. The model's outputs stay the same,
@@ -78,6 +80,7 @@ def capture(
         raise UsageError("a place to capture", repr(name), near_matches(name, WHAT))
     tap = Tap(model, wanted, receive, flatten, tokens_first, median=median, histogram=histogram)
     tap.optional |= {*optional}
+    tap.layers = tuple(layers)
     with tap.ends:
         tap.attach(blocks)
         yield tap
@@ -99,6 +102,7 @@ class Tap:
         self._flatten, self._tokens_first = flatten, tokens_first
         self.kept, self.real = dict[str, Any](), dict[str, Tensor]()
         self.means: Means = {}
+        self.layers: tuple[int, ...] = ()
         self.optional, self.unseen, self.fired = {*OPTIONAL}, set[str](), set[str]()
         self._receive = receive or (lambda site, value: self.kept.__setitem__(site.name, value))
         self.ends = ExitStack()
@@ -129,8 +133,16 @@ class Tap:
             raise MeasureError(expected, "a second one, whose vectors would count as new ones", cure)
         self._now.add(site.name)
         self.fired |= {site.quantity, site.label}
+        if not self._chosen(site):
+            return
         with entry_points.resting():
             self._receive(site, value)
+
+    def _chosen(self, site: Site) -> bool:
+        """Whether a site is of a layer that was asked for."""
+        depth = self._depth.get(site.stack, 0)
+        layer = depth if site.layer is None else site.layer
+        return not self.layers or bool({layer, layer - depth - 1} & {*self.layers})
 
     def emit_vectors(self, site: Site, x: Tensor, block: nn.Module | None = None) -> None:
         """Hand on the vectors of a layer, whatever form they have, if they are wanted."""
@@ -244,6 +256,10 @@ class Tap:
             return
         self._served |= set() if by_hand else {at("attention")}
         source = self._sources.get(call.module) or projections.Source("raw")
+        if not self._chosen(at("attention")):
+            source.seen.clear()
+            self.fired |= HEADS | {*STAGES}
+            return
         for (name, stage), tensor in source.stages(call).items():
             if {name, f"{name}.{stage}"} & self.wanted:
                 self.emit(at(name, stage), tensor)
@@ -296,6 +312,7 @@ class Tap:
     def _finish(self, _module: nn.Module, _args: Any, _output: Any) -> None:
         """After a forward call: every requested place must have fired, the optional ones excepted."""
         self._inside = False
+        self._check_layers()
         missing = sorted(self.wanted - self.optional - self.fired)
         self.unseen = {*self.wanted} & self.optional - OPTIONAL - (set() if self.given_up else self.fired)
         if not missing:
@@ -304,6 +321,17 @@ class Tap:
         came = f"no call there; attention classes of {type(self.model).__name__}: {classes}"
         cure = "measure hidden states only (--panel hidden,spectrum), or a model on transformers' attention interface"
         raise UnseenError(f"the model to pass through {', '.join(missing)}", came, cure)
+
+    def _check_layers(self) -> None:
+        """UsageError where a layer that was asked for is not there, or not known by its number from the end."""
+        ends = {stack: here.layer for stack, here in self._running.items()}
+        longest, name = max(ends.values(), default=0), type(self.model).__name__
+        for layer in self.layers:
+            if not any(-end - 1 <= layer <= end for end in ends.values()):
+                raise UsageError(f"--layers of {name}: 0 to {longest}, or −1 and less from the end", str(layer))
+        if min(self.layers, default=0) < 0 and any(end != self._depth[stack] for stack, end in ends.items()):
+            expected = f"layers from the end (−1) of a model that runs each block once, not of {name}"
+            raise UsageError(expected, str(min(self.layers)), f"number them from 0 to {longest}")
 
 
 def _is_attention(module: nn.Module) -> bool:

@@ -131,6 +131,7 @@ def _looking(
             median=settings.median,
             histogram=torch.tensor(settings.bins, device=device) if settings.bins else None,
             flatten=settings.flatten,
+            layers=settings.layers,
         ) as tap,
     ):
         tap.means = means
@@ -150,8 +151,12 @@ def _looking(
 def _look_at_arrays(measurement: Measurement, batch: Batch, index: int) -> None:
     measurement.begin(batch, torch.device("cpu"))
     (stack,) = batch.streams
+    chosen, count = {*measurement.settings.layers}, len(batch.inputs)
+    if missing := [layer for layer in chosen if not -count <= layer < count]:
+        raise UsageError(f"--layers of vectors: 0 to {count - 1}, or −1 and less from the end", str(missing[0]))
     for layer, x in enumerate(batch.inputs.values()):
-        measurement.receive(Site(stack, layer, "hidden"), x)
+        if not chosen or chosen & {layer, layer - count}:
+            measurement.receive(Site(stack, layer, "hidden"), x)
     measurement.end(index)
 
 
@@ -161,7 +166,7 @@ def head_means(model: nn.Module, plan: BatchPlan | Iterable[Batch], settings: Se
     if not hasattr(source, "__getitem__") and iter(source) is source:
         expected = "batches that can be read twice (attention is centred on means, which take a pass of their own)"
         raise UsageError(expected, "an iterator", "give a list of batches")
-    kept = {name: getattr(settings, name) for name in ("blocks", "tokens_first")}
+    kept = {name: getattr(settings, name) for name in ("blocks", "tokens_first", "layers")}
     measured = run_pass(
         model, plan, Settings(metrics=("score_terms",), groups=2, policies=settings.policies[:1], **kept)
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 from anisoscope.axes import LAYER_QUANTITIES, POLICIES, At, Flatten
 from anisoscope.errors import UsageError, near_matches
-from anisoscope.options import INPUT, WHAT, Option, check_fields
+from anisoscope.options import INPUT, WHAT, Option, check_fields, shortened
 
 if TYPE_CHECKING:
     from torch import nn
@@ -37,9 +37,19 @@ HELP = {
     "seed": "seed of everything random (sample of vectors, untrained weights)",
     "median": "medians of attention rows (dear)",
     "blocks": "blocks by class (BertLayer) or by name pattern (encoder.layers.*), where they are not found",
+    "layers": "0,8,16,-1: these layers of each stack only; 0 is the input of the first block, −1 the last",
     "tokens_first": "blocks pass on [token, sequence, dim], or [sequence, token, dim]; default: as read from the model",
     "flatten": "convolutional maps as one vector per position, or one per image",
 }
+
+
+
+def layers_of(text: str) -> tuple[int, ...]:
+    """`0,8,-1` → (0, 8, −1); `all` → (), which stands for every layer."""
+    try:
+        return () if text.strip() == "all" else tuple(dict.fromkeys(int(number) for number in text.split(",")))
+    except ValueError:
+        raise UsageError("--layers as numbers with commas, or all", shortened(text), "as --layers 0,8,16,-1") from None
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,7 @@ class Settings:
     tokens_first      blocks pass on [token, sequence, dim]; None: as read from the model
     flatten           convolutional maps as one vector per `position`, or one per `image` (linear sums and the first
     policy only, 8 groups: memory is 128 bytes per dimension and site)
+    layers            of each stack, by number, or from the end below 0; none: all
     at                whose vector stands for a labelled sequence: its `first` real token's, its `last`'s, their `mean`
     """
 
@@ -76,6 +87,7 @@ class Settings:
     )
     flatten: Annotated[Flatten, Option(HELP["flatten"], WHAT, known=FLATTEN)] = "position"
     at: At = "first"
+    layers: Annotated[tuple[int, ...], Option(HELP["layers"], WHAT, parse=layers_of, shown="all")] = ()
 
     def __post_init__(self) -> None:
         check_fields(self)
