@@ -43,7 +43,6 @@ HELP = {
 }
 
 
-
 def layers_of(text: str) -> tuple[int, ...]:
     """`0,8,-1` → (0, 8, −1); `all` → (), which stands for every layer."""
     try:
