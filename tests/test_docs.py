@@ -8,6 +8,7 @@ from pathlib import Path
 
 import documentation
 import pytest
+import verdicts
 
 import anisoscope
 from anisoscope.studies import runner
@@ -39,6 +40,13 @@ def test_the_tree_is_the_disk() -> None:
 def test_a_generated_page_is_what_its_generator_writes(name: str) -> None:
     """Changed code, or a page changed by hand, shows here; `make docs` writes them."""
     assert (ROOT / "docs" / name).read_text("utf-8") == documentation.page(name)
+
+
+def test_the_totals_are_those_of_the_verdicts() -> None:
+    """The README says how many verdicts are evidence."""
+    assert README.split(verdicts.TOTALS)[1] == verdicts.evidence(), "make docs writes them"
+    said = verdicts.told(["holds", "identity", "fails", "undecided"])
+    assert said == "4 verdicts: 1 holds, 1 fails, 1 undecided, 1 identity; 2 are evidence."
 
 
 def test_every_page_that_says_so_is_generated() -> None:

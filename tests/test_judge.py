@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from anisoscope.studies.judge import LEVEL, Test, by_place, detected, judged, of_seeds, stated
+from anisoscope.studies.judge import LEVEL, Test, by_place, detected, judged, of_seeds, sided, stated
 from anisoscope.studies.study import SHARE, SIGNED, Claim
 
 CLAIM = Claim("claim", "Any claim", "")
@@ -84,6 +84,36 @@ def test_p_and_the_interval_never_contradict_each_other(bounds, threshold):
     tests = [of_seeds(claim, values, "x", threshold) for values in drawn]
     assert {t.up < LEVEL for t in tests} == {t.down < LEVEL for t in tests} == {True, False}
     assert all((t.up < LEVEL, t.down < LEVEL) == (t.low > threshold, t.high < threshold) for t in tests)
+
+
+def test_the_primary_claim_is_corrected_for_no_other():
+    main, values = replace(CLAIM, name="main", primary=True), np.array([1.0, 1.2, 0.9])
+    alone, *_ = judged([of_seeds(main, values, "x")])
+    beside, *others = judged([of_seeds(main, values, "x"), *[of_seeds(CLAIM, values, "x")] * 9])
+    assert alone.p == beside.p and all(v.p == pytest.approx(9 * alone.p) for v in others)
+    assert others[0].outcome == "undecided" and "corrected" in others[0].reason and not beside.reason
+
+
+def test_an_effect_below_the_floor_is_none_however_significant():
+    """A growth of 5e-7 held."""
+    tiny, clear = np.array([5.0e-7, 5.1e-7, 4.9e-7]), np.array([0.50, 0.51, 0.49])
+    grows, falls = replace(CLAIM, floor=0.1), replace(CLAIM, below=0.0, floor=0.1)
+    assert [judged([of_seeds(c, x)])[0].outcome for c in (CLAIM, grows) for x in (tiny, clear)] == [
+        *("holds", "holds"),
+        *("fails", "holds"),
+    ]
+    assert [judged([of_seeds(falls, x)])[0].outcome for x in (-tiny, -clear, clear)] == ["fails", "holds", "fails"]
+    assert "> 0 by 0.1" in of_seeds(grows, clear).statistic and "< 0 by 0.1" in of_seeds(falls, clear).statistic
+
+
+@pytest.mark.parametrize("inside", [None, (0.0, 1.0)])
+def test_what_does_not_vary_over_seeds_decides_nothing(inside):
+    for value in (0.7, 0.1 + 0.2, 0.0):
+        (verdict,) = judged([of_seeds(CLAIM, np.full(4, value), inside=inside)])
+        assert verdict.outcome == "undecided" and verdict.low is None and "no variance" in verdict.reason
+        (known,) = judged([of_seeds(replace(CLAIM, identity=True), np.full(4, value), threshold=-1, inside=inside)])
+        assert known.outcome == "identity"  # it need not vary
+    assert np.isnan(sided(0.5, 0.5, 0.5, 3)).all()
 
 
 def test_nothing_measured_decides_nothing():

@@ -5,18 +5,16 @@ A page is a function without arguments that returns Markdown; `PAGES` names its 
 
 import ast
 import importlib
-import json
 import re
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import verdicts
+
 from anisoscope import metrics
 from anisoscope.axes import LAYER_QUANTITIES
-from anisoscope.studies.runner import COMPARED
-from anisoscope.studies.study import OUTCOMES
 
 GENERATED = "<!-- Made by `make docs`; do not edit. -->\n\n"
 
@@ -131,9 +129,11 @@ def commands() -> str:
         shown = CliRunner().invoke(app, [*words, "--help"], prog_name="anisoscope", env={"COLUMNS": "80"}).output
         pages.append(f"## anisoscope {' '.join(words)}\n\n```text\n{shown.strip()}\n```\n")
     pages += ["## Exit codes", "", "| code | meaning |", "|---|---|"]
-    pages += [_line((code, meaning)) for code, meaning in EXIT_CODES.items()]
+    pages += [verdicts.table_row((code, meaning)) for code, meaning in EXIT_CODES.items()]
     pages += ["", "## Environment variables", "", "| variable | what it does |", "|---|---|"]
-    pages += [_line((", ".join(f"`{n}`" for n in name.split(", ")), what)) for name, what in ENVIRONMENT.items()]
+    pages += [
+        verdicts.table_row((", ".join(f"`{n}`" for n in name.split(", ")), what)) for name, what in ENVIRONMENT.items()
+    ]
     return "# Command line\n\n" + "\n".join(pages)
 
 
@@ -143,85 +143,6 @@ def _command_names(group: Any) -> Iterator[list[str]]:
         yield [name]
         for words in _command_names(command):
             yield [name, *words]
-
-
-ORDER = ("paper", "small", "long", "quick")
-"""Settings of records as they follow each other; others come after, by name."""
-
-
-def reproduction() -> str:
-    """Every verdict of the committed records: claim, published value, ours with interval, n, and the outcome; what
-    must be known of a folder of records is in its README.md.
-    """
-    lines = ["# Reproduction", "", "Verdicts of the records under `results/`, with the commands that made them.", ""]
-    folders = (Path(__file__).resolve().parents[1] / "results").glob("*/*/")
-    for folder in sorted(folders, key=lambda p: (p.parent.name != "godey2024", _rank(p.name), p.name)):
-        found = sorted(folder.glob("*/study.json"), key=lambda p: (len(p.parent.name), p.parent.name))
-        if not found:
-            continue
-        lines += [f"## {folder.parent.name}, {folder.name} settings", ""]
-        note = folder / "README.md"
-        lines += [note.read_text("utf-8").strip(), ""] if note.exists() else []
-        counts = Counter(verdict["outcome"] for path in found for verdict in _verdicts(path))
-        told = ", ".join(
-            f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome] or outcome != "identity"
-        )
-        lines += [f"{sum(counts.values())} verdicts: {told}.", ""]
-        for path in found:
-            lines += _verdict_table(path)
-    return "\n".join(lines)
-
-
-def _rank(settings: str) -> int:
-    return ORDER.index(settings) if settings in ORDER else len(ORDER)
-
-
-def _verdicts(path: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((path.parent / "verdicts.json").read_text("utf-8"))
-    return found
-
-
-def _verdict_table(path: Path) -> list[str]:
-    study = json.loads(path.read_text("utf-8"))
-    claims = {claim["name"]: claim for claim in study["claims"]}
-    lines = [f"### {study['study']}: {study['title']}", "", f"    {study['command']}", ""]
-    lines += ["| claim | of | published | ours | n | p | verdict |", "|---|---|---|---|---|---|---|"]
-    for verdict in _verdicts(path):
-        claim = claims.get(verdict["claim"], {})
-        entries = (
-            claim.get("statement", verdict["claim"]),
-            verdict["subject"],
-            claim.get("published", ""),
-            f"{verdict['statistic']} {_number(verdict)}",
-            "" if verdict["n"] is None else verdict["n"],
-            "" if verdict["p"] is None else f"{verdict['p']:.2g}",
-            " · ".join(filter(None, (f"**{verdict['outcome']}**", verdict["reason"]))),
-        )
-        lines.append(_line(entries))
-    return [*lines, "", *_compared(path.parent / COMPARED)]
-
-
-def _compared(path: Path) -> list[str]:
-    """Published numbers beside ours, one by one."""
-    found = json.loads(path.read_text("utf-8")) if path.exists() else []
-    if not found:
-        return []
-    lines = ["| number | published | ours | n | | beside it |", "|---|---|---|---|---|---|"]
-    for one in found:
-        lines.append(_line((one["place"], one["published"], _number(one), one["n"], one["verdict"], one["note"])))
-    return [*lines, ""]
-
-
-def _line(entries: Sequence[Any]) -> str:
-    return "| " + " | ".join(str(x).replace("|", "\\|") for x in entries) + " |"
-
-
-def _number(verdict: dict[str, Any]) -> str:
-    if verdict["value"] is None:
-        return ""
-    low, high = verdict["low"], verdict["high"]
-    bounded = low is not None and high is not None and low == low and high == high
-    return f"{verdict['value']:.4g}" + (f" [{low:.4g}, {high:.4g}]" if bounded else "")
 
 
 def inputs() -> str:
@@ -236,7 +157,7 @@ def inputs() -> str:
             for kind in group:
                 run, said = kinds.outcome(kind, names)
                 code = " ".join(f"`{line}`" for line in kind.code.split("\n"))
-                lines.append(_line((kind.what, code, "works" if run is not None else _error(said))))
+                lines.append(verdicts.table_row((kind.what, code, "works" if run is not None else _error(said))))
             parts.append("\n".join(lines))
     return f"""# Inputs
 
@@ -310,7 +231,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "metrics.md": measures,
     "cli.md": commands,
     "inputs.md": inputs,
-    "reproduction.md": reproduction,
+    "reproduction.md": verdicts.reproduction,
+    "verdicts.md": verdicts.changed,
 }
 
 
@@ -332,5 +254,5 @@ if __name__ == "__main__":
     import notebooks
 
     pages = write(Path(sys.argv[1]) if len(sys.argv) > 1 else top / "docs")
-    for path in (*pages, *notebooks.write(), write_tree(top / "README.md")):
+    for path in (*pages, *notebooks.write(), write_tree(top / "README.md"), verdicts.write_totals(top / "README.md")):
         sys.stdout.write(f"{path}\n")

@@ -1,9 +1,11 @@
 """The one judge: from tests to verdicts. A test is a number with its interval, and what a claim says of it.
 
-Decided by p: the claim holds where its one-sided p, Holm-corrected over the tests judged together, is below LEVEL; it
-fails where that of its contrary is; anything between is undecided. p comes from the interval, so that the two never
-contradict each other. Decided by place (`inside`): it holds where all of the 95 % interval lies there (equivalence),
-fails where none of it does. What holds by construction is an identity.
+Decided by p: the claim holds where its one-sided p is below LEVEL; it fails where that of its contrary is; anything
+between is undecided. p is corrected by Holm over the tests judged together: those of the primary claim as one family,
+all others as another. It comes from the interval, so that the two never contradict each other, and it is of the
+claim's threshold with its effect floor: what is significant and too small to matter fails. Decided by place (`inside`):
+it holds where all of the 95 % interval lies there (equivalence), fails where none of it does. What has no variance
+decides nothing. What holds by construction is an identity: shown, and no evidence.
 
 isotropic: A below q95(d); anisotropic: A above q95(d); low: A < 0.2; extreme: A ≥ 0.8.
 """
@@ -23,6 +25,8 @@ Array = NDArray[np.float64]
 
 LEVEL = 0.025  # one-sided, as an end of a 95 % interval
 GROUPS = 32
+SAME = 1e-12
+"""Relative spread below which values over seeds are one value."""
 POSITIVE = (0.0, np.inf)
 BOUNDS: dict[str, Bounds] = {
     **dict.fromkeys(("attention.entropy_normalised", "attention.row_", "attention.sequence"), SHARE),
@@ -76,11 +80,12 @@ def sided(
 ) -> tuple[Array, Array]:
     """One-sided p that a number is not above a threshold, and that it is not below, from its 95 % interval: Student's t
     with the half that faces the threshold, so that p is below .025 exactly where the interval leaves the threshold out.
+    NaN where the interval has no width: nothing varied, and nothing is known of how much it could.
     """
     apart = np.asarray(value, dtype=np.float64) - threshold
     with np.errstate(divide="ignore", invalid="ignore"):
         t = apart / (np.where(apart > 0, value - low, high - value) / stats.t.ppf(0.975, freedom))
-    t = np.where((apart == 0) & (low == high), 0.0, t)
+    t = np.where(np.equal(low, high), np.nan, t)
     return np.asarray(stats.t.sf(t, freedom)), np.asarray(stats.t.cdf(t, freedom))
 
 
@@ -91,10 +96,10 @@ def of_units(frame: pd.DataFrame, threshold: Array | float) -> tuple[Array, Arra
     return sided(value, low, high, np.maximum(groups - 1, 1), threshold)
 
 
-def of_replicates(theta: Array) -> tuple[float, float, float, float, float]:
-    """(value, low, high, p of > 0, p of < 0) of a scalar from jackknife replicates [1 + group]."""
+def of_replicates(theta: Array, threshold: float = 0.0) -> tuple[float, float, float, float, float]:
+    """(value, low, high, p of > threshold, p of < threshold) of a scalar from jackknife replicates [1 + group]."""
     value, low, high = (float(x) for x in interval(theta))
-    up, down = sided(value, low, high, max(len(theta) - 2, 1))
+    up, down = sided(value, low, high, max(len(theta) - 2, 1), threshold)
     return value, low, high, float(up), float(down)
 
 
@@ -108,7 +113,7 @@ def of_seeds(
     inside: tuple[float, float] | None = None,
 ) -> Test:
     """A number of every seed [seed] (NaN: it says nothing) against what the claim has it be: above a threshold, below
-    one, or inside. What is not given is the claim's own.
+    one, or inside; its floor is added to the threshold. What is not given is the claim's own.
     """
     known, inside = values[~np.isnan(values)], inside or claim.inside
     n, missing = len(known), len(values) - len(known)
@@ -121,15 +126,25 @@ def of_seeds(
     if n < fewest:
         return test
     value, low, high = (float(x) for x in over_seeds(known, bounds=claim.bounds or UNBOUNDED))
-    up = down = np.nan
+    limit = np.nan if inside is not None else float(claim.limit if threshold is None else threshold)
+    words = f"{statistic or claim.statistic} (claim: {_side(claim, limit, inside)}):"
+    test = replace(test, statistic=words, value=value)
+    if n > 1 and np.ptp(known) <= SAME * np.abs(known).max() and not claim.identity:
+        return replace(test, note="; ".join(filter(None, (test.note, f"{n} seeds, no variance: decides nothing"))))
     if inside is not None:
-        side = f"{inside[0]:.3g} to {inside[1]:.3g}"
-    else:
-        limit = float(claim.limit if threshold is None else threshold)
-        up, down = (float(p) for p in sided(value, low, high, n - 1, limit))
-        up, down, side = (up, down, f"> {limit:.3g}") if claim.below is None else (down, up, f"< {limit:.3g}")
-    words = f"{statistic or claim.statistic} (claim: {side}):"
-    return replace(test, statistic=words, value=value, low=low, high=high, up=up, down=down, inside=inside)
+        return replace(test, low=low, high=high, inside=inside)
+    up, down = (float(p) for p in sided(value, low, high, n - 1, claim.threshold(limit)))
+    if claim.identity and np.isnan(up):  # what holds by construction need not vary
+        up, down = float(value <= claim.threshold(limit)), float(value >= claim.threshold(limit))
+    up, down = (up, down) if claim.below is None else (down, up)
+    return replace(test, low=low, high=high, up=up, down=down)
+
+
+def _side(claim: Claim, limit: float, inside: tuple[float, float] | None) -> str:
+    """Where a claim has its number, in words: `> 0 by .05`."""
+    if inside is not None:
+        return f"{inside[0]:.3g} to {inside[1]:.3g}"
+    return f"{'<>'[claim.below is None]} {limit:.3g}" + (f" by {claim.floor:.3g}" if claim.floor else "")
 
 
 def bounds_of(metric: str) -> Bounds:
@@ -150,19 +165,26 @@ def means_over_seeds(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
 
 
 def judged(tests: Sequence[Test]) -> list[Verdict]:
-    """Verdicts, all tests decided by p corrected as one family (Holm, each direction).
+    """Verdicts; p corrected (Holm, each direction) in two families: the tests of primary claims, and the others.
 
     Tests with `over` of one claim and subject make one verdict. A subject trained with several seeds holds or fails
     where it does so with every seed.
     """
-    up, down = (
-        holm(np.array([np.nan if t.inside is not None else getattr(t, name) for t in tests])) for name in ("up", "down")
-    )
+    up, down = _corrected(tests, "up"), _corrected(tests, "down")
     outcomes = [_decided(*each) for each in zip(tests, up, down, strict=True)]
     members: dict[object, list[int]] = {}
     for i, test in enumerate(tests):
         members.setdefault(i if test.over is None else (test.claim, test.subject), []).append(i)
     return [_verdict([tests[i] for i in m], [outcomes[i] for i in m], up[m]) for m in members.values()]
+
+
+def _corrected(tests: Sequence[Test], side: str) -> Array:
+    """p of one side, Holm over the tests of primary claims and over all others; NaN where the place decides."""
+    p = np.array([np.nan if t.inside is not None else getattr(t, side) for t in tests], dtype=np.float64)
+    for primary in (True, False):
+        family = [i for i, t in enumerate(tests) if t.claim.primary == primary]
+        p[family] = holm(p[family])
+    return p
 
 
 def _decided(test: Test, up: float, down: float) -> Outcome:
@@ -207,7 +229,12 @@ def _verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdict:
     t = tests[i]
     numbers = (t.value, t.low, t.high, t.n, float(p[i]))
     if first.over is None:
-        return stated(t.claim, _agreed(outcomes), t.statistic, *numbers, t.note, t.subject)
+        alone = outcomes == ["undecided"] and min(t.up, t.down) < LEVEL
+        note = (
+            f"{t.note}; " * bool(t.note)
+            + "its interval alone would decide, corrected for the others' tests it does not"
+        )
+        return stated(t.claim, _agreed(outcomes), t.statistic, *numbers, note if alone else t.note, t.subject)
     seeds = sorted({t.seed for t in tests})
     each = [_together([o for t, o in zip(tests, outcomes, strict=True) if t.seed == s], first.over) for s in seeds]
     reason = f"{outcomes.count('holds')} of {len(tests)} {t.words}"

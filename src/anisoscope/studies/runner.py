@@ -103,17 +103,22 @@ def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: 
     _concluded(study, folder, records)
     for name, chart in study.draw(records).items():
         save(chart, folder / name, formats=("svg", "pdf", "png"))
-    of_claim = ("name", "statement", "source", "published", "primary", "identity")
     described = {
         "study": study.name,
         **{name: getattr(study, name) for name in ("paper", "title", "caption")},
         "settings_name": settings,
         "settings": asdict(chosen),
-        "claims": [{name: getattr(claim, name) for name in of_claim} for claim in study.claims],
+        "claims": described_claims(study),
         **provenance(),
         "command": f"anisoscope reproduce {study.paper} --only {study.name} --settings {settings}",
     }
     write_json(folder / "study.json", described)
+
+
+def described_claims(study: Study) -> list[dict[str, Any]]:
+    """What is kept of a study's claims beside its records."""
+    kept = ("name", "statement", "source", "published", "primary", "identity", "floor", "because")
+    return [{name: getattr(claim, name) for name in kept} for claim in study.claims]
 
 
 def _concluded(study: Study, folder: Path, records: pd.DataFrame) -> list[Verdict]:

@@ -31,6 +31,8 @@ class Claim:
     above, below        the number is said to lie above the one (if nothing is said: 0), or below the other; `q95`: the
                         quantile of an isotropic pair in the dimension at hand
     inside, within      or between two ends, or within so much of a number that is given when it is judged
+    floor, because      by so much at least (an effect below it is none, however significant), and why so much
+    primary             the figure or table is judged by it: no other claim's tests correct its p (one per study)
     bounds              the smallest and the largest that the number can be: its interval stays between them
     over, words         how tests of single layers or norms make one verdict, and what is counted of them
     systems, stack      models it is about, by the beginnings of their names (none: all), and their stack
@@ -50,6 +52,9 @@ class Claim:
     below: Limit | None = None
     inside: tuple[float, float] | None = None
     within: float | None = None
+    floor: float = 0.0
+    because: str = ""
+    primary: bool = False
     over: Over | None = None
     words: str = ""
     systems: tuple[str, ...] = ()
@@ -60,8 +65,13 @@ class Claim:
         """What the number is said to lie above, or below."""
         return self.above if self.below is None else self.below
 
+    def threshold(self, limit: float | None = None) -> float:
+        """What a number must pass: the limit (or a given one), with the floor beyond it."""
+        start = float(self.limit if limit is None else limit)
+        return start + self.floor if self.below is None else start - self.floor
+
     @property
-    def primary(self) -> bool:
+    def of_paper(self) -> bool:
         """Whether the paper says it; else it is a question of ours beside it."""
         return not self.source.startswith(("ours", "beyond"))
 

@@ -1,0 +1,163 @@
+"""What was concluded from the committed records: every verdict, what became of earlier ones, and judging them anew.
+
+python tools/verdicts.py     judge all records under results/ by the code as it is, and keep what follows
+"""
+
+import json
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from anisoscope.store import write_json
+from anisoscope.studies import runner
+from anisoscope.studies.runner import COMPARED
+from anisoscope.studies.study import OUTCOMES
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+BEFORE, CHANGES = RESULTS / "before.json", RESULTS / "changes.toml"
+"""Outcomes of the same records as they were judged before, and why they changed."""
+ORDER = ("paper", "small", "long", "quick")
+"""Settings of records as they follow each other; others come after, by name."""
+TOTALS = "<!-- Totals, made by `make docs` -->\n"
+
+
+def reproduction() -> str:
+    """Every verdict of the committed records: claim, published value, ours with interval, n, and the outcome; what
+    must be known of a folder of records is in its README.md.
+    """
+    lines = ["# Reproduction", "", "Verdicts of the records under `results/`, with the commands that made them.", ""]
+    lines += [evidence(), "**Bold** claims are primary: a figure or table is judged by them.", ""]
+    folders = RESULTS.glob("*/*/")
+    for folder in sorted(folders, key=lambda p: (p.parent.name != "godey2024", _rank(p.name), p.name)):
+        found = sorted(folder.glob("*/study.json"), key=lambda p: (len(p.parent.name), p.parent.name))
+        if not found:
+            continue
+        lines += [f"## {folder.parent.name}, {folder.name} settings", ""]
+        note = folder / "README.md"
+        lines += [note.read_text("utf-8").strip(), ""] if note.exists() else []
+        lines += [told(verdict["outcome"] for path in found for verdict in _verdicts(path)), ""]
+        for path in found:
+            lines += _verdict_table(path)
+    return "\n".join(lines)
+
+
+def _rank(settings: str) -> int:
+    return ORDER.index(settings) if settings in ORDER else len(ORDER)
+
+
+def _verdicts(path: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((path.parent / "verdicts.json").read_text("utf-8"))
+    return found
+
+
+def _verdict_table(path: Path) -> list[str]:
+    study = json.loads(path.read_text("utf-8"))
+    claims = {claim["name"]: claim for claim in study["claims"]}
+    lines = [f"### {study['study']}: {study['title']}", "", f"    {study['command']}", ""]
+    lines += ["| claim | of | published | ours | n | p | verdict |", "|---|---|---|---|---|---|---|"]
+    for verdict in _verdicts(path):
+        claim = claims[verdict["claim"]]
+        entries = (
+            f"**{claim['statement']}**" if claim["primary"] is True else claim["statement"],
+            verdict["subject"],
+            claim.get("published", ""),
+            f"{verdict['statistic']} {_number(verdict)}",
+            "" if verdict["n"] is None else verdict["n"],
+            "" if verdict["p"] is None else f"{verdict['p']:.2g}",
+            " · ".join(filter(None, (f"**{verdict['outcome']}**", verdict["reason"]))),
+        )
+        lines.append(table_row(entries))
+    return [*lines, "", *_compared(path.parent / COMPARED)]
+
+
+def _compared(path: Path) -> list[str]:
+    """Published numbers beside ours, one by one."""
+    found = json.loads(path.read_text("utf-8")) if path.exists() else []
+    if not found:
+        return []
+    lines = ["| number | published | ours | n | | beside it |", "|---|---|---|---|---|---|"]
+    for one in found:
+        lines.append(table_row((one["place"], one["published"], _number(one), one["n"], one["verdict"], one["note"])))
+    return [*lines, ""]
+
+
+def table_row(entries: Sequence[Any]) -> str:
+    return "| " + " | ".join(str(x).replace("|", "\\|") for x in entries) + " |"
+
+
+def _number(verdict: dict[str, Any]) -> str:
+    if verdict["value"] is None:
+        return ""
+    low, high = verdict["low"], verdict["high"]
+    bounded = low is not None and high is not None and low == low and high == high
+    return f"{verdict['value']:.4g}" + (f" [{low:.4g}, {high:.4g}]" if bounded else "")
+
+
+def told(outcomes: Iterable[str]) -> str:
+    """How many verdicts there are of each outcome, and how many are evidence: decided, and not so by construction."""
+    counts = Counter(outcomes)
+    each = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES)
+    return f"{sum(counts.values())} verdicts: {each}; {counts['holds'] + counts['fails']} are evidence."
+
+
+def evidence() -> str:
+    """The totals of every paper, of all its claims and of the primary ones."""
+    lines = []
+    for paper in ("godey2024", "fosse2023"):
+        found = [(path, v) for path in sorted(RESULTS.glob(f"{paper}/*/*/study.json")) for v in _verdicts(path)]
+        primary = [v["outcome"] for path, v in found if v["claim"] in _primary(path)]
+        lines += [f"{paper}: {told(v['outcome'] for _, v in found)} Of primary claims, {told(primary)}", ""]
+    return "\n".join([*lines, ""])
+
+
+def write_totals(page: Path) -> Path:
+    """The totals anew in the README, between two marks."""
+    before, _, rest = page.read_text("utf-8").split(TOTALS)
+    page.write_text(f"{before}{TOTALS}{evidence()}{TOTALS}{rest}", encoding="utf-8")
+    return page
+
+
+def _primary(path: Path) -> set[str]:
+    return {claim["name"] for claim in json.loads(path.read_text("utf-8"))["claims"] if claim["primary"]}
+
+
+def changed() -> str:
+    """Verdicts that are others than before, on the same records, and why."""
+    before, whys = json.loads(BEFORE.read_text("utf-8")), tomllib.loads(CHANGES.read_text("utf-8"))["change"]
+    lines = ["# Verdicts that changed", "", "The same records, judged before and now; `–`: no such claim.", ""]
+    lines += ["| records | claim | of | before | now | why |", "|---|---|---|---|---|---|"]
+    moved: Counter[tuple[str, str]] = Counter()
+    for path in sorted(RESULTS.glob("*/*/*/study.json")):
+        place = path.parent.relative_to(RESULTS).as_posix()
+        old = {(claim, subject): outcome for claim, subject, outcome in before.get(place, ())}
+        new = {(v["claim"], v["subject"]): v["outcome"] for v in _verdicts(path)}
+        for key in sorted(old | new):
+            pair = old.get(key, "–"), new.get(key, "–")
+            moved[pair] += 1
+            if pair[0] != pair[1]:
+                lines.append(table_row((place, *key, *pair, why(whys, place, key[0]))))
+    summary = [f"{n} {a} → {b}" for (a, b), n in sorted(moved.items()) if a != b]
+    return "\n".join([*lines[:3], f"In all: {', '.join(summary)}.", *lines[3:]])
+
+
+def why(changes: Sequence[dict[str, Any]], place: str, claim: str) -> str:
+    """The first reason given for a claim of these records."""
+    return next(c["why"] for c in changes if fnmatch(place, c["records"]) and claim in c.get("claims", [claim]))
+
+
+def judge_anew() -> None:
+    """Judge every committed record by the code as it is: verdicts, numbers beside published ones, claims."""
+    for folder in runner.reproductions(RESULTS):
+        done = runner.finished(folder)
+        write_json(folder / "verdicts.json", [asdict(v) for v in done.verdicts])
+        if (folder / COMPARED).exists():
+            write_json(folder / COMPARED, [asdict(c) | {"verdict": c.verdict} for c in done.compared])
+        write_json(folder / "study.json", done.described | {"claims": runner.described_claims(done.study)})
+
+
+if __name__ == "__main__":
+    judge_anew()
