@@ -146,7 +146,7 @@ def changed() -> str:
 
 def why(changes: Sequence[dict[str, Any]], place: str, claim: str) -> str:
     """The first reason given for a claim of these records."""
-    return next(c["why"] for c in changes if fnmatch(place, c["records"]) and claim in c.get("claims", [claim]))
+    return next(str(c["why"]) for c in changes if fnmatch(place, c["records"]) and claim in c.get("claims", [claim]))
 
 
 def judge_anew() -> None:
