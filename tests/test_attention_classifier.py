@@ -45,7 +45,7 @@ def by_hand(model, ids):
     x = encoder.embeddings(ids)
     if config.positions == "sinusoidal":
         x = x + sinusoids(len(ids), config.hidden_size).double()
-    for block in encoder.blocks:
+    for layer, block in enumerate(encoder.blocks):
         a, dim = block.attention, config.hidden_size
         attention = nn.MultiheadAttention(dim, config.num_attention_heads, bias=config.attention_bias).double()
         state = {"in_proj_weight": a.in_proj.weight, "out_proj.weight": torch.eye(dim)}
@@ -54,7 +54,14 @@ def by_hand(model, ids):
         if config.output_projection:
             state |= {f"out_proj.{name}": value for name, value in a.out_proj.named_parameters()}
         attention.load_state_dict(state)
-        x = x + attention(x, x, x)[0]
+        scores = None
+        if config.attention != "learned":  # no query: every score is 0, or drawn
+            for parameter in (attention.in_proj_weight, attention.in_proj_bias)[: 1 + config.attention_bias]:
+                parameter.data[:dim] = 0
+        if config.attention == "random":
+            generator = torch.Generator().manual_seed(1_000 * config.attention_seed + layer)
+            scores = torch.randn(1024, 1024, generator=generator)[: len(ids), : len(ids)].double()
+        x = x + attention(x, x, x, attn_mask=scores)[0]
         plain = (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)
         x = plain if config.norm == "plain" else block.norm(x)
     return model.classifier(x[0])
@@ -64,6 +71,7 @@ CONFIGURATIONS = [
     {"num_hidden_layers": layers, "num_attention_heads": heads, **text}
     for layers, heads, text in product((1, 3), (1, 2), ({}, PAPER_TEXT))
 ]
+CONFIGURATIONS += [{"num_hidden_layers": 2, "attention": kind, "attention_seed": 5} for kind in ("uniform", "random")]
 
 
 @pytest.mark.parametrize("changes", CONFIGURATIONS)
@@ -143,7 +151,13 @@ def test_it_is_saved_loaded_and_captured_like_any_other(tmp_path, changes):
 
 
 def test_wrong_choices_are_explained():
-    for change in ({"norm": "batch"}, {"positions": "rotary"}, {"num_attention_heads": 5}, {"hidden_size": 9}):
+    for change in (
+        {"norm": "batch"},
+        {"positions": "rotary"},
+        {"num_attention_heads": 5},
+        {"hidden_size": 9},
+        {"attention": "none"},
+    ):
         with pytest.raises(UsageError):
             build(**change)
     with pytest.raises(UsageError, match="at most 4 tokens"):

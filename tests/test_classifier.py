@@ -292,6 +292,45 @@ def test_frozen_vectors_stay_and_trained_ones_do_not(tmp_path):
     assert not torch.equal(matrix, weights(runs[False].folder)[name])
 
 
+@pytest.mark.parametrize("kind", ["uniform", "random"])
+def test_attention_that_is_not_learned_is_what_it_is_called(tmp_path, kind):
+    done = train_classifier(replace(SMALL, attention=kind, epochs=1, layers=2, seed=4), tmp_path / "run")
+    model, tokenizer = done.classifier()
+    encoded = encode(done.recipe.open().splits["test"][:40], tokenizer, 64)
+    found = entropies(model, LabelledPlan(encoded, 0))
+    assert bool((found["row"] - 1).abs().max() < 1e-5) == (kind == "uniform")
+    assert model.config.attention_seed == 4 and float(found["row"].min()) > 0.6
+
+
+def test_frozen_attention_stays_after_the_first_epoch_also_over_a_resume(tmp_path, monkeypatch):
+    """Momentum moved queries and keys on for a while after their gradients were gone."""
+    recipe = replace(SMALL, epochs=2, decay=0.1, seed=1, patience=9, limit=160)
+    first, free, frozen = (
+        train_classifier(replace(recipe, attention=kind, epochs=epochs), tmp_path / f"{kind}{epochs}")
+        for kind, epochs in (("learned", 1), ("learned", 2), ("frozen", 2))
+    )
+    one, two, kept = (weights(done.folder) for done in (first, free, frozen))
+    for name in (n for n in one if "in_proj" in n):
+        part = 2 * len(one[name]) // 3
+        assert torch.equal(kept[name][:part], one[name][:part]) and not torch.equal(kept[name][part:], one[name][part:])
+        assert not torch.equal(two[name][:part], one[name][:part])
+    from anisoscope.training import classifier
+
+    stop = SimpleNamespace(on_step_end=classifier.FrozenAttention.on_step_end)
+
+    def interrupted(self, args, state, control, **given):
+        stop.on_step_end(self, args, state, control, **given)
+        if state.global_step == 4:  # in the second epoch of 3 steps
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(classifier.FrozenAttention, "on_step_end", interrupted)
+    with pytest.raises(Interrupted):
+        train_classifier(replace(recipe, attention="frozen"), tmp_path / "again")
+    monkeypatch.undo()
+    again = train_classifier(replace(recipe, attention="frozen"), tmp_path / "again", resume=True)
+    assert same(weights(again.folder), kept)
+
+
 def test_an_encoder_is_fine_tuned_on_pairs_with_its_own_tokenizer(tmp_path):
     recipe = ClassifierRecipe(
         "builtin:minilm", "planted-pairs", limit=48, epochs=1, batch=16, penalty="entropy", weight=0.1

@@ -48,6 +48,7 @@ def test_every_cell_of_a_study_is_in_the_grid_once():
         every = plan.everything()
         assert len(set(every)) == len(every)
         asked = [*plan.by_depth(), *plan.by_weight(), *plan.by_size(), *plan.by_start(), *plan.fine_tuned()]
+        asked += plan.by_arm()
         assert set(asked) == set(every) >= set(plan.to_replace())
 
 
@@ -69,11 +70,12 @@ def test_without_data_the_planted_corpora_stand_in(monkeypatch):
 def test_a_label_is_read_back():
     cell = Cell("yelphat", layers=3, weight=1e-4, dim=96, heads=2)
     names = [cell.label, "builtin:minilm", "builtin:minilm pre-trained", Cell("yelphat").label]
-    names += [Cell("yelphat", start="raw").label]
+    names += [Cell("yelphat", start="raw").label, Cell("yelphat", arm="uniform").label]
     rows = grid.with_options(pd.DataFrame({"model": names}))
     assert rows.loc[:0, ["layers", "weight", "dim", "heads"]].to_numpy().tolist() == [[3, 1e-4, 96, 2]]
-    assert rows["layers"].isna().tolist() == [False, True, True, False, False]
-    assert rows["family"].tolist() == [grid.OTHER_SIZE, grid.TUNED, grid.BEFORE, grid.OWN, grid.OTHER_START]
+    assert rows["layers"].isna().tolist() == [False, True, True, False, False, False]
+    families = [grid.OTHER_SIZE, grid.TUNED, grid.BEFORE, grid.OWN, grid.OTHER_START, grid.OTHER_ARM]
+    assert rows["family"].tolist() == families and rows["arm"].tolist()[-2:] == ["learned", "uniform"]
 
 
 def test_a_cell_s_folder_follows_how_it_is_trained(tmp_path):
@@ -98,6 +100,8 @@ SMALL = Grid(
     large=(),
     sizes=((48, 1, 1),),
     size_seeds=1,
+    arm_depths=(1,),
+    arm_seeds=1,
     fine_seeds=1,
     fine_epochs=1,
     fine_limit=60,

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import Sampler
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, set_seed
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, TrainerCallback, set_seed
 
 from anisoscope.classes.pooling import predicted
 from anisoscope.data.labelled import TEST, TRAIN, LabelledCorpus
@@ -157,7 +158,8 @@ def _train(
         "use_cpu": device == "cpu",
     }
     order = Buckets(parts.encoded[TRAIN].lengths, recipe.batch or 1, recipe.seed) if recipe.buckets else None
-    how = Fitting(settings, patience=recipe.patience, penalty=penalty, order=order)
+    freezing = (FrozenAttention(),) if recipe.attention == "frozen" else ()
+    how = Fitting(settings, patience=recipe.patience, penalty=penalty, order=order, callbacks=freezing)
     history = fit(parts.material, how, lambda step, last, _model: progress(step, last), checkpoints)
     results = {
         split: result(corpus, split, predicted(parts.model, encoded, parts.pad_id))
@@ -179,6 +181,34 @@ def _train(
         "collapsed": results[TEST]["accuracy"] <= results[TEST]["above_chance"],
         **provenance(),
     }
+
+
+class FrozenAttention(TrainerCallback):
+    """After the first epoch queries and keys of every layer stay as they are, and no gradient passes through weights of
+    attention; scores still follow the word vectors and layers below, which values go on training.
+    """
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
+        self.kept: list[Tensor] = []
+        self._freeze(given["model"], state.epoch)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
+        with torch.no_grad():
+            for now, before in zip(self._parameters(given["model"]), self.kept, strict=False):
+                now.copy_(before)  # momentum and decay move what has no gradient
+        self._freeze(given["model"], state.epoch)
+
+    def _freeze(self, model: Any, epoch: float | None) -> None:
+        if self.kept or not epoch or epoch < 1:
+            return
+        self.kept = [part.detach().clone() for part in self._parameters(model)]
+        for block in model.attention_classifier.blocks:
+            block.attention.detached = True
+
+    def _parameters(self, model: Any) -> list[Tensor]:
+        """What makes queries and keys: two thirds of weight and bias of each layer."""
+        inner = [block.attention.in_proj for block in model.attention_classifier.blocks]
+        return [p[: 2 * len(p) // 3] for linear in inner for p in linear.parameters()]
 
 
 class Buckets(Sampler[int]):

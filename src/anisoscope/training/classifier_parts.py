@@ -89,6 +89,8 @@ def _attention(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[Any, A
         num_attention_heads=recipe.heads,
         max_position_embeddings=length,
         pad_token_id=tokenizer.pad_token_id,
+        attention="learned" if recipe.attention == "frozen" else recipe.attention,
+        attention_seed=recipe.seed,
         **changes,
         **_labels(corpus),
     )

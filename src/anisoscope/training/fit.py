@@ -76,6 +76,7 @@ class Fitting:
     share       step → share of the learning rate; none: as the settings say
     penalty     added to the loss, which is then a mean over utterances
     order       the order of the examples; none: as the settings say
+    callbacks   what else goes on during it
     """
 
     settings: Mapping[str, Any]
@@ -84,6 +85,7 @@ class Fitting:
     share: Callable[[int], float] | None = None
     penalty: EntropyPenalty | None = None
     order: Sampler[int] | None = None
+    callbacks: tuple[TrainerCallback, ...] = ()
 
 
 def check_device(name: str) -> None:
@@ -173,6 +175,8 @@ class FittingTrainer(Trainer):
             eval_dataset=made.validation,
         )
         self.pop_callback(PrinterCallback)
+        for callback in how.callbacks:
+            self.add_callback(callback)
         if how.penalty is not None:
             self.model_accepts_loss_kwargs = False
 

@@ -24,9 +24,22 @@ PUBLISHED = {
     False: {"rate": 5e-5, "decay": 0.01, "batch": 64, "epochs": 50, "patience": 5},
 }
 """What the authors' code uses: for the attention-only model (True), and for BERT (False)."""
-OF_ATTENTION = ("layers", "heads", "dim", "text", "vectors", "vector_norm", "frozen", "tokens", "separator")
+OF_ATTENTION = (
+    "layers",
+    "heads",
+    "dim",
+    "text",
+    "vectors",
+    "vector_norm",
+    "frozen",
+    "tokens",
+    "separator",
+    "attention",
+)
 """Fields that only the attention-only model uses."""
 TOKENS = ("paper", "checkpoint")
+ARMS = ("learned", "uniform", "random", "frozen")
+"""How attention is trained: with the model; not at all, equal or random by position; for one epoch."""
 VARIANTS = ("entropy", "entropy-columns")
 """Forms of the entropy penalty: on the row of [CLS], or on all columns."""
 
@@ -93,6 +106,14 @@ class ClassifierRecipe:
     frozen: Annotated[bool, Option("do not train the vectors", MODEL)] = False
     tokens: Annotated[str, Option("paper (words of the training split) or checkpoint", MODEL, known=TOKENS)] = "paper"
     separator: Annotated[bool, Option("<sep> between the texts of a pair", MODEL)] = False
+    attention: Annotated[
+        str,
+        Option(
+            "learned, or trained without: uniform, random (fixed, by position), frozen (after one epoch)",
+            MODEL,
+            known=ARMS,
+        ),
+    ] = "learned"
     penalty: Annotated[
         str, Option("none, entropy ([CLS] row) or entropy-columns", TRAINING, known=("none", *VARIANTS))
     ] = "none"
@@ -126,6 +147,7 @@ class ClassifierRecipe:
         unused += [("vector_norm", "--vectors random")] * (self.vectors == RANDOM)
         unused += [("separator", "--tokens checkpoint")] * (self.tokens == "checkpoint")
         unused += [("penalty_layers", "--penalty none")] * (self.penalty == "none")
+        unused += [("attention", f"--penalty {self.penalty}")] * (self.penalty != "none")
         for name, other in unused:
             value, option = getattr(self, name), f"--{name.replace('_', '-')}"
             if value != getattr(ClassifierRecipe, name):

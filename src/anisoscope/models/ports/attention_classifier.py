@@ -31,6 +31,7 @@ from anisoscope.errors import UsageError, near_matches
 PAPER_TEXT = {"attention_bias": False, "output_projection": False, "positions": "none", "norm": "layer_norm"}
 """Changes of the configuration that give equation 2 and section 2.2 of the paper instead of its code."""
 POSITIONS = ("sinusoidal", "none")
+ATTENTIONS = ("learned", "uniform", "random")
 
 
 class PlainNorm(nn.Module):
@@ -52,6 +53,8 @@ class AttentionClassifierConfig(PreTrainedConfig):  # type: ignore[no-untyped-ca
 
     positions  `sinusoidal` (Vaswani et al. 2017, added unscaled) or `none`
     norm       `plain` (no gain, bias or epsilon; unbiased standard deviation), `layer_norm`, or `none`
+    attention  `learned`; `uniform` (every token weighs the same); `random`: by position, whatever the words, the
+               softmax of scores drawn from N(0, 1), once per layer (Tay et al. 2021: fixed random)
     """
 
     model_type = "attention_classifier"
@@ -66,12 +69,14 @@ class AttentionClassifierConfig(PreTrainedConfig):  # type: ignore[no-untyped-ca
     residual: bool = True
     positions: str = "sinusoidal"
     norm: str = "plain"
+    attention: str = "learned"
+    attention_seed: int = 0
     embedding_std: float = 1.0
     pad_token_id: int | None = 0
 
     def checked(self) -> "AttentionClassifierConfig":
         """The configuration itself. UsageError where a choice is unknown or sizes do not fit together."""
-        for name, known in (("positions", POSITIONS), ("norm", NORMS)):
+        for name, known in (("positions", POSITIONS), ("norm", NORMS), ("attention", ATTENTIONS)):
             value = getattr(self, name)
             if value not in known:
                 raise UsageError(f"{name} among {', '.join(known)}", repr(value), near_matches(value, known))
@@ -90,16 +95,21 @@ class OutProjection(nn.Linear):
 
 
 class ClassifierAttention(nn.Module):
-    """Self-attention with one matrix for queries, keys and values, as in torch's `MultiheadAttention`."""
+    """Self-attention with one matrix for queries, keys and values, as in torch's `MultiheadAttention`.
+
+    layer     which it is, from 0; detached: no gradient passes through its weights
+    """
 
     is_causal = False
 
-    def __init__(self, config: AttentionClassifierConfig) -> None:
+    def __init__(self, config: AttentionClassifierConfig, layer: int = 0) -> None:
         super().__init__()
+        self.layer, self.detached = layer, False
+        self._drawn: Tensor | None = None
         dim = config.hidden_size
         self.config = config
         self.heads, self.head_dim = config.num_attention_heads, dim // config.num_attention_heads
-        self.scaling = self.head_dim**-0.5
+        self.scaling = self.head_dim**-0.5 if config.attention == "learned" else 0.0
         self.in_proj = InProjection(dim, 3 * dim, bias=config.attention_bias)
         out = OutProjection(dim, dim, bias=config.attention_bias) if config.output_projection else nn.Identity()
         self.out_proj: OutProjection | nn.Identity = out
@@ -151,17 +161,32 @@ class ClassifierAttention(nn.Module):
         return (None, None, None) if self.in_proj.bias is None else self.in_proj.bias.chunk(3)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any) -> Tensor:
+        if self.detached:
+            query, key = query.detach(), key.detach()
+        if self.config.attention == "random":
+            mask = self._with_random_scores(mask, query.shape[2], key)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
         mixed, _weights = attend(self, query, key, value, mask, scaling=self.scaling, dropout=0.0, **kwargs)
         return mixed  # type: ignore[no-any-return]
+
+    def _with_random_scores(self, mask: Tensor | None, queries: int, key: Tensor) -> Tensor:
+        """The mask with the scores of the layer added to what is seen."""
+        if self._drawn is None:
+            longest = self.config.max_position_embeddings
+            generator = torch.Generator().manual_seed(1_000 * self.config.attention_seed + self.layer)
+            self._drawn = torch.randn(longest, longest, generator=generator)
+        scores = self._drawn[:queries, : key.shape[2]].to(key)
+        if mask is None:
+            return scores.expand(1, 1, -1, -1)
+        return scores.masked_fill(~mask, torch.finfo(key.dtype).min) if mask.dtype == torch.bool else mask + scores
 
 
 class AttentionClassifierBlock(GradientCheckpointingLayer):  # type: ignore[no-untyped-call]  # as above
     """norm(x + attention(x)); of the first row alone where `row_only`, without keys and values where `folded`."""
 
-    def __init__(self, config: AttentionClassifierConfig) -> None:
+    def __init__(self, config: AttentionClassifierConfig, layer: int = 0) -> None:
         super().__init__()
-        self.attention = ClassifierAttention(config)
+        self.attention = ClassifierAttention(config, layer)
         self.residual = config.residual
         self.norm = NORMS[config.norm](config.hidden_size)
 
@@ -213,7 +238,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):  # type: ign
     def __init__(self, config: AttentionClassifierConfig) -> None:
         super().__init__(config.checked())
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
-        self.blocks = nn.ModuleList(AttentionClassifierBlock(config) for _ in range(config.num_hidden_layers))
+        self.blocks = nn.ModuleList(AttentionClassifierBlock(config, i) for i in range(config.num_hidden_layers))
         self.row_only = "training"
         self._table: Tensor | None = None
         self.post_init()  # type: ignore[no-untyped-call]

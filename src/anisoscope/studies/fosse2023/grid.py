@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from anisoscope.training.recipe import ATTENTION, ClassifierRecipe
+from anisoscope.training.recipe import ARMS, ATTENTION, ClassifierRecipe
 
 REAL = ("yelphat", "hatexplain", "esnli")
 PLANTED = ("planted", "planted:3", "planted-pairs")
@@ -23,8 +23,10 @@ WIDTH = 384
 """Dimensions of the built-in model's word vectors."""
 SCALED, RAW, DRAWN = "scaled", "raw", "random"
 """Word vectors a model starts from: those of the encoder brought to `vector_norm`, as they are, or N(0, 1)."""
+LEARNED = ARMS[0]
 STARTS = {RAW: "word vectors as the encoder has them", DRAWN: "random word vectors"}
-OWN, OTHER_START, OTHER_SIZE, TUNED, BEFORE = "own", "other start", "other size", "fine-tuned", "pre-trained"
+OWN, OTHER_START, OTHER_SIZE, OTHER_ARM = "own", "other start", "other size", "other attention"
+TUNED, BEFORE = "fine-tuned", "pre-trained"
 """Families of models: the paper's own attention-only ones (one head, real vectors of the size of its own), those that
 differ from them in one thing, encoders that are fine-tuned, and as they were before.
 """
@@ -34,7 +36,10 @@ PRETRAINED = f" {BEFORE}"
 
 @dataclass(frozen=True)
 class Cell:
-    """One classifier: `attention` or an encoder; `start`: its word vectors, random wherever `dim` is not `WIDTH`."""
+    """One classifier: `attention` or an encoder.
+
+    start   its word vectors, random wherever `dim` is not `WIDTH`;   arm   how its attention is trained (`recipe.ARMS`)
+    """
 
     corpus: str
     model: str = ATTENTION
@@ -44,6 +49,7 @@ class Cell:
     heads: int = 1
     seed: int = 0
     start: str = SCALED
+    arm: str = LEARNED
 
     @property
     def attention(self) -> bool:
@@ -55,7 +61,8 @@ class Cell:
         if not self.attention:
             return self.model
         start = "" if self.start == SCALED else f" vectors={self.start}"
-        return f"{ATTENTION} L={self.layers} λ={self.weight:g} d={self.dim} h={self.heads}{start}"
+        arm = "" if self.arm == LEARNED else f" attention={self.arm}"
+        return f"{ATTENTION} L={self.layers} λ={self.weight:g} d={self.dim} h={self.heads}{start}{arm}"
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,7 @@ class Grid:
     depths      layers by corpus at λ = 0 (table 3); weights: λ of one layer (table 4); large: λ beyond the paper
     sizes       (dim, heads, layers) of random vectors, for the λ of `contrast`, with `size_seeds` seeds
     starts      other word vectors for one layer at λ = 0, with as many seeds
+    arm_depths  layers of the models whose attention is learned, or not (`recipe.ARMS`), with `arm_seeds` seeds
     encoder     what is fine-tuned: on at most `fine_limit` examples of each split, cut at `fine_length` tokens, for
     `fine_epochs` epochs; rate and batch as suit so few steps; tested on what the attention-only model is tested on
     warmup      steps, and `clip`, largest gradient norm, of models of two layers and more: without them, as published,
@@ -86,6 +94,8 @@ class Grid:
     contrast: tuple[float, float] = (0.0, 1e-1)
     size_seeds: int = 3
     starts: tuple[str, ...] = (RAW, DRAWN)
+    arm_depths: tuple[int, ...] = (1, 2, 3)
+    arm_seeds: int = 4
     encoder: str = "builtin:minilm"
     fine_seeds: int = 2
     fine_epochs: int = 2
@@ -119,7 +129,8 @@ class Grid:
         if not cell.attention:
             same = replace(same, limit=self.fine_limit, max_length=self.fine_length, epochs=self.fine_epochs)
             return replace(same, patience=self.fine_epochs, rate=self.fine_rate, batch=self.fine_batch)
-        same = replace(same, layers=cell.layers, heads=cell.heads, epochs=self.epochs, patience=self.patience)
+        same = replace(same, layers=cell.layers, heads=cell.heads, attention=cell.arm)
+        same = replace(same, epochs=self.epochs, patience=self.patience)
         if cell.layers > 1:
             same = replace(same, warmup=self.warmup, clip=self.clip)
         if cell.weight:
@@ -151,6 +162,12 @@ class Grid:
         large = [cell for cell in self.by_weight(large=False) if cell.weight in self.weights[-2:]]
         return list(dict.fromkeys([*self.by_depth(), *large, *self.by_start()]))
 
+    def by_arm(self) -> list[Cell]:
+        """Attention trained, or not trained: one layer of all corpora, arms and seeds first."""
+        arms = [(c, arm) for c in self.names() for arm in ARMS]
+        seeds, depths = range(self.arm_seeds), self.arm_depths
+        return [Cell(c, layers=n, seed=s, arm=arm) for n in depths for s in seeds for c, arm in arms]
+
     def by_size(self) -> list[Cell]:
         """Sizes of the first corpus, with random vectors."""
         corpus, seeds = self.names()[0], range(self.size_seeds)
@@ -163,7 +180,7 @@ class Grid:
 
     def everything(self) -> list[Cell]:
         """All cells, those that the most claims rest on first: the first three seeds of one layer, encoders, depths."""
-        one, rest = self.by_weight(), [*self.by_depth(), *self.by_start(), *self.by_size()]
+        one, rest = self.by_weight(), [*self.by_depth(), *self.by_start(), *self.by_size(), *self.by_arm()]
         few = [cell for cell in one if cell.seed < 3]
         published = [cell for cell in few if cell.weight in self.weights]
         return list(dict.fromkeys([*published, *self.fine_tuned(), *few, *rest, *one]))
@@ -175,17 +192,19 @@ def _by_seed(cells: Iterator[Cell]) -> list[Cell]:
 
 _LABEL = re.compile(
     rf"{ATTENTION} L=(?P<layers>\d+) λ=(?P<weight>\S+) d=(?P<dim>\d+) h=(?P<heads>\d+)(?: vectors=(?P<start>\w+))?"
+    r"(?: attention=(?P<arm>\w+))?"
 )
 
 
 def with_options(records: pd.DataFrame) -> pd.DataFrame:
     """Every row with the `family` of its model and, of attention-only ones, its numbers (NaN of encoders)."""
     names = records["model"].astype(str)
-    found = names.str.extract(_LABEL).fillna({"start": SCALED})
+    found = names.str.extract(_LABEL).fillna({"start": SCALED, "arm": LEARNED})
     found = found.astype(dict.fromkeys(("layers", "weight", "dim", "heads"), float))
     encoder, size = found["layers"].isna(), (found["dim"] != WIDTH) | (found["heads"] != 1)
     differing = [encoder & names.str.endswith(PRETRAINED), encoder, size, found["start"] != SCALED]
-    family = np.select(differing, [BEFORE, TUNED, OTHER_SIZE, OTHER_START], OWN)
+    differing.append(found["arm"] != LEARNED)
+    family = np.select(differing, [BEFORE, TUNED, OTHER_SIZE, OTHER_START, OTHER_ARM], OWN)
     return records.join(found).assign(family=family)
 
 
@@ -197,6 +216,8 @@ QUICK = Grid(
     sizes=((48, 1, 1), (96, 1, 1), (96, 4, 1)),
     size_seeds=2,
     starts=(RAW,),
+    arm_depths=(1,),
+    arm_seeds=2,
     fine_limit=240,
     fine_length=48,
     fine_rate=2e-4,
