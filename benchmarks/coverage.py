@@ -9,7 +9,7 @@ of their intervals. `plain` is Student's interval of the same replicates, and ho
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,12 +181,12 @@ def judge(case: Case) -> dict[str, Any]:
     return row
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--units", type=int, nargs="+", default=[3, 5, 8, 20, 60, 200])
     parser.add_argument("--corpora", type=int, default=400)
     parser.add_argument("--all", action="store_true", help="every case, not only the mean and worst of each value")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     rng, rows = np.random.default_rng(0), []
     for units in options.units:
         few = max(20, min(options.corpora, 4000 // units))  # of what is slow

@@ -6,6 +6,7 @@ python benchmarks/exactness.py --limit 10                       # the built-in c
 
 import argparse
 import time
+from collections.abc import Sequence
 
 import torch
 
@@ -31,12 +32,12 @@ def brute_force(x: torch.Tensor) -> float:
     return total / (len(u) * (len(u) - 1) / 2)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", default="builtin:python-docs")
     parser.add_argument("--limit", type=int)
     parser.add_argument("--layers", default="", help="layers with commas; default: all")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     subject = load("builtin:minilm")
     plan, _ = plan_of(Job(corpus=options.corpus, limit=options.limit), subject)
     settings = Settings(metrics=("mean_cosine",), policies=("all",), sample=0)

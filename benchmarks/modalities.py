@@ -1,26 +1,25 @@
-"""What measuring speech and vision models costs: ratios to the bare forward pass, interleaved in one run.
+"""What measuring speech and vision models costs: ratios to the bare forward pass.
 
     ANISOSCOPE_DATA=… python benchmarks/modalities.py             # without the variable: built-in images, no speech
-    ANISOSCOPE_DATA=… python benchmarks/modalities.py --threads 1 --clock cpu     # on a machine whose cores others use
 
 Models of the published base sizes with weights drawn anew (time does not depend on them), on real photographs and
 real speech; hidden panel, hence what figures 3 to 5 of Godey et al. need.
 """
 
-import argparse
 import os
-import statistics
 import tempfile
+from collections.abc import Sequence
 
-import torch
 import transformers
-from overhead import CLOCKS, PANELS, Running, seconds
+from overhead import PANELS, Running, bare
+from pairs import BARE, against, keep, options, told, with_threads
 
-from anisoscope.models.load import load
+from anisoscope.measure.settings import Settings
+from anisoscope.models.load import Subject, load
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import plan_of
 
-ASKED = 1.10
+AIM = 1.10
 SUBJECTS = {
     "vit-base": (transformers.ViTConfig, "vision/imagenet_sample"),
     "resnet-50": (transformers.ResNetConfig, "vision/imagenet_sample"),
@@ -29,45 +28,42 @@ SUBJECTS = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def corpus_of(name: str) -> str:
+    """Its data; images that are built in where there is no folder of data, and for speech nothing."""
+    corpus = SUBJECTS[name][1]
+    if os.environ.get("ANISOSCOPE_DATA"):
+        return corpus
+    return "" if corpus.startswith("speech") else "builtin:digits"
+
+
+def drawn(name: str) -> Subject:
+    with tempfile.TemporaryDirectory() as folder:
+        SUBJECTS[name][0]().save_pretrained(folder)
+        return load(folder, untrained=True)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = options(__doc__)
     parser.add_argument("--models", nargs="+", choices=sorted(SUBJECTS), default=list(SUBJECTS))
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--repetitions", type=int, default=9)
     parser.add_argument("--limit", type=int, default=40, help="images or clips")
-    parser.add_argument("--clock", choices=sorted(CLOCKS), default="wall")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    clock = CLOCKS[options.clock]
-    print(f"{options.threads} threads, {options.clock} time")
-    for name in options.models:
-        config, corpus = SUBJECTS[name]
-        if not os.environ.get("ANISOSCOPE_DATA"):
-            if corpus.startswith("speech"):
-                print(f"{name:15s} left out: ANISOSCOPE_DATA is not set")
-                continue
-            corpus = "builtin:digits"
-        with tempfile.TemporaryDirectory() as folder:
-            config().save_pretrained(folder)
-            subject = load(folder, untrained=True)
-        plan, _ = plan_of(Job(corpus=corpus, limit=options.limit), subject)
-        batches = [plan[i] for i in range(min(len(plan), options.repetitions))]  # read and prepared once
-
-        def bare(listed: list, index: int) -> None:  # type: ignore[type-arg]
-            with torch.no_grad():
-                subject.model(**listed[index].inputs)  # noqa: B023  # called before the next model
-
-        measured = Running(subject, PANELS["hidden"])
-        ratios = []
-        for repetition in range(-1, options.repetitions):
-            index = repetition % len(batches)
-            before = seconds(bare, batches, index, clock)  # type: ignore[arg-type]
-            ratio = seconds(measured, batches, index, clock) / before  # type: ignore[arg-type]
-            ratios += [ratio] if repetition >= 0 else []
-        median = statistics.median(ratios)
-        verdict = "within" if median <= ASKED else "MISSES"
-        spread = f"{min(ratios):.3f} – {max(ratios):.3f}"
-        print(f"{name:15s} hidden {median:.3f} × bare   ({spread})   {verdict} {ASKED:.2f}", flush=True)
+    parser.add_argument("--batches", type=int, default=9, help="batches that pairs are made of, in turn")
+    given = parser.parse_args(argv)
+    for name in given.models:
+        corpus = corpus_of(name)
+        if not corpus:
+            print(f"{name:15s} left out: ANISOSCOPE_DATA is not set")
+            continue
+        subject = drawn(name)
+        plan, _ = plan_of(Job(corpus=corpus, limit=given.limit), subject)
+        batches = [[plan[i]] for i in range(min(len(plan), given.batches))]  # read and prepared once
+        for threads in given.threads:
+            with with_threads(threads):
+                case = {"hidden": Running(subject, Settings(panels=PANELS["hidden"]))}
+                found = against(bare(subject), case, batches, given.pairs)
+            print(f"{name:15s} {threads} threads: {told(found['hidden'])} × bare; bare {told(found[BARE])}", flush=True)
+            both = {clock: found[BARE][clock] for clock in ("processor", "wall")}
+            row = {"model": name, "threads": threads, "aim": AIM, "bare": both} | found["hidden"]
+            keep(given.results, "modalities", [row], ("model", "threads"))
 
 
 if __name__ == "__main__":

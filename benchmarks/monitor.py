@@ -1,25 +1,22 @@
 """What `Monitor` costs a training: the time of a look against the steps between two looks, interleaved in one run.
 
     python benchmarks/monitor.py                                   # presets tiny and small, the default interval
-    python benchmarks/monitor.py --threads 1 --clock cpu           # on a machine whose cores others use too
 
 A step is forward, backward and AdamW of a masked language model of the preset, on random windows; a look is
 `Monitor.look` on 64 windows, as by default, without writing files. Looks of
 the first steps (0, 1, 2, 4 …) come on top, ten in all.
 """
 
-import argparse
-import os
-import statistics
+from collections.abc import Sequence
 
 import torch
-from overhead import CLOCKS
+from pairs import BARE, against, keep, options, told, with_threads
 from transformers import BertConfig, BertForMaskedLM
 
 from anisoscope.training.monitor import EVERY, Monitor
 from anisoscope.training.recipe import SIZES, ModelSize
 
-ASKED = 0.03
+AIM = 0.03
 PROBE = 64
 
 
@@ -45,7 +42,7 @@ class Case:
     def windows(self, sequences: int) -> torch.Tensor:
         return torch.randint(5, self.size.vocabulary, (sequences, self.size.window))
 
-    def step(self) -> None:
+    def step(self, _item: object = None) -> None:
         ids = self.windows(self.size.batch)
         masked = torch.rand(ids.shape) < 0.15
         labels = ids.masked_fill(~masked, -100)
@@ -54,37 +51,26 @@ class Case:
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def look(self) -> None:
+    def look(self, _item: object = None) -> None:
         self.monitor.look(self.model, 0)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = options(__doc__)
     parser.add_argument("--presets", nargs="+", choices=sorted(SIZES), default=["tiny", "small"])
-    parser.add_argument("--repetitions", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--clock", choices=sorted(CLOCKS), default="wall")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    clock = CLOCKS[options.clock]
-    print(f"{options.threads} threads, {options.clock} time, a look every {EVERY} steps at {PROBE} windows")
-    for name in options.presets:
-        case = Case(SIZES[name], PROBE)
-        spent: dict[str, list[float]] = {"step": [], "look": []}
-        for repetition in range(-2, options.repetitions):
-            for what, do in (("step", case.step), ("look", case.look)):
-                start = clock()
-                do()
-                if repetition >= 0:
-                    spent[what].append(clock() - start)
-        step, look = (statistics.median(spent[what]) for what in ("step", "look"))
-        share = look / (EVERY * step)
-        verdict = "within" if share <= ASKED else "MISSES"
-        print(
-            f"{name:10s} step {1e3 * step:7.1f} ms   look {1e3 * look:7.1f} ms = {look / step:.1f} steps   "
-            f"{share:.2%} of the time   {verdict} {ASKED:.0%}",
-            flush=True,
-        )
+    parser.add_argument("--windows", type=int, default=PROBE, help="windows that a look reads")
+    given = parser.parse_args(argv)
+    for name in given.presets:
+        case = Case(SIZES[name], given.windows)
+        for threads in given.threads:
+            with with_threads(threads):
+                found = against(case.step, {"look": case.look}, [None], given.pairs)
+            share = {clock: round(found["look"][clock][0] / EVERY, 5) for clock in ("processor", "wall")}
+            said = f"a look is {told(found['look'])} steps, one in {EVERY}: {share['processor']:.2%} of the time"
+            print(f"{name:8s} {threads} threads: {said}; step again {told(found[BARE])}; aim {AIM:.0%}", flush=True)
+            both = {clock: found[BARE][clock] for clock in ("processor", "wall")}
+            row = {"preset": name, "threads": threads, "aim": AIM, "share": share, "bare": both} | found["look"]
+            keep(given.results, "monitor", [row], ("preset", "threads"))
 
 
 if __name__ == "__main__":

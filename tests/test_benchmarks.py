@@ -1,0 +1,77 @@
+"""Every benchmark in miniature, so that none rots. Nothing is timed here."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+SMALL = ["--pairs", "1"]
+MINIATURES = {
+    "overhead": [*SMALL, "--windows", "16", "demo", "--plan-pairs", "1", "--limit", "1", "--sequences", "1"],
+    "modalities": [*SMALL, "--models", "resnet-50", "--limit", "1"],
+    "monitor": [*SMALL, "--presets", "tiny", "--windows", "2"],
+    "classifier": ["--corpus", "planted:3", "--layers", "1", "--epochs", "1"],
+    "exactness": ["--limit", "1", "--layers", "1"],
+    "coverage": ["--units", "3", "--corpora", "4"],
+}
+KEPT = {"overhead", "modalities", "monitor", "classifier"}
+BY_HAND = {"pairs", "first_answer"}
+"""Modules that are no benchmark, or one of the program on a terminal (tests/test_terminal.py runs that)."""
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    yield importlib.import_module
+    for name in [name for name, module in sys.modules.items() if _lies_here(module)]:
+        del sys.modules[name]
+
+
+def _lies_here(module):
+    return str(getattr(module, "__file__", "") or "").startswith(str(BENCHMARKS))
+
+
+def test_no_benchmark_is_left_out():
+    assert {path.stem for path in BENCHMARKS.glob("*.py")} == {*MINIATURES} | BY_HAND
+
+
+@pytest.mark.parametrize("name", MINIATURES)
+def test_a_benchmark_runs(name, benchmark, tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("ANISOSCOPE_DATA", raising=False)
+    given = ["--results", str(tmp_path / "results.json")] if name in KEPT else []
+    benchmark(name).main([*MINIATURES[name], *given])
+    assert capsys.readouterr().out.strip()
+    for row in json.loads((tmp_path / "results.json").read_text())[name] if given else ():
+        assert {"machine", "load", "versions", "threads"} <= {*row}
+        if "processor" in row:
+            median, low, high = row["processor"]
+            assert 0 < low <= median <= high
+
+
+def test_ratios_are_medians_of_pairs_around_which_the_base_ran(benchmark, monkeypatch):
+    pairs = benchmark("pairs")
+    now = [0.0]
+    monkeypatch.setattr(pairs, "CLOCKS", {"processor": lambda: now[0]})
+
+    def takes(each):
+        each = iter(each)
+        return lambda _item: now.__setitem__(0, now[0] + next(each))
+
+    # a pair: base, case, base, base (against itself), base; the first is not counted
+    base = takes([9, 9, 9, 9, 2, 2, 4, 2, 1, 1, 1, 1])
+    found = pairs.against(base, {"case": takes([9, 3, 1])}, [None], 2)
+    assert found["case"]["processor"][0] == pytest.approx((3 / 2 + 1 / 1) / 2, abs=1e-4)
+    assert found[pairs.BARE]["processor"] == pytest.approx([(4 / 2 + 1) / 2, 1.25, 1.75], abs=1e-4)
+
+
+def test_rows_are_replaced_where_they_are_of_the_same(benchmark, tmp_path):
+    pairs, path = benchmark("pairs"), tmp_path / "results.json"
+    pairs.keep(path, "one", [{"a": 1, "x": 1}, {"a": 2, "x": 1}], ("a",))
+    pairs.keep(path, "two", [{"a": 1, "x": 1}], ("a",))
+    pairs.keep(path, "one", [{"a": 2, "x": 5}], ("a",))
+    held = json.loads(path.read_text())
+    assert [(row["a"], row["x"]) for row in held["one"]] == [(1, 1), (2, 5)]
+    assert len(held["two"]) == 1
