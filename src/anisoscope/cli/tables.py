@@ -121,8 +121,10 @@ def listed(what: str) -> Table:
         rows = [(name, (module.__doc__ or "").splitlines()[0]) for name, module in modules.items()]
     elif what == "models":
         from anisoscope.models.families import PRESETS
+        from anisoscope.models.packaged import PACKAGED
 
         rows = [("builtin:minilm", "all-MiniLM-L6-v2, 6 layers, packaged; no download; the default")]
+        rows += [(name, f"{p.description}, packaged ({p.install})") for name, p in PACKAGED.items()]
         rows += [(name, f"{p.hub_id} ({p.modality}; figure {p.figure} of godey2024)") for name, p in PRESETS.items()]
     elif what == "corpora":
         from anisoscope.data.corpora import list_corpora

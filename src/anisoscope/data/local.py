@@ -68,12 +68,28 @@ def modality_of(path: Path) -> str | None:
             names = [str(path_in(row, path)) for row in islice(read_table(path), LOOKED) if not row.fault]
         except CorpusError:
             names = []
+    elif (column := encoded_column(path)) is not None:
+        return "speech" if any(word in column.lower() for word in ("audio", "sound", "speech")) else "image"
     counts = dict.fromkeys(ENDINGS, 0)
     for name in names:
         for modality, endings in ENDINGS.items():
             counts[modality] += Path(name).suffix.lower() in endings
     most = max(counts, key=lambda modality: counts[modality])
     return most if counts[most] else None
+
+
+def encoded_column(path: Path) -> str | None:
+    """The column of a parquet file that holds clips or images, `{bytes, path}` as hub data sets have them."""
+    if path.suffix != ".parquet":
+        return None
+    import pyarrow.parquet as parquet  # type: ignore[import-untyped]
+
+    try:
+        fields = list(parquet.read_schema(path))
+    except (OSError, ValueError):
+        return None
+    packed = (f.name for f in fields if str(f.type).startswith("struct<") and "bytes: binary" in str(f.type))
+    return next(packed, None)
 
 
 def manifest_in(folder: Path) -> Path | None:

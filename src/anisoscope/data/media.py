@@ -12,7 +12,7 @@ import numpy as np
 from anisoscope.data.corpora import Asked, HubPart, located
 from anisoscope.data.files import ending
 from anisoscope.data.items import Found, Item, hub_items, speaker_of
-from anisoscope.data.local import ENDINGS, MANIFESTS, manifest_in, modality_of, path_in
+from anisoscope.data.local import ENDINGS, MANIFESTS, encoded_column, manifest_in, modality_of, path_in
 from anisoscope.data.plans import Index, digest
 from anisoscope.data.tables import named, read_table
 from anisoscope.errors import CorpusError, UsageError
@@ -78,10 +78,12 @@ def open_media(name: str, modality: str, asked: Asked, check: Callable[[str, byt
 
 def local_items(path: Path, modality: str, column: str | None = None) -> Found:
     """Items of a file, of a manifest (its `column`), or of a folder (by the manifest in it or above it, if any)."""
-    kind = "folder" if path.is_dir() else "manifest" if ending(path) in MANIFESTS else "file"
+    encoded = None if path.is_dir() else encoded_column(path)
+    listed_in = encoded or ending(path) in MANIFESTS
+    kind = "folder" if path.is_dir() else "manifest" if listed_in else "file"
     source: dict[str, object] = {"kind": kind, "path": str(path.resolve())}
     if kind == "manifest":
-        return Found(_listed(path, None, column), source)
+        return Found(_listed(path, None, column or encoded), source)
     if column is not None:
         raise UsageError("a manifest, or a hub data set, where a column is named", str(path), "leave --column out")
     if kind == "file":
@@ -103,6 +105,9 @@ def _listed(manifest: Path, inside: Path | None, column: str | None = None) -> I
     """Items of a manifest, below the folder `inside` if given; a missing file or unreadable row is a faulty item."""
     for row in read_table(manifest):
         name = None if row.fault else path_in(row, manifest, column)
+        if isinstance(name, dict) and isinstance(name.get("bytes"), bytes):
+            yield Item(f"{name.get('path') or row.place}", speaker_of(row.columns), name["bytes"])
+            continue
         if not isinstance(name, str) or not name:
             fault = row.fault or f"{name!r} for a path"
             yield Item(f"row of {manifest.name} ({row.place})", None, b"", fault=fault)

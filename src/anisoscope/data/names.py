@@ -15,8 +15,9 @@ NEAR, APART = 0.85, 2  # likeness to a known name, and most difference in length
 def check_model(name: str) -> None:
     """ModelError for a name that is nearly a preset's, or a path that is not there."""
     from anisoscope.models.families import PRESETS
+    from anisoscope.models.packaged import PACKAGED
 
-    known = ["builtin:minilm", *PRESETS]
+    known = ["builtin:minilm", *PACKAGED, *PRESETS]
     base = name.partition("@")[0]
     if base in known or Path(base).expanduser().exists() or set(name) & set("{}*?"):
         return

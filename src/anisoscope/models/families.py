@@ -70,12 +70,17 @@ FAMILIES: dict[str, Family] = {
         tokenizer="anisoscope.models.ports.character_bert:CharacterBertTokenizer",
         port={"AutoConfig": "CharacterBertConfig", "AutoModel": "CharacterBertModel"},
     ),
+    "cifar_resnet": Family(port={"AutoConfig": "CifarResNetConfig", "AutoModel": "CifarResNetModel"}),
     "convnext": Family(("ConvNextLayer",), "ConvNextStage"),
+    "crepe": Family(  # whole frames only: every position is real
+        streams=lambda _model, _given: {}, port={"AutoConfig": "CrepeConfig", "AutoModel": "CrepeModel"}
+    ),
     "cvt": Family(
         ("CvtLayer",),
         "CvtStage",
         off_interface=("CvtAttention", "attention", ("projection_query", "projection_key", "projection_value")),
     ),
+    "distillmos": Family(port={"AutoConfig": "DistillMosConfig", "AutoModel": "DistillMosModel"}),
     "efficientnet": Family(("EfficientNetBlock",)),
     "fsmt": Family(("EncoderLayer", "DecoderLayer"), tokens_first=True),
     "manta": Family(  # every block of bytes is real

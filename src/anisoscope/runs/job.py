@@ -34,7 +34,7 @@ def shard_of(text: str) -> tuple[int, int]:
 
 
 MODEL_HELP = (
-    "hub id (with @revision), folder, preset, builtin:minilm, module:factory; or a series of checkpoints: "
+    "hub id (with @revision), folder, file of weights, preset, builtin:…, module:factory; or a series of checkpoints: "
     "pattern {0..4} {0,20,…,2000}, folder of step-* or checkpoint-*, list in a file"
 )
 CORPUS_HELP = "built-in name, hub data set, file or folder; default: what is built in for the model"

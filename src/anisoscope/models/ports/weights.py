@@ -50,6 +50,11 @@ class PublishedModel(PreTrainedModel):  # type: ignore[no-untyped-call]  # its _
         super().save_pretrained(*args, **kwargs)
 
 
+def bare(weights: Any) -> Weights:
+    """The weights themselves, out of what a training script keeps them in."""
+    return next((weights[key] for key in ENVELOPES if isinstance(weights.get(key), Mapping)), weights)
+
+
 def load_published(model: Model, weights: Weights | str | Path) -> Model:
     """A model like `model` with published weights (a file or a state dict), in evaluation mode.
 
@@ -61,6 +66,5 @@ def load_published(model: Model, weights: Weights | str | Path) -> Model:
         if not path.is_file():
             raise ModelError("a file of weights", f"{path}, which is no file", "give the path of one weights file")
         weights = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
-    inner: Any = next((weights[key] for key in ENVELOPES if isinstance(weights.get(key), Mapping)), weights)
-    given = {"config": model.config, "dtype": model.dtype, "state_dict": dict(inner)}
+    given = {"config": model.config, "dtype": model.dtype, "state_dict": dict(bare(weights))}
     return type(model).from_pretrained(None, **given)  # type: ignore[no-any-return]
