@@ -17,6 +17,7 @@ from anisoscope.studies.study import OUTCOMES
 PAPERS = {
     "godey2024": "Godey, de la Clergerie, Sagot: Anisotropy Is Inherent to Self-Attention in Transformers (EACL 2024)",
     "fosse2023": "Fosse, Nguyen, Sébillot, Gravier : Géométrie de l'auto-attention en classification (TALN 2023)",
+    "beyond": "Beyond the papers: what they leave open, asked of models trained here",
 }
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from anisoscope.errors import UsageError, near_matches
 
-PAPERS = ("godey2024", "fosse2023")
-_STUDY = re.compile(r"(?:fig|table|sec)\d+[a-z]?|explained|replaced")
+PAPERS = ("godey2024", "fosse2023", "beyond")
+"""The papers, and what we ask beyond them."""
+_STUDY = re.compile(r"(?:fig|table|sec)\d+[a-z]?|explained|replaced|drift|origins")
 
 
 @cache

@@ -1,0 +1,192 @@
+"""Models of every arm and seed, trained as one recipe says, looked at along the way; each a cell, made once.
+
+    <cache>/beyond/<arm>-<seed>-<hash>/step-N.parquet     what was seen at step N
+    <cache>/beyond/<arm>-<seed>-<hash>/resume             the state of a training under way: it goes on from there
+    <cache>/beyond/<arm>-<seed>-<hash>/records.parquet    written last
+
+Records: the names of `measure`; `model` is the arm. Beside them, by step, `training.loss` (plain, in nats, of held-out
+windows, whatever the arm trains on) and `training.skill`: 1 − loss / loss of the unigrams, which is 0 for a model that
+knows how often words are and nothing of their neighbours, and 1 for one that knows everything.
+"""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from anisoscope.data.local import find_path
+from anisoscope.data.opening import open_plan
+from anisoscope.measure.loop import glance, run_pass
+from anisoscope.measure.settings import Settings
+from anisoscope.models.modes import evaluating
+from anisoscope.provenance import run_id
+from anisoscope.store import as_records, in_turn, once, select, write_atomic
+from anisoscope.studies.beyond import arms
+from anisoscope.studies.study import Context
+from anisoscope.training.fit import Fitting, Material, fit
+from anisoscope.training.recipe import ModelSize, Task, Training
+from anisoscope.training.text import UNMASKED, Examples, Tokens, cache_folder, open_training_corpus, prepare
+
+CORPUS, PROBE, BUILTIN = "pretrain_text", "wikitext/wiki.valid.raw", "builtin:python-docs"
+"""Trained on, looked at, and what stands for both where ANISOSCOPE_DATA has them not."""
+ALONG = ("mean_cosine", "drift", "norms", "query_key", "attention")
+AT_THE_END = (*ALONG, "score_terms", "centred_attention", "common_direction")
+SITES = ("hidden", "query.raw", "key.raw", "attention", "scores", "centred")
+LOSS, SKILL = "training.loss", "training.skill"
+VERSION = 1
+"""Raise it when what a cell holds changes."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How every cell is trained and looked at. Everything here is part of its identity.
+
+    task           `masked-lm` (as BERT), or `causal-lm`: every token from those before it, which is learnt far sooner
+    steps, looks   of training; at these steps it is looked at, and at step 0 and the last
+    probe          windows that are looked at, evenly spread over a text that no model was trained on
+    """
+
+    task: Task
+    size: ModelSize
+    steps: int
+    looks: tuple[int, ...]
+    probe: int = 96
+
+    @property
+    def seen(self) -> tuple[int, ...]:
+        return tuple(sorted({0, *self.looks, self.steps}))
+
+    def folder(self, arm: str, seed: int) -> Path:
+        """Where the cell of an arm and a seed is."""
+        identity = run_id([asdict(self), VERSION, _corpora()])
+        return cache_folder() / "beyond" / f"{arm}-{seed}-{identity[:8]}"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Cells that a study reads: every arm with every seed, in the order of worth; `train` False: the finished ones."""
+
+    arms: tuple[str, ...]
+    seeds: int
+    recipe: Recipe
+    train: bool = True
+
+    def cells(self) -> list[tuple[str, int]]:
+        """The first two arms with every seed before the others: what is cut short holds one whole comparison."""
+        first, others = self.arms[:2], self.arms[2:]
+        return [(arm, seed) for part in (first, others) for seed in range(self.seeds) for arm in part]
+
+
+def measure(experiment: Experiment, context: Context) -> pd.DataFrame:
+    """Records of all cells, trained or found again."""
+    cells = experiment.cells()
+    if not experiment.train:
+        cells = [cell for cell in cells if (experiment.recipe.folder(*cell) / "records.parquet").exists()]
+    parts = []
+    found = in_turn(cells, lambda cell, wait: _cell(*cell, experiment.recipe, context, wait))
+    for done, part in enumerate(found, start=1):
+        parts.append(part)
+        context.progress("cells", done, len(cells))
+    return pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
+
+
+def _cell(arm: str, seed: int, recipe: Recipe, context: Context, wait: bool) -> pd.DataFrame:
+    folder = recipe.folder(arm, seed)
+    once(folder, lambda: _train(arm, seed, recipe, folder, context.device), marker="records.parquet", wait=wait)
+    return pd.read_parquet(folder / "records.parquet")
+
+
+def _corpora() -> tuple[str, str]:
+    return (CORPUS if find_path(CORPUS) else BUILTIN, PROBE if find_path(PROBE) else BUILTIN)
+
+
+def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> None:
+    """Train one cell, or go on, and write its records."""
+    size, (named, probed) = recipe.size, _corpora()
+    tokenizer, tokens = prepare(open_training_corpus(named), recipe.task, size.vocabulary, size.window)
+    windows, held = tokens.parts()
+    training = Training(recipe.task, size=size, steps=recipe.steps, seed=seed)
+    model = arms.untrained(arm, size, tokenizer, seed)
+    shares = unigrams(tokens, windows)
+    if any(change.balanced for change in arms.changes_of(arm)):
+        model.token_weights.copy_(torch.from_numpy(balancing(shares)))
+    validation = Examples(tokens, held, len(held), 0, shuffled=False)
+    plan, _ = open_plan(probed, model, tokenizer, modality="text", sequences=recipe.probe)
+
+    def on_step(step: int, _last: int, model: Any) -> None:
+        path = folder / f"step-{step}.parquet"
+        if step in recipe.seen and not path.exists():
+            rows = _look(model, plan, last=step == recipe.steps)
+            write_atomic(path, lambda temporary: rows.to_parquet(temporary, index=False))
+
+    on_step(0, 0, model)
+    made = Material(model, tokenizer, Examples(tokens, windows, recipe.steps * size.batch, seed), validation, dict)
+    settings = {
+        "max_steps": recipe.steps,
+        "per_device_train_batch_size": size.batch,
+        "per_device_eval_batch_size": 2 * size.batch,
+        "learning_rate": size.rate,
+        "weight_decay": max((change.decay for change in arms.changes_of(arm)), default=0.0),
+        "seed": seed,
+        "data_seed": seed,
+        "use_cpu": device == "cpu",
+        "train_sampling_strategy": "sequential",
+        "logging_steps": max(1, recipe.steps // 50),
+    }
+    how = Fitting(settings, evaluated=frozenset(recipe.seen), share=training.share)
+    history = fit(made, how, on_step, folder / "resume")
+    baseline = unigram_loss(shares, validation)
+    losses = pd.DataFrame(history["validation_loss"], columns=["step", "value"]).assign(metric=LOSS)
+    skill = losses.assign(metric=SKILL, value=1 - losses["value"] / baseline)
+    looks = [pd.read_parquet(folder / f"step-{step}.parquet").assign(step=step) for step in recipe.seen]
+    records = pd.concat([*looks, losses, skill], ignore_index=True).assign(model=arm, seed=seed, corpus=probed)
+    records = as_records(records)
+    write_atomic(folder / "records.parquet", lambda temporary: records.to_parquet(temporary, index=False))
+    shutil.rmtree(folder / "resume", ignore_errors=True)
+
+
+def _look(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
+    """What is kept of a look: numbers of layers and heads, without those of single dimensions."""
+    settings = Settings(metrics=AT_THE_END if last else ALONG, policies=("all",), groups=8, sample=0)
+    batches = [plan[i] for i in range(len(plan))]
+    if last:
+        with evaluating(model):
+            measurement = run_pass(model.bert, plan, settings)
+    else:
+        measurement = glance(model.bert, batches, settings)
+    rows = select(measurement.records(), site=SITES, component=None)
+    return as_records(rows.assign(low=np.nan, high=np.nan))  # intervals are over seeds
+
+
+# --- what a model knows that has never seen a neighbour ---
+
+
+def unigrams(tokens: Tokens, windows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Share [token] of each token in the windows of training, one added to every count."""
+    counts, first = np.ones(tokens.vocabulary), len(tokens.affixes.prefix)
+    for part in np.array_split(windows, max(1, len(windows) // 4096)):
+        content = tokens.rows(part)[:, first : first + tokens.room]
+        counts += np.bincount(content.ravel(), minlength=tokens.vocabulary)
+    return np.asarray(counts / counts.sum(), dtype=np.float64)
+
+
+def balancing(shares: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Weights [token] in proportion to share^−½, whose mean over tokens as they occur is 1."""
+    weights = shares**-0.5
+    return np.asarray(weights / (shares * weights).sum(), dtype=np.float32)
+
+
+def unigram_loss(shares: NDArray[np.float64], examples: Examples) -> float:
+    """Cross-entropy in nats of the hidden tokens of `examples` under their shares in training."""
+    labels = np.concatenate([example["labels"].numpy() for example in _all(examples)])
+    return float(-np.log(shares[labels[labels != UNMASKED]]).mean())
+
+
+def _all(examples: Examples) -> Iterator[dict[str, Any]]:
+    return (examples[i] for i in range(len(examples)))

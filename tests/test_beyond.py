@@ -1,0 +1,233 @@
+"""Experiments of our own: an arm changes what it says and nothing else; cells are resumed; differences are paired."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from anisoscope.errors import UsageError
+from anisoscope.store import as_records
+from anisoscope.studies.beyond import arms, causes, trained
+from anisoscope.studies.beyond.trained import LOSS, SKILL, Experiment, Recipe
+from anisoscope.studies.study import Context, claims
+from anisoscope.training.recipe import ModelSize
+
+SIZE = ModelSize(layers=2, width=16, heads=2, vocabulary=300, window=12, batch=4, rate=1e-3, steps=4)
+IDS = torch.randint(5, 60, (3, 12), generator=torch.Generator().manual_seed(0))
+LABELS = torch.where(torch.arange(12) % 3 == 1, IDS, -100)
+
+
+class Tokenizer:
+    pad_token_id, mask_token_id = 0, 1
+
+    def __len__(self):
+        return 60
+
+
+def made(arm, tokenizer=Tokenizer):
+    return arms.untrained(arm, SIZE, tokenizer(), seed=1)
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANISOSCOPE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "text.txt").write_text(
+        "\n\n".join(f"a cat saw {i} dogs and the dog saw {i % 7} cats" for i in range(400))
+    )
+    monkeypatch.setattr(trained, "_corpora", lambda: (str(tmp_path / "text.txt"),) * 2)
+
+
+@pytest.mark.parametrize("arm", [*arms.CHANGES, "untied+decay+type"])
+def test_models_of_one_seed_begin_alike_whatever_their_arm(arm):
+    base, other = made(arms.BASE).state_dict(), made(arm).state_dict()
+    changed = {name for name in base.keys() & other.keys() if not torch.equal(base[name], other[name])}
+    assert changed == ({"bert.embeddings.token_type_embeddings.weight"} if "type" in arm else set())
+    assert torch.equal(other["cls.predictions.decoder.weight"], base["bert.embeddings.word_embeddings.weight"])
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_no_softmax_sees_centred_keys_and_it_sees_centred_queries(training):
+    with torch.no_grad():
+        outputs = {}
+        for arm in (arms.BASE, "keys-centred", "queries-centred"):
+            model = made(arm)
+            for layer in model.bert.encoder.layer:  # keys and queries with a mean to lose
+                torch.nn.init.normal_(
+                    layer.attention.self.query.bias, std=5, generator=torch.Generator().manual_seed(2)
+                )
+                torch.nn.init.normal_(layer.attention.self.key.bias, generator=torch.Generator().manual_seed(3))
+                layer.attention.self.key.weight.mul_(20)
+                layer.attention.self.value.weight.mul_(20)
+            model(IDS)  # running means
+            outputs[arm] = model.train(training)(IDS).logits.double()
+    base, keys, queries = outputs.values()
+    assert (keys - base).abs().max() < 1e-6 < 1e-4 < (queries - base).abs().max()
+
+
+def test_centred_means_centred():
+    model = made("queries-centred")
+    seen = []
+    query = model.bert.encoder.layer[1].attention.self.query
+    query.register_forward_hook(lambda _m, _i, output: seen.append(output))
+    model(IDS)
+    assert seen[0].flatten(0, 1).mean(0).abs().max() < 1e-6 and query.mean.abs().max() > 0
+    model.eval()(IDS)
+    assert seen[1].flatten(0, 1).mean(0).abs().max() > 1e-6, "evaluation takes the running mean, not the batch's"
+
+
+def test_normed_queries_and_keys_have_unit_root_mean_square():
+    model, seen = made("qk-norm"), []
+    for side in ("query", "key"):
+        getattr(model.bert.encoder.layer[0].attention.self, side).register_forward_hook(
+            lambda _m, _i, output: seen.append(output.unflatten(-1, (2, 8)))
+        )
+    model(IDS)
+    assert len(seen) == 2
+    for heads in seen:
+        assert torch.allclose(heads.square().mean(-1), torch.ones(3, 12, 2), atol=1e-3)
+
+
+def test_no_bias_is_none_and_no_type_vector_is_none():
+    model = made("no-qk-bias")
+    attention = model.bert.encoder.layer[0].attention.self
+    assert attention.query.bias is attention.key.bias is None and attention.value.bias is not None
+    shared = model.bert.embeddings.token_type_embeddings.weight
+    assert not shared.any() and not shared.requires_grad
+    assert made("type").bert.embeddings.token_type_embeddings.weight.any()
+
+
+def test_output_embeddings_of_their_own_learn_alone():
+    for arm, tied in ((arms.BASE, True), ("untied", False)):
+        model = made(arm)
+        words, outputs = model.bert.embeddings.word_embeddings.weight, model.cls.predictions.decoder.weight
+        assert (words is outputs) == tied and torch.equal(words, outputs)
+
+
+def test_the_penalty_pulls_a_to_where_it_is_held():
+    """Its gradient against finite differences, and its sign."""
+    hidden = torch.randn(2, 5, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: (arms.mean_cosine(x) - 0.2) ** 2, hidden)
+    u = torch.nn.functional.normalize(hidden.flatten(0, 1), dim=-1)
+    pairs = (u @ u.T)[~torch.eye(10, dtype=torch.bool)]
+    assert torch.isclose(arms.mean_cosine(hidden), pairs.mean())
+    held = {name: made(name) for name in ("held-0", "held-.5")}
+    plain = made(arms.BASE)(IDS, LABELS).loss
+    for name, model in held.items():
+        loss = model(IDS, LABELS).loss
+        states = model.bert(IDS, output_hidden_states=True).hidden_states[1:]
+        off = sum((arms.mean_cosine(h) - arms.CHANGES[name].held) ** 2 for h in states) / 2
+        assert torch.isclose(loss, plain + arms.HOLDING * off) and torch.isclose(
+            model.eval()(IDS, LABELS).loss, plain
+        ), "the loss that is reported is the plain one"
+
+
+def test_errors_are_weighted_by_token_in_training_alone():
+    model, plain = made("balanced"), made(arms.BASE)(IDS, LABELS).loss
+    model.token_weights.zero_()
+    assert model(IDS, LABELS).loss == 0 and torch.isclose(model.eval()(IDS, LABELS).loss, plain)
+    shares = np.array([0.7, 0.2, 0.1])
+    weights = trained.balancing(shares)
+    assert (shares * weights).sum() == pytest.approx(1) and weights[2] / weights[0] == pytest.approx(7**0.5)
+
+
+def test_an_arm_that_is_none_is_told_with_those_near_it():
+    with pytest.raises(UsageError, match="queries-centred"):
+        arms.changes_of("querys-centred")
+
+
+def test_a_decoder_predicts_each_token_from_those_before_it():
+    class Causal(Tokenizer):
+        mask_token_id = None
+
+    model, other = made(arms.BASE, Causal), IDS.clone()
+    other[:, 6:] = 7
+    logits, changed = model(IDS).logits, model(other).logits
+    assert torch.allclose(logits[:, :6], changed[:, :6], atol=1e-6) and not torch.allclose(logits[:, 6], changed[:, 6])
+    expected = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), IDS[:, 1:].flatten())
+    assert torch.isclose(model(IDS, IDS).loss, expected)
+
+
+RECIPE = Recipe("causal-lm", SIZE, 4, looks=(2,), probe=4)
+
+
+def test_cells_are_trained_once_looked_at_and_found_again(tmp_path, monkeypatch):
+    experiment = Experiment((arms.BASE, "queries-centred"), 1, RECIPE)
+    context = Context(tmp_path, tmp_path)
+    records = trained.measure(experiment, context)
+    assert set(records["step"]) == {0, 2, 4} and set(records["model"]) == {arms.BASE, "queries-centred"}
+    assert {"mean_cosine", "attention.entropy", "query_key.cosine", LOSS, SKILL} <= set(records["metric"])
+    assert "centred_attention.query_rise" in set(records[records["step"] == 4]["metric"])
+    monkeypatch.setattr(trained, "_train", None)
+    pd.testing.assert_frame_equal(trained.measure(experiment, context), records)
+    more = Experiment((arms.BASE, "queries-centred"), 2, RECIPE, train=False)
+    pd.testing.assert_frame_equal(trained.measure(more, context), records)
+
+
+def test_a_cell_that_was_cut_short_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
+    from anisoscope.training import fit
+
+    one, context = Experiment(("qk-norm",), 1, RECIPE), Context(tmp_path, tmp_path)
+    whole = trained.measure(one, context)
+    monkeypatch.setenv("ANISOSCOPE_CACHE", str(tmp_path / "other"))
+    monkeypatch.setattr(fit, "SAVE_SECONDS", 0.0)
+    looked = trained._look
+
+    def cut(model, plan, *, last):
+        if last:
+            raise KeyboardInterrupt
+        return looked(model, plan, last=last)
+
+    monkeypatch.setattr(trained, "_look", cut)
+    with pytest.raises(KeyboardInterrupt):
+        trained.measure(one, context)
+    folder = RECIPE.folder("qk-norm", 0)
+    assert (folder / "step-2.parquet").exists() and not (folder / "records.parquet").exists()
+    monkeypatch.setattr(trained, "_look", looked)
+    again = trained.measure(one, context)
+    pd.testing.assert_frame_equal(again, whole, rtol=1e-6)
+
+
+def test_the_first_comparison_is_whole_before_the_others_begin():
+    cells = causes.SETTINGS["drift"]["full"].cells()
+    assert cells[:12] == [(arm, seed) for seed in range(6) for arm in ("base", "queries-centred")]
+    assert len(cells) == 30 == len(set(cells))
+
+
+def table(difference, seeds=4, skill=0.3):
+    noise = np.random.default_rng(0).normal(size=(seeds, 2)) * 0.01
+    rows = [
+        {"model": arm, "seed": seed, "step": step, "metric": metric, "site": site, "layer": 1, "value": value}
+        for seed in range(seeds)
+        for i, arm in enumerate(("base", "queries-centred"))
+        for step in (0, 9)
+        for metric, site, value in (
+            ("attention.entropy", "attention", 5 * seed + (i * difference + noise[seed, i]) * (step > 0)),
+            (SKILL, None, skill),
+        )
+    ]
+    return as_records(pd.DataFrame(rows))
+
+
+@pytest.mark.parametrize(("difference", "outcome"), [(0.5, "holds"), (0.0, "fails"), (0.05, "fails"), (-0.5, "fails")])
+def test_differences_are_of_pairs_and_have_a_floor(difference, outcome):
+    """Seeds differ by 5 nats, arms by half a nat: only pairs tell."""
+    verdicts = {v.claim: v for v in causes.judge("drift", table(difference))}
+    assert verdicts["sharpness needs the drift of queries"].outcome == outcome
+    assert verdicts["biases make the drift"].outcome == "undecided"
+    assert "no seed of" in verdicts["biases make the drift"].reason
+
+
+def test_a_cell_that_learnt_nothing_says_nothing():
+    verdict = causes.judge("drift", table(0.5, skill=0.01))[0]
+    assert verdict.outcome == "undecided" and "says nothing" in verdict.reason
+    assert {v.outcome for v in causes.judge("drift", as_records(pd.DataFrame()))} == {"undecided"}
+
+
+@pytest.mark.parametrize("name", causes.ARMS)
+def test_claims_name_arms_that_are_trained_and_floors_have_reasons(name):
+    stated = claims("beyond", name).values()
+    assert sum(claim.primary for claim in stated) == 1
+    for claim in stated:
+        assert set(claim.systems) <= set(causes.ARMS[name]) and bool(claim.inside) != bool(
+            claim.floor and claim.because
+        )
