@@ -5,6 +5,9 @@ import signal
 from pathlib import Path
 
 import pytest
+from shapes import check_shapes
+
+check_shapes()  # before a module of the package is imported
 
 if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from jaxtyping import TypeCheckError
 from scipy import stats
 
 from anisoscope.errors import MeasureError
@@ -478,3 +479,9 @@ def test_few_vectors_have_their_rank_whatever_the_batch():
         found = sums.terms["s", "moment"][0, 0]
         torch.testing.assert_close(found, exact, rtol=1e-12, atol=1e-9)
         assert float(torch.linalg.eigvalsh(found)[:184].abs().max()) < 1e-10 * float(exact.diagonal().max())
+
+
+def test_shapes_of_arguments_are_checked_while_tests_run():
+    """A mask of other tokens than the vectors is seen at the call, not in a product far below."""
+    with pytest.raises(TypeCheckError, match="token"):
+        vector_sums(torch.zeros(2, 1, 5, 3), torch.ones(2, 1, 4, dtype=torch.bool), None, frozenset({"unit"}))

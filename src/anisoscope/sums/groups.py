@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -157,8 +157,8 @@ class Totals:
 
 def vector_sums(
     x: Float[Tensor, "sequence head token dim"],
-    masks: Float[Tensor, "sequence policy token"],
-    subsets: Float[Tensor, "sequence subset token"] | None,
+    masks: Shaped[Tensor, "sequence policy token"],
+    subsets: Shaped[Tensor, "sequence subset token"] | None,
     terms: frozenset[str],
 ) -> tuple[dict[str, Tensor], Float[Tensor, "sequence head token"]]:
     """Per-sequence sums of the asked `terms`, and the inverse norm of every vector (0 where it is left out).
@@ -189,8 +189,8 @@ def vector_sums(
 
 def _sums_of(
     x: Float[Tensor, "sequence token head dim"],
-    masks: Float[Tensor, "sequence policy token"],
-    subsets: Float[Tensor, "sequence subset token"],
+    masks: Shaped[Tensor, "sequence policy token"],
+    subsets: Shaped[Tensor, "sequence subset token"],
     terms: frozenset[str],
 ) -> tuple[dict[str, Tensor], Float[Tensor, "sequence token head"]]:
     """Terms that add up over tokens, and inverse norms, of one piece."""

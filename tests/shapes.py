@@ -1,0 +1,30 @@
+"""Shapes in signatures, checked at every call while tests run."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import beartype
+from jaxtyping import AbstractArray, install_import_hook
+
+SOURCES = Path(__file__).parents[1] / "src"
+
+
+def check_shapes() -> None:
+    """Checks arguments and results of every module that names shapes; not ports, whose configurations are
+    dataclasses with an `__init__` of transformers' own, which the hook would replace."""
+    modules = [path.relative_to(SOURCES) for path in SOURCES.rglob("*.py") if "from jaxtyping" in path.read_text()]
+    names = [".".join(path.with_suffix("").parts) for path in modules if "ports" not in path.parts]
+    install_import_hook(names, "shapes.checked")
+
+
+def checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` as beartype checks it, by the annotations that name shapes; mypy holds the others."""
+    if isinstance(function, type):
+        return function
+    function.__annotations__ = {k: hint for k, hint in function.__annotations__.items() if _names_a_shape(hint)}
+    return beartype.beartype(function)
+
+
+def _names_a_shape(hint: object) -> bool:
+    return (isinstance(hint, type) and issubclass(hint, AbstractArray)) or any(map(_names_a_shape, get_args(hint)))
