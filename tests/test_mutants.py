@@ -21,7 +21,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from anisoscope.capture import backends, masking as visible, projections, rows
 from anisoscope.capture.tap import Tap
-from anisoscope.measure import accumulator as measurement, loop as measuring
+from anisoscope.measure import loop as measuring, masks
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.metrics import calibrated, drift, group_cosine, mean_cosine, norms, partition, spectrum
 from anisoscope.sums import groups as sums, jackknife
@@ -259,7 +259,7 @@ MUTANTS = {
         simply(test_capture.check_outputs, "t5", "left"),
     ),
     "padding counted by the loop": (
-        measurement._Masks.of,
+        masks.Masks.of,
         "stream.mask, stream.special & stream.mask",
         "torch.ones_like(stream.mask), stream.special",
         simply(test_measuring.check_batches, batch=7),

@@ -1,6 +1,6 @@
 """Who sees whom in an attention call, read from what the attention interface was called with, and the scores."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -31,6 +31,7 @@ class Masking:
     keys: Bool[Tensor, "..."] | None
     causal: bool
     bias: Float[Tensor, "..."] | None
+    known: dict[tuple[int, int, int], Span | None] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def read(cls, module: Any, query: Tensor, mask: Tensor | None, settings: dict[str, Any]) -> "Masking":
@@ -52,7 +53,15 @@ class Masking:
         return cls(None if bool(seen.all()) else seen, False, bias)
 
     def span(self, sequences: int, queries: int, keys: int) -> Span | None:
-        """The same as one stretch of keys per sequence, which needs no mask; None where it is not that simple."""
+        """The same as one stretch of keys per sequence, which needs no mask; None where it is not that simple. Found
+        once for all layers that share the mask.
+        """
+        sizes = sequences, queries, keys
+        if sizes not in self.known:
+            self.known[sizes] = self._span(*sizes)
+        return self.known[sizes]
+
+    def _span(self, sequences: int, queries: int, keys: int) -> Span | None:
         if self.keys is None:
             return Span((0,) * sequences, (keys,) * sequences, self.causal)
         if self.causal or self.keys.shape[1] > 1:
@@ -70,7 +79,7 @@ class Masking:
             if seen.shape[1] != queries or bool((seen != (every & upward)).any()):
                 return None
         each = sequences // len(seen)
-        return Span(tuple(start.tolist() * each), tuple(stop.tolist() * each), causal)
+        return Span(tuple(start.cpu().tolist() * each), tuple(stop.cpu().tolist() * each), causal)
 
 
 @dataclass(frozen=True)
@@ -83,11 +92,12 @@ class Call:
     value: Tensor
     mask: Tensor | None
     settings: dict[str, Any]
+    known: Masking | None = None
 
     @cached_property
     def masking(self) -> Masking:
-        """Who sees whom."""
-        return Masking.read(self.module, self.query, self.mask, self.settings)
+        """Who sees whom: `known` where the mask was read already."""
+        return self.known or Masking.read(self.module, self.query, self.mask, self.settings)
 
     @property
     def scale(self) -> float:

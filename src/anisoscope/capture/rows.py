@@ -16,8 +16,12 @@ from torch import Tensor
 from anisoscope.capture.masking import Masking
 
 WALL = 1e30  # minus this is a score that no softmax sees; finite, so that weight 0 times score is 0
-BLOCK = 1 << 18  # scores per block: two such float32 buffers stay in a core's cache
-CAUSAL_ROWS = 128  # rows per block where later keys are hidden: what is computed above the diagonal stays little
+BLOCK, CAUSAL_ROWS = 1 << 18, 128
+"""Scores per block: two such float32 buffers stay in a core's cache; and rows per block where later keys are hidden, so
+that what is computed above the diagonal stays little.
+"""
+DEVICE_BLOCK, DEVICE_ROWS = 1 << 26, 1024
+"""The same on an accelerator: 512 MiB, and few launches."""
 LOG2E, LN2 = math.log2(math.e), math.log(2)  # scores are in bits: a power of 2 costs a quarter of an exponential
 SHIFT_ABOVE = 46.0  # largest |score| in bits whose power is taken as it is: float32 overflows at 128
 TINY = 1e-30  # length of a row that sees nothing
@@ -81,7 +85,9 @@ class _Walk:
         self.masking, self.softcap, self.sinks = masking, softcap, sinks
         self.unit = LOG2E if softcap is None else 1.0  # of scores until they are capped
         self.scale = scale * self.unit
-        self.spoiled = None if bool((self.q.sum() + self.k.sum()).isfinite()) else self._set_aside(masking)
+        self.away = query.device.type != "cpu"  # no question that the host would wait for
+        sound = not self.away and bool((self.q.sum() + self.k.sum()).isfinite())
+        self.spoiled = None if sound else self._set_aside(masking)
         sequences, self.heads, self.queries, _ = self.q.shape
         self.keys = self.k.shape[2]
         self.span = masking.span(sequences, self.queries, self.keys)
@@ -89,7 +95,7 @@ class _Walk:
         masked = self.span is None and masking.keys is not None
         self.hidden = ~masking.keys[..., : self.keys] if masked and masking.keys is not None else None
         self.first = self._first_key()
-        self.real = self.q.new_ones(sequences, self.queries) if real is None else real.to(self.q.dtype)
+        self.real = self.q.new_ones(sequences, self.queries) if real is None else real.to(self.q)
         self.sums = self.q.new_zeros(len(SUMMED), sequences, self.heads, self.queries)
         self.unit_rows = self.q.new_zeros(sequences, self.heads, 1, self.keys)
         self.counts = self.edges = self.median = torch.empty(0)
@@ -98,21 +104,27 @@ class _Walk:
         """Vectors with NaN or Inf made zero; True for the rows [sequence, head, query] that they leave undefined."""
         finite_q, finite_k = (x.isfinite().all(-1) for x in (self.q, self.k))
         self.q, self.k = (torch.where(f.unsqueeze(-1), x, 0.0) for f, x in ((finite_q, self.q), (finite_k, self.k)))
-        seen = finite_k.new_ones(1) if masking.keys is None else masking.keys[..., : self.k.shape[2]]
-        sees = (seen & ~finite_k.unsqueeze(2)).expand(*self.q.shape[:3], -1)
-        return ~finite_q | (sees.tril() if masking.causal else sees).any(-1)
+        seen = finite_k.new_ones(1, 1, 1, 1) if masking.keys is None else masking.keys[..., : self.k.shape[2]]
+        if seen.shape[2] > 1:  # each query sees keys of its own
+            seen = seen.tril() if masking.causal else seen
+            return ~finite_q | (torch.matmul(seen.float(), (~finite_k).float().unsqueeze(-1)).squeeze(-1) > 0)
+        bad = seen[:, :, 0] & ~finite_k
+        if masking.causal:
+            return ~finite_q | (bad.cumsum(-1) > 0)[..., : self.q.shape[2]]
+        return ~finite_q | bad.any(-1, keepdim=True)
 
     def _first_key(self) -> Tensor | None:
         """Index [sequence, 1, 1, 1] of the first key that any query sees, where it is not the first one scored."""
         if self.hidden is None:
             return None
         any_query = ~self.hidden.flatten(1, 2).all(1)
-        if bool(any_query[:, 0].all()):
+        if not self.away and bool(any_query[:, 0].all()):
             return None
         return any_query.to(torch.uint8).argmax(-1).view(-1, 1, 1, 1).expand(len(self.q), 1, 1, 1)
 
     def blocks(self) -> Iterator[tuple[slice, slice, slice, slice]]:
         """(sequences, heads, queries, keys) of each block."""
+        size, most = (DEVICE_BLOCK, DEVICE_ROWS) if self.away else (BLOCK, CAUSAL_ROWS)
         spans = [(0, self.keys)] * len(self.q)
         if self.span is not None:
             spans = list(zip(self.span.start, self.span.stop, strict=True))
@@ -120,9 +132,9 @@ class _Walk:
         for (start, stop), alike in groupby(spans):
             begin, end = end, end + len(list(alike))
             width = max(1, stop - start)
-            rows = min(self.queries, max(1, BLOCK // width), CAUSAL_ROWS if self.causal else self.queries)
-            heads = min(self.heads, max(1, BLOCK // (rows * width)))
-            sequences = max(1, BLOCK // (heads * rows * width)) if heads == self.heads else 1
+            rows = min(self.queries, max(1, size // width), most if self.causal else self.queries)
+            heads = min(self.heads, max(1, size // (rows * width)))
+            sequences = max(1, size // (heads * rows * width)) if heads == self.heads else 1
             steps = ((begin, end, sequences), (0, self.heads, heads), (0, self.queries, rows))
             ranges = [[slice(i, min(i + n, b)) for i in range(a, b, n)] for a, b, n in steps]
             for of_sequences, of_heads, of_queries in product(*ranges):
@@ -155,7 +167,7 @@ class _Walk:
         if wall is not None:
             corner.sub_(wall, alpha=2)
         torch.amax(s, -1, out=largest)
-        if s.is_cuda or float(largest.abs().max()) > SHIFT_ABOVE:
+        if self.away or float(largest.abs().max()) > SHIFT_ABOVE:
             s.sub_(shift.copy_(largest).unsqueeze(-1))
         torch.sum(torch.exp2(s, out=e), -1, out=total)
         torch.sum(s.mul_(e), -1, out=weighted)
@@ -183,10 +195,10 @@ class _Walk:
             corner = max(queries.start, keys.start)
             later = torch.arange(corner, keys.stop, device=self.q.device)
             hidden = later > torch.arange(queries.start, queries.stop, device=self.q.device)[:, None]
-            return (hidden * self.q.new_tensor(WALL), corner - keys.start) if len(later) else (None, 0)
+            return (hidden.to(self.q.dtype) * WALL, corner - keys.start) if len(later) else (None, 0)
         if self.hidden is None:
             return None, 0
-        return _part(self.hidden, sequences, heads, queries) * self.q.new_tensor(WALL), 0
+        return _part(self.hidden, sequences, heads, queries).to(self.q.dtype) * WALL, 0
 
     def _count(self, s: Tensor, wall: Tensor | None, offset: int, real: Tensor, counts: Tensor) -> None:
         """The histogram of scores of visible pairs, of real queries."""
@@ -203,7 +215,7 @@ class _Walk:
         if min(self.span.stop) < self.keys or max(self.span.start) > 0:
             position = torch.arange(self.keys, device=k.device)
             edges = (self.span.start, self.span.stop)
-            start, stop = (torch.tensor(edge, device=k.device).unsqueeze(1) for edge in edges)
+            start, stop = (torch.tensor(edge).to(k.device).unsqueeze(1) for edge in edges)
             k = k * ((position >= start) & (position < stop))[:, None, :, None]
         return (self.q * k.sum(2, keepdim=True)).sum(-1) * (self.scale / self.unit)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from anisoscope.axes import LAYER_QUANTITIES, Flatten, Kind, Site
 from anisoscope.capture import entry_points, fallback, projections, vectors
 from anisoscope.capture.backends import looking_on
-from anisoscope.capture.masking import Call
+from anisoscope.capture.masking import Call, Masking
 from anisoscope.capture.rows import attention_rows
 from anisoscope.capture.scores import score_sums
 from anisoscope.errors import MeasureError, UnseenError, UsageError, near_matches
@@ -110,6 +110,7 @@ class Tap:
         self._inside, self._now, self._turned = False, set[str](), set[str]()
         self._served, self._by_hand, self._sequences, self.given_up = set[Site](), set[Site](), 0, False
         self._sources, self._depth = dict[nn.Module, projections.Source](), dict[str, int]()
+        self._read = dict[int, tuple[Tensor, Masking]]()
         self._names = {module: name for name, module in model.named_modules()}
         self._stacks = stacks_of(model)
         self._crossing = {m.multihead_attn for m in self._names if isinstance(m, nn.TransformerDecoderLayer)}
@@ -198,7 +199,7 @@ class Tap:
                 self._sources[module] = projections.prepare(module, self._stacks[module] in rotary, self.hook)
 
     def _start(self, _module: nn.Module, _args: Any) -> None:
-        for state in (self._running, self._now, self._served, self._by_hand):
+        for state in (self._running, self._now, self._served, self._by_hand, self._read):
             state.clear()
         self._inside = True
 
@@ -255,6 +256,9 @@ class Tap:
         if by_hand and (at("attention") in self._served or self._gives_up(at("attention"), call)):
             return
         self._served |= set() if by_hand else {at("attention")}
+        if call.mask is not None and call.settings.get("position_bias") is None:  # read once for all layers
+            mask, masking = self._read.setdefault(id(call.mask), (call.mask, call.masking))
+            call = replace(call, known=masking) if mask is call.mask else call
         source = self._sources.get(call.module) or projections.Source("raw")
         if not self._chosen(at("attention")):
             source.seen.clear()

@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,9 +14,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from anisoscope.axes import FREQUENCY_BINS, LAYER_QUANTITIES, POSITION_EDGES, Site
+from anisoscope.axes import LAYER_QUANTITIES, Site
 from anisoscope.batch import Batch, Stream
 from anisoscope.errors import MeasureError, OutputError, UsageError
+from anisoscope.measure.masks import CPU, Masks, Near, summable, summed_on
 from anisoscope.measure.settings import Settings
 from anisoscope.measure.tabulate import tabulate
 from anisoscope.models.blocks import Layout
@@ -30,28 +31,6 @@ WHOLE = frozenset({"n", "zero", "nonfinite", "vector", "unit", "norm", "norm_squ
 """What is summed of whole images as vectors, whose millions of dimensions have no spectrum and no shares."""
 FEW_GROUPS = 8
 """Groups of whole images, and of the second moments of heads where the settings do not say."""
-
-
-@dataclass
-class _Masks:
-    """One batch's stream on the device: weights of the policies and subsets."""
-
-    real: Tensor
-    policies: Tensor
-    subsets: Tensor
-
-    @classmethod
-    def of(cls, stream: Stream, policies: Sequence[str]) -> "_Masks":
-        real, special = stream.mask, stream.special & stream.mask
-        position = real.long().cumsum(1) - 1
-        first = real & (position == 0)
-        by_name = {"all": real, "content": real & ~special, "no-first": real & ~first}
-        place = torch.bucketize(position, torch.tensor(POSITION_EDGES, device=real.device), right=True) - 1
-        subsets = [special & ~first, first, real & ~first & ~special]
-        frequency = stream.frequency if stream.frequency is not None else torch.full_like(position, -1)
-        subsets += [real & (frequency == i) for i in range(FREQUENCY_BINS)]
-        subsets += [real & (place == i) for i in range(len(POSITION_EDGES))]
-        return cls(real, torch.stack([by_name[p] for p in policies], 1), torch.stack(subsets, 1))
 
 
 @dataclass
@@ -89,21 +68,32 @@ class Measurement:
     def begin(self, batch: Batch, device: torch.device, layout: Layout | None = None) -> dict[str, Tensor]:
         """Prepare for a batch; real-token masks by stack, for the tap. Without `layout` streams are those of stacks."""
         self._layout = layout
-        self._unit = batch.unit.to(device)
+        self._unit = batch.unit.to(CPU)
         self._group = self._unit % self.settings.groups
-        self._label = self._labels(batch, device)
+        self._label = self._labels(batch)
         self.moments.begin(self._group)
         start = next((stream.start for stream in batch.streams.values()), torch.zeros_like(self._unit))
-        self._start = start.to(device)
-        self._masks: dict[str | tuple[int, int], _Masks] = {}
-        self.sums.units.update(batch.unit.tolist())
+        self._start = start.to(CPU)
+        self._masks: dict[str | tuple[int, int], Masks] = {}
+        self._copies: dict[tuple[int, torch.device], Any] = {}
+        self.sums.units.update(self._unit.tolist())
         for stack, given in (batch.streams if layout is None else layout.streams(batch)).items():
-            stream = given.to(device)
-            self._masks[stack] = _Masks.of(stream, self.settings.policies)
+            stream = given.to(CPU)
+            self._masks[stack] = Masks.of(stream, self.settings.policies)
             self._start_sample(stack, stream.start, self._masks[stack])
-        return {stack: masks.real for stack, masks in self._masks.items() if isinstance(stack, str)}
+        near = summed_on(device)
+        return {stack: self._near(masks, near).real for stack, masks in self._masks.items() if isinstance(stack, str)}
 
-    def _labels(self, batch: Batch, device: torch.device) -> Tensor | None:
+    def _near(self, item: Near, device: torch.device) -> Near:
+        """What is known of the batch, beside the vectors of a site: moved to each device once a batch."""
+        if device == CPU:
+            return item
+        key = id(item), device
+        if key not in self._copies:
+            self._copies[key] = item.to(device)
+        return self._copies[key]  # type: ignore[no-any-return]
+
+    def _labels(self, batch: Batch) -> Tensor | None:
         """The class of each sequence, where metrics of classes are asked for. UsageError where the batch tells none."""
         if "class" not in self.settings.quantities:
             return None
@@ -114,9 +104,9 @@ class Measurement:
         if int(batch.label.max()) >= len(self.classes):
             expected = f"labels below {len(self.classes)}, the number of classes"
             raise UsageError(expected, str(int(batch.label.max())), "number the classes from 0")
-        return batch.label.to(device)
+        return batch.label.to(CPU)
 
-    def _start_sample(self, name: str, start: Tensor, masks: _Masks) -> Reservoir:
+    def _start_sample(self, name: str, start: Tensor, masks: Masks) -> Reservoir:
         if self._sampled:
             self.reservoirs[name].begin(self._unit, start, masks.policies[:, 0])
         return self.reservoirs[name]
@@ -139,20 +129,26 @@ class Measurement:
     def receive(self, site: Site, value: Any) -> None:
         """Reduce to sums, on the spot, what the tap hands on."""
         self.sites[site.name] = site
+        value = summable(value)
         if site.quantity == "attention":
             self._add_rows(site, value)
         elif site.quantity == "centred":
             for which, rows in value.items():
                 self._add_rows(site, rows, f"{which}.")
         elif site.quantity == "scores":
-            self.sums.add(site.name, value, self._group)
+            self._add_sums(site.name, value)
         elif site.quantity in LAYER_QUANTITIES:
             self._add_layer(site, value, self._stream_masks(site, site.stack, value))
         else:
             stack = "encoder" if site.kind == "cross" and site.quantity != "query" else site.stack
             self._add_heads(site, value, self._stream_masks(site, stack, value.select(1, 0)))
 
-    def _stream_masks(self, site: Site, stack: str, x: Tensor) -> _Masks:
+    def _add_sums(self, site: str, values: Mapping[str, Tensor]) -> None:
+        """Sums of each sequence, into the groups of their units."""
+        device = next(iter(values.values())).device
+        self.sums.add(site, values, self._near(self._group, device))
+
+    def _stream_masks(self, site: Site, stack: str, x: Tensor) -> Masks:
         """The masks of a stack. In one that no corpus speaks of every position is real, and what the model adds before
         them special: masks are made once for all sites [sequence, token, …] of a length.
         """
@@ -164,10 +160,10 @@ class Measurement:
             length = x.shape[1]
             specials = self._layout.specials(site) if self._layout and length > 1 else 0
             if (length, specials) not in self._masks:
-                every = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-                special = every & (torch.arange(length, device=x.device) < specials)
+                every = torch.ones(x.shape[:2], dtype=torch.bool)
+                special = every & (torch.arange(length) < specials)
                 stream = Stream(every, special, self._start)
-                self._masks[length, specials] = _Masks.of(stream, self.settings.policies)
+                self._masks[length, specials] = Masks.of(stream, self.settings.policies)
             return self._masks[length, specials]
         masks = self._masks[stack]
         if masks.real.shape != x.shape[:2]:
@@ -175,36 +171,38 @@ class Measurement:
             raise MeasureError(expected, str(tuple(x.shape[:2])), "name the stream of these sites in Batch.streams")
         return masks
 
-    def _add_layer(self, site: Site, x: Tensor, masks: _Masks) -> None:
+    def _add_layer(self, site: Site, x: Tensor, known: Masks) -> None:
         """Vectors without heads [sequence, token, dim]."""
+        masks = self._near(known, x.device)
         terms = self._terms[site.measured_as]
         if self.settings.flatten == "image" and x.shape[1] == 1:
             values, _ = vector_sums(x.unsqueeze(1), masks.real.unsqueeze(1), None, terms & WHOLE)
-            self.sums.add(site.name, values, self._group % FEW_GROUPS)
+            self.sums.add(site.name, values, self._near(self._group, x.device) % FEW_GROUPS)
         else:
             subsets = masks.subsets if "subset_unit" in terms else None
             values, inverse = vector_sums(x.unsqueeze(1), masks.policies, subsets, terms)
-            self.sums.add(site.name, values, self._group)
+            self._add_sums(site.name, values)
             if "moment" in terms:
                 self.moments.add(site.name, x, masks.policies[:, 0] & (inverse[:, 0] > 0), inverse[:, 0])
-            self._add_sample(site, x, masks)
+            self._add_sample(site, x, known)
         if self._label is not None and site.quantity == "hidden":
-            vectors = pooled(x, masks.real, self.settings.at)
-            add_class_sums(self.sums, site.name, vectors, self._label, self._group, len(self.classes))
+            vectors, near = pooled(x, masks.real, self.settings.at), partial(self._near, device=x.device)
+            add_class_sums(self.sums, site.name, vectors, near(self._label), near(self._group), len(self.classes))
 
-    def _add_heads(self, site: Site, x: Tensor, masks: _Masks) -> None:
+    def _add_heads(self, site: Site, x: Tensor, known: Masks) -> None:
         """Vectors of heads [sequence, head, token, dim]."""
+        masks = self._near(known, x.device)
         terms = self._terms[site.quantity]
         values, inverse = vector_sums(x, masks.policies, None, terms)
-        self.sums.add(site.name, values, self._group)
+        self._add_sums(site.name, values)
         if "head_moment" in terms and site.quantity != "value":
             groups = min(self.settings.spectrum_groups or FEW_GROUPS, self.settings.groups)
             weight = masks.policies[:, :1] * (inverse > 0)
-            add_head_moments(self.sums, site.name, x, weight, self._group % groups, groups)
+            add_head_moments(self.sums, site.name, x, weight, self._near(self._group, x.device) % groups, groups)
         if self.settings.sample_heads and site.quantity in ("query", "key") and site.kind == "self":
-            self._add_sample(site, x.transpose(1, 2), masks)
+            self._add_sample(site, x.transpose(1, 2), known)
 
-    def _add_sample(self, site: Site, x: Tensor, masks: _Masks) -> None:
+    def _add_sample(self, site: Site, x: Tensor, masks: Masks) -> None:
         """Vectors for the sample of a stack; where lengths differ from site to site, for a site's own."""
         if self._sampled:
             own = site.stack not in self._masks
@@ -215,9 +213,12 @@ class Measurement:
         """Attention rows of a batch; `prefix`: of their terms."""
         keys, masks = rows["keys"], self._masks.get(site.stack)
         known = masks is not None and masks.real.shape[1] == keys.shape[2]
-        real = masks.real if masks is not None and known else torch.ones_like(keys[:, 0], dtype=torch.bool)
+        if masks is not None and known:
+            real = self._near(masks, keys.device).real
+        else:
+            real = torch.ones_like(keys[:, 0], dtype=torch.bool)
         terms = row_sums(rows, real.unsqueeze(1) & (keys > 0))
-        self.sums.add(site.name, {prefix + name: value for name, value in terms.items()}, self._group)
+        self._add_sums(site.name, {prefix + name: value for name, value in terms.items()})
 
     def merge(self, other: "Measurement") -> "Measurement":
         """Both together, as if measured in one go. UsageError: other settings; MeasureError: batches that both hold."""

@@ -129,7 +129,7 @@ def _looking(
             blocks=settings.blocks,
             tokens_first=settings.tokens_first,
             median=settings.median,
-            histogram=torch.tensor(settings.bins, device=device) if settings.bins else None,
+            histogram=torch.tensor(settings.bins).to(device) if settings.bins else None,
             flatten=settings.flatten,
             layers=settings.layers,
         ) as tap,

@@ -10,7 +10,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from anisoscope.axes import At
-from anisoscope.sums.groups import LARGEST, Sums
+from anisoscope.sums.device import LARGEST
+from anisoscope.sums.groups import Sums
 
 
 def pooled(

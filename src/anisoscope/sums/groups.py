@@ -30,13 +30,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from anisoscope.errors import MeasureError
+from anisoscope.sums.device import LARGEST, sums_on_device, weighted
 from anisoscope.sums.jackknife import Array
 
 PIECE = 1 << 20
 """Numbers that are summed at once on a CPU: 4 MiB of float32, about the cache of a core."""
 SMALL = {torch.float32: 1e-12, torch.float64: 1e-140}
 """Norms under it, and over its inverse, are taken with care: their squares lose digits or overflow (float32: 1e±38)."""
-LARGEST = 1e153  # norms whose squares float64 holds
 COUNTED = frozenset({"zero", "nonfinite"})  # terms that are always summed
 
 
@@ -63,7 +63,9 @@ class Sums:
         found = self.terms.get((site, term))
         if found is None:
             found = self.terms[site, term] = torch.zeros(shape, dtype=torch.float64, device=device)
-        elif tuple(found.shape) != shape:
+        elif found.device != torch.device(device):  # of a state, which lies on the CPU
+            found = self.terms[site, term] = found.to(device)
+        if tuple(found.shape) != shape:
             expected = f"{term} of shape {tuple(found.shape)} at {site}, as in the batches before"
             raise MeasureError(expected, str(shape), "a site must have one width in the whole corpus")
         return found
@@ -170,15 +172,15 @@ def vector_sums(
         x = x.float()
     x = x.transpose(1, 2)  # [sequence token head dim]: as most models keep heads, so that no copy is made below
     subsets = masks[:, :0] if subsets is None or "subset_unit" not in terms else subsets
-    sequences, tokens = max(len(x), 1), max(x.shape[1], 1)  # taken at once
-    if x.device.type == "cpu":
-        sequence = max(x.shape[1:].numel(), 1)
-        sequences, tokens = max(PIECE // sequence, 1), -(-tokens // -(-sequence // PIECE))
+    sequence, sums_of = max(x.shape[1:].numel(), 1), _sums_of
+    sequences, tokens = max(PIECE // sequence, 1), -(-max(x.shape[1], 1) // -(-sequence // PIECE))  # taken at once
+    if x.device.type != "cpu":
+        sums_of, sequences, tokens = sums_on_device, max(len(x), 1), max(x.shape[1], 1)
     sums: list[dict[str, Tensor]] = []
     inverses: list[Tensor] = []
     for rows in zip(*(torch.split(y, sequences) for y in (x, masks, subsets)), strict=True):
         pieces = zip(*(torch.split(y, tokens, axis) for y, axis in zip(rows, (1, 2, 2), strict=True)), strict=True)
-        parts = [_sums_of(vectors, weights, of_subsets, terms) for vectors, weights, of_subsets in pieces]
+        parts = [sums_of(vectors, weights, of_subsets, terms) for vectors, weights, of_subsets in pieces]
         sums.append({name: sum(part[name] for part, _ in parts) for name in parts[0][0]})  # type: ignore[misc]
         inverses.append(torch.cat([inverse for _, inverse in parts], 1))
     out = {name: torch.cat([part[name] for part in sums]) for name in sums[0]}
@@ -221,9 +223,9 @@ def _sums_of(
     if "unit_square" in terms:
         if x.shape[2] == 1 and not mended:
             square = x.square() if square is None else square
-            out["unit_square"] = _weighted(masks * inverse.square().transpose(1, 2), square)
+            out["unit_square"] = weighted(masks * inverse.square().transpose(1, 2), square)
         else:
-            out["unit_square"] = _weighted(masks, (x * inverse.unsqueeze(-1)).square())
+            out["unit_square"] = weighted(masks, (x * inverse.unsqueeze(-1)).square())
     return out, inverse
 
 
@@ -231,18 +233,10 @@ def _linear_sums(x: Tensor, inverse: Tensor, masks: Tensor, subsets: Tensor) -> 
     """Σx, Σu over masks, and Σu over subsets. Of one head one product: u, its rows over the norm, is never built."""
     rows, n = torch.cat([masks, subsets], 1), masks.shape[1]
     if x.shape[2] == 1:
-        found = _weighted(torch.cat([masks, rows * inverse.transpose(1, 2)], 1), x)
+        found = weighted(torch.cat([masks, rows * inverse.transpose(1, 2)], 1), x)
         return found[:, :n], found[:, n : 2 * n], found[:, 2 * n :]
-    found = _weighted(rows, x * inverse.unsqueeze(-1))
-    return _weighted(masks, x), found[:, :n], found[:, n:]
-
-
-def _weighted(
-    rows: Float[Tensor, "sequence row token"], vectors: Float[Tensor, "sequence token head dim"]
-) -> Float[Tensor, "sequence row head dim"]:
-    """Weighted sums over tokens, heads side by side."""
-    linear = torch.matmul(rows, vectors.flatten(2))
-    return linear.view(*linear.shape[:2], *vectors.shape[2:])
+    found = weighted(rows, x * inverse.unsqueeze(-1))
+    return weighted(masks, x), found[:, :n], found[:, n:]
 
 
 def _inside_sequences(n: Tensor, unit: Tensor) -> dict[str, Tensor]:
@@ -272,8 +266,7 @@ def row_sums(
     visible keys and the head's sink.
     """
     sound = rows["entropy"].isfinite() & rows["score"].isfinite()
-    if not bool(sound.all()):
-        rows = {name: x.masked_fill(~sound, 0.0) if x.shape == sound.shape else x for name, x in rows.items()}
+    rows = {name: x.masked_fill(~sound, 0.0) if x.shape == sound.shape else x for name, x in rows.items()}
     keys, outcomes, alike = rows["keys"], rows["outcomes"], rows["row_similarity"]
     seen = (real & sound).to(keys.dtype)
     several = seen * (outcomes > 1)

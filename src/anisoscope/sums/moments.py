@@ -7,6 +7,9 @@ for their dimensions they are summed in float64 at once: directions without vari
 theirs, whose square root moves an effective rank of 200 vectors in 384 dimensions by .3 %.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from jaxtyping import Bool, Float, Int
 from scipy.linalg.blas import ssyrk
@@ -19,6 +22,7 @@ FEW = 4
 """Vectors for each dimension up to which products are in float64 (beyond it: docstring of `metrics/spectrum.py`)."""
 MOST, WIDE = 8, 1024
 """Groups where nobody says how many, up to so many dimensions; beyond it there is one, and no interval."""
+MOST_NORM = 1e12  # of vectors on an accelerator whose products are in float32
 TERMS = ("moment", "unit_moment", "moment_vector", "moment_n")
 
 
@@ -33,6 +37,7 @@ class Moments:
     def __init__(self, sums: Sums, groups: int | None = None) -> None:
         self.sums, self._groups = sums, groups
         self.pending: dict[tuple[str, str, int], Tensor] = {}
+        self._many: set[str] = set()
 
     @property
     def groups(self) -> int | None:
@@ -41,7 +46,7 @@ class Moments:
 
     def begin(self, group: Int[Tensor, " sequence"]) -> None:
         """Prepare for the vectors of a batch, whose sequences are in these groups."""
-        self._group = group
+        self._group = group.cpu()
         self._parts: dict[int, list[tuple[int, Tensor | slice]]] = {}
 
     def add(
@@ -53,46 +58,69 @@ class Moments:
     ) -> None:
         """Add the vectors of a site, those of weight 1, with their inverse norms; `n` in `sums` counts them already."""
         groups = min(self._groups or (MOST if x.shape[-1] <= WIDE else 1), self.sums.groups)
-        few = float(self.sums.terms[site, "n"][:, 0].sum()) <= FEW * x.shape[-1]
-        if few or inverse.dtype is torch.float64:  # norms so small or large that float32 has no squares of them
-            x = x.double()
+        if self._is_few(site, x, inverse) or (x.device.type == "cpu" and inverse.dtype is torch.float64):
+            x = x.double()  # or norms so small or large that float32 has no squares of them
         elif x.dtype.itemsize < 4:
             x = x.float()
-        width, every = x.shape[-1:], bool(weight.all())
+        width, here = x.shape[-1:], x.device.type == "cpu"
+        every = here and bool(weight.all())
         shapes = zip(TERMS, (width * 2, width * 2, width, ()), strict=True)
         buffers = [self.sums.buffer(site, term, (groups, 1, *shape), x.device) for term, shape in shapes]
         for g, chosen in self._parts_of(groups):
             rows, inv = x[chosen].flatten(0, 1), inverse[chosen].flatten().to(x.dtype)
-            if not every:
-                real = weight[chosen].flatten()
-                rows, inv = rows[real], inv[real]
+            real = weight[chosen].flatten()
+            if here and not every:
+                rows, inv, real = rows[real], inv[real], real[real]
             if not len(rows):
                 continue
-            unit = rows * inv.unsqueeze(1)
+            if not here:  # a choice of rows would be waited for: those left out are zero
+                rows = torch.where(real.unsqueeze(1), rows, 0.0)
+            unit, count = rows * inv.unsqueeze(1), real.sum()
             if x.dtype is torch.float64:
-                products = (rows.T @ rows, unit.T @ unit, rows.sum(0), rows.new_tensor(len(rows)))
+                products = (rows.T @ rows, unit.T @ unit, rows.sum(0), count)
                 for buffer, product in zip(buffers, products, strict=True):
                     buffer[g, 0] += product
             else:
-                shift = self.pending.setdefault((site, "shift", 0), rows.mean(0))
+                shift = self._held((site, "shift", 0), rows, partial(_mean, rows, count))
                 shifted = rows.new_ones(len(rows), rows.shape[1] + 1)
                 torch.sub(rows, shift, out=shifted[:, :-1])
+                if not here:
+                    shifted *= real.unsqueeze(1)
                 self._update((site, "moment", g), shifted)
                 self._update((site, "unit_moment", g), unit)
+
+    def _is_few(self, site: str, x: Tensor, inverse: Tensor) -> bool:
+        """Whether products are in float64: while vectors are few. On an accelerator this is asked until it is no more,
+        and never again; norms whose squares float32 does not hold stay in float64 there.
+        """
+        if site in self._many:
+            return False
+        few = float(self.sums.terms[site, "n"][:, 0].sum()) <= FEW * x.shape[-1]
+        if not few and x.device.type != "cpu":
+            few = not 1 / MOST_NORM < float(inverse.sum() / (inverse > 0).sum()) < MOST_NORM
+            self._many |= set() if few else {site}
+        return few
 
     def _parts_of(self, groups: int) -> list[tuple[int, Tensor | slice]]:
         """Each of so many groups in the batch, and its sequences: a slice where they lie side by side, as most do."""
         if groups not in self._parts:
             self._parts[groups] = []
             for g in torch.unique(self._group % groups).tolist():
-                chosen = self._group % groups == g
-                first, last = int(chosen.nonzero()[0]), int(chosen.nonzero()[-1]) + 1
-                self._parts[groups].append((g, slice(first, last) if bool(chosen[first:last].all()) else chosen))
+                chosen = (self._group % groups == g).nonzero().squeeze(1)
+                first, last = int(chosen[0]), int(chosen[-1]) + 1
+                self._parts[groups].append((g, slice(first, last) if last - first == len(chosen) else chosen))
         return self._parts[groups]
+
+    def _held(self, key: tuple[str, str, int], rows: Tensor, make: Callable[[], Tensor]) -> Tensor:
+        """What is pending, beside the vectors: that of a state lies on the CPU."""
+        found = self.pending.get(key)
+        if found is None or found.device != rows.device:
+            found = self.pending[key] = make() if found is None else found.to(rows.device)
+        return found
 
     def _update(self, key: tuple[str, str, int], rows: Float[Tensor, "vector dim"]) -> None:
         """Add rowsᵀ·rows, on and above the diagonal only."""
-        pending = self.pending.setdefault(key, rows.new_zeros(rows.shape[1], rows.shape[1]))
+        pending = self._held(key, rows, lambda: rows.new_zeros(rows.shape[1], rows.shape[1]))
         if rows.device.type == "cpu":  # seen as columns, in the order of Fortran: nothing is copied
             ssyrk(1.0, rows.numpy().T, 1.0, pending.numpy().T, lower=1, overwrite_c=1)
         else:
@@ -106,7 +134,7 @@ class Moments:
             upper = matrix.double().triu_()
             product = upper + upper.triu(1).T
             if term == "moment":
-                shift, total, n = self.pending[site, "shift", 0].double(), product[:-1, -1], product[-1, -1]
+                shift, total, n = self.pending[site, "shift", 0].to(product), product[:-1, -1], product[-1, -1]
                 crossed = torch.outer(shift, total + n / 2 * shift)
                 product = product[:-1, :-1] + crossed + crossed.T
                 self.sums.terms[site, "moment_vector"][g, 0] += total + n * shift
@@ -122,6 +150,10 @@ class Moments:
             if name.startswith(prefix):
                 site, term, g = name.removeprefix(prefix).split("|")
                 self.pending[site, term, int(g)] = matrix
+
+
+def _mean(rows: Tensor, count: Tensor) -> Tensor:
+    return rows.sum(0) / count.clamp(min=1)
 
 
 def add_head_moments(

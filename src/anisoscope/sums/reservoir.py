@@ -54,8 +54,8 @@ class Reservoir:
     def begin(
         self, unit: Int[Tensor, " sequence"], start: Int[Tensor, " sequence"], real: Bool[Tensor, "sequence token"]
     ) -> None:
-        """Choose the tokens of a batch that may belong to the sample."""
-        index = start[:, None] + torch.arange(real.shape[1], device=real.device)
+        """Choose the tokens of a batch that may belong to the sample; all three lie on the CPU."""
+        index = start[:, None] + torch.arange(real.shape[1])
         hashes = token_hash(self.seed, unit[:, None], index)
         held = self._kept[0]
         limit = int(held[-1]) if len(held) == self.size else _NONE
@@ -63,20 +63,24 @@ class Reservoir:
         rows = torch.nonzero(chosen < limit).squeeze(1)
         if len(rows) > self.size:
             rows = rows[torch.argsort(chosen[rows])[: self.size]]
-        self._rows, self._places = rows, (rows // real.shape[1], rows % real.shape[1])
-        self._new_hash, self._new_unit = chosen[rows].cpu(), unit[rows // real.shape[1]].cpu()
+        self._rows = rows
+        self._places = {torch.device("cpu"): (rows // real.shape[1], rows % real.shape[1])}
+        self._new_hash, self._new_unit = chosen[rows], unit[rows // real.shape[1]]
         self._new = {}
 
     def add(self, site: str, x: Float[Tensor, "sequence token *head dim"]) -> None:
         """Take the vectors of the chosen tokens."""
-        if self._rows is not None:
-            chosen = x[self._places]  # a convolutional map is not copied as a whole
-            self._new[site] = (chosen.float() if x.dtype.itemsize < 4 else chosen).cpu()
+        if self._rows is not None and len(self._rows):
+            if x.device not in self._places:
+                sequence, token = self._places[torch.device("cpu")]
+                self._places[x.device] = sequence.to(x.device), token.to(x.device)
+            chosen = x[self._places[x.device]]  # a convolutional map is not copied as a whole
+            self._new[site] = chosen.float() if x.dtype.itemsize < 4 else chosen
 
     def end(self) -> None:
         """Keep the smallest hashes of the old and the new."""
         if self._rows is not None and len(self._rows):
-            self._appended.append((self._new_hash, self._new_unit, self._new))
+            self._appended.append((self._new_hash, self._new_unit, _home(self._new)))
             if sum(len(hashes) for hashes, _, _ in self._appended) >= self.size:
                 self._keep()
         self._rows = None
@@ -106,3 +110,19 @@ class Reservoir:
         start = f"{prefix}at "
         vectors = {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
         self._kept = tensors[f"{prefix}hash"], tensors[f"{prefix}unit"], vectors
+
+
+def _home(vectors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The vectors on the CPU: one transfer for all sites of a device and dtype, as the host waits for each."""
+    found: dict[str, Tensor] = {}
+    together: dict[tuple[torch.device, torch.dtype], list[str]] = {}
+    for site, x in vectors.items():
+        together.setdefault((x.device, x.dtype), []).append(site)
+    for (device, _), sites in together.items():
+        parts = [vectors[site] for site in sites]
+        if device.type != "cpu":
+            flat = torch.cat([x.flatten() for x in parts]).cpu()
+            pieces = torch.split(flat, [x.numel() for x in parts])
+            parts = [piece.view(x.shape).clone() for piece, x in zip(pieces, parts, strict=True)]
+        found |= zip(sites, parts, strict=True)
+    return found

@@ -1,0 +1,51 @@
+"""Which positions of a batch count, and on which device they are summed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from anisoscope.axes import FREQUENCY_BINS, POSITION_EDGES
+from anisoscope.batch import Stream
+
+CPU = torch.device("cpu")
+Near = TypeVar("Near", Tensor, "Masks")
+
+
+def summed_on(device: torch.device) -> torch.device:
+    """Where sums of what is on `device` are made: beside it, but for what has no float64."""
+    return CPU if device.type == "mps" else device
+
+
+def summable(value: Any) -> Any:
+    """Tensors where their sums are made."""
+    if isinstance(value, Mapping):
+        return {name: summable(x) for name, x in value.items()}
+    return value.to(summed_on(value.device)) if isinstance(value, Tensor) else value
+
+
+@dataclass
+class Masks:
+    """One batch's stream: weights of the policies and subsets."""
+
+    real: Tensor
+    policies: Tensor
+    subsets: Tensor
+
+    @classmethod
+    def of(cls, stream: Stream, policies: Sequence[str]) -> "Masks":
+        real, special = stream.mask, stream.special & stream.mask
+        position = real.long().cumsum(1) - 1
+        first = real & (position == 0)
+        by_name = {"all": real, "content": real & ~special, "no-first": real & ~first}
+        place = torch.bucketize(position, torch.tensor(POSITION_EDGES, device=real.device), right=True) - 1
+        subsets = [special & ~first, first, real & ~first & ~special]
+        frequency = stream.frequency if stream.frequency is not None else torch.full_like(position, -1)
+        subsets += [real & (frequency == i) for i in range(FREQUENCY_BINS)]
+        subsets += [real & (place == i) for i in range(len(POSITION_EDGES))]
+        return cls(real, torch.stack([by_name[p] for p in policies], 1), torch.stack(subsets, 1))
+
+    def to(self, device: torch.device) -> "Masks":
+        return Masks(*(x.to(device, non_blocking=True) for x in (self.real, self.policies, self.subsets)))
