@@ -4,7 +4,7 @@ Each vector is taken times a power of two that makes it about 1 long, so that no
 """
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 LARGEST = 1e153  # norms whose squares float64 holds
@@ -14,8 +14,8 @@ LIMITS = {torch.float32: (125, 1.2e-38), torch.float64: (1000, 1 / LARGEST)}
 
 def sums_on_device(
     x: Float[Tensor, "sequence token head dim"],
-    masks: Float[Tensor, "sequence policy token"],
-    subsets: Float[Tensor, "sequence subset token"],
+    masks: Shaped[Tensor, "sequence policy token"],
+    subsets: Shaped[Tensor, "sequence subset token"],
     terms: frozenset[str],
 ) -> tuple[dict[str, Tensor], Float[Tensor, "sequence token head"]]:
     """Terms that add up over tokens, and inverse norms."""
@@ -47,7 +47,7 @@ def sums_on_device(
 
 
 def weighted(
-    rows: Float[Tensor, "sequence row token"], vectors: Float[Tensor, "sequence token head dim"]
+    rows: Shaped[Tensor, "sequence row token"], vectors: Shaped[Tensor, "sequence token head dim"]
 ) -> Float[Tensor, "sequence row head dim"]:
     """Weighted sums over tokens, heads side by side."""
     linear = torch.matmul(rows, vectors.flatten(2))
