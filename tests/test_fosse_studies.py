@@ -34,6 +34,7 @@ from anisoscope.studies.fosse2023.grid import Cell, Grid
 from anisoscope.studies.judge import BOUNDS
 from anisoscope.studies.study import Compared, Context, published
 from anisoscope.sums.jackknife import UNBOUNDED
+from anisoscope.training.entropy_forms import FORMS, definition
 
 STUDIES = {s.name: s for s in runner.found() if s.paper == "fosse2023"}
 KEYS, VALUES = "key.raw", "value"
@@ -201,25 +202,25 @@ def test_a_model_that_cannot_be_loaded_is_no_divergence(tmp_path):
 def test_similarities_and_entropies_of_a_cell_equal_a_slow_evaluation(classifier):
     model, plan = classifier
     found = pd.concat([measurements.similarities(model, plan), measurements.entropy_records(model, plan)])
-    expected = {"sim(K)": [], "sim(V)": [], "reported": [], "row": []}
+    expected = {"sim(K)": [], "sim(V)": [], **{form: [] for form in FORMS}}
     for _, k, v, weights in tiny.one_by_one(model, plan):
         n = len(k)
         for name, x in (("sim(K)", k), ("sim(V)", v)):
             pairs = [torch.cosine_similarity(x[i], x[j], dim=0) for i in range(n) for j in range(n) if i != j]
             expected[name].append(float(sum(pairs)) / (n * (n - 1)))
-        h = -sum(float(a) * np.log(float(a)) for a in weights[0] if a > 0)
-        expected["reported"].append(h / np.log(n - 1))
-        expected["row"].append(h / np.log(n))
+        for form, value in definition(weights.double().numpy()).items():
+            expected[form].append(value)
     first = {"layer": 1, "token_policy": "all", "metric": "intra_sequence"}
     ours = {
         "sim(K)": select(found, site=KEYS, **first),
         "sim(V)": select(found, site=VALUES, **first),
-        "reported": select(found, metric="cls_entropy", component="reported"),
-        "row": select(found, metric="cls_entropy", component="row"),
+        **{form: select(found, metric="cls_entropy", component=form) for form in FORMS},
     }
     assert len(expected["row"]) == 100
     for name, values in expected.items():
         assert ours[name]["value"].item() == pytest.approx(np.mean(values), abs=1e-6), name
+    low, high = (select(found, metric=f"cls_entropy.{end}", component="again") for end in ("floor", "ceiling"))
+    assert low["value"].item() < ours["again"]["value"].item() < high["value"].item() == pytest.approx(1)
 
 
 def test_cones_of_section_2_1():

@@ -6,8 +6,8 @@
 
 n counts the real tokens with [CLS]; where heads have learnt sinks, H of the row counts the sink as one outcome more,
 and so does n. H is in [0, 1]: 1 uniform, 0 one token. Heads are averaged, and in the first form layers.
-Fosse et al. 2023 train with the first form on the first layer, and report H of the same row divided by ln(n − 1), which
-can exceed 1 (`reported`). An utterance whose normaliser is 0 (too short) counts as 0.
+Fosse et al. 2023 train with the first form on the first layer, and report others (`entropy_forms`). An utterance whose
+normaliser is 0 (too short) counts as 0.
 """
 
 from collections.abc import Iterable, Iterator
@@ -53,6 +53,7 @@ class Watch:
     def __init__(self, mask: Bool[Tensor, "sequence token"], layers: Layers, *, columns: bool) -> None:
         self.mask, self.layers, self.columns, self._called = mask.bool(), layers, columns, 0
         self.nats: dict[int, Float[Tensor, "sequence head"]] = {}
+        self.firsts: dict[int, Float[Tensor, "sequence head key"]] = {}
         self.sums: dict[int, Float[Tensor, "sequence head key"]] = {}
         self.sinks: dict[int, int] = {}
 
@@ -68,7 +69,9 @@ class Watch:
             if call.query.shape[2] != self.mask.shape[1]:
                 got = f"{call.query.shape[2]} of {self.mask.shape[1]}"
                 raise MeasureError("every row of attention", got, "set row_only to 'never' for this penalty")
-            self.sums[self._called] = (call.weights() * self.mask[:, None, :, None]).sum(2)
+            weights = call.weights()
+            self.firsts[self._called] = weights[:, :, 0]
+            self.sums[self._called] = (weights * self.mask[:, None, :, None]).sum(2)
 
     @property
     def tokens(self) -> Float[Tensor, " sequence"]:
@@ -86,10 +89,16 @@ class Watch:
 
     def column_entropy(self) -> Float[Tensor, " sequence"]:
         """H of the second softmax over column sums, without [CLS], divided by ln(n − 1); mean over heads."""
+        return self._again(torch.stack([*self._looked_at(self.sums).values()]).sum(0))
+
+    def again(self) -> dict[int, Float[Tensor, " sequence"]]:
+        """Layer → H of a second softmax over the [CLS] row without [CLS], divided by ln(n − 1)."""
+        return {layer: self._again(x) for layer, x in self._looked_at(self.firsts).items()}
+
+    def _again(self, weights: Float[Tensor, "sequence head key"]) -> Float[Tensor, " sequence"]:
         first = self.mask & (self.mask.long().cumsum(1) == 1)
-        sums = torch.stack([*self._looked_at(self.sums).values()]).sum(0)
-        sums = sums.masked_fill((~self.mask | first).unsqueeze(1), HIDDEN)
-        return _normalised(_entropy(sums).mean(1), self.tokens - 1)
+        weights = weights.masked_fill((~self.mask | first).unsqueeze(1), HIDDEN)
+        return _normalised(_entropy(weights).mean(1), self.tokens - 1)
 
     def _looked_at(self, found: dict[int, Tensor]) -> dict[int, Tensor]:
         missing = [layer for layer in self.layers if layer not in found]
@@ -114,8 +123,8 @@ def _normalised(nats: Tensor, count: Tensor) -> Tensor:
 
 @torch.no_grad()
 def entropies(model: nn.Module, batches: Iterable[Batch], layers: Layers = ()) -> dict[str, Float[Tensor, " unit"]]:
-    """Entropies of every utterance, in the order of its unit: `row` (H of the [CLS] row / ln n), `reported` (/ ln(n −
-    1)) and `columns` (the second form), of the layers together; `row.1`, `reported.1`, … of each layer.
+    """Entropies of every utterance, in the order of its unit, by form (`entropy_forms.FORMS`): of the layers together,
+    and all but `columns` of each layer (`row.1`, `reported.1`, `again.1`, …).
     """
     kept: dict[str, list[Tensor]] = {}
     units: list[Tensor] = []
@@ -124,9 +133,10 @@ def entropies(model: nn.Module, batches: Iterable[Batch], layers: Layers = ()) -
         watch = Watch(mask, layers, columns=True)
         with evaluating(model), looking_on(model, watch.look):
             model(**batch.inputs)
-        found = {"row": watch.row_entropy(), "reported": watch.row_entropy(1), "columns": watch.column_entropy()}
-        for name, fewer in (("row", 0), ("reported", 1)):
-            found |= {f"{name}.{layer}": x for layer, x in watch.rows(fewer).items()}
+        by_layer = {"row": watch.rows(), "reported": watch.rows(1), "again": watch.again()}
+        found = {name: torch.stack([*x.values()]).mean(0) for name, x in by_layer.items()}
+        found["columns"] = watch.column_entropy()
+        found |= {f"{name}.{layer}": x for name, each in by_layer.items() for layer, x in each.items()}
         for name, value in found.items():
             kept.setdefault(name, []).append(value)
         units.append(batch.unit)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from anisoscope.data.encoding import LabelledPlan
@@ -16,11 +17,13 @@ from anisoscope.studies.fosse2023.grid import PRETRAINED, Cell, Grid
 from anisoscope.studies.fosse2023.trained_cells import DIVERGED, Trained, corpus_of, each, folder_of
 from anisoscope.studies.study import Context
 from anisoscope.training.classifier import result
+from anisoscope.training.entropy_forms import ends
 from anisoscope.training.entropy_penalty import entropies
 
 MEASURED = Settings(metrics=("intra_sequence", "norms", "attention"), policies=("all", "content", "no-first"))
 KEPT = ("intra_sequence", "norms.mean", "norms.variation", "attention.entropy_normalised", "attention.row_similarity")
 KEYS, VALUES = "key.raw", "value"
+ENTROPIES = ("cls_entropy", "cls_entropy.floor", "cls_entropy.ceiling")
 
 Look = Callable[[Trained], pd.DataFrame]
 
@@ -106,10 +109,11 @@ def similarities(model: Any, batches: LabelledPlan) -> pd.DataFrame:
 
 
 def entropy_records(model: Any, batches: LabelledPlan) -> pd.DataFrame:
-    """H of the first layer's [CLS] row, as trained with (`row`), `reported`, and by the second form (`columns`)."""
-    found = entropies(model, batches, (1,))
+    """H of the first layer's [CLS] row in every form, and between which ends it can lie at these lengths."""
+    found, lengths = entropies(model, batches, (1,)), np.array(batches.encoded.lengths)
     rows = [
-        {"metric": "cls_entropy", "component": name, "value": float(found[name].mean()), "n_units": len(found[name])}
-        for name in ("row", "reported", "columns")
+        {"metric": metric, "component": form, "value": value}
+        for form, (low, high) in ends(lengths).items()
+        for metric, value in zip(ENTROPIES, (float(found[form].mean()), low, high), strict=True)
     ]
-    return as_records(pd.DataFrame(rows), layer=1)
+    return as_records(pd.DataFrame(rows), layer=1, n_units=len(lengths))

@@ -1,0 +1,58 @@
+"""The forms in which the entropy H of [CLS]'s attention was published, by definition, and how low and high each can be.
+
+Formula    p: row of [CLS] over the n real tokens, [CLS] first; s_j = Σ_i a_ij: column sums over rows of real tokens
+           `row`       H(p) / ln n                        what the authors train with
+           `reported`  H(p) / ln(n − 1)                   form A, as they report it
+           `columns`   H(softmax(s_2 … s_n)) / ln(n − 1)  form B: column sums, a second softmax
+           `again`     H(softmax(p_2 … p_n)) / ln(n − 1)  form C: the row, a second softmax
+Range      `ends`. Form C cannot look sharp: weights lie in [0, 1], so that its softmax hardly tells them apart, and
+           all of the attention on one token of 22 gives .987. Form B is 1 where every row attends to [CLS] alone.
+Unit       none.
+Undefined  one token (`row`), two tokens and fewer (the others): counts as 0.
+Source     Fosse et al. 2023, table 4: form C at λ = 0 on HateXplain and e-SNLI, form A elsewhere, by the history of
+           their code (docs/published-entropy.md).
+"""
+
+import math
+from functools import cache
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+FORMS = {"row": "H / ln n", "reported": "A: H / ln(n − 1)", "columns": "B: columns, again", "again": "C: row, again"}
+
+
+def definition(weights: Float[np.ndarray, "query key"]) -> dict[str, float]:
+    """Every form, of the attention weights of one head over the real tokens of one utterance, term by term."""
+    n = len(weights)
+    columns = [math.fsum(float(row[j]) for row in weights) for j in range(n)]
+    first = [float(x) for x in weights[0]]
+    found = {"row": (_nats(first), n), "reported": (_nats(first), n - 1)}
+    found |= {"columns": (_nats(_softmax(columns[1:])), n - 1), "again": (_nats(_softmax(first[1:])), n - 1)}
+    return {form: nats / math.log(outcomes) if outcomes > 1 else 0.0 for form, (nats, outcomes) in found.items()}
+
+
+def _nats(p: list[float]) -> float:
+    return -math.fsum(x * math.log(x) for x in p if x > 0)
+
+
+def _softmax(x: list[float]) -> list[float]:
+    powers = [math.exp(value - max(x)) for value in x]
+    return [power / math.fsum(powers) for power in powers]
+
+
+def ends(lengths: NDArray[np.int64]) -> dict[str, tuple[float, float]]:
+    """Lowest and highest mean of each form over utterances of n real tokens [utterance]."""
+    found = [_ends(int(n)) for n in lengths]
+    means = {form: np.mean([each[form] for each in found], 0) for form in FORMS}
+    return {form: (float(low), float(high)) for form, (low, high) in means.items()}
+
+
+@cache
+def _ends(n: int) -> dict[str, tuple[float, float]]:
+    """All on one token other than [CLS], and the same on each."""
+    sharp, flat = np.zeros((n, n)), np.full((n, n), 1 / n)
+    sharp[:, -1] = 1
+    low, high = definition(sharp), definition(flat)
+    return {form: (low[form], high[form]) for form in FORMS}
