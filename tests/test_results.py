@@ -149,7 +149,7 @@ def test_published_numbers_stand_beside_ours_on_the_page(tmp_path, monkeypatch):
     from anisoscope.report import studies_page
 
     (study,) = (s for s in found() if s.name == "table3")
-    rows = (Compared("<b>HateXplain", 0.683, 0.7, 0.69, 0.71, 3), Compared("YelpHat", 0.5))
+    rows = (Compared("<b>HateXplain", 0.683, 0.7, 0.69, 0.71, 3, margin=0.005), Compared("YelpHat", 0.5))
     records = pd.read_parquet(RESULTS / "fosse2023/finished/table3/records.parquet").head(0)
     monkeypatch.setattr(Finished, "compared", rows)
     monkeypatch.setattr(studies_page, "finished", lambda _: Finished(study, {"settings_name": "quick"}, records))
@@ -157,7 +157,7 @@ def test_published_numbers_stand_beside_ours_on_the_page(tmp_path, monkeypatch):
     (tmp_path / "table3" / "study.json").touch()
     page = build_studies(tmp_path).read_text()
     assert "&lt;b&gt;HateXplain" in page and "0.700 [0.690, 0.710]" in page and "differs" in page
-    assert "one by one (2)" in page
+    assert "one by one: 1 open, 0 agree, 1 differ" in page
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from anisoscope.charts.export import to_svg
 from anisoscope.errors import OutputError
 from anisoscope.report.page import write_page
 from anisoscope.studies.runner import Finished, finished, reproductions
-from anisoscope.studies.study import OUTCOMES
+from anisoscope.studies.study import OUTCOMES, counted
 
 PAPERS = {
     "godey2024": "Godey, de la Clergerie, Sagot: Anisotropy Is Inherent to Self-Attention in Transformers (EACL 2024)",
@@ -58,6 +58,7 @@ def _shown(done: Finished) -> dict[str, Any]:
         "caption": study.caption,
         "verdicts": [asdict(v) | {"of": claims[v.claim]} for v in done.verdicts],
         "compared": done.compared,
+        "counted": counted(done.compared),
         "figures": [_figure(name, chart, study.name) for name, chart in done.charts.items()],
     }
 

@@ -5,7 +5,7 @@ between is undecided. p is corrected by Holm over the tests judged together: tho
 all others as another. It comes from the interval, so that the two never contradict each other, and it is of the
 claim's threshold with its effect floor: what is significant and too small to matter fails. Decided by place (`inside`):
 it holds where all of the 95 % interval lies there (equivalence), fails where none of it does. What has no variance
-decides nothing. What holds by construction is an identity: shown, and no evidence.
+decides nothing, nor do two seeds. What holds by construction is an identity: shown, and no evidence.
 
 isotropic: A below q95(d); anisotropic: A above q95(d); low: A < 0.2; extreme: A ≥ 0.8.
 """
@@ -18,7 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from anisoscope.studies.study import SHARE, SIGNED, Claim, Outcome, Over, Verdict
+from anisoscope.studies.study import FEWEST, SHARE, SIGNED, Claim, Outcome, Over, Verdict
 from anisoscope.sums.jackknife import UNBOUNDED, Bounds, holm, interval, over_seeds
 
 Array = NDArray[np.float64]
@@ -131,13 +131,17 @@ def of_seeds(
     test = replace(test, statistic=words, value=value)
     if n > 1 and np.ptp(known) <= SAME * np.abs(known).max() and not claim.identity:
         return replace(test, note="; ".join(filter(None, (test.note, f"{n} seeds, no variance: decides nothing"))))
+    test = replace(test, low=low, high=high)
+    if n < FEWEST and not claim.identity:
+        said = "" if n == 1 else "two seeds decide nothing"
+        return replace(test, note="; ".join(filter(None, (test.note, said))))
     if inside is not None:
-        return replace(test, low=low, high=high, inside=inside)
+        return replace(test, inside=inside)
     up, down = (float(p) for p in sided(value, low, high, n - 1, claim.threshold(limit)))
     if claim.identity and np.isnan(up):  # what holds by construction need not vary
         up, down = float(value <= claim.threshold(limit)), float(value >= claim.threshold(limit))
     up, down = (up, down) if claim.below is None else (down, up)
-    return replace(test, low=low, high=high, up=up, down=down)
+    return replace(test, up=up, down=down)
 
 
 def _side(claim: Claim, limit: float, inside: tuple[float, float] | None) -> str:

@@ -1,7 +1,8 @@
 """The contract of a study, one per figure or table: what it claims, as data, and what its verdicts look like."""
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -18,6 +19,8 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 Over = Literal["any", "all", "most", "last"]
 """Which tests of a system must hold, for its outcome; none may fail where that is all of them or the last."""
 Limit = float | Literal["q95"]
+FEWEST = 3
+"""Seeds that decide anything: the interval of two reaches almost everything."""
 SIGNED, SHARE = (-1.0, 1.0), (0.0, 1.0)
 """What correlations, cosines and changes of shares, and what shares and probabilities, lie between."""
 
@@ -94,7 +97,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Compared:
-    """A published number (`spread`: what it varies by from run to run) beside our mean over `n` seeds."""
+    """A published number beside our mean over `n` seeds, with its 95 % interval.
+
+    margin   how far the two may lie apart and agree: twice the run-to-run spread of such numbers; None: not known
+    """
 
     place: str
     published: float
@@ -102,18 +108,26 @@ class Compared:
     low: float | None = None
     high: float | None = None
     n: int = 0
-    spread: float = 0.0
+    margin: float | None = None
     note: str = ""
 
     @property
     def verdict(self) -> Literal["agrees", "differs", "open"]:
-        """Whether the interval reaches the published number, give or take its spread. The interval of two seeds reaches
-        almost anything, which leaves it open.
+        """Equivalence: it agrees where all of the interval lies within the margin about the published number, differs
+        where none of it does; a wider interval, two seeds, no variance and an unknown margin leave it open.
         """
-        if self.low is None or self.high is None:
+        if self.low is None or self.high is None or self.margin is None or self.n < FEWEST or self.low == self.high:
             return "open"
-        reached = self.low - self.spread <= self.published <= self.high + self.spread
-        return "differs" if not reached else "agrees" if self.n > 2 else "open"
+        least, most = self.published - self.margin, self.published + self.margin
+        inside, outside = least <= self.low and self.high <= most, self.high < least or self.low > most
+        return "agrees" if inside else "differs" if outside else "open"
+
+
+def counted(compared: Iterable[Compared]) -> str:
+    """How many numbers are open, agree and differ: `3 open, 2 agree, 1 differs`, those that are open first."""
+    found = Counter(one.verdict for one in compared)
+    verbs = {"open": "open", "agrees": "agree", "differs": "differ"}
+    return ", ".join(f"{found[name]} {verb}" for name, verb in verbs.items())
 
 
 def _silent(_text: str, _done: int, _total: int) -> None:

@@ -102,13 +102,13 @@ class Evidence:
         return of_seeds(claim, values, reason=self.note, subject=subject, inside=inside)
 
     def compared(
-        self, place: str, published: float, rows: pd.DataFrame, spread: float = 0.0, note: str = ""
+        self, place: str, published: float, rows: pd.DataFrame, margin: float | None = None, note: str = ""
     ) -> Compared:
         """A published number beside the mean of `rows`, one per seed."""
         value, low, high, n = _mean(rows)
         ends = {"low": low, "high": high} if n > 1 else {}
         place = f"{self.title}, {place}"
-        return Compared(place, published, value if n else None, n=n, spread=spread, note=note, **ends)
+        return Compared(place, published, value if n else None, n=n, margin=margin, note=note, **ends)
 
     def beside(self, **where: Any) -> str:
         """Words beside a similarity: mean accuracy of the sound classifiers, majority rate, how many collapsed."""
