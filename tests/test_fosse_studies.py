@@ -21,6 +21,7 @@ from anisoscope.provenance import measuring_code, run_id
 from anisoscope.store import as_records, select
 from anisoscope.studies import runner
 from anisoscope.studies.fosse2023 import (
+    entropy_forms,
     explained_words,
     fig2_directions,
     grid,
@@ -32,13 +33,14 @@ from anisoscope.studies.fosse2023 import (
 )
 from anisoscope.studies.fosse2023.entry import Evidence, Seeds, correlation, over
 from anisoscope.studies.fosse2023.grid import Cell, Grid
-from anisoscope.studies.judge import BOUNDS
+from anisoscope.studies.judge import BOUNDS, by_place
 from anisoscope.studies.study import Compared, Context, counted, published
 from anisoscope.sums.jackknife import UNBOUNDED
 from anisoscope.training.entropy_forms import FORMS, definition
 
 STUDIES = {s.name: s for s in runner.found() if s.paper == "fosse2023"}
 KEYS, VALUES = "key.raw", "value"
+FORMS_C = ("reported", "again")
 ENCODER = "fine-tuned encoder"
 
 
@@ -59,7 +61,7 @@ def test_the_paper_s_grid_is_what_was_asked_for():
     for corpus, depth, seeds in (("yelphat", 5, 5), ("hatexplain", 5, 3), ("esnli", 2, 3)):
         assert all(cells[corpus, layers, 0.0] >= seeds for layers in range(1, depth + 1))
         assert all(cells[corpus, 1, weight] >= seeds for weight in (0.0, 1e-4, 1e-3, 1e-2, 1e-1, 6.0))
-    assert Counter(c.corpus for c in grid.PAPER.fine_tuned()) == dict.fromkeys(grid.REAL, 2)
+    assert Counter(c.corpus for c in grid.PAPER.fine_tuned()) == dict.fromkeys(grid.REAL, 3)
 
 
 def test_without_data_the_planted_corpora_stand_in(monkeypatch):
@@ -658,8 +660,48 @@ def test_published_tables_are_whole():
             assert [len(r) for r in rows] == list(range(1, len(rows) + 1)), corpus
 
 
+def test_a_published_form_of_h_is_brought_back_to_the_plain_one(context):
+    """Rows that are uniform, or of one word: both ends; and a form C that was made is told for the plain H it is of."""
+    plan = replace(SMALL, corpora=("planted:3",))
+    found = STUDIES["forms"].measure(plan, context).assign(corpus="hatexplain")
+    of = lambda form, **where: select(found, component=form, **where)["value"].item()  # noqa: E731
+    simulated = {"metric": "forms.simulated", "site": entropy_forms.ONE_WORD}
+    assert of("again", model="0", **simulated) == pytest.approx(1) == of("again", metric="forms.ceiling")
+    assert of("again", model="100", **simulated) == pytest.approx(of("again", metric="forms.floor"), abs=1e-3)
+    assert of("reported", model="100", **simulated) == pytest.approx(0, abs=1e-6)
+    here = Evidence("forms", found, "hatexplain")
+    for model, near in (("4", True), ("0", False)):
+        plain, again = (of(form, metric="forms.simulated", site=entropy_forms.DRAWN, model=model) for form in FORMS_C)
+        here.numbers = {"published": again, "next": plain}
+        value, low, high = entropy_forms.behind(here, entropy_forms.DRAWN)
+        assert value == pytest.approx(plain) and (low < value < high or model == "0")
+        held = {
+            t.claim.name: by_place(t.low, t.high, t.inside) for t in entropy_forms.tests(here) if "law" in t.subject
+        }
+        assert (held["a change of form"], held["not uniform behind form C"]) == (
+            ("holds",) * 2 if near else ("undecided",) * 2
+        )
+    here.numbers = {"published": 0.5, "next": 0.3}  # below its floor: no attention has that
+    assert np.isnan(entropy_forms.behind(here, entropy_forms.DRAWN)).all()
+
+
+def test_step_0_is_what_a_training_begins_with(context):
+    """One step of rate 0, or none at all: the same weights."""
+    from anisoscope.training.classifier import train_classifier
+
+    cell = Cell("planted", layers=2, seed=3)
+    (first,) = trained_cells.untrained([cell, replace(cell, weight=0.1)], SMALL, context)
+    recipe = replace(SMALL.recipe(cell), rate=1e-30, epochs=1)
+    other, _ = train_classifier(recipe, context.folder / "rate-0").classifier()
+    ours = first.classifier[0].state_dict()
+    assert all(float((ours[name] - value).abs().max()) < 1e-28 for name, value in other.state_dict().items())
+    found = measurements.geometry(first)
+    assert set(found["model"]) == {cell.label + " untrained"}
+    assert set(grid.with_options(found)["family"]) == {grid.CONTROL}
+
+
 @pytest.mark.parametrize(
-    "name", ["table1", "table2", "table3", "table4", "fig2", "sec2", "sec3", "replaced", "explained"]
+    "name", ["table1", "table2", "table3", "table4", "fig2", "sec2", "sec3", "replaced", "explained", "forms"]
 )
 def test_studies_run_on_the_planted_corpus(name, learnt, context):  # noqa: ARG001
     """Every study from training to charts, and again without training anything."""

@@ -27,10 +27,18 @@ def definition(weights: Float[np.ndarray, "query key"]) -> dict[str, float]:
     """Every form, of the attention weights of one head over the real tokens of one utterance, term by term."""
     n = len(weights)
     columns = [math.fsum(float(row[j]) for row in weights) for j in range(n)]
-    first = [float(x) for x in weights[0]]
-    found = {"row": (_nats(first), n), "reported": (_nats(first), n - 1)}
-    found |= {"columns": (_nats(_softmax(columns[1:])), n - 1), "again": (_nats(_softmax(first[1:])), n - 1)}
-    return {form: nats / math.log(outcomes) if outcomes > 1 else 0.0 for form, (nats, outcomes) in found.items()}
+    return of_row(weights[0]) | {"columns": _over(_nats(_softmax(columns[1:])), n - 1)}
+
+
+def of_row(row: Float[np.ndarray, " key"]) -> dict[str, float]:
+    """The forms that are of the row of [CLS] alone."""
+    n, first = len(row), [float(x) for x in row]
+    again = _over(_nats(_softmax(first[1:])), n - 1)
+    return {"row": _over(_nats(first), n), "reported": _over(_nats(first), n - 1), "again": again}
+
+
+def _over(nats: float, outcomes: int) -> float:
+    return nats / math.log(outcomes) if outcomes > 1 else 0.0
 
 
 def _nats(p: list[float]) -> float:

@@ -17,6 +17,7 @@ from scipy import stats
 from anisoscope.store import select
 from anisoscope.studies.fosse2023.grid import NEEDS, PUBLISHED, SETTINGS, TITLES, Cell, Grid, with_options
 from anisoscope.studies.fosse2023.measurements import Look, accuracies, gather
+from anisoscope.studies.fosse2023.trained_cells import untrained
 from anisoscope.studies.judge import Array, Test, bounds_of, judged, of_seeds
 from anisoscope.studies.study import Compared, Context, Study, claims, declare, published
 from anisoscope.sums.jackknife import over_seeds
@@ -182,13 +183,17 @@ def correlation(x: Seeds, y: Seeds, fewest: int = 3) -> Array:
 
 @dataclass(frozen=True)
 class Measure:
-    """Accuracies of cells of the plan, and what `looks` find in them."""
+    """Accuracies of cells of the plan, and what `looks` find in them; what `control` finds in them at step 0."""
 
     cells: Callable[[Grid], Sequence[Cell]]
     looks: tuple[Look, ...] = ()
+    control: Look | None = None
 
     def __call__(self, plan: Grid, context: Context) -> pd.DataFrame:
-        return gather(self.cells(plan), plan, context, accuracies, *self.looks)
+        cells = self.cells(plan)
+        found = [gather(cells, plan, context, accuracies, *self.looks)]
+        found += [self.control(cell) for cell in untrained(cells, plan, context)] if self.control else []
+        return pd.concat(found, ignore_index=True)
 
 
 def entry(

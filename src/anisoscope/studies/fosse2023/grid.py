@@ -30,8 +30,11 @@ TUNED, BEFORE = "fine-tuned", "pre-trained"
 """Families of models: the paper's own attention-only ones (one head, real vectors of the size of its own), those that
 differ from them in one thing, encoders that are fine-tuned, and as they were before.
 """
-PRETRAINED = f" {BEFORE}"
-"""Behind an encoder's name: as it was before it was fine-tuned."""
+PRETRAINED, UNTRAINED = f" {BEFORE}", " untrained"
+"""Behind a name: the encoder as it was before it was fine-tuned; a model at step 0, as it was drawn."""
+CONTROL = "untrained"
+SHORT = "test_yelp50"
+"""Reviews of 50 words: the population of table 4 on YelpHat and, for one layer, of table 1."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class Grid:
     arm_depths: tuple[int, ...] = (1, 2, 3)
     arm_seeds: int = 4
     encoder: str = "builtin:minilm"
-    fine_seeds: int = 2
+    fine_seeds: int = 3
     fine_epochs: int = 2
     fine_limit: int | None = 3000
     fine_length: int | None = 128
@@ -203,8 +206,8 @@ def with_options(records: pd.DataFrame) -> pd.DataFrame:
     found = found.astype(dict.fromkeys(("layers", "weight", "dim", "heads"), float))
     encoder, size = found["layers"].isna(), (found["dim"] != WIDTH) | (found["heads"] != 1)
     differing = [encoder & names.str.endswith(PRETRAINED), encoder, size, found["start"] != SCALED]
-    differing.append(found["arm"] != LEARNED)
-    family = np.select(differing, [BEFORE, TUNED, OTHER_SIZE, OTHER_START, OTHER_ARM], OWN)
+    differing = [names.str.endswith(UNTRAINED), *differing, found["arm"] != LEARNED]
+    family = np.select(differing, [CONTROL, BEFORE, TUNED, OTHER_SIZE, OTHER_START, OTHER_ARM], OWN)
     return records.join(found).assign(family=family)
 
 

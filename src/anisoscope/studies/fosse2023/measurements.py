@@ -13,8 +13,8 @@ from anisoscope.measure.settings import Settings
 from anisoscope.models.load import load
 from anisoscope.provenance import measuring_code, run_id
 from anisoscope.store import as_records, records_once
-from anisoscope.studies.fosse2023.grid import PRETRAINED, Cell, Grid
-from anisoscope.studies.fosse2023.trained_cells import DIVERGED, Trained, corpus_of, each, folder_of
+from anisoscope.studies.fosse2023.grid import PRETRAINED, SHORT, Cell, Grid
+from anisoscope.studies.fosse2023.trained_cells import DIVERGED, Trained, Untrained, corpus_of, each, folder_of
 from anisoscope.studies.study import Context
 from anisoscope.training.classifier import result
 from anisoscope.training.entropy_forms import ends
@@ -49,7 +49,7 @@ def kept(trained: Trained, name: str, make: Callable[[], pd.DataFrame]) -> pd.Da
     cell, plan = trained.cell, trained.plan
     path = trained.folder / f"{name}-{run_id([measuring_code(), plan.utterances, plan.erased])[:8]}.parquet"
     found = records_once(path, lambda: as_records(make(), corpus=cell.corpus, seed=cell.seed), wait=trained.wait)
-    return found.assign(model=found["model"].fillna(cell.label))
+    return found.assign(model=found["model"].fillna(trained.label))
 
 
 def accuracies(trained: Trained) -> pd.DataFrame:
@@ -87,15 +87,28 @@ def geometry(trained: Trained) -> pd.DataFrame:
     """Eq. 3 of hidden states, keys and values by token policy, norms, entropies; of an encoder also before tuning."""
 
     def make() -> pd.DataFrame:
-        model, batches = trained.classifier[0], trained.batches(trained.plan.utterances)
-        if trained.cell.attention:
-            rest = entropy_records(model, batches)
-        else:
+        parts = [_geometry(trained, TEST)]
+        if not trained.cell.attention and not isinstance(trained, Untrained):
             before = load(trained.cell.model).model
-            rest = similarities(before, batches).assign(model=trained.cell.model + PRETRAINED)
-        return pd.concat([similarities(model, batches), rest], ignore_index=True)
+            found = similarities(before, trained.batches(trained.plan.utterances))
+            parts.append(found.assign(model=trained.cell.model + PRETRAINED))
+        return pd.concat(parts, ignore_index=True)
 
     return kept(trained, "geometry", make)
+
+
+def of_population(trained: Trained) -> pd.DataFrame:
+    """`geometry` on the utterances of table 4: of YelpHat the reviews of 50 words."""
+    if SHORT not in trained.corpus.splits:
+        return geometry(trained)
+    return kept(trained, "geometry-short", lambda: _geometry(trained, SHORT))
+
+
+def _geometry(trained: Trained, split: str) -> pd.DataFrame:
+    model, batches = trained.classifier[0], trained.batches(trained.plan.utterances, split)
+    parts = [similarities(model, batches)]
+    parts += [entropy_records(model, batches)] if trained.cell.attention else []
+    return pd.concat(parts, ignore_index=True)
 
 
 def similarities(model: Any, batches: LabelledPlan) -> pd.DataFrame:

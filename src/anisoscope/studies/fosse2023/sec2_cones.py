@@ -128,6 +128,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
         yield here.test("outputs in the cone of the values", table["cones.cone.inside", 0.0], around=1.0)
         for vectors in ("keys", "queries"):
             yield here.test(f"equal {vectors}", table[f"cones.{vectors}.equal", 0.0], around=1.0)
+            yield here.test(f"{vectors} as trained", table[f"cones.{vectors}.plain", 0.0])
         for weight in (0.0, LARGEST):
             keys, queries = (table[f"cones.{vectors}.parallel", weight] for vectors in ("keys", "queries"))
             yield here.test("keys of one direction", keys, f"λ = {weight:g}")

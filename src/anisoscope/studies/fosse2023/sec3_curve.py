@@ -9,7 +9,7 @@ from altair.typing import ChartType
 from anisoscope.charts import builders as charts
 from anisoscope.store import select
 from anisoscope.studies.fosse2023.entry import Evidence, Measure, entry, over
-from anisoscope.studies.fosse2023.grid import BEFORE, TUNED, Grid
+from anisoscope.studies.fosse2023.grid import BEFORE, CONTROL, TUNED, Grid
 from anisoscope.studies.fosse2023.measurements import geometry
 from anisoscope.studies.judge import Array, Test
 from anisoscope.studies.study import Compared
@@ -39,6 +39,8 @@ def tests(whole: Evidence) -> Iterator[Test]:
     for here in whole.corpora:
         before, after = _curve(here, BEFORE), _curve(here, TUNED)
         yield here.test("converges after fine-tuning", after[:, -1] - before[:, -1])
+        drawn = _curve(here, CONTROL)
+        yield here.test("more than at random", after[:, -1] - drawn[:, -1])
         yield here.test("grows with depth", after[:, -1] - after[:, 0])
         yield here.test("most in the last layers", late_share(after))
 
@@ -56,7 +58,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     """Both curves, a panel per corpus; BERT's published curve beside e-SNLI, its layers brought to the same depth."""
     curves: list[pd.DataFrame] = []
     for here in whole.corpora:
-        found = {name: over(_rows(here, name), "layer") for name in (BEFORE, TUNED)}
+        found = {name: over(_rows(here, name), "layer") for name in (CONTROL, BEFORE, TUNED)}
         if here.numbers and any(map(len, found.values())):
             published = here.numbers["after"]
             layers = np.linspace(0, max(curve["layer"].max() for curve in found.values()), len(published))
@@ -67,4 +69,4 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     return whole.chart(charts.layer_curve, frame, panel="corpus", title=words, size=(680, 220), columns=3)
 
 
-STUDY = entry("sec3", measure=Measure(Grid.fine_tuned, (geometry,)), tests=tests, draw=draw, compare=compare)
+STUDY = entry("sec3", measure=Measure(Grid.fine_tuned, (geometry,), geometry), tests=tests, draw=draw, compare=compare)

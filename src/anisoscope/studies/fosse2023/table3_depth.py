@@ -4,17 +4,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
 from anisoscope.studies.fosse2023.entry import Evidence, Measure, Seeds, correlation, entry, growth, over
-from anisoscope.studies.fosse2023.grid import OWN, Grid
+from anisoscope.studies.fosse2023.grid import CONTROL, OWN, Grid
 from anisoscope.studies.fosse2023.measurements import KEYS, VALUES, geometry
 from anisoscope.studies.judge import Array, Test
 from anisoscope.studies.study import Compared
 
 SITES = {"keys": KEYS, "values": VALUES}
 SIMILAR: dict[str, Any] = {"family": OWN, "metric": "intra_sequence", "token_policy": "all"}
+AT_FIRST = SIMILAR | {"family": CONTROL}
 FEWEST = 4
 """Cells (depth, layer) that a rank correlation needs: of three, three seeds may well give the same by chance."""
 
@@ -22,14 +24,23 @@ FEWEST = 4
 def tests(whole: Evidence) -> Iterator[Test]:
     for here in whole.corpora:
         tables = {name: here.table("layers", "layer", site=site, **SIMILAR) for name, site in SITES.items()}
+        drawn = {name: here.table("layers", "layer", site=site, **AT_FIRST) for name, site in SITES.items()}
         for name, table in tables.items():
             yield here.test(f"{name} converge", growth(table))
+            yield here.test(f"{name} converge by training", learnt(table, drawn[name]))
+            yield here.test(f"one layer leaves {name} as drawn", table[1, 1] - drawn[name][1, 1])
             if here.numbers:
                 published = here.numbers[name][0][0]
                 yield here.test(f"{name} of one layer as published", table[1, 1], around=published)
         keys, values = tables.values()
         yield here.test("deeper models converge more", deeper(values))
         yield here.test("keys and values together", correlation(keys, values, FEWEST))
+
+
+def learnt(table: Seeds, drawn: Seeds) -> Array:
+    """Similarity in the last layer less the same at step 0 [seed], mean over the depths above one that a seed has."""
+    depths = sorted({layers for layers, _ in table if layers > 1})
+    return pd.DataFrame([table[n, n] - drawn[n, n] for n in depths] or [table.nothing]).mean().to_numpy(float)
 
 
 def deeper(table: Seeds) -> Array:
@@ -46,10 +57,10 @@ def compare(here: Evidence) -> Iterator[Compared]:
     for depth in range(1, len(here.numbers["keys"]) + 1):
         beside = here.beside(family=OWN, layers=depth)
         for name, site in SITES.items():
-            spread = here.claims[f"{name} of one layer as published"].within or 0.0
+            margin = here.claims[f"{name} of one layer as published"].within
             for layer, published in enumerate(here.numbers[name][depth - 1], 1):
                 rows = here.find(site=site, layers=depth, layer=layer, **SIMILAR)
-                yield here.compared(f"L = {depth}, layer {layer}, {name}", published, rows, spread, beside)
+                yield here.compared(f"L = {depth}, layer {layer}, {name}", published, rows, margin, beside)
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
@@ -58,10 +69,16 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     settings: dict[str, Any] = {"series": "model", "panel": "site", "title": "intra-sentence similarity", "zero": True}
     names = {site: name for name, site in SITES.items()}
     for here in whole.corpora:
-        frame = over(here.find(site=list(names), **SIMILAR), "site", "layers", "layer")
-        frame = frame.assign(site=frame["site"].map(names), model=frame["layers"].map("L = {:g}".format))
+        frames = []
+        for what, where in (("", SIMILAR), (", untrained", AT_FIRST)):
+            found = over(here.find(site=list(names), **where), "site", "layers", "layer")
+            if what:  # the deepest alone, whose layers are those of all
+                found = found[found["layers"] == found["layers"].max()]
+            model = found["layers"].map("L = {:g}".format) + what
+            frames.append(found.assign(site=found["site"].map(names), model=model))
+        frame = pd.concat(frames, ignore_index=True)
         drawn |= here.chart(charts.layer_curve, frame, size=(640, 240), **settings)
     return drawn
 
 
-STUDY = entry("table3", measure=Measure(Grid.by_depth, (geometry,)), tests=tests, draw=draw, compare=compare)
+STUDY = entry("table3", measure=Measure(Grid.by_depth, (geometry,), geometry), tests=tests, draw=draw, compare=compare)

@@ -5,7 +5,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -13,18 +13,20 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
+from transformers import set_seed
 
 from anisoscope.classes.pooling import pooled_vectors, predicted
 from anisoscope.data.encoding import Encoded, LabelledPlan, encode
-from anisoscope.data.labelled import TEST, Example, LabelledCorpus, balanced, open_labelled
+from anisoscope.data.labelled import TEST, TRAIN, Example, LabelledCorpus, balanced, open_labelled
 from anisoscope.errors import DivergedError, OutputError
 from anisoscope.metrics.base import units_of
 from anisoscope.provenance import run_id
 from anisoscope.runs.run import slug
 from anisoscope.store import in_turn, once, write_atomic
-from anisoscope.studies.fosse2023.grid import Cell, Grid
+from anisoscope.studies.fosse2023.grid import LEARNED, SCALED, UNTRAINED, Cell, Grid
 from anisoscope.studies.study import Context
 from anisoscope.training.classifier import TrainedClassifier, train_classifier
+from anisoscope.training.classifier_parts import Parts, parts_of
 
 TOLD, DIVERGED = "training.json", "diverged.json"
 Labels = NDArray[np.int64]
@@ -63,15 +65,24 @@ class Trained:
         """(model, tokenizer)."""
         return self.found.classifier()
 
-    def examples(self, limit: int) -> tuple[Example, ...]:
-        """The first test utterances, as many of each class."""
-        return balanced(self.corpus.splits[TEST], limit, len(self.corpus.labels))
+    def examples(self, limit: int, split: str = TEST) -> tuple[Example, ...]:
+        """The first utterances of a split, as many of each class."""
+        return balanced(self.corpus.splits[split], limit, len(self.corpus.labels))
+
+    @property
+    def label(self) -> str:
+        """What the column `model` says."""
+        return self.cell.label
+
+    @property
+    def max_length(self) -> int:
+        return self.found.max_length
 
     def encoded(self, examples: Sequence[Example]) -> Encoded:
-        return encode(examples, self.classifier[1], self.found.max_length)
+        return encode(examples, self.classifier[1], self.max_length)
 
-    def batches(self, limit: int) -> LabelledPlan:
-        return LabelledPlan(self.encoded(self.examples(limit)), self._pad)
+    def batches(self, limit: int, split: str = TEST) -> LabelledPlan:
+        return LabelledPlan(self.encoded(self.examples(limit, split)), self._pad)
 
     def predicted(self, encoded: Encoded) -> list[int]:
         """The class found of each."""
@@ -91,6 +102,47 @@ class Trained:
         """Unit vectors of the [CLS] of every measured utterance after the last layer, or that of another model."""
         model = self.classifier[0] if model is None else model
         return units_of(pooled_vectors(model, self.batches(self.plan.utterances))[:, -1])
+
+
+@dataclass(frozen=True)
+class Untrained(Trained):
+    """A cell at step 0: the very weights that its training begins with; of an encoder, drawn instead of pre-trained."""
+
+    @property
+    def label(self) -> str:
+        return self.cell.label + UNTRAINED
+
+    @cached_property
+    def corpus(self) -> LabelledCorpus:
+        return corpus_of(self.cell.corpus, self.plan.recipe(self.cell).limit)
+
+    @cached_property
+    def classifier(self) -> tuple[Any, Any]:
+        return self._parts.model.eval(), self._parts.tokenizer
+
+    @property
+    def max_length(self) -> int:
+        return int(self._parts.described["max_length"])
+
+    @cached_property
+    def _parts(self) -> Parts:
+        recipe = self.plan.recipe(self.cell).filled()
+        set_seed(recipe.seed)
+        parts = parts_of(
+            recipe, replace(self.corpus, splits={name: self.corpus.splits[name] for name in (TRAIN, TEST)})
+        )
+        if not self.cell.attention:
+            set_seed(recipe.seed)
+            parts = replace(parts, model=type(parts.model)(parts.model.config))
+        return parts
+
+
+def untrained(cells: Sequence[Cell], plan: Grid, context: Context) -> Iterator[Untrained]:
+    """The cells at step 0: one for those that differ only in what comes later, λ or how attention is trained."""
+    same = dict.fromkeys(replace(cell, weight=0.0, arm=LEARNED) for cell in cells if cell.start == SCALED)
+    for done, cell in enumerate(same, 1):
+        yield Untrained(cell, plan, context.cache / "untrained" / folder_of(cell, plan, context.cache).name)
+        context.progress("models at step 0", done, len(same))
 
 
 def folder_of(cell: Cell, plan: Grid, cache_folder: Path) -> Path:
