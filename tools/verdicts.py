@@ -15,7 +15,7 @@ from typing import Any
 from anisoscope.store import write_json
 from anisoscope.studies import runner
 from anisoscope.studies.runner import COMPARED
-from anisoscope.studies.study import OUTCOMES
+from anisoscope.studies.study import OUTCOMES, Compared, counted
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 BEFORE, CHANGES = RESULTS / "before.json", RESULTS / "changes.toml"
@@ -79,9 +79,13 @@ def _compared(path: Path) -> list[str]:
     found = json.loads(path.read_text("utf-8")) if path.exists() else []
     if not found:
         return []
-    lines = ["| number | published | ours | n | | beside it |", "|---|---|---|---|---|---|"]
+    numbers = [Compared(**{name: value for name, value in one.items() if name != "verdict"}) for one in found]
+    lines = [f"{len(found)} published numbers beside ours: **{counted(numbers)}**.", ""]
+    lines += ["| number | published | ± margin | ours | n | | beside it |", "|---|---|---|---|---|---|---|"]
     for one in found:
-        lines.append(table_row((one["place"], one["published"], _number(one), one["n"], one["verdict"], one["note"])))
+        margin = "" if one["margin"] is None else one["margin"]
+        entries = (one["place"], one["published"], margin, _number(one), one["n"], one["verdict"], one["note"])
+        lines.append(table_row(entries))
     return [*lines, ""]
 
 
@@ -135,11 +139,16 @@ def changed() -> str:
         place = path.parent.relative_to(RESULTS).as_posix()
         old = {(claim, subject): outcome for claim, subject, outcome in before.get(place, ())}
         new = {(v["claim"], v["subject"]): v["outcome"] for v in _verdicts(path)}
-        for key in sorted(old | new):
-            pair = old.get(key, "–"), new.get(key, "–")
-            moved[pair] += 1
-            if pair[0] != pair[1]:
-                lines.append(table_row((place, *key, *pair, why(whys, place, key[0]))))
+        both = {place: (old, new)}
+        if f"{place}/compared" in before:
+            numbers = {(c["place"], ""): c["verdict"] for c in json.loads((path.parent / COMPARED).read_text("utf-8"))}
+            both[f"{place}/compared"] = {(c, s): o for c, s, o in before[f"{place}/compared"]}, numbers
+        for where, (old, new) in both.items():
+            for key in sorted(old | new):
+                pair = old.get(key, "–"), new.get(key, "–")
+                moved[pair] += 1
+                if pair[0] != pair[1]:
+                    lines.append(table_row((where, *key, *pair, why(whys, where, key[0]))))
     summary = [f"{n} {a} → {b}" for (a, b), n in sorted(moved.items()) if a != b]
     return "\n".join([*lines[:3], f"In all: {', '.join(summary)}.", *lines[3:]])
 

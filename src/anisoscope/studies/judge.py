@@ -133,8 +133,8 @@ def of_seeds(
         return replace(test, note="; ".join(filter(None, (test.note, f"{n} seeds, no variance: decides nothing"))))
     test = replace(test, low=low, high=high)
     if n < FEWEST and not claim.identity:
-        said = "" if n == 1 else "two seeds decide nothing"
-        return replace(test, note="; ".join(filter(None, (test.note, said))))
+        two = "two seeds decide nothing" * (n > 1)
+        return replace(test, note="; ".join(filter(None, (test.note, two))))
     if inside is not None:
         return replace(test, inside=inside)
     up, down = (float(p) for p in sided(value, low, high, n - 1, claim.threshold(limit)))

@@ -14,7 +14,7 @@ from anisoscope.models.load import load
 from anisoscope.provenance import measuring_code, run_id
 from anisoscope.store import as_records, records_once
 from anisoscope.studies.fosse2023.grid import PRETRAINED, SHORT, Cell, Grid
-from anisoscope.studies.fosse2023.trained_cells import DIVERGED, Trained, Untrained, corpus_of, each, folder_of
+from anisoscope.studies.fosse2023.trained_cells import DIVERGED, Trained, CellAtStart, corpus_of, each, folder_of
 from anisoscope.studies.study import Context
 from anisoscope.training.classifier import result
 from anisoscope.training.entropy_forms import ends
@@ -88,7 +88,7 @@ def geometry(trained: Trained) -> pd.DataFrame:
 
     def make() -> pd.DataFrame:
         parts = [_geometry(trained, TEST)]
-        if not trained.cell.attention and not isinstance(trained, Untrained):
+        if not trained.cell.attention and not isinstance(trained, CellAtStart):
             before = load(trained.cell.model).model
             found = similarities(before, trained.batches(trained.plan.utterances))
             parts.append(found.assign(model=trained.cell.model + PRETRAINED))

@@ -105,7 +105,7 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Untrained(Trained):
+class CellAtStart(Trained):
     """A cell at step 0: the very weights that its training begins with; of an encoder, drawn instead of pre-trained."""
 
     @property
@@ -137,11 +137,11 @@ class Untrained(Trained):
         return parts
 
 
-def untrained(cells: Sequence[Cell], plan: Grid, context: Context) -> Iterator[Untrained]:
+def untrained(cells: Sequence[Cell], plan: Grid, context: Context) -> Iterator[CellAtStart]:
     """The cells at step 0: one for those that differ only in what comes later, λ or how attention is trained."""
     same = dict.fromkeys(replace(cell, weight=0.0, arm=LEARNED) for cell in cells if cell.start == SCALED)
     for done, cell in enumerate(same, 1):
-        yield Untrained(cell, plan, context.cache / "untrained" / folder_of(cell, plan, context.cache).name)
+        yield CellAtStart(cell, plan, context.cache / "untrained" / folder_of(cell, plan, context.cache).name)
         context.progress("models at step 0", done, len(same))
 
 
