@@ -14,7 +14,7 @@ from anisoscope.models.load import load
 from anisoscope.provenance import measuring_code, run_id
 from anisoscope.store import as_records, records_once
 from anisoscope.studies.fosse2023.grid import PRETRAINED, SHORT, Cell, Grid
-from anisoscope.studies.fosse2023.trained_cells import DIVERGED, Trained, CellAtStart, corpus_of, each, folder_of
+from anisoscope.studies.fosse2023.trained_cells import DIVERGED, CellAtStart, Trained, corpus_of, each, folder_of
 from anisoscope.studies.study import Context
 from anisoscope.training.classifier import result
 from anisoscope.training.entropy_forms import ends
