@@ -125,7 +125,7 @@ class Compared:
 
 def counted(compared: Iterable[Compared]) -> str:
     """How many numbers are open, agree and differ: `3 open, 2 agree, 1 differs`, those that are open first."""
-    found = Counter(one.verdict for one in compared)
+    found = Counter(str(one.verdict) for one in compared)
     verbs = {"open": "open", "agrees": "agree", "differs": "differ"}
     return ", ".join(f"{found[name]} {verb}" for name, verb in verbs.items())
 

@@ -51,9 +51,9 @@ def measure(plan: Grid, context: Context) -> pd.DataFrame:
                 rows.append({"metric": f"forms.{end}", "component": form, "value": value})
         for kind in (DRAWN, ONE_WORD):
             for step in STEPS:
-                found = pd.DataFrame([of_row(row) for row in rows_of(kind, step, lengths[:UTTERANCES])]).mean()
+                means = pd.DataFrame([of_row(row) for row in rows_of(kind, step, lengths[:UTTERANCES])]).mean()
                 where = {"metric": "forms.simulated", "site": kind, "model": f"{step:g}"}
-                rows += [where | {"component": form, "value": float(found[form])} for form in (PLAIN, AGAIN)]
+                rows += [where | {"component": form, "value": float(means[form])} for form in (PLAIN, AGAIN)]
         parts.append(as_records(pd.DataFrame(rows), corpus=name, seed=0, n_units=len(lengths)))
         context.progress("corpora", done, len(plan.names()))
     found = pd.concat(parts, ignore_index=True)
