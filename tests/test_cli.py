@@ -14,8 +14,10 @@ import documentation
 import pytest
 
 import anisoscope
-from anisoscope import errors
-from anisoscope.cli.app import ENVIRONMENT, EXIT_CODES
+from anisoscope import errors, metrics
+from anisoscope.cli.app import ENVIRONMENT, EXIT_CODES, LISTS
+from anisoscope.cli.tables import listed
+from anisoscope.studies import names, runner
 
 COMMANDS = ("measure", "merge", "report", "compare", "reproduce", "list")
 RUN = [sys.executable, "-m", "anisoscope"]
@@ -115,6 +117,27 @@ def test_errors_are_one_line_with_a_cure_before_anything_heavy_is_loaded(
     assert text in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout.strip() == "", "loaded"
+
+
+LIGHT = [*(["list", what] for what in LISTS), ["--help"], ["measure", "--help"], ["reproduce", "--help"]]
+
+
+@pytest.mark.parametrize("words", LIGHT, ids=" ".join)
+def test_what_is_only_looked_up_loads_nothing_heavy(words: list[str]) -> None:
+    """`list studies` imported every study, with torch and transformers: seven seconds."""
+    heavy = "{'torch', 'scipy', 'transformers', 'altair', 'anisoscope.studies.runner'}"
+    check = (
+        f"import sys, anisoscope.__main__ as m\ntry: m.main()\nfinally: print('loaded', *{heavy} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", check, *words], capture_output=True, text=True, check=True, env=ENV)
+    assert done.stdout.splitlines()[-1] == "loaded"
+
+
+def test_what_is_listed_is_what_there_is() -> None:
+    """Lists are read from files, without importing what they name."""
+    assert [name for name, _ in listed("metrics").rows] == sorted(metrics.found())
+    studies = [(s.paper, s.name, s.title, list(s.settings)) for s in runner.found()]
+    assert names.listed() == studies, "settings = [...] of a study stand in its published.toml"
 
 
 def test_an_unforeseen_error_says_that_it_is_a_bug() -> None:

@@ -392,10 +392,9 @@ def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
         build(tmp_path)
 
 
-def test_a_series_is_no_run_and_the_cure_names_its_checkpoints(tmp_path: Path) -> None:
-    """The cure was to finish a series that was finished."""
+def test_a_series_without_checkpoints_is_refused(tmp_path: Path) -> None:
     (tmp_path / "series.json").write_text("{}")
-    with pytest.raises(OutputError, match=r"a series of them.*seed-0-step-"):
+    with pytest.raises(OutputError, match="a series of checkpoints"):
         build(tmp_path)
 
 

@@ -1,15 +1,21 @@
 """Series of checkpoints: patterns, folders and lists; measured one at a time, bad ones told, finished ones kept."""
 
+import html
 import json
+import re
 import shutil
 
 import pandas as pd
 import pytest
 
+from anisoscope.api.run import Run
 from anisoscope.errors import AnisoscopeError, ModelError, UsageError
 from anisoscope.measure.settings import Settings
 from anisoscope.models.series import describe, expand, is_series, names_of
+from anisoscope.report import build
+from anisoscope.report.words import number
 from anisoscope.runs import series as series_runner
+from anisoscope.runs.findings import findings
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import run
 from anisoscope.runs.series import measure_series
@@ -214,3 +220,31 @@ def test_keeping_none_is_refused(copied, tmp_path):
     place, job = copied
     with pytest.raises(AnisoscopeError, match="--keep"):
         measured(place, job, tmp_path / "series", keep=0)
+
+
+def test_the_page_of_a_series_says_what_its_records_say(small_series, tmp_path):
+    """A series had records and no page; each checkpoint could be drawn alone only."""
+    job = Job(
+        "tiny", corpus=str(small_series / "text.jsonl"), settings=Settings(panels=("hidden", "attention"), sample=0)
+    )
+    series = measure_series(expand(str(small_series / "checkpoints")), job, tmp_path / "series")
+    page = build(series.folder).read_text("utf-8")
+    text = html.unescape(re.sub(r"<[^>]+>", " ", page))
+    records = series.records
+    rows = records[records["metric"].eq("mean_cosine") & records["site"].eq("hidden") & records["component"].isna()]
+    rows = rows[rows["token_policy"].eq("all")]
+    table = re.findall(r"<tr><th scope=\"row\">(.*?)</th>(.*?)</tr>", page, re.DOTALL)
+    assert [name for name, _ in table] == [f"step {step}, seed {seed}" for seed in (0, 1) for step in (0, 1, 10)]
+    for name, cells in table:
+        step, seed = map(int, re.findall(r"\d+", name))
+        own = rows[rows["step"].eq(step) & rows["seed"].eq(seed)].sort_values("layer")
+        assert [number(x) for x in own["value"]] == re.findall(r"<td>([^<]*)<small>", cells)
+    for finding in findings(records):
+        assert finding.text in " ".join(text.split())
+    figures = {path.stem: path.read_text("utf-8") for path in (series.folder / "figures").glob("*.svg")}
+    assert figures.keys() == {"anisotropy", "drift", "norms", "top-share", "entropy", "alignment"}
+    marks = re.findall(r"<title>(.*?)</title>", figures["anisotropy"])
+    assert len(marks) == len(rows), "a tooltip for every checkpoint and layer"
+    assert "seed 0" in figures["anisotropy"] and "seed 1" in figures["anisotropy"]
+    assert "checkpoints 6" in " ".join(text.split())
+    assert Run(series.folder).manifest["model"] == "tiny"

@@ -2,6 +2,7 @@
 # Build the wheel, install it in an empty environment outside the repository, and use it there: demo, a text, vectors, an example.
 # Usage: tools/wheel.sh [folder]   (default: build/wheel; PYTHON and TORCH as in the Makefile)
 set -euo pipefail
+unset PYTHONPATH  # a checkout named there would pass for an installed package
 root=$(cd "$(dirname "$0")/.." && pwd)
 place=$(mkdir -p "${1:-$root/build/wheel}" && cd "${1:-$root/build/wheel}" && pwd)
 rm -rf "$place"/* "$root/build/lib"  # what an earlier build left would go into the wheel
@@ -16,7 +17,6 @@ if grep -E '^(tests|tools|examples|results)/|tiny' <<<"$held"; then echo "the wh
 "$bin/pip" install --quiet --disable-pip-version-check -c "$root/constraints.txt" "${TORCH:-torch==2.13.0}"
 "$bin/pip" install --quiet --disable-pip-version-check -c "$root/constraints.txt" "$(ls "$place"/*.whl)[demo]"
 cd "$place"
-unset PYTHONPATH
 "$bin/anisoscope" measure builtin:minilm --corpus builtin:python-docs --limit 10 --panel hidden --output demo
 for i in $(seq 30); do echo "$i. The cat sat on the mat, and a dog barked $i times."; done >text.txt
 "$bin/anisoscope" measure builtin:minilm --corpus text.txt --documents line --panel hidden --output text

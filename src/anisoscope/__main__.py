@@ -4,6 +4,7 @@
 """
 
 import errno
+import gc
 import os
 import shlex
 import sys
@@ -16,6 +17,7 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Entry point."""
+    gc.set_threshold(100_000, 50, 100)  # what libraries make when imported stays: looking it through is a third of that
     try:
         code = _run()
     except KeyboardInterrupt as stop:  # also while modules are loaded

@@ -228,6 +228,24 @@ class RunFolder:
             raise OutputError(f"a finished run in {self.folder}", "no manifest.json", cure)
 
 
+def read_series(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """All records of a series, and a manifest: that of its last checkpoint, with what is to be said of all of them.
+
+    `checkpoints`: subject, step, seed, folder and weights of each; `skipped`, `repeated`; of `warnings` all.
+    """
+    described = _read_json(folder / "series.json")
+    found = [RunFolder(folder / row["folder"]).manifest for row in described.get("checkpoints", ())]
+    if not found:
+        raise OutputError(f"a series of checkpoints in {folder}", "none", ANEW)
+    last = max(zip(described["checkpoints"], found, strict=True), key=lambda pair: pair[0]["step"])[1]
+    warnings = [text for manifest in found for text in manifest.get("warnings") or ()]
+    warnings += [f"{name} left out: {why}" for name, why in described.get("skipped", {}).items()]
+    warnings += [f"the same weights, bit for bit: {', '.join(names)}" for names in described.get("repeated", ())]
+    whole = {"warnings": list(dict.fromkeys(warnings)), "seconds": sum(each.get("seconds") or 0 for each in found)}
+    whole["excluded"] = {}  # of each checkpoint, which its own manifest says
+    return pd.read_parquet(folder / "records.parquet"), last | described | whole
+
+
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Names of what differs, down to the innermost: `code.metrics`."""
     names = []

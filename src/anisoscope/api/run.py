@@ -1,6 +1,5 @@
 """What was measured, in a person's hands: records, the short table, figures by name, sentences."""
 
-import json
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +14,7 @@ from anisoscope.errors import OutputError, UsageError, near_matches
 from anisoscope.runs.findings import Finding, findings
 from anisoscope.runs.job import Place
 from anisoscope.runs.tables import short_table
-from anisoscope.store import RunFolder
+from anisoscope.store import RunFolder, read_series
 
 if TYPE_CHECKING:
     from altair.typing import ChartType
@@ -54,7 +53,7 @@ class Run:
                 raise OutputError("a run folder", f"{self.folder}, which is not there", "check the path")
             found, series = RunFolder(self.folder), self.folder / "series.json"
             if series.exists() and not found.complete:
-                records, manifest = pd.read_parquet(self.folder / "records.parquet"), json.loads(series.read_text())
+                records, manifest = read_series(self.folder)
             else:
                 records, manifest = found.records, found.manifest
         self.records: pd.DataFrame = records

@@ -48,7 +48,7 @@ def trajectory(
     height = alt.Y("value:Q", title=titles[1], scale=alt.Scale(zero=zero))
     hue = style.colour(frame[series], series, size[0], gradient=gradient)
     place = style.number_axis(x, titles[0], data[x], scale)
-    base = alt.Chart().encode(x=place, color=hue, detail=f"{series}:N")
+    base = alt.Chart().encode(x=place, color=hue, detail=alt.Detail(f"{series}:N"))
     line = base.transform_filter("datum.joined")
     layers: list[alt.Chart] = []
     if isinstance(isotropic, Mapping):
@@ -62,13 +62,14 @@ def trajectory(
         layers.append(style.ribbon(line, titles[1]))
     dash, point = _layered(frame[series].nunique()) if coincide else ({}, {})
     layers.append(line.mark_line().encode(y=height, **dash))
-    if not gradient and len(data) <= MARKED * data.groupby(list(filter(None, (series, panel)))).ngroups:
-        marks = line.mark_point().encode(y=height, shape=style.shape(frame[series], series, size[0]), **point)
-        layers.append(marks.encode(description="tooltip:N"))
+    if len(data) <= MARKED * data.groupby(list(filter(None, (series, panel)))).ngroups:
+        shape = {} if gradient else {"shape": style.shape(frame[series], series, size[0])}
+        marks = line.mark_point().encode(y=height, **shape, **point)
+        layers.append(marks.encode(description=alt.Description("tooltip:N")))
     if not data["joined"].all():
         alone = base.transform_filter("!datum.joined")
         diamond = alone.mark_point(filled=False, shape="diamond", size=64)
-        layers += [style.whisker(alone, titles[1]), diamond.encode(y=height, description="tooltip:N")]
+        layers += [style.whisker(alone, titles[1]), diamond.encode(y=height, description=alt.Description("tooltip:N"))]
     return style.facet(layers, data, panel, size, columns, independent=independent)
 
 
@@ -117,10 +118,12 @@ def heatmap(
         y=alt.Y(f"{y}:O", sort=down, title=down_title, axis=axis),
     )
     tiles = base.mark_rect(stroke="#ffffff", strokeWidth=0.6)
-    ink = alt.when("datum.dark").then(alt.value("#ffffff")).otherwise(alt.value("#16202b"))
+    ink = alt.ColorValue("#16202b", condition={"test": "datum.dark", "value": "#ffffff"})
     layers = [
-        tiles.encode(color=alt.Color("value:Q", scale=colours, legend=legend), description="tooltip:N"),
-        base.mark_text(fontSize=10).encode(text="label:N", color=ink),
+        tiles.encode(
+            color=alt.Color("value:Q", scale=colours, legend=legend), description=alt.Description("tooltip:N")
+        ),
+        base.mark_text(fontSize=10).encode(text=alt.Text("label:N"), color=ink),
     ]
     return style.facet(layers, data, panel, (size[0], size[1] * len(down)), columns)
 
@@ -143,11 +146,19 @@ def scatter(
     height = alt.Y("value:Q", title=titles[1], scale=alt.Scale(zero=False, nice=True))
     base = alt.Chart().encode(x=place, y=height, color=style.colour(frame[series], series, size[0]))
     shape = style.shape(frame[series], series, size[0])
-    layers = [base.mark_point(size=60).encode(shape=shape, description="tooltip:N")]
+    layers = [base.mark_point(size=60).encode(shape=shape, description=alt.Description("tooltip:N"))]
     if label is not None:
-        path = base.transform_filter("datum.joined").mark_line(strokeWidth=1, opacity=0.45).encode(order="row:Q")
+        path = (
+            base.transform_filter("datum.joined")
+            .mark_line(strokeWidth=1, opacity=0.45)
+            .encode(order=alt.Order("row:Q"))
+        )
         text = base.mark_text(align="left", dx=8, dy=-6, fontSize=11)
-        layers = [path, *layers, text.encode(text=f"{label}:N", color=alt.value(style.INK))]
+        layers = [
+            path.encode(order=alt.Order("row:Q")),
+            *layers,
+            text.encode(text=alt.Text(f"{label}:N"), color=alt.ColorValue(style.INK)),
+        ]
     if {"low", "high"} <= set(frame):
         layers.insert(0, style.whisker(base, titles[1], opacity=0.6))
     data = _columns(data, x, "value", series, panel, label, "low", "high", "row", "joined", "tooltip")
@@ -169,7 +180,7 @@ def bars(
     base = alt.Chart().encode(y=alt.Y(f"{category}:N", sort=order, title=titles[1], axis=alt.Axis(ticks=False)))
     data["tooltip"] = style.tooltips(data, panel, category)
     lengths = base.mark_bar(color=style.PALETTE[0], opacity=0.6, height={"band": 0.62})
-    layers = [lengths.encode(x=alt.X("value:Q", title=titles[0]), description="tooltip:N")]
+    layers = [lengths.encode(x=alt.X("value:Q", title=titles[0]), description=alt.Description("tooltip:N"))]
     if {"low", "high"} <= set(frame):
         layers.append(style.whisker(base, titles[0], flat=True, color=style.INK))
     data = _columns(data, category, panel, "value", "low", "high", "tooltip")

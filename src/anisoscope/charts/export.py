@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import altair as alt
 import vl_convert
 from altair.typing import ChartType
+from altair.utils import schemapi
 
 from anisoscope.charts.style import THEME, TOOLTIP, printable_in
 from anisoscope.errors import UsageError
@@ -17,15 +18,20 @@ from anisoscope.errors import UsageError
 
 def to_svg(chart: ChartType, name: str = "mark") -> str:
     """The chart as SVG; its ids count from 0 behind `name`, so redraws are identical and a page can hold many."""
-    return to_svgs({name: chart})[name]
+    return to_svgs({name: lambda: chart})[name]
 
 
-def to_svgs(charts: Mapping[str, ChartType]) -> dict[str, str]:
-    """Charts by name as SVG, drawn side by side: the renderer works outside the interpreter's lock."""
-    with alt.data_transformers.enable("default", max_rows=None):
-        described = [printable_in(chart.to_dict(validate=False)) for chart in charts.values()]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return dict(zip(charts, pool.map(_drawn, described, charts), strict=True))
+def to_svgs(charts: Mapping[str, Callable[[], ChartType]]) -> dict[str, str]:
+    """Charts by name as SVG. The renderer works outside the interpreter's lock: it draws one while the next is made."""
+    drawn = {}
+    with (
+        ThreadPoolExecutor(os.cpu_count()) as pool,
+        alt.data_transformers.enable("default", max_rows=None),
+        schemapi.debug_mode(False),  # each part of a chart would be held against the whole schema as it is made
+    ):
+        for name, make in charts.items():
+            drawn[name] = pool.submit(_drawn, printable_in(make().to_dict(validate=False)), name)
+    return {name: future.result() for name, future in drawn.items()}
 
 
 def _drawn(described: dict[str, Any], name: str) -> str:

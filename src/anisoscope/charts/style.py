@@ -99,14 +99,21 @@ def facet(
 ) -> ChartType:
     """The layers over one table; with `panel`, small multiples that share the width among them."""
     if panel is None:
-        return alt.layer(*layers, data=data).properties(width=size[0], height=size[1])
+        return _layered(layers, size[0], size[1], data)
     order = appearance(data[panel])
     columns = max(1, min(columns, len(order)))
     gap = 64 if independent else 24
-    inner = alt.layer(*layers).properties(width=(size[0] - (columns - 1) * gap) // columns, height=size[1])
+    inner = _layered(layers, (size[0] - (columns - 1) * gap) // columns, size[1])
     chart: alt.FacetChart = inner.facet(alt.Facet(f"{panel}:N", sort=order, title=None), data=data, columns=columns)
     chart = chart.properties(spacing=28)
     return chart.resolve_scale(y="independent") if independent else chart
+
+
+def _layered(layers: Sequence[alt.Chart], width: int, height: int, data: Any = alt.Undefined) -> alt.LayerChart:
+    """What `alt.layer` makes of layers that have no data of their own, which it would copy twice, node by node."""
+    chart = alt.LayerChart(data=data, width=width, height=height)
+    chart.layer = list(layers)
+    return chart
 
 
 def tooltips(frame: pd.DataFrame, *names: str | None) -> list[str]:
@@ -139,14 +146,14 @@ def compact(value: float) -> str:
 def ribbon(base: alt.Chart, title: str, low: str = "low", high: str = "high", *, opacity: float = 0.2) -> alt.Chart:
     """The band from `low` to `high` under a line, where there is an interval."""
     area: alt.Chart = base.transform_filter(f"isValid(datum.{low})").mark_area(opacity=opacity)
-    return area.encode(y=alt.Y(f"{low}:Q", title=title), y2=f"{high}:Q")
+    return area.encode(y=alt.Y(f"{low}:Q", title=title), y2=alt.Y2(f"{high}:Q"))
 
 
 def whisker(base: alt.Chart, title: str, *, flat: bool = False, **look: Any) -> alt.Chart:
     """The line from `low` to `high` through a point, or `flat` over a bar, where there is an interval."""
     rule = base.transform_filter("isValid(datum.low)").mark_rule(**look)
-    ends = {"x": alt.X("low:Q", title=title), "x2": "high:Q"}
-    drawn: alt.Chart = rule.encode(**ends) if flat else rule.encode(y=alt.Y("low:Q", title=title), y2="high:Q")
+    ends = {"x": alt.X("low:Q", title=title), "x2": alt.X2("high:Q")}
+    drawn: alt.Chart = rule.encode(**ends) if flat else rule.encode(y=alt.Y("low:Q", title=title), y2=alt.Y2("high:Q"))
     return drawn
 
 
@@ -156,7 +163,7 @@ def level(value: float, title: str, name: str = "") -> list[alt.Chart]:
     at = at.encode(y=alt.Y("at:Q", title=title))
     line = at.mark_rule(strokeDash=DASHED, color=MUTED)
     text = at.mark_text(align="right", baseline="bottom", dx=-3, dy=-3, color=MUTED, fontSize=10)
-    return [line, text.encode(x=alt.value("width"), text="name:N")] if name else [line]
+    return [line, text.encode(x=alt.XValue("width"), text=alt.Text("name:N"))] if name else [line]
 
 
 def between(low: float, high: float, title: str, *, opacity: float) -> alt.Chart:
@@ -164,7 +171,7 @@ def between(low: float, high: float, title: str, *, opacity: float) -> alt.Chart
     ends = {"floor": str(low), "ceiling": str(high)}
     across = alt.Chart().transform_aggregate(rows="count()").transform_calculate(**ends)
     band: alt.Chart = across.mark_rect(color=MUTED, opacity=opacity)
-    return band.encode(y=alt.Y("floor:Q", title=title), y2="ceiling:Q")
+    return band.encode(y=alt.Y("floor:Q", title=title), y2=alt.Y2("ceiling:Q"))
 
 
 def number_axis(field: str, title: str, values: pd.Series, scale: Scale) -> alt.X:

@@ -67,21 +67,37 @@ def measure(
             missing = "  (no such folder)" if _is_missing(checkpoint.subject) else ""
             typer.echo(f"seed {checkpoint.seed:<3d} step {checkpoint.step:<9,d} {checkpoint.subject}{missing}")
     else:
-        _show_series(measure_checkpoints(job, place, quiet, keep), job.settings.policies[0], view)
+        _show_series(measure_checkpoints(job, place, quiet, keep), job.settings.policies[0], view, quiet)
 
 
-def _show_series(series: "Series", policy: str, view: View) -> None:
-    """A by step and layer; what was left out, or is there twice."""
+def _show_series(series: "Series", policy: str, view: View, quiet: bool) -> None:
+    """A by step and layer, findings of the last step; what was left out, or is there twice; the page."""
     from anisoscope.cli import tables
+    from anisoscope.runs.findings import findings
 
-    show([tables.of_series(series.records, policy)], view)
+    if int(os.environ.get("RANK", "0")):
+        return
+    records = series.records
+    show([tables.of_series(records, policy)], view, findings(records))
     for name, why in series.skipped.items():
         tell(f"skipped: {name}: {why}", err=True, indent="  ")
     for names in series.repeated:
         tell(f"note: the same weights, bit for bit: {', '.join(names)}", err=True, indent="  ")
-    tell(f"series: {here(series.folder)}", err=True)
+    tell(f"report: {here(_drawn(series.folder, quiet))} (open it in a browser)", err=True, indent="  ")
     page = f"anisoscope report {here(series.folder, typed=True)}/seed-…"
     tell(f"next, a page of one checkpoint: {page}", err=True, indent="  ")
+
+
+def _drawn(folder: Path, quiet: bool) -> Path:
+    """The page of a finished run or series."""
+    drawn_later = f"anisoscope report {shlex.quote(str(folder))}"
+    with (
+        keeping(lambda: "the run is finished, but for its page", drawn_later),
+        waiting("drawing the report", quiet=quiet),
+    ):
+        from anisoscope.report import build
+
+        return build(folder)
 
 
 def _is_missing(subject: str) -> bool:
@@ -137,14 +153,7 @@ def _show_run(done: "RunFolder", view: View, quiet: bool) -> None:
     if not any(table.rows for table in shown) and view.format == "table":
         tell(f"No hidden states were measured; all records are in {here(done.folder / 'records.parquet')}")
     show(shown, view, findings(done.records))
-    drawn_later = f"anisoscope report {shlex.quote(str(done.folder))}"
-    with (
-        keeping(lambda: "the run is finished, but for its page", drawn_later),
-        waiting("drawing the report", quiet=quiet),
-    ):
-        from anisoscope.report import build
-
-        page = build(done.folder)
+    page = _drawn(done.folder, quiet)
     for warning in done.manifest["warnings"]:
         tell(f"note: {warning}", err=True, indent="  ")
     tell(f"report: {here(page)} (open it in a browser)", err=True, indent="  ")

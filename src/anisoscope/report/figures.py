@@ -73,6 +73,30 @@ def _accuracy(results: Results) -> str:
     return f"{sentence}; the commonest class makes {number(chance.iloc[0]['value'])}."
 
 
+def steps(results: Results, entry: Entry) -> list[Figure]:
+    """A quantity along training, a line per layer, a panel per seed and stack; of `heads` the mean and the range."""
+    if entry.get("heads"):
+        frame, keys = results.heads(entry["metric"]), ["seed", PANEL, "layer", "step"]
+        ends = frame.groupby(keys, sort=False)["value"].agg(value="mean", low="min", high="max").reset_index()
+        frame = ends.merge(frame.drop(columns=["value", "low", "high"]).drop_duplicates(keys), on=keys)
+    else:
+        frame = results.layers(entry["metric"], component=entry.get("component"))
+        frame = frame[frame["site"].eq("hidden")]
+    if frame["step"].nunique() < 2:
+        return []
+    of_seed = [f"seed {seed:.0f}" for seed in frame["seed"]] if frame["seed"].nunique() > 1 else ""
+    several = frame[PANEL].nunique() > 1
+    panels = frame[PANEL] + (", " if of_seed else "") + of_seed if several else of_seed
+    frame = frame.assign(step=frame["step"].astype(float), layer=frame["layer"].astype(int), **{PANEL: panels})
+    law = results.layers("mean_cosine.isotropic_q95")["value"] if entry.get("band") else ()
+    level = float(max(law)) if len(law) else None
+    draw = {"x": "step", "series": "layer", "gradient": True, "scale": "symlog", "isotropic": level} | entry["draw"]
+    facts = {"alt": LINES_ALT.replace("layer", "step"), "axis": draw["titles"][1]}
+    span = span_of(frame, lambda row: f"step {row['step']:,.0f}, layer {row['layer']}")
+    drawn = drawing(charts.trajectory, frame, {**entry, "draw": draw})
+    return [figure(results, {**facts, **entry}, frame, drawn, span=span, **facts)]
+
+
 def drift_points(results: Results, entry: Entry) -> list[Figure]:
     """A against the drift share, a point per layer."""
     shares = results.layers("drift.share")[["stack", "layer", "site", "value"]].rename(columns={"value": "share"})
@@ -223,7 +247,7 @@ def _matrices(frame: pd.DataFrame, entry: Entry, height: tuple[int, int], **opti
 
 def components(results: Results, entry: Entry) -> list[Figure]:
     """A line for every component over the layers; nothing where there is one layer. What has no layer is a level."""
-    frame = results.table[results.table["metric"].eq(entry["metric"])]
+    frame = results.of(entry["metric"])
     if frame["layer"].nunique() < 2:
         return []
     if "shown" in entry:
@@ -239,6 +263,6 @@ def components(results: Results, entry: Entry) -> list[Figure]:
     return [figure(results, worded, lines, drawn, basis=basis, axis=axis, span=span_of(lines))]
 
 
-_ALL = (policies, layers, drift_points, top_shares, top_dimensions, explained, heads, likeness)
+_ALL = (policies, layers, steps, drift_points, top_shares, top_dimensions, explained, heads, likeness)
 FIGURES = {made.__name__: made for made in (*_ALL, subsets, classes, components)}
 """By the name that page.toml calls them."""

@@ -1,6 +1,7 @@
 """From a run folder to one HTML file that opens anywhere: charts inlined as SVG, style inlined, nothing fetched."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -33,14 +34,15 @@ def write_run(results: Results, folder: Path, formats: tuple[str, ...]) -> Path:
         title=title(results.manifest),
         corpus=str(results.corpus.get("name") or "unnamed corpus"),
         headline=sentences or ["This run holds no anisotropy of hidden states."],
-        tiles=tiles(results),
-        facts=facts(results),
+        tiles=tiles(results.last),
+        facts=[*_checkpoints(results.manifest), *facts(results.last)],
         sections=built,
         numbers={name: i for i, name in enumerate(drawn, start=1)},
         drawn=drawn,
         formats=formats,
         notices=notices(results.manifest),
         provenance=list(_provenance(results.manifest)),
+        about="series.json" if (folder / "series.json").exists() else "manifest.json",
         sample=(folder / "reservoir.safetensors").exists(),
         command=str(results.manifest.get("command") or ""),
     )
@@ -60,13 +62,13 @@ def write_page(folder: Path, template: str, **content: Any) -> Path:
 def _draw(figures: Sequence[Figure], folder: Path, formats: tuple[str, ...]) -> dict[str, list[dict[str, str]]]:
     """The drawings of each figure by its name, wide and narrow; the wide ones are also written as files."""
     draws = {file: draw for figure in figures for file, (_, draw) in figure.files.items()}
-    wide = to_svgs({file: draw(WIDE) for file, draw in draws.items()})
-    narrow = to_svgs({f"{file}-narrow": draw(NARROW) for file, draw in draws.items()})
-    for file, svg in wide.items():
-        write(svg, folder / file, formats)
+    widths = {"": WIDE, "-narrow": NARROW}
+    svgs = to_svgs({file + end: partial(draw, width) for file, draw in draws.items() for end, width in widths.items()})
+    for file in draws:
+        write(svgs[file], folder / file, formats)
 
     def choice(file: str, label: str) -> dict[str, str]:
-        return {"label": label, "file": file, "wide": Markup(wide[file]), "narrow": Markup(narrow[f"{file}-narrow"])}
+        return {"label": label, "file": file, "wide": Markup(svgs[file]), "narrow": Markup(svgs[f"{file}-narrow"])}
 
     return {figure.name: [choice(file, label) for file, (label, _) in figure.files.items()] for figure in figures}
 
@@ -75,6 +77,12 @@ def title(manifest: Mapping[str, Any]) -> str:
     """The model's name; of a local folder the last part of its path."""
     name = str(manifest.get("model") or "unnamed model")
     return Path(name).name if Path(name).is_absolute() or name.startswith(("./", "../")) else name
+
+
+def _checkpoints(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Of a series how many checkpoints it has, and from which step to which."""
+    steps = [row["step"] for row in manifest.get("checkpoints", ())]
+    return [("checkpoints", count(len(steps))), ("steps", f"{min(steps):,} to {max(steps):,}")] if steps else []
 
 
 def facts(results: Results) -> list[tuple[str, str]]:
@@ -138,7 +146,7 @@ def notices(manifest: Mapping[str, Any]) -> list[str]:
 def _provenance(manifest: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Everything else the manifest says, one line per entry, nested names joined by dots."""
     for key, entry in manifest.items():
-        if not prefix and key in ("command", "warnings", "excluded"):
+        if not prefix and key in ("command", "warnings", "excluded", "checkpoints"):
             continue
         if isinstance(entry, Mapping):
             yield from _provenance(entry, f"{prefix}{key}.")

@@ -35,6 +35,28 @@ class Results:
         crossed = frame["kind"].eq("cross").map({True: ", cross-attention", False: ""})
         return frame.assign(**{PANEL: frame["stack"].fillna("").astype(str) + crossed}).reset_index(drop=True)
 
+    @property
+    def last(self) -> "Results":
+        """Of a series its last step, of the first seed that reaches it; of a run all."""
+        if "checkpoints" not in self.manifest:
+            return self
+        ends = self.records[self.records["step"].eq(self.records["step"].max())]
+        return Results(ends[ends["seed"].eq(ends["seed"].iloc[0])], self.manifest)
+
+    @cached_property
+    def _ranks(self) -> dict[str, int]:
+        """Panels in the order of the records."""
+        return {name: i for i, name in enumerate(self.table[PANEL].unique())}
+
+    @cached_property
+    def _by_metric(self) -> dict[str, pd.DataFrame]:
+        """The rows of each metric."""
+        return dict(list(self.table.groupby("metric", sort=False)))
+
+    def of(self, metric: str) -> pd.DataFrame:
+        """All rows of one metric."""
+        return self._by_metric.get(metric, self.table[:0])
+
     @cached_property
     def policies(self) -> list[str]:
         """Token policies of the run, in the order of the glossary."""
@@ -59,7 +81,7 @@ class Results:
 
     def rows(self, metric: str, *, every_policy: bool = False, component: str | None = None) -> pd.DataFrame:
         """Rows of one metric, under the lead policy where the metric knows policies; aggregates or one component."""
-        frame = self.table[self.table["metric"].eq(metric)]
+        frame = self.of(metric)
         if not every_policy:
             policy = frame["token_policy"]
             frame = frame[policy.eq(self.lead) | policy.isna() | (not policy.eq(self.lead).any())]
@@ -68,7 +90,8 @@ class Results:
 
     def components(self, metric: str) -> pd.DataFrame:
         """Rows of every component of a metric, under the lead policy."""
-        frame = self.table[self.table["metric"].eq(metric) & self.table["component"].notna()]
+        frame = self.of(metric)
+        frame = frame[frame["component"].notna()]
         policy = frame["token_policy"]
         return frame[policy.eq(self.lead) | policy.isna()]
 
@@ -94,8 +117,9 @@ class Results:
 
     def by_depth(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Rows panel by panel, layer by layer, the output after the final norm last, and by head."""
-        ranks = {name: i for i, name in enumerate(dict.fromkeys(self.table[PANEL]))}
-        return in_order_of(frame, frame[PANEL].map(ranks), frame["layer"], frame["site"].eq("final"), frame["head"])
+        return in_order_of(
+            frame, frame[PANEL].map(self._ranks), frame["layer"], frame["site"].eq("final"), frame["head"]
+        )
 
     @cached_property
     def peak(self) -> pd.Series | None:

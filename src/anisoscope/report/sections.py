@@ -1,4 +1,4 @@
-"""The sections of a run's page, in the order of page.toml, and their tables."""
+"""The sections of a page in the order of page.toml (of a series: of series.toml), and their tables."""
 
 import tomllib
 from importlib.resources import files
@@ -14,9 +14,9 @@ NOTHING = ("–", "")
 
 
 def sections(results: Results) -> list[Section]:
-    """Every section that the run has numbers for."""
-    found = []
-    for entry in tomllib.loads(files("anisoscope.report").joinpath("page.toml").read_text("utf-8"))["section"]:
+    """Every section that the run, or the series, has numbers for."""
+    found, page = [], "series.toml" if "checkpoints" in results.manifest else "page.toml"
+    for entry in tomllib.loads(files("anisoscope.report").joinpath(page).read_text("utf-8"))["section"]:
         figures = [made for one in entry.get("figure", ()) for made in FIGURES[one["by"]](results, one)]
         table = TABLES[entry["table"]["by"]](results, entry["table"]) if "table" in entry else None
         if figures or table:
@@ -37,6 +37,22 @@ def all_layers(results: Results, entry: Entry) -> PageTable | None:
         rows.append(((results.place_name(place), ""), *(here.get(label, NOTHING) for label in labels)))
     caption = entry["caption"].format(basis=results.basis(results.layers("mean_cosine"))).strip()
     return PageTable(results.worded(caption), ("site", *labels), tuple(rows))
+
+
+def by_step(results: Results, entry: Entry) -> PageTable | None:
+    """A row for every checkpoint, a column for every layer."""
+    frame = results.layers(entry["metric"])
+    if frame.empty:
+        return None
+    frame = frame.assign(place=[results.place_name(row) for _, row in frame.iterrows()])
+    places, several = list(dict.fromkeys(frame["place"])), frame["seed"].nunique() > 1
+    rows = []
+    for (seed, step), part in frame.groupby(["seed", "step"], dropna=False):
+        here = {row["place"]: _cell(row) for _, row in part.iterrows()}
+        name = f"step {step:,.0f}" + (f", seed {seed:.0f}" if several else "")
+        rows.append(((name, ""), *(here.get(place, NOTHING) for place in places)))
+    caption = entry["caption"].format(basis=results.basis(frame))
+    return PageTable(results.worded(caption), ("checkpoint", *places), tuple(rows))
 
 
 def embeddings(results: Results, entry: Entry) -> PageTable | None:
@@ -65,5 +81,5 @@ def _cell(row: pd.Series) -> tuple[str, str]:
     return number(row["value"]), interval(row)
 
 
-TABLES = {made.__name__: made for made in (all_layers, embeddings, effects)}
+TABLES = {made.__name__: made for made in (all_layers, by_step, embeddings, effects)}
 """By the name that page.toml calls them."""

@@ -56,8 +56,10 @@ class Derived:
 class _Work:
     """A series under way: the folder of each checkpoint that can be measured, and what cannot."""
 
-    def __init__(self, job: Callable[[Checkpoint], Job], output: Path, derived: Derived | None, skip_bad: bool) -> None:
-        self.job, self.output, self.derived, self.skip_bad = job, output, derived, skip_bad
+    def __init__(
+        self, job: Callable[[Checkpoint], Job], output: Path, derived: Derived | None, skip_bad: bool, name: str
+    ) -> None:
+        self.job, self.output, self.derived, self.skip_bad, self.name = job, output, derived, skip_bad, name
         self.folders: dict[Checkpoint, Path] = {}
         self.skipped: dict[str, str] = {}
         self.marker = "manifest.json" if derived is None else derived.name  # what a run folder is finished with
@@ -137,7 +139,13 @@ class _Work:
         series = Series(self.output, runs, self.skipped, [names for names in same if len(names) > 1])
         if rank_and_world()[0] == 0:
             rows = [asdict(c) | {"folder": done.folder.name, "weights_sha256": weights[c]} for c, done in runs.items()]
-            described = {"checkpoints": rows, "skipped": series.skipped, "repeated": series.repeated, **provenance()}
+            described = {
+                "model": self.name,
+                "checkpoints": rows,
+                "skipped": series.skipped,
+                "repeated": series.repeated,
+                **provenance(),
+            }
             records = series.records
             write_atomic(self.output / "records.parquet", lambda path: records.to_parquet(path, index=False))
             write_json(self.output / "series.json", described)
@@ -166,7 +174,8 @@ def measure_series(
     """
     if keep < 1:
         raise UsageError("--keep of at least 1 checkpoint", str(keep), "raise it")
-    work = _Work((lambda _: job) if isinstance(job, Job) else job, output, derived, skip_bad)
+    of_all, name = ((lambda _: job), job.model) if isinstance(job, Job) else (job, output.name)
+    work = _Work(of_all, output, derived, skip_bad, name)
     work.examine(checkpoints)
     if overwrite:
         for folder in work.folders.values():

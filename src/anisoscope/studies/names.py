@@ -1,6 +1,7 @@
 """Names of papers, studies and settings that cannot be right, refused before the studies are imported (seconds)."""
 
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -31,3 +32,21 @@ def check(paper: str, only: str, settings: str) -> None:
     if settings not in words:
         cure = f"{near_matches(settings, ('quick', 'paper'))} (anisoscope list studies names those of each)"
         raise UsageError(f"settings of {paper}", repr(settings), cure)
+
+
+def listed() -> list[tuple[str, str, str, list[str]]]:
+    """Paper, name, title and settings of every study, as its published.toml says; in the order of the papers."""
+    found = []
+    for paper in PAPERS:
+        entries = tomllib.loads((Path(__file__).parent / paper / "published.toml").read_text("utf-8"))
+        usual = entries.get("settings", ["quick", "paper"])
+        studies = [(name, entry) for name, entry in entries.items() if isinstance(entry, dict) and "title" in entry]
+        for name, entry in sorted(studies, key=lambda study: number_of(study[0])):
+            found.append((paper, name, entry["title"], entry.get("settings", usual)))
+    return found
+
+
+def number_of(name: str) -> tuple[str, int, str]:
+    """What studies are sorted by: fig2 stands before fig10."""
+    match = re.fullmatch(r"([a-z]+)(\d*)(.*)", name)
+    return (match[1], int(match[2] or 0), match[3]) if match else (name, 0, "")

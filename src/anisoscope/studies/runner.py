@@ -18,7 +18,7 @@ from anisoscope.models.modes import flushed
 from anisoscope.progress import shown
 from anisoscope.provenance import provenance
 from anisoscope.store import write_atomic, write_json
-from anisoscope.studies.names import PAPERS
+from anisoscope.studies.names import PAPERS, number_of
 from anisoscope.studies.study import Compared, Context, Study, Verdict
 
 COMPARED = "compared.json"
@@ -40,12 +40,7 @@ def found() -> tuple[Study, ...]:
             elif declared != (None,) or must or any(isinstance(x, Study) for x in content.values()):
                 where = f"STUDY = Study(…) in studies/{paper}/{name}.py"
                 raise MeasureError(where, repr(declared), "declare it; see docs/adding.md")
-    return tuple(sorted(studies, key=lambda s: (PAPERS.index(s.paper), _number(s.name))))
-
-
-def _number(name: str) -> tuple[str, int, str]:
-    match = re.fullmatch(r"([a-z]+)(\d*)(.*)", name)
-    return (match[1], int(match[2] or 0), match[3]) if match else (name, 0, "")
+    return tuple(sorted(studies, key=lambda s: (PAPERS.index(s.paper), number_of(s.name))))
 
 
 def choose(paper: str, only: str = "") -> list[Study]:
@@ -165,7 +160,7 @@ def finished(folder: Path) -> Finished:
 def reproductions(folder: Path) -> list[Path]:
     """Folders of finished studies in `folder`: a study, settings, a paper, or all of them."""
     files = (path for depth in range(4) for path in folder.glob("*/" * depth + "study.json"))
-    return sorted((path.parent for path in files), key=lambda path: (path.parent, _number(path.name)))
+    return sorted((path.parent for path in files), key=lambda path: (path.parent, number_of(path.name)))
 
 
 def line(study: Study, verdict: Verdict) -> str:
