@@ -80,7 +80,7 @@ def title(manifest: Mapping[str, Any]) -> str:
 
 
 def _checkpoints(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Of a series how many checkpoints it has, and from which step to which."""
+    """The number of checkpoints of a series, and from which step to which they go."""
     steps = [row["step"] for row in manifest.get("checkpoints", ())]
     return [("checkpoints", count(len(steps))), ("steps", f"{min(steps):,} to {max(steps):,}")] if steps else []
 

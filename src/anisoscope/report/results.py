@@ -37,7 +37,7 @@ class Results:
 
     @property
     def last(self) -> "Results":
-        """Of a series its last step, of the first seed that reaches it; of a run all."""
+        """The last step of a series, of the first seed that reaches it; of a run all."""
         if "checkpoints" not in self.manifest:
             return self
         ends = self.records[self.records["step"].eq(self.records["step"].max())]
