@@ -163,7 +163,7 @@ def level(value: float, title: str, name: str = "") -> list[alt.Chart]:
     at = at.encode(y=alt.Y("at:Q", title=title))
     line = at.mark_rule(strokeDash=DASHED, color=MUTED)
     text = at.mark_text(align="right", baseline="bottom", dx=-3, dy=-3, color=MUTED, fontSize=10)
-    return [line, text.encode(x=alt.XValue("width"), text=alt.Text("name:N"))] if name else [line]
+    return [line, text.encode(x=alt.value("width"), text=alt.Text("name:N"))] if name else [line]
 
 
 def between(low: float, high: float, title: str, *, opacity: float) -> alt.Chart:

@@ -51,7 +51,7 @@ class Results:
     @cached_property
     def _by_metric(self) -> dict[str, pd.DataFrame]:
         """The rows of each metric."""
-        return dict(list(self.table.groupby("metric", sort=False)))
+        return {str(name): rows for name, rows in self.table.groupby("metric", sort=False)}
 
     def of(self, metric: str) -> pd.DataFrame:
         """All rows of one metric."""
