@@ -5,7 +5,7 @@ to fail, and to leave open.
 import json
 from collections import Counter
 from dataclasses import replace
-from itertools import count
+from itertools import count, product
 
 import numpy as np
 import pandas as pd
@@ -305,7 +305,7 @@ def test_late_share():
 
 
 def row(metric, value, *, corpus="yelphat", seed=0, model=None, **place):
-    label = Cell(corpus, **{k: place.pop(k) for k in ("layers", "weight", "dim", "start") if k in place}).label
+    label = Cell(corpus, **{k: place.pop(k) for k in ("layers", "weight", "dim", "start", "arm") if k in place}).label
     return {"metric": metric, "value": value, "corpus": corpus, "seed": seed, "model": model or label, **place}
 
 
@@ -474,6 +474,28 @@ def test_replaced_attention(effect, expected):
                     row(f"replaced.{name}", turned, component=kind, layer=1, **at) for name in ("output", "agreement")
                 ]
     assert set(outcomes("replaced", *rows).values()) == {expected}
+
+
+@pytest.mark.parametrize(("lost", "expected"), [(0.0, {"holds"}), (0.3, {"fails"}), (0.02, {"undecided", "holds"})])
+def test_needed_is_judged_by_what_is_trained_without_it(lost, expected):
+    """Collapsed models count: what became of their arm is the answer."""
+    (study,) = (s for s in runner.found() if s.name == "needed")
+    rows = []
+    for s, corpus, n in product(range(4), grid.REAL, (1, 2)):
+        for arm in grid.ARMS:
+            here = {"corpus": corpus, "seed": s, "layers": n, "arm": arm}
+            less = 0.0 if arm == "learned" else lost
+            rows.append(row("accuracy", noisy(s, 0.8 - less), component="test", **here))
+            rows.append(row("collapsed", float(less > 0.1), **here))
+            values = {"layer": n, "site": VALUES, "token_policy": "all"}
+            rows.append(row("intra_sequence", noisy(s, 0.5 + less), **values, **here))
+            rows.append(row("class_direction.auc", noisy(s, 0.9 - less), layer=n, site="hidden", **here))
+    verdicts = study.judge(records(*rows))
+    enough = [v for v in verdicts if v.claim.endswith("enough") or v.claim == "directions without attention"]
+    assert {v.outcome for v in enough} <= expected and len(enough) == 4 * 3 * 2
+    (makes_up,) = {v.outcome for v in verdicts if v.claim == "values make up for it"}
+    assert makes_up == ("holds" if lost == 0.3 else "fails")
+    assert set(study.draw(records(*rows))) == {"needed_1", "needed_2", "needed_3"}
 
 
 @pytest.mark.parametrize(("better", "expected"), [(1, "holds"), (-1, "fails")])

@@ -27,6 +27,7 @@ LOST = {
     "diverged": "{} diverged: their loss was not finite",
     "collapsed": "{} collapsed and left out",
 }
+PAPER = "fosse2023"
 CELL = ["model", "corpus", "seed"]
 DRAWN_FROM = 3
 """Seeds from which on charts show an interval: that of two is wider than any chart."""
@@ -51,9 +52,9 @@ class Evidence:
     note     how many classifiers these records lack, or leave out
     """
 
-    def __init__(self, study: str, records: pd.DataFrame, corpus: str = "") -> None:
-        self.study, self.records, self.corpus = study, records, corpus
-        self.claims, self.published = claims("fosse2023", study), published("fosse2023")[study]
+    def __init__(self, study: str, records: pd.DataFrame, corpus: str = "", paper: str = PAPER) -> None:
+        self.study, self.records, self.corpus, self.paper = study, records, corpus, paper
+        self.claims, self.published = claims(paper, study), published(paper)[study]
         self.title = TITLES.get(corpus, corpus) or "all corpora"
         self.numbers = self.published.get("numbers", {}).get(corpus)
         self.seeds = sorted(int(seed) for seed in records["seed"].dropna().unique())
@@ -79,7 +80,7 @@ class Evidence:
     def corpora(self) -> list["Evidence"]:
         """That of each corpus, in the order of the records."""
         names = dict.fromkeys(self.records["corpus"].dropna())
-        return [Evidence(self.study, select(self.records, corpus=name), str(name)) for name in names]
+        return [Evidence(self.study, select(self.records, corpus=name), str(name), self.paper) for name in names]
 
     def find(self, **where: Any) -> pd.DataFrame:
         """Rows of sound classifiers."""
@@ -203,14 +204,15 @@ def entry(
     tests: Callable[[Evidence], Iterable[Test]],
     draw: Callable[[Evidence], dict[str, ChartType]],
     compare: Callable[[Evidence], Iterable[Compared]] = lambda _evidence: (),
+    paper: str = PAPER,
 ) -> Study:
     """A table or figure of the paper: measured, judged and drawn of all records, compared corpus by corpus."""
 
     def whole(records: pd.DataFrame) -> Evidence:
-        return Evidence(name, with_options(records))
+        return Evidence(name, with_options(records), paper=paper)
 
     return declare(
-        "fosse2023",
+        paper,
         name,
         settings=SETTINGS,
         needs=NEEDS,

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from anisoscope.classes.pooling import pooled_vectors, separability_records
 from anisoscope.data.encoding import LabelledPlan
 from anisoscope.data.labelled import TEST
 from anisoscope.measure.loop import run_pass
@@ -102,6 +103,17 @@ def of_population(trained: Trained) -> pd.DataFrame:
     if SHORT not in trained.corpus.splits:
         return geometry(trained)
     return kept(trained, "geometry-short", lambda: _geometry(trained, SHORT))
+
+
+def separated(trained: Trained) -> pd.DataFrame:
+    """How well directions of classes tell the final [CLS] vectors apart (`class_direction.*`)."""
+
+    def make() -> pd.DataFrame:
+        labels, _ = trained.classes
+        vectors = pooled_vectors(trained.classifier[0], trained.batches(trained.plan.utterances))[:, -1:]
+        return separability_records(vectors, labels, trained.corpus.labels).assign(layer=trained.cell.layers)
+
+    return kept(trained, "separated", make)
 
 
 def _geometry(trained: Trained, split: str) -> pd.DataFrame:
