@@ -5,8 +5,8 @@ permuted   the weights of each row are dealt anew among its real tokens
 another    the weights of another sentence of the batch, stretched to this one's length; for a sentence alone in its
            batch, those of the last sentence of the batch before
 
-The values stay the model's own. Padding never gets weight. It tells whether a model that was trained with attention uses
-it, not whether attention is needed: for that it must be trained without (`train classifier --attention uniform`).
+The values stay the model's own. Padding never gets weight. It tells whether a model trained with attention uses it, not
+whether it is needed: for that a model must be trained without (`train classifier --attention uniform`).
 """
 
 from collections.abc import Sequence

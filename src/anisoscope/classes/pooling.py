@@ -71,7 +71,7 @@ def predicted(model: Any, encoded: Encoded, pad_id: int) -> list[int]:
 
 def over_utterances(values: NDArray[np.float64], bounds: Bounds) -> dict[str, float]:
     """Mean over utterances and its 95 % interval: Student's t inside the bounds. Where all are equal that has no width,
-    which says nothing of the next utterance: then as many may differ, at most, as Wilson's interval of none in n leaves.
+    which says nothing of the next utterance: then at most so many differ as Wilson's of none in n says.
     """
     value, low, high = (float(x) for x in over_seeds(values, bounds=bounds))
     if len(values) > 1 and np.ptp(values) == 0:

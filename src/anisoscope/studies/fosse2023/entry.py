@@ -205,6 +205,7 @@ def entry(
     draw: Callable[[Evidence], dict[str, ChartType]],
     compare: Callable[[Evidence], Iterable[Compared]] = lambda _evidence: (),
     paper: str = PAPER,
+    settings: Mapping[str, Grid] = SETTINGS,
 ) -> Study:
     """A table or figure of the paper: measured, judged and drawn of all records, compared corpus by corpus."""
 
@@ -214,7 +215,7 @@ def entry(
     return declare(
         paper,
         name,
-        settings=SETTINGS,
+        settings=settings,
         needs=NEEDS,
         measure=measure,
         judge=lambda records: judged(list(tests(whole(records)))),
