@@ -1,6 +1,7 @@
 """The program, `anisoscope` or `python -m anisoscope`: errors of the commands become one line and an exit code.
 
-0 done · 1 unexpected · 2 usage · 3 model · 4 corpus · 5 measurement · 6 output · 130 SIGINT, 143 SIGTERM (resumable)
+0 done · 1 unexpected · 2 usage · 3 model · 4 corpus · 5 measurement · 6 output · 7 partial · 130 SIGINT, 143 SIGTERM
+(resumable)
 """
 
 import errno

@@ -1,6 +1,6 @@
 """`train`, `reproduce`, `compare` and `report`: what else the program does, from Python and on the command line."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
@@ -75,6 +75,7 @@ def reproduce(
     *,
     settings: str = "quick",
     output: Path | str = "runs/reproduction",
+    data: Mapping[str, str | Path] | None = None,
     device: str = "cpu",
     quiet: bool = True,
 ) -> pd.DataFrame:
@@ -84,21 +85,28 @@ def reproduce(
     only      figures and tables, with commas and ranges: `fig1-5,fig17,table3`; none: all
     settings  `quick` (minutes, no download), `paper`, or another of the study's
     output    folder of the results, with charts, records and a page (`report.html`) in `<output>/<paper>/<settings>`
+    data      local copies of corpora by name, which go before the hub's: `{"common-voice": folder}`
 
     Columns: `study`, `claim`, `subject`, `outcome` (holds, fails, undecided, identity), `statistic`, `value`, `low`,
-    `high`, `n`, `p`, `reason`. UsageError for a paper, study or settings that are not known.
+    `high`, `n`, `p`, `reason`; in `attrs["without"]` of the table what could not be had, by its reason. UsageError for
+    a paper, study or settings that are not known.
     """
+    from anisoscope.data.local import copies
     from anisoscope.studies import runner
 
     studies, folder = runner.choose(paper, only), Path(output) / paper / settings
-    for _ in verdicts(studies, folder, device, quiet):
-        pass
+    with copies(data or {}):
+        for _ in verdicts(studies, folder, device, quiet):
+            pass
     rows = [{"study": s.name} | asdict(v) for s in studies for v in runner.finished(folder / s.name).verdicts]
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    table.attrs = {"without": runner.without(studies, folder)}
+    return table
 
 
 def verdicts(studies: Any, folder: Path, device: str, quiet: bool) -> Iterator[str]:
     """Run studies with progress, each verdict a line; what is finished has its page, also where a later one fails."""
+    from anisoscope.models.hub_memory import asked_once
     from anisoscope.report import build_studies
     from anisoscope.studies import runner
 
@@ -107,7 +115,7 @@ def verdicts(studies: Any, folder: Path, device: str, quiet: bool) -> Iterator[s
         return f"{folder} holds {finished} of {len(studies)} studies, and what is done of the next"
 
     try:
-        with keeping(kept, again=""):
+        with keeping(kept, again=""), asked_once():
             yield from runner.reproduce(studies, folder.name, folder.parents[1], device=device, quiet=quiet)
     except Exception:
         if runner.reproductions(folder):

@@ -32,12 +32,14 @@ EXIT_CODES = {
     4: "corpus: not found, not readable, or nothing in it to measure",
     5: "measurement: a place that never fires, sums that do not fit together",
     6: "output: a folder that cannot be written or read",
+    7: "partial: reproduce did all but what a system or corpus that could not be had was needed for",
     130: "interrupted by Ctrl-C (SIGINT); the same command with --resume goes on",
     143: "ended by SIGTERM; the same command with --resume goes on",
 }
 
 ENVIRONMENT = {
     "ANISOSCOPE_DATA": "a folder of corpora: what lies in it can be named without its path",
+    "ANISOSCOPE_DATA_<NAME>": "the local copy of one named corpus, as in ANISOSCOPE_DATA_COMMON_VOICE",
     "ANISOSCOPE_SERIES": "a folder of series of checkpoints that studies read instead of training their own",
     "ANISOSCOPE_CACHE": "where vocabularies are kept (default: $XDG_CACHE_HOME/anisoscope, else ~/.cache/anisoscope)",
     "HF_HOME": "the cache of models and data sets of the hub",
@@ -50,6 +52,9 @@ ENVIRONMENT = {
     "NO_COLOR, TERM=dumb, CI=true": "no colours; the last two: no moving bar, but a plain line now and then",
 }
 
+PARTIAL = 7
+"""The exit code of a reproduction without something that could not be had."""
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -57,7 +62,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="The geometry of representations and of self-attention, measured exactly, in any model.\n\n"
     "Example: anisoscope measure builtin:minilm --corpus builtin:python-docs",
-    epilog="Exit codes: 0 done, 1 unexpected, 2 usage, 3 model, 4 corpus, 5 measurement, 6 output, "
+    epilog="Exit codes: 0 done, 1 unexpected, 2 usage, 3 model, 4 corpus, 5 measurement, 6 output, 7 partial, "
     "130/143 interrupted (add --resume to go on).",
 )
 
@@ -127,30 +132,41 @@ def reproduce(
     ] = "",
     settings: Annotated[str, Option(SETTINGS, WHAT)] = "quick",
     output: Annotated[Path, Option("folder of the results", OUTPUT, ("--output", "-o"))] = Path("runs/reproduction"),
+    data: Annotated[
+        tuple[str, ...], Option("local copies of corpora, with commas: common-voice=FOLDER,imagenet-1k=FOLDER", INPUT)
+    ] = (),
     device: Annotated[str, Option("cpu, cuda, cuda:1, mps", MACHINE, check=check_device)] = "cpu",
-    dry_run: Annotated[bool, Option("list what would be measured and downloaded", OUTPUT)] = False,
+    dry_run: Annotated[bool, Option("list what would be measured and loaded: gigabytes, disk, hours", OUTPUT)] = False,
 ) -> None:
     """Reproduce figures and tables of a paper: records, charts, and a verdict for every claim. A restart skips what
-    is finished.
+    is finished. What cannot be had is left out and said; the same command asks for it again.
     """
+    from anisoscope.data.local import copies, pairs
     from anisoscope.studies import names
 
     names.check(paper, only, settings)
+    given = pairs(data)
     with waiting(f"loading the studies of {paper}", quiet=quiet):
         from anisoscope.api.working import verdicts
         from anisoscope.studies import runner
 
         studies = runner.choose(paper, only)
     if dry_run:
-        tell(runner.describe(studies, settings), indent="           ")
+        tell("\n".join(runner.describe(studies, settings)), indent="           ")
         return
     folder = output / paper / settings
     try:
-        for verdict in verdicts(studies, folder, device, quiet):
-            tell(verdict, indent="        ")
+        with copies(given):
+            for verdict in verdicts(studies, folder, device, quiet):
+                tell(verdict, indent="        ")
     finally:
         if (folder / "report.html").exists():
             tell(f"report: {here(folder / 'report.html')} (open it in a browser)", err=True)
+    missing = runner.without(studies, folder)
+    for reason, what in missing.items():
+        tell(f"left out: {what}: {reason}", err=True, indent="  ")
+    if missing:
+        raise typer.Exit(PARTIAL)
 
 
 @command(app, "list", example="anisoscope list corpora")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from anisoscope.data.labelled import TEST, TRAIN, VALIDATION, Example, LabelledCorpus, divided
-from anisoscope.data.local import data_folder
+from anisoscope.data.local import copy_of
 from anisoscope.data.tables import sound_rows
 from anisoscope.errors import CorpusError
 
@@ -32,9 +32,9 @@ def open_benchmark(name: str, seed: int) -> LabelledCorpus:
     """A benchmark in its official splits. Where it has none for validation (YELP-HAT), its training part is divided by
     `seed`, and all its test sets are `test`, beside splits of their own.
     """
-    known, folder = BENCHMARKS[name], data_folder() / name
-    source: dict[str, Any] = {"kind": "ANISOSCOPE_DATA" if folder.is_dir() else "public home"}
-    if folder.is_dir():
+    known, folder = BENCHMARKS[name], copy_of(name) or Path()
+    source: dict[str, Any] = {"kind": "ANISOSCOPE_DATA" if folder.name else "public home"}
+    if folder.name:
         paths = {split: folder / f"{file}.jsonl.gz" for split, file in known.files.items()}
         cure = "copy the file again"
         rows = {split: [row.columns for row in sound_rows(path, cure)] for split, path in paths.items()}

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from anisoscope.data.local import TEXT_ENDINGS, find_path, local_corpora
+from anisoscope.data.local import TEXT_ENDINGS, copy_of, find_path, local_corpora, part_of_copy
 from anisoscope.data.splitting import check_rule
 from anisoscope.errors import CorpusError, UsageError, near_matches
 from anisoscope.options import INPUT, Option
@@ -16,7 +16,9 @@ from anisoscope.options import INPUT, Option
 
 class NamedCorpus(NamedTuple):
     """A corpus with a name of its own: made by a function (`maker`, a `module:function` of `anisoscope.data`), or a
-    data set of the hub (`id[:config]`), of which `split` is meant; `cure`: what to do where that cannot be had.
+    data set of the hub (`id[:config]`), of which `split` is meant; `cure`: what to do where that cannot be had;
+    `stand_in`: the corpus that a study reads then; of the split, about: `gigabytes`, and million tokens, or seconds of
+    speech, or images (`millions`), by which the time of a study is estimated.
     """
 
     modality: str
@@ -25,6 +27,10 @@ class NamedCorpus(NamedTuple):
     hub: str = ""
     split: str | None = None
     cure: str = ""
+    stand_in: str = ""
+    licence: str = ""
+    gigabytes: float = 0.0
+    millions: float = 0.0
 
     def made(self, *given: Any) -> Any:
         """What its maker gives; the module is imported now."""
@@ -147,8 +153,9 @@ class HubPart:
 
 
 def located(name: str, modality: str, asked: Asked) -> NamedCorpus | Path | HubPart:
-    """Where the corpus `name` is, tried in this order: made here, a preset's data set, a path here, a path under
-    $ANISOSCOPE_DATA (its ending may be left out), a data set of the hub (`id[:config][@revision]`).
+    """Where the corpus `name` is, tried in this order: made here, the local copy of a preset's data set (`copy_of`),
+    that data set, a path here, a path under $ANISOSCOPE_DATA (its ending may be left out), a data set of the hub
+    (`id[:config][@revision]`).
     """
     marked = _HUB_ID.fullmatch(name)
     parts = marked.groupdict() if marked else {}
@@ -158,6 +165,9 @@ def located(name: str, modality: str, asked: Asked) -> NamedCorpus | Path | HubP
     if row and row.maker:
         asked.refuse(name, *PARTS, "column")
         return row
+    if row and name == base and (copy := copy_of(name)):
+        asked.refuse(name, "config", "revision")
+        return part_of_copy(copy, modality, asked.split or row.split, row.hub.partition(":")[2])
     path = None if row else find_path(name)
     if path is not None:
         asked.refuse(name, *PARTS)

@@ -1,12 +1,15 @@
 """Rows of any data set of the Hugging Face hub, streamed: only the split's own files are read."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 from anisoscope.data.corpora import OFFLINE, HubPart
 from anisoscope.errors import CorpusError, near_matches
 from anisoscope.models.hub_faults import Fault, fault_of
+from anisoscope.models.hub_memory import answered, recalled, remember
 
 SPLITS = ("validation", "test", "train")  # splits in the order they are preferred where none is named
 _TIMEOUT = 20.0  # seconds to wait for the hub's first answer
@@ -34,7 +37,9 @@ def find_set(part: HubPart) -> HubSet:
     name, revision = part.id, part.revision
 
     def ask(token: bool | None) -> HubSet:
-        info = HfApi().dataset_info(name, revision=revision, timeout=_TIMEOUT, token=token)
+        question = partial(HfApi().dataset_info, name, revision=revision, timeout=_TIMEOUT, token=token)
+        info = answered(("data set", name, revision, token), question)
+        remember("data set", name, revision, str(info.sha))
         warning = "" if token is None else "the hub refuses the token; the data set is public and was read without it"
         return HubSet(getattr(info, "id", None) or name, info.sha, warning, token)
 
@@ -57,11 +62,20 @@ def find_set(part: HubPart) -> HubSet:
     return HubSet(name, None, f"{fault.got}: read from the local cache")
 
 
+def commit_of(part: HubPart) -> str | None:
+    """The commit of a data set; where the hub does not answer, the one it had when it last did; None: never."""
+    with suppress(CorpusError):
+        if commit := find_set(part).commit:
+            return commit
+    return recalled("data set", part.id, part.revision)
+
+
 def load_splits(found: HubSet, part: HubPart) -> Any:
     """Splits by name: streamed at the commit, or, where the hub did not answer, the newest copy in the local cache."""
     import datasets  # type: ignore[import-untyped]
 
     options = {} if found.token is None else {"token": found.token}
+    logging.getLogger("huggingface_hub.repocard").setLevel(logging.ERROR)  # of pages without a head; nothing is amiss
     try:
         if found.commit is not None:
             return datasets.load_dataset(found.id, part.config, revision=found.commit, streaming=True, **options)

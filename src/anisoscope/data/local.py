@@ -1,14 +1,16 @@
 """What lies on this machine: the path that a name stands for, what a file or folder holds, what a manifest lists."""
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from anisoscope.data.files import ending
 from anisoscope.data.tables import TABLES, Row, known_column, read_table
-from anisoscope.errors import CorpusError
+from anisoscope.errors import CorpusError, UsageError
 
 TEXT_ENDINGS = tuple(e + packed for e in (".txt", *TABLES) for packed in ("", ".gz"))
 """How text corpora end, which their names may leave out."""
@@ -35,6 +37,68 @@ def find_path(name: str) -> Path | None:
     """The file or folder that `name` stands for, here or under $ANISOSCOPE_DATA (there also without its ending)."""
     candidates = [Path(name).expanduser(), *(data_folder() / f"{name}{end}" for end in ("", *TEXT_ENDINGS))]
     return next((path for path in candidates if name and path.exists()), None)
+
+
+SPLIT_WORDS = {"validation": {"validation", "valid", "val", "dev"}, "train": {"train", "training"}, "test": {"test"}}
+"""What files and folders of each split are called."""
+COPY = "ANISOSCOPE_DATA_"
+"""Beginning of the variable that names the local copy of a corpus: ANISOSCOPE_DATA_COMMON_VOICE."""
+
+
+@contextmanager
+def copies(given: Mapping[str, str | Path]) -> Iterator[None]:
+    """Inside, in processes begun there too, each name stands for the copy at its path."""
+    before = dict(os.environ)
+    os.environ.update({_variable(name): str(Path(path).expanduser().resolve()) for name, path in given.items()})
+    try:
+        yield
+    finally:
+        for name in map(_variable, given):
+            os.environ.pop(name)
+            os.environ.update({name: before[name]} if name in before else {})
+
+
+def pairs(given: Iterable[str]) -> dict[str, str]:
+    """`name=path` of each → {name: path}. UsageError for what is none."""
+    found = dict(text.partition("=")[::2] for text in given)
+    for name, path in found.items():
+        if not name or not path:
+            raise UsageError("--data NAME=FOLDER", repr(name), "write --data common-voice=~/cv-corpus-11.0/en")
+    return found
+
+
+def _variable(name: str) -> str:
+    return COPY + name.upper().replace("-", "_")
+
+
+def copy_of(name: str) -> Path | None:
+    """The copy of a named corpus on this machine: where its variable says, else under $ANISOSCOPE_DATA."""
+    if given := os.environ.get(_variable(name)):
+        if not Path(given).exists():
+            raise CorpusError(f"a local copy of {name}", f"{given}, which is not there", "check the path")
+        return Path(given)
+    candidates = (data_folder() / f"{name}{end}" for end in ("", *TEXT_ENDINGS))
+    return next((path for path in candidates if path.exists()), None)
+
+
+def part_of_copy(copy: Path, modality: str, split: str | None, config: str = "") -> Path:
+    """What a copy holds of a split, by names of files and folders in it, two deep; the copy itself where none is named
+    after a split. CorpusError where it holds another split, or several files of this one.
+    """
+    if split is None or not copy.is_dir():
+        return copy
+    near = [path for glob in ("*", "*/*") for path in sorted(copy.glob(glob)) if not path.name.startswith(".")]
+    words = {path: set(re.split(r"[^a-z]+", path.name.lower())) for path in near}
+    named = [p for p in near if words[p] & SPLIT_WORDS.get(split, {split}) and modality_of(p) in (modality, None)]
+    of_config = [p for p in named if config and config in p.relative_to(copy).as_posix()] or named
+    found = [p for p in of_config if not set(p.parents) & set(of_config)]
+    if len(found) == 1:
+        return found[0]
+    other = next((p for p in near if any(words[p] & known for known in SPLIT_WORDS.values())), None)
+    if not found and other is None:
+        return copy
+    got = f"{len(found)}, such as {found[0].name}" if found else f"none, but {other.name if other else ''}"
+    raise CorpusError(f"one file or folder of the {split} split in {copy}", got, "name the file or folder itself")
 
 
 def local_corpora() -> dict[str, tuple[str, Path]]:

@@ -7,12 +7,14 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from anisoscope.errors import ModelError
 from anisoscope.models.formats import ENDINGS, described, weight_files
 from anisoscope.models.hub_faults import Fault, fault_of
+from anisoscope.models.hub_memory import answered, remember
 
 TIMEOUT = 10.0
 """Seconds to wait for the hub's answer."""
@@ -66,7 +68,8 @@ def locate(path: str, revision: str | None, name: str, near: str = "") -> ModelP
         raise ModelError("a folder", f"{name!r}, which is neither a folder here nor on the hub", "check the path")
     options: dict[str, Any] = {"revision": revision, "timeout": TIMEOUT, "files_metadata": True}
     try:
-        info, token = _answer(lambda token: HfApi().model_info(path, token=token, **options))
+        ask = partial(_answer, lambda token: HfApi().model_info(path, token=token, **options))
+        info, token = answered(("model", path, revision), ask)
         given: list[Any] = info.siblings or []
         files = {file.rfilename: str((file.lfs or {}).get("sha256") or file.blob_id or "") for file in given}
         sizes = {file.rfilename: file.size for file in given}
@@ -78,6 +81,7 @@ def locate(path: str, revision: str | None, name: str, near: str = "") -> ModelP
         raise _nowhere(name, near, "") from None
     except Exception as error:  # whatever the hub or the network did: its kind is told apart there
         return _instead(path, revision, name, near, fault_of(error))
+    remember("model", path, revision, info.sha)
     notice = "" if token is None else f"the hub refuses the token; {path} is public and was loaded without it"
     return ModelPlace(path, revision, info.sha, files, sizes, token, notice)
 

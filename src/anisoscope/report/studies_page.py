@@ -56,6 +56,7 @@ def _shown(done: Finished) -> dict[str, Any]:
         "study": study.name,
         "title": study.title,
         "caption": study.caption,
+        "lacking": done.lacking,
         "verdicts": [asdict(v) | {"of": claims[v.claim]} for v in done.verdicts],
         "compared": done.compared,
         "counted": counted(done.compared),

@@ -19,11 +19,13 @@ from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.distributed import from_first, gathered, process_group, rank_and_world, taken_over
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
+from anisoscope.models.hub_memory import asked_once
 from anisoscope.models.load import Subject, load
 from anisoscope.progress import Progress, counting, keeping
 from anisoscope.provenance import provenance, run_id
+from anisoscope.runs.found import asked, finished
 from anisoscope.runs.job import Job, plain
-from anisoscope.store import RunFolder, as_records, check_output, differences, write_atomic
+from anisoscope.store import RunFolder, as_records, check_output, differences, write_atomic, write_json
 from anisoscope.sums import jackknife
 
 FEW_UNITS = 20
@@ -41,6 +43,7 @@ class OpenedCorpus:
     more: Callable[[Progress | None], tuple[pd.DataFrame, list[str]]] | None = None
 
 
+@asked_once()
 def run(
     job: Job,
     output: Path | None = None,
@@ -55,11 +58,14 @@ def run(
 ) -> RunFolder:
     """Measure and write a run folder: `output`, or one below `root` named after model, corpus and identity.
 
-    A finished run of the same identity is returned as it is where `resume` is set. A shard keeps its sums, others where
-    `keep_sums` is set.
+    A finished run of the same identity is returned as it is where `resume` is set: one of what was asked for alike
+    before anything is loaded. A shard keeps its sums, others where `keep_sums` is set.
     """
     if output is not None:
         check_output(output)
+    key = asked(job) if subject is None and reading is None and rank_and_world()[1] == 1 else None
+    if resume and (done := finished(key, [output] if output else sorted(root.glob(f"{slug(job.model)}-*")))):
+        return done
     subject = subject or subject_of(job)
     job = replace(job, corpus=job.corpus or default_corpus(subject.modality))
     reading = reading or OpenedCorpus(*plan_of(job, subject))
@@ -71,6 +77,8 @@ def run(
         if rank == 0:
             RunFolder.start(target.folder, identity, resume=resume, overwrite=overwrite)
         if from_first(target.complete and resume):
+            if key is not None:  # as it will be asked for from now on
+                write_json(target.manifest_path, target.manifest | {"asked": key})
             return target
         clock, started = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
         part: list[Measurement] = []
@@ -85,7 +93,7 @@ def run(
                 if keep_sums or job.shard[1] > 1:
                     measurement.save(target.sums_path)
                 more, warnings = reading.more(progress) if reading.more is not None else (None, [])
-                facts = _facts(subject, job, reading, measurement.batches)
+                facts = _facts(subject, job, reading, measurement.batches) | {"asked": key}
                 facts |= {"run": run_id(identity), "started": started, "notes": [*facts["notes"], *warnings]}
                 finish(target, measurement, facts | {"seconds": round(time.monotonic() - clock, 2)}, more)
         from_first(None)  # nobody reads what is not written yet
@@ -237,6 +245,7 @@ def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
     target = RunFolder.start(output, identity, resume=False)
     facts = manifests[0] | {
         "run": run_id(identity),
+        "asked": None,
         "merged": [manifest["run"] for manifest in manifests],
         "settings": manifests[0]["settings"] | {"shard": [0, 1]},
         "notes": list(dict.fromkeys(note for manifest in manifests for note in manifest["notes"])),

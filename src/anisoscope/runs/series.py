@@ -7,6 +7,7 @@ A finished checkpoint is found again by what it was measured with (settings, com
 needs no download. Several processes can work on one series: each claims the checkpoint it measures.
 """
 
+import json
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,18 +17,23 @@ from typing import Any
 
 import pandas as pd
 
-from anisoscope.data.local import find_path
 from anisoscope.errors import MeasureError, ModelError, UsageError
 from anisoscope.measure.distributed import rank_and_world
 from anisoscope.measure.settings import Settings
 from anisoscope.models.download import fetch, forget, is_here, place_of, shape, stamp
+from anisoscope.models.hub import split_name
+from anisoscope.models.hub_memory import asked_once, recalled
 from anisoscope.models.load import load
 from anisoscope.models.series import AT_ONCE, Checkpoint
 from anisoscope.progress import Progress, part_of
 from anisoscope.provenance import code_of, provenance, run_id
+from anisoscope.runs.found import corpus_state
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import run
 from anisoscope.store import RunFolder, in_turn, once, write_atomic, write_json
+
+SHAPE = "shape.json"
+"""In each run folder: what its checkpoint has in common with the others, so that it is not needed again."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,9 @@ class _Work:
     ) -> None:
         self.job, self.output, self.derived, self.skip_bad, self.name = job, output, derived, skip_bad, name
         self.folders: dict[Checkpoint, Path] = {}
+        self.forms: dict[Checkpoint, dict[str, Any]] = {}
         self.skipped: dict[str, str] = {}
+        self.corpus: Any = None  # its state
         self.marker = "manifest.json" if derived is None else derived.name  # what a run folder is finished with
 
     def job_of(self, checkpoint: Checkpoint) -> Job:
@@ -78,35 +86,43 @@ class _Work:
         """Find every checkpoint and compare architecture and vocabulary, before anything is measured."""
         import transformers  # noqa: F401  # once, before several threads want it
 
-        def look(checkpoint: Checkpoint) -> tuple[dict[str, Any], str]:
-            place = place_of(checkpoint.subject)
-            form = shape(checkpoint.subject, place, self.job_of(checkpoint).trust_remote_code)
-            return form, stamp(checkpoint.subject, place)
+        self.corpus = corpus_state(self.job_of(checkpoints[0])) if checkpoints else None
+
+        def look(checkpoint: Checkpoint) -> tuple[dict[str, Any], Path]:
+            try:
+                place = place_of(checkpoint.subject)
+            except ModelError:  # it may have been here once, and be measured
+                folder = self._folder(checkpoint, recalled("model", *split_name(checkpoint.subject)) or "")
+                if (folder / self.marker).exists() and (folder / SHAPE).exists():
+                    return json.loads((folder / SHAPE).read_text()), folder
+                raise
+            folder = self._folder(checkpoint, stamp(checkpoint.subject, place))
+            if (folder / self.marker).exists() and (folder / SHAPE).exists():
+                return json.loads((folder / SHAPE).read_text()), folder
+            return shape(checkpoint.subject, place, self.job_of(checkpoint).trust_remote_code), folder
 
         with ThreadPoolExecutor(AT_ONCE) as pool:
             looks = {checkpoint: pool.submit(look, checkpoint) for checkpoint in checkpoints}
-        forms = [found.result()[0] for found in looks.values() if found.exception() is None]
+        some, known = any(found.exception() is None for found in looks.values()), dict[str, Any]()
         for checkpoint, found in looks.items():
-            if forms and isinstance(error := found.exception(), ModelError):
+            if some and isinstance(error := found.exception(), ModelError):
                 self.bad(checkpoint, error)
                 continue
-            form, state = found.result()
-            for name in sorted(forms[0].keys() & form.keys()):
-                if forms[0][name] != form[name]:
-                    expected = f"checkpoints of one architecture and vocabulary ({name} {forms[0][name]})"
+            form, folder = found.result()
+            known = known or form
+            for name in sorted(known.keys() & form.keys()):
+                if known[name] != form[name]:
+                    expected = f"checkpoints of one architecture and vocabulary ({name} {known[name]})"
                     got = f"{name} {form[name]} in {checkpoint.subject}"
                     raise ModelError(expected, got, "measure them as two series")
-            self.folders[checkpoint] = self.output / self._name(checkpoint, state)
+            self.folders[checkpoint], self.forms[checkpoint] = folder, form
 
-    def _name(self, checkpoint: Checkpoint, state: str) -> str:
-        """Name of a run folder: seed, step, and a hash of everything that the numbers depend on."""
+    def _folder(self, checkpoint: Checkpoint, state: str) -> Path:
+        """A run folder; its name: seed, step, and a hash of everything that the numbers depend on."""
         job = self.job_of(checkpoint)
         described = {k: v for k, v in asdict(job).items() if k not in ("device", "trust_remote_code")}
-        corpus = find_path(job.corpus)
-        files = [corpus, *sorted(corpus.rglob("*"))] if corpus is not None else []
-        texts = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()]
-        key = run_id(described, texts, state, code_of())
-        return f"seed-{checkpoint.seed}-step-{checkpoint.step}-{key[:8]}"
+        key = run_id(described, self.corpus, state, code_of())
+        return self.output / f"seed-{checkpoint.seed}-step-{checkpoint.step}-{key[:8]}"
 
     def measure(self, checkpoint: Checkpoint, progress: Progress | None) -> None:
         """Measure one checkpoint, and make what is derived of it."""
@@ -118,6 +134,7 @@ class _Work:
             return
         how: dict[str, Any] = {"progress": progress, "subject": subject, "keep_sums": derived is not None}
         run(job, folder, resume=True, **how)
+        write_json(folder / SHAPE, self.forms[checkpoint])
         if derived is None:
             return
         sums = folder / "sums.safetensors"
@@ -152,6 +169,7 @@ class _Work:
         return series
 
 
+@asked_once()
 def measure_series(
     checkpoints: Sequence[Checkpoint],
     job: Job | Callable[[Checkpoint], Job],

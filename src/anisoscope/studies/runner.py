@@ -13,13 +13,16 @@ from typing import Any
 import pandas as pd
 
 from anisoscope.charts.export import save
-from anisoscope.errors import MeasureError, OutputError, UsageError, near_matches
+from anisoscope.errors import CorpusError, MeasureError, ModelError, OutputError, UsageError, near_matches
+from anisoscope.models.hub_memory import asked_once
 from anisoscope.models.modes import flushed
 from anisoscope.progress import shown
 from anisoscope.provenance import provenance
-from anisoscope.store import write_atomic, write_json
+from anisoscope.store import as_records, write_atomic, write_json
+from anisoscope.studies import needs
 from anisoscope.studies.names import PAPERS, number_of
 from anisoscope.studies.study import Compared, Context, Study, Verdict
+from anisoscope.studies.withheld import bare, drawn, judged, lacking
 
 COMPARED = "compared.json"
 """Beside the verdicts: published numbers and ours, one by one."""
@@ -61,14 +64,13 @@ def choose(paper: str, only: str = "") -> list[Study]:
     return list(chosen.values())
 
 
-def describe(studies: Sequence[Study], settings: str) -> str:
+def describe(studies: Sequence[Study], settings: str) -> list[str]:
     """What would be measured, and what the settings need from a hub."""
-    lines = []
     for study in studies:
         _settings_of(study, settings)
-        lines.append(f"{study.name:8s} {study.title}")
-        lines += [f"         needs {need}" for need in study.needs if settings == "paper"]
-    return "\n".join(lines)
+    if settings != "paper":
+        return [f"{study.name:8s} {study.title}" for study in studies]
+    return list(needs.describe(studies))
 
 
 def _settings_of(study: Study, name: str) -> Any:
@@ -80,23 +82,28 @@ def _settings_of(study: Study, name: str) -> Any:
 def reproduce(
     studies: Iterable[Study], settings: str, output: Path, *, device: str = "cpu", quiet: bool = False
 ) -> Iterator[str]:
-    """Run each study (finished records are only judged anew) and give its verdicts as lines of text."""
+    """Run each study and give its verdicts as lines of text. Finished records are only judged anew, but where something
+    could not be had: that is asked for again.
+    """
     for study in studies:
         folder = output / study.paper / settings / study.name
-        if not (folder / "study.json").exists():
+        if not (folder / "study.json").exists() or finished(folder).lacking:
             _run(study, settings, folder, output / "cache", device, quiet)
         for verdict in _concluded(study, folder, pd.read_parquet(folder / "records.parquet")):
             yield line(study, verdict)
 
 
+@asked_once()
 def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: str, quiet: bool) -> None:
     chosen = _settings_of(study, settings)
     with flushed(), shown(f"{study.paper} {study.name}", "steps", quiet=quiet) as progress:
         context = Context(folder, cache_folder, device, progress=lambda _text, done, total: progress(done, total))
-        records = study.measure(chosen, context)
+        records = _measured(study, chosen, context)
+    if (folder / "study.json").exists() and finished(folder).lacking == lacking(records):
+        return  # what could not be had then cannot be had now
     write_atomic(folder / "records.parquet", lambda path: records.to_parquet(path, index=False))
     _concluded(study, folder, records)
-    for name, chart in study.draw(records).items():
+    for name, chart in drawn(study, records).items():
         save(chart, folder / name, formats=("svg", "pdf", "png"))
     described = {
         "study": study.name,
@@ -116,11 +123,23 @@ def described_claims(study: Study) -> list[dict[str, Any]]:
     return [{name: getattr(claim, name) for name in kept} for claim in study.claims]
 
 
+def _measured(study: Study, chosen: Any, context: Context) -> pd.DataFrame:
+    """Records of a study, with rows of what could not be had."""
+    try:
+        parts = [study.measure(chosen, context)]
+    except (ModelError, CorpusError) as error:
+        context.withhold(study.name, error)
+        parts = []
+    rows = [as_records(pd.DataFrame(context.lacking))] if context.lacking else []
+    return pd.concat([*parts, *rows], ignore_index=True)
+
+
 def _concluded(study: Study, folder: Path, records: pd.DataFrame) -> list[Verdict]:
     """The verdicts on the records of a study, written beside them, as are published numbers and ours."""
-    verdicts = list(study.judge(records))
+    verdicts = list(judged(study, records))
     write_json(folder / "verdicts.json", [asdict(v) for v in verdicts])
-    write_json(folder / COMPARED, [asdict(c) | {"verdict": c.verdict} for c in study.compare(records)])
+    compared = [] if bare(records) else study.compare(records)
+    write_json(folder / COMPARED, [asdict(c) | {"verdict": c.verdict} for c in compared])
     return verdicts
 
 
@@ -134,15 +153,19 @@ class Finished:
 
     @property
     def verdicts(self) -> Sequence[Verdict]:
-        return self.study.judge(self.records)
+        return judged(self.study, self.records)
 
     @property
     def compared(self) -> Sequence[Compared]:
-        return self.study.compare(self.records)
+        return [] if bare(self.records) else self.study.compare(self.records)
 
     @property
     def charts(self) -> Mapping[str, Any]:
-        return self.study.draw(self.records)
+        return drawn(self.study, self.records)
+
+    @property
+    def lacking(self) -> dict[str, str]:
+        return lacking(self.records)
 
 
 def finished(folder: Path) -> Finished:
@@ -172,3 +195,17 @@ def line(study: Study, verdict: Verdict) -> str:
     numbers += "" if v.p is None else f", p = {v.p:.2g}"
     subject, reason = f" ({v.subject})" * bool(v.subject), f" · {v.reason}" * bool(v.reason)
     return f"{study.name:7s} {v.outcome.upper():9s} {v.claim}{subject}: {v.statistic}{numbers}{reason}"
+
+
+def without(studies: Iterable[Study], folder: Path) -> dict[str, str]:
+    """{reason: what some finished studies in `folder` are without for it, and which these are}."""
+    found: dict[str, dict[str, list[str]]] = {}
+    reasons: dict[str, str] = {}
+    for study in (study for study in studies if (folder / study.name / "study.json").exists()):
+        for name, reason in finished(folder / study.name).lacking.items():
+            found.setdefault(reason, {}).setdefault(name, []).append(study.name)
+    for reason, names in found.items():
+        few = list(names)[:3] + [f"and {len(names) - 3} more"] * (len(names) > 3)
+        where = dict.fromkeys(study for of_name in names.values() for study in of_name)
+        reasons[reason] = f"{', '.join(few)} (in {', '.join(where)})"
+    return reasons

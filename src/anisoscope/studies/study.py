@@ -3,13 +3,15 @@
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import pandas as pd
+
+from anisoscope.studies.needs import Need
 
 Outcome = Literal["holds", "fails", "undecided", "identity"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -134,9 +136,17 @@ def _silent(_text: str, _done: int, _total: int) -> None:
     """No progress; a function by name, so that a context can be sent to other processes."""
 
 
+WITHHELD, STANDS_IN = "withheld", "stands in"
+"""Metrics of rows that say what could not be had, and what was measured in its place: name in `model` (and the corpus
+that stands in, in `corpus`), reason in `component`.
+"""
+
+
 @dataclass(frozen=True)
 class Context:
-    """Where a study works: `folder` is its own (records, cache); `progress(text, done, total)` tells how far it is."""
+    """Where a study works: `folder` is its own (records, cache); `progress(text, done, total)` tells how far it is.
+    `lacking`: rows of what could not be had, which the runner adds to the records.
+    """
 
     folder: Path
     cache: Path
@@ -144,6 +154,17 @@ class Context:
     dtype: str = "float32"
     batch_tokens: int = 4096
     progress: Callable[[str, int, int], None] = _silent
+    lacking: list[dict[str, str]] = field(default_factory=list)
+
+    def withhold(self, name: str, reason: object) -> None:
+        """Note that a system cannot be had; the study goes on without it."""
+        self.lacking.append({"model": name, "metric": WITHHELD, "component": str(reason)})
+
+    def stand_in(self, corpus: str, name: str, reason: object) -> None:
+        """Note that a corpus is read in place of another, which cannot be had."""
+        row = {"model": name, "corpus": corpus, "metric": STANDS_IN, "component": str(reason)}
+        if row not in self.lacking:
+            self.lacking.append(row)
 
 
 @dataclass(frozen=True)
@@ -156,7 +177,7 @@ class Study:
     draw      records → {name: chart}
     compare   records → published numbers beside ours, one by one, where a table has them
     settings  {"quick": …, "paper": …}; the values are the study's own
-    needs     hub ids and data sets of the paper setting, for the dry run
+    needs     what the paper setting loads and computes, for the dry run
     """
 
     name: str
@@ -168,7 +189,7 @@ class Study:
     judge: Callable[[pd.DataFrame], Sequence[Verdict]]
     draw: Callable[[pd.DataFrame], Mapping[str, Any]]
     caption: str = ""
-    needs: tuple[str, ...] = ()
+    needs: tuple[Need, ...] = ()
     compare: Callable[[pd.DataFrame], Sequence[Compared]] = lambda _records: ()
 
 

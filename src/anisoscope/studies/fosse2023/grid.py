@@ -3,15 +3,15 @@
 A cell is named in the column `model` of the records, as in `attention L=2 λ=0.01 d=384 h=1` or `builtin:minilm`.
 """
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from anisoscope.data.local import copy_of
+from anisoscope.studies.needs import Need
 from anisoscope.training.recipe import ARMS, ATTENTION, ClassifierRecipe
 
 REAL = ("yelphat", "hatexplain", "esnli")
@@ -120,8 +120,7 @@ class Grid:
         """The corpora; the paper's come from ANISOSCOPE_DATA or their public homes."""
         if self.corpora:
             return self.corpora
-        folder = Path(os.environ.get("ANISOSCOPE_DATA") or "/nonexistent")
-        return REAL if all((folder / name).is_dir() for name in REAL) else PLANTED
+        return REAL if all(copy_of(name) for name in REAL) else PLANTED
 
     def of_seeds(self, corpus: str) -> range:
         return range(self.seeds[PUBLISHED[corpus]])
@@ -234,10 +233,9 @@ QUICK = Grid(
 PAPER = Grid(corpora=REAL)
 SETTINGS = {"quick": QUICK, "paper": PAPER, "finished": replace(PAPER, train=False)}
 """`finished`: as `paper`, as far as its classifiers are trained; nothing is trained."""
+_HOME = "from GitHub; or a local copy under ANISOSCOPE_DATA"
 NEEDS = (
-    "YelpHat (github cansusen/Human-Attention-for-Text-Classification), or ANISOSCOPE_DATA/yelphat",
-    "HateXplain (github hate-alert/HateXplain), or ANISOSCOPE_DATA/hatexplain",
-    "e-SNLI (github OanaMariaCamburu/e-SNLI), or ANISOSCOPE_DATA/esnli",
-    "some hours of one core for all classifiers: python -m anisoscope.studies.fosse2023 trains them in any number "
-    "of processes",
+    Need("YelpHat: cansusen/Human-Attention-for-Text-Classification", 0.02, _HOME),
+    Need("HateXplain: hate-alert/HateXplain", 0.02, _HOME),
+    Need("e-SNLI: OanaMariaCamburu/e-SNLI", 0.2, _HOME),
 )

@@ -18,7 +18,7 @@ from transformers import set_seed
 from anisoscope.classes.pooling import pooled_vectors, predicted
 from anisoscope.data.encoding import Encoded, LabelledPlan, encode
 from anisoscope.data.labelled import TEST, TRAIN, Example, LabelledCorpus, balanced, open_labelled
-from anisoscope.errors import DivergedError, OutputError
+from anisoscope.errors import CorpusError, DivergedError, ModelError, OutputError
 from anisoscope.metrics.base import units_of
 from anisoscope.provenance import run_id
 from anisoscope.runs.run import slug
@@ -152,13 +152,24 @@ def folder_of(cell: Cell, plan: Grid, cache_folder: Path) -> Path:
 
 
 def each(cells: Sequence[Cell], plan: Grid, context: Context, look: Callable[[Trained], Any]) -> Iterator[Any]:
-    """`look` at every cell that can be had, trained now where the plan says so; those of other processes last."""
+    """`look` at every cell that can be had, trained now where the plan says so; those of other processes last. A corpus
+    or encoder that cannot be had is noted once.
+    """
+    lost: set[str] = set()
 
     def attempt(cell: Cell, wait: bool) -> Any:
         folder = folder_of(cell, plan, context.cache)
-        if plan.train:
-            once(folder, lambda: _train(cell, plan, folder, context.device), marker=TOLD, wait=wait)
-        return (look(Trained(cell, plan, folder, wait)),) if (folder / TOLD).exists() else None
+        if lost & {cell.corpus, cell.model}:
+            return None
+        try:
+            if plan.train:
+                once(folder, lambda: _train(cell, plan, folder, context.device), marker=TOLD, wait=wait)
+            return (look(Trained(cell, plan, folder, wait)),) if (folder / TOLD).exists() else None
+        except (CorpusError, ModelError) as error:
+            name = cell.corpus if isinstance(error, CorpusError) or cell.attention else cell.model
+            lost.add(name)
+            context.withhold(name, error)
+            return None
 
     for done, looked in enumerate(in_turn(cells, attempt), 1):
         context.progress("classifiers", done, len(cells))

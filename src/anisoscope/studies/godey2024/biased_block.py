@@ -37,6 +37,7 @@ from anisoscope.store import as_records, records_once
 from anisoscope.studies.godey2024 import row_scores
 from anisoscope.studies.godey2024.untrained_models import FAMILIES, READINGS, Size, Untrained, untrained
 from anisoscope.studies.judge import Array
+from anisoscope.studies.needs import Need
 from anisoscope.studies.processes import side_by_side
 from anisoscope.studies.study import Context
 from anisoscope.sums.groups import Sums, Totals, vector_sums
@@ -78,6 +79,8 @@ SETTINGS = {
     "heads": BlockSettings(AS_BERT, seeds=5, sizes=tuple(Size(4, heads=h) for h in (3, 12, 48)), norms=COARSE),
 }
 """quick: fewer sequences, seeds and N; paper: figures 6 to 10; the others: the same experiment elsewhere."""
+NEEDS = (Need(work={"untrained blocks": 8 * len(READINGS) * len(GRID) * 16 * 512 * 1.5e-12 * 14e6}),)
+"""Work: tokens of all passes, 14 million operations each, and half as much for the rows of attention."""
 
 
 def experiment(settings: BlockSettings, context: Context) -> pd.DataFrame:

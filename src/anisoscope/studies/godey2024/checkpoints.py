@@ -5,7 +5,7 @@ heads.safetensors: per layer second moments, means and sampled points of heads.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from anisoscope.data.local import find_path
-from anisoscope.errors import UsageError
+from anisoscope.errors import ModelError, UsageError
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
 from anisoscope.models.series import Checkpoint, expand
@@ -26,7 +26,7 @@ from anisoscope.runs.job import Job
 from anisoscope.runs.run import plan_of, subject_of
 from anisoscope.runs.series import Derived, measure_series
 from anisoscope.store import RunFolder, select
-from anisoscope.studies.godey2024.layer_curves import CORPORA
+from anisoscope.studies.needs import Need, of_corpus
 from anisoscope.studies.study import Context
 from anisoscope.training.kinds import KINDS
 from anisoscope.training.small import LONG, SmallModelRecipe, train_all
@@ -85,7 +85,17 @@ SETTINGS = {
 }
 """`bytes`, `vision` and `speech`: the same of other modalities, where the paper found no checkpoints to study.
 `small` reads the series in the folder ANISOSCOPE_SERIES (default `runs/series/small`): seed-0/step-0, …"""
-NEEDS = (*(f"{PAPER.replace('{0..4}', str(seed))} (110M, apache-2.0)" for seed in range(5)), CORPORA["wikitext-103"])
+_TOKENS, _PANELS = PROBED * 512, 2.0  # of a checkpoint; attention with centred queries and keys beside the pass
+NEEDS = (
+    Need(
+        f"google/multiberts-seed_{{0..4}}-step_{{0..2000}}k, {5 * len(STEPS)} checkpoints",
+        5 * len(STEPS) * 0.44,
+        "0.4 GB each, two on the disk at a time; apache-2.0",
+        kept=0.88,
+        work={"multiberts": 5 * len(STEPS) * _TOKENS * _PANELS * 2e-12 * 110e6},
+    ),
+    of_corpus("wikitext-103"),
+)
 SERIES: dict[str, Any] = {"settings": SETTINGS, "needs": NEEDS}
 """What every study of a series has."""
 
@@ -131,8 +141,23 @@ def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
     named = "sampled.safetensors" if sampled else Piece.named
     derived = Derived(named, partial(_write_heads, sampled=bool(sampled)))
     output = context.cache / f"series-{run_id(asdict(series), measuring_code())[:8]}"
-    runs = measure_series(checkpoints, job_of, output, derived=derived, progress=progress).runs
-    return [Piece(c.step, c.seed, runs[c].folder, named) for c in sorted(runs, key=lambda c: (c.seed, c.step))]
+    published = "{" in series.checkpoints  # those of the hub; what lies here must be whole
+    done = measure_series(checkpoints, job_of, output, derived=derived, progress=progress, skip_bad=published)
+    for name, reason in done.skipped.items():
+        context.withhold(name, reason)
+    pieces = [Piece(c.step, c.seed, done.runs[c].folder, named) for c in common(done.runs)]
+    if not pieces:
+        got = f"fewer ({len(done.skipped)} could not be had)"
+        raise ModelError(f"two steps that every seed of {series.checkpoints} has", got, "begin again")
+    return pieces
+
+
+def common(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """Those at steps that every seed has, by seed and step; none where such steps are fewer than two."""
+    ordered = sorted(checkpoints, key=lambda c: (c.seed, c.step))
+    steps = [{c.step for c in ordered if c.seed == seed} for seed in {c.seed for c in ordered}]
+    shared = set.intersection(*steps) if steps else set()
+    return [c for c in ordered if c.step in shared] if len(shared) > 1 else []
 
 
 def found(series: CheckpointSettings, context: Context) -> list[Checkpoint]:
@@ -147,12 +172,12 @@ def found(series: CheckpointSettings, context: Context) -> list[Checkpoint]:
     if series.checkpoints and short:
         cure = "wait until it is trained, or name the finished ones with a pattern, as in seed-[01]/step-*"
         raise UsageError(f"every seed of {series.checkpoints} at the same last step", ", ".join(short), cure)
-    common = set.intersection(*steps.values()) if steps else set()
-    if len(common) < 2:
-        got = f"{len(common)} common to {len(steps)} seeds"
+    kept = common(every)
+    if not kept:
+        got = f"fewer, of {len(steps)} seeds"
         cure = "train one (anisoscope train masked-lm --help), or name its folder in ANISOSCOPE_SERIES"
         raise UsageError(f"at least two steps in the series {series.checkpoints}", got, cure)
-    return sorted((c for c in every if c.step in common), key=lambda c: (c.seed, c.step))
+    return kept
 
 
 def _trained(series: CheckpointSettings, context: Context) -> list[Checkpoint]:

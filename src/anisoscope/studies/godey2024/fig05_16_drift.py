@@ -214,7 +214,7 @@ STUDIES = tuple(
         measure=measure,
         judge=judge,
         draw=partial(draw, name),
-        needs=tuple(dict.fromkeys(need for study in fig01_04_layers.STUDIES for need in study.needs)),
+        needs=tuple({need.name: need for study in fig01_04_layers.STUDIES for need in study.needs}.values()),
     )
     for name, kind in zip(("fig5", "fig16"), KINDS, strict=True)
 )

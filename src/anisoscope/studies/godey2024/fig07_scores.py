@@ -111,6 +111,7 @@ STUDY = declare(
     "godey2024",
     "fig7",
     settings=biased_block.SETTINGS,
+    needs=biased_block.NEEDS,
     measure=measure,
     judge=partial(norm_claims.judge, "fig7", {"seeds-differ-in-direction": judge_direction}),
     draw=draw,

@@ -102,6 +102,7 @@ STUDIES = tuple(
         "godey2024",
         name,
         settings=biased_block.SETTINGS,
+        needs=biased_block.NEEDS,
         measure=partial(measure, where),
         judge=partial(norm_claims.judge, name, others),
         draw=draw,

@@ -23,6 +23,7 @@ from anisoscope.models.families import PRESETS
 from anisoscope.store import as_records, select
 from anisoscope.studies.godey2024.layer_curves import layer_tests, trained_layers, widths
 from anisoscope.studies.judge import Array, judged, stated
+from anisoscope.studies.needs import needed
 from anisoscope.studies.study import Context, Verdict, claims, declare
 from anisoscope.sums import isotropic
 from anisoscope.sums.jackknife import holm
@@ -32,6 +33,7 @@ SHRINKS, CLOSED = claims("godey2024", "fig17").values()
 PLACES = np.linspace(-1, 1, 161)
 """Where a density is drawn, in units of its own width (6 standard deviations, at most the whole axis)."""
 CORPORA = {"text": "wikitext-103", "speech": "common-voice", "image": "imagenet-1k"}
+SYSTEMS = tuple((name, CORPORA[preset.modality]) for name, preset in PRESETS.items())
 
 
 @dataclass(frozen=True)
@@ -147,11 +149,11 @@ STUDIES = (
         "fig18",
         settings={
             "quick": Points(),
-            "paper": Points(tuple((name, CORPORA[preset.modality]) for name, preset in PRESETS.items()), None),
+            "paper": Points(SYSTEMS, None),
         },
         measure=lambda points, context: trained_layers(points.models, points.limit, context, points.runs),
         judge=judge_points,
         draw=draw_points,
-        needs=tuple(preset.hub_id for preset in PRESETS.values() if preset.figure == "1"),
+        needs=needed(SYSTEMS, "position"),
     ),
 )

@@ -7,27 +7,29 @@ layers and models need for their intervals.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 
 from anisoscope.axes import Flatten
 from anisoscope.charts import builders as charts
+from anisoscope.data.corpora import CORPORA
+from anisoscope.errors import AnisoscopeError, CorpusError, OutputError
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import drift, mean_cosine
-from anisoscope.models.families import PRESETS
 from anisoscope.provenance import measuring_code, run_id
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import run
 from anisoscope.store import RunFolder, as_records, records_once, select
 from anisoscope.studies.judge import Array, Test, of_units, stated
-from anisoscope.studies.study import Claim, Context, Verdict
+from anisoscope.studies.needs import Need, needed
+from anisoscope.studies.study import WITHHELD, Claim, Context, Verdict
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.isotropic import q95
 from anisoscope.training.kinds import KINDS
@@ -36,16 +38,11 @@ from anisoscope.training.small import LONG, SmallModelRecipe, train_all
 KEPT = ("mean_cosine", "mean_cosine.isotropic_q95", "drift", "drift.share", "norms.mean", "norms")
 SITES = ("hidden", "unrectified", "final")
 TRAINED, UNTRAINED = ", trained", ", untrained"
-CORPORA = {
-    "wikitext-103": "Salesforce/wikitext (wikitext-103-raw-v1, validation; licence cc-by-sa-3.0)",
-    "common-voice": "mozilla-foundation/common_voice_11_0 (en, validation; licence cc0-1.0; no longer on the hub)",
-    "imagenet-1k": "ILSVRC/imagenet-1k (validation; terms of ImageNet; gated)",
-}
-"""The paper's corpora, as a dry run lists them."""
 QUICK = SmallModelRecipe()
 SKIPPED = "skipped"
 """Metric of a row that says why a system (`model`) was not measured (`component`)."""
 LEFT_OUT = ".left_out"
+Item = TypeVar("Item")
 _LEFT_OUT = {"mean_cosine": (mean_cosine, ("n", "unit")), "drift": (drift, ("n", "vector", "norm"))}
 
 
@@ -69,10 +66,9 @@ class Systems:
         """Settings of the measurement: hidden states only, no sample."""
         return Settings(panels=("hidden",), policies=self.policies, sample=0, flatten=self.flatten)
 
-    def needs(self) -> tuple[str, ...]:
-        """Hub ids with sizes and licences of the published models, and their corpus."""
-        presets = [PRESETS[model] for model in self.models]
-        return (*(f"{p.hub_id} ({p.size} parameters, licence {p.licence})" for p in presets), CORPORA[self.corpus])
+    def needs(self) -> tuple[Need, ...]:
+        """What the published models need from the hub, and their corpus."""
+        return needed([(model, self.corpus) for model in self.models], self.flatten)
 
 
 def settings(paper: Systems, small: Sequence[str], quick: Systems | None = None) -> dict[str, Systems]:
@@ -85,10 +81,31 @@ def measure(systems: Systems, context: Context) -> pd.DataFrame:
     """Every system's records of hidden states; each is a run of its own, found again when it is finished."""
     parts = []
     for i, model in enumerate(systems.models):
-        parts.append(measured(Job(model, systems.corpus, systems.settings(), limit=systems.limit), context))
+        job = Job(model, systems.corpus, systems.settings(), limit=systems.limit)
+        parts += had(job, context, partial(measured, context=context))
         context.progress(model, i + 1, len(systems.models))
     parts += [part for kind in systems.small for part in _small(kind, systems, context)]
     return pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
+
+
+def had(job: Job, context: Context, measure_it: Callable[[Job], Item]) -> list[Item]:
+    """What `measure_it` makes of a published system; of one that cannot be had nothing, which is noted. Where it is the
+    corpus, another stands in for it if it has one.
+    """
+    try:
+        return [measure_it(job)]
+    except OutputError:
+        raise
+    except AnisoscopeError as error:
+        corpus = CORPORA.get(job.corpus) if isinstance(error, CorpusError) else None
+        other = corpus.stand_in if corpus else ""
+        if not other:
+            context.withhold(job.model, error)
+            return []
+        found = had(replace(job, corpus=other), context, measure_it)
+        if found:
+            context.stand_in(other, job.corpus, error)
+        return found
 
 
 def measured(job: Job, context: Context) -> pd.DataFrame:
@@ -132,7 +149,7 @@ def trained_layers(
     for done, (model, corpus) in enumerate(models, start=1):
         job = Job(model, corpus, Systems().settings(), limit=limit)
         job = replace(job, batch_tokens=context.batch_tokens, device=context.device)
-        found.append(run(job, root=context.cache, resume=True))
+        found += had(job, context, partial(run, root=context.cache, resume=True))
         context.progress(model, done, len(models))
     kept = [path.parent for folder in runs for path in sorted(folder.rglob("manifest.json"))]
     found += [RunFolder(folder) for folder in kept if (folder / "records.parquet").exists()]
@@ -166,8 +183,8 @@ def left_out(sums: Path, settings: Settings) -> pd.DataFrame:
             continue
         terms = measurement.sums.at(name)
         place = {"stack": site.stack, "kind": site.kind, "layer": site.layer, "site": site.label}
-        for metric, (module, needed) in _LEFT_OUT.items():
-            totals = Totals({term: terms[term][:, :1] for term in needed})
+        for metric, (module, read) in _LEFT_OUT.items():
+            totals = Totals({term: terms[term][:, :1] for term in read})
             groups = np.flatnonzero(totals.present)
             if not len(groups):
                 continue
@@ -196,7 +213,7 @@ def replicates(records: pd.DataFrame, of_layers: pd.DataFrame, metric: str, site
 
 def skipped(records: pd.DataFrame) -> str:
     """Systems that were not measured, with the reasons."""
-    rows = select(records, metric=SKIPPED)
+    rows = select(records, metric=(SKIPPED, WITHHELD))
     return "; ".join(f"{model}: {reason}" for model, reason in zip(rows["model"], rows["component"], strict=True))
 
 

@@ -1,0 +1,58 @@
+"""What the hub has said: each question is asked once within a piece of work; commits are remembered beyond it."""
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+Answer = TypeVar("Answer")
+REFUSED = (401, 403, 404)
+"""Answers of the hub by which there is no such thing, or not for this user."""
+_ANSWERS: list[dict[Hashable, Any]] = []
+
+
+@contextmanager
+def asked_once() -> Iterator[None]:
+    """Inside, in every thread, the hub is asked each question once: one commit stands for a name all along."""
+    _ANSWERS.append(_ANSWERS[-1] if _ANSWERS else {})
+    try:
+        yield
+    finally:
+        _ANSWERS.pop()
+
+
+def answered(question: Hashable, ask: Callable[[], Answer]) -> Answer:
+    """What `ask` gives; inside `asked_once` what it gave before, a refusal too. Other failures are not kept."""
+    known: dict[Hashable, Any] = _ANSWERS[-1] if _ANSWERS else {}
+    if question not in known:
+        try:
+            known[question] = ask()
+        except Exception as error:
+            if getattr(getattr(error, "response", None), "status_code", 0) not in REFUSED:
+                raise
+            known[question] = error
+    if isinstance(known[question], Exception):
+        raise known[question]
+    return known[question]  # type: ignore[no-any-return]
+
+
+def remember(kind: str, name: str, revision: str | None, commit: str) -> None:
+    """Note the commit that a name stood for, beside the hub's cache. A cache that is read-only serves as well."""
+    path = _note(kind, name, revision)
+    with suppress(OSError):
+        if recalled(kind, name, revision) != commit:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(commit, "utf-8")
+
+
+def recalled(kind: str, name: str, revision: str | None) -> str | None:
+    """The commit that a name stood for when the hub was last asked; None where it never was."""
+    with suppress(OSError, ValueError):
+        return _note(kind, name, revision).read_text("utf-8")
+    return None
+
+
+def _note(kind: str, name: str, revision: str | None) -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HOME, "anisoscope", "commits", f"{kind}--{name}@{revision or 'main'}".replace("/", "--"))

@@ -1,0 +1,103 @@
+"""Finished runs found by what is asked for, before anything is loaded: the hub is asked for commits at most."""
+
+import platform
+from contextlib import suppress
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from anisoscope.data.corpora import CORPORA, Asked, HubPart, located
+from anisoscope.data.hub import commit_of
+from anisoscope.data.local import modality_of
+from anisoscope.data.media import local_items
+from anisoscope.errors import AnisoscopeError, ModelError
+from anisoscope.models.download import place_of
+from anisoscope.models.families import PRESETS
+from anisoscope.models.hub import split_name
+from anisoscope.models.hub_memory import recalled
+from anisoscope.models.load import BUILTIN, BUILTIN_SHA256
+from anisoscope.provenance import code_of, run_id
+from anisoscope.runs.job import Job, plain
+from anisoscope.store import RunFolder
+
+LIBRARIES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "datasets",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "pillow",
+    "torchvision",
+)
+"""What may give a model another configuration, or a corpus other tokens or pixels, in another version."""
+
+
+def asked(job: Job) -> str | None:
+    """The key of a job: its settings, the state of model and corpus, code and libraries; None where a state can only
+    be told by reading. Two jobs of one key have one identity.
+    """
+    if job.trust_remote_code or (model := model_state(job.model)) is None or (corpus := corpus_state(job)) is None:
+        return None
+    versions = dict.fromkeys(LIBRARIES, "") | {"python": platform.python_version()}
+    for name in LIBRARIES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return run_id(plain(asdict(job)), model, corpus, code_of(), versions)
+
+
+def finished(key: str | None, folders: list[Path]) -> RunFolder | None:
+    """The finished run of this key among some folders."""
+    for folder in folders if key is not None else ():
+        run = RunFolder(folder)
+        with suppress(AnisoscopeError):  # damaged ones are told where they are read
+            if run.complete and run.manifest.get("asked") == key:
+                return run
+    return None
+
+
+def model_state(name: str) -> Any:
+    """What tells one state of a model from another without reading it: commit, or sizes and times; None: nothing."""
+    if name == BUILTIN:
+        return BUILTIN_SHA256
+    folder = Path(name)
+    if folder.is_dir():
+        return _stamps([folder]) if (folder / "config.json").exists() else None
+    if ":" in name:
+        return None
+    try:
+        base, revision = split_name(name)
+        base = PRESETS[base].hub_id if base in PRESETS else base
+        place = place_of(f"{base}@{revision}" if revision else base)
+    except ModelError:
+        return recalled("model", base, revision)
+    return place.commit
+
+
+def corpus_state(job: Job) -> Any:
+    """The same of a corpus; one that is made here has none but the code's. Of a manifest what it lists counts too."""
+    if not job.corpus:
+        return "built in"
+    row = CORPORA.get(job.corpus)
+    modality = row.modality if row and row.modality != "labelled" else "text"
+    try:
+        place = located(job.corpus, modality, Asked(job.split, job.column))
+        if isinstance(place, HubPart):
+            return commit_of(place)
+        if not isinstance(place, Path):
+            return "made here"
+        holds = modality_of(place)
+        items = list(local_items(place, holds, job.column).items) if holds in ("speech", "image") else []
+    except AnisoscopeError:
+        return None
+    listed = [(item.name, item.unit, item.fault) for item in items]
+    return [_stamps([place]), listed, _stamps([item.place for item in items if isinstance(item.place, Path)])]
+
+
+def _stamps(paths: list[Path]) -> list[tuple[str, int, int]]:
+    """Path, size and time of change of files, and of those in folders."""
+    files = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
+    stats = ((str(file.resolve()), file.stat()) for file in files if file.is_file())
+    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]

@@ -1,0 +1,90 @@
+"""What is finished is found before anything is loaded: the hub is asked for commits at most."""
+
+import datasets
+import pytest
+import torch
+from hub_server import Hub
+from program import Program
+from transformers import BertConfig, BertModel, BertTokenizerFast
+
+MODELS, TEXTS, NEWER = "a" * 40, "c" * 40, "d" * 40
+SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+PANEL = ("--panel", "hidden", "--max-length", "16", "--resume", "-q", "--format", "json")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A tiny BERT, another two as steps of a series, and texts."""
+    root = tmp_path_factory.mktemp("served")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "text", "number", *map(str, range(40))]
+    for name in ("tiny", "step-1", "step-2"):
+        torch.manual_seed(len(name) + int(name[-1] == "2"))
+        BertModel(BertConfig(vocab_size=len(words), **SIZES)).save_pretrained(root / name)
+        BertTokenizerFast(vocab={word: k for k, word in enumerate(words)}).save_pretrained(root / name)
+    texts = datasets.Dataset.from_dict({"text": [f"text number {k} " * 9 for k in range(40)]})
+    texts.to_parquet(str(root / "texts" / "validation.parquet"))
+    return root
+
+
+@pytest.fixture
+def hub(folders):
+    with Hub() as hub:
+        for name in ("tiny", "step-1", "step-2"):
+            hub.add(f"someone/{name}", {MODELS: folders / name})
+        hub.add("datasets/someone/texts", {TEXTS: folders / "texts", NEWER: folders / "texts"}, refs={"main": TEXTS})
+        yield hub
+
+
+@pytest.fixture
+def program(hub, tmp_path):
+    with Program(hub.environment(tmp_path / "home")) as program:
+        yield program
+
+
+def asked(hub):
+    """What the hub was asked since the last time, but for bodies."""
+    requests = [line for line in hub.requests if "agent-harnesses" not in line]  # the library's own question
+    hub.requests.clear()
+    fetched, hub.fetched[:] = list(hub.fetched), []
+    return requests, fetched
+
+
+@pytest.mark.parametrize("model", ["someone/tiny", "someone/step-{1,2}"])
+def test_a_second_start_asks_for_commits_only(model, hub, program, tmp_path):
+    command = ["measure", model, "--corpus", "someone/texts", *PANEL, "--output", tmp_path / "run"]
+    first = program(command)
+    assert first.code == 0 and asked(hub)[1], first.shown
+    again = program(command)
+    requests, fetched = asked(hub)
+    assert again.code == 0 and again.shown == first.shown
+    assert not fetched and all(line.startswith("GET /api/") for line in requests), requests
+    assert len(requests) == len(set(requests)) == 2 + ("{" in model), requests  # one for each model and data set
+    hub.fault = 503
+    assert program(command).shown == first.shown
+    alone = program(command, HF_HUB_OFFLINE="1")
+    assert alone.code == 0 and not asked(hub)[1]
+    hub.fault = None
+    hub.repositories["datasets/someone/texts"].refs["main"] = NEWER
+    assert program(command).code == 0 and asked(hub)[1]  # another commit; of the same texts, as it comes out
+    assert program(command).code == 0 and not asked(hub)[1]
+
+
+def test_local_files_that_change_are_read_again(program, folders, tmp_path):
+    text, command = tmp_path / "text.jsonl", ["measure", folders / "tiny", *PANEL, "--corpus", tmp_path / "text.jsonl"]
+    rows = [f'{{"text": "text number {k}"}}' for k in range(30)]
+    text.write_text("\n".join(rows))
+    command += ["--output", tmp_path / "run"]
+    first = program(command)
+    assert first.code == 0 and program(command).shown == first.shown
+    text.write_text("\n".join(rows[::-1]))
+    changed = program(command)
+    assert changed.code == 6 and "another run" in changed.shown, changed.shown
+
+
+def test_a_run_that_was_written_over_is_not_taken_for_the_former(program, folders, tmp_path):
+    text = tmp_path / "text.jsonl"
+    text.write_text("\n".join(f'{{"text": "text number {k}"}}' for k in range(30)))
+    command = ["measure", folders / "tiny", "--corpus", text, *PANEL, "--output", tmp_path / "run", "--limit"]
+    assert program([*command, "20"]).code == 0
+    assert program([*[word for word in command if word != "--resume"], "25", "--overwrite"]).code == 0
+    assert program([*command, "20"]).code == 6

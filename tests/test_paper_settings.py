@@ -1,0 +1,156 @@
+"""`reproduce --settings paper` against a hub on this machine, a part of it: `make paper-rehearsal` runs the whole.
+
+What cannot be had is left out and said, the rest goes on; a second start does nothing; local copies go before the hub.
+"""
+
+import json
+
+import pandas as pd
+import pytest
+from paper_hub import paper_hub
+from program import Program
+
+from anisoscope.data.corpora import Asked, located
+from anisoscope.data.local import copies, part_of_copy
+from anisoscope.errors import CorpusError, UsageError
+from anisoscope.studies import needs, runner
+
+PAPER = ["reproduce", "godey2024", "--settings", "paper", "--output"]
+IMAGES = "imagenet-1k"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("paper")
+
+
+@pytest.fixture(scope="module")
+def hub(folder):
+    with paper_hub(folder / "served", steps=()) as hub:
+        hub.repositories.pop("openai/whisper-base")  # two systems cannot be had
+        hub.repositories["facebook/hubert-base-ls960"].gated = True
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def program(hub, folder):
+    environment = hub.environment(folder / "home")
+    for name in [name for name in environment if name.startswith("ANISOSCOPE_DATA")]:
+        environment.pop(name)
+    with Program(environment) as program:
+        yield program
+
+
+def asked(hub):
+    """(requests, bodies) since the last time."""
+    found = [line for line in hub.requests if "agent-harnesses" not in line], list(hub.fetched)
+    hub.requests.clear(), hub.fetched.clear()
+    return found
+
+
+def records(folder, study):
+    return pd.read_parquet(folder / "godey2024" / "paper" / study / "records.parquet")
+
+
+def test_what_cannot_be_had_is_left_out_and_a_second_start_does_nothing(hub, program, folder):
+    command = [*PAPER, folder / "out", "--only", "fig3a,fig3b", "-q"]
+    first = program(command, terminal=True)
+    assert first.code == 7 and max(map(len, first.lines)) <= 80, first.shown
+    text = " ".join(" ".join(first.lines).split())
+    for expected in ("whisper-base (in fig3a)", "a gated repository (401)", "librispeech stands in", "and 1 more"):
+        assert expected in text, text
+    of_speech = records(folder / "out", "fig3a")
+    assert set(of_speech["corpus"].dropna()) == {"librispeech"}
+    assert set(of_speech[of_speech["metric"] == "withheld"]["model"]) == {"whisper-base", "hubert-base"}
+    (row,) = of_speech[of_speech["metric"] == "stands in"].to_dict("records")
+    assert (row["model"], row["corpus"]) == ("common-voice", "librispeech") and "Common Voice has left" in row[
+        "component"
+    ]
+    verdicts = json.loads((folder / "out" / "godey2024" / "paper" / "fig3b" / "verdicts.json").read_text())
+    assert {v["outcome"] for v in verdicts} == {"undecided"} and "ImageNet is gated" in verdicts[0]["reason"]
+    page = (folder / "out" / "godey2024" / "paper" / "report.html").read_text()
+    assert "common-voice (librispeech stands in)" in page and "a gated repository" in page
+    asked(hub)
+    kept = {path: path.stat().st_mtime_ns for path in (folder / "out").rglob("*.parquet")}
+    assert program(command, terminal=True).code == 7
+    requests, fetched = asked(hub)
+    questions = [line for line in requests if "/api/" in line]
+    assert not fetched and len(questions) == len(set(questions)), requests
+    assert kept == {path: path.stat().st_mtime_ns for path in (folder / "out").rglob("*.parquet")}
+
+
+def test_what_can_be_had_later_is_measured_then(hub, program, folder):
+    """The gate opens, and ImageNet lies here: of the rest nothing is measured again."""
+    program([*PAPER, folder / "out", "--only", "fig3a,fig3b", "-q"])
+    images = folder / "photographs" / "val"
+    images.mkdir(parents=True)
+    rows = pd.concat([pd.read_parquet(path) for path in (folder / "served").rglob("imagenet-1k/data/*.parquet")])
+    for k, image in enumerate(rows["image"]):
+        (images / f"{k}.JPEG").write_bytes(image["bytes"])
+    hub.repositories["facebook/hubert-base-ls960"].gated = False
+    asked(hub)
+    told = program([*PAPER, folder / "out", "--only", "fig3", "-q", "--data", f"{IMAGES}={images.parent}"])
+    assert told.code == 7 and "mit-b0" in told.shown, told.shown
+    assert set(records(folder / "out", "fig3b")["model"]) == {"vit-base", "beit-base", "deit-base", "mit-b0"}
+    assert "hubert-base" in set(records(folder / "out", "fig3a").query("metric == 'mean_cosine'")["model"])
+    _, fetched = asked(hub)
+    assert not any("imagenet" in line or "wav2vec2" in line for line in fetched), fetched
+    hub.repositories["facebook/hubert-base-ls960"].gated = True
+
+
+# ---- local copies ----
+
+
+def test_a_copy_goes_before_the_hub_and_its_split_is_found(tmp_path, monkeypatch):
+    copy = tmp_path / "common-voice"
+    (copy / "clips").mkdir(parents=True)
+    for name in ("train.tsv", "dev.tsv", "validated.tsv", "test.tsv"):
+        (copy / name).write_text("client_id\tpath\na\tone.mp3\n")
+    monkeypatch.setenv("ANISOSCOPE_DATA", str(tmp_path))
+    assert located("common-voice", "speech", Asked()) == copy / "dev.tsv"
+    assert located("common-voice", "speech", Asked(split="train")) == copy / "train.tsv"
+    with copies({"common-voice": str(tmp_path / "elsewhere.tsv")}), pytest.raises(CorpusError, match="not there"):
+        located("common-voice", "speech", Asked())
+    assert located("common-voice@main", "speech", Asked()).id == "mozilla-foundation/common_voice_11_0"
+    (copy / "dev.tsv").unlink()
+    with pytest.raises(CorpusError, match="one file or folder of the validation split"):
+        located("common-voice", "speech", Asked())
+
+
+def test_a_copy_whose_split_is_not_one_file_is_refused(tmp_path):
+    for config in ("wikitext-103-raw-v1", "wikitext-2-raw-v1"):
+        (tmp_path / config).mkdir()
+        (tmp_path / config / "validation-00000-of-00001.parquet").touch()
+    found = part_of_copy(tmp_path, "text", "validation", "wikitext-103-raw-v1")
+    assert found.parent.name == "wikitext-103-raw-v1"
+    with pytest.raises(CorpusError, match="got 2"):
+        part_of_copy(tmp_path, "text", "validation")
+    plain = tmp_path / "photographs"
+    plain.mkdir()
+    (plain / "a.png").touch()
+    assert part_of_copy(plain, "image", "validation") == plain
+
+
+@pytest.mark.parametrize("given", ["common-voice", "=folder", "common-voice="])
+def test_data_that_names_no_folder_is_refused(given):
+    from anisoscope.data.local import pairs
+
+    with pytest.raises(UsageError, match="NAME=FOLDER"):
+        pairs([given])
+
+
+# ---- the dry run ----
+
+
+def test_the_dry_run_counts_everything_once(monkeypatch):
+    monkeypatch.setattr(needs, "speed", lambda: 0.1)
+    told = runner.describe(runner.choose("godey2024"), "paper")
+    names = [line.strip() for line in told if line.startswith("         ") and "/" in line and ";" not in line]
+    assert len(names) == len(set(names)) and "google-bert/bert-base-uncased" in names
+    assert sum("multiberts" in name for name in names) == 1
+    alone = runner.describe(runner.choose("godey2024", "fig1"), "paper")
+    both = runner.describe(runner.choose("godey2024", "fig1,fig16"), "paper")
+    assert alone[-2].startswith("in all   2.3 GB to load; 2.3 GB on the disk; about ")
+    assert "GB to load, and 2 of unknown size" in both[-2]
+    quick = runner.describe(runner.choose("godey2024", "fig1"), "quick")
+    assert quick == ["fig1     Anisotropy per layer of token-based Transformers"]
