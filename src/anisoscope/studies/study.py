@@ -158,11 +158,13 @@ class Context:
 
     def withhold(self, name: str, reason: object) -> None:
         """Note that a system cannot be had; the study goes on without it."""
-        self.lacking.append({"model": name, "metric": WITHHELD, "component": str(reason)})
+        self._note({"model": name, "metric": WITHHELD, "component": str(reason)})
 
     def stand_in(self, corpus: str, name: str, reason: object) -> None:
         """Note that a corpus is read in place of another, which cannot be had."""
-        row = {"model": name, "corpus": corpus, "metric": STANDS_IN, "component": str(reason)}
+        self._note({"model": name, "corpus": corpus, "metric": STANDS_IN, "component": str(reason)})
+
+    def _note(self, row: dict[str, str]) -> None:
         if row not in self.lacking:
             self.lacking.append(row)
 

@@ -166,7 +166,7 @@ def each(cells: Sequence[Cell], plan: Grid, context: Context, look: Callable[[Tr
                 once(folder, lambda: _train(cell, plan, folder, context.device), marker=TOLD, wait=wait)
             return (look(Trained(cell, plan, folder, wait)),) if (folder / TOLD).exists() else None
         except (CorpusError, ModelError) as error:
-            name = cell.corpus if isinstance(error, CorpusError) or cell.attention else cell.model
+            name = cell.corpus if isinstance(error, CorpusError) else plan.encoder if cell.attention else cell.model
             lost.add(name)
             context.withhold(name, error)
             return None
