@@ -188,7 +188,7 @@ def test_a_cell_that_was_cut_short_goes_on_to_the_same_numbers(tmp_path, monkeyp
 
 
 def test_the_first_comparison_is_whole_before_the_others_begin():
-    cells = causes.SETTINGS["drift"]["full"].cells()
+    cells = causes.SETTINGS["drift"]["paper"].cells()
     assert cells[:12] == [(arm, seed) for seed in range(6) for arm in ("base", "queries-centred")]
     assert len(cells) == 30 == len(set(cells))
 

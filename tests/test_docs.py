@@ -85,7 +85,7 @@ def test_five_lines_give_their_output() -> None:
 def test_every_study_has_claims_settings_and_needs() -> None:
     for study in runner.found():
         assert study.claims, study.name
-        assert {"quick", "full" if study.paper == "beyond" else "paper"} <= set(study.settings), study.name
+        assert {"quick", "paper"} <= set(study.settings), study.name
         assert study.title and study.caption, study.name
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from anisoscope.studies.judge import LEVEL, Test, by_place, detected, judged, of_seeds, sided, stated
+from anisoscope.studies.judge import LEVEL, Test, by_place, judged, of_seeds, sided, stated
 from anisoscope.studies.study import SHARE, SIGNED, Claim
 
 CLAIM = Claim("claim", "Any claim", "")
@@ -122,14 +122,3 @@ def test_nothing_measured_decides_nothing():
         (verdict,) = judged([test])
         assert verdict.outcome == "undecided" and verdict.value is verdict.p is verdict.low is None
     assert judged([]) == []
-
-
-@pytest.mark.parametrize(
-    ("p", "corrected", "smallest", "expected"),
-    [(0.01, 0.02, 0.001, True), (0.2, 1.0, 0.001, False), (0.02, 0.2, 0.001, None), (0.08, 0.08, 0.08, None)],
-)
-def test_a_permutation_test_finds_finds_nothing_or_could_not(p, corrected, smallest, expected):
-    assert detected(p, corrected, smallest, expected=True) is expected
-    other = None if expected is None else not expected
-    assert detected(p, corrected, smallest, expected=False) is other
-    assert detected(float("nan"), float("nan"), float("nan"), expected=True) is None

@@ -2,8 +2,6 @@
 own decomposition; parts of scores and centred attention against brute force; a tiny series from end to end.
 """
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -26,16 +24,20 @@ from anisoscope.sums.groups import Totals
 from anisoscope.sums.isotropic import q95
 
 STUDIES = {s.name: s for s in runner.found() if s.paper == "godey2024"}
-STEPS = (0, 10, 20, 80, 100, 200, 500, 1000)
+STEPS = (0, 10, 12, 20, 22, 80, 84, 100, 104, 200, 480, 500, 1000)
 SEEDS, LAYERS, HEADS, DIM = 3, 4, 4, 64
 BOUND = float(q95(DIM))
+LITTLE = 1e-4
 SHAPE = (SEEDS, len(STEPS), LAYERS, HEADS)
 
 
 def rows(metric, site, values, noise=0.0, component=None):
-    """Records of a metric of every head from values that broadcast to [seed, step, layer, head]."""
+    """Records of a metric of every head from values that broadcast to [seed, step, layer, head]; noise of each seed,
+    and a little of every value, since what does not vary over seeds decides nothing.
+    """
     of_seed = np.array([1.0, -1.2, 0.2])[:, None, None, None]
     values = np.broadcast_to(values, SHAPE) + noise * of_seed
+    values = values + LITTLE * np.random.default_rng(len(metric)).standard_normal(SHAPE) * (noise > 0)
     seed, step, layer, head = (x.ravel() for x in np.indices(SHAPE))
     columns = {"seed": seed, "step": np.array(STEPS)[step], "layer": layer + 1, "head": head, "value": values.ravel()}
     ends = {"low": values.ravel() - 0.01, "high": values.ravel() + 0.01, "n_units": 60}
@@ -43,13 +45,14 @@ def rows(metric, site, values, noise=0.0, component=None):
 
 
 def alignment(first=0.05, last=0.8, onset=80, noise=0.002, signs=(1, 1, -1, -1), opposite_onset=None):
-    """Cosines that jump from `first` to `last` at the step `onset`, with the sign of their layer."""
+    """Cosines that jump from `first` to `last` at the step `onset` (of every seed), with the sign of their layer."""
     steps = np.array(STEPS)[:, None, None]
     sign = np.array(signs, float)[:, None]
-    when = np.where(sign > 0, onset, onset if opposite_onset is None else opposite_onset)
+    of_seed = [np.reshape(x, (-1, 1, 1, 1)) for x in (onset, onset if opposite_onset is None else opposite_onset)]
+    when = np.where(sign > 0, *of_seed)
     cosine = sign * np.where(steps >= when, last, first)
     bound = rows("mean_cosine.isotropic_q95", "query.raw", BOUND)
-    return as_records(pd.concat([rows("query_key.cosine", "query.raw", cosine[None], noise), bound], ignore_index=True))
+    return as_records(pd.concat([rows("query_key.cosine", "query.raw", cosine, noise), bound], ignore_index=True))
 
 
 def last_step(values, metric, noise=0.004):
@@ -94,7 +97,14 @@ def test_growth_is_undecided_where_seeds_disagree():
 
 @pytest.mark.parametrize(("first", "last", "expected"), [(0.1, 0.8, "holds"), (0.8, 0.1, "fails")])
 def test_almost_all_heads(first, last, expected):
-    assert outcomes("fig13", alignment(first=first, last=last, noise=0))["almost-all-heads", ""] == expected
+    """Four of 48 heads are otherwise: where no seed differs from another, nothing is known of how much one could."""
+    records = alignment(first=first, last=last, noise=0)
+    assert outcomes("fig13", records)["almost-all-heads", ""] == "undecided"
+    end = (records["metric"] == "query_key.cosine") & (records["step"] == STEPS[-1])
+    for seed, heads in enumerate((1, 2, 1)):
+        some = end & (records["seed"] == seed) & (records["layer"] == 1) & (records["head"] < heads)
+        records.loc[some, "value"] = 2 * first - last
+    assert outcomes("fig13", records)["almost-all-heads", ""] == {"holds": "undecided"}.get(expected, expected)
 
 
 @pytest.mark.parametrize(
@@ -104,8 +114,6 @@ def test_almost_all_heads(first, last, expected):
 def test_signs_by_depth(signs, noise, expected):
     found = outcomes("fig13", alignment(signs=signs, noise=noise))
     assert found["first-layer-positive", ""] == found["last-layer-negative", ""] == expected
-    if noise == SURE:
-        assert found["sign-falls-with-depth", ""] == expected
 
 
 def test_depth_is_undecided_where_seeds_differ():
@@ -115,28 +123,58 @@ def test_depth_is_undecided_where_seeds_differ():
     assert outcomes("fig13", records)["sign-falls-with-depth", ""] == "undecided"
 
 
-@pytest.mark.parametrize(("growth", "expected"), [(30.0, "holds"), (0.1, "fails"), (1.0, "undecided")])
+@pytest.mark.parametrize(
+    ("growth", "expected"), [(30.0, "holds"), (0.1, "fails"), (1.0, "fails"), (1.105, "undecided")]
+)
 def test_products_grow(growth, expected):
     steps = np.where(np.array(STEPS) > 50, growth, 1.0)[None, :, None, None]
     wobble = np.exp(
         0.05 * np.random.default_rng(1).standard_normal(SHAPE) * (np.array(STEPS) > 50)[None, :, None, None]
     )
     found = outcomes("fig14", alignment(), as_records(rows("query_key.dot", "query.raw", steps * wobble)))
-    assert {found["dot-grows", name] for name in ("similar", "opposite", "all heads")} == {expected}
+    assert found["dot-grows", ""] == expected
+    assert {found["dot-grows-in-both-kinds", name] for name in ("similar", "opposite")} == {expected}
+    parts = ("norms-grow", "cosine-grows-too")  # the cosine grows sixteenfold: the rest of a product is its norms'
+    assert tuple(found[name, ""] for name in parts) == ("holds" if growth > 16 else "fails", "holds")
 
 
 @pytest.mark.parametrize(
     ("onset", "opposite", "expected"),
     [
-        (10, 100, ("holds", "holds", "holds")),
-        (500, 20, ("fails", "fails", "fails")),
-        (80, 80, ("undecided", "undecided", "holds")),
+        ((10, 12, 10), (100, 104, 104), ("holds", "holds", "holds")),
+        ((480, 500, 500), (20, 22, 20), ("fails", "fails", "fails")),
+        ((84, 80, 80), (80, 80, 84), ("undecided", "fails", "holds")),
+        ((80, 80, 80), (80, 80, 80), ("undecided", "undecided", "undecided")),
     ],
 )
 def test_onsets(onset, opposite, expected):
     found = outcomes("fig12", alignment(onset=onset, opposite_onset=opposite, noise=0))
     names = ("similar-in-first-steps", "opposite-later", "opposite-at-8-percent")
     assert tuple(found[name, ""] for name in names) == expected
+    assert found["opposite-after-the-loss", ""] == "undecided"
+
+
+@pytest.mark.parametrize(("loss", "expected"), [(lambda s: 1 / (1 + s), "holds"), (lambda s: 5 - s / 1000, "fails")])
+def test_onsets_against_the_loss(loss, expected):
+    """Heads aligned after a tenth of the steps, and after nearly all or a tenth of the fall of the loss."""
+    told = [
+        {"metric": "training.loss", "seed": seed, "step": step, "value": loss(step)}
+        for seed in range(SEEDS)
+        for step in STEPS[1:]
+    ]
+    records = alignment(onset=(100, 104, 100), noise=0)
+    found = outcomes("fig12", records, as_records(pd.DataFrame(told)))
+    assert found["opposite-after-the-loss", ""] == expected
+    unknown = outcomes("fig12", records, as_records(pd.DataFrame(told[1:])))
+    assert unknown["opposite-after-the-loss", ""] == "undecided"
+
+
+def test_what_passes_the_bound_by_chance_is_one_cosine_in_twenty():
+    drawn = np.random.default_rng(0).standard_normal((2, 20_000, DIM))
+    cosines = (drawn[0] * drawn[1]).sum(1) / np.linalg.norm(drawn, axis=2).prod(0)
+    bound = Alignment.of(alignment()).bound
+    assert (np.abs(cosines) > bound).mean() == pytest.approx(0.05, abs=0.005)
+    assert (np.abs(cosines) > BOUND).mean() == pytest.approx(0.10, abs=0.007)
 
 
 def test_an_onset_that_no_seed_has_is_undecided():
@@ -149,7 +187,8 @@ def test_an_onset_that_no_seed_has_is_undecided():
 )
 def test_share_of_the_first_direction(share, noise, expected):
     found = outcomes("fig11", alignment(), last_step(share, "svd.union.drift_share", noise))
-    assert {found["first-direction-carries-drift", n] for n in ("all heads", "similar", "opposite")} == {expected}
+    assert found["first-direction-carries-drift", ""] == expected
+    assert {found["in-both-kinds-of-heads", kind] for kind in ("similar", "opposite")} == {expected}
 
 
 @pytest.mark.parametrize(("name", "metric"), [("fig19", "key.agreement"), ("fig20", "key.path_agreement")])
@@ -193,12 +232,23 @@ ENTROPY_CLAIMS = ("mean-query-sharpens", "drift-explains-sharpening", "mean-quer
 )
 def test_entropy(made, expected):
     found = outcomes("fig15", entropies(**made))
-    assert {found["entropy-decays", f"layer {layer}"] for layer in (1, 2, 3, 4)} == {expected}
+    assert found["entropy-decays", ""] == expected
+    assert {found["entropy-decays-in-layer", f"layer {layer}"] for layer in (1, 2, 3, 4)} == {expected}
     claims = ENTROPY_CLAIMS if expected != "fails" else [c for c in ENTROPY_CLAIMS if c != "drift-explains-sharpening"]
     assert {found[claim, ""] for claim in claims} == {expected}
     if expected != "undecided":
         assert {found["first-layer-sharper", unit] for unit in ("normalised", "nats")} == {expected}
     assert found["mean-key-idle", ""] == "identity"
+
+
+def test_a_layer_that_rises_again_does_not_fall_all_along():
+    """From 4 nats to 1 and back to 3: less at the end than at the start."""
+    entropy = np.interp(np.arange(len(STEPS)), [0, 4, len(STEPS) - 1], [4, 1, 3])[None, :, None, None]
+    parts = [entropies()]
+    parts[0] = parts[0][parts[0]["metric"] != "attention.entropy"]
+    found = outcomes("fig15", *parts, as_records(rows("attention.entropy", "attention", entropy, 0.01)))
+    assert found["entropy-decays", ""] == "holds"
+    assert {found["entropy-falls-all-along", f"layer {layer}"] for layer in (1, 2, 3, 4)} <= {"fails", "undecided"}
 
 
 def test_drift_that_gives_little_back_does_not_explain():
@@ -226,7 +276,11 @@ def test_seeds_are_alike_opposed_or_neither():
         return outcomes("fig23", as_records(pd.concat([rows("query_key.cosine", "query.raw", values), bound])))
 
     found = judge(alike + noise)
-    assert found["same-trends-over-seeds", ""] == found["same-signs-over-seeds", ""] == "holds"
+    assert found["same-trends-over-seeds", ""] == "identity"
+    assert found["same-layers-over-seeds", ""] == found["same-signs-over-seeds", ""] == "holds"
+    found = judge(np.tanh(steps / 8) * np.ones((1, 1, LAYERS, 1)) + noise)
+    assert found["same-trends-over-seeds", ""] == "identity", "curves that grow are alike"
+    assert found["same-layers-over-seeds", ""] == "undecided", "and their layers have nothing in common"
     found = judge(np.random.default_rng(3).standard_normal((SEEDS, 1, 1, HEADS)) + noise * 20)
     assert found["same-trends-over-seeds", ""] == "undecided"
     # three profiles that are turned against each other by 120°: each is opposed to the mean of the others
@@ -247,11 +301,9 @@ def test_trends_over_seeds_can_fail():
     assert outcomes("fig23", records)["same-trends-over-seeds", ""] == "fails"
 
 
-def test_one_seed_decides_nothing_and_equal_seeds_are_sure():
+def test_one_seed_decides_nothing():
     one = judged([of_seeds(ANY, np.array([1.0]), "x")])[0]
     assert one.outcome == "undecided" and "one seed" in one.reason and one.low is None
-    assert judged([of_seeds(ANY, np.ones(3), "x", 0.5)])[0].outcome == "holds"
-    assert judged([of_seeds(replace(ANY, below=0.5), np.ones(3), "x")])[0].outcome == "fails"
     assert _place(ANY, np.array([0.08, 0.081, 0.079]), (0.04, 0.16), "x").outcome == "holds"
     assert _place(ANY, np.array([0.5, 0.51, 0.5]), (0.04, 0.16), "x").outcome == "fails"
     assert _place(ANY, np.array([0.01, 0.2, 0.1]), (0.04, 0.16), "x").outcome == "undecided"
@@ -277,7 +329,7 @@ def test_an_onset_is_for_good():
     dip = (records["metric"] == "query_key.cosine") & (records["step"] == 100) & (records["head"] == 0)
     records.loc[dip, "value"] = 0.0
     onset = Alignment.of(records).onset()
-    assert (onset[..., 0] == 0.2).all() and (onset[..., 1:] == 0.02).all()
+    assert (onset[..., 0] == 0.104).all() and (onset[..., 1:] == 0.02).all()
 
 
 # ---- planes ----------------------------------------------------------------------------------------------------------

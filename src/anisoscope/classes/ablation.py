@@ -5,8 +5,7 @@ permuted   the weights of each row are dealt anew among its real tokens
 another    the weights of another sentence of the batch, stretched to this one's length; for a sentence alone in its
            batch, those of the last sentence of the batch before
 
-The values stay the model's own. Padding never gets weight. It tells whether a model trained with attention uses it, not
-whether it is needed: for that a model must be trained without (`train classifier --attention uniform`).
+The values stay the model's own. Padding never gets weight.
 """
 
 from collections.abc import Sequence
@@ -21,10 +20,9 @@ from torch import Tensor, nn
 
 from anisoscope.capture.backends import looking_on
 from anisoscope.capture.masking import Call
-from anisoscope.classes.pooling import over_utterances
 from anisoscope.data.encoding import LabelledPlan
 from anisoscope.errors import MeasureError
-from anisoscope.metrics.base import COSINE, SHARE, units_of
+from anisoscope.metrics.base import units_of
 from anisoscope.models.modes import evaluating
 from anisoscope.progress import Progress
 from anisoscope.store import as_records
@@ -32,20 +30,18 @@ from anisoscope.store import as_records
 Weighed = tuple[Tensor, Tensor]
 """Attention weights [1, head, query, key] of one sentence and which of its tokens are real [1, token]."""
 KINDS = ("uniform", "permuted", "another")
-BOUNDS = {"agreement": SHARE} | dict.fromkeys(("accuracy", "cls", "output", "rows"), COSINE)
-"""What values of an utterance lie between; a change of accuracy is −1, 0 or 1."""
 
 
 class Ablation:
     """Which weights replace those of which layers (from 1), and how far the layers' outputs turned.
 
-    cosine  layer → of every utterance the cosine between the [CLS] row's output before and after, and the mean of the
-            same over all rows; before W_O, both from the same values
+    cosine  layer → cosine between the [CLS] row's output before and after, mean of the same over all rows: sums over
+            utterances, and their number; before W_O, both from the same values
     """
 
     def __init__(self, kind: str, layers: Sequence[int]) -> None:
         self.kind, self.layers = kind, layers
-        self.cosine: dict[int, list[Tensor]] = {}
+        self.cosine: dict[int, NDArray[np.float64]] = {}
         self.others: dict[int, Weighed] = {}
 
     def begin(self, mask: Tensor, seed: int) -> None:
@@ -66,7 +62,8 @@ class Ablation:
             before, out = out, instead @ call.value
             cosine = nn.functional.cosine_similarity(before.double(), out.double(), dim=-1).mean(1)  # over heads
             rows = (cosine * self.mask).sum(1) / self.mask.sum(1)
-            self.cosine.setdefault(self.layer, []).append(torch.stack([cosine[:, 0], rows]).cpu())
+            sums = np.array([float(cosine[:, 0].sum()), float(rows.sum()), len(cosine)])
+            self.cosine[self.layer] = self.cosine.get(self.layer, 0.0) + sums
         self.others[self.layer] = weights[-1:], self.mask[-1:]
         return out.transpose(1, 2).contiguous()
 
@@ -110,10 +107,8 @@ def changed(weights: Tensor, mask: Tensor, kind: str, seed: int = 0, other: Weig
 @torch.no_grad()
 def outcome(
     model: Any, batches: LabelledPlan, kind: str, layers: Sequence[int]
-) -> tuple[NDArray[np.int64], NDArray[np.float64], dict[int, NDArray[np.float64]]]:
-    """(class found, unit vector of the final [CLS], {layer: cosine of [CLS] outputs, of all [2, utterance]}), `layers`
-    ablated.
-    """
+) -> tuple[NDArray[np.int64], NDArray[np.float64], dict[int, tuple[float, float]]]:
+    """(class found, unit vector of the final [CLS], {layer: cosine of [CLS] outputs, of all}), `layers` ablated."""
     found, final, units, last = [], [], [], []
     ablation = Ablation(kind, layers)
     base = getattr(model, model.base_model_prefix)
@@ -128,7 +123,7 @@ def outcome(
     finally:
         handle.remove()
     order = torch.cat(units).argsort().numpy()
-    turned = {layer: torch.cat(parts, 1).numpy()[:, order] for layer, parts in ablation.cosine.items()}
+    turned = {layer: (float(a / n), float(b / n)) for layer, (a, b, n) in ablation.cosine.items()}
     return torch.cat(found).numpy()[order], np.concatenate(final)[order], turned
 
 
@@ -136,7 +131,7 @@ def ablations(model: Any, batches: LabelledPlan, progress: Progress = lambda _do
     """Records, `component` the kind, `layer` the one replaced (null: all): `replaced.accuracy`
     (less that of the model as it is), `replaced.agreement` of the classes found, `replaced.cls` (cosine of the final
     [CLS] to its own before), `replaced.output` and `replaced.rows` (cosine of the layer's output of [CLS], and of all
-    rows, to those before). Means over utterances with 95 % intervals.
+    rows, to those before).
     """
     labels = np.array(batches.encoded.labels)
     before, vectors, _ = outcome(model, batches, "uniform", ())
@@ -147,16 +142,16 @@ def ablations(model: Any, batches: LabelledPlan, progress: Progress = lambda _do
         after, turned, outputs = outcome(model, batches, kind, layers)
         progress(done, len(KINDS) * len(sets))
         values = {
-            "accuracy": (after == labels).astype(float) - (before == labels),
-            "agreement": (after == before).astype(float),
-            "cls": (turned * vectors).sum(1),
+            "accuracy": float((after == labels).mean() - (before == labels).mean()),
+            "agreement": float((after == before).mean()),
+            "cls": float((turned * vectors).sum(1).mean()),
         }
-        named: list[tuple[int | None, dict[str, NDArray[np.float64]]]] = [(None, values)] if layers == every else []
+        named: list[tuple[int | None, dict[str, float]]] = [(None, values)] if layers == every else []
         if len(layers) == 1:
             named.append((layers[0], values | dict(zip(("output", "rows"), outputs[layers[0]], strict=True))))
         rows += [
-            {"metric": f"replaced.{metric}", "component": kind, "layer": layer, **over_utterances(x, BOUNDS[metric])}
+            {"metric": f"replaced.{metric}", "component": kind, "layer": layer, "value": value}
             for layer, measured in named
-            for metric, x in measured.items()
+            for metric, value in measured.items()
         ]
     return as_records(pd.DataFrame(rows), n_units=len(labels))

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, roc_auc_score  # type: ignore[import-untyped]
 
 from anisoscope.classes.attributions import attributions, baselines, class_directions, over_words, seen
-from anisoscope.classes.pooling import class_logits, over_utterances
+from anisoscope.classes.pooling import class_logits
 from anisoscope.data.encoding import Encoded, LabelledPlan, encode
 from anisoscope.data.labelled import TEST, TRAIN, VALIDATION, Example, Examples, LabelledCorpus, balanced
-from anisoscope.metrics.base import COSINE, SHARE
 from anisoscope.progress import Progress
 from anisoscope.store import as_records
 
@@ -29,8 +28,6 @@ Array = NDArray[np.float64]
 Marks = NDArray[np.bool_]
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
 MARKED = 0.5
-BOUNDS = dict.fromkeys(("comprehensiveness", "sufficiency"), COSINE)
-"""A change of a probability lies between −1 and 1; all other measures between 0 and 1."""
 DIRECTED = 300
 """Validation utterances that class directions are made of."""
 OF_DEEP = ("attention", "value norm", "value, contrast", "random", "rare")
@@ -48,9 +45,7 @@ def explanations(
     max_length: int = 512,
     progress: Progress = lambda _done, _total: None,
 ) -> pd.DataFrame:
-    """Records `explains.<measure>` by attribution and layer (null: a baseline), means over utterances with 95 %
-    intervals; no plausibility without rationales.
-    """
+    """Records `explains.<measure>` by attribution and layer (null: a baseline); no plausibility without rationales."""
     marked = any(example.rationale is not None for example in corpus.splits[split])
     classes = len(corpus.labels)
     examples = (chosen if marked else balanced)(corpus.splits[split], limit, classes)
@@ -80,8 +75,7 @@ def explanations(
             stack.callback(setattr, base, "row_only", "training")
         found |= _faithfulness(model, pad, encoded, scores, keys, progress)
     rows = [
-        {"metric": f"explains.{measure}", "component": key[0], "layer": key[1]}
-        | over_utterances(np.atleast_2d(np.array(values, float)).mean(0), BOUNDS.get(measure, SHARE))
+        {"metric": f"explains.{measure}", "component": key[0], "layer": key[1], "value": float(np.mean(values))}
         for (key, measure), values in found.items()
     ]
     return as_records(pd.DataFrame(rows), n_units=len(examples))

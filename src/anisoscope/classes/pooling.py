@@ -20,7 +20,7 @@ from anisoscope.metrics.class_direction import GROUPS, separability
 from anisoscope.models.modes import evaluating
 from anisoscope.store import as_records
 from anisoscope.sums.classes import pooled
-from anisoscope.sums.jackknife import Bounds, over_seeds, wilson
+from anisoscope.sums.jackknife import wilson
 
 Labels = NDArray[np.int64]
 ESTIMATE = ("value", "low", "high")
@@ -67,17 +67,6 @@ def class_logits(
 def predicted(model: Any, encoded: Encoded, pad_id: int) -> list[int]:
     """The class of every example, in order."""
     return class_logits(model, encoded.rows, pad_id).argmax(-1).tolist()
-
-
-def over_utterances(values: NDArray[np.float64], bounds: Bounds) -> dict[str, float]:
-    """Mean over utterances and its 95 % interval: Student's t inside the bounds. Where all are equal that has no width,
-    which says nothing of the next utterance: then at most so many differ as Wilson's of none in n says.
-    """
-    value, low, high = (float(x) for x in over_seeds(values, bounds=bounds))
-    if len(values) > 1 and np.ptp(values) == 0:
-        differing = 1 - float(wilson(1.0, len(values))[0])
-        low, high = value - differing * (value - float(bounds[0])), value + differing * (float(bounds[1]) - value)
-    return {"value": value, "low": low, "high": high}
 
 
 def separability_records(

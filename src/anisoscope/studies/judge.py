@@ -2,10 +2,10 @@
 
 Decided by p: the claim holds where its one-sided p is below LEVEL; it fails where that of its contrary is; anything
 between is undecided. p is corrected by Holm over the tests judged together: those of the primary claim as one family,
-all others as another. It comes from the interval, so that the two never contradict each other, and it is of the
-claim's threshold with its effect floor: what is significant and too small to matter fails. Decided by place (`inside`):
-it holds where all of the 95 % interval lies there (equivalence), fails where none of it does. What has no variance
-decides nothing, nor do two seeds. What holds by construction is an identity: shown, and no evidence.
+all others as another (identities apart). It comes from the interval, so that the two never contradict each other, and
+it is of the claim's threshold with its effect floor: what is significant and too small to matter fails. Decided by
+place (`inside`): it holds where all of the 95 % interval lies there (equivalence), fails where none of it does. What
+has no variance decides nothing, nor do two seeds. What holds by construction is an identity: shown, and no evidence.
 
 isotropic: A below q95(d); anisotropic: A above q95(d); low: A < 0.2; extreme: A ≥ 0.8.
 """
@@ -183,11 +183,20 @@ def judged(tests: Sequence[Test]) -> list[Verdict]:
 
 
 def _corrected(tests: Sequence[Test], side: str) -> Array:
-    """p of one side, Holm over the tests of primary claims and over all others; NaN where the place decides."""
+    """p of one side, Holm over the tests of primary claims, over identities, and over all others; NaN where the place
+    decides. Tests of which all must hold are one test of the family, by the largest of their p (the last: by its own):
+    they need no correction for each other (Berger 1982). Their contraries, of which one is enough, do.
+    """
     p = np.array([np.nan if t.inside is not None else getattr(t, side) for t in tests], dtype=np.float64)
-    for primary in (True, False):
-        family = [i for i, t in enumerate(tests) if t.claim.primary == primary]
-        p[family] = holm(p[family])
+    families: dict[object, dict[object, list[int]]] = {}
+    for i, t in enumerate(tests):
+        together = (t.claim, t.subject, t.seed) if side == "up" and t.over in ("all", "last") else i
+        families.setdefault((t.claim.primary, t.claim.identity), {}).setdefault(together, []).append(i)
+    for family in families.values():
+        members = list(family.values())
+        of_each = np.array([p[m[-1]] if tests[m[0]].over == "last" else p[m].max() for m in members])
+        for m, one, corrected in zip(members, of_each, holm(of_each), strict=True):
+            p[m] = np.minimum(1.0, p[m] * (corrected / one if one > 0 else len(members)))
     return p
 
 
@@ -247,7 +256,7 @@ def _verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdict:
     reason += f"; {t.note}" if t.note else ""
     which = {"any": "largest ", "all": "weakest ", "most": "weakest ", "last": ""}[first.over] if len(tests) > 1 else ""
     place = f", at {t.where}" if t.where else ""
-    return stated(t.claim, _agreed(each), f"{which}{t.statistic}{place}:", *numbers, reason, t.subject)
+    return stated(t.claim, _agreed(each), f"{which}{t.statistic.rstrip(':')}{place}:", *numbers, reason, t.subject)
 
 
 def _course(tests: list[Test], outcomes: list[Outcome]) -> str:
@@ -280,12 +289,3 @@ def _together(outcomes: list[Outcome], over: Over) -> Outcome:
         return "holds" if 2 * holding > n else "fails" if 2 * failing > n else "undecided"
     whole = holding == n if over == "all" else outcomes[-1] == "holds"
     return "fails" if failing else "holds" if whole else "undecided"
-
-
-def detected(p: float, corrected: float, smallest: float, *, expected: bool, level: float = 0.05) -> bool | None:
-    """Whether a two-sided test finds what the claim expects it to find (or not to). None where p could not have been
-    below the level (`smallest`), and where correcting for the other systems takes it across.
-    """
-    if np.isnan(p) or smallest >= level:
-        return None
-    return expected if corrected < level else not expected if p >= level else None

@@ -33,13 +33,13 @@ ARMS = {
 SETTINGS = {
     name: {
         "quick": Experiment(arms[:2], 2, BRIEF),
-        "full": Experiment(arms, 6, FULL),
+        "paper": Experiment(arms, 6, FULL),
         "finished": Experiment(arms, 6, FULL, train=False),
     }
     for name, arms in ARMS.items()
 }
-"""`quick`: two arms and two seeds that have hardly begun to learn, which decides nothing; `full`: as registered;
-`finished`: as far as `full` is trained, nothing is.
+"""`quick`: two arms and two seeds that have hardly begun to learn, which decides nothing; `paper`: as registered;
+`finished`: as far as `paper` is trained, nothing is.
 """
 OUTCOMES = {
     LOSS: ("loss", ""),

@@ -14,7 +14,7 @@ from altair.typing import ChartType
 from anisoscope.charts import builders as charts
 from anisoscope.store import select
 from anisoscope.studies.fosse2023.entry import Evidence, Measure, Seeds, correlation, entry, over
-from anisoscope.studies.fosse2023.grid import LEARNED, OTHER_ARM, OWN, SETTINGS, TITLES, Grid
+from anisoscope.studies.fosse2023.grid import LEARNED, OTHER_ARM, OWN, TITLES, Grid
 from anisoscope.studies.fosse2023.measurements import VALUES, geometry, separated
 from anisoscope.studies.judge import Test
 
@@ -76,11 +76,4 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     return drawn
 
 
-STUDY = entry(
-    "needed",
-    measure=Measure(Grid.by_arm, (geometry, separated)),
-    tests=tests,
-    draw=draw,
-    paper="beyond",
-    settings={"quick": SETTINGS["quick"], "full": SETTINGS["paper"], "finished": SETTINGS["finished"]},
-)
+STUDY = entry("needed", measure=Measure(Grid.by_arm, (geometry, separated)), tests=tests, draw=draw, paper="beyond")

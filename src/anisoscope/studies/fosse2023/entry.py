@@ -205,7 +205,6 @@ def entry(
     draw: Callable[[Evidence], dict[str, ChartType]],
     compare: Callable[[Evidence], Iterable[Compared]] = lambda _evidence: (),
     paper: str = PAPER,
-    settings: Mapping[str, Grid] = SETTINGS,
 ) -> Study:
     """A table or figure of the paper: measured, judged and drawn of all records, compared corpus by corpus."""
 
@@ -215,7 +214,7 @@ def entry(
     return declare(
         paper,
         name,
-        settings=settings,
+        settings=SETTINGS,
         needs=NEEDS,
         measure=measure,
         judge=lambda records: judged(list(tests(whole(records)))),

@@ -4,6 +4,7 @@ Each is a run of a series (`runs.series`), found again in `<cache>/series-<hash>
 heads.safetensors: per layer second moments, means and sampled points of heads.
 """
 
+import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -25,7 +27,7 @@ from anisoscope.provenance import measuring_code, run_id
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import plan_of, subject_of
 from anisoscope.runs.series import Derived, measure_series
-from anisoscope.store import RunFolder, select
+from anisoscope.store import RunFolder, as_records, select
 from anisoscope.studies.needs import Need, of_corpus
 from anisoscope.studies.study import Context
 from anisoscope.training.kinds import KINDS
@@ -36,6 +38,7 @@ SITES = ("query.raw", "attention", "scores", "centred")
 """Where the figures read numbers of heads; those of keys alone are not read."""
 WIKITEXT, BUILTIN = "wikitext/wiki.valid.raw", "builtin:python-docs"
 PROBED = 128
+LOSS = "training.loss"
 BRIEF = SmallModelRecipe(seconds=300.0, seeds=3, kinds=("token-lm",))
 
 
@@ -102,12 +105,13 @@ SERIES: dict[str, Any] = {"settings": SETTINGS, "needs": NEEDS}
 
 @dataclass(frozen=True)
 class Piece:
-    """One measured checkpoint: its run folder, and the name of the file of its heads."""
+    """One measured checkpoint: its run folder, the name of the file of its heads, and what was measured."""
 
     step: int
     seed: int
     folder: Path
     named: str = "heads.safetensors"
+    subject: str = ""
 
     def heads(self) -> dict[str, Tensor]:
         """`{layer} {query|key} {moment|mean|points}` → [head, dim, dim], [head, dim], [point, head, dim]."""
@@ -145,7 +149,7 @@ def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
     done = measure_series(checkpoints, job_of, output, derived=derived, progress=progress, skip_bad=published)
     for name, reason in done.skipped.items():
         context.withhold(name, reason)
-    pieces = [Piece(c.step, c.seed, done.runs[c].folder, named) for c in common(done.runs)]
+    pieces = [Piece(c.step, c.seed, done.runs[c].folder, named, c.subject) for c in common(done.runs)]
     if not pieces:
         got = f"fewer ({len(done.skipped)} could not be had)"
         raise ModelError(f"two steps that every seed of {series.checkpoints} has", got, "begin again")
@@ -216,6 +220,31 @@ def _write_heads(sums: Path, settings: Settings, path: Path, *, sampled: bool) -
                 x = points.double().transpose(0, 1)
                 out[f"{name} moment"] = x.transpose(1, 2) @ x
     save_file(out, path)
+
+
+def losses(pieces: Sequence[Piece]) -> pd.DataFrame:
+    """Validation loss of every checkpoint (`training.loss`), as the `training.json` beside it says; none elsewhere."""
+    rows = []
+    for piece in pieces:
+        record = Path(piece.subject).parent / "training.json"
+        by_step = dict(json.loads(record.read_text("utf-8")).get("validation_loss", ())) if record.is_file() else {}
+        if piece.step in by_step:
+            rows.append({"metric": LOSS, "step": piece.step, "seed": piece.seed, "value": by_step[piece.step]})
+    return as_records(pd.DataFrame(rows))
+
+
+def fallen(records: pd.DataFrame, seeds: Sequence[int], steps: Sequence[int]) -> NDArray[np.float64] | None:
+    """Share [seed, step] of the fall of the loss, from the first checkpoint with one to the lowest, that each step has
+    behind it (step 0, which has no loss: none); None where a checkpoint has no loss.
+    """
+    table = select(records, metric=LOSS).pivot_table(index="seed", columns="step", values="value")
+    table = table.reindex(index=list(seeds), columns=[step for step in steps if step])
+    if table.empty or table.isna().to_numpy().any():
+        return None
+    loss = table.to_numpy(float)
+    share = (loss[:, :1] - loss) / (loss[:, :1] - loss.min(1, keepdims=True))
+    share = np.clip(np.maximum.accumulate(share, 1), 0, 1)
+    return np.asarray(np.hstack([np.zeros((len(share), 1)), share]) if 0 in steps else share)
 
 
 def records_of(pieces: Sequence[Piece], metrics: Sequence[str]) -> pd.DataFrame:

@@ -11,8 +11,12 @@ from anisoscope.studies.godey2024 import layer_curves
 from anisoscope.studies.godey2024.layer_curves import TRAINED, UNTRAINED, Systems, per_system, replicates, settings
 from anisoscope.studies.judge import Array, Test, judged, of_replicates, stated
 from anisoscope.studies.study import Claim, Verdict, claims, declare
+from anisoscope.training.kinds import KINDS, TEXT
 
 TRAINING, SEVERAL = "effect of training", "several anisotropic"
+SHARING = frozenset(kind.label for kind in KINDS.values() if kind.modality == TEXT)
+WORDS = "differences hold; n counts units"
+SHARED = "its tokens share a type vector, which puts A at 1/3 in every layer before training: no start to compare with"
 SPEECH_MODELS = ("wav2vec2-base", "hubert-base", "whisper-base")
 IMAGE_MODELS = ("resnet-50", "efficientnet-b0", "cvt-13", "convnext-tiny", "van-base")
 SETTINGS = {
@@ -38,7 +42,8 @@ def judge(name: str, records: pd.DataFrame) -> list[Verdict]:
     tests: list[Test] = []
     for claim in stated_ones:
         if claim.over:
-            tests += layer_curves.layer_tests(claim, about)
+            here = layer_curves.curves(records, claim.site) if claim.site else about
+            tests += layer_curves.layer_tests(claim, here[~here["model"].str.endswith(UNTRAINED)])
         elif claim.name in COMPARISONS:
             tests += COMPARISONS[claim.name](claim, records, about)
     verdicts = judged(tests)
@@ -85,7 +90,9 @@ def _since(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[
     before = {(model, seed): layers for model, seed, layers in per_system(layer_curves.curves(records, site))}
     for model, seed, layers in per_system(rows[rows["model"].str.endswith(TRAINED)] if training else rows):
         then = before.get((_system(model) + UNTRAINED if training else model, seed))
-        if then is not None:
+        if training and _system(model) in SHARING:
+            yield Test(claim, claim.statistic, subject=_system(model), over="all", seed=seed, words=WORDS, note=SHARED)
+        elif then is not None:
             after = layers[layers["layer"].isin(then["layer"])]
             theta = _difference(_mean(records, after), _mean(records, then, site))
             yield _test(claim, _system(model), theta, layers, seed)
@@ -115,15 +122,14 @@ def _difference(a: Array, b: Array) -> Array:
 
 
 def _test(claim: Claim, subject: str, theta: Array, layers: pd.DataFrame, seed: int) -> Test:
-    """A test that a scalar of some `layers` is above 0."""
-    value, low, high, up, down = of_replicates(theta)
+    """A test that a scalar of some `layers` is above the claim's threshold."""
+    value, low, high, up, down = of_replicates(theta, claim.threshold())
     first = layers.iloc[0]
     numbers, note = (
         (value, low, high, int(first["n_units"]), up, down),
         layer_curves.training_steps(first["model"], first["step"]),
     )
-    words = "differences hold; n counts units"
-    return Test(claim, claim.statistic, *numbers, None, subject, "all", seed, margin=value, words=words, note=note)
+    return Test(claim, claim.statistic, *numbers, None, subject, "all", seed, margin=value, words=WORDS, note=note)
 
 
 def draw(name: str, records: pd.DataFrame) -> dict[str, Any]:

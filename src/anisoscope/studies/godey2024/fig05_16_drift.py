@@ -19,8 +19,8 @@ from anisoscope.charts.study_charts import p_values
 from anisoscope.store import as_records
 from anisoscope.studies.godey2024 import fig01_04_layers, layer_curves
 from anisoscope.studies.godey2024.layer_curves import TRAINED, UNTRAINED
-from anisoscope.studies.judge import Array, Test, detected, judged, stated
-from anisoscope.studies.study import SIGNED, Context, Verdict, claims, declare
+from anisoscope.studies.judge import Array, Test, judged, of_seeds, stated
+from anisoscope.studies.study import SIGNED, Claim, Context, Verdict, claims, declare
 from anisoscope.sums.jackknife import holm, interval
 
 TEXT, VISION, NONE, SPEECH, WALKS = claims("godey2024", "fig5").values()
@@ -157,40 +157,71 @@ def table(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def judge(records: pd.DataFrame) -> list[Verdict]:
-    """One verdict per trained system (Holm over all of them) and one on the test itself."""
+    """Systems trained with several seeds by their coefficients over seeds; others against random walks, which is what
+    layers are like (Holm over them); and one verdict on the paper's test itself.
+    """
     rows = table(records)
     rows = rows[~rows["model"].astype(str).str.endswith(UNTRAINED)]
-    worst = rows.groupby("model", sort=False)["p"].max().astype(float)  # a claim must hold with every seed
-    corrected = pd.Series(holm(np.asarray(worst, dtype=np.float64)), index=worst.index)
-    systems = int(worst.notna().sum())
-    verdicts = [_system(group, corrected[model], systems) for model, group in rows.groupby("model", sort=False)]
+    systems = [group for _, group in rows.groupby("model", sort=False)]
+    single = [group.iloc[0] for group in systems if len(group) == 1]
+    kind: Kind = "pearson" if records["metric"].eq("correlation.pearson").any() else "spearman"
+    corrected = holm(np.array([walk_p(kind, int(row.layers), float(row.r)) for row in single], dtype=np.float64))
+    found = judged([_of_seeds(group) for group in systems if len(group) > 1])
+    found += [_of_one(row, float(p)) for row, p in zip(single, corrected, strict=True)]
     walks = records[records["metric"].str.startswith("false_positive_rate").fillna(False)]
     above, note = (float(np.nextafter(LEVEL, 1)), 1.0), "4,000 pairs of walks; 0.05 would be right"
     ends = zip(walks["value"], walks["low"], walks["high"], strict=True)
     of_walks = [Test(WALKS, WALKS.statistic, v, low, high, inside=above, note=note) for v, low, high in ends]
-    return verdicts + layer_curves.unmeasured((TEXT, VISION, NONE), verdicts, records) + judged(of_walks)
+    return found + layer_curves.unmeasured((TEXT, VISION, NONE), found, records) + judged(of_walks)
 
 
-def _system(rows: pd.DataFrame, corrected: float, systems: int) -> Verdict:
-    """The verdict on one system, of which every seed must say the same."""
-    first = rows.iloc[0]
-    claim = next((c for c in (NONE, SPEECH, VISION) if str(first.model).startswith(c.systems)), TEXT)
-    found = [
-        None if claim == SPEECH else detected(float(p), corrected, float(smallest), expected=claim != NONE)
-        for p, smallest in zip(rows["p"], rows["p_smallest"], strict=True)
-    ]
-    reason = f"{int(first.layers)} layers, smallest p {first.p_smallest:.2g}, permutation p {first.p:.2g}"
-    reason += f", scipy's {first.p_scipy:.2g}"
-    if first.p_smallest >= LEVEL:
-        reason += "; p could not have been below .05"
-    elif first.p_smallest * systems >= LEVEL:
-        reason += f"; p corrected for {systems} systems could not have been below .05"
-    if len(rows) > 1:
-        named = ", ".join(f"{p:.2g}" for p in rows["p"])
-        reason += f"; {len(rows)} seeds, p {named}, each: {', '.join(stated(claim, x, '').outcome for x in found)}"
-    agreed = found[0] if len(set(found)) == 1 else None
-    numbers = (float(first.r), float(first.low), float(first.high), int(first.n_units), float(corrected))
-    return stated(claim, agreed, "coefficient:", *numbers, reason, str(first.model).removesuffix(TRAINED))
+def _claim_of(model: str) -> Claim:
+    """What the paper expects of a system."""
+    return next((claim for claim in (NONE, SPEECH, VISION) if model.startswith(claim.systems)), TEXT)
+
+
+def _of_seeds(rows: pd.DataFrame) -> Test:
+    """The coefficients of one system over its seeds. Under no correlation either sign is as likely, whatever the layers
+    have to do with each other.
+    """
+    model = str(rows.iloc[0].model)
+    subject, claim = model.removesuffix(TRAINED), _claim_of(model)
+    if claim == SPEECH:
+        return Test(claim, "coefficient:", float(rows["r"].mean()), n=len(rows), note=_papers_p(rows), subject=subject)
+    return of_seeds(claim, rows["r"].to_numpy(float), "coefficient", reason=_papers_p(rows), subject=subject)
+
+
+def _of_one(row: Any, p: float) -> Verdict:
+    """One system against random walks: p tells of a correlation, and never of its absence."""
+    claim = _claim_of(str(row.model))
+    found = None if claim == SPEECH or not p < LEVEL else claim != NONE
+    numbers = (float(row.r), float(row.low), float(row.high), int(row.n_units), p)
+    reason = (
+        f"{_papers_p(row.to_frame().T)}; p here is of walks, which are as autocorrelated, corrected for all systems"
+    )
+    subject = str(row.model).removesuffix(TRAINED)
+    return stated(claim, found, "coefficient, with its interval over units:", *numbers, reason, subject)
+
+
+def _papers_p(rows: pd.DataFrame) -> str:
+    """What the paper's own test says: of exchangeable layers, which these are not."""
+    first, p = rows.iloc[0], ", ".join(f"{x:.2g}" for x in rows["p"])
+    return f"the paper's test over {int(first.layers)} layers: p {p} (smallest possible {first.p_smallest:.2g})"
+
+
+@cache
+def _walk_sizes(kind: Kind, layers: int) -> Array:
+    """Sizes of the coefficients of 20,000 pairs of independent random walks over so many layers, ascending."""
+    x, y = np.random.default_rng(0).standard_normal((2, 20_000, layers)).cumsum(-1)
+    return np.sort(np.abs(coefficient(kind, x, y)))
+
+
+def walk_p(kind: Kind, layers: int, r: float) -> float:
+    """Share of pairs of independent random walks whose coefficient is of this size or larger."""
+    if np.isnan(r) or layers < 3:
+        return float("nan")
+    sizes = _walk_sizes(kind, layers)
+    return float((len(sizes) - np.searchsorted(sizes, abs(r) - _SAME) + 1) / (len(sizes) + 1))
 
 
 def draw(name: str, records: pd.DataFrame) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from anisoscope.store import as_records, select
 from anisoscope.studies.godey2024 import biased_block, norm_claims
 from anisoscope.studies.godey2024.layer_curves import trained_layers, widths
 from anisoscope.studies.godey2024.untrained_models import label
-from anisoscope.studies.judge import POSITIVE, Test, judged, stated
+from anisoscope.studies.judge import POSITIVE, Test, stated
 from anisoscope.studies.study import Claim, Context, Verdict, claims, declare
 from anisoscope.sums.jackknife import over_seeds
 
@@ -35,12 +35,15 @@ def measure(settings: biased_block.BlockSettings, context: Context) -> pd.DataFr
 
 
 def judge(records: pd.DataFrame) -> list[Verdict]:
-    verdicts = [norm_claims.judge_above(ABOVE, below, above) for below, above in _anisotropy(records)]
-    verdicts += norm_claims.trends(GROWS, records)
+    found: list[Test | Verdict] = []
+    for below, above in _anisotropy(records):
+        found += norm_claims.closed(ABOVE, below, above)
+    found += norm_claims.trends(GROWS, records)
     systems = norm_claims.systems(records)
-    verdicts += [_judge_fixed(claim, records, system) for system in systems for claim in (TOKENS, MEAN)]
-    trained = _trained_share(records)
-    return verdicts + judged([_order(records, system, trained) for system in systems] if len(trained) else [])
+    found += [_judge_fixed(claim, records, system) for system in systems for claim in (TOKENS, MEAN)]
+    trained = _trained_share(records, "drift")
+    found += [_order(records, system, trained) for system in systems] if len(trained) else []
+    return norm_claims.concluded(found)
 
 
 def _anisotropy(records: pd.DataFrame) -> Iterator[tuple[norm_claims.Curves, norm_claims.Curves]]:
@@ -70,23 +73,25 @@ def _judge_fixed(claim: Claim, records: pd.DataFrame, system: str) -> Verdict:
     return stated(claim, holds, "N* =", value, low, high, len(solved), None, reason, system)
 
 
-def _trained_share(records: pd.DataFrame) -> pd.DataFrame:
-    """Mean token norms of trained layers over √d, the first block's input left out."""
+def _trained_share(records: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Norms of trained layers over √d, the first block's input left out: of the mean (`drift`) or of tokens."""
     width = widths(records)
-    rows = select(records, metric="norms.mean", site="hidden", model=list(width))
+    rows = select(records, metric=metric, site="hidden", model=list(width))
     rows = rows[rows["layer"] > 0]
     return rows.assign(share=rows["value"] / np.sqrt(rows["model"].map(width).astype(float)))
 
 
 def _order(records: pd.DataFrame, system: str, trained: pd.DataFrame) -> Test:
-    """Norms over √d, so that models of other widths compare; the interval is over seeds."""
+    """Norms of the mean over √d, beside those of trained layers, so that models of other widths compare; the interval
+    is over seeds.
+    """
     at, known = _fixed(records, system, "mean_norm.norm"), trained["share"]
     names = ", ".join(trained["model"].unique())
     if not len(at):
         return Test(TRAINED, "no fixed point", inside=TRAINED.inside, note=f"against {names}", subject=system)
     share = at / np.sqrt(norm_claims.width(records, system))
     value, low, high = (float(np.exp(x)) for x in over_seeds(np.log(share / known.mean())))
-    note = f"‖mean‖/√d = {share.mean():.3f}; trained layers of {names}: {known.min():.3f} to {known.max():.3f}"
+    note = f"‖mean‖/√d = {share.mean():.3f}; in trained layers of {names}: {known.min():.3f} to {known.max():.3f}"
     numbers = (value, low, high, len(at))
     return Test(TRAINED, TRAINED.statistic, *numbers, inside=TRAINED.inside, note=note, subject=system)
 
@@ -107,9 +112,8 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
         "fig6a": draw(vectors, series="place", title="anisotropy A", zero=True),
         "fig6a_difference": draw(_differences(records), series="reading", title=title, scale="log"),
     }
-    trained = _trained_band(records)
     for metric, (name, kind, title) in NORMS.items():
-        marks = _marks(records, kind)
+        marks, trained = _marks(records, kind), _trained_band(records, metric)
         drawn[name] = study_charts.norms(select(rows, metric=metric), marks, title=title, trained=trained)
     if layers["layer"].max() > 1:  # one line per N
         deep = select(layers, metric="mean_cosine", N=DRAWN_OF_STACKS)
@@ -139,9 +143,9 @@ def _marks(records: pd.DataFrame, kind: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["reading", "at", "at_value", "at_text"])
 
 
-def _trained_band(records: pd.DataFrame) -> tuple[float, float] | None:
-    """Trained norms, brought to the width of the untrained block by √d."""
-    trained, systems = _trained_share(records), norm_claims.systems(records)
+def _trained_band(records: pd.DataFrame, metric: str) -> tuple[float, float] | None:
+    """The same norms of trained layers, brought to the width of the untrained block by √d."""
+    trained, systems = _trained_share(records, metric), norm_claims.systems(records)
     if trained.empty or not systems:
         return None
     low, high = trained["share"].agg(["min", "max"]) * np.sqrt(norm_claims.width(records, systems[0]))

@@ -14,7 +14,8 @@ from anisoscope.charts import study_charts
 from anisoscope.store import select
 from anisoscope.studies.godey2024 import biased_block, norm_claims
 from anisoscope.studies.godey2024.norm_claims import Curves
-from anisoscope.studies.study import Claim, Context, Verdict, declare
+from anisoscope.studies.judge import Test
+from anisoscope.studies.study import Claim, Context, declare
 from anisoscope.sums.isotropic import q95
 
 SIDES = {"query.raw": "queries", "key.raw": "keys"}
@@ -34,26 +35,27 @@ def _head_dim(records: pd.DataFrame, system: str) -> int:
     return norm_claims.width(records, system) // (int(select(records, model=system)["head"].max()) + 1)
 
 
-def judge_start(claim: Claim, records: pd.DataFrame) -> Iterator[Verdict]:
+def judge_start(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
     """Without a bias, against q95 of the dimension of a head."""
     for curve in norm_claims.curves(records, claim.metric, claim.site):
         threshold = float(q95(_head_dim(records, curve.system)))
-        yield norm_claims.judge_at(claim, curve, 0.0, threshold, "q95 of the dimension of a head")
+        yield norm_claims.at(claim, curve, 0.0, threshold, "q95 of the dimension of a head")
 
 
-def judge_growth(claim: Claim, records: pd.DataFrame) -> Iterator[Verdict]:
+def judge_growth(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
     """Whether the growth is one that can be seen: the ratio to N = 0, per seed."""
     for curve in norm_claims.curves(records, claim.metric, claim.site):
         ratio = Curves(curve.system, curve.norms, curve.values / curve.values[:, :1])
-        yield norm_claims.judge_at(claim, ratio, DOUBLED_AT, float(claim.limit), "ratio to N = 0")
+        yield norm_claims.at(claim, ratio, DOUBLED_AT, float(claim.limit), "ratio to N = 0")
 
 
-def judge_clearer(claim: Claim, records: pd.DataFrame) -> Iterator[Verdict]:
-    """The growth up to the largest N, over sequences against over rows, paired over seeds."""
+def judge_clearer(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
+    """The growth up to the largest N, over sequences against over rows, paired over seeds, in weights of N = 0."""
     both = (norm_claims.curves(records, f"attention.{name}_max", "attention") for name in ("row", "sequence"))
     for pair in zip(*both, strict=True):
-        growth = (Curves(c.system, c.norms[-1:], c.values[:, -1:] - c.values[:, :1]) for c in pair)
-        yield norm_claims.judge_above(claim, *growth)
+        start = pair[0].values[:, :1]
+        growth = (Curves(c.system, c.norms[-1:], (c.values[:, -1:] - c.values[:, :1]) / start) for c in pair)
+        yield from norm_claims.above(claim, *growth)
 
 
 def draw_vectors(records: pd.DataFrame) -> dict[str, ChartType]:
@@ -93,6 +95,10 @@ def _uniform(records: pd.DataFrame) -> tuple[float, str] | None:
 
 
 STARTS = {f"{side}-anisotropic-without-bias": judge_start for side in ("query", "key")}
+IN_WEIGHTS = dict.fromkeys(("row-max-grows", "row-min-shrinks"), norm_claims.relative_trends)
+IN_WEIGHTS |= {"row-max-doubles": judge_growth}
+OF_SEQUENCES = dict.fromkeys(("sequence-max-grows", "sequence-min-shrinks"), norm_claims.relative_trends)
+OF_SEQUENCES |= {"clearer-than-in-rows": judge_clearer}
 IN_ROWS = [f"attention.{name}" for name in (*ROWS, "entropy", "entropy_normalised")]
 DRAWN_IN_ROWS = {"fig9": ROWS, "fig9_entropy": {"entropy_normalised": "entropy"}}
 IN_SEQUENCES = ["attention.sequence_max", "attention.sequence_min", "attention.row_max"]
@@ -109,9 +115,9 @@ STUDIES = tuple(
     )
     for name, where, others, draw in (
         ("fig8", {"site": list(SIDES)}, STARTS, draw_vectors),
-        ("fig9", {"metric": IN_ROWS}, {"row-max-doubles": judge_growth}, partial(draw_weights, DRAWN_IN_ROWS)),
+        ("fig9", {"metric": IN_ROWS}, IN_WEIGHTS, partial(draw_weights, DRAWN_IN_ROWS)),
         (
-            *("fig10", {"metric": IN_SEQUENCES}, {"clearer-than-in-rows": judge_clearer}),
+            *("fig10", {"metric": IN_SEQUENCES}, OF_SEQUENCES),
             partial(draw_weights, DRAWN_IN_SEQUENCES),
         ),
     )

@@ -28,7 +28,7 @@ from anisoscope.store import as_records, select
 from anisoscope.studies.godey2024 import checkpoints
 from anisoscope.studies.godey2024.checkpoints import Piece
 from anisoscope.studies.godey2024.fig13_14_alignment import COSINES, Alignment, per_seed, table
-from anisoscope.studies.judge import Array, judged, of_seeds
+from anisoscope.studies.judge import Array, judged, of_seeds, stated
 from anisoscope.studies.study import Context, Study, Verdict, claims, declare
 
 Over = Literal["union", "key", "query"]
@@ -143,7 +143,7 @@ def measure(over: Over, clouds: bool, series: checkpoints.CheckpointSettings, co
     """Alignment of all heads, their means in the plane, and clouds of the two chosen heads of the first seed."""
     pieces = checkpoints.measure(series, context)
     alignment = checkpoints.records_of(pieces, COSINES)
-    parts = [alignment, measure_planes(pieces, (over,))]
+    parts = [alignment, checkpoints.losses(pieces), measure_planes(pieces, (over,))]
     if clouds:
         parts.append(measure_clouds(pieces, over, Alignment.of(alignment).chosen().values()))
     return pd.concat(parts, ignore_index=True)
@@ -151,18 +151,19 @@ def measure(over: Over, clouds: bool, series: checkpoints.CheckpointSettings, co
 
 def judge_clouds(records: pd.DataFrame) -> list[Verdict]:
     """The share that the first direction carries, and its agreement between heads that end similar and opposite."""
-    (claim,) = claims("godey2024", "fig11").values()
+    claim, other = claims("godey2024", "fig11").values()
     share, groups = table(records, "svd.union.drift_share").values[:, 0], Alignment.of(records).groups()
     tests = []
     for name in ("all heads", "similar", "opposite"):
         reason = f"{groups[name].sum()} heads of {len(share)} seeds"
-        tests.append(of_seeds(claim, per_seed(share, groups[name]), reason=reason, subject=name))
+        about, subject = (claim, "") if name == "all heads" else (other, name)
+        tests.append(of_seeds(about, per_seed(share, groups[name]), reason=reason, subject=subject))
     return judged(tests)
 
 
 def judge_paths(records: pd.DataFrame) -> list[Verdict]:
-    """When heads that end similar, and opposite, are aligned for good."""
-    first, later, about = claims("godey2024", "fig12").values()
+    """When heads that end similar, and opposite, are aligned for good: by steps, and by how far the loss had fallen."""
+    first, later, about, after = claims("godey2024", "fig12").values()
     alignment, early = Alignment.of(records), float(first.limit)
     onset, groups = alignment.onset(), alignment.groups()
     similar, opposite = (per_seed(onset, groups[name], "median") for name in ("similar", "opposite"))
@@ -171,8 +172,14 @@ def judge_paths(records: pd.DataFrame) -> list[Verdict]:
     share = np.array(alignment.table.steps) / alignment.table.steps[-1]
     nearest = share[np.abs(share - early).argmin()]
     reason = f"{counts}; the checkpoint nearest to {early:.0%} lies at {nearest:.2g} of training"
-    numbers = ((first, similar, reason), (later, opposite - similar, counts), (about, opposite, reason))
-    return judged([of_seeds(claim, values, reason=why) for claim, values, why in numbers])
+    numbers = [(first, similar, reason), (later, opposite - similar, counts), (about, opposite, reason)]
+    fallen = checkpoints.fallen(records, alignment.table.seeds, alignment.table.steps)
+    if fallen is None:
+        unknown = [stated(after, None, "not measured", reason="no loss is recorded at every checkpoint")]
+    else:
+        unknown = []
+        numbers.append((after, per_seed(alignment.onset(fallen), groups["opposite"], "median"), counts))
+    return [*judged([of_seeds(claim, values, reason=why) for claim, values, why in numbers]), *unknown]
 
 
 def judge_agreement(name: str, metric: str, records: pd.DataFrame) -> list[Verdict]:

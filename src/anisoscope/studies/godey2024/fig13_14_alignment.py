@@ -5,8 +5,9 @@ share or a median over its heads. What figures 11, 12 and 15 share with these st
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -16,12 +17,16 @@ from scipy import stats
 from anisoscope.charts import series_charts
 from anisoscope.store import select
 from anisoscope.studies.godey2024 import checkpoints
-from anisoscope.studies.judge import LEVEL, Array, judged, of_seeds, of_units
-from anisoscope.studies.study import Verdict, claims, declare
+from anisoscope.studies.godey2024.layer_curves import width
+from anisoscope.studies.judge import LEVEL, SAME, Array, Test, judged, of_seeds, of_units
+from anisoscope.studies.study import Claim, Verdict, claims, declare
+from anisoscope.sums.isotropic import cosine_quantile
 from anisoscope.sums.jackknife import holm
 
 COSINES = ("query_key.cosine", "mean_cosine.isotropic_q95")
 AXES = ("seed", "step", "layer", "head")
+ORDERS = 10_000
+"""Orders of layers that a permutation test draws."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,8 @@ def table(records: pd.DataFrame, metric: str) -> HeadTable:
 class Alignment:
     """cos(Q̄, K̄) of every head along training, and what follows from it.
 
-    cosine  [seed, step, layer, head]; bound: q95(d_head), the cosine that 95 % of isotropic pairs stay below
+    cosine  [seed, step, layer, head]
+    bound   what 95 % of isotropic pairs in d_head dimensions stay below in size (10 % pass q95, on either side)
     """
 
     table: HeadTable
@@ -57,7 +63,7 @@ class Alignment:
     @classmethod
     def of(cls, records: pd.DataFrame) -> "Alignment":
         bound = select(records, metric="mean_cosine.isotropic_q95", site="query.raw")["value"]
-        return cls(table(records, "query_key.cosine"), float(bound.iloc[0]))
+        return cls(table(records, "query_key.cosine"), float(cosine_quantile(0.975, width(float(bound.iloc[0])))))
 
     @property
     def cosine(self) -> Array:
@@ -79,12 +85,17 @@ class Alignment:
         ending = self.ending()
         return {"similar": ending == 1, "opposite": ending == -1, "all heads": np.ones_like(ending, bool)}
 
-    def onset(self) -> Array:
-        """Share of training [seed, layer, head] from which on |cos| stays above the bound; NaN where it never does."""
+    def onset(self, share: Array | None = None) -> Array:
+        """Share of training [seed, layer, head] from which on |cos| stays above the bound; NaN where it never does.
+        `share` [seed, step]: of something else.
+        """
         above = np.abs(self.cosine) > self.bound
         staying = np.flip(np.logical_and.accumulate(np.flip(above, 1), axis=1), 1)
-        share = np.array(self.table.steps) / self.table.steps[-1]
-        return np.asarray(np.where(staying[:, -1], share[staying.argmax(1)], np.nan))
+        if share is None:
+            share = np.tile(np.array(self.table.steps) / self.table.steps[-1], (len(self.cosine), 1))
+        first = staying.argmax(1)
+        at = np.take_along_axis(share, first.reshape(len(first), -1), 1).reshape(first.shape)
+        return np.asarray(np.where(staying[:, -1], at, np.nan))
 
     def chosen(self) -> dict[str, tuple[int, int]]:
         """{name: (layer, head)} of the first seed's last step: largest cosine `similar`, smallest `opposite`."""
@@ -106,7 +117,7 @@ def per_seed(values: Array, mask: Array, reduce: str = "mean") -> Array:
 
 
 def heads_above(records: pd.DataFrame) -> Iterator[tuple[int, int, int]]:
-    """(seed, heads whose last |cos| is above q95(d_head), heads in all): one-sided over documents, Holm by seed."""
+    """(seed, heads whose last |cos| is above the bound, heads in all): one-sided over documents, Holm by seed."""
     rows = select(records, metric="query_key.cosine")
     rows = rows[rows["step"] == rows["step"].max()]
     turned = rows["value"] < 0
@@ -141,28 +152,59 @@ def judge_cosine(records: pd.DataFrame) -> list[Verdict]:
 
 
 def judge_dot(records: pd.DataFrame) -> list[Verdict]:
-    """Judge the growth of the scalar product: of heads that end similar, of those that end opposite, and of all."""
-    (claim,) = claims("godey2024", "fig14").values()
-    dots = np.abs(table(records, "query_key.dot").values)
-    growth = np.log(dots[:, -1] / dots[:, 0])
-    tests = []
-    for name, heads in Alignment.of(records).groups().items():
+    """Judge the growth of the scalar product: of all heads, of those that end similar and opposite; and its two parts,
+    that of the norms and that of the cosine, whose logarithms add up to it.
+    """
+    claim, alignment = claims("godey2024", "fig14"), Alignment.of(records)
+    dots, cosines = np.abs(table(records, "query_key.dot").values), np.abs(alignment.cosine)
+    growth, turning = (np.log(x[:, -1] / x[:, 0]) for x in (dots, cosines))
+    groups = alignment.groups()
+    every = groups.pop("all heads")
+    tests = [
+        of_seeds(claim["dot-grows"], per_seed(growth, every)),
+        of_seeds(claim["norms-grow"], per_seed(growth - turning, every)),
+        of_seeds(claim["cosine-grows-too"], per_seed(turning, every)),
+    ]
+    for name, heads in groups.items():
         reason = f"{heads.sum()} heads of {len(heads)} seeds"
-        tests.append(of_seeds(claim, per_seed(growth, heads), reason=reason, subject=name))
+        tests.append(of_seeds(claim["dot-grows-in-both-kinds"], per_seed(growth, heads), reason=reason, subject=name))
     return judged(tests)
 
 
 def judge_seeds(records: pd.DataFrame) -> list[Verdict]:
-    """Each seed against the mean of the others, by Fisher's z."""
-    cosine = Alignment.of(records).cosine
+    """Layers alike over seeds, by permutation of the layers of each; and curves as they stand, which all grow."""
+    claim, cosine = claims("godey2024", "fig23"), Alignment.of(records).cosine
     curves, profile = np.abs(cosine).mean(-1), cosine[:, -1].mean(-1)
-    tests = []
-    both = (curves.reshape(len(curves), -1), profile)
-    for claim, rows in zip(claims("godey2024", "fig23").values(), both, strict=True):
-        r = _with_others(rows)
-        reason = "r by seed: " + ", ".join(f"{x:.2f}" for x in r)
-        tests.append(of_seeds(claim, np.arctanh(np.clip(r, -0.9999, 0.9999)), reason=reason))
-    return judged(tests)
+    r = _with_others(curves.reshape(len(curves), -1))
+    as_they_stand = of_seeds(claim["same-trends-over-seeds"], np.arctanh(np.clip(r, -0.9999, 0.9999)))
+    rest = (curves - curves.mean(2, keepdims=True)).transpose(0, 2, 1)
+    return judged(
+        [
+            _permuted(claim["same-layers-over-seeds"], rest),
+            _permuted(claim["same-signs-over-seeds"], (profile - profile.mean(1, keepdims=True))[..., None]),
+            replace(as_they_stand, note="r by seed: " + ", ".join(f"{x:.2f}" for x in r)),
+        ]
+    )
+
+
+def _permuted(claim: Claim, rows: Array) -> Test:
+    """A test that rows [seed, layer, step] are alike over seeds: mean correlation of two seeds, against the same with
+    the layers of every seed in an order of its own.
+    """
+    seeds, layers = rows.shape[:2]
+    norms = np.sqrt((rows**2).sum((1, 2), keepdims=True))
+    if seeds < 2 or layers < 3 or not norms.all():
+        return Test(claim, claim.statistic, n=seeds, note="too few seeds or layers, or nothing that differs")
+    unit = rows / norms
+    orders = np.random.default_rng(0).permuted(np.tile(np.arange(layers), (ORDERS, seeds, 1)), axis=2)
+    orders[0] = np.arange(layers)
+    pairs = list(combinations(range(seeds), 2))
+    r = np.zeros(ORDERS)
+    for a, b in pairs:
+        r += (unit[a] @ unit[b].T)[orders[:, a], orders[:, b]].sum(1) / len(pairs)
+    up, down = float((r >= r[0] - SAME).mean()), float((r <= r[0] + SAME).mean())
+    note = f"{layers} layers; one-sided p of {ORDERS:,} orders of the layers"
+    return Test(claim, claim.statistic, float(r[0]), n=seeds, up=up, down=down, note=note)
 
 
 def _with_others(rows: Array) -> Array:

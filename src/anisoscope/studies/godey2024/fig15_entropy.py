@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 from altair.typing import ChartType
+from scipy import stats
 
 from anisoscope.charts import series_charts
 from anisoscope.store import select
@@ -30,10 +31,11 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     names = ("attention.entropy", "attention.entropy_normalised", "centred_attention.query_rise")
     entropy, normalised, rise = (table(records, name).values.mean(-1) for name in names)  # [seed, step, layer]
     lost = entropy[:, 0] - entropy[:, -1]
-    tests = [
-        of_seeds(claim["entropy-decays"], -lost[:, i], subject=f"layer {layer}")
-        for i, layer in enumerate(table(records, "attention.entropy").layers)
-    ]
+    tests = [of_seeds(claim["entropy-decays"], -lost.mean(1), reason=f"by layer: {_listed(-lost.mean(0), '.2f')}")]
+    for i, layer in enumerate(table(records, "attention.entropy").layers):
+        tests.append(of_seeds(claim["entropy-decays-in-layer"], -lost[:, i], subject=f"layer {layer}"))
+        trend = np.array([_trend(of_seed) for of_seed in entropy[:, :, i]])
+        tests.append(of_seeds(claim["entropy-falls-all-along"], trend, subject=f"layer {layer}"))
     if entropy.shape[-1] > 1:
         for name, values in (("normalised", normalised), ("nats", entropy)):
             reason = f"first, last: {_listed(values[:, -1, [0, -1]].mean(0), '.3f')}"
@@ -56,6 +58,11 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     reason = "queries and keys as they are scored; any more would be an error of the measurement"
     holds = largest <= float(idle.limit)
     return [*judged(tests), stated(idle, holds, idle.statistic, largest, n=len(rises), reason=reason)]
+
+
+def _trend(entropy: Array) -> float:
+    """Rank correlation of the entropy with the step, over all steps; NaN where it never changes."""
+    return float(stats.spearmanr(np.arange(len(entropy)), entropy).statistic) if np.ptp(entropy) > 0 else np.nan
 
 
 def _share_of(part: Array, whole: Array) -> Array:

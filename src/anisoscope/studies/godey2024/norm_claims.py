@@ -1,8 +1,11 @@
-"""Claims about the biased block judged over seeds: Student t on paired differences, Holm over the grid of N."""
+"""Claims about the biased block over seeds, each a draw of weights, inputs and bias: Student t on paired differences,
+Holm over systems, claims and the grid of N.
+"""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pandas as pd
 from scipy import stats
 
@@ -43,46 +46,82 @@ def curves(records: pd.DataFrame, metric: str, site: str, layer: int | None = No
         yield Curves(system, tuple(map(float, wide.columns)), wide.to_numpy(float))
 
 
-def judge(
-    figure: str, others: Mapping[str, Callable[[Claim, pd.DataFrame], Iterator[Verdict]]], records: pd.DataFrame
-) -> list[Verdict]:
+Found = Iterator[Test | Verdict]
+"""Tests, to be judged together, and verdicts that need none."""
+Judge = Callable[[Claim, pd.DataFrame], Found]
+
+
+def judge(figure: str, others: Mapping[str, Judge], records: pd.DataFrame) -> list[Verdict]:
     """Verdicts on the claims of a figure: trends of their metric at their site, and `others` by name."""
     named = claims("godey2024", figure).items()
-    return [verdict for name, claim in named for verdict in others.get(name, trends)(claim, records)]
+    found = [one for name, claim in named for one in others.get(name, trends)(claim, records)]
+    return concluded(found)
 
 
-def trends(claim: Claim, records: pd.DataFrame) -> Iterator[Verdict]:
-    """The trend of the claim's metric in every system."""
-    return (judge_trend(claim, curve) for curve in curves(records, claim.metric, claim.site))
+def concluded(found: Sequence[Test | Verdict]) -> list[Verdict]:
+    """The verdicts on all tests together, and those that needed none."""
+    return [
+        *judged([one for one in found if isinstance(one, Test)]),
+        *(one for one in found if isinstance(one, Verdict)),
+    ]
 
 
-def judge_above(claim: Claim, lower: Curves, upper: Curves) -> Verdict:
-    """`upper` > `lower` at every N, paired over seeds: the smallest difference relative to its error decides."""
-    return _at_every_norm(claim, upper, upper.values - lower.values, "difference", "all")
+def trends(claim: Claim, records: pd.DataFrame, *, relative: bool = False) -> Found:
+    """The trend of the claim's metric in every system; `relative`: as a share of the value at N = 0."""
+    for curve in curves(records, claim.metric, claim.site):
+        yield from trend(claim, curve, relative=relative)
 
 
-def judge_trend(claim: Claim, curve: Curves) -> Verdict:
+def relative_trends(claim: Claim, records: pd.DataFrame) -> Found:
+    """The same, changes as shares of the value at N = 0: an effect floor of weights of any size."""
+    return trends(claim, records, relative=True)
+
+
+def closed(claim: Claim, lower: Curves, upper: Curves) -> Iterator[Test]:
+    """`upper` > `lower` at every N, paired over seeds, as the share of the distance from `lower` to A = 1 that `upper`
+    has left behind: near A = 1 every difference is small.
+    """
+    share = (upper.values - lower.values) / (1 - lower.values)
+    return _at_every_norm(claim, upper, share, claim.statistic, "all")
+
+
+def above(claim: Claim, lower: Curves, upper: Curves) -> Iterator[Test]:
+    """`upper` > `lower` at every N, paired over seeds."""
+    return _at_every_norm(claim, upper, upper.values - lower.values, claim.statistic, "all")
+
+
+def trend(claim: Claim, curve: Curves, *, relative: bool = False) -> Iterator[Test]:
     """Growth (or fall) from N = 0 to the largest N; it may nowhere go the other way."""
-    words = f"change from N = 0 ({curve.values[:, 0].mean():.4g})"
-    later = Curves(curve.system, curve.norms[1:], curve.values[:, 1:])
-    return _at_every_norm(claim, later, later.values - curve.values[:, :1], words, "last")
+    start = curve.values[:, :1]
+    words = f"{'relative ' * relative}change from N = 0 ({start.mean():.4g})"
+    change = (curve.values[:, 1:] - start) / (start if relative else 1.0)
+    return _at_every_norm(claim, Curves(curve.system, curve.norms[1:], curve.values[:, 1:]), change, words, "last")
 
 
-def _at_every_norm(claim: Claim, curve: Curves, values: Array, statistic: str, over: Over) -> Verdict:
-    """Tests that `values` [seed, norm] are above (or below) 0, one per N: Holm over all N."""
-    tests: list[Test] = []
+def _at_every_norm(claim: Claim, curve: Curves, values: Array, statistic: str, over: Over) -> Iterator[Test]:
+    """Tests that `values` [seed, norm] are above (or below) the claim's threshold, one per N. Where the last must be,
+    the others may only not go the other way: for them there is no floor.
+    """
     for norm, of_norm in zip(curve.norms, values.T, strict=True):
-        test = of_seeds(claim, of_norm, statistic, subject=curve.system)
-        tests.append(replace(test, over=over, where=f"N = {norm:g}", statistic=statistic, words="N hold"))
-    (verdict,) = judged(tests)
-    return verdict
+        judged_by = replace(claim, floor=0.0) if over == "last" and norm != curve.norms[-1] else claim
+        test = of_seeds(judged_by, of_norm, statistic, subject=curve.system, reason=_one_more(of_norm))
+        yield replace(test, claim=claim, over=over, where=f"N = {norm:g}", words="N hold")
 
 
-def judge_at(claim: Claim, curve: Curves, norm: float, threshold: float, words: str) -> Verdict:
+def _one_more(values: Array) -> str:
+    """Where one more draw of weights, inputs and bias would lie: the spread over draws, not that of their mean."""
+    n = len(values)
+    if n < 3:
+        return ""
+    half = stats.t.ppf(0.975, n - 1) * values.std(ddof=1) * np.sqrt(1 + 1 / n)
+    return f"one more draw: {values.mean() - half:.3g} to {values.mean() + half:.3g}"
+
+
+def at(claim: Claim, curve: Curves, norm: float, threshold: float, words: str) -> Test:
     """At one N the quantity lies above a threshold, which `words` names."""
     values = curve.values[:, curve.norms.index(norm)]
-    (verdict,) = judged([of_seeds(claim, values, f"at N = {norm:g}", threshold, reason=words, subject=curve.system)])
-    return verdict
+    reason = "; ".join(filter(None, (words, _one_more(values))))
+    return of_seeds(claim, values, f"at N = {norm:g}", threshold, reason=reason, subject=curve.system)
 
 
 def judge_share(claim: Claim, curve: Curves) -> Verdict:
