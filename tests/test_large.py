@@ -4,7 +4,11 @@ import pytest
 import tiny
 import torch
 
+from anisoscope.axes import Site
+from anisoscope.batch import Batch
 from anisoscope.errors import UsageError
+from anisoscope.measure.accumulator import Measurement
+from anisoscope.measure.cost import cost_of, shapes_from, shapes_of
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.store import KEYS
@@ -76,3 +80,82 @@ def test_vectors_have_layers_too():
     whole = anisoscope.measure(arrays, panel="hidden", sample=0).records
     part = anisoscope.measure(arrays, panel="hidden", sample=0, layers=[0, -1]).records
     assert part["value"].tolist() == whole[whole["layer"].isin([0, 2])]["value"].tolist()
+
+
+PANELS = ("hidden", "spectrum", "attention")
+
+
+def llama(device, **sizes):
+    """A decoder with half as many heads for keys as for queries; on the meta device it has no values."""
+    from transformers import AutoModel, LlamaConfig
+
+    with torch.device(device):
+        return AutoModel.from_config(LlamaConfig(use_cache=False, **sizes)).eval()
+
+
+def like(width, layers):
+    """Sizes of a decoder with heads of 16 dimensions at every width."""
+    heads = {"num_attention_heads": width // 16, "num_key_value_heads": width // 32}
+    return {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": 2 * width} | heads
+
+
+@pytest.mark.parametrize("panels", [PANELS, ("hidden",), ("alignment", "attention")])
+def test_the_cost_is_what_a_pass_allocates_to_the_byte(panels):
+    settings = Settings(panels=panels, sample=8, groups=4)
+    model, plan = llama("cpu", **like(32, 2), vocab_size=tiny.VOCABULARY), tiny.Plan(tiny.documents(40), batch=2)
+    said = cost_of(shapes_of(model, plan[0], settings), settings)
+    measured = run_pass(model, plan, settings)
+    assert said.state == measured.nbytes
+
+
+@pytest.mark.parametrize(("panel", "power"), [("hidden", 1), ("spectrum", 2), ("attention", 1)])
+def test_the_cost_of_8_billion_parameters_is_that_of_a_small_model_scaled(panel, power):
+    """Sums grow with layers and width, second moments with the square of the width; within 5 %."""
+    small, large = like(64, 3), like(4096, 32)
+    settings = Settings(panels=(panel,), sample=64, spectrum_groups=1)
+    measured = run_pass(
+        llama("cpu", vocab_size=tiny.VOCABULARY, **small), tiny.Plan(tiny.documents(60, longest=48), batch=2), settings
+    )
+    said = cost_of(shapes_from(llama("meta", vocab_size=128256, **large), settings), settings).state
+    sites = (32 + 2) / (3 + 2) if panel != "attention" else 32 / 3
+    assert said / (measured.nbytes * sites * 64**power) == pytest.approx(1, rel=0.05)
+
+
+def test_flops_are_those_of_the_products():
+    width, layers, tokens = 64, 3, 200
+    model = llama("meta", vocab_size=tiny.VOCABULARY, **like(width, layers))
+    cost = cost_of(shapes_from(model, Settings(spectrum_groups=1)), Settings(spectrum_groups=1), tokens)
+    of_block = 2 * (2 * width**2 + 2 * width * width // 2 + 3 * width * 2 * width) + 4 * tokens * width
+    assert cost.model == pytest.approx(layers * of_block, rel=0.01)
+    products = (layers + 2) * 2 * ((width + 1) ** 2 + width**2)
+    assert 0 < cost.panels["spectrum"] - products < 0.1 * products  # and the sums that are linear in the vectors
+    assert cost.panels["attention"] > layers * 2 * tokens * width
+
+
+def test_wide_sites_have_no_spectrum_unless_it_is_asked_for():
+    x = torch.randn(3, 5, 2049)
+    batch = Batch({}, torch.arange(3))
+    for settings, some in (
+        (Settings(panels=PANELS), False),
+        (Settings(panels=PANELS, spectrum_groups=1), True),
+        (Settings(panels=("spectrum",)), True),
+    ):
+        measurement = Measurement(settings)
+        measurement.begin(batch, torch.device("cpu"))
+        measurement.receive(Site("encoder", 0, "hidden"), x)
+        assert (("encoder.0.hidden", "moment") in measurement.sums.terms) is some
+
+
+def test_a_large_state_is_saved_seldom(tmp_path, monkeypatch):
+    from anisoscope.measure import loop
+
+    saved = []
+    monkeypatch.setattr(Measurement, "save", lambda _self, path: saved.append(path))
+    clock = iter(range(0, 100_000, 70))  # 70 s a batch
+    monkeypatch.setattr(loop.time, "monotonic", lambda: next(clock))
+    plan = tiny.Plan(tiny.documents(12), batch=2)
+    for rate, often in ((1e12, len(plan)), (1.0, 0)):
+        saved.clear()
+        monkeypatch.setattr(loop, "SAVE_RATE", rate)
+        run_pass(tiny.model("bert"), plan, Settings(panels=("hidden",), sample=0), state=tmp_path / "state")
+        assert len(saved) == often

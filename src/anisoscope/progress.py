@@ -23,8 +23,10 @@ class Shown:
     are open, and change where other work follows (`counting`).
     """
 
-    def __init__(self, what: str, unit: str, show: Callable[[int, int, str, str], None]) -> None:
-        self.what, self.unit, self.show = what, unit, show
+    def __init__(
+        self, what: str, unit: str, show: Callable[[int, int, str, str], None], say: Callable[[str], None]
+    ) -> None:
+        self.what, self.unit, self.show, self.say = what, unit, show, say
 
     def __call__(self, done: int, total: int) -> None:
         self.show(done, total, self.what, self.unit)
@@ -36,6 +38,12 @@ def counting(progress: Progress | None, unit: str, what: str = "") -> None:
         progress.unit, progress.what = unit, what or progress.what
 
 
+def remark(progress: Progress | None, text: str) -> None:
+    """A line above a progress that is shown."""
+    if isinstance(progress, Shown) and text:
+        progress.say(text)
+
+
 def part_of(progress: Progress | None, i: int, n: int, noun: str) -> Progress | None:
     """Progress of piece i (from 0) of n alike, as progress of the whole; it says which piece."""
     if not isinstance(progress, Shown):
@@ -44,7 +52,8 @@ def part_of(progress: Progress | None, i: int, n: int, noun: str) -> Progress | 
     def show(done: int, total: int, what: str, unit: str) -> None:
         progress.show(i * total + done, n * total, what, unit)
 
-    return Shown(f"{noun} {i + 1} of {n}: {progress.what}" if n > 1 else progress.what, progress.unit, show)
+    of_all = f"{noun} {i + 1} of {n}: {progress.what}" if n > 1 else progress.what
+    return Shown(of_all, progress.unit, show, progress.say if i == 0 else lambda _text: None)
 
 
 def animated() -> bool:
@@ -59,10 +68,10 @@ def shown(what: str, unit: str = "tokens", *, quiet: bool = False) -> Iterator[P
     if quiet:
         yield lambda _done, _total: None
     elif animated():
-        with _bar(what) as update:
-            yield Shown(what, unit, update)
+        with _bar(what) as (update, say):
+            yield Shown(what, unit, update, say)
     else:
-        yield Shown(what, unit, _lines())
+        yield Shown(what, unit, _lines(), _line)
 
 
 @contextmanager
@@ -96,7 +105,7 @@ def _live(what: str, *columns: Any) -> Iterator[tuple[Any, Any]]:
 
 
 @contextmanager
-def _bar(title: str) -> Iterator[Callable[[int, int, str, str], None]]:
+def _bar(title: str) -> Iterator[tuple[Callable[[int, int, str, str], None], Callable[[str], None]]]:
     from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeRemainingColumn
     from rich.text import Text
 
@@ -116,7 +125,7 @@ def _bar(title: str) -> Iterator[Callable[[int, int, str, str], None]]:
             named = f"metrics and intervals of {what} …" if ended else what
             bar.update(task, completed=done, total=total or None, description=named, unit=unit)
 
-        yield update
+        yield update, lambda text: bar.console.print(text, markup=False, highlight=False)
 
 
 @contextmanager

@@ -44,6 +44,7 @@ def capture(
     tokens_first: bool | None = None,
     optional: Iterable[str] = (),
     layers: Iterable[int] = (),
+    shapes_only: bool = False,
 ) -> Iterator["Tap"]:
     """Hand the tensors at the requested places to `receive(site, tensor)` while the model runs, or keep those of the
     last call in the tap.
@@ -72,10 +73,11 @@ def capture(
     bit for bit. MeasureError at the end of the first forward call if a requested place did not fire (those that are
     `optional` stand in `tap.unseen` then), and in any one if a place fires twice, since every vector would count twice;
     a block that goes on from its own output (ALBERT, looped Transformers) is a new layer each time. UsageError for an
-    unknown place, ModelError for weights without values.
+    unknown place, ModelError for weights without values unless `shapes_only` are looked at.
     """
     wanted = frozenset(what)
-    vectors.check_values(model)
+    if not shapes_only:
+        vectors.check_values(model)
     for name in wanted - set(WHAT):
         raise UsageError("a place to capture", repr(name), near_matches(name, WHAT))
     tap = Tap(model, wanted, receive, flatten, tokens_first, median=median, histogram=histogram)

@@ -26,7 +26,9 @@ Runs = Annotated[list[Path], Option("run folders", INPUT, argument=True)]
 def measure(
     job: Job,
     *,
-    dry_run: Annotated[bool, Option("of a series: list steps and seeds; measure and download nothing", OUTPUT)] = False,
+    dry_run: Annotated[
+        bool, Option("say what it costs (of a series: list steps and seeds); load and measure nothing", OUTPUT)
+    ] = False,
     keep: Annotated[int, Option("of a series: downloaded checkpoints on the disk at a time", MACHINE, least=1)] = 2,
     unit_column: Annotated[
         str | None, Option("of a file of vectors: the column (or array) that names the unit of each", INPUT)
@@ -44,7 +46,8 @@ def measure(
     from anisoscope.models.series import describe, expand, is_series
 
     if dry_run and not is_series(job.model):
-        raise UsageError("a series of checkpoints with --dry-run", f"the model {job.model}", "leave --dry-run out")
+        _show_cost(job, quiet)
+        return
     with waiting(f"loading {job.model}", quiet=quiet):
         from anisoscope.api.measuring import measure_checkpoints, measure_job, measure_vectors
         from anisoscope.data.arrays import ENDINGS, holds_vectors
@@ -68,6 +71,20 @@ def measure(
             typer.echo(f"seed {checkpoint.seed:<3d} step {checkpoint.step:<9,d} {checkpoint.subject}{missing}")
     else:
         _show_series(measure_checkpoints(job, place, quiet, keep), job.settings.policies[0], view, quiet)
+
+
+def _show_cost(job: Job, quiet: bool) -> None:
+    """What one model costs, from its configuration alone."""
+    with waiting(f"reading the configuration of {job.model}", quiet=quiet):
+        from anisoscope.measure.cost import size
+        from anisoscope.runs.run import cost_before
+
+        cost = cost_before(job)
+    tell(f"{job.model}: weights {size(cost.weights)} in {job.dtype}", indent="  ")
+    tell(cost.line, indent="  ")
+    tell(f"a state that --resume reads: {size(cost.state)}; windows of {cost.tokens:,} tokens", indent="  ")
+    if cost.unmeasured:
+        tell(cost.without_spectrum, indent="  ")
 
 
 def _show_series(series: "Series", policy: str, view: View, quiet: bool) -> None:

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from anisoscope.models.blocks import Layout
 from anisoscope.store import write_atomic
 from anisoscope.sums.classes import add_class_sums, pooled
 from anisoscope.sums.groups import COUNTED, Sums, row_sums, vector_sums
-from anisoscope.sums.moments import EVERY, Moments, add_head_moments
+from anisoscope.sums.moments import EVERY, WIDEST, Moments, add_head_moments
 from anisoscope.sums.reservoir import Reservoir
 
 WHOLE = frozenset({"n", "zero", "nonfinite", "vector", "unit", "norm", "norm_square"})
@@ -63,7 +64,9 @@ class Measurement:
 
     def take(self, sums: Sums) -> None:
         """Go on from `sums`."""
-        self.sums, self.moments = sums, Moments(sums, self.settings.spectrum_groups)
+        alone = {metric.name for metric in self.settings.chosen} == {"spectrum"}
+        widest = inf if alone else WIDEST
+        self.sums, self.moments = sums, Moments(sums, self.settings.spectrum_groups, widest)
 
     def begin(self, batch: Batch, device: torch.device, layout: Layout | None = None) -> dict[str, Tensor]:
         """Prepare for a batch; real-token masks by stack, for the tap. Without `layout` streams are those of stacks."""
@@ -251,6 +254,13 @@ class Measurement:
         self.moments.flush()
         chosen, policies = self.settings.chosen, self.settings.policies
         return tabulate(self.sums, self.sites, self.reservoirs, chosen, policies, self.weights, self.classes)
+
+    @property
+    def nbytes(self) -> int:
+        """What is kept of the pass."""
+        kept = [*self.sums.terms.values(), *self.moments.pending.values()]
+        kept += [x for sample in self.reservoirs.values() for x in sample.vectors.values()]
+        return sum(x.numel() * x.itemsize for x in kept)
 
     def excluded(self) -> dict[str, dict[str, int]]:
         """Vectors left out, by site that has some: {"encoder.3.hidden": {"zero": 2, "nonfinite": 0}}."""

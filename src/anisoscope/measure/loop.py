@@ -23,7 +23,8 @@ from anisoscope.models.blocks import Layout
 from anisoscope.models.modes import evaluating
 from anisoscope.progress import Progress
 
-SAVE_SECONDS = 60.0
+SAVE_SECONDS, SAVE_RATE = 60.0, 5e6
+"""A state is saved every minute, or as rarely as it takes to write so many bytes a second: large ones seldom."""
 
 
 def run_pass(
@@ -38,8 +39,8 @@ def run_pass(
 ) -> Measurement:
     """One pass of `model` over `plan`, or over the batches of it whose indices are in `only` (there may be none).
 
-    With `state` the measurement is saved there every minute and on SIGINT/SIGTERM (then `Interrupted`); `resume`
-    continues from it, to the same numbers as an uninterrupted pass.
+    With `state` the measurement is saved there by time and size (`SAVE_SECONDS`), and on SIGINT/SIGTERM (then
+    `Interrupted`); `resume` continues from it, to the same numbers as an uninterrupted pass.
     """
     classes = getattr(plan, "classes", ()) if "class" in settings.quantities else ()
     measurement = Measurement(settings, getattr(plan, "fingerprint", ""), classes=classes)
@@ -65,7 +66,8 @@ def run_pass(
                 progress(done, total)
             if stopped:
                 break
-            if state is not None and time.monotonic() - saved > SAVE_SECONDS:
+            pause = time.monotonic() - saved
+            if state is not None and pause > SAVE_SECONDS and pause > measurement.nbytes / SAVE_RATE:
                 measurement.save(state)
                 saved = time.monotonic()
         if stopped:

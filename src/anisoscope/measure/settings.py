@@ -32,7 +32,8 @@ HELP = {
     "queries and keys does), class (directions of classes, of labelled vectors)",
     "policies": "token policies, with commas: all, content, no-first",
     "groups": "groups of units left out in turn for the intervals",
-    "spectrum_groups": "the same for the spectrum; default 8 up to 1,024 dimensions, else 1: no interval",
+    "spectrum_groups": "the same for the spectrum; default 8 up to 1,024 dimensions, 1 (no "
+    "interval) up to 2,048, beyond it no spectrum unless it alone is asked for",
     "sample": "vectors kept per site for what sums cannot give",
     "seed": "seed of everything random (sample of vectors, untrained weights)",
     "median": "medians of attention rows (dear)",
@@ -58,7 +59,7 @@ class Settings:
     panels            of `PANELS` and `ON_REQUEST`
     policies          of `axes.POLICIES`; the first is the one of spectrum and sample
     groups            G of the jackknife; spectrum_groups: of the second moments (None: 8 up to 1,024 dimensions,
-    else 1: no interval)
+    1 up to 2,048: no interval, and none beyond unless the spectrum alone is asked for)
     sample            tokens kept for what sums cannot give (0: none); sample_heads: their queries and keys too
     median, bins      dear attention statistics: medians of rows; edges of the histogram of scores
     tokens_first      blocks pass on [token, sequence, dim]; None: as read from the model

@@ -61,7 +61,7 @@ class Subject:
     @property
     def modality(self) -> str:
         """What the model reads: `text`, `speech` or `image`."""
-        return _modality(self.model)
+        return modality_of(self.model)
 
 
 def load(
@@ -88,7 +88,7 @@ def load(
     place = checkpoint_path(name, revision, weights=not untrained)
     trust = trust_remote_code
     model, missing = _from_pretrained(place.path, name, numbers, trust, seed if untrained else None, classifier)
-    model, modality = _checked(model, name).to(target).eval(), _modality(model)
+    model, modality = _checked(model, name).to(target).eval(), modality_of(model)
     processor = processor_of(model, modality, place.path, name, trust)
     notes = [DRAWN] if untrained else []
     notes += [place.notice] if place.notice else []
@@ -96,6 +96,24 @@ def load(
         notes.append(f"no preprocessor beside the weights: the defaults for {modality} are used")
     base, pinned = split_name(name)
     return Subject(model, processor, base, place.commit or revision or pinned, weights_hash(model, missing), notes)
+
+
+def without_values(name: str, *, dtype: str = "float32", trust_remote_code: bool = False) -> nn.Module:
+    """The model `name` on the meta device: its shapes, from the configuration alone. ModelError with the cure."""
+    from transformers import AutoConfig, AutoModel
+
+    from anisoscope.models import ports
+
+    ports.register()
+    auto: Any = AutoModel
+    path = checkpoint_path(name, weights=False).path
+    try:
+        config: Any = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+        with torch.device("meta"):
+            model: nn.Module = auto.from_config(config, trust_remote_code=trust_remote_code)
+    except Exception as error:
+        raise _explained(error, name, path) from error
+    return model.to(_dtype(dtype)).eval()
 
 
 def checkpoint_path(name: str, revision: str | None = None, *, weights: bool = True) -> ModelPlace:
@@ -115,7 +133,8 @@ def checkpoint_path(name: str, revision: str | None = None, *, weights: bool = T
     return place
 
 
-def _modality(model: nn.Module) -> str:
+def modality_of(model: nn.Module) -> str:
+    """What a model reads: `text`, `speech` or `image`."""
     return READS.get(str(getattr(model, "main_input_name", "")), "text")
 
 

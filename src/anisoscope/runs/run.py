@@ -11,17 +11,20 @@ from typing import Any
 import pandas as pd
 from safetensors.torch import save_file
 
-from anisoscope.axes import WORDS, plural_of
+from anisoscope.axes import LAYER_QUANTITIES, WORDS, plural_of
 from anisoscope.batch import BatchPlan
-from anisoscope.data.opening import default_corpus, open_plan
-from anisoscope.errors import MeasureError
+from anisoscope.data.opening import DEFAULT_LENGTH, default_corpus, longest_input, open_plan
+from anisoscope.data.plans import Plan
+from anisoscope.data.windows import TextPlan
+from anisoscope.errors import MeasureError, UsageError
 from anisoscope.measure.accumulator import Measurement
+from anisoscope.measure.cost import Cost, cost_of, shapes_from, shapes_of, without_spectrum
 from anisoscope.measure.distributed import from_first, gathered, process_group, rank_and_world, taken_over
-from anisoscope.measure.loop import run_pass
+from anisoscope.measure.loop import Arrays, run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.models.hub_memory import asked_once
-from anisoscope.models.load import Subject, load
-from anisoscope.progress import Progress, counting, keeping
+from anisoscope.models.load import Subject, load, modality_of, without_values
+from anisoscope.progress import Progress, counting, keeping, remark
 from anisoscope.provenance import provenance, run_id
 from anisoscope.runs.found import asked, finished
 from anisoscope.runs.job import Job, plain
@@ -80,6 +83,10 @@ def run(
             if key is not None:  # as it will be asked for from now on
                 write_json(target.manifest_path, target.manifest | {"asked": key})
             return target
+        cost = _cost_of(subject, job, reading.plan) if rank == 0 else None
+        if cost is not None:
+            remark(progress, cost.line)
+            remark(progress, cost.without_spectrum)
         clock, started = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
         part: list[Measurement] = []
         with keeping(lambda: _kept(target, part)):
@@ -94,6 +101,7 @@ def run(
                     measurement.save(target.sums_path)
                 more, warnings = reading.more(progress) if reading.more is not None else (None, [])
                 facts = _facts(subject, job, reading, measurement.batches) | {"asked": key}
+                facts |= {} if cost is None else {"cost": asdict(cost)}
                 facts |= {"run": run_id(identity), "started": started, "notes": [*facts["notes"], *warnings]}
                 finish(target, measurement, facts | {"seconds": round(time.monotonic() - clock, 2)}, more)
         from_first(None)  # nobody reads what is not written yet
@@ -178,6 +186,26 @@ def plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]:
     return open_plan(corpus, subject.model, subject.processor, modality=subject.modality, **reading)
 
 
+def _cost_of(subject: Subject, job: Job, plan: BatchPlan) -> Cost | None:
+    """What the pass costs, by a short call; None of inputs that are not ours to call with twice."""
+    if not isinstance(plan, Plan) or not len(plan) or isinstance(subject.model, Arrays):
+        return None
+    longest = int(plan.lengths.max()) if isinstance(plan, TextPlan) else None
+    return cost_of(shapes_of(subject.model, plan[0], job.settings), job.settings, longest)
+
+
+def cost_before(job: Job) -> Cost:
+    """What a job costs, from the configuration of its model alone: no weights and no corpus are read."""
+    if ":" in job.model and not job.model.startswith("builtin:"):
+        raise UsageError("--dry-run of a model with a configuration", job.model, "leave --dry-run out")
+    model = without_values(job.model, dtype=job.dtype, trust_remote_code=job.trust_remote_code)
+    if modality_of(model) != "text":
+        expected, came = "--dry-run of a text model or a series", f"{job.model}, which reads {modality_of(model)}"
+        raise UsageError(expected, came, "measure with --limit 1: it says what it costs before it begins")
+    longest = job.max_length or min(longest_input(model.config, None) or DEFAULT_LENGTH, DEFAULT_LENGTH)
+    return cost_of(shapes_from(model, job.settings), job.settings, longest)
+
+
 def _facts(subject: Subject, job: Job, reading: OpenedCorpus, batches: Collection[int]) -> dict[str, Any]:
     """What was measured with what, for `finish`; the run's name and times are the caller's."""
     plan, corpus = reading.plan, reading.corpus
@@ -208,6 +236,10 @@ def _warnings(measurement: Measurement) -> Iterator[str]:
     groups = measurement.moments.groups
     if groups is not None and (missing := jackknife.reason(min(units, groups))):
         yield f"spectrum: {missing}; --spectrum-groups 8 gives them"
+    spectra = [s for s in measurement.sites.values() if s.quantity in LAYER_QUANTITIES]
+    wide = [s for s in spectra if (s.name, "moment") not in measurement.sums.terms]
+    if "moment" in measurement.settings.needs_of("hidden") and measurement.settings.flatten != "image":
+        yield from filter(None, [without_spectrum(len(wide), len(spectra))])
     if measurement.unseen:
         what = ", ".join(sorted(measurement.unseen))
         yield f"{what} not seen: this model computes them where no capture looks; the rest is measured"

@@ -20,8 +20,10 @@ from anisoscope.sums.groups import Sums
 EVERY = 32  # batches summed in float32 before they are added in float64
 FEW = 4
 """Vectors for each dimension up to which products are in float64 (beyond it: docstring of `metrics/spectrum.py`)."""
-MOST, WIDE = 8, 1024
-"""Groups where nobody says how many, up to so many dimensions; beyond it there is one, and no interval."""
+MOST, WIDE, WIDEST = 8, 1024, 2048
+"""Groups where nobody says how many, up to so many dimensions; beyond it there is one, and no interval; beyond the
+widest none, and no spectrum.
+"""
 MOST_NORM = 1e12  # of vectors on an accelerator whose products are in float32
 TERMS = ("moment", "unit_moment", "moment_vector", "moment_n")
 
@@ -34,10 +36,11 @@ class Moments:
     n are among them; and c itself, as the `shift` of a site.
     """
 
-    def __init__(self, sums: Sums, groups: int | None = None) -> None:
-        self.sums, self._groups = sums, groups
+    def __init__(self, sums: Sums, groups: int | None = None, widest: float = WIDEST) -> None:
+        """`groups`: None: as many as fit the width of a site, none beyond the `widest`."""
+        self.sums, self._groups, self._widest = sums, groups, widest
         self.pending: dict[tuple[str, str, int], Tensor] = {}
-        self._many: set[str] = set()
+        self.many: set[str] = set()  # sites on an accelerator whose products are in float32
 
     @property
     def groups(self) -> int | None:
@@ -57,7 +60,9 @@ class Moments:
         inverse: Float[Tensor, "sequence token"],
     ) -> None:
         """Add the vectors of a site, those of weight 1, with their inverse norms; `n` in `sums` counts them already."""
-        groups = min(self._groups or (MOST if x.shape[-1] <= WIDE else 1), self.sums.groups)
+        groups = self._groups_of(x.shape[-1])
+        if not groups:
+            return
         if self._is_few(site, x, inverse) or (x.device.type == "cpu" and inverse.dtype is torch.float64):
             x = x.double()  # or norms so small or large that float32 has no squares of them
         elif x.dtype.itemsize < 4:
@@ -93,12 +98,12 @@ class Moments:
         """Whether products are in float64: while vectors are few. On an accelerator this is asked until it is no more,
         and never again; norms whose squares float32 does not hold stay in float64 there.
         """
-        if site in self._many:
+        if site in self.many:
             return False
         few = float(self.sums.terms[site, "n"][:, 0].sum()) <= FEW * x.shape[-1]
         if not few and x.device.type != "cpu":
             few = not 1 / MOST_NORM < float(inverse.sum() / (inverse > 0).sum()) < MOST_NORM
-            self._many |= set() if few else {site}
+            self.many |= set() if few else {site}
         return few
 
     def _parts_of(self, groups: int) -> list[tuple[int, Tensor | slice]]:
@@ -110,6 +115,11 @@ class Moments:
                 first, last = int(chosen[0]), int(chosen[-1]) + 1
                 self._parts[groups].append((g, slice(first, last) if last - first == len(chosen) else chosen))
         return self._parts[groups]
+
+    def _groups_of(self, width: int) -> int:
+        """Groups of the moments of a site; 0 where they are too wide to be kept unasked."""
+        groups = MOST if width <= WIDE else 1 if width <= self._widest else 0
+        return min(self._groups or groups, self.sums.groups)
 
     def _held(self, key: tuple[str, str, int], rows: Tensor, make: Callable[[], Tensor]) -> Tensor:
         """What is pending, beside the vectors: that of a state lies on the CPU."""

@@ -1,0 +1,252 @@
+"""What a pass costs, before it: bytes of what it keeps, flops of a token in the model and in each panel.
+
+Nothing is estimated by a formula of its own: a measurement is made on the meta device, which has shapes and no values,
+of sites as one short sequence shows them; its tensors are those that a pass allocates, its products those that it
+makes.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from anisoscope.axes import LAYER_QUANTITIES, Site
+from anisoscope.batch import Batch, Stream
+from anisoscope.capture import capture
+from anisoscope.capture.masking import Masking
+from anisoscope.capture.rows import attention_rows
+from anisoscope.measure.accumulator import Measurement
+from anisoscope.measure.loop import moved
+from anisoscope.measure.settings import PANELS, Settings
+from anisoscope.models.blocks import has_attention, stack_of
+from anisoscope.models.modes import evaluating
+from anisoscope.sums.moments import WIDEST
+
+SHORT = 16  # tokens that show the sites of a text model
+META = torch.device("meta")
+MOMENTS = ("moment", "unit_moment", "moment_vector", "moment_n", "head_moment", "head_moment_n")
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """What a model shows: heads (0: none) and width of each site, and its products: flops of a token, and of a token
+    with each other one of its window (scores, and weights with values); `tokens`: positions in the call.
+    """
+
+    sites: dict[Site, tuple[int, int]]
+    flops: float
+    attention: float
+    tokens: int
+    parameters: int
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Bytes and flops of a pass.
+
+    sums, moments, sample  bytes that are kept while it runs; `state`: of the file that a resume reads
+    model                  flops of a token in the model's forward pass
+    panels                 flops of a token in the products of each panel
+    weights                bytes of the model's weights
+    tokens                 of a window, which the attention of a token grows with
+    unmeasured             sites whose spectrum is left out because of their width
+    """
+
+    sums: int
+    moments: int
+    sample: int
+    model: float
+    panels: dict[str, float]
+    weights: int
+    tokens: int
+    unmeasured: int = 0
+    sites: int = 0
+
+    @property
+    def state(self) -> int:
+        return self.sums + self.moments + self.sample
+
+    @property
+    def line(self) -> str:
+        """The cost in a line."""
+        parts = {"sums": self.sums, "second moments": self.moments, "sample": self.sample}
+        kept = ", ".join(f"{name} {size(count)}" for name, count in parts.items() if count)
+        more = ", ".join(f"{name} {flops / max(self.model, 1):.1%}" for name, flops in self.panels.items() if flops)
+        of_model = f"; products, in parts of the model's {scaled(self.model)}flop a token: {more}" if more else ""
+        return f"keeps {size(self.state)} ({kept}){of_model}"
+
+    @property
+    def without_spectrum(self) -> str:
+        """What is left out because of its width, in a sentence; empty where nothing is."""
+        return without_spectrum(self.unmeasured, self.sites)
+
+
+def without_spectrum(unmeasured: int, sites: int) -> str:
+    """What is said where wide sites have no spectrum; empty where all have one."""
+    if not unmeasured:
+        return ""
+    return (
+        f"no spectrum at {unmeasured} of {sites} sites, which are wider than {WIDEST:,} dimensions (a projection keeps "
+        "no ranks): --spectrum-groups 1 measures it exactly, fewer --layers make it cheap"
+    )
+
+
+def size(count: float) -> str:
+    """Bytes in words."""
+    return f"{scaled(count)}B"
+
+
+def scaled(count: float) -> str:
+    """A number in words: `13.7 G`."""
+    for power, letter in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):
+        if count >= 0.9995 * 10**power:
+            return f"{count / 10**power:.3g} {letter}"
+    return f"{count:.0f} "
+
+
+def shapes_of(model: nn.Module, batch: Batch, settings: Settings) -> Shapes:
+    """Sites and flops of a model, by one call with the beginning of a batch's first sequence. Works on shapes alone
+    too, where weights and batch lie on the meta device.
+    """
+    what, spare = settings.what_of(model)
+    rows = what - {*LAYER_QUANTITIES, "query", "key", "value"}
+    places = (what - rows) | ({"query"} if rows or has_attention(model) else set())
+    found: dict[Site, tuple[int, int]] = {}
+    tokens = 1
+
+    def note(site: Site, x: Tensor) -> None:
+        nonlocal tokens
+        tokens = max(tokens, x.shape[-2])
+        found[site] = (x.shape[1] if x.dim() == 4 else 0, x.shape[-1])
+
+    inputs = _beginning(batch)
+    weight = next(iter(model.parameters()), torch.empty(0))
+    options: dict[str, Any] = {name: getattr(settings, name) for name in ("blocks", "tokens_first", "flatten")}
+    with (
+        evaluating(model),
+        torch.random.fork_rng(devices=[]),
+        capture(model, places, optional={*spare, *places}, receive=note, shapes_only=weight.is_meta, **options),
+        torch.no_grad(),
+        FakeTensorMode(allow_non_fake_inputs=True) if weight.is_meta else nullcontext(),
+        FlopCounterMode(display=False) as counter,
+    ):
+        (batch.call or model)(**moved(inputs, weight.device))
+    for site in [site for site in found if site.quantity == "query"]:
+        for quantity in rows:
+            found[Site(site.stack, site.layer, quantity, kind=site.kind)] = found[site]  # type: ignore[arg-type]
+    wanted = {s: shape for s, shape in found.items() if {s.quantity, s.label} & what and _chosen(s, found, settings)}
+    count = sum(parameter.numel() for parameter in model.parameters())
+    heads = {(s.stack, s.layer, s.kind): h * d for s, (h, d) in found.items() if s.quantity == "query"}
+    known = Shapes(wanted, 0.0, 4.0 * sum(heads.values()), tokens, count, weight.dtype)
+    return replace(known, flops=counter.get_total_flops() / tokens - known.attention * tokens)
+
+
+def _chosen(site: Site, sites: Iterable[Site], settings: Settings) -> bool:
+    """Whether a site is of a layer that was asked for."""
+    depth = max((other.layer or 0 for other in sites if other.stack == site.stack), default=0)
+    layer = depth if site.layer is None else site.layer
+    return not settings.layers or bool({layer, layer - depth - 1} & {*settings.layers})
+
+
+def _beginning(batch: Batch) -> dict[str, Any]:
+    """The inputs of a batch's first sequence, of ids and masks the first `SHORT` that are real."""
+    stream = next(iter(batch.streams.values()), None)
+    inputs: dict[str, Any] = {}
+    for name, value in batch.inputs.items():
+        if isinstance(value, Tensor) and value.dim() and len(value) == len(batch.unit):
+            value = value[:1]
+            if stream is not None and not value.is_floating_point() and value.shape[1:2] == stream.mask.shape[1:]:
+                first = int(stream.mask[0].int().argmax())
+                value = value[:, first : min(first + SHORT, first + int(stream.mask[0].sum()))]
+        inputs[name] = value
+    return inputs
+
+
+def shapes_from(model: nn.Module, settings: Settings) -> Shapes:
+    """The same of a text model whose weights lie on the meta device, by ids without values."""
+    real, row = torch.ones(1, SHORT, dtype=torch.bool), torch.zeros(1, dtype=torch.int64)
+    ids = {"input_ids": torch.zeros(1, SHORT, dtype=torch.int64, device=META)}
+    if getattr(model.config, "is_encoder_decoder", False):
+        ids["decoder_input_ids"] = ids["input_ids"]
+    return shapes_of(model, Batch(ids, row, {stack_of(model): Stream(real, ~real, row)}), settings)
+
+
+def cost_of(shapes: Shapes, settings: Settings, tokens: int | None = None) -> Cost:
+    """What a pass of these sites costs, in windows of `tokens`. Sites that are alike are looked at once."""
+    tokens = tokens or shapes.tokens
+    settings = replace(settings, sample_heads=False)
+    alike: dict[tuple[str, int, int], list[Site]] = {}
+    for site, shape in shapes.sites.items():
+        alike.setdefault((site.label, *shape), []).append(site)
+    sums = moments = unmeasured = 0
+    panels = {panel: 0.0 for panel in PANELS if panel in settings.panels and not settings.metrics}
+    for (_, heads, width), (site, *others) in alike.items():
+        count = 1 + len(others)
+        kept = _on_meta(site, heads, width, settings, 1)
+        groups = len(kept.sums.terms.get((site.name, "moment"), ()))  # one of which the sequence is in
+        pending = sum(
+            (1 if term == "shift" else groups) * _bytes(x) for (_, term, _), x in kept.moments.pending.items()
+        )
+        of_moments = sum(_bytes(x) for (_, term), x in kept.sums.terms.items() if term in MOMENTS) + pending
+        moments += count * of_moments
+        sums += count * (sum(map(_bytes, kept.sums.terms.values())) + pending - of_moments)
+        layered = site.measured_as in ("hidden", "final") and "moment" in settings.needs_of("hidden")
+        unmeasured += count * (layered and (site.name, "moment") not in kept.sums.terms)
+        for panel in panels:
+            if panel != "spectrum" or of_moments:
+                with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _added}) as counter:
+                    _on_meta(site, heads, width, replace(settings, panels=(panel,), bins=(), median=False), tokens)
+                panels[panel] += count * counter.get_total_flops() / tokens
+    layers = {site: width for site, (_, width) in shapes.sites.items() if site.quantity in LAYER_QUANTITIES}
+    sampled = settings.sample * sum(layers.values()) if "sample" in settings.quantities else 0
+    model = shapes.flops + shapes.attention * tokens
+    weights, least = shapes.parameters * shapes.dtype.itemsize, max(shapes.dtype.itemsize, 4)
+    return Cost(sums, moments, sampled * least, model, panels, weights, tokens, unmeasured, len(layers))
+
+
+def _added(_into: Any, rows: Any, columns: Any, **_: Any) -> int:
+    """Flops of a product that is added in place, which torch does not count."""
+    return 2 * rows[0] * rows[1] * columns[1]  # type: ignore[no-any-return]
+
+
+def _bytes(x: Tensor) -> int:
+    return x.numel() * x.itemsize
+
+
+def _on_meta(site: Site, heads: int, width: int, settings: Settings, tokens: int) -> Measurement:
+    """A measurement of one sequence of `tokens` at a site, without values."""
+    measurement = Measurement(replace(settings, sample=0))
+    real = torch.ones(1, tokens, dtype=torch.bool)
+    stream = Stream(real, ~real, torch.zeros(1, dtype=torch.int64))
+    measurement.begin(Batch({}, torch.zeros(1, dtype=torch.int64), {site.stack: stream}), META)
+    measurement.moments.many.add(site.name)
+    if not {site.quantity, site.label} & settings.what:
+        return measurement
+    x = torch.empty(1, *([heads] if heads else []), tokens, width, device=META)
+    value: Any = x
+    if site.quantity in ("attention", "centred"):
+        bins = torch.tensor(settings.bins).to(META) if settings.bins else None
+        masking = Masking(None, causal=False, bias=None)
+        value = attention_rows(x, x, masking, scale=1.0, median=settings.median, histogram=bins)
+        value = value if site.quantity == "attention" else dict.fromkeys(("plain", "query", "key"), value)
+    elif site.quantity == "scores":
+        value = dict(_score_terms(heads, width))
+    measurement.receive(site, value)
+    return measurement
+
+
+def _score_terms(heads: int, width: int) -> Iterator[tuple[str, Tensor]]:
+    """Terms of `capture.scores.score_sums`, without values."""
+    shapes: Iterable[tuple[str, tuple[int, ...]]] = (
+        *((name, ()) for name in ("rows", "keys", "row_variance")),
+        *((name, (width,)) for name in ("query", "key", "row_lean")),
+        *((name, (width, width)) for name in ("query_moment", "row_spread")),
+    )
+    for name, shape in shapes:
+        yield name, torch.empty(1, heads, *shape, dtype=torch.float64, device=META)
