@@ -124,10 +124,7 @@ def test_told_by_direction_and_above_majority():
     rows = [
         row("class_direction.auc", i, (a + b) / 2, a, b, **site) for i, (a, b) in enumerate([(0.45, 0.6), (0.7, 0.8)])
     ]
-    assert (
-        told(rows)["told_by_direction"]
-        == "Directions tell the classes at layer 1, best at layer 1 (AUC .750 [.700, .800])."
-    )
+    assert told(rows)["told_by_direction"] == "Directions tell the classes at layer 1 only (AUC .750 [.700, .800])."
     assert "in no layer: AUC is at chance" in told(rows[:1])["told_by_direction"]
     majority = row("majority", None, 0.5, **site)
     for ends, word in (((0.6, 0.8), "above"), ((0.4, 0.6), "not told from"), ((0.1, 0.2), "below")):
@@ -201,7 +198,7 @@ def test_the_short_table_of_two_stacks_and_a_final_norm():
 def test_a_series_is_told_by_its_last_step():
     """Layers of all checkpoints were taken for those of one model."""
     rows = curve((0.01, 0.02), step=0, seed=1) + curve((0.5, 0.6), step=10, seed=1)
-    assert told(rows)["where_anisotropic"].startswith("Seed 1, step 10: Anisotropic at layer 0")
+    assert told(rows)["where_anisotropic"].startswith("Step 10: Anisotropic at layer 0 (A .550 [")
 
 
 def test_other_policies_do_not_mix_in():

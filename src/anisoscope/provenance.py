@@ -3,6 +3,7 @@
 import hashlib
 import json
 import platform
+import shlex
 import subprocess
 import sys
 from functools import cache
@@ -64,8 +65,15 @@ def provenance() -> dict[str, Any]:
     """Versions of what computed the numbers, the machine's kind, and the command."""
     versions = {name: version(name) for name in ("torch", "transformers", "datasets", "numpy", "scipy")}
     return {
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": _command(),
         "code": code_version(),
         "versions": {"python": platform.python_version()} | versions,
         "platform": platform.platform(),
     }
+
+
+def _command() -> str:
+    """What was typed; nothing of a notebook, whose kernel was not."""
+    name = Path(sys.argv[0]).name
+    words = ["anisoscope" if name == "__main__.py" else name, *sys.argv[1:]]
+    return "" if name.startswith("ipykernel") else shlex.join(words)

@@ -67,7 +67,7 @@ def appearance(values: pd.Series) -> list[Any]:
 def colour(values: pd.Series, name: str, width: int, *, gradient: bool = False) -> alt.Color:
     """One palette colour per series in order of appearance, or orange to violet over numbers; no legend for one."""
     if gradient:
-        legend = alt.Legend(title=name, gradientLength=160, gradientThickness=9, tickMinStep=1)
+        legend = alt.Legend(title=name, type="gradient", gradientLength=160, gradientThickness=9, tickMinStep=1)
         return alt.Color(f"{name}:Q", scale=alt.Scale(range=list(GRADIENT), interpolate="lab"), legend=legend)
     order = appearance(values)
     return alt.Color(f"{name}:N", scale=alt.Scale(domain=order), legend=_legend(order, width))

@@ -91,10 +91,11 @@ def _checkpoints(records: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     if records["step"].nunique() < 2 and records["seed"].nunique() < 2:
         yield "", records
         return
+    several = records["seed"].nunique() > 1
     for seed, part in records.groupby("seed", sort=False, dropna=False):
         last = part["step"].max()
         of_last = part[part["step"].eq(last).fillna(False)] if part["step"].notna().any() else part
-        yield f"Seed {seed}, step {last:,}: ", of_last
+        yield (f"Seed {seed}, step {last:,}: " if several else f"Step {last:,}: "), of_last
 
 
 def in_depth(rows: pd.DataFrame) -> pd.DataFrame:
@@ -136,11 +137,17 @@ def where_anisotropic(depth: Depth) -> Iterator[Finding]:
         others = listing([name_of(row) for row in rivals if row.Index != top.Index])
         word = "strongest" if len(rivals) == 1 < len(depth.rows) else "highest"
         tied = f", not told apart from {others}" if others else ""
-        parts = [f"anisotropic {span(yes, names)}", f"{word} at {name_of(top)} ({highest}{extreme}){tied}"]
+        peak = f"{word} at {name_of(top)} ({highest}{extreme}){tied}"
+        parts = (
+            [f"anisotropic {span(yes, names)}", peak]
+            if len(names) > 1
+            else [f"anisotropic {span(yes, names)} ({highest}{extreme})"]
+        )
     else:
         rivals = each(depth.rows)
         iso = where.get("isotropic", [])
-        everywhere = f" (highest {highest} at {name_of(top)})" if len(iso) == len(names) else ""
+        at_top = f" (highest {highest} at {name_of(top)})" if len(names) > 1 else f" ({highest})"
+        everywhere = at_top if len(iso) == len(names) else ""
         parts = [f"isotropic {span(iso, names)}{everywhere}"] if iso else []
     if undecided := where.get("undecided"):
         parts.append(f"undecided {span(undecided, names)}")
@@ -200,7 +207,8 @@ def told_by_direction(records: pd.DataFrame) -> Iterator[Finding]:
         text = f"Directions tell the classes in no layer: AUC is at chance (.500), {highest}."
     else:
         names = [name_of(row) for row in each(rows)]
-        text = f"Directions tell the classes {span(above, names)}, best at {name_of(top)} (AUC {measured(top)})."
+        best = f", best at {name_of(top)}" if len(above) > 1 else " only" if len(names) > 1 else ""
+        text = f"Directions tell the classes {span(above, names)}{best} (AUC {measured(top)})."
     yield Finding("told_by_direction", text, (entry(top),))
 
 
