@@ -24,6 +24,32 @@ from dataclasses import dataclass
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
 
 
+def sized(fd, columns):
+    """Give a terminal its size."""
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+
+
+def watched(pid, fd, seconds, *, stop_at=""):
+    """Exit status of a process, killed after so many seconds, and all it wrote; Ctrl-C where `stop_at` appears."""
+    shown, end, stopped = b"", time.monotonic() + seconds, not stop_at
+    while time.monotonic() < end:
+        if select.select([fd], [], [], 0.1)[0]:
+            try:
+                part = os.read(fd, 65536)
+            except OSError:  # the terminal is closed
+                break
+            if not part:
+                break
+            shown += part
+        if not stopped and stop_at.encode() in shown:
+            stopped = True
+            os.write(fd, b"\x03")
+    else:
+        os.killpg(pid, signal.SIGKILL)
+    os.close(fd)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown
+
+
 @dataclass(frozen=True)
 class Ended:
     """How a command ended: its exit status (negative: the signal that ended it) and all it wrote, as it came."""
@@ -95,7 +121,7 @@ def _run(request):
     words = [os.fsdecode(bytes.fromhex(word)) for word in request["words"]]
     ours, theirs = pty.openpty() if request["terminal"] else os.pipe()
     if request["terminal"]:
-        fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 40, request["columns"], 0, 0))
+        sized(ours, request["columns"])
     pid = os.fork()
     if pid == 0:
         os.setsid()
@@ -106,20 +132,7 @@ def _run(request):
             os.dup2(stream, number)
         _child(words, request["terminal"], request["variables"])
     os.close(theirs)
-    shown, end = b"", time.monotonic() + request["seconds"]
-    while time.monotonic() < end:
-        if select.select([ours], [], [], 0.1)[0]:
-            try:
-                part = os.read(ours, 65536)
-            except OSError:
-                break
-            if not part:
-                break
-            shown += part
-    else:
-        os.killpg(pid, signal.SIGKILL)
-    os.close(ours)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code, shown = watched(pid, ours, request["seconds"])
     return {"code": code, "shown": shown.decode(errors="backslashreplace")}
 
 

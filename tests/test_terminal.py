@@ -1,24 +1,18 @@
 """Every command on a real pseudo-terminal: no line wider than it, clean ends, plain words where nothing can move."""
 
-import fcntl
 import os
 import pty
 import re
-import select
 import shlex
-import signal
-import struct
 import sys
-import termios
-import time
 
 import pytest
+from program import ESCAPES, sized, watched
 from rich.cells import cell_len
 from typer.main import get_command
 
 from anisoscope.cli.app import app
 
-ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
 HIDDEN, SHOWN = "\x1b[?25l", "\x1b[?25h"
 SMALL = "builtin:minilm --corpus {text} --documents line --panel hidden --sample 16"
 COMMANDS = {
@@ -44,23 +38,9 @@ def on_a_terminal(words, columns, *, stop_at="", **environment):
         for name in {"CI", "NO_COLOR", "COLUMNS"} - environment.keys():
             os.environ.pop(name, None)
         os.execv(sys.executable, [sys.executable, "-m", "anisoscope", *words])
-    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    shown, end, stopped = b"", time.monotonic() + 240, False
-    while time.monotonic() < end:
-        if select.select([fd], [], [], 0.2)[0]:
-            try:
-                part = os.read(fd, 65536)
-            except OSError:
-                break
-            if not part:
-                break
-            shown += part
-        if stop_at and not stopped and stop_at.encode() in shown:
-            stopped = True
-            os.write(fd, b"\x03")
-    else:
-        os.kill(pid, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown.decode(errors="replace")
+    sized(fd, columns)
+    code, shown = watched(pid, fd, 240, stop_at=stop_at)
+    return code, shown.decode(errors="replace")
 
 
 def lines(shown):

@@ -118,6 +118,7 @@ class LearningClasses(Written, total=False):
     frozen: bool
     tokens: str
     separator: bool
+    attention: str
     penalty: str
     weight: float
     penalty_layers: str | Sequence[int]
