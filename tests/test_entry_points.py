@@ -11,6 +11,7 @@ from torch.nn import functional
 
 import anisoscope
 from anisoscope.capture import capture, entry_points
+from anisoscope.capture.counting import Counting
 from anisoscope.capture.rows import attention_rows
 
 FLAT = {"vocab_size": 100}
@@ -255,11 +256,11 @@ def test_other_modules_and_what_is_no_attention_are_left_alone():
 # ---- through a capture: sites, layers, kinds
 
 
-def captured(model, *args, what=("hidden", "query", "key", "value", "attention"), **named):
+def captured(model, *args, what=("hidden", "query", "key", "value", "attention"), blocks=(), **named):
     """{site: tensor} of one call, whose output is the same as without."""
     with torch.no_grad():
         plain = model(*args, **named)
-        with capture(model, what) as tap:
+        with capture(model, what, blocks=blocks) as tap:
             inside = model(*args, **named)
     assert all(torch.equal(x, y) for x, y in zip(tensors(plain), tensors(inside), strict=True))
     return tap.kept
@@ -341,12 +342,13 @@ def test_scores_of_no_known_form_are_not_handed_on():
 
 
 class InWindows(nn.Module):
-    """Blocks that attend within windows of a sequence."""
+    """Blocks that attend within windows of a sequence and of its padding."""
 
     class WindowAttention(nn.Module):
         def forward(self, x):
-            windows = x.reshape(-1, 3, x.shape[-1])
-            return ((windows @ windows.mT).softmax(-1) @ windows).reshape(x.shape)
+            windows = functional.pad(x, (0, 0, 0, 3)).reshape(-1, 4, x.shape[-1])
+            windows = (windows @ windows.mT).softmax(-1) @ windows
+            return windows.reshape(len(x), 12, -1)[:, :9]
 
     class TwoAttentions(nn.Module):
         def forward(self, x):
@@ -372,3 +374,134 @@ def test_attention_that_cannot_be_seen_whole_is_left_out_and_said(block):
     assert set(run.records["site"]) == {"hidden"} and any("not seen" in w for w in run.manifest["warnings"])
     with pytest.raises(anisoscope.errors.MeasureError):
         anisoscope.measure(InWindows(block), {"x": x}, blocks=("layers.*",), panel="attention")
+
+
+# ---- windows, and what is not seen at all
+
+
+EVERY = ("layers.*",)
+WINDOWED = ("query", "key", "value", "attention", "scores")
+
+
+class Blocks(nn.Module):
+    """Two blocks of one kind, after which nothing comes."""
+
+    def __init__(self, *blocks):
+        super().__init__()
+        self.layers = nn.ModuleList(blocks)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Windowed(nn.Module):
+    """A block that attends within windows of 3 positions, one after another."""
+
+    def __init__(self):
+        super().__init__()
+        self.num_heads = 2
+
+    def forward(self, x):
+        q = x.reshape(-1, 3, 2, 4).transpose(1, 2)
+        return functional.scaled_dot_product_attention(q, 2 * q, 3 * q).transpose(1, 2).reshape(x.shape)
+
+
+def test_windows_are_seen_as_parts_of_their_sequence():
+    x = torch.randn(4, 9, 8, generator=torch.Generator().manual_seed(2))
+    kept = captured(Blocks(Windowed(), Windowed()), x, what=WINDOWED, blocks=EVERY)
+    whole = x.view(4, 9, 2, 4).transpose(1, 2)
+    for name, factor in (("query.raw", 1), ("key.raw", 2), ("value", 3)):
+        assert torch.equal(kept[f"encoder.1.head.{name}"], factor * whole)
+    q = whole.double().unflatten(2, (3, 3))  # sequence, head, window, token, dim
+    weights = (q @ (2 * q).mT / 2).softmax(-1)
+    rows = kept["encoder.1.attention"]
+    entropy = torch.special.entr(weights).sum(-1).flatten(2)
+    torch.testing.assert_close(rows["entropy"].double(), entropy, atol=2e-6, rtol=0)
+    assert (rows["keys"] == 3).all() and rows["row_similarity"].shape == (4, 2)
+    sums = kept["encoder.1.scores"]
+    assert (sums["rows"] == 9).all()
+    torch.testing.assert_close(sums["query"], whole.double().sum(2) / 2, atol=1e-5, rtol=0)
+    run = anisoscope.measure(Blocks(Windowed(), Windowed()), {"x": x.repeat(10, 1, 1)}, blocks=("layers.*",))
+    assert {"attention", "query.raw"} <= set(run.records["site"])
+
+
+class Scripted(nn.Module):
+    """Attention that torch's entry points never see: called at the library's own operators."""
+
+    num_heads = 2
+
+    def forward(self, x):
+        q = x.view(*x.shape[:2], 2, 4).transpose(1, 2)
+        heads = torch.ops.aten.scaled_dot_product_attention(q, q, q)
+        return heads.transpose(1, 2).reshape(x.shape)
+
+
+class ByOperators(nn.Module):
+    def forward(self, x):
+        weights = torch.ops.aten.softmax.int(torch.ops.aten.bmm(x, x.mT), -1)
+        return torch.ops.aten.bmm(weights.clone(), x)
+
+
+class Seen(nn.Module):
+    def forward(self, x):
+        return (x @ x.mT).softmax(-1) @ x
+
+
+class Gate(nn.Module):
+    """Called attention, but none."""
+
+    def forward(self, x):
+        return x * x.softmax(-1)
+
+
+@pytest.mark.parametrize("kind", [Scripted, ByOperators])
+def test_what_runs_unseen_is_named_and_the_rest_measured(kind):
+    """0 calls seen and 1 run was taken for a model without attention."""
+    x = torch.randn(40, 9, 8, generator=torch.Generator().manual_seed(2))
+    model = Blocks(Seen(), kind(), Seen())
+    kept = captured(model, x, blocks=EVERY)
+    assert {name for name in kept if "attention" in name} == {"encoder.1.attention", "encoder.3.attention"}
+    run = anisoscope.measure(model, {"x": x}, blocks=("layers.*",))
+    (said,) = [w for w in run.manifest["warnings"] if "not seen" in w]
+    assert "layers 2 of encoder (aten::" in said and f"in {kind.__name__}" in said
+    of_rows = run.records[run.records["metric"] == "attention.entropy"]
+    assert set(of_rows["layer"].dropna()) == {1, 3}
+
+
+def test_a_model_without_attention_says_nothing_of_it():
+    x = torch.randn(40, 9, 8, generator=torch.Generator().manual_seed(2))
+    run = anisoscope.measure(Blocks(Gate(), nn.Linear(8, 8)), {"x": x}, blocks=("layers.*",))
+    assert not any("not seen" in w for w in run.manifest["warnings"])
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_counting_leaves_no_trace(ends):
+    model, x = Blocks(Seen(), ByHand(ends)), torch.randn(2, 3, 4)
+    depth = torch._C._len_torch_dispatch_stack()
+    with capture(model, ("attention",), optional=("attention",), blocks=EVERY):
+        for _ in range(2):
+            try:
+                model(x)
+            except RuntimeError as error:
+                assert ends and str(error) == "in the middle"
+            assert torch._C._len_torch_dispatch_stack() == depth
+    assert not model._forward_hooks and not model._forward_hooks_always_called
+
+
+def test_only_the_first_call_is_counted():
+    model, x, calls = Blocks(Seen(), Seen()), torch.randn(2, 3, 4), []
+    with capture(model, ("attention",), blocks=EVERY), patch.object(Counting, "__torch_dispatch__", counted(calls)):
+        model(x)
+        first = len(calls)
+        model(x)
+    assert first and len(calls) == first
+
+
+def counted(calls):
+    def dispatch(_mode, func, _types, args=(), kwargs=None):
+        calls.append(func)
+        return func(*args, **(kwargs or {}))
+
+    return dispatch

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import seen
 import verdicts
 
 from anisoscope import metrics
@@ -63,6 +64,17 @@ read 12 positions (240 samples, 24 frames or 32 × 32 pixels): counts and order 
 Maps are flattened to one vector per position here (`--flatten position`); with `--flatten image` a map is one vector.
 
 {chr(10).join(lines)}
+
+## What is seen of other families and libraries
+
+A tiny random model of each, in float64, on a padded batch (images and latents whole); its outputs are the same bit for
+bit. *Layers* of queries, keys, values and rows are of those that blocks have. *Weights*: of the softmax of what was
+handed on, against those that the model itself returns, to 1e-6; where it returns none, as handed on
+(`tests/test_entry_points.py` computes them by hand, mechanism by mechanism). *Mechanism*: transformers' attention
+interface, torch's fused product, the fast path of torch's own layers, products around a softmax. Windows (Swin) are
+joined to their sequence. What runs unseen is named, and the rest measured; `tests/test_families.py` measures anew.
+
+{chr(10).join(seen.table())}
 
 ## Trained networks that need no hub
 

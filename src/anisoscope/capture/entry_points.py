@@ -40,6 +40,11 @@ FUSED: tuple[tuple[Any, str], ...] = (
 _RESTING: ContextVar[bool] = ContextVar("resting", default=False)
 
 
+def is_resting() -> bool:
+    """Whether calls of this thread are not looked at now, since they are within one that is, or of the interface."""
+    return _RESTING.get()
+
+
 @contextmanager
 def resting() -> Iterator[None]:
     """Inside, the calls of this thread are not looked at: the attention interface hands them on itself."""
@@ -130,7 +135,7 @@ class _Watch:
         if query.is_nested:
             mask, (query, key, value) = _hidden_padding([query, key, value])
         settings = {"scaling": scale, "is_causal": bool(given.get("is_causal"))}
-        self._hand_on(module, query, key, value, mask, settings)
+        self._hand_on(module, query, key, value, mask, settings, "fused product")
 
     # ---- fast paths
 
@@ -161,7 +166,7 @@ class _Watch:
         if mask is not None:
             mask = mask[:, None, None, :] if kind == 1 else mask
             seen = ~mask if mask.dtype == torch.bool else mask
-        self._hand_on(module, q, k, v, seen, {"is_causal": False})
+        self._hand_on(module, q, k, v, seen, {"is_causal": False}, "fast path")
 
     # ---- products around a softmax
 
@@ -236,15 +241,17 @@ class _Watch:
         hidden = scores < scores.amax(-1, keepdim=True) - FAR_BELOW
         scale = own.source.scale or _fitted(product, scores, hidden, q.shape[-1])
         rest = (scores - scale * product).masked_fill(hidden, torch.finfo(scores.dtype).min)
-        self._hand_on(module, q, k, v, rest, {"scaling": scale, "is_causal": False})
+        self._hand_on(module, q, k, v, rest, {"scaling": scale, "is_causal": False}, "products")
 
-    def _hand_on(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, settings: dict[str, Any]) -> None:
+    def _hand_on(
+        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, settings: dict[str, Any], by: str
+    ) -> None:
         if q.dim() not in (3, 4):
             return
         if mask is not None:
             mask = mask.unsqueeze(1) if q.dim() == mask.dim() == 3 else mask[(None,) * (4 - mask.dim())]
         q, k, v = (x if x.dim() == 4 else x.unsqueeze(1) for x in (q, k, v))
-        self.look(Call(module, q, k, v, mask, settings))
+        self.look(Call(module, q, k, v, mask, settings, by=by))
 
 
 def _operands(given: tuple[Any, ...], named: dict[str, Any], *names: str) -> list[Any]:

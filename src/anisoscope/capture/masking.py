@@ -84,7 +84,9 @@ class Masking:
 
 @dataclass(frozen=True)
 class Call:
-    """One attention call: query [sequence, head, query, dim]; key and value [sequence, key_head, key, dim]."""
+    """One attention call: query [sequence, head, query, dim]; key and value [sequence, key_head, key, dim]; seen `by`
+    which mechanism.
+    """
 
     module: nn.Module
     query: Tensor
@@ -93,6 +95,7 @@ class Call:
     mask: Tensor | None
     settings: dict[str, Any]
     known: Masking | None = None
+    by: str = "interface"
 
     @cached_property
     def masking(self) -> Masking:

@@ -78,6 +78,7 @@ def prepare(attention: nn.Module, rotary: bool, hook: Callable[[nn.Module, Calla
     """Hook those children of an attention module whose outputs are wanted before the interface is reached."""
     children = dict(attention.named_children())
     pair, norms = (next((p for p in known if children.keys() >= {*p}), None) for known in (SEPARATE, NORMS))
+    norms = norms if norms and not isinstance(children[norms[0]], nn.Identity) else None  # timm's, where it has none
     source = Source("rotated" if rotary else "normed" if norms else "raw")
     prescaled = getattr(attention, "scaling", None) not in (None, 1.0) and pair == ("q_proj", "k_proj")
     if source.stage == "raw" and not prescaled:

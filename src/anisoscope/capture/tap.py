@@ -3,20 +3,18 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
-from anisoscope.axes import LAYER_QUANTITIES, Flatten, Kind, Site
-from anisoscope.capture import entry_points, fallback, projections, vectors
+from anisoscope.axes import LAYER_QUANTITIES, Flatten, Site
+from anisoscope.capture import entry_points, fallback, vectors
 from anisoscope.capture.backends import looking_on
-from anisoscope.capture.masking import Call, Masking
-from anisoscope.capture.rows import attention_rows
-from anisoscope.capture.scores import score_sums
+from anisoscope.capture.counting import Counting, can_count, listed
+from anisoscope.capture.heads import Heads, Means, is_attention
 from anisoscope.errors import MeasureError, UnseenError, UsageError, near_matches
-from anisoscope.models.blocks import find_blocks, find_stages, stacks_of, tokens_first
+from anisoscope.models.blocks import find_blocks, find_stages, has_attention, stacks_of, tokens_first
 
 STAGES = tuple(f"{name}.{stage}" for name in ("query", "key") for stage in ("raw", "normed", "rotated"))
 WHAT = (*LAYER_QUANTITIES, "query", "key", *STAGES, "value", "attention", "scores", "centred")
@@ -26,9 +24,6 @@ OPTIONAL = {"final", "stage", "unrectified"}
 
 HEADS = {*WHAT} - {*LAYER_QUANTITIES}
 Receive = Callable[[Site, Any], None]
-Means = dict[tuple[str, int, Kind], tuple[Tensor, Tensor]]
-"""(stack, layer, kind) → mean scaled query and mean key [head, head_dim], repeated for heads that share keys."""
-_CROSS = ("EncDecAttention", "encoder_attn", "crossattention", "cross_attn", "attn2")
 
 
 @contextmanager
@@ -100,7 +95,7 @@ class Tap:
         tokens_first: bool | None,
         **of_rows: Any,
     ) -> None:
-        self.model, self.wanted, self._of_rows = model, wanted, of_rows
+        self.model, self.wanted, self.of_heads = model, wanted, HEADS
         self._flatten, self._tokens_first = flatten, tokens_first
         self.kept, self.real = dict[str, Any](), dict[str, Tensor]()
         self.means: Means = {}
@@ -108,14 +103,13 @@ class Tap:
         self.optional, self.unseen, self.fired = {*OPTIONAL}, set[str](), set[str]()
         self._receive = receive or (lambda site, value: self.kept.__setitem__(site.name, value))
         self.ends = ExitStack()
-        self._running: defaultdict[str, vectors.Running] = defaultdict(vectors.Running)
-        self._inside, self._now, self._turned = False, set[str](), set[str]()
-        self._served, self._by_hand, self._sequences, self.given_up = set[Site](), set[Site](), 0, False
-        self._sources, self._depth = dict[nn.Module, projections.Source](), dict[str, int]()
-        self._read = dict[int, tuple[Tensor, Masking]]()
-        self._names = {module: name for name, module in model.named_modules()}
-        self._stacks = stacks_of(model)
-        self._crossing = {m.multihead_attn for m in self._names if isinstance(m, nn.TransformerDecoderLayer)}
+        self.running: defaultdict[str, vectors.Running] = defaultdict(vectors.Running)
+        self.inside, self._now, self._turned = False, set[str](), set[str]()
+        self._depth, self._quiet, self._missed = dict[str, int](), False, defaultdict[str, list[int]](list)
+        self._counting: Counting | None = None
+        self.names = {module: name for name, module in model.named_modules()}
+        self.stacks = stacks_of(model)
+        self.heads = Heads(self, of_rows)
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.kept:
@@ -124,24 +118,31 @@ class Tap:
         return self.kept[name]
 
     @property
+    def given_up(self) -> bool:
+        """Whether attention is left out, as some of it cannot be seen whole."""
+        return self.heads.given_up
+
+    @property
     def sites(self) -> list[str]:
         """Names of the sites of the last call, in the order they fired."""
         return list(self.kept)
 
     def emit(self, site: Site, value: Any) -> None:
         """Hand on what is at a site; MeasureError where it is the second time in one forward call."""
-        if self._inside and site.name in self._now:
+        if self.inside and site.name in self._now:
             expected = f"one call at {site.name} in a forward call of {type(self.model).__name__}"
             cure = "measure hidden states only (--panel hidden,spectrum), or the part of the model that runs once"
             raise MeasureError(expected, "a second one, whose vectors would count as new ones", cure)
         self._now.add(site.name)
         self.fired |= {site.quantity, site.label}
-        if not self._chosen(site):
+        if not self.chosen(site):
             return
+        quiet, self._quiet = self._quiet, True
         with entry_points.resting():
             self._receive(site, value)
+        self._quiet = quiet
 
-    def _chosen(self, site: Site) -> bool:
+    def chosen(self, site: Site) -> bool:
         """Whether a site is of a layer that was asked for."""
         depth = self._depth.get(site.stack, 0)
         layer = depth if site.layer is None else site.layer
@@ -150,6 +151,10 @@ class Tap:
     def emit_vectors(self, site: Site, x: Tensor, block: nn.Module | None = None) -> None:
         """Hand on the vectors of a layer, whatever form they have, if they are wanted."""
         if site.quantity in self.wanted:
+            if x.dim() == 4 and vectors.are_streams(self.model, x, self.real.get(site.stack)):
+                came = f"{tuple(x.shape)} in {type(self.model).__name__}: several residual streams a token"
+                cure = "measure attention alone (--panel attention), or name blocks that pass on one stream (--blocks)"
+                raise MeasureError("blocks that pass on one vector a token", came, cure)
             if block is not None and x.dim() == 4 and vectors.channels_last(block, x):
                 x = x.permute(0, 3, 1, 2)
             real = self.real.get(site.stack)
@@ -182,53 +187,72 @@ class Tap:
                 self.hook(block, leave)
         for i, stage in enumerate(find_stages(self.model) if "stage" in self.wanted else (), start=1):
             self.hook(stage, partial(self._leave_stage, i))
-        for module in self._names if "final" in self.wanted else ():
+        for module in self.names if "final" in self.wanted else ():
             if module not in inside and "Norm" in type(module).__name__:
                 self.hook(module, self._norm)
         if any(name.startswith(("query", "key")) for name in self.wanted):
-            self._hook_projections()
+            self.heads.hook_projections()
         if self.wanted - set(LAYER_QUANTITIES):
-            self.ends.enter_context(fallback.looking_on(self.model, self.look))
-            self.ends.enter_context(looking_on(self.model, self.look))
+            self.ends.enter_context(fallback.looking_on(self.model, self.heads.look))
+            self.ends.enter_context(looking_on(self.model, self.heads.look))
+            if can_count(self.model):
+                self._counting = Counting(self._ran)
+                self.ends.callback(self._stop_counting)
             by_hand = inside - fallback.served(self.model).keys()
-            self.ends.enter_context(entry_points.looking_on(by_hand, partial(self.look, by_hand=True)))
+            self.ends.enter_context(entry_points.looking_on(by_hand, partial(self.heads.look, by_hand=True)))
+        stop = self.model.register_forward_hook(self._stop_counting, always_call=True)
+        self.ends.callback(stop.remove)
         self.hook(self.model, self._finish)
 
-    def _hook_projections(self) -> None:
-        rotary = {self._stacks[m] for m in self._names if "Rotary" in type(m).__name__ or hasattr(m, "rotary_dim")}
-        for module in self._names:
-            if _is_attention(module) and not any(map(_is_attention, module.children())):
-                self._sources[module] = projections.prepare(module, self._stacks[module] in rotary, self.hook)
-
     def _start(self, _module: nn.Module, _args: Any) -> None:
-        for state in (self._running, self._now, self._served, self._by_hand, self._read):
-            state.clear()
-        self._inside = True
+        self.running.clear()
+        self._now.clear()
+        self.heads.begin()
+        self.inside, self._quiet = True, False
+        if self._counting is not None:
+            self._counting.start()
+
+    def _stop_counting(self, *_: Any) -> None:
+        """One call is enough, however it ended."""
+        if self._counting is not None and self._counting.active:
+            self._counting.stop()
+            self._counting = None
+
+    def _ran(self, kernel: str) -> None:
+        """Attention was computed: what no look is given to in its block, is missed."""
+        for here in self.running.values():
+            if here.block is not None and not self._quiet:
+                here.kernels.append(kernel)
+                here.loose |= not entry_points.is_resting()
 
     def _enter(self, stack: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        x, here = vectors.input_of(block, args, kwargs), self._running[stack]
+        x, here = vectors.input_of(block, args, kwargs), self.running[stack]
         if block in here.ran and not vectors.same(here.last, x):  # it runs on input of its own once more
-            if self._inside:
+            if self.inside:
                 expected = f"{type(self.model).__name__} to run each block once in a forward call"
-                came = f"{self._names[block]} run again on other input: every vector would count twice"
+                came = f"{self.names[block]} run again on other input: every vector would count twice"
                 raise MeasureError(expected, came, f"measure the {stack} itself, one input a call")
-            here = self._running[stack] = vectors.Running()
+            here = self.running[stack] = vectors.Running()
             self._now.clear()
         here.ran.add(block)
         here.layer += 1
+        here.block, here.looks, here.loose = block, 0, False
+        here.kernels.clear()
+        here.sequences, here.positions = vectors.extent(block, x, tokens_first=stack in self._turned)
         if here.layer == 1:
-            self._sequences = x.size(1 if stack in self._turned and x.dim() == 3 else 0)
             self.emit_vectors(Site(stack, 0, "hidden"), x, block)
 
     def _before_relu(self, stack: str, relu: nn.Module, args: tuple[Tensor, ...]) -> None:
-        self._running[stack].rectified = (args[0].clone() if getattr(relu, "inplace", False) else args[0], None)
+        self.running[stack].rectified = (args[0].clone() if getattr(relu, "inplace", False) else args[0], None)
 
     def _after_relu(self, stack: str, _relu: nn.Module, _args: Any, output: Tensor) -> None:
-        self._running[stack].rectified = (self._running[stack].rectified or (output, None))[0], output
+        self.running[stack].rectified = (self.running[stack].rectified or (output, None))[0], output
 
     def _leave(self, stack: str, block: nn.Module, _args: Any, output: Any) -> None:
-        here = self._running[stack]
-        here.last = vectors.output_of(block, output)
+        here = self.running[stack]
+        here.last, here.block = vectors.output_of(block, output), None
+        if here.kernels and (here.loose or not here.looks):
+            self._missed[f"{stack} ({here.kernels[0]} in {type(block).__name__})"].append(here.layer)
         before, after = here.rectified or (None, None)
         if before is not None and after is here.last:  # the block ends with its last ReLU
             self.emit_vectors(Site(stack, here.layer, "unrectified"), before)
@@ -238,99 +262,35 @@ class Tap:
         x = output[0] if isinstance(output, tuple) else output
         # a stage that ends with positions in a row [sequence, position, channel] is a map all the same
         x = x.transpose(1, 2).unsqueeze(-1) if x.dim() == 3 else x
-        self.emit_vectors(Site(self._stacks[stage], number, "stage"), x)
+        self.emit_vectors(Site(self.stacks[stage], number, "stage"), x)
 
     def _norm(self, _module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        for stack, here in self._running.items():
+        for stack, here in self.running.items():
             final = Site(stack, None, "final")
             after_all = args and vectors.same(here.last, args[0]) and here.layer >= self._depth[stack]
             if after_all and final.name not in self._now:  # of several heads' norms the first
                 self.emit_vectors(final, output)
 
-    def look(self, call: Call, *, by_hand: bool = False) -> None:
-        """Hand on what attention was called with, stage by stage; `by_hand`: not through the attention interface."""
-        stack = self._stacks[call.module]
-        layer = self._running[stack].layer
-        crossing = call.module in self._crossing or any(part in self._names[call.module] for part in _CROSS)
-        crossing |= by_hand and call.query.shape[2] != call.key.shape[2]
-        kind: Kind = "cross" if crossing else "self"
-        at = partial(Site, stack, layer, kind=kind)
-        if by_hand and (at("attention") in self._served or self._gives_up(at("attention"), call)):
-            return
-        self._served |= set() if by_hand else {at("attention")}
-        if call.mask is not None and call.settings.get("position_bias") is None:  # read once for all layers
-            mask, masking = self._read.setdefault(id(call.mask), (call.mask, call.masking))
-            call = replace(call, known=masking) if mask is call.mask else call
-        source = self._sources.get(call.module) or projections.Source("raw")
-        if not self._chosen(at("attention")):
-            source.seen.clear()
-            self.fired |= HEADS | {*STAGES}
-            return
-        for (name, stage), tensor in source.stages(call).items():
-            if {name, f"{name}.{stage}"} & self.wanted:
-                self.emit(at(name, stage), tensor)
-        if "value" in self.wanted:
-            self.emit(at("value"), call.value)
-        real = self.real.get(stack)
-        if real is not None and real.shape[1] != call.query.shape[2]:
-            real = None  # of cross-attention to another stack
-        rows = self._rows(call, real) if self.wanted & {"attention", "centred"} else {}
-        if "attention" in self.wanted:
-            self.emit(at("attention"), rows)
-        if "scores" in self.wanted:
-            self.emit(at("scores"), score_sums(call.query, call.key, call.masking, scale=call.scale, real=real))
-        if "centred" in self.wanted:
-            query, key = self._means_of((stack, layer, kind), call)
-            of_query = self._rows(replace(call, query=call.query - query), real)
-            of_key = self._rows(replace(call, key=call.key - key), real)
-            self.emit(at("centred"), {"plain": rows, "query": of_query, "key": of_key})
-
-    def _means_of(self, where: tuple[str, int, Kind], call: Call) -> tuple[Tensor, Tensor]:
-        """Mean query and mean key, shaped to be taken from those of a call."""
-        if where not in self.means:
-            expected = f"the mean query and key of {' '.join(map(str, where))} in tap.means"
-            raise MeasureError(expected, "none", "take them from measure.loop.head_means, as run_pass does")
-        scaled, key = self.means[where]
-        key = key[:: call.query.shape[1] // call.key.shape[1]]
-        return (scaled / call.scale).to(call.query).unsqueeze(1), key.to(call.key).unsqueeze(1)
-
-    def _rows(self, call: Call, real: Tensor | None) -> dict[str, Tensor]:
-        softcap, sinks = call.settings.get("softcap"), call.settings.get("s_aux")
-        return attention_rows(
-            call.query,
-            call.key,
-            call.masking,
-            scale=call.scale,
-            softcap=softcap,
-            sinks=sinks,
-            real=real,
-            **self._of_rows,
-        )
-
-    def _gives_up(self, place: Site, call: Call) -> bool:
-        """Whether attention that may be missing is left out: of windows of a sequence, or several in one place."""
-        several = self._inside and place in self._by_hand
-        self._by_hand.add(place)
-        if self.optional & HEADS and (several or len(call.query) != self._sequences):
-            self.given_up = True
-        return self.given_up
-
     def _finish(self, _module: nn.Module, _args: Any, _output: Any) -> None:
         """After a forward call: every requested place must have fired, the optional ones excepted."""
-        self._inside = False
+        self.inside = False
         self._check_layers()
         missing = sorted(self.wanted - self.optional - self.fired)
         self.unseen = {*self.wanted} & self.optional - OPTIONAL - (set() if self.given_up else self.fired)
+        if not (self.fired & HEADS or self._missed or self.given_up or has_attention(self.model)):
+            self.unseen = set()
+        self.unseen |= {*self.heads.reasons}
+        self.unseen |= {f"attention of layers {listed(n)} of {where}" for where, n in self._missed.items()}
         if not missing:
             return
-        classes = ", ".join(sorted({type(m).__name__ for m in self._names if _is_attention(m)})) or "none"
+        classes = ", ".join(sorted({type(m).__name__ for m in self.names if is_attention(m)})) or "none"
         came = f"no call there; attention classes of {type(self.model).__name__}: {classes}"
         cure = "measure hidden states only (--panel hidden,spectrum), or a model on transformers' attention interface"
         raise UnseenError(f"the model to pass through {', '.join(missing)}", came, cure)
 
     def _check_layers(self) -> None:
         """UsageError where a layer that was asked for is not there, or not known by its number from the end."""
-        ends = {stack: here.layer for stack, here in self._running.items()}
+        ends = {stack: here.layer for stack, here in self.running.items()}
         longest, name = max(ends.values(), default=0), type(self.model).__name__
         for layer in self.layers:
             if not any(-end - 1 <= layer <= end for end in ends.values()):
@@ -338,7 +298,3 @@ class Tap:
         if min(self.layers, default=0) < 0 and any(end != self._depth[stack] for stack, end in ends.items()):
             expected = f"layers from the end (−1) of a model that runs each block once, not of {name}"
             raise UsageError(expected, str(min(self.layers)), f"number them from 0 to {longest}")
-
-
-def _is_attention(module: nn.Module) -> bool:
-    return "Attention" in type(module).__name__

@@ -17,9 +17,17 @@ NAMED = ("last_hidden_state", "hidden_states")
 
 @dataclass
 class Running:
-    """A stack in a forward call: blocks begun, those that ran, the last output, what its last ReLU had and gave."""
+    """A stack in a forward call: blocks begun, those that ran, the last output, what its last ReLU had and gave; of the
+    block that runs now its sequences and positions, how often its attention was looked at, and kernels of attention.
+    """
 
     layer: int = 0
+    block: nn.Module | None = None
+    sequences: int = 0
+    positions: int = 0
+    looks: int = 0
+    loose: bool = False
+    kernels: list[str] = field(default_factory=list)
     ran: set[nn.Module] = field(default_factory=set)
     last: Tensor | None = None
     rectified: tuple[Tensor, Tensor | None] | None = None
@@ -77,6 +85,24 @@ def channels_last(block: nn.Module, x: Tensor) -> bool:
     sizes = {len(weight) for weight in norms if isinstance(weight, Tensor)}
     made = {m.out_channels for m in block.modules() if isinstance(m, nn.Conv2d)}
     return x.shape[3] in sizes and not (made and x.shape[1] in sizes | made)
+
+
+def are_streams(model: nn.Module, x: Tensor, real: Tensor | None) -> bool:
+    """Whether four axes are several vectors a token (hyper-connections: DeepSeek-V4; AltUp: Gemma 3n), and no map."""
+    if real is not None:
+        return real.shape in (x.shape[:2], x.shape[1:3])
+    reads_ids = getattr(model, "main_input_name", "") == "input_ids"
+    return reads_ids and not any(isinstance(m, nn.Conv2d) for m in model.modules())
+
+
+def extent(block: nn.Module, x: Tensor, *, tokens_first: bool) -> tuple[int, int]:
+    """Sequences of what a block is called with, and positions of each."""
+    if x.is_nested:
+        return x.size(0), 0
+    if x.dim() == 4:
+        return len(x), x.shape[1:].numel() // x.shape[3 if channels_last(block, x) else 1]
+    sequences = x.shape[1] if tokens_first and x.dim() == 3 else len(x)
+    return sequences, x.shape[:-1].numel() // max(1, sequences)
 
 
 def vectors_of(x: Tensor, flatten: Flatten, *, tokens_first: bool = False) -> Tensor:

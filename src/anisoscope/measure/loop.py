@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from anisoscope.axes import Site
 from anisoscope.batch import Batch, BatchPlan
 from anisoscope.capture import capture
-from anisoscope.capture.tap import Means
+from anisoscope.capture.heads import Means
 from anisoscope.errors import CorpusError, Interrupted, UnseenError, UsageError
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings

@@ -146,9 +146,12 @@ class Settings:
         too, a model without attention, or whose attention cannot be seen, is measured in its hidden states.
         """
         from anisoscope.models.blocks import has_attention  # loads torch
+        from anisoscope.models.families import family_of
 
         of_hidden = all(OF_HIDDEN & set(metric.quantities) for metric in self.chosen)
         if not (of_hidden if self.metrics else set(self.panels) == set(PANELS)):
             return self.what, set()
         heads = self.what - set(LAYER_QUANTITIES)
-        return (self.what, heads) if has_attention(model) else (self.what - heads, set())
+        if not family_of(model).attention:
+            return self.what - heads, set()
+        return (self.what if has_attention(model) else self.what - {"centred"}), heads  # some call it by other names

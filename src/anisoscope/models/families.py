@@ -89,19 +89,38 @@ FAMILIES: dict[str, Family] = {
         tokenizer="transformers:ByT5Tokenizer",
         port={"AutoConfig": "MantaConfig", "AutoModel": "MantaModel", "AutoModelForSeq2SeqLM": "MantaModel"},
     ),
+    "mamba": Family(causal=True),
+    "mpnet": Family(("MPNetLayer",)),
     "mpt": Family(causal=True),
+    "openai-gpt": Family(("Block",), causal=True),
     "resnet": Family(("ResNetBottleNeckLayer", "ResNetBasicLayer"), "ResNetStage"),
     "segformer": Family(("SegformerLayer",), "SegformerStage"),
     "speech_cnn": Family(port={"AutoConfig": "SpeechCnnConfig", "AutoModel": "SpeechCnnModel"}),
+    "swin": Family(("SwinLayer",), "SwinStage"),
+    "swinv2": Family(("Swinv2Layer",), "Swinv2Stage"),
     "van": Family(
         ("VanLayer", "Block"),
         "VanStageNorm",
         attention=False,
         port={"AutoConfig": "VanConfig", "AutoModel": "VanModel", "AutoModelForImageClassification": "VanModel"},
     ),
+    "xglm": Family(causal=True),
     "xlnet": Family(("XLNetLayer",), tokens_first=True),
 }
 """Families without a row need none: most that are on transformers' attention interface."""
+
+
+LIBRARIES: dict[str, Family] = {
+    "diffusers": Family(("BasicTransformerBlock",)),
+    "open_clip": Family(("ResidualAttentionBlock",), stacks={"visual": "vision"}),
+    "timm": Family(
+        ("Block", "SwinTransformerBlock", "SwinTransformerV2Block", "ConvNeXtBlock", "BasicBlock", "Bottleneck")
+    ),
+    "torchvision": Family(
+        ("EncoderBlock", "SwinTransformerBlock", "SwinTransformerBlockV2", "CNBlock", "BasicBlock", "Bottleneck")
+    ),
+}
+"""The same of libraries whose models have no configuration of transformers: classes of blocks, by their package."""
 
 
 SEPARATE = (("q_proj", "k_proj"), ("query", "key"), ("q", "k"), ("q_lin", "k_lin"), ("query_proj", "key_proj"))
@@ -115,8 +134,9 @@ inside each head (GPT-NeoX), grouped keys and values last (Phi-3).
 
 
 def family_of(model: Any) -> Family:
-    """The row of a model's family; an empty one where it has none."""
-    return FAMILIES.get(getattr(getattr(model, "config", None), "model_type", ""), Family())
+    """The row of a model's family, or of the library that it is of; an empty one where it has none."""
+    library = LIBRARIES.get(type(model).__module__.partition(".")[0], Family())
+    return FAMILIES.get(getattr(getattr(model, "config", None), "model_type", ""), library)
 
 
 class NamedModel(NamedTuple):

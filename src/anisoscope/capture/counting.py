@@ -1,0 +1,74 @@
+"""A count of the attention that is computed, by whomever: kernels made for it, and a softmax that a product follows."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+KERNELS = ("attention", "attn", "transformer_encoder_layer")
+"""What kernels made for attention have in their names, those of extensions too."""
+SOFTMAX = ("aten::_softmax", "aten::_safe_softmax")
+PRODUCTS = ("aten::bmm", "aten::baddbmm", "aten::mm")
+RECENT = 4  # weights that are remembered until their product
+
+
+class Counting(TorchDispatchMode):
+    """Calls `ran(kernel)` for every attention in this thread while it is active; outputs are the same bit for bit."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, ran: Callable[[str], None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.ran, self.weights = ran, deque[Tensor](maxlen=RECENT)
+        self.active = False
+
+    def start(self) -> None:
+        self.active = True
+        self.__enter__()  # type: ignore[no-untyped-call]
+
+    def stop(self) -> None:
+        """Leave no trace, where it was started."""
+        if self.active:
+            self.active = False
+            self.weights.clear()
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        name = func.name() if callable(getattr(func, "name", None)) else str(func)
+        kernel = name.partition(".")[0]
+        if any(part in kernel for part in KERNELS):
+            self.ran(kernel)
+        elif kernel in SOFTMAX and output.dim() > 2:
+            self.weights.append(output)
+        elif kernel in PRODUCTS and any(self._are_weights(x) for x in args if isinstance(x, Tensor)):
+            self.weights.clear()
+            self.ran(f"{kernel} of a softmax")
+        elif isinstance(output, Tensor) and args and isinstance(args[0], Tensor) and self._are_weights(args[0]):
+            self.weights.append(output)  # dropped out, cast or copied
+        return output
+
+    def _are_weights(self, x: Tensor) -> bool:
+        return any(x.numel() == w.numel() and _place(x) == _place(w) for w in self.weights)
+
+
+def _place(x: Tensor) -> int:
+    """Where a tensor's memory begins; a number of its own for one without any."""
+    try:
+        return x.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return -id(x)
+
+
+def can_count(model: nn.Module) -> bool:
+    """Whether a call can be watched so: compiled code would be run in another way."""
+    return all(m._compiled_call_impl is None and type(m).__name__ != "OptimizedModule" for m in model.modules())
+
+
+def listed(numbers: list[int]) -> str:
+    """`1–12`, `1, 3, 5`."""
+    if len(numbers) > 2 and numbers == [*range(numbers[0], numbers[-1] + 1)]:
+        return f"{numbers[0]}–{numbers[-1]}"
+    return ", ".join(map(str, numbers))

@@ -1,0 +1,173 @@
+"""What attention was called with, layer by layer: stages of queries and keys, values, rows; what cannot be had."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from anisoscope.axes import Kind, Site
+from anisoscope.capture import projections
+from anisoscope.capture.masking import Call, Masking
+from anisoscope.capture.rows import attention_rows
+from anisoscope.capture.scores import score_sums
+from anisoscope.errors import MeasureError
+
+if TYPE_CHECKING:
+    from anisoscope.capture.tap import Tap
+
+Means = dict[tuple[str, int, Kind], tuple[Tensor, Tensor]]
+"""(stack, layer, kind) → mean scaled query and mean key [head, head_dim], repeated for heads that share keys."""
+CROSS = ("EncDecAttention", "encoder_attn", "crossattention", "cross_attn", "attn2")
+
+
+def is_attention(module: nn.Module) -> bool:
+    return "Attention" in type(module).__name__
+
+
+class Heads:
+    """The attention of a tap. `given_up`: some of it cannot be seen whole, so that all of it is left out."""
+
+    def __init__(self, tap: "Tap", of_rows: dict[str, Any]) -> None:
+        self.tap, self.of_rows, self.given_up = tap, of_rows, False
+        self.reasons: dict[str, None] = {}
+        self.served, self.by_hand = set[Site](), set[Site]()
+        self.read = dict[int, tuple[Tensor, Masking]]()
+        self.sources = dict[nn.Module, projections.Source]()
+        self.crossing = {m.multihead_attn for m in tap.names if isinstance(m, nn.TransformerDecoderLayer)}
+
+    def hook_projections(self) -> None:
+        """Hook what attention modules project, where a stage comes before the interface."""
+        stacks, names = self.tap.stacks, self.tap.names
+        rotary = {stacks[m] for m in names if "Rotary" in type(m).__name__ or hasattr(m, "rotary_dim")}
+        for module in names:
+            if is_attention(module) and not any(map(is_attention, module.children())):
+                self.sources[module] = projections.prepare(module, stacks[module] in rotary, self.tap.hook)
+
+    def begin(self) -> None:
+        """Before a forward call."""
+        self.served.clear()
+        self.by_hand.clear()
+        self.read.clear()
+
+    def look(self, call: Call, *, by_hand: bool = False) -> None:
+        """Hand on what attention was called with, stage by stage; `by_hand`: not through the attention interface."""
+        tap = self.tap
+        stack = tap.stacks[call.module]
+        here = tap.running[stack]
+        here.looks += 1
+        crossing = call.module in self.crossing or any(part in tap.names[call.module] for part in CROSS)
+        crossing |= by_hand and call.query.shape[2] != call.key.shape[2]
+        kind: Kind = "cross" if crossing else "self"
+        at = partial(Site, stack, here.layer, kind=kind)
+        windows = self._windows(call)
+        if (by_hand and at("attention") in self.served) or self._gives_up(at("attention"), call, windows, by_hand):
+            return
+        if not by_hand:
+            call = self._known(call)
+        source = self.sources.get(call.module) or projections.Source("raw")
+        if not tap.chosen(at("attention")):
+            source.seen.clear()
+            tap.fired |= tap.of_heads
+            return
+        real = tap.real.get(stack)
+        if real is not None and real.shape[1] != call.query.shape[2]:
+            real = None  # of cross-attention to another stack
+        self._hand_on(call, at, source, real, windows)
+
+    def _known(self, call: Call) -> Call:
+        """The call with its mask read once for all layers that have the same."""
+        if call.mask is None or call.settings.get("position_bias") is not None:
+            return call
+        mask, masking = self.read.setdefault(id(call.mask), (call.mask, call.masking))
+        return replace(call, known=masking) if mask is call.mask else call
+
+    def _hand_on(self, call: Call, at: Callable[..., Site], source: Any, real: Tensor | None, windows: int) -> None:
+        tap, wanted = self.tap, self.tap.wanted
+
+        def emit(site: Site, value: Any) -> None:
+            tap.emit(site, value if windows < 2 else _whole(value, windows))
+
+        for (name, stage), tensor in source.stages(call).items():
+            if {name, f"{name}.{stage}"} & wanted:
+                emit(at(name, stage), tensor)
+        if "value" in wanted:
+            emit(at("value"), call.value)
+        rows = self._rows(call, real) if wanted & {"attention", "centred"} else {}
+        if "attention" in wanted:
+            emit(at("attention"), rows)
+        if "scores" in wanted:
+            emit(at("scores"), score_sums(call.query, call.key, call.masking, scale=call.scale, real=real))
+        if "centred" in wanted:
+            query, key = self._means_of(at("centred"), call)
+            of_query = self._rows(replace(call, query=call.query - query), real)
+            of_key = self._rows(replace(call, key=call.key - key), real)
+            emit(at("centred"), {"plain": rows, "query": of_query, "key": of_key})
+
+    def _means_of(self, site: Site, call: Call) -> tuple[Tensor, Tensor]:
+        """Mean query and mean key, shaped to be taken from those of a call."""
+        where = (site.stack, site.layer or 0, site.kind)
+        if where not in self.tap.means:
+            expected = f"the mean query and key of {' '.join(map(str, where))} in tap.means"
+            raise MeasureError(expected, "none", "take them from measure.loop.head_means, as run_pass does")
+        scaled, key = self.tap.means[where]
+        key = key[:: call.query.shape[1] // call.key.shape[1]]
+        return (scaled / call.scale).to(call.query).unsqueeze(1), key.to(call.key).unsqueeze(1)
+
+    def _rows(self, call: Call, real: Tensor | None) -> dict[str, Tensor]:
+        settings = {"softcap": call.settings.get("softcap"), "sinks": call.settings.get("s_aux")}
+        how = {**settings, **self.of_rows, "scale": call.scale, "real": real}
+        return attention_rows(call.query, call.key, call.masking, **how)
+
+    def _windows(self, call: Call) -> int:
+        """In how many windows of a sequence a call sees it: 1 where whole, 0 where its parts are no such windows, as
+        they hold padding too, or sequences are padded.
+        """
+        stack = self.tap.stacks[call.module]
+        here, calls = self.tap.running[stack], len(call.query)
+        if not here.sequences or calls == here.sequences:
+            return 1
+        fits = calls * call.query.shape[2] == here.sequences * here.positions and calls % here.sequences == 0
+        alike = call.query.shape[2] == call.key.shape[2]
+        return calls // here.sequences if fits and alike and stack not in self.tap.real else 0
+
+    def _gives_up(self, place: Site, call: Call, windows: int, by_hand: bool) -> bool:
+        """Whether attention is left out: of parts of a sequence, or several in one place. What was asked for by name
+        is not: then sites that fire twice, or have too many sequences, are errors.
+        """
+        before = self.by_hand if by_hand else self.served
+        several = self.tap.inside and place in before
+        before.add(place)
+        if self.tap.optional & self.tap.of_heads and (several or not windows):
+            why = "several times in one block" if several else "in parts of a sequence that are no whole windows of it"
+            self.reasons[f"attention of {type(call.module).__name__} ({why})"] = None
+            self.given_up = True
+        return self.given_up
+
+
+def _whole(value: Any, windows: int) -> Any:
+    """What stands for windows one after another, for the sequences that they are of."""
+    if isinstance(value, Tensor):
+        return _joined(value, windows)
+    if not isinstance(value, dict):
+        return value
+    if "plain" in value:
+        return {which: _whole(rows, windows) for which, rows in value.items()}
+    per_row = value["entropy"].dim() if "entropy" in value else 0
+    made = {}
+    for name, x in value.items():
+        parts = torch.unflatten(x, 0, (-1, windows))
+        if name == "row_similarity":
+            made[name] = parts.nanmean(1)
+        elif per_row and x.dim() == per_row and name != "score_histogram":
+            made[name] = _joined(x, windows)
+        else:
+            made[name] = parts.sum(1)
+    return made
+
+
+def _joined(x: Tensor, windows: int) -> Tensor:
+    """[sequence · window, head, token, …] as [sequence, head, window · token, …]."""
+    return torch.unflatten(x, 0, (-1, windows)).transpose(1, 2).flatten(2, 3)
