@@ -85,16 +85,6 @@ FAMILIES: dict[str, Entry] = {
 }
 
 
-def _timm(name: str, **settings: Any) -> Callable[[], nn.Module]:
-    def make() -> nn.Module:
-        import timm
-
-        model: nn.Module = timm.create_model(name, **settings)
-        return model
-
-    return make
-
-
 def _made(path: str, *given: Any, **settings: Any) -> Callable[[], nn.Module]:
     """`library.module:Class` called with these."""
 
@@ -107,7 +97,7 @@ def _made(path: str, *given: Any, **settings: Any) -> Callable[[], nn.Module]:
 
 
 _VIT = {"img_size": 32, "patch_size": 8, "depth": 2, "embed_dim": 24, "num_heads": 3}
-_CLIP = {"vision_cfg": {"layers": 2, "width": 32, "head_width": 8, "patch_size": 8, "image_size": 32}}
+_CLIP: dict[str, Any] = {"vision_cfg": {"layers": 2, "width": 32, "head_width": 8, "patch_size": 8, "image_size": 32}}
 _CLIP |= {"text_cfg": {"context_length": 9, "vocab_size": 100, "width": 32, "heads": 4, "layers": 2}, "embed_dim": 16}
 _DIT = {"num_attention_heads": 2, "attention_head_dim": 8, "in_channels": 4, "num_layers": 2, "sample_size": 8}
 _DIT |= {"patch_size": 2, "num_embeds_ada_norm": 10, "norm_num_groups": 1}
@@ -124,10 +114,11 @@ FAMILIES |= {
         library="torch",
     ),
     "nn.Transformer": Entry("both", make=_made("torch.nn:Transformer", 32, 4, 2, 2, **_TORCH), library="torch"),
-    "timm vit": Entry("image", make=_timm("vit_tiny_patch16_224", **_VIT), library="timm"),
+    "timm vit": Entry("image", make=_made("timm:create_model", "vit_tiny_patch16_224", **_VIT), library="timm"),
     "timm swin": Entry(
         "image",
-        make=_timm(
+        make=_made(
+            "timm:create_model",
             "swin_tiny_patch4_window7_224",
             img_size=32,
             window_size=4,
@@ -138,9 +129,11 @@ FAMILIES |= {
         ),
         library="timm",
     ),
-    "timm resnet": Entry("image", make=_timm("resnet18"), library="timm"),
+    "timm resnet": Entry("image", make=_made("timm:create_model", "resnet18"), library="timm"),
     "timm convnext": Entry(
-        "image", make=_timm("convnext_atto", depths=(1, 1, 2, 1), dims=(8, 16, 24, 32)), library="timm"
+        "image",
+        make=_made("timm:create_model", "convnext_atto", depths=(1, 1, 2, 1), dims=(8, 16, 24, 32)),
+        library="timm",
     ),
     "torchvision vit": Entry(
         "image",

@@ -69,9 +69,8 @@ class _Layer:
         query, key, value = (torch.cat(kept, 2) for kept in self.projected)
         scale = getattr(self.attention, "scale", query.shape[-1] ** -0.5)
         mask = self.masks[0] if len(self.masks) == 1 else self._mask_of_chunks(query)
-        self.look(
-            Call(self.attention, query, key, value, mask, {"scaling": float(scale), "is_causal": False}, "projections")
-        )
+        settings = {"scaling": float(scale), "is_causal": False}
+        self.look(Call(self.attention, query, key, value, mask, settings, by="projections"))
         self.begin(module, args)
 
     def _mask_of_chunks(self, query: Tensor) -> Tensor:
