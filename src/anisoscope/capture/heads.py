@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,6 @@ from anisoscope.capture.rows import attention_rows
 from anisoscope.capture.scores import score_sums
 from anisoscope.errors import MeasureError
 
-if TYPE_CHECKING:
-    from anisoscope.capture.tap import Tap
-
 Means = dict[tuple[str, int, Kind], tuple[Tensor, Tensor]]
 """(stack, layer, kind) → mean scaled query and mean key [head, head_dim], repeated for heads that share keys."""
 CROSS = ("EncDecAttention", "encoder_attn", "crossattention", "cross_attn", "attn2")
@@ -28,9 +25,9 @@ def is_attention(module: nn.Module) -> bool:
 
 
 class Heads:
-    """The attention of a tap. `given_up`: some of it cannot be seen whole, so that all of it is left out."""
+    """The attention of a `tap` (`capture.tap.Tap`). `given_up`: some of it cannot be seen whole, so that all of it is left out."""
 
-    def __init__(self, tap: "Tap", of_rows: dict[str, Any]) -> None:
+    def __init__(self, tap: Any, of_rows: dict[str, Any]) -> None:
         self.tap, self.of_rows, self.given_up = tap, of_rows, False
         self.reasons: dict[str, None] = {}
         self.served, self.by_hand = set[Site](), set[Site]()
