@@ -25,7 +25,7 @@ def is_attention(module: nn.Module) -> bool:
 
 
 class Heads:
-    """The attention of a `tap` (`capture.tap.Tap`). `given_up`: some of it cannot be seen whole, so that all of it is left out."""
+    """The attention of a `tap` (of `capture.tap`). `given_up`: some cannot be seen whole, so that all is left out."""
 
     def __init__(self, tap: Any, of_rows: dict[str, Any]) -> None:
         self.tap, self.of_rows, self.given_up = tap, of_rows, False
