@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import published_entropy
 import seen
 import verdicts
 
@@ -263,6 +264,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "inputs.md": inputs,
     "reproduction.md": verdicts.reproduction,
     "verdicts.md": verdicts.changed,
+    "published-entropy.md": published_entropy.page,
 }
 
 

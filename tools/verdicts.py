@@ -132,7 +132,12 @@ def _primary(path: Path) -> set[str]:
 def changed() -> str:
     """Verdicts that are others than before, on the same records, and why."""
     before, whys = json.loads(BEFORE.read_text("utf-8")), tomllib.loads(CHANGES.read_text("utf-8"))["change"]
-    lines = ["# Verdicts that changed", "", "The same records, judged before and now; `–`: no such claim.", ""]
+    lines = [
+        "# Verdicts that changed",
+        "",
+        "The same records (where cells were trained anew, it is said), judged before and now; `–`: no such claim.",
+        "",
+    ]
     lines += ["| records | claim | of | before | now | why |", "|---|---|---|---|---|---|"]
     moved: Counter[tuple[str, str]] = Counter()
     for path in sorted(RESULTS.glob("*/*/*/study.json")):
