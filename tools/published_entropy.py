@@ -77,41 +77,47 @@ def _ours(measured: pd.DataFrame) -> str:
 ASKED = """
 # From H = .988 to the code that made it
 
-Table 4 of Fosse et al. 2023 gives the entropy of the attention of `[CLS]`: on HateXplain .988 without a penalty and .31 with the smallest one,
-on e-SNLI .999 and .576, on YelpHat .47 and .48. Two of the three corpora look as if attention had been nearly uniform until it was penalised. It was
-most likely not: the number at λ = 0 is another quantity. With p the row of `[CLS]` over the n tokens of an utterance, the authors' public code has
-held these forms of H (definitions: `training/entropy_forms.py`); lowest and highest mean at the lengths that are measured:
+Table 4 of Fosse et al. 2023 gives the entropy of the attention of `[CLS]`: on HateXplain .988 without a penalty and
+.31 with the smallest one, on e-SNLI .999 and .576, on YelpHat .47 and .48. Two of the three corpora look as if
+attention had been nearly uniform until it was penalised. It was most likely not: the number at λ = 0 is another
+quantity. With p the row of `[CLS]` over the n tokens of an utterance, the authors' public code has held these forms
+of H (definitions: `training/entropy_forms.py`); lowest and highest mean at the lengths that are measured:
 """
 
 SIMULATED = """
-**Form C cannot look sharp.** Weights lie in [0, 1]; a softmax of them hardly differs from a uniform row. All of the attention on one word gives the
-floors above: .976 where form A says 0.
+**Form C cannot look sharp.** Weights lie in [0, 1]; a softmax of them hardly differs from a uniform row. All of the
+attention on one word gives the floors above: .976 where form A says 0.
 
 The history of the code (github lolofo/AttentionGeometry, and Kihansi95/ExplanationPairSentencesTasks before it):
 
-1. `src/pur_attention_key_reg.py` logged H with `Entropy(normalize=True)`, that is form C.
-2. Notebook commit `8f97bcc` (14 December 2022) is the first to hold the published λ = 0 row of HateXplain (K .745, V .578).
+1. The file *pur_attention_key_reg* logged H with `Entropy(normalize=True)`, that is form C.
+2. Notebook commit `8f97bcc` (14 December 2022) is the first to hold the published λ = 0 row of HateXplain (K .745, V
+   .578).
 3. Commit `2485546`, 41 seconds later (22:55:47), sets `normalize=False`: form A from then on.
-4. The runs with λ > 0 exist only in the repository of 2023. So does the YelpHat row, which was trained anew: all of form A, and without a jump.
+4. The runs with λ > 0 exist only in the repository of 2023. So does the YelpHat row, which was trained anew: all of
+   form A, and without a jump.
 
-So λ = 0 was published in form C on HateXplain and e-SNLI, and everything else in form A. No notebook prints .988 or .999 themselves; this is the
-reading that fits all of the rest. What plain H stands behind them? Rows that are drawn, at the lengths of each corpus, in both forms:
+So λ = 0 was published in form C on HateXplain and e-SNLI, and everything else in form A. No notebook prints .988 or
+.999 themselves; this is the reading that fits all of the rest. What plain H stands behind them? Rows that are drawn,
+at the lengths of each corpus, in both forms:
 """
 
 PRINTED = """
-(In brackets: every plain H that rounds to the published number.) On HateXplain the number behind .988 is between .24 and .61, and for scores as a
-random row has them .26, beside the .31 of the next λ: no fall at all. On e-SNLI form C is so flat that .999 says little: a plain H of .70 to .94.
-The same command makes the table again, in seconds and with nothing trained:
+(In brackets: every plain H that rounds to the published number.) On HateXplain the number behind .988 is between .24
+and .61, and for scores as a random row has them .26, beside the .31 of the next λ: no fall at all. On e-SNLI form C
+is so flat that .999 says little: a plain H of .70 to .94. The same command makes the table again, in seconds and with
+nothing trained:
 
     anisoscope reproduce fosse2023 --only forms --settings finished
 
-A notebook of the authors (`2022-11-03 Contextualization…`, cell 12) prints the H of 41 runs at λ = 0, most likely of form B. Its one-layer runs,
-beside ours:
+A notebook of the authors (`2022-11-03 Contextualization…`, cell 12) prints the H of 41 runs at λ = 0, most likely of
+form B. Its one-layer runs, beside ours:
 """
 
 FOLLOWS = """
-What follows for "quasi-uniform attention": the .988 is no evidence of it, and the .47 of YelpHat and the printed runs, none above .34, speak against
-it; .999 on e-SNLI would be flat attention, which no printed run has. In form A our models are nearly uniform at step 0 and sharp once they have
-learnt. Table 4 here compares λ = 0 on those two corpora with ours in form C, with a margin of .003, since form C has hardly more than .02 to vary
-in; all the rest in form A.
+What follows for "quasi-uniform attention": the .988 is no evidence of it, and the .47 of YelpHat and the printed
+runs, none above .34, speak against it; .999 on e-SNLI would be flat attention, which no printed run has. In form A
+our models are nearly uniform at step 0 and sharp once they have learnt. Table 4 here compares λ = 0 on those two
+corpora with ours in form C, with a margin of .003, since form C has hardly more than .02 to vary in; all the rest in
+form A.
 """
