@@ -7,8 +7,10 @@ import torch
 from devices import KIND, Machine
 from test_large import PLACE
 
+from anisoscope.errors import MeasureError, ModelError
 from anisoscope.measure.loop import moved, run_pass
 from anisoscope.measure.settings import Settings
+from anisoscope.models.load import device_of, load
 from anisoscope.sums.device import sums_on_device
 from anisoscope.sums.groups import _sums_of
 
@@ -28,7 +30,9 @@ def away(name, machine, settings, plan, dtype=torch.float32, split=None, only=No
     """A pass with the model on the machine; with `split` its blocks from that one on are on the second device."""
     model = tiny.build(name, dtype, **changes)
     with machine:
+        machine.largest, largest = None, machine.largest  # of what a pass takes
         model.to(f"{KIND}:0")
+        machine.largest = largest
         if split is not None:
             spread(model, split)
         measured = run_pass(model, plan, settings, only=only)
@@ -117,3 +121,77 @@ def test_the_host_waits_as_often_for_many_layers_as_for_few():
             waits[layers, count] = machine.waits.total()
     of_batch = {layers: (waits[layers, 6] - waits[layers, 4]) / 2 for layers in (1, 3)}
     assert of_batch[1] == of_batch[3] <= 12, waits
+
+
+def test_a_full_memory_halves_batches_to_the_same_records():
+    settings, plan = Settings(panels=PANELS, sample=16, groups=3, spectrum_groups=1), batches("bert", 2)
+    whole = table(run_pass(tiny.build("bert"), plan, settings))
+    machine = Machine(largest=4000)
+    measured, parts = away("bert", machine, settings, plan, torch.float64)
+    assert measured.pieces > 1 and machine.full
+    same(whole, parts, 1e-8)
+
+
+def test_a_memory_too_small_for_one_sequence_is_told():
+    with pytest.raises(MeasureError, match="one sequence"):
+        away("bert", Machine(largest=100), Settings(metrics=("drift",), groups=2), batches("bert"))
+
+
+def test_the_accelerator_is_taken_where_there_is_one(monkeypatch):
+    assert device_of("auto").type == "cpu"
+    with Machine(devices=3):
+        assert device_of("auto") == torch.device(KIND)
+        monkeypatch.setenv("LOCAL_RANK", "4")
+        assert device_of("auto") == torch.device(f"{KIND}:1") and device_of(f"{KIND}:2").index == 2
+        assert device_of("cpu").type == "cpu"
+
+
+def saved(folder, dtype=torch.bfloat16, **changes):
+    """A checkpoint of a tiny decoder, whose configuration may say more."""
+    import json
+
+    tiny.build("llama", dtype).save_pretrained(folder)
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return str(folder)
+
+
+def test_a_checkpoint_keeps_its_own_numbers_where_they_are_asked_for(tmp_path, monkeypatch):
+    from anisoscope.runs.job import Job
+    from anisoscope.runs.run import settled
+
+    monkeypatch.setattr("anisoscope.models.load.processor_of", lambda *_: object())  # it has no tokenizer
+    name = saved(tmp_path)
+    assert next(load(name).model.parameters()).dtype == torch.float32
+    subject = load(name, dtype="auto")
+    assert next(subject.model.parameters()).dtype == torch.bfloat16
+    job = settled(Job(model=name, dtype="auto"), subject)
+    assert (job.dtype, job.device) == ("bfloat16", "cpu")
+    assert settled(Job(model=name, dtype="auto", device_map="auto"), subject) != job  # but its identity is the same
+    mapped = load(name, dtype="auto", device_map="auto")
+    assert mapped.weights_sha256 == subject.weights_sha256
+
+
+@pytest.mark.parametrize(
+    ("quantised", "library"),
+    [
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "bitsandbytes"),
+        ({"quant_method": "gptq", "bits": 4}, "gptqmodel"),
+    ],
+)
+def test_quantised_weights_without_their_library_are_told_which(tmp_path, quantised, library):
+    with pytest.raises(ModelError, match=f"pip install {library}"):
+        load(saved(tmp_path, quantization_config=quantised))
+
+
+def test_float32_products_are_of_float32_inside_a_pass():
+    from anisoscope.models.modes import whole_digits
+
+    before = torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high")
+    try:
+        with whole_digits():
+            assert torch.get_float32_matmul_precision() == "highest" and not torch.backends.cudnn.allow_tf32
+        assert torch.get_float32_matmul_precision() == "high" and torch.backends.cudnn.allow_tf32 == before
+    finally:
+        torch.set_float32_matmul_precision("highest")

@@ -1,6 +1,6 @@
 """What a corpus hands to a model: inputs, and for each stack which positions are real, special, of which unit."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -65,6 +65,29 @@ class Batch:
             if len(stream.mask) != count:
                 got = f"{len(stream.mask)} in the stream {name}"
                 raise UsageError(f"masks of {count} sequences, as many as there are units", got, "make them alike")
+
+    def parts(self, count: int) -> "list[Batch]":
+        """The batch in so many parts, or fewer, of whole sequences. UsageError where inputs do not fall into sequences."""
+        size = -(-len(self.unit) // count)
+        return [self] if count == 1 else [self._part(slice(i, i + size)) for i in range(0, len(self.unit), size)]
+
+    def _part(self, rows: slice) -> "Batch":
+        def cut(value: Any) -> Any:
+            if isinstance(value, Mapping):
+                return {name: cut(x) for name, x in value.items()}
+            if isinstance(value, Tensor) and value.dim():
+                if len(value) != len(self.unit):
+                    expected, cure = "inputs that can be cut into sequences, for want of memory", "give smaller batches"
+                    raise UsageError(expected, f"a tensor {list(value.shape)} for {len(self.unit)} sequences", cure)
+                return value[rows]
+            return value
+
+        streams = {
+            stack: Stream(*(None if x is None else x[rows] for x in (s.mask, s.special, s.start, s.frequency)))  # type: ignore[arg-type]
+            for stack, s in self.streams.items()
+        }
+        label = None if self.label is None else self.label[rows]
+        return Batch(cut(self.inputs), self.unit[rows], streams, self.call, label)
 
     @property
     def n_tokens(self) -> int:

@@ -249,6 +249,8 @@ def _fits(value: Any, kind: Any) -> bool:
 
 def check_device(name: str) -> None:
     """UsageError unless `name` is a kind of device, with a number or without; whether it is there is seen later."""
+    if name == "auto":
+        return
     kind, colon, number = name.partition(":")
     if kind == "meta":  # a device of torch that is near "mtia" by its letters only
         got = f"{name!r}, which knows shapes only"

@@ -49,6 +49,7 @@ class Measuring(TypedDict, total=False):
     untrained: bool
     shard: str
     device: str
+    device_map: str | None
     trust_remote_code: bool
     skip_bad: bool
 

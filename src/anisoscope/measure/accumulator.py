@@ -41,7 +41,7 @@ class Measurement:
     `batches` are the indices, in the plan whose fingerprint is `plan`, of the batches summed. `weights` holds, by the
     name of a matrix of the model, terms of what is measured of weights: the same whichever batches were seen.
     `classes` are the names of the classes of labelled sequences; `unseen`, places of attention that the model does not
-    pass through where it could be seen.
+    pass through where it could be seen; `pieces`: parts that batches were cut into, for want of memory.
     """
 
     settings: Settings
@@ -50,6 +50,7 @@ class Measurement:
     weights: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     unseen: set[str] = field(default_factory=set)
+    pieces: int = 1
     sums: Sums = field(init=False)
     moments: Moments = field(init=False)
     reservoirs: dict[str, Reservoir] = field(init=False)
@@ -241,7 +242,7 @@ class Measurement:
         plan = plans.pop() if len(plans) == 1 else ""
         held = self.batches | other.batches, self.weights | other.weights
         merged = Measurement(self.settings, plan, *held, self.classes or other.classes, self.unseen | other.unseen)
-        merged.sites = self.sites | other.sites
+        merged.sites, merged.pieces = self.sites | other.sites, max(self.pieces, other.pieces)
         for part in (self, other):
             part.moments.flush()
             for name, sample in part.reservoirs.items():

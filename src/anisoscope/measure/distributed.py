@@ -26,13 +26,17 @@ def rank_and_world() -> tuple[int, int]:
 
 
 @contextmanager
-def process_group() -> Iterator[None]:
-    """The process group of a torchrun job while inside; nothing where there is one process, or a group already."""
+def process_group(device: str = "cpu") -> Iterator[None]:
+    """The process group of a torchrun job on `device` while inside: of NCCL on a GPU, else of Gloo; nothing where there
+    is one process, or a group already.
+    """
     _, world = rank_and_world()
     ours = world > 1 and not dist.is_initialized()
     if ours:
         with _together():
-            dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=PATIENCE)
+            if device.startswith("cuda"):
+                torch.accelerator.set_device_index(torch.device(device).index or 0)
+            dist.init_process_group("nccl" if device.startswith("cuda") else "gloo", timeout=PATIENCE)
     try:
         yield
     finally:

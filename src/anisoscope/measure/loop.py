@@ -15,13 +15,13 @@ from anisoscope.axes import Site
 from anisoscope.batch import Batch, BatchPlan
 from anisoscope.capture import capture
 from anisoscope.capture.heads import Means
-from anisoscope.errors import CorpusError, Interrupted, UnseenError, UsageError
+from anisoscope.errors import CorpusError, Interrupted, MeasureError, UnseenError, UsageError
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import partition
 from anisoscope.models.blocks import Layout
-from anisoscope.models.modes import evaluating
-from anisoscope.progress import Progress
+from anisoscope.models.modes import evaluating, whole_digits
+from anisoscope.progress import Progress, remark
 
 SAVE_SECONDS, SAVE_RATE = 60.0, 5e6
 """A state is saved every minute, or as rarely as it takes to write so many bytes a second: large ones seldom."""
@@ -40,12 +40,58 @@ def run_pass(
     """One pass of `model` over `plan`, or over the batches of it whose indices are in `only` (there may be none).
 
     With `state` the measurement is saved there by time and size (`SAVE_SECONDS`), and on SIGINT/SIGTERM (then
-    `Interrupted`); `resume` continues from it, to the same numbers as an uninterrupted pass.
+    `Interrupted`); `resume` continues from it, to the same numbers as an uninterrupted pass. Where the memory is full
+    it goes on from what was saved, or begins anew, with batches in two parts, four, …: to the same sums.
     """
+    pieces, saves = 1, [resume]
+    while True:
+        try:
+            return _pass(model, plan, settings, state, saves, progress, only, pieces)
+        except _Full as full:
+            sequences = full.sequences
+        if pieces >= sequences:
+            cure = "shorten them (--max-length), or use --dtype bfloat16, fewer --layers or panels"
+            raise MeasureError("memory for a batch of one sequence", "a full memory", cure)
+        pieces *= 2
+        remark(progress, f"out of memory: goes on with batches in {pieces} parts")
+
+
+class _Full(Exception):
+    """The memory is full, at a batch of so many sequences."""
+
+    def __init__(self, sequences: int) -> None:
+        self.sequences = sequences
+
+
+@contextmanager
+def _within_memory(batch: Batch) -> Iterator[None]:
+    """_Full where the memory does not hold what a batch takes."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise _Full(len(batch.unit)) from error
+    except RuntimeError as error:  # of the CPU, and of MPS
+        if "can't allocate memory" not in str(error) and "out of memory" not in str(error):
+            raise
+        raise _Full(len(batch.unit)) from error
+
+
+def _pass(
+    model: nn.Module,
+    plan: BatchPlan | Iterable[Batch],
+    settings: Settings,
+    state: Path | None,
+    saves: list[bool],
+    progress: Progress | None,
+    only: Container[int] | None,
+    pieces: int,
+) -> Measurement:
+    """A pass with batches in `pieces`, from the state where `saves` holds that there is one of this pass."""
     classes = getattr(plan, "classes", ()) if "class" in settings.quantities else ()
     measurement = Measurement(settings, getattr(plan, "fingerprint", ""), classes=classes)
-    if resume and state is not None and state.exists():
+    if any(saves) and state is not None and state.exists():
         measurement = Measurement.restore(state, settings, measurement.plan)
+    measurement.pieces = pieces
     what, spare = settings.what_of(model)
     try:
         means = head_means(model, plan, settings) if "centred" in what else {}
@@ -60,7 +106,8 @@ def run_pass(
             measurement.weights = embedding_terms(model)
         saved = time.monotonic()
         for index, batch in _to_do(plan, only, frozenset(measurement.batches)):
-            look(batch, index)
+            with _within_memory(batch):
+                look(batch, index)
             done += batch.n_tokens
             if progress is not None:
                 progress(done, total)
@@ -69,6 +116,7 @@ def run_pass(
             pause = time.monotonic() - saved
             if state is not None and pause > SAVE_SECONDS and pause > measurement.nbytes / SAVE_RATE:
                 measurement.save(state)
+                saves.append(True)
                 saved = time.monotonic()
         if stopped:
             if state is not None:
@@ -95,7 +143,7 @@ def glance(model: nn.Module, batches: Iterable[Batch], settings: Settings) -> Me
 
 def device_of(model: nn.Module) -> torch.device:
     """Where a model's weights are."""
-    return next((p.device for p in model.parameters()), torch.device("cpu"))
+    return next((p.device for p in model.parameters() if not p.is_meta), torch.device("cpu"))
 
 
 def moved(item: Any, device: torch.device) -> Any:
@@ -123,6 +171,7 @@ def _looking(
     device = device_of(model)
     with (
         evaluating(model),
+        whole_digits(),
         capture(
             model,
             what[0],
@@ -139,13 +188,14 @@ def _looking(
         tap.means = means
 
         def look(batch: Batch, index: int) -> None:
-            tap.real = measurement.begin(batch, device, layout)
-            with torch.no_grad():
-                (batch.call or model)(**moved(batch.inputs, device))
-            measurement.unseen |= tap.unseen
-            if tap.given_up:
-                measurement.forget_heads()
-            measurement.end(index)
+            for part in batch.parts(measurement.pieces):
+                tap.real = measurement.begin(part, device, layout)
+                with torch.no_grad():
+                    (part.call or model)(**moved(part.inputs, device))
+                measurement.unseen |= tap.unseen
+                if tap.given_up:
+                    measurement.forget_heads()
+                measurement.end(index)
 
         yield look
 

@@ -31,6 +31,8 @@ HEADS = ("pooler.", "lm_head.", "cls.", "score.", "classifier.")
 IN_TRAINING = ("masked_spec_embed", "mask_token", "quantizer.", "num_batches_tracked")
 """Weights that may be missing: what only training uses, and heads unless they are asked for."""
 DRAWN = "untrained: weights drawn anew"
+LIBRARIES = {"gptq": "gptqmodel optimum", "awq": "gptqmodel", "hqq": "hqq", "compressed-tensors": "compressed-tensors"}
+"""What reads quantised weights, where it is not called as they are (bitsandbytes)."""
 AGAIN = "download or save it again"
 READS = {"input_values": "speech", "input_features": "speech", "pixel_values": "image"}
 """Main input of a model → what it reads; `text` for all others."""
@@ -70,25 +72,29 @@ def load(
     revision: str | None = None,
     dtype: str = "float32",
     device: str = "cpu",
+    device_map: str | None = None,
     trust_remote_code: bool = False,
     untrained: bool = False,
     seed: int = 0,
     classifier: bool = False,
 ) -> Subject:
     """The model `name` in evaluation mode; with `classifier` its head too, if it has one. ModelError with the cure."""
-    target, numbers = device_of(device), _dtype(dtype)
+    target, numbers = device_of(device), None if dtype == "auto" else _dtype(dtype)
     if ":" in name and not name.startswith("builtin:"):
         model, processor = _made(name)
-        model = _checked(model, name).to(target, numbers).eval()
+        model = _checked(model, name).to(**{"device": target} | ({} if numbers is None else {"dtype": numbers})).eval()
         return Subject(model, processor, name, None, weights_hash(model))
     if (file := weights_file(name)) is not None:
         model, processor = open_weights(file, name, seed if untrained else None)
-        model = _checked(model, name).to(target, numbers).eval()
+        model = _checked(model, name).to(**{"device": target} | ({} if numbers is None else {"dtype": numbers})).eval()
         return Subject(model, processor, name, revision, weights_hash(model), [DRAWN] if untrained else [])
     place = checkpoint_path(name, revision, weights=not untrained)
     trust = trust_remote_code
-    model, missing = _from_pretrained(place.path, name, numbers, trust, seed if untrained else None, classifier)
-    model, modality = _checked(model, name).to(target).eval(), modality_of(model)
+    options = {"trust_remote_code": trust, "dtype": numbers or "auto", "device_map": device_map}
+    model, missing = _from_pretrained(place.path, name, target, seed if untrained else None, classifier, options)
+    model = _checked(model, name)
+    model = (model if hasattr(model, "hf_device_map") else model.to(target)).eval()
+    modality = modality_of(model)
     processor = processor_of(model, modality, place.path, name, trust)
     notes = [DRAWN] if untrained else []
     notes += [place.notice] if place.notice else []
@@ -139,9 +145,11 @@ def modality_of(model: nn.Module) -> str:
 
 
 def _from_pretrained(
-    path: str, name: str, dtype: torch.dtype, trust: bool, seed: int | None, classifier: bool
+    path: str, name: str, target: torch.device, seed: int | None, classifier: bool, given: dict[str, Any]
 ) -> tuple[Any, list[str]]:
-    """The model, and the names of weights that its checkpoint lacks (drawn at random); with a `seed`, all are drawn."""
+    """The model, and the names of weights that its checkpoint lacks (drawn at random); with a `seed`, all are drawn.
+    Quantised weights are laid where they are computed with at once, by their own configuration, as by a device map.
+    """
     from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, logging
 
     from anisoscope.models import ports
@@ -149,8 +157,10 @@ def _from_pretrained(
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     ports.register()
+    trust, quantised = given["trust_remote_code"], ""
     try:
         config: Any = AutoConfig.from_pretrained(path, trust_remote_code=trust)
+        quantised = _quantised_by(config)
         for part in (config, *(getattr(config, key, None) for key in getattr(config, "sub_configs", {}))):
             if getattr(part, "use_cache", None):
                 part.use_cache = False  # past keys and values are never used here
@@ -158,11 +168,19 @@ def _from_pretrained(
         auto: Any = AutoModelForSequenceClassification if headed else AutoModel
         if seed is not None:
             torch.manual_seed(seed)
-            return auto.from_config(config, trust_remote_code=trust).to(dtype), []
+            drawn = config.dtype or torch.float32 if given["dtype"] == "auto" else given["dtype"]
+            return auto.from_config(config, trust_remote_code=trust).to(drawn), []
         options = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # that is: they are in `info`
-        model, info = auto.from_pretrained(path, config=config, dtype=dtype, trust_remote_code=trust, **options)
+        if quantised:
+            given = given | {"dtype": "auto", "device_map": given["device_map"] or {"": str(target)}}
+        model, info = auto.from_pretrained(path, config=config, **given, **options)
     except ModelError:
         raise
+    except ImportError as error:
+        if not quantised:
+            raise _explained(error, name, path) from error
+        cure = f"pip install {LIBRARIES.get(quantised, quantised)}, or measure the weights that are not quantised"
+        raise ModelError(f"the library of {quantised} weights", "it is not installed", cure) from error
     except Exception as error:
         raise _explained(error, name, path) from error
     idle = IN_TRAINING if headed else (*HEADS, *IN_TRAINING)
@@ -176,6 +194,13 @@ def _from_pretrained(
         cure = "the file is incomplete or of another architecture; download or save it again"
         raise ModelError(f"a checkpoint with every weight of {type(model).__name__}", got, cure)
     return model, missing
+
+
+def _quantised_by(config: Any) -> str:
+    """The method by which a checkpoint is quantised; empty where it is not."""
+    found = getattr(config, "quantization_config", None) or {}
+    method = found.get("quant_method", "quantised") if isinstance(found, dict) else getattr(found, "quant_method", "")
+    return str(getattr(method, "value", method)) if found else ""
 
 
 def is_classifier(config: Any) -> bool:
@@ -203,7 +228,12 @@ def _explained(error: Exception, name: str, path: str) -> ModelError:
 def _checked(model: Any, name: str) -> Any:
     """The model. ModelError where its weights are not finite."""
     for key, value in model.state_dict().items():
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+        if (
+            value.is_floating_point()
+            and value.itemsize > 1
+            and not value.is_meta
+            and not bool(torch.isfinite(value).all())
+        ):
             cure = "the checkpoint is damaged or diverged; use another one"
             raise ModelError(f"finite weights in {name}", f"NaN or Inf in {key}", cure)
     return model
@@ -248,8 +278,20 @@ def _dtype(name: str) -> torch.dtype:
 
 
 def device_of(name: str) -> torch.device:
-    """The device of this name. ModelError where it is not there, or cannot compute."""
-    cure = "use --device cpu, cuda or mps"
+    """The device of this name, `auto`: the accelerator that is there, else the CPU; of several alike, in a torchrun
+    job, the one of this process. ModelError where it is not there, or cannot compute.
+    """
+    cure = "use --device auto, cpu, cuda or mps"
+    if name == "auto":
+        there = torch.accelerator.current_accelerator(check_available=True)
+        name = "cpu" if there is None else there.type
+    if (
+        "LOCAL_RANK" in os.environ
+        and ":" not in name
+        and name not in ("cpu", "mps")
+        and torch.accelerator.is_available()
+    ):
+        name = f"{name}:{int(os.environ['LOCAL_RANK']) % max(torch.accelerator.device_count(), 1)}"
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
@@ -284,6 +326,10 @@ def weights_hash(model: nn.Module, but: Collection[str] = ()) -> str:
     for key, value in sorted(model.state_dict().items()):
         if key not in but:
             digest.update(f"{key}{tuple(value.shape)}{value.dtype}".encode())
+            if value.is_meta:  # laid off by accelerate, which keeps it for when it is needed
+                path, _, own = key.rpartition(".")
+                hook: Any = model.get_submodule(path)._hf_hook
+                value = hook.weights_map[own]
             raw = value.detach().cpu().contiguous().flatten()
             digest.update(raw.view(torch.uint8).numpy().data if raw.numel() else b"")
     return digest.hexdigest()

@@ -22,6 +22,19 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def whole_digits() -> Iterator[None]:
+    """Products of float32 are of float32 inside: no TF32, which keeps 3 digits, and which convolutions use unasked."""
+    convolutions, products = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
+    torch.backends.cudnn.allow_tf32 = False
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = convolutions
+        torch.set_float32_matmul_precision(products)
+
+
+@contextmanager
 def flushed() -> Iterator[None]:
     """Numbers below the smallest normal one (1.2e-38 in float32) are zero, where the processor can: it multiplies them
     up to a hundred times slower, and sharp attention makes them by the million, as gradients of an almost one-hot

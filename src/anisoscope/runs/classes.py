@@ -24,7 +24,7 @@ from anisoscope.models.load import Subject, is_classifier
 from anisoscope.progress import Progress, counting
 from anisoscope.provenance import NUMBERS, code_of
 from anisoscope.runs.job import Classes, Job, plain
-from anisoscope.runs.run import OpenedCorpus, run, subject_of
+from anisoscope.runs.run import OpenedCorpus, run, settled, subject_of
 from anisoscope.store import RunFolder, as_records
 from anisoscope.training.entropy_penalty import entropies
 
@@ -50,9 +50,8 @@ def run_classes(job: Job, classes: Classes, output: Path | None = None, **how: A
     if encoded.truncated:
         warnings.append(f"{encoded.truncated} utterances cut at {length} tokens")
     pad = int(tokenizer.pad_token_id)
-    plan = LabelledPlan(
-        encoded, pad, batch_tokens=job.batch_tokens, stack=stack, device=job.device, classes=corpus.labels
-    )
+    device = settled(job, subject).device
+    plan = LabelledPlan(encoded, pad, batch_tokens=job.batch_tokens, stack=stack, device=device, classes=corpus.labels)
     described = corpus.described() | {"split": classes.split, "warnings": warnings}
     panels: tuple[str, ...] = ("hidden", "attention") if has_attention(subject.model) else ("hidden",)
     panels += ("class",) if "directions" in classes.parts else ()

@@ -41,16 +41,22 @@ CORPUS_HELP = "built-in name, hub data set, file or folder; default: what is bui
 DOCUMENTS_HELP = "what a document is in a text file: auto, file, blank-line, line, tokens:N"
 LIMIT_HELP = "first N units of the corpus only: documents, clips (or speakers), images"
 WINDOWS_HELP = "that many windows of the text only, evenly spread over it"
-DTYPE_HELP = "float32, float64, bfloat16, float16; sums are float64 always"
+DTYPE_HELP = "float32, float64, bfloat16, float16, or auto: the checkpoint's own; sums are float64 always"
+DEVICE_HELP = "auto (the accelerator that is there), cpu, cuda, cuda:1, mps; of torchrun each process its own"
+MAP_HELP = "auto: blocks over all devices, and the CPU's memory, by accelerate; also balanced, sequential"
 UNTRAINED_HELP = "draw the weights anew from the architecture's own initialisation"
 BAD_HELP = "leave out and count unreadable items and checkpoints instead of stopping"
 LENGTH_HELP = "tokens a window, special ones counted; default: what the model reads, 512 at most"
 SHARD_HELP = "I/N: every N-th batch from the I-th; put together with anisoscope merge"
 
 
+OF_MACHINE = ("device", "device_map", "trust_remote_code")
+"""Fields of a job that are no part of what is measured."""
+
+
 @dataclass(frozen=True)
 class Job:
-    """One model on one corpus (none named: the built-in one). All fields but the last three are the run's identity."""
+    """One model on one corpus (none named: the built-in one). All but `OF_MACHINE` is the run's identity."""
 
     model: Annotated[str, Option(MODEL_HELP, INPUT, argument=True, check=check_model)] = "builtin:minilm"
     corpus: Annotated[str, Option(CORPUS_HELP, INPUT, ("--corpus", "-c"), check=check_corpus)] = ""
@@ -62,12 +68,13 @@ class Job:
     sequences: Annotated[int | None, Option(WINDOWS_HELP, INPUT, least=1)] = None
     max_length: Annotated[int | None, Option(LENGTH_HELP, INPUT, least=1)] = None
     batch_tokens: Annotated[int, Option("tokens a batch", MACHINE, least=1)] = 4096
-    dtype: Annotated[str, Option(DTYPE_HELP, MACHINE, known=DTYPES)] = "float32"
+    dtype: Annotated[str, Option(DTYPE_HELP, MACHINE, known=(*DTYPES, "auto"))] = "float32"
     untrained: Annotated[bool, Option(UNTRAINED_HELP, INPUT)] = False
     step: int | None = None
     train_seed: int | None = None
     shard: Annotated[tuple[int, int], Option(SHARD_HELP, MACHINE, parse=shard_of, shown="1/1")] = (0, 1)
-    device: Annotated[str, Option("cpu, cuda, cuda:1, mps", MACHINE, check=check_device)] = "cpu"
+    device: Annotated[str, Option(DEVICE_HELP, MACHINE, check=check_device)] = "auto"
+    device_map: Annotated[str | None, Option(MAP_HELP, MACHINE, known=("auto", "balanced", "sequential"))] = None
     trust_remote_code: Annotated[bool, Option("run code that comes with the model", INPUT)] = False
     skip_bad: Annotated[bool, Option(BAD_HELP, INPUT)] = False
 
@@ -78,7 +85,7 @@ class Job:
             raise UsageError("a shard (i, n) with 0 ≤ i < n", repr(self.shard), "the first of two is (0, 2)")
 
     def identity(self, subject: "Subject", plan: "BatchPlan") -> dict[str, Any]:
-        left_out = ["device", "trust_remote_code"] + ["train_seed"] * (self.train_seed is None)  # not of a series
+        left_out = [*OF_MACHINE] + ["train_seed"] * (self.train_seed is None)  # not of a series
         described = {name: value for name, value in asdict(self).items() if name not in left_out}
         described |= {"weights_sha256": subject.weights_sha256, "architecture": subject.form}
         return plain(described | {"plan": plan.fingerprint, "code": code_of()})  # type: ignore[no-any-return]

@@ -70,12 +70,12 @@ def run(
     if resume and (done := finished(key, [output] if output else sorted(root.glob(f"{slug(job.model)}-*")))):
         return done
     subject = subject or subject_of(job)
-    job = replace(job, corpus=job.corpus or default_corpus(subject.modality))
+    job = replace(settled(job, subject), corpus=job.corpus or default_corpus(subject.modality))
     reading = reading or OpenedCorpus(*plan_of(job, subject))
     counting(progress, plural_of(reading.corpus.get("words", WORDS)["counted"]))
     identity = job.identity(subject, reading.plan) | reading.identity
     target = RunFolder(output or root / f"{slug(job.model)}-{slug(job.corpus)}-{run_id(identity)[:8]}")
-    with process_group():
+    with process_group(job.device):
         rank, _ = rank_and_world()
         if rank == 0:
             RunFolder.start(target.folder, identity, resume=resume, overwrite=overwrite)
@@ -174,8 +174,17 @@ def _check_counted(measurement: Measurement) -> None:
 
 def subject_of(job: Job, *, classifier: bool = False) -> Subject:
     """The model of a job; with `classifier` its head for classes too."""
-    loading = {name: getattr(job, name) for name in ("dtype", "device", "trust_remote_code", "untrained")}
+    loading = {name: getattr(job, name) for name in ("dtype", "device", "device_map", "trust_remote_code", "untrained")}
     return load(job.model, **loading, seed=job.settings.seed, classifier=classifier)
+
+
+def settled(job: Job, subject: Subject) -> Job:
+    """The job with the numbers and the device that its model has, where these were left to it."""
+    weights = [p for p in subject.model.parameters() if p.is_floating_point() and not p.is_meta]
+    if not weights:
+        return job if job.device != "auto" else replace(job, device="cpu")
+    kept = job.dtype if job.dtype != "auto" and not hasattr(subject.model, "quantization_method") else weights[0].dtype
+    return replace(job, dtype=str(kept).removeprefix("torch."), device=str(weights[0].device))
 
 
 def plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]:
@@ -218,7 +227,7 @@ def _facts(subject: Subject, job: Job, reading: OpenedCorpus, batches: Collectio
         "settings": plain(asdict(job)),
         "backend": getattr(subject.config, "_attn_implementation", None),
         "dtype": job.dtype,
-        "device": job.device,
+        "device": ", ".join(sorted({str(p.device) for p in subject.model.parameters()})) or job.device,
         "corpus": corpus | {"n_tokens": sum(plan.tokens[i] for i in batches), "n_batches": len(plan)},
         "notes": [*subject.notes, *corpus.get("warnings", [])],
         "processes": rank_and_world()[1],
@@ -240,6 +249,8 @@ def _warnings(measurement: Measurement) -> Iterator[str]:
     wide = [s for s in spectra if (s.name, "moment") not in measurement.sums.terms]
     if "moment" in measurement.settings.needs_of("hidden") and measurement.settings.flatten != "image":
         yield from filter(None, [without_spectrum(len(wide), len(spectra))])
+    if measurement.pieces > 1:
+        yield f"out of memory: batches were measured in {measurement.pieces} parts each, to the same sums"
     if measurement.unseen:
         what = ", ".join(sorted(measurement.unseen))
         yield f"{what} not seen: this model computes them where no capture looks; the rest is measured"

@@ -28,7 +28,7 @@ from anisoscope.models.series import AT_ONCE, Checkpoint
 from anisoscope.progress import Progress, part_of
 from anisoscope.provenance import code_of, provenance, run_id
 from anisoscope.runs.found import corpus_state
-from anisoscope.runs.job import Job
+from anisoscope.runs.job import OF_MACHINE, Job
 from anisoscope.runs.run import run
 from anisoscope.store import RunFolder, in_turn, once, write_atomic, write_json
 
@@ -120,7 +120,7 @@ class _Work:
     def _folder(self, checkpoint: Checkpoint, state: str) -> Path:
         """A run folder; its name: seed, step, and a hash of everything that the numbers depend on."""
         job = self.job_of(checkpoint)
-        described = {k: v for k, v in asdict(job).items() if k not in ("device", "trust_remote_code")}
+        described = {k: v for k, v in asdict(job).items() if k not in OF_MACHINE}
         key = run_id(described, self.corpus, state, code_of())
         return self.output / f"seed-{checkpoint.seed}-step-{checkpoint.step}-{key[:8]}"
 
