@@ -67,7 +67,7 @@ class Batch:
                 raise UsageError(f"masks of {count} sequences, as many as there are units", got, "make them alike")
 
     def parts(self, count: int) -> "list[Batch]":
-        """The batch in so many parts, or fewer, of whole sequences. UsageError where inputs do not fall into sequences."""
+        """The batch in so many parts of whole sequences. UsageError where inputs do not fall into sequences."""
         size = -(-len(self.unit) // count)
         return [self] if count == 1 else [self._part(slice(i, i + size)) for i in range(0, len(self.unit), size)]
 
