@@ -95,6 +95,8 @@ TYPOS = [
     (["train", "classifier", "--penalty-layers", "one"], 2, "1,2 or all"),
     (["train", "clasifier"], 2, "Did you mean 'classifier'"),
     (["merge", "runs/a", "-o", "runs/b"], 2, "name all shards"),
+    (["compare", "runs/a"], 2, "at least two run folders"),
+    (["measure", "--device", "gpu"], 2, "use cuda"),
     (["list", "metric"], 2, "did you mean metrics?"),
     (["reproduce", "godey"], 2, "did you mean godey2024?"),
     (["reproduce", "godey2024", "--only", "fig99"], 2, "figures or tables of godey2024"),

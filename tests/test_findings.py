@@ -144,16 +144,16 @@ def compared(*runs, **how):
         ([(0.1, 0.2), (0.5, 0.6)], "not told apart in any layer."),
         (
             [(0.1, 0.2), (0.7, 0.8)],
-            "more anisotropic at layer 1, most at layer 1 (.750 [.700, .800] against .550 [.500, .600]: .200 apart, at "
+            "more anisotropic at layer 1 (.750 [.700, .800] against .550 [.500, .600]: .200 apart, at "
             "least .100); not told apart at layer 0.",
         ),
         (
             [(0.01, 0.02), (0.7, 0.8)],
-            "more anisotropic at layer 1, most at layer 1 (.750 [.700, .800] against .550 [.500, .600]: .200 apart, at "
-            "least .100); less anisotropic at layer 0, most at layer 0 (.015 [.010, .020] against .150 [.100, .200]: "
+            "more anisotropic at layer 1 (.750 [.700, .800] against .550 [.500, .600]: .200 apart, at "
+            "least .100); less anisotropic at layer 0 (.015 [.010, .020] against .150 [.100, .200]: "
             ".135 apart, at least .080).",
         ),
-        ([(0.6, 0.7), (0.6, 0.7)], "more anisotropic at layer 0, most at layer 0 (.650"),
+        ([(0.6, 0.7), (0.6, 0.7)], "more anisotropic at layer 0 (.650"),
         ([(NAN, NAN), (NAN, NAN)], "no verdict, as there is no interval."),
     ],
 )
@@ -166,13 +166,13 @@ def test_told_apart(b, text):
 def test_told_apart_of_other_metrics_stacks_and_more_runs():
     a, b = curve((0.1, 0.2)), curve((0.3, 0.4))
     norms = [[row("drift", 0, 0.5, *ends)] for ends in ((0.4, 0.6), (0.7, 0.8))]
-    assert compared(norms[1], norms[0], metric="drift")[0].startswith("b against a in drift: lower at layer 0, most")
+    assert compared(norms[1], norms[0], metric="drift")[0].startswith("b against a in drift: lower at layer 0 (")
     assert [text[:11] for text in compared(a, b, a)] == ["b against a", "c against a"]
     assert compared(a, curve((0.3, 0.4), stack="decoder")) == [
         "b against a: no verdict, as there is no layer in common."
     ]
     both = compared(a + curve((0.5, 0.6), stack="decoder"), b + curve((0.5, 0.6), stack="decoder"))
-    assert both[0].startswith("Encoder: b against a: more anisotropic at layer 0, most at layer 0 (.350")
+    assert both[0].startswith("Encoder: b against a: more anisotropic at layer 0 (.350")
     assert both[1] == "Decoder: b against a: not told apart in any layer."
     with pytest.raises(UsageError, match="the series a"):
         compared(a + a, b)

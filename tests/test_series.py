@@ -105,6 +105,9 @@ def test_series_that_cannot_be_read(folders, tmp_path):
         bad.write_text(text)
         with pytest.raises(UsageError, match=message):
             expand(str(bad))
+    bad.write_bytes(b"\x00\x01" * 9)  # the error held the whole file
+    with pytest.raises(ModelError, match=r"got .*bad.txt, none of them"):
+        expand(str(bad))
     bad.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ModelError, match="a list of checkpoints"):
         expand(str(bad))

@@ -257,4 +257,4 @@ def check_device(name: str) -> None:
         raise UsageError("a device that computes", got, "use --device cpu, cuda or mps")
     if kind not in DEVICES or (colon and not number.isdigit()):
         expected = f"--device {', '.join(DEVICES)}, or one of several as cuda:1"
-        raise UsageError(expected, repr(name), near_matches(kind, DEVICES))
+        raise UsageError(expected, repr(name), "use cuda" if kind == "gpu" else near_matches(kind, DEVICES))

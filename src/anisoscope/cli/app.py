@@ -14,7 +14,7 @@ from anisoscope.cli import measuring
 from anisoscope.cli.declared import command
 from anisoscope.cli.measuring import Runs
 from anisoscope.cli.view import Quiet, View, here, show, tell
-from anisoscope.errors import OutputError
+from anisoscope.errors import OutputError, UsageError
 from anisoscope.options import INPUT, MACHINE, OUTPUT, WHAT, Option, check_device
 from anisoscope.progress import waiting
 from anisoscope.runs.job import Place
@@ -111,6 +111,8 @@ def compare(
     tokens: Annotated[str, Option("token policy", WHAT, known=("all", "content", "no-first"))] = "all",
 ) -> None:
     """Put one metric of several runs side by side, layer by layer, with intervals, and say what they tell apart."""
+    if len(runs) < 2:
+        raise UsageError("at least two run folders", str(len(runs)), "name another one")
     from anisoscope.cli import tables
 
     table, found = tables.side_by_side(runs, metric, tokens)

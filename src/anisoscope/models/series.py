@@ -108,6 +108,10 @@ def _listed(path: Path) -> list[Checkpoint]:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ModelError(f"a list of checkpoints in {path}", str(error), "one name a line") from None
+    if any("\0" in line for line in lines):
+        raise ModelError(
+            "a model, a file of vectors or a list of checkpoints", f"{path}, none of them", "check the path"
+        )
     for number, line in enumerate(lines, 1):
         name, *numbers = line.split("#")[0].split() or [""]
         if len(numbers) > 2 or not all(word.isdigit() for word in numbers):

@@ -136,7 +136,7 @@ def _apart(beginning: str, rows: pd.DataFrame, metric: str) -> Finding:
             second = top[[*PLACE, *(f"{name}_2" for name in ENTRIES if name not in PLACE)]]
             second.index = second.index.str.removesuffix("_2")
             by = f"{short(abs(second['value'] - top['value']))} apart, at least {short(gap.max())}"
-            parts.append(f"{word} {span(where, names)}, most at {names[most]}")
+            parts.append(f"{word} {span(where, names)}" + (f", most at {names[most]}" if len(where) > 1 else ""))
             parts[-1] += f" ({measured(second)} against {measured(top)}: {by})"
             numbers += [entry(top), entry(second)]
     same = [i for i in range(len(rows)) if all(gap[i] <= 0 for gap in gaps.values())]
