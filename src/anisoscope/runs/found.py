@@ -34,6 +34,9 @@ LIBRARIES = (
 )
 """What may give a model another configuration, or a corpus other tokens or pixels, in another version."""
 
+ADAPTER = "adapter_config.json"
+"""Beside what changes another model, whose state it does not tell."""
+
 
 def asked(job: Job) -> str | None:
     """The key of a job: its settings, the state of model and corpus, code and libraries; None where a state can only
@@ -64,7 +67,8 @@ def model_state(name: str) -> Any:
         return BUILTIN_SHA256
     folder = Path(name)
     if folder.is_dir():
-        return _stamps([folder]) if (folder / "config.json").exists() else None
+        alone = (folder / "config.json").exists() and not (folder / ADAPTER).exists()
+        return _stamps([folder]) if alone else None
     if ":" in name:
         return None
     try:
@@ -73,7 +77,7 @@ def model_state(name: str) -> Any:
         place = place_of(f"{base}@{revision}" if revision else base)
     except ModelError:
         return recalled("model", base, revision)
-    return place.commit
+    return None if ADAPTER in place.files else place.commit
 
 
 def corpus_state(job: Job) -> Any:
