@@ -19,7 +19,7 @@ KEPT = 3
 
 
 def main(folder: Path) -> None:
-    from paper_hub import paper_hub
+    from paper_hub import paper_hub  # type: ignore[import-not-found]
 
     with paper_hub(folder / "served") as hub:
         for name in GONE:
