@@ -220,6 +220,7 @@ QUICK = Grid(
     starts=(RAW,),
     arm_depths=(1,),
     arm_seeds=2,
+    fine_seeds=2,
     fine_limit=240,
     fine_length=48,
     fine_rate=2e-4,
