@@ -47,6 +47,7 @@ class Measuring(TypedDict, total=False):
     batch_tokens: int
     dtype: str
     untrained: bool
+    tower: str | None
     shard: str
     device: str
     device_map: str | None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from anisoscope.runs.series import Series
     from anisoscope.store import RunFolder
 
-OF_LOADING = ("dtype", "device", "device_map", "untrained", "trust_remote_code")
+OF_LOADING = ("dtype", "device", "device_map", "untrained", "tower", "trust_remote_code")
 OF_CORPUS = ("split", "column", "documents", "limit", "sequences", "max_length", "batch_tokens", "skip_bad")
 
 

@@ -98,6 +98,9 @@ FAMILIES: dict[str, Family] = {
     "speech_cnn": Family(port={"AutoConfig": "SpeechCnnConfig", "AutoModel": "SpeechCnnModel"}),
     "swin": Family(("SwinLayer",), "SwinStage"),
     "swinv2": Family(("Swinv2Layer",), "Swinv2Stage"),
+    "timm_wrapper": Family(
+        ("Block", "SwinTransformerBlock", "SwinTransformerV2Block", "ConvNeXtBlock", "BasicBlock", "Bottleneck")
+    ),
     "van": Family(
         ("VanLayer", "Block"),
         "VanStageNorm",
@@ -113,9 +116,7 @@ FAMILIES: dict[str, Family] = {
 LIBRARIES: dict[str, Family] = {
     "diffusers": Family(("BasicTransformerBlock",)),
     "open_clip": Family(("ResidualAttentionBlock",), stacks={"visual": "vision"}),
-    "timm": Family(
-        ("Block", "SwinTransformerBlock", "SwinTransformerV2Block", "ConvNeXtBlock", "BasicBlock", "Bottleneck")
-    ),
+    "timm": FAMILIES["timm_wrapper"],
     "torchvision": Family(
         ("EncoderBlock", "SwinTransformerBlock", "SwinTransformerBlockV2", "CNBlock", "BasicBlock", "Bottleneck")
     ),

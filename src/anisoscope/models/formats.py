@@ -15,8 +15,8 @@ ENDINGS = (".safetensors", ".bin", ".h5", ".msgpack", ".ot", ".onnx", ".gguf", "
 
 OWN = "return it from a function of yours, as module:function"
 FORMATS = {
-    "adapter_config.json": "it is an adapter (LoRA, PEFT), which is no model: merge it into its base with "
-    "`peft.AutoPeftModel….from_pretrained(…).merge_and_unload().save_pretrained(folder)` and measure the folder",
+    "adapter_config.json": "it is an adapter (LoRA, PEFT), which is no model: pip install peft and name it again, or "
+    "merge it with `peft.AutoPeftModel….from_pretrained(…).merge_and_unload().save_pretrained(folder)`",
     "*.gguf": "it is GGUF, the format of llama.cpp: measure the checkpoint of transformers that it was made from",
     "model_index.json": "it is a pipeline of diffusers: measure one of its parts that transformers knows, such as its "
     f"folder text_encoder, or {OWN}",

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from anisoscope.errors import ModelError, near_matches
+from anisoscope.errors import ModelError, UsageError, near_matches
+from anisoscope.models.adapters import adapter_of, merged
 from anisoscope.models.families import PRESETS
 from anisoscope.models.formats import described, of_config, read_config, weight_files
 from anisoscope.models.hub import ModelPlace, bring, locate, split_name
@@ -30,6 +31,7 @@ PASSING = ("transformers_version", "_name_or_path", "_commit_hash")
 HEADS = ("pooler.", "lm_head.", "cls.", "score.", "classifier.")
 IN_TRAINING = ("masked_spec_embed", "mask_token", "quantizer.", "num_batches_tracked")
 """Weights that may be missing: what only training uses, and heads unless they are asked for."""
+TOWERS = ("vision", "text")
 DRAWN = "untrained: weights drawn anew"
 LIBRARIES = {"gptq": "gptqmodel optimum", "awq": "gptqmodel", "hqq": "hqq", "compressed-tensors": "compressed-tensors"}
 """What reads quantised weights, where it is not called as they are (bitsandbytes)."""
@@ -77,8 +79,11 @@ def load(
     untrained: bool = False,
     seed: int = 0,
     classifier: bool = False,
+    tower: str | None = None,
 ) -> Subject:
-    """The model `name` in evaluation mode; with `classifier` its head too, if it has one. ModelError with the cure."""
+    """The model `name` in evaluation mode; with `classifier` its head too, if it has one; of two towers (CLIP) the
+    `tower` named. ModelError with the cure.
+    """
     target, numbers = device_of(device), None if dtype == "auto" else _dtype(dtype)
     if ":" in name and not name.startswith("builtin:"):
         model, processor = _made(name)
@@ -88,12 +93,18 @@ def load(
         model, processor = open_weights(file, name, seed if untrained else None)
         model = _checked(model, name).to(**{"device": target} | ({} if numbers is None else {"dtype": numbers})).eval()
         return Subject(model, processor, name, revision, weights_hash(model), [DRAWN] if untrained else [])
-    place = checkpoint_path(name, revision, weights=not untrained)
-    trust = trust_remote_code
+    base = adapter_of(name)
+    if base is not None and untrained:
+        raise UsageError("a trained base under an adapter", "--untrained", f"measure {base} --untrained")
+    place, trust = checkpoint_path(base or name, revision, weights=not untrained), trust_remote_code
     options = {"trust_remote_code": trust, "dtype": numbers or "auto", "device_map": device_map}
-    model, missing = _from_pretrained(place.path, name, target, seed if untrained else None, classifier, options)
+    if base is None:
+        model, missing = _from_pretrained(place.path, name, target, seed if untrained else None, classifier, options)
+    else:
+        model, missing = merged(name, place.path, options), []
     model = _checked(model, name)
     model = (model if hasattr(model, "hf_device_map") else model.to(target)).eval()
+    model, missing = _tower(model, missing, tower, name)
     modality = modality_of(model)
     processor = processor_of(model, modality, place.path, name, trust)
     notes = [DRAWN] if untrained else []
@@ -201,6 +212,19 @@ def _quantised_by(config: Any) -> str:
     found = getattr(config, "quantization_config", None) or {}
     method = found.get("quant_method", "quantised") if isinstance(found, dict) else getattr(found, "quant_method", "")
     return str(getattr(method, "value", method)) if found else ""
+
+
+def _tower(model: Any, missing: list[str], side: str | None, name: str) -> tuple[Any, list[str]]:
+    """One of the towers of a model that has two, and the names of its weights that are `missing`."""
+    there = [each for each in TOWERS if isinstance(getattr(model, f"{each}_model", None), nn.Module)]
+    if len(there) < len(TOWERS):
+        if side is not None:
+            raise UsageError("a model of two towers (CLIP, SigLIP) with --tower", type(model).__name__, "leave it out")
+        return model, missing
+    if side is None:
+        raise UsageError(f"one tower of {name}", "two", "name it: --tower vision or --tower text")
+    prefix = f"{side}_model."
+    return getattr(model, f"{side}_model"), [key.removeprefix(prefix) for key in missing if key.startswith(prefix)]
 
 
 def is_classifier(config: Any) -> bool:

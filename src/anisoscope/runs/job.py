@@ -70,6 +70,7 @@ class Job:
     batch_tokens: Annotated[int, Option("tokens a batch", MACHINE, least=1)] = 4096
     dtype: Annotated[str, Option(DTYPE_HELP, MACHINE, known=(*DTYPES, "auto"))] = "float32"
     untrained: Annotated[bool, Option(UNTRAINED_HELP, INPUT)] = False
+    tower: Annotated[str | None, Option("of CLIP and kin: vision or text", INPUT, known=("vision", "text"))] = None
     step: int | None = None
     train_seed: int | None = None
     shard: Annotated[tuple[int, int], Option(SHARD_HELP, MACHINE, parse=shard_of, shown="1/1")] = (0, 1)
@@ -86,6 +87,7 @@ class Job:
 
     def identity(self, subject: "Subject", plan: "BatchPlan") -> dict[str, Any]:
         left_out = [*OF_MACHINE] + ["train_seed"] * (self.train_seed is None)  # not of a series
+        left_out += ["tower"] * (self.tower is None)
         described = {name: value for name, value in asdict(self).items() if name not in left_out}
         described |= {"weights_sha256": subject.weights_sha256, "architecture": subject.form}
         return plain(described | {"plan": plan.fingerprint, "code": code_of()})  # type: ignore[no-any-return]

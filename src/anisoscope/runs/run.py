@@ -174,7 +174,8 @@ def _check_counted(measurement: Measurement) -> None:
 
 def subject_of(job: Job, *, classifier: bool = False) -> Subject:
     """The model of a job; with `classifier` its head for classes too."""
-    loading = {name: getattr(job, name) for name in ("dtype", "device", "device_map", "trust_remote_code", "untrained")}
+    names = ("dtype", "device", "device_map", "trust_remote_code", "untrained", "tower")
+    loading = {name: getattr(job, name) for name in names}
     return load(job.model, **loading, seed=job.settings.seed, classifier=classifier)
 
 
