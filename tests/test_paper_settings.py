@@ -14,6 +14,8 @@ from anisoscope.data.corpora import Asked, located
 from anisoscope.data.local import copies, part_of_copy
 from anisoscope.errors import CorpusError, UsageError
 from anisoscope.studies import needs, runner
+from anisoscope.studies.fosse2023 import trained_cells
+from anisoscope.studies.study import Context
 
 PAPER = ["reproduce", "godey2024", "--settings", "paper", "--output"]
 IMAGES = "imagenet-1k"
@@ -96,6 +98,23 @@ def test_what_can_be_had_later_is_measured_then(hub, program, folder):
     _, fetched = asked(hub)
     assert not any("imagenet" in line or "wav2vec2" in line for line in fetched), fetched
     hub.repositories["facebook/hubert-base-ls960"].gated = True
+
+
+def test_classifiers_of_a_corpus_that_cannot_be_had_are_left_out(tmp_path, monkeypatch):
+    asked_for = []
+
+    def gone(name, _limit):
+        asked_for.append(name)
+        raise CorpusError(f"to download {name}", "no network")
+
+    monkeypatch.setattr(trained_cells, "corpus_of", gone)
+    (study,) = runner.choose("fosse2023", "table1")
+    context = Context(tmp_path, tmp_path / "cache")
+    found = study.measure(study.settings["paper"], context)
+    assert set(found["metric"]) == {"missing"}
+    assert sorted(asked_for) == ["esnli", "hatexplain", "yelphat"], "each corpus is tried once"
+    assert [row["model"] for row in context.lacking] == asked_for
+    assert {verdict.outcome for verdict in study.judge(found)} == {"undecided"}
 
 
 # ---- local copies ----

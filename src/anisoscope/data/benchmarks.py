@@ -6,6 +6,7 @@ Files are downloaded once, into the data folder of scikit-learn; rows are as in 
 import csv
 import json
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -56,7 +57,9 @@ def fetched(url: str) -> Path:
     from sklearn.datasets import fetch_file  # type: ignore[import-untyped]
 
     try:
-        return Path(fetch_file(url))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of every try
+            return Path(fetch_file(url))
     except (OSError, ValueError) as error:
         got = " ".join(str(error).split())[:160]
         cure = "connect to the network, set ANISOSCOPE_DATA, or use --corpus planted, which needs no data"
