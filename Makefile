@@ -1,4 +1,4 @@
-# demo · test · check · bench · reproduce · paper-rehearsal · docs · wheel · clean. Each sets itself up in .venv; quick when nothing changed.
+# demo · test · check · bench · gpu · reproduce · paper-rehearsal · docs · wheel · clean. Each sets itself up in .venv; quick when nothing changed.
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 # Another build of torch: make TORCH_INDEX=https://download.pytorch.org/whl/cpu …
@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test check bench reproduce docs wheel clean paper-rehearsal
+.PHONY: demo test check bench gpu reproduce docs wheel clean paper-rehearsal
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -27,6 +27,9 @@ bench: $(READY)
 	$(BIN)/python benchmarks/monitor.py
 	$(BIN)/python benchmarks/modalities.py
 	$(BIN)/python benchmarks/classifier.py
+
+gpu: $(READY)
+	$(BIN)/python benchmarks/gpu.py --results results/gpu.json --minutes 40
 
 reproduce: $(READY)
 	$(BIN)/anisoscope reproduce godey2024 --settings quick

@@ -15,6 +15,7 @@ MINIATURES = {
     "monitor": [*SMALL, "--presets", "tiny", "--windows", "2"],
     "classifier": ["--corpus", "planted:3", "--layers", "1", "--epochs", "1"],
     "exactness": ["--limit", "1", "--layers", "1"],
+    "gpu": ["--tiny", "--only", "correctness,training", "--device", "cpu"],
     "coverage": ["--units", "3", "--corpora", "4"],
 }
 KEPT = {"overhead", "modalities", "monitor", "classifier"}

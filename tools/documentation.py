@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import published_entropy
+import scaling
 import seen
 import verdicts
 
@@ -262,6 +263,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "metrics.md": measures,
     "cli.md": commands,
     "inputs.md": inputs,
+    "scaling.md": scaling.page,
     "reproduction.md": verdicts.reproduction,
     "verdicts.md": verdicts.changed,
     "published-entropy.md": published_entropy.page,

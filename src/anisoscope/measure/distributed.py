@@ -27,16 +27,18 @@ def rank_and_world() -> tuple[int, int]:
 
 @contextmanager
 def process_group(device: str = "cpu") -> Iterator[None]:
-    """The process group of a torchrun job on `device` while inside: of NCCL on a GPU, else of Gloo; nothing where there
-    is one process, or a group already.
+    """The process group of a torchrun job on `device` while inside: of NCCL where each process has a GPU, else of Gloo;
+    nothing where there is one process, or a group already.
     """
     _, world = rank_and_world()
     ours = world > 1 and not dist.is_initialized()
     if ours:
         with _together():
+            here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # NCCL refuses two processes on one GPU
+            alone = device.startswith("cuda") and here <= torch.accelerator.device_count()
             if device.startswith("cuda"):
                 torch.accelerator.set_device_index(torch.device(device).index or 0)
-            dist.init_process_group("nccl" if device.startswith("cuda") else "gloo", timeout=PATIENCE)
+            dist.init_process_group("nccl" if alone else "gloo", timeout=PATIENCE)
     try:
         yield
     finally:

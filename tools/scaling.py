@@ -1,0 +1,152 @@
+# ruff: noqa: E501 (lines of the page)
+"""The page on large models and many processes; its tables are made by the function that tells the cost of a run."""
+
+from typing import Any
+
+import torch
+
+from anisoscope.measure.cost import Cost, cost_of, scaled, shapes_from, size
+from anisoscope.measure.settings import Settings
+
+MODELS: dict[str, tuple[str, int, dict[str, int]]] = {
+    "BERT-base": ("BertConfig", 12, {}),
+    "8B (Llama 3)": (
+        "LlamaConfig",
+        32,
+        {
+            "hidden_size": 4096,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "intermediate_size": 14336,
+            "vocab_size": 128256,
+        },
+    ),
+    "70B (Llama 3)": (
+        "LlamaConfig",
+        80,
+        {
+            "hidden_size": 8192,
+            "num_attention_heads": 64,
+            "num_key_value_heads": 8,
+            "intermediate_size": 28672,
+            "vocab_size": 128256,
+        },
+    ),
+}
+WINDOWS, TOKENS = 512, 10**9
+FLOPS = 1e14
+"""Products a second that a large GPU may reach in bfloat16: for hours, not a measurement."""
+
+
+def costs() -> dict[str, tuple[Cost, Cost]]:
+    """By model: the cost as it is by default, and with the spectrum of every site. All is linear in the layers: two
+    models, of one block and of two, tell the rest.
+    """
+    import transformers
+
+    found = {}
+    for name, (config, layers, sizes) in MODELS.items():
+        pair = []
+        for settings in (Settings(), Settings(spectrum_groups=1)):
+            small = []
+            for depth in (1, 2):
+                auto: Any = transformers.AutoModel
+                made = getattr(transformers, config)(**sizes, num_hidden_layers=depth, use_cache=False)
+                with torch.device("meta"):
+                    model = auto.from_config(made).eval().to(torch.bfloat16)
+                small.append(cost_of(shapes_from(model, settings), settings, WINDOWS))
+            pair.append(_grown(small[0], small[1], layers - 1))
+        found[name] = (pair[0], pair[1])
+    return found
+
+
+def _grown(one: Cost, two: Cost, more: int) -> Cost:
+    """The cost of `more` blocks than `one` has, from that of one more."""
+
+    def grown(a: Any, b: Any) -> Any:
+        return {k: grown(a[k], b[k]) for k in a} if isinstance(a, dict) else a + more * (b - a)
+
+    return Cost(
+        **{name: grown(a, vars(two)[name]) for name, a in vars(one).items() if name != "tokens"}, tokens=one.tokens
+    )
+
+
+def page() -> str:
+    """docs/scaling.md."""
+    rows, run = [], []
+    for name, (plain, spectrum) in costs().items():
+        cells = [size(plain.weights), size(plain.sums), size(plain.sample), size(plain.moments), size(spectrum.moments)]
+        rows.append(f"| {name} | {' | '.join(cells)} | {size(plain.state)} |")
+        parts = {"hidden": plain, "attention": plain, "spectrum": spectrum}
+        shares = [f"{cost.panels[panel] / cost.model:.2%}" for panel, cost in parts.items()]
+        hours = plain.model * TOKENS / FLOPS / 3600
+        run.append(f"| {name} | {scaled(plain.model)}flop | {' | '.join(shares)} | {hours:,.1f} |")
+    return TEXT.format(memory="\n".join(rows), products="\n".join(run), windows=WINDOWS, flops=f"{FLOPS:.0e}")
+
+
+TEXT = """# Large models and many processes
+
+A pass keeps sums, not vectors: what it holds does not grow with the corpus. What it will hold is said before it begins, and by
+`anisoscope measure MODEL --dry-run` from the model's configuration alone. The same function makes the tables below, on the meta device,
+with the code that makes the sums; `tests/test_large.py` holds it to what a pass allocates, to the byte.
+
+## What it costs
+
+Bytes in bfloat16, with default settings (32 groups, sample of 2,048 vectors), and second moments where the spectrum is asked for:
+
+| model | weights | sums | sample | second moments, by default | with `--spectrum-groups 1` | state file |
+|---|---|---|---|---|---|---|
+{memory}
+
+Matrix products of a token in windows of {windows} tokens, of panels in parts of the model's; hours for 10⁹ tokens are those of the model
+at {flops} products a second, for the scale. Products are not time: exponentials and reads of memory are no part of them, on a CPU the second
+moments take half of what stands here (a symmetric product), and a float32 product on a GPU is dearer than one in bfloat16.
+
+| model | model | hidden | attention | spectrum | hours |
+|---|---|---|---|---|---|
+{products}
+
+- Sites wider than 2,048 dimensions have no spectrum unless it is asked for (`--spectrum-groups 1`, or `--panel spectrum` alone). A random
+  projection was not taken in its place: the participation ratio survives one, effective ranks and IsoScore do not.
+- `--layers 0,8,16,-1` measures these layers only, with the records that the whole run has there.
+- A state is saved every minute, or as rarely as 5 MB a second allow: 16 GB every 55 minutes. Ctrl-C and SIGTERM save it at once.
+- Out of memory, the pass goes on with each batch in two parts, four, …; the sums are the same, and the run says so.
+
+## One machine
+
+```bash
+anisoscope measure MODEL --corpus wikitext-103 --dtype auto             # the accelerator that is there, the checkpoint's own numbers
+anisoscope measure MODEL --device-map auto --dtype auto --layers 0,20,40,-1   # larger than one device: blocks over all of them
+```
+
+Sums stay beside their layer. Quantised checkpoints (bitsandbytes, GPTQ …) load by their own configuration; where its library is missing
+the error names it. On MPS, which has no float64, vectors are summed on the CPU.
+
+## Several devices, several machines
+
+Every process measures every N-th batch, and rank 0 writes one run, equal to that of one process:
+
+```bash
+torchrun --standalone --nproc-per-node 4 -m anisoscope measure MODEL --corpus wikitext-103 -o runs/model      # four GPUs
+torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:29500 -m anisoscope measure MODEL -o /shared/model
+torchrun --standalone --nproc-per-node 2 -m anisoscope measure builtin:minilm --device cpu                   # Gloo
+```
+
+Each process takes the GPU of its local rank; NCCL where each has one of its own, else Gloo. The folder must be seen by all machines.
+
+## Job arrays
+
+Shards need no connection between jobs, and may run at any time:
+
+```bash
+anisoscope measure MODEL --corpus wikitext-103 --shard $((SLURM_ARRAY_TASK_ID + 1))/16 -o runs/part-$SLURM_ARRAY_TASK_ID
+anisoscope merge runs/part-* -o runs/whole
+```
+
+## What was not run
+
+There was no GPU where this was written. On a device that is not there (`tests/devices.py`: tensors that compute on the CPU, refuse to mix
+devices and count what the host waits for) records equal those of the CPU to 1e-8, and the host waits equally often a batch for one layer
+as for three. CUDA itself, NCCL, flash attention, MPS and the quantised kernels were not run; `make gpu` runs what a GPU can show, most
+worthy first, in 40 minutes at most a start.
+"""
