@@ -32,6 +32,17 @@ def test_several_tests_make_one_verdict(over, expected):
     assert [outcome(*kinds, over=over) for kinds in cases] == expected
 
 
+def test_the_number_beside_most_is_the_one_it_hangs_on():
+    """Four of six layers below .2 held, with the weakest beside it: .25."""
+    values = (0.05, 0.25, 0.1, 0.12, 0.3, 0.15)
+    tests = [
+        Test(CLAIM, "A", x, x - 0.01, x + 0.01, 9, **(SURE if x < 0.2 else CONTRARY), over="most", margin=0.2 - x)
+        for x in values
+    ]
+    (verdict,) = judged(tests)
+    assert verdict.outcome == "holds" and verdict.value == 0.15 and verdict.statistic.startswith("middle")
+
+
 def test_the_last_alone_may_hold_where_none_fails():
     assert outcome(OPEN, SURE, over="last") == "holds" and outcome(CONTRARY, SURE, over="last") == "fails"
 

@@ -7,11 +7,12 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from anisoscope.errors import ModelError
 from anisoscope.store import as_records
 from anisoscope.studies import runner
 from anisoscope.studies.godey2024 import fig05_16_drift, layer_curves
 from anisoscope.studies.judge import Test as Check, judged, of_replicates
-from anisoscope.studies.study import Claim
+from anisoscope.studies.study import Claim, Context
 from anisoscope.sums.isotropic import q95
 
 STUDIES = {s.name: s for s in runner.found() if s.paper == "godey2024"}
@@ -277,6 +278,25 @@ def test_correlations_are_drawn():
     assert len(STUDIES["fig5"].draw(records)["fig5"].to_dict()["layer"]) == 4
 
 
+def test_packaged_networks_stand_beside_their_untrained_selves_on_each_corpus(tmp_path, monkeypatch):
+    """One that cannot be had is noted, and the others are measured."""
+    asked = []
+
+    def measured(job, _context):
+        if "crepe" in job.model:
+            raise ModelError("the package", "it is not installed", "install it")
+        asked.append((job.model, job.corpus, job.untrained))
+        return system("m", (0.4, 0.6) if job.untrained else (0.4, 0.3))
+
+    monkeypatch.setattr(layer_curves, "measured", measured)
+    settings, context = STUDIES["fig4"].settings["packaged"], Context(tmp_path, tmp_path)
+    records = layer_curves.measure(settings, context)
+    assert len(asked) == 8 and len({(corpus, untrained) for _, corpus, untrained in asked}) == 4
+    found = {(v.claim, v.subject): v.outcome for v in STUDIES["fig4"].judge(records)}
+    photographs = "resnet20-12fca82f on cifar10/test.parquet"
+    assert found["effect of training", photographs] == found["mostly isotropic", photographs] == "fails"
+
+
 def test_every_setting_of_the_paper_names_what_it_needs():
     from anisoscope.models.families import PRESETS
 
@@ -287,6 +307,6 @@ def test_every_setting_of_the_paper_names_what_it_needs():
         wrong = [
             m
             for m in paper.models
-            if m in PRESETS and not any(PRESETS[m].hub_id in need for need in STUDIES[name].needs)
+            if m in PRESETS and not any(PRESETS[m].hub_id in need.name for need in STUDIES[name].needs)
         ]
         assert not unknown and not wrong, (name, unknown, wrong)

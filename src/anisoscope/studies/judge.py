@@ -254,7 +254,7 @@ def _verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdict:
     reason += _course(tests, outcomes) if first.over == "last" else ""
     reason += f"; {len(seeds)} seeds, each: {', '.join(each)}" if len(seeds) > 1 else ""
     reason += f"; {t.note}" if t.note else ""
-    which = {"any": "largest ", "all": "weakest ", "most": "weakest ", "last": ""}[first.over] if len(tests) > 1 else ""
+    which = {"any": "largest ", "all": "weakest ", "most": "middle ", "last": ""}[first.over] if len(tests) > 1 else ""
     place = f", at {t.where}" if t.where else ""
     return stated(t.claim, _agreed(each), f"{which}{t.statistic.rstrip(':')}{place}:", *numbers, reason, t.subject)
 
@@ -277,6 +277,8 @@ def _decisive(tests: list[Test], p: Array) -> int:
     margins = np.array([t.margin for t in tests])
     if np.isnan(margins).all():
         margins = -np.nan_to_num(p, nan=1.0)
+    if tests[0].over == "most":
+        return int(np.argsort(-margins, kind="stable")[len(tests) // 2])
     return int(np.nanargmax(margins) if tests[0].over == "any" else np.nanargmin(margins))
 
 

@@ -17,7 +17,7 @@ from anisoscope.studies.beyond.arms import BASE
 from anisoscope.studies.beyond.trained import LOSS, SKILL, Experiment, Recipe, measure
 from anisoscope.studies.judge import judged, means_over_seeds, of_seeds, stated
 from anisoscope.studies.study import Claim, Verdict, claims, declare
-from anisoscope.training.recipe import ModelSize
+from anisoscope.training.recipe import SIZES, ModelSize
 
 LEARNT = 0.05
 """Skill from which on a model is said to have learnt: a twentieth of what there is to know beyond the unigrams."""
@@ -38,8 +38,11 @@ SETTINGS = {
     }
     for name, arms in ARMS.items()
 }
+MASKED = Recipe("masked-lm", SIZES["small"], SIZES["small"].steps, looks=(250, 500, 1000, 2000, 4000, 7000))
+SETTINGS["origins"]["masked"] = Experiment((BASE, "type"), 6, MASKED)
 """`quick`: two arms and two seeds that have hardly begun to learn, which decides nothing; `paper`: as registered;
-`finished`: as far as `paper` is trained, nothing is.
+`finished`: as far as `paper` is trained, nothing is; `masked`: the models of figure 1, as BERT is trained and until the
+skill no longer grows, without and with a type vector that all tokens share (six core-hours).
 """
 OUTCOMES = {
     LOSS: ("loss", ""),

@@ -1,6 +1,7 @@
 """Figures 1 to 4: anisotropy per layer of Transformers of text, speech and images, and of convolutional networks."""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -33,6 +34,19 @@ SETTINGS = {
     "fig3b": settings(Systems(("vit-base", "beit-base", "deit-base", "mit-b0"), "imagenet-1k"), ("vit",)),
     "fig4": settings(Systems(IMAGE_MODELS, "imagenet-1k", flatten="image"), ("resnet", "convnext", "speech-cnn")),
 }
+
+CLIPS, PHOTOGRAPHS = "speech/librispeech_test_other", Systems(corpus="cifar10/test.parquet", limit=400, flatten="image")
+RESNETS = ("weights/resnet20-12fca82f.th", "weights/resnet56-4bfd9763.th")
+SETTINGS["fig3a"]["packaged"] = Systems(corpus=CLIPS, packaged=("builtin:distillmos",))
+SETTINGS["fig4"]["packaged"] = replace(
+    PHOTOGRAPHS,
+    packaged=RESNETS,
+    others=(
+        replace(PHOTOGRAPHS, corpus="vision/imagenet_sample", packaged=RESNETS),
+        Systems(corpus=CLIPS, limit=20, packaged=("builtin:crepe-tiny",)),
+    ),
+)
+"""Networks that others trained, of Python packages and of files: no hub, and nothing trained by heart."""
 
 
 def judge(name: str, records: pd.DataFrame) -> list[Verdict]:

@@ -21,7 +21,8 @@ from anisoscope.charts import builders as charts
 from anisoscope.charts.study_charts import over_dimensions
 from anisoscope.models.families import PRESETS
 from anisoscope.store import as_records, select
-from anisoscope.studies.godey2024.layer_curves import layer_tests, trained_layers, widths
+from anisoscope.studies.godey2024.layer_curves import layer_tests, widths
+from anisoscope.studies.godey2024.trained_layers import trained_layers
 from anisoscope.studies.judge import Array, judged, stated
 from anisoscope.studies.needs import needed
 from anisoscope.studies.study import Context, Verdict, claims, declare

@@ -19,14 +19,15 @@ import pandas as pd
 from anisoscope.axes import Flatten
 from anisoscope.charts import builders as charts
 from anisoscope.data.corpora import CORPORA
-from anisoscope.errors import AnisoscopeError, CorpusError, OutputError
+from anisoscope.data.local import find_path
+from anisoscope.errors import AnisoscopeError, CorpusError, ModelError, OutputError
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import drift, mean_cosine
 from anisoscope.provenance import measuring_code, run_id
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import run
-from anisoscope.store import RunFolder, as_records, records_once, select
+from anisoscope.store import as_records, records_once, select
 from anisoscope.studies.judge import Array, Test, of_units, stated
 from anisoscope.studies.needs import Need, needed
 from anisoscope.studies.study import WITHHELD, Claim, Context, Verdict
@@ -52,6 +53,8 @@ class Systems:
 
     limit    first units of the corpus only (small models: `Kind.limit`)
     flatten  how convolution maps become vectors: `image` or `position`
+    packaged networks that need no hub, trained and with weights drawn anew; files lie below ANISOSCOPE_DATA
+    others   systems on other corpora that the figure shows too
     """
 
     models: tuple[str, ...] = ()
@@ -61,6 +64,8 @@ class Systems:
     small: tuple[str, ...] = ()
     recipe: SmallModelRecipe = QUICK
     flatten: Flatten = "position"
+    packaged: tuple[str, ...] = ()
+    others: "tuple[Systems, ...]" = ()
 
     def settings(self) -> Settings:
         """Settings of the measurement: hidden states only, no sample."""
@@ -85,6 +90,8 @@ def measure(systems: Systems, context: Context) -> pd.DataFrame:
         parts += had(job, context, partial(measured, context=context))
         context.progress(model, i + 1, len(systems.models))
     parts += [part for kind in systems.small for part in _small(kind, systems, context)]
+    parts += [part for name in systems.packaged for part in _packaged(name, systems, context)]
+    parts += [measure(other, context) for other in systems.others]
     return pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
 
 
@@ -123,6 +130,19 @@ def measured(job: Job, context: Context) -> pd.DataFrame:
     return pd.concat([rows, as_records(others.drop(columns=list(given)), **given)], ignore_index=True)
 
 
+def _packaged(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFrame]:
+    """Records of a network that needs no hub, trained and untrained, on one corpus; what cannot be had is noted."""
+    label = f"{Path(name).stem.removeprefix('builtin:')} on {systems.corpus}"
+    try:
+        where = name if name.startswith("builtin:") else str(find_path(name) or name)
+        for untrained, state in ((True, UNTRAINED), (False, TRAINED)):
+            job = Job(where, systems.corpus, systems.settings(), limit=systems.limit, untrained=untrained)
+            rows = measured(job, context)
+            yield rows.assign(model=label + state, seed=0).astype(rows.dtypes.to_dict())
+    except (ModelError, CorpusError) as error:
+        context.withhold(label, error)
+
+
 def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFrame]:
     """Records of one kind of small model, every seed, untrained and trained; or one row that says why not. They are
     kept beside each checkpoint, by settings and code: weights and corpus are in the folder's name.
@@ -139,24 +159,6 @@ def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFra
             job = Job(str(model), kind.corpus, settings, limit=kind.limit, step=step)
             rows = records_once(found.folder / f"measured-{step}-{key}.parquet", partial(measured, job, context))
             yield rows.assign(model=kind.label + state, seed=found.seed).astype(rows.dtypes.to_dict())
-
-
-def trained_layers(
-    models: Sequence[tuple[str, str]], limit: int | None, context: Context, runs: Sequence[Path] = ()
-) -> pd.DataFrame:
-    """Records of A, drift and norms by layer: of `models` (runs shared with figures 1 to 4), and all below `runs`."""
-    found = []
-    for done, (model, corpus) in enumerate(models, start=1):
-        job = Job(model, corpus, Systems().settings(), limit=limit)
-        job = replace(job, batch_tokens=context.batch_tokens, device=context.device)
-        found += had(job, context, partial(run, root=context.cache, resume=True))
-        context.progress(model, done, len(models))
-    kept = [path.parent for folder in runs for path in sorted(folder.rglob("manifest.json"))]
-    found += [RunFolder(folder) for folder in kept if (folder / "records.parquet").exists()]
-    metrics = ("mean_cosine", "mean_cosine.isotropic_q95", "drift", "norms.mean")
-    where = {"metric": metrics, "site": ("hidden", "final"), "token_policy": "all", "head": None, "component": None}
-    parts = [select(done.records, **where) for done in found]
-    return pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
 
 
 # --- what the records say ---
