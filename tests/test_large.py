@@ -99,6 +99,14 @@ def like(width, layers):
     return {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": 2 * width} | heads
 
 
+def test_the_cost_of_a_pass_with_classes_is_told_too():
+    """`anisoscope classes` ended before its pass: the batch whose cost is told has no labels."""
+    model = llama("meta", **like(32, 2), vocab_size=tiny.VOCABULARY)
+    shapes = shapes_from(model, Settings(panels=("hidden", "class")))
+    for chosen in ({"panels": ("hidden", "class")}, {"metrics": ("class_direction",)}):
+        assert cost_of(shapes, Settings(**chosen)).state > 0
+
+
 @pytest.mark.parametrize("panels", [PANELS, ("hidden",), ("alignment", "attention")])
 def test_the_cost_is_what_a_pass_allocates_to_the_byte(panels):
     settings = Settings(panels=panels, sample=8, groups=4)

@@ -180,7 +180,10 @@ def shapes_from(model: nn.Module, settings: Settings) -> Shapes:
 def cost_of(shapes: Shapes, settings: Settings, tokens: int | None = None) -> Cost:
     """What a pass of these sites costs, in windows of `tokens`. Sites that are alike are looked at once."""
     tokens = tokens or shapes.tokens
-    settings = replace(settings, sample_heads=False)
+    of_all, metrics = (
+        tuple(x for x in names if not x.startswith("class")) for names in (settings.panels, settings.metrics)
+    )
+    settings = replace(settings, sample_heads=False, panels=of_all or ("hidden",), metrics=metrics)  # few, of classes
     alike: dict[tuple[str, int, int], list[Site]] = {}
     for site, shape in shapes.sites.items():
         alike.setdefault((site.label, *shape), []).append(site)
