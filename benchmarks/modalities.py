@@ -11,10 +11,9 @@ import tempfile
 from collections.abc import Sequence
 
 import transformers
-from overhead import PANELS, Running, bare
+from overhead import CASES, Running, bare
 from pairs import BARE, against, keep, options, told, with_threads
 
-from anisoscope.measure.settings import Settings
 from anisoscope.models.load import Subject, load
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import plan_of
@@ -58,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         batches = [[plan[i]] for i in range(min(len(plan), given.batches))]  # read and prepared once
         for threads in given.threads:
             with with_threads(threads):
-                case = {"hidden": Running(subject, Settings(panels=PANELS["hidden"]))}
+                case = {"hidden": Running(subject, CASES["hidden"])}
                 found = against(bare(subject), case, batches, given.pairs)
             print(f"{name:15s} {threads} threads: {told(found['hidden'])} × bare; bare {told(found[BARE])}", flush=True)
             both = {clock: found[BARE][clock] for clock in ("processor", "wall")}

@@ -22,12 +22,13 @@ from anisoscope.models.load import Subject, load
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import plan_of
 
-PANELS = {
-    "hidden": ("hidden",),
-    "hidden + spectrum": ("hidden", "spectrum"),
-    "all": ("hidden", "spectrum", "attention"),
+CASES = {
+    "hidden": Settings(panels=("hidden",)),
+    "hidden + spectrum": Settings(panels=("hidden", "spectrum")),
+    "all": Settings(),
+    "all, fused": Settings(attention="fused"),
 }
-AIMS = {"hidden": 1.04, "hidden + spectrum": 1.12, "all": 1.35}
+AIMS = {"hidden": 1.04, "hidden + spectrum": 1.12, "all": 1.35, "all, fused": 1.25}
 AIM_OF_PLAN = 1.30
 DEMO = "demo"
 KEY = ("windows", "panels", "threads")
@@ -43,7 +44,8 @@ class Running:
     def __call__(self, batches: Sequence[Batch]) -> None:
         measurement = self.measurement = Measurement(self.settings) if self.whole else self.measurement
         what, spare = self.settings.what_of(self.model)
-        of_pass = capture(self.model, what, optional=spare, receive=measurement.receive)
+        fused = self.settings.attention == "fused"
+        of_pass = capture(self.model, what, optional=spare, receive=measurement.receive, fused=fused)
         with of_pass as tap, torch.no_grad():
             for batch in batches:
                 tap.real = measurement.begin(batch, torch.device("cpu"))
@@ -73,7 +75,7 @@ def items(subject: Subject, windows: str, pairs: int, job: Job) -> list[list[Bat
 def compared(subject: Subject, windows: str, batches: list[list[Batch]], pairs: int) -> Iterator[dict[str, object]]:
     """A row for each choice of panels."""
     whole = windows == DEMO
-    cases = {name: Running(subject, Settings(panels=panels), whole=whole) for name, panels in PANELS.items()}
+    cases = {name: Running(subject, settings, whole=whole) for name, settings in CASES.items()}
     found = against(bare(subject), cases, batches, pairs)
     for name in cases:
         aim = AIM_OF_PLAN if whole and name == "all" else AIMS[name]

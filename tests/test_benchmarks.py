@@ -16,6 +16,7 @@ MINIATURES = {
     "classifier": ["--corpus", "planted:3", "--layers", "1", "--epochs", "1"],
     "exactness": ["--limit", "1", "--layers", "1"],
     "gpu": ["--tiny", "--only", "correctness,training", "--device", "cpu"],
+    "same_records": ["--fused", "--families", "bert"],
     "coverage": ["--units", "3", "--corpora", "4"],
 }
 KEPT = {"overhead", "modalities", "monitor", "classifier"}

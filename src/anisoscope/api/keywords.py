@@ -38,6 +38,7 @@ class Measuring(TypedDict, total=False):
     flatten: str
     at: str
     layers: str | Sequence[int]
+    attention: str
     split: str | None
     column: str | None
     documents: str

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from anisoscope.capture.masking import Call
 
-Look = Callable[[Call], None]
+Look = Callable[[Call], object]
 FAR_BELOW = 1e4
 """A score this far below the largest of its row has weight 0 in float32: its key is hidden by the mask."""
 SAME_SCALE = 0.25

@@ -28,7 +28,7 @@ def served(model: nn.Module) -> dict[nn.Module, tuple[nn.Module, tuple[str, ...]
 
 
 @contextmanager
-def looking_on(model: nn.Module, look: Callable[[Call], None]) -> Iterator[None]:
+def looking_on(model: nn.Module, look: Callable[[Call], object]) -> Iterator[None]:
     """Call `look` once per layer at every attention module off the interface."""
     with ExitStack() as ends:
         for attention, (around, projections) in served(model).items():
@@ -45,7 +45,7 @@ def looking_on(model: nn.Module, look: Callable[[Call], None]) -> Iterator[None]
 class _Layer:
     """The calls of one attention module while one layer runs: projected queries, keys and values, and masks."""
 
-    def __init__(self, attention: nn.Module, look: Callable[[Call], None]) -> None:
+    def __init__(self, attention: nn.Module, look: Callable[[Call], object]) -> None:
         self.attention, self.look = attention, look
         self.projected: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])
         self.masks: list[Tensor | None] = []

@@ -18,6 +18,8 @@ from anisoscope.errors import MeasureError
 Means = dict[tuple[str, int, Kind], tuple[Tensor, Tensor]]
 """(stack, layer, kind) → mean scaled query and mean key [head, head_dim], repeated for heads that share keys."""
 CROSS = ("EncDecAttention", "encoder_attn", "crossattention", "cross_attn", "attn2")
+STOOD_IN_FOR = ("sdpa", "eager")
+"""Backends whose output fused attention may give."""
 
 
 def is_attention(module: nn.Module) -> bool:
@@ -49,8 +51,10 @@ class Heads:
         self.by_hand.clear()
         self.read.clear()
 
-    def look(self, call: Call, *, by_hand: bool = False) -> None:
-        """Hand on what attention was called with, stage by stage; `by_hand`: not through the attention interface."""
+    def look(self, call: Call, *, by_hand: bool = False) -> Tensor | None:
+        """Hand on what attention was called with, stage by stage; `by_hand`: not through the attention interface. The
+        output, where it is to stand in for the model's own.
+        """
         tap = self.tap
         stack = tap.stacks[call.module]
         here = tap.running[stack]
@@ -61,18 +65,18 @@ class Heads:
         at = partial(Site, stack, here.layer, kind=kind)
         windows = self._windows(call)
         if (by_hand and at("attention") in self.served) or self._gives_up(at("attention"), call, windows, by_hand):
-            return
+            return None
         if not by_hand:
             call = self._known(call)
         source = self.sources.get(call.module) or projections.Source("raw")
         if not tap.chosen(at("attention")):
             source.seen.clear()
             tap.fired |= tap.of_heads
-            return
+            return None
         real = tap.real.get(stack)
         if real is not None and real.shape[1] != call.query.shape[2]:
             real = None  # of cross-attention to another stack
-        self._hand_on(call, at, source, real, windows)
+        return self._hand_on(call, at, source, real, windows)
 
     def _known(self, call: Call) -> Call:
         """The call with its mask read once for all layers that have the same."""
@@ -81,7 +85,9 @@ class Heads:
         mask, masking = self.read.setdefault(id(call.mask), (call.mask, call.masking))
         return replace(call, known=masking) if mask is call.mask else call
 
-    def _hand_on(self, call: Call, at: Callable[..., Site], source: Any, real: Tensor | None, windows: int) -> None:
+    def _hand_on(
+        self, call: Call, at: Callable[..., Site], source: Any, real: Tensor | None, windows: int
+    ) -> Tensor | None:
         tap, wanted = self.tap, self.tap.wanted
 
         def emit(site: Site, value: Any) -> None:
@@ -92,7 +98,8 @@ class Heads:
                 emit(at(name, stage), tensor)
         if "value" in wanted:
             emit(at("value"), call.value)
-        rows = self._rows(call, real) if wanted & {"attention", "centred"} else {}
+        rows = self._rows(call, real, output=tap.fused) if wanted & {"attention", "centred"} else {}
+        output = rows.pop("output", None)
         if "attention" in wanted:
             emit(at("attention"), rows)
         if "scores" in wanted:
@@ -102,6 +109,7 @@ class Heads:
             of_query = self._rows(replace(call, query=call.query - query), real)
             of_key = self._rows(replace(call, key=call.key - key), real)
             emit(at("centred"), {"plain": rows, "query": of_query, "key": of_key})
+        return output
 
     def _means_of(self, site: Site, call: Call) -> tuple[Tensor, Tensor]:
         """Mean query and mean key, shaped to be taken from those of a call."""
@@ -113,9 +121,10 @@ class Heads:
         key = key[:: call.query.shape[1] // call.key.shape[1]]
         return (scaled / call.scale).to(call.query).unsqueeze(1), key.to(call.key).unsqueeze(1)
 
-    def _rows(self, call: Call, real: Tensor | None) -> dict[str, Tensor]:
+    def _rows(self, call: Call, real: Tensor | None, *, output: bool = False) -> dict[str, Tensor]:
         settings = {"softcap": call.settings.get("softcap"), "sinks": call.settings.get("s_aux")}
         how = {**settings, **self.of_rows, "scale": call.scale, "real": real}
+        how["value"] = call.value if output and _stood_in_for(call) else None
         return attention_rows(call.query, call.key, call.masking, **how)
 
     def _windows(self, call: Call) -> int:
@@ -142,6 +151,13 @@ class Heads:
             self.reasons[f"attention of {type(call.module).__name__} ({why})"] = None
             self.given_up = True
         return self.given_up
+
+
+def _stood_in_for(call: Call) -> bool:
+    """Whether the output of a call is a softmax of its scores times its values and nothing else."""
+    drops = float(call.settings.get("dropout") or 0.0) > 0
+    exact = call.query.device.type == "cpu" and call.query.dtype.itemsize >= 4
+    return call.backend in STOOD_IN_FOR and exact and not drops
 
 
 def _whole(value: Any, windows: int) -> Any:

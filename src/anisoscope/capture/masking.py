@@ -85,7 +85,7 @@ class Masking:
 @dataclass(frozen=True)
 class Call:
     """One attention call: query [sequence, head, query, dim]; key and value [sequence, key_head, key, dim]; seen `by`
-    which mechanism.
+    which mechanism, which would hand it to `backend`.
     """
 
     module: nn.Module
@@ -96,6 +96,7 @@ class Call:
     settings: dict[str, Any]
     known: Masking | None = None
     by: str = "interface"
+    backend: str = ""
 
     @cached_property
     def masking(self) -> Masking:

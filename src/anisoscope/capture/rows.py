@@ -41,16 +41,22 @@ def attention_rows(
     real: Bool[Tensor, "sequence query"] | None = None,
     median: bool = False,
     histogram: Tensor | None = None,
+    value: Float[Tensor, "sequence key_head key value_dim"] | None = None,
 ) -> dict[str, Tensor]:
     """Per row [sequence, head, query]: `entropy` (nats) over its `outcomes`, which are the visible keys and, where the
     head has one, its sink; `row_max`, `row_min` and `row_median` over visible keys, `first_mass`, `keys` (visible
     ones), `score` (sum of q·k·scale over them); per sequence [sequence, head]:
     `row_similarity`, the mean cosine between the rows of real queries; with bin edges in `histogram`,
-    `score_histogram` [sequence, head, bin].
+    `score_histogram` [sequence, head, bin]; with a `value`, if every row sees a key and all is finite, the
+    `output` of attention [sequence, query, head, value_dim].
     """
     if query.dtype.itemsize < 4:
         query, key = query.float(), key.float()
     walk = _Walk(query, key, masking, scale, softcap, sinks, real)
+    if value is not None:
+        shared = query.shape[1] // value.shape[1]
+        walk.value = value.to(query).repeat_interleave(shared, 1) if shared > 1 else value.to(query)
+        walk.output = query.new_empty(len(query), query.shape[2], query.shape[1], value.shape[3])
     if median:
         walk.median = torch.zeros_like(walk.sums[0])
     if histogram is not None:
@@ -86,8 +92,9 @@ class _Walk:
         self.unit = LOG2E if softcap is None else 1.0  # of scores until they are capped
         self.scale = scale * self.unit
         self.away = query.device.type != "cpu"  # no question that the host would wait for
-        sound = not self.away and bool((self.q.sum() + self.k.sum()).isfinite())
-        self.spoiled = None if sound else self._set_aside(masking)
+        longest = math.inf if self.away else self._longest()
+        self.large = softcap is not None or masking.bias is not None or not longest <= SHIFT_ABOVE
+        self.spoiled = None if math.isfinite(longest) else self._set_aside(masking)
         sequences, self.heads, self.queries, _ = self.q.shape
         self.keys = self.k.shape[2]
         self.span = masking.span(sequences, self.queries, self.keys)
@@ -98,7 +105,8 @@ class _Walk:
         self.real = self.q.new_ones(sequences, self.queries) if real is None else real.to(self.q)
         self.sums = self.q.new_zeros(len(SUMMED), sequences, self.heads, self.queries)
         self.unit_rows = self.q.new_zeros(sequences, self.heads, 1, self.keys)
-        self.counts = self.edges = self.median = torch.empty(0)
+        self.views: dict[tuple[int, ...], tuple[Tensor, ...]] = {}
+        self.counts = self.edges = self.median = self.value = self.output = torch.empty(0)
 
     def _set_aside(self, masking: Masking) -> Tensor:
         """Vectors with NaN or Inf made zero; True for the rows [sequence, head, query] that they leave undefined."""
@@ -112,6 +120,13 @@ class _Walk:
         if masking.causal:
             return ~finite_q | (bad.cumsum(-1) > 0)[..., : self.q.shape[2]]
         return ~finite_q | bad.any(-1, keepdim=True)
+
+    def _longest(self) -> float:
+        """A bound of |scores| in bits, the longest query times the longest key: NaN or Inf where one of them is."""
+        if not self.q.numel() or not self.k.numel():
+            return 0.0
+        lengths = (torch.linalg.vector_norm(x.transpose(1, 2), dim=-1).max() for x in (self.q, self.k))
+        return math.prod(map(float, lengths)) * abs(self.scale)
 
     def _first_key(self) -> Tensor | None:
         """Index [sequence, 1, 1, 1] of the first key that any query sees, where it is not the first one scored."""
@@ -144,14 +159,13 @@ class _Walk:
 
     def block(self, sequences: slice, heads: slice, queries: slice, keys: slice) -> None:
         q, k = self.q[sequences, heads, queries], self.k[sequences, heads, keys]
-        s, e = self._scratch((*q.shape[:3], k.shape[2]))
-        flat = s.view(-1, *s.shape[2:])
+        s, e, flat, weights = self._scratch((*q.shape[:3], k.shape[2]))
         torch.baddbmm(flat, q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2), beta=0, alpha=self.scale, out=flat)
         sums = self.sums[:, sequences, heads, queries].unbind(0)
         total, weighted, length, shift, largest, smallest, first, score = sums
         real = self.real[sequences, None, queries]
         wall, offset = self._wall(sequences, heads, queries, keys)
-        corner = s[..., offset:]
+        corner = s[..., offset:] if offset else s
         if self.causal or wall is not None:
             torch.sum(s[..., :offset], -1, out=score)
             score += (corner if wall is None else torch.mul(corner, wall == 0, out=e[..., offset:])).sum(-1)
@@ -167,7 +181,7 @@ class _Walk:
         if wall is not None:
             corner.sub_(wall, alpha=2)
         torch.amax(s, -1, out=largest)
-        if self.away or float(largest.abs().max()) > SHIFT_ABOVE:
+        if self.away or (self.large and float(largest.abs().max()) > SHIFT_ABOVE):
             s.sub_(shift.copy_(largest).unsqueeze(-1))
         torch.sum(torch.exp2(s, out=e), -1, out=total)
         torch.sum(s.mul_(e), -1, out=weighted)
@@ -175,19 +189,25 @@ class _Walk:
         at_first = e if self.first is None else e.gather(-1, self.first[sequences].expand(*e.shape[:3], 1))
         first.copy_(at_first[..., 0])
         weight = real / (length if wall is None else length.clamp(min=TINY))
-        self.unit_rows[sequences, heads, :, keys] += torch.matmul(weight.unsqueeze(-2), e)
+        self.unit_rows[sequences, heads, :, keys].flatten(0, 1).baddbmm_(weight.flatten(0, 1).unsqueeze(1), weights)
+        if self.output.numel():
+            mixed = torch.bmm(weights, self.value[sequences, heads, keys].flatten(0, 1)).view(*e.shape[:3], -1)
+            torch.div(mixed, total.unsqueeze(-1), out=self.output[sequences, queries, heads].transpose(1, 2))
         if self.median.numel():
             if wall is not None:
                 e[..., offset:].masked_fill_(wall > 0, torch.nan)
             self.median[sequences, heads, queries] = e.nanquantile(0.5, -1)
 
-    def _scratch(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """Two buffers of the block's shape."""
-        size, key = math.prod(shape), (self.q.dtype, self.q.device)
-        kept: dict[Any, Tensor] = SCRATCH.__dict__
-        if key not in kept or kept[key].shape[1] < size:
-            kept[key] = self.q.new_empty(2, size)
-        return kept[key][0, :size].view(shape), kept[key][1, :size].view(shape)
+    def _scratch(self, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
+        """Two buffers of the block's shape [sequence, head, query, key], and the same as [any, query, key]."""
+        if shape not in self.views:
+            size, key = math.prod(shape), (self.q.dtype, self.q.device)
+            kept: dict[Any, Tensor] = SCRATCH.__dict__
+            if key not in kept or kept[key].shape[1] < size:
+                kept[key] = self.q.new_empty(2, size)
+            s, e = kept[key][:, :size].view(2, *shape)
+            self.views[shape] = s, e, s.flatten(0, 1), e.flatten(0, 1)
+        return self.views[shape]
 
     def _wall(self, sequences: slice, heads: slice, queries: slice, keys: slice) -> tuple[Tensor | None, int]:
         """`WALL` where a pair is not visible, else 0, from the given key of the block on; None where all are."""
@@ -217,7 +237,8 @@ class _Walk:
             edges = (self.span.start, self.span.stop)
             start, stop = (torch.tensor(edge).to(k.device).unsqueeze(1) for edge in edges)
             k = k * ((position >= start) & (position < stop))[:, None, :, None]
-        return (self.q * k.sum(2, keepdim=True)).sum(-1) * (self.scale / self.unit)
+        q, total = (x.transpose(1, 2) for x in (self.q, k.sum(2, keepdim=True)))  # as most models keep heads
+        return (q * total).sum(-1).transpose(1, 2) * (self.scale / self.unit)
 
     def _key_counts(self) -> Tensor:
         if self.hidden is not None:
@@ -231,6 +252,7 @@ class _Walk:
     def result(self) -> dict[str, Tensor]:
         """The statistics of `attention_rows` from the sums of the walk."""
         total, weighted, _, shift, largest, smallest, first, _ = self.sums.unbind(0)
+        alone = total
         total, weighted, shift, shrink = self._with_sinks(total, weighted, shift)
         rows = {
             "entropy": ((total.log2() - weighted / total) * LN2).clamp_(min=0),
@@ -248,6 +270,9 @@ class _Walk:
             similarity = similarity.masked_fill((self.spoiled & self.real.bool().unsqueeze(1)).any(-1), torch.nan)
             rows = {name: value.masked_fill(self.spoiled, torch.nan) for name, value in rows.items()}
         keys = self._key_counts()
+        if self.output.numel() and self.spoiled is None and bool((keys > 0).all()):
+            rest = (shrink * alone / total).transpose(1, 2).unsqueeze(-1)  # what sinks leave
+            rows["output"] = self.output if self.sinks is None else self.output * rest
         rows |= {"keys": keys, "outcomes": keys if self.sinks is None else keys + 1, "row_similarity": similarity}
         return rows | {"score_histogram": self.counts} if self.counts.numel() else rows
 

@@ -40,6 +40,7 @@ def capture(
     optional: Iterable[str] = (),
     layers: Iterable[int] = (),
     shapes_only: bool = False,
+    fused: bool = False,
 ) -> Iterator["Tap"]:
     """Hand the tensors at the requested places to `receive(site, tensor)` while the model runs, or keep those of the
     last call in the tap.
@@ -65,10 +66,13 @@ def capture(
 
     Set `tap.real = {stack: mask [sequence, token]}` before a padded call so that padded queries are left out of what
     is averaged inside (row similarity); row statistics are given for all queries. The model's outputs stay the same,
-    bit for bit. MeasureError at the end of the first forward call if a requested place did not fire (those that are
-    `optional` stand in `tap.unseen` then), and in any one if a place fires twice, since every vector would count twice;
-    a block that goes on from its own output (ALBERT, looped Transformers) is a new layer each time. UsageError for an
-    unknown place, ModelError for weights without values unless `shapes_only` are looked at.
+    bit for bit; with `fused` the rows of attention give its output too, in place of the model's own product, which
+    moves the outputs by rounding (in float32 or float64 on a CPU, on the backends `heads.STOOD_IN_FOR`).
+
+    MeasureError at the end of the first forward call if a requested place did not fire (those that are `optional` stand
+    in `tap.unseen` then), and in any one if a place fires twice, since every vector would count twice; a block that
+    goes on from its own output (ALBERT, looped Transformers) is a new layer each time. UsageError for an unknown place,
+    ModelError for weights without values unless `shapes_only` are looked at.
     """
     wanted = frozenset(what)
     if not shapes_only:
@@ -77,6 +81,7 @@ def capture(
         raise UsageError("a place to capture", repr(name), near_matches(name, WHAT))
     tap = Tap(model, wanted, receive, flatten, tokens_first, median=median, histogram=histogram)
     tap.optional |= {*optional}
+    tap.fused = fused
     tap.layers = tuple(layers)
     with tap.ends:
         tap.attach(blocks)
@@ -100,7 +105,7 @@ class Tap:
         self.kept, self.real = dict[str, Any](), dict[str, Tensor]()
         self.means: Means = {}
         self.layers: tuple[int, ...] = ()
-        self.optional, self.unseen, self.fired = {*OPTIONAL}, set[str](), set[str]()
+        self.optional, self.unseen, self.fired, self.fused = {*OPTIONAL}, set[str](), set[str](), False
         self._receive = receive or (lambda site, value: self.kept.__setitem__(site.name, value))
         self.ends = ExitStack()
         self.running: defaultdict[str, vectors.Running] = defaultdict(vectors.Running)

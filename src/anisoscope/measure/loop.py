@@ -182,6 +182,7 @@ def _looking(
             median=settings.median,
             histogram=torch.tensor(settings.bins).to(device) if settings.bins else None,
             flatten=settings.flatten,
+            fused=settings.attention == "fused",
             layers=settings.layers,
         ) as tap,
     ):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 from anisoscope.axes import LAYER_QUANTITIES, POLICIES, At, Flatten
 from anisoscope.errors import UsageError, near_matches
-from anisoscope.options import INPUT, WHAT, Option, check_fields, shortened
+from anisoscope.options import INPUT, MACHINE, WHAT, Option, check_fields, shortened
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,6 +41,8 @@ HELP = {
     "layers": "0,8,16,-1: these layers of each stack only; 0 is the input of the first block, −1 the last",
     "tokens_first": "blocks pass on [token, sequence, dim], or [sequence, token, dim]; default: as read from the model",
     "flatten": "convolutional maps as one vector per position, or one per image",
+    "attention": "model: outputs are the model's own, bit for bit; fused: the weights that are measured give them too, "
+    "which moves them by rounding and saves a product",
 }
 
 
@@ -66,6 +68,7 @@ class Settings:
     flatten           convolutional maps as one vector per `position`, or one per `image` (linear sums and the first
     policy only, 8 groups: memory is 128 bytes per dimension and site)
     layers            of each stack, by number, or from the end below 0; none: all
+    attention         what gives the outputs of attention: the `model`'s own product, or the weights measured (`fused`)
     at                whose vector stands for a labelled sequence: its `first` real token's, its `last`'s, their `mean`
     """
 
@@ -87,6 +90,7 @@ class Settings:
     )
     flatten: Annotated[Flatten, Option(HELP["flatten"], WHAT, known=FLATTEN)] = "position"
     at: At = "first"
+    attention: Annotated[str, Option(HELP["attention"], MACHINE, known=("model", "fused"))] = "model"
     layers: Annotated[tuple[int, ...], Option(HELP["layers"], WHAT, parse=layers_of, shown="all")] = ()
 
     def __post_init__(self) -> None:
