@@ -54,7 +54,7 @@ def _registered(backend: str) -> str:
     def attention(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **settings: Any
     ) -> tuple[Tensor, Tensor | None]:
-        call = Call(module, query, key, value, attention_mask, settings, backend)
+        call = Call(module, query, key, value, attention_mask, settings, backend=backend)
         with entry_points.resting():
             instead = [output for look in _LOOKING.get(module, ()) if (output := look(call)) is not None]
             if instead:
