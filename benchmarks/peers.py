@@ -3,7 +3,7 @@
     python benchmarks/peers.py --environment metrics=/tmp/peers-metrics/bin/python lens=… nnsight=…
     python benchmarks/peers.py --peers usual sklearn          # without one of its own a peer runs in this environment
 
-An environment is a virtual one with torch and what the peer is made of (`PEERS`). A BERT of the packaged encoder's shape
+An environment is a virtual one with torch and what the peer is made of (`PEERS`). A BERT shaped as the packaged encoder
 reads full windows of random ids, the same for both sides, in processes that take turns; a ratio is the peer's processor
 time over ours, both with the forward passes; `beyond` is the same of the time beyond bare forward passes.
 
@@ -216,7 +216,7 @@ class Side:
 
     def __init__(self, python: str, name: str, folder: Path, statistic: str) -> None:
         command = [python, __file__, "--serve", name, str(folder), statistic]
-        self.errors = tempfile.TemporaryFile("w+")
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # as long as the process
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self.errors, text=True)
 
