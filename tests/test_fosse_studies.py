@@ -16,7 +16,7 @@ import torch
 from anisoscope.charts import export
 from anisoscope.classes import ablation as replaced, attributions
 from anisoscope.data.labelled import Example, LabelledCorpus, open_labelled
-from anisoscope.errors import DivergedError, ModelError, OutputError
+from anisoscope.errors import DivergedError, OutputError
 from anisoscope.provenance import measuring_code, run_id
 from anisoscope.store import as_records, select
 from anisoscope.studies import runner
@@ -194,8 +194,7 @@ def test_a_diverged_training_is_noted_and_not_tried_again(tmp_path, monkeypatch)
 
 def test_a_model_that_cannot_be_loaded_is_no_divergence(tmp_path):
     cell = Cell("planted", model="no/such-encoder")
-    with pytest.raises(ModelError, match="no/such-encoder"):
-        list(trained_cells.each([cell], SMALL, Context(tmp_path, tmp_path), lambda t: t))
+    assert not list(trained_cells.each([cell], SMALL, Context(tmp_path, tmp_path), lambda t: t))  # left out, and said
     assert not list(tmp_path.rglob(trained_cells.DIVERGED))
 
 

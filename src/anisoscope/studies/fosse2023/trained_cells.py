@@ -5,6 +5,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -141,7 +142,10 @@ def untrained(cells: Sequence[Cell], plan: Grid, context: Context) -> Iterator[C
     """The cells at step 0: one for those that differ only in what comes later, λ or how attention is trained."""
     same = dict.fromkeys(replace(cell, weight=0.0, arm=LEARNED) for cell in cells if cell.start == SCALED)
     for done, cell in enumerate(same, 1):
-        yield CellAtStart(cell, plan, context.cache / "untrained" / folder_of(cell, plan, context.cache).name)
+        at_start = CellAtStart(cell, plan, context.cache / "untrained" / folder_of(cell, plan, context.cache).name)
+        with suppress(CorpusError, ModelError):  # what cannot be had is told where it is trained
+            _ = at_start.corpus, at_start.classifier
+            yield at_start
         context.progress("models at step 0", done, len(same))
 
 
