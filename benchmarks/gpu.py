@@ -22,7 +22,7 @@ from transformers import AutoModel, BertConfig, LlamaConfig
 from anisoscope.batch import Batch, Stream
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
-from anisoscope.models.load import device_of
+from anisoscope.models.devices import device_of
 from anisoscope.store import KEYS, RunFolder, write_json
 
 PANELS = ("hidden", "spectrum", "attention")

@@ -10,7 +10,8 @@ from test_large import PLACE
 from anisoscope.errors import MeasureError, ModelError
 from anisoscope.measure.loop import moved, run_pass
 from anisoscope.measure.settings import Settings
-from anisoscope.models.load import device_of, load
+from anisoscope.models.devices import device_of
+from anisoscope.models.load import load
 from anisoscope.sums.device import sums_on_device
 from anisoscope.sums.groups import _sums_of
 

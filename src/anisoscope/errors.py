@@ -63,5 +63,5 @@ class Interrupted(Exception):
 def near_matches(name: str, known: Iterable[str]) -> str:
     """A sentence with the names nearest to `name`, for the cure of an error; all names where none is near."""
     known = sorted(set(known) - {name})
-    near = get_close_matches(name, known, n=3, cutoff=0.5)
+    near = get_close_matches(name, known, n=1, cutoff=0.9) or get_close_matches(name, known, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(near)}?" if near else f"known names: {', '.join(known)}"

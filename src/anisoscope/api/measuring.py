@@ -128,7 +128,8 @@ def _job_and_subject(job: Job, model: Any, processor: Any, options: Mapping[str,
         _refuse("a torch.nn.Module", "a name", processor=processor)
         return replace(job, model=str(model)), None
     from anisoscope.measure.calls import check_model
-    from anisoscope.models.load import Subject, weights_hash
+    from anisoscope.models.identity import weights_hash
+    from anisoscope.models.load import Subject
 
     loading = {name: value for name, value in options.items() if name in OF_LOADING}
     _refuse("the name of a model", "a model that is loaded: change the model itself", **loading)

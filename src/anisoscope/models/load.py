@@ -3,9 +3,6 @@
 import hashlib
 import importlib
 import json
-import os
-import sys
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -17,17 +14,17 @@ from torch import nn
 
 from anisoscope.errors import ModelError, UsageError, near_matches
 from anisoscope.models.adapters import adapter_of, merged
+from anisoscope.models.devices import device_of, dtype_of
 from anisoscope.models.families import PRESETS
 from anisoscope.models.formats import described, of_config, read_config, weight_files
 from anisoscope.models.hub import ModelPlace, bring, locate, split_name
+from anisoscope.models.identity import lasting, own_sources, weights_hash
 from anisoscope.models.packaged import PACKAGED, open_weights, weights_file
 from anisoscope.models.processors import processor_of
 
 BUILTIN = "builtin:minilm"
 BUILTIN_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """SHA-256 of the published all-MiniLM-L6-v2 model.safetensors."""
-PASSING = ("transformers_version", "_name_or_path", "_commit_hash")
-"""Entries of a configuration that say nothing of what a model computes."""
 HEADS = ("pooler.", "lm_head.", "cls.", "score.", "classifier.")
 IN_TRAINING = ("masked_spec_embed", "mask_token", "quantizer.", "num_batches_tracked")
 """Weights that may be missing: what only training uses, and heads unless they are asked for."""
@@ -59,8 +56,8 @@ class Subject:
     def form(self) -> str:
         """A hash of what makes numbers of weights and inputs: configuration, and sources that no package installed."""
         config = self.config
-        settings = _lasting(config.to_dict()) if hasattr(config, "to_dict") else str(config)
-        return hashlib.sha256(json.dumps([settings, _own_sources(self.model)], default=str).encode()).hexdigest()
+        settings = lasting(config.to_dict()) if hasattr(config, "to_dict") else str(config)
+        return hashlib.sha256(json.dumps([settings, own_sources(self.model)], default=str).encode()).hexdigest()
 
     @property
     def modality(self) -> str:
@@ -84,7 +81,7 @@ def load(
     """The model `name` in evaluation mode; with `classifier` its head too, if it has one; of two towers (CLIP) the
     `tower` named. ModelError with the cure.
     """
-    target, numbers = device_of(device), None if dtype == "auto" else _dtype(dtype)
+    target, numbers = device_of(device), None if dtype == "auto" else dtype_of(dtype)
     if ":" in name and not name.startswith("builtin:"):
         model, processor = _made(name)
         model = _checked(model, name).to(**{"device": target} | ({} if numbers is None else {"dtype": numbers})).eval()
@@ -130,7 +127,7 @@ def without_values(name: str, *, dtype: str = "float32", trust_remote_code: bool
             model: nn.Module = auto.from_config(config, trust_remote_code=trust_remote_code)
     except Exception as error:
         raise _explained(error, name, path) from error
-    return model.to(_dtype(dtype)).eval()
+    return model.to(dtype_of(dtype)).eval()
 
 
 def checkpoint_path(name: str, revision: str | None = None, *, weights: bool = True) -> ModelPlace:
@@ -291,69 +288,3 @@ def _made(name: str) -> tuple[nn.Module, Any]:
         expected = "a factory that returns a torch.nn.Module, or (module, processor)"
         raise ModelError(expected, type(model).__name__, f"mend {name}")
     return model, processor
-
-
-def _dtype(name: str) -> torch.dtype:
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        known = ["float32", "float64", "bfloat16", "float16"]
-        raise ModelError("a floating-point dtype", repr(name), near_matches(name, known))
-    return dtype
-
-
-def device_of(name: str) -> torch.device:
-    """The device of this name, `auto`: the accelerator that is there, else the CPU; of several alike, in a torchrun
-    job, the one of this process. ModelError where it is not there, or cannot compute.
-    """
-    cure = "use --device auto, cpu, cuda or mps"
-    if name == "auto":
-        there = torch.accelerator.current_accelerator(check_available=True)
-        name = "cpu" if there is None else there.type
-    if (
-        "LOCAL_RANK" in os.environ
-        and ":" not in name
-        and name not in ("cpu", "mps")
-        and torch.accelerator.is_available()
-    ):
-        name = f"{name}:{int(os.environ['LOCAL_RANK']) % max(torch.accelerator.device_count(), 1)}"
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ModelError("a device that is there", f"{name!r} ({str(error).splitlines()[0]})", cure) from error
-    if device.type == "meta":
-        raise ModelError("a device that computes", "'meta', which knows shapes only", cure)
-    return device
-
-
-def _lasting(settings: Any) -> Any:
-    """A configuration without what differs from place to place and from version to version."""
-    if not isinstance(settings, dict):
-        return settings
-    kept = sorted((str(name), value) for name, value in settings.items() if name not in PASSING)
-    return {name: _lasting(value) for name, value in kept}
-
-
-def _own_sources(model: nn.Module) -> list[str]:
-    """Hashes of the files that define the model's modules, but for installed packages, Python's, and this one's."""
-    known = (Path(__file__).resolve().parents[1], Path(os.__file__).parent)
-    names = {kind.__module__ for module in model.modules() for kind in type(module).__mro__}
-    files = {getattr(sys.modules.get(name), "__file__", None) for name in names}
-    paths = {Path(file).resolve() for file in files if file}
-    own = [path for path in paths if not {"site-packages", "dist-packages"} & set(path.parts) and path.is_file()]
-    return sorted(hashlib.sha256(p.read_bytes()).hexdigest() for p in own if not any(map(p.is_relative_to, known)))
-
-
-def weights_hash(model: nn.Module, but: Collection[str] = ()) -> str:
-    """SHA-256 over names, shapes and bytes of all weights `but` some, so that a run names what it measured."""
-    digest = hashlib.sha256()
-    for key, value in sorted(model.state_dict().items()):
-        if key not in but:
-            digest.update(f"{key}{tuple(value.shape)}{value.dtype}".encode())
-            if value.is_meta:  # laid off by accelerate, which keeps it for when it is needed
-                path, _, own = key.rpartition(".")
-                hook: Any = model.get_submodule(path)._hf_hook
-                value = hook.weights_map[own]
-            raw = value.detach().cpu().contiguous().flatten()
-            digest.update(raw.view(torch.uint8).numpy().data if raw.numel() else b"")
-    return digest.hexdigest()

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from anisoscope.batch import Batch
@@ -50,7 +50,7 @@ class EntropyPenalty:
 class Watch:
     """What one forward call shows: rows of the first token, and sums of columns, of the chosen layers."""
 
-    def __init__(self, mask: Bool[Tensor, "sequence token"], layers: Layers, *, columns: bool) -> None:
+    def __init__(self, mask: Shaped[Tensor, "sequence token"], layers: Layers, *, columns: bool) -> None:
         self.mask, self.layers, self.columns, self._called = mask.bool(), layers, columns, 0
         self.nats: dict[int, Float[Tensor, "sequence head"]] = {}
         self.firsts: dict[int, Float[Tensor, "sequence head key"]] = {}

@@ -1,0 +1,41 @@
+"""Where a model computes and with which numbers: devices and floating-point types by name."""
+
+import os
+
+import torch
+
+from anisoscope.errors import ModelError, near_matches
+
+
+def device_of(name: str) -> torch.device:
+    """The device of this name, `auto`: the accelerator that is there, else the CPU; of several alike, in a torchrun
+    job, the one of this process. ModelError where it is not there, or cannot compute.
+    """
+    cure = "use --device auto, cpu, cuda or mps"
+    if name == "auto":
+        there = torch.accelerator.current_accelerator(check_available=True)
+        name = "cpu" if there is None else there.type
+    if (
+        "LOCAL_RANK" in os.environ
+        and ":" not in name
+        and name not in ("cpu", "mps")
+        and torch.accelerator.is_available()
+    ):
+        name = f"{name}:{int(os.environ['LOCAL_RANK']) % max(torch.accelerator.device_count(), 1)}"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ModelError("a device that is there", f"{name!r} ({str(error).splitlines()[0]})", cure) from error
+    if device.type == "meta":
+        raise ModelError("a device that computes", "'meta', which knows shapes only", cure)
+    return device
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """The floating-point type of this name; ModelError where it is none."""
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        known = ["float32", "float64", "bfloat16", "float16"]
+        raise ModelError("a floating-point dtype", repr(name), near_matches(name, known))
+    return dtype

@@ -1,0 +1,47 @@
+"""What tells one model from another: hashes of its weights, its configuration and the sources of its own."""
+
+import hashlib
+import os
+import sys
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+PASSING = ("transformers_version", "_name_or_path", "_commit_hash")
+"""Entries of a configuration that say nothing of what a model computes."""
+
+
+def lasting(settings: Any) -> Any:
+    """A configuration without what differs from place to place and from version to version."""
+    if not isinstance(settings, dict):
+        return settings
+    kept = sorted((str(name), value) for name, value in settings.items() if name not in PASSING)
+    return {name: lasting(value) for name, value in kept}
+
+
+def own_sources(model: nn.Module) -> list[str]:
+    """Hashes of the files that define the model's modules, but for installed packages, Python's, and this one's."""
+    known = (Path(__file__).resolve().parents[1], Path(os.__file__).parent)
+    names = {kind.__module__ for module in model.modules() for kind in type(module).__mro__}
+    files = {getattr(sys.modules.get(name), "__file__", None) for name in names}
+    paths = {Path(file).resolve() for file in files if file}
+    own = [path for path in paths if not {"site-packages", "dist-packages"} & set(path.parts) and path.is_file()]
+    return sorted(hashlib.sha256(p.read_bytes()).hexdigest() for p in own if not any(map(p.is_relative_to, known)))
+
+
+def weights_hash(model: nn.Module, but: Collection[str] = ()) -> str:
+    """SHA-256 over names, shapes and bytes of all weights `but` some, so that a run names what it measured."""
+    digest = hashlib.sha256()
+    for key, value in sorted(model.state_dict().items()):
+        if key not in but:
+            digest.update(f"{key}{tuple(value.shape)}{value.dtype}".encode())
+            if value.is_meta:  # laid off by accelerate, which keeps it for when it is needed
+                path, _, own = key.rpartition(".")
+                hook: Any = model.get_submodule(path)._hf_hook
+                value = hook.weights_map[own]
+            raw = value.detach().cpu().contiguous().flatten()
+            digest.update(raw.view(torch.uint8).numpy().data if raw.numel() else b"")
+    return digest.hexdigest()
