@@ -101,7 +101,7 @@ def test_what_is_no_checkpoint_is_named_for_what_it_is(tmp_path, name):
 CONFIGS = {
     "diffusers": {"_class_name": "UNet2DConditionModel", "_diffusers_version": "0.30"},
     "timm": {"architecture": "vit_tiny_patch16_224", "pretrained_cfg": {}},
-    "quantised (gptq)": {"model_type": "bert", "quantization_config": {"quant_method": "gptq", "bits": 4}},
+    "pip install gptqmodel": {"model_type": "bert", "quantization_config": {"quant_method": "gptq", "bits": 4}},
 }
 
 

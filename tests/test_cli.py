@@ -86,7 +86,6 @@ TYPOS = [
     (["measure", "--dtype", "float23"], 2, "did you mean float32"),
     (["measure", "--flatten", "positon"], 2, "did you mean position?"),
     (["measure", "--format", "jsn"], 2, "did you mean json?"),
-    (["measure", "--dry-run"], 2, "leave --dry-run out"),
     (["classes", "--at", "middle"], 2, "first, last, mean"),
     (["classes", "--parts", "direction"], 2, "did you mean directions?"),
     (["classes", "--corpus", "yelphatt"], 4, "did you mean yelphat"),

@@ -317,6 +317,11 @@ def outcomes(name, *rows):
     return {v.claim: v.outcome for v in STUDIES[name].judge(records(*rows)) if ENCODER not in v.subject}
 
 
+@pytest.fixture(autouse=True)
+def the_same_noise_in_any_order(monkeypatch):
+    monkeypatch.setitem(globals(), "CALLS", count())
+
+
 CALLS = count()
 
 
@@ -367,6 +372,7 @@ def penalty_rows(of, seeds=5):
             entries = (
                 row("cls_entropy", noisy(s, h), seed=s, weight=weight, component="reported", layer=1),
                 row("cls_entropy", noisy(s, h), seed=s, weight=weight, component="columns", layer=1),
+                row("cls_entropy", noisy(s, h), seed=s, weight=weight, component="again", layer=1),
                 row("intra_sequence", noisy(s, keys), seed=s, site=KEYS, **place),
                 row("intra_sequence", noisy(s, values), seed=s, site=VALUES, **place),
                 row("norms.mean", noisy(s, norm), seed=s, site=KEYS, **place),
@@ -374,6 +380,8 @@ def penalty_rows(of, seeds=5):
                 row("accuracy", noisy(s, accuracy), seed=s, weight=weight, component="test"),
             )
             rows += entries
+        start = {"model": Cell("yelphat").label + " untrained", "layer": 1, "token_policy": "all"}
+        rows.append(row("intra_sequence", noisy(s, 0.5), seed=s, site=VALUES, **start))
     return rows
 
 
@@ -381,6 +389,7 @@ def test_penalty_holds_and_fails():
     strong = {0.0: 0, 0.01: 0.5, 0.1: 0.9, 6.0: 1}
     as_said = lambda w: (0.98 - 0.9 * strong[w], 0.7 - 0.5 * (w > 1), 0.5 + 0.3 * strong[w], 10 + 30 * strong[w], 0.85)  # noqa: E731
     found = outcomes("table4", *penalty_rows(as_said))
+    assert found.pop("uniform by the third form") == "identity"
     assert set(found.values()) == {"holds"}, found
     contrary = lambda w: (0.5, 0.1 + 0.4 * (w > 1), 0.5 - 0.3 * strong[w], 10 - 5 * strong[w], 0.85 - 0.2 * strong[w])  # noqa: E731
     found = outcomes("table4", *penalty_rows(contrary))
@@ -470,7 +479,8 @@ def test_replaced_attention(effect, expected):
                 rows.append(row("replaced.accuracy", -effect + 0.001 * np.sin(s), component=kind, layer=None, **at))
                 turned = similar if effect == 0 else 1 - similar
                 rows += [
-                    row(f"replaced.{name}", turned, component=kind, layer=1, **at) for name in ("output", "agreement")
+                    row(f"replaced.{name}", noisy(s, turned, 0.08), component=kind, layer=1, **at)
+                    for name in ("output", "agreement")
                 ]
     assert set(outcomes("replaced", *rows).values()) == {expected}
 
@@ -574,6 +584,7 @@ def test_curve_before_and_after():
     before = [("intra_sequence", 0.1 + 0.02 * i, {"layer": i}) for i in range(7)]
     rows = encoder_rows(4, of=[("intra_sequence", x, {"layer": i}) for i, x in enumerate(shape)])
     rows += [r | {"model": "builtin:minilm pre-trained"} for r in encoder_rows(4, of=before)]
+    rows += [r | {"model": "builtin:minilm untrained"} for r in encoder_rows(4, of=before)]
     rows = [r | {"site": "hidden", "token_policy": "all"} for r in rows]
     assert set(outcomes("sec3", *rows).values()) == {"holds"}
 

@@ -2,6 +2,7 @@
 counted, never averaged.
 """
 
+import math
 import os
 import signal
 from dataclasses import replace
@@ -298,6 +299,7 @@ def test_a_signal_after_the_last_batch_loses_nothing(tmp_path):
 def test_the_state_is_saved_now_and_then(tmp_path, monkeypatch):
     """A kill that cannot be caught costs at most a minute."""
     monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "SAVE_RATE", math.inf)
     plan, state, seen = tiny.Plan(DOCUMENTS, batch=8), tmp_path / "state.safetensors", []
 
     def progress(*_):

@@ -20,6 +20,7 @@ import test_sums
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from anisoscope.capture import backends, masking as visible, projections, rows
+from anisoscope.capture.heads import Heads
 from anisoscope.capture.tap import Tap
 from anisoscope.measure import loop as measuring, masks
 from anisoscope.measure.accumulator import Measurement
@@ -191,9 +192,9 @@ MUTANTS = {
         "1.0",
         captured(rows_of, "bert", "right"),
     ),
-    "soft cap forgotten": (Tap._rows, 'call.settings.get("softcap")', "None", captured(rows_of, "gemma2", "right")),
+    "soft cap forgotten": (Heads._rows, 'call.settings.get("softcap")', "None", captured(rows_of, "gemma2", "right")),
     "padded queries counted": (
-        Tap.look,
+        Heads.look,
         "real.shape[1] != call.query.shape[2]",
         "True",
         captured(rows_of, "bert", "right"),
@@ -223,9 +224,9 @@ MUTANTS = {
         captured(hidden, "bert", "right"),
     ),
     "attention layer off by one": (
-        Tap.look,
-        "self._running[stack].layer",
-        "self._running[stack].layer - 1",
+        Heads.look,
+        "Site, stack, here.layer, kind",
+        "Site, stack, here.layer - 1, kind",
         captured(rows_of, "bert", "right"),
     ),
     "output after the final norm": (

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 KERNELS = ("attention", "attn", "transformer_encoder_layer")
@@ -56,6 +57,8 @@ class Counting(TorchDispatchMode):
 
 def _place(x: Tensor) -> int:
     """Where a tensor's memory begins; a number of its own for one without any."""
+    if isinstance(x, FakeTensor):
+        return -id(x)
     try:
         return x.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):

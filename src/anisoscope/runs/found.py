@@ -73,6 +73,9 @@ def model_state(name: str) -> Any:
         return None
     try:
         base, revision = split_name(name)
+    except ModelError:  # told where it is loaded
+        return None
+    try:
         base = PRESETS[base].hub_id if base in PRESETS else base
         place = place_of(f"{base}@{revision}" if revision else base)
     except ModelError:

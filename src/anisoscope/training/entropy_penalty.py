@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from anisoscope.batch import Batch
@@ -35,7 +35,7 @@ class EntropyPenalty:
         self.weight, self.variant, self.layers = weight, variant, layers
 
     @contextmanager
-    def watching(self, model: nn.Module, mask: Bool[Tensor, "sequence token"]) -> Iterator["Watch"]:
+    def watching(self, model: nn.Module, mask: Shaped[Tensor, "sequence token"]) -> Iterator["Watch"]:
         """While inside, one forward call of `model` on a batch with these real tokens is looked at."""
         watch = Watch(mask, self.layers, columns=self.variant == "entropy-columns")
         with looking_on(model, watch.look):
