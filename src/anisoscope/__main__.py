@@ -18,6 +18,7 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Entry point."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait keep others from computing
     gc.set_threshold(100_000, 50, 100)  # what libraries make when imported stays: looking it through is a third of that
     try:
         code = _run()
