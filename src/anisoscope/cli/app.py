@@ -47,7 +47,7 @@ ENVIRONMENT = {
     "HF_TOKEN": "access to gated models and data sets",
     "HF_HUB_OFFLINE": "1: ask no hub, read the cache only",
     "OMP_NUM_THREADS": "threads of the arithmetic on a CPU",
-    "OMP_WAIT_POLICY": "how they wait for one another (default: PASSIVE; where they spin, two cores take a third longer)",
+    "OMP_WAIT_POLICY": "how they wait (default: PASSIVE; where they spin, two cores take a third longer)",
     "RANK, WORLD_SIZE": "set by torchrun: this process' number and how many there are",
     "COLUMNS": "width of the terminal, where it is not known",
     "NO_COLOR, TERM=dumb, CI=true": "no colours; the last two: no moving bar, but a plain line now and then",
