@@ -276,7 +276,8 @@ def test_clips_too_short_for_the_model_are_named_or_left_out(folder):
     assert plan.n_units == 4 and plan.warnings == ["1 clips of fewer than 45 samples left out"]
 
 
-def test_names_and_options_that_fit_nothing(folder, tmp_path):
+def test_names_and_options_that_fit_nothing(folder, tmp_path, monkeypatch):
+    monkeypatch.delenv("ANISOSCOPE_DATA", raising=False)
     with pytest.raises(CorpusError, match=r"a speech corpus: a folder, a manifest.*got 'spech'.*librispeech"):
         open_speech("spech")
     with pytest.raises(UsageError, match=r"got --split with"):
