@@ -1,4 +1,4 @@
-# demo · test · check · bench · gpu · reproduce · paper-rehearsal · docs · wheel · clean. Each sets itself up in .venv; quick when nothing changed.
+# demo · test · campaign · mutants · check · bench · gpu · reproduce · paper-rehearsal · docs · wheel · clean. Each sets itself up in .venv; quick when nothing changed.
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 # Another build of torch: make TORCH_INDEX=https://download.pytorch.org/whl/cpu …
@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test check bench gpu reproduce docs wheel clean paper-rehearsal
+.PHONY: demo test campaign mutants check bench gpu reproduce docs wheel clean paper-rehearsal
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -16,6 +16,10 @@ demo: $(READY)
 
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+# Cases made at random, half an hour of them: make campaign SEED=7, of some parts only: make campaign ONLY=kills,hub
+campaign: $(READY)
+	PYTHONPATH=src:tests:tools $(BIN)/python -m campaign $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 check: $(READY)
 	$(BIN)/ruff check .

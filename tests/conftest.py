@@ -37,38 +37,9 @@ def minilm():
 @pytest.fixture(scope="session")
 def small_series(tmp_path_factory):
     """Two seeds of three checkpoints of a tiny random encoder, and a text of many short documents."""
-    import json
+    import tiny
 
-    import numpy as np
-    import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
-
-    folder = tmp_path_factory.mktemp("series")
-    words = [f"w{i}" for i in range(60)]
-    marks = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
-    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate((*marks, *words))}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=16, **names)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
-    for seed in (0, 1):
-        for step in (0, 1, 10):
-            torch.manual_seed(seed)
-            model = BertModel(BertConfig(**sizes, vocab_size=64, max_position_embeddings=16), add_pooling_layer=False)
-            for name, parameter in model.named_parameters():
-                if "query.bias" in name or "key.bias" in name:
-                    parameter.data += step / 10 * torch.randn_like(parameter)
-            place = folder / "checkpoints" / f"seed-{seed}" / f"step-{step}"
-            model.save_pretrained(place)
-            fast.save_pretrained(place)
-    rng = np.random.default_rng(0)
-    texts = (" ".join(rng.choice(words, rng.integers(5, 60))) for _ in range(24))
-    (folder / "text.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
-    return folder
+    return tiny.series(tmp_path_factory.mktemp("series"))
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,8 @@ class Hub(ThreadingHTTPServer):
     """Repositories by id, ids that were renamed, and what happens instead of an answer.
 
     fault     for every request: a status, "html" (a page with status 200), "redirect" (to such a page), "json" (another
-              service's); None: none. `fault_at`: only for paths that hold this.
+              service's), "cut" (a body that ends early), "hang up" (no answer); None: none.
+    fault_at  only paths that hold this fail
     tampered  names of files whose bodies are changed at one byte, same size
     requests  `GET /path` of all requests; `fetched` `<first letter of commit> <file>` of all bodies
     """
@@ -122,6 +123,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self.answer(200, page, Content_Type="text/html")
         if fault == "redirect":
             return self.answer(302, Location=f"{self.server.address}/login")
+        if fault in ("cut", "hang up"):
+            self.close_connection = True
+            return self.answer(200, b"x", Content_Length="4096") if fault == "cut" else None
         if fault == "json":
             return self.answer(200, {"status": "ok"})
         more = {"Retry_After": "7"} if fault == 429 else {}

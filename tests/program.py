@@ -3,7 +3,8 @@
     with Program() as program:
         ended = program(["measure", "builtin:minilm", "--corpus", "x.txt"], terminal=True, columns=80)
 
-The child's standard streams are a pseudo-terminal of that width, or pipes; its code is what `anisoscope` runs.
+The child's standard streams are a pseudo-terminal of that width, or pipes; its code is what `anisoscope` runs. The
+variable END says how it ends before its time (`campaign.endings`).
 """
 
 import contextlib
@@ -99,6 +100,10 @@ def _child(words, terminal, variables):
     sys.stdout = open(1, "w", buffering=1 if terminal else -1, closefd=False, **encoding)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
     sys.argv = ["anisoscope", *words]
+    if "END" in variables:
+        from campaign.endings import arm
+
+        arm(variables["END"])
     from anisoscope.__main__ import main
 
     code = 0

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from transformers import BertConfig, BertModel
 
 import anisoscope.errors
+from anisoscope.data.arrays import open_vectors
 from anisoscope.errors import UsageError
 from anisoscope.store import select
 
@@ -247,6 +248,29 @@ def test_layers_are_in_the_order_of_their_numbers(tmp_path):
 def test_vectors_that_do_not_fit_are_refused(given, options, said):
     with pytest.raises(anisoscope.errors.AnisoscopeError, match=said):
         anisoscope.measure(given, **options)
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">f8", "<f2", "longdouble", ">i4", "u8"])
+def test_numbers_of_any_type_and_byte_order_are_read_as_they_are(tmp_path, dtype):
+    """Numbers of another byte order were refused, those of 16 bytes ended in a traceback, and whole numbers above 2²⁴
+    were rounded.
+    """
+    x = (np.random.default_rng(0).normal(size=(20, 3)) * 100 + 300).astype(dtype)
+    x[0] = [1, 2, 2**24 + 1] if x.dtype.kind in "iu" else x[0]
+    np.save(tmp_path / "x.npy", x)
+    block = open_vectors(tmp_path / "x.npy").block("x", np.arange(20))
+    assert np.array_equal(block[:, 0].double().numpy(), x.astype("f8"))
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:60], lambda b: b[: len(b) // 2], lambda b: b[:99] + b"\0" + b[100:]])
+@pytest.mark.parametrize("ending", ["npy", "npz"])
+def test_a_damaged_file_of_vectors_is_told(tmp_path, ending, damage):
+    """A damaged archive, and a header that breaks off, ended in a traceback."""
+    path = tmp_path / f"x.{ending}"
+    np.savez(path, a=np.ones((40, 3))) if ending == "npz" else np.save(path, np.ones((40, 3)))
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(anisoscope.errors.CorpusError, match=r"vectors in .*x\.np"):
+        open_vectors(path)
 
 
 def test_zero_and_broken_vectors_are_counted():

@@ -20,7 +20,7 @@ import soundfile
 import tiny
 import torch
 from hub_server import Hub
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from test_cli import call
 from torch import nn
 
@@ -53,10 +53,7 @@ def job(small_series, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     for step in (1, 10):
         shutil.copytree(small_series / "checkpoints" / "seed-0" / f"step-{step}", folder / f"step-{step}")
-        weights = folder / f"step-{step}" / "model.safetensors"
-        generator = torch.Generator().manual_seed(step)
-        changed = {k: v + 0.2 * torch.randn(v.shape, generator=generator) for k, v in load_file(weights).items()}
-        save_file(changed, weights, metadata={"format": "pt"})
+        tiny.stirred(folder / f"step-{step}", step)
     text = str(small_series / "text.jsonl")
     return Job(str(folder / "step-1"), text, Settings(sample=40), batch_tokens=128, dtype="float64")
 

@@ -1,10 +1,12 @@
 """Tiny random models of every text architecture, padded inputs for them, and a plan of small documents."""
 
+import json
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import cache, partial
 from unittest.mock import patch
 
+import numpy as np
 import torch
 
 from anisoscope.batch import Batch, Stream
@@ -216,3 +218,46 @@ def measure(model, batches, metrics=(), **settings):
     from anisoscope.measure.settings import Settings
 
     return run_pass(model, Given(batches, model), Settings(metrics=tuple(metrics), **settings)).records()
+
+
+WORDS = [f"w{i}" for i in range(60)]
+
+
+def series(folder):
+    """In a folder: two seeds of three checkpoints of a tiny random encoder of `WORDS`; a text of short documents."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    marks = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate((*marks, *WORDS))}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=16, **names)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    for seed in (0, 1):
+        for step in (0, 1, 10):
+            torch.manual_seed(seed)
+            model = BertModel(BertConfig(**sizes, vocab_size=64, max_position_embeddings=16), add_pooling_layer=False)
+            for name, parameter in model.named_parameters():
+                if "query.bias" in name or "key.bias" in name:
+                    parameter.data += step / 10 * torch.randn_like(parameter)
+            place = folder / "checkpoints" / f"seed-{seed}" / f"step-{step}"
+            model.save_pretrained(place)
+            fast.save_pretrained(place)
+    rng = np.random.default_rng(0)
+    texts = (" ".join(rng.choice(WORDS, rng.integers(5, 60))) for _ in range(24))
+    (folder / "text.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    return folder
+
+
+def stirred(place, seed):
+    """A checkpoint with noise on every weight: no parameter is constant, so nothing is the rounding of a zero."""
+    from safetensors.torch import load_file, save_file
+
+    weights, generator = place / "model.safetensors", torch.Generator().manual_seed(seed)
+    changed = {k: v + 0.2 * torch.randn(v.shape, generator=generator) for k, v in load_file(weights).items()}
+    save_file(changed, weights, metadata={"format": "pt"})
+    return place

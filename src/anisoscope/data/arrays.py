@@ -1,10 +1,13 @@
 """Vectors that were made elsewhere: arrays in memory or in a file, one per layer, in blocks that are read as needed."""
 
 import re
+import zlib
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
@@ -23,6 +26,19 @@ BLOCK_BYTES = 1 << 25  # bytes of vectors read at once: 32 MiB of float64 of one
 UNITS, LABELS, MASK = ("units", "unit"), ("labels", "label"), ("mask", "attention_mask")
 """Names that arrays beside the vectors go by in a .npz or .safetensors file."""
 CURE = "store numbers [vector, dim] or [sequence, token, dim]"
+DAMAGED = (
+    OSError,
+    ValueError,
+    EOFError,
+    SafetensorError,
+    BadZipFile,
+    zlib.error,
+    TokenError,
+    RuntimeError,
+    SyntaxError,
+)
+"""What readers of such files raise: an archive that wants a password RuntimeError, a header that is no Python the last.
+"""
 
 
 def holds_vectors(name: str | Path) -> bool:
@@ -59,9 +75,16 @@ class Vectors:
     def block(self, layer: str, rows: Index) -> Tensor:
         """Vectors of a layer [sequence, token, dim], floating-point, of rows that follow one another."""
         part = self.layers[layer][rows[0] : rows[-1] + 1]
-        x = part.detach().cpu() if isinstance(part, Tensor) else torch.from_numpy(np.array(part))
+        x = part.detach().cpu() if isinstance(part, Tensor) else torch.from_numpy(native(part))
+        if not x.is_floating_point() and x.dtype.itemsize > 2:  # a float32 does not hold them
+            x = x.double()
         x = x if x.dtype in (torch.float32, torch.float64) else x.float()
         return x if x.dim() == 3 else x.unsqueeze(1)
+
+
+def native(x: NDArray[Any]) -> NDArray[Any]:
+    """A copy of an array in a type that torch has: in the byte order of this machine, of 8 bytes a number at most."""
+    return np.array(x, np.float64 if x.dtype.itemsize > 8 and x.dtype.kind == "f" else x.dtype.newbyteorder("="))
 
 
 def given_vectors(
@@ -105,6 +128,7 @@ def given_vectors(
 def _check_array(layer: str, x: Any, name: str) -> None:
     """UsageError for what cannot be vectors; CorpusError for the text of a file."""
     shape, kind = getattr(x, "shape", None), str(getattr(x, "dtype", type(x).__name__))
+    kind = str(x.dtype.newbyteorder("=")) if isinstance(x, np.ndarray) else kind
     if shape is None:
         raise UsageError("arrays or tensors as vectors", kind, "convert them: numpy.asarray(…)")
     if len(shape) not in (2, 3):
@@ -140,8 +164,8 @@ def open_vectors(path: str | Path, *, unit_column: str | None = None, label_colu
         raise CorpusError(f"a file of vectors ({', '.join(ENDINGS)})", str(path), "convert it, for instance to .npy")
     try:
         found = _read(place)
-    except (OSError, ValueError, EOFError, SafetensorError) as error:
-        reason = str(error).splitlines()[0]
+    except DAMAGED as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         objects = any(word in reason.lower() for word in ("pickle", "object"))
         cure = "store numbers, not objects" if objects else "write the file again"
         raise CorpusError(f"vectors in {place}", reason, cure) from error

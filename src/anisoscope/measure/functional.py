@@ -13,6 +13,7 @@ from torch import Tensor
 from anisoscope import metrics as all_metrics
 from anisoscope.axes import Site
 from anisoscope.batch import Batch, Stream
+from anisoscope.data.arrays import native
 from anisoscope.errors import UsageError, near_matches
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
@@ -70,7 +71,7 @@ def _check_name(name: str) -> None:
 def _vectors(x: Any) -> Tensor:
     """`x` as a tensor [sequence, token, dim]."""
     if isinstance(x, np.ndarray) and x.dtype.kind == "f":
-        x = torch.from_numpy(np.array(x, np.float64 if x.dtype.itemsize > 8 else x.dtype.newbyteorder("=")))
+        x = torch.from_numpy(native(x))
     if not isinstance(x, Tensor) or not x.is_floating_point():
         came = f"{type(x).__name__} of {x.dtype}" if hasattr(x, "dtype") else type(x).__name__
         raise UsageError("vectors of floating point, in a tensor or an array", came, "convert: x.float(), np.asarray")
