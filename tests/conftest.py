@@ -27,6 +27,15 @@ def data_folder():
 
 
 @pytest.fixture(scope="session")
+def program():
+    """The program as it is typed, without a network (`program.Program`)."""
+    from program import Program
+
+    with Program(os.environ | {"HF_HUB_OFFLINE": "1"}) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
 def minilm():
     """The packaged pretrained encoder with its tokenizer."""
     from anisoscope.models.load import load

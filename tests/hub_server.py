@@ -125,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self.answer(302, Location=f"{self.server.address}/login")
         if fault in ("cut", "hang up"):
             self.close_connection = True
-            return self.answer(200, b"x", Content_Length="4096") if fault == "cut" else None
+            return self.answer(200, b"x", **{"Content-Length": "4096"}) if fault == "cut" else None
         if fault == "json":
             return self.answer(200, {"status": "ok"})
         more = {"Retry_After": "7"} if fault == 429 else {}

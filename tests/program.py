@@ -3,8 +3,8 @@
     with Program() as program:
         ended = program(["measure", "builtin:minilm", "--corpus", "x.txt"], terminal=True, columns=80)
 
-The child's standard streams are a pseudo-terminal of that width, or pipes; its code is what `anisoscope` runs. The
-variable END says how it ends before its time (`campaign.endings`).
+The child's standard streams are a pseudo-terminal of that width, or pipes; its code is what `anisoscope` runs, after
+the Python text `setup` where there is one. With `ranks=n` there are n children, the processes of one job.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 from dataclasses import dataclass
@@ -53,10 +54,13 @@ def watched(pid, fd, seconds, *, stop_at=""):
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended: its exit status (negative: the signal that ended it) and all it wrote, as it came."""
+    """How a command ended: its exit status (negative: the signal that ended it) and all it wrote, as it came; on a pipe
+    what it wrote to stderr comes last, and is `told`.
+    """
 
     code: int
     shown: str
+    told: str = ""
 
     @property
     def lines(self):
@@ -74,11 +78,17 @@ class Program:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self.process = subprocess.Popen(command, env=environment, **pipes)
 
-    def __call__(self, words, *, terminal=False, columns=80, seconds=120, **variables):
+    def __call__(self, words, *, terminal=False, columns=80, seconds=240, stop_at="", setup="", ranks=1, **variables):
+        """How the command ended, or of several `ranks` how each did; Ctrl-C comes where `stop_at` stands."""
         request = {"words": [os.fsencode(w).hex() for w in map(str, words)], "terminal": terminal, "columns": columns}
-        self.process.stdin.write(json.dumps({**request, "seconds": seconds, "variables": variables}) + "\n")
-        self.process.stdin.flush()
-        return Ended(**json.loads(self.process.stdout.readline()))
+        request |= {"seconds": seconds, "stop_at": stop_at, "setup": setup, "variables": [variables]}
+        with contextlib.ExitStack() as stack:
+            if ranks > 1:
+                request["variables"] = [variables | more for more in stack.enter_context(job(ranks))]
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+            ended = [Ended(**each) for each in json.loads(self.process.stdout.readline())]
+        return ended if ranks > 1 else ended[0]
 
     def __enter__(self):
         return self
@@ -89,7 +99,18 @@ class Program:
         self.process.stdout.close()
 
 
-def _child(words, terminal, variables):
+@contextlib.contextmanager
+def job(ranks):
+    """Variables of each process of a torchrun job."""
+    from torch.distributed import TCPStore
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(ranks)}
+    shared["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    yield [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+
+
+def _child(words, terminal, setup, variables):
     """Run the program, in a forked process whose standard streams are set."""
     for name in ("CI", "NO_COLOR", "COLUMNS"):
         os.environ.pop(name, None)
@@ -100,14 +121,11 @@ def _child(words, terminal, variables):
     sys.stdout = open(1, "w", buffering=1 if terminal else -1, closefd=False, **encoding)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
     sys.argv = ["anisoscope", *words]
-    if "END" in variables:
-        from campaign.endings import arm
-
-        arm(variables["END"])
     from anisoscope.__main__ import main
 
     code = 0
     try:
+        exec(setup, {})
         main()
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
@@ -122,9 +140,11 @@ def _child(words, terminal, variables):
     os._exit(code)
 
 
-def _run(request):
+def _begun(request, variables):
+    """A child: its process id, our end of its stream, and the file of its stderr."""
     words = [os.fsdecode(bytes.fromhex(word)) for word in request["words"]]
     ours, theirs = pty.openpty() if request["terminal"] else os.pipe()
+    told = tempfile.TemporaryFile()  # noqa: SIM115
     if request["terminal"]:
         sized(ours, request["columns"])
     pid = os.fork()
@@ -132,13 +152,23 @@ def _run(request):
         os.setsid()
         if request["terminal"]:
             fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
-        streams = (theirs if request["terminal"] else os.open(os.devnull, os.O_RDONLY), theirs, theirs)
-        for number, stream in enumerate(streams):
+        nothing = theirs if request["terminal"] else os.open(os.devnull, os.O_RDONLY)
+        for number, stream in enumerate((nothing, theirs, theirs if request["terminal"] else told.fileno())):
             os.dup2(stream, number)
-        _child(words, request["terminal"], request["variables"])
+        _child(words, request["terminal"], request["setup"], variables)
     os.close(theirs)
-    code, shown = watched(pid, ours, request["seconds"])
-    return {"code": code, "shown": shown.decode(errors="backslashreplace")}
+    return pid, ours, told
+
+
+def _run(request):
+    ended = []
+    for pid, ours, file in [_begun(request, variables) for variables in request["variables"]]:
+        code, shown = watched(pid, ours, request["seconds"], stop_at=request["stop_at"])
+        with file:
+            file.seek(0)
+            told = file.read().decode(errors="backslashreplace")
+        ended.append({"code": code, "shown": shown.decode(errors="backslashreplace") + told, "told": told})
+    return ended
 
 
 def _serve():

@@ -124,12 +124,6 @@ def cut(path):
 
 
 @pytest.fixture(scope="module")
-def program():
-    with Program() as served:
-        yield served
-
-
-@pytest.fixture(scope="module")
 def place(program, small_series, tmp_path_factory):
     """{name: path} of all that the faults name."""
     folder = tmp_path_factory.mktemp("faults")
@@ -219,7 +213,7 @@ def check(ended, fault, terminal):
 def test_a_fault_ends_clearly(program, place, tmp_path, name, terminal):
     fault = ALL[name]
     words = fault.typed.format(**place, new=tmp_path / "new").split()
-    ended = program(words, terminal=terminal, columns=COLUMNS, HF_HUB_OFFLINE="1")
+    ended = program(words, terminal=terminal, columns=COLUMNS)
     check(ended, fault, terminal)
     assert not (tmp_path / "new" / "manifest.json").exists(), "nothing that looks finished is left"
 

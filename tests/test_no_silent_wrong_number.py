@@ -11,7 +11,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -20,6 +19,7 @@ import soundfile
 import tiny
 import torch
 from hub_server import Hub
+from program import Ended
 from safetensors.torch import load_file
 from test_cli import call
 from torch import nn
@@ -83,20 +83,26 @@ def check_same(got: RunFolder, expected: RunFolder) -> None:
         np.testing.assert_allclose(ours[column], theirs[column], rtol=SAME, atol=SAME, err_msg=column)
 
 
-def program(*words, **more):
-    """(exit code, what was told) of the program itself; what is told is one line, with its cure."""
-    done = subprocess.run(
-        [sys.executable, "-m", "anisoscope", *map(str, words)], capture_output=True, text=True, timeout=200, **more
-    )
-    return done.returncode, done.stderr.strip()
+NO_PAGE = "import anisoscope.report; anisoscope.report.build = lambda folder, *_: folder / 'report.html'\n"
+"""What the program runs first where nobody looks at the page."""
 
 
-def check_refused(code, *words, says, **more):
-    """The program ends with this exit code and one line that holds these words."""
-    got, told = program(*words, **more)
-    lines = [line for line in told.splitlines() if line.startswith("anisoscope: ")]
-    assert got == code and len(lines) == 1 and "Traceback" not in told, told
+def check_done(program, *words, **how):
+    """The program does what it was told; how it ended."""
+    ended = program(words, setup=NO_PAGE, **how)
+    assert all(each.code == 0 for each in (ended if isinstance(ended, list) else [ended])), ended
+    return ended
+
+
+def check_told(ended, code, says):
+    """The program ended with this exit code and one line, with its cure, that holds these words."""
+    lines = [line for line in ended.told.splitlines() if line.startswith("anisoscope: ")]
+    assert ended.code == code and len(lines) == 1 and "Traceback" not in ended.told, ended
     assert "expected" in lines[0] and "Cure" in lines[0] and all(word in lines[0] for word in says), lines[0]
+
+
+def check_refused(program, code, *words, says):
+    check_told(program(words), code, says)
 
 
 def measure_words(job, *more):
@@ -105,66 +111,33 @@ def measure_words(job, *more):
 
 # ---- 1. a run goes on with any number of processes -------------------------------------------------------------------
 
-RANK = """
-import os, signal, sys
-from dataclasses import replace
-sys.path[:0] = [sys.argv[2], os.path.join(os.path.dirname(sys.argv[2]), "tools")]
-from test_no_silent_wrong_number import Job, Path, Settings, run
-from anisoscope.errors import AnisoscopeError
-from anisoscope.measure.loop import Interrupted
-rank, stop, resume = int(os.environ.get("RANK", 0)), int(sys.argv[4]), sys.argv[5] == "resume"
-calls = []
+STOPPED = """
+import os, signal
+from anisoscope.runs import run as module
+pass_, calls = module.run_pass, []
 def progress(done, total):
     calls.append(done)
-    if len(calls) == stop:
-        os.kill(os.getpid(), signal.SIGTERM)
-job = Job(sys.argv[1], sys.argv[3], Settings(sample=40), batch_tokens=128, dtype="float64")
-from anisoscope.runs import run as module
-pass_ = module.run_pass
-module.run_pass = lambda *given, **named: pass_(*given, **(named | {"progress": progress}))
-try:
-    run(job, Path(sys.argv[6]), resume=resume)
-except Interrupted:
-    sys.exit(0)
-except AnisoscopeError as error:
-    print(f"anisoscope: {error}", file=sys.stderr)
-    sys.exit(error.exit_code)
+    if len(calls) == 2:
+        os.kill(os.getpid(), {number})
+module.run_pass = lambda *given, **named: pass_(*given, **(named | {{"progress": progress}}))
 """
+"""What the program runs first so that a signal comes after two batches."""
 
 
-def in_processes(world, job, script, output, *, stop=0, resume=False):
-    """[(exit code, what was told)] of the processes of a torchrun job, begun one by one; `stop`: batches after which
-    each of them is told to end.
-    """
-    from torch.distributed import TCPStore
-
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) if world > 1 else None
-    port = {} if store is None else {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
-    agent = {"TORCHELASTIC_USE_AGENT_STORE": "True", "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
-    words = [job.model, Path(__file__).parent, job.corpus, stop, "resume" if resume else "begin", output]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, script, *map(str, words)],
-            env=os.environ | port | agent | {"RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-    told = [process.communicate(timeout=200)[1] for process in processes]
-    return [(process.returncode, text) for process, text in zip(processes, told, strict=True)]
+def whole_words(job, *more):
+    settings = ("--sample", job.settings.sample, "--batch-tokens", job.batch_tokens, "--dtype", job.dtype)
+    return ("measure", job.model, "--corpus", job.corpus, *settings, "-q", "-o", *more)
 
 
 @pytest.mark.parametrize("before, after", [(2, 1), (2, 3), (1, 2)])
-def test_a_run_goes_on_with_another_number_of_processes(job, whole, tmp_path, before, after):
+def test_a_run_goes_on_with_another_number_of_processes(program, job, whole, tmp_path, before, after):
     """2 processes, then 1: A was .4170 for .4213, with exit code 0; a state told how many batches, not which."""
-    script = tmp_path / "rank.py"
-    script.write_text(RANK)
-    assert [code for code, _ in in_processes(before, job, script, tmp_path / "run", stop=2)] == [0] * before
+    words = whole_words(job, tmp_path / "run")
+    ended = program(words, setup=STOPPED.format(number="signal.SIGTERM"), ranks=before)
+    assert {each.code for each in (ended if before > 1 else [ended])} == {143}, ended
     states = RunFolder(tmp_path / "run").states()
     assert len(states) == before and not RunFolder(tmp_path / "run").complete
-    ended = in_processes(after, job, script, tmp_path / "run", resume=True)
-    assert [code for code, _ in ended] == [0] * after, ended
+    check_done(program, *words, "--resume", ranks=after)
     check_same(RunFolder(tmp_path / "run"), whole)
 
 
@@ -192,10 +165,10 @@ def test_a_state_that_another_took_over_counts_once(job, whole, tmp_path):
 # ---- 2. a merge knows what it merges ---------------------------------------------------------------------------------
 
 
-def test_the_same_shard_twice_is_refused(shards, tmp_path):
+def test_the_same_shard_twice_is_refused(program, shards, tmp_path):
     """Exit code 0, twice the vectors and another A."""
     first = shards[2][0]
-    check_refused(5, "merge", first, first, "-o", tmp_path / "merged", says=["no batch in common", first.name])
+    check_refused(program, 5, "merge", first, first, "-o", tmp_path / "merged", says=["no batch in common", first.name])
     assert not (tmp_path / "merged").exists()
 
 
@@ -236,13 +209,13 @@ def test_a_run_without_sums_is_refused(whole, shards, tmp_path):
         merge_runs([whole.folder, shards[2][0]], tmp_path / "merged")
 
 
-def test_shards_of_classes_are_refused(whole, tmp_path):
+def test_shards_of_classes_are_refused(program, whole, tmp_path):
     """The cure named an option that `anisoscope classes` has not."""
     folder = shutil.copytree(whole.folder, tmp_path / "classes")
     identity = whole.identity() | {"classes": {"corpus": "planted"}}
     (folder / "identity.json").write_text(json.dumps(identity))
     says = ["classes of a labelled corpus", "in one go with anisoscope classes"]
-    check_refused(5, "merge", folder, folder, "-o", tmp_path / "merged", says=says)
+    check_refused(program, 5, "merge", folder, folder, "-o", tmp_path / "merged", says=says)
 
 
 # ---- 3. merged = whole -----------------------------------------------------------------------------------------------
@@ -281,24 +254,33 @@ def test_uneven_and_empty_shards_merge_too(job, tmp_path):
     check_merged(merge_runs([part.folder for part in parts[::-1]], tmp_path / "turned"), whole)
 
 
-def test_an_empty_shard_is_shown_by_the_program(job, tmp_path):
-    code, told = program(*measure_words(job, "--limit", 6, "--shard", "200/200", "-o", tmp_path / "run"))
-    assert code == 0 and "no batch" in told, told
+def test_an_empty_shard_is_shown_by_the_program(program, job, tmp_path):
+    ended = program(measure_words(job, "--limit", 6, "--shard", "200/200", "-o", tmp_path / "run"))
+    assert ended.code == 0 and "no batch" in ended.told, ended
 
 
 # ---- 4. a changed formula finds no old run ---------------------------------------------------------------------------
 
 
-def test_a_changed_formula_finds_no_old_run(job, tmp_path):
+def test_a_changed_formula_finds_no_old_run(program, job, tmp_path):
     """The identity held the version of the package, which no change of a formula moves."""
     words, folder = measure_words(job, "--resume", "-o", tmp_path / "run"), tmp_path / "code"
-    assert program(*words)[0] == 0
+    check_done(program, *words)
     shutil.copytree(PACKAGE, folder / "anisoscope", ignore=shutil.ignore_patterns("__pycache__"))
-    there = {"env": os.environ | {"PYTHONPATH": str(folder)}}
-    assert program(*words, **there)[0] == 0  # the same sources elsewhere: the same run
+
+    def there():
+        done = subprocess.run(
+            [sys.executable, "-m", "anisoscope", *map(str, words)],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(folder)},
+        )
+        return Ended(done.returncode, done.stdout, done.stderr)
+
+    assert there().code == 0  # the same sources elsewhere: the same run
     formula = folder / "anisoscope" / "metrics" / "drift.py"
     formula.write_text(formula.read_text() + "\nFACTOR = 2\n")
-    check_refused(6, *words, says=["code.metrics differ", "--overwrite"], **there)
+    check_told(there(), 6, ["code.metrics differ", "--overwrite"])
 
 
 def test_a_changed_formula_finds_no_piece_that_a_study_kept(tmp_path, monkeypatch):
@@ -875,17 +857,7 @@ def test_built_once_modes_and_the_registration_with_the_attention_interface():
     assert not switching and registering == {"backends.py"}
 
 
-OF_VECTORS = """
-import os, sys
-from anisoscope.data.arrays import open_vectors
-from anisoscope.runs.job import Job, Settings
-from anisoscope.runs.vectors import run_vectors
-job = Job(settings=Settings(metrics=("class_direction",), groups=12))
-run_vectors(open_vectors(sys.argv[3]), job, __import__("pathlib").Path(sys.argv[6]))
-"""
-
-
-def test_built_once_class_directions_take_the_road_of_every_metric(tmp_path):
+def test_built_once_class_directions_take_the_road_of_every_metric(program, tmp_path):
     """They were computed beside it: refused by name, and not in what was merged. Processes and shards, through the
     program, give the whole; AUC is no sum, and a shard says that it has none.
     """
@@ -893,15 +865,12 @@ def test_built_once_class_directions_take_the_road_of_every_metric(tmp_path):
     x = rng.standard_normal((9000, 5))  # three batches
     np.savez(tmp_path / "x.npz", x=x, labels=rng.choice(["red", "green", "blue"], 9000), units=np.arange(9000) // 7)
     words = ("measure", tmp_path / "x.npz", "--groups", "12", "-q", "--output")
-    assert program(*words, tmp_path / "whole")[0] == 0
+    check_done(program, *words, tmp_path / "whole")
     parts = [tmp_path / f"{i}-of-3" for i in (1, 2, 3)]
     for i, part in enumerate(parts):
-        assert program(*words, part, "--shard", f"{i + 1}/3")[0] == 0
-    assert program("merge", *parts, "--output", tmp_path / "merged")[0] == 0
-    (tmp_path / "rank.py").write_text(OF_VECTORS)
-    named = SimpleNamespace(model="vectors", corpus=tmp_path / "x.npz")
-    ended = in_processes(2, named, tmp_path / "rank.py", tmp_path / "two")
-    assert [code for code, _ in ended] == [0, 0], ended
+        check_done(program, *words, part, "--shard", f"{i + 1}/3")
+    check_done(program, "merge", *parts, "--output", tmp_path / "merged")
+    check_done(program, *words, tmp_path / "two", ranks=2)
     whole, merged, two = (
         RunFolder(tmp_path / name).records.query("metric == 'class_direction'") for name in ("whole", "merged", "two")
     )
@@ -1336,16 +1305,17 @@ def cut(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["records.parquet", "manifest.json"])
-def test_a_truncated_file_of_a_run_is_told(job, tmp_path, name):
+def test_a_truncated_file_of_a_run_is_told(program, job, tmp_path, name):
     """A traceback of the reader; `--resume`, `report` and `compare` (which reads no manifest) name file and cure."""
     folder = tmp_path / "run"
     words = measure_words(job, "-o", folder)
-    assert program(*words)[0] == 0
+    check_done(program, *words)
     cut(folder / name)
     commands = [(*words, "--resume"), ("report", folder), ("compare", folder, folder)]
     for command in commands if name == "records.parquet" else commands[:2]:
-        check_refused(6, *command, says=[name, "--overwrite"])
-    assert program(*words, "--overwrite")[0] == 0 and len(RunFolder(folder).records)
+        check_refused(program, 6, *command, says=[name, "--overwrite"])
+    check_done(program, *words, "--overwrite")
+    assert len(RunFolder(folder).records)
 
 
 def test_a_truncated_state_is_told(job, whole, tmp_path):
@@ -1359,14 +1329,14 @@ def test_a_truncated_state_is_told(job, whole, tmp_path):
     check_same(run(job, begun.folder, resume=True), whole)
 
 
-def test_killed_while_the_identity_is_written(job, tmp_path):
+def test_killed_while_the_identity_is_written(program, job, tmp_path):
     """The folder held a temporary file only, and could neither be resumed nor overwritten nor begun in."""
     folder = tmp_path / "run"
     folder.mkdir()
     dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
     left = folder / f".identity.json.{int(dead.stdout)}"
     left.write_text('{"model": ')
-    assert program(*measure_words(job, "-o", folder))[0] == 0
+    check_done(program, *measure_words(job, "-o", folder))
     assert not left.exists() and RunFolder(folder).complete
 
 
@@ -1387,9 +1357,11 @@ def test_an_output_that_cannot_be_is_told(job, tmp_path, place):
         run(job, tmp_path / place)
 
 
-def test_an_output_below_a_file_is_told(job, tmp_path):
+def test_an_output_below_a_file_is_told(program, job, tmp_path):
     (tmp_path / "file").write_text("")
-    check_refused(6, *measure_words(job, "-o", tmp_path / "file" / "run"), says=["a folder for --output", "the file"])
+    check_refused(
+        program, 6, *measure_words(job, "-o", tmp_path / "file" / "run"), says=["a folder for --output", "the file"]
+    )
 
 
 def test_what_cannot_be_written_is_told_as_it_is(tmp_path):
@@ -1427,16 +1399,12 @@ def test_an_overwritten_run_leaves_no_old_sums(job, tmp_path):
     assert not run(changed, tmp_path / "run", overwrite=True).sums_path.exists()
 
 
-@pytest.mark.parametrize("world", [2])
-def test_a_process_that_dies_is_told_in_one_line(job, whole, tmp_path, world):
+def test_a_process_that_dies_is_told_in_one_line(program, job, whole, tmp_path):
     """The others ended in a traceback of the backend; what they measured is kept."""
-    script = tmp_path / "rank.py"
-    script.write_text(RANK.replace("signal.SIGTERM)", "signal.SIGKILL if rank else 0)"))
-    ended = in_processes(world, job, script, tmp_path / "run", stop=2)
-    (code, told), (killed, _) = ended
-    lines = [line for line in told.splitlines() if line.startswith("anisoscope: ")]
-    assert killed == -signal.SIGKILL and code == 5, ended
-    assert len(lines) == 1 and "--resume" in lines[0] and "Traceback" not in told, told
+    dies = STOPPED.format(number="signal.SIGKILL if int(os.environ['RANK']) else 0")
+    told, killed = program(whole_words(job, tmp_path / "run"), setup=dies, ranks=2)
+    assert killed.code == -signal.SIGKILL
+    check_told(told, 5, ["--resume"])
     check_same(run(job, tmp_path / "run", resume=True), whole)
 
 

@@ -1,13 +1,10 @@
 """Every command on a real pseudo-terminal: no line wider than it, clean ends, plain words where nothing can move."""
 
-import os
-import pty
 import re
 import shlex
-import sys
 
 import pytest
-from program import ESCAPES, sized, watched
+from program import ESCAPES
 from rich.cells import cell_len
 from typer.main import get_command
 
@@ -30,17 +27,10 @@ COMMANDS = {
 """A tiny working example of every command; a new command needs one."""
 
 
-def on_a_terminal(words, columns, *, stop_at="", **environment):
-    """Exit status and everything shown, on a pseudo-terminal of that many columns; Ctrl-C where `stop_at` appears."""
-    pid, fd = pty.fork()
-    if pid == 0:
-        os.environ.update({"TERM": "xterm-256color", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment})
-        for name in {"CI", "NO_COLOR", "COLUMNS"} - environment.keys():
-            os.environ.pop(name, None)
-        os.execv(sys.executable, [sys.executable, "-m", "anisoscope", *words])
-    sized(fd, columns)
-    code, shown = watched(pid, fd, 240, stop_at=stop_at)
-    return code, shown.decode(errors="replace")
+def on_a_terminal(program, words, columns, **how):
+    """Exit status and everything shown, on a pseudo-terminal of that many columns."""
+    ended = program(words, terminal=True, columns=columns, **how)
+    return ended.code, ended.shown
 
 
 def lines(shown):
@@ -49,7 +39,7 @@ def lines(shown):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(program, tmp_path_factory):
     """A folder with a text, a run of it, and the run in two shards."""
     path = tmp_path_factory.mktemp("t")
     text = path / "text.txt"
@@ -58,7 +48,9 @@ def folder(tmp_path_factory):
     )
     small = SMALL.format(text=text).split()
     for name, more in (("run", []), ("part-1", ["--shard", "1/2"]), ("part-2", ["--shard", "2/2"])):
-        code, shown = on_a_terminal(["measure", *small, "--batch-tokens", "256", "-o", str(path / name), *more], 100)
+        code, shown = on_a_terminal(
+            program, ["measure", *small, "--batch-tokens", "256", "-o", str(path / name), *more], 100
+        )
         assert code == 0, shown
     return path
 
@@ -82,11 +74,11 @@ def test_every_command_has_an_example_here():
 
 @pytest.mark.parametrize("columns", [80, 100, 120])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_fits_the_terminal(folder, command, columns):
+def test_a_command_fits_the_terminal(program, folder, command, columns):
     """On a terminal every long command ended in a traceback, and tables were twice as wide as it."""
     if columns != 80 and command.startswith(("train", "reproduce", "classes")):
         pytest.skip("its lines are those of the others: looked at where they are narrowest")
-    code, shown = on_a_terminal(typed(command, folder, columns), columns)
+    code, shown = on_a_terminal(program, typed(command, folder, columns), columns)
     assert code == 0, shown
     assert "Traceback" not in shown
     own = [line for line in lines(shown) if str(folder) not in line]  # a path is never broken
@@ -96,31 +88,31 @@ def test_a_command_fits_the_terminal(folder, command, columns):
 
 @pytest.mark.parametrize("columns", [80, 120])
 @pytest.mark.parametrize("command", ["", "train", *COMMANDS])
-def test_help_fits_the_terminal(command, columns):
-    code, shown = on_a_terminal([*command.split(), "--help"], columns)
+def test_help_fits_the_terminal(program, command, columns):
+    code, shown = on_a_terminal(program, [*command.split(), "--help"], columns)
     assert code == 0
     assert "Example: anisoscope" in shown
     assert max(map(cell_len, lines(shown))) <= columns, max(lines(shown), key=cell_len)
 
 
 @pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"CI": "true"}])
-def test_nothing_moves_where_nothing_can(folder, environment):
-    code, shown = on_a_terminal(typed("measure", folder, 80), 80, **environment)
+def test_nothing_moves_where_nothing_can(program, folder, environment):
+    code, shown = on_a_terminal(program, typed("measure", folder, 80), 80, **environment)
     assert code == 0, shown
     assert "\x1b" not in shown
     assert "drawing the report …" in shown
     assert "Anisotropic" in shown
 
 
-def test_no_colours_where_none_are_wanted(folder):
-    code, shown = on_a_terminal(typed("measure", folder, 80), 80, NO_COLOR="1")
+def test_no_colours_where_none_are_wanted(program, folder):
+    code, shown = on_a_terminal(program, typed("measure", folder, 80), 80, NO_COLOR="1")
     assert code == 0, shown
     assert not re.search(r"\x1b\[(3|4|9|38|48)\d", shown)
 
 
-def test_findings_come_before_the_report_is_drawn(folder):
+def test_findings_come_before_the_report_is_drawn(program, folder):
     """The first answer waited for the pictures."""
-    _, shown = on_a_terminal(typed("measure", folder, 80), 80)
+    _, shown = on_a_terminal(program, typed("measure", folder, 80), 80)
     assert shown.index("nisotropic") < shown.index("drawing the report") < shown.rindex("next: anisoscope compare")
 
 
@@ -136,10 +128,10 @@ STOPS = [
 @pytest.mark.parametrize(
     ("command", "stop", "kept", "again"), STOPS, ids=lambda x: " ".join(x) if isinstance(x, list) else x
 )
-def test_ctrl_c_says_what_is_kept_and_how_to_go_on(folder, command, stop, kept, again):
+def test_ctrl_c_says_what_is_kept_and_how_to_go_on(program, folder, command, stop, kept, again):
     """It said `interrupted`, and where nothing was kept that --resume goes on."""
     words = [*typed(command[0], folder, 80), *command[1:]]
-    code, shown = on_a_terminal(words, 80, stop_at=stop)
+    code, shown = on_a_terminal(program, words, 80, stop_at=stop)
     assert code == 130, shown
     assert "Traceback" not in shown
     resumed = shlex.join([*(word for word in words if word != "--overwrite"), "--resume"])

@@ -1,7 +1,6 @@
 """Ends of a process that nobody sees coming: a signal to itself at its n-th write below a folder, or after a time."""
 
 import itertools
-import json
 import os
 import sys
 import threading
@@ -10,11 +9,15 @@ CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir")
 WRITING = os.O_WRONLY | os.O_RDWR
 
 
-def arm(text: str) -> None:
-    """`{"folder", "number"}` with `"write": n`, or `"after": seconds`; with `"count"`, a file that gets a byte for each
-    write, nothing ends it.
+def setup(told: dict[str, object]) -> str:
+    """What a program runs first so that it ends so: `{"folder", "number"}` with `"write": n`, or `"after": seconds`;
+    with `"count"`, a file that gets a byte for each write, nothing ends it.
     """
-    told = json.loads(text)
+    return f"from campaign.endings import arm; arm({told!r})" if told else ""
+
+
+def arm(told):
+    """End this process as is told."""
     if "after" in told:
         timer = threading.Timer(told["after"], os.kill, (os.getpid(), told["number"]))
         timer.daemon = True

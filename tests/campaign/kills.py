@@ -15,6 +15,7 @@ from program import Program
 from safetensors.numpy import load_file
 
 from campaign.cases import Case
+from campaign.endings import setup
 
 CLOSE = 1e-12
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
@@ -95,9 +96,9 @@ class Stopped:
 
     def __call__(self, new, more="", **end):
         """The command, ended as `end` says; what it keeps for others lies beside its folder."""
-        given = {"END": json.dumps({"folder": str(new.parent), **end})} if end else {}
         typed = f"{self.words.format(**self.made, new=new)} {more}".split()
-        return self.program(typed, seconds=240, HF_HUB_OFFLINE="1", ANISOSCOPE_CACHE=str(new.parent / "cache"), **given)
+        how = {"HF_HUB_OFFLINE": "1", "ANISOSCOPE_CACHE": str(new.parent / "cache")}
+        return self.program(typed, setup=setup({"folder": str(new.parent)} | end if end else {}), **how)
 
     def check(self, ends, own):
         """Stopped in these ways one after the other, then left alone: the same numbers."""
@@ -120,9 +121,9 @@ def ends_of(draw, stopped):
     count = min(WRITES, stopped.writes)
     first = draw.randrange(3)
     for k in range(count):
-        yield {"write": 1 + k * stopped.writes // count, "number": SIGNALS[(first + k) % 3]}
+        yield {"write": 1 + k * stopped.writes // count, "number": int(SIGNALS[(first + k) % 3])}
     for k in range(MOMENTS):
-        yield {"after": draw.uniform(0.02, stopped.seconds), "number": SIGNALS[k % 3]}
+        yield {"after": draw.uniform(0.02, stopped.seconds), "number": int(SIGNALS[k % 3])}
 
 
 def cases(draw, folder):

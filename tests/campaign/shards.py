@@ -2,20 +2,18 @@
 and gone on with by another number, gives the numbers of one process in one go.
 """
 
-import contextlib
 import json
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
 import pandas as pd
 import tiny
 from program import Program
-from torch.distributed import TCPStore
 
 from anisoscope.store import KEYS
 from campaign.cases import Case
+from campaign.endings import setup
 
 FEWEST = {"shards": 24, "ranks": 16}
 CLOSE = 1e-9
@@ -41,52 +39,42 @@ def check_same(folder, whole):
 
 
 class Together:
-    """Programs that run side by side, as processes of one job."""
+    """The program, and runs of one process in one go, made once."""
 
-    def __init__(self, programs, made):
-        self.programs, self.made, self.wholes = programs, made, {}
+    def __init__(self, program, made):
+        self.program, self.made, self.wholes = program, made, {}
 
     def typed(self, more, new):
         return RUN.format(**self.made, more=more, new=new).split()
 
     def whole(self, more, folder):
-        """The run of one process in one go, made once."""
         if more not in self.wholes:
             self.wholes[more] = folder / f"whole-{len(self.wholes)}"
-            ended = self.programs[0](self.typed(more, self.wholes[more]))
+            ended = self.program(self.typed(more, self.wholes[more]))
             assert ended.code == 0, ended.shown
         return self.wholes[more]
 
-    def ranks(self, world, words, **variables):
+    def together(self, world, words, **how):
         """How each of so many processes ended."""
-        if world == 1:
-            return [self.programs[0](words, **variables)]
-        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(world)}
-        job |= {"TORCHELASTIC_USE_AGENT_STORE": "True", **variables}
-        with ThreadPoolExecutor(world) as pool:
-            started = [
-                pool.submit(self.programs[r], words, RANK=str(r), LOCAL_RANK=str(r), **job) for r in range(world)
-            ]
-            return [each.result() for each in started]
+        return self.program(words, ranks=world, **how) if world > 1 else [self.program(words, **how)]
 
     def check_shards(self, parts, order, more, folder, own):
         whole = self.whole(more, folder)
         for part in range(parts):
-            ended = self.programs[0](self.typed(f"{more} --shard {part + 1}/{parts}", own / str(part)))
+            ended = self.program(self.typed(f"{more} --shard {part + 1}/{parts}", own / str(part)))
             assert ended.code == 0, ended.shown
-        ended = self.programs[0](["merge", *(own / str(part) for part in order), "-o", own / "merged"])
+        ended = self.program(["merge", *(own / str(part) for part in order), "-o", own / "merged"])
         assert ended.code == 0, ended.shown
         check_same(own / "merged", whole)
 
     def check_ranks(self, before, after, stop, more, folder, own):
         """`before` processes, told to end after a time unless that is 0; then `after` of them go on."""
         whole = self.whole(more, folder)
-        end = {"END": json.dumps({"folder": str(own), "after": stop, "number": signal.SIGTERM})} if stop else {}
-        for ended in self.ranks(before, self.typed(more, own / "new"), **end):
+        end = setup({"folder": str(own), "after": stop, "number": int(signal.SIGTERM)} if stop else {})
+        for ended in self.together(before, self.typed(more, own / "new"), setup=end):
             assert ended.code in STOPPED, (ended.code, ended.shown[-2000:])
         if not (own / "new" / "manifest.json").exists():
-            for ended in self.ranks(after, [*self.typed(more, own / "new"), "--resume"]):
+            for ended in self.together(after, [*self.typed(more, own / "new"), "--resume"]):
                 assert ended.code == 0, (ended.code, ended.shown[-2000:])
         check_same(own / "new", whole)
 
@@ -96,8 +84,8 @@ def cases(draw, folder):
     tiny.series(folder)
     made = {"text": folder / "text.jsonl"}
     made["model"] = tiny.stirred(folder / "checkpoints" / "seed-0" / "step-10", 1)
-    with contextlib.ExitStack() as stack:
-        together = Together([stack.enter_context(Program()) for _ in range(max(WORLDS))], made)
+    with Program() as program:
+        together = Together(program, made)
         for turn in range(max(FEWEST.values())):
             more = f"{draw.choice(SETTINGS)} --batch-tokens {draw.choice(BATCHES)}".strip()
             parts = draw.randint(2, 7)
