@@ -112,6 +112,17 @@ def test_same_records_in_single_precision():
     same(*(found[~found.index.get_level_values("metric").str.contains("_rank")] for found in tables), 2e-5)
 
 
+def test_a_device_without_float64_has_its_sums_on_the_cpu(monkeypatch):
+    """As MPS: attention and the decomposition of its scores too."""
+    monkeypatch.setattr("anisoscope.sums.device.SINGLE_ONLY", {KIND})
+    settings, plan = (
+        Settings(metrics=("attention", "score_terms", "centred_attention", "drift"), sample=0),
+        batches("bert"),
+    )
+    here = table(run_pass(tiny.build("bert", torch.float32), plan, settings))
+    same(here, away("bert", Machine(doubles=False), settings, plan)[1], 2e-5)
+
+
 def test_the_host_waits_as_often_for_many_layers_as_for_few():
     settings, plan = Settings(panels=PANELS, sample=16), tiny.Plan(tiny.documents(40, shortest=9), batch=8)
     waits = {}

@@ -24,7 +24,8 @@ run(job(sys.argv[1]), Path(sys.argv[2]))
 
 
 def job(corpus: str) -> Job:
-    settings = Settings(metrics=("mean_cosine", "drift", "query_key", "attention", "calibrated"), sample=64)
+    metrics = ("mean_cosine", "drift", "query_key", "attention", "calibrated", "centred_attention")
+    settings = Settings(metrics=metrics, sample=64)
     return Job(corpus=corpus, settings=settings, max_length=24, batch_tokens=96)
 
 

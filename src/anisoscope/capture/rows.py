@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from anisoscope.capture.masking import Masking
+from anisoscope.sums.device import summed_on
 
 WALL = 1e30  # minus this is a score that no softmax sees; finite, so that weight 0 times score is 0
 BLOCK, CAUSAL_ROWS = 1 << 18, 128
@@ -276,11 +277,13 @@ class _Walk:
         }
         if self.median.numel():
             rows["row_median"] = shrink * self.median / total
-        n = self.real.sum(-1).double().unsqueeze(-1)
-        inside = self.unit_rows.squeeze(2).double().square().sum(-1) - n
+        exact = summed_on(self.real.device)
+        n = self.real.to(exact).sum(-1).double().unsqueeze(-1)
+        inside = self.unit_rows.squeeze(2).to(exact).double().square().sum(-1) - n
         similarity = torch.where(n > 1, inside / (n * (n - 1)).clamp(min=1), torch.nan)
         if self.spoiled is not None:
-            similarity = similarity.masked_fill((self.spoiled & self.real.bool().unsqueeze(1)).any(-1), torch.nan)
+            spoiled = (self.spoiled & self.real.bool().unsqueeze(1)).any(-1)
+            similarity = similarity.masked_fill(spoiled.to(exact), torch.nan)
             rows = {name: value.masked_fill(self.spoiled, torch.nan) for name, value in rows.items()}
         keys = self._key_counts()
         if self.output.numel() and self.spoiled is None and bool((keys > 0).all()):

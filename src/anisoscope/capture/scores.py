@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from anisoscope.capture.masking import Masking
+from anisoscope.sums.device import summed_on
 
 
 @torch.no_grad()
@@ -30,12 +31,14 @@ def score_sums(
 
     Position biases, soft caps and sinks come after the score and are no part of it.
     """
-    q, k = query.double() * scale, key.double().repeat_interleave(query.shape[1] // key.shape[1], 1)
+    exact = summed_on(query.device)
+    q, k = (x.to(exact).double() for x in (query, key))
+    q, k = q * scale, k.repeat_interleave(query.shape[1] // key.shape[1], 1)
     seen = _seen(q, k, masking)
     if seen.shape[2] > 1 and bool((seen == seen[:, :, :1]).all()):
         seen = seen[:, :, :1]
     rows = seen.any(-1) & q.isfinite().all(-1)
-    rows = rows if real is None else rows & real.unsqueeze(1)
+    rows = rows if real is None else rows & real.to(exact).unsqueeze(1)
     q = torch.where(rows.unsqueeze(-1), q, 0.0)
     used = (seen & rows.unsqueeze(-1)).any(2) & k.isfinite().all(-1)
     k = torch.where(used.unsqueeze(-1), k, 0.0)
@@ -54,7 +57,7 @@ def _seen(q: Tensor, k: Tensor, masking: Masking) -> Tensor:
     """[sequence, 1 or head, query or 1, key] bool."""
     shape = (len(q), 1, 1, k.shape[2])
     seen = torch.ones(shape, dtype=torch.bool, device=q.device) if masking.keys is None else masking.keys
-    seen = seen[..., : k.shape[2]].expand(len(q), -1, -1, -1)
+    seen = seen[..., : k.shape[2]].to(q.device).expand(len(q), -1, -1, -1)
     if masking.causal:
         seen = seen & torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
     return seen

@@ -18,12 +18,13 @@ from torch import Tensor
 from anisoscope.axes import LAYER_QUANTITIES, Site
 from anisoscope.batch import Batch, Stream
 from anisoscope.errors import MeasureError, OutputError, UsageError
-from anisoscope.measure.masks import CPU, Masks, Near, summable, summed_on
+from anisoscope.measure.masks import CPU, Masks, Near, summable
 from anisoscope.measure.settings import Settings
 from anisoscope.measure.tabulate import tabulate
 from anisoscope.models.blocks import Layout
 from anisoscope.store import write_atomic
 from anisoscope.sums.classes import add_class_sums, pooled
+from anisoscope.sums.device import summed_on
 from anisoscope.sums.groups import COUNTED, Sums, row_sums, vector_sums
 from anisoscope.sums.moments import EVERY, WIDEST, Moments, add_head_moments
 from anisoscope.sums.reservoir import Reservoir

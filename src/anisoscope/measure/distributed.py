@@ -83,17 +83,19 @@ def taken_over(states: Sequence[Path], settings: Settings, plan: str, own: Path)
 
 
 def gathered(part: Measurement) -> Measurement:
-    """The whole from each process' part: one flat all-reduce of the sums, one gather of the rest."""
+    """The whole from each process' part: one flat all-reduce of the sums, one of each sample, a gather of the rest."""
     _, world = rank_and_world()
     if world == 1:
         return part
     part.moments.flush()
     rest = Measurement(part.settings, part.plan, part.batches, part.weights, part.classes, part.unseen)
-    rest.sites, rest.reservoirs = part.sites, part.reservoirs
-    every = [rest] * world
+    rest.sites, rest.pieces = part.sites, part.pieces
+    every = [(rest, [*part.reservoirs])] * world
     with _together():
         sums = part.sums.all_reduce()
-        dist.all_gather_object(every, rest)
-    whole = reduce(Measurement.merge, every)
+        dist.all_gather_object(every, (rest, [*part.reservoirs]))
+        whole = reduce(Measurement.merge, [each for each, _ in every])
+        for name in sorted({name for _, names in every for name in names}):
+            whole.reservoirs[name] = part.reservoirs[name].all_reduce()
     whole.take(sums)
     return whole

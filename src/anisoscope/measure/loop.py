@@ -2,13 +2,14 @@
 
 import signal
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from anisoscope.axes import Site
@@ -17,6 +18,7 @@ from anisoscope.capture import capture
 from anisoscope.capture.heads import Means
 from anisoscope.errors import CorpusError, Interrupted, MeasureError, UnseenError, UsageError
 from anisoscope.measure.accumulator import Measurement
+from anisoscope.measure.distributed import gathered, rank_and_world
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import partition
 from anisoscope.models.blocks import Layout
@@ -43,10 +45,17 @@ def run_pass(
     `Interrupted`); `resume` continues from it, to the same numbers as an uninterrupted pass. Where the memory is full
     it goes on from what was saved, or begins anew, with batches in two parts, four, …: to the same sums.
     """
+    what, spare = settings.what_of(model)
+    try:
+        means = head_means(model, plan, settings) if "centred" in what else {}
+    except UnseenError:
+        if "centred" not in spare:
+            raise
+        what, means = what - {"centred"}, {}
     pieces, saves = 1, [resume]
     while True:
         try:
-            return _pass(model, plan, settings, state, saves, progress, only, pieces)
+            return _pass(model, plan, settings, (what, spare, means), state, saves, progress, only, pieces)
         except _Full as full:
             sequences = full.sequences
         if pieces >= sequences:
@@ -80,6 +89,7 @@ def _pass(
     model: nn.Module,
     plan: BatchPlan | Iterable[Batch],
     settings: Settings,
+    seen: tuple[set[str], set[str], Means],
     state: Path | None,
     saves: list[bool],
     progress: Progress | None,
@@ -92,16 +102,9 @@ def _pass(
     if any(saves) and state is not None and state.exists():
         measurement = Measurement.restore(state, settings, measurement.plan)
     measurement.pieces = pieces
-    what, spare = settings.what_of(model)
-    try:
-        means = head_means(model, plan, settings) if "centred" in what else {}
-    except UnseenError:
-        if "centred" not in spare:
-            raise
-        what, means = what - {"centred"}, {}
     tokens = {i: n for i, n in enumerate(getattr(plan, "tokens", [])) if only is None or i in only}
     total, done = sum(tokens.values()), sum(tokens.pop(i, 0) for i in measurement.batches)
-    with listening() as stopped, _looking(model, measurement, (what, spare), means) as look:
+    with listening() as stopped, _looking(model, measurement, *seen) as look:
         if not measurement.weights and "embedding" in settings.quantities:
             measurement.weights = embedding_terms(model)
         saved = time.monotonic()
@@ -134,7 +137,7 @@ def glance(model: nn.Module, batches: Iterable[Batch], settings: Settings) -> Me
     with (
         torch.random.fork_rng([device] if device.type == "cuda" else []),
         torch.autocast(device.type, enabled=False),
-        _looking(model, measurement, settings.what_of(model), {}) as look,
+        _looking(model, measurement, *settings.what_of(model), {}) as look,
     ):
         for index, batch in enumerate(batches):
             look(batch, index)
@@ -161,7 +164,7 @@ class Arrays(nn.Module):
 
 @contextmanager
 def _looking(
-    model: nn.Module, measurement: Measurement, what: tuple[set[str], set[str]], means: Means
+    model: nn.Module, measurement: Measurement, what: set[str], spare: set[str], means: Means
 ) -> Iterator[Callable[[Batch, int], None]]:
     """A function that runs the model on a batch, given its index, and adds what is seen to `measurement`."""
     if isinstance(model, Arrays):
@@ -174,8 +177,8 @@ def _looking(
         whole_digits(),
         capture(
             model,
-            what[0],
-            optional=what[1],
+            what,
+            optional=spare,
             receive=measurement.receive,
             blocks=settings.blocks,
             tokens_first=settings.tokens_first,
@@ -214,15 +217,20 @@ def _look_at_arrays(measurement: Measurement, batch: Batch, index: int) -> None:
 
 
 def head_means(model: nn.Module, plan: BatchPlan | Iterable[Batch], settings: Settings) -> Means:
-    """Mean query and key of every head over the whole plan, as they are scored, whatever the shard."""
+    """Mean query and key of every head over the whole plan, as they are scored, whatever the shard; the processes of a
+    torchrun job share the pass.
+    """
     source = getattr(plan, "batches", plan)
     if not hasattr(source, "__getitem__") and iter(source) is source:
         expected = "batches that can be read twice (attention is centred on means, which take a pass of their own)"
         raise UsageError(expected, "an iterator", "give a list of batches")
     kept = {name: getattr(settings, name) for name in ("blocks", "tokens_first", "layers")}
-    measured = run_pass(
-        model, plan, Settings(metrics=("score_terms",), groups=2, policies=settings.policies[:1], **kept)
-    )
+    terms = Settings(metrics=("score_terms",), groups=2, policies=settings.policies[:1], **kept)
+    rank, world = rank_and_world()
+    if world > 1 and dist.is_initialized() and isinstance(plan, Sized) and len(plan) >= world:
+        measured = gathered(run_pass(model, plan, terms, only=range(rank, len(plan), world)))
+    else:
+        measured = run_pass(model, plan, terms)
     means: Means = {}
     for name, site in measured.sites.items():
         total = {term: measured.sums.terms[name, term].sum(0) for term in ("query", "key", "rows", "keys")}

@@ -9,14 +9,10 @@ from torch import Tensor
 
 from anisoscope.axes import FREQUENCY_BINS, POSITION_EDGES
 from anisoscope.batch import Stream
+from anisoscope.sums.device import summed_on
 
 CPU = torch.device("cpu")
 Near = TypeVar("Near", Tensor, "Masks")
-
-
-def summed_on(device: torch.device) -> torch.device:
-    """Where sums of what is on `device` are made: beside it, but for what has no float64."""
-    return CPU if device.type == "mps" else device
 
 
 def summable(value: Any) -> Any:

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -283,8 +282,7 @@ def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
             got = f"{folder}, whose {differ} differs from {folders[0]}"
             raise MeasureError("shards of one run", got, "merge what was measured alike, but for --shard")
     settings = Settings(**manifests[0]["settings"]["settings"])
-    held = [Measurement.restore(part.sums_path, settings, identities[0]["plan"]) for part in parts]
-    _check_whole(folders, held, manifests)
+    whole = _added_up(parts, settings, identities[0]["plan"], manifests)
     identity = identities[0] | {"shard": [0, 1]}
     target = RunFolder.start(output, identity, resume=False)
     facts = manifests[0] | {
@@ -298,7 +296,7 @@ def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
         "processes": sum(manifest["processes"] for manifest in manifests),
     }
     facts["corpus"] |= {"n_tokens": sum(manifest["corpus"]["n_tokens"] for manifest in manifests)}
-    finish(target, reduce(Measurement.merge, held), facts)
+    finish(target, whole, facts)
     return target
 
 
@@ -313,18 +311,26 @@ def _identity(part: RunFolder) -> dict[str, Any]:
     return {name: value for name, value in identity.items() if name != "shard"}
 
 
-def _check_whole(folders: Sequence[Path], held: Sequence[Measurement], manifests: Sequence[dict[str, Any]]) -> None:
-    """MeasureError where two shards hold the same batches, or where none holds some of them."""
+def _added_up(
+    parts: Sequence[RunFolder], settings: Settings, plan: str, manifests: Sequence[dict[str, Any]]
+) -> Measurement:
+    """The sums of all shards, of which one at a time is in memory. MeasureError where two hold the same batches, or
+    where none holds some of them.
+    """
     owner: dict[int, Path] = {}
-    for folder, part in zip(folders, held, strict=True):
-        twice = part.batches & owner.keys()
+    whole = Measurement(settings, plan)
+    for part in parts:
+        shard = Measurement.restore(part.sums_path, settings, plan)
+        twice = shard.batches & owner.keys()
         if twice:
-            got = f"{len(twice)} batches of {folder} that {owner[min(twice)]} holds too"
+            got = f"{len(twice)} batches of {part.folder} that {owner[min(twice)]} holds too"
             raise MeasureError("shards that have no batch in common", got, "name each shard of one division once")
-        owner |= dict.fromkeys(part.batches, folder)
+        owner |= dict.fromkeys(shard.batches, part.folder)
+        whole = whole.merge(shard)
     total, shards = manifests[0]["corpus"]["n_batches"], manifests[0]["settings"]["shard"][1]
     missing = sorted({index % shards for index in range(total) if index not in owner})
     if missing:
         named = ", ".join(f"{shard + 1}/{shards}" for shard in missing)
         cure = f"measure with --shard {missing[0] + 1}/{shards}, and name its folder too"
         raise MeasureError(f"shards that hold all {total} batches", f"{len(owner)}; missing: {named}", cure)
+    return whole

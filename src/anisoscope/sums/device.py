@@ -7,9 +7,15 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+SINGLE_ONLY = {"mps"}  # kinds of device without float64
 LARGEST = 1e153  # norms whose squares float64 holds
 LIMITS = {torch.float32: (125, 1.2e-38), torch.float64: (1000, 1 / LARGEST)}
 """Largest power of two that a vector is taken by, and the norm up to which a vector counts as zero."""
+
+
+def summed_on(device: torch.device) -> torch.device:
+    """Where sums of what is on `device` are made: beside it, but for what has no float64."""
+    return torch.device("cpu") if device.type in SINGLE_ONLY else device
 
 
 def sums_on_device(

@@ -101,6 +101,34 @@ class Reservoir:
         merged._appended = [part._keep() for part in (self, other) if len(part.hash)]
         return merged
 
+    def all_reduce(self) -> "Reservoir":
+        """The sample of all processes: hashes are gathered; then, site by site, the vectors of the tokens that stay are
+        summed, each process having zeros where the token is another's.
+        """
+        import torch.distributed as dist
+
+        hashes, units, vectors = self._keep()
+        ours = hashes, units, {site: (tuple(x.shape[1:]), x.dtype) for site, x in vectors.items()}
+        everyone = [ours] * dist.get_world_size()
+        dist.all_gather_object(everyone, ours)
+        owner = torch.cat([torch.full_like(held, rank) for rank, (held, _, _) in enumerate(everyone)])
+        joined, of_unit = (torch.cat([each[i] for each in everyone]) for i in (0, 1))  # type: ignore[misc]
+        order = torch.argsort(joined, stable=True)[: self.size]
+        mine = owner[order] == dist.get_rank()
+        local = order[mine] - sum(len(held) for held, _, _ in everyone[: dist.get_rank()])
+        device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+        kept: dict[str, Tensor] = {}
+        for site, (shape, dtype) in sorted({item for _, _, sites in everyone for item in sites.items()}, key=str):
+            kept[site] = torch.zeros(len(order), *shape, dtype=dtype)
+            if site in vectors:
+                kept[site][mine] = vectors[site][local]
+            shared = kept[site].to(device)
+            dist.all_reduce(shared)
+            kept[site] = shared.cpu()
+        reduced = Reservoir(self.size, self.seed)
+        reduced._kept = joined[order], of_unit[order], kept
+        return reduced
+
     def tensors(self, prefix: str) -> dict[str, Tensor]:
         return {f"{prefix}hash": self.hash, f"{prefix}unit": self.unit} | {
             f"{prefix}at {site}": vectors.contiguous() for site, vectors in self.vectors.items()
