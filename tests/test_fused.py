@@ -9,7 +9,7 @@ import torch
 import anisoscope
 from anisoscope.capture import capture
 from anisoscope.capture.masking import Call
-from anisoscope.capture.rows import attention_rows
+from anisoscope.capture.rows import _product, attention_rows
 from anisoscope.errors import UsageError
 from anisoscope.measure.settings import Settings
 
@@ -114,3 +114,19 @@ def test_the_default_is_the_product_of_the_model():
     assert Settings().attention == "model"
     with pytest.raises(UsageError, match="model, fused"):
         Settings(attention="flash")
+
+
+@pytest.mark.parametrize("settings", [{}, {"is_causal": True}])
+def test_rows_of_large_heads_in_float32_are_those_of_float64(settings, monkeypatch):
+    """Blocks of one head, which oneDNN multiplies; heads lie side by side, as models keep them."""
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, 300, 12).unflatten(2, (1, 12)).transpose(1, 2) for _ in range(3))
+    large = []
+    monkeypatch.setattr("anisoscope.capture.rows._product", lambda *x, f=_product: large.append(0) or f(*x))
+    found = {}
+    for dtype in (torch.float32, torch.float64):
+        call = Call(torch.nn.Identity(), *(x.to(dtype) for x in (query, key, value)), None, settings)
+        found[dtype] = attention_rows(call.query, call.key, call.masking, scale=call.scale, value=call.value)
+    assert large or not hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    for name, x in found[torch.float64].items():
+        torch.testing.assert_close(found[torch.float32][name].double(), x.double(), rtol=1e-5, atol=1e-5, msg=name)

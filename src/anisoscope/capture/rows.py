@@ -210,7 +210,9 @@ class _Walk:
     def _is_large(self, scores: Tensor) -> bool:
         """Whether a block is of one head, and so large that oneDNN multiplies it sooner."""
         one = scores.shape[:2] == (1, 1) and scores.numel() >= ONEDNN_FROM
-        return one and not self.away and scores.dtype is torch.float32 and torch.backends.mkldnn.is_available()
+        return (
+            one and not self.away and scores.dtype is torch.float32 and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        )
 
     def _scratch(self, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
         """Two buffers of the block's shape [sequence, head, query, key], and the same as [any, query, key]."""
