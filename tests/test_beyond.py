@@ -5,9 +5,10 @@ import pandas as pd
 import pytest
 import torch
 
+from anisoscope.batch import Batch
 from anisoscope.errors import UsageError
 from anisoscope.store import as_records
-from anisoscope.studies.beyond import arms, causes, trained
+from anisoscope.studies.beyond import arms, causes, forms, outcomes, trained
 from anisoscope.studies.beyond.trained import LOSS, SKILL, Experiment, Recipe
 from anisoscope.studies.study import Context, claims
 from anisoscope.training.recipe import ModelSize
@@ -147,6 +148,44 @@ def test_a_decoder_predicts_each_token_from_those_before_it():
     assert torch.isclose(model(IDS, IDS).loss, expected)
 
 
+@pytest.mark.parametrize("form", forms.FORMS)
+def test_a_form_of_attention_weighs_keys_as_it_says_and_is_not_read_as_a_softmax(form):
+    scores = torch.randn(1, 2, 3, 4, dtype=torch.float64)
+    each = scores.exp()
+    expected = {"softmax1": each / (1 + each.sum(-1, keepdim=True)), "sigmoid": 1 / (1 + 4 / each)}[form]
+    assert torch.allclose(forms.weights(form, scores), expected)
+    assert torch.allclose(forms.weights("", scores), each / each.sum(-1, keepdim=True))
+    model = made(form).eval()
+    states = {}
+    attention = model.bert.encoder.layer[0].attention.self
+    for name in ("query", "key", "value"):
+        getattr(attention, name).register_forward_hook(
+            lambda _m, _i, y, name=name: states.update({name: y.unflatten(-1, (2, 8)).transpose(1, 2)})
+        )
+    attention.register_forward_hook(lambda _m, _i, y: states.update(out=y[0]))
+    model(IDS)
+    own = forms.weights(form, states["query"] @ states["key"].transpose(2, 3) / 8**0.5) @ states["value"]
+    assert torch.allclose(own.transpose(1, 2).flatten(2), states["out"], atol=1e-6)
+
+
+def test_a_sink_is_a_share_of_what_a_row_gives_whatever_its_form():
+    class Plan(list):
+        pass
+
+    for arm in (arms.BASE, *forms.FORMS):
+        model = made(arm).eval()
+        for layer in model.bert.encoder.layer:  # equal scores: equal weights
+            torch.nn.init.zeros_(layer.attention.self.query.weight)
+        plan = Plan([Batch({"input_ids": IDS}, torch.arange(3))])
+        shares = [row["value"] for row in outcomes._attended(model, plan)]
+        assert len(shares) == 4 and shares == pytest.approx([1 / 12] * 4)
+
+
+def test_precision_counts_windows_whose_nearest_is_of_their_document():
+    vectors = torch.tensor([[1.0, 0.0], [2.0, 0.1], [0.0, 1.0], [0.1, 3.0], [1.0, 0.05]])
+    assert outcomes.precision(vectors, torch.tensor([0, 0, 1, 1, 2])) == 3 / 4  # the last is alone; one is lured by it
+
+
 RECIPE = Recipe("causal-lm", SIZE, 4, looks=(2,), probe=4)
 
 
@@ -223,11 +262,59 @@ def test_a_cell_that_learnt_nothing_says_nothing():
     assert {v.outcome for v in causes.judge("drift", as_records(pd.DataFrame()))} == {"undecided"}
 
 
+def test_cells_are_asked_and_one_that_was_not_is_trained_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(outcomes, "WINDOWS", 40)
+    looked, asked = (Experiment(("sigmoid",), 1, RECIPE, asked=asked) for asked in (False, True))
+    context = Context(tmp_path, tmp_path)
+    seen = trained.measure(looked, context)
+    assert not {"attention", "centred"} & set(seen["site"]), "what is no softmax has no rows of a softmax"
+    (RECIPE.folder("sigmoid", 0) / trained.ASKED).unlink()
+    both = trained.measure(asked, context)
+    assert {"sinks.first_share", "outliers.top_share", "retrieval.precision"} <= set(both["metric"])
+    pd.testing.assert_frame_equal(both.iloc[: len(seen)], seen)
+    assert not len(trained.measure(Experiment(("type",), 1, RECIPE, train=False, asked=True), context))
+
+
+def test_arms_stand_against_what_a_claim_says():
+    found = {"held-0": [0.01, 0.02, 0.03, 0.02], "held-.5": [0.5, 0.51, 0.49, 0.5], "base": [0.3, 0.31, 0.3, 0.29]}
+    rows = [
+        {"model": arm, "seed": seed, "step": step, "metric": metric, "site": site, "layer": 1, "value": value}
+        for arm, of_seed in found.items()
+        for seed, a in enumerate(of_seed)
+        for step in (0, 9)
+        for metric, site, value in (
+            ("mean_cosine", "hidden", a * step / 9),
+            ("retrieval.precision", None, a),
+            ("probing.accuracy", None, 0.6 + seed / 1e3 + a * (seed + 1) / 1e4),
+            (SKILL, None, 0.3),
+        )
+    ]
+    verdicts = {(v.claim, v.subject): v for v in causes.judge("useful", as_records(pd.DataFrame(rows)))}
+    assert verdicts["it is held at 0", ""].outcome == verdicts["it is held at .5", ""].outcome == "holds"
+    assert verdicts["it is held at 0", ""].value == pytest.approx(0.02)
+    assert verdicts["anisotropy loses documents", ""].value == pytest.approx(0.48)
+    assert verdicts["hidden states hold as much", "held-.5"].outcome == "holds"
+    assert "no seed of held-.2" in verdicts["hidden states hold as much", "held-.2"].reason
+    rise = next(v for v in causes.judge("origins", as_records(pd.DataFrame(rows))) if v.claim == "training itself")
+    assert rise.value == pytest.approx(0.3)
+
+
+def test_heads_that_end_opposite_are_counted_against_the_bound():
+    rows = [
+        {"model": "base", "seed": seed, "step": step, "metric": metric, "layer": 1, "head": head, "value": value}
+        for seed in range(3)
+        for step in (0, 9)
+        for metric, values in (("query_key.cosine", (-0.5, -0.36, -0.3, 0.9)), (SKILL, (0.3,)))
+        for head, value in enumerate(values)
+    ]
+    assert set(causes.ends(as_records(pd.DataFrame(rows)), causes.OPPOSITE)) == {0.5}  # 2.5 % lie below −.346
+
+
 @pytest.mark.parametrize("name", causes.ARMS)
 def test_claims_name_arms_that_are_trained_and_floors_have_reasons(name):
     stated = claims("beyond", name).values()
     assert sum(claim.primary for claim in stated) == 1
     for claim in stated:
-        assert set(claim.systems) <= set(causes.ARMS[name]) and bool(claim.inside) != bool(
-            claim.floor and claim.because
-        )
+        assert claim.systems and {*claim.systems, claim.against} <= {*causes.ARMS[name], "start", "zero"}
+        itself = claim.against == "zero" and claim.above != 0  # a threshold that means something
+        assert bool(claim.inside) + bool(claim.floor and claim.because) + itself == 1

@@ -293,7 +293,7 @@ def test_packaged_networks_stand_beside_their_untrained_selves_on_each_corpus(tm
     records = layer_curves.measure(settings, context)
     assert len(asked) == 8 and len({(corpus, untrained) for _, corpus, untrained in asked}) == 4
     found = {(v.claim, v.subject): v.outcome for v in STUDIES["fig4"].judge(records)}
-    photographs = "resnet20-12fca82f on cifar10/test.parquet"
+    photographs = "resnet20 on cifar10"
     assert found["effect of training", photographs] == found["mostly isotropic", photographs] == "fails"
 
 

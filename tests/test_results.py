@@ -77,6 +77,22 @@ def test_a_claim_is_data_that_can_be_judged():
     assert sum(claim.of_paper for claim in of_paper) > len(of_paper) / 2
 
 
+COUNTED = {"several anisotropic", "other speech models", "false positives", "fixed-point-of-the-mean"}
+COUNTED |= {"seeds-differ-in-direction"}
+"""Claims that a count decides, or a law of its own: no effect that could be too small."""
+
+
+@pytest.mark.parametrize("paper", ["godey2024", "beyond"])
+def test_a_figure_is_judged_by_one_claim_and_every_floor_has_a_reason(paper):
+    for study in (study for study in found() if study.paper == paper):
+        assert [claim.primary for claim in study.claims].count(True) == 1, study.name
+        for claim in study.claims:
+            by_p = not (claim.identity or claim.inside or claim.within or claim.name in COUNTED)
+            told = bool(claim.floor and claim.because)
+            assert told or claim.limit == "q95" or claim.limit != 0 or not by_p, (study.name, claim.name)
+            assert not claim.floor or claim.because, (study.name, claim.name)
+
+
 def test_another_verdict_is_seen():
     one = {"outcome": "holds", "value": 0.5, "p": None}
     assert not differing([one], [one | {"value": 0.5 + 1e-14}])

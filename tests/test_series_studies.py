@@ -653,7 +653,7 @@ def test_heads_of_a_vision_model_along_training(tmp_path):
     """Models trained on the spot, whose seeds may stop at different steps: those common to all are measured."""
     from anisoscope.training.small import SmallModelRecipe
 
-    recipe = SmallModelRecipe(seconds=1e-3, seeds=2, kinds=("vit",))
+    recipe = SmallModelRecipe(share=1e-3, seeds=2)
     series = checkpoints.CheckpointSettings("", recipe, "vit", "builtin:digits", 20, None)
     measured = STUDIES["fig13"].measure(series, context(tmp_path))
     assert set(measured["step"]) == {0, 1, 2} and set(measured["seed"]) == {0, 1}

@@ -1,7 +1,8 @@
-"""Small models trained on the spot: budget, checkpoints, cache, what is skipped, and the network of their own."""
+"""Small models trained on the spot: steps, checkpoints, cache, what is skipped, and the network of their own."""
 
 import json
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from anisoscope.studies.study import Context
 from anisoscope.training import fit, kinds, small
 from anisoscope.training.kinds import KINDS, kind_named, material
 
-QUICK = small.SmallModelRecipe(seconds=1e-3, seeds=1, kinds=("resnet",))
+QUICK = small.SmallModelRecipe(share=1e-3, seeds=1)
 
 
 def nothing(_step, _last, _model):
@@ -65,7 +66,6 @@ def test_the_best_weights_are_those_that_stay(name):
 
 def test_an_unfinished_training_is_begun_anew(resnet, cache, monkeypatch):
     recipe = replace(QUICK, patience=99)
-    monkeypatch.setattr(small, "seconds_per_step", lambda _kind: 1e9)
 
     def interrupted(*_args):
         raise KeyboardInterrupt
@@ -86,14 +86,6 @@ def test_weights_come_from_the_seed():
     assert not torch.equal(first[name], other[name])
 
 
-def test_the_budget_is_split_by_measured_step_times():
-    recipe = small.SmallModelRecipe(seconds=100, seeds=2)
-    times = {"vit": 0.1, "resnet": 0.2}
-    full = 2 * (KINDS["vit"].steps * 0.1 + KINDS["resnet"].steps * 0.2)
-    assert small.share(times, recipe) == pytest.approx(100 / full)
-    assert small.share({"vit": 1e-6}, recipe) == 1.0
-
-
 def test_training_learns_the_digits():
     kind = replace(KINDS["resnet"], steps=25)
     made = material(kind, 0)
@@ -101,7 +93,7 @@ def test_training_learns_the_digits():
     assert history["validation_loss"][-1][1] < 1.5  # guessing: ln 10 = 2.3
 
 
-def test_without_a_budget_the_validation_loss_stops_training():
+def test_without_a_share_the_validation_loss_stops_training():
     kind = replace(KINDS["resnet"], steps=8, rate=0.0)
     made = material(kind, 0)
     made.model.eval().requires_grad_(True)
@@ -113,7 +105,7 @@ def test_without_a_budget_the_validation_loss_stops_training():
 def test_the_best_weights_are_named_after_their_step(tmp_path, monkeypatch):
     losses = [(100, 2.0), (200, 1.0), (300, 1.5)]
     monkeypatch.setattr(fit, "fit", lambda *_: {"steps": 300, "loss": [], "validation_loss": losses})
-    found = small.trained(KINDS["resnet"], 0, replace(QUICK, seconds=None), tmp_path)
+    found = small.trained(KINDS["resnet"], 0, replace(QUICK, share=None), tmp_path)
     assert found.best == 200 and found.steps == (0, 200)
 
 
@@ -157,10 +149,10 @@ def test_measured_units_are_never_trained_on():
 
 def test_speech_is_skipped_by_name_without_data(monkeypatch, tmp_path):
     monkeypatch.delenv("ANISOSCOPE_DATA", raising=False)
-    assert "speech-cnn" not in [kind.name for kind in small.SmallModelRecipe().available]
+    assert not small.train_all(QUICK, ("speech-cnn",), tmp_path, nothing)
     systems = layer_curves.Systems(small=("speech-transformer",))
     records = layer_curves.measure(systems, Context(tmp_path, tmp_path))
-    assert layer_curves.skipped(records) == "small wav2vec 2.0: ANISOSCOPE_DATA is not set: no spoken digits"
+    assert layer_curves.skipped(records) == "small wav2vec 2.0: ANISOSCOPE_DATA is not set: no speech/fsdd_test"
 
 
 def test_unknown_kinds_are_named():
@@ -210,3 +202,50 @@ def test_the_speech_network_is_loaded_by_name(tmp_path):
 
 def test_a_recipe_is_json():
     assert json.loads(json.dumps(asdict(small.SmallModelRecipe())))["seeds"] == 2
+
+
+def pieces_of(kind):
+    made = material(KINDS[kind], 0)
+    return made, made.collate(made.train[:3]), made.collate(made.validation[:3])
+
+
+@pytest.mark.usefixtures("data_folder")
+@pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.real])
+def test_photographs_and_speech_are_learnt_and_not_those_that_are_measured(kind):
+    """A step of each; what is hidden of the validation is the same each time, of training it is drawn anew."""
+    made, batch, held = pieces_of(kind)
+    assert made.model(**batch).loss.isfinite()
+    again = made.collate(made.validation[:3])
+    assert all(torch.equal(held[name], again[name]) for name in held)
+    if KINDS[kind].masked:
+        anew = made.collate(made.train[:3])
+        assert any(not torch.equal(batch[name], anew[name]) for name in batch)
+
+
+@pytest.mark.usefixtures("data_folder")
+def test_pixels_are_those_that_the_saved_processor_makes():
+    made, batch, _held = pieces_of("vit-photographs")
+    from PIL import Image
+
+    pictures = [Image.fromarray(e["pixels"].permute(1, 2, 0).numpy()) for e in made.train[:3]]
+    own = made.processor(pictures, return_tensors="pt")["pixel_values"]
+    assert torch.allclose(batch["pixel_values"], own, atol=1e-6)
+
+
+@pytest.mark.usefixtures("data_folder")
+def test_speakers_that_are_measured_are_heard_by_no_training():
+    from anisoscope.data.speech import open_speech
+    from anisoscope.training import photographs_and_speech as source
+
+    kind = KINDS["speech-masked"]
+    _made, batch, _held = pieces_of(kind.name)
+    hidden, others = batch["mask_time_indices"], batch["sampled_negative_indices"]
+    places = hidden.flatten().nonzero().flatten()
+    for row in range(3):
+        chosen = others[row][hidden[row]]
+        assert torch.isin(chosen, places).all() and (chosen // hidden.shape[1] == row).all()
+        own = torch.arange(hidden.shape[1])[hidden[row]] + row * hidden.shape[1]
+        assert not (chosen == own[:, None]).any(), "a frame is none of its own negatives"
+    measured = open_speech(kind.corpus, limit=kind.limit)
+    names = {source.speaker(Path(item.name)) for item in measured.items}
+    assert names == set(sorted({source.speaker(path) for path in source.files(kind.corpus)})[: kind.limit])

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import findings
 import published_entropy
 import scaling
 import seen
@@ -266,6 +267,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "scaling.md": scaling.page,
     "reproduction.md": verdicts.reproduction,
     "verdicts.md": verdicts.changed,
+    "findings.md": findings.page,
     "published-entropy.md": published_entropy.page,
 }
 

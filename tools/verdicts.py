@@ -14,6 +14,7 @@ from typing import Any
 
 from anisoscope.store import write_json
 from anisoscope.studies import runner
+from anisoscope.studies.names import PAPERS
 from anisoscope.studies.runner import COMPARED
 from anisoscope.studies.study import OUTCOMES, Compared, counted
 
@@ -111,7 +112,7 @@ def told(outcomes: Iterable[str]) -> str:
 def evidence() -> str:
     """The totals of every paper, of all its claims and of the primary ones."""
     lines = []
-    for paper in ("godey2024", "fosse2023"):
+    for paper in PAPERS:
         found = [(path, v) for path in sorted(RESULTS.glob(f"{paper}/*/*/study.json")) for v in _verdicts(path)]
         primary = [v["outcome"] for path, v in found if v["claim"] in _primary(path)]
         lines += [f"{paper}: {told(v['outcome'] for _, v in found)} Of primary claims, {told(primary)}", ""]

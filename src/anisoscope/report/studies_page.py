@@ -55,7 +55,7 @@ def _shown(done: Finished) -> dict[str, Any]:
     return {
         "study": study.name,
         "title": study.title,
-        "caption": study.caption,
+        "caption": study.caption_under(done.described["settings_name"]),
         "lacking": done.lacking,
         "verdicts": [asdict(v) | {"of": claims[v.claim]} for v in done.verdicts],
         "compared": done.compared,

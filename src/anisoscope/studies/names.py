@@ -9,7 +9,7 @@ from anisoscope.errors import UsageError, near_matches
 
 PAPERS = ("godey2024", "fosse2023", "beyond")
 """The papers, and what we ask beyond them."""
-_STUDY = re.compile(r"(?:fig|table|sec)\d+[a-z]?|explained|replaced|drift|origins|forms|needed")
+_STUDY = re.compile(r"(?:fig|table|sec)\d+[a-z]?|explained|replaced|drift|origins|heads|sinks|useful|forms|needed")
 
 
 @cache

@@ -107,7 +107,9 @@ def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: 
         save(chart, folder / name, formats=("svg", "pdf", "png"))
     described = {
         "study": study.name,
-        **{name: getattr(study, name) for name in ("paper", "title", "caption")},
+        "paper": study.paper,
+        "title": study.title,
+        "caption": study.caption_under(settings),
         "settings_name": settings,
         "settings": asdict(chosen),
         "claims": described_claims(study),

@@ -41,6 +41,7 @@ class Claim:
     bounds              the smallest and the largest that the number can be: its interval stays between them
     over, words         how tests of single layers or norms make one verdict, and what is counted of them
     systems, stack      models it is about, by the beginnings of their names (none: all), and their stack
+    against             of arms: what the number of an arm is less; an arm, its own at the `start`, or `zero`
     identity            it holds by construction: if it holds, that is shown, and is no evidence
     """
 
@@ -64,6 +65,7 @@ class Claim:
     words: str = ""
     systems: tuple[str, ...] = ()
     stack: str = ""
+    against: str = "base"
 
     @property
     def limit(self) -> Limit:
@@ -179,6 +181,7 @@ class Study:
     draw      records → {name: chart}
     compare   records → published numbers beside ours, one by one, where a table has them
     settings  {"quick": …, "paper": …}; the values are the study's own
+    small     what its caption says besides where small models are trained (settings `quick` and `long`)
     needs     what the paper setting loads and computes, for the dry run
     """
 
@@ -191,8 +194,13 @@ class Study:
     judge: Callable[[pd.DataFrame], Sequence[Verdict]]
     draw: Callable[[pd.DataFrame], Mapping[str, Any]]
     caption: str = ""
+    small: str = ""
     needs: tuple[Need, ...] = ()
     compare: Callable[[pd.DataFrame], Sequence[Compared]] = lambda _records: ()
+
+    def caption_under(self, settings: str) -> str:
+        """The caption of the figure as drawn under some settings."""
+        return f"{self.caption} {self.small}".strip() if settings in ("quick", "long") else self.caption
 
 
 @cache
@@ -216,4 +224,5 @@ def claims(paper: str, study: str) -> dict[str, Claim]:
 def declare(paper: str, name: str, **code: Any) -> Study:
     """A study whose title, caption and claims stand in published.toml; `code`: its fields that are code."""
     entry = published(paper)[name]
-    return Study(name, paper, entry["title"], tuple(claims(paper, name).values()), caption=entry["caption"], **code)
+    words = {key: entry.get(key, "") for key in ("title", "caption", "small")}
+    return Study(name, paper, claims=tuple(claims(paper, name).values()), **words, **code)

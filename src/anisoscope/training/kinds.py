@@ -4,6 +4,11 @@ Text     windows of documents for masked language modelling: 15 % of the tokens,
 Images   the digits of scikit-learn (8 × 8, Alpaydin & Kaynak 1998), enlarged to 32 × 32, with their classes
 Speech   spoken digits (free-spoken-digit-dataset, Jackson et al. 2018), `DIGIT_SPEAKER_TAKE.wav`, with their classes
 
+and, where ANISOSCOPE_DATA has them, measured on what was never trained on (`photographs_and_speech.py`):
+
+Images   photographs of CIFAR-10 (Krizhevsky 2009), with their classes, or patches to be filled in; its test split
+Speech   clips of LibriSpeech (Panayotov et al. 2015), spans to be found again (Baevski et al. 2020); other speakers
+
 Examples are made with the very processors that are saved beside the checkpoints.
 """
 
@@ -19,10 +24,12 @@ import torch
 from anisoscope.data.plans import digest
 from anisoscope.data.text import TextCorpus, open_text
 from anisoscope.errors import CorpusError, UsageError, near_matches
+from anisoscope.training import photographs_and_speech
 
 TEXT, IMAGE, SPEECH = "text", "image", "speech"
+PHOTOGRAPHS, CLIPS = "cifar10/test.parquet", "speech/librispeech_test_other"
 CORPORA = {TEXT: "builtin:python-docs", IMAGE: "builtin:digits", SPEECH: "speech/fsdd_test"}
-MEASURED = {TEXT: 60, IMAGE: 400}
+MEASURED = {TEXT: 60, IMAGE: 400, PHOTOGRAPHS: 400, CLIPS: 5}
 """First units of the corpus: measured, never trained on. (Spoken digits: all 300 are measured.)"""
 VALIDATION = {TEXT: 30, IMAGE: 200}
 """Units after the measured ones that only tell when to stop."""
@@ -38,6 +45,8 @@ class Kind:
     architecture  `Bert` of `BertConfig` and `BertForMaskedLM`, of transformers or of `models.ports.speech_cnn`
     sizes         arguments of the configuration
     window        tokens of a text
+    real          photographs or clips in place of digits: what is measured, by name
+    masked        trained to find again what is hidden of them, not on classes
     """
 
     name: str
@@ -49,23 +58,25 @@ class Kind:
     rate: float
     sizes: tuple[tuple[str, Any], ...]
     window: int = 0
+    real: str = ""
+    masked: bool = False
 
     @property
     def corpus(self) -> str:
-        return CORPORA[self.modality]
+        return self.real or CORPORA[self.modality]
 
     @property
     def limit(self) -> int | None:
         """First units of the corpus that are measured."""
-        return MEASURED.get(self.modality)
+        return MEASURED.get(self.real or self.modality)
 
     @property
     def missing(self) -> str:
         """Why its data cannot be had here; empty where they can."""
         root = os.environ.get("ANISOSCOPE_DATA")
-        if self.modality != SPEECH or (root and Path(root, self.corpus).is_dir()):
+        if self.corpus.startswith("builtin:") or (root and Path(root, self.corpus).exists()):
             return ""
-        return f"no {self.corpus} below {root}" if root else "ANISOSCOPE_DATA is not set: no spoken digits"
+        return f"no {self.corpus} below {root}" if root else f"ANISOSCOPE_DATA is not set: no {self.corpus}"
 
     @property
     def data(self) -> str:
@@ -73,8 +84,9 @@ class Kind:
         made: list[object] = ["digits of scikit-learn"]
         if self.modality == TEXT:
             made = [_corpus().fingerprint, "masks of the validation drawn once", "word pieces in order"]
-        elif self.modality == SPEECH:
-            made = [f"{path.name} {path.stat().st_size}" for path in _clips()]
+        elif self.modality == SPEECH or self.real:
+            paths = photographs_and_speech.files(self.real) if self.real else _clips()
+            made = [f"{path.name} {path.stat().st_size}" for path in paths]
         return digest(made)[:16]
 
 
@@ -97,6 +109,8 @@ _WAVES = {
     "layerdrop": 0.0,
 }
 _WAV2VEC2 = _of(_WAVES, classifier_proj_size=128)
+_LISTENING = _of(_WAVES | {"conv_stride": (10, 4, 4, 2)}, codevector_dim=64, proj_codevector_dim=64, num_negatives=20)
+_VIT = _of(_BLOCK, image_size=32, patch_size=4, encoder_stride=4)
 _EVERY = (
     Kind("token-lm", "small token LM", TEXT, "Bert", 1000, 16, 1e-3, _of(_BLOCK, vocab_size=4096), 64),
     Kind("byte-lm", "small byte LM", TEXT, "Bert", 1000, 16, 1e-3, _of(_BLOCK, vocab_size=261), 128),
@@ -105,10 +119,14 @@ _EVERY = (
     Kind("convnext", "small ConvNeXt", IMAGE, "ConvNext", 600, 64, 2e-3, _of(_STAGES, image_size=32, patch_size=4)),
     Kind("speech-transformer", "small wav2vec 2.0", SPEECH, "Wav2Vec2", 800, 16, 5e-4, _WAV2VEC2),
     Kind("speech-cnn", "small speech CNN", SPEECH, "SpeechCnn", 800, 16, 1e-3, _of(_WAVES)),
+    Kind("vit-photographs", "small ViT of photographs", IMAGE, "ViT", 3000, 64, 1e-3, _VIT, 0, PHOTOGRAPHS),
+    Kind("vit-masked", "small ViT of masked photographs", IMAGE, "ViT", 3000, 64, 1e-3, _VIT, 0, PHOTOGRAPHS, True),
+    Kind("speech-masked", "small wav2vec 2.0 of speech", SPEECH, "Wav2Vec2", 2000, 8, 5e-4, _LISTENING, 0, CLIPS, True),
 )
 KINDS = {kind.name: kind for kind in _EVERY}
 """Every small model by name. Transformers and convolutional networks of a modality read the same inputs."""
 _HEADS = {TEXT: "ForMaskedLM", IMAGE: "ForImageClassification", SPEECH: "ForSequenceClassification"}
+_MASKED_HEADS = {IMAGE: "ForMaskedImageModeling", SPEECH: "ForPreTraining"}
 
 
 def kind_named(name: str) -> Kind:
@@ -130,7 +148,8 @@ def material(kind: Kind, seed: int) -> Any:
     sizes |= {"max_position_embeddings": kind.window} if kind.modality == TEXT else {"num_labels": 10}
     torch.manual_seed(seed)
     config = getattr(library, f"{kind.architecture}Config")(**sizes)
-    model = getattr(library, f"{kind.architecture}{_HEADS[kind.modality]}")(config)
+    heads = _MASKED_HEADS if kind.masked else _HEADS
+    model = getattr(library, f"{kind.architecture}{heads[kind.modality]}")(config)
     return Material(model, *examples_of(kind))
 
 
@@ -138,6 +157,9 @@ def examples_of(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
     """(processor, training examples, validation examples, how they make a batch) of a kind."""
     if kind.modality == TEXT:
         return _text(kind)
+    if kind.real:
+        made_by = photographs_and_speech.clips if kind.modality == SPEECH else photographs_and_speech.photographs
+        return made_by(kind.real, MEASURED[kind.real], dict(kind.sizes), kind.masked)
     return _images() if kind.modality == IMAGE else _speech()
 
 

@@ -1,7 +1,6 @@
 """Small models trained from scratch on the spot, kept at log-spaced steps, and found again by their settings.
 
-A time budget is split over all models by their measured step times: every model is given the same share of the steps it
-would take (`Kind.steps`). Without a budget each trains until its validation loss stops falling.
+Each takes a share of the steps it would need (`Kind.steps`), or trains until its validation loss stops falling.
 
     <cache>/small/<kind>-<seed>-<hash>/step-0, step-1, step-2, step-4, … and the best, in hub format, with the processor
     <cache>/small/<kind>-<seed>-<hash>/training.json, written last: a folder without it is begun anew
@@ -9,7 +8,6 @@ would take (`Kind.steps`). Without a budget each trains until its validation los
 
 import json
 import shutil
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,13 +17,11 @@ from anisoscope.models import ports
 from anisoscope.provenance import run_id
 from anisoscope.store import once, write_json
 from anisoscope.training import fit
-from anisoscope.training.kinds import KINDS, Kind, kind_named, material
+from anisoscope.training.kinds import Kind, kind_named, material
 
 Progress = Callable[[str, int, int], None]
 """Called with what is trained, steps done and steps in all."""
 
-PROBED = 4
-"""Steps that are timed to split the budget (one more warms up)."""
 FEWEST = 2
 EVALUATIONS = 8
 """Evaluations per `Kind.steps` where the validation loss decides when to stop."""
@@ -37,24 +33,18 @@ TRAINED = "training.json"
 class SmallModelRecipe:
     """How small models are trained. Everything here is part of their identity.
 
-    seconds    for all `kinds` × `seeds` together; None: until the validation loss stops falling
-    patience   evaluations without a lower validation loss after which training ends (without a budget)
-    longest    most steps of one model without a budget, as a multiple of `Kind.steps`
+    share      of the steps that a kind would need; None: until the validation loss stops falling
+    patience   evaluations without a lower validation loss after which training ends (without a share)
+    longest    most steps of one model without a share, as a multiple of `Kind.steps`
     """
 
-    seconds: float | None = 420.0
+    share: float | None = 0.3
     seeds: int = 2
-    kinds: tuple[str, ...] = tuple(KINDS)
     patience: int = 3
     longest: int = 3
 
-    @property
-    def available(self) -> list[Kind]:
-        """Kinds whose data are at hand."""
-        return [kind for kind in map(kind_named, self.kinds) if not kind.missing]
 
-
-LONG = SmallModelRecipe(seconds=None, seeds=3)
+LONG = SmallModelRecipe(share=None, seeds=3)
 """Until the validation loss stops falling, or `longest` is reached: what the committed records come from."""
 
 
@@ -74,13 +64,13 @@ class SmallModel:
 
     @property
     def best(self) -> int:
-        """The step whose weights training ends with: its last; without a budget, the best by validation loss."""
+        """The step whose weights training ends with: its last; without a share, the best by validation loss."""
         return int(self.history["best"])
 
 
 def train_all(recipe: SmallModelRecipe, kinds: Sequence[str], cache: Path, progress: Progress) -> list[SmallModel]:
     """Every seed of the `kinds` whose data are at hand."""
-    wanted = [kind for kind in recipe.available if kind.name in kinds]
+    wanted = [kind for kind in map(kind_named, kinds) if not kind.missing]
     return [trained(kind, seed, recipe, cache, progress) for kind in wanted for seed in range(recipe.seeds)]
 
 
@@ -94,7 +84,7 @@ def trained(
 
     def make() -> None:
         shutil.rmtree(folder, ignore_errors=True)
-        history = _train(kind, seed, recipe, folder, _planned_steps(kind, recipe, cache), progress)
+        history = _train(kind, seed, recipe, folder, progress)
         write_json(folder / TRAINED, {"settings": settings, **history})
 
     once(folder, make, marker=TRAINED)
@@ -102,46 +92,17 @@ def trained(
     return SmallModel(kind, seed, folder, tuple(found), json.loads((folder / TRAINED).read_text()))
 
 
-def _planned_steps(kind: Kind, recipe: SmallModelRecipe, cache: Path) -> int:
-    """The last step at most. A budget is split once and kept, so that every seed and every restart trains as long."""
-    if recipe.seconds is None:
-        return recipe.longest * kind.steps
-    path = cache / "small" / f"budget-{run_id(asdict(recipe), [asdict(k) for k in recipe.available])[:8]}.json"
-
-    def make() -> None:
-        times = {k.name: seconds_per_step(k) for k in recipe.available}
-        write_json(path, {"seconds_per_step": times, "share": share(times, recipe)})
-
-    once(path, make)
-    return max(FEWEST, round(kind.steps * float(json.loads(path.read_text())["share"])))
-
-
-def share(times: dict[str, float], recipe: SmallModelRecipe) -> float:
-    """The share of its steps that every model can take in the budget, 1 at most. `times`: seconds per step by kind."""
-    needed = recipe.seeds * sum(kind_named(name).steps * seconds for name, seconds in times.items())
-    return min(1.0, (recipe.seconds or needed) / needed)
-
-
-def seconds_per_step(kind: Kind) -> float:
-    """Measured on the first steps of a model that is thrown away."""
-    stamps: list[float] = []
-    how = fitting(kind, 0, PROBED + 1)
-    fit.fit(material(kind, 0), how, lambda _step, _last, _model: stamps.append(time.monotonic()))
-    return (stamps[-1] - stamps[0]) / max(len(stamps) - 1, 1)
-
-
-def _train(
-    kind: Kind, seed: int, recipe: SmallModelRecipe, folder: Path, steps: int, progress: Progress
-) -> dict[str, Any]:
+def _train(kind: Kind, seed: int, recipe: SmallModelRecipe, folder: Path, progress: Progress) -> dict[str, Any]:
     """Train and keep the log-spaced checkpoints; what `training.json` says of it."""
-    made = material(kind, seed)
+    made, share = material(kind, seed), recipe.share
+    steps = recipe.longest * kind.steps if share is None else max(FEWEST, round(kind.steps * share))
 
     def on_step(step: int, last: int, model: Any) -> None:
         if step & (step - 1) == 0:
             fit.keep(folder / f"step-{step}", model, made.processor)
         progress(f"{kind.label}, seed {seed}", step, last)
 
-    patience = None if recipe.seconds is not None else recipe.patience
+    patience = None if share is not None else recipe.patience
     folder.mkdir(parents=True)
     fit.keep(folder / "step-0", made.model, made.processor)
     history = fit.fit(made, fitting(kind, seed, steps, patience), on_step)

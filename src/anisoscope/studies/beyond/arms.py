@@ -100,13 +100,16 @@ def _no_type(model: Any) -> None:
 
 @dataclass(frozen=True)
 class Change:
-    """One change: of the untrained `model`; weight `decay`; frequency-`balanced` loss; A that a penalty `held`."""
+    """One change: of the untrained `model`; of the `form` of attention (`forms`); weight `decay`; frequency-`balanced`
+    loss; A that a penalty `held`.
+    """
 
     words: str
     model: Callable[[Any], None] = lambda _model: None
     decay: float = 0.0
     balanced: bool = False
     held: float | None = None
+    form: str = ""
 
 
 CHANGES = {
@@ -121,6 +124,8 @@ CHANGES = {
     "held-0": Change("a penalty that holds A of every layer at 0", held=0.0),
     "held-.2": Change("a penalty that holds A of every layer at .2", held=0.2),
     "held-.5": Change("a penalty that holds A of every layer at .5", held=0.5),
+    "softmax1": Change("a softmax with 1 more below its line: a row may give its keys nothing", form="softmax1"),
+    "sigmoid": Change("attention that weighs every key for itself", form="sigmoid"),
 }
 """What an arm is made of."""
 HOLDING = 1.0
@@ -134,6 +139,11 @@ def changes_of(arm: str) -> list[Change]:
         if name not in CHANGES:
             raise UsageError("an arm of known changes", repr(arm), near_matches(name, CHANGES))
     return [CHANGES[name] for name in names]
+
+
+def form_of(arm: str) -> str:
+    """The form of an arm's attention; empty: softmax."""
+    return next((change.form for change in changes_of(arm) if change.form), "")
 
 
 class ArmedBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # no types in its __init_subclass__
@@ -202,6 +212,7 @@ def untrained(arm: str, size: ModelSize, tokenizer: Any, seed: int) -> ArmedBert
         is_decoder=tokenizer.mask_token_id is None,
         use_cache=False,
         tie_word_embeddings="untied" not in arm.split("+"),
+        attn_implementation=form_of(arm) or None,
     )
     config.arm = arm
     model: ArmedBert = ArmedBert(config).train()

@@ -1,5 +1,6 @@
-"""Does sharp attention need the drift of queries and keys, and where does A come from? Arms of one training, paired by
-seed; what is claimed, how much must be seen of it and why so much stood in published.toml before any of them ran.
+"""Does sharp attention need the drift of queries and keys? Where does A come from? Is it the recipe that turns heads?
+Does the softmax ask for sinks? Is A harmful? Arms of one training, paired by seed; what is claimed, how much must be
+seen of it and why so much stood in published.toml before any of their cells was judged.
 
 A cell that has learnt no more than how often words are (skill over the unigrams below LEARNT) says nothing of a
 trained model: it is counted and left out.
@@ -17,6 +18,8 @@ from anisoscope.studies.beyond.arms import BASE
 from anisoscope.studies.beyond.trained import LOSS, SKILL, Experiment, Recipe, measure
 from anisoscope.studies.judge import judged, means_over_seeds, of_seeds, stated
 from anisoscope.studies.study import Claim, Verdict, claims, declare
+from anisoscope.sums.isotropic import cosine_quantile
+from anisoscope.sums.jackknife import over_seeds
 from anisoscope.training.recipe import SIZES, ModelSize
 
 LEARNT = 0.05
@@ -29,12 +32,17 @@ BRIEF = Recipe("causal-lm", SIZE, 300, looks=(100,))
 ARMS = {
     "drift": (BASE, "queries-centred", "keys-centred", "qk-norm", "no-qk-bias"),
     "origins": (BASE, "balanced", "type", "untied", "decay"),
+    "heads": (BASE, "type", "untied", "no-qk-bias"),
+    "sinks": (BASE, "softmax1", "sigmoid"),
+    "useful": (BASE, "held-0", "held-.2", "held-.5"),
 }
+ASKED = {"sinks": 4, "useful": 4}
+"""Studies of cells that are asked for more than a look, and their seeds; others have six."""
 SETTINGS = {
     name: {
-        "quick": Experiment(arms[:2], 2, BRIEF),
-        "paper": Experiment(arms, 6, FULL),
-        "finished": Experiment(arms, 6, FULL, train=False),
+        "quick": Experiment(arms[:2], 2, BRIEF, asked=name in ASKED),
+        "paper": Experiment(arms, ASKED.get(name, 6), FULL, asked=name in ASKED),
+        "finished": Experiment(arms, ASKED.get(name, 6), FULL, train=False, asked=name in ASKED),
     }
     for name, arms in ARMS.items()
 }
@@ -44,12 +52,8 @@ SETTINGS["origins"]["masked"] = Experiment((BASE, "type"), 6, MASKED)
 `finished`: as far as `paper` is trained, nothing is; `masked`: the models of figure 1, as BERT is trained and until the
 skill no longer grows, without and with a type vector that all tokens share (six core-hours).
 """
-OUTCOMES = {
-    LOSS: ("loss", ""),
-    "attention.entropy": ("entropy (nats)", "attention"),
-    "mean_cosine": ("A of hidden states", "hidden"),
-    "query_key.cosine": ("|cos(Q̄, K̄)|", ""),
-}
+OPPOSITE = "heads.opposite"
+"""Read from `query_key.cosine`: 1 for a head whose means end opposite, else 0."""
 
 
 def ends(
@@ -58,11 +62,14 @@ def ends(
     """A number of every cell, by (arm, seed): at the last step or the first, mean over heads and layers (of a cosine of
     means: of its size; of hidden states: of what the blocks give, not of what they are given).
     """
-    rows = select(records, metric=metric, **({"site": site} if site else {}))
+    cosine = "query_key.cosine"
+    rows = select(records, metric=cosine if metric == OPPOSITE else metric, **({"site": site} if site else {}))
     rows = rows[rows["step"] == (rows["step"].min() if start else rows["step"].max())]
     if site == "hidden":
         rows = rows[rows["layer"] == rows["layer"].max()] if last_layer else rows[rows["layer"] > 0]
-    values = rows["value"].abs() if metric == "query_key.cosine" else rows["value"]
+    values = rows["value"].abs() if metric == cosine else rows["value"]
+    if metric == OPPOSITE:
+        values = (values < -float(cosine_quantile(0.975, SIZE.width // SIZE.heads))).astype(float)
     found: pd.Series = values.groupby([rows["model"].astype(str), rows["seed"].astype(int)]).mean()
     return found
 
@@ -75,33 +82,38 @@ def judge(name: str, records: pd.DataFrame) -> list[Verdict]:
     skill = ends(records, SKILL)
     learnt = skill[skill >= LEARNT].index
     tests, untrained = [], []
-    for claim in stated_ones.values():
-        (arm,) = claim.systems
-        pairs = paired(claim, records, arm)
-        known = [(arm, seed) in learnt and (BASE, seed) in learnt for seed in pairs.index]
+    for claim, arm in [(each, arm) for each in stated_ones.values() for arm in each.systems]:
+        subject = arm if len(claim.systems) > 1 else ""
+        pairs, other = paired(claim, records, arm), claim.against if claim.against in skill else arm
         if not len(pairs):
-            untrained.append(stated(claim, None, "not trained", reason=f"no seed of {arm} beside {BASE} is finished"))
+            why = f"no seed of {arm} beside {claim.against} is finished"
+            untrained.append(stated(claim, None, "not trained", reason=why, subject=subject))
             continue
-        of_arm = skill[arm] if arm in skill else skill[BASE]
-        reason = f"skill over the unigrams {of_arm.mean():.2f}, of {BASE} {skill[BASE].mean():.2f}"
+        known = [(arm, seed) in learnt and (other, seed) in learnt for seed in pairs.index]
+        reason = f"skill over the unigrams {skill[arm].mean():.2f}, of {BASE} {skill[BASE].mean():.2f}"
         reason += "" if all(known) else f"; a cell whose skill is below {LEARNT:g} says nothing"
-        tests.append(of_seeds(claim, np.where(known, pairs.to_numpy(float), np.nan), reason=reason))
+        values = np.where(known, pairs.to_numpy(float), np.nan)
+        tests.append(of_seeds(claim, values, reason=reason, subject=subject))
     return [*judged(tests), *untrained]
 
 
 def paired(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
-    """Differences by seed: arm less `base` at the end; of `base` itself the end less the start."""
+    """Differences by seed of an arm at the end and what the claim puts it against."""
     last = "last layer" in claim.statement
     found = ends(records, claim.metric, claim.site, last_layer=last)
-    other = ends(records, claim.metric, claim.site, last_layer=last, start=True) if arm == BASE else found
-    if arm not in found or BASE not in other:
-        return pd.Series(dtype=float)
-    apart: pd.Series = (found[arm] - other[BASE]).dropna()
-    return apart
+    none = pd.Series(dtype=float)
+    if arm not in found:
+        return none
+    if claim.against == "zero":
+        return found[arm]
+    first = claim.against == "start"
+    other = ends(records, claim.metric, claim.site, last_layer=last, start=True) if first else found
+    against = arm if first else claim.against
+    return (found[arm] - other[against]).dropna() if against in other else none
 
 
 def draw(name: str, records: pd.DataFrame) -> dict[str, ChartType]:
-    """Entropy and loss along training, A by layer at the end, and every outcome's difference from `base`."""
+    """Entropy and loss along training, A by layer at the end; and what each arm changes of every number claimed."""
     if records.empty:
         return {}
     charted = {
@@ -110,7 +122,22 @@ def draw(name: str, records: pd.DataFrame) -> dict[str, ChartType]:
     }
     rows = select(records, metric="mean_cosine", site="hidden")
     rows = rows[rows["step"] == rows["step"].max()]
-    return charted | {f"{name}_layers": charts.layer_curve(means_over_seeds(rows, "metric", "model", "layer"))}
+    charted[f"{name}_layers"] = charts.layer_curve(means_over_seeds(rows, "metric", "model", "layer"))
+    of_metric = {claim.metric: claim for claim in claims("beyond", name).values() if claim.against == BASE}
+    for metric, claim in of_metric.items():
+        if len(bars := effects(claim, records)):
+            settings = {"category": "arm", "titles": (claim.statistic, ""), "size": (420, 17)}
+            charted[f"{name}_{metric.replace('.', '_')}"] = charts.bars(bars, **settings)
+    return charted
+
+
+def effects(claim: Claim, records: pd.DataFrame) -> pd.DataFrame:
+    """Differences of every arm from `base` in the number of a claim, with their intervals over seeds."""
+    rows = []
+    for arm in dict.fromkeys(records["model"].astype(str)):
+        if arm != BASE and len(pairs := paired(claim, records, arm)) > 1:
+            rows.append({"arm": arm, **over_seeds(pairs.to_numpy(float))._asdict()})
+    return pd.DataFrame(rows)
 
 
 def _course(records: pd.DataFrame, metric: str) -> pd.DataFrame:

@@ -2,7 +2,8 @@
 
     <cache>/beyond/<arm>-<seed>-<hash>/step-N.parquet     what was seen at step N
     <cache>/beyond/<arm>-<seed>-<hash>/resume             the state of a training under way: it goes on from there
-    <cache>/beyond/<arm>-<seed>-<hash>/records.parquet    written last
+    <cache>/beyond/<arm>-<seed>-<hash>/records.parquet    what was seen at all steps
+    <cache>/beyond/<arm>-<seed>-<hash>/asked.parquet      what it was asked at the end (`outcomes`); written last
 
 Records: the names of `measure`; `model` is the arm. Beside them, by step, `training.loss` (plain, in nats, of held-out
 windows, whatever the arm trains on) and `training.skill`: 1 − loss / loss of the unigrams, which is 0 for a model that
@@ -12,6 +13,7 @@ knows how often words are and nothing of their neighbours, and 1 for one that kn
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,8 @@ from anisoscope.measure.loop import glance, run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.models.modes import evaluating
 from anisoscope.provenance import run_id
-from anisoscope.store import as_records, in_turn, once, select, write_atomic
-from anisoscope.studies.beyond import arms
+from anisoscope.store import as_records, in_turn, once, records_once, select
+from anisoscope.studies.beyond import arms, outcomes
 from anisoscope.studies.study import Context
 from anisoscope.training.fit import Fitting, Material, fit
 from anisoscope.training.recipe import ModelSize, Task, Training
@@ -35,9 +37,12 @@ from anisoscope.training.text import UNMASKED, Examples, Tokens, cache_folder, o
 
 CORPUS, PROBE, BUILTIN = "pretrain_text", "wikitext/wiki.valid.raw", "builtin:python-docs"
 """Trained on, looked at, and what stands for both where ANISOSCOPE_DATA has them not."""
+ASKED, SEEN = "asked.parquet", "records.parquet"
 ALONG = ("mean_cosine", "drift", "norms", "query_key", "attention")
 AT_THE_END = (*ALONG, "score_terms", "centred_attention", "common_direction")
 SITES = ("hidden", "query.raw", "key.raw", "attention", "scores", "centred")
+OF_SOFTMAX = ("attention", "centred")
+"""Sites whose numbers are of a softmax of the scores, and of no other form of attention."""
 LOSS, SKILL = "training.loss", "training.skill"
 VERSION = 1
 """Raise it when what a cell holds changes."""
@@ -70,12 +75,20 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Cells that a study reads: every arm with every seed, in the order of worth; `train` False: the finished ones."""
+    """Cells that a study reads: every arm with every seed, in the order of worth; `train` False: the finished ones.
+    `asked`: with the `outcomes` of each; a cell that was not asked is trained again.
+    """
 
     arms: tuple[str, ...]
     seeds: int
     recipe: Recipe
     train: bool = True
+    asked: bool = False
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What a cell must hold, in the order it is written."""
+        return (SEEN, ASKED) if self.asked else (SEEN,)
 
     def cells(self) -> list[tuple[str, int]]:
         """The first two arms with every seed before the others: what is cut short holds one whole comparison."""
@@ -85,21 +98,21 @@ class Experiment:
 
 def measure(experiment: Experiment, context: Context) -> pd.DataFrame:
     """Records of all cells, trained or found again."""
-    cells = experiment.cells()
+    cells, recipe = experiment.cells(), experiment.recipe
     if not experiment.train:
-        cells = [cell for cell in cells if (experiment.recipe.folder(*cell) / "records.parquet").exists()]
+        cells = [cell for cell in cells if all((recipe.folder(*cell) / name).exists() for name in experiment.files)]
+
+    def attempt(cell: tuple[str, int], wait: bool) -> pd.DataFrame:
+        folder = recipe.folder(*cell)
+        once(folder, lambda: _train(*cell, recipe, folder, context.device), marker=experiment.files[-1], wait=wait)
+        found = pd.concat([pd.read_parquet(folder / name) for name in experiment.files], ignore_index=True)
+        return as_records(found.assign(model=cell[0], seed=cell[1]))
+
     parts = []
-    found = in_turn(cells, lambda cell, wait: _cell(*cell, experiment.recipe, context, wait))
-    for done, part in enumerate(found, start=1):
+    for done, part in enumerate(in_turn(cells, attempt), start=1):
         parts.append(part)
         context.progress("cells", done, len(cells))
     return pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
-
-
-def _cell(arm: str, seed: int, recipe: Recipe, context: Context, wait: bool) -> pd.DataFrame:
-    folder = recipe.folder(arm, seed)
-    once(folder, lambda: _train(arm, seed, recipe, folder, context.device), marker="records.parquet", wait=wait)
-    return pd.read_parquet(folder / "records.parquet")
 
 
 def _corpora() -> tuple[str, str]:
@@ -107,7 +120,7 @@ def _corpora() -> tuple[str, str]:
 
 
 def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> None:
-    """Train one cell, or go on, and write its records."""
+    """Train one cell, or go on, ask it, and write its records, unless they are there."""
     size, (named, probed) = recipe.size, _corpora()
     tokenizer, tokens = prepare(open_training_corpus(named), recipe.task, size.vocabulary, size.window)
     windows, held = tokens.parts()
@@ -117,21 +130,38 @@ def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> No
     if any(change.balanced for change in arms.changes_of(arm)):
         model.token_weights.copy_(torch.from_numpy(balancing(shares)))
     validation = Examples(tokens, held, len(held), 0, shuffled=False)
-    plan, _ = open_plan(probed, model, tokenizer, modality="text", sequences=recipe.probe)
+    plan, texts = (
+        open_plan(probed, model, tokenizer, modality="text", sequences=n)[0] for n in (recipe.probe, outcomes.WINDOWS)
+    )
 
     def on_step(step: int, _last: int, model: Any) -> None:
-        path = folder / f"step-{step}.parquet"
-        if step in recipe.seen and not path.exists():
-            rows = _look(model, plan, last=step == recipe.steps)
-            write_atomic(path, lambda temporary: rows.to_parquet(temporary, index=False))
+        if step in recipe.seen:
+            records_once(folder / f"step-{step}.parquet", partial(_look, model, plan, last=step == recipe.steps))
 
     on_step(0, 0, model)
     made = Material(model, tokenizer, Examples(tokens, windows, recipe.steps * size.batch, seed), validation, dict)
-    settings = {
+    how = Fitting(_settings(arm, seed, recipe, device), evaluated=frozenset(recipe.seen), share=training.share)
+    history = fit(made, how, on_step, folder / "resume")
+
+    def seen() -> pd.DataFrame:
+        losses = pd.DataFrame(history["validation_loss"], columns=["step", "value"]).assign(metric=LOSS)
+        skill = losses.assign(metric=SKILL, value=1 - losses["value"] / unigram_loss(shares, validation))
+        looks = [pd.read_parquet(folder / f"step-{step}.parquet").assign(step=step) for step in recipe.seen]
+        found = pd.concat([*looks, losses, skill], ignore_index=True)
+        return as_records(found.assign(model=arm, seed=seed, corpus=probed))
+
+    records_once(folder / SEEN, seen)
+    given = {"step": recipe.steps, "model": arm, "seed": seed, "corpus": probed}
+    records_once(folder / ASKED, lambda: as_records(outcomes.asked(model, tokenizer, plan, texts).assign(**given)))
+    shutil.rmtree(folder / "resume", ignore_errors=True)
+
+
+def _settings(arm: str, seed: int, recipe: Recipe, device: str) -> dict[str, Any]:
+    return {
         "max_steps": recipe.steps,
-        "per_device_train_batch_size": size.batch,
-        "per_device_eval_batch_size": 2 * size.batch,
-        "learning_rate": size.rate,
+        "per_device_train_batch_size": recipe.size.batch,
+        "per_device_eval_batch_size": 2 * recipe.size.batch,
+        "learning_rate": recipe.size.rate,
         "weight_decay": max((change.decay for change in arms.changes_of(arm)), default=0.0),
         "seed": seed,
         "data_seed": seed,
@@ -139,16 +169,6 @@ def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> No
         "train_sampling_strategy": "sequential",
         "logging_steps": max(1, recipe.steps // 50),
     }
-    how = Fitting(settings, evaluated=frozenset(recipe.seen), share=training.share)
-    history = fit(made, how, on_step, folder / "resume")
-    baseline = unigram_loss(shares, validation)
-    losses = pd.DataFrame(history["validation_loss"], columns=["step", "value"]).assign(metric=LOSS)
-    skill = losses.assign(metric=SKILL, value=1 - losses["value"] / baseline)
-    looks = [pd.read_parquet(folder / f"step-{step}.parquet").assign(step=step) for step in recipe.seen]
-    records = pd.concat([*looks, losses, skill], ignore_index=True).assign(model=arm, seed=seed, corpus=probed)
-    records = as_records(records)
-    write_atomic(folder / "records.parquet", lambda temporary: records.to_parquet(temporary, index=False))
-    shutil.rmtree(folder / "resume", ignore_errors=True)
 
 
 def _look(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
@@ -160,7 +180,8 @@ def _look(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
             measurement = run_pass(model.bert, plan, settings)
     else:
         measurement = glance(model.bert, batches, settings)
-    rows = select(measurement.records(), site=SITES, component=None)
+    sites = [site for site in SITES if not (arms.form_of(model.config.arm) and site in OF_SOFTMAX)]
+    rows = select(measurement.records(), site=sites, component=None)
     return as_records(rows.assign(low=np.nan, high=np.nan))  # intervals are over seeds
 
 

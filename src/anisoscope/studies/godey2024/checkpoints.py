@@ -28,9 +28,12 @@ from anisoscope.runs.job import Job
 from anisoscope.runs.run import plan_of, subject_of
 from anisoscope.runs.series import Derived, measure_series
 from anisoscope.store import RunFolder, as_records, select
+from anisoscope.studies.beyond.arms import BASE
+from anisoscope.studies.beyond.causes import FULL
+from anisoscope.studies.beyond.trained import Experiment, measure as measure_cells
 from anisoscope.studies.needs import Need, of_corpus
 from anisoscope.studies.study import Context
-from anisoscope.training.kinds import KINDS
+from anisoscope.training.kinds import KINDS, TEXT
 from anisoscope.training.small import LONG, SmallModelRecipe, train_all
 
 METRICS = ("mean_cosine", "query_key", "attention", "score_terms", "centred_attention", "common_direction")
@@ -39,7 +42,7 @@ SITES = ("query.raw", "attention", "scores", "centred")
 WIKITEXT, BUILTIN = "wikitext/wiki.valid.raw", "builtin:python-docs"
 PROBED = 128
 LOSS = "training.loss"
-BRIEF = SmallModelRecipe(seconds=300.0, seeds=3, kinds=("token-lm",))
+BRIEF = SmallModelRecipe(share=0.8, seeds=3)
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ class CheckpointSettings:
     points: int = 400
     shown: tuple[float, ...] = (0.0, 0.02, 0.1, 1.0)
     share: float | None = None
+    cells: Experiment | None = None
 
 
 STEPS = (*range(0, 200, 20), *range(200, 2001, 100))
@@ -73,8 +77,8 @@ PAPER = f"google/multiberts-seed_{{0..4}}-step_{{{','.join(map(str, STEPS))}}}k"
 def _of_kind(name: str) -> CheckpointSettings:
     """The checkpoints of the long trainings of figures 1 to 4."""
     kind = KINDS[name]
-    text = kind.modality == "text"
-    return CheckpointSettings("", LONG, name, kind.corpus, kind.limit if text else PROBED, PROBED if text else None)
+    limit = min(kind.limit or PROBED, PROBED)
+    return CheckpointSettings("", LONG, name, kind.corpus, limit, PROBED if kind.modality == TEXT else None)
 
 
 SETTINGS = {
@@ -82,12 +86,19 @@ SETTINGS = {
     "bytes": _of_kind("byte-lm"),
     "vision": _of_kind("vit"),
     "speech": _of_kind("speech-transformer"),
+    "photographs": _of_kind("vit-masked"),
+    "clips": _of_kind("speech-masked"),
     "small": CheckpointSettings(os.environ.get("ANISOSCOPE_SERIES", "runs/series/small")),
     "paper": CheckpointSettings(PAPER, corpus="wikitext-103"),
     "paper-sampled": CheckpointSettings(PAPER, corpus="wikitext-103", share=0.2),
 }
-"""`bytes`, `vision` and `speech`: the same of other modalities, where the paper found no checkpoints to study.
+"""`bytes`, `vision` and `speech`: the same of other modalities, where the paper found no checkpoints to study;
+`photographs` and `clips`: of real ones, self-supervised, measured on what was not trained on.
 `small` reads the series in the folder ANISOSCOPE_SERIES (default `runs/series/small`): seed-0/step-0, …"""
+CAUSAL = {"causal": CheckpointSettings(cells=Experiment((BASE,), 6, FULL))}
+"""Six small models that predict each token from those before it (`beyond.causes`), looked at six times: what a number
+of heads is enough for (figures 13, 14, 15 and 23).
+"""
 _TOKENS, _PANELS = PROBED * 512, 2.0  # of a checkpoint; attention with centred queries and keys beside the pass
 NEEDS = (
     Need(
@@ -101,6 +112,8 @@ NEEDS = (
 )
 SERIES: dict[str, Any] = {"settings": SETTINGS, "needs": NEEDS}
 """What every study of a series has."""
+OF_HEADS: dict[str, Any] = SERIES | {"settings": SETTINGS | CAUSAL}
+"""What those have that read numbers of heads alone."""
 
 
 @dataclass(frozen=True)
@@ -255,5 +268,8 @@ def records_of(pieces: Sequence[Piece], metrics: Sequence[str]) -> pd.DataFrame:
 
 
 def measure_heads(metrics: Sequence[str], series: CheckpointSettings, context: Context) -> pd.DataFrame:
-    """`records_of` a series, measured or found again."""
-    return records_of(measure(series, context), metrics)
+    """`records_of` a series, measured or found again; or of cells."""
+    if series.cells is None:
+        return records_of(measure(series, context), metrics)
+    cells = measure_cells(series.cells, context)
+    return select(cells, kind="self", component=None, site=SITES, metric=metrics).reset_index(drop=True)

@@ -70,6 +70,7 @@ def _judge_fixed(claim: Claim, records: pd.DataFrame, system: str) -> Verdict:
         return stated(claim, holds, "no N*", n=n, reason=reason, subject=system)
     at = over_seeds(_fixed(records, system, f"{claim.metric}.norm"), bounds=POSITIVE)
     reason += f"; norm there {at.value:.4g}" + (f" [{at.low:.4g}, {at.high:.4g}]" if n > 1 else "")
+    reason = "; ".join(filter(None, (reason, norm_claims.one_more(solved.to_numpy(float)))))
     value, low, high = (float(x) for x in over_seeds(solved, bounds=POSITIVE))
     return stated(claim, holds, "N* =", value, low, high, len(solved), None, reason, system)
 
@@ -93,6 +94,7 @@ def _order(records: pd.DataFrame, system: str, trained: pd.DataFrame) -> Test:
     share = at / np.sqrt(norm_claims.width(records, system))
     value, low, high = (float(np.exp(x)) for x in over_seeds(np.log(share / known.mean())))
     note = f"‖mean‖/√d = {share.mean():.3f}; in trained layers of {names}: {known.min():.3f} to {known.max():.3f}"
+    note = "; ".join(filter(None, (note, norm_claims.one_more((share / known.mean()).to_numpy(float)))))
     numbers = (value, low, high, len(at))
     return Test(TRAINED, TRAINED.statistic, *numbers, inside=TRAINED.inside, note=note, subject=system)
 

@@ -152,7 +152,7 @@ def measure(over: Over, clouds: bool, series: checkpoints.CheckpointSettings, co
 def judge_clouds(records: pd.DataFrame) -> list[Verdict]:
     """The share that the first direction carries, and its agreement between heads that end similar and opposite."""
     claim, other = claims("godey2024", "fig11").values()
-    share, groups = table(records, "svd.union.drift_share").values[:, 0], Alignment.of(records).groups()
+    share, groups = table(records, "svd.union.drift_share").values[:, -1], Alignment.of(records).groups()
     tests = []
     for name in ("all heads", "similar", "opposite"):
         reason = f"{groups[name].sum()} heads of {len(share)} seeds"
@@ -185,7 +185,7 @@ def judge_paths(records: pd.DataFrame) -> list[Verdict]:
 def judge_agreement(name: str, metric: str, records: pd.DataFrame) -> list[Verdict]:
     """Agreement of the plane of one side with that of the union, over all heads."""
     (claim,) = claims("godey2024", name).values()
-    values = table(records, metric).values[:, 0]
+    values = table(records, metric).values[:, -1]
     least = f"least of {values[0].size} heads, by seed: " + ", ".join(f"{x.min():.2f}" for x in values)
     return judged([of_seeds(claim, values.mean((1, 2)), reason=least)])
 

@@ -40,10 +40,12 @@ class HeadTable:
 
 
 def table(records: pd.DataFrame, metric: str) -> HeadTable:
-    """The table of a metric; NaN where a head has no value."""
+    """The table of a metric; NaN where a head has no value, as at a step where others have been measured alone."""
     rows = select(records, metric=metric)
-    axes, places = zip(*(np.unique(rows[name].to_numpy(int), return_inverse=True) for name in AXES), strict=True)
+    steps = np.unique(records.loc[records["head"].notna(), "step"].to_numpy(int))
+    axes = [steps if name == "step" else np.unique(rows[name].to_numpy(int)) for name in AXES]
     values = np.full([len(axis) for axis in axes], np.nan)
+    places = tuple(np.searchsorted(axis, rows[name].to_numpy(int)) for axis, name in zip(axes, AXES, strict=True))
     values[places] = rows["value"].to_numpy(float)
     seeds, steps, layers = (tuple(map(int, axis)) for axis in axes[:3])
     return HeadTable(values, seeds, steps, layers)
@@ -189,7 +191,7 @@ def judge_seeds(records: pd.DataFrame) -> list[Verdict]:
 
 def _permuted(claim: Claim, rows: Array) -> Test:
     """A test that rows [seed, layer, step] are alike over seeds: mean correlation of two seeds, against the same with
-    the layers of every seed in an order of its own.
+    the layers of every seed in an order of its own. Below the claim's floor no p makes it hold.
     """
     seeds, layers = rows.shape[:2]
     norms = np.sqrt((rows**2).sum((1, 2), keepdims=True))
@@ -203,6 +205,7 @@ def _permuted(claim: Claim, rows: Array) -> Test:
     for a, b in pairs:
         r += (unit[a] @ unit[b].T)[orders[:, a], orders[:, b]].sum(1) / len(pairs)
     up, down = float((r >= r[0] - SAME).mean()), float((r <= r[0] + SAME).mean())
+    up = up if r[0] >= claim.floor else 1.0
     note = f"{layers} layers; one-sided p of {ORDERS:,} orders of the layers"
     return Test(claim, claim.statistic, float(r[0]), n=seeds, up=up, down=down, note=note)
 
@@ -230,7 +233,7 @@ STUDIES = tuple(
     declare(
         "godey2024",
         name,
-        **checkpoints.SERIES,
+        **checkpoints.OF_HEADS,
         measure=partial(checkpoints.measure_heads, metrics),
         judge=judge,
         draw=partial(draw, name),

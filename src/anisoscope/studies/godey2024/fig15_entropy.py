@@ -45,7 +45,7 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     others = table(records, "score_terms.centred_share").values[:, -1].mean()
     back = pd.DataFrame(_share_of(gain, lost)).mean().to_numpy(float)  # over seeds that lost entropy
     parts = f"(q − Q̄)·(k − K̄): {others:.2f}; by layer: {_listed(share[:, -1].mean(0), '.2f')}"
-    start = f"at step 0: {share[:, 0].mean():.2f}"
+    start = "not measured at step 0" if np.isnan(share[:, 0]).all() else f"at step 0: {share[:, 0].mean():.2f}"
     explained = _share_of(gain.mean(-1), lost.mean(-1))
     tests += [
         of_seeds(claim["mean-query-sharpens"], gain.mean(-1), reason=f"by layer: {_listed(gain.mean(0), '.3f')}"),
@@ -95,5 +95,10 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
 
 
 STUDY = declare(
-    "godey2024", "fig15", **checkpoints.SERIES, measure=partial(checkpoints.measure_heads, KEPT), judge=judge, draw=draw
+    "godey2024",
+    "fig15",
+    **checkpoints.OF_HEADS,
+    measure=partial(checkpoints.measure_heads, KEPT),
+    judge=judge,
+    draw=draw,
 )

@@ -6,6 +6,7 @@ each group of units left out (`mean_cosine.left_out`, `drift.left_out`, `compone
 layers and models need for their intervals.
 """
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -132,7 +133,9 @@ def measured(job: Job, context: Context) -> pd.DataFrame:
 
 def _packaged(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFrame]:
     """Records of a network that needs no hub, trained and untrained, on one corpus; what cannot be had is noted."""
-    label = f"{Path(name).stem.removeprefix('builtin:')} on {systems.corpus}"
+    corpus = Path(systems.corpus)
+    corpus = corpus.parent if corpus.stem in ("train", "test") else corpus
+    label = f"{re.sub('^builtin:|-[0-9a-f]{8}$', '', Path(name).stem)} on {corpus.name}"
     try:
         where = name if name.startswith("builtin:") else str(find_path(name) or name)
         for untrained, state in ((True, UNTRAINED), (False, TRAINED)):

@@ -104,11 +104,11 @@ def _at_every_norm(claim: Claim, curve: Curves, values: Array, statistic: str, o
     """
     for norm, of_norm in zip(curve.norms, values.T, strict=True):
         judged_by = replace(claim, floor=0.0) if over == "last" and norm != curve.norms[-1] else claim
-        test = of_seeds(judged_by, of_norm, statistic, subject=curve.system, reason=_one_more(of_norm))
+        test = of_seeds(judged_by, of_norm, statistic, subject=curve.system, reason=one_more(of_norm))
         yield replace(test, claim=claim, over=over, where=f"N = {norm:g}", words="N hold")
 
 
-def _one_more(values: Array) -> str:
+def one_more(values: Array) -> str:
     """Where one more draw of weights, inputs and bias would lie: the spread over draws, not that of their mean."""
     n = len(values)
     if n < 3:
@@ -120,7 +120,7 @@ def _one_more(values: Array) -> str:
 def at(claim: Claim, curve: Curves, norm: float, threshold: float, words: str) -> Test:
     """At one N the quantity lies above a threshold, which `words` names."""
     values = curve.values[:, curve.norms.index(norm)]
-    reason = "; ".join(filter(None, (words, _one_more(values))))
+    reason = "; ".join(filter(None, (words, one_more(values))))
     return of_seeds(claim, values, f"at N = {norm:g}", threshold, reason=reason, subject=curve.system)
 
 

@@ -1,0 +1,57 @@
+"""Forms of attention: what makes weights of scores, in the attention interface under its own name."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import eager_mask
+
+Scores = Float[Tensor, "sequence head query key"]
+
+
+def softmax1(scores: Scores) -> Scores:
+    """Softmax with 1 more below the line: a row may give its keys next to nothing (Miller 2023)."""
+    nothing = scores.new_zeros(*scores.shape[:-1], 1)
+    return torch.cat((scores, nothing), -1).softmax(-1)[..., :-1]
+
+
+def sigmoid(scores: Scores) -> Scores:
+    """Every key for itself, less the logarithm of their number (Ramapuram et al. 2024)."""
+    return (scores - math.log(scores.shape[-1])).sigmoid()
+
+
+FORMS: dict[str, Callable[[Scores], Scores]] = {"softmax1": softmax1, "sigmoid": sigmoid}
+
+
+def weights(form: str, scores: Scores) -> Scores:
+    """What a form makes of scores; the empty one is softmax."""
+    return FORMS[form](scores) if form else scores.softmax(-1)
+
+
+def _attention(
+    form: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    *,
+    scaling: float,
+    dropout: float = 0.0,
+    **_: Any,
+) -> tuple[Tensor, Tensor]:
+    scores = query @ key.transpose(2, 3) * scaling
+    given = weights(form, scores if attention_mask is None else scores + attention_mask)
+    given = functional.dropout(given, dropout, module.training)
+    return (given @ value).transpose(1, 2).contiguous(), given
+
+
+for _form in FORMS:
+    AttentionInterface.register(_form, partial(_attention, _form))
+    AttentionMaskInterface.register(_form, eager_mask)

@@ -1,0 +1,124 @@
+"""Photographs and speech that small models are trained on, and what is hidden of them (`kinds.examples_of`).
+
+Photographs  the training split beside the measured one; the last 1,000 tell when to stop
+Clips        speakers in the order of their names: the first ones are measured, the last tells when to stop, the others
+             are trained on; clips in pieces of two seconds, so that nothing is padded
+
+What is hidden of the examples that tell when to stop is drawn once: their loss changes by learning alone.
+"""
+
+import io
+import os
+from collections.abc import Iterator
+from functools import cache, partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+Examples = list[dict[str, Any]]
+VALIDATION, HIDDEN = 1000, 0.6
+"""Photographs that tell when to stop; share of their patches that is hidden (Xie et al. 2022)."""
+RATE, SECONDS = 16_000, 2
+SPAN, BEGUN = 10, 0.65
+"""Frames of a hidden span, and the share of frames that spans hide at most (Baevski et al. 2020)."""
+
+
+def files(name: str) -> list[Path]:
+    """The files that are trained on, or told apart from those that are measured, below ANISOSCOPE_DATA."""
+    place = Path(os.environ.get("ANISOSCOPE_DATA", ""), name)
+    return sorted(place.glob("*.flac")) if place.is_dir() else [place.with_name("train.parquet")]
+
+
+# --- photographs ---
+
+
+@cache
+def _pixels(path: Path) -> tuple[torch.Tensor, list[int]]:
+    import pandas as pd
+    from PIL import Image
+
+    table = pd.read_parquet(path)
+    opened = (Image.open(io.BytesIO(image["bytes"])).convert("RGB") for image in table["image"])
+    return torch.from_numpy(np.stack([np.asarray(x) for x in opened])).permute(0, 3, 1, 2), table["label"].tolist()
+
+
+def photographs(name: str, _measured: int, sizes: dict[str, Any], masked: bool) -> tuple[Any, Examples, Examples, Any]:
+    """Photographs with their classes, or with the patches that are hidden of them."""
+    from transformers import ViTImageProcessorPil
+
+    side, patches = sizes["image_size"], (sizes["image_size"] // sizes["patch_size"]) ** 2
+    processor = ViTImageProcessorPil(size={"height": side, "width": side}, image_mean=[0.5] * 3, image_std=[0.5] * 3)
+    pixels, labels = _pixels(files(name)[0])
+    examples: Examples = [{"pixels": x, "labels": y} for x, y in zip(pixels, labels, strict=True)]
+    if masked:
+        drawn = torch.rand(VALIDATION, patches, generator=torch.Generator().manual_seed(0)) < HIDDEN
+        examples[-VALIDATION:] = [e | {"hidden": x} for e, x in zip(examples[-VALIDATION:], drawn, strict=True)]
+
+    def collate(chosen: Examples) -> dict[str, Any]:
+        given = {"pixel_values": torch.stack([e["pixels"] for e in chosen]) / 127.5 - 1}  # as the processor does
+        if not masked:
+            return given | {"labels": torch.tensor([e["labels"] for e in chosen])}
+        hidden = [e["hidden"] if "hidden" in e else torch.rand(patches) < HIDDEN for e in chosen]
+        return given | {"bool_masked_pos": torch.stack(hidden)}
+
+    return processor, examples[:-VALIDATION], examples[-VALIDATION:], collate
+
+
+# --- speech ---
+
+
+def speaker(path: Path) -> str:
+    """Who speaks in a clip of LibriSpeech: `SPEAKER-CHAPTER-NUMBER.flac`."""
+    return path.stem.partition("-")[0]
+
+
+def clips(name: str, measured: int, sizes: dict[str, Any], masked: bool) -> tuple[Any, Examples, Examples, Any]:
+    """Pieces of clips of speakers that are not measured, and the spans that are hidden of them."""
+    from transformers import Wav2Vec2FeatureExtractor
+
+    made_by: Any = Wav2Vec2FeatureExtractor
+    extractor = made_by(sampling_rate=RATE, do_normalize=True, return_attention_mask=True)
+    speakers = sorted({speaker(path) for path in files(name)})
+    *seen, last = speakers[measured:]
+    frames = RATE * SECONDS
+    for kernel, stride in zip(sizes["conv_kernel"], sizes["conv_stride"], strict=True):
+        frames = (frames - kernel) // stride + 1
+    spans = partial(_spans, frames, sizes["num_negatives"])
+    train = [{"samples": piece} for path in files(name) if speaker(path) in seen for piece in _pieces(path)]
+    held = [{"samples": piece} for path in files(name) if speaker(path) == last for piece in _pieces(path)]
+    once = np.random.default_rng(0)
+    held = [example | dict(zip(("hidden", "others"), spans(once), strict=True)) for example in held]
+
+    def collate(chosen: Examples) -> dict[str, Any]:
+        made = extractor([e["samples"] for e in chosen], sampling_rate=RATE, return_tensors="pt")
+        free = np.random.default_rng(int(torch.randint(1 << 31, ())))
+        drawn = [(e["hidden"], e["others"]) if "hidden" in e else spans(free) for e in chosen]
+        hidden, others = (torch.from_numpy(np.stack(x)) for x in zip(*drawn, strict=True))
+        first = frames * torch.arange(len(chosen)).view(-1, 1, 1)  # of frames of the whole batch
+        given = {"mask_time_indices": hidden, "sampled_negative_indices": others + first}
+        return {"input_values": made["input_values"], **given} if masked else dict(made)
+
+    return extractor, train, held, collate
+
+
+def _pieces(path: Path) -> Iterator[Any]:
+    import soundfile  # type: ignore[import-untyped]
+
+    samples, _rate = soundfile.read(path, dtype="float32")
+    for start, end in pairwise(range(0, len(samples) + 1, RATE * SECONDS)):
+        yield samples[start:end]
+
+
+def _spans(frames: int, negatives: int, rng: np.random.Generator) -> tuple[Any, Any]:
+    """(hidden [frame], for each hidden frame other hidden ones [frame, negative])."""
+    starts = rng.choice(frames - SPAN, round(BEGUN * frames / SPAN), replace=False)
+    hidden = np.zeros(frames, bool)
+    hidden[(starts[:, None] + np.arange(SPAN)).ravel()] = True
+    places = np.flatnonzero(hidden)
+    drawn = rng.integers(len(places) - 1, size=(len(places), negatives))
+    others = np.zeros((frames, negatives), np.int64)
+    others[places] = places[drawn + (drawn >= np.arange(len(places))[:, None])]
+    return hidden, others
