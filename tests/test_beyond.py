@@ -36,6 +36,8 @@ def _cache(tmp_path, monkeypatch):
         "\n\n".join(f"a cat saw {i} dogs and the dog saw {i % 7} cats" for i in range(400))
     )
     monkeypatch.setattr(trained, "_corpora", lambda: (str(tmp_path / "text.txt"),) * 2)
+    monkeypatch.setattr(outcomes, "WINDOWS", 40)
+    monkeypatch.setattr(outcomes, "SENTENCES", {"train": 100, "test": 50})
 
 
 @pytest.mark.parametrize("arm", [*arms.CHANGES, "untied+decay+type"])
@@ -262,8 +264,7 @@ def test_a_cell_that_learnt_nothing_says_nothing():
     assert {v.outcome for v in causes.judge("drift", as_records(pd.DataFrame()))} == {"undecided"}
 
 
-def test_cells_are_asked_and_one_that_was_not_is_trained_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(outcomes, "WINDOWS", 40)
+def test_cells_are_asked_and_one_that_was_not_is_trained_again(tmp_path):
     looked, asked = (Experiment(("sigmoid",), 1, RECIPE, asked=asked) for asked in (False, True))
     context = Context(tmp_path, tmp_path)
     seen = trained.measure(looked, context)

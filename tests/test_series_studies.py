@@ -16,7 +16,7 @@ from anisoscope.measure.settings import Settings
 from anisoscope.metrics import centred_attention, score_terms
 from anisoscope.store import as_records, select
 from anisoscope.studies import runner
-from anisoscope.studies.godey2024 import checkpoints, fig11_12_trajectories as planes
+from anisoscope.studies.godey2024 import checkpoints, fig11_12_trajectories as planes, fig13_14_alignment
 from anisoscope.studies.godey2024.fig13_14_alignment import Alignment, table
 from anisoscope.studies.judge import judged, of_seeds
 from anisoscope.studies.study import Claim
@@ -264,6 +264,36 @@ def test_first_layer_is_undecided_where_seeds_differ():
     turned = records["metric"].str.startswith("attention.entropy") & (records["seed"] == 0) & (records["layer"] == 4)
     records.loc[turned & (records["step"] == STEPS[-1]), "value"] -= 1.2
     assert outcomes("fig15", records)["first-layer-sharper", "nats"] == "undecided"
+
+
+def test_numbers_of_heads_of_cells_are_read_as_those_of_a_series(monkeypatch, tmp_path):
+    """Their intervals are over seeds alone, and parts of scores are known at the end alone: neither is made up."""
+    ended = last_step(0.6, "score_terms.mean_query_share")
+    falls = np.linspace(3, 2, len(STEPS))[:, None, None]
+    whole = [rows(name, "attention", falls, 0.002) for name in ("attention.entropy", "attention.entropy_normalised")]
+    cells = [alignment(), *whole, ended, last_step(0.3, "score_terms.centred_share")]
+    cells += [last_step(0.2, "centred_attention.query_rise"), last_step(0.0, "centred_attention.key_rise", noise=0)]
+    made = pd.concat(cells, ignore_index=True).assign(kind="self", low=np.nan, high=np.nan)
+    made["site"] = made["site"].where(made["site"].notna(), "scores")
+    monkeypatch.setattr(checkpoints, "measure_cells", lambda *_: as_records(made))
+    read = {n: STUDIES[n].measure(checkpoints.CAUSAL["causal"], context(tmp_path)) for n in ("fig13", "fig15")}
+    verdicts = {v.claim: v for name in read for v in STUDIES[name].judge(read[name])}
+    assert verdicts["cosine-grows"].outcome == "holds" and not verdicts["aligned-at-the-end"].reason
+    assert verdicts["mean-query-leads"].outcome == "holds"
+    assert verdicts["mean-query-share-grows"].outcome == "undecided"
+    assert "not measured at step 0" in verdicts["mean-query-share-grows"].reason
+
+
+def test_layers_that_are_hardly_alike_are_not_alike():
+    """Two seeds that correlate by .2 do so beyond chance, and too little."""
+    claim = Claim("alike", "Alike", "", floor=0.3, because="a tenth of the variance", bounds=(-1, 1))
+    layers, steps = 4, 4000
+    drawn = np.random.default_rng(0).standard_normal((3, layers, steps))
+    common = np.random.default_rng(1).standard_normal((1, layers, steps))
+    (verdict,) = judged([fig13_14_alignment._permuted(claim, 0.5 * common + drawn)])
+    assert 0.1 < verdict.value < 0.3 and verdict.outcome == "undecided" and "too small" in verdict.reason
+    (verdict,) = judged([fig13_14_alignment._permuted(claim, common + drawn)])
+    assert verdict.outcome == "holds"
 
 
 def test_seeds_are_alike_opposed_or_neither():

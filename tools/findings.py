@@ -2,7 +2,7 @@
 
 {{place | claim}} or {{place | claim | subject}} becomes number, interval, n and outcome: `place` is a folder of
 results/. What is not there stops the page, and so does prose that says of a verdict what it is not: {{place | claim |
-subject | holds}} must hold (or `fails`, `undecided`).
+subject | holds}} must hold (or `fails`, `undecided`). {{… | reason}}: how its reason begins.
 """
 
 import json
@@ -31,6 +31,8 @@ def _verdicts(place: str) -> dict[tuple[str, str], dict[str, Any]]:
 def _filled(field: re.Match[str]) -> str:
     place, claim, subject, said = [*(part.strip() for part in " ".join(field[1].split()).split("|")), "", ""][:4]
     verdict = _verdicts(place)[claim, subject]
+    if said == "reason":
+        return str(verdict["reason"].partition(";")[0])
     if said and said != verdict["outcome"]:
         raise ValueError(f"{place}, {claim}, {subject}: {verdict['outcome']}, and the page says {said}")
     value, low, high, n = (verdict[name] for name in ("value", "low", "high", "n"))

@@ -82,7 +82,7 @@ def train(
         if rank == 0:
             progress(step, last)
 
-    how = Fitting(_settings(training, world), evaluated=frozenset(steps), share=training.share)
+    how = Fitting(settings_of(training, world), evaluated=frozenset(steps), share=training.share)
     history = fit(Material(model, tokenizer, examples, validation, dict), how, on_step, output / "resume")
     if rank == 0:
         described = {
@@ -102,7 +102,8 @@ def train(
     return output
 
 
-def _settings(training: Training, world: int) -> dict[str, Any]:
+def settings_of(training: Training, world: int = 1) -> dict[str, Any]:
+    """Fields of `TrainingArguments` that a training of so many processes says."""
     rows = training.size.batch // (world * training.accumulate)
     return {
         "max_steps": training.last,

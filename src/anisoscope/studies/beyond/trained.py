@@ -32,6 +32,7 @@ from anisoscope.store import as_records, in_turn, once, records_once, select
 from anisoscope.studies.beyond import arms, outcomes
 from anisoscope.studies.study import Context
 from anisoscope.training.fit import Fitting, Material, fit
+from anisoscope.training.language_model import settings_of
 from anisoscope.training.recipe import ModelSize, Task, Training
 from anisoscope.training.text import UNMASKED, Examples, Tokens, cache_folder, open_training_corpus, prepare
 
@@ -124,10 +125,10 @@ def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> No
     size, (named, probed) = recipe.size, _corpora()
     tokenizer, tokens = prepare(open_training_corpus(named), recipe.task, size.vocabulary, size.window)
     windows, held = tokens.parts()
-    training = Training(recipe.task, size=size, steps=recipe.steps, seed=seed)
-    model = arms.untrained(arm, size, tokenizer, seed)
+    training = Training(recipe.task, size=size, steps=recipe.steps, seed=seed, device=device)
+    model, changes = arms.untrained(arm, size, tokenizer, seed), arms.changes_of(arm)
     shares = unigrams(tokens, windows)
-    if any(change.balanced for change in arms.changes_of(arm)):
+    if any(change.balanced for change in changes):
         model.token_weights.copy_(torch.from_numpy(balancing(shares)))
     validation = Examples(tokens, held, len(held), 0, shuffled=False)
     plan, texts = (
@@ -140,7 +141,8 @@ def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> No
 
     on_step(0, 0, model)
     made = Material(model, tokenizer, Examples(tokens, windows, recipe.steps * size.batch, seed), validation, dict)
-    how = Fitting(_settings(arm, seed, recipe, device), evaluated=frozenset(recipe.seen), share=training.share)
+    settings = settings_of(training) | {"weight_decay": max((change.decay for change in changes), default=0.0)}
+    how = Fitting(settings, evaluated=frozenset(recipe.seen), share=training.share)
     history = fit(made, how, on_step, folder / "resume")
 
     def seen() -> pd.DataFrame:
@@ -154,21 +156,6 @@ def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> No
     given = {"step": recipe.steps, "model": arm, "seed": seed, "corpus": probed}
     records_once(folder / ASKED, lambda: as_records(outcomes.asked(model, tokenizer, plan, texts).assign(**given)))
     shutil.rmtree(folder / "resume", ignore_errors=True)
-
-
-def _settings(arm: str, seed: int, recipe: Recipe, device: str) -> dict[str, Any]:
-    return {
-        "max_steps": recipe.steps,
-        "per_device_train_batch_size": recipe.size.batch,
-        "per_device_eval_batch_size": 2 * recipe.size.batch,
-        "learning_rate": recipe.size.rate,
-        "weight_decay": max((change.decay for change in arms.changes_of(arm)), default=0.0),
-        "seed": seed,
-        "data_seed": seed,
-        "use_cpu": device == "cpu",
-        "train_sampling_strategy": "sequential",
-        "logging_steps": max(1, recipe.steps // 50),
-    }
 
 
 def _look(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:

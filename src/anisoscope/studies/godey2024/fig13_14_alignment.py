@@ -119,9 +119,11 @@ def per_seed(values: Array, mask: Array, reduce: str = "mean") -> Array:
 
 
 def heads_above(records: pd.DataFrame) -> Iterator[tuple[int, int, int]]:
-    """(seed, heads whose last |cos| is above the bound, heads in all): one-sided over documents, Holm by seed."""
+    """(seed, heads whose last |cos| is above the bound, heads in all): one-sided over documents, Holm by seed; none
+    where no interval over documents was kept.
+    """
     rows = select(records, metric="query_key.cosine")
-    rows = rows[rows["step"] == rows["step"].max()]
+    rows = rows[(rows["step"] == rows["step"].max()) & rows["low"].notna()]
     turned = rows["value"] < 0
     sized = rows.assign(value=rows["value"].abs(), low=rows["low"].where(~turned, -rows["high"]))
     sized["high"] = rows["high"].where(~turned, -rows["low"])
@@ -205,8 +207,9 @@ def _permuted(claim: Claim, rows: Array) -> Test:
     for a, b in pairs:
         r += (unit[a] @ unit[b].T)[orders[:, a], orders[:, b]].sum(1) / len(pairs)
     up, down = float((r >= r[0] - SAME).mean()), float((r <= r[0] + SAME).mean())
-    up = up if r[0] >= claim.floor else 1.0
     note = f"{layers} layers; one-sided p of {ORDERS:,} orders of the layers"
+    if r[0] < claim.floor:
+        up, note = np.nan, f"{note}: {up:.2g}, and too small an effect"
     return Test(claim, claim.statistic, float(r[0]), n=seeds, up=up, down=down, note=note)
 
 
