@@ -212,8 +212,7 @@ def untrained(arm: str, size: ModelSize, tokenizer: Any, seed: int) -> ArmedBert
         is_decoder=tokenizer.mask_token_id is None,
         use_cache=False,
         tie_word_embeddings="untied" not in arm.split("+"),
-        attn_implementation=form_of(arm) or None,
     )
-    config.arm = arm
+    config.arm, config._attn_implementation = arm, form_of(arm) or None
     model: ArmedBert = ArmedBert(config).train()
     return model

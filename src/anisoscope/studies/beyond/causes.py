@@ -104,12 +104,13 @@ def paired(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
     none = pd.Series(dtype=float)
     if arm not in found:
         return none
+    own: pd.Series = found[arm]
     if claim.against == "zero":
-        return found[arm]
+        return own
     first = claim.against == "start"
     other = ends(records, claim.metric, claim.site, last_layer=last, start=True) if first else found
     against = arm if first else claim.against
-    return (found[arm] - other[against]).dropna() if against in other else none
+    return (own - other[against]).dropna() if against in other else none
 
 
 def draw(name: str, records: pd.DataFrame) -> dict[str, ChartType]:
@@ -126,8 +127,8 @@ def draw(name: str, records: pd.DataFrame) -> dict[str, ChartType]:
     of_metric = {claim.metric: claim for claim in claims("beyond", name).values() if claim.against == BASE}
     for metric, claim in of_metric.items():
         if len(bars := effects(claim, records)):
-            settings = {"category": "arm", "titles": (claim.statistic, ""), "size": (420, 17)}
-            charted[f"{name}_{metric.replace('.', '_')}"] = charts.bars(bars, **settings)
+            drawn = charts.bars(bars, category="arm", titles=(claim.statistic, ""), size=(420, 17))
+            charted[f"{name}_{metric.replace('.', '_')}"] = drawn
     return charted
 
 

@@ -153,7 +153,7 @@ def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> No
         return as_records(found.assign(model=arm, seed=seed, corpus=probed))
 
     records_once(folder / SEEN, seen)
-    given = {"step": recipe.steps, "model": arm, "seed": seed, "corpus": probed}
+    given: dict[str, Any] = {"step": recipe.steps, "model": arm, "seed": seed, "corpus": probed}
     records_once(folder / ASKED, lambda: as_records(outcomes.asked(model, tokenizer, plan, texts).assign(**given)))
     shutil.rmtree(folder / "resume", ignore_errors=True)
 

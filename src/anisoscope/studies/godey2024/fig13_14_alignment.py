@@ -42,8 +42,8 @@ class HeadTable:
 def table(records: pd.DataFrame, metric: str) -> HeadTable:
     """The table of a metric; NaN where a head has no value, as at a step where others have been measured alone."""
     rows = select(records, metric=metric)
-    steps = np.unique(records.loc[records["head"].notna(), "step"].to_numpy(int))
-    axes = [steps if name == "step" else np.unique(rows[name].to_numpy(int)) for name in AXES]
+    every = np.unique(records.loc[records["head"].notna(), "step"].to_numpy(int))
+    axes = [every if name == "step" else np.unique(rows[name].to_numpy(int)) for name in AXES]
     values = np.full([len(axis) for axis in axes], np.nan)
     places = tuple(np.searchsorted(axis, rows[name].to_numpy(int)) for axis, name in zip(axes, AXES, strict=True))
     values[places] = rows["value"].to_numpy(float)
