@@ -67,13 +67,14 @@ def test_no_softmax_sees_centred_keys_and_it_sees_centred_queries(training):
     assert (keys - base).abs().max() < 1e-6 < 1e-4 < (queries - base).abs().max()
 
 
-def test_centred_means_centred():
-    model = made("queries-centred")
-    seen = []
-    query = model.bert.encoder.layer[1].attention.self.query
-    query.register_forward_hook(lambda _m, _i, output: seen.append(output))
+@pytest.mark.parametrize("arm, side", [("queries-centred", "query"), ("keys-centred", "key")])
+def test_centred_means_centred(arm, side):
+    """No softmax sees a constant taken off all keys: that it is their mean is looked at here."""
+    model, seen = made(arm), []
+    centred = getattr(model.bert.encoder.layer[1].attention.self, side)
+    centred.register_forward_hook(lambda _m, _i, output: seen.append(output))
     model(IDS)
-    assert seen[0].flatten(0, 1).mean(0).abs().max() < 1e-6 and query.mean.abs().max() > 0
+    assert seen[0].flatten(0, 1).mean(0).abs().max() < 1e-6 and centred.mean.abs().max() > 0
     model.eval()(IDS)
     assert seen[1].flatten(0, 1).mean(0).abs().max() > 1e-6, "evaluation takes the running mean, not the batch's"
 

@@ -207,7 +207,6 @@ def test_norms_at_the_fixed_point_are_compared_per_dimension(scale: float, outco
     trained = as_records(pd.DataFrame(rows), model="trained", site="hidden")
     records = pd.concat([crossings([1, 1, 1], [8 * scale, 8.1 * scale, 7.9 * scale]), trained], ignore_index=True)
     share = fig06_bias._trained_share(records, "drift")
-    assert share is not None
     (verdict,) = judge.judged([fig06_bias._order(records, "block", share)])
     assert verdict.value == pytest.approx(scale, rel=0.01)
     assert verdict.outcome == outcome
@@ -323,7 +322,8 @@ def test_the_law_of_the_cosine_is_sampled_and_judged(tmp_path: Path) -> None:
     assert [v.outcome for v in fig17.judge(records)] == ["identity", "identity"]
     wrong = records.assign(value=records["value"].where(records["metric"] != "cosine_law.ks_p", 1e-6))
     assert [v.outcome for v in fig17.judge(wrong)] == ["identity", "fails"]
-    fig17.draw(records)["fig17"].to_dict()
+    (drawn,) = (chart.to_dict() for chart in fig17.draw(records).values())
+    assert {row["value"] for data in drawn["datasets"].values() for row in data} <= {*records["value"]} | {None}
     assert fig18.settings["quick"].models == (("builtin:minilm", "builtin:python-docs"),)
 
 

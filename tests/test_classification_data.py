@@ -331,7 +331,8 @@ def test_other_bad_input_is_explained(tmp_path):
         open_labelled(table(tmp_path / "t.jsonl", rows()), columns={"text": "texts"})
     with pytest.raises(CorpusError, match="at least 2 examples of every class in the train split"):
         checked(corpus(TWO[:2]))
-    assert checked(corpus(TWO)) is not None
+    sound = corpus(TWO)
+    assert checked(sound) is sound
     two = Example(("x",), 0, ("y",))
     for examples, expected in (((*TWO, two), "expected two texts in every row"), ((), "a train split")):
         with pytest.raises(CorpusError, match=expected):

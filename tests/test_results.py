@@ -39,7 +39,7 @@ def test_records_are_judged_as_the_verdicts_beside_them_say(folder):
         compared = json.loads((folder / COMPARED).read_text())
         assert not differing([asdict(c) | {"verdict": c.verdict} for c in done.compared], compared)
     claims = {claim.name for claim in done.study.claims}
-    assert {v["claim"] for v in verdicts} <= claims
+    assert {v["claim"] for v in verdicts} == claims
     assert {claim["name"] for claim in done.described["claims"]} == claims
     assert "dirty" not in done.described["code"] and done.described["code"]["commit"]
 

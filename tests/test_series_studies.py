@@ -619,7 +619,8 @@ def test_every_figure_of_a_tiny_series(series, tmp_path):
         records = study.measure(series, context(tmp_path))
         given = as_records(records)  # as it is written and read
         verdicts = study.judge(given)
-        assert {v.claim for v in verdicts} <= {c.name for c in study.claims}
+        judged = {v.claim for v in verdicts}
+        assert judged == {c.name for c in study.claims} - {"sign-falls-with-depth"}  # of two layers there is no trend
         drawn = study.draw(given)
         assert drawn
         for stem, chart in drawn.items():

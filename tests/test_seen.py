@@ -1,0 +1,365 @@
+"""What could be wrong unseen: identities with a part left out, seeds that move nothing, options without effect, text
+held out that is trained on, old states that stay. A test goes over all of its kind; docs/reliability.md lists them.
+"""
+
+from dataclasses import asdict, fields, replace
+from importlib import import_module
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import soundfile
+import tiny
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch import nn
+from typer.testing import CliRunner
+
+from anisoscope.cli.app import app
+from anisoscope.data.labelled import Example, LabelledCorpus, open_labelled
+from anisoscope.data.opening import open_plan
+from anisoscope.data.text import open_text, plan_text
+from anisoscope.measure.loop import run_pass
+from anisoscope.measure.settings import Settings
+from anisoscope.models.identity import weights_hash
+from anisoscope.models.load import load
+from anisoscope.options import leaves
+from anisoscope.runs.job import OF_MACHINE, Job
+from anisoscope.runs.run import run
+from anisoscope.runs.series import measure_series
+from anisoscope.store import RunFolder
+from anisoscope.studies.judge import LEVEL, judged, of_seeds
+from anisoscope.studies.study import Claim
+from anisoscope.training.text import open_training_corpus, prepare
+
+# ---- identities: nothing that numbers depend on is left out ----------------------------------------------------------
+
+
+class Weights(nn.Module):
+    def __init__(self, **given):
+        super().__init__()
+        for name, x in given.items():
+            self.register_buffer(name, x)
+
+
+def test_a_hash_of_weights_knows_names_shapes_types_and_values():
+    x = torch.arange(6, dtype=torch.float32)
+    same = [Weights(a=x), Weights(a=x.clone())]
+    others = [Weights(b=x), Weights(a=x.reshape(2, 3)), Weights(a=x.view(torch.int32)), Weights(a=-x)]
+    others += [Weights(a=x, b=x), Weights(a=x.reshape(3, 2))]
+    assert len({weights_hash(w) for w in same}) == 1
+    assert len({weights_hash(w) for w in (*same, *others)}) == 1 + len(others)
+
+
+def test_a_fingerprint_of_labelled_examples_knows_every_field():
+    """Rationales, or the label, could be left out: then another corpus counts as the same."""
+    example = Example(("a", "b"), 0, ("c",), (0.0, 1.0, 0.5))
+    corpus = LabelledCorpus("x", ("no", "yes"), {"train": (example,), "test": (example,)})
+    examples = {"words": ("a", "d"), "label": 1, "second": ("d",), "rationale": (0.0, 1.0, 0.6)}
+    assert examples.keys() == {field.name for field in fields(Example)}
+    others = [
+        replace(corpus, splits={"train": (replace(example, **{name: value}),), "test": (example,)})
+        for name, value in examples.items()
+    ]
+    others += [replace(corpus, labels=("yes", "no")), replace(corpus, tokenised=True)]
+    others += [replace(corpus, splits={"train": (example,), "validation": (example,)})]
+    assert replace(corpus, name="y").fingerprint == corpus.fingerprint
+    assert len({c.fingerprint for c in (corpus, *others)}) == 1 + len(others)
+
+
+@pytest.fixture(scope="module")
+def subject(small_series):
+    return load(str(small_series / "checkpoints" / "seed-0" / "step-10"))
+
+
+def test_a_plan_of_text_knows_corpus_settings_and_which_windows(small_series, subject):
+    """Of windows spread over the corpus only that they were was known, not which."""
+    corpus, how = open_text(str(small_series / "text.jsonl")), {"max_length": 12, "batch_tokens": 96}
+    plan = plan_text(corpus, subject.processor, **how)
+    others = [plan_text(corpus, subject.processor, **how | {name: 16}) for name in how]
+    others.append(plan_text(corpus, subject.processor, padding_side="left", **how))
+    others.append(plan_text(replace(corpus, documents=[*corpus.documents[:-1], "w1"]), subject.processor, **how))
+    others += [plan.spread(3), plan.spread(4), plan.at_least(12)]
+    shifted = plan_text(open_text(str(small_series / "text.jsonl"), limit=23), subject.processor, **how)
+    assert len({p.fingerprint for p in (plan, *others, shifted)}) == 2 + len(others)
+    assert plan.fingerprint == plan_text(corpus, subject.processor, **how).fingerprint
+
+
+def test_plans_of_clips_and_pictures_know_data_units_and_settings(tmp_path):
+    from transformers import ViTImageProcessor, Wav2Vec2FeatureExtractor
+
+    rng = np.random.default_rng(0)
+    for name in ("a", "b"):
+        for k in range(3):
+            pictures, clips = (tmp_path / f"{kind}-{name}" / ("one" if k < 2 else name) for kind in ("image", "speech"))
+            for folder in (pictures, clips):
+                folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.full((8, 8, 3), 40 * k + (name == "b"), np.uint8)).save(pictures / f"{k}.png")
+            soundfile.write(clips / f"{k}.wav", rng.uniform(-1, 1, 900 + k), 8000)
+    conv = {"conv_kernel": (10, 3), "conv_stride": (5, 2), "conv_dim": (8, 8), "feat_extract_norm": "group"}
+    ears = SimpleNamespace(config=SimpleNamespace(model_type="wav2vec2", **conv), main_input_name="input_values")
+    eyes = SimpleNamespace(config=SimpleNamespace(image_size=8, num_channels=3), main_input_name="pixel_values")
+
+    def of(modality, name, **how):
+        model, processor = {
+            "speech": (ears, Wav2Vec2FeatureExtractor(sampling_rate=8000)),
+            "image": (eyes, ViTImageProcessor(size={"height": how.pop("size", 8), "width": 8})),
+        }[modality]
+        plan, _ = open_plan(str(tmp_path / f"{modality}-{name}"), model, processor, modality=modality, **how)
+        return plan.fingerprint
+
+    clips = [of("speech", "a"), of("speech", "b"), of("speech", "a", max_length=500), of("speech", "a", limit=2)]
+    pictures = [of("image", "a"), of("image", "b"), of("image", "a", size=16), of("image", "a", limit=2)]
+    assert len(set(clips)) == 4 and len(set(pictures)) == 4 and of("speech", "a") == clips[0]
+
+
+OTHER = {
+    "model": "other",
+    "corpus": "other",
+    "split": "test",
+    "column": "c",
+    "documents": "line",
+    "limit": 3,
+    "sequences": 3,
+    "max_length": 9,
+    "batch_tokens": 33,
+    "dtype": "float64",
+    "untrained": True,
+    "tower": "text",
+    "step": 7,
+    "train_seed": 7,
+    "shard": (1, 3),
+    "skip_bad": True,
+    "panels": ("hidden",),
+    "policies": ("content",),
+    "groups": 5,
+    "spectrum_groups": 3,
+    "sample": 9,
+    "sample_heads": True,
+    "seed": 4,
+    "median": True,
+    "bins": (0.0, 1.0),
+    "metrics": ("drift",),
+    "blocks": ("X",),
+    "tokens_first": True,
+    "flatten": "image",
+    "at": "last",
+    "attention": "fused",
+    "layers": (0, 2),
+}
+"""Another value of every field of a job and its settings that numbers depend on."""
+
+
+def changed(job, name):
+    if name in {field.name for field in fields(Job)}:
+        return replace(job, **{name: OTHER[name]})
+    return replace(job, settings=replace(job.settings, **{name: OTHER[name]}))
+
+
+def test_the_identity_of_a_run_knows_every_field():
+    """A field of a job could be no part of its identity: another run was found in its place. A new one is to be named
+    in OTHER, or in OF_MACHINE.
+    """
+    names = {f.name for f in (*fields(Job), *fields(Settings))} - {"settings", *OF_MACHINE}
+    assert names == OTHER.keys()
+    subject, plan = SimpleNamespace(weights_sha256="w", form="f"), SimpleNamespace(fingerprint="p")
+    found = [changed(Job(), name).identity(subject, plan) for name in OTHER]
+    found += [Job().identity(replace_of(subject, weights_sha256="v"), plan)]
+    found += [
+        Job().identity(replace_of(subject, form="g"), plan),
+        Job().identity(subject, replace_of(plan, fingerprint="q")),
+    ]
+    assert len({repr(sorted(x.items())) for x in (Job().identity(subject, plan), *found)}) == 1 + len(found)
+
+
+def replace_of(space, **more):
+    return SimpleNamespace(**vars(space) | more)
+
+
+# ---- options: what is typed is what is done --------------------------------------------------------------------------
+
+
+TYPED = {
+    "panels": "--panel hidden",
+    "policies": "--tokens content",
+    "median": "--medians",
+    "tokens_first": "--tokens-first",
+    "shard": "--shard 2/3",
+    "layers": "--layers 0,2",
+    "model": "other",
+    "corpus": "-c other",
+    "blocks": "--blocks X",
+    **dict.fromkeys(("untrained", "skip_bad"), ""),
+}
+
+
+def test_every_option_of_measure_reaches_its_setting(monkeypatch):
+    """--spectrum-groups, --medians, --sequences, --dtype, --skip-bad could be read and forgotten."""
+    asked = []
+    monkeypatch.setattr(
+        import_module("anisoscope.api.measuring"), "measure_job", lambda job, *_: asked.append(job) or 1
+    )
+    monkeypatch.setattr(import_module("anisoscope.cli.measuring"), "_show_run", lambda *_: None)
+    for module in ("anisoscope.data.names",):
+        monkeypatch.setattr(import_module(module), "check_model", lambda _: None)
+    options = {field.name: field for field in leaves(Job) if field.option is not None and field.name not in OF_MACHINE}
+    assert {"spectrum_groups", "median", "sequences", "dtype", "skip_bad"} <= options.keys()
+    for name, field in options.items():
+        if name in ("model", "corpus"):  # where they are looked up is tested elsewhere
+            continue
+        typed = TYPED.get(name) or (field.flag if field.plain is bool else f"{field.flag} {OTHER[name]}")
+        done = CliRunner().invoke(app, ["measure", "builtin:minilm", *typed.split()], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        expected = changed(Job(model="builtin:minilm"), name)
+        assert asdict(asked.pop()) == asdict(expected), name
+
+
+def test_options_have_their_effect(small_series, tmp_path):
+    """In records: what each of them is for."""
+    text = str(small_series / "text.jsonl")
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text(Path(text).read_text() + "\nno json")
+    job = Job(str(small_series / "checkpoints" / "seed-0" / "step-10"), text, Settings(sample=0), max_length=12)
+
+    def records(name, **more):
+        changes = {k: v for k, v in more.items() if k in {f.name for f in fields(Job)}}
+        settings = replace(job.settings, **{k: v for k, v in more.items() if k not in changes})
+        done = run(replace(job, settings=settings, **changes), tmp_path / name)
+        return done.records, done.manifest
+
+    plain, told = records("plain")
+    spectrum = plain["metric"] == "spectrum.effective_rank"
+    assert plain[spectrum]["low"].notna().all() and not plain["metric"].str.contains("row_median").any()
+    assert told["dtype"] == "float32" and set(plain["token_policy"].dropna()) == {"all", "content", "no-first"}
+    more, told = records("more", spectrum_groups=1, median=True, dtype="float64", policies=("content",))
+    assert more[more["metric"] == "spectrum.effective_rank"]["low"].isna().all()
+    assert more["metric"].str.contains("row_median").any() and told["dtype"] == "float64"
+    assert set(more["token_policy"].dropna()) == {"content"}
+    some, told = records("some", sequences=5, corpus=str(bad), skip_bad=True)
+    assert told["corpus"]["skipped"] == 1 and told["corpus"]["n_tokens"] <= 5 * 12
+    counted = some[(some["metric"] == "drift") & (some["site"] == "hidden") & (some["token_policy"] == "all")]
+    assert set(counted["n_vectors"]) == {told["corpus"]["n_tokens"]}
+
+
+def test_compare_shows_the_metric_and_the_tokens_asked_for(small_series, tmp_path):
+    job = Job(str(small_series / "checkpoints" / "seed-0" / "step-10"), str(small_series / "text.jsonl"))
+    folder = run(replace(job, settings=Settings(panels=("hidden",), sample=0), max_length=12), tmp_path / "run").folder
+    records = RunFolder(folder).records
+    for metric, tokens in (("mean_cosine", "all"), ("drift", "all"), ("mean_cosine", "content")):
+        words = ["compare", str(folder), str(folder), "--metric", metric, "--tokens", tokens, "--format", "csv"]
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
+        shown = pd.read_csv(StringIO(done.stdout))
+        assert set(shown["metric"]) == {metric} and set(shown["token_policy"]) == {tokens}
+        ours = records[
+            (records["metric"] == metric) & (records["token_policy"] == tokens) & records["component"].isna()
+        ]
+        assert set(shown["value"].round(9)) == set(ours["value"].astype(float).round(9))
+
+
+# ---- seeds: what must differ, differs; what must not, does not -------------------------------------------------------
+
+
+def test_the_seed_of_untrained_weights_and_of_the_sample(small_series):
+    name = str(small_series / "checkpoints" / "seed-0" / "step-10")
+    hashes = [load(name, untrained=True, seed=seed).weights_sha256 for seed in (0, 1, 1)]
+    assert hashes[0] != hashes[1] == hashes[2]
+    x = tiny.Plan(tiny.documents(12), window=9)
+
+    kept = [
+        run_pass(tiny.model("bert"), x, Settings(sample=6, seed=seed)).reservoirs["encoder"].hash for seed in (0, 1, 1)
+    ]
+    assert not torch.equal(kept[0], kept[1]) and torch.equal(kept[1], kept[2])
+
+
+def test_the_seed_of_splits_moves_them_and_nothing_else(tmp_path):
+    rows = pd.DataFrame({"text": [f"text number {k}" for k in range(80)], "label": [k % 2 for k in range(80)]})
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    first, other, again = (open_labelled(str(tmp_path / "t.csv"), seed=seed) for seed in (0, 1, 0))
+    assert first.fingerprint == again.fingerprint != other.fingerprint
+    assert first.counts() == other.counts()
+    of = [sorted(e.text for split in c.splits.values() for e in split) for c in (first, other)]
+    assert of[0] == of[1]
+
+
+def test_held_out_windows_are_never_trained_on(tmp_path, monkeypatch):
+    """Documents of the validation could be trained on."""
+    monkeypatch.setenv("ANISOSCOPE_CACHE", str(tmp_path))
+    text = tmp_path / "t.txt"
+    text.write_text("\n\n".join(f"number {k} and {k * 7} of the text" for k in range(900)))
+    _, tokens = prepare(open_training_corpus(str(text)), "masked-lm", 400, 16)
+    train, validation = tokens.parts()
+    assert len(train) and len(validation) and not set(train) & set(validation)
+    held = set(range(tokens.count)) - set(train)
+    assert set(validation) <= held and len(held) < tokens.count / 20
+
+
+# ---- runs: what is kept, and what is written -------------------------------------------------------------------------
+
+
+def test_what_is_overwritten_leaves_nothing_behind(tmp_path):
+    folder = RunFolder.start(tmp_path / "run", {"a": 1}, resume=False).folder
+    names = (
+        "state.0.safetensors",
+        "state.3.safetensors",
+        "sums.safetensors",
+        "reservoir.safetensors",
+        "records.parquet",
+    )
+    for name in names:
+        save_file({"x": torch.ones(1)}, folder / name)
+    (folder / "manifest.json").write_text("{}")
+    RunFolder.start(folder, {"a": 2}, resume=False, overwrite=True)
+    assert [path.name for path in folder.iterdir()] == ["identity.json"]
+    assert RunFolder(folder).identity() == {"a": 2}
+
+
+def test_a_series_says_seed_and_step_of_every_checkpoint(small_series, tmp_path):
+    from anisoscope.models.series import expand
+
+    places = expand(str(small_series / "checkpoints"))
+    job = Job("", str(small_series / "text.jsonl"), Settings(metrics=("drift",)), max_length=12, limit=4)
+    series = measure_series(places, job, tmp_path / "series")
+    expected = {(seed, step) for seed in (0, 1) for step in (0, 1, 10)}
+    assert set(zip(series.records["seed"], series.records["step"], strict=True)) == expected
+    for checkpoint, done in series.runs.items():
+        assert f"seed-{checkpoint.seed}" in checkpoint.subject and f"step-{checkpoint.step}" in checkpoint.subject
+        assert set(done.records["seed"]) == {checkpoint.seed} and set(done.records["step"]) == {checkpoint.step}
+
+
+def test_shards_count_their_own_tokens_and_the_final_norm_is_of_the_last_layer(small_series, tmp_path):
+    model = str(small_series / "checkpoints" / "seed-0" / "step-10")
+    job = Job(model, str(small_series / "text.jsonl"), Settings(metrics=("drift",)), max_length=12, batch_tokens=96)
+    tokens = [
+        run(replace(job, shard=shard), tmp_path / f"{shard}").manifest["corpus"]["n_tokens"]
+        for shard in ((0, 1), (0, 2), (1, 2))
+    ]
+    assert tokens[0] == tokens[1] + tokens[2] and 0 < tokens[1] < tokens[0]
+    records = tiny.measure(tiny.model("gpt2"), [tiny.padded("gpt2", "right")[0]], ("drift",))
+    layers = {site: set(rows["layer"].tolist()) for site, rows in records.groupby("site")}
+    assert layers["final"] == {tiny.LAYERS} and layers["hidden"] == {*range(tiny.LAYERS + 1)}
+
+
+# ---- judges at their thresholds --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("below", [None, 0.5])
+def test_the_level_is_two_and_a_half_percent_on_one_side(below):
+    """.025 could be .05: values with a one-sided p of .03 decide nothing, of .02 they do."""
+    from scipy import stats
+
+    assert LEVEL == 0.025
+    claim = Claim("claim", "Any claim", "", below=below)
+    spread = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
+    error = spread.std(ddof=1) / np.sqrt(len(spread))
+    for p, outcome in ((0.03, "undecided"), (0.02, "holds")):
+        away = stats.t.isf(p, len(spread) - 1) * error
+        values = spread + away if below is None else below - away + spread
+        (verdict,) = judged([of_seeds(claim, values)])
+        assert verdict.outcome == outcome and verdict.p == pytest.approx(p)
+        (contrary,) = judged([of_seeds(claim, -values if below is None else 2 * below - values)])
+        assert contrary.outcome == {"undecided": "undecided", "holds": "fails"}[outcome]
