@@ -14,8 +14,11 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from program import watched
+
 COMMAND = "measure builtin:minilm --corpus builtin:python-docs --limit 60 --overwrite"
-FOUND, DRAWN = b"nisotropic from", b"report: "
+FOUND, DRAWN = "nisotropic from", b"report: "
 
 
 def timed(folder: Path) -> tuple[float, float]:
@@ -25,20 +28,11 @@ def timed(folder: Path) -> tuple[float, float]:
     if pid == 0:
         os.environ |= {"OMP_NUM_THREADS": "2", "TERM": "xterm-256color", "COLUMNS": "80"}
         os.execv(sys.executable, [sys.executable, "-m", "anisoscope", *COMMAND.split(), "--output", str(folder)])
-    shown, found = b"", 0.0
-    while True:
-        try:
-            part = os.read(fd, 65536)
-        except OSError:  # the terminal is closed
-            break
-        if not part:
-            break
-        shown += part
-        if not found and FOUND in shown:
-            found = time.monotonic() - started
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, shown.decode(errors="replace")
+    found: list[float] = []
+    code, shown = watched(pid, fd, 300, stop_at=FOUND, at=lambda: found.append(time.monotonic() - started))
+    assert code == 0, shown.decode(errors="replace")
     assert found and DRAWN in shown, "no finding"
-    return found, time.monotonic() - started
+    return found[0], time.monotonic() - started
 
 
 def main() -> None:

@@ -31,8 +31,10 @@ def sized(fd, columns):
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
 
 
-def watched(pid, fd, seconds, *, stop_at=""):
-    """Exit status of a process, killed after so many seconds, and all it wrote; Ctrl-C where `stop_at` appears."""
+def watched(pid, fd, seconds, *, stop_at="", at=None):
+    """Exit status of a process, killed after so many seconds, and all it wrote; where `stop_at` appears `at()` is
+    called, by default for Ctrl-C.
+    """
     shown, end, stopped = b"", time.monotonic() + seconds, not stop_at
     while time.monotonic() < end:
         if select.select([fd], [], [], 0.1)[0]:
@@ -45,7 +47,7 @@ def watched(pid, fd, seconds, *, stop_at=""):
             shown += part
         if not stopped and stop_at.encode() in shown:
             stopped = True
-            os.write(fd, b"\x03")
+            at() if at else os.write(fd, b"\x03")
     else:
         os.killpg(pid, signal.SIGKILL)
     os.close(fd)

@@ -18,12 +18,12 @@ from anisoscope.capture import capture
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
 from anisoscope.models.blocks import Layout, find_stages, has_attention
-from anisoscope.models.families import FAMILIES
+from anisoscope.models.families import FAMILIES, Family
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 HEADS = ("query", "key", "value", "attention")
-STAGED = {"segformer", "resnet", "convnext", "cvt", "van", "efficientnet"}
-CONVOLUTIONAL = {"resnet", "efficientnet", "convnext", "van"}
+STAGED = {name for name in tiny.ARCHITECTURES if FAMILIES.get(name, Family()).stages} | {"efficientnet"}
+CONVOLUTIONAL = {name for name in STAGED if not has_attention(tiny.build(name, torch.float32))}
 TWO_STACKS = {name for name, of in tiny.ARCHITECTURES.items() if of.reads in ("two", "mel")}
 FINAL = {"gpt2", "t5", "byt5", "manta", "wav2vec2-stable", "whisper", "vit", "deit", "segformer"}
 FINAL |= {"gpt_neox", "llama", "qwen3", "gemma3"}
@@ -170,9 +170,8 @@ def test_stages_are_the_model_s_own(name):
 @pytest.mark.parametrize("name", sorted(STAGED))
 def test_blocks_are_what_each_block_returns(name):
     net, outputs, handles = model(name), [], []
-    classes = ["SegformerLayer", "ResNetBottleNeckLayer", "ConvNextLayer", "CvtLayer", "VanLayer", "EfficientNetBlock"]
     for module in net.modules():
-        if type(module).__name__ in classes:
+        if type(module).__name__ in FAMILIES[name].blocks:
             handles.append(module.register_forward_hook(lambda _m, _i, out: outputs.append(out) or None))
     with torch.no_grad():
         net(**tiny.inputs(name))

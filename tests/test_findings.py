@@ -12,8 +12,8 @@ from anisoscope.cli.tables import layer_by_layer
 from anisoscope.errors import UsageError
 from anisoscope.runs.findings import RULES, RULES_OF_CLASSES, findings, verdict
 from anisoscope.runs.tables import short_table, side_by_side, told_apart
-from anisoscope.runs.wording import measured, short
 from anisoscope.store import as_records
+from anisoscope.wording import measured, short
 
 NAN = float("nan")
 Q95 = 0.1

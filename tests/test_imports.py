@@ -27,7 +27,7 @@ LAYERS = (
     ("batch", "store", "provenance"),
     ("metrics",),
     ("sums",),
-    ("axes", "errors", "options", "progress", "__init__"),
+    ("axes", "errors", "options", "progress", "wording", "__init__"),
 )
 """From the top: a module imports from its own layer and those below (docs/concepts.md)."""
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -246,3 +246,24 @@ def test_no_module_takes_the_place_of_a_public_name(first):
     code = f"import anisoscope\n{first}\nprint(*{lost})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def sizes(trees):
+    """(lines, arguments but for `self`) of every function, by where it is."""
+    return {
+        f"{name}:{node.name}": (
+            node.end_lineno - node.lineno + 1,
+            len({a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)} - {"self", "cls"}),
+        )
+        for name, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+    }
+
+
+def test_the_house_is_in_small_pieces():
+    found = sizes(modules())
+    assert not [name for name, (lines, _) in found.items() if lines > 60]
+    assert len([name for name, (_, arguments) in found.items() if arguments > 8]) <= 12
+    assert len([name for name in modules() if "." not in name and (ROOT / f"{name}.py").exists()]) <= 12
+    assert sizes({"m": ast.parse("def f(self, a, *b, c=0):\n    pass")}) == {"m:f": (2, 3)}

@@ -13,7 +13,7 @@ from program import Program
 from anisoscope.data.corpora import Asked, located
 from anisoscope.data.local import copies, part_of_copy
 from anisoscope.errors import CorpusError, UsageError
-from anisoscope.studies import needs, runner
+from anisoscope.studies import runner
 from anisoscope.studies.fosse2023 import trained_cells
 from anisoscope.studies.study import Context
 
@@ -162,7 +162,7 @@ def test_data_that_names_no_folder_is_refused(given):
 
 
 def test_the_dry_run_counts_everything_once(monkeypatch):
-    monkeypatch.setattr(needs, "speed", lambda: 0.1)
+    monkeypatch.setattr(runner, "speed", lambda: 0.1)
     told = runner.describe(runner.choose("godey2024"), "paper")
     names = [line.strip() for line in told if line.startswith("         ") and "/" in line and ";" not in line]
     assert len(names) == len(set(names)) and "google-bert/bert-base-uncased" in names

@@ -17,8 +17,8 @@ from anisoscope.charts import builders as charts, export, style
 from anisoscope.charts.style import compact
 from anisoscope.errors import OutputError, UsageError
 from anisoscope.report import build
-from anisoscope.report.words import duration, number
 from anisoscope.store import as_records, select
+from anisoscope.wording import duration, number
 
 DIM, UNITS, VECTORS = 24, 60, 238_412
 SUBSETS = {

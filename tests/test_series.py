@@ -13,12 +13,12 @@ from anisoscope.errors import AnisoscopeError, ModelError, UsageError
 from anisoscope.measure.settings import Settings
 from anisoscope.models.series import describe, expand, is_series, names_of
 from anisoscope.report import build
-from anisoscope.report.words import number
 from anisoscope.runs import series as series_runner
 from anisoscope.runs.findings import findings
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import run
 from anisoscope.runs.series import measure_series
+from anisoscope.wording import number
 
 # ---- names -----------------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ from anisoscope.axes import plural_of
 from anisoscope.cli.app import app
 from anisoscope.options import leaves
 from anisoscope.progress import counting, part_of, shown
-from anisoscope.report.words import in_words
 from anisoscope.runs.job import Classes, Job
+from anisoscope.wording import in_words
 
 PLACED = {"output", "resume", "overwrite", "quiet", "format", "wide", "corpus", "model", "help"}
 """Options that are parameters of the functions, or of the terminal only."""

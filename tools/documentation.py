@@ -167,12 +167,13 @@ def commands() -> str:
     pages += [
         verdicts.table_row((", ".join(f"`{n}`" for n in name.split(", ")), what)) for name, what in ENVIRONMENT.items()
     ]
-    return "# Command line\n\n" + "\n".join(pages)
+    intro = "What `anisoscope COMMAND --help` says of every command, in the order in which one meets them."
+    return f"# The command line\n\n{intro}\n\n" + "\n".join(pages)
 
 
 def _command_names(group: Any) -> Iterator[list[str]]:
     """The words of every command, those of a group before those in it."""
-    for name, command in sorted(getattr(group, "commands", {}).items()):
+    for name, command in getattr(group, "commands", {}).items():
         yield [name]
         for words in _command_names(command):
             yield [name, *words]

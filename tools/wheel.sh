@@ -10,8 +10,8 @@ rm -rf "$place"/* "$root/build/lib"  # what an earlier build left would go into 
 bin="$place/venv/bin"
 "$bin/pip" wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$place" "$root"
 held=$("$bin/python" -m zipfile --list "$place"/*.whl | cut -d" " -f1)
-for file in py.typed report/style.css report/report.html.j2 report/studies.html.j2 studies/fosse2023/published.toml studies/godey2024/published.toml; do
-    grep -q "^anisoscope/$file$" <<<"$held" || { echo "the wheel lacks $file" >&2; exit 1; }
+for file in $(cd "$root/src/anisoscope" && find . -type f -not -name '*.pyc' -printf '%P\n'); do
+    grep -qxF "anisoscope/$file" <<<"$held" || { echo "the wheel lacks $file" >&2; exit 1; }
 done
 if grep -E '^(tests|tools|examples|results)/|tiny' <<<"$held"; then echo "the wheel holds what is no part of the package" >&2; exit 1; fi
 "$bin/pip" install --quiet --disable-pip-version-check -c "$root/constraints.txt" "${TORCH:-torch==2.13.0}"

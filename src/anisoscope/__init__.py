@@ -10,6 +10,7 @@ Importing this loads neither torch nor transformers: names are resolved when the
 """
 
 import sys
+import warnings
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from anisoscope.training.monitor import Monitor as Monitor
 
 __version__ = "0.1.0"
+
+warnings.filterwarnings("ignore", "IProgress not found")  # of a notebook without widgets; no bar of ours needs any
 
 _MODULES = {
     "api.measuring": ("classes", "measure", "series"),

@@ -1,7 +1,5 @@
-"""The program, `anisoscope` or `python -m anisoscope`: errors of the commands become one line and an exit code.
-
-0 done · 1 unexpected · 2 usage · 3 model · 4 corpus · 5 measurement · 6 output · 7 partial · 130 SIGINT, 143 SIGTERM
-(resumable)
+"""The program, `anisoscope` or `python -m anisoscope`: errors of the commands become one line and an exit code
+(`EXIT_CODES` of `cli/app.py`).
 """
 
 import errno
@@ -76,7 +74,7 @@ def _explained(error: Exception) -> tuple[str, int]:
         usage = getattr(getattr(error, "ctx", None), "command_path", "anisoscope")
         if type(error).__name__ == "NoArgsIsHelpError":
             return wrong(), 2
-        return f"anisoscope: {wrong()} Cure: {usage} --help lists what there is", 2
+        return f"anisoscope: {wrong().rstrip('.')}. Cure: {usage} --help lists what there is", 2
     traceback.print_exception(error)
     name = type(error).__name__
     return f"anisoscope: this is a bug ({name}). Please report it with the command and the lines above.", 1

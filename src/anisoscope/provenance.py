@@ -16,6 +16,11 @@ NUMBERS = ("axes", "batch", "sums", "metrics", "models", "data", "capture", "mea
 """Packages and modules whose code makes numbers; the others start it, or arrange, judge and show what it gave."""
 
 
+def plain(x: Any) -> Any:
+    """The value as JSON gives it back, so that what is kept and what is asked for compare equal."""
+    return json.loads(json.dumps(x, default=str))
+
+
 def run_id(*parts: Any) -> str:
     """The name of a run: a hash of settings, weights, corpus and code version."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]

@@ -64,6 +64,11 @@ def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
             temporary.unlink(missing_ok=True)
 
 
+def write_table(path: Path, frame: pd.DataFrame) -> None:
+    """A table as parquet, whole or absent."""
+    write_atomic(path, lambda temporary: frame.to_parquet(temporary, index=False))
+
+
 def write_json(path: Path, content: Any) -> None:
     """JSON that a person can read, whole or absent."""
     text = json.dumps(content, indent=1, default=str, ensure_ascii=False)
@@ -123,12 +128,7 @@ def once(key: Path, make: Callable[[], Any], *, marker: str = "", wait: bool = T
 
 def records_once(path: Path, make: Callable[[], pd.DataFrame], *, wait: bool = True) -> pd.DataFrame:
     """The table in the file `path`, which `make` gives `once`."""
-
-    def write() -> None:
-        frame = make()
-        write_atomic(path, lambda temporary: frame.to_parquet(temporary, index=False))
-
-    once(path, write, wait=wait)
+    once(path, lambda: write_table(path, make()), wait=wait)
     return pd.read_parquet(path)
 
 
@@ -200,7 +200,7 @@ class RunFolder:
 
     def finish(self, records: pd.DataFrame, manifest: dict[str, Any]) -> None:
         """Write the table, then the manifest; the state files are no longer needed."""
-        write_atomic(self.folder / "records.parquet", lambda path: records.to_parquet(path, index=False))
+        write_table(self.folder / "records.parquet", records)
         write_json(self.manifest_path, manifest)
         for path in self.states():
             path.unlink()
@@ -228,7 +228,15 @@ class RunFolder:
             raise OutputError(f"a finished run in {self.folder}", "no manifest.json", cure)
 
 
-def read_series(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
+def read_run(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Records and manifest of a finished run, or of a series of checkpoints."""
+    if (folder / "series.json").exists():
+        return _read_series(folder)
+    run = RunFolder(folder)
+    return run.records, run.manifest
+
+
+def _read_series(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     """All records of a series, and a manifest: that of its last checkpoint, with what is to be said of all of them.
 
     `checkpoints`: subject, step, seed, folder and weights of each; `skipped`, `repeated`; of `warnings` all.

@@ -14,7 +14,7 @@ from anisoscope.errors import OutputError, UsageError, near_matches
 from anisoscope.runs.findings import Finding, findings
 from anisoscope.runs.job import Place
 from anisoscope.runs.tables import short_table
-from anisoscope.store import RunFolder, read_series
+from anisoscope.store import RunFolder, read_run
 
 if TYPE_CHECKING:
     from altair.typing import ChartType
@@ -51,11 +51,7 @@ class Run:
                 raise UsageError("a run folder", "none", "give its path, or measure something")
             if not self.folder.exists():
                 raise OutputError("a run folder", f"{self.folder}, which is not there", "check the path")
-            found, series = RunFolder(self.folder), self.folder / "series.json"
-            if series.exists() and not found.complete:
-                records, manifest = read_series(self.folder)
-            else:
-                records, manifest = found.records, found.manifest
+            records, manifest = read_run(self.folder)
         self.records: pd.DataFrame = records
         self.manifest: dict[str, Any] = manifest
 

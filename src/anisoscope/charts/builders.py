@@ -148,11 +148,7 @@ def scatter(
     shape = style.shape(frame[series], series, size[0])
     layers = [base.mark_point(size=60).encode(shape=shape, description=alt.Description("tooltip:N"))]
     if label is not None:
-        path = (
-            base.transform_filter("datum.joined")
-            .mark_line(strokeWidth=1, opacity=0.45)
-            .encode(order=alt.Order("row:Q"))
-        )
+        path = base.transform_filter("datum.joined").mark_line(strokeWidth=1, opacity=0.45)
         text = base.mark_text(align="left", dx=8, dy=-6, fontSize=11)
         layers = [
             path.encode(order=alt.Order("row:Q")),

@@ -13,7 +13,7 @@ from anisoscope import __version__
 from anisoscope.cli import measuring
 from anisoscope.cli.declared import command
 from anisoscope.cli.measuring import Runs
-from anisoscope.cli.view import Quiet, View, here, show, tell
+from anisoscope.cli.view import FORMAT, Quiet, View, here, show, tell
 from anisoscope.errors import OutputError, UsageError
 from anisoscope.options import INPUT, MACHINE, OUTPUT, WHAT, Option, check_device
 from anisoscope.progress import waiting
@@ -33,8 +33,8 @@ EXIT_CODES = {
     5: "measurement: a place that never fires, sums that do not fit together",
     6: "output: a folder that cannot be written or read",
     7: "partial: reproduce did all but what a system or corpus that could not be had was needed for",
-    130: "interrupted by Ctrl-C (SIGINT); the same command with --resume goes on",
-    143: "ended by SIGTERM; the same command with --resume goes on",
+    130: "interrupted: Ctrl-C (SIGINT); the same command with --resume goes on",
+    143: "ended: SIGTERM; the same command with --resume goes on",
 }
 
 ENVIRONMENT = {
@@ -63,8 +63,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="The geometry of representations and of self-attention, measured exactly, in any model.\n\n"
     "Example: anisoscope measure builtin:minilm --corpus builtin:python-docs",
-    epilog="Exit codes: 0 done, 1 unexpected, 2 usage, 3 model, 4 corpus, 5 measurement, 6 output, 7 partial, "
-    "130/143 interrupted (add --resume to go on).",
+    epilog="Exit codes: " + ", ".join(f"{code} {means.split(':')[0]}" for code, means in EXIT_CODES.items()),
 )
 
 
@@ -94,7 +93,7 @@ def report(
     quiet: Quiet = False,
     pdf: Annotated[bool, Option("figures as PDF too, for print", OUTPUT)] = False,
 ) -> None:
-    """Make the page of a run anew from its records; of reproductions, every figure and verdict."""
+    """Make the page of a run, or of reproductions, anew from records."""
     if not run.is_dir():
         raise OutputError("a run folder", f"{run}, which is none", "name the folder that measure wrote")
     with waiting("drawing the report", quiet=quiet):
@@ -107,11 +106,14 @@ def report(
 @command(app, "compare", example="anisoscope compare runs/a runs/b --metric mean_cosine")
 def compare(
     runs: Runs,
-    view: View,
+    view: Annotated[View, FORMAT],
     metric: Annotated[str, Option("metric to compare", WHAT)] = "mean_cosine",
     tokens: Annotated[str, Option("token policy", WHAT, known=("all", "content", "no-first"))] = "all",
 ) -> None:
-    """Put one metric of several runs side by side, layer by layer, with intervals, and say what they tell apart."""
+    """Put one metric of several runs side by side, layer by layer.
+
+    What their intervals tell apart is said below the table.
+    """
     if len(runs) < 2:
         raise UsageError("at least two run folders", str(len(runs)), "name another one")
     from anisoscope.cli import tables
@@ -141,8 +143,10 @@ def reproduce(
     device: Annotated[str, Option("cpu, cuda, cuda:1, mps", MACHINE, check=check_device)] = "cpu",
     dry_run: Annotated[bool, Option("list what would be measured and loaded: gigabytes, disk, hours", OUTPUT)] = False,
 ) -> None:
-    """Reproduce figures and tables of a paper: records, charts, and a verdict for every claim. A restart skips what
-    is finished. What cannot be had is left out and said; the same command asks for it again.
+    """Reproduce figures and tables of a paper, claim by claim.
+
+    Records, charts, and a verdict for every claim. A restart skips what is finished. What cannot be had is left out
+    and said; the same command asks for it again.
     """
     from anisoscope.data.local import copies, pairs
     from anisoscope.studies import names
@@ -173,7 +177,9 @@ def reproduce(
 
 
 @command(app, "list", example="anisoscope list corpora")
-def list_(what: Annotated[str, Option(", ".join(LISTS), INPUT, argument=True, known=LISTS)], view: View) -> None:
+def list_(
+    what: Annotated[str, Option(", ".join(LISTS), INPUT, argument=True, known=LISTS)], view: Annotated[View, FORMAT]
+) -> None:
     """List what can be named: metrics, models, corpora, studies."""
     from anisoscope.cli import tables
 
@@ -183,21 +189,27 @@ def list_(what: Annotated[str, Option(", ".join(LISTS), INPUT, argument=True, kn
 of_training = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Train language models from scratch, with checkpoints along the way, or a classifier, whose best epoch is "
-    "kept; in hub format.\n\n"
+    help="Train a series of checkpoints, or a classifier.\n\n"
+    "Everything is written in hub format.\n\n"
     "Example: anisoscope train masked-lm --preset tiny --steps 200",
 )
 
 
 @command(of_training, "masked-lm", example="anisoscope train masked-lm --preset tiny --steps 200 -o runs/mlm")
 def masked_lm(training: Training, place: Place, quiet: Quiet = False) -> None:
-    """A BERT that predicts masked tokens, with checkpoints at log-spaced steps: a series to be measured."""
+    """Train a BERT that predicts masked tokens.
+
+    Checkpoints at log-spaced steps, to be measured as a series.
+    """
     _train("masked-lm", training, place, quiet)
 
 
 @command(of_training, "causal-lm", example="anisoscope train causal-lm --preset tiny --steps 200 -o runs/clm")
 def causal_lm(training: Training, place: Place, quiet: Quiet = False) -> None:
-    """A GPT-2 that predicts the next token, with checkpoints at log-spaced steps: a series to be measured."""
+    """Train a GPT-2 that predicts the next token.
+
+    Checkpoints at log-spaced steps, to be measured as a series.
+    """
     _train("causal-lm", training, place, quiet)
 
 
@@ -216,7 +228,10 @@ def classifier(
     quiet: Quiet = False,
     device: Annotated[str, Option("cpu or cuda; one device", MACHINE, check=check_device)] = "cpu",
 ) -> None:
-    """A classifier of utterances or pairs, the best epoch kept: the attention-only model, or a fine-tuned encoder."""
+    """Train a classifier of utterances or pairs of them.
+
+    The best epoch is kept. The attention-only model, or a fine-tuned encoder.
+    """
     from anisoscope.api.working import train_classifier
 
     trained = train_classifier(recipe, place, quiet, device)

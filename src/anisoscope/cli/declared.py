@@ -17,7 +17,11 @@ import typer
 from typer.core import TyperCommand
 
 from anisoscope.errors import Interrupted
-from anisoscope.options import AskedField, leaves, made, range_of
+from anisoscope.options import INPUT, MACHINE, MODEL, OUTPUT, TRAINING, WHAT, AskedField, leaves, made, range_of
+
+HEADINGS = ("Arguments", INPUT, WHAT, MODEL, TRAINING, MACHINE, OUTPUT, "Help")
+"""The headings of `--help`, in order."""
+METAVARS: dict[Any, str] = {int: "<int>", float: "<float>", list[Path]: "<path>"}
 
 
 def _parameter(field: AskedField) -> inspect.Parameter:
@@ -32,7 +36,7 @@ def _parameter(field: AskedField) -> inspect.Parameter:
     elif kind in (int, float) and default not in (None, MISSING):
         default = str(default)
     ranged = f"{option.help}; {range_of(option)}" if range_of(option) else option.help
-    more: dict[str, Any] = {"help": ranged, "metavar": f"<{kind.__name__}>" if kind in (int, float) else None}
+    more: dict[str, Any] = {"help": ranged, "metavar": METAVARS.get(kind)}
     if option.argument:
         spec = typer.Argument(**more)
     else:
@@ -82,7 +86,7 @@ class Grouped(TyperCommand):
                 heading = "Arguments" if parameter.param_type_name == "argument" else None
                 heading = heading or getattr(parameter, "rich_help_panel", None) or "Help"
                 sections.setdefault(heading, []).append(record)
-        for heading, rows in sections.items():
+        for heading, rows in sorted(sections.items(), key=lambda section: HEADINGS.index(section[0])):
             with formatter.section(heading):
                 formatter.write_dl(rows)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anisoscope.cli.view import Quiet, View, here, show, tell
+from anisoscope.cli.view import FORMAT, Quiet, View, here, show, tell
 from anisoscope.data.names import check_model
 from anisoscope.errors import UsageError
 from anisoscope.options import INPUT, MACHINE, OUTPUT, Option
@@ -40,8 +40,9 @@ def measure(
     view: View,
     quiet: Quiet = False,
 ) -> None:
-    """Measure one model, or each checkpoint of a series, on one corpus, or a file of vectors: a run folder with
-    records, figures and a report; a table and what was found on stdout.
+    """Measure a model on a corpus, a series of checkpoints, or vectors.
+
+    A run folder with records, figures and a report; a table and what was found on stdout.
     """
     from anisoscope.models.series import describe, expand, is_series
 
@@ -128,12 +129,14 @@ def classes(
     look: Classes,
     job: Annotated[Job, OF_CLASSES],
     place: Place,
-    view: View,
+    view: Annotated[View, FORMAT],
     quiet: Quiet = False,
     model: Annotated[str, Option(CLASSIFIER, INPUT, argument=True, check=check_model)] = "builtin:minilm",
 ) -> None:
-    """Is the direction of an utterance its class, layer by layer? What is attention worth to the classifier, and what
-    explains it? Of any model, on any labelled corpus: a run folder with records and a report; tables on stdout.
+    """Ask a classifier, layer by layer, what makes its classes.
+
+    Is the direction of an utterance its class? What is attention worth, and what explains the decision? Of any model,
+    on any labelled corpus: a run folder with records and a report; tables on stdout.
     """
     from anisoscope.api.measuring import measure_classes
 
@@ -146,7 +149,7 @@ def merge(
     view: View,
     quiet: Quiet = False,
 ) -> None:
-    """Add up shards of one run (measure --shard), measured apart, to the run they are parts of."""
+    """Add up shards of one run, measured apart (measure --shard)."""
     if len(runs) < 2:
         raise UsageError("at least two run folders", str(len(runs)), "name all shards")
     with waiting("adding up shards", quiet=quiet):

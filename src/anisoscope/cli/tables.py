@@ -10,8 +10,8 @@ import pandas as pd
 
 from anisoscope.cli.view import Table
 from anisoscope.runs.tables import ENDS, SHORT, A, by_layer, named, side_by_side as joined
-from anisoscope.runs.wording import each, measured, ranged, short
 from anisoscope.store import RunFolder, select
+from anisoscope.wording import each, measured, ranged, short
 
 WIDE = {
     "mean_cosine": "A",
@@ -22,10 +22,10 @@ WIDE = {
     "calibrated.centred": "A centred",
     "drift.share": "drift share",
     "intra_sequence": "within seq.",
-    "mean_cosine.top_share": "top 3 share",
-    "spectrum.effective_rank": "eff. rank",
+    "mean_cosine.top_share": "top-3 share",
+    "spectrum.effective_rank": "effective rank",
 }
-"""Columns of the wide table of a run."""
+"""Columns of the wide table of a run, of which those are shown that were measured."""
 OF_CLASSES = {
     "class_direction.auc": "AUC",
     "class_direction.nearest": "nearest is own",
@@ -45,15 +45,15 @@ def _places(index: Any) -> tuple[tuple[str, ...], list[list[str]]]:
 
 def layer_by_layer(records: Any, *, wide: bool = False) -> Table:
     """The hidden states of a run under its first token policy: A with its verdict; `wide`: every column."""
-    metrics = tuple(WIDE if wide else SHORT)
-    found, behind = by_layer(records, metrics)
+    found, behind = by_layer(records, WIDE if wide else SHORT)
+    metrics = [m for m in (WIDE if wide else SHORT) if not wide or found.get((m, "value"), pd.Series()).notna().any()]
     places, rows = _places(found.index)
     for row, cells in zip(rows, found.to_dict("records"), strict=True):
         ranges = {m: ranged(*(cells.get((m, end), nan) for end in ENDS)) for m in metrics}
         verdict = str(cells["verdict", ""] or "")
         values = [short(cells.get((m, "value"), nan), 2) for m in metrics if m != A]
         row += [verdict, *ranges.values()] if wide else [ranges[A], verdict, *values]
-    head = ("verdict", *WIDE.values()) if wide else ("A", "verdict", "drift share", "top 3 share", "eff. rank")
+    head = ["verdict", *(WIDE[m] for m in metrics)] if wide else ["A", "verdict", *list(SHORT.values())[1:]]
     return Table((*places, *head), rows, behind)
 
 
@@ -117,7 +117,11 @@ def listed(what: str) -> Table:
     if what == "metrics":
         sources = sorted(Path(__file__).parents[1].joinpath("metrics").glob("*.py"))  # to import them takes seconds
         docs = {path.stem: ast.get_docstring(ast.parse(path.read_bytes())) or "" for path in sources}
-        rows = [(name, doc.splitlines()[0]) for name, doc in docs.items() if name not in ("__init__", "base")]
+        rows = [
+            (name, " ".join(doc.split("\n\n")[0].split()))
+            for name, doc in docs.items()
+            if name not in ("__init__", "base")
+        ]
     elif what == "models":
         from anisoscope.models.families import PRESETS
         from anisoscope.models.packaged import PACKAGED

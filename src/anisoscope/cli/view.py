@@ -29,7 +29,11 @@ class View:
     """What stdout gets. JSON and CSV hold the records behind the table, in full precision, by the records' names."""
 
     format: Annotated[str, Option("of what goes to stdout: table, json, csv, markdown", OUTPUT, known=FORMS)] = "table"
-    wide: Annotated[bool, Option("every column of the table, with intervals", OUTPUT)] = False
+    wide: Annotated[bool, Option("every column that was measured, with intervals", OUTPUT)] = False
+
+
+FORMAT = ("format",)
+"""What is asked of a view where every column is shown."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,9 @@ def _text(table: Table) -> str:
 
     drawn = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), collapse_padding=True)
     for name in table.head:
-        drawn.add_column(name, overflow="fold", vertical="bottom" if name else "top")
+        drawn.add_column(
+            name, overflow="fold", vertical="bottom" if all(table.head) else "top", no_wrap=name == "verdict"
+        )
     for row in table.rows:
         drawn.add_row(*row)
     width, out = columns(sys.stdout) or 10_000, StringIO()

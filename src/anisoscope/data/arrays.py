@@ -167,6 +167,7 @@ def open_vectors(path: str | Path, *, unit_column: str | None = None, label_colu
     except DAMAGED as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         objects = any(word in reason.lower() for word in ("pickle", "object"))
+        reason = "a file of objects, or none of numpy's" if objects else reason
         cure = "store numbers, not objects" if objects else "write the file again"
         raise CorpusError(f"vectors in {place}", reason, cure) from error
     units, labels = _beside(found, unit_column, UNITS), _beside(found, label_column, LABELS)

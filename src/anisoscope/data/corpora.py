@@ -77,7 +77,7 @@ def open_corpus(name: str, *, modality: str | None = None, **options: Any) -> An
 def list_corpora() -> dict[str, NamedCorpus]:
     """The corpora with names of their own, and those found under $ANISOSCOPE_DATA."""
     found = {
-        name: NamedCorpus(modality, f"{'folder' if path.is_dir() else 'file'} {path}")
+        name: NamedCorpus(modality, f"{'folder' if path.is_dir() else 'file'} of $ANISOSCOPE_DATA")
         for name, (modality, path) in local_corpora().items()
     }
     return {**CORPORA, **found}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from anisoscope.data.corpora import Asked
-from anisoscope.data.files import ending, read_text
+from anisoscope.data.files import ending, files_below, read_text
 from anisoscope.data.local import TEXT_ENDINGS
 from anisoscope.data.splitting import SplitText, articles, is_title, running, split_text
 from anisoscope.data.tables import TABLES, Row, form_of, is_table, known_column, read_table
@@ -110,7 +110,7 @@ def _texts(rows: Iterable[Row], asked: Asked, where: str, bad: list[str]) -> Ite
 
 def _read_folder(path: Path, asked: Asked) -> SplitText:
     """One document per text file (or by another rule), or the rows of all tables; in the order of their paths."""
-    files = [file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.startswith(".")]
+    files = files_below(path)
     texts = [file for file in files if ending(file) in TEXTS]
     tables = [file for file in files if is_table(file)]
     if bool(texts) == bool(tables):

@@ -24,6 +24,11 @@ def stem(path: Path) -> str:
     return Path(name).stem
 
 
+def files_below(folder: Path) -> list[Path]:
+    """All files below a folder but the hidden ones, in the order of their paths."""
+    return [file for file in sorted(folder.rglob("*")) if file.is_file() and not file.name.startswith(".")]
+
+
 def read_bytes(path: Path) -> bytes:
     """The content of a file, unpacked."""
     try:

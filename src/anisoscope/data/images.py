@@ -1,6 +1,5 @@
 """Image corpora: a folder, a manifest, a hub data set or the built-in digits in; images, and batches of them, out."""
 
-import json
 import warnings
 from collections import Counter
 from dataclasses import replace
@@ -17,6 +16,7 @@ from anisoscope.data.items import Found, Item
 from anisoscope.data.media import MediaCorpus, open_media
 from anisoscope.data.plans import Index, Plan, in_order
 from anisoscope.errors import CorpusError, UsageError
+from anisoscope.provenance import plain
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Means and deviations of ImageNet's red, green and blue in 0 … 1; what models trained on it expect."""
@@ -126,7 +126,7 @@ class ImagePlan(Plan):
         given = hasattr(processor, "image_mean") or hasattr(processor, "do_resize")
         self.corpus, self.processor = corpus, processor if given else _default_processor(config)
         described = {key: value for key, value in self.processor.to_dict().items() if not key.startswith("_")}
-        described = json.loads(json.dumps(described, default=str))
+        described = plain(described)
         source = "checkpoint" if given else "default"
         self.settings = {"processor": source, "values": described, "batch_tokens": batch_tokens}
         self.mode = "L" if getattr(config, "num_channels", 3) == 1 else "RGB"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from anisoscope.data.corpora import Asked, HubPart, located
-from anisoscope.data.files import ending
+from anisoscope.data.files import ending, files_below
 from anisoscope.data.items import Found, Item, hub_items, speaker_of
 from anisoscope.data.local import ENDINGS, MANIFESTS, encoded_column, manifest_in, modality_of, path_in
 from anisoscope.data.plans import Index, digest
@@ -92,8 +92,7 @@ def local_items(path: Path, modality: str, column: str | None = None) -> Found:
         listed = [] if modality_of(manifest) != modality else list(_listed(manifest, path.resolve()))
         if listed:
             return Found(listed, {**source, "manifest": str(manifest.resolve())})
-    files = (file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.startswith("."))
-    fitting = (file for file in files if file.suffix.lower() in ENDINGS[modality])
+    fitting = (file for file in files_below(path) if file.suffix.lower() in ENDINGS[modality])
     items = [Item(file.relative_to(path).as_posix(), None, file) for file in fitting]
     if not items:
         expected = f"files ending in {', '.join(ENDINGS[modality][:4])} … in {path}"

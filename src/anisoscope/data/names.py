@@ -24,7 +24,7 @@ def check_model(name: str) -> None:
     if _is_slip(base, known):
         raise ModelError("a model's name", repr(name), near_matches(base, known))
     if _is_path(base):
-        raise ModelError("a folder with a checkpoint", f"{name}, which is not there", "check the path")
+        raise ModelError("a checkpoint or a file of vectors", f"{name}, which is not there", "check the path")
 
 
 def check_corpus(name: str, *, labelled: bool = False) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from anisoscope.report.page import write_run
 from anisoscope.report.results import Results
 from anisoscope.report.studies_page import build_studies
-from anisoscope.store import RunFolder, read_series
+from anisoscope.store import read_run
 
 __all__ = ["build", "build_studies"]
 
@@ -20,8 +20,4 @@ def build(folder: Path, formats: tuple[str, ...] = ("svg",)) -> Path:
 
     `formats` of the figures beside the page: svg, pdf, png.
     """
-    if (folder / "series.json").exists():
-        return write_run(Results(*read_series(folder)), folder, formats)
-    run = RunFolder(folder)
-    manifest = run.manifest
-    return write_run(Results(run.records, manifest), folder, formats)
+    return write_run(Results(*read_run(folder)), folder, formats)

@@ -6,8 +6,7 @@ from anisoscope.axes import SUBSET_FAMILIES
 from anisoscope.charts import builders as charts
 from anisoscope.report.parts import Draw, Entry, Figure, drawing, extremes, figure, span_of
 from anisoscope.report.results import LAYER_SITES, PANEL, Results, in_order_of
-from anisoscope.report.words import count, interval, measured, number, percent, plural
-from anisoscope.runs.wording import listing
+from anisoscope.wording import count, interval, listing, measured, number, percent, plural
 
 TOP_DIMENSIONS = 10
 TALL = 24
@@ -69,7 +68,7 @@ def _accuracy(results: Results) -> str:
     found, chance = results.rows("accuracy"), results.rows("majority")
     if found.empty:
         return ""
-    sentence = f"The classifier itself is right on {measured(found.iloc[0])} of {count(found.iloc[0]['n_units'])}"
+    sentence = f"The classifier itself is right on {measured(found.iloc[0], None)} of {count(found.iloc[0]['n_units'])}"
     return f"{sentence}; the commonest class makes {number(chance.iloc[0]['value'])}."
 
 
@@ -126,8 +125,8 @@ def top_dimensions(results: Results, entry: Entry) -> list[Figure]:
     if peak is None or (frame := results.beside(frame, peak)).empty:
         return []
     frame = frame.nlargest(TOP_DIMENSIONS, "value")
-    facts = {"n": str(len(frame)), "place": results.place_name(peak), "total": measured(peak)}
-    facts |= {"first": frame.iloc[0]["component"], "largest": measured(frame.iloc[0])}
+    facts = {"n": str(len(frame)), "place": results.place_name(peak), "total": measured(peak, None)}
+    facts |= {"first": frame.iloc[0]["component"], "largest": measured(frame.iloc[0], None)}
     return [figure(results, entry, frame, drawing(charts.bars, frame, entry, panel=None), **facts)]
 
 

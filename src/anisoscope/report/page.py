@@ -16,9 +16,9 @@ from anisoscope.charts.style import printable
 from anisoscope.report.parts import NARROW, WIDE, Figure, extremes
 from anisoscope.report.results import Results
 from anisoscope.report.sections import sections
-from anisoscope.report.words import count, duration, interval, number, percent, plural
 from anisoscope.runs.findings import findings
 from anisoscope.store import write_atomic
+from anisoscope.wording import count, duration, interval, number, percent, plural
 
 FIGURES = "figures"
 

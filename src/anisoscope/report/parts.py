@@ -8,7 +8,7 @@ import pandas as pd
 from altair.typing import ChartType
 
 from anisoscope.report.results import PANEL, Results
-from anisoscope.report.words import number
+from anisoscope.wording import number
 
 WIDE, NARROW = 640, 272
 """Widths of the plotting area in pixels: desktop and print; phone."""

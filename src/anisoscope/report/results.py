@@ -9,8 +9,7 @@ from typing import Any
 import pandas as pd
 
 from anisoscope.axes import POLICIES, WORDS, plural_of
-from anisoscope.report.words import count, in_words
-from anisoscope.runs.wording import listing
+from anisoscope.wording import count, in_words, listing
 
 LAYER_SITES = ("hidden", "final")
 PANEL = "panel"

@@ -8,7 +8,7 @@ import pandas as pd
 from anisoscope.report.figures import FIGURES
 from anisoscope.report.parts import Entry, PageTable, Section
 from anisoscope.report.results import Results
-from anisoscope.report.words import count, interval, number
+from anisoscope.wording import count, interval, number
 
 NOTHING = ("–", "")
 

@@ -12,13 +12,7 @@ from anisoscope.charts.export import to_svg
 from anisoscope.errors import OutputError
 from anisoscope.report.page import write_page
 from anisoscope.studies.runner import Finished, finished, reproductions
-from anisoscope.studies.study import OUTCOMES, counted
-
-PAPERS = {
-    "godey2024": "Godey, de la Clergerie, Sagot: Anisotropy Is Inherent to Self-Attention in Transformers (EACL 2024)",
-    "fosse2023": "Fosse, Nguyen, Sébillot, Gravier : Géométrie de l'auto-attention en classification (TALN 2023)",
-    "beyond": "Beyond the papers: what they leave open, asked of models trained here",
-}
+from anisoscope.studies.study import OUTCOMES, counted, published
 
 
 def build_studies(folder: Path) -> Path:
@@ -43,7 +37,7 @@ def _page(folder: Path, studies: Sequence[Path]) -> tuple[Path, dict[str, Any]]:
     outcomes = [verdict["outcome"] for study in shown for verdict in study["verdicts"]]
     counts = {name: outcomes.count(name) for name in OUTCOMES}
     figures = sum(len(study["figures"]) for study in shown)
-    about = {"paper": PAPERS.get(paper, paper), "settings": settings, "counts": counts, "figures": figures}
+    about = {"paper": published(paper)["paper"], "settings": settings, "counts": counts, "figures": figures}
     names = ",".join(one.study.name for one in done)
     command = f"anisoscope reproduce {paper} --only {names} --settings {settings}"
     return write_page(folder, "studies.html.j2", **about, command=command, studies=shown), about

@@ -22,8 +22,8 @@ from anisoscope.measure.settings import Settings
 from anisoscope.models.blocks import has_attention, stack_of
 from anisoscope.models.load import Subject, is_classifier
 from anisoscope.progress import Progress, counting
-from anisoscope.provenance import NUMBERS, code_of
-from anisoscope.runs.job import Classes, Job, plain
+from anisoscope.provenance import NUMBERS, code_of, plain
+from anisoscope.runs.job import Classes, Job
 from anisoscope.runs.run import OpenedCorpus, run, settled, subject_of
 from anisoscope.store import RunFolder, as_records
 from anisoscope.training.entropy_penalty import entropies

@@ -12,8 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from anisoscope.runs.wording import each, has_interval, listing, measured, name_of, short, span
 from anisoscope.store import select
+from anisoscope.wording import each, has_interval, measured, name_of, places, short, span
 
 SITES = ("hidden", "final")
 Q95 = "mean_cosine.isotropic_q95"
@@ -134,9 +134,9 @@ def where_anisotropic(depth: Depth) -> Iterator[Finding]:
     if yes := where.get("anisotropic"):
         extreme = f", extreme: at least {short(EXTREME, 1)}" if top.low >= EXTREME else ""
         rivals = [row for row in each(depth.rows) if row.high >= top.low]
-        others = listing([name_of(row) for row in rivals if row.Index != top.Index])
+        near = [i for i, row in enumerate(each(depth.rows)) if row.high >= top.low and row.Index != top.Index]
         word = "strongest" if len(rivals) == 1 < len(depth.rows) else "highest"
-        tied = f", not told apart from {others}" if others else ""
+        tied = f", not told apart from {places(near, names)}" if near else ""
         peak = f"{word} at {name_of(top)} ({highest}{extreme}){tied}"
         parts = (
             [f"anisotropic {span(yes, names)}", peak]

@@ -1,6 +1,5 @@
 """What can be asked for: a model on a corpus, or its classes. Light: the command line reads its options here."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ from anisoscope.data.splitting import check_rule
 from anisoscope.errors import UsageError
 from anisoscope.measure.settings import Settings
 from anisoscope.options import DTYPES, INPUT, MACHINE, OUTPUT, WHAT, BuiltFrom, Option, check_device, check_fields
-from anisoscope.provenance import code_of
+from anisoscope.provenance import code_of, plain
 
 if TYPE_CHECKING:
     from anisoscope.batch import BatchPlan
@@ -111,11 +110,6 @@ class Place:
     def again(self) -> dict[str, Any]:
         """What becomes of what is there, as keywords."""
         return {"resume": self.resume, "overwrite": self.overwrite}
-
-
-def plain(x: Any) -> Any:
-    """The value as JSON gives it back, so that identities compare equal."""
-    return json.loads(json.dumps(x, default=str))
 
 
 LABELLED_HELP = "labelled, as in train classifier; default: what the model was trained on"

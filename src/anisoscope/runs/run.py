@@ -24,9 +24,9 @@ from anisoscope.measure.settings import Settings
 from anisoscope.models.hub_memory import asked_once
 from anisoscope.models.load import Subject, load, modality_of, without_values
 from anisoscope.progress import Progress, counting, keeping, remark
-from anisoscope.provenance import provenance, run_id
+from anisoscope.provenance import plain, provenance, run_id
 from anisoscope.runs.found import asked, finished
-from anisoscope.runs.job import Job, plain
+from anisoscope.runs.job import Job
 from anisoscope.store import RunFolder, as_records, check_output, differences, write_atomic, write_json
 from anisoscope.sums import jackknife
 

@@ -30,7 +30,7 @@ from anisoscope.provenance import code_of, provenance, run_id
 from anisoscope.runs.found import corpus_state
 from anisoscope.runs.job import OF_MACHINE, Job
 from anisoscope.runs.run import run
-from anisoscope.store import RunFolder, in_turn, once, write_atomic, write_json
+from anisoscope.store import RunFolder, in_turn, once, write_atomic, write_json, write_table
 
 SHAPE = "shape.json"
 """In each run folder: what its checkpoint has in common with the others, so that it is not needed again."""
@@ -164,7 +164,7 @@ class _Work:
                 **provenance(),
             }
             records = series.records
-            write_atomic(self.output / "records.parquet", lambda path: records.to_parquet(path, index=False))
+            write_table(self.output / "records.parquet", records)
             write_json(self.output / "series.json", described)
         return series
 

@@ -7,8 +7,8 @@ import pandas as pd
 
 from anisoscope.errors import UsageError, near_matches
 from anisoscope.runs.findings import ENTRIES, Q95, SITES, Finding, entry, in_depth, lead, verdict
-from anisoscope.runs.wording import measured, name_of, short, span
 from anisoscope.store import select
+from anisoscope.wording import measured, name_of, short, span
 
 A = "mean_cosine"
 SHORT = {

@@ -2,35 +2,24 @@
 
 import re
 import tomllib
-from functools import cache
 from pathlib import Path
 
 from anisoscope.errors import UsageError, near_matches
 
 PAPERS = ("godey2024", "fosse2023", "beyond")
 """The papers, and what we ask beyond them."""
-_STUDY = re.compile(r"(?:fig|table|sec)\d+[a-z]?|explained|replaced|drift|origins|heads|sinks|useful|forms|needed")
-
-
-@cache
-def _written(paper: str) -> set[str]:
-    """Words between quotation marks in a paper's sources, and tables of its TOML: names of studies are among them."""
-    found = {".py": r'"([\w-]+)"', ".toml": r"(?m)^\[([\w-]+)\]"}
-    files = [path for path in (Path(__file__).parent / paper).iterdir() if path.suffix in found]
-    return {word for path in files for word in re.findall(found[path.suffix], path.read_text("utf-8"))}
 
 
 def check(paper: str, only: str, settings: str) -> None:
-    """UsageError for a study or settings that stand nowhere in the paper's sources; ranges are looked at later."""
-    words = _written(paper)
+    """UsageError for a study or settings that the paper has not; ranges are looked at later."""
+    studies = {name: how for known, name, _, how in listed() if known == paper}
     for part in filter(None, (part.strip() for part in only.split(","))):
-        if "-" not in part and not any(f"{part}{letter}" in words for letter in ("", "a", "b")):
-            studies = [word for word in words if _STUDY.fullmatch(word)]
+        if "-" not in part and not any(f"{part}{letter}" in studies for letter in ("", "a", "b")):
             raise UsageError(f"figures or tables of {paper}", repr(part), near_matches(part, studies))
     if only and not only.strip(" ,"):
         raise UsageError(f"figures or tables of {paper} for --only", repr(only), "leave it out for all")
-    if settings not in words:
-        cure = f"{near_matches(settings, ('quick', 'paper'))} (anisoscope list studies names those of each)"
+    if settings not in (named := {name for how in studies.values() for name in how}):
+        cure = f"{near_matches(settings, named)} (anisoscope list studies names those of each)"
         raise UsageError(f"settings of {paper}", repr(settings), cure)
 
 

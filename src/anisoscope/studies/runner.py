@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -18,14 +19,15 @@ from anisoscope.models.hub_memory import asked_once
 from anisoscope.models.modes import flushed
 from anisoscope.progress import shown
 from anisoscope.provenance import provenance
-from anisoscope.store import as_records, write_atomic, write_json
-from anisoscope.studies import needs
+from anisoscope.store import as_records, write_json, write_table
+from anisoscope.studies.judge import stated
 from anisoscope.studies.names import PAPERS, number_of
-from anisoscope.studies.study import Compared, Context, Study, Verdict
-from anisoscope.studies.withheld import bare, drawn, judged, lacking
+from anisoscope.studies.study import STANDS_IN, WITHHELD, Compared, Context, Study, Verdict
 
 COMPARED = "compared.json"
 """Beside the verdicts: published numbers and ours, one by one."""
+EFFICIENCY = 0.4
+"""Share of the speed of a plain matrix product that a measurement reaches, about."""
 
 
 @cache
@@ -41,7 +43,7 @@ def found() -> tuple[Study, ...]:
             if declared and all(isinstance(study, Study) for study in declared):
                 studies.extend(declared)
             elif declared != (None,) or must or any(isinstance(x, Study) for x in content.values()):
-                where = f"STUDY = Study(…) in studies/{paper}/{name}.py"
+                where = f"STUDY = declare(…) in studies/{paper}/{name}.py"
                 raise MeasureError(where, repr(declared), "declare it; see docs/adding.md")
     return tuple(sorted(studies, key=lambda s: (PAPERS.index(s.paper), number_of(s.name))))
 
@@ -70,7 +72,62 @@ def describe(studies: Sequence[Study], settings: str) -> list[str]:
         _settings_of(study, settings)
     if settings != "paper":
         return [f"{study.name:8s} {study.title}" for study in studies]
-    return list(needs.describe(studies))
+    return list(_costs(studies))
+
+
+def _costs(studies: Sequence[Study]) -> Iterator[str]:
+    """Lines of a dry run: what each study loads and computes that none before it does, and the sum."""
+    known: dict[str, str] = {}
+    runs: dict[str, float] = {}
+    loaded = disk = 0.0
+    unknown: list[str] = []
+    pace = speed() * EFFICIENCY * 3600 if any(study.needs for study in studies) else 1.0
+    for study in studies:
+        yield f"{study.name:8s} {study.title}"
+        new = [need for need in study.needs if need.name and need.name not in known]
+        for need in new:
+            yield f"         {need.name}"
+            size = "size unknown" if need.gigabytes is None else _gigabytes(need.gigabytes)
+            yield f"           {size}; {need.note}" if need.note else f"           {size}"
+        again = dict.fromkeys(known[need.name] for need in study.needs if need.name in known)
+        work = {run: cost for need in study.needs for run, cost in need.work.items() if run not in runs}
+        load = sum(need.gigabytes or 0.0 for need in new)
+        parts = [f"what {', '.join(again)} load{'s' * (len(again) == 1)}"] if again else []
+        parts += [f"{_gigabytes(load)} to load"] if new else []
+        hours = sum(work.values()) / pace
+        if study.needs:
+            parts.append(f"about {_hours(hours)}" if work else "nothing more to compute")
+            yield f"         {'; '.join(parts)}"
+        known |= {need.name: study.name for need in new}
+        unknown += [need.name for need in new if need.gigabytes is None]
+        runs |= work
+        loaded, disk = loaded + load, disk + sum(need.on_disk for need in new)
+    if known:
+        more = f", and {len(unknown)} of unknown size" if unknown else ""
+        hours = sum(runs.values()) / pace
+        yield f"in all   {_gigabytes(loaded)} to load{more}; {_gigabytes(disk)} on the disk; about {_hours(hours)} here"
+        yield "         what is in the cache of the hub, or at hand as a local copy, is not loaded"
+
+
+def _gigabytes(x: float) -> str:
+    return f"{x:.1f} GB" if x >= 0.05 else "under 0.1 GB"
+
+
+def _hours(x: float) -> str:
+    return f"{x:,.0f} hours" if x >= 10 else f"{x:.1f} hours" if x >= 0.95 else f"{max(60 * x, 1):.0f} minutes"
+
+
+def speed() -> float:
+    """Operations in 1e12 a second that this machine does in a plain product of matrices."""
+    import torch
+
+    x = torch.randn(768, 768)
+    x @ x
+    began, done = time.monotonic(), 0
+    while time.monotonic() - began < 0.3:
+        x @ x
+        done += 1
+    return done * 2e-12 * 768**3 / (time.monotonic() - began)
 
 
 def _settings_of(study: Study, name: str) -> Any:
@@ -89,7 +146,7 @@ def reproduce(
         folder = output / study.paper / settings / study.name
         if not (folder / "study.json").exists() or finished(folder).lacking:
             _run(study, settings, folder, output / "cache", device, quiet)
-        for verdict in _concluded(study, folder, pd.read_parquet(folder / "records.parquet")):
+        for verdict in _concluded(Finished(study, {}, pd.read_parquet(folder / "records.parquet")), folder):
             yield line(study, verdict)
 
 
@@ -99,11 +156,12 @@ def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: 
     with flushed(), shown(f"{study.paper} {study.name}", "steps", quiet=quiet) as progress:
         context = Context(folder, cache_folder, device, progress=lambda _text, done, total: progress(done, total))
         records = _measured(study, chosen, context)
-    if (folder / "study.json").exists() and finished(folder).lacking == lacking(records):
+    done = Finished(study, {}, records)
+    if (folder / "study.json").exists() and finished(folder).lacking == done.lacking:
         return  # what could not be had then cannot be had now
-    write_atomic(folder / "records.parquet", lambda path: records.to_parquet(path, index=False))
-    _concluded(study, folder, records)
-    for name, chart in drawn(study, records).items():
+    write_table(folder / "records.parquet", records)
+    _concluded(done, folder)
+    for name, chart in done.charts.items():
         save(chart, folder / name, formats=("svg", "pdf", "png"))
     described = {
         "study": study.name,
@@ -136,38 +194,49 @@ def _measured(study: Study, chosen: Any, context: Context) -> pd.DataFrame:
     return pd.concat([*parts, *rows], ignore_index=True)
 
 
-def _concluded(study: Study, folder: Path, records: pd.DataFrame) -> list[Verdict]:
-    """The verdicts on the records of a study, written beside them, as are published numbers and ours."""
-    verdicts = list(judged(study, records))
-    write_json(folder / "verdicts.json", [asdict(v) for v in verdicts])
-    compared = [] if bare(records) else study.compare(records)
-    write_json(folder / COMPARED, [asdict(c) | {"verdict": c.verdict} for c in compared])
-    return verdicts
-
-
 @dataclass(frozen=True)
 class Finished:
-    """A study that was run: what `study.json` says of it, and its records, to judge and to draw."""
+    """A study that was run: what `study.json` says of it, and its records, to judge and to draw; where nothing at all
+    could be had, every verdict says so, and nothing is drawn.
+    """
 
     study: Study
     described: dict[str, Any]
     records: pd.DataFrame
 
     @property
+    def _bare(self) -> bool:
+        return bool(self.records["metric"].isin((WITHHELD, STANDS_IN)).all())
+
+    @property
     def verdicts(self) -> Sequence[Verdict]:
-        return judged(self.study, self.records)
+        if not self._bare:
+            return self.study.judge(self.records)
+        why = "; ".join(dict.fromkeys(self.lacking.values()))
+        return [stated(claim, None, "not measured", reason=why) for claim in self.study.claims]
 
     @property
     def compared(self) -> Sequence[Compared]:
-        return [] if bare(self.records) else self.study.compare(self.records)
+        return [] if self._bare else self.study.compare(self.records)
 
     @property
     def charts(self) -> Mapping[str, Any]:
-        return drawn(self.study, self.records)
+        return {} if self._bare else self.study.draw(self.records)
 
     @property
     def lacking(self) -> dict[str, str]:
-        return lacking(self.records)
+        """What the records are without, or have from another corpus, with the reasons."""
+        rows = self.records[self.records["metric"].isin((WITHHELD, STANDS_IN))]
+        instead = rows["model"] + " (" + rows["corpus"] + " stands in)"
+        return dict(zip(rows["model"].where(rows["metric"] == WITHHELD, instead), rows["component"], strict=True))
+
+
+def _concluded(done: Finished, folder: Path) -> Sequence[Verdict]:
+    """The verdicts on a study, written beside its records, as are published numbers and ours."""
+    verdicts = done.verdicts
+    write_json(folder / "verdicts.json", [asdict(v) for v in verdicts])
+    write_json(folder / COMPARED, [asdict(c) | {"verdict": c.verdict} for c in done.compared])
+    return verdicts
 
 
 def finished(folder: Path) -> Finished:

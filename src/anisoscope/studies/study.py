@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 import pandas as pd
 
+from anisoscope.errors import MeasureError
 from anisoscope.studies.needs import Need
 
 Outcome = Literal["holds", "fails", "undecided", "identity"]
@@ -209,10 +210,15 @@ def published(paper: str) -> dict[str, Any]:
     return tomllib.loads(files(f"anisoscope.studies.{paper}").joinpath("published.toml").read_text("utf-8"))
 
 
+def _entry(paper: str, study: str) -> dict[str, Any]:
+    if study not in published(paper):
+        raise MeasureError(f"[{study}] in studies/{paper}/published.toml", "none", "write it; see docs/adding.md")
+    return dict(published(paper)[study])
+
+
 def claims(paper: str, study: str) -> dict[str, Claim]:
     """What a paper claims in a figure or table, by name. A statement may name numbers of its claim in braces."""
-    everything = published(paper)
-    entry, several, found = everything[study], everything.get("shared", {"claims": ()}), {}
+    entry, several, found = _entry(paper, study), published(paper).get("shared", {"claims": ()}), {}
     shared = [row for row in several["claims"] if row["name"] in entry.get("shared", ())]
     for row in [*entry.get("claims", ()), *shared]:
         given = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
@@ -223,6 +229,6 @@ def claims(paper: str, study: str) -> dict[str, Claim]:
 
 def declare(paper: str, name: str, **code: Any) -> Study:
     """A study whose title, caption and claims stand in published.toml; `code`: its fields that are code."""
-    entry = published(paper)[name]
+    entry = _entry(paper, name)
     words = {key: entry.get(key, "") for key in ("title", "caption", "small")}
     return Study(name, paper, claims=tuple(claims(paper, name).values()), **words, **code)

@@ -25,7 +25,7 @@ from anisoscope.errors import OutputError
 from anisoscope.models import ports
 from anisoscope.models.modes import flushed
 from anisoscope.progress import Progress
-from anisoscope.provenance import code_version, provenance, run_id
+from anisoscope.provenance import code_version, plain, provenance, run_id
 from anisoscope.store import RunFolder, check_output, write_json
 from anisoscope.training.classifier_parts import Parts, parts_of
 from anisoscope.training.entropy_penalty import EntropyPenalty
@@ -83,7 +83,7 @@ def train_classifier(
     check_device(device)
     recipe = recipe.filled()
     corpus = corpus or recipe.open()
-    identity = {"recipe": _plain(asdict(recipe)), "corpus": corpus.fingerprint, "code": code_version()["version"]}
+    identity = {"recipe": plain(asdict(recipe)), "corpus": corpus.fingerprint, "code": code_version()["version"]}
     folder = output or Path("runs") / f"classifier-{recipe.corpus.replace('/', '-')}-{run_id(identity)[:8]}"
     described, checkpoints = folder / "training.json", folder / "checkpoints"
     if not overwrite and (done := _finished(folder, identity, resume=resume)):
@@ -95,7 +95,7 @@ def train_classifier(
         if overwrite:
             shutil.rmtree(checkpoints, ignore_errors=True)
         RunFolder(checkpoints).note(identity)
-        training = _plain(_train(recipe, corpus, parts, checkpoints, device, progress))
+        training = plain(_train(recipe, corpus, parts, checkpoints, device, progress))
     described.unlink(missing_ok=True)
     parts.model.save_pretrained(folder)
     parts.tokenizer.save_pretrained(folder)
@@ -126,11 +126,6 @@ def _finished(folder: Path, identity: dict[str, Any], *, resume: bool) -> dict[s
     if folder.is_dir() and any(folder.iterdir()):
         raise OutputError(f"{folder} to be empty", "files that are no training", "choose another --output")
     return None
-
-
-def _plain(x: Any) -> Any:
-    """The value as JSON gives it back."""
-    return json.loads(json.dumps(x))
 
 
 def _train(

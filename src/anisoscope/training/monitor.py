@@ -21,7 +21,7 @@ from anisoscope.measure.inputs import Given
 from anisoscope.measure.loop import glance
 from anisoscope.measure.settings import Settings
 from anisoscope.provenance import provenance
-from anisoscope.store import as_records, write_atomic, write_json
+from anisoscope.store import as_records, write_json, write_table
 
 METRICS = ("mean_cosine", "drift", "query_key", "attention")
 LOGGED = {"mean_cosine": "A", "drift": "drift", "query_key.cosine": "cosine_query_key", "attention.entropy": "entropy"}
@@ -102,7 +102,7 @@ class Monitor:
             if not (self.output / "monitor.json").exists():
                 write_json(self.output / "monitor.json", described | provenance())
             kept = as_records(records.drop(columns="step"), step=step)
-            write_atomic(self.output / f"step-{step}.parquet", lambda path: kept.to_parquet(path, index=False))
+            write_table(self.output / f"step-{step}.parquet", kept)
         return self._logged(records)
 
     def _logged(self, records: pd.DataFrame) -> dict[str, float]:

@@ -23,7 +23,7 @@ from anisoscope.errors import CorpusError, DivergedError, ModelError, OutputErro
 from anisoscope.metrics.base import units_of
 from anisoscope.provenance import run_id
 from anisoscope.runs.run import slug
-from anisoscope.store import in_turn, once, write_atomic
+from anisoscope.store import in_turn, once, write_json
 from anisoscope.studies.fosse2023.grid import LEARNED, SCALED, UNTRAINED, Cell, Grid
 from anisoscope.studies.study import Context
 from anisoscope.training.classifier import TrainedClassifier, train_classifier
@@ -188,5 +188,4 @@ def _train(cell: Cell, plan: Grid, folder: Path, device: str) -> None:
     try:
         train_classifier(recipe, folder, resume=True, device=device, corpus=corpus_of(recipe.corpus, recipe.limit))
     except DivergedError as error:  # reported, and not tried again
-        text = json.dumps({"cell": asdict(cell), "error": str(error)})
-        write_atomic(folder / DIVERGED, lambda path: path.write_text(text))
+        write_json(folder / DIVERGED, {"cell": asdict(cell), "error": str(error)})
