@@ -221,7 +221,7 @@ def claims(paper: str, study: str) -> dict[str, Claim]:
     entry, several, found = _entry(paper, study), published(paper).get("shared", {"claims": ()}), {}
     shared = [row for row in several["claims"] if row["name"] in entry.get("shared", ())]
     for row in [*entry.get("claims", ()), *shared]:
-        given = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+        given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
         given["statement"] = row["statement"].format(**row)
         found[row["name"]] = Claim(**{"source": entry.get("source"), **given})
     return found
