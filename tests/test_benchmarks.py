@@ -15,7 +15,7 @@ MINIATURES = {
     "monitor": [*SMALL, "--presets", "tiny", "--windows", "2"],
     "classifier": ["--corpus", "planted:3", "--layers", "1", "--epochs", "1"],
     "exactness": ["--limit", "1", "--layers", "1"],
-    "gpu": ["--tiny", "--only", "correctness,training", "--device", "cpu"],
+    "gpu": ["--tiny", "--only", "correctness,overhead,backends,long_context,training", "--device", "cpu"],
     "same_records": ["--fused", "--families", "bert"],
     "scale": ["--sizes", "1", "--tokens", "2000", "--processes", "1", "--shards", "3"],
     "peers": ["--pairs", "1", "--peers", "usual", "--tokens", "64", "--window", "16", "--layers", "1", "--width", "32"],
