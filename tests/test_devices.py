@@ -123,8 +123,9 @@ def test_a_device_without_float64_has_its_sums_on_the_cpu(monkeypatch):
     same(here, away("bert", Machine(doubles=False), settings, plan)[1], 2e-5)
 
 
-def test_the_host_waits_as_often_for_many_layers_as_for_few():
-    settings, plan = Settings(panels=PANELS, sample=16), tiny.Plan(tiny.documents(40, shortest=9), batch=8)
+@pytest.mark.parametrize("chosen", [{"panels": PANELS}, {"metrics": ("score_terms",)}])
+def test_the_host_waits_as_often_for_many_layers_as_for_few(chosen):
+    settings, plan = Settings(sample=16, **chosen), tiny.Plan(tiny.documents(40, shortest=9), batch=8)
     waits = {}
     for layers in (1, 3):
         for count in (4, 6):  # in the first batches products are in float64, and it is asked for how long

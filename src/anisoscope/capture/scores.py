@@ -35,7 +35,8 @@ def score_sums(
     q, k = (x.to(exact).double() for x in (query, key))
     q, k = q * scale, k.repeat_interleave(query.shape[1] // key.shape[1], 1)
     seen = _seen(q, k, masking)
-    if seen.shape[2] > 1 and bool((seen == seen[:, :, :1]).all()):
+    span = masking.span(len(q), q.shape[2], k.shape[2])  # read once for all layers of a mask
+    if span is not None and not span.causal:
         seen = seen[:, :, :1]
     rows = seen.any(-1) & q.isfinite().all(-1)
     rows = rows if real is None else rows & real.to(exact).unsqueeze(1)
