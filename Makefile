@@ -27,6 +27,7 @@ check: $(READY)
 	$(BIN)/mypy
 
 bench: $(READY)
+	$(BIN)/python benchmarks/limit.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/monitor.py
 	$(BIN)/python benchmarks/modalities.py

@@ -19,9 +19,10 @@ MINIATURES = {
     "same_records": ["--fused", "--families", "bert"],
     "scale": ["--sizes", "1", "--tokens", "2000", "--processes", "1", "--shards", "3"],
     "peers": ["--pairs", "1", "--peers", "usual", "--tokens", "64", "--window", "16", "--layers", "1", "--width", "32"],
+    "limit": ["--seconds", "0.01"],
     "coverage": ["--units", "3", "--corpora", "4"],
 }
-KEPT = {"overhead", "modalities", "monitor", "classifier", "scale", "peers"}
+KEPT = {"overhead", "modalities", "monitor", "classifier", "scale", "peers", "limit"}
 BY_HAND = {"pairs", "first_answer"}
 """Modules that are no benchmark, or one of the program on a terminal (tests/test_terminal.py runs that)."""
 

@@ -15,6 +15,7 @@ import findings
 import published_entropy
 import scaling
 import seen
+import speed
 import verdicts
 
 from anisoscope import metrics
@@ -266,6 +267,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "cli.md": commands,
     "inputs.md": inputs,
     "scaling.md": scaling.page,
+    "limit.md": speed.page,
     "reproduction.md": verdicts.reproduction,
     "verdicts.md": verdicts.changed,
     "findings.md": findings.page,

@@ -1,0 +1,172 @@
+# ruff: noqa: E501 (lines of the page)
+"""The page on speed: what `benchmarks/` found, and how far it is from what the machine can do."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results.json"
+TOKENS, DIM, LAYERS, HEADS = 4096, 384, 6, 12
+"""Of a batch of `benchmarks/overhead.py` with full windows, and of the built-in encoder."""
+PASSES = 6
+"""Sums and extremes of a row that nothing else gives: largest, smallest, Σe, Σe·s, ‖e‖, and sums of columns."""
+
+Rows = list[dict[str, Any]]
+
+
+def page() -> str:
+    """docs/limit.md."""
+    held: dict[str, Rows] = json.loads(RESULTS.read_text("utf-8"))
+    rates = {row["what"]: row["rate"] for row in held["limit"] if row["threads"] == 1}
+    machine = held["limit"][0]
+    return TEXT.format(
+        machine=machine["machine"],
+        versions=machine["versions"],
+        overhead=_table(OVERHEAD, _overhead(held["overhead"])),
+        rates=_table(("operation", "in a processor second"), _rates(held["limit"])),
+        limits=_table(LIMITS, _limits(held["overhead"], rates)),
+        others="\n\n".join(_others(held)),
+    )
+
+
+OVERHEAD = ("threads", "windows", "panels", "processor time", "wall", "bare against bare", "aim", "load")
+LIMITS = ("window", "panel", "cannot do without", "at the rates above", "measured", "measured / limit")
+
+
+def _table(head: tuple[str, ...], rows: list[list[Any]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def _told(ratio: list[float]) -> str:
+    return f"{ratio[0]:.2f} ({ratio[1]:.2f} – {ratio[2]:.2f})"
+
+
+def _windows(row: dict[str, Any]) -> tuple[int, int]:
+    return row["threads"], int(row["windows"]) if row["windows"].isdigit() else 1 << 20
+
+
+def _overhead(rows: Rows) -> list[list[Any]]:
+    ratios = sorted((row for row in rows if "processor" in row), key=_windows)
+    return [
+        [
+            row["threads"],
+            row["windows"],
+            row["panels"],
+            _told(row["processor"]),
+            _told(row["wall"]),
+            _told(row["bare"]["processor"]),
+            row["aim"],
+            row["load"],
+        ]
+        for row in ratios
+    ]
+
+
+def _rates(rows: Rows) -> list[list[Any]]:
+    return [[row["what"], f"{row['rate']:.3g} {row['unit'].removesuffix(' a processor second')}"] for row in rows]
+
+
+def _limits(rows: Rows, rates: dict[str, float]) -> list[list[Any]]:
+    """Each panel's least, and what it takes, in parts of the forward pass."""
+    found = []
+    one = {(row["windows"], row["panels"]): row for row in rows if row["threads"] == 1 and "processor" in row}
+    for window in sorted({int(w) for w, _ in one if w.isdigit()}):
+        ratio = {panels: row["processor"][0] for (w, panels), row in one.items() if w == str(window)}
+        bare = next(row["bare processor s"] for (w, _), row in one.items() if w == str(window))
+        taken = {
+            "hidden": ratio["hidden"] - 1,
+            "spectrum": ratio["hidden + spectrum"] - ratio["hidden"],
+            "attention": ratio["all"] - ratio["hidden + spectrum"],
+        }
+        for panel, (needs, seconds) in _least(window, rates).items():
+            limit = seconds / bare
+            share = [f"{limit:.1%}", f"{taken[panel]:.1%}", f"{taken[panel] / limit:.1f}"]
+            found.append([window, panel, needs, *share])
+    return found
+
+
+def _least(window: int, rates: dict[str, float]) -> dict[str, tuple[str, float]]:
+    """(what a panel cannot do without in a batch, its processor seconds)."""
+    vectors = 4e-9 * TOKENS * DIM
+    hidden = vectors * (LAYERS + 1)
+    spectrum = 2e-9 * (LAYERS + 1) * TOKENS * DIM * DIM
+    scores, weights = 2e-9 * LAYERS * TOKENS * window * DIM, 1e-9 * LAYERS * HEADS * TOKENS * window
+    heads = 3 * LAYERS * vectors
+    rows = scores / rates["scores"] + weights / rates["power of 2"] + PASSES * weights / rates["sum of rows"]
+    needs = f"{scores:.0f} Gflop of scores, {weights:.2f} G powers of 2, {PASSES} passes over them, {heads:.2f} GB of q, k, v"
+    return {
+        "hidden": (f"{hidden:.2f} GB of vectors, read once", 2 * hidden / rates["read and write"]),
+        "spectrum": (f"{spectrum:.0f} Gflop of two symmetric products", spectrum / rates["symmetric"]),
+        "attention": (needs, rows + 2 * heads / rates["read and write"]),
+    }
+
+
+def _others(held: dict[str, Rows]) -> list[str]:
+    """Tables of what else was measured."""
+    parts = []
+    for name, (title, columns) in OTHERS.items():
+        rows = [[_cell(row.get(column)) for column in columns] for row in held.get(name, [])]
+        if rows:
+            parts.append(f"{title}\n\n{_table(columns, rows)}")
+    return parts
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list) and len(value) == 3 and all(isinstance(x, float) for x in value):
+        return _told(value)
+    return "" if value is None else str(value)
+
+
+OTHERS = {
+    "modalities": (
+        "**Images and speech**, hidden panel (`benchmarks/modalities.py`):",
+        ("model", "threads", "processor", "wall", "load"),
+    ),
+    "scale": (
+        "**Scale** (`benchmarks/scale.py`; a tiny model, so that the time is that of measuring):",
+        ("size", "processes", "tokens", "wall s", "processor s", "peak MiB"),
+    ),
+    "peers": (
+        "**Peers** on the same statistic (`benchmarks/peers.py`; their time in parts of ours, whole and beyond the forward passes; *apart*: the largest difference of the two numbers):",
+        ("peer", "of", "packages", "processor", "beyond", "apart", "load"),
+    ),
+}
+
+TEXT = """# Speed, and how far it is from the limit
+
+What measuring costs, in parts of the bare forward pass: medians of pairs that take turns in one process, with their quartiles; beside
+them what the forward pass gives against itself. Built-in encoder, 4,096 tokens a batch; `demo`: the plan of `make demo` with its padding,
+from an empty measurement to the last flush. {machine}; {versions}. *load*: of the machine meanwhile; processor time is lengthened by
+neighbours too, through the caches. These were measured before scores of large heads went to oneDNN, which takes a tenth off rows of 512
+tokens, and a sixth off the fused way there.
+
+{overhead}
+
+`fused`: the output of attention comes from the weights that are measured (`--attention fused`). It is not the default: a final norm
+leaves a direction without variance, and rounding moves the effective rank there by 1.4e-4 (`tests/test_fused.py`).
+
+## The limit
+
+{rates}
+
+What each panel cannot do without, by these rates (`benchmarks/limit.py`), and what it was found to take:
+
+{limits}
+
+## What is in the way
+
+- **Hidden.** One read of each vector and two narrow products; norms are taken once. Rows of weights are three token policies, so that
+  products are of 6 to 9 rows, which a library multiplies at a fraction of its rate.
+- **Spectrum.** Both Σxxᵀ and Σuuᵀ, each by a symmetric product at the rate of a large one. What is above it are the copies that such a
+  product needs: x less the mean of the first batch with a column of ones, and x over its norm.
+- **Attention.** Scores of heads of 32 dimensions are as dear as the model's own, twice for the default: once in its fused kernel, once
+  here. Every sum of a row is an operation of its own over a block that fits the second cache only; a kernel that takes all of them in one
+  go is not written for it. On processors that are not Intel's, MKL multiplies at half of what oneDNN does: scores of one large head go
+  there; for small ones its start takes longer. In windows of 512 tokens, in parts of the forward pass: rows block by block 24 %, what is made of
+  their sums 2 %, sums of queries, keys and values 4 %, everything else that is no row below 3 % (a profile on a busy machine).
+
+## Beside other things
+
+{others}
+"""
