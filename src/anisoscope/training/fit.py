@@ -174,6 +174,7 @@ class FittingTrainer(Trainer):
             train_dataset=made.train,
             eval_dataset=made.validation,
         )
+        self.can_return_loss = True  # also of a model whose examples have no labels, as of masked patches
         self.pop_callback(PrinterCallback)
         for callback in how.callbacks:
             self.add_callback(callback)
