@@ -78,8 +78,8 @@ def separability_records(
     units: Labels | None = None,
     groups: int = GROUPS,
 ) -> pd.DataFrame:
-    """Records of `class_direction.auc` and `.nearest` of vectors [utterance, layer, dim], of a class or (null) of all,
-    with 95 % delete-a-group intervals over `units` [utterance] (none: every utterance is its own).
+    """Records of `class_direction.auc` (of each class, or null: of all), `.nearest` and `.dimensions` of vectors
+    [utterance, layer, dim], with 95 % delete-a-group intervals over `units` [utterance] (none: every utterance is its own).
     """
     rows = []
     for layer in range(states.shape[1]):

@@ -29,6 +29,7 @@ WIDE = {
 OF_CLASSES = {
     "class_direction.auc": "AUC",
     "class_direction.nearest": "nearest is own",
+    "class_direction.dimensions": "dimensions",
     "mean_cosine": "A",
     "intra_sequence": "within utterance",
     "cls_entropy": "H of [CLS]",

@@ -4,11 +4,15 @@ Formula    with u the unit vector of each utterance and U_c = Σu over class c: 
            (‖U_c‖² − n_c) / (n_c(n_c − 1)) on the diagonal and U_a·U_b / (n_a n_b) off it. Separability, from the
            cosine of every utterance to the mean direction of each class, itself left out of its own: AUC, the chance
            that an utterance of the class is nearer to its direction than one of another class (mean over classes);
-           nearest, the share of utterances nearest to the direction of their own class. The matrix is a function of
-           sums, tabulated, merged and resumed like every metric; separability is none, and needs all utterances.
-Range      [−1, 1]; AUC and nearest [0, 1]: chance is .5 and 1/classes, 1 is separated.
-Unit       none (a cosine; a probability).
-Undefined  a class of fewer than two utterances (its diagonal and AUC), of none.
+           nearest, the share of utterances nearest to the direction of their own class; dimensions that the classes
+           take, (tr G)² / tr G² of the matrix less its means by row and column, G. The matrix is a function of sums,
+           tabulated, merged and resumed like every metric; separability is none, and needs all utterances.
+Range      [−1, 1]; AUC and nearest [0, 1]: chance is .5 and 1/classes, 1 is separated; dimensions [1, classes − 1]: of
+           mean directions on a line, and of those of a simplex.
+Unit       none (a cosine; a probability; a number of dimensions).
+Undefined  a class of fewer than two utterances (its diagonal and AUC; dimensions, which leave it out), of none;
+           dimensions where the mean directions do not differ (tr G ≤ 0: on the diagonal stand distinct pairs alone, so
+           that chance differences make no dimensions).
 Source     Fosse et al. 2023, section 4 and figure 2 (there the cosine to one utterance, the first correct one:
            `to_utterance`); left one out and separability are ours.
 """
@@ -78,18 +82,32 @@ def auc(values: Array, positive: NDArray[np.bool_]) -> float:
     return float(below.mean() / (2 * len(others)))
 
 
+def dimensions(x: Array, labels: Labels, classes: int) -> float:
+    """How many dimensions the mean directions of classes take: participation ratio of their differences."""
+    unit, member = units_of(x), (labels[:, None] == np.arange(classes)).astype(np.float64)
+    member = member[:, member.sum(0) > 1]
+    n, total = member.sum(0), member.T @ unit
+    matrix = total @ total.T / np.outer(n, n)
+    np.fill_diagonal(matrix, (np.square(total).sum(1) - n) / (n * (n - 1)))
+    centred = matrix - matrix.mean(0) - matrix.mean(1)[:, None] + matrix.mean()
+    spread = float(np.trace(centred))
+    if len(n) < 2 or spread <= 0:
+        return float("nan")
+    return float(np.clip(spread**2 / np.square(centred).sum(), 1, len(n) - 1))
+
+
 def _separability(x: Array, labels: Labels, classes: int) -> Array:
-    """[AUC, nearest, AUC of each class …]."""
+    """[AUC, nearest, dimensions, AUC of each class …]."""
     cosine = to_classes(x, labels, classes)
     each = [auc(cosine[:, c], labels == c) for c in range(classes)]
     nearest = np.nanargmax(np.where(np.isnan(cosine), -2.0, cosine), axis=1) == labels
-    return np.array([np.mean(each), nearest.mean(), *each])
+    return np.array([np.mean(each), nearest.mean(), dimensions(x, labels, classes), *each])
 
 
 def separability_replicates(
     x: Array, labels: Labels, classes: int, groups: int = GROUPS, units: Labels | None = None
 ) -> Array:
-    """[replicate, (AUC, nearest, AUC of each class …)] of x [utterance, dim], unit i in group i mod `groups`."""
+    """[replicate, (AUC, nearest, dimensions, AUC of each class …)] of x [utterance, dim], unit i in group i mod `groups`."""
     group = (np.arange(len(x)) if units is None else units) % groups
     left_out = [_separability(x[group != g], labels[group != g], classes) for g in np.unique(group)]
     return np.stack([_separability(x, labels, classes), *left_out])
@@ -98,13 +116,15 @@ def separability_replicates(
 def separability(
     x: Array, labels: Labels, classes: int, groups: int = GROUPS, units: Labels | None = None
 ) -> dict[str, Estimate]:
-    """`auc`, `nearest` and `auc.c` of each class c for x [utterance, dim], with 95 % delete-a-group intervals (the
-    directions are made anew without the group).
+    """`auc`, `nearest`, `dimensions` and `auc.c` of each class c for x [utterance, dim], with 95 % delete-a-group
+    intervals (the directions are made anew without the group).
     """
     counted = len(x) if units is None else len(np.unique(units))
-    found = interval(separability_replicates(x, labels, classes, groups, units), bounds=SHARE, counted=counted)
+    replicates = separability_replicates(x, labels, classes, groups, units)
+    shares = interval(np.delete(replicates, 2, axis=1), bounds=SHARE, counted=counted)
     names = ["auc", "nearest", *(f"auc.{c}" for c in range(classes))]
-    return {name: Estimate(*(part[i] for part in found)) for i, name in enumerate(names)}
+    found = {name: Estimate(*(part[i] for part in shares)) for i, name in enumerate(names)}
+    return found | {"dimensions": interval(replicates[:, 2], bounds=(1.0, max(classes - 1.0, 1.0)))}
 
 
 METRIC = Metric(
