@@ -79,7 +79,7 @@ def separability_records(
     groups: int = GROUPS,
 ) -> pd.DataFrame:
     """Records of `class_direction.auc` (of each class, or null: of all), `.nearest` and `.dimensions` of vectors
-    [utterance, layer, dim], with 95 % delete-a-group intervals over `units` [utterance] (none: every utterance is its own).
+    [utterance, layer, dim], with 95 % delete-a-group intervals over `units` [utterance] (none: each is its own).
     """
     rows = []
     for layer in range(states.shape[1]):

@@ -107,7 +107,7 @@ def _separability(x: Array, labels: Labels, classes: int) -> Array:
 def separability_replicates(
     x: Array, labels: Labels, classes: int, groups: int = GROUPS, units: Labels | None = None
 ) -> Array:
-    """[replicate, (AUC, nearest, dimensions, AUC of each class …)] of x [utterance, dim], unit i in group i mod `groups`."""
+    """[replicate, (AUC, nearest, dimensions, AUC by class …)] of x [utterance, dim]; unit i in group i mod `groups`."""
     group = (np.arange(len(x)) if units is None else units) % groups
     left_out = [_separability(x[group != g], labels[group != g], classes) for g in np.unique(group)]
     return np.stack([_separability(x, labels, classes), *left_out])
