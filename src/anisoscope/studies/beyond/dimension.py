@@ -83,7 +83,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
 def _grid(**changes: Any) -> SmallGrid:
     tasks = tuple((f"planted:{count}", FIRST) for count in CLASSES)
-    return SmallGrid(((TREEBANK, EACH), *tasks), **{"dims": WIDTHS, "steps": 800, "rate": 5e-3, **changes})
+    return SmallGrid(((TREEBANK, EACH), *tasks), **{"dims": WIDTHS, "seeds": 3, "steps": 800, "rate": 5e-3, **changes})
 
 
 SETTINGS = {
