@@ -112,6 +112,29 @@ def test_separability_tells_separate_classes_from_mixed_ones():
     assert again["auc"].value == pytest.approx(sure["auc"].value)
 
 
+def test_dimensions_that_classes_take():
+    """A simplex takes C − 1, a line 1; what does not differ takes none; the definition, pair by pair."""
+    labels, draw = np.arange(600) % 4, np.random.default_rng(3)
+    noise = 0.05 * draw.standard_normal((600, 9))
+    line = np.array([1.0, 2, 3, 4])[labels, None] * np.eye(9)[0] + 10 * np.eye(9)[1]
+    assert direction.dimensions(np.eye(9)[labels] + noise, labels, 4) == pytest.approx(3, abs=0.01)
+    assert direction.dimensions(line + noise, labels, 4) == pytest.approx(1, abs=0.01)
+    x = np.eye(9)[labels] * np.array([1, 2, 1, 3])[labels, None] + 8 * noise
+    u = x / np.linalg.norm(x, axis=1, keepdims=True)
+    matrix = np.zeros((4, 4))
+    for a, b in np.ndindex(4, 4):
+        cosines = u[labels == a] @ u[labels == b].T
+        matrix[a, b] = cosines[~np.eye(150, dtype=bool)].mean() if a == b else cosines.mean()
+    centre = np.eye(4) - 1 / 4
+    eigenvalues = np.linalg.eigvalsh(centre @ matrix @ centre)
+    expected = eigenvalues.sum() ** 2 / (eigenvalues**2).sum()
+    assert direction.dimensions(x, labels, 4) == pytest.approx(expected)
+    found = direction.separability(3 * x, labels, 4)["dimensions"]
+    assert found.value == pytest.approx(expected) and 1 <= found.low < expected < found.high <= 3
+    same = np.array([direction.dimensions(draw.standard_normal((60, 9)), labels[:60], 4) for _ in range(40)])
+    assert 8 < np.isnan(same).sum() < 32, "chance differences: as often none as some"
+
+
 def test_a_class_of_one_has_no_direction_without_its_utterance():
     x, labels = np.eye(3), np.array([0, 0, 1])
     found = direction.to_classes(x, labels, 2)

@@ -13,7 +13,7 @@ from anisoscope.charts import builders as charts
 from anisoscope.store import select
 from anisoscope.studies.beyond.small import small_study
 from anisoscope.studies.beyond.small_models import EACH, FIRST, TREEBANK, SmallGrid
-from anisoscope.studies.fosse2023.entry import Evidence, Seeds, correlation, over
+from anisoscope.studies.fosse2023.entry import Evidence, Seeds, over
 from anisoscope.studies.judge import Array, Test
 
 CLASSES = (2, 3, 5, 10, 20)
@@ -44,11 +44,11 @@ def saturates(accuracy: Seeds) -> Array:
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
-    needed: dict[Any, Array] = {}
+    needed: dict[int, pd.Series] = {}
     for here in whole.corpora:
         count, accuracy = classes_of(here.corpus), by_width(here, "accuracy", component="test")
         if here.corpus != TREEBANK:
-            needed[count] = saturates(accuracy)
+            needed[count] = pd.Series(saturates(accuracy), here.seeds)
             most = by_width(here, "class_cosine.most")[max(WIDTHS)]
             yield here.test("a simplex where there is room", most + 1 / (count - 1))
         if narrow := [width for width in accuracy if width < count]:
@@ -56,13 +56,17 @@ def tests(whole: Evidence) -> Iterator[Test]:
         if count > 2:
             taken = by_width(here, "class_direction.dimensions")[max(WIDTHS)] / (count - 1)
             yield here.test("classes take every dimension they can", taken)
-    every = Seeds({count: np.full(len(x), float(count)) for count, x in needed.items()}, whole_of(needed))
-    yield whole.test("more classes need more dimensions", correlation(every, Seeds(needed, whole_of(needed))))
+    yield whole.test("more classes need more dimensions", growth(needed))
 
 
-def whole_of(needed: dict[Any, Array]) -> Array:
-    """Nothing known, of as many seeds."""
-    return np.full(max((len(x) for x in needed.values()), default=1), np.nan)
+def growth(needed: dict[int, pd.Series]) -> Array:
+    """Doublings of the width that is needed for each doubling of the classes [seed], by least squares over the numbers
+    of classes that a seed has, three at least.
+    """
+    table = np.log2(pd.DataFrame(needed))  # [seed, classes]
+    known = (row.dropna() for _, row in table.iterrows())
+    slopes = [np.polyfit(np.log2(row.index), row, 1)[0] if len(row) > 2 else np.nan for row in known]
+    return np.array(slopes or [np.nan], dtype=float)
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:

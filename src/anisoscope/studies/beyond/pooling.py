@@ -16,7 +16,7 @@ from anisoscope.studies.judge import Test
 WORDS: dict[str, Any] = {"metric": "intra_sequence", "site": "hidden", "token_policy": "content"}
 VALUES = WORDS | {"site": "value"}
 AUC: dict[str, Any] = {"metric": "class_direction.auc", "component": None}
-TOLD = {FIRST: "genre from [CLS]", MEAN: "genre from the mean", EACH: "tag of each word"}
+TOLD = {FIRST: "class from [CLS]", MEAN: "class from the mean", EACH: "tag of each word"}
 
 
 def last(here: Evidence, **where: Any) -> Seeds:
@@ -50,7 +50,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
 
 def _grid(**changes: Any) -> SmallGrid:
-    tasks = tuple((TREEBANK, read) for read in (FIRST, EACH, MEAN))
+    tasks = tuple((corpus, read) for corpus in (TREEBANK, "planted:5") for read in (FIRST, EACH, MEAN))
     return SmallGrid(tasks, **{"layers": (3,), "steps": 400, **changes})
 
 
@@ -58,5 +58,6 @@ SETTINGS = {
     "quick": _grid(seeds=3, steps=120, limit=900, held=300),
     "paper": _grid(),
     "finished": _grid(train=False),
+    "long": _grid(steps=1000, train=False),
 }
 STUDY = small_study("pooling", SETTINGS, tests, draw)

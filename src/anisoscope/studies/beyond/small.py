@@ -7,7 +7,7 @@ it at step 0; beside the names of `measure`, `class_cosine.mean` and `.most`: of
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -130,9 +130,17 @@ _LABEL = r"read=(?P<read>\S+) blocks=(?P<blocks>\S+) L=(?P<layers>\d+) d=(?P<dim
 
 
 def with_axes(records: pd.DataFrame) -> pd.DataFrame:
-    """Every row with the axes of its cell, and whether it is of step 0."""
+    """Every row with the axes of its cell, and whether it is of step 0, where no model has collapsed."""
     found = records["model"].astype(str).str.extract(_LABEL).astype({"layers": float, "dim": float})
-    return records.join(found.assign(untrained=found["untrained"].notna()))
+    found = records.join(found.assign(untrained=found["untrained"].notna()))
+    return found[~(found["untrained"] & (found["metric"] == "collapsed"))]
+
+
+class OfSmall(Evidence):
+    """Generated corpora stand for themselves; a study says itself what it makes of a model that learnt nothing."""
+
+    meant: ClassVar[Mapping[str, str]] = {}
+    lost: ClassVar[Mapping[str, str]] = {"collapsed": "{} learnt nothing"}
 
 
 def small_study(
@@ -143,8 +151,8 @@ def small_study(
 ) -> Study:
     """A study whose records are those of a grid of small models."""
 
-    def whole(records: pd.DataFrame) -> Evidence:
-        return Evidence(name, with_axes(records), paper="beyond")
+    def whole(records: pd.DataFrame) -> OfSmall:
+        return OfSmall(name, with_axes(records), paper="beyond")
 
     code: dict[str, Any] = {"settings": settings, "measure": measure}
     code |= {"judge": lambda r: judged(list(tests(whole(r)))), "draw": lambda r: draw(whole(r))}

@@ -9,7 +9,7 @@ from altair.typing import ChartType
 from anisoscope.charts import builders as charts
 from anisoscope.studies.beyond.pooling import WORDS
 from anisoscope.studies.beyond.small import small_study
-from anisoscope.studies.beyond.small_models import BLOCKS, FIRST, TREEBANK, SmallGrid
+from anisoscope.studies.beyond.small_models import BLOCKS, FIRST, SmallGrid
 from anisoscope.studies.fosse2023.entry import Evidence, over
 from anisoscope.studies.judge import Array, Test
 
@@ -52,12 +52,12 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
 
 def _grid(**changes: Any) -> SmallGrid:
-    settings = {"blocks": tuple(BLOCKS), "layers": (1, 2, 3, 4, 5), "seeds": 3, "steps": 400}
-    return SmallGrid(((TREEBANK, FIRST),), **settings | changes)
+    settings = {"blocks": tuple(BLOCKS), "layers": (1, 2, 3, 4, 5), "seeds": 3, "steps": 600, "rate": 3e-3}
+    return SmallGrid((("planted:5", FIRST),), **settings | changes)
 
 
 SETTINGS = {
-    "quick": _grid(layers=(1, 3), steps=120, limit=900, held=300),
+    "quick": _grid(layers=(1, 3), steps=150, held=300),
     "paper": _grid(),
     "finished": _grid(train=False),
 }

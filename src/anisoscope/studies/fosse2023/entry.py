@@ -50,7 +50,11 @@ class Evidence:
     numbers  the published ones, None for a corpus that is not the paper's
     sound    the records without those of collapsed classifiers
     note     how many classifiers these records lack, or leave out
+    meant    corpora that are generated, and what they stand for;   lost   words for what is counted in the note
     """
+
+    meant: Mapping[str, str] = PUBLISHED
+    lost: Mapping[str, str] = LOST
 
     def __init__(self, study: str, records: pd.DataFrame, corpus: str = "", paper: str = PAPER) -> None:
         self.study, self.records, self.corpus, self.paper = study, records, corpus, paper
@@ -69,9 +73,9 @@ class Evidence:
     def note(self) -> str:
         if not self.corpus:
             return "; ".join(dict.fromkeys(here.note for here in self.corpora if here.note))
-        counts = {metric: len(select(self.records, metric=metric, value=1.0)) for metric in LOST}
-        parts = [LOST[metric].format(count) for metric, count in counts.items() if count]
-        meant = PUBLISHED[self.corpus]
+        counts = {metric: len(select(self.records, metric=metric, value=1.0)) for metric in self.lost}
+        parts = [self.lost[metric].format(count) for metric, count in counts.items() if count]
+        meant = self.meant.get(self.corpus, self.corpus)
         if meant != self.corpus:
             parts.append(f"generated corpus `{self.corpus}` in place of {TITLES[meant]}, which is not at hand")
         return "; ".join(parts)
@@ -80,7 +84,7 @@ class Evidence:
     def corpora(self) -> list["Evidence"]:
         """That of each corpus, in the order of the records."""
         names = dict.fromkeys(self.records["corpus"].dropna())
-        return [Evidence(self.study, select(self.records, corpus=name), str(name), self.paper) for name in names]
+        return [type(self)(self.study, select(self.records, corpus=name), str(name), self.paper) for name in names]
 
     def find(self, **where: Any) -> pd.DataFrame:
         """Rows of sound classifiers."""

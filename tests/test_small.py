@@ -1,0 +1,185 @@
+"""Small models: what each reads, what its blocks are, cells made once, verdicts on records made up to hold or fail."""
+
+import json
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from anisoscope.store import as_records, select
+from anisoscope.studies import runner
+from anisoscope.studies.beyond import dimension, small_models
+from anisoscope.studies.beyond.small import between, measure, records_of, with_axes
+from anisoscope.studies.beyond.small_models import EACH, FIRST, MEAN, TREEBANK, Cell, SmallGrid, material, untrained
+from anisoscope.studies.fosse2023.entry import Seeds
+from anisoscope.studies.study import Context
+
+PLAN = SmallGrid((("planted:3", FIRST),), dims=(8,), seeds=1, steps=60, limit=90, held=60, rate=3e-2)
+STUDIES = {s.name: s for s in runner.found() if s.name in ("pooling", "dimension", "whole")}
+
+
+@pytest.fixture
+def context(tmp_path):
+    return Context(tmp_path, tmp_path / "cache")
+
+
+def batch(read, task="planted:3"):
+    made = material(task, 90, 60, 0)
+    return made, *made.batch("test", [3, 11, 12], read)
+
+
+def test_a_tag_stands_at_each_word_and_nowhere_else():
+    made, inputs, labels = batch(EACH)
+    examples = made.corpus.splits["test"]
+    for row, i in enumerate((3, 11, 12)):
+        marks = [int(examples[i].label + 1) if m else 0 for m in examples[i].rationale]
+        n = len(marks)
+        assert labels[row, 0] == -100 and labels[row, 1 : n + 1].tolist() == marks
+        assert (labels[row, n + 1 :] == -100).all() and inputs["attention_mask"][row].sum() == n + 1
+    assert made.labels(EACH) == ("none", *made.corpus.labels) and made.labels(FIRST) == made.corpus.labels
+
+
+def test_the_treebank_has_genres_and_tags(tmp_path, monkeypatch):
+    import gzip
+
+    (tmp_path / "ud_ewt").mkdir()
+    for split in ("train", "test"):
+        rows = [
+            {"tokens": [f"w{i}", "a", "b", "c", "d"], "upos": ["X", "A", "B", "A", "X"], "genre": "ab"[i % 2]}
+            for i in range(8)
+        ]
+        rows.append({"tokens": ["short"], "upos": ["X"], "genre": "a"})
+        text = "\n".join(json.dumps(row) for row in rows)
+        (tmp_path / "ud_ewt" / f"{split}.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    monkeypatch.setenv("ANISOSCOPE_DATA", str(tmp_path))
+    made = small_models.material.__wrapped__(TREEBANK, 100, 100, 0)
+    assert made.corpus.labels == ("a", "b") and made.names == ("A", "B", "X")
+    assert len(made.encoded["train"]) == 8 and made.tags["train"][0] == [-100, 2, 0, 1, 0, 2]
+
+
+@pytest.mark.parametrize("read", [FIRST, MEAN, EACH])
+def test_what_is_read_is_what_is_said_and_padding_changes_nothing(read):
+    made, inputs, labels = batch(read)
+    cell = Cell("planted:3", read, layers=2, dim=8)
+    model = untrained(cell, made).eval()
+    with torch.no_grad():
+        states = model.states(**inputs)
+        whole = model.attention_classifier(**inputs).last_hidden_state
+        for row in range(3):
+            n = int(inputs["attention_mask"][row].sum())
+            alone = model.states(inputs["input_ids"][row : row + 1, :n], inputs["attention_mask"][row : row + 1, :n])
+            expected = {FIRST: whole[row, 0], MEAN: whole[row, 1:n].mean(0), EACH: whole[row, :n]}[read]
+            got = states[row, :n] if read == EACH else states[row]
+            assert torch.allclose(got, expected, atol=1e-5) and torch.allclose(got, alone[0], atol=1e-5)
+    assert labels.shape == states.shape[:-1]
+
+
+@pytest.mark.parametrize("blocks", small_models.BLOCKS)
+def test_blocks_are_what_their_names_say(blocks):
+    made = material("planted:3", 90, 60, 0)
+    model = untrained(Cell("planted:3", EACH, blocks, 1, 8), made).eval()
+    norm, width = small_models.BLOCKS[blocks]
+    block = model.attention_classifier.blocks[0]
+    with torch.no_grad():
+        x = torch.randn(1, 5, 8)
+        y = x + block.attention(x, None)
+        kinds = {"none": y, "plain": (y - y.mean(-1, keepdim=True)) / y.std(-1, keepdim=True)}
+        y = kinds[norm] if norm in kinds else torch.nn.functional.layer_norm(y, (8,))
+        if width:
+            first, _, second = block.inner
+            assert first.out_features == 8 * width
+            z = y + second(torch.nn.functional.gelu(first(y)))
+            y = block.last_norm(z)
+        assert torch.allclose(block(x), y, atol=1e-5)
+
+
+def test_cells_are_trained_once_and_seen_before_and_after(context):
+    (cell,) = PLAN.cells()
+    found = records_of(cell, PLAN, context, True)
+    accuracy = with_axes(select(found, metric="accuracy"))
+    before, after = (accuracy[accuracy["untrained"] == known]["value"].item() for known in (True, False))
+    assert before < 0.6 < after and set(with_axes(found)["dim"]) == {8.0}
+    assert {"intra_sequence", "class_direction.auc", "class_direction.dimensions", "majority"} <= set(found["metric"])
+    path = next((context.cache / "small").glob("*.parquet"))
+    made = path.stat().st_mtime_ns
+    pd.testing.assert_frame_equal(records_of(cell, PLAN, context, True), found)
+    assert path.stat().st_mtime_ns == made
+    other = SmallGrid(PLAN.tasks, dims=(8,), seeds=1, steps=61, limit=90, held=60, train=False)
+    assert records_of(cell, other, context, True) is None and not len(measure(other, context))
+
+
+def test_a_corpus_that_is_not_there_is_stood_in_for_and_said(context, monkeypatch):
+    monkeypatch.delenv("ANISOSCOPE_DATA", raising=False)
+    plan = SmallGrid(((TREEBANK, EACH),), dims=(8,), seeds=1, steps=2, limit=40, held=40)
+    assert set(measure(plan, context)["corpus"]) == {"planted:5"}
+    assert context.lacking[0]["model"] == TREEBANK and context.lacking[0]["corpus"] == "planted:5"
+
+
+def test_cosines_between_classes_are_of_mean_directions():
+    x = np.array([[2.0, 0], [1, 0.0], [0, 3], [0, 1], [-5, 0], [-1, 0]])
+    found = between(x, np.array([0, 0, 1, 1, 2, 2]))
+    assert found["most"] == pytest.approx(0) and found["mean"] == pytest.approx(-1 / 3)
+
+
+def test_the_width_that_is_enough():
+    table = {2.0: [0.2, 0.2], 4.0: [0.9, 0.89], 8.0: [0.5, 0.9], 16.0: [0.9, np.nan]}
+    accuracy = Seeds({width: np.array(x) for width, x in table.items()}, np.full(2, np.nan))
+    first, second = dimension.saturates(accuracy)
+    assert first == 16 and np.isnan(second)
+    del accuracy[8.0]
+    assert dimension.saturates(accuracy)[0] == 4
+
+
+def row(metric, value, *, corpus="ud_ewt", read=FIRST, blocks="norm", layers=3, dim=64, step0=False, **place):
+    label = f"read={read} blocks={blocks} L={layers} d={dim}" + " untrained" * step0
+    return {"metric": metric, "value": value, "corpus": corpus, "model": label} | place
+
+
+def outcomes(study, rows):
+    found = STUDIES[study].judge(as_records(pd.DataFrame(rows)))
+    return {v.claim: v.outcome for v in found}
+
+
+@pytest.mark.parametrize(("effect", "expected"), [(0.3, "holds"), (-0.3, "fails")])
+def test_pooling(effect, expected):
+    rows = []
+    for s, (read, more), step0 in product(range(4), {FIRST: 1, MEAN: 2, EACH: 0}.items(), (True, False)):
+        alike = 0.3 + (0 if step0 else more * effect) + 0.003 * np.sin(7 * s + more)
+        if read == EACH and not step0 and expected == "fails":
+            alike += 0.3
+        where = {"seed": s, "read": read, "step0": step0, "layer": 3}
+        rows += [
+            row("intra_sequence", alike, site=site, token_policy="content", **where) for site in ("hidden", "value")
+        ]
+        rows.append(row("class_direction.auc", (0.5 if step0 else 0.97 if effect > 0 else 0.4) + 0.001 * s, **where))
+    assert set(outcomes("pooling", rows).values()) == {expected}
+
+
+def test_dimensions_and_whole_encoders():
+    rows = []
+    for s, (place, count), width in product(range(3), enumerate(dimension.CLASSES), dimension.WIDTHS):
+        where = {"corpus": f"planted:{count}", "seed": s, "layers": 1, "dim": width}
+        right = 0.9 if width >= (2, 4, 8, 16, 32 * (1 + s % 2))[place] else 0.3
+        rows.append(row("accuracy", right + 0.002 * np.sin(s + count), component="test", **where))
+        rows.append(row("class_cosine.most", -1 / (count - 1) + 0.01 * np.sin(s), **where))
+        taken = (count - 1) * (0.95 + 0.005 * np.sin(3 * s))
+        rows.append(row("class_direction.dimensions", taken, layer=1, **where))
+    found = outcomes("dimension", rows)
+    assert found["a simplex where there is room"] == found["classes take every dimension they can"] == "holds"
+    assert found["fewer dimensions than classes"] == "fails"
+    assert found["more classes need more dimensions"] == "holds"
+    rows = []
+    for s, (place, blocks), n in product(range(3), enumerate(small_models.BLOCKS), (1, 2, 3)):
+        for step0 in (True, False):
+            gained = 0 if step0 else (0.05, 0.2, 0.4, 0.3, 0.39)[place]
+            where = {"seed": s, "blocks": blocks, "layers": n, "layer": n, "step0": step0}
+            alike = 0.2 + gained + 0.004 * np.sin(s + place)
+            rows.append(row("intra_sequence", alike, site="hidden", token_policy="content", **where))
+    assert outcomes("whole", rows) == dict.fromkeys(
+        ("a whole encoder converges", "attention alone converges", "the norm adds to it", "its gain adds to it"),
+        "holds",
+    ) | {"feed-forward adds to it": "holds", "most of it is attention's": "undecided"}
+    for study in STUDIES.values():
+        assert study.draw(as_records(pd.DataFrame(rows))) is not None
