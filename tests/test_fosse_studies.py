@@ -52,7 +52,7 @@ def test_every_cell_of_a_study_is_in_the_grid_once():
         every = plan.everything()
         assert len(set(every)) == len(every)
         asked = [*plan.by_depth(), *plan.by_weight(), *plan.by_size(), *plan.by_start(), *plan.fine_tuned()]
-        asked += plan.by_arm()
+        asked += [*plan.by_arm(), *plan.by_examples()]
         assert set(asked) == set(every) >= set(plan.to_replace())
 
 
@@ -74,12 +74,17 @@ def test_without_data_the_planted_corpora_stand_in(monkeypatch):
 def test_a_label_is_read_back():
     cell = Cell("yelphat", layers=3, weight=1e-4, dim=96, heads=2)
     names = [cell.label, "builtin:minilm", "builtin:minilm pre-trained", Cell("yelphat").label]
-    names += [Cell("yelphat", start="raw").label, Cell("yelphat", arm="uniform").label]
+    names += [
+        Cell("yelphat", start="raw").label,
+        Cell("yelphat", arm="uniform").label,
+        Cell("esnli", examples=99).label,
+    ]
     rows = grid.with_options(pd.DataFrame({"model": names}))
     assert rows.loc[:0, ["layers", "weight", "dim", "heads"]].to_numpy().tolist() == [[3, 1e-4, 96, 2]]
-    assert rows["layers"].isna().tolist() == [False, True, True, False, False, False]
-    families = [grid.OTHER_SIZE, grid.TUNED, grid.BEFORE, grid.OWN, grid.OTHER_START, grid.OTHER_ARM]
-    assert rows["family"].tolist() == families and rows["arm"].tolist()[-2:] == ["learned", "uniform"]
+    assert rows["layers"].isna().tolist() == [False, True, True, False, False, False, False]
+    families = [grid.OTHER_SIZE, grid.TUNED, grid.BEFORE, grid.OWN, grid.OTHER_START, grid.OTHER_ARM, grid.FEWER]
+    assert rows["family"].tolist() == families and rows["arm"].tolist()[-3:-1] == ["learned", "uniform"]
+    assert rows["examples"].iloc[-1] == 99
 
 
 def test_a_cell_s_folder_follows_how_it_is_trained(tmp_path):
@@ -714,6 +719,18 @@ def test_a_published_form_of_h_is_brought_back_to_the_plain_one(context):
         assert held["a change of form"] == "holds" or not near
     here.numbers = {"published": 0.5, "next": 0.3}  # below its floor: no attention has that
     assert np.isnan(entropy_forms.behind(here, entropy_forms.DRAWN)).all()
+
+
+def test_accuracy_is_drawn_on_to_as_many_pairs():
+    from anisoscope.studies.fosse2023.table1_accuracy import of_as_many
+
+    rows = [
+        row("accuracy", 0.3 + 0.02 * np.log(n) + 0.01 * s, corpus="esnli", seed=s, component="test", **few)
+        for s in range(3)
+        for n, few in ((2000, {"examples": 2000}), (6000, {"examples": 6000}), (18_000, {}))
+    ]
+    here = Evidence("table1", grid.with_options(as_records(pd.DataFrame(rows))), "esnli")
+    assert of_as_many(here) == pytest.approx(0.3 + 0.02 * np.log(549_361) + 0.01 * np.arange(3))
 
 
 def test_step_0_is_what_a_training_begins_with(context):

@@ -25,7 +25,7 @@ SCALED, RAW, DRAWN = "scaled", "raw", "random"
 """Word vectors a model starts from: those of the encoder brought to `vector_norm`, as they are, or N(0, 1)."""
 LEARNED = ARMS[0]
 STARTS = {RAW: "word vectors as the encoder has them", DRAWN: "random word vectors"}
-OWN, OTHER_START, OTHER_SIZE, OTHER_ARM = "own", "other start", "other size", "other attention"
+OWN, OTHER_START, OTHER_SIZE, OTHER_ARM, FEWER = "own", "other start", "other size", "other attention", "fewer examples"
 TUNED, BEFORE = "fine-tuned", "pre-trained"
 """Families of models: the paper's own attention-only ones (one head, real vectors of the size of its own), those that
 differ from them in one thing, encoders that are fine-tuned, and as they were before.
@@ -41,7 +41,8 @@ SHORT = "test_yelp50"
 class Cell:
     """One classifier: `attention` or an encoder.
 
-    start   its word vectors, random wherever `dim` is not `WIDTH`;   arm   how its attention is trained (`recipe.ARMS`)
+    start     its word vectors, random wherever `dim` is not `WIDTH`;   arm   of its attention (`recipe.ARMS`)
+    examples  so many of each split to train on, spread over the classes; none: as the grid says
     """
 
     corpus: str
@@ -53,6 +54,7 @@ class Cell:
     seed: int = 0
     start: str = SCALED
     arm: str = LEARNED
+    examples: int | None = None
 
     @property
     def attention(self) -> bool:
@@ -65,7 +67,8 @@ class Cell:
             return self.model
         start = "" if self.start == SCALED else f" vectors={self.start}"
         arm = "" if self.arm == LEARNED else f" attention={self.arm}"
-        return f"{ATTENTION} L={self.layers} λ={self.weight:g} d={self.dim} h={self.heads}{start}{arm}"
+        few = "" if self.examples is None else f" n={self.examples}"
+        return f"{ATTENTION} L={self.layers} λ={self.weight:g} d={self.dim} h={self.heads}{start}{arm}{few}"
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ class Grid:
     depths      layers by corpus at λ = 0 (table 3); weights: λ of one layer (table 4); large: λ beyond the paper
     sizes       (dim, heads, layers) of random vectors, for the λ of `contrast`, with `size_seeds` seeds
     starts      other word vectors for one layer at λ = 0, with as many seeds
+    examples    fewer examples, for the curve of accuracy on pairs, with `size_seeds` seeds
     arm_depths  layers of the models whose attention is learned, or not (`recipe.ARMS`), with `arm_seeds` seeds
     encoder     what is fine-tuned: on at most `fine_limit` examples of each split, cut at `fine_length` tokens, for
     `fine_epochs` epochs; rate and batch as suit so few steps; tested on what the attention-only model is tested on
@@ -97,6 +101,7 @@ class Grid:
     contrast: tuple[float, float] = (0.0, 1e-1)
     size_seeds: int = 3
     starts: tuple[str, ...] = (RAW, DRAWN)
+    examples: tuple[int, ...] = (2000, 6000)
     arm_depths: tuple[int, ...] = (1, 2, 3)
     arm_seeds: int = 4
     encoder: str = "builtin:minilm"
@@ -127,7 +132,7 @@ class Grid:
 
     def recipe(self, cell: Cell) -> ClassifierRecipe:
         """How a cell is trained."""
-        same = ClassifierRecipe(cell.model, cell.corpus, limit=self.limit, seed=cell.seed)
+        same = ClassifierRecipe(cell.model, cell.corpus, limit=cell.examples or self.limit, seed=cell.seed)
         if not cell.attention:
             same = replace(same, limit=self.fine_limit, max_length=self.fine_length, epochs=self.fine_epochs)
             return replace(same, patience=self.fine_epochs, rate=self.fine_rate, batch=self.fine_batch)
@@ -170,6 +175,11 @@ class Grid:
         seeds, depths = range(self.arm_seeds), self.arm_depths
         return [Cell(c, layers=n, seed=s, arm=arm) for n in depths for s in seeds for c, arm in arms]
 
+    def by_examples(self) -> list[Cell]:
+        """One layer on fewer pairs."""
+        seeds = range(self.size_seeds)
+        return [Cell(c, seed=s, examples=n) for c in self.names()[2:] for n in self.examples for s in seeds]
+
     def by_size(self) -> list[Cell]:
         """Sizes of the first corpus, with random vectors."""
         corpus, seeds = self.names()[0], range(self.size_seeds)
@@ -182,7 +192,8 @@ class Grid:
 
     def everything(self) -> list[Cell]:
         """All cells, those that the most claims rest on first: the first three seeds of one layer, encoders, depths."""
-        one, rest = self.by_weight(), [*self.by_depth(), *self.by_start(), *self.by_size(), *self.by_arm()]
+        one, rest = self.by_weight(), [*self.by_depth(), *self.by_start(), *self.by_size()]
+        rest += [*self.by_arm(), *self.by_examples()]
         few = [cell for cell in one if cell.seed < 3]
         published = [cell for cell in few if cell.weight in self.weights]
         return list(dict.fromkeys([*published, *self.fine_tuned(), *few, *rest, *one]))
@@ -194,7 +205,7 @@ def _by_seed(cells: Iterator[Cell]) -> list[Cell]:
 
 _LABEL = re.compile(
     rf"{ATTENTION} L=(?P<layers>\d+) λ=(?P<weight>\S+) d=(?P<dim>\d+) h=(?P<heads>\d+)(?: vectors=(?P<start>\w+))?"
-    r"(?: attention=(?P<arm>\w+))?"
+    r"(?: attention=(?P<arm>\w+))?(?: n=(?P<examples>\d+))?"
 )
 
 
@@ -202,11 +213,11 @@ def with_options(records: pd.DataFrame) -> pd.DataFrame:
     """Every row with the `family` of its model and, of attention-only ones, its numbers (NaN of encoders)."""
     names = records["model"].astype(str)
     found = names.str.extract(_LABEL).fillna({"start": SCALED, "arm": LEARNED})
-    found = found.astype(dict.fromkeys(("layers", "weight", "dim", "heads"), float))
+    found = found.astype(dict.fromkeys(("layers", "weight", "dim", "heads", "examples"), float))
     encoder, size = found["layers"].isna(), (found["dim"] != WIDTH) | (found["heads"] != 1)
     differing = [encoder & names.str.endswith(PRETRAINED), encoder, size, found["start"] != SCALED]
-    differing = [names.str.endswith(UNTRAINED), *differing, found["arm"] != LEARNED]
-    family = np.select(differing, [CONTROL, BEFORE, TUNED, OTHER_SIZE, OTHER_START, OTHER_ARM], OWN)
+    differing = [names.str.endswith(UNTRAINED), *differing, found["arm"] != LEARNED, found["examples"].notna()]
+    family = np.select(differing, [CONTROL, BEFORE, TUNED, OTHER_SIZE, OTHER_START, OTHER_ARM, FEWER], OWN)
     return records.join(found).assign(family=family)
 
 
@@ -218,6 +229,7 @@ QUICK = Grid(
     sizes=((48, 1, 1), (96, 1, 1), (96, 4, 1)),
     size_seeds=2,
     starts=(RAW,),
+    examples=(150,),
     arm_depths=(1,),
     arm_seeds=2,
     fine_seeds=2,

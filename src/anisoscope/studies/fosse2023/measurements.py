@@ -54,16 +54,17 @@ def kept(trained: Trained, name: str, make: Callable[[], pd.DataFrame]) -> pd.Da
 
 
 def accuracies(trained: Trained) -> pd.DataFrame:
-    """Accuracy and majority rate by split, accuracy by class, and whether the training collapsed. What is fine-tuned on
-    part of a corpus is tested on the test split of the attention-only model.
+    """Accuracy and majority rate by split, accuracy by class, and whether the training collapsed. What is trained on
+    part of a corpus is tested on the whole test split, that of the other models.
     """
     cell, training = trained.cell, trained.found.training
-    results = {s: found for s, found in training["results"].items() if cell.attention or s != TEST}
+    whole = cell.attention and cell.examples is None
+    results = {s: found for s, found in training["results"].items() if whole or s != TEST}
     rows = [row for split, found in results.items() for row in _shares(split, found)]
     rows += [{"metric": name, "value": float(training[name])} for name in ("collapsed", "parameters", "epochs")]
     rows.append({"metric": "truncated", "value": sum(training["truncated"].values())})
     found = as_records(pd.DataFrame(rows), model=cell.label, corpus=cell.corpus, seed=cell.seed)
-    return found if cell.attention else pd.concat([found, _tested(trained)], ignore_index=True)
+    return found if whole else pd.concat([found, _tested(trained)], ignore_index=True)
 
 
 def _shares(split: str, found: dict[str, Any]) -> list[dict[str, Any]]:

@@ -9,14 +9,14 @@ from altair.typing import ChartType
 from anisoscope.charts import builders as charts
 from anisoscope.store import select
 from anisoscope.studies.fosse2023.entry import Evidence, Measure, entry, over
-from anisoscope.studies.fosse2023.grid import OWN, SHORT, TUNED
+from anisoscope.studies.fosse2023.grid import FEWER, OWN, SHORT, TUNED
 from anisoscope.studies.judge import Array, Test
 from anisoscope.studies.study import Compared
 
 MODELS = {"fine-tuned encoder": TUNED, "one attention layer": OWN}
 
 
-def _rows(here: Evidence, family: str, metric: str = "accuracy", split: str = "test") -> pd.DataFrame:
+def _rows(here: Evidence, family: str | list[str], metric: str = "accuracy", split: str = "test") -> pd.DataFrame:
     """Rows of all classifiers, collapsed ones too."""
     return select(here.records, family=family, metric=metric, component=split)
 
@@ -30,6 +30,24 @@ def tests(whole: Evidence) -> Iterator[Test]:
         if here.numbers:
             like = here.by(_rows(here, OWN, split=_population(here)), "metric")["accuracy"]
             yield here.test("one layer as published", like, around=here.numbers[1])
+            if len(select(here.records, family=FEWER)):
+                yield here.test("one layer of as many pairs", of_as_many(here), around=here.numbers[1])
+
+
+PAIRS = {"trained on": 18_000, "published": 549_361}
+"""Pairs of e-SNLI that the own models are trained on, and the paper's."""
+
+
+def of_as_many(here: Evidence) -> Array:
+    """Accuracy [seed] drawn on to the pairs of the paper: a line in log n through all sizes."""
+    rows = _rows(here, [FEWER, OWN])
+    table = here.by(rows.assign(examples=rows["examples"].fillna(PAIRS["trained on"])), "examples")
+    known = np.stack(list(table.values()))  # [size, seed]
+    seeds = ~np.isnan(known).any(0)
+    if len(table) < 2 or not seeds.any():
+        return table.nothing
+    line = np.polyfit(np.log(list(table)), known[:, seeds], 1)
+    return np.asarray(line[0] * np.log(PAIRS["published"]) + line[1])
 
 
 def _known(difference: Array) -> Array:
@@ -76,7 +94,9 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
 STUDY = entry(
     "table1",
-    measure=Measure(lambda plan: [*plan.fine_tuned(), *(cell for cell in plan.by_depth() if cell.layers == 1)]),
+    measure=Measure(
+        lambda plan: [*plan.fine_tuned(), *(c for c in plan.by_depth() if c.layers == 1), *plan.by_examples()]
+    ),
     tests=tests,
     draw=draw,
     compare=compare,
