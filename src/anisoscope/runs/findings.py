@@ -212,6 +212,19 @@ def told_by_direction(records: pd.DataFrame) -> Iterator[Finding]:
     yield Finding("told_by_direction", text, (entry(top),))
 
 
+def dimensions_taken(records: pd.DataFrame) -> Iterator[Finding]:
+    """How many dimensions the directions of three classes or more take in the last layer."""
+    rows = select(records, metric="class_direction.dimensions", component=None)
+    rows = rows[rows["low"].notna() & (rows["low"] < rows["high"])].sort_values("layer")
+    classes = select(records, metric="class_direction.auc")["component"].dropna().nunique()
+    if len(rows) and classes > 2:
+        last = each(rows.tail(1))[0]
+        text = (
+            f"At {name_of(last)} the directions of {classes} classes take {measured(last)} dimensions of {classes - 1}."
+        )
+        yield Finding("dimensions_taken", text, (entry(last),))
+
+
 def above_majority(records: pd.DataFrame) -> Iterator[Finding]:
     """Whether a classifier is right more often than always naming the commonest class."""
     found = (each(select(records, metric=name, component=None)) for name in ("accuracy", "majority"))
@@ -224,7 +237,7 @@ def above_majority(records: pd.DataFrame) -> Iterator[Finding]:
 
 
 RULES = (unjudged, where_anisotropic, carried_by_few, removed_by_centring)
-RULES_OF_CLASSES = (told_by_direction, above_majority)
+RULES_OF_CLASSES = (told_by_direction, dimensions_taken, above_majority)
 
 
 def _top(rows: pd.DataFrame) -> Any:

@@ -63,9 +63,9 @@ def growth(needed: dict[int, pd.Series]) -> Array:
     """Doublings of the width that is needed for each doubling of the classes [seed], by least squares over the numbers
     of classes that a seed has, three at least.
     """
-    table = np.log2(pd.DataFrame(needed))  # [seed, classes]
-    known = (row.dropna() for _, row in table.iterrows())
-    slopes = [np.polyfit(np.log2(row.index), row, 1)[0] if len(row) > 2 else np.nan for row in known]
+    table = pd.DataFrame(needed).T  # [classes, seed]
+    known = [table[seed].dropna() for seed in table]
+    slopes = [np.polyfit(np.log2(x.index), np.log2(x), 1)[0] if len(x) > 2 else np.nan for x in known]
     return np.array(slopes or [np.nan], dtype=float)
 
 

@@ -7,7 +7,8 @@ it at step 0; beside the names of `measure`, `class_cosine.mean` and `.most`: of
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -78,7 +79,7 @@ def _read(model: SmallModel, made: Material) -> tuple[torch.Tensor, torch.Tensor
     """What the head reads of the test split [vector, dim], the label of each, and its sentence."""
     kept = []
     with evaluating(model):
-        for chosen in torch.arange(len(made.encoded[TEST])).split(256):
+        for chosen in torch.split(torch.arange(len(made.encoded[TEST])), 256):
             inputs, labels = made.batch(TEST, chosen.tolist(), model.read)
             unit = chosen[:, None].expand(labels.shape) if model.read == EACH else chosen
             told = labels != UNTAGGED
@@ -139,8 +140,8 @@ def with_axes(records: pd.DataFrame) -> pd.DataFrame:
 class OfSmall(Evidence):
     """Generated corpora stand for themselves; a study says itself what it makes of a model that learnt nothing."""
 
-    meant: ClassVar[Mapping[str, str]] = {}
-    lost: ClassVar[Mapping[str, str]] = {"collapsed": "{} learnt nothing"}
+    meant: Mapping[str, str] = MappingProxyType({})
+    lost: Mapping[str, str] = MappingProxyType({"collapsed": "{} learnt nothing"})
 
 
 def small_study(

@@ -81,7 +81,7 @@ class SmallGrid:
     def cells(self, instead: Mapping[str, str] | None = None) -> list[Cell]:
         """The first seed of all before the second; `instead`: corpora that stand in for others."""
         axes = product(range(self.seeds), self.tasks, self.blocks, self.layers, self.dims)
-        found = [Cell(task, read, *rest, seed) for seed, (task, read), *rest in axes]
+        found = [Cell(task, read, blocks, layers, dim, seed) for seed, (task, read), blocks, layers, dim in axes]
         return [replace(cell, task=(instead or {}).get(cell.task, cell.task)) for cell in found]
 
 
@@ -183,8 +183,9 @@ class SmallModel(AttentionClassifier):  # type: ignore[no-untyped-call]  # as ab
     def __init__(self, cell: Cell, words: int, classes: int) -> None:
         norm, width = BLOCKS[cell.blocks]
         config = AttentionClassifierConfig(
-            vocab_size=words, hidden_size=cell.dim, num_hidden_layers=cell.layers, num_labels=classes, norm=norm
+            vocab_size=words, hidden_size=cell.dim, num_hidden_layers=cell.layers, norm=norm
         )
+        config.num_labels = classes
         super().__init__(config)
         self.read, base = cell.read, self.attention_classifier
         if width:

@@ -52,8 +52,8 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
 
 def _grid(**changes: Any) -> SmallGrid:
-    settings = {"blocks": tuple(BLOCKS), "layers": (1, 2, 3, 4, 5), "seeds": 3, "steps": 600, "rate": 3e-3}
-    return SmallGrid((("planted:5", FIRST),), **settings | changes)
+    settings: dict[str, Any] = {"blocks": tuple(BLOCKS), "layers": (1, 2, 3, 4, 5), "seeds": 3, "steps": 600}
+    return SmallGrid((("planted:5", FIRST),), **settings | {"rate": 3e-3} | changes)
 
 
 SETTINGS = {
