@@ -154,14 +154,15 @@ def changed() -> str:
                 pair = old.get(key, "–"), new.get(key, "–")
                 moved[pair] += 1
                 if pair[0] != pair[1]:
-                    lines.append(table_row((where, *key, *pair, why(whys, where, key[0]))))
+                    lines.append(table_row((where, *key, *pair, why(whys, where, *key))))
     summary = [f"{n} {a} → {b}" for (a, b), n in sorted(moved.items()) if a != b]
     return "\n".join([*lines[:3], f"In all: {', '.join(summary)}.", *lines[3:]])
 
 
-def why(changes: Sequence[dict[str, Any]], place: str, claim: str) -> str:
-    """The first reason given for a claim of these records."""
-    return next(str(c["why"]) for c in changes if fnmatch(place, c["records"]) and claim in c.get("claims", [claim]))
+def why(changes: Sequence[dict[str, Any]], place: str, claim: str, of: str) -> str:
+    """The first reason given for a claim of these records, of this subject."""
+    fitting = (c for c in changes if fnmatch(place, c["records"]) and fnmatch(of, c.get("of", "*")))
+    return next(str(c["why"]) for c in fitting if claim in c.get("claims", [claim]))
 
 
 def judge_anew() -> None:

@@ -16,7 +16,7 @@ from anisoscope.studies.study import Compared
 MODELS = {"fine-tuned encoder": TUNED, "one attention layer": OWN}
 
 
-def _rows(here: Evidence, family: str | list[str], metric: str = "accuracy", split: str = "test") -> pd.DataFrame:
+def _rows(here: Evidence, family: str, metric: str = "accuracy", split: str = "test") -> pd.DataFrame:
     """Rows of all classifiers, collapsed ones too."""
     return select(here.records, family=family, metric=metric, component=split)
 
@@ -36,15 +36,21 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 PAIRS = {"trained on": 18_000, "published": 549_361}
 """Pairs of e-SNLI that the own models are trained on, and the paper's."""
+FEWEST = 3
+"""Sizes that a line is drawn through."""
 
 
 def of_as_many(here: Evidence) -> Array:
-    """Accuracy [seed] drawn on to the pairs of the paper: a line in log n through all sizes."""
-    rows = _rows(here, [FEWER, OWN])
+    """Accuracy [seed] drawn on to the pairs of the paper: a line in log n through all sizes, of seeds that have learnt
+    something from each.
+    """
+    rows = here.find(family=[FEWER, OWN], metric="accuracy", component="test")
     table = here.by(rows.assign(examples=rows["examples"].fillna(PAIRS["trained on"])), "examples")
+    if len(table) < FEWEST:
+        return table.nothing
     known = np.stack(list(table.values()))  # [size, seed]
     seeds = ~np.isnan(known).any(0)
-    if len(table) < 2 or not seeds.any():
+    if not seeds.any():
         return table.nothing
     line = np.polyfit(np.log(list(table)), known[:, seeds], 1)
     return np.asarray(line[0] * np.log(PAIRS["published"]) + line[1])
