@@ -146,14 +146,20 @@ def outcomes(study, rows):
 def test_pooling(effect, expected):
     rows = []
     for s, (read, more), step0 in product(range(4), {FIRST: 1, MEAN: 2, EACH: 0}.items(), (True, False)):
-        alike = 0.3 + (0 if step0 else more * effect) + 0.003 * np.sin(7 * s + more)
+        alike = 0.3 + (0 if step0 else more * effect) + 0.003 * np.sin(7 * s + more + 3 * step0)
         if read == EACH and not step0 and expected == "fails":
             alike += 0.3
         where = {"seed": s, "read": read, "step0": step0, "layer": 3}
         rows += [
             row("intra_sequence", alike, site=site, token_policy="content", **where) for site in ("hidden", "value")
         ]
-        rows.append(row("class_direction.auc", (0.5 if step0 else 0.97 if effect > 0 else 0.4) + 0.001 * s, **where))
+        rows.append(
+            row(
+                "class_direction.auc",
+                (0.5 if step0 else 0.97 if effect > 0 else 0.4) + 0.001 * s * (2 - step0),
+                **where,
+            )
+        )
     assert set(outcomes("pooling", rows).values()) == {expected}
 
 
@@ -162,7 +168,7 @@ def test_dimensions_and_whole_encoders():
     for s, (place, count), width in product(range(3), enumerate(dimension.CLASSES), dimension.WIDTHS):
         where = {"corpus": f"planted:{count}", "seed": s, "layers": 1, "dim": width}
         right = 0.9 if width >= (2, 4, 8, 16, 32 * (1 + s % 2))[place] else 0.3
-        rows.append(row("accuracy", right + 0.002 * np.sin(s + count), component="test", **where))
+        rows.append(row("accuracy", right + 0.002 * np.sin(5 * s + count + width), component="test", **where))
         rows.append(row("class_cosine.most", -1 / (count - 1) + 0.01 * np.sin(s), **where))
         taken = (count - 1) * (0.95 + 0.005 * np.sin(3 * s))
         rows.append(row("class_direction.dimensions", taken, layer=1, **where))
@@ -175,7 +181,7 @@ def test_dimensions_and_whole_encoders():
         for step0 in (True, False):
             gained = 0 if step0 else (0.05, 0.2, 0.4, 0.3, 0.39)[place]
             where = {"seed": s, "blocks": blocks, "layers": n, "layer": n, "step0": step0}
-            alike = 0.2 + gained + 0.004 * np.sin(s + place)
+            alike = 0.2 + gained + 0.004 * np.sin(s + place + 2 * step0 + n)
             rows.append(row("intra_sequence", alike, site="hidden", token_policy="content", **where))
     assert outcomes("whole", rows) == dict.fromkeys(
         ("a whole encoder converges", "attention alone converges", "the norm adds to it", "its gain adds to it"),
