@@ -49,8 +49,8 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     return drawn
 
 
-def _grid(**changes: Any) -> SmallGrid:
-    tasks = tuple((corpus, read) for corpus in (TREEBANK, "planted:5") for read in (FIRST, EACH, MEAN))
+def _grid(corpus: str = TREEBANK, **changes: Any) -> SmallGrid:
+    tasks = tuple((corpus, read) for read in (FIRST, EACH, MEAN))
     return SmallGrid(tasks, **{"layers": (3,), "steps": 400, **changes})
 
 
@@ -58,6 +58,6 @@ SETTINGS = {
     "quick": _grid(seeds=3, steps=120, limit=900, held=300),
     "paper": _grid(),
     "finished": _grid(train=False),
-    "long": _grid(steps=1000, train=False),
+    "generated": _grid("planted:5"),
 }
 STUDY = small_study("pooling", SETTINGS, tests, draw)
