@@ -309,7 +309,9 @@ def test_late_share():
 
 
 def row(metric, value, *, corpus="yelphat", seed=0, model=None, **place):
-    label = Cell(corpus, **{k: place.pop(k) for k in ("layers", "weight", "dim", "start", "arm") if k in place}).label
+    label = Cell(
+        corpus, **{k: place.pop(k) for k in ("layers", "weight", "dim", "start", "arm", "examples") if k in place}
+    ).label
     return {"metric": metric, "value": value, "corpus": corpus, "seed": seed, "model": model or label, **place}
 
 
