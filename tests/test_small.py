@@ -12,7 +12,16 @@ from anisoscope.store import as_records, select
 from anisoscope.studies import runner
 from anisoscope.studies.beyond import dimension, small_models
 from anisoscope.studies.beyond.small import between, measure, records_of, with_axes
-from anisoscope.studies.beyond.small_models import EACH, FIRST, MEAN, TREEBANK, Cell, SmallGrid, material, untrained
+from anisoscope.studies.beyond.small_models import (
+    EACH,
+    FIRST,
+    MEAN,
+    TREEBANK,
+    SmallCell,
+    SmallGrid,
+    material,
+    untrained,
+)
 from anisoscope.studies.fosse2023.entry import Seeds
 from anisoscope.studies.study import Context
 
@@ -62,7 +71,7 @@ def test_the_treebank_has_genres_and_tags(tmp_path, monkeypatch):
 @pytest.mark.parametrize("read", [FIRST, MEAN, EACH])
 def test_what_is_read_is_what_is_said_and_padding_changes_nothing(read):
     made, inputs, labels = batch(read)
-    cell = Cell("planted:3", read, layers=2, dim=8)
+    cell = SmallCell("planted:3", read, layers=2, dim=8)
     model = untrained(cell, made).eval()
     with torch.no_grad():
         states = model.states(**inputs)
@@ -79,7 +88,7 @@ def test_what_is_read_is_what_is_said_and_padding_changes_nothing(read):
 @pytest.mark.parametrize("blocks", small_models.BLOCKS)
 def test_blocks_are_what_their_names_say(blocks):
     made = material("planted:3", 90, 60, 0)
-    model = untrained(Cell("planted:3", EACH, blocks, 1, 8), made).eval()
+    model = untrained(SmallCell("planted:3", EACH, blocks, 1, 8), made).eval()
     norm, width = small_models.BLOCKS[blocks]
     block = model.attention_classifier.blocks[0]
     with torch.no_grad():

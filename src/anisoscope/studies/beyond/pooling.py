@@ -42,8 +42,8 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     drawn: dict[str, ChartType] = {}
     for here in whole.corpora:
         rows = here.find(**WORDS)
-        told = rows["read"].map(TOLD).where(~rows["untrained"], "step 0")
-        frame = over(rows.assign(what=told), "what", "layer")
+        what = rows["read"].map(TOLD).where(~rows["untrained"], "step 0")
+        frame = over(rows.assign(what=what), "what", "layer")
         title = "similarity of the words of a sentence"
         drawn |= here.chart(charts.layer_curve, frame, series="what", title=title, size=(640, 240))
     return drawn

@@ -31,10 +31,10 @@ from anisoscope.studies.beyond.small_models import (
     EACH,
     TREEBANK,
     UNTAGGED,
-    Cell,
-    Material,
+    SmallCell,
+    Sentences,
     SmallGrid,
-    SmallModel,
+    Reader,
     material,
     train,
     untrained,
@@ -54,7 +54,7 @@ VERSION = 1
 
 
 @torch.no_grad()
-def looked_at(model: SmallModel, cell: Cell, made: Material) -> pd.DataFrame:
+def looked_at(model: Reader, cell: SmallCell, made: Sentences) -> pd.DataFrame:
     """Accuracy, similarity of the words of a sentence by layer, and how the classes lie in what the head reads."""
     vectors, truth, units = _read(model, made)
     with evaluating(model):
@@ -75,15 +75,15 @@ def looked_at(model: SmallModel, cell: Cell, made: Material) -> pd.DataFrame:
     return pd.concat([shared, apart.assign(layer=cell.layers), alike.assign(head=np.nan)], ignore_index=True)
 
 
-def _read(model: SmallModel, made: Material) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _read(model: Reader, made: Sentences) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """What the head reads of the test split [vector, dim], the label of each, and its sentence."""
     kept = []
     with evaluating(model):
         for chosen in torch.split(torch.arange(len(made.encoded[TEST])), 256):
             inputs, labels = made.batch(TEST, chosen.tolist(), model.read)
             unit = chosen[:, None].expand(labels.shape) if model.read == EACH else chosen
-            told = labels != UNTAGGED
-            kept.append((model.states(**inputs)[told], labels[told], unit[told]))
+            known = labels != UNTAGGED
+            kept.append((model.states(**inputs)[known], labels[known], unit[known]))
     vectors, truth, units = (torch.cat(parts) for parts in zip(*kept, strict=True))
     return vectors, truth, units
 
@@ -96,7 +96,7 @@ def between(vectors: NDArray[np.float64], labels: NDArray[np.int64]) -> dict[str
     return {"mean": float(cosine.mean()), "most": float(cosine.max())}
 
 
-def records_of(cell: Cell, plan: SmallGrid, context: Context, wait: bool) -> pd.DataFrame | None:
+def records_of(cell: SmallCell, plan: SmallGrid, context: Context, wait: bool) -> pd.DataFrame | None:
     """Records of a cell at step 0 and trained, made once; None where it is not to be trained and is not there."""
     recipe = {name: value for name, value in asdict(plan).items() if name in plan.RECIPE}
     name = f"{slug(cell.task)}-{slug(cell.label)}-s{cell.seed}-{run_id([asdict(cell), recipe, VERSION])[:8]}"
@@ -137,11 +137,19 @@ def with_axes(records: pd.DataFrame) -> pd.DataFrame:
     return found[~(found["untrained"] & (found["metric"] == "collapsed"))]
 
 
+TITLES = {TREEBANK: "UD English EWT"}
+
+
 class OfSmall(Evidence):
     """Generated corpora stand for themselves; a study says itself what it makes of a model that learnt nothing."""
 
     meant: Mapping[str, str] = MappingProxyType({})
     lost: Mapping[str, str] = MappingProxyType({"collapsed": "{} learnt nothing"})
+
+    def __init__(self, study: str, records: pd.DataFrame, corpus: str = "", paper: str = "beyond") -> None:
+        super().__init__(study, records, corpus, paper)
+        generated, _, classes = corpus.partition(":")
+        self.title = f"{classes} synthetic classes" if classes else TITLES.get(generated, "all corpora")
 
 
 def small_study(
@@ -153,7 +161,7 @@ def small_study(
     """A study whose records are those of a grid of small models."""
 
     def whole(records: pd.DataFrame) -> OfSmall:
-        return OfSmall(name, with_axes(records), paper="beyond")
+        return OfSmall(name, with_axes(records))
 
     code: dict[str, Any] = {"settings": settings, "measure": measure}
     code |= {"judge": lambda r: judged(list(tests(whole(r)))), "draw": lambda r: draw(whole(r))}

@@ -41,7 +41,7 @@ LONGEST, WIDTH = 1024, 64
 
 
 @dataclass(frozen=True)
-class Cell:
+class SmallCell:
     """One model. `read` as above; `blocks` among `BLOCKS`."""
 
     task: str
@@ -78,10 +78,10 @@ class SmallGrid:
     RECIPE: ClassVar[tuple[str, ...]] = ("steps", "batch", "rate", "limit", "held")
     """What a cell's identity has of it."""
 
-    def cells(self, instead: Mapping[str, str] | None = None) -> list[Cell]:
+    def cells(self, instead: Mapping[str, str] | None = None) -> list[SmallCell]:
         """The first seed of all before the second; `instead`: corpora that stand in for others."""
         axes = product(range(self.seeds), self.tasks, self.blocks, self.layers, self.dims)
-        found = [Cell(task, read, blocks, layers, dim, seed) for seed, (task, read), blocks, layers, dim in axes]
+        found = [SmallCell(task, read, blocks, layers, dim, seed) for seed, (task, read), blocks, layers, dim in axes]
         return [replace(cell, task=(instead or {}).get(cell.task, cell.task)) for cell in found]
 
 
@@ -89,7 +89,7 @@ class SmallGrid:
 
 
 @dataclass(frozen=True)
-class Material:
+class Sentences:
     """A corpus as ids; `tags` by split and sentence, one per token (`UNTAGGED`: of none), and their names."""
 
     corpus: LabelledCorpus
@@ -113,7 +113,7 @@ class Material:
 
 
 @cache
-def material(task: str, limit: int, held: int, seed: int) -> Material:
+def material(task: str, limit: int, held: int, seed: int) -> Sentences:
     """Sentences of a corpus with the class of each and the tags of their words; a generated one has a seed."""
     corpus, words, names = _treebank() if task == TREEBANK else _generated(task, seed)
     sizes = {TRAIN: limit, TEST: held}
@@ -129,7 +129,7 @@ def material(task: str, limit: int, held: int, seed: int) -> Material:
         ]
         for split in splits
     }
-    return Material(corpus, tokenizer, encoded, tags, names)
+    return Sentences(corpus, tokenizer, encoded, tags, names)
 
 
 Tagged = tuple[LabelledCorpus, dict[int, list[int]], tuple[str, ...]]
@@ -177,10 +177,10 @@ class FeedForwardBlock(AttentionClassifierBlock):  # type: ignore[no-untyped-cal
         return self.last_norm(y + self.inner(y))  # type: ignore[no-any-return]
 
 
-class SmallModel(AttentionClassifier):  # type: ignore[no-untyped-call]  # as above
+class Reader(AttentionClassifier):  # type: ignore[no-untyped-call]  # as above
     """The attention-only classifier with other blocks, its head on what a cell reads."""
 
-    def __init__(self, cell: Cell, words: int, classes: int) -> None:
+    def __init__(self, cell: SmallCell, words: int, classes: int) -> None:
         norm, width = BLOCKS[cell.blocks]
         config = AttentionClassifierConfig(
             vocab_size=words, hidden_size=cell.dim, num_hidden_layers=cell.layers, norm=norm
@@ -205,13 +205,13 @@ class SmallModel(AttentionClassifier):  # type: ignore[no-untyped-call]  # as ab
         return (x[:, 1:] * words).sum(1) / words.sum(1)
 
 
-def untrained(cell: Cell, made: Material) -> SmallModel:
+def untrained(cell: SmallCell, made: Sentences) -> Reader:
     """The model at step 0."""
     set_seed(cell.seed)
-    return SmallModel(cell, len(made.tokenizer), len(made.labels(cell.read)))
+    return Reader(cell, len(made.tokenizer), len(made.labels(cell.read)))
 
 
-def train(model: SmallModel, cell: Cell, made: Material, plan: SmallGrid) -> None:
+def train(model: Reader, cell: SmallCell, made: Sentences, plan: SmallGrid) -> None:
     """Train a model in place."""
     optimiser = torch.optim.AdamW(
         model.parameters(), plan.rate * math.sqrt(WIDTH / cell.dim), weight_decay=0.0, fused=True
