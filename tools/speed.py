@@ -138,8 +138,8 @@ TEXT = """# Speed, and how far it is from the limit
 What measuring costs, in parts of the bare forward pass: medians of pairs that take turns in one process, with their quartiles; beside
 them what the forward pass gives against itself. Built-in encoder, 4,096 tokens a batch; `demo`: the plan of `make demo` with its padding,
 from an empty measurement to the last flush. {machine}; {versions}. *load*: of the machine meanwhile; processor time is lengthened by
-neighbours too, through the caches. These were measured before scores of large heads went to oneDNN, which takes a tenth off rows of 512
-tokens, and a sixth off the fused way there.
+neighbours too, through the caches. Full windows were measured before scores of large heads went to oneDNN, which takes a tenth
+off rows of 512 tokens and a sixth off the fused way there; `demo` after it, on 12 documents.
 
 {overhead}
 
