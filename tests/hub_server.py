@@ -68,6 +68,7 @@ class Hub(ThreadingHTTPServer):
         """Variables of a process for which this is the hub, and `home` its cache."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "TRANSFORMERS_"))}
         own = {"HF_ENDPOINT": self.address, "HF_HOME": str(home), "OMP_NUM_THREADS": "1", "HF_HUB_DISABLE_XET": "1"}
+        own |= {"HF_HUB_ETAG_TIMEOUT": "60", "HF_HUB_DOWNLOAD_TIMEOUT": "60"}  # of a machine that is busy
         return {**kept, **own, **more}
 
     def close(self):

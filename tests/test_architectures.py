@@ -121,7 +121,6 @@ ELSEWHERE = {
     "attention_classifier": "test_attention_classifier.py",
     "speech_cnn": "test_small_models.py",
     **dict.fromkeys(("mamba", "mpnet", "openai-gpt", "swin", "swinv2", "xglm"), "../tools/families.py"),
-    "timm_wrapper": "test_towers.py",
     **dict.fromkeys(("cifar_resnet", "crepe", "distillmos"), "test_packaged.py"),
     **dict.fromkeys(("bloom", "mpt"), "test_entry_points.py"),
     **dict.fromkeys(("fsmt", "xlnet"), "test_no_silent_wrong_number.py"),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+import transformers
 from torch import nn
 
 from anisoscope.capture import WHAT, capture, rows
@@ -728,3 +729,68 @@ def test_every_place_can_be_asked_for():
         "stage",
         "unrectified",
     }
+
+
+# ---- attention of newer kinds
+
+
+LATENT = {
+    "deepseek_v2": {"q_lora_rank": 12},
+    "deepseek_v3": {"q_lora_rank": None},
+    "minicpm3": {"q_lora_rank": 12},
+}
+
+
+@pytest.mark.parametrize("name", LATENT)
+def test_raw_queries_and_keys_of_latent_attention(name):
+    """They were given as rotated only. Before rotation a key is its own part, then the part that all heads share."""
+    from families import _LATENT
+
+    config = transformers.AutoConfig.for_model(name, **_LATENT | LATENT[name])
+    model = transformers.AutoModel.from_config(config).eval()
+    attention, seen = model.layers[1].self_attn, {}
+    for part in ("q_b_proj", "q_proj", "kv_a_proj_with_mqa", "kv_b_proj"):
+        if getattr(attention, part, None) is not None:
+            getattr(attention, part).register_forward_hook(lambda _m, _a, out, part=part: seen.update({part: out}))
+    with torch.no_grad(), capture(model, ("query", "key")) as tap:
+        model(input_ids=torch.randint(3, 90, (2, 9), generator=torch.Generator().manual_seed(1)))
+    query = seen["q_b_proj" if LATENT[name]["q_lora_rank"] else "q_proj"].view(2, 9, 4, 12).transpose(1, 2)
+    own = seen["kv_b_proj"].reshape(2, 9, 4, 16).transpose(1, 2)[..., :8]
+    shared = seen["kv_a_proj_with_mqa"][:, None, :, 8:].expand(2, 4, 9, 4)
+    assert torch.equal(tap["decoder.2.head.query.raw"], query)
+    assert torch.equal(tap["decoder.2.head.key.raw"], torch.cat((own, shared), -1))
+    for side in ("query", "key"):
+        raw, rotated = (tap[f"decoder.2.head.{side}.{stage}"] for stage in ("raw", "rotated"))
+        assert torch.equal(raw[..., :8], rotated[..., :8])  # what is not rotated
+        torch.testing.assert_close(raw.norm(dim=-1), rotated.norm(dim=-1), atol=1e-5, rtol=1e-5)
+
+
+def test_layers_that_share_the_keys_of_others():
+    """Of Gemma 3n: a shared layer's keys are those of the layer they are of, and it has no raw ones of its own."""
+    from families import _GEMMA3N
+
+    sizes = _GEMMA3N | {"num_hidden_layers": 4, "num_kv_shared_layers": 2, "activation_sparsity_pattern": [0.0] * 4}
+    config = transformers.Gemma3nTextConfig(**sizes | {"layer_types": ["sliding_attention", "full_attention"] * 2})
+    model = transformers.AutoModel.from_config(config).double().eval()
+    with torch.no_grad(), capture(model, ("query", "key", "value", "attention")) as tap:
+        model(input_ids=torch.randint(3, 90, (2, 9), generator=torch.Generator().manual_seed(1)))
+    for shared, owner in ((3, 1), (4, 2)):
+        assert torch.equal(tap[f"decoder.{shared}.head.key.rotated"], tap[f"decoder.{owner}.head.key.rotated"])
+        assert f"decoder.{shared}.head.key.raw" not in tap.kept and f"decoder.{shared}.attention" in tap.kept
+    with torch.no_grad(), pytest.raises(MeasureError, match="several residual streams"), capture(model, ("hidden",)):
+        model(input_ids=torch.tensor([[3, 4, 5]]))
+
+
+def test_keys_that_are_no_tokens_are_refused_with_the_reason():
+    """Of DeepSeek-V4 some keys stand for several tokens: rows are of all keys, but such keys are of no position."""
+    from families import _LATENT
+
+    sizes = _LATENT | {"layer_types": ["heavily_compressed_attention"] * 2, "compress_rates": {}}
+    sizes["compress_rates"] = {"compressed_sparse_attention": 2, "heavily_compressed_attention": 4}
+    model = transformers.AutoModel.from_config(transformers.AutoConfig.for_model("deepseek_v4", **sizes)).eval()
+    ids = torch.randint(3, 90, (8, 12), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad(), capture(model, ("attention",)) as tap:
+        model(input_ids=ids)
+    assert tap["decoder.1.attention"]["keys"].amax() == 12 + 3
+    with torch.no_grad(), pytest.raises(MeasureError, match="15 keys for 12 positions"), capture(model, ("key",)):
+        model(input_ids=ids)

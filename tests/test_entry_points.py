@@ -125,14 +125,14 @@ def test_models_that_score_by_hand(name, side):
 
 @pytest.mark.parametrize("training", [False, True], ids=["fast", "slow"])
 @pytest.mark.parametrize("need_weights", [False, True])
-@pytest.mark.parametrize("hidden", ["keys", "pairs", "both", "added"])
+@pytest.mark.parametrize("hidden", ["keys", "left keys", "pairs", "both", "added"])
 def test_torch_s_own_attention(training, need_weights, hidden):
     attention = random(nn.MultiheadAttention(16, 4, batch_first=True)).train(training)
-    real = padding("right")
+    real = padding("left" if hidden == "left keys" else "right")
     x = torch.randn(2, 9, 16, generator=torch.Generator().manual_seed(2))
     later = torch.ones(9, 9, dtype=torch.bool).triu(1)
     masks = {"keys": {"key_padding_mask": ~real}, "pairs": {"attn_mask": later}}
-    masks["both"] = masks["keys"] | masks["pairs"]
+    masks |= {"both": masks["keys"] | masks["pairs"], "left keys": masks["keys"]}
     masks["added"] = {"attn_mask": torch.randn(9, 9, generator=torch.Generator().manual_seed(3))}
     given = masks[hidden] | {"need_weights": need_weights, "average_attn_weights": False}
     (call,), (output, own) = watched(attention, x, x, x, **given)
@@ -156,13 +156,13 @@ def test_cross_attention_of_torch_s_own_layers():
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("padded", ["", "left", "right"])
 def test_the_fast_path_of_torch_s_encoder(norm_first, padded):
     """Its fused layer is taken, inside as outside; queries, keys and values are those of the slow path."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, norm_first=norm_first)
     encoder = random(nn.TransformerEncoder(layer, 2, enable_nested_tensor=not norm_first))
-    real = padding("right")
+    real = padding(padded)
     x = torch.randn(2, 9, 16, generator=torch.Generator().manual_seed(2))
     mask = {"src_key_padding_mask": ~real} if padded else {}
     fast, _ = watched(encoder, x, **mask)
@@ -251,6 +251,68 @@ def test_other_modules_and_what_is_no_attention_are_left_alone():
         ByHand()(x)
         (x @ x.mT).softmax(-1) @ x
     assert not calls
+
+
+# ---- every mechanism, by a computation in float64 by hand
+
+
+class Attend(nn.Module):
+    """Queries of `x`, keys and values of `y`, through one mechanism; keys of fewer heads are repeated by hand where the
+    mechanism does not.
+    """
+
+    def __init__(self, how, key_heads):
+        super().__init__()
+        self.how, self.key_heads, self.num_heads = how, key_heads, 4
+        self.weight = nn.Parameter(0.3 * torch.randn(3, 16, 16, generator=torch.Generator().manual_seed(4)))
+
+    def projected(self, x, y, dtype=torch.float32):
+        heads = (4, self.key_heads, self.key_heads)
+        made = zip((x, y, y), self.weight.detach().to(dtype), heads, strict=True)
+        return [(z.to(dtype) @ w[:, : 4 * n]).unflatten(-1, (n, 4)).transpose(1, 2) for z, w, n in made]
+
+    def forward(self, x, y, mask):
+        q, k, v = self.projected(x, y)
+        if self.how == "fused":
+            return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=self.key_heads < 4)
+        k, v = (z.repeat_interleave(4 // self.key_heads, 1) for z in (k, v))
+        shown = mask if mask.dtype != torch.bool else torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
+        if self.how == "products":
+            return ((q @ k.mT) * 0.5 + shown).softmax(-1) @ v
+        if self.how == "einsum":
+            scores = torch.einsum("bhid,bhjd->bhij", q, k) * 0.5 + shown
+            return torch.einsum("bhij,bhjd->bhid", functional.softmax(scores, -1), v)
+        flat = [z.flatten(0, 1) for z in (q, k, v)]
+        wide = shown.expand(len(q), 4, q.shape[2], k.shape[2]).flatten(0, 1)
+        return torch.bmm(torch.baddbmm(wide, flat[0], flat[1].mT, alpha=0.5).softmax(-1), flat[2]).view(q.shape)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("key_heads", [4, 2], ids=["heads", "grouped"])
+@pytest.mark.parametrize("crossing", [False, True], ids=["self", "cross"])
+@pytest.mark.parametrize("kind", ["boolean", "additive"])
+@pytest.mark.parametrize("how", ["fused", "products", "einsum", "baddbmm"])
+def test_every_mechanism_is_what_it_computes_by_hand(how, kind, crossing, key_heads, side):
+    drawn = torch.Generator().manual_seed(5)
+    y, x = torch.randn(2, 9, 16, generator=drawn), torch.randn(2, 5, 16, generator=drawn)
+    x, real = x if crossing else y, padding(side)
+    mask = real[:, None, None, :].expand(2, 1, x.shape[1], 9)
+    bias = torch.zeros(mask.shape, dtype=torch.float64)
+    if kind == "additive":
+        bias = torch.randn(mask.shape, generator=drawn).double()
+    module = Attend(how, key_heads)
+    (call,), output = watched(module, x, y, mask if kind == "boolean" else bias.float().masked_fill(~mask, -torch.inf))
+    q, k, v = module.projected(x, y, torch.float64)
+    shared = 4 // key_heads
+    k, v = (z.repeat_interleave(shared, 1) for z in (k, v))
+    weights = (q @ k.mT * 0.5 + bias.masked_fill(~mask, -torch.inf)).softmax(-1)
+    counted = torch.ones(2, 5, dtype=torch.bool) if crossing else real
+    check_rows(call, weights, counted)
+    torch.testing.assert_close(output.double(), weights @ v, atol=5e-6, rtol=1e-5)
+    repeated = shared if how == "fused" else 1
+    ours = (call.query, *(z.repeat_interleave(repeated, 1) for z in (call.key, call.value)))
+    for captured_, by_hand in zip(ours, (q, k, v), strict=True):
+        torch.testing.assert_close(captured_.double(), by_hand, atol=2e-6, rtol=1e-5)
 
 
 # ---- through a capture: sites, layers, kinds

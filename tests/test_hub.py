@@ -159,6 +159,38 @@ def test_a_series_is_found_measured_and_let_go_of(folders, tmp_path):
     assert found[1].stdout == found[2].stdout
 
 
+LEFT = """
+import sys
+from anisoscope.models.download import fetch, left_over
+from anisoscope.runs.series import _Shelf
+here, *names = sys.argv[1:]
+fetch(here, lent=False)
+fetch(names[0])  # by a series that was cut off
+shelf = _Shelf(names[1:], 1, [here, names[0]])
+print(left_over(here), [left_over(name) for name in names])
+for i in range(2):
+    shelf.get(i, None)
+    print([left_over(name) for name in names])
+"""
+
+
+def test_what_an_interrupted_series_has_left_is_let_go_of(folders, tmp_path):
+    """A rehearsal that was begun again left `multiberts-seed_0-step_0k` on the disk for good."""
+    names = [f"{REPOSITORY}-{k}" for k in range(4)]
+    with Hub() as hub:
+        for name in names:
+            hub.add(name, {NEW: folders[NEW]})
+        environment = hub.environment(tmp_path)
+        done = subprocess.run([sys.executable, "-c", LEFT, *names], env=environment, text=True, capture_output=True)
+    assert done.stdout.splitlines() == [
+        "False [False, False, False]",
+        "[False, True, False]",
+        "[False, False, True]",
+    ], done.stderr
+    kept = sorted(path.parts[-4] for path in tmp_path.glob("hub/models--*/snapshots/*/model.safetensors"))
+    assert [name[-1] for name in kept] == ["0", "3"]
+
+
 def test_only_what_is_read_is_fetched_and_nobody_is_asked_to_convert_it(folders, tmp_path):
     """A checkpoint of pickles started a thread that asks a service of the hub to convert it."""
     pickled, adapter, gguf = (tmp_path / name for name in ("pickled", "adapter", "gguf"))

@@ -1,12 +1,21 @@
 """Models of two towers, adapters, models of other libraries: what people name, loaded as it is published."""
 
+import json
+import sys
+from io import BytesIO
+
 import pytest
 import torch
 import transformers
+from PIL import Image
 
 import anisoscope
+from anisoscope.axes import Site
 from anisoscope.capture import capture
+from anisoscope.data.images import ImagePlan, digits, open_images
 from anisoscope.errors import ModelError, UsageError
+from anisoscope.models.blocks import Layout, find_blocks
+from anisoscope.models.identity import weights_hash
 from anisoscope.models.load import load
 
 TEXT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40, "vocab_size": 100}
@@ -96,13 +105,149 @@ def test_an_adapter_of_another_base_is_refused(tmp_path):
         load(str(tmp_path / "adapter"), untrained=True)
 
 
-def test_a_model_of_timm_is_found_under_the_wrapper_of_transformers():
-    """Its model type is timm_wrapper."""
+def test_an_adapter_is_named_by_its_id_on_the_hub(tmp_path):
+    peft = pytest.importorskip("peft")
+    from hub_server import Hub
+    from test_hub import Loader
+
+    model = transformers.BertModel(transformers.BertConfig(**TEXT))
+    model.save_pretrained(tmp_path / "base")
+    words = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(95))])}
+    transformers.BertTokenizerFast(vocab=words).save_pretrained(tmp_path / "base")
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["query"], init_lora_weights=False))
+    adapted.peft_config["default"].base_model_name_or_path = "someone/base"
+    adapted.save_pretrained(tmp_path / "adapter")
+    with Hub() as hub:
+        for name, commit in (("base", "a" * 40), ("adapter", "b" * 40)):
+            hub.add(f"someone/{name}", {commit: tmp_path / name})
+        loader = Loader(hub, tmp_path / "home")
+        (told,) = loader("someone/adapter")
+        hub.fault = 503  # what is in the cache serves
+        (again,) = loader("someone/adapter")
+        loader.close()
+    merged = adapted.merge_and_unload()
+    assert told.get("weights") == again.get("weights") == weights_hash(merged), (told, again)
+    assert told["revision"] == again["revision"] == "b" * 40 and told["tokens"] == 100
+
+
+# ---- timm: its own blocks, its own way to prepare an image
+
+
+def test_a_model_of_timm_has_its_own_blocks_and_processor(tmp_path):
+    """The defaults of ImageNet were used beside weights of timm, whose configuration says otherwise."""
+    timm = pytest.importorskip("timm")
+    subject = load("timm/vit_tiny_patch16_224", untrained=True)
+    own = timm.get_pretrained_cfg("vit_tiny_patch16_224")
+    assert subject.modality == "image" and subject.processor.data_config["mean"] == own.mean == (0.5, 0.5, 0.5)
+    assert [len(blocks) for blocks in find_blocks(subject.model).values()] == [12]
+    subject.model.save_pretrained(tmp_path)
+    trained = load(str(tmp_path))
+    assert trained.weights_sha256 == subject.weights_sha256
+    plan = ImagePlan(open_images("builtin:digits", limit=2), trained.model, trained.processor)
+    picture = Image.open(BytesIO(digits().items[0].read())).convert("RGB")
+    expected = timm.data.create_transform(**timm.data.resolve_data_config(own.to_dict()))(picture)
+    assert torch.equal(plan[0].inputs["pixel_values"][0], expected) and plan.settings["processor"] == "checkpoint"
+    run = anisoscope.measure("timm/vit_tiny_patch16_224", corpus="builtin:digits", limit=3, untrained=True)
+    assert {"hidden", "attention"} <= set(run.records["site"])
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks", "specials"),
+    [
+        ("vit_small_patch16_dinov3", 12, 5),
+        ("deit_tiny_distilled_patch16_224", 12, 2),
+        ("cait_xxs24_224", 24, 0),
+        ("swin_tiny_patch4_window7_224", 12, 0),
+        ("convnext_atto", 12, 0),
+        ("resnet18", 8, 0),
+        ("efficientnet_b0", 16, 0),
+        ("mobilenetv3_small_100", 12, 0),
+        ("eva02_tiny_patch14_224", 12, 1),
+    ],
+)
+def test_blocks_and_special_tokens_of_timm(name, blocks, specials):
+    """Registers and distillation tokens of timm counted as patches; what is no list of blocks was refused."""
+    timm = pytest.importorskip("timm")
+    with torch.device("meta"):
+        model = transformers.AutoModel.from_config(transformers.TimmWrapperConfig(architecture=name))
+    assert timm and [len(found) for found in find_blocks(model).values()] == [blocks]
+    assert Layout(model).specials(Site("encoder", 3, "hidden")) == specials
+
+
+def test_a_name_that_timm_does_not_know_is_refused():
     pytest.importorskip("timm")
-    config = transformers.TimmWrapperConfig(
-        architecture="vit_tiny_patch16_224", model_args={"img_size": 32, "patch_size": 8, "depth": 2}, do_pooling=False
+    for name in ("timm/vit_of_mine", "timm/vit_tiny_patch16_224.of_mine"):
+        with pytest.raises(ModelError, match="that timm knows"):
+            load(name, untrained=True)
+
+
+# ---- sentence-transformers: the vector of a text
+
+
+def test_a_folder_of_sentence_transformers_is_measured_with_its_pooling(tmp_path):
+    """Its Transformer was measured alone."""
+    library = pytest.importorskip("sentence_transformers")
+    from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
+
+    torch.manual_seed(0)
+    transformers.BertModel(transformers.BertConfig(**TEXT)).save_pretrained(tmp_path / "bert")
+    words = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(95))])}
+    transformers.BertTokenizerFast(vocab=words).save_pretrained(tmp_path / "bert")
+    modules = [Transformer(str(tmp_path / "bert")), Pooling(32, pooling_mode="mean"), Dense(32, 24), Normalize()]
+    theirs = library.SentenceTransformer(modules=modules, device="cpu")
+    theirs.save_pretrained(str(tmp_path / "folder"))
+    subject = load(str(tmp_path / "folder"))
+    texts = ["1 2 3 4 5", "6 7"]
+    inputs = subject.processor(texts, padding=True, return_tensors="pt")
+    with torch.no_grad(), capture(subject.model, ("hidden", "final")) as tap:
+        inside = subject.model(**inputs).last_hidden_state
+    with torch.no_grad():
+        assert torch.equal(inside, subject.model(**inputs).last_hidden_state)
+    ours = tap["sentence.final"]
+    assert ours.shape == (2, 1, 24)
+    torch.testing.assert_close(ours[:, 0], theirs.encode(texts, convert_to_tensor=True), atol=1e-6, rtol=0)
+    (tmp_path / "text.txt").write_text("\n".join(f"{k} {k + 1} {k}" for k in range(30)))
+    run = anisoscope.measure(subject, corpus=str(tmp_path / "text.txt"), panel="hidden")
+    final = run.records[(run.records["stack"] == "sentence") & (run.records["metric"] == "mean_cosine")]
+    vectors = theirs.encode([f"{k} {k + 1} {k}" for k in range(30)], convert_to_tensor=True).double()
+    expected = float((vectors.sum(0).square().sum() - 30) / (30 * 29))
+    (value,) = final[(final["token_policy"] == "all") & (final["component"].isna())]["value"].unique()
+    assert value == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["code of its own", "pip install"])
+def test_modules_that_cannot_be_read_are_said(kind, tmp_path, monkeypatch):
+    transformers.BertModel(transformers.BertConfig(**TEXT)).save_pretrained(tmp_path)
+    rows = [{"path": "", "type": "sentence_transformers.models.Transformer"}]
+    rows += [{"path": "1_Pooling", "type": "their_own.Pooling" if "code" in kind else "sentence_transformers.models.P"}]
+    (tmp_path / "modules.json").write_text(json.dumps(rows))
+    monkeypatch.setattr("anisoscope.models.beside.find_spec", lambda _: None)
+    monkeypatch.setattr("anisoscope.models.load.processor_of", lambda *_: None)
+    assert any(kind in note for note in load(str(tmp_path)).notes)
+
+
+# ---- module:function
+
+
+def test_a_function_of_one_s_own(tmp_path, monkeypatch):
+    """A module beside the prompt was not found by the installed program; an error in the function was a traceback."""
+    (tmp_path / "mine_to_measure.py").write_text(
+        "from torch import nn\n"
+        "def make(): return nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 2)\n"
+        "def fails(): raise ZeroDivisionError('in the middle')\n"
+        "def another(): return 7\n"
     )
-    model = transformers.AutoModel.from_config(config).eval()
-    with capture(model, ("hidden", "query", "attention")) as tap:
-        model(torch.randn(2, 3, 32, 32))
-    assert tap["encoder.2.hidden"].shape == (2, 17, 192) and tap["encoder.2.attention"]["entropy"].shape == (2, 3, 17)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    before = list(sys.path)
+    subject = load("mine_to_measure:make")
+    assert sys.path == before and subject.weights_sha256 and not subject.model.training
+    assert [len(found) for found in find_blocks(subject.model).values()] == [2]
+    with pytest.raises(ModelError, match="ZeroDivisionError: in the middle"):
+        load("mine_to_measure:fails")
+    with pytest.raises(ModelError, match=r"returns a torch\.nn\.Module"):
+        load("mine_to_measure:another")
+    with pytest.raises(UsageError, match="let the function draw"):
+        load("mine_to_measure:make", untrained=True)
+    with pytest.raises(ModelError, match="no_such"):
+        load("mine_to_measure:no_such")

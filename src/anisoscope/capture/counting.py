@@ -16,20 +16,23 @@ RECENT = 4  # weights that are remembered until their product
 
 
 class Counting(TorchDispatchMode):
-    """Calls `ran(kernel)` for every attention in this thread while it is active; outputs are the same bit for bit."""
+    """Calls `ran(kernel)` for every attention in this thread from its start to its stop, which come once: one call of a
+    model is enough. Outputs are the same bit for bit.
+    """
 
     supports_higher_order_operators = True
 
     def __init__(self, ran: Callable[[str], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ran, self.weights = ran, deque[Tensor](maxlen=RECENT)
-        self.active = False
+        self.active = self.over = False
 
-    def start(self) -> None:
-        self.active = True
-        self.__enter__()  # type: ignore[no-untyped-call]
+    def start(self, *_: Any) -> None:
+        if not self.over:
+            self.active = self.over = True
+            self.__enter__()  # type: ignore[no-untyped-call]
 
-    def stop(self) -> None:
+    def stop(self, *_: Any) -> None:
         """Leave no trace, where it was started."""
         if self.active:
             self.active = False

@@ -93,6 +93,11 @@ class Heads:
         def emit(site: Site, value: Any) -> None:
             tap.emit(site, value if windows < 2 else _whole(value, windows))
 
+        positions, keys = call.query.shape[2], call.key.shape[2]
+        if keys > positions and at("key").kind == "self" and {"key", "value"} & {n.partition(".")[0] for n in wanted}:
+            expected = f"one key a token in {type(call.module).__name__}, as --panel attention has to have"
+            cure = "measure what is per query: capture(model, ('query', 'attention'))"
+            raise MeasureError(expected, f"{keys} keys for {positions} positions: some stand for several tokens", cure)
         for (name, stage), tensor in source.stages(call).items():
             if {name, f"{name}.{stage}"} & wanted:
                 emit(at(name, stage), tensor)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from anisoscope.axes import Stage
 from anisoscope.capture.masking import Call
-from anisoscope.models.families import FUSED, NORMS, SEPARATE
+from anisoscope.models.families import FUSED, LATENT, NORMS, SEPARATE
 
 Side = Literal["query", "key"]
 
@@ -37,6 +37,13 @@ class Source:
             gated = self.seen["query"].shape[-1] == 2 * heads * dim
             found["query", "raw"] = _rows(self.seen["query"], 2 * dim if gated else dim)[..., :dim]
             found["key", "raw"] = _rows(self.seen["key"], dim)
+        elif {"query", *LATENT} <= self.seen.keys():
+            latent, expanded = (self.seen[name] for name in LATENT)
+            expanded = expanded.reshape(*latent.shape[:2], call.key.shape[1], -1).transpose(1, 2)
+            own = expanded[..., : expanded.shape[3] - call.value.shape[3]]
+            shared = latent[..., own.shape[3] - dim :].unsqueeze(1).expand(-1, own.shape[1], -1, -1)
+            found["query", "raw"] = _rows(self.seen["query"], dim)
+            found["key", "raw"] = torch.cat((own, shared), -1)
         elif self.fused and "fused" in self.seen and (both := _apart(self.seen["fused"], FUSED[self.fused], call)):
             found["query", "raw"], found["key", "raw"] = both
         if {"query norm", "key norm"} <= self.seen.keys():
@@ -84,7 +91,9 @@ def prepare(attention: nn.Module, rotary: bool, hook: Callable[[nn.Module, Calla
     if source.stage == "raw" and not prescaled:
         return source
     wanted = dict(zip(("query", "key"), pair or (), strict=False))
-    if not pair and (fused := next((name for name in FUSED if name in children), None)):
+    if children.keys() >= {*LATENT}:
+        wanted = {"query": "q_b_proj" if "q_b_proj" in children else "q_proj"} | {name: name for name in LATENT}
+    if not wanted and (fused := next((name for name in FUSED if name in children), None)):
         source.fused = wanted["fused"] = fused
     if norms and source.stage == "rotated":
         wanted |= zip(("query norm", "key norm"), norms, strict=True)

@@ -14,6 +14,7 @@ from anisoscope.capture.backends import looking_on
 from anisoscope.capture.counting import Counting, can_count, listed
 from anisoscope.capture.heads import Heads, Means, is_attention
 from anisoscope.errors import MeasureError, UnseenError, UsageError, near_matches
+from anisoscope.models.beside import sentences_of
 from anisoscope.models.blocks import find_blocks, find_stages, has_attention, stacks_of, tokens_first
 
 STAGES = tuple(f"{name}.{stage}" for name in ("query", "key") for stage in ("raw", "normed", "rotated"))
@@ -48,7 +49,8 @@ def capture(
     hidden     [sequence, token, dim]: layer 0 = input of the first block, layer i = raw output of block i
     unrectified  the same before the block's last ReLU, where the block ends with one
     stage      [sequence, token, dim]: output of each stage, from 1, of models whose blocks are grouped by resolution
-    final      [sequence, token, dim]: after the final norm, where there is one
+    final      [sequence, token, dim]: after the final norm, where there is one; of stack `sentence` [sequence, 1, dim]:
+    what the modules of a folder of sentence-transformers (pooling, dense, normalise) make of a text
     query, key [sequence, head, token, head_dim] at the stages `raw`, `normed`, `rotated` that the model has; value
     likewise
     attention  dict of row statistics, see `capture.rows.attention_rows`; of block i at layer i
@@ -111,7 +113,6 @@ class Tap:
         self.running: defaultdict[str, vectors.Running] = defaultdict(vectors.Running)
         self.inside, self._now, self._turned = False, set[str](), set[str]()
         self._depth, self._quiet, self._missed = dict[str, int](), False, defaultdict[str, list[int]](list)
-        self._counting: Counting | None = None
         self.names = {module: name for name, module in model.named_modules()}
         self.stacks = stacks_of(model)
         self.heads = Heads(self, of_rows)
@@ -121,11 +122,6 @@ class Tap:
             cure = near_matches(name, self.kept) if self.kept else "run the model"
             raise MeasureError(f"a captured site named {name!r}", "none", cure)
         return self.kept[name]
-
-    @property
-    def given_up(self) -> bool:
-        """Whether attention is left out, as some of it cannot be seen whole."""
-        return self.heads.given_up
 
     @property
     def sites(self) -> list[str]:
@@ -192,6 +188,10 @@ class Tap:
                 self.hook(block, leave)
         for i, stage in enumerate(find_stages(self.model) if "stage" in self.wanted else (), start=1):
             self.hook(stage, partial(self._leave_stage, i))
+        if "final" in self.wanted and (behind := getattr(self.model, "sentence", None)) is not None:
+            inside.update(behind.modules())
+            hook = self.model.register_forward_hook(self._leave_sentences, with_kwargs=True)
+            self.ends.callback(hook.remove)
         for module in self.names if "final" in self.wanted else ():
             if module not in inside and "Norm" in type(module).__name__:
                 self.hook(module, self._norm)
@@ -201,12 +201,12 @@ class Tap:
             self.ends.enter_context(fallback.looking_on(self.model, self.heads.look))
             self.ends.enter_context(looking_on(self.model, self.heads.look))
             if can_count(self.model):
-                self._counting = Counting(self._ran)
-                self.ends.callback(self._stop_counting)
+                counting = Counting(self._ran)
+                self.ends.callback(counting.stop)
+                self.ends.callback(self.model.register_forward_pre_hook(counting.start).remove)
+                self.ends.callback(self.model.register_forward_hook(counting.stop, always_call=True).remove)
             by_hand = inside - fallback.served(self.model).keys()
             self.ends.enter_context(entry_points.looking_on(by_hand, partial(self.heads.look, by_hand=True)))
-        stop = self.model.register_forward_hook(self._stop_counting, always_call=True)
-        self.ends.callback(stop.remove)
         self.hook(self.model, self._finish)
 
     def _start(self, _module: nn.Module, _args: Any) -> None:
@@ -214,14 +214,6 @@ class Tap:
         self._now.clear()
         self.heads.begin()
         self.inside, self._quiet = True, False
-        if self._counting is not None:
-            self._counting.start()
-
-    def _stop_counting(self, *_: Any) -> None:
-        """One call is enough, however it ended."""
-        if self._counting is not None and self._counting.active:
-            self._counting.stop()
-            self._counting = None
 
     def _ran(self, kernel: str) -> None:
         """Attention was computed: what no look is given to in its block, is missed."""
@@ -276,13 +268,16 @@ class Tap:
             if after_all and final.name not in self._now:  # of several heads' norms the first
                 self.emit_vectors(final, output)
 
+    def _leave_sentences(self, model: nn.Module, _args: Any, inputs: dict[str, Any], output: Any) -> None:
+        self.emit_vectors(Site("sentence", None, "final"), sentences_of(model, inputs, output))
+
     def _finish(self, _module: nn.Module, _args: Any, _output: Any) -> None:
         """After a forward call: every requested place must have fired, the optional ones excepted."""
         self.inside = False
         self._check_layers()
         missing = sorted(self.wanted - self.optional - self.fired)
-        self.unseen = {*self.wanted} & self.optional - OPTIONAL - (set() if self.given_up else self.fired)
-        if not (self.fired & HEADS or self._missed or self.given_up or has_attention(self.model)):
+        self.unseen = {*self.wanted} & self.optional - OPTIONAL - (set() if self.heads.given_up else self.fired)
+        if not (self.fired & HEADS or self._missed or self.heads.given_up or has_attention(self.model)):
             self.unseen = set()
         self.unseen |= {*self.heads.reasons}
         self.unseen |= {f"attention of layers {listed(n)} of {where}" for where, n in self._missed.items()}

@@ -9,7 +9,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from html.parser import HTMLParser
+from html import unescape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,10 +86,10 @@ def yelphat_rows(path: Path) -> Rows:
     reviews: dict[str, Row] = {}
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
         for row in csv.DictReader(file):
-            spans = _Spans(row["Answer.html_output"])
-            key = row.get("Input.text") or " ".join(spans.words)
-            review: Row = {"tokens": spans.words, "label": int(float(row["Input.label"])), "hams": []}
-            reviews.setdefault(key, review)["hams"].append(spans.marks)
+            words, marks = _spans(row["Answer.html_output"])
+            key = row.get("Input.text") or " ".join(words)
+            review: Row = {"tokens": words, "label": int(float(row["Input.label"])), "hams": []}
+            reviews.setdefault(key, review)["hams"].append(marks)
     rows = []
     for review in reviews.values():
         size = len(review["tokens"])
@@ -100,29 +100,14 @@ def yelphat_rows(path: Path) -> Rows:
     return rows
 
 
-class _Spans(HTMLParser):
-    """The words of an annotator's page, each a span, of class `active` where it was marked; other markup is dropped."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.words: list[str] = []
-        self.marks: list[int] = []
-        self._active: int | None = None
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "span":
-            self._active = int("active" in (dict(attrs).get("class") or "").split())
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "span":
-            self._active = None
-
-    def handle_data(self, data: str) -> None:
-        if self._active is not None:
-            words = data.split()
-            self.words += words
-            self.marks += [self._active] * len(words)
+def _spans(page: str) -> tuple[list[str], list[int]]:
+    """The words of an annotator's page, each in a span, and 1 for those of class `active`; other markup is dropped."""
+    words, marks = list[str](), list[int]()
+    for attributes, inside in re.findall(r"<span\b([^>]*)>(.*?)</span>", page, re.DOTALL | re.IGNORECASE):
+        found = unescape(re.sub("<[^>]*>", " ", inside)).split()
+        words += found
+        marks += [int(re.search(r"""class\s*=\s*["'][^"']*\bactive\b""", attributes) is not None)] * len(found)
+    return words, marks
 
 
 def _post(row: Row, labels: tuple[str, ...]) -> Example:

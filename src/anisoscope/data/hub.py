@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 from anisoscope.data.corpora import OFFLINE, HubPart
 from anisoscope.errors import CorpusError, near_matches
 from anisoscope.models.hub_faults import Fault, fault_of
-from anisoscope.models.hub_memory import answered, recalled, remember
+from anisoscope.models.hub_memory import answered, asked_as, patience, recalled, remember
 
 SPLITS = ("validation", "test", "train")  # splits in the order they are preferred where none is named
-_TIMEOUT = 20.0  # seconds to wait for the hub's first answer
 
 
 class HubSet(NamedTuple):
@@ -31,35 +30,30 @@ class HubSet(NamedTuple):
 
 def find_set(part: HubPart) -> HubSet:
     """A data set by its name. CorpusError for an unknown name or revision, and for one that this user may not read."""
-    from huggingface_hub import HfApi, get_token
+    from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError, RevisionNotFoundError
 
-    name, revision = part.id, part.revision
-
-    def ask(token: bool | None) -> HubSet:
-        question = partial(HfApi().dataset_info, name, revision=revision, timeout=_TIMEOUT, token=token)
-        info = answered(("data set", name, revision, token), question)
-        remember("data set", name, revision, str(info.sha))
-        warning = "" if token is None else "the hub refuses the token; the data set is public and was read without it"
-        return HubSet(getattr(info, "id", None) or name, info.sha, warning, token)
+    def ask(token: bool | None) -> Any:
+        return HfApi().dataset_info(part.id, revision=part.revision, timeout=patience(), token=token)
 
     try:
-        return ask(None)
+        info, token = answered(("data set", part.id, part.revision), partial(asked_as, ask))
+        remember("data set", part.id, part.revision, str(info.sha))
+        notice = "" if token is None else "the hub refuses the token; the data set is public and was read without it"
+        return HubSet(getattr(info, "id", None) or part.id, info.sha, notice, token)
     except RevisionNotFoundError:
-        raise CorpusError(f"a revision of the data set {name}", str(revision), "leave it out for the newest") from None
+        cure = "leave it out for the newest"
+        raise CorpusError(f"a revision of the data set {part.id}", str(part.revision), cure) from None
     except HFValidationError:
         fault = Fault("", "a private or gated data set needs `hf auth login`", absent=True)
     except Exception as error:  # whatever the hub or the network did: its kind is told apart there
         fault = fault_of(error)
-    if fault.denied and get_token() is not None:
-        with suppress(Exception):
-            return ask(False)
     if fault.absent:
         cure = f"{part.near}; a private or gated data set needs `hf auth login`"
-        raise CorpusError("a corpus", f"{name!r}, which is neither here nor on the hub", cure) from None
+        raise CorpusError("a corpus", f"{part.id!r}, which is neither here nor on the hub", cure) from None
     if fault.denied:
-        raise CorpusError(f"access to {name}", fault.got, fault.cure) from None
-    return HubSet(name, None, f"{fault.got}: read from the local cache")
+        raise CorpusError(f"access to {part.id}", fault.got, fault.cure) from None
+    return HubSet(part.id, None, f"{fault.got}: read from the local cache")
 
 
 def commit_of(part: HubPart) -> str | None:

@@ -123,7 +123,7 @@ class ImagePlan(Plan):
     def __init__(self, corpus: MediaCorpus, model: Any, processor: Any = None, *, batch_tokens: int = 4096) -> None:
         config = model.config
         processor = getattr(processor, "image_processor", processor)
-        given = hasattr(processor, "image_mean") or hasattr(processor, "do_resize")
+        given = any(hasattr(processor, name) for name in ("image_mean", "do_resize", "data_config"))
         self.corpus, self.processor = corpus, processor if given else _default_processor(config)
         described = {key: value for key, value in self.processor.to_dict().items() if not key.startswith("_")}
         described = plain(described)

@@ -197,7 +197,7 @@ def _looking(
                 with torch.no_grad():
                     (part.call or model)(**moved(part.inputs, device))
                 measurement.unseen |= tap.unseen
-                if tap.given_up:
+                if tap.heads.given_up:
                     measurement.forget_heads()
                 measurement.end(index)
 

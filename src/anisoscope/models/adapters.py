@@ -1,16 +1,14 @@
 """An adapter (LoRA and kin, saved by PEFT): its base model, with the adapter's weights merged into it."""
 
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from anisoscope.errors import ModelError
-from anisoscope.models.formats import described, read_config
+from anisoscope.models.formats import ADAPTER as CONFIG, described, is_adapter, read_config
 
-CONFIG = "adapter_config.json"
 HEADED = {
     "CAUSAL_LM": "AutoModelForCausalLM",
     "SEQ_CLS": "AutoModelForSequenceClassification",
@@ -21,14 +19,13 @@ HEADED = {
 """Task of an adapter → Auto class of the model that its weights are named after; others are of the bare model."""
 
 
-def adapter_of(name: str) -> str | None:
-    """The base of the adapter in a folder; None where there is none, or no PEFT to read it."""
-    folder = Path(name).expanduser()
-    if not (folder / CONFIG).is_file() or (folder / "config.json").exists() or find_spec("peft") is None:
+def base_of(folder: str) -> str | None:
+    """The name of the base of the adapter in a folder; None where there is none."""
+    if not is_adapter(file.name for file in Path(folder).iterdir()):
         return None
-    base = read_config(folder / CONFIG).get("base_model_name_or_path")
+    base = read_config(Path(folder, CONFIG)).get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
-        raise ModelError(f"the name of the base model in {folder / CONFIG}", "none", described([CONFIG]))
+        raise ModelError(f"the name of the base model in {Path(folder, CONFIG)}", "none", described([CONFIG]))
     return base
 
 

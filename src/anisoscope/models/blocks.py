@@ -21,8 +21,13 @@ TORCH_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 """Modules that hold others and are never called themselves."""
-SPECIAL_PARAMETERS = ("cls_token", "distillation_token", "register_tokens", "class_embedding")
+SPECIAL_PARAMETERS = (
+    *("cls_token", "distillation_token", "register_tokens", "class_embedding"),
+    *("dist_token", "reg_token"),  # of timm
+)
 """Parameters that vision models put before the patches: one token per row."""
+LATE = ("blocks_token_only", "cls_attn_blocks", "post_network")
+"""Blocks of timm (CaiT, XCiT, VOLO) behind the others, where the class token comes in."""
 
 
 def find_blocks(model: nn.Module, names: tuple[str, ...] = ()) -> dict[str, list[nn.Module]]:
@@ -40,6 +45,8 @@ def find_blocks(model: nn.Module, names: tuple[str, ...] = ()) -> dict[str, list
             known = _candidates(model) or {type(m).__name__ for _, m in named}
             expected = f"blocks by a class or a pattern of module names of {type(model).__name__}"
             raise UsageError(expected, f"{name!r}, which fits none", near_matches(name, known))
+    of_timm = set(_blocks_of_timm(model))
+    blocks = blocks or [(n, m) for n, m in named if m in of_timm]
     for classes in (tuple(_declared(model)), (GradientCheckpointingLayer,), TORCH_LAYERS):
         blocks = blocks or [(n, m) for n, m in named if isinstance(m, classes)]
     blocks = [(n, m) for n, m in blocks if n] or blocks  # the model itself only where it is all there is
@@ -82,6 +89,21 @@ def _declared(model: nn.Module) -> Iterator[type[nn.Module]]:
             target = getattr(item, "target_class", item)
             if isinstance(target, type) and issubclass(target, nn.Module) and not issubclass(target, PreTrainedModel):
                 yield target
+
+
+def _blocks_of_timm(model: nn.Module) -> Iterator[nn.Module]:
+    """Blocks of a model of timm, alone or under transformers' wrapper, which says whose outputs are its features: these
+    are blocks, or stages of them, or some of the modules in a list of such.
+    """
+    model = getattr(model, "timm_model", model)
+    features = getattr(model, "feature_info", None) or () if type(model).__module__.startswith("timm.") else ()
+    modules, lists = dict(model.named_modules()), (nn.Sequential, nn.ModuleList)
+    for name in dict.fromkeys(feature["module"].rpartition(".")[0] or feature["module"] for feature in features):
+        units = [modules[name]] if name in modules and isinstance(modules[name], lists) else []
+        units = [*units[0].children()] if units and any(f["module"].startswith(f"{name}.") for f in features) else units
+        for unit in units:
+            inner = getattr(unit, "blocks", unit)
+            yield from (m for m in (inner.children() if isinstance(inner, lists) else [unit]) if [*m.children()])
 
 
 def tokens_first(model: nn.Module, block: nn.Module) -> bool:
@@ -145,10 +167,11 @@ class Layout:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self._reads_pixels = getattr(model, "main_input_name", "") == "pixel_values"
+        late = any(name.rpartition(".")[2] in LATE for name, _ in model.named_modules())
         self._specials = sum(
             1 if parameter.dim() == 1 else parameter.shape[-2]
             for name, parameter in model.named_parameters()
-            if name.rpartition(".")[2] in SPECIAL_PARAMETERS
+            if name.rpartition(".")[2] in SPECIAL_PARAMETERS and not late
         )
 
     def streams(self, batch: Batch) -> Streams:

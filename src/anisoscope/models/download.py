@@ -3,13 +3,17 @@
 import hashlib
 import json
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from anisoscope.errors import ModelError
 from anisoscope.models.formats import WEIGHTS
 from anisoscope.models.hub import ModelPlace, bring, locate, split_name
+from anisoscope.models.hub_memory import recalled, remember
 
+FETCHED = "fetched"
+"""What is remembered of a checkpoint that a series fetched: its name; nothing once it was let go of."""
 SHAPE = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
 """What the checkpoints of one series have in common, besides the words of the vocabulary where its file is here."""
 
@@ -55,10 +59,19 @@ def is_here(subject: str) -> bool:
     return Path(base).is_dir() or any(isinstance(found, str) for found in cached)
 
 
-def fetch(subject: str) -> None:
-    """Bring a checkpoint into the hub's cache, weights in one format. Failures are silent: loading will say them."""
+def fetch(subject: str, lent: bool = True) -> None:
+    """Bring a checkpoint into the hub's cache, weights in one format; of one that is `lent`, not there for good,
+    `left_over` tells until it is let go of. Failures are silent: loading will say them.
+    """
     with suppress(ModelError, OSError):
+        if lent:
+            remember(FETCHED, *split_name(subject), subject)
         bring(place_of(subject), subject)
+
+
+def left_over(subject: str) -> bool:
+    """Whether a checkpoint is here only because a series fetched it, now or before it was cut off."""
+    return recalled(FETCHED, *split_name(subject)) == subject and is_here(subject)
 
 
 def forget(subject: str) -> None:
@@ -66,8 +79,12 @@ def forget(subject: str) -> None:
     from huggingface_hub import scan_cache_dir
 
     base, revision = split_name(subject)
-    for repository in scan_cache_dir().repos:
+    with suppress(OSError):
+        remember(FETCHED, base, revision, "")
+    cache = scan_cache_dir()
+    for repository in cache.repos:
         if repository.repo_id == base and repository.repo_type == "model":
             wanted = revision or "main"
             gone = [r.commit_hash for r in repository.revisions if wanted in (*r.refs, r.commit_hash)]
-            scan_cache_dir().delete_revisions(*gone).execute()
+            alone = replace(cache, repos=frozenset({repository}))  # a copy of a repository has the same commits
+            alone.delete_revisions(*gone).execute()

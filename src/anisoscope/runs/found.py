@@ -16,7 +16,7 @@ from anisoscope.models.download import place_of
 from anisoscope.models.families import PRESETS
 from anisoscope.models.hub import split_name
 from anisoscope.models.hub_memory import recalled
-from anisoscope.models.load import BUILTIN, BUILTIN_SHA256
+from anisoscope.models.packaged import BUILTIN, BUILTIN_SHA256
 from anisoscope.provenance import code_of, plain, run_id
 from anisoscope.runs.job import Job
 from anisoscope.store import RunFolder

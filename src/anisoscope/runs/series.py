@@ -11,6 +11,7 @@ import json
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import pandas as pd
 from anisoscope.errors import MeasureError, ModelError, UsageError
 from anisoscope.measure.distributed import rank_and_world
 from anisoscope.measure.settings import Settings
-from anisoscope.models.download import fetch, forget, is_here, place_of, shape, stamp
+from anisoscope.models.download import fetch, forget, is_here, left_over, place_of, shape, stamp
 from anisoscope.models.hub import split_name
 from anisoscope.models.hub_memory import asked_once, recalled
 from anisoscope.models.load import load
@@ -161,12 +162,21 @@ class _Work:
                 "checkpoints": rows,
                 "skipped": series.skipped,
                 "repeated": series.repeated,
-                **provenance(),
             }
-            records = series.records
-            write_table(self.output / "records.parquet", records)
-            write_json(self.output / "series.json", described)
+            if not self._is_written(described):
+                records = series.records
+                write_table(self.output / "records.parquet", records)
+                write_json(self.output / "series.json", described | provenance())
         return series
+
+    def _is_written(self, described: dict[str, Any]) -> bool:
+        """Whether the records of just these runs lie there: a second start changes nothing."""
+        with suppress(OSError, ValueError):
+            written = json.loads((self.output / "series.json").read_text("utf-8"))
+            return (self.output / "records.parquet").exists() and described == {
+                key: written.get(key) for key in described
+            }
+        return False
 
 
 @asked_once()
@@ -199,7 +209,7 @@ def measure_series(
         for folder in work.folders.values():
             shutil.rmtree(folder, ignore_errors=True)
     todo = [c for c, folder in work.folders.items() if not (folder / work.marker).exists()]
-    shelf = _Shelf([c.subject for c in todo], keep)
+    shelf = _Shelf([c.subject for c in todo], keep, [c.subject for c in work.folders if c not in todo] if todo else [])
 
     def attempt(i: int, wait: bool) -> None:
         def make() -> None:
@@ -219,10 +229,14 @@ def measure_series(
 
 
 class _Shelf:
-    """Checkpoints on this disk; the next is fetched meanwhile. Of those fetched here `keep` stay, of others all."""
+    """Checkpoints on this disk; the next is fetched meanwhile. Of those fetched by a series, also by one that was cut
+    off (of `done` ones nothing is needed), `keep` stay, of others all.
+    """
 
-    def __init__(self, subjects: list[str], keep: int) -> None:
+    def __init__(self, subjects: list[str], keep: int, done: list[str]) -> None:
         self.subjects, self.keep = subjects, keep
+        for spent in filter(left_over, done):
+            forget(spent)
         self.fetched: list[int] = []
         self.coming: dict[int, Future[None]] = {}
         self.pool = ThreadPoolExecutor(1)
@@ -237,13 +251,13 @@ class _Shelf:
     def _begin(self, i: int) -> None:
         if i in self.coming or i == len(self.subjects):
             return
-        if not is_here(self.subjects[i]):
+        if lent := not is_here(self.subjects[i]) or left_over(self.subjects[i]):
             while len(self.fetched) >= self.keep:
                 old = self.fetched.pop(0)
                 forget(self.subjects[old])
                 del self.coming[old]
             self.fetched.append(i)
-        self.coming[i] = self.pool.submit(fetch, self.subjects[i])
+        self.coming[i] = self.pool.submit(fetch, self.subjects[i], lent)
 
     def close(self) -> None:
         self.pool.shutdown(cancel_futures=True)

@@ -134,17 +134,16 @@ class CharacterBertModel(PublishedModel, BertModel):  # type: ignore[no-untyped-
 class CharacterBertTokenizer:
     """Text → words by BERT's basic tokenisation → character ids; there is no vocabulary.
 
-    `[CLS]`, `[SEP]`, `[MASK]` and padding are special; `special_tokens_mask` says where they stand. The three markers
-    may also be written in a text. `max_length` counts words, `[CLS]` and `[SEP]` included; what lies beyond is cut.
+    The markers `[CLS]`, `[SEP]` and `[MASK]` may also be written in a text.
     """
 
     def __init__(self, lower_case: bool = True) -> None:
         self._normalizer = BertNormalizer(lowercase=lower_case)
         self._splitter = BertPreTokenizer()
 
-    def __call__(self, texts: Sequence[str], max_length: int | None = None) -> dict[str, Tensor]:
+    def __call__(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """B texts → `input_ids` (B, T, 50) and `attention_mask` (B, T), padded on the right to the longest."""
-        return self.encode([self.tokenize(text) for text in texts], max_length)
+        return self.encode([self.tokenize(text) for text in texts])
 
     def tokenize(self, text: str) -> list[str]:
         """The words of a text: lower case without accents (if so set), punctuation apart, markers kept whole."""
@@ -154,22 +153,13 @@ class CharacterBertTokenizer:
             words += [piece] if piece in MARKERS else [word for word, _ in split]
         return words
 
-    def encode(self, sentences: Sequence[Sequence[str]], max_length: int | None = None) -> dict[str, Tensor]:
+    def encode(self, sentences: Sequence[Sequence[str]]) -> dict[str, Tensor]:
         """B lists of words → as `__call__`."""
-        if max_length is not None and max_length < 3:
-            raise UsageError("max_length of at least 3, one word between two markers", f"{max_length}", "raise it")
-        inner = [words if max_length is None else words[: max_length - 2] for words in sentences]
-        rows = [[character_ids(word) for word in ("[CLS]", *words, "[SEP]")] for words in inner]
+        rows = [[character_ids(word) for word in ("[CLS]", *words, "[SEP]")] for words in sentences]
         input_ids = torch.full((len(rows), max(map(len, rows)), MAX_WORD_LENGTH), PADDING_WORD)
         for index, row in enumerate(rows):
             input_ids[index, : len(row)] = torch.tensor(row)
         return {"input_ids": input_ids, "attention_mask": (input_ids[..., 0] != PADDING_WORD).long()}
-
-    @staticmethod
-    def special_tokens_mask(input_ids: Tensor) -> Tensor:
-        """(B, T, 50) character ids → (B, T) booleans, true at `[CLS]`, `[SEP]`, `[MASK]` and padding."""
-        markers = torch.tensor([PADDING_WORD, *MARKERS.values()], device=input_ids.device)
-        return torch.isin(input_ids[..., 1], markers)
 
 
 def character_ids(word: str) -> list[int]:

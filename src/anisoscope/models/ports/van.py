@@ -8,9 +8,8 @@ Every module below takes and returns maps (B, C, H, W).
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,33 +17,19 @@ from transformers import PretrainedConfig, initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndNoAttention
 
-from anisoscope.errors import UsageError, near_matches
 from anisoscope.models.ports.weights import PublishedModel
-
-PRESETS: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
-    "b0": ((32, 64, 160, 256), (3, 3, 5, 2)),
-    "b1": ((64, 128, 320, 512), (2, 2, 4, 2)),
-    "b2": ((64, 128, 320, 512), (3, 3, 12, 3)),
-    "b3": ((64, 128, 320, 512), (3, 5, 27, 3)),
-    "b4": ((64, 128, 320, 512), (3, 6, 40, 3)),
-    "b5": ((96, 192, 480, 768), (3, 3, 24, 3)),
-    "b6": ((96, 192, 384, 768), (6, 6, 90, 6)),
-}
-"""Channels and depths per stage of the published sizes (b0 tiny, b1 small, b2 base, b3 large)."""
-
-IMAGENET_LABELS = 1000
 
 
 class VanConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __init_subclass__ has no types
-    """Sizes of a VAN. The field names are those of the hub's `config.json`; one entry per stage in each sequence."""
+    """Sizes of a VAN (defaults: base). The field names are those of the hub's `config.json`; one entry per stage."""
 
     model_type = "van"
 
     num_channels: int = 3
     patch_sizes: Sequence[int] = (7, 3, 3, 3)
     strides: Sequence[int] = (4, 2, 2, 2)
-    hidden_sizes: Sequence[int] = PRESETS["b2"][0]
-    depths: Sequence[int] = PRESETS["b2"][1]
+    hidden_sizes: Sequence[int] = (64, 128, 320, 512)
+    depths: Sequence[int] = (3, 3, 12, 3)
     mlp_ratios: Sequence[int] = (8, 8, 4, 4)
     hidden_act: str = "gelu"
     initializer_range: float = 0.02
@@ -52,14 +37,6 @@ class VanConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __ini
     layer_scale_init_value: float = 1e-2
     drop_path_rate: float = 0.0
     dropout_rate: float = 0.0
-
-
-def van_config(preset: str, num_labels: int = IMAGENET_LABELS, **overrides: Any) -> VanConfig:
-    """The configuration of a published size, `b0` … `b6`."""
-    if preset not in PRESETS:
-        raise UsageError(f"a VAN preset, {' '.join(PRESETS)}", preset, near_matches(preset, PRESETS))
-    hidden_sizes, depths = PRESETS[preset]
-    return VanConfig(hidden_sizes=hidden_sizes, depths=depths, **{"num_labels": num_labels, **overrides})
 
 
 class InOrder(nn.Sequential):

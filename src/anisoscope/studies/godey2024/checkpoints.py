@@ -145,7 +145,11 @@ def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
         dtype=context.dtype,
         device=context.device,
     )
-    sampled = 0 if series.share is None else round(series.share * sum(plan_of(job, subject_of(job))[0].tokens))
+    sampled = (
+        0
+        if series.share is None
+        else round(series.share * sum(plan_of(job, subject_of(replace(job, untrained=True)))[0].tokens))
+    )
 
     def job_of(checkpoint: Checkpoint) -> Job:
         sample = sampled or series.points * (checkpoint.step in shown)
