@@ -854,7 +854,7 @@ def test_built_once_modes_and_the_registration_with_the_attention_interface():
         path.name for path, text in sources.items() if re.search(r"\.train\(training|training = model\.", text)
     }
     registering = {path.name for path, text in sources.items() if "AttentionInterface.register(" in text}
-    assert not switching and registering == {"backends.py"}
+    assert not switching and registering == {"backends.py", "forms.py"}  # to look on; other attention than softmax
 
 
 def test_built_once_class_directions_take_the_road_of_every_metric(program, tmp_path):
@@ -1193,7 +1193,10 @@ def test_10_auc_of_few_utterances_is_a_probability():
     from anisoscope.metrics.class_direction import separability
 
     x = torch.randn(10, 4, generator=torch.Generator().manual_seed(2)).double().numpy()
-    for estimate in separability(x, torch.arange(10).numpy() % 2, 2).values():
+    found = separability(x, torch.arange(10).numpy() % 2, 2)
+    taken = found.pop("dimensions")
+    assert taken.value == 1 and set(found) == {"auc", "nearest", "auc.0", "auc.1"}
+    for estimate in found.values():
         assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1 and estimate.low < estimate.high
 
 
