@@ -1,7 +1,6 @@
 """Fused attention: its output against the weights written out, and what the choice moves, family by family."""
 
 import math
-import sys
 
 import pytest
 import tiny_models as tiny
@@ -118,17 +117,13 @@ def test_the_default_is_the_product_of_the_model():
 
 
 @pytest.mark.parametrize("settings", [{}, {"is_causal": True}])
-def test_rows_of_large_heads_in_float32_are_those_of_float64(settings, monkeypatch):
-    """Blocks of one head, which oneDNN multiplies; heads lie side by side, as models keep them."""
+def test_rows_of_large_heads_in_float32_are_those_of_float64(settings):
+    """Blocks of one head, not all of its queries at once."""
     torch.manual_seed(0)
     query, key, value = (torch.randn(1, 600, 12).unflatten(2, (1, 12)).transpose(1, 2) for _ in range(3))
-    large = []
-    where = sys.modules[attention_rows.__module__]
-    monkeypatch.setattr(where, "_product", lambda *x, f=where._product: large.append(0) or f(*x))
     found = {}
     for dtype in (torch.float32, torch.float64):
         call = Call(torch.nn.Identity(), *(x.to(dtype) for x in (query, key, value)), None, settings)
         found[dtype] = attention_rows(call.query, call.key, call.masking, scale=call.scale, value=call.value)
-    assert large or not hasattr(torch.ops.mkldnn, "_linear_pointwise")
     for name, x in found[torch.float64].items():
         torch.testing.assert_close(found[torch.float32][name].double(), x.double(), rtol=1e-5, atol=1e-5, msg=name)

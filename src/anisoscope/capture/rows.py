@@ -21,8 +21,6 @@ BLOCK, CAUSAL_ROWS = 1 << 18, 128
 """Scores per block: two such float32 buffers stay in a core's cache; and rows per block where later keys are hidden, so
 that what is computed above the diagonal stays little.
 """
-ONEDNN_FROM = 1 << 16
-"""Scores of one head that oneDNN multiplies: fewer are done before its kernel has started."""
 DEVICE_BLOCK, DEVICE_ROWS = 1 << 26, 1024
 """The same on an accelerator: 512 MiB, and few launches."""
 LOG2E, LN2 = math.log2(math.e), math.log(2)  # scores are in bits: a power of 2 costs a quarter of an exponential
@@ -163,10 +161,7 @@ class _Walk:
     def block(self, sequences: slice, heads: slice, queries: slice, keys: slice) -> None:
         q, k = self.q[sequences, heads, queries], self.k[sequences, heads, keys]
         s, e, flat, weights = self._scratch((*q.shape[:3], k.shape[2]))
-        if self._is_large(s):
-            s = _product(q[0, 0] * self.scale, k[0, 0]).view_as(s)
-        else:
-            torch.baddbmm(flat, q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2), beta=0, alpha=self.scale, out=flat)
+        torch.baddbmm(flat, q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2), beta=0, alpha=self.scale, out=flat)
         sums = self.sums[:, sequences, heads, queries].unbind(0)
         total, weighted, length, shift, largest, smallest, first, score = sums
         real = self.real[sequences, None, queries]
@@ -190,29 +185,19 @@ class _Walk:
         if self.away or (self.large and float(largest.abs().max()) > SHIFT_ABOVE):
             s.sub_(shift.copy_(largest).unsqueeze(-1))
         torch.sum(torch.exp2(s, out=e), -1, out=total)
+        torch.sum(s.mul_(e), -1, out=weighted)
         torch.linalg.vector_norm(e, dim=-1, out=length)
+        at_first = e if self.first is None else e.gather(-1, self.first[sequences].expand(*e.shape[:3], 1))
+        first.copy_(at_first[..., 0])
         weight = real / (length if wall is None else length.clamp(min=TINY))
         self.unit_rows[sequences, heads, :, keys].flatten(0, 1).baddbmm_(weight.flatten(0, 1).unsqueeze(1), weights)
         if self.output.numel():
-            value = self.value[sequences, heads, keys]
-            large = self._is_large(e)
-            mixed = _product(e[0, 0], value[0, 0].T) if large else torch.bmm(weights, value.flatten(0, 1))
-            output = self.output[sequences, queries, heads].transpose(1, 2)
-            torch.div(mixed.view(*e.shape[:3], -1), total.unsqueeze(-1), out=output)
-        torch.sum(s.mul_(e), -1, out=weighted)
-        at_first = e if self.first is None else e.gather(-1, self.first[sequences].expand(*e.shape[:3], 1))
-        first.copy_(at_first[..., 0])
+            mixed = torch.bmm(weights, self.value[sequences, heads, keys].flatten(0, 1)).view(*e.shape[:3], -1)
+            torch.div(mixed, total.unsqueeze(-1), out=self.output[sequences, queries, heads].transpose(1, 2))
         if self.median.numel():
             if wall is not None:
                 e[..., offset:].masked_fill_(wall > 0, torch.nan)
             self.median[sequences, heads, queries] = e.nanquantile(0.5, -1)
-
-    def _is_large(self, scores: Tensor) -> bool:
-        """Whether a block is of one head, and so large that oneDNN multiplies it sooner."""
-        one = scores.shape[:2] == (1, 1) and scores.numel() >= ONEDNN_FROM
-        return (
-            one and not self.away and scores.dtype is torch.float32 and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-        )
 
     def _scratch(self, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
         """Two buffers of the block's shape [sequence, head, query, key], and the same as [any, query, key]."""
@@ -303,11 +288,6 @@ class _Walk:
         shrink, apart = (shift - top).exp2(), sink - top
         weighted = shrink * (weighted + (shift - top) * total) + apart * apart.exp2()
         return shrink * total + apart.exp2(), weighted, top, shrink
-
-
-def _product(rows: Float[Tensor, "row dim"], columns: Float[Tensor, "column dim"]) -> Float[Tensor, "row column"]:
-    """rows · columnsᵀ by oneDNN: off Intel's processors its float32 products take half the time of MKL's."""
-    return torch.ops.mkldnn._linear_pointwise(rows, columns.contiguous(), None, "none", [], "")  # type: ignore[no-any-return]
 
 
 def _part(x: Tensor, sequences: slice, heads: slice, queries: slice) -> Tensor:
