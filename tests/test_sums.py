@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from jaxtyping import TypeCheckError
 from scipy import stats
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from anisoscope.errors import MeasureError
 from anisoscope.sums.groups import Sums, Totals, vector_sums
@@ -292,6 +293,20 @@ def test_pending_moments_go_into_a_state_and_come_back():
     back.restore(state | {"something else": x}, "pending ")
     back.flush()
     check_equal(other, sums)
+
+
+def test_products_take_one_thread_of_scipy_and_give_the_others_back(monkeypatch):
+    """Threads of SciPy that spin when they are done kept torch's from computing: a pass took twice as long."""
+    where = sys.modules[Moments.__module__]
+    seen, product = [], where.ssyrk
+    threads = lambda: {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}  # noqa: E731
+    monkeypatch.setattr(where, "ssyrk", lambda *a, **k: seen.append(threads()) or product(*a, **k))
+    sums = Sums(2)
+    with threadpool_limits(2, user_api="blas"):
+        before = threads()
+        add_moments(sums, Moments(sums, 2), torch.randn(3, 40, 5), torch.ones(3, 40).bool(), torch.arange(3) % 2)
+        assert before == {2} and threads() == before
+    assert seen and all(found == {1} for found in seen)
 
 
 # ---- the sample ------------------------------------------------------------------------------------------------------

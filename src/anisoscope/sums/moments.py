@@ -8,11 +8,12 @@ theirs, whose square root moves an effective rank of 200 vectors in 384 dimensio
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 import torch
 from jaxtyping import Bool, Float, Int
 from scipy.linalg.blas import ssyrk
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 from torch import Tensor
 
 from anisoscope.sums.groups import Sums
@@ -132,7 +133,8 @@ class Moments:
         """Add rowsᵀ·rows, on and above the diagonal only."""
         pending = self._held(key, rows, lambda: rows.new_zeros(rows.shape[1], rows.shape[1]))
         if rows.device.type == "cpu":  # seen as columns, in the order of Fortran: nothing is copied
-            ssyrk(1.0, rows.numpy().T, 1.0, pending.numpy().T, lower=1, overwrite_c=1)
+            with _products_of_scipy().limit(limits=1):
+                ssyrk(1.0, rows.numpy().T, 1.0, pending.numpy().T, lower=1, overwrite_c=1)
         else:
             pending.addmm_(rows.T, rows)
 
@@ -160,6 +162,14 @@ class Moments:
             if name.startswith(prefix):
                 site, term, g = name.removeprefix(prefix).split("|")
                 self.pending[site, term, int(g)] = matrix
+
+
+@cache
+def _products_of_scipy() -> ThreadpoolController:
+    """SciPy's own threads, of which products take one: others would spin on when they are done, and keep torch's from
+    computing (a pass on two cores took twice as long).
+    """
+    return ThreadpoolController().select(user_api="blas")
 
 
 def _mean(rows: Tensor, count: Tensor) -> Tensor:
