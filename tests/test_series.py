@@ -172,16 +172,21 @@ def test_a_checkpoint_that_another_process_measures_comes_last(copied, tmp_path,
 
 def test_downloads_are_few_at_a_time_in_whatever_order_they_are_asked_for(monkeypatch):
     """What was fetched ahead, left to another process and removed meanwhile was taken to be there."""
-    here, log = set(), []
+    here, log, lents = set(), [], set()
     monkeypatch.setattr(series_runner, "is_here", here.__contains__)
-    monkeypatch.setattr(series_runner, "fetch", lambda name: (here.add(name), log.append(name)))
+    monkeypatch.setattr(series_runner, "fetch", lambda name, lent: (here.add(name), log.append(name), lents.add(lent)))
     monkeypatch.setattr(series_runner, "forget", here.discard)
-    shelf = series_runner._Shelf([f"m{i}" for i in range(5)], keep=2)
+    monkeypatch.setattr(series_runner, "left_over", {"done"}.__contains__)
+    here.update(("done", "mine"))
+    shelf = series_runner._Shelf([f"m{i}" for i in range(5)], keep=2, done=["done", "mine"])
+    assert here == {"mine"}  # what a series that was cut off had fetched goes, and nothing else
+    here.clear()
     for i, following in ((0, 1), (2, 3), (4, 5), (1, None), (3, None)):
         shelf.get(i, following)
         assert f"m{i}" in here
     shelf.close()
     assert len(here) == 2 and log == ["m0", "m1", "m2", "m3", "m4", "m1", "m3"][: len(log)]
+    assert lents == {True}
 
 
 def test_equal_weights_are_told(copied, tmp_path):
