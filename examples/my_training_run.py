@@ -1,10 +1,9 @@
 """My training run: how does the geometry change while the model is trained?"""
 
 # %%
+import anisoscope
 import torch
 from transformers import BertConfig, BertForMaskedLM
-
-import anisoscope
 
 torch.manual_seed(0)
 config = BertConfig(vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)

@@ -5,6 +5,7 @@ import math
 import os
 import shutil
 import signal
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -181,8 +182,12 @@ def test_a_training_stopped_at_its_last_step_is_not_prolonged(tmp_path):
 def test_a_finished_training_is_left_as_it_is(tmp_path):
     recipe = replace(SMALL, epochs=1)
     done = train_classifier(recipe, tmp_path / "run")
+    killed = subprocess.Popen(["true"])
+    killed.wait()
+    left = tmp_path / "run" / f".training.json.{killed.pid}"
+    left.write_text("{")
     again = train_classifier(recipe, tmp_path / "run", resume=True, progress=lambda *_: pytest.fail("trained again"))
-    assert again.training == done.training
+    assert again.training == done.training and not left.exists()
     for other, resume, expected in ((recipe, False, "to be new"), (replace(recipe, seed=3), True, "another training")):
         with pytest.raises(OutputError, match=expected):
             train_classifier(other, tmp_path / "run", resume=resume)

@@ -9,8 +9,11 @@ import pandas as pd
 import pytest
 
 from anisoscope.api.run import Run
+from anisoscope.data.local import find_path
+from anisoscope.data.names import check_model
 from anisoscope.errors import AnisoscopeError, ModelError, UsageError
 from anisoscope.measure.settings import Settings
+from anisoscope.models.load import load
 from anisoscope.models.series import describe, expand, is_series, names_of
 from anisoscope.report import build
 from anisoscope.runs import series as series_runner
@@ -256,3 +259,14 @@ def test_the_page_of_a_series_says_what_its_records_say(small_series, tmp_path):
     assert "seed 0" in figures["anisotropy"] and "seed 1" in figures["anisotropy"]
     assert "checkpoints 6" in " ".join(text.split())
     assert Run(series.folder).manifest["model"] == "tiny"
+
+
+def test_a_name_that_no_file_can_have_is_refused_and_a_pattern_may_be_that_long():
+    """Both ended in a traceback of the operating system."""
+    name, pattern = "a" * 300, "m-step{" + ",".join(str(i) for i in range(100)) + "}"
+    with pytest.raises(ModelError, match=r"300 letters.*255"):
+        check_model(name)
+    with pytest.raises(ModelError, match="300 letters"):
+        load(name)
+    assert find_path(name) is None and not is_series(name)
+    assert len(pattern) > 255 and is_series(pattern) and len(expand(pattern)) == 100

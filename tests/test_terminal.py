@@ -139,3 +139,23 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(program, folder, command, sto
     assert text.startswith("anisoscope: interrupted; ") and kept.format(folder=folder) in text
     assert last == again.format(folder=folder, words=shlex.join(words), resumed=resumed)
     assert shown.rindex(SHOWN) > shown.rindex(HIDDEN)
+
+
+STOPS_AS_IT_BEGINS = """
+import os, signal
+from rich.live import Live
+drawn = Live.refresh
+def refresh(self):
+    Live.refresh = drawn
+    drawn(self)
+    os.kill(os.getpid(), signal.SIGINT)
+Live.refresh = refresh
+"""
+
+
+def test_ctrl_c_as_a_bar_begins(program, folder):
+    """The bar was half begun, drew itself over the last line and left the cursor hidden."""
+    code, shown = on_a_terminal(program, typed("measure", folder, 80), 80, setup=STOPS_AS_IT_BEGINS)
+    assert code == 130, shown
+    assert lines(shown.strip())[-1].startswith("anisoscope: interrupted; nothing to keep")
+    assert shown.rindex(SHOWN) > shown.rindex(HIDDEN)

@@ -60,6 +60,11 @@ class Interrupted(Exception):
         super().__init__(f"interrupted by signal {number}")
 
 
+def is_too_long(name: str) -> bool:
+    """Whether no file can have this name: a part of more than 255 bytes, as on the usual file systems."""
+    return any(len(part.encode("utf-8", "surrogateescape")) > 255 for part in name.split("/"))
+
+
 def near_matches(name: str, known: Iterable[str]) -> str:
     """A sentence with the names nearest to `name`, for the cure of an error; all names where none is near."""
     known = sorted(set(known) - {name})

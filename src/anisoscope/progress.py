@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from anisoscope.errors import Interrupted
@@ -96,12 +96,21 @@ def _live(what: str, *columns: Any) -> Iterator[tuple[Any, Any]]:
 
     name = Column(no_wrap=True, overflow="ellipsis", ratio=1)
     described = TextColumn("{task.description}", table_column=name, markup=False)
-    with (
-        _ends_on_sigterm(),
-        Bar(SpinnerColumn(), described, *columns, console=Console(stderr=True), transient=True) as bar,
-    ):
-        bar.expand = True
-        yield bar, bar.add_task(f"{what} …", total=None, unit="")
+    bar = Bar(SpinnerColumn(), described, *columns, console=Console(stderr=True), transient=True, expand=True)
+    with _ends_on_sigterm():
+        try:
+            _whole(bar.start)
+            yield bar, bar.add_task(f"{what} …", total=None, unit="")
+        finally:
+            _whole(bar.stop)
+
+
+def _whole(act: Callable[[], None]) -> None:
+    """Call `act`; a signal waits until it is done: a bar that is half begun draws itself over what comes last."""
+    with listening() as came:
+        act()
+    for number in came:
+        signal.raise_signal(number)
 
 
 @contextmanager
@@ -179,3 +188,18 @@ def keeping(kept: Callable[[], str], again: str = "--resume") -> Iterator[None]:
         if text := kept():
             stop.__notes__ = [text, again]
         raise
+
+
+@contextmanager
+def listening() -> Iterator[list[int]]:
+    """While inside, SIGINT and SIGTERM are noted in the list given out (main thread only); the process goes on."""
+    stopped: list[int] = []
+    kept: dict[int, Any] = {}
+    with suppress(ValueError):  # not the main thread: signals stay with it
+        for number in (signal.SIGINT, signal.SIGTERM):
+            kept[number] = signal.signal(number, lambda got, _frame: stopped.append(got))
+    try:
+        yield stopped
+    finally:
+        for caught, handler in kept.items():
+            signal.signal(caught, handler)

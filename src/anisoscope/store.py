@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pandas as pd
 from safetensors import SafetensorError
 
-from anisoscope.errors import OutputError
+from anisoscope.errors import OutputError, is_too_long
 
 _SUBJECT = ("run", "model", "revision", "step", "seed", "corpus")
 _PLACE = ("stack", "kind", "layer", "head", "site", "token_policy", "metric", "component")
@@ -91,7 +91,7 @@ def clear_temporary(folder: Path) -> None:
 def check_output(folder: Path) -> None:
     """OutputError where no folder can be made: at or below a file or device, or by a name that is too long."""
     try:
-        if any(len(os.fsencode(part)) > 255 for part in folder.parts):  # as on the usual file systems
+        if is_too_long(str(folder)):
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
         above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     except OSError as error:

@@ -273,7 +273,8 @@ def check_images(draw, own):
     image = Image.fromarray(np.random.default_rng(size[0]).integers(0, 256, (size[1], size[0], 3), np.uint8))
     form = draw.choice(["PNG", "JPEG", "GIF", "BMP", "WEBP"])
     buffer = io.BytesIO()
-    image.convert("RGB" if form == "JPEG" and mode in ("RGBA", "P", "LA", "1") else mode).save(buffer, form)
+    unheld = {"JPEG": ("RGBA", "P", "LA", "1"), "BMP": ("LA",)}.get(form, ())
+    image.convert("RGB" if mode in unheld else mode).save(buffer, form)
     content, sound = damaged(draw, buffer.getvalue())
     (own / f"a.{form.lower()}").write_bytes(content)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from anisoscope.data.files import ending
 from anisoscope.data.tables import TABLES, Row, known_column, read_table
-from anisoscope.errors import CorpusError, UsageError
+from anisoscope.errors import CorpusError, UsageError, is_too_long
 
 TEXT_ENDINGS = tuple(e + packed for e in (".txt", *TABLES) for packed in ("", ".gz"))
 """How text corpora end, which their names may leave out."""
@@ -36,7 +36,7 @@ def data_folder() -> Path:
 def find_path(name: str) -> Path | None:
     """The file or folder that `name` stands for, here or under $ANISOSCOPE_DATA (there also without its ending)."""
     candidates = [Path(name).expanduser(), *(data_folder() / f"{name}{end}" for end in ("", *TEXT_ENDINGS))]
-    return next((path for path in candidates if name and path.exists()), None)
+    return next((path for path in candidates if name and not is_too_long(name) and path.exists()), None)
 
 
 SPLIT_WORDS = {"validation": {"validation", "valid", "val", "dev"}, "train": {"train", "training"}, "test": {"test"}}

@@ -8,6 +8,7 @@ from pathlib import Path
 from anisoscope.data.corpora import CORPORA, list_corpora
 from anisoscope.data.local import find_path
 from anisoscope.errors import CorpusError, ModelError, near_matches
+from anisoscope.models.hub import split_name
 
 NEAR, APART = 0.85, 2  # likeness to a known name, and most difference in length, by which a name is taken for a slip
 
@@ -18,8 +19,10 @@ def check_model(name: str) -> None:
     from anisoscope.models.packaged import PACKAGED
 
     known = ["builtin:minilm", *PACKAGED, *PRESETS]
-    base = name.partition("@")[0]
-    if base in known or Path(base).expanduser().exists() or set(name) & set("{}*?"):
+    if set(name) & set("{}*?"):
+        return
+    base, _ = split_name(name)
+    if base in known or Path(base).expanduser().exists():
         return
     if _is_slip(base, known):
         raise ModelError("a model's name", repr(name), near_matches(base, known))

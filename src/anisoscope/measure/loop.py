@@ -1,9 +1,8 @@
 """The loop: one pass over a corpus, every metric at every site, resumable, over any number of processes."""
 
-import signal
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sized
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from anisoscope.measure.settings import Settings
 from anisoscope.metrics import partition
 from anisoscope.models.blocks import Layout
 from anisoscope.models.modes import evaluating, whole_digits
-from anisoscope.progress import Progress, remark
+from anisoscope.progress import Progress, listening, remark
 
 SAVE_SECONDS, SAVE_RATE = 60.0, 5e6
 """A state is saved every minute, or as rarely as it takes to write so many bytes a second: large ones seldom."""
@@ -245,21 +244,6 @@ def _to_do(plan: Any, only: Container[int] | None, held: Container[int]) -> Iter
     for index, item in enumerate(range(len(plan)) if indexed else plan):
         if index not in held and (only is None or index in only):
             yield index, plan[index] if indexed else item
-
-
-@contextmanager
-def listening() -> Iterator[list[int]]:
-    """While inside, SIGINT and SIGTERM are noted in the list given out (main thread only); the process goes on."""
-    stopped: list[int] = []
-    kept: dict[int, Any] = {}
-    with suppress(ValueError):  # not the main thread: signals stay with it
-        for number in (signal.SIGINT, signal.SIGTERM):
-            kept[number] = signal.signal(number, lambda got, _frame: stopped.append(got))
-    try:
-        yield stopped
-    finally:
-        for caught, handler in kept.items():
-            signal.signal(caught, handler)
 
 
 def embedding_terms(model: nn.Module) -> dict[str, dict[str, Tensor]]:

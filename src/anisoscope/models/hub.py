@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from anisoscope.errors import ModelError
+from anisoscope.errors import ModelError, is_too_long
 from anisoscope.models.formats import ADAPTER, ENDINGS, described, is_adapter, weight_files
 from anisoscope.models.hub_faults import Fault, fault_of
 from anisoscope.models.hub_memory import answered, asked_as, patience, remember
@@ -41,8 +41,12 @@ class ModelPlace(NamedTuple):
 
 
 def split_name(name: str) -> tuple[str, str | None]:
-    """`id@revision` → id and revision. ModelError for a revision of a folder, which has none."""
+    """`id@revision` → id and revision. ModelError for a name too long, and for a revision of a folder: it has none."""
     base, _, revision = name.partition("@")
+    if is_too_long(name):
+        raise ModelError(
+            "a model's name", f"{name[:40]} … of {len(name)} letters", "shorten it: no part may exceed 255"
+        )
     if not revision or Path(name).is_dir():
         return (name, None) if Path(name).is_dir() else (base, None)
     if Path(base).is_dir():

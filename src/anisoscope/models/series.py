@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise, product
 from pathlib import Path
 
-from anisoscope.errors import ModelError, UsageError
+from anisoscope.errors import ModelError, UsageError, is_too_long
 from anisoscope.models.formats import ENDINGS
 from anisoscope.models.hub import exists, revisions
 
@@ -46,6 +46,8 @@ class Checkpoint:
 def is_series(spec: str) -> bool:
     """Whether `spec` stands for several checkpoints: a pattern, a folder of checkpoints, a list in a file."""
     path = Path(spec)
+    if is_too_long(spec):
+        return bool(_GROUP.search(spec))
     if _GROUP.search(spec) or (path.is_file() and not path.name.endswith(ENDINGS)):
         return True
     if path.is_dir():
@@ -57,10 +59,10 @@ def expand(spec: str) -> list[Checkpoint]:
     """The checkpoints of a series by seed and step; the hub is asked only for names that an ellipsis stands for.
     ModelError for a series without checkpoints, UsageError for steps that cannot be read or come twice.
     """
-    path = Path(spec)
-    if path.is_file():
+    path, may_lie_here = Path(spec), not is_too_long(spec)  # a pattern may be longer than any file's name
+    if may_lie_here and path.is_file():
         found = _listed(path)
-    elif path.is_dir():
+    elif may_lie_here and path.is_dir():
         found = [_named(str(folder), folder.relative_to(path.parent).as_posix()) for folder in _folders(path)]
     else:
         names = _existing(spec) if _GROUP.search(spec) else _globbed(spec) or [spec]

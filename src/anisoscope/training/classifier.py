@@ -26,7 +26,7 @@ from anisoscope.models import ports
 from anisoscope.models.modes import flushed
 from anisoscope.progress import Progress
 from anisoscope.provenance import code_version, plain, provenance, run_id
-from anisoscope.store import RunFolder, check_output, write_json
+from anisoscope.store import RunFolder, check_output, clear_temporary, write_json
 from anisoscope.training.classifier_parts import Parts, parts_of
 from anisoscope.training.entropy_penalty import EntropyPenalty
 from anisoscope.training.fit import BEST, Fitting, check_device, fit
@@ -86,9 +86,10 @@ def train_classifier(
     identity = {"recipe": plain(asdict(recipe)), "corpus": corpus.fingerprint, "code": code_version()["version"]}
     folder = output or Path("runs") / f"classifier-{recipe.corpus.replace('/', '-')}-{run_id(identity)[:8]}"
     described, checkpoints = folder / "training.json", folder / "checkpoints"
+    check_output(folder)
+    clear_temporary(folder)
     if not overwrite and (done := _finished(folder, identity, resume=resume)):
         return TrainedClassifier(folder, done)
-    check_output(folder)
     set_seed(recipe.seed)
     with flushed():
         parts = parts_of(recipe, corpus)

@@ -19,9 +19,9 @@ from transformers.utils import logging
 
 from anisoscope.errors import DivergedError, Interrupted, OutputError, UsageError
 from anisoscope.measure.distributed import rank_and_world
-from anisoscope.measure.loop import listening
 from anisoscope.models.devices import device_of
 from anisoscope.models.modes import flushed
+from anisoscope.progress import listening
 from anisoscope.training.entropy_penalty import EntropyPenalty
 
 OnStep = Callable[[int, int, Any], None]
