@@ -36,7 +36,8 @@ from anisoscope.measure.loop import Interrupted
 from anisoscope.measure.settings import Settings
 from anisoscope.models.load import load
 from anisoscope.runs.job import Job
-from anisoscope.runs.run import merge_runs, run
+from anisoscope.runs.merge import merge_runs
+from anisoscope.runs.run import run
 from anisoscope.store import KEYS, RunFolder, write_atomic
 from anisoscope.studies.godey2024 import biased_block
 from anisoscope.studies.godey2024.untrained_models import Size

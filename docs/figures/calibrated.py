@@ -46,8 +46,8 @@ def values(t: Array, d: int) -> dict[str, float]:
     """What calibrated anisotropy says of the cosines of all pairs."""
     return {
         "A": float(t.mean()),
-        "d·E[cos²]": float(isotropic.scaled_second_moment((t**2).mean(), d)),
-        "pairs > q95": float(isotropic.pair_share_above(t, d)),
+        "d·E[cos²]": float(d * (t**2).mean()),
+        "pairs > q95": float((t > isotropic.q95(d)).mean()),
         "p": float(isotropic.mean_cosine_pvalue(t.mean(), d, VECTORS)),
     }
 

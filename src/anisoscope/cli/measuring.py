@@ -153,7 +153,7 @@ def merge(
     if len(runs) < 2:
         raise UsageError("at least two run folders", str(len(runs)), "name all shards")
     with waiting("adding up shards", quiet=quiet):
-        from anisoscope.runs.run import merge_runs
+        from anisoscope.runs.merge import merge_runs
 
         done = merge_runs(runs, output)
     _show_run(done, view, quiet)

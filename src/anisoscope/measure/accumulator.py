@@ -18,7 +18,7 @@ from torch import Tensor
 from anisoscope.axes import LAYER_QUANTITIES, Site
 from anisoscope.batch import Batch, Stream
 from anisoscope.errors import MeasureError, OutputError, UsageError
-from anisoscope.measure.masks import CPU, Masks, Near, summable
+from anisoscope.measure.masks import CPU, Masks, Near, labels_of, summable
 from anisoscope.measure.settings import Settings
 from anisoscope.measure.tabulate import tabulate
 from anisoscope.models.blocks import Layout
@@ -39,10 +39,10 @@ FEW_GROUPS = 8
 class Measurement:
     """Everything accumulated so far: a value that can be saved, restored, merged and tabulated.
 
-    `batches` are the indices, in the plan whose fingerprint is `plan`, of the batches summed. `weights` holds, by the
-    name of a matrix of the model, terms of what is measured of weights: the same whichever batches were seen.
-    `classes` are the names of the classes of labelled sequences; `unseen`, places of attention that the model does not
-    pass through where it could be seen; `pieces`: parts that batches were cut into, for want of memory.
+    plan, batches    the plan's fingerprint, and the indices in it of the batches summed
+    weights          terms of the model's matrices by name, the same whichever batches were seen
+    classes          names of the classes of labelled sequences
+    unseen, pieces   places of attention that cannot be seen; parts that batches were cut into, for want of memory
     """
 
     settings: Settings
@@ -66,8 +66,7 @@ class Measurement:
 
     def take(self, sums: Sums) -> None:
         """Go on from `sums`."""
-        alone = {metric.name for metric in self.settings.chosen} == {"spectrum"}
-        widest = inf if alone else WIDEST
+        widest = inf if {metric.name for metric in self.settings.chosen} == {"spectrum"} else WIDEST
         self.sums, self.moments = sums, Moments(sums, self.settings.spectrum_groups, widest)
 
     def begin(self, batch: Batch, device: torch.device, layout: Layout | None = None) -> dict[str, Tensor]:
@@ -75,7 +74,7 @@ class Measurement:
         self._layout = layout
         self._unit = batch.unit.to(CPU)
         self._group = self._unit % self.settings.groups
-        self._label = self._labels(batch)
+        self._label = labels_of(batch, self.classes) if "class" in self.settings.quantities else None
         self.moments.begin(self._group)
         start = next((stream.start for stream in batch.streams.values()), torch.zeros_like(self._unit))
         self._start = start.to(CPU)
@@ -97,19 +96,6 @@ class Measurement:
         if key not in self._copies:
             self._copies[key] = item.to(device)
         return self._copies[key]  # type: ignore[no-any-return]
-
-    def _labels(self, batch: Batch) -> Tensor | None:
-        """The class of each sequence, where metrics of classes are asked for. UsageError where the batch tells none."""
-        if "class" not in self.settings.quantities:
-            return None
-        if batch.label is None or not self.classes:
-            came = "batches without labels" if batch.label is None else "labels whose classes the plan does not tell"
-            cure = "use anisoscope classes; or give vectors with labels, or `labels` [sequence] in a list of dicts"
-            raise UsageError("labelled sequences, for class_direction", came, cure)
-        if int(batch.label.max()) >= len(self.classes):
-            expected = f"labels below {len(self.classes)}, the number of classes"
-            raise UsageError(expected, str(int(batch.label.max())), "number the classes from 0")
-        return batch.label.to(CPU)
 
     def _start_sample(self, name: str, start: Tensor, masks: Masks) -> Reservoir:
         if self._sampled:
@@ -150,8 +136,7 @@ class Measurement:
 
     def _add_sums(self, site: str, values: Mapping[str, Tensor]) -> None:
         """Sums of each sequence, into the groups of their units."""
-        device = next(iter(values.values())).device
-        self.sums.add(site, values, self._near(self._group, device))
+        self.sums.add(site, values, self._near(self._group, next(iter(values.values())).device))
 
     def _stream_masks(self, site: Site, stack: str, x: Tensor) -> Masks:
         """The masks of a stack. In one that no corpus speaks of every position is real, and what the model adds before
@@ -166,8 +151,7 @@ class Measurement:
             specials = self._layout.specials(site) if self._layout and length > 1 else 0
             if (length, specials) not in self._masks:
                 every = torch.ones(x.shape[:2], dtype=torch.bool)
-                special = every & (torch.arange(length) < specials)
-                stream = Stream(every, special, self._start)
+                stream = Stream(every, every & (torch.arange(length) < specials), self._start)
                 self._masks[length, specials] = Masks.of(stream, self.settings.policies)
             return self._masks[length, specials]
         masks = self._masks[stack]
@@ -217,11 +201,9 @@ class Measurement:
     def _add_rows(self, site: Site, rows: Mapping[str, Tensor], prefix: str = "") -> None:
         """Attention rows of a batch; `prefix`: of their terms."""
         keys, masks = rows["keys"], self._masks.get(site.stack)
-        known = masks is not None and masks.real.shape[1] == keys.shape[2]
-        if masks is not None and known:
+        real = torch.ones_like(keys[:, 0], dtype=torch.bool)
+        if masks is not None and masks.real.shape[1] == keys.shape[2]:
             real = self._near(masks, keys.device).real
-        else:
-            real = torch.ones_like(keys[:, 0], dtype=torch.bool)
         terms = row_sums(rows, real.unsqueeze(1) & (keys > 0))
         self._add_sums(site.name, {prefix + name: value for name, value in terms.items()})
 
@@ -278,13 +260,11 @@ class Measurement:
         tensors |= self.moments.tensors("pending ")
         for name, reservoir in self.reservoirs.items():
             tensors |= reservoir.tensors(f"sample {name} ")
-        for name, terms in self.weights.items():
-            tensors |= {f"weights {name}|{term}": value for term, value in terms.items()}
+        tensors |= {f"weights {name}|{term}": x for name, terms in self.weights.items() for term, x in terms.items()}
         for name, held in (("units", self.sums.units), ("batches", self.batches)):
             tensors[name] = torch.tensor(sorted(held), dtype=torch.int64)
         tensors = {name: value.cpu().contiguous() for name, value in tensors.items()}
-        sites = [astuple(site) for site in self.sites.values()]
-        described = {"plan": self.plan, "sites": json.dumps(sites)}
+        described = {"plan": self.plan, "sites": json.dumps([astuple(site) for site in self.sites.values()])}
         described |= {"classes": json.dumps(self.classes), "unseen": json.dumps(sorted(self.unseen))}
         write_atomic(path, lambda temporary: save_file(tensors, temporary, metadata=described))
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from anisoscope.axes import FREQUENCY_BINS, POSITION_EDGES
-from anisoscope.batch import Stream
+from anisoscope.batch import Batch, Stream
+from anisoscope.errors import UsageError
 from anisoscope.sums.device import summed_on
 
 CPU = torch.device("cpu")
@@ -45,3 +46,15 @@ class Masks:
 
     def to(self, device: torch.device) -> "Masks":
         return Masks(*(x.to(device, non_blocking=True) for x in (self.real, self.policies, self.subsets)))
+
+
+def labels_of(batch: Batch, classes: Sequence[str]) -> Tensor:
+    """The class of each sequence, for metrics of classes. UsageError where the batch tells none."""
+    if batch.label is None or not classes:
+        came = "batches without labels" if batch.label is None else "labels whose classes the plan does not tell"
+        cure = "use anisoscope classes; or give vectors with labels, or `labels` [sequence] in a list of dicts"
+        raise UsageError("labelled sequences, for class_direction", came, cure)
+    if int(batch.label.max()) >= len(classes):
+        expected = f"labels below {len(classes)}, the number of classes"
+        raise UsageError(expected, str(int(batch.label.max())), "number the classes from 0")
+    return batch.label.to(CPU)

@@ -1,7 +1,7 @@
-"""From names to a finished run folder: load, plan, measure, write; shards measured apart give the same as one go."""
+"""From names to a finished run folder: load, plan, measure, write."""
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,14 +20,13 @@ from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.cost import Cost, cost_of, shapes_from, shapes_of, without_spectrum
 from anisoscope.measure.distributed import from_first, gathered, process_group, rank_and_world, taken_over
 from anisoscope.measure.loop import Arrays, run_pass
-from anisoscope.measure.settings import Settings
 from anisoscope.models.hub_memory import asked_once
 from anisoscope.models.load import Subject, load, modality_of, without_values
 from anisoscope.progress import Progress, counting, keeping, remark
 from anisoscope.provenance import plain, provenance, run_id
 from anisoscope.runs.found import asked, finished
 from anisoscope.runs.job import Job
-from anisoscope.store import RunFolder, as_records, check_output, differences, write_atomic, write_json
+from anisoscope.store import RunFolder, as_records, check_output, write_atomic, write_json
 from anisoscope.sums import jackknife
 
 FEW_UNITS = 20
@@ -265,72 +264,3 @@ def slug(name: str) -> str:
     """A name as part of a folder's."""
     plain_name = "".join(c if c.isalnum() or c in "-." else "-" for c in name.replace("builtin:", ""))
     return plain_name.strip("-.").lower()[-60:]
-
-
-def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
-    """Add up the shards in `folders` to the run they are parts of, in the new folder `output`.
-
-    MeasureError for shards of different runs (model, weights, settings, corpus, code), for batches that two of them
-    hold, and where some batches of the plan are missing.
-    """
-    parts = [RunFolder(folder) for folder in folders]
-    manifests = [part.manifest for part in parts]
-    identities = [_identity(part) for part in parts]
-    for folder, identity in zip(folders, identities, strict=True):
-        differ = ", ".join(differences(identities[0], identity))
-        if differ:
-            got = f"{folder}, whose {differ} differs from {folders[0]}"
-            raise MeasureError("shards of one run", got, "merge what was measured alike, but for --shard")
-    settings = Settings(**manifests[0]["settings"]["settings"])
-    whole = _added_up(parts, settings, identities[0]["plan"], manifests)
-    identity = identities[0] | {"shard": [0, 1]}
-    target = RunFolder.start(output, identity, resume=False)
-    facts = manifests[0] | {
-        "run": run_id(identity),
-        "asked": None,
-        "merged": [manifest["run"] for manifest in manifests],
-        "settings": manifests[0]["settings"] | {"shard": [0, 1]},
-        "notes": list(dict.fromkeys(note for manifest in manifests for note in manifest["notes"])),
-        "started": min(manifest["started"] for manifest in manifests),
-        "seconds": round(sum(manifest["seconds"] for manifest in manifests), 2),
-        "processes": sum(manifest["processes"] for manifest in manifests),
-    }
-    facts["corpus"] |= {"n_tokens": sum(manifest["corpus"]["n_tokens"] for manifest in manifests)}
-    finish(target, whole, facts)
-    return target
-
-
-def _identity(part: RunFolder) -> dict[str, Any]:
-    """The identity of a shard: what it was measured with, but for which shard it is."""
-    identity = part.identity() or {}
-    if "classes" in identity:  # AUC, accuracy and what is replaced or explained are no sums
-        cure = "measure them in one go with anisoscope classes"
-        raise MeasureError("shards of anisoscope measure", f"classes of a labelled corpus in {part.folder}", cure)
-    if not part.sums_path.exists():
-        raise MeasureError(f"sums in {part.folder}", "none", "measure it with --shard")
-    return {name: value for name, value in identity.items() if name != "shard"}
-
-
-def _added_up(
-    parts: Sequence[RunFolder], settings: Settings, plan: str, manifests: Sequence[dict[str, Any]]
-) -> Measurement:
-    """The sums of all shards, of which one at a time is in memory. MeasureError where two hold the same batches, or
-    where none holds some of them.
-    """
-    owner: dict[int, Path] = {}
-    whole = Measurement(settings, plan)
-    for part in parts:
-        shard = Measurement.restore(part.sums_path, settings, plan)
-        twice = shard.batches & owner.keys()
-        if twice:
-            got = f"{len(twice)} batches of {part.folder} that {owner[min(twice)]} holds too"
-            raise MeasureError("shards that have no batch in common", got, "name each shard of one division once")
-        owner |= dict.fromkeys(shard.batches, part.folder)
-        whole = whole.merge(shard)
-    total, shards = manifests[0]["corpus"]["n_batches"], manifests[0]["settings"]["shard"][1]
-    missing = sorted({index % shards for index in range(total) if index not in owner})
-    if missing:
-        named = ", ".join(f"{shard + 1}/{shards}" for shard in missing)
-        cure = f"measure with --shard {missing[0] + 1}/{shards}, and name its folder too"
-        raise MeasureError(f"shards that hold all {total} batches", f"{len(owner)}; missing: {named}", cure)
-    return whole

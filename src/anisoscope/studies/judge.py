@@ -72,9 +72,6 @@ class Test:
     note: str = ""
 
 
-# --- tests ---
-
-
 def sided(
     value: Array | float, low: Array | float, high: Array | float, freedom: Array | int, threshold: Array | float = 0.0
 ) -> tuple[Array, Array]:
@@ -163,9 +160,6 @@ def means_over_seeds(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
         estimate = over_seeds(group["value"].to_numpy(float), bounds=bounds_of(str(group["metric"].iloc[0])))
         found.append(group.iloc[0][list(keys)].to_dict() | {k: float(v) for k, v in estimate._asdict().items()})
     return pd.DataFrame(found, columns=[*keys, "value", "low", "high"])
-
-
-# --- verdicts ---
 
 
 def judged(tests: Sequence[Test]) -> list[Verdict]:

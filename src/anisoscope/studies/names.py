@@ -11,16 +11,27 @@ PAPERS = ("godey2024", "fosse2023", "beyond")
 
 
 def check(paper: str, only: str, settings: str) -> None:
-    """UsageError for a study or settings that the paper has not; ranges are looked at later."""
-    studies = {name: how for known, name, _, how in listed() if known == paper}
-    for part in filter(None, (part.strip() for part in only.split(","))):
-        if "-" not in part and not any(f"{part}{letter}" in studies for letter in ("", "a", "b")):
-            raise UsageError(f"figures or tables of {paper}", repr(part), near_matches(part, studies))
-    if only and not only.strip(" ,"):
-        raise UsageError(f"figures or tables of {paper} for --only", repr(only), "leave it out for all")
-    if settings not in (named := {name for how in studies.values() for name in how}):
+    """UsageError for a study or settings that the paper has not."""
+    chosen(paper, only)
+    if settings not in (named := {name for known, _, _, how in listed() if known == paper for name in how}):
         cure = f"{near_matches(settings, named)} (anisoscope list studies names those of each)"
         raise UsageError(f"settings of {paper}", repr(settings), cure)
+
+
+def chosen(paper: str, only: str = "") -> list[str]:
+    """The studies of a paper that `only` names: `fig1,fig3-5,table2` (fig3: fig3a, fig3b …); all where it is empty."""
+    if only and not only.strip(" ,"):
+        raise UsageError(f"figures or tables of {paper} for --only", repr(only), "leave it out for all")
+    studies = [name for known, name, *_ in listed() if known == paper]
+    found = dict.fromkeys(() if only else studies)
+    for part in filter(None, (part.strip() for part in only.split(","))):
+        span = re.fullmatch(r"([a-z]+)(\d+)-(?:\1)?(\d+)", part)
+        wanted = [f"{span[1]}{number}" for number in range(int(span[2]), int(span[3]) + 1)] if span else [part]
+        named = [part] if part in studies else [n for n in studies if re.sub(r"(?<=\d)[a-z]$", "", n) in wanted]
+        if not named:
+            raise UsageError(f"figures or tables of {paper}", repr(part), near_matches(part, studies))
+        found |= dict.fromkeys(named)
+    return list(found)
 
 
 def listed() -> list[tuple[str, str, str, list[str]]]:

@@ -21,7 +21,7 @@ from anisoscope.progress import shown
 from anisoscope.provenance import provenance
 from anisoscope.store import as_records, write_json, write_table
 from anisoscope.studies.judge import stated
-from anisoscope.studies.names import PAPERS, number_of
+from anisoscope.studies.names import PAPERS, chosen, number_of
 from anisoscope.studies.study import STANDS_IN, WITHHELD, Compared, Context, Study, Verdict
 
 COMPARED = "compared.json"
@@ -49,21 +49,11 @@ def found() -> tuple[Study, ...]:
 
 
 def choose(paper: str, only: str = "") -> list[Study]:
-    """The studies of a paper that `only` names: `fig1,fig3-5,table2` (fig3: fig3a, fig3b …); all where it is empty."""
+    """The studies of a paper that `only` names (`names.chosen`)."""
     if paper not in PAPERS:
         raise UsageError("a paper", repr(paper), near_matches(paper, PAPERS))
     studies = {study.name: study for study in found() if study.paper == paper}
-    chosen: dict[str, Study] = {} if only else studies
-    for part in filter(None, (part.strip() for part in only.split(","))):
-        span = re.fullmatch(r"([a-z]+)(\d+)-(?:\1)?(\d+)", part)
-        numbers = range(int(span[2]), int(span[3]) + 1) if span else ()
-        wanted = [f"{span[1]}{number}" for number in numbers] if span else [part]
-        named = {name: study for name, study in studies.items() if re.sub(r"(?<=\d)[a-z]$", "", name) in wanted}
-        named = {part: studies[part]} if part in studies else named
-        if not named:
-            raise UsageError(f"figures or tables of {paper}", repr(part), near_matches(part, studies))
-        chosen |= named
-    return list(chosen.values())
+    return [studies[name] for name in chosen(paper, only)]
 
 
 def describe(studies: Sequence[Study], settings: str) -> list[str]:
@@ -152,10 +142,10 @@ def reproduce(
 
 @asked_once()
 def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: str, quiet: bool) -> None:
-    chosen = _settings_of(study, settings)
+    asked = _settings_of(study, settings)
     with flushed(), shown(f"{study.paper} {study.name}", "steps", quiet=quiet) as progress:
         context = Context(folder, cache_folder, device, progress=lambda _text, done, total: progress(done, total))
-        records = _measured(study, chosen, context)
+        records = _measured(study, asked, context)
     done = Finished(study, {}, records)
     if (folder / "study.json").exists() and finished(folder).lacking == done.lacking:
         return  # what could not be had then cannot be had now
@@ -169,7 +159,7 @@ def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: 
         "title": study.title,
         "caption": study.caption_under(settings),
         "settings_name": settings,
-        "settings": asdict(chosen),
+        "settings": asdict(asked),
         "claims": described_claims(study),
         **provenance(),
         "command": f"anisoscope reproduce {study.paper} --only {study.name} --settings {settings}",
@@ -183,10 +173,10 @@ def described_claims(study: Study) -> list[dict[str, Any]]:
     return [{name: getattr(claim, name) for name in kept} for claim in study.claims]
 
 
-def _measured(study: Study, chosen: Any, context: Context) -> pd.DataFrame:
+def _measured(study: Study, asked: Any, context: Context) -> pd.DataFrame:
     """Records of a study, with rows of what could not be had."""
     try:
-        parts = [study.measure(chosen, context)]
+        parts = [study.measure(asked, context)]
     except (ModelError, CorpusError) as error:
         context.withhold(study.name, error)
         parts = []

@@ -78,11 +78,6 @@ class Claim:
         start = float(self.limit if limit is None else limit)
         return start + self.floor if self.below is None else start - self.floor
 
-    @property
-    def of_paper(self) -> bool:
-        """Whether the paper says it; else it is a question of ours beside it."""
-        return not self.source.startswith(("ours", "beyond"))
-
 
 @dataclass(frozen=True)
 class Verdict:

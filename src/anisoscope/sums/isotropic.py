@@ -7,8 +7,6 @@ Isotropic: vectors drawn independently, their directions uniform on the sphere o
 `mean_cosine_*`
     Law of A, the **mean** cosine over all distinct pairs of n vectors: d(1 + (n−1)A) ~ χ²_d, for large n.
     It is about n times narrower than the law of one pair (standard deviations √(2/d)/n and 1/√d).
-`pair_share_above`, `scaled_second_moment`
-    Measured cosines on a scale where isotropy reads the same in every dimension.
 
 Every function takes numbers or arrays and broadcasts them. A cosine that is NaN gives NaN; a d or n that is not a whole
 number ≥ 2 (NaN included) is an error.
@@ -88,7 +86,7 @@ def cosine_cdf(t: ArrayLike, d: ArrayLike) -> Values:
     """P(T ≤ t) for the cosine T of two isotropic directions in R^d: I_{(1+t)/2}((d−1)/2, (d−1)/2).
 
     Range: 0 (t ≤ −1) to 1 (t ≥ 1), 1/2 at t = 0. Unit: probability. Undefined (error) for d < 2.
-    The lower tail keeps its relative precision however small it is; for the upper one use `cosine_sf`.
+    The lower tail keeps its relative precision however small it is; for the upper one use `cosine_cdf(−t, d)`.
     Source: the integral of Godey et al. 2024, appendix B, by way of t² ~ Beta(1/2, (d−1)/2).
     """
     t = np.clip(_floats(t), -1, 1)
@@ -97,15 +95,6 @@ def cosine_cdf(t: ArrayLike, d: ArrayLike) -> Values:
     # Either form of P(T² ≥ t²) is exact where its argument is not rounded: t² near 0, 1 − t² near 1.
     both_tails = np.where(square < 0.5, special.betaincc(0.5, b, square), special.betainc(b, 0.5, complement))
     return np.where(t < 0, both_tails / 2, 1 - both_tails / 2)[()]
-
-
-def cosine_sf(t: ArrayLike, d: ArrayLike) -> Values:
-    """P(T > t), the survival function: `cosine_cdf(−t, d)` by symmetry, precise in the upper tail.
-
-    Range 0 to 1. Unit: probability. It is the p-value of **one** observed cosine against a larger one.
-    Undefined (error) for d < 2. Source: as `cosine_cdf`.
-    """
-    return cosine_cdf(-_floats(t), d)
 
 
 def cosine_quantile(p: ArrayLike, d: ArrayLike) -> Values:
@@ -125,24 +114,9 @@ def q95(d: ArrayLike) -> Values:
 
     Range: .988 at d = 2, .9 at d = 3, .0594 at d = 768, toward 0. Unit: cosine. Undefined (error) for d < 2.
     It is the threshold of the verdict *anisotropic* for A, though A is a **mean** over pairs: beyond a few vectors
-    the A of isotropic data stays far below it (`mean_cosine_band`).
+    the A of isotropic data stays far below it (`mean_cosine_quantile`).
     """
     return cosine_quantile(0.95, d)
-
-
-def cosine_moment(k: int, d: ArrayLike) -> Values:
-    """E[Tᵏ] for the cosine T of two isotropic directions: 0 for odd k, else 1·3·…·(k−1) / (d(d+2)…(d+k−2)).
-
-    Hence mean 0, variance 1/d, kurtosis 3d/(d+2). Range 0 to 1. Unit: cosineᵏ.
-    Undefined (error) for d < 2 or k < 0. Source: the moments of t² ~ Beta(1/2, (d−1)/2).
-    """
-    dimension = _dimension(d)
-    if k < 0:
-        raise UsageError("k to be a whole number ≥ 0", f"k = {k}", "give the order of the moment, such as 2 or 4")
-    if k % 2:
-        return np.zeros_like(dimension)[()]
-    steps = np.arange(0, k, 2)
-    return np.prod((steps + 1) / (dimension[..., None] + steps), axis=-1)[()]
 
 
 def mean_cosine_pvalue(a: ArrayLike, d: ArrayLike, n: ArrayLike) -> Values:
@@ -153,7 +127,7 @@ def mean_cosine_pvalue(a: ArrayLike, d: ArrayLike, n: ArrayLike) -> Values:
 
     The law is exact only in the limit n → ∞. At finite n the statistic has exactly the mean d of χ²_d, but (n−1)/n of
     its variance, so the test is conservative: at level 5 % it rejects 4.1–4.7 % of isotropic samples for n = 10,
-    4.7–5 % from n = 30 (simulated, d = 2 … 768). For n = 2, A is one cosine and `cosine_sf` is exact.
+    4.7–5 % from n = 30 (simulated, d = 2 … 768). For n = 2, A is one cosine and `cosine_cdf` is exact.
     It supposes **independent** vectors. Tokens of one text are not; and with 10⁵ of them any model is "significant":
     read A and its interval first.
 
@@ -174,38 +148,3 @@ def mean_cosine_quantile(p: ArrayLike, d: ArrayLike, n: ArrayLike) -> Values:
     p, d, n = _probability("p", p), _dimension(d), _count(n)
     chi_square = 2 * special.gammaincinv(d / 2, p)
     return (chi_square / d - 1) / (n - 1)
-
-
-def mean_cosine_band(d: ArrayLike, n: ArrayLike, level: ArrayLike = 0.95) -> tuple[Values, Values]:
-    """(low, high): the central band that holds A of n isotropic vectors in R^d with probability `level`.
-
-    Half its width is about 1.96·√(2/d)/n for large d at level .95. Range, unit and validity of `mean_cosine_quantile`:
-    for dependent vectors it is too narrow. Undefined (error) for d < 2, n < 2 or level outside [0, 1].
-    Source: as `mean_cosine_pvalue`.
-    """
-    level = _probability("level", level)
-    return mean_cosine_quantile((1 - level) / 2, d, n), mean_cosine_quantile((1 + level) / 2, d, n)
-
-
-def pair_share_above(cosines: ArrayLike, d: ArrayLike) -> Values:
-    """Calibrated anisotropy: the share of sampled cosines (last axis) that lie above `q95(d)`.
-
-    Range 0 to 1; .05 under isotropy in every d, towards 1 when vectors share a direction, above .05 also for elongated
-    clouds of zero mean, which A misses. Unit: share. NaN without cosines, or where one is NaN.
-    Undefined (error) for d < 2. Answers the open end of Godey et al. 2024, appendix B.
-    """
-    cosines, threshold = _floats(cosines), np.asarray(q95(d))
-    above = np.where(np.isnan(cosines), np.nan, cosines > threshold[..., None])
-    with np.errstate(invalid="ignore"):
-        return np.sum(above, axis=-1) / np.float64(above.shape[-1])
-
-
-def scaled_second_moment(mean_cos2: ArrayLike, d: ArrayLike) -> Values:
-    """Calibrated anisotropy: d·E[cos²], from the mean squared cosine over distinct pairs.
-
-    Range: 1 under isotropy in every d, up to d when all vectors lie on one line, whatever their signs: it sees
-    elongated clouds of zero mean, which A misses. Over all pairs of n isotropic vectors its expectation is exactly 1
-    and its standard deviation about 2/n, so values slightly below 1 occur. Unit: none. Undefined (error) for d < 2.
-    Source: variance 1/d of the law of Godey et al. 2024, appendix B, whose open end it answers.
-    """
-    return (_dimension(d) * _floats(mean_cos2))[()]

@@ -32,9 +32,6 @@ def files(name: str) -> list[Path]:
     return sorted(place.glob("*.flac")) if place.is_dir() else [place.with_name("train.parquet")]
 
 
-# --- photographs ---
-
-
 @cache
 def _pixels(path: Path) -> tuple[torch.Tensor, list[int]]:
     import pandas as pd
@@ -65,9 +62,6 @@ def photographs(name: str, _measured: int, sizes: dict[str, Any], masked: bool) 
         return given | {"bool_masked_pos": torch.stack(hidden)}
 
     return processor, examples[:-VALIDATION], examples[-VALIDATION:], collate
-
-
-# --- speech ---
 
 
 def speaker(path: Path) -> str:

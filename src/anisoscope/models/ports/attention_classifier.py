@@ -104,10 +104,9 @@ class ClassifierAttention(nn.Module):
 
     def __init__(self, config: AttentionClassifierConfig, layer: int = 0) -> None:
         super().__init__()
-        self.layer, self.detached = layer, False
+        self.config, self.layer, self.detached = config, layer, False
         self._drawn: Tensor | None = None
         dim = config.hidden_size
-        self.config = config
         self.heads, self.head_dim = config.num_attention_heads, dim // config.num_attention_heads
         self.scaling = self.head_dim**-0.5 if config.attention == "learned" else 0.0
         self.in_proj = InProjection(dim, 3 * dim, bias=config.attention_bias)
@@ -127,8 +126,7 @@ class ClassifierAttention(nn.Module):
             return self._first_row(x, mask, **kwargs)
         if folded and self.heads == 1:
             return self._folded(x, mask, **kwargs)
-        shape = (*x.shape[:2], 3, self.heads, self.head_dim)
-        query, key, value = self.in_proj(x).view(shape).permute(2, 0, 3, 1, 4)
+        query, key, value = self.in_proj(x).view((*x.shape[:2], 3, self.heads, self.head_dim)).permute(2, 0, 3, 1, 4)
         return self.out_proj(self._attend(query, key, value, mask, **kwargs).reshape(x.shape))  # type: ignore[no-any-return]
 
     def _first_row(self, x: Tensor, mask: Tensor | None, **kwargs: Any) -> Tensor:

@@ -60,9 +60,6 @@ class Normed(nn.Linear):
         return self.norm(by_head).flatten(-2)  # type: ignore[no-any-return]
 
 
-# --- changes of the model ---
-
-
 def _replace(model: Any, sides: Iterable[str], make: Callable[[nn.Linear], nn.Module]) -> None:
     """Put something in the place of the query or key projections of every layer."""
     for layer in model.bert.encoder.layer:

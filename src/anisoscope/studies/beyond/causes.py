@@ -149,13 +149,6 @@ def _course(records: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 STUDIES = tuple(
-    declare(
-        "beyond",
-        name,
-        settings=of_name,
-        measure=measure,
-        judge=partial(judge, name),
-        draw=partial(draw, name),
-    )
+    declare("beyond", name, settings=of_name, measure=measure, judge=partial(judge, name), draw=partial(draw, name))
     for name, of_name in SETTINGS.items()
 )

@@ -95,4 +95,4 @@ SETTINGS = {
     "paper": _grid(),
     "finished": _grid(train=False),
 }
-STUDY = small_study("dimension", SETTINGS, tests, draw)
+STUDY = small_study("dimension", settings=SETTINGS, tests=tests, draw=draw)

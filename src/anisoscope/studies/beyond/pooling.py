@@ -60,4 +60,4 @@ SETTINGS = {
     "finished": _grid(train=False),
     "generated": _grid("planted:5"),
 }
-STUDY = small_study("pooling", SETTINGS, tests, draw)
+STUDY = small_study("pooling", settings=SETTINGS, tests=tests, draw=draw)

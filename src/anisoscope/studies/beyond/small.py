@@ -5,15 +5,14 @@ it at step 0; beside the names of `measure`, `class_cosine.mean` and `.most`: of
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from altair.typing import ChartType
 from numpy.typing import NDArray
 
 from anisoscope.classes.pooling import separability_records
@@ -39,9 +38,8 @@ from anisoscope.studies.beyond.small_models import (
     train,
     untrained,
 )
-from anisoscope.studies.fosse2023.entry import Evidence
-from anisoscope.studies.judge import Test, judged
-from anisoscope.studies.study import Context, Study, declare
+from anisoscope.studies.fosse2023.entry import Evidence, entry
+from anisoscope.studies.study import Context
 
 STAND_INS = {TREEBANK: "planted:5", "hatexplain": "planted:3"}
 """What is read in place of a corpus that is not under ANISOSCOPE_DATA."""
@@ -152,17 +150,7 @@ class OfSmall(Evidence):
         self.title = f"{classes} synthetic classes" if classes else TITLES.get(generated, "all corpora")
 
 
-def small_study(
-    name: str,
-    settings: Mapping[str, SmallGrid],
-    tests: Callable[[Evidence], Iterable[Test]],
-    draw: Callable[[Evidence], dict[str, ChartType]],
-) -> Study:
-    """A study whose records are those of a grid of small models."""
-
-    def whole(records: pd.DataFrame) -> OfSmall:
-        return OfSmall(name, with_axes(records))
-
-    code: dict[str, Any] = {"settings": settings, "measure": measure}
-    code |= {"judge": lambda r: judged(list(tests(whole(r)))), "draw": lambda r: draw(whole(r))}
-    return declare("beyond", name, **code)
+small_study = partial(
+    entry, measure=measure, needs=(), paper="beyond", read=lambda name, records: OfSmall(name, with_axes(records))
+)
+"""A study whose records are those of a grid of small models."""

@@ -85,9 +85,6 @@ class SmallGrid:
         return [replace(cell, task=(instead or {}).get(cell.task, cell.task)) for cell in found]
 
 
-# --- what is learnt ---
-
-
 @dataclass(frozen=True)
 class Sentences:
     """A corpus as ids; `tags` by split and sentence, one per token (`UNTAGGED`: of none), and their names."""
@@ -158,9 +155,6 @@ def _generated(task: str, seed: int) -> Tagged:
     examples = (e for split in corpus.splits.values() for e in split)
     tags = {id(e): [(e.label + 1) * (mark > 0) for mark in e.rationale or [0] * len(e.all_words)] for e in examples}
     return corpus, tags, ("none", *corpus.labels)
-
-
-# --- models ---
 
 
 class FeedForwardBlock(AttentionClassifierBlock):  # type: ignore[no-untyped-call]  # its base is untyped

@@ -11,7 +11,6 @@ knows how often words are and nothing of their neighbours, and 1 for one that kn
 """
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -172,9 +171,6 @@ def _look(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
     return as_records(rows.assign(low=np.nan, high=np.nan))  # intervals are over seeds
 
 
-# --- what a model knows that has never seen a neighbour ---
-
-
 def unigrams(tokens: Tokens, windows: NDArray[np.int64]) -> NDArray[np.float64]:
     """Share [token] of each token in the windows of training, one added to every count."""
     counts, first = np.ones(tokens.vocabulary), len(tokens.affixes.prefix)
@@ -192,9 +188,5 @@ def balancing(shares: NDArray[np.float64]) -> NDArray[np.float32]:
 
 def unigram_loss(shares: NDArray[np.float64], examples: Examples) -> float:
     """Cross-entropy in nats of the hidden tokens of `examples` under their shares in training."""
-    labels = np.concatenate([example["labels"].numpy() for example in _all(examples)])
+    labels = np.concatenate([examples[i]["labels"].numpy() for i in range(len(examples))])
     return float(-np.log(shares[labels[labels != UNMASKED]]).mean())
-
-
-def _all(examples: Examples) -> Iterator[dict[str, Any]]:
-    return (examples[i] for i in range(len(examples)))

@@ -56,9 +56,5 @@ def _grid(**changes: Any) -> SmallGrid:
     return SmallGrid((("planted:5", FIRST),), **settings | {"rate": 3e-3} | changes)
 
 
-SETTINGS = {
-    "quick": _grid(layers=(1, 3), steps=150, held=300),
-    "paper": _grid(),
-    "finished": _grid(train=False),
-}
-STUDY = small_study("whole", SETTINGS, tests, draw)
+SETTINGS = {"quick": _grid(layers=(1, 3), steps=150, held=300), "paper": _grid(), "finished": _grid(train=False)}
+STUDY = small_study("whole", settings=SETTINGS, tests=tests, draw=draw)

@@ -19,6 +19,7 @@ from anisoscope.studies.fosse2023.grid import NEEDS, PUBLISHED, SETTINGS, TITLES
 from anisoscope.studies.fosse2023.measurements import Look, accuracies, gather
 from anisoscope.studies.fosse2023.trained_cells import untrained
 from anisoscope.studies.judge import Array, Test, bounds_of, judged, of_seeds
+from anisoscope.studies.needs import Need
 from anisoscope.studies.study import Compared, Context, Study, claims, declare, published
 from anisoscope.sums.jackknife import over_seeds
 
@@ -164,10 +165,13 @@ def _mean(rows: pd.DataFrame, bounds: tuple[float, float] | None = None) -> tupl
     return value, low, high, len(values)
 
 
-def growth(table: Seeds) -> Array:
-    """Last layer less first [seed], mean over the depths above one that a seed has; keys (layers, layer)."""
+def growth(table: Seeds, start: Seeds | None = None) -> Array:
+    """Last layer less first, or less that of `start` [seed], mean over the depths above one that a seed has; keys
+    (layers, layer).
+    """
     depths = sorted({layers for layers, _ in table if layers > 1})
-    return pd.DataFrame([table[n, n] - table[n, 1] for n in depths] or [table.nothing]).mean().to_numpy(float)
+    grown = [table[n, n] - (table[n, 1] if start is None else start[n, n]) for n in depths]
+    return pd.DataFrame(grown or [table.nothing]).mean().to_numpy(float)
 
 
 def spearman(x: Array, y: Array, fewest: int = 3) -> float:
@@ -204,22 +208,27 @@ class Measure:
 def entry(
     name: str,
     *,
-    measure: Measure,
+    measure: Callable[[Any, Context], pd.DataFrame],
     tests: Callable[[Evidence], Iterable[Test]],
     draw: Callable[[Evidence], dict[str, ChartType]],
     compare: Callable[[Evidence], Iterable[Compared]] = lambda _evidence: (),
     paper: str = PAPER,
+    settings: Mapping[str, Any] = SETTINGS,
+    needs: tuple[Need, ...] = NEEDS,
+    read: Callable[[str, pd.DataFrame], Evidence] | None = None,
 ) -> Study:
-    """A table or figure of the paper: measured, judged and drawn of all records, compared corpus by corpus."""
+    """A table or figure of the paper: measured, judged and drawn of all records, compared corpus by corpus; `read`:
+    its evidence, where that is not of the classifiers of the grid.
+    """
 
     def whole(records: pd.DataFrame) -> Evidence:
-        return Evidence(name, with_options(records), paper=paper)
+        return read(name, records) if read else Evidence(name, with_options(records), paper=paper)
 
     return declare(
         paper,
         name,
-        settings=SETTINGS,
-        needs=NEEDS,
+        settings=settings,
+        needs=needs,
         measure=measure,
         judge=lambda records: judged(list(tests(whole(records)))),
         draw=lambda records: draw(whole(records)),

@@ -27,7 +27,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
         drawn = {name: here.table("layers", "layer", site=site, **AT_FIRST) for name, site in SITES.items()}
         for name, table in tables.items():
             yield here.test(f"{name} converge", growth(table))
-            yield here.test(f"{name} converge by training", learnt(table, drawn[name]))
+            yield here.test(f"{name} converge by training", growth(table, drawn[name]))
             yield here.test(f"one layer leaves {name} as drawn", table[1, 1] - drawn[name][1, 1])
             if here.numbers:
                 published = here.numbers[name][0][0]
@@ -35,12 +35,6 @@ def tests(whole: Evidence) -> Iterator[Test]:
         keys, values = tables.values()
         yield here.test("deeper models converge more", deeper(values))
         yield here.test("keys and values together", correlation(keys, values, FEWEST))
-
-
-def learnt(table: Seeds, drawn: Seeds) -> Array:
-    """Similarity in the last layer less the same at step 0 [seed], mean over the depths above one that a seed has."""
-    depths = sorted({layers for layers, _ in table if layers > 1})
-    return pd.DataFrame([table[n, n] - drawn[n, n] for n in depths] or [table.nothing]).mean().to_numpy(float)
 
 
 def deeper(table: Seeds) -> Array:

@@ -81,6 +81,8 @@ SETTINGS = {
 """quick: fewer sequences, seeds and N; paper: figures 6 to 10; the others: the same experiment elsewhere."""
 NEEDS = (Need(work={"untrained blocks": 8 * len(READINGS) * len(GRID) * 16 * 512 * 1.5e-12 * 14e6}),)
 """Work: tokens of all passes, 14 million operations each, and half as much for the rows of attention."""
+OF_BLOCK: dict[str, Any] = {"settings": SETTINGS, "needs": NEEDS}
+"""What every study of the block has."""
 
 
 def experiment(settings: BlockSettings, context: Context) -> pd.DataFrame:
@@ -163,8 +165,6 @@ class Pass:
     def _add(self, site: Site, values: dict[str, Tensor]) -> None:
         self.sums.add(site.name, values, self._group)
 
-    # --- what the sums say ---
-
     def norm_pairs(self) -> tuple[Array, Array]:
         """(mean token norm, norm of the mean), each [norm, 2]: of the first block's input and the last one's output."""
         hidden = sorted((s for s in self.sites.values() if s.quantity == "hidden"), key=lambda s: s.layer or 0)
@@ -235,8 +235,6 @@ def _row_sums(rows: dict[str, Tensor]) -> dict[str, Tensor]:
     one = torch.ones_like(values["sequence_max"])
     return values | {"rows": several.sum(-1), "sequences": one}
 
-
-# --- fixed points ---
 
 Norms = tuple[Array, Array]
 """(mean token norm, norm of the mean), each [norm, 2]: input and output."""

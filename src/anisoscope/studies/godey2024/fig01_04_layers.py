@@ -79,9 +79,6 @@ def _several(claim: Claim, verdicts: list[Verdict]) -> Verdict:
     return stated(claim, holds, f"systems of which it holds, of {n}:", float(holding), reason=reason)
 
 
-# --- comparisons: differences of means over layers, each with its interval over units ---
-
-
 def _characters(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
     """Each of the claim's systems against each of the others; small models seed by seed."""
     systems = list(per_system(rows))

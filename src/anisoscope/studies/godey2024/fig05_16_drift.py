@@ -44,9 +44,6 @@ class Correlated:
     figures: tuple[layer_curves.Systems, ...]
 
 
-# --- correlation over a few layers, and what autocorrelation does ---
-
-
 @dataclass(frozen=True)
 class Permuted:
     """`p` of the permutation test; `smallest` p that any pairing of these values could have; `exact`: all n! tried."""
@@ -72,7 +69,7 @@ def _scores(kind: Kind, x: Array) -> Array:
         return np.asarray(z / np.sqrt((z * z).sum(-1, keepdims=True)), dtype=np.float64)
 
 
-def permutation_test(kind: Kind, x: Array, y: Array, seed: int = 0) -> Permuted:
+def permutation_test(kind: Kind, x: Array, y: Array) -> Permuted:
     """Two-sided p: exact up to 9 layers, else by 100,000 seeded draws, (hits + 1) / (draws + 1)."""
     n = len(x)
     a, b = _scores(kind, x), _scores(kind, y)
@@ -82,7 +79,7 @@ def permutation_test(kind: Kind, x: Array, y: Array, seed: int = 0) -> Permuted:
     if n <= EXACT_UP_TO:
         sizes = np.abs(b[_all(n)] @ a)
         return Permuted(float((sizes >= seen - _SAME).mean()), float((sizes >= sizes.max() - _SAME).mean()), True, n)
-    rng, rows = np.random.default_rng(seed), np.tile(b, (DRAWS // 10, 1))
+    rng, rows = np.random.default_rng(0), np.tile(b, (DRAWS // 10, 1))
     hits = sum(int((np.abs(rng.permuted(rows, axis=1) @ a) >= seen - _SAME).sum()) for _ in range(10))
     return Permuted((hits + 1) / (DRAWS + 1), max(2 / factorial(n), 1 / (DRAWS + 1)), False, n)
 
@@ -115,9 +112,6 @@ def false_positive_rate(kind: Kind, layers: int = 13, walks: int = 4000, seed: i
     return hits / walks, float(ends.low), float(ends.high)
 
 
-# --- the studies ---
-
-
 def measure(settings: Correlated, context: Context) -> pd.DataFrame:
     """Records of the figures, the correlation of every system, and how often two random walks are correlated."""
     parts = [layer_curves.measure(systems, context) for systems in settings.figures]
@@ -135,12 +129,11 @@ def correlations(records: pd.DataFrame, kind: Kind) -> pd.DataFrame:
         a, drift = (layer_curves.replicates(records, layers, metric) for metric in ("mean_cosine", "drift"))
         estimate = interval(coefficient(kind, drift, a), bounds=SIGNED)._asdict()
         test = permutation_test(kind, drift[0], a[0])
-        scipys = default_p(kind, drift[0], a[0])
-        values = (None, test.p, test.smallest, scipys, float(test.n))
+        values = (test.p, test.smallest, default_p(kind, drift[0], a[0]), float(test.n))
+        numbers = [{end: float(x) for end, x in estimate.items()}, *({"value": value} for value in values)]
         given = {"model": model, "seed": seed, "n_units": int(layers["n_units"].iloc[0]), "site": "hidden"}
-        for name, value in zip(NUMBERS, values, strict=True):
-            numbers = {k: float(x) for k, x in estimate.items()} if value is None else {"value": value}
-            rows.append(given | {"metric": f"correlation.{kind}{name}"} | numbers)
+        for name, number in zip(NUMBERS, numbers, strict=True):
+            rows.append(given | {"metric": f"correlation.{kind}{name}"} | number)
     return pd.DataFrame(rows)
 
 

@@ -164,12 +164,4 @@ def _with_error(value: float, low: float, high: float) -> str:
     return f"{value:.{decimals}f} ± {half:.{decimals}f}"
 
 
-STUDY = declare(
-    "godey2024",
-    "fig6",
-    settings=biased_block.SETTINGS,
-    needs=biased_block.NEEDS,
-    measure=measure,
-    judge=judge,
-    draw=draw,
-)
+STUDY = declare("godey2024", "fig6", **biased_block.OF_BLOCK, measure=measure, judge=judge, draw=draw)

@@ -107,12 +107,5 @@ def reach(counts: Array) -> float:
     return float(np.abs(MIDDLES)[order][np.searchsorted(share, 0.995)])
 
 
-STUDY = declare(
-    "godey2024",
-    "fig7",
-    settings=biased_block.SETTINGS,
-    needs=biased_block.NEEDS,
-    measure=measure,
-    judge=partial(norm_claims.judge, "fig7", {"seeds-differ-in-direction": judge_direction}),
-    draw=draw,
-)
+JUDGE = partial(norm_claims.judge, "fig7", {"seeds-differ-in-direction": judge_direction})
+STUDY = declare("godey2024", "fig7", **biased_block.OF_BLOCK, measure=measure, judge=JUDGE, draw=draw)

@@ -107,8 +107,7 @@ STUDIES = tuple(
     declare(
         "godey2024",
         name,
-        settings=biased_block.SETTINGS,
-        needs=biased_block.NEEDS,
+        **biased_block.OF_BLOCK,
         measure=partial(measure, where),
         judge=partial(norm_claims.judge, name, others),
         draw=draw,
@@ -116,9 +115,6 @@ STUDIES = tuple(
     for name, where, others, draw in (
         ("fig8", {"site": list(SIDES)}, STARTS, draw_vectors),
         ("fig9", {"metric": IN_ROWS}, IN_WEIGHTS, partial(draw_weights, DRAWN_IN_ROWS)),
-        (
-            *("fig10", {"metric": IN_SEQUENCES}, OF_SEQUENCES),
-            partial(draw_weights, DRAWN_IN_SEQUENCES),
-        ),
+        (*("fig10", {"metric": IN_SEQUENCES}, OF_SEQUENCES), partial(draw_weights, DRAWN_IN_SEQUENCES)),
     )
 )

@@ -136,9 +136,6 @@ def measure_clouds(pieces: Sequence[Piece], over: Over, chosen: Iterable[tuple[i
     return as_records(pd.concat(parts, ignore_index=True))
 
 
-# --- the studies ---
-
-
 def measure(over: Over, clouds: bool, series: checkpoints.CheckpointSettings, context: Context) -> pd.DataFrame:
     """Alignment of all heads, their means in the plane, and clouds of the two chosen heads of the first seed."""
     pieces = checkpoints.measure(series, context)

@@ -132,9 +132,6 @@ def heads_above(records: pd.DataFrame) -> Iterator[tuple[int, int, int]]:
         yield int(str(seed)), int((holm(of_units(heads, bound)[0]) < LEVEL).sum()), len(heads)
 
 
-# --- the studies ---
-
-
 def judge_cosine(records: pd.DataFrame) -> list[Verdict]:
     claim, alignment = claims("godey2024", "fig13"), Alignment.of(records)
     first, last = np.abs(alignment.cosine[:, 0]), np.abs(alignment.cosine[:, -1])

@@ -94,11 +94,5 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     }
 
 
-STUDY = declare(
-    "godey2024",
-    "fig15",
-    **checkpoints.OF_HEADS,
-    measure=partial(checkpoints.measure_heads, KEPT),
-    judge=judge,
-    draw=draw,
-)
+MEASURE = partial(checkpoints.measure_heads, KEPT)
+STUDY = declare("godey2024", "fig15", **checkpoints.OF_HEADS, measure=MEASURE, judge=judge, draw=draw)

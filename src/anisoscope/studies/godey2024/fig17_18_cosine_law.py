@@ -10,7 +10,6 @@ Records: rows of an isotropic law have the model `isotropic d = {d}`; the compon
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -48,11 +47,10 @@ class Law:
 
 @dataclass(frozen=True)
 class Points:
-    """Models with the corpus each is measured on (`limit`: first units), and folders of finished runs to show too."""
+    """Models with the corpus each is measured on (`limit`: first units)."""
 
     models: tuple[tuple[str, str], ...] = (("builtin:minilm", "builtin:python-docs"),)
     limit: int | None = 60
-    runs: tuple[Path, ...] = ()
 
 
 def measure_law(law: Law, context: Context) -> pd.DataFrame:
@@ -148,11 +146,8 @@ STUDIES = (
     declare(
         "godey2024",
         "fig18",
-        settings={
-            "quick": Points(),
-            "paper": Points(SYSTEMS, None),
-        },
-        measure=lambda points, context: trained_layers(points.models, points.limit, context, points.runs),
+        settings={"quick": Points(), "paper": Points(SYSTEMS, None)},
+        measure=lambda points, context: trained_layers(points.models, points.limit, context),
         judge=judge_points,
         draw=draw_points,
         needs=needed(SYSTEMS, "position"),

@@ -164,9 +164,6 @@ def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFra
             yield rows.assign(model=kind.label + state, seed=found.seed).astype(rows.dtypes.to_dict())
 
 
-# --- what the records say ---
-
-
 def width(threshold: float) -> int:
     """The dimension d whose q95(d) is the recorded `mean_cosine.isotropic_q95` (it falls strictly with d)."""
     dimensions = range(2, 1 << 24)

@@ -4,6 +4,7 @@ Holm over systems, claims and the grid of N.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -72,9 +73,8 @@ def trends(claim: Claim, records: pd.DataFrame, *, relative: bool = False) -> Fo
         yield from trend(claim, curve, relative=relative)
 
 
-def relative_trends(claim: Claim, records: pd.DataFrame) -> Found:
-    """The same, changes as shares of the value at N = 0: an effect floor of weights of any size."""
-    return trends(claim, records, relative=True)
+relative_trends = partial(trends, relative=True)
+"""The same, changes as shares of the value at N = 0: an effect floor of weights of any size."""
 
 
 def closed(claim: Claim, lower: Curves, upper: Curves) -> Iterator[Test]:
