@@ -70,13 +70,11 @@ def parts(of_parts: Mapping[str, pd.DataFrame], title: str, *, zero: bool = Fals
     data = data[data["layer"].isin(_spread(sorted(data["layer"].unique())))].sort_values("layer", kind="stable")
     data["panel"] = "layer " + data["layer"].astype(str)
     hue = _named_colours("part", dict(zip(of_parts, (*PALETTE[:2], INK), strict=False)))
-    dashes = alt.Scale(domain=list(of_parts), range=[[1, 0], [1, 0], [5, 5]][: len(of_parts)])
+    dash = alt.Scale(domain=list(of_parts), range=[[1, 0], [1, 0], [5, 5]][: len(of_parts)])
     base = alt.Chart().encode(x=_steps(data), color=hue)
     line = base.mark_line().encode(
         y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=zero)),
-        strokeDash=alt.StrokeDash(
-            "part:N", scale=dashes, legend=alt.Legend(title=None, columns=0, symbolType="stroke")
-        ),
+        strokeDash=alt.StrokeDash("part:N", scale=dash, legend=alt.Legend(title=None, columns=0, symbolType="stroke")),
     )
     return facet([ribbon(base, title, opacity=0.15), line], data, "panel", (WIDTH, 150), 2)
 

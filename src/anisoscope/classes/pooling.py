@@ -49,9 +49,7 @@ def pooled_vectors(model: nn.Module, batches: Iterable[Batch], at: At = "first")
 
 
 @torch.no_grad()
-def class_logits(
-    model: Any, rows: list[dict[str, Any]], pad_id: int, batch: int = 256
-) -> Float[Tensor, "unit classes"]:
+def class_logits(model: Any, rows: list[dict[str, Any]], pad_id: int, batch: int = 256) -> Float[Tensor, "unit class"]:
     """What the head of `model` says of every utterance, in order."""
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
     device = next(model.parameters()).device

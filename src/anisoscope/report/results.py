@@ -114,11 +114,9 @@ class Results:
         frame = (frame[raw] if raw.any() else frame).astype({"layer": int, "head": int})
         return self.by_depth(frame)
 
-    def by_depth(self, frame: pd.DataFrame) -> pd.DataFrame:
+    def by_depth(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Rows panel by panel, layer by layer, the output after the final norm last, and by head."""
-        return in_order_of(
-            frame, frame[PANEL].map(self._ranks), frame["layer"], frame["site"].eq("final"), frame["head"]
-        )
+        return in_order_of(rows, rows[PANEL].map(self._ranks), rows["layer"], rows["site"].eq("final"), rows["head"])
 
     @cached_property
     def peak(self) -> pd.Series | None:

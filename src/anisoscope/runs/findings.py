@@ -138,11 +138,8 @@ def where_anisotropic(depth: Depth) -> Iterator[Finding]:
         word = "strongest" if len(rivals) == 1 < len(depth.rows) else "highest"
         tied = f", not told apart from {places(near, names)}" if near else ""
         peak = f"{word} at {name_of(top)} ({highest}{extreme}){tied}"
-        parts = (
-            [f"anisotropic {span(yes, names)}", peak]
-            if len(names) > 1
-            else [f"anisotropic {span(yes, names)} ({highest}{extreme})"]
-        )
+        found_at = f"anisotropic {span(yes, names)}"
+        parts = [found_at, peak] if len(names) > 1 else [f"{found_at} ({highest}{extreme})"]
     else:
         rivals = each(depth.rows)
         iso = where.get("isotropic", [])
@@ -216,12 +213,10 @@ def dimensions_taken(records: pd.DataFrame) -> Iterator[Finding]:
     """How many dimensions the directions of three classes or more take in the last layer."""
     rows = select(records, metric="class_direction.dimensions", component=None)
     rows = rows[rows["low"].notna() & (rows["low"] < rows["high"])].sort_values("layer")
-    classes = select(records, metric="class_direction.auc")["component"].dropna().nunique()
-    if len(rows) and classes > 2:
+    count = select(records, metric="class_direction.auc")["component"].dropna().nunique()
+    if len(rows) and count > 2:
         last = each(rows.tail(1))[0]
-        text = (
-            f"At {name_of(last)} the directions of {classes} classes take {measured(last)} dimensions of {classes - 1}."
-        )
+        text = f"At {name_of(last)} the directions of {count} classes take {measured(last)} dimensions of {count - 1}."
         yield Finding("dimensions_taken", text, (entry(last),))
 
 

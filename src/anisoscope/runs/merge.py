@@ -26,8 +26,7 @@ def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
         if differ:
             got = f"{folder}, whose {differ} differs from {folders[0]}"
             raise MeasureError("shards of one run", got, "merge what was measured alike, but for --shard")
-    settings = Settings(**manifests[0]["settings"]["settings"])
-    whole = _added_up(parts, settings, identities[0]["plan"], manifests)
+    whole = _added_up(parts, identities[0]["plan"], manifests)
     identity = identities[0] | {"shard": [0, 1]}
     target = RunFolder.start(output, identity, resume=False)
     facts = manifests[0] | {
@@ -56,13 +55,12 @@ def _identity(part: RunFolder) -> dict[str, Any]:
     return {name: value for name, value in identity.items() if name != "shard"}
 
 
-def _added_up(
-    parts: Sequence[RunFolder], settings: Settings, plan: str, manifests: Sequence[dict[str, Any]]
-) -> Measurement:
+def _added_up(parts: Sequence[RunFolder], plan: str, manifests: Sequence[dict[str, Any]]) -> Measurement:
     """The sums of all shards, of which one at a time is in memory. MeasureError where two hold the same batches, or
     where none holds some of them.
     """
     owner: dict[int, Path] = {}
+    settings = Settings(**manifests[0]["settings"]["settings"])
     whole = Measurement(settings, plan)
     for part in parts:
         shard = Measurement.restore(part.sums_path, settings, plan)

@@ -164,8 +164,7 @@ class _Work:
                 "repeated": series.repeated,
             }
             if not self._is_written(described):
-                records = series.records
-                write_table(self.output / "records.parquet", records)
+                write_table(self.output / "records.parquet", series.records)
                 write_json(self.output / "series.json", described | provenance())
         return series
 
@@ -173,9 +172,7 @@ class _Work:
         """Whether the records of just these runs lie there: a second start changes nothing."""
         with suppress(OSError, ValueError):
             written = json.loads((self.output / "series.json").read_text("utf-8"))
-            return (self.output / "records.parquet").exists() and described == {
-                key: written.get(key) for key in described
-            }
+            return (self.output / "records.parquet").exists() and described == {k: written.get(k) for k in described}
         return False
 
 

@@ -237,10 +237,8 @@ def _verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdict:
     numbers = (t.value, t.low, t.high, t.n, float(p[i]))
     if first.over is None:
         alone = outcomes == ["undecided"] and min(t.up, t.down) < LEVEL
-        note = (
-            f"{t.note}; " * bool(t.note)
-            + "its interval alone would decide, corrected for the others' tests it does not"
-        )
+        corrected = "its interval alone would decide, corrected for the others' tests it does not"
+        note = "; ".join(filter(None, (t.note, corrected)))
         return stated(t.claim, _agreed(outcomes), t.statistic, *numbers, note if alone else t.note, t.subject)
     seeds = sorted({t.seed for t in tests})
     each = [_together([o for t, o in zip(tests, outcomes, strict=True) if t.seed == s], first.over) for s in seeds]

@@ -177,9 +177,7 @@ def _text(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
     tokenizer = _tokenizer(kind, tuple(seen))
     masking = partial(DataCollatorForLanguageModeling, tokenizer, mlm_probability=0.15, return_tensors="pt")
     mask, once, pad = masking(), masking(seed=0), DataCollatorForTokenClassification(tokenizer)
-    masked = [
-        {name: x[0].tolist() for name, x in once([row]).items()} for row in _windows(held, tokenizer, kind.window)
-    ]
+    masked = [{key: x[0].tolist() for key, x in once([row]).items()} for row in _windows(held, tokenizer, kind.window)]
 
     def collate(examples: Examples) -> dict[str, Any]:
         made: dict[str, Any] = (pad if "labels" in examples[0] else mask)(examples)

@@ -56,9 +56,7 @@ OPPOSITE = "heads.opposite"
 """Read from `query_key.cosine`: 1 for a head whose means end opposite, else 0."""
 
 
-def ends(
-    records: pd.DataFrame, metric: str, site: str = "", *, last_layer: bool = False, start: bool = False
-) -> pd.Series:
+def ends(records: pd.DataFrame, metric: str, site: str = "", *, last: bool = False, start: bool = False) -> pd.Series:
     """A number of every cell, by (arm, seed): at the last step or the first, mean over heads and layers (of a cosine of
     means: of its size; of hidden states: of what the blocks give, not of what they are given).
     """
@@ -66,7 +64,7 @@ def ends(
     rows = select(records, metric=cosine if metric == OPPOSITE else metric, **({"site": site} if site else {}))
     rows = rows[rows["step"] == (rows["step"].min() if start else rows["step"].max())]
     if site == "hidden":
-        rows = rows[rows["layer"] == rows["layer"].max()] if last_layer else rows[rows["layer"] > 0]
+        rows = rows[rows["layer"] == rows["layer"].max()] if last else rows[rows["layer"] > 0]
     values = rows["value"].abs() if metric == cosine else rows["value"]
     if metric == OPPOSITE:
         values = (values < -float(cosine_quantile(0.975, SIZE.width // SIZE.heads))).astype(float)
@@ -100,7 +98,7 @@ def judge(name: str, records: pd.DataFrame) -> list[Verdict]:
 def paired(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
     """Differences by seed of an arm at the end and what the claim puts it against."""
     last = "last layer" in claim.statement
-    found = ends(records, claim.metric, claim.site, last_layer=last)
+    found = ends(records, claim.metric, claim.site, last=last)
     none = pd.Series(dtype=float)
     if arm not in found:
         return none
@@ -108,7 +106,7 @@ def paired(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
     if claim.against == "zero":
         return own
     first = claim.against == "start"
-    other = ends(records, claim.metric, claim.site, last_layer=last, start=True) if first else found
+    other = ends(records, claim.metric, claim.site, last=last, start=True) if first else found
     against = arm if first else claim.against
     return (own - other[against]).dropna() if against in other else none
 

@@ -76,9 +76,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     titles = {"accuracy": "accuracy", "class_direction.dimensions": "dimensions that classes take"}
     for metric, title in titles.items():
         frame: pd.DataFrame = over(select(rows, metric=metric), "corpus", "dim")
-        frame = frame.assign(
-            corpus=frame["corpus"].map(lambda c: f"{classes_of(c)} {'tags' * (c == TREEBANK)}".strip())
-        )
+        frame = frame.assign(corpus=frame["corpus"].map(lambda c: f"{classes_of(c)}{' tags' * (c == TREEBANK)}"))
         name = f"dimension_{metric.rpartition('.')[2]}"
         settings: dict[str, Any] = {"x": "dim", "series": "corpus", "scale": "log", "size": (640, 260)}
         drawn |= whole.chart(charts.trajectory, frame, name, titles=("width", title), **settings)

@@ -207,9 +207,8 @@ def untrained(cell: SmallCell, made: Sentences) -> Reader:
 
 def train(model: Reader, cell: SmallCell, made: Sentences, plan: SmallGrid) -> None:
     """Train a model in place."""
-    optimiser = torch.optim.AdamW(
-        model.parameters(), plan.rate * math.sqrt(WIDTH / cell.dim), weight_decay=0.0, fused=True
-    )
+    rate = plan.rate * math.sqrt(WIDTH / cell.dim)
+    optimiser = torch.optim.AdamW(model.parameters(), rate, weight_decay=0.0, fused=True)
     warm = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: min(1.0, (step + 1) / (plan.steps / 10)))
     draw = torch.Generator().manual_seed(cell.seed)
     model.train()

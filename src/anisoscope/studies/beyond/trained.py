@@ -130,9 +130,8 @@ def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> No
     if any(change.balanced for change in changes):
         model.token_weights.copy_(torch.from_numpy(balancing(shares)))
     validation = Examples(tokens, held, len(held), 0, shuffled=False)
-    plan, texts = (
-        open_plan(probed, model, tokenizer, modality="text", sequences=n)[0] for n in (recipe.probe, outcomes.WINDOWS)
-    )
+    sizes = (recipe.probe, outcomes.WINDOWS)
+    plan, texts = (open_plan(probed, model, tokenizer, modality="text", sequences=n)[0] for n in sizes)
 
     def on_step(step: int, _last: int, model: Any) -> None:
         if step in recipe.seen:

@@ -42,9 +42,8 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     for here in whole.corpora:
         rows = here.find(**WORDS)
         rows = rows[rows["layer"] == rows["layers"]]
-        frame = over(
-            rows.assign(when=rows["untrained"].map({True: "step 0", False: "trained"})), "blocks", "when", "layers"
-        )
+        when = rows["untrained"].map({True: "step 0", False: "trained"})
+        frame = over(rows.assign(when=when), "blocks", "when", "layers")
         titles = ("layers", "similarity of the words of a sentence, last layer")
         settings: dict[str, Any] = {"x": "layers", "series": "blocks", "panel": "when", "titles": titles}
         drawn |= here.chart(charts.trajectory, frame, size=(640, 240), **settings)

@@ -20,8 +20,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m anisoscope.studies.fosse2023", description=__doc__)
     parser.add_argument("--settings", choices=tuple(SETTINGS), default="paper")
     parser.add_argument("--output", type=Path, default=Path("runs/reproduction"), help="as in anisoscope reproduce")
-    options = parser.parse_args()
-    plan = SETTINGS[options.settings]
+    given = parser.parse_args()
+    plan = SETTINGS[given.settings]
     cells = plan.everything()
     measures = [study.measure for study in runner.choose("fosse2023") if isinstance(study.measure, Measure)]
     asked: dict[Cell, list[Measure]] = {cell: [m for m in measures if cell in m.cells(plan)] for cell in cells}
@@ -34,9 +34,7 @@ def main() -> None:
         return f"{cell.corpus} {cell.label} seed {cell.seed}: {found.accuracy():.3f}{' collapsed' * found.collapsed}"
 
     with flushed(), shown(f"{len(cells)} classifiers of fosse2023", "classifiers", quiet=False) as progress:
-        context = Context(
-            options.output, options.output / "cache", progress=lambda _text, done, total: progress(done, total)
-        )
+        context = Context(given.output, given.output / "cache", progress=lambda _, done, total: progress(done, total))
         for line in each(cells, plan, context, everything):
             print(line, flush=True)  # noqa: T201
 

@@ -30,10 +30,8 @@ ONE_LAYER: dict[str, Any] = {"family": OWN, "layers": 1, "weight": 0.0}
 
 def explained(trained: Trained) -> pd.DataFrame:
     """`explanations` of test utterances, of a corpus with rationales."""
-    limit, longest = trained.plan.erased, trained.found.max_length
-    return kept(
-        trained, "explained", lambda: explanations(*trained.classifier, trained.corpus, limit=limit, max_length=longest)
-    )
+    how: dict[str, Any] = {"limit": trained.plan.erased, "max_length": trained.found.max_length}
+    return kept(trained, "explained", lambda: explanations(*trained.classifier, trained.corpus, **how))
 
 
 def tests(whole: Evidence) -> Iterator[Test]:

@@ -77,9 +77,8 @@ def _form(here: Evidence, form: str) -> str:
     ends = [here.find(metric=f"cls_entropy.{end}", component=form)["value"].iloc[:1] for end in ("floor", "ceiling")]
     low, high = (f"{end.iloc[0]:.3f}" if len(end) else "unknown" for end in ends)
     drawn = here.find(metric="cls_entropy", component=form, family=CONTROL)["value"]
-    return f"form {FORMS[form]}, floor {low}, ceiling {high}" + (
-        f", untrained {drawn.mean():.3f}" if len(drawn) else ""
-    )
+    at_first = f", untrained {drawn.mean():.3f}" if len(drawn) else ""
+    return f"form {FORMS[form]}, floor {low}, ceiling {high}{at_first}"
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:

@@ -129,9 +129,7 @@ class CellAtStart(Trained):
     def _parts(self) -> Parts:
         recipe = self.plan.recipe(self.cell).filled()
         set_seed(recipe.seed)
-        parts = parts_of(
-            recipe, replace(self.corpus, splits={name: self.corpus.splits[name] for name in (TRAIN, TEST)})
-        )
+        parts = parts_of(recipe, replace(self.corpus, splits={s: self.corpus.splits[s] for s in (TRAIN, TEST)}))
         if not self.cell.attention:
             set_seed(recipe.seed)
             parts = replace(parts, model=type(parts.model)(parts.model.config))

@@ -189,9 +189,8 @@ def _of_one(row: Any, p: float) -> Verdict:
     claim = _claim_of(str(row.model))
     found = None if claim == SPEECH or not p < LEVEL else claim != NONE
     numbers = (float(row.r), float(row.low), float(row.high), int(row.n_units), p)
-    reason = (
-        f"{_papers_p(row.to_frame().T)}; p here is of walks, which are as autocorrelated, corrected for all systems"
-    )
+    papers = _papers_p(row.to_frame().T)
+    reason = f"{papers}; p here is of walks, which are as autocorrelated, corrected for all systems"
     subject = str(row.model).removesuffix(TRAINED)
     return stated(claim, found, "coefficient, with its interval over units:", *numbers, reason, subject)
 
