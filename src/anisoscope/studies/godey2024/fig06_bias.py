@@ -12,8 +12,8 @@ from altair.typing import ChartType
 from anisoscope.charts import builders as charts, study_charts
 from anisoscope.store import as_records, select
 from anisoscope.studies.godey2024 import biased_block, norm_claims
+from anisoscope.studies.godey2024.fig17_18_cosine_law import trained_layers
 from anisoscope.studies.godey2024.layer_curves import widths
-from anisoscope.studies.godey2024.trained_layers import trained_layers
 from anisoscope.studies.godey2024.untrained_models import label
 from anisoscope.studies.judge import POSITIVE, Test, stated
 from anisoscope.studies.study import Claim, Context, Verdict, claims, declare

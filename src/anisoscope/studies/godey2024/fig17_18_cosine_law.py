@@ -19,9 +19,10 @@ from scipy import stats
 from anisoscope.charts import builders as charts
 from anisoscope.charts.study_charts import over_dimensions
 from anisoscope.models.families import PRESETS
+from anisoscope.runs.job import Job
+from anisoscope.runs.run import run
 from anisoscope.store import as_records, select
-from anisoscope.studies.godey2024.layer_curves import layer_tests, widths
-from anisoscope.studies.godey2024.trained_layers import trained_layers
+from anisoscope.studies.godey2024.layer_curves import Systems, had, layer_tests, widths
 from anisoscope.studies.judge import Array, judged, stated
 from anisoscope.studies.needs import needed
 from anisoscope.studies.study import Context, Verdict, claims, declare
@@ -123,6 +124,20 @@ def layers(records: pd.DataFrame) -> pd.DataFrame:
     rows = select(records, metric="mean_cosine", site="hidden")
     rows = rows.assign(d=rows["model"].map(widths(records)).astype(int), seed=rows["seed"].fillna(0))
     return rows.assign(q95=isotropic.q95(rows["d"].to_numpy(float)))
+
+
+def trained_layers(models: Sequence[tuple[str, str]], limit: int | None, context: Context) -> pd.DataFrame:
+    """Records of A, drift and norms by layer of models on their corpora: runs shared with figures 1 to 4."""
+    found = []
+    for done, (model, corpus) in enumerate(models, start=1):
+        job = Job(model, corpus, Systems().settings(), limit=limit)
+        job = replace(job, batch_tokens=context.batch_tokens, device=context.device)
+        found += had(job, context, partial(run, root=context.cache, resume=True))
+        context.progress(model, done, len(models))
+    metrics = ("mean_cosine", "mean_cosine.isotropic_q95", "drift", "norms.mean")
+    where = {"metric": metrics, "site": ("hidden", "final"), "token_policy": "all", "head": None, "component": None}
+    parts = [select(done.records, **where) for done in found]
+    return pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
 
 
 def draw_points(records: pd.DataFrame) -> dict[str, ChartType]:
