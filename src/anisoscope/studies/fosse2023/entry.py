@@ -19,7 +19,6 @@ from anisoscope.studies.fosse2023.grid import NEEDS, PUBLISHED, SETTINGS, TITLES
 from anisoscope.studies.fosse2023.measurements import Look, accuracies, gather
 from anisoscope.studies.fosse2023.trained_cells import untrained
 from anisoscope.studies.judge import Array, Test, bounds_of, judged, of_seeds
-from anisoscope.studies.needs import Need
 from anisoscope.studies.study import Compared, Context, Study, claims, declare, published
 from anisoscope.sums.jackknife import over_seeds
 
@@ -211,14 +210,13 @@ def entry(
     measure: Callable[[Any, Context], pd.DataFrame],
     tests: Callable[[Evidence], Iterable[Test]],
     draw: Callable[[Evidence], dict[str, ChartType]],
-    compare: Callable[[Evidence], Iterable[Compared]] = lambda _evidence: (),
+    compare: Callable[[Evidence], Iterable[Compared]] | None = None,
     paper: str = PAPER,
-    settings: Mapping[str, Any] = SETTINGS,
-    needs: tuple[Need, ...] = NEEDS,
     read: Callable[[str, pd.DataFrame], Evidence] | None = None,
+    **others: Any,
 ) -> Study:
-    """A table or figure of the paper: measured, judged and drawn of all records, compared corpus by corpus; `read`:
-    its evidence, where that is not of the classifiers of the grid.
+    """A table or figure of the paper: measured, judged and drawn of all records, compared corpus by corpus; where it is
+    not of the classifiers of the grid, with `others` than their settings and needs, and evidence `read` in its own way.
     """
 
     def whole(records: pd.DataFrame) -> Evidence:
@@ -227,10 +225,9 @@ def entry(
     return declare(
         paper,
         name,
-        settings=settings,
-        needs=needs,
+        **{"settings": SETTINGS, "needs": NEEDS} | others,
         measure=measure,
         judge=lambda records: judged(list(tests(whole(records)))),
         draw=lambda records: draw(whole(records)),
-        compare=lambda records: [c for here in whole(records).corpora if here.numbers for c in compare(here)],
+        compare=lambda records: [c for e in whole(records).corpora if compare and e.numbers for c in compare(e)],
     )
