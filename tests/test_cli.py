@@ -15,7 +15,7 @@ import pytest
 
 import anisoscope
 from anisoscope import errors, metrics
-from anisoscope.cli.app import ENVIRONMENT, EXIT_CODES, LISTS
+from anisoscope.cli.app import EXIT_CODES, LISTS
 from anisoscope.cli.tables import listed
 from anisoscope.studies import names, runner
 
@@ -239,7 +239,7 @@ def test_exit_codes_and_environment_variables_are_in_the_docs() -> None:
     codes = {error.exit_code for error in vars(errors).values() if hasattr(error, "exit_code")}
     assert codes <= EXIT_CODES.keys()
     sources = "".join(path.read_text("utf-8") for path in Path(anisoscope.__file__).parent.rglob("*.py"))
-    assert set(re.findall(r"ANISOSCOPE_[A-Z]+", sources)) <= ENVIRONMENT.keys()
+    assert set(re.findall(r"ANISOSCOPE_[A-Z]+", sources)) <= documentation.ENVIRONMENT.keys()
 
 
 def test_the_page_of_commands_is_as_generated(tmp_path: Path) -> None:

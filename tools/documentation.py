@@ -24,6 +24,23 @@ from anisoscope.models.packaged import NETWORKS, PACKAGED
 
 GENERATED = "<!-- Made by `make docs`; do not edit. -->\n\n"
 
+ENVIRONMENT = {
+    "ANISOSCOPE_DATA": "a folder of corpora: what lies in it can be named without its path",
+    "ANISOSCOPE_DATA_<NAME>": "the local copy of one named corpus, as in ANISOSCOPE_DATA_COMMON_VOICE",
+    "ANISOSCOPE_SERIES": "a folder of series of checkpoints that studies read instead of training their own",
+    "ANISOSCOPE_CACHE": "where vocabularies are kept (default: $XDG_CACHE_HOME/anisoscope, else ~/.cache/anisoscope)",
+    "HF_HOME": "the cache of models and data sets of the hub",
+    "HF_ENDPOINT": "another hub",
+    "HF_TOKEN": "access to gated models and data sets",
+    "HF_HUB_OFFLINE": "1: ask no hub, read the cache only",
+    "OMP_NUM_THREADS": "threads of the arithmetic on a CPU",
+    "OMP_WAIT_POLICY": "how they wait (default: PASSIVE; where they spin, two cores take a third longer)",
+    "RANK, WORLD_SIZE": "set by torchrun: this process' number and how many there are",
+    "COLUMNS": "width of the terminal, where it is not known",
+    "NO_COLOR, TERM=dumb, CI=true": "no colours; the last two: no moving bar, but a plain line now and then",
+}
+"""Variables of the environment that the program reads."""
+
 TRAPS = {
     "canine": "q, k, v by hooks on the projections; the first block sees chunks of 128 characters; molecules are a "
     "quarter of the characters, [CLS] first; padding changes what molecules are; NaN in float64 (its own masks)",
@@ -156,7 +173,7 @@ def commands() -> str:
     from typer.main import get_command
     from typer.testing import CliRunner
 
-    from anisoscope.cli.app import ENVIRONMENT, EXIT_CODES, app
+    from anisoscope.cli.app import EXIT_CODES, app
 
     pages = []
     for words in _command_names(get_command(app)):

@@ -37,22 +37,6 @@ EXIT_CODES = {
     143: "ended: SIGTERM; the same command with --resume goes on",
 }
 
-ENVIRONMENT = {
-    "ANISOSCOPE_DATA": "a folder of corpora: what lies in it can be named without its path",
-    "ANISOSCOPE_DATA_<NAME>": "the local copy of one named corpus, as in ANISOSCOPE_DATA_COMMON_VOICE",
-    "ANISOSCOPE_SERIES": "a folder of series of checkpoints that studies read instead of training their own",
-    "ANISOSCOPE_CACHE": "where vocabularies are kept (default: $XDG_CACHE_HOME/anisoscope, else ~/.cache/anisoscope)",
-    "HF_HOME": "the cache of models and data sets of the hub",
-    "HF_ENDPOINT": "another hub",
-    "HF_TOKEN": "access to gated models and data sets",
-    "HF_HUB_OFFLINE": "1: ask no hub, read the cache only",
-    "OMP_NUM_THREADS": "threads of the arithmetic on a CPU",
-    "OMP_WAIT_POLICY": "how they wait (default: PASSIVE; where they spin, two cores take a third longer)",
-    "RANK, WORLD_SIZE": "set by torchrun: this process' number and how many there are",
-    "COLUMNS": "width of the terminal, where it is not known",
-    "NO_COLOR, TERM=dumb, CI=true": "no colours; the last two: no moving bar, but a plain line now and then",
-}
-
 PARTIAL = 7
 """The exit code of a reproduction without something that could not be had."""
 
