@@ -73,7 +73,7 @@ def trends(claim: Claim, records: pd.DataFrame, *, relative: bool = False) -> Fo
         yield from trend(claim, curve, relative=relative)
 
 
-relative_trends = partial(trends, relative=True)
+relative_trends: Judge = partial(trends, relative=True)
 """The same, changes as shares of the value at N = 0: an effect floor of weights of any size."""
 
 
