@@ -2,10 +2,10 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
+from quick import quick
 
 from anisoscope.measure.settings import Settings
 from anisoscope.runs.job import Job
@@ -34,8 +34,8 @@ def test_torchrun_equals_one_process(tmp_path: Path) -> None:
     corpus.write_text(TEXT)
     script.write_text(SCRIPT)
     alone = run(job(str(corpus)), tmp_path / "one").records
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    words = [str(corpus), str(tmp_path / "two"), str(Path(__file__).parent)]
+    launcher = [*quick(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
+    words = [*quick(), str(script), str(corpus), str(tmp_path / "two"), str(Path(__file__).parent)]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*launcher, *words], capture_output=True, text=True, timeout=280, check=False, env=env)
     assert done.returncode == 0, done.stderr[-2000:]

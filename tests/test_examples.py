@@ -3,13 +3,13 @@
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import nbformat
 import notebooks
 import pytest
 from nbclient import NotebookClient
+from quick import quick
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
@@ -51,7 +51,7 @@ TYPED = [(page, i) for page in PAGES if page.name not in GENERATED_BLOCKS for i 
 def test_every_block_of_the_documentation_runs_in_one_interpreter(tmp_path):
     """`anisoscope.capture` was a function, and a module once something was measured: README's own order failed."""
     code = "\n".join(blocks(page)[i] for page, i in TYPED)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    done = subprocess.run([*quick(), "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -59,5 +59,5 @@ def test_every_block_of_the_documentation_runs_in_one_interpreter(tmp_path):
 def test_every_block_runs_in_an_interpreter_of_its_own(page, i, tmp_path):
     first = "" if "import anisoscope" in blocks(page)[i] else "import anisoscope\n"
     code = first + blocks(page)[i]
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    done = subprocess.run([*quick(), "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

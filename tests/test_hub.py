@@ -6,11 +6,11 @@ What must never load as other weights (a body that is not what was announced) st
 import json
 import shutil
 import subprocess
-import sys
 
 import pytest
 import torch
 from hub_server import Hub
+from quick import quick
 from safetensors.torch import load_file
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
@@ -61,7 +61,7 @@ class Loader:
 
     def __init__(self, hub, home, **variables):
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        command = [sys.executable, "-c", LOADER]
+        command = [*quick(), "-c", LOADER]
         self.process = subprocess.Popen(command, env=hub.environment(home, **variables), text=True, **pipes)
 
     def __call__(self, *names):
@@ -139,7 +139,7 @@ def test_a_series_is_found_measured_and_let_go_of(folders, tmp_path):
     """
     texts = [json.dumps({"text": f"w{i} w{i + 1} w{2 * i}"}) for i in range(9)]
     (tmp_path / "text.jsonl").write_text("\n".join(texts))
-    command = [sys.executable, "-m", "anisoscope", "measure", f"{REPOSITORY}@step{{1,2,…,16}}", "--panel", "hidden"]
+    command = [*quick(), "-m", "anisoscope", "measure", f"{REPOSITORY}@step{{1,2,…,16}}", "--panel", "hidden"]
     command += ["--corpus", str(tmp_path / "text.jsonl"), "-o", str(tmp_path / "series"), "--keep", "1", "--quiet"]
     hub = served(folders)
     variables = hub.environment(tmp_path / "home")
@@ -181,7 +181,7 @@ def test_what_an_interrupted_series_has_left_is_let_go_of(folders, tmp_path):
         for name in names:
             hub.add(name, {NEW: folders[NEW]})
         environment = hub.environment(tmp_path)
-        done = subprocess.run([sys.executable, "-c", LEFT, *names], env=environment, text=True, capture_output=True)
+        done = subprocess.run([*quick(), "-c", LEFT, *names], env=environment, text=True, capture_output=True)
     assert done.stdout.splitlines() == [
         "False [False, False, False]",
         "[False, True, False]",
@@ -324,7 +324,7 @@ def test_revisions_of_a_hub_that_fails_are_those_in_the_cache(folders, tmp_path,
     with served(folders) as hub:
         hub.fault = fault
         environment = hub.environment(tmp_path)
-        done = subprocess.run([sys.executable, "-c", code], env=environment, text=True, capture_output=True)
+        done = subprocess.run([*quick(), "-c", code], env=environment, text=True, capture_output=True)
     assert (done.stdout, done.returncode) == ("[] False False\n", 0), done.stderr
 
 
@@ -334,5 +334,5 @@ def test_a_stale_token_does_not_hide_public_checkpoints(folders, tmp_path):
     code = f"from anisoscope.models.series import expand; print([c.step for c in expand('{series}')])"
     with served(folders) as hub:
         environment = hub.environment(tmp_path, HF_TOKEN="hf_stale")
-        done = subprocess.run([sys.executable, "-c", code], env=environment, text=True, capture_output=True)
+        done = subprocess.run([*quick(), "-c", code], env=environment, text=True, capture_output=True)
     assert (done.stdout, done.returncode) == ("[1, 2, 4, 16]\n", 0), done.stderr

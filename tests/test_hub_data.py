@@ -3,13 +3,13 @@
 import io
 import json
 import subprocess
-import sys
 
 import datasets
 import numpy as np
 import pytest
 from hub_server import Hub
 from PIL import Image
+from quick import quick
 
 COMMIT, NEXT = "c" * 40, "d" * 40
 
@@ -38,7 +38,7 @@ class Opener:
         environment = hub.environment(home, TMPDIR=str(home / "tmp"), **variables)
         environment.pop("ANISOSCOPE_DATA", None)
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        self.process = subprocess.Popen([sys.executable, "-c", OPENER], env=environment, text=True, **pipes)
+        self.process = subprocess.Popen([*quick(), "-c", OPENER], env=environment, text=True, **pipes)
 
     def __call__(self, name, modality="text", **options):
         self.process.stdin.write(json.dumps([name, modality, options]) + "\n")

@@ -19,7 +19,8 @@ import soundfile
 import tiny
 import torch
 from hub_server import Hub
-from program import Ended
+from program import STOPPED, Ended
+from quick import quick
 from safetensors.torch import load_file
 from test_cli import call
 from torch import nn
@@ -111,18 +112,6 @@ def measure_words(job, *more):
 
 
 # ---- 1. a run goes on with any number of processes -------------------------------------------------------------------
-
-STOPPED = """
-import os, signal
-from anisoscope.runs import run as module
-pass_, calls = module.run_pass, []
-def progress(done, total):
-    calls.append(done)
-    if len(calls) == 2:
-        os.kill(os.getpid(), {number})
-module.run_pass = lambda *given, **named: pass_(*given, **(named | {{"progress": progress}}))
-"""
-"""What the program runs first so that a signal comes after two batches."""
 
 
 def whole_words(job, *more):
@@ -271,7 +260,7 @@ def test_a_changed_formula_finds_no_old_run(program, job, tmp_path):
 
     def there():
         done = subprocess.run(
-            [sys.executable, "-m", "anisoscope", *map(str, words)],
+            [*quick(), "-m", "anisoscope", *map(str, words)],
             capture_output=True,
             text=True,
             env=os.environ | {"PYTHONPATH": str(folder)},
@@ -1095,7 +1084,7 @@ def loaded(hub, home):
         except AnisoscopeError as error:
             sys.exit(print(error) or error.exit_code)
     """
-    done = subprocess.run([sys.executable, "-c", code], env=hub.environment(home), text=True, capture_output=True)
+    done = subprocess.run([*quick(), "-c", code], env=hub.environment(home), text=True, capture_output=True)
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stdout.strip()
 
@@ -1372,6 +1361,15 @@ def test_what_cannot_be_written_is_told_as_it_is(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="Not a directory"):
         write_atomic(tmp_path / "file" / "run" / "x", lambda path: path.write_text("x"))
+
+
+def test_what_a_killed_process_left_goes_when_the_file_is_written(tmp_path):
+    """Pages of a reproduction that was killed twice stayed under their temporary names; another file's writer lives."""
+    left, alive, other = (tmp_path / name for name in (".x.999999999", f".x.{os.getppid()}", ".y.999999999"))
+    for path in (left, alive, other):
+        path.touch()
+    write_atomic(tmp_path / "x", lambda path: path.write_text("x"))
+    assert {path.name for path in tmp_path.iterdir()} == {"x", alive.name, other.name}
 
 
 @pytest.mark.parametrize("goes_on", [True, False])

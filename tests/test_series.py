@@ -102,6 +102,12 @@ def test_folders_and_lists_are_read_in_order(folders, tmp_path):
     assert not is_series("bert-base-uncased")
 
 
+def test_stars_are_those_of_a_shell(folders):
+    """`**` within a name ended in a traceback."""
+    expected = [(0, step) for step in (3, 20, 100)]
+    assert places(f"{folders}/**-0/check*") == places(f"{folders}/seed-0/*") == expected
+
+
 def test_series_that_cannot_be_read(folders, tmp_path):
     bad = tmp_path / "bad.txt"
     for text, message in {"m one": "line 1", "m-step-1\nn-step-1": "every step once", "model-a": "a step that"}.items():
@@ -151,12 +157,16 @@ def test_a_step_is_what_measuring_it_alone_gives(copied, tmp_path):
 def test_finished_checkpoints_are_not_loaded_again(copied, tmp_path, monkeypatch):
     place, job = copied
     first = measured(place, job, tmp_path / "series")
-    shutil.rmtree(next(folder.folder for c, folder in first.runs.items() if c.step == 1))
+    folders = {c.step: done.folder for c, done in first.runs.items()}
+    shutil.rmtree(folders[1])
+    left = folders[0] / ".shape.json.999999999"
+    (folders[0] / "shape.json").replace(left)  # a process was killed between a run and its shape
     loaded = []
     load = series_runner.load
     monkeypatch.setattr(series_runner, "load", lambda name, **given: loaded.append(name) or load(name, **given))
     again = measured(place, job, tmp_path / "series")
     assert loaded == [str(place / "step-1")]
+    assert (folders[0] / "shape.json").exists() and not left.exists()
     pd.testing.assert_frame_equal(first.records.drop(columns="run"), again.records.drop(columns="run"))
 
 

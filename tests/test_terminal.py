@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import signal
 
 import pytest
 from program import ESCAPES
@@ -148,14 +149,30 @@ drawn = Live.refresh
 def refresh(self):
     Live.refresh = drawn
     drawn(self)
-    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), {number})
 Live.refresh = refresh
 """
 
 
-def test_ctrl_c_as_a_bar_begins(program, folder):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_as_a_bar_begins(program, folder, number):
     """The bar was half begun, drew itself over the last line and left the cursor hidden."""
-    code, shown = on_a_terminal(program, typed("measure", folder, 80), 80, setup=STOPS_AS_IT_BEGINS)
-    assert code == 130, shown
+    setup = STOPS_AS_IT_BEGINS.format(number=int(number))
+    code, shown = on_a_terminal(program, typed("measure", folder, 80), 80, setup=setup)
+    assert code == 128 + number, shown
     assert lines(shown.strip())[-1].startswith("anisoscope: interrupted; nothing to keep")
     assert shown.rindex(SHOWN) > shown.rindex(HIDDEN)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "kept"),
+    [("models.load", "weights_hash", "nothing to keep"), ("report", "build", "the run is finished, but for its page")],
+)
+def test_sigterm_outside_a_pass_ends_in_one_line(program, folder, module, name, kept):
+    """It ended by the signal, without a word, where no bar was drawn; with one, by its code only."""
+    ends = "import importlib, os; importlib.import_module('{}').{} = lambda *_, **__: os.kill(os.getpid(), {})"
+    setup = ends.format(f"anisoscope.{module}", name, int(signal.SIGTERM))
+    ended = program([*typed("measure", folder, 80), "--quiet"], setup=setup)
+    assert ended.code == 143, ended.shown
+    assert ended.told.strip().splitlines()[-1].startswith(f"anisoscope: interrupted; {kept}; to go on: ")
+    assert "Traceback" not in ended.told

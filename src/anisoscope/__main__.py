@@ -9,6 +9,9 @@ import shlex
 import sys
 import traceback
 
+from anisoscope.errors import Interrupted, Terminated
+from anisoscope.progress import ends_on_sigterm
+
 OUTPUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG)
 """A disk that is full, over quota, read-only, closed, or a file over its limit."""
 INTERRUPTED = 130
@@ -19,8 +22,9 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait keep others from computing
     gc.set_threshold(100_000, 50, 100)  # what libraries make when imported stays: looking it through is a third of that
     try:
-        code = _run()
-    except KeyboardInterrupt as stop:  # also while modules are loaded
+        with ends_on_sigterm():
+            code = _run()
+    except (KeyboardInterrupt, Terminated) as stop:  # also while modules are loaded
         code = _interrupted(stop)
     if code:
         sys.exit(code)
@@ -31,7 +35,6 @@ def _run() -> int:
 
     from anisoscope.cli.app import app
     from anisoscope.cli.view import tell
-    from anisoscope.errors import Interrupted
 
     try:
         code = int(app(standalone_mode=False) or 0)

@@ -52,6 +52,12 @@ class OutputError(AnisoscopeError):
     exit_code = 6
 
 
+class Terminated(SystemExit):
+    """SIGTERM came where nothing listens to it; `number` is the signal's."""
+
+    number = 15
+
+
 class Interrupted(Exception):
     """SIGINT or SIGTERM came; what is done is kept and can be resumed. `number` is the signal's."""
 

@@ -8,11 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
-from anisoscope.errors import Interrupted
+from anisoscope.errors import Interrupted, Terminated
 
 SECONDS_BETWEEN_LINES = 15.0
+
+Made = TypeVar("Made")
 
 Progress = Callable[[int, int], None]
 """Called after every batch with tokens (or what else is counted) done and in all (0: not known)."""
@@ -97,20 +99,21 @@ def _live(what: str, *columns: Any) -> Iterator[tuple[Any, Any]]:
     name = Column(no_wrap=True, overflow="ellipsis", ratio=1)
     described = TextColumn("{task.description}", table_column=name, markup=False)
     bar = Bar(SpinnerColumn(), described, *columns, console=Console(stderr=True), transient=True, expand=True)
-    with _ends_on_sigterm():
+    with ends_on_sigterm():
         try:
-            _whole(bar.start)
+            whole(bar.start)
             yield bar, bar.add_task(f"{what} …", total=None, unit="")
         finally:
-            _whole(bar.stop)
+            whole(bar.stop)
 
 
-def _whole(act: Callable[[], None]) -> None:
+def whole(act: Callable[[], Made]) -> Made:
     """Call `act`; a signal waits until it is done: a bar that is half begun draws itself over what comes last."""
     with listening() as came:
-        act()
+        made = act()
     for number in came:
         signal.raise_signal(number)
+    return made
 
 
 @contextmanager
@@ -138,16 +141,22 @@ def _bar(title: str) -> Iterator[tuple[Callable[[int, int, str, str], None], Cal
 
 
 @contextmanager
-def _ends_on_sigterm() -> Iterator[None]:
-    """SIGTERM as an exit, so that the cursor comes back; what has a handler of its own keeps it."""
+def ends_on_sigterm() -> Iterator[None]:
+    """SIGTERM as an exit like that of Ctrl-C, so that the cursor comes back, what is kept is told and processes begun
+    here end; what has a handler of its own keeps it.
+    """
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     if ours:
-        signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(143))
+        signal.signal(signal.SIGTERM, _terminated)
     try:
         yield
     finally:
         if ours:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminated(number: int, _frame: object) -> None:
+    raise Terminated(128 + number)
 
 
 def _lines() -> Callable[[int, int, str, str], None]:
@@ -184,7 +193,7 @@ def keeping(kept: Callable[[], str], again: str = "--resume") -> Iterator[None]:
     """
     try:
         yield
-    except (KeyboardInterrupt, Interrupted) as stop:
+    except (KeyboardInterrupt, Terminated, Interrupted) as stop:
         if text := kept():
             stop.__notes__ = [text, again]
         raise

@@ -54,6 +54,7 @@ def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        clear_temporary(path.parent, path.name)
         write(temporary)
         temporary.replace(path)
     except (OSError, SafetensorError) as error:
@@ -75,9 +76,9 @@ def write_json(path: Path, content: Any) -> None:
     write_atomic(path, lambda temporary: temporary.write_text(text))
 
 
-def clear_temporary(folder: Path) -> None:
-    """Remove what processes that were killed while they wrote have left in a folder."""
-    for path in folder.glob(".*.*"):
+def clear_temporary(folder: Path, name: str = "*") -> None:
+    """Remove what processes that were killed while they wrote (a file of this name) have left in a folder."""
+    for path in folder.glob(f".{name}.*"):
         pid = path.name.rpartition(".")[2]
         if pid.isdigit():
             try:

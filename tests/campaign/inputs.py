@@ -192,9 +192,9 @@ def check_labelled(draw, own):
     ending = draw.choice(["jsonl", "csv", "tsv", "parquet"])
     content, sound = damaged(draw, written(draw, rows, ending))
     if draw.random() < 0.3:
-        rows[draw.randrange(40)]["label"] = draw.choice([None, "", -1, math.nan, "1e400", True, 3.5, [1], {}])
+        odd = {"text": words(draw), "label": draw.choice([None, "", -1, math.nan, "1e400", True, 3.5, [1], {}])}
         with contextlib.suppress(Exception):  # what pandas itself cannot write
-            content, sound = written(draw, rows, ending), False
+            content, sound = written(draw, [*rows[1:], odd], ending), False
     sound = sound and min(sum(row["label"] == name for row in rows) for name in {r["label"] for r in rows}) >= 8
     (own / f"t.{ending}").write_bytes(content)
 

@@ -105,7 +105,7 @@ class Stopped:
         new, more = self.begun(own), ""
         for end in ends:
             ended = self(new, more, **end)
-            codes = {0, -end["number"]} | ({128 + end["number"]} - {128 + signal.SIGKILL})
+            codes = {0, -signal.SIGKILL if end["number"] == signal.SIGKILL else 128 + end["number"]}
             assert ended.code in codes, (ended.code, ended.shown[-3000:])
             assert "Traceback" not in ended.shown, ended.shown[-3000:]
             more = self.more

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from glob import glob
 from itertools import groupby, pairwise, product
 from pathlib import Path
 
@@ -99,8 +100,7 @@ def _globbed(spec: str) -> list[str]:
     """Folders that a pattern with * or ? matches here."""
     if "@" in spec or not set(spec) & set("*?"):
         return []
-    root = Path(Path(spec).anchor)
-    return sorted(str(path) for path in root.glob(str(Path(spec).relative_to(root))) if path.is_dir())
+    return sorted(str(path) for path in map(Path, glob(spec, recursive=True)) if path.is_dir())
 
 
 def _listed(path: Path) -> list[Checkpoint]:

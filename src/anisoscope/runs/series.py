@@ -156,6 +156,9 @@ class _Work:
         same = [[c.subject for c, own in weights.items() if own == found] for found in dict.fromkeys(weights.values())]
         series = Series(self.output, runs, self.skipped, [names for names in same if len(names) > 1])
         if rank_and_world()[0] == 0:
+            for checkpoint, folder in self.folders.items():
+                if not (folder / SHAPE).exists():  # where a process was killed between a run and its shape
+                    write_json(folder / SHAPE, self.forms[checkpoint])
             rows = [asdict(c) | {"folder": done.folder.name, "weights_sha256": weights[c]} for c, done in runs.items()]
             described = {
                 "model": self.name,

@@ -5,11 +5,14 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from contextlib import contextmanager
+from functools import partial
 from multiprocessing import active_children, get_context, parent_process, resource_tracker
 from typing import Any
 
 import torch
+
+from anisoscope.errors import Terminated
+from anisoscope.progress import whole
 
 
 def side_by_side(
@@ -26,16 +29,14 @@ def side_by_side(
         return
     pool = ProcessPoolExecutor(processes, get_context("spawn"), _begin)
     try:
-        with _uninterrupted():
-            running = [pool.submit(work, *piece) for piece in pieces]
-        pending, done = set(running), 0
+        pending, done = whole(partial(_submitted, pool, work, pieces)), 0
         while pending:  # by the half second: a signal that another thread catches does not wake this one
             finished, pending = wait(pending, 0.5, FIRST_COMPLETED)
             for future in finished:
                 future.result()
                 done += 1
                 yield done
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated):
         for child in active_children():
             child.kill()
         raise
@@ -43,23 +44,14 @@ def side_by_side(
         pool.shutdown(cancel_futures=True)
 
 
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """SIGINT waits here, and never comes through to processes begun here: the caller ends them."""
+def _submitted(pool: ProcessPoolExecutor, work: Callable[..., None], pieces: Sequence[tuple[Any, ...]]) -> set[Any]:
+    """Pieces given to processes, to which SIGINT never comes through: the caller ends them."""
     resource_tracker.ensure_running()  # as it begins it lets the signal through again
-    came: list[int] = []
-    heard = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # not in the background of a shell
-    ours = heard and threading.current_thread() is threading.main_thread()  # which handles what reaches any thread
-    handler = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number)) if ours else None
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        yield
+        return {pool.submit(work, *piece) for piece in pieces}
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if ours:
-            signal.signal(signal.SIGINT, handler or signal.SIG_DFL)
-    if came:
-        raise KeyboardInterrupt
 
 
 def _begin() -> None:
