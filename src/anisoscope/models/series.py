@@ -15,7 +15,6 @@ import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from glob import glob
 from itertools import groupby, pairwise, product
 from pathlib import Path
 
@@ -100,7 +99,9 @@ def _globbed(spec: str) -> list[str]:
     """Folders that a pattern with * or ? matches here."""
     if "@" in spec or not set(spec) & set("*?"):
         return []
-    return sorted(str(path) for path in map(Path, glob(spec, recursive=True)) if path.is_dir())
+    root = Path(Path(spec).anchor)
+    pattern = re.sub(r"\*\*+(?=[^/])|(?<=[^/])\*\*+", "*", str(Path(spec).relative_to(root)))  # ** within a name is *
+    return sorted(str(path) for path in root.glob(pattern) if path.is_dir())
 
 
 def _listed(path: Path) -> list[Checkpoint]:
