@@ -1,5 +1,7 @@
 """A pass on an accelerator that is not there: the same numbers, no wait for each site, no tensor out of place."""
 
+import threading
+
 import numpy as np
 import pytest
 import tiny
@@ -8,7 +10,7 @@ from devices import KIND, Machine
 from test_large import PLACE
 
 from anisoscope.errors import MeasureError, ModelError
-from anisoscope.measure.loop import moved, run_pass
+from anisoscope.measure.loop import _ahead, moved, run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.models.devices import device_of
 from anisoscope.models.load import load
@@ -134,6 +136,30 @@ def test_the_host_waits_as_often_for_many_layers_as_for_few(chosen):
             waits[layers, count] = machine.waits.total()
     of_batch = {layers: (waits[layers, 6] - waits[layers, 4]) / 2 for layers in (1, 3)}
     assert of_batch[1] == of_batch[3] <= 12, waits
+
+
+def test_batches_are_made_ahead_and_pinned_before_a_gpu_only(monkeypatch):
+    pinned, made = [], []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: (pinned.append(x), x)[1])
+
+    def drawn():
+        for index, batch in enumerate(list(batches("bert"))):
+            made.append((index, threading.get_ident()))
+            yield index, batch
+
+    for kind in ("cpu", "mps", "cuda"):
+        made.clear(), pinned.clear()
+        for index, batch in _ahead(drawn(), torch.device(kind)):
+            assert isinstance(batch.inputs, dict) and made[index][0] == index
+        here = {ident == threading.get_ident() for _, ident in made}
+        assert here == {kind != "cuda"} and len(made) == 4 and len(pinned) == (8 if kind == "cuda" else 0)
+
+    def broken():
+        yield next(drawn())
+        raise ValueError("a damaged image")
+
+    with pytest.raises(ValueError, match="damaged"):
+        list(_ahead(broken(), torch.device("cuda")))
 
 
 def test_a_full_memory_halves_batches_to_the_same_records():

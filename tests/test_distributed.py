@@ -1,4 +1,4 @@
-"""Two processes of torchrun give the run that one process gives."""
+"""Two processes of torchrun give the run that one process gives, and each tokenises its share of the texts."""
 
 import os
 import subprocess
@@ -14,12 +14,19 @@ from anisoscope.store import RunFolder
 
 TEXT = "\n\n".join(f"Document {i} says that {' and '.join(str(j) for j in range(i, 5 * i + 9))}." for i in range(24))
 SCRIPT = """
-import sys
+import os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
 from test_distributed import job
+from transformers import PreTrainedTokenizerBase as Tokenizer
 from anisoscope.runs.run import run
+call, read = Tokenizer.__call__, []
+def counting(self, texts, **options):
+    read.extend(text for text in texts if text.startswith("Document"))
+    return call(self, texts, **options)
+Tokenizer.__call__ = counting
 run(job(sys.argv[1]), Path(sys.argv[2]))
+Path(sys.argv[1]).with_name("read-" + os.environ["RANK"]).write_text(" ".join(text.split()[1] for text in read))
 """
 
 
@@ -39,6 +46,8 @@ def test_torchrun_equals_one_process(tmp_path: Path) -> None:
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*launcher, *words], capture_output=True, text=True, timeout=280, check=False, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
+    read = [(tmp_path / f"read-{rank}").read_text().split() for rank in (0, 1)]
+    assert [len(part) for part in read] == [12, 12] and len({*read[0], *read[1]}) == 24, "each text by one process"
     together = RunFolder(tmp_path / "two").records
     keys = ["stack", "kind", "layer", "head", "site", "token_policy", "metric", "component"]
     both = alone.merge(together, on=keys, suffixes=("", "_two"), validate="1:1")

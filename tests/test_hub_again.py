@@ -1,6 +1,10 @@
 """What is finished is found before anything is loaded: the hub is asked for commits at most."""
 
+import json
+import shutil
+
 import datasets
+import pandas as pd
 import pytest
 import torch
 from hub_server import Hub
@@ -67,6 +71,42 @@ def test_a_second_start_asks_for_commits_only(model, hub, program, tmp_path):
     hub.repositories["datasets/someone/texts"].refs["main"] = NEWER
     assert program(command).code == 0 and asked(hub)[1]  # another commit; of the same texts, as it comes out
     assert program(command).code == 0 and not asked(hub)[1]
+
+
+def test_checkpoints_that_are_not_there_are_told_in_one_line(program, tmp_path):
+    """Of a series of 145 with 125 missing every one had its own."""
+    command = ["measure", "someone/step-{1,2,7,8,9,10,11}", "--corpus", "someone/texts", *PANEL, "--skip-bad"]
+    ended = program([*command, "--output", tmp_path / "run"])
+    (told,) = [line for line in ended.told.splitlines() if "skipped" in line]
+    assert ended.code == 0 and "someone/step-7, someone/step-8, someone/step-9, and 2 more: expected" in told, (
+        ended.told
+    )
+
+
+def test_sentence_transformers_whose_configuration_is_of_the_first_module(hub, program, folders, tmp_path):
+    """They were refused: measure the folder of its first module, which a hub id cannot name."""
+    pytest.importorskip("sentence_transformers")
+    root = tmp_path / "sentences"
+    shutil.copytree(folders / "tiny", root / "0_Transformer")
+    (root / "1_Pooling").mkdir()
+    pooling = {"word_embedding_dimension": 16, "pooling_mode_mean_tokens": True}
+    (root / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    kinds = {"0_Transformer": "Transformer", "1_Pooling": "Pooling"}
+    rows = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds.items()]
+    (root / "modules.json").write_text(json.dumps(rows))
+    hub.add("someone/sentences", {MODELS: root})
+    words = ["--corpus", folders / "texts" / "validation.parquet", *PANEL, "--output"]
+    tables = []
+    for name, variables in ((root, {}), ("someone/sentences", {}), ("someone/sentences", {"HF_HUB_OFFLINE": "1"})):
+        ended = program(["measure", name, *words, tmp_path / str(len(tables))], **variables)
+        assert ended.code == 0, ended.shown
+        tables.append(
+            pd.read_parquet(tmp_path / str(len(tables)) / "records.parquet").drop(columns=["run", "model", "revision"])
+        )
+    assert "sentence" in set(tables[0]["stack"]) and tables[0].equals(tables[1]) and tables[0].equals(tables[2])
+    assert sum(line.endswith("0_Transformer/model.safetensors") for line in hub.fetched) == 1
+    listed = program(["measure", "someone/sentences", "--dry-run"])
+    assert listed.code == 0 and "keeps" in listed.shown, listed.shown
 
 
 def test_local_files_that_change_are_read_again(program, folders, tmp_path):

@@ -76,13 +76,13 @@ def shards(job, tmp_path_factory):
     return {parts: [measured(i, parts) for i in range(parts)] for parts in (2, 3)}
 
 
-def check_same(got: RunFolder, expected: RunFolder) -> None:
+def check_same(got: RunFolder, expected: RunFolder, close: float = SAME) -> None:
     """Row by row: keys equal and in order, values and ends of intervals within rounding."""
     ours, theirs = got.records, expected.records
     keys = [*KEYS, "n_vectors", "n_units"]
     pd.testing.assert_frame_equal(ours[keys], theirs[keys])
     for column in ("value", "low", "high"):
-        np.testing.assert_allclose(ours[column], theirs[column], rtol=SAME, atol=SAME, err_msg=column)
+        np.testing.assert_allclose(ours[column], theirs[column], rtol=close, atol=close, err_msg=column)
 
 
 NO_PAGE = "import anisoscope.report; anisoscope.report.build = lambda folder, *_: folder / 'report.html'\n"
@@ -129,6 +129,40 @@ def test_a_run_goes_on_with_another_number_of_processes(program, job, whole, tmp
     assert len(states) == before and not RunFolder(tmp_path / "run").complete
     check_done(program, *words, "--resume", ranks=after)
     check_same(RunFolder(tmp_path / "run"), whole)
+
+
+ONE_IS_TOLD = """
+import os, signal, time
+from pathlib import Path
+from anisoscope.measure import loop
+asked, looks, told = loop.stopped_by, [], Path({told!r})
+def stopped_by(own):
+    looks.append(0)
+    if len(looks) == 1 and os.environ["RANK"] == {rank!r}:
+        os.kill(os.getpid(), signal.{signal})
+    while len(looks) == 1 and os.environ["RANK"] != {rank!r} and not told.exists():
+        time.sleep(0.01)
+    number = asked(own)
+    if number:
+        told.touch()
+    return number
+loop.stopped_by = stopped_by
+"""
+"""What the program runs first so that a signal comes to one of two processes when both have measured one batch."""
+
+
+@pytest.mark.parametrize(("rank", "number", "code"), [("0", "SIGINT", 130), ("1", "SIGTERM", 143)])
+def test_a_signal_to_one_process_ends_them_all_at_one_batch(program, job, whole, tmp_path, rank, number, code):
+    """The others measured their whole share, waited for the sums of one that had ended, and said that it had failed."""
+    words = whole_words(job, tmp_path / "run")
+    setup = ONE_IS_TOLD.format(told=str(tmp_path / "told"), rank=rank, signal=number)
+    ended = program(words, setup=setup, ranks=2)
+    assert [each.code for each in ended] == [code] * 2, ended
+    assert all("--resume" in each.told and "Traceback" not in each.told for each in ended), ended
+    states = [load_file(state) for state in RunFolder(tmp_path / "run").states()]
+    assert [len(state["batches"]) for state in states] == [1, 1]
+    check_done(program, *words, "--resume", ranks=2)
+    check_same(RunFolder(tmp_path / "run"), whole, 1e-12)
 
 
 def interrupted(job, folder, after=2):

@@ -2,7 +2,7 @@
 
 Figures 6 to 10, which need no hub and take hours, are left out. Two systems cannot be had. Every figure must be drawn,
 the exit code say `partial`, no more than a few checkpoints of the series stay on the disk, and a second start fetch and
-measure nothing. The page stays in <folder>/out.
+measure nothing (the code, by which runs are found, must not change meanwhile). The page stays in <folder>/out.
 """
 
 import subprocess
@@ -34,7 +34,9 @@ def main(folder: Path) -> None:
             hub.fetched.clear()
             code = subprocess.run(command, env=environment, check=False).returncode
             again = _times(folder / "out" / "cache") == measured
-            told = f"{start} start: exit {code}, {len(hub.fetched)} files fetched, {time.monotonic() - began:.0f} s"
+            weights = sum(name.endswith(("model.safetensors", "pytorch_model.bin")) for name in hub.fetched)
+            told = f"{start} start: exit {code}, {len(hub.fetched)} files fetched, {weights} of weights"
+            told += f", {time.monotonic() - began:.0f} s"
             print(told, flush=True)
             assert code == 7, code
             assert start == "first" or (again and not hub.fetched), hub.fetched

@@ -25,6 +25,11 @@ def short(value: float, places: int = 3) -> str:
     return f"−{text}" if value < 0 and text.strip(".0") else text
 
 
+def first_of(names: Sequence[str]) -> str:
+    """The first three of some names, and how many more there are."""
+    return ", ".join([*names[:3], *([f"and {len(names) - 3} more"] if len(names) > 3 else [])])
+
+
 def number(value: float) -> str:
     """The same, but very small and very large numbers as powers of ten (`3.1 · 10⁻⁶`)."""
     if not math.isfinite(value) or value == 0 or 5e-4 <= abs(value) < 1e6:

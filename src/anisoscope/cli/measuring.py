@@ -14,6 +14,7 @@ from anisoscope.errors import UsageError
 from anisoscope.options import INPUT, MACHINE, OUTPUT, Option
 from anisoscope.progress import keeping, waiting
 from anisoscope.runs.job import OF_CLASSES, Classes, Job, Place
+from anisoscope.wording import first_of
 
 if TYPE_CHECKING:
     from anisoscope.runs.series import Series
@@ -97,8 +98,11 @@ def _show_series(series: "Series", policy: str, view: View, quiet: bool) -> None
         return
     records = series.records
     show([tables.of_series(records, policy)], view, findings(records))
+    alike: dict[str, tuple[str, list[str]]] = {}
     for name, why in series.skipped.items():
-        tell(f"skipped: {name}: {why}", err=True, indent="  ")
+        alike.setdefault(why.replace(name, ""), (why, []))[1].append(name)
+    for why, names in alike.values():
+        tell(f"skipped: {first_of(names)}: {why}", err=True, indent="  ")
     for names in series.repeated:
         tell(f"note: the same weights, bit for bit: {', '.join(names)}", err=True, indent="  ")
     tell(f"report: {here(_drawn(series.folder, quiet))} (open it in a browser)", err=True, indent="  ")

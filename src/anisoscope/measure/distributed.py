@@ -2,11 +2,11 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import reduce
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -38,12 +38,64 @@ def process_group(device: str = "cpu") -> Iterator[None]:
             alone = device.startswith("cuda") and here <= torch.accelerator.device_count()
             if device.startswith("cuda"):
                 torch.accelerator.set_device_index(torch.device(device).index or 0)
-            dist.init_process_group("nccl" if alone else "gloo", timeout=PATIENCE)
+            store, rank, world = next(dist.rendezvous("env://", timeout=PATIENCE))
+            _Notices.groups += 1
+            _Notices.store = dist.PrefixStore(f"anisoscope {_Notices.groups}", store)
+            group = {"store": _Notices.store, "rank": rank, "world_size": world}
+            dist.init_process_group("nccl" if alone else "gloo", timeout=PATIENCE, **group)
     try:
         yield
     finally:
         if ours:
+            _Notices.store = None
             dist.destroy_process_group()
+
+
+class _Notices:
+    """Where the processes of a torchrun job tell each other that they are to end, and how many groups there were."""
+
+    store: dist.Store | None = None
+    groups = 0
+
+
+def stopped_by(own: list[int]) -> int:
+    """The signal that ends the job: the first of our `own`, or one that came to another process; 0: none."""
+    with suppress(RuntimeError):  # whoever held the store has ended, which the next collective call tells
+        if _Notices.store is not None:
+            if own:
+                _Notices.store.set("stopped", str(own[0]))
+            return int(_Notices.store.get("stopped")) if _Notices.store.check(["stopped"]) else 0
+    return next(iter(own), 0)
+
+
+class _Sharing:
+    """A tokenizer that reads this process' share of the texts, and has the tokens of the rest from the others."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+    def __len__(self) -> int:
+        return len(self._tokenizer)
+
+    def __call__(self, texts: list[str], **options: Any) -> dict[str, list[list[int]]]:
+        rank, world = rank_and_world()
+        share = texts[rank::world]
+        parts = [list(self._tokenizer(share, **options)["input_ids"]) if share else []] * world
+        with _together():
+            dist.all_gather_object(parts, parts[rank])
+        if [len(part) for part in parts] != [len(texts[i::world]) for i in range(world)]:
+            expected, came = "the same corpus for every process", "texts that differ in number"
+            raise MeasureError(expected, came, "give each machine the same copy")
+        return {"input_ids": [parts[i % world][i // world] for i in range(len(texts))]}
+
+
+def sharing(processor: Any) -> Any:
+    """What a process of a torchrun job tokenises with; anything but a tokenizer as it is."""
+    shared = dist.is_initialized() and rank_and_world()[1] > 1 and hasattr(processor, "tokenize")
+    return _Sharing(processor) if shared else processor
 
 
 @contextmanager

@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sized
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from anisoscope.capture import capture
 from anisoscope.capture.heads import Means
 from anisoscope.errors import CorpusError, Interrupted, MeasureError, UnseenError, UsageError
 from anisoscope.measure.accumulator import Measurement
-from anisoscope.measure.distributed import gathered, rank_and_world
+from anisoscope.measure.distributed import gathered, rank_and_world, stopped_by
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import partition
 from anisoscope.models.blocks import Layout
@@ -107,23 +109,23 @@ def _pass(
         if not measurement.weights and "embedding" in settings.quantities:
             measurement.weights = embedding_terms(model)
         saved = time.monotonic()
-        for index, batch in _to_do(plan, only, frozenset(measurement.batches)):
+        for index, batch in _ahead(_to_do(plan, only, frozenset(measurement.batches)), device_of(model)):
             with _within_memory(batch):
                 look(batch, index)
             done += batch.n_tokens
             if progress is not None:
                 progress(done, total)
-            if stopped:
+            if stopped_by(stopped):
                 break
             pause = time.monotonic() - saved
             if state is not None and pause > SAVE_SECONDS and pause > measurement.nbytes / SAVE_RATE:
                 measurement.save(state)
                 saves.append(True)
                 saved = time.monotonic()
-        if stopped:
+        if number := stopped_by(stopped):
             if state is not None:
                 measurement.save(state)
-            raise Interrupted(stopped[0])
+            raise Interrupted(number)
     if not measurement.batches and only is None:
         raise CorpusError("a corpus with at least one batch", "none", "give it more data")
     return measurement
@@ -149,12 +151,36 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def moved(item: Any, device: torch.device) -> Any:
-    """Every tensor of a batch on a device."""
+    """Every tensor of a batch on a device; what is pinned goes to a GPU without the host waiting for it."""
+    return _each(lambda x: x.to(device, non_blocking=device.type == "cuda"), item)
+
+
+def _each(act: Callable[[Tensor], Tensor], item: Any) -> Any:
+    """The same with `act` done to every tensor."""
     if isinstance(item, Mapping):
-        return {name: moved(value, device) for name, value in item.items()}
+        return {name: _each(act, value) for name, value in item.items()}
     if isinstance(item, tuple | list):
-        return type(item)(moved(value, device) for value in item)
-    return item.to(device) if isinstance(item, Tensor) else item
+        return type(item)(_each(act, value) for value in item)
+    return act(item) if isinstance(item, Tensor) else item
+
+
+def _ahead(batches: Iterator[tuple[int, Batch]], device: torch.device) -> Iterator[tuple[int, Batch]]:
+    """The batches; before a GPU each is made and pinned in a thread while the one before it is measured."""
+    if device.type != "cuda":
+        yield from batches
+        return
+
+    def following() -> tuple[int, Batch] | None:
+        for index, batch in batches:
+            on_host = partial(_each, lambda x: x.pin_memory() if x.device.type == "cpu" else x)
+            return index, replace(batch, inputs=on_host(batch.inputs))
+        return None
+
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(following)
+        while (pair := coming.result()) is not None:
+            coming = pool.submit(following)
+            yield pair
 
 
 class Arrays(nn.Module):

@@ -11,11 +11,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from anisoscope.errors import ModelError
-from anisoscope.models.formats import read_list
+from anisoscope.models.formats import MODULES, read_list
 
 LIBRARY = "sentence_transformers"
-MODULES = "modules.json"
-"""What the modules of a folder of sentence-transformers are, in order."""
 
 
 def timm_name(name: str) -> str:

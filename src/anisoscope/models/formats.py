@@ -1,6 +1,7 @@
 """Files that are not a checkpoint of transformers, named for what they are, each with its cure."""
 
 import json
+import re
 from collections.abc import Iterable
 from fnmatch import fnmatch
 from importlib.util import find_spec
@@ -15,6 +16,9 @@ WEIGHTS = (
 
 ADAPTER = "adapter_config.json"
 """The configuration of an adapter (LoRA and kin), beside its weights."""
+
+MODULES = "modules.json"
+"""What the modules of a folder of sentence-transformers are, in order."""
 
 ENDINGS = (".safetensors", ".bin", ".h5", ".msgpack", ".ot", ".onnx", ".gguf", ".pt", ".pth", ".th", ".ckpt", ".tflite")
 """How files of weights end, in whatever format."""
@@ -34,7 +38,7 @@ FORMATS = {
     "*.onnx": "it is ONNX, in which no layer can be seen: measure the checkpoint that it was exported from",
     "consolidated.*": "it is a checkpoint in its authors' own format: measure its conversion for transformers",
     "model.*.safetensors": "its weights have a name of a variant: rename the file to model.safetensors",
-    "modules.json": "it is a folder of sentence-transformers: measure the folder of its first module (0_Transformer)",
+    MODULES: "it is a folder of sentence-transformers whose first module is no Transformer that can be read",
     "*.ckpt": f"it is the state of a training: {OWN}",
     "*.pt": f"it is a file of torch without the model's code: {OWN}",
     "*.th": f"it is a file of torch without the model's code: {OWN}",
@@ -49,10 +53,24 @@ def is_adapter(names: Iterable[str]) -> bool:
     return ADAPTER in there and there.isdisjoint(WEIGHTS[:4]) and find_spec("peft") is not None
 
 
+def first_module(names: Iterable[str]) -> str:
+    """`0_Transformer/` among files of sentence-transformers that have no configuration beside their list of modules,
+    but in the folder of the first; else empty.
+    """
+    there = set(names)
+    folders = (name.removesuffix("config.json") for name in sorted(there) if re.fullmatch(r"0_\w+/config\.json", name))
+    return next(folders, "") if MODULES in there and "config.json" not in there else ""
+
+
+def files_in(folder: Path) -> list[str]:
+    """Names of the files of a checkpoint in a folder, and in that of its first module."""
+    return sorted(path.relative_to(folder).as_posix() for path in (*folder.iterdir(), *folder.glob("0_*/*")))
+
+
 def weight_files(names: Iterable[str]) -> str | None:
     """The weights that are read among files of these names, or their index; None for none."""
     there = set(names)
-    return next((name for name in WEIGHTS if name in there), None)
+    return next((name for name in (first_module(there) + name for name in WEIGHTS) if name in there), None)
 
 
 def described(names: Iterable[str], config: Path | None = None) -> str:

@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from anisoscope.errors import ModelError, is_too_long
-from anisoscope.models.formats import ADAPTER, ENDINGS, described, is_adapter, weight_files
+from anisoscope.models.formats import (
+    ADAPTER,
+    ENDINGS,
+    MODULES,
+    described,
+    files_in,
+    first_module,
+    is_adapter,
+    weight_files,
+)
 from anisoscope.models.hub_faults import Fault, fault_of
 from anisoscope.models.hub_memory import answered, asked_as, patience, remember
 
@@ -113,7 +122,7 @@ def _instead(path: str, revision: str | None, name: str, near: str, fault: Fault
     """The copy in the cache in place of a hub that failed. ModelError where there is none."""
     from huggingface_hub import try_to_load_from_cache
 
-    tries = (try_to_load_from_cache(path, file, revision=revision) for file in ("config.json", ADAPTER))
+    tries = (try_to_load_from_cache(path, file, revision=revision) for file in ("config.json", ADAPTER, MODULES))
     found = next((file for file in tries if isinstance(file, str)), None)
     if found is not None:
         folder = Path(found).parent
@@ -140,12 +149,13 @@ def bring(place: ModelPlace, name: str, *, weights: bool = True, config_only: bo
     weights = weights and not config_only
     if not place.files:
         return place if place.commit is None else _checked_copy(place, name, weights=weights)
-    if "config.json" not in place.files and not is_adapter(place.files):
+    inner = first_module(place.files)
+    if inner + "config.json" not in place.files and not is_adapter(place.files):
         cure = described(place.files) or "name another model"
         raise ModelError(f"config.json in {name}", "a repository without one", cure)
     wanted = [file for file in place.files if _is_small(file, place.sizes.get(file))]
     if config_only:
-        wanted = [file for file in wanted if file == "config.json" or file.endswith(".py")]
+        wanted = [file for file in wanted if file == inner + "config.json" or file.endswith(".py")]
     try:
         folder = _download(place, wanted)
         if weights:
@@ -167,7 +177,7 @@ def bring(place: ModelPlace, name: str, *, weights: bool = True, config_only: bo
 def _checked_copy(place: ModelPlace, name: str, *, weights: bool) -> ModelPlace:
     """The place. ModelError for a copy in the cache that is not whole, or not what the hub announced."""
     folder = Path(place.path)
-    if weights and weight_files(file.name for file in folder.iterdir()) is None:
+    if weights and weight_files(files_in(folder)) is None:
         reason = place.notice.partition(":")[0]
         raise ModelError(f"the weights of {name}", f"a part of it in the cache, and {reason}", "connect to the network")
     check_hashes(folder, {}, name)
@@ -181,7 +191,8 @@ def _is_small(name: str, size: int | None) -> bool:
         return False
     if _MODULE.fullmatch(folder):
         return file in _OF_MODULE
-    return file.endswith(".py") if folder else not file.endswith((*ENDINGS, *_BESIDE, ".index.json"))
+    first = not folder or re.fullmatch(r"0_\w+", folder)
+    return file.endswith(".py") if not first else not file.endswith((*ENDINGS, *_BESIDE, ".index.json"))
 
 
 def _weights(place: ModelPlace, folder: Path, name: str) -> list[str]:
@@ -194,7 +205,8 @@ def _weights(place: ModelPlace, folder: Path, name: str) -> list[str]:
         return [chosen]
     index = _download(place, [chosen]) / chosen
     try:
-        return sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
+        shards = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+        return sorted(chosen.rpartition("/")[0] + "/" * ("/" in chosen) + shard for shard in shards)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         got = f"{type(error).__name__}: {error}"[:160]
         raise ModelError(f"an index of the weights in {chosen} of {name}", got, "name another revision") from None

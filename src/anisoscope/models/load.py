@@ -17,7 +17,15 @@ from anisoscope.models.adapters import base_of, merged
 from anisoscope.models.beside import add_sentences, timm_config, timm_name
 from anisoscope.models.devices import device_of, dtype_of
 from anisoscope.models.families import PRESETS
-from anisoscope.models.formats import described, is_adapter, of_config, read_config, weight_files
+from anisoscope.models.formats import (
+    described,
+    files_in,
+    first_module,
+    is_adapter,
+    of_config,
+    read_config,
+    weight_files,
+)
 from anisoscope.models.hub import ModelPlace, bring, locate, split_name
 from anisoscope.models.identity import lasting, own_sources, weights_hash
 from anisoscope.models.packaged import BUILTIN, builtin_folder, open_weights, weights_file
@@ -87,18 +95,18 @@ def load(
         return Subject(model, processor, name, revision, weights_hash(model), notes)
     place, trust = checkpoint_path(timm_name(name), revision, weights=not untrained), trust_remote_code
     options, missing = {"trust_remote_code": trust, "dtype": numbers or "auto", "device_map": device_map}, list[str]()
-    path = place.path
+    path = _transformer(place)
     if (base := base_of(path)) is None:
         model, missing = _from_pretrained(path, name, target, drawn, classifier, options)
     elif untrained:
         raise UsageError("a trained base under an adapter", "--untrained", f"measure {base} --untrained")
     else:
-        path = checkpoint_path(base).path
+        path = _transformer(checkpoint_path(base))
         model = merged(place.path, path, options)
     model = _checked(model, name)
     model = (model if hasattr(model, "hf_device_map") else model.to(target)).eval()
     model, missing = _tower(model, missing, tower, name)
-    notes += add_sentences(model, path) if base is None and not name.startswith("builtin:") else []
+    notes += add_sentences(model, place.path) if base is None and not name.startswith("builtin:") else []
     modality = modality_of(model)
     processor = processor_of(model, modality, path, name, trust)
     notes += [place.notice] if place.notice else []
@@ -133,7 +141,7 @@ def without_values(name: str, *, dtype: str = "float32", trust_remote_code: bool
 
     ports.register()
     auto: Any = AutoModel
-    path = checkpoint_path(name, weights=False).path
+    path = _transformer(checkpoint_path(name, weights=False))
     try:
         config: Any = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
         with torch.device("meta"):
@@ -153,11 +161,16 @@ def checkpoint_path(name: str, revision: str | None = None, *, weights: bool = T
     near = get_close_matches(base, [BUILTIN, *PRESETS], n=3, cutoff=0.8)
     like = f"did you mean {' or '.join(near)}?" if near and base not in near else ""
     place = bring(locate(path, revision, name, like), name, weights=weights)
-    there = sorted(file.name for file in Path(place.path).iterdir())
-    if "config.json" not in there and not is_adapter(there):
+    there = files_in(Path(place.path))
+    if first_module(there) + "config.json" not in there and not is_adapter(there):
         cure = described(there) or "save it with model.save_pretrained(folder)"
         raise ModelError("a checkpoint folder with config.json", f"{place.path} without one", cure)
     return place
+
+
+def _transformer(place: ModelPlace) -> str:
+    """The folder of a checkpoint's configuration and weights: of sentence-transformers that of the first module."""
+    return str(Path(place.path, first_module(files_in(Path(place.path)))))
 
 
 def modality_of(model: nn.Module) -> str:

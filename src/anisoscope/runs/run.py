@@ -18,7 +18,7 @@ from anisoscope.data.windows import TextPlan
 from anisoscope.errors import MeasureError, UsageError
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.cost import Cost, cost_of, shapes_from, shapes_of, without_spectrum
-from anisoscope.measure.distributed import from_first, gathered, process_group, rank_and_world, taken_over
+from anisoscope.measure.distributed import from_first, gathered, process_group, rank_and_world, sharing, taken_over
 from anisoscope.measure.loop import Arrays, run_pass
 from anisoscope.models.hub_memory import asked_once
 from anisoscope.models.load import Subject, load, modality_of, without_values
@@ -69,11 +69,12 @@ def run(
         return done
     subject = subject or subject_of(job)
     job = replace(settled(job, subject), corpus=job.corpus or default_corpus(subject.modality))
-    reading = reading or OpenedCorpus(*plan_of(job, subject))
-    counting(progress, plural_of(reading.corpus.get("words", WORDS)["counted"]))
-    identity = job.identity(subject, reading.plan) | reading.identity
-    target = RunFolder(output or root / f"{slug(job.model)}-{slug(job.corpus)}-{run_id(identity)[:8]}")
     with process_group(job.device):
+        shared = replace(subject, processor=sharing(subject.processor))
+        reading = reading or OpenedCorpus(*plan_of(job, shared))
+        counting(progress, plural_of(reading.corpus.get("words", WORDS)["counted"]))
+        identity = job.identity(subject, reading.plan) | reading.identity
+        target = RunFolder(output or root / f"{slug(job.model)}-{slug(job.corpus)}-{run_id(identity)[:8]}")
         rank, _ = rank_and_world()
         if rank == 0:
             RunFolder.start(target.folder, identity, resume=resume, overwrite=overwrite)

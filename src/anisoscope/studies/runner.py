@@ -23,6 +23,7 @@ from anisoscope.store import as_records, write_json, write_table
 from anisoscope.studies.judge import stated
 from anisoscope.studies.names import PAPERS, chosen, number_of
 from anisoscope.studies.study import STANDS_IN, WITHHELD, Compared, Context, Study, Verdict
+from anisoscope.wording import first_of
 
 COMPARED = "compared.json"
 """Beside the verdicts: published numbers and ours, one by one."""
@@ -259,14 +260,12 @@ def line(study: Study, verdict: Verdict) -> str:
 
 
 def without(studies: Iterable[Study], folder: Path) -> dict[str, str]:
-    """{reason: what some finished studies in `folder` are without for it, and which these are}."""
-    found: dict[str, dict[str, list[str]]] = {}
-    reasons: dict[str, str] = {}
+    """{reason: what some finished studies in `folder` are without for it, and which these are}; reasons that differ by
+    the name alone are one, told of the first.
+    """
+    found: dict[str, tuple[str, dict[str, None], dict[str, None]]] = {}
     for study in (study for study in studies if (folder / study.name / "study.json").exists()):
         for name, reason in finished(folder / study.name).lacking.items():
-            found.setdefault(reason, {}).setdefault(name, []).append(study.name)
-    for reason, names in found.items():
-        few = list(names)[:3] + [f"and {len(names) - 3} more"] * (len(names) > 3)
-        where = dict.fromkeys(study for of_name in names.values() for study in of_name)
-        reasons[reason] = f"{', '.join(few)} (in {', '.join(where)})"
-    return reasons
+            _, names, where = found.setdefault(reason.replace(name, ""), (reason, {}, {}))
+            names[name] = where[study.name] = None
+    return {reason: f"{first_of([*names])} (in {', '.join(where)})" for reason, names, where in found.values()}
