@@ -203,6 +203,7 @@ def main(given: list[str] | None = None) -> None:
     if device.type == "cpu" and not asked.tiny:
         sys.exit("expected an accelerator; got a CPU only. Cure: run it where there is a GPU, or with --tiny")
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    name += " in miniature" * asked.tiny  # which is no record of the device
     kept = json.loads(asked.results.read_text()) if asked.results is not None and asked.results.exists() else {}
     done = kept.setdefault(name, {"torch": torch.__version__, "tiny": asked.tiny})
     for step in STEPS:

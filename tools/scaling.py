@@ -149,7 +149,7 @@ anisoscope merge runs/part-* -o runs/whole
 
 There was no GPU where this was written. On a device that is not there (`tests/devices.py`: tensors that compute on the CPU, refuse to mix
 devices and count what the host waits for) records equal those of the CPU to 1e-8, and the host waits equally often a batch for one layer
-as for three. Before a GPU, batches are made and
-pinned in a thread while the one before is measured: that only a GPU gets them so is tested, that it saves time is not. CUDA itself, NCCL, flash attention, MPS and the quantised kernels were not run; `make gpu` runs what a GPU can show, most
-worthy first, in 40 minutes at most a start.
+as for three. Before a GPU, batches are made and pinned in a thread while the one before is measured: that only a GPU gets them so is
+tested, that it saves time is not. CUDA itself, NCCL, flash attention, MPS and the quantised kernels were not run; `make gpu` runs what a
+GPU can show, most worthy first, in 40 minutes at most a start.
 """
