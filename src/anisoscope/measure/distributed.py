@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from anisoscope.errors import MeasureError
 from anisoscope.measure.accumulator import Measurement
@@ -38,9 +40,9 @@ def process_group(device: str = "cpu") -> Iterator[None]:
             alone = device.startswith("cuda") and here <= torch.accelerator.device_count()
             if device.startswith("cuda"):
                 torch.accelerator.set_device_index(torch.device(device).index or 0)
-            store, rank, world = next(dist.rendezvous("env://", timeout=PATIENCE))
+            store, rank, world = next(rendezvous("env://", timeout=PATIENCE))
             _Notices.groups += 1
-            _Notices.store = dist.PrefixStore(f"anisoscope {_Notices.groups}", store)
+            _Notices.store = PrefixStore(f"anisoscope {_Notices.groups}", store)
             group = {"store": _Notices.store, "rank": rank, "world_size": world}
             dist.init_process_group("nccl" if alone else "gloo", timeout=PATIENCE, **group)
     try:
@@ -54,7 +56,7 @@ def process_group(device: str = "cpu") -> Iterator[None]:
 class _Notices:
     """Where the processes of a torchrun job tell each other that they are to end, and how many groups there were."""
 
-    store: dist.Store | None = None
+    store: Store | None = None
     groups = 0
 
 
