@@ -1,5 +1,6 @@
 """Attention off the interface, mechanism by mechanism: what is handed on computes what the model computed."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -8,6 +9,7 @@ import torch
 import transformers
 from torch import nn
 from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 
 import anisoscope
 from anisoscope.capture import capture, entry_points
@@ -559,6 +561,32 @@ def test_only_the_first_call_is_counted():
         first = len(calls)
         model(x)
     assert first and len(calls) == first
+
+
+@pytest.mark.parametrize("below", [False, True])
+def test_what_is_measured_is_not_counted(below):
+    """It does not even pass through the mode, unless another mode lies above: then it is not counted."""
+    model, x, depths, ran = Blocks(Seen(), Seen()), torch.randn(2, 3, 4), [], []
+    before = torch._C._len_torch_dispatch_stack()
+    above = FlopCounterMode(display=False) if below else nullcontext()
+
+    def enter(*_):
+        above.__enter__()
+
+    def leave(*_):
+        above.__exit__(None, None, None)
+
+    def receive(_site, _value):
+        depths.append(torch._C._len_torch_dispatch_stack() - before)
+        functional.scaled_dot_product_attention(*torch.randn(3, 1, 1, 4, 4))
+
+    with capture(model, ("hidden", "attention"), blocks=EVERY, receive=receive) as tap:
+        tap.counting.ran = ran.append
+        model.register_forward_pre_hook(enter)
+        model.register_forward_hook(leave, prepend=True)
+        model(x)
+    assert len(ran) == 2  # the model's own
+    assert set(depths) == ({2} if below else {0})
 
 
 def counted(calls):

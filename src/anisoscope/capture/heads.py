@@ -76,7 +76,8 @@ class Heads:
         real = tap.real.get(stack)
         if real is not None and real.shape[1] != call.query.shape[2]:
             real = None  # of cross-attention to another stack
-        return self._hand_on(call, at, source, real, windows)
+        with tap.counting.paused():
+            return self._hand_on(call, at, source, real, windows)
 
     def _known(self, call: Call) -> Call:
         """The call with its mask read once for all layers that have the same."""

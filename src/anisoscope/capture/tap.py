@@ -112,10 +112,10 @@ class Tap:
         self.ends = ExitStack()
         self.running: defaultdict[str, vectors.Running] = defaultdict(vectors.Running)
         self.inside, self._now, self._turned = False, set[str](), set[str]()
-        self._depth, self._quiet, self._missed = dict[str, int](), False, defaultdict[str, list[int]](list)
+        self._depth, self._missed = dict[str, int](), defaultdict[str, list[int]](list)
         self.names = {module: name for name, module in model.named_modules()}
         self.stacks = stacks_of(model)
-        self.heads = Heads(self, of_rows)
+        self.heads, self.counting = Heads(self, of_rows), Counting(self._ran)
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.kept:
@@ -138,10 +138,8 @@ class Tap:
         self.fired |= {site.quantity, site.label}
         if not self.chosen(site):
             return
-        quiet, self._quiet = self._quiet, True
-        with entry_points.resting():
+        with entry_points.resting(), self.counting.paused():
             self._receive(site, value)
-        self._quiet = quiet
 
     def chosen(self, site: Site) -> bool:
         """Whether a site is of a layer that was asked for."""
@@ -201,10 +199,9 @@ class Tap:
             self.ends.enter_context(fallback.looking_on(self.model, self.heads.look))
             self.ends.enter_context(looking_on(self.model, self.heads.look))
             if can_count(self.model):
-                counting = Counting(self._ran)
-                self.ends.callback(counting.stop)
-                self.ends.callback(self.model.register_forward_pre_hook(counting.start).remove)
-                self.ends.callback(self.model.register_forward_hook(counting.stop, always_call=True).remove)
+                self.ends.callback(self.counting.stop)
+                self.ends.callback(self.model.register_forward_pre_hook(self.counting.start).remove)
+                self.ends.callback(self.model.register_forward_hook(self.counting.stop, always_call=True).remove)
             by_hand = inside - fallback.served(self.model).keys()
             self.ends.enter_context(entry_points.looking_on(by_hand, partial(self.heads.look, by_hand=True)))
         self.hook(self.model, self._finish)
@@ -213,12 +210,12 @@ class Tap:
         self.running.clear()
         self._now.clear()
         self.heads.begin()
-        self.inside, self._quiet = True, False
+        self.inside = True
 
     def _ran(self, kernel: str) -> None:
         """Attention was computed: what no look is given to in its block, is missed."""
         for here in self.running.values():
-            if here.block is not None and not self._quiet:
+            if here.block is not None:
                 here.kernels.append(kernel)
                 here.loose |= not entry_points.is_resting()
 
