@@ -46,7 +46,7 @@ class Counting(TorchDispatchMode):
         takes a tenth of its forward pass.
         """
         before, self.quiet = self.quiet, True
-        out = self.active and _get_current_dispatch_mode() is self  # type: ignore[no-untyped-call]
+        out = self.active and _get_current_dispatch_mode() is self
         if out:
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         try:
