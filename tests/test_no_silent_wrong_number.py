@@ -1,5 +1,6 @@
 """Numbers that were silently wrong, and faults that ended badly: one test for each, by item of the issue's list."""
 
+import copy
 import gzip
 import json
 import math
@@ -1482,6 +1483,18 @@ def test_a_record_says_dirty_for_what_makes_numbers_only(tmp_path):
     assert told() == clean
     (tmp_path / "anisoscope" / "metrics" / "drift.py").write_text("")
     assert told()["dirty"] is True and told()["sources"] != clean["sources"]
+
+
+def test_10_attention_with_nan_is_left_out_counted_and_told(tmp_path):
+    """A model some of whose rows of attention are NaN ended in a traceback once it was measured."""
+    model, (inputs, real) = copy.deepcopy(tiny.model("gemma2")).double(), tiny.padded("gemma2", "right")
+    done = anisoscope.measure(model, inputs, metrics=("attention",), output=tmp_path / "run")
+    with torch.no_grad():
+        sound = model(**inputs, output_hidden_states=True).hidden_states[2].isfinite().all(-1)
+    rows = done.records.query("metric == 'attention.entropy' and layer == 3")
+    kept = int((sound & real["decoder"]).sum())
+    assert set(rows["n_vectors"]) == {kept} and 0 < kept < int(real["decoder"].sum())
+    assert any("NaN or Inf left out at decoder.3.attention" in line for line in done.manifest["warnings"])
 
 
 @pytest.mark.parametrize("units", [1, 2])

@@ -104,9 +104,13 @@ def _table(
         yield columns | {column: [entry] * rows for column, entry in constant.items()}
 
 
+COUNTS = ("n", "query.n", "rows", "plain.rows", "moment_n", "query.head_moment_n", "sequences")
+"""Terms that say of how many vectors (or rows) a site's sums are: the first that is there."""
+
+
 def _count(totals: Totals) -> Array:
     """Vectors (or rows, or matrix rows) behind the values: a leading part of their axes."""
-    for term in ("n", "query.n", "rows", "plain.rows", "moment_n", "query.head_moment_n", "sequences"):
+    for term in COUNTS:
         if term in totals:
             return np.asarray(totals[term][0])
     if "class_n" in totals:

@@ -20,6 +20,7 @@ from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.cost import Cost, cost_of, shapes_from, shapes_of, without_spectrum
 from anisoscope.measure.distributed import from_first, gathered, process_group, rank_and_world, sharing, taken_over
 from anisoscope.measure.loop import Arrays, run_pass
+from anisoscope.measure.tabulate import COUNTS
 from anisoscope.models.hub_memory import asked_once
 from anisoscope.models.load import Subject, load, modality_of, without_values
 from anisoscope.progress import Progress, counting, keeping, remark
@@ -162,7 +163,8 @@ def finish(
 def _check_counted(measurement: Measurement) -> None:
     """MeasureError where every vector of a pass was left out."""
     excluded = measurement.excluded()
-    counts = {site: int(measurement.sums.terms[site, "n"].sum()) for site in excluded}
+    terms = measurement.sums.terms
+    counts = {site: next(int(terms[site, n].sum()) for n in COUNTS if (site, n) in terms) for site in excluded}
     if excluded and not any(counts.values()) and set(measurement.sums.sites()) <= counts.keys():
         site, left_out = next(iter(excluded.items()))
         kinds = zip(left_out.values(), ("zero", "NaN or Inf"), strict=True)
