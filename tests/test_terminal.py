@@ -176,3 +176,27 @@ def test_sigterm_outside_a_pass_ends_in_one_line(program, folder, module, name, 
     assert ended.code == 143, ended.shown
     assert ended.told.strip().splitlines()[-1].startswith(f"anisoscope: interrupted; {kept}; to go on: ")
     assert "Traceback" not in ended.told
+
+
+STOPS_IN_A_FINALISER = """
+import os, signal, time
+from rich.progress import Progress
+class Dying:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+added = Progress.add_task
+def add_task(self, *given, **more):
+    Progress.add_task = added
+    Dying()
+    return added(self, *given, **more)
+Progress.add_task = add_task
+"""
+
+
+def test_ctrl_c_inside_a_finaliser(program, folder):
+    """Python printed a traceback and went on to the end."""
+    code, shown = on_a_terminal(program, typed("measure", folder, 80), 80, setup=STOPS_IN_A_FINALISER)
+    assert code == 130, shown
+    assert "Traceback" not in shown
+    assert lines(shown.strip())[-1].startswith("anisoscope: interrupted; nothing to keep")

@@ -6,8 +6,11 @@ import errno
 import gc
 import os
 import shlex
+import signal
 import sys
+import threading
 import traceback
+from typing import Any
 
 from anisoscope.errors import Interrupted, Terminated
 from anisoscope.progress import ends_on_sigterm
@@ -21,6 +24,7 @@ def main() -> None:
     """Entry point."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait keep others from computing
     gc.set_threshold(100_000, 50, 100)  # what libraries make when imported stays: looking it through is a third of that
+    sys.unraisablehook = _come_again
     try:
         with ends_on_sigterm():
             code = _run()
@@ -52,6 +56,15 @@ def _run() -> int:
         text, code = _explained(error)
         tell(text, err=True)
         return code
+
+
+def _come_again(lost: Any) -> None:
+    """Send a signal once more that came inside a finaliser, whose exceptions Python prints and forgets."""
+    if isinstance(lost.exc_value, KeyboardInterrupt | Terminated):
+        number = getattr(lost.exc_value, "number", signal.SIGINT)
+        threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
+    else:
+        sys.__unraisablehook__(lost)
 
 
 def _interrupted(stop: BaseException) -> int:

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from glob import escape
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -76,9 +77,9 @@ def write_json(path: Path, content: Any) -> None:
     write_atomic(path, lambda temporary: temporary.write_text(text))
 
 
-def clear_temporary(folder: Path, name: str = "*") -> None:
-    """Remove what processes that were killed while they wrote (a file of this name) have left in a folder."""
-    for path in folder.glob(f".{name}.*"):
+def clear_temporary(folder: Path, name: str = "") -> None:
+    """Remove what processes that were killed while they wrote (a file of this `name`, or any) have left in a folder."""
+    for path in folder.glob(f".{escape(name) or '*'}.*"):
         pid = path.name.rpartition(".")[2]
         if pid.isdigit():
             try:
