@@ -30,18 +30,17 @@ def folders(tmp_path_factory):
     return root
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def hub(folders):
     with Hub() as hub:
         for name in ("tiny", "step-1", "step-2"):
             hub.add(f"someone/{name}", {MODELS: folders / name})
-        hub.add("datasets/someone/texts", {TEXTS: folders / "texts", NEWER: folders / "texts"}, refs={"main": TEXTS})
         yield hub
 
 
-@pytest.fixture
-def program(hub, tmp_path):
-    with Program(hub.environment(tmp_path / "home")) as program:
+@pytest.fixture(scope="module")
+def program(hub, tmp_path_factory):
+    with Program(hub.environment(tmp_path_factory.mktemp("home"))) as program:
         yield program
 
 
@@ -54,8 +53,10 @@ def asked(hub):
 
 
 @pytest.mark.parametrize("model", ["someone/tiny", "someone/step-{1,2}"])
-def test_a_second_start_asks_for_commits_only(model, hub, program, tmp_path):
-    command = ["measure", model, "--corpus", "someone/texts", *PANEL, "--output", tmp_path / "run"]
+def test_a_second_start_asks_for_commits_only(model, hub, program, folders, tmp_path):
+    texts = f"someone/texts-{len(model)}"
+    hub.add(f"datasets/{texts}", {TEXTS: folders / "texts", NEWER: folders / "texts"}, refs={"main": TEXTS})
+    command = ["measure", model, "--corpus", texts, *PANEL, "--output", tmp_path / "run"]
     first = program(command)
     assert first.code == 0 and asked(hub)[1], first.shown
     again = program(command)
@@ -68,7 +69,7 @@ def test_a_second_start_asks_for_commits_only(model, hub, program, tmp_path):
     alone = program(command, HF_HUB_OFFLINE="1")
     assert alone.code == 0 and not asked(hub)[1]
     hub.fault = None
-    hub.repositories["datasets/someone/texts"].refs["main"] = NEWER
+    hub.repositories[f"datasets/{texts}"].refs["main"] = NEWER
     assert program(command).code == 0 and asked(hub)[1]  # another commit; of the same texts, as it comes out
     assert program(command).code == 0 and not asked(hub)[1]
 

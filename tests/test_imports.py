@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from quick import quick
 
 import anisoscope
 
@@ -244,7 +245,7 @@ def test_no_module_takes_the_place_of_a_public_name(first):
     """Python binds a sub-package in its parent when it is imported; `capture` was a function, then a module."""
     lost = "[n for n in anisoscope.__all__ if isinstance(getattr(anisoscope, n), type(anisoscope).__base__)]"
     code = f"import anisoscope\n{first}\nprint(*{lost})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([*quick(), "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
 
 
