@@ -3,9 +3,21 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
+from scipy import stats
 
-from anisoscope.studies.judge import LEVEL, Test, by_place, judged, of_seeds, sided, stated
+from anisoscope.studies.judge import (
+    LEVEL,
+    Test,
+    by_place,
+    judged,
+    of_replicates,
+    of_seeds,
+    of_units,
+    sided,
+    stated,
+)
 from anisoscope.studies.study import SHARE, SIGNED, Claim
 
 CLAIM = Claim("claim", "Any claim", "")
@@ -133,3 +145,23 @@ def test_nothing_measured_decides_nothing():
         (verdict,) = judged([test])
         assert verdict.outcome == "undecided" and verdict.value is verdict.p is verdict.low is None
     assert judged([]) == []
+
+
+def test_two_seeds_decide_nothing_however_near_they_are():
+    for n, outcome in ((2, "undecided"), (3, "holds")):
+        (verdict,) = judged([of_seeds(CLAIM, 100 + np.arange(n) / 1e3)])
+        assert verdict.outcome == outcome, n
+
+
+def test_p_is_student_s_with_one_degree_less_than_there_are_groups():
+    """Beyond the ends of an interval p depends on them; one more passed unseen."""
+    frame = pd.DataFrame({"value": 1.0, "low": 0.5, "high": 1.5, "n_units": [5, 12, 500]})
+    freedom = np.array([4, 11, 31])
+    expected = stats.t.sf(2 * stats.t.ppf(0.975, freedom), freedom)
+    up, down = of_units(frame, 0.0)
+    np.testing.assert_allclose(up, expected, rtol=1e-12)
+    np.testing.assert_allclose(down, 1 - expected, rtol=1e-12)
+    theta = np.array([1.0, 0.7, 0.9, 1.1, 1.3])
+    value, low, high, up, down = of_replicates(theta)
+    t = value / ((value - low) / stats.t.ppf(0.975, 3))
+    assert high > value > low and up == pytest.approx(stats.t.sf(t, 3)) and down == pytest.approx(1 - up)
