@@ -229,6 +229,53 @@ def test_modules_that_cannot_be_read_are_said(kind, tmp_path, monkeypatch):
 # ---- module:function
 
 
+OWN = """
+import torch
+from torch import nn
+from transformers import BertTokenizerFast
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(40))]
+class Own(nn.Module):
+    def __init__(self, words=len(WORDS)):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(words, 16)
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 16, batch_first=True), 2)
+    def forward(self, input_ids, attention_mask):
+        return self.encoder(self.embed(input_ids), src_key_padding_mask=attention_mask == 0)
+class Bare(Own):
+    def forward(self, ids):
+        return self.encoder(self.embed(ids))
+words = lambda: BertTokenizerFast(vocab={word: i for i, word in enumerate(WORDS)})
+def make(): return Own(), words()
+def narrow(): return Own(7), words()
+def bare(): return Bare(), words()
+def mute(): return Own()
+"""
+
+
+def test_a_module_of_one_s_own_reads_a_corpus_by_its_tokenizer(tmp_path, monkeypatch):
+    """Without a configuration, it ended in a traceback; as a list of strings in Python too."""
+    (tmp_path / "own_to_measure.py").write_text(OWN)
+    texts = [" ".join(str((7 * k + i) % 40) for i in range(4 + k % 5)) for k in range(24)]
+    (tmp_path / "text.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    monkeypatch.chdir(tmp_path)
+    words = {"corpus": "text.jsonl", "panel": "hidden,attention", "sample": 0}
+    run = anisoscope.measure("own_to_measure:make", **words)
+    made, tokenizer = sys.modules["own_to_measure"].make()
+    inputs = dict(tokenizer(texts, padding=True, return_tensors="pt"))
+    inputs = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+    given = anisoscope.measure(made, [inputs], panel="hidden,attention", sample=0)
+    typed = anisoscope.measure(made, texts, processor=tokenizer, panel="hidden,attention", sample=0)
+    place = ["stack", "layer", "head", "site", "metric", "component"]
+    tables = [r.records.query("token_policy == 'all'").set_index(place)["value"] for r in (run, typed, given)]
+    tables = [x[x.index.get_level_values("metric").isin(["mean_cosine", "drift", "entropy"])] for x in tables]
+    assert len(tables[0]) > 4 and tables[0].equals(tables[1])
+    torch.testing.assert_close(*(torch.tensor(x.sort_index().to_numpy()) for x in tables[::2]), rtol=1e-5, atol=1e-6)
+    for name, says in (("narrow", "inputs that Own takes"), ("bare", r"Bare.forward\(ids\)"), ("mute", "a tokenizer")):
+        with pytest.raises(UsageError, match=says):
+            anisoscope.measure(f"own_to_measure:{name}", **words)
+
+
 def test_a_function_of_one_s_own(tmp_path, monkeypatch):
     """A module beside the prompt was not found by the installed program; an error in the function was a traceback."""
     (tmp_path / "mine_to_measure.py").write_text(

@@ -121,7 +121,7 @@ class ImagePlan(Plan):
     """
 
     def __init__(self, corpus: MediaCorpus, model: Any, processor: Any = None, *, batch_tokens: int = 4096) -> None:
-        config = model.config
+        config = getattr(model, "config", None)
         processor = getattr(processor, "image_processor", processor)
         given = any(hasattr(processor, name) for name in ("image_mean", "do_resize", "data_config"))
         self.corpus, self.processor = corpus, processor if given else _default_processor(config)

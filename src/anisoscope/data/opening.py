@@ -52,7 +52,7 @@ def open_plan(
     corpus = open_corpus(name, modality=modality, **options)
     plan: Any
     if modality == "text":
-        length = text_length(model.config, processor, max_length)
+        length = text_length(getattr(model, "config", None), processor, max_length)
         plan = _text_plan(corpus, model, processor, length, batch_tokens)
         plan = plan if sequences is None else plan.spread(sequences)
     elif modality == "speech":
@@ -110,7 +110,7 @@ def _text_plan(corpus: Any, model: Any, tokenizer: Any, length: int, batch_token
     from anisoscope.data.text import plan_characters, plan_text
     from anisoscope.models.blocks import stack_of
 
-    config = model.config
+    config = getattr(model, "config", None)
     family = getattr(config, "model_type", "")
     if family == "character_bert":
         return plan_characters(corpus, tokenizer, max_length=length, batch_tokens=batch_tokens)

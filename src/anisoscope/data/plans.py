@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,13 +19,15 @@ Index = NDArray[np.int64]
 
 
 class Plan:
-    """The batches of one corpus for one model: `plan[i]` builds batch i, the same for every process and every resume.
+    """The batches of one corpus for one model: `plan[i]` builds batch i, the same for every process and every resume;
+    `call` runs a model that is not simply called with them.
 
     A modality says what its rows are (windows, clips, images, vectors) and, in `build`, how rows become a batch.
     """
 
     frequency_bins: list[str]
     classes: tuple[str, ...] = ()
+    call: Callable[..., Any] | None = None
 
     def __init__(
         self,
@@ -54,10 +57,11 @@ class Plan:
         return len(self.batches)
 
     def __getitem__(self, index: int) -> "Batch":
-        return self.build(self.batches[index])
+        batch = self.build(self.batches[index])
+        return batch if self.call is None else replace(batch, call=self.call)
 
     def __iter__(self) -> Iterator["Batch"]:
-        return map(self.build, self.batches)
+        return map(self.__getitem__, range(len(self)))
 
 
 def pack(lengths: Index, budget: int) -> list[Index]:

@@ -150,7 +150,8 @@ class SpeechPlan(Plan):
         batch_tokens: int = 4096,
         max_length: int | None = None,
     ) -> None:
-        self.how = how = reading(model.config, processor, max_length)
+        config = getattr(model, "config", None)
+        self.how = how = reading(config, processor, max_length)
         lengths = np.array([info.resampled(how.rate) for info in corpus.infos])
         kept, bad = np.flatnonzero(lengths >= how.shortest), np.flatnonzero(lengths < how.shortest)
         if len(bad) and (not len(kept) or not corpus.skip_bad):
@@ -158,7 +159,7 @@ class SpeechPlan(Plan):
             expected = f"clips of at least {how.shortest} samples at {how.rate} Hz"
             raise CorpusError(expected, listed, "pass --skip-bad" if len(kept) else "name another corpus")
         notes = [f"{len(bad)} clips of fewer than {how.shortest} samples left out"] if len(bad) else []
-        self.corpus, self.prompt = corpus, _prompt(model.config, processor)
+        self.corpus, self.prompt = corpus, _prompt(config, processor)
         self.windows = windows = cut(corpus, kept, how)
         self.settings = {**how.settings, "decoder_prompt": self.prompt, "batch_tokens": batch_tokens}
         self._last: tuple[int, Samples] = (-1, np.empty(0, np.float32))
@@ -167,7 +168,7 @@ class SpeechPlan(Plan):
         words = {"position": "frame", "sequence": "clip" if whole else "window", "unit": corpus.unit_word("clip")}
         words["counted"] = "mel frame" if features else "sample"
         self.real = -(-windows.length // how.extractor.hop_length) if features else windows.length
-        batches = _batches(windows.length, how, batch_tokens, model.config)
+        batches = _batches(windows.length, how, batch_tokens, config)
         super().__init__(batches, self.real, windows.unit, [corpus.fingerprint, self.settings, *windows], words, notes)
 
     def build(self, rows: Index) -> Batch:

@@ -1,7 +1,7 @@
 """A batch as one call of a model: what its arguments are called, which of them it takes, what goes wrong in it."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from inspect import Parameter
 from typing import Any
 
@@ -123,6 +123,16 @@ class Caller:
     def _note(self, text: str) -> None:
         if text not in self.warnings:
             self.warnings.append(text)
+
+
+def called_by_name(model: nn.Module, names: Collection[str]) -> Caller:
+    """Calls of a module of one's own with a corpus' inputs of these names. UsageError where it does not take them."""
+    taken = inspect.signature(model.forward).parameters
+    if not _parameters(model, Parameter.VAR_KEYWORD) and not set(names) <= taken.keys():
+        expected = f"a model that takes {' and '.join(names)}, which the corpus gives it"
+        cure = "wrap it in a module that does, or measure it in Python with inputs of its own"
+        raise UsageError(expected, f"{type(model).__name__}.forward({', '.join(taken)})", cure)
+    return Caller(model, None)
 
 
 def check_model(model: Any) -> None:

@@ -17,6 +17,7 @@ from anisoscope.data.plans import Plan
 from anisoscope.data.windows import TextPlan
 from anisoscope.errors import MeasureError, UsageError
 from anisoscope.measure.accumulator import Measurement
+from anisoscope.measure.calls import called_by_name
 from anisoscope.measure.cost import Cost, cost_of, shapes_from, shapes_of, without_spectrum
 from anisoscope.measure.distributed import from_first, gathered, process_group, rank_and_world, sharing, taken_over
 from anisoscope.measure.loop import Arrays, run_pass
@@ -194,7 +195,10 @@ def plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]:
     names = ("max_length", "batch_tokens", "split", "column", "limit", "sequences", "documents", "skip_bad")
     reading = {name: getattr(job, name) for name in names}
     corpus = job.corpus or default_corpus(subject.modality)
-    return open_plan(corpus, subject.model, subject.processor, modality=subject.modality, **reading)
+    plan, described = open_plan(corpus, subject.model, subject.processor, modality=subject.modality, **reading)
+    if subject.config is None and len(plan):  # a module of one's own
+        plan.call = called_by_name(subject.model, plan[0].inputs)
+    return plan, described
 
 
 def _cost_of(subject: Subject, job: Job, plan: BatchPlan) -> Cost | None:
