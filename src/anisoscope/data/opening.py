@@ -110,7 +110,7 @@ def _text_plan(corpus: Any, model: Any, tokenizer: Any, length: int, batch_token
     from anisoscope.data.text import plan_characters, plan_text
     from anisoscope.models.blocks import stack_of
 
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     family = getattr(config, "model_type", "")
     if family == "character_bert":
         return plan_characters(corpus, tokenizer, max_length=length, batch_tokens=batch_tokens)
