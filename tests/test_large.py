@@ -3,6 +3,7 @@
 import pytest
 import tiny
 import torch
+from safetensors import safe_open
 
 from anisoscope.axes import Site
 from anisoscope.batch import Batch
@@ -114,6 +115,19 @@ def test_the_cost_is_what_a_pass_allocates_to_the_byte(panels):
     said = cost_of(shapes_of(model, plan[0], settings), settings)
     measured = run_pass(model, plan, settings)
     assert said.state == measured.nbytes
+
+
+@pytest.mark.parametrize("name", ["bert", "t5", "gemma3"])
+def test_the_cost_of_each_architecture_is_allocated_and_saved_to_the_byte(name, tmp_path):
+    settings, model = Settings(panels=PANELS, sample=8, groups=4), tiny.build(name, torch.float32)
+    plan = tiny.Plan(tiny.documents(40), batch=2, decoder=name in tiny.TWO_STACKS)
+    said = cost_of(shapes_of(model, plan[0], settings), settings)
+    measured = run_pass(model, plan, settings)
+    assert said.state == measured.nbytes
+    measured.save(tmp_path / "state")
+    with safe_open(tmp_path / "state", framework="pt") as file:
+        held = sum(file.get_tensor(key).nbytes for key in file.keys() if key.startswith(("sums ", "pending ")))  # noqa: SIM118 (no mapping)
+    assert held == said.sums + said.moments
 
 
 @pytest.mark.parametrize(("panel", "power"), [("hidden", 1), ("spectrum", 2), ("attention", 1)])
