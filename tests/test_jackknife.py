@@ -280,3 +280,9 @@ def test_the_between_form_is_unbiased_and_the_other_tends_to_it():
     assert abs(values["between"][0].mean() - between) < 4 * error
     assert abs(values[""][0].mean() - (1 - w) * between - w * inside) < 4 * error
     assert values[""][0].mean() - between > 4 * error
+
+
+@pytest.mark.parametrize(("groups", "words"), [(0, "0 groups"), (1, "1 group"), (2, "2 groups")])
+def test_why_there_is_no_interval(groups, words):
+    assert jackknife.reason(groups) == f"no intervals: {words} of units, {jackknife.FEWEST} needed"
+    assert jackknife.reason(jackknife.FEWEST) is None

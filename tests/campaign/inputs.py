@@ -474,7 +474,7 @@ def check_program(program, made, terminal, draw, own):
     given = [word.replace("\0", "") for word in line(draw, made, own)]
     (own / "typed.json").write_text(json.dumps(given))
     columns = draw.choice([80, 100])
-    ended = program(given, terminal=terminal, columns=columns, seconds=120, HF_HUB_OFFLINE="1")
+    ended = program(given, terminal=terminal, columns=columns, seconds=300, HF_HUB_OFFLINE="1")
     told = " ".join(ended.lines)
     assert "Traceback" not in told and "this is a bug" not in told, f"{given}: {ended.shown[-3000:]}"
     assert ended.code in range(8), f"{given}: {ended.code} {ended.shown[-2000:]}"
