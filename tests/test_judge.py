@@ -165,3 +165,17 @@ def test_p_is_student_s_with_one_degree_less_than_there_are_groups():
     value, low, high, up, down = of_replicates(theta)
     t = value / ((value - low) / stats.t.ppf(0.975, 3))
     assert high > value > low and up == pytest.approx(stats.t.sf(t, 3)) and down == pytest.approx(1 - up)
+
+
+@pytest.mark.parametrize(("over", "shown"), [("any", 0.3), ("all", 0.1)])
+def test_beside_any_stands_the_strongest_and_beside_all_the_weakest(over, shown):
+    tests = [Test(CLAIM, "A", x, x - 0.01, x + 0.01, 9, **SURE, over=over, margin=x) for x in (0.2, 0.3, 0.1)]
+    (verdict,) = judged(tests)
+    assert verdict.value == shown
+
+
+def test_an_identity_that_does_not_vary_is_decided_by_its_side():
+    claim = replace(CLAIM, identity=True)
+    for value, sides in ((1.0, (0, 1)), (0.0, (1, 1)), (-1.0, (1, 0))):
+        test = of_seeds(claim, np.full(3, value))
+        assert (test.up, test.down) == sides
