@@ -17,6 +17,7 @@ from anisoscope.charts import builders as charts, export, style
 from anisoscope.charts.style import compact
 from anisoscope.errors import OutputError, UsageError
 from anisoscope.report import build
+from anisoscope.report.page import notices
 from anisoscope.store import as_records, select
 from anisoscope.wording import duration, number
 
@@ -453,3 +454,10 @@ def test_figures_for_print_are_drawn_on_request(tmp_path: Path) -> None:
     links = [link for link in page.attributes("a", "href") if link.endswith(".pdf")]
     assert len(links) == len(list(tmp_path.glob("figures/*.svg"))) > 5
     assert all((tmp_path / link).read_bytes().startswith(b"%PDF") for link in links)
+
+
+def test_what_was_left_out_is_told_by_its_kind():
+    """Zero vectors and those with NaN could change places."""
+    excluded = {"encoder.1.hidden": {"zero": 1, "nonfinite": 3}, "encoder.2.hidden": {"zero": 2}}
+    told = notices({"warnings": ["2 zero vectors left out at encoder.2.hidden"], "excluded": excluded})
+    assert told[1:] == ["1 zero vector and 3 vectors with NaN or Inf left out at encoder.1.hidden"]
