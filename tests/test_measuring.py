@@ -252,6 +252,7 @@ def stop_after(batches, number):
 
 
 @patch("anisoscope.sums.moments.FEW", 0)
+@patch("anisoscope.sums.moments.NARROW", 0)
 def check_resume(tmp_path, name="bert", number=signal.SIGTERM, after=5):
     """Interrupted in the middle of what is summed in float32 before float64, and of the sample; then gone on."""
     model, plan, state = (

@@ -462,6 +462,18 @@ def test_partition_does_not_overflow():
     assert 0 <= values(METRICS["partition"], [w])[""] < 1e-300
 
 
+def test_effective_rank_of_normalised_vectors_of_few_dimensions():
+    """The direction that a norm takes away had float32's rounding as its variance: 1e-4 off at 8 dimensions."""
+    generator = torch.Generator().manual_seed(8)
+    drawn = torch.randn(3, 16, 200, 8, generator=generator) + 0.3 * torch.randn(8, generator=generator)
+    for x in torch.nn.functional.layer_norm(drawn, (8,)).numpy():
+        every = x.reshape(-1, 8).astype(np.float64)
+        found = np.linalg.svd(every - every.mean(0), compute_uv=False)[:-1]
+        share = found / found.sum()
+        got = values(METRICS["spectrum"], list(x), dtype=torch.float32)["effective_rank"]
+        assert got == pytest.approx(np.exp(-(share * np.log(share)).sum()), rel=1e-6)
+
+
 def test_effective_rank_is_of_singular_values_and_centred():
     """reptrix took eigenvalues for singular values; RankMe does not centre. The three are given apart and differ."""
     got = values(METRICS["spectrum"], cloud(8, sizes=(40, 40), d=6))

@@ -228,6 +228,13 @@ def add_moments(sums, moments, x, weight, group):
     moments.add("s", x, weight & (inverse[:, 0] > 0), inverse[:, 0])
 
 
+@pytest.fixture
+def wide(monkeypatch):
+    """Products as of vectors of many dimensions: in float32."""
+    monkeypatch.setattr("anisoscope.sums.moments.NARROW", 0)
+
+
+@pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize(
     "dtype, d",
     [(torch.float64, 6), (torch.float64, 64), (torch.float64, 150), (torch.float32, 70), (torch.bfloat16, 6)],
@@ -261,6 +268,7 @@ def test_moments_are_those_of_the_vectors_that_count(dtype, d):
             torch.testing.assert_close(sums.terms["s", term][g, 0], expected.double(), **rounding)
 
 
+@pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize("drift", [1e2, 1e3])
 def test_moments_of_a_cloud_far_from_the_origin_are_those_of_its_spread(drift):
     """Rounding was that of the drift: effective ranks of untrained convolutional networks were wrong by a quarter."""
@@ -280,6 +288,7 @@ def test_moments_of_a_cloud_far_from_the_origin_are_those_of_its_spread(drift):
     torch.testing.assert_close(found.diagonal(), expected.diagonal(), rtol=2e-5, atol=0)
 
 
+@pytest.mark.usefixtures("wide")
 def test_pending_moments_go_into_a_state_and_come_back():
     sums = Sums(2)
     moments = Moments(sums, 2)
@@ -295,6 +304,7 @@ def test_pending_moments_go_into_a_state_and_come_back():
     check_equal(other, sums)
 
 
+@pytest.mark.usefixtures("wide")
 def test_products_take_one_thread_of_scipy_and_give_the_others_back(monkeypatch):
     """Threads of SciPy that spin when they are done kept torch's from computing: a pass took twice as long."""
     where = sys.modules[Moments.__module__]

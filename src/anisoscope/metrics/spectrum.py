@@ -7,9 +7,9 @@ Formula    λ: eigenvalues of the centred covariance, p = λ/Σλ, q = √λ/Σ�
            d·E[cos²] over distinct pairs = d(‖Σuuᵀ‖²_F − n)/(n(n − 1)).
 Range      ranks [1, d]; isoscore [0, 1]; explained [0, 1]; cosine_square [~0, d], 1 under isotropy (sees elongated
            clouds with A = 0).
-Unit       dimensions (ranks); none otherwise. Of more than 4·d float32 vectors products are summed in float32: ranks
-           move with the batch size by up to 1e-5, relative (a direction that a normalisation takes away), other values
-           by 1e-7; of fewer vectors, and of float64, everything is in float64.
+Unit       dimensions (ranks); none otherwise. Of more than 4·d float32 vectors of more than 128 dimensions products are
+           summed in float32: ranks move with the batch size by up to 1e-5, relative (a direction that a normalisation
+           takes away), other values by 1e-7; of fewer or narrower vectors, and of float64, everything is in float64.
 Undefined  fewer than two vectors; no variance; isoscore at d = 1. With n < d all ranks are biased low.
 Source     effective rank: Roy & Vetterli 2007 (RankMe: uncentred); participation ratio: Gao et al. 2017; IsoScore:
            Rudman et al. 2022.

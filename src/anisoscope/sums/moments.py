@@ -4,7 +4,8 @@ They are dear (d² flops a token each), so they have few groups: none but the wh
 Products are summed in float32 over a fixed number of batches, then in float64: of vectors less the mean of a site's
 first batch, since rounding would else be that of a drift that may be a thousand times the spread. While vectors are few
 for their dimensions they are summed in float64 at once: directions without variance would get float32's rounding as
-theirs, whose square root moves an effective rank of 200 vectors in 384 dimensions by .3 %.
+theirs, whose square root moves an effective rank of 200 vectors in 384 dimensions by .3 %. So are vectors of few
+dimensions, which cost little, and of whose rank one such direction is a large part.
 """
 
 from collections.abc import Callable
@@ -21,6 +22,8 @@ from anisoscope.sums.groups import Sums
 EVERY = 32  # batches summed in float32 before they are added in float64
 FEW = 4
 """Vectors for each dimension up to which products are in float64 (beyond it: docstring of `metrics/spectrum.py`)."""
+NARROW = 128
+"""Dimensions up to which products are in float64, however many vectors there are."""
 MOST, WIDE, WIDEST = 8, 1024, 2048
 """Groups where nobody says how many, up to so many dimensions; beyond it there is one, and no interval; beyond the
 widest none, and no spectrum.
@@ -96,9 +99,11 @@ class Moments:
                 self._update((site, "unit_moment", g), unit)
 
     def _is_few(self, site: str, x: Tensor, inverse: Tensor) -> bool:
-        """Whether products are in float64: while vectors are few. On an accelerator this is asked until it is no more,
-        and never again; norms whose squares float32 does not hold stay in float64 there.
+        """Whether products are in float64: of narrow vectors, and while they are few. On an accelerator this is asked
+        until it is no more, and never again; norms whose squares float32 does not hold stay in float64 there.
         """
+        if x.shape[-1] <= NARROW:
+            return True
         if site in self.many:
             return False
         few = float(self.sums.terms[site, "n"][:, 0].sum()) <= FEW * x.shape[-1]
