@@ -118,10 +118,11 @@ def test_the_cost_is_what_a_pass_allocates_to_the_byte(panels):
 
 
 @pytest.mark.parametrize("narrow", [0, 128])  # products of tiny models in float32, as of large ones, and in float64
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", ["bert", "t5", "gemma3"])
-def test_the_cost_of_each_architecture_is_allocated_and_saved_to_the_byte(name, narrow, tmp_path, monkeypatch):
+def test_the_cost_of_each_architecture_is_allocated_and_saved_to_the_byte(name, dtype, narrow, tmp_path, monkeypatch):
     monkeypatch.setattr("anisoscope.sums.moments.NARROW", narrow)
-    settings, model = Settings(panels=PANELS, sample=8, groups=4), tiny.build(name, torch.float32)
+    settings, model = Settings(panels=PANELS, sample=8, groups=4), tiny.build(name, dtype)
     plan = tiny.Plan(tiny.documents(40), batch=2, decoder=name in tiny.TWO_STACKS)
     said = cost_of(shapes_of(model, plan[0], settings), settings)
     measured = run_pass(model, plan, settings)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
@@ -191,7 +192,10 @@ def cost_of(shapes: Shapes, settings: Settings, tokens: int | None = None) -> Co
     panels = {panel: 0.0 for panel in PANELS if panel in settings.panels and not settings.metrics}
     for (_, heads, width), (site, *others) in alike.items():
         count = 1 + len(others)
-        kept = _on_meta(site, heads, width, settings, 1)
+        one, several = (
+            torch.empty(1, *([heads] if heads else []), n, width, dtype=shapes.dtype, device=META) for n in (1, tokens)
+        )
+        kept = _on_meta(site, one, settings)
         groups = len(kept.sums.terms.get((site.name, "moment"), ()))  # one of which the sequence is in
         pending = sum(
             (1 if term == "shift" else groups) * _bytes(x) for (_, term, _), x in kept.moments.pending.items()
@@ -204,7 +208,7 @@ def cost_of(shapes: Shapes, settings: Settings, tokens: int | None = None) -> Co
         for panel in panels:
             if panel != "spectrum" or of_moments:
                 with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _added}) as counter:
-                    _on_meta(site, heads, width, replace(settings, panels=(panel,), bins=(), median=False), tokens)
+                    _on_meta(site, several, replace(settings, panels=(panel,), bins=(), median=False))
                 panels[panel] += count * counter.get_total_flops() / tokens
     layers = {site: width for site, (_, width) in shapes.sites.items() if site.quantity in LAYER_QUANTITIES}
     sampled = settings.sample * sum(layers.values()) if "sample" in settings.quantities else 0
@@ -222,16 +226,15 @@ def _bytes(x: Tensor) -> int:
     return x.numel() * x.itemsize
 
 
-def _on_meta(site: Site, heads: int, width: int, settings: Settings, tokens: int) -> Measurement:
-    """A measurement of one sequence of `tokens` at a site, without values."""
+def _on_meta(site: Site, x: Float[Tensor, "1 *head token dim"], settings: Settings) -> Measurement:
+    """A measurement of one sequence at a site, without values."""
     measurement = Measurement(replace(settings, sample=0))
-    real = torch.ones(1, tokens, dtype=torch.bool)
+    real = torch.ones(1, x.shape[-2], dtype=torch.bool)
     stream = Stream(real, ~real, torch.zeros(1, dtype=torch.int64))
     measurement.begin(Batch({}, torch.zeros(1, dtype=torch.int64), {site.stack: stream}), META)
     measurement.moments.many.add(site.name)
     if not {site.quantity, site.label} & settings.what:
         return measurement
-    x = torch.empty(1, *([heads] if heads else []), tokens, width, device=META)
     value: Any = x
     if site.quantity in ("attention", "centred"):
         bins = torch.tensor(settings.bins).to(META) if settings.bins else None
@@ -239,7 +242,7 @@ def _on_meta(site: Site, heads: int, width: int, settings: Settings, tokens: int
         value = attention_rows(x, x, masking, scale=1.0, median=settings.median, histogram=bins)
         value = value if site.quantity == "attention" else dict.fromkeys(("plain", "query", "key"), value)
     elif site.quantity == "scores":
-        value = dict(_score_terms(heads, width))
+        value = dict(_score_terms(x.shape[1], x.shape[-1]))
     measurement.receive(site, value)
     return measurement
 
