@@ -1,12 +1,15 @@
 # ruff: noqa: E501 (lines of the page)
 """The page on large models and many processes; its tables are made by the function that tells the cost of a run."""
 
+import json
 from typing import Any
 
+import speed
 import torch
 
 from anisoscope.measure.cost import Cost, cost_of, scaled, shapes_from, size
-from anisoscope.measure.settings import Settings
+from anisoscope.measure.settings import PANELS, Settings
+from anisoscope.models.load import without_values
 
 MODELS: dict[str, tuple[str, int, dict[str, int]]] = {
     "BERT-base": ("BertConfig", 12, {}),
@@ -71,6 +74,23 @@ def _grown(one: Cost, two: Cost, more: int) -> Cost:
     )
 
 
+PARTS = {"hidden": ("hidden",), "hidden + spectrum": ("hidden", "spectrum"), "all": PANELS}
+"""Panels as `benchmarks/overhead.py` names them."""
+
+
+def checked() -> list[str]:
+    """Rows: what products say that panels add to a pass of the built-in encoder, beside what was measured."""
+    settings = Settings(panels=PANELS, spectrum_groups=1)
+    shapes, rows = shapes_from(without_values("builtin:minilm"), settings), []
+    held = json.loads(speed.RESULTS.read_text("utf-8"))["overhead"]
+    for row in sorted((row for row in held if row["windows"].isdigit()), key=lambda row: int(row["windows"])):
+        if row["threads"] == 1 and row["panels"] in PARTS:
+            cost = cost_of(shapes, settings, int(row["windows"]))
+            said = sum(cost.panels[panel] for panel in PARTS[row["panels"]]) / cost.model
+            rows.append(f"| {row['windows']} | {row['panels']} | {said:.1%} | {row['processor'][0] - 1:.1%} |")
+    return rows
+
+
 def page() -> str:
     """docs/scaling.md."""
     rows, run = [], []
@@ -81,7 +101,13 @@ def page() -> str:
         shares = [f"{cost.panels[panel] / cost.model:.2%}" for panel, cost in parts.items()]
         hours = plain.model * TOKENS / FLOPS / 3600
         run.append(f"| {name} | {scaled(plain.model)}flop | {' | '.join(shares)} | {hours:,.1f} |")
-    return TEXT.format(memory="\n".join(rows), products="\n".join(run), windows=WINDOWS, flops=f"{FLOPS:.0e}")
+    return TEXT.format(
+        memory="\n".join(rows),
+        products="\n".join(run),
+        windows=WINDOWS,
+        flops=f"{FLOPS:.0e}",
+        checked="\n".join(checked()),
+    )
 
 
 TEXT = """# Large models and many processes
@@ -105,6 +131,13 @@ moments take half of what stands here (a symmetric product), and a float32 produ
 | model | model | hidden | attention | spectrum | hours |
 |---|---|---|---|---|---|
 {products}
+
+Against what one thread of a quiet CPU took ([the figures](limit.md); the built-in encoder, float32), products are the smaller part of what
+`hidden` and `attention` take, and more than the spectrum takes:
+
+| window | panels | products, in parts of the model's | processor time, in parts of the bare pass |
+|---|---|---|---|
+{checked}
 
 - Sites wider than 2,048 dimensions have no spectrum unless it is asked for (`--spectrum-groups 1`, or `--panel spectrum` alone). A random
   projection was not taken in its place: the participation ratio survives one, effective ranks and IsoScore do not.
