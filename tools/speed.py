@@ -155,6 +155,8 @@ What each panel cannot do without, by these rates (`benchmarks/limit.py`), and w
 
 ## What is in the way
 
+- **Two threads.** All panels take 2.05 times the bare pass by the clock at windows of 512. Were nothing of what they add shared between threads,
+  and the bare pass all of it, it would be 1.70: rows of attention compute on one thread, and more is lost than that. Measured, not yet mended.
 - **Hidden.** One read of each vector and two narrow products; norms are taken once. Rows of weights are three token policies, so that
   products are of 6 to 9 rows, which a library multiplies at a fraction of its rate.
 - **Spectrum.** Both Σxxᵀ and Σuuᵀ, each by a symmetric product at the rate of a large one. Of the 14.3 ms that the vectors of a site take in a
