@@ -73,7 +73,8 @@ def _interrupted(stop: BaseException) -> int:
     kept, more = notes if len(notes) == 2 else ("nothing to keep", "")
     words = [word for word in sys.argv[1:] if not (more == "--resume" and word in ("--overwrite", "--resume"))]
     again = more if " " in more else shlex.join(["anisoscope", *words, *([more] if more else [])])
-    sys.stderr.write(f"anisoscope: interrupted; {kept}; to go on: {again}\n")
+    over = "\r" if sys.stderr.isatty() else ""  # what the terminal shows of Ctrl-C itself
+    sys.stderr.write(f"{over}anisoscope: interrupted; {kept}; to go on: {again}\n")
     return 128 + getattr(stop, "number", INTERRUPTED - 128)
 
 
