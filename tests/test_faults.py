@@ -107,6 +107,7 @@ OF_RUNS = {
     "a shard that is missing": Fault("merge {third} {third2} -o {new}", MEASURE, ("batches",)),
     "a whole run among shards": Fault("merge {part} {run} -o {new}", MEASURE, ("sums",)),
     "a run that is not there": Fault("report {new}", OUTPUT, ()),
+    "a name that no file can have": Fault(f"report {'a/' * 2500}", USAGE, ("too long",)),
     "another run in the folder": Fault(RUN.replace("{new}", "{run}") + " --seed 5", OUTPUT, ("--overwrite",)),
     "a metric that is not in a run": Fault("compare {run} {run} --metric spectrum", USAGE, ("spectrum",)),
 }

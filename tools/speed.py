@@ -155,6 +155,8 @@ What each panel cannot do without, by these rates (`benchmarks/limit.py`), and w
 
 ## What is in the way
 
+Times of single operations below are the best of five on a machine with other work on it: good for what is large and what is small.
+
 - **Two threads.** All panels take 2.05 times the bare pass by the clock at windows of 512. Were nothing of what they add shared between threads,
   and the bare pass all of it, it would be 1.70: rows of attention compute on one thread, and more is lost than that. Measured, not yet mended.
 - **Hidden.** One read of each vector and two narrow products; norms are taken once. Rows of weights are three token policies, so that
@@ -165,8 +167,8 @@ What each panel cannot do without, by these rates (`benchmarks/limit.py`), and w
 - **Attention.** A weight takes 1.4 ns of this machine, alone in a block: .75 its score (heads of 32 dimensions multiply at 85 Gflop a second),
   .16 its power of 2, .09 its product with the score, .05 to .08 each of the largest, the smallest, three sums and the sum of columns. In a whole pass
   over windows of 512 tokens it takes 1.5 ns, 18 % of the forward pass; sums of queries, keys and values are 3 %, all else is below 2 %. So what is
-  left is that each sum is an operation of its own; smaller blocks, which fit the second cache, lose more to calls than they gain (1.8 and 2.1 ns at
-  a half and a quarter of the size). One kernel for all sums, which is not written, would take about 1 ns by these figures. OpenBLAS multiplies scores
+  left is that each sum is an operation of its own; smaller blocks, which fit the second cache, were slower (1.8 and 2.1 ns at
+  a half and a quarter of the size), presumably for their calls. One kernel for all sums is not written; our estimate for it is 1 ns. OpenBLAS multiplies scores
   in .60 ns; oneDNN in half of MKL's on processors that are not Intel's, but in a whole pass nothing came of it (1.51 with it and 1.49 without).
 - **Fused.** The model's own call is saved, which takes 1.7 ns a weight, for .8 ns of weights times values.
 

@@ -87,6 +87,9 @@ def _explained(error: Exception) -> tuple[str, int]:
     if isinstance(error, OSError) and error.errno in OUTPUT_ERRNOS:
         cure = "free space, or --output"
         return f"anisoscope: cannot write {error.filename or ''}: {error.strerror}. Cure: {cure}", 6
+    if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        name = str(error.filename)[:40]
+        return f"anisoscope: expected a file or folder; got {name} …: {error.strerror}. Cure: check the name", 2
     if callable(wrong := getattr(error, "format_message", None)):  # a wrong option or command, found by the parser
         usage = getattr(getattr(error, "ctx", None), "command_path", "anisoscope")
         if type(error).__name__ == "NoArgsIsHelpError":

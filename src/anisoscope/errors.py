@@ -67,8 +67,9 @@ class Interrupted(Exception):
 
 
 def is_too_long(name: str) -> bool:
-    """Whether no file can have this name: a part of more than 255 bytes, as on the usual file systems."""
-    return any(len(part.encode("utf-8", "surrogateescape")) > 255 for part in name.split("/"))
+    """Whether no file can have this name: more than 255 bytes in a part or 4,095 in all, as on Linux."""
+    sizes = [len(part.encode("utf-8", "surrogateescape")) for part in name.split("/")]
+    return max(sizes) > 255 or sum(sizes) + len(sizes) > 4096
 
 
 def near_matches(name: str, known: Iterable[str]) -> str:

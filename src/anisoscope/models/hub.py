@@ -53,9 +53,8 @@ def split_name(name: str) -> tuple[str, str | None]:
     """`id@revision` → id and revision. ModelError for a name too long, and for a revision of a folder: it has none."""
     base, _, revision = name.partition("@")
     if is_too_long(name):
-        raise ModelError(
-            "a model's name", f"{name[:40]} … of {len(name)} letters", "shorten it: no part may exceed 255"
-        )
+        got, cure = f"{name[:40]} … of {len(name)} letters", "shorten it: no part may exceed 255, nor all of it 4095"
+        raise ModelError("a model's name", got, cure)
     if not revision or Path(name).is_dir():
         return (name, None) if Path(name).is_dir() else (base, None)
     if Path(base).is_dir():
@@ -206,7 +205,7 @@ def _weights(place: ModelPlace, folder: Path, name: str) -> list[str]:
     index = _download(place, [chosen]) / chosen
     try:
         shards = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
-        return sorted(chosen.rpartition("/")[0] + "/" * ("/" in chosen) + shard for shard in shards)
+        return sorted(first_module(place.files) + shard for shard in shards)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         got = f"{type(error).__name__}: {error}"[:160]
         raise ModelError(f"an index of the weights in {chosen} of {name}", got, "name another revision") from None

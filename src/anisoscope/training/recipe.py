@@ -24,7 +24,10 @@ PUBLISHED = {
     False: {"rate": 5e-5, "decay": 0.01, "batch": 64, "epochs": 50, "patience": 5},
 }
 """What the authors' code uses: for the attention-only model (True), and for BERT (False)."""
-OF_ATTENTION = ("layers", "heads", "dim", "text", "vectors", "vector_norm", "frozen", "tokens", "separator", ATTENTION)
+OF_ATTENTION = (
+    *("layers", "heads", "dim", "text", "vectors", "vector_norm"),
+    *("frozen", "tokens", "separator", "attention"),
+)
 """Fields that only the attention-only model uses."""
 TOKENS = ("paper", "checkpoint")
 ARMS = ("learned", "uniform", "random", "frozen")
