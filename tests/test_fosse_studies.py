@@ -103,14 +103,13 @@ def test_a_cell_s_folder_follows_how_it_is_trained(tmp_path):
 
 SMALL = Grid(
     corpora=("planted",),
-    seeds={"yelphat": 1},
+    seeds=1,
     depths={"yelphat": 2},
     weights=(0.0, 1e-1),
     large=(),
     sizes=((48, 1, 1),),
     size_seeds=1,
-    arm_depths=(1,),
-    arm_seeds=1,
+    arm_seeds=(1,),
     fine_seeds=1,
     fine_epochs=1,
     fine_limit=60,

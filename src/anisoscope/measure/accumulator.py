@@ -144,7 +144,9 @@ class Measurement:
         """
         if len(x) != len(self._unit):
             expected = f"vectors of {len(self._unit)} sequences at {site.name}, as many as units in the batch"
-            cure = "set tokens_first=True where blocks pass on [token, sequence, dim]; else measure another part"
+            cure = "set tokens_first=True where blocks pass on [token, sequence, dim]"
+            cure += " (inputs that are so too: as an anisoscope.batch.Batch, with the unit of each sequence)"
+            cure += "; else measure another part"
             raise MeasureError(expected, f"[sequence, token, …] of {tuple(x.shape[:2])}", cure)
         if stack not in self._masks:
             length = x.shape[1]

@@ -76,12 +76,12 @@ class Grid:
     """The settings of all studies of the paper, which share their classifiers.
 
     corpora     of the paper, or empty: these where ANISOSCOPE_DATA holds them, else the planted ones, said so
-    seeds       by corpus (0 to n − 1) of the attention-only model; fine_seeds of the encoder
+    seeds       of the attention-only model, 0 to n − 1; fine_seeds of the encoder
     depths      layers by corpus at λ = 0 (table 3); weights: λ of one layer (table 4); large: λ beyond the paper
     sizes       (dim, heads, layers) of random vectors, for the λ of `contrast`, with `size_seeds` seeds
     starts      other word vectors for one layer at λ = 0, with as many seeds
     examples    fewer examples, for the curve of accuracy on pairs, with `size_seeds` seeds
-    arm_depths  layers of the models whose attention is learned, or not (`recipe.ARMS`), with `arm_seeds` seeds
+    arm_seeds   of the models of one layer, two, … whose attention is learned, or not (`recipe.ARMS`)
     encoder     what is fine-tuned: on at most `fine_limit` examples of each split, cut at `fine_length` tokens, for
     `fine_epochs` epochs; rate and batch as suit so few steps; tested on what the attention-only model is tested on
     warmup      steps, and `clip`, largest gradient norm, of models of two layers and more: without them, as published,
@@ -93,7 +93,7 @@ class Grid:
     """
 
     corpora: tuple[str, ...] = ()
-    seeds: dict[str, int] = field(default_factory=lambda: {"yelphat": 5, "hatexplain": 3, "esnli": 3})
+    seeds: int = 5
     depths: dict[str, int] = field(default_factory=lambda: {"yelphat": 5, "hatexplain": 5, "esnli": 2})
     weights: tuple[float, ...] = (0.0, 1e-4, 1e-3, 1e-2, 1e-1)
     large: tuple[float, ...] = (1.0, 6.0)
@@ -102,8 +102,7 @@ class Grid:
     size_seeds: int = 3
     starts: tuple[str, ...] = (RAW, DRAWN)
     examples: tuple[int, ...] = (2000, 6000)
-    arm_depths: tuple[int, ...] = (1, 2, 3)
-    arm_seeds: int = 4
+    arm_seeds: tuple[int, ...] = (8, 4, 4)
     encoder: str = "builtin:minilm"
     fine_seeds: int = 3
     fine_epochs: int = 2
@@ -127,9 +126,6 @@ class Grid:
             return self.corpora
         return REAL if all(copy_of(name) for name in REAL) else PLANTED
 
-    def of_seeds(self, corpus: str) -> range:
-        return range(self.seeds[PUBLISHED[corpus]])
-
     def recipe(self, cell: Cell) -> ClassifierRecipe:
         """How a cell is trained."""
         same = ClassifierRecipe(cell.model, cell.corpus, limit=cell.examples or self.limit, seed=cell.seed)
@@ -152,12 +148,12 @@ class Grid:
     def by_depth(self) -> list[Cell]:
         """Table 3: every depth at λ = 0, the first seed of all of them first."""
         depths = [(c, n + 1) for c in self.names() for n in range(self.depths[PUBLISHED[c]])]
-        return _by_seed(Cell(c, layers=n, seed=s) for c, n in depths for s in self.of_seeds(c))
+        return _by_seed(Cell(c, layers=n, seed=s) for c, n in depths for s in range(self.seeds))
 
     def by_weight(self, *, large: bool = True) -> list[Cell]:
         """Table 4: every λ of one layer."""
         weights = self.weights + (self.large if large else ())
-        return _by_seed(Cell(c, weight=w, seed=s) for c in self.names() for w in weights for s in self.of_seeds(c))
+        return _by_seed(Cell(c, weight=w, seed=s) for c in self.names() for w in weights for s in range(self.seeds))
 
     def by_start(self) -> list[Cell]:
         """One layer at λ = 0 from other word vectors."""
@@ -172,8 +168,8 @@ class Grid:
     def by_arm(self) -> list[Cell]:
         """Attention trained, or not trained: one layer of all corpora, arms and seeds first."""
         arms = [(c, arm) for c in self.names() for arm in ARMS]
-        seeds, depths = range(self.arm_seeds), self.arm_depths
-        return [Cell(c, layers=n, seed=s, arm=arm) for n in depths for s in seeds for c, arm in arms]
+        seeds = [(layers, seed) for layers, seeds in enumerate(self.arm_seeds, 1) for seed in range(seeds)]
+        return [Cell(c, layers=n, seed=s, arm=arm) for n, s in seeds for c, arm in arms]
 
     def by_examples(self) -> list[Cell]:
         """One layer on fewer pairs."""
@@ -222,7 +218,7 @@ def with_options(records: pd.DataFrame) -> pd.DataFrame:
 
 
 QUICK = Grid(
-    seeds={"yelphat": 2, "hatexplain": 2, "esnli": 2},
+    seeds=2,
     depths={"yelphat": 3, "hatexplain": 2, "esnli": 2},
     weights=(0.0, 1e-1),
     large=(6.0,),
@@ -230,8 +226,7 @@ QUICK = Grid(
     size_seeds=2,
     starts=(RAW,),
     examples=(150,),
-    arm_depths=(1,),
-    arm_seeds=2,
+    arm_seeds=(2,),
     fine_seeds=2,
     fine_limit=240,
     fine_length=48,
