@@ -277,6 +277,22 @@ def test_cells_are_asked_and_one_that_was_not_is_trained_again(tmp_path):
     assert not len(trained.measure(Experiment(("type",), 1, RECIPE, train=False, asked=True), context))
 
 
+@pytest.mark.parametrize(("first", "outcome"), [(0.3, "fails"), (0.06, "undecided")])
+def test_what_base_has_not_cannot_be_lost(first, outcome):
+    """Where no row looks at the first key for nothing, no other softmax could do it less."""
+    shares = {"base": [first, first + 0.01, first, first - 0.01], "softmax1": [first + 0.01, first, first, first]}
+    rows = [
+        {"model": arm, "seed": seed, "step": step, "metric": metric, "layer": 1, "value": value}
+        for arm, of_seed in shares.items()
+        for seed, share in enumerate(of_seed)
+        for step in (0, 9)
+        for metric, value in (("sinks.first_share", share), (SKILL, 0.3))
+    ]
+    verdict = next(v for v in causes.judge("sinks", as_records(pd.DataFrame(rows))) if v.value is not None)
+    assert verdict.outcome == outcome and verdict.n == 4
+    assert ("nothing to lose" in verdict.reason) == (outcome == "undecided")
+
+
 def test_arms_stand_against_what_a_claim_says():
     found = {"held-0": [0.01, 0.02, 0.03, 0.02], "held-.5": [0.5, 0.51, 0.49, 0.5], "base": [0.3, 0.31, 0.3, 0.29]}
     rows = [

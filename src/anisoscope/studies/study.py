@@ -43,6 +43,7 @@ class Claim:
     over, words         how tests of single layers or norms make one verdict, and what is counted of them
     systems, stack      models it is about, by the beginnings of their names (none: all), and their stack
     against             of arms: what the number of an arm is less; an arm, its own at the `start`, or `zero`
+    premise             what the number of `against` must lie above: with less there is nothing that could be lost
     identity            it holds by construction: if it holds, that is shown, and is no evidence
     """
 
@@ -67,6 +68,7 @@ class Claim:
     systems: tuple[str, ...] = ()
     stack: str = ""
     against: str = "base"
+    premise: float | None = None
 
     @property
     def limit(self) -> Limit:

@@ -6,6 +6,7 @@ A cell that has learnt no more than how often words are (skill over the unigrams
 trained model: it is counted and left out.
 """
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -91,8 +92,18 @@ def judge(name: str, records: pd.DataFrame) -> list[Verdict]:
         reason = f"skill over the unigrams {skill[arm].mean():.2f}, of {BASE} {skill[BASE].mean():.2f}"
         reason += "" if all(known) else f"; a cell whose skill is below {LEARNT:g} says nothing"
         values = np.where(known, pairs.to_numpy(float), np.nan)
-        tests.append(of_seeds(claim, values, reason=reason, subject=subject))
+        nothing = _nothing_to_lose(claim, records)
+        test = of_seeds(claim, values, reason="; ".join(filter(None, (nothing, reason))), subject=subject)
+        tests.append(replace(test, up=np.nan, down=np.nan) if nothing else test)
     return [*judged(tests), *untrained]
+
+
+def _nothing_to_lose(claim: Claim, records: pd.DataFrame) -> str:
+    """Why a claim says nothing: what it is held against lacks what it is about; empty where it does not."""
+    if claim.premise is None:
+        return ""
+    value = float(ends(records, claim.metric, claim.site)[claim.against].mean())
+    return "" if value > claim.premise else f"{claim.against} has {value:.3f}, not above {claim.premise:g}: nothing to lose"
 
 
 def paired(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
