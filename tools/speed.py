@@ -50,7 +50,7 @@ def _windows(row: dict[str, Any]) -> tuple[int, int]:
 
 
 def _is_plan(row: dict[str, Any]) -> bool:
-    return row["windows"] == "demo" and row["threads"] == 1
+    return bool(row["windows"] == "demo" and row["threads"] == 1)
 
 
 def _overhead(rows: Rows) -> list[list[Any]]:
