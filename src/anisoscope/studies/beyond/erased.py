@@ -11,7 +11,7 @@ Every map erases as many words of a sentence, so that its length tells nothing m
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import compress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -63,10 +63,11 @@ class Maps:
     @cached_property
     def found(self) -> dict[str, list[int]]:
         """The class that is found for each."""
-        return {split: [found for found, _ in ones] for split, ones in self._all.items()}
+        return {split: [found for found, _ in ones] for split, ones in self.scored.items()}
 
     @cached_property
-    def _all(self) -> dict[str, list[tuple[int, dict[str, Array]]]]:
+    def scored(self) -> dict[str, list[tuple[int, dict[str, Array]]]]:
+        """(class found, map → numbers) of each."""
         (model, _), trained = self.trained.classifier, self.trained
         classes, draw = len(trained.corpus.labels), np.random.default_rng(trained.cell.seed)
         directions = class_directions(model, trained.batches(DIRECTED, VALIDATION), classes)
@@ -92,7 +93,7 @@ class Maps:
                 left(example, ~highest(scores[name], share))
                 for example, (_, scores) in zip(corpus.splits[split], ones, strict=True)
             )
-            for split, ones in self._all.items()
+            for split, ones in self.scored.items()
         }
         return replace(corpus, name=f"{corpus.name} without {arm(name, share)}", splits=splits)
 
@@ -115,8 +116,7 @@ def retrained(trained: Trained) -> pd.DataFrame:
             if not (trained.plan.train or path.exists()):
                 parts.append(pd.DataFrame([{"metric": "missing", "component": arm(name, share), "value": 1.0}]))
                 continue
-            make = lambda name=name, share=share: _records(trained, maps, name, share)  # noqa: E731
-            parts.append(records_once(path, make, wait=trained.wait))
+            parts.append(records_once(path, partial(_records, trained, maps, name, share), wait=trained.wait))
     cell = trained.cell
     return as_records(pd.concat(parts, ignore_index=True), model=cell.label, corpus=cell.corpus, seed=cell.seed)
 
