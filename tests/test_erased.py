@@ -26,7 +26,9 @@ def measured(tmp_path_factory):
     """A classifier that has learnt the planted keywords, and the records of the study on it."""
     folder = tmp_path_factory.mktemp("erased")
     context = Context(folder, folder / "cache")
-    records = STUDY.measure(PLAN, context)
+    with pytest.MonkeyPatch.context() as patch:  # two arms, as every one takes seconds
+        patch.setattr(erased, "shares", lambda _corpus: {HALF: (DIRECTIONS, RANDOM)})
+        records = STUDY.measure(PLAN, context)
     (trained,) = trained_cells.each([Cell("planted")], PLAN, context, lambda t: t)
     return trained, records, context
 
@@ -82,17 +84,19 @@ def test_what_was_learnt_is_gone_with_its_words_and_the_class_found_leaks(measur
     assert trained.found.accuracy() == before > 0.8
     assert of[arm(DIRECTIONS, HALF)] < 0.65 < of[arm(RANDOM, HALF)]
     again = STUDY.measure(replace(PLAN, train=False), context)
-    pd.testing.assert_frame_equal(again, records)
+    pd.testing.assert_frame_equal(again[again["metric"] != "missing"], records)
 
 
 def test_arms_that_are_not_trained_are_counted_not_trained_by_finished(measured, monkeypatch):
     _, _, context = measured
     monkeypatch.setattr(erased, "train_classifier", lambda *_a, **_k: pytest.fail("trained"))
-    monkeypatch.setattr(erased, "VERSION", 0)
     found = STUDY.measure(replace(PLAN, train=False), context)
     lost = select(found, metric="missing")["component"].tolist()
-    assert lost == [arm(name, share) for share, names in erased.shares("planted").items() for name in names]
-    assert {v.outcome for v in STUDY.judge(found)} == {"undecided"}
+    planned = [arm(name, share) for share, names in erased.shares("planted").items() for name in names]
+    assert lost == [name for name in planned if name not in (arm(DIRECTIONS, HALF), arm(RANDOM, HALF))]
+    verdicts = STUDY.judge(found)
+    assert {v.outcome for v in verdicts} == {"undecided"}
+    assert all("5 of the planned classifiers not trained yet" in v.reason for v in verdicts)
 
 
 def row(metric, value, component, corpus, seed):
@@ -120,7 +124,9 @@ def test_a_map_is_faithful_by_what_is_lost_without_its_words(gap, expected):
                     rows.append(row("retrained.agreement", value, arm(name, share), corpus, s))
     given = as_records(pd.DataFrame(rows))
     verdicts = STUDY.judge(given)
-    assert {v.outcome for v in verdicts} == {expected}
+    twice = [v.outcome for v in verdicts if v.claim == "directions are faithful"]  # by as much again
+    assert {v.outcome for v in verdicts if v.claim != "directions are faithful"} == {expected}
+    assert set(twice) == {"holds" if gap == 0.02 else expected}
     assert {v.claim for v in verdicts} == {claim.name for claim in STUDY.claims}
     assert sum(v.claim == "directions are more faithful than attention" for v in verdicts) == 3
     (chart,) = STUDY.draw(given).values()
