@@ -84,7 +84,8 @@ def test_what_was_learnt_is_gone_with_its_words_and_the_class_found_leaks(measur
     assert trained.found.accuracy() == before > 0.8
     assert of[arm(DIRECTIONS, HALF)] < 0.65 < of[arm(RANDOM, HALF)]
     again = STUDY.measure(replace(PLAN, train=False), context)
-    pd.testing.assert_frame_equal(again[again["metric"] != "missing"], records)
+    there = again[again["metric"] != "missing"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(there, records)
 
 
 def test_arms_that_are_not_trained_are_counted_not_trained_by_finished(measured, monkeypatch):
