@@ -3,7 +3,6 @@ the same data came.
 """
 
 import subprocess
-import sys
 from pathlib import Path
 
 import input_kinds
@@ -11,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from quick import quick
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from transformers import BertConfig, BertModel
@@ -182,17 +182,15 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
         "anisoscope.measure(sys.argv[1], metrics=['mean_cosine'])\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
     )
-    used = []
+    used, some = [], np.random.default_rng(0).normal(size=(1 << 13, 512))
     for rows in (1 << 13, 1 << 16):
         file = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (rows, 512))
         for begin in range(0, rows, 1 << 13):
-            file[begin : begin + (1 << 13)] = np.random.default_rng(begin).normal(size=(1 << 13, 512))
+            file[begin : begin + (1 << 13)] = some
         file.flush()
         del file
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path / "x.npy")], capture_output=True, text=True, check=True
-        )
-        used.append(int(done.stdout))
+        command = [*quick(), "-c", code, str(tmp_path / "x.npy")]
+        used.append(int(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
     assert used[1] - used[0] < (128 - 16) + 48, used
 
 

@@ -123,7 +123,7 @@ def test_the_cost_is_what_a_pass_allocates_to_the_byte(panels):
 def test_the_cost_of_each_architecture_is_allocated_and_saved_to_the_byte(name, dtype, narrow, tmp_path, monkeypatch):
     monkeypatch.setattr("anisoscope.sums.moments.NARROW", narrow)
     settings, model = Settings(panels=PANELS, sample=8, groups=4), tiny.build(name, dtype)
-    plan = tiny.Plan(tiny.documents(40), batch=2, decoder=name in tiny.TWO_STACKS)
+    plan = tiny.Plan(tiny.documents(12), batch=2, decoder=name in tiny.TWO_STACKS)
     said = cost_of(shapes_of(model, plan[0], settings), settings)
     measured = run_pass(model, plan, settings)
     assert said.state == measured.nbytes
@@ -140,7 +140,7 @@ def test_the_cost_of_8_billion_parameters_is_that_of_a_small_model_scaled(panel,
     small, large = like(64, 3), like(4096, 32)
     settings = Settings(panels=(panel,), sample=64, spectrum_groups=1)
     measured = run_pass(
-        llama("cpu", vocab_size=tiny.VOCABULARY, **small), tiny.Plan(tiny.documents(60, longest=48), batch=2), settings
+        llama("cpu", vocab_size=tiny.VOCABULARY, **small), tiny.Plan(tiny.documents(12, longest=48), batch=2), settings
     )
     said = cost_of(shapes_from(llama("meta", vocab_size=128256, **large), settings), settings).state
     sites = (32 + 2) / (3 + 2) if panel != "attention" else 32 / 3

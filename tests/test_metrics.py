@@ -585,6 +585,15 @@ def test_each_metric_alone_on_a_tensor(name):
         assert estimate.low < estimate.value < estimate.high
 
 
+@pytest.mark.parametrize("name", ["mean_cosine", "norms"])
+def test_a_mask_of_a_matrix_leaves_its_rows_out(name):
+    import anisoscope
+
+    x, kept = torch.randn(60, 7, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3 > 0
+    got, alone = anisoscope.metric(name, x, mask=kept), anisoscope.metric(name, x[kept])
+    assert {key: found.value for key, found in got.items()} == pytest.approx({k: e.value for k, e in alone.items()})
+
+
 def test_embedding_matrices_of_a_model():
     """Asked for by name among others, where it was left out without a word."""
     model = tiny.model("bert")

@@ -300,6 +300,16 @@ def test_n_under_a_figure_is_that_of_its_own_rows(tmp_path: Path) -> None:
     assert n("mean_cosine") in pairs and n("intra_sequence", "sequences") in pairs
 
 
+def test_counts_that_differ_from_layer_to_layer_are_told_from_where_to_where(tmp_path: Path) -> None:
+    """The caption named the largest sample, as if every layer had it."""
+    records = synthetic_records(layers=3, heads=0)
+    centred = select(records, metric="mean_cosine", site="hidden").assign(metric="mean_cosine.centred")
+    centred["n_vectors"] = [1000 + 500 * i for i in range(len(centred))]
+    records, least, most = pd.concat([records, centred]), "1,000", f"{centred['n_vectors'].max():,}"
+    told = Page(figure_of(build(write_run(tmp_path, records, synthetic_manifest())).read_text(), "anisotropy"))
+    assert f"uniform sample of {least} to {most} vectors" in told.words("figcaption")
+
+
 def test_hostile_names_are_text(hostile: Path) -> None:
     page = Page(hostile.read_text())
     assert not [tag for tag, _ in page.elements if tag in ("script", "iframe", "object", "img", "link")]
