@@ -2,6 +2,7 @@
 the same data came.
 """
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -68,6 +69,18 @@ def values(run):
 
 def same(ours, theirs):
     pd.testing.assert_frame_equal(values(ours), values(theirs), rtol=1e-9, atol=1e-12)
+
+
+def test_texts_are_measured_and_recorded_as_a_file_of_them_is(tmp_path, minilm):
+    """Nothing of the file that they are read from by the way."""
+    texts = [f"{i}. The cat sat on the mat." for i in range(8)]
+    (tmp_path / "texts.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    of_file = anisoscope.measure(minilm, corpus=str(tmp_path / "texts.jsonl"), **QUICK)
+    given = anisoscope.measure(minilm, texts, **QUICK)
+    same(given, of_file)
+    told, expected = given.manifest["corpus"], of_file.manifest["corpus"]
+    assert told.pop("name") == "texts" and "path" in expected
+    assert told == {name: value for name, value in expected.items() if name not in ("name", "path")}
 
 
 def test_the_same_data_gives_the_same_numbers_however_they_come(bert, batch):

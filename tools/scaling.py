@@ -60,10 +60,11 @@ def costs() -> dict[str, tuple[Cost, Cost]]:
 
 
 def _made(config: Any) -> Any:
-    from transformers import AutoModel
+    import transformers
 
+    auto: Any = transformers.AutoModel
     with torch.device("meta"):
-        return AutoModel.from_config(config).eval().to(torch.bfloat16)
+        return auto.from_config(config).eval().to(torch.bfloat16)
 
 
 def _grown(one: Cost, two: Cost, more: int) -> Cost:
