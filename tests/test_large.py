@@ -123,7 +123,7 @@ def test_the_cost_is_what_a_pass_allocates_to_the_byte(panels):
 def test_the_cost_of_each_architecture_is_allocated_and_saved_to_the_byte(name, dtype, narrow, tmp_path, monkeypatch):
     monkeypatch.setattr("anisoscope.sums.moments.NARROW", narrow)
     settings, model = Settings(panels=PANELS, sample=8, groups=4), tiny.build(name, dtype)
-    plan = tiny.Plan(tiny.documents(12), batch=2, decoder=name in tiny.TWO_STACKS)
+    plan = tiny.Plan(tiny.documents(40), batch=2, decoder=name in tiny.TWO_STACKS)
     said = cost_of(shapes_of(model, plan[0], settings), settings)
     measured = run_pass(model, plan, settings)
     assert said.state == measured.nbytes
