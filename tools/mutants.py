@@ -102,9 +102,10 @@ def write(found: list[dict[str, Any]]) -> None:
     lived = [each for each in found if not each["killer"] and not reason(each, known)]
     lines = [f"- `{each['module'][15:]}`: `{each['change'].replace(chr(10), '` → `')}`" for each in lived]
     seeds = ", ".join(sorted({str(each["seed"]) for each in found}))
+    limits = " or ".join(f"{seconds:g}" for seconds in sorted({each["seconds"] for each in found}))
     commits = list(dict.fromkeys(each["commit"] for each in found))
     head = f"Seed {seeds}, drawn at commit {commits[0]}, the last of them tried at {commits[-1]}."
-    head = f"{head} {mutant_places.LEFT_OUT}"
+    head = f"{head} Each had the tests of its lines that take {limits} s in all. {mutant_places.LEFT_OUT}"
     text = "\n".join(
         ["", head.replace("\n", " "), "", *rows(found), "", "What survives:" * bool(lines), "", *lines, ""]
     )
@@ -190,7 +191,7 @@ def tried(given: argparse.Namespace, place: Path) -> None:
     todo = jobs(given, tree)
     for number, each in enumerate(todo):
         began = time.monotonic()
-        each = each | trial(each["module"], each["line"], each.pop("text")) | {"commit": name}
+        each = each | trial(each["module"], each["line"], each.pop("text")) | {"commit": name, "seconds": given.seconds}
         with RESULTS.open("a", encoding="utf-8") as file:
             file.write(json.dumps(each) + "\n")
         how = each["killer"].rpartition("/")[2] or "SURVIVES"
