@@ -24,7 +24,7 @@ campaign: $(READY)
 # Mistakes put into a copy of the code: make mutants AREA=sums/jackknife COUNT=40
 mutants: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'
-	OMP_NUM_THREADS=1 $(BIN)/python tools/mutants.py $(AREA) $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED))
+	OMP_NUM_THREADS=1 PYTHONPATH=src:tests:tools $(BIN)/python tools/mutants.py $(AREA) $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED))
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the program has it, before torch is there
 import torch
 from threadpoolctl import threadpool_limits
 

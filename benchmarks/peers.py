@@ -9,7 +9,7 @@ time over ours, both with the forward passes; `beyond` is the same of the time b
 
 usual          mean cosine of all pairs a layer: all hidden states kept, U Uᵀ by numpy
 eager          entropy of attention by head: `output_attentions=True` of eager attention
-lens           entropy by head: TransformerLens' `run_with_cache` (its own port of the weights)
+lens           entropy by head: TransformerLens' `run_with_cache`, whose bridge wants the model with a head
 nnsight        mean cosine of all pairs: hidden states saved by a trace
 isoscore       IsoScore by layer, by its package, of all hidden states
 sklearn        mean cosine of all pairs by `cosine_similarity`
@@ -183,14 +183,17 @@ def bare(model: Any, ids: Any) -> Values:
 
 
 def loaded(folder: Path, peer: str) -> Any:
-    from transformers import BertModel
+    from transformers import BertForMaskedLM, BertModel
 
     model = BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
     if peer != "lens":
         return model
     from transformer_lens.model_bridge import TransformerBridge
 
-    return TransformerBridge.boot_transformers(str(folder), hf_model=model, tokenizer=None)
+    whole = BertForMaskedLM(model.config).eval()
+    whole.bert.load_state_dict(model.state_dict())
+    whole.save_pretrained(folder / "whole")
+    return TransformerBridge.boot_transformers(str(folder / "whole"), hf_model=whole, tokenizer=None)
 
 
 def serve(name: str, folder: Path, statistic: str) -> None:

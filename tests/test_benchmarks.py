@@ -14,6 +14,7 @@ MINIATURES = {
     "modalities": [*SMALL, "--models", "resnet-50", "--limit", "1"],
     "monitor": [*SMALL, "--presets", "tiny", "--windows", "2"],
     "classifier": ["--corpus", "planted:3", "--layers", "1", "--epochs", "1"],
+    "training": ["--steps", "1", "--cases", "attention, penalty"],
     "exactness": ["--limit", "1", "--layers", "1"],
     "gpu": ["--tiny", "--only", "correctness,overhead,backends,long_context,training", "--device", "cpu"],
     "same_records": ["--fused", "--families", "bert"],
@@ -22,7 +23,7 @@ MINIATURES = {
     "limit": ["--seconds", "0.01"],
     "coverage": ["--units", "3", "--corpora", "4"],
 }
-KEPT = {"overhead", "modalities", "monitor", "classifier", "scale", "peers", "limit"}
+KEPT = {"overhead", "modalities", "monitor", "classifier", "training", "scale", "peers", "limit"}
 BY_HAND = {"pairs", "first_answer"}
 """Modules that are no benchmark, or one of the program on a terminal (tests/test_terminal.py runs that)."""
 

@@ -2,7 +2,6 @@
 
 import os
 import re
-import resource
 import shlex
 import signal
 import subprocess
@@ -208,19 +207,13 @@ def _workers(parent: int) -> list[int]:
     return [pid for pid in found if b"--multiprocessing-fork" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-def test_a_full_disk_is_told_and_leaves_no_half_run(corpus: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_told_and_leaves_no_half_run(program: Program, corpus: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
-    done = subprocess.run(
-        _measure(corpus, output, "--limit", "2"),
-        capture_output=True,
-        text=True,
-        check=False,
-        env=ENV,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),
-    )
-    assert done.returncode == 6, done.stderr
-    assert "Cure: free space" in done.stderr
-    assert "Traceback" not in done.stderr
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))"
+    ended = program(_measure(corpus, output, "--limit", "2")[len(RUN) :], setup=full)
+    assert ended.code == 6, ended.shown
+    assert "Cure: free space" in ended.told
+    assert "Traceback" not in ended.told
     assert not (output / "manifest.json").exists()
 
 

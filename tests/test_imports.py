@@ -47,6 +47,7 @@ def modules():
     return found
 
 
+@cache
 def resolve(target):
     """`anisoscope.metrics.drift.METRIC` → `metrics.drift`: the longest beginning that is a module."""
     parts = target.split(".")[1:]
@@ -96,8 +97,7 @@ def test_every_module_has_its_layer():
 
 def test_imports_go_down_only():
     """The package itself names what is public, for editors; at run time it imports nothing until it is asked."""
-    found = {name: set(imports(tree, everywhere=True)) for name, tree in modules().items() if name != "__init__"}
-    assert not upward(found)
+    assert not upward(every_import())
 
 
 def test_imports_go_in_no_circle():
@@ -110,6 +110,7 @@ LAZY = {
 """Imports inside functions that close a circle, each with its reason. No other may."""
 
 
+@cache
 def every_import():
     return {name: set(imports(tree, everywhere=True)) for name, tree in modules().items() if name != "__init__"}
 

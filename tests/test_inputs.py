@@ -2,8 +2,8 @@
 the same data came.
 """
 
+import json
 import subprocess
-import sys
 from pathlib import Path
 
 import input_kinds
@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from quick import quick
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from transformers import BertConfig, BertModel
@@ -68,6 +69,18 @@ def values(run):
 
 def same(ours, theirs):
     pd.testing.assert_frame_equal(values(ours), values(theirs), rtol=1e-9, atol=1e-12)
+
+
+def test_texts_are_measured_and_recorded_as_a_file_of_them_is(tmp_path, minilm):
+    """Nothing of the file that they are read from by the way."""
+    texts = [f"{i}. The cat sat on the mat." for i in range(8)]
+    (tmp_path / "texts.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    of_file = anisoscope.measure(minilm, corpus=str(tmp_path / "texts.jsonl"), **QUICK)
+    given = anisoscope.measure(minilm, texts, **QUICK)
+    same(given, of_file)
+    told, expected = given.manifest["corpus"], of_file.manifest["corpus"]
+    assert told.pop("name") == "texts" and "path" in expected
+    assert told == {name: value for name, value in expected.items() if name not in ("name", "path")}
 
 
 def test_the_same_data_gives_the_same_numbers_however_they_come(bert, batch):
@@ -182,17 +195,15 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
         "anisoscope.measure(sys.argv[1], metrics=['mean_cosine'])\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
     )
-    used = []
+    used, some = [], np.random.default_rng(0).normal(size=(1 << 13, 512))
     for rows in (1 << 13, 1 << 16):
         file = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (rows, 512))
         for begin in range(0, rows, 1 << 13):
-            file[begin : begin + (1 << 13)] = np.random.default_rng(begin).normal(size=(1 << 13, 512))
+            file[begin : begin + (1 << 13)] = some
         file.flush()
         del file
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path / "x.npy")], capture_output=True, text=True, check=True
-        )
-        used.append(int(done.stdout))
+        command = [*quick(), "-c", code, str(tmp_path / "x.npy")]
+        used.append(int(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
     assert used[1] - used[0] < (128 - 16) + 48, used
 
 

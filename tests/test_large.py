@@ -140,7 +140,7 @@ def test_the_cost_of_8_billion_parameters_is_that_of_a_small_model_scaled(panel,
     small, large = like(64, 3), like(4096, 32)
     settings = Settings(panels=(panel,), sample=64, spectrum_groups=1)
     measured = run_pass(
-        llama("cpu", vocab_size=tiny.VOCABULARY, **small), tiny.Plan(tiny.documents(60, longest=48), batch=2), settings
+        llama("cpu", vocab_size=tiny.VOCABULARY, **small), tiny.Plan(tiny.documents(12, longest=48), batch=2), settings
     )
     said = cost_of(shapes_from(llama("meta", vocab_size=128256, **large), settings), settings).state
     sites = (32 + 2) / (3 + 2) if panel != "attention" else 32 / 3

@@ -2,6 +2,7 @@
 counted, never averaged.
 """
 
+import itertools
 import math
 import os
 import signal
@@ -70,10 +71,10 @@ def check_batches(name="bert", **plan):
     check_same(measured(name, **plan).records(), whole(name))
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    "plan", [{"batch": 1}, {"batch": 7}, {"batch": 1000}, {"order": 3}, {"batch": 5, "order": 8}], ids=str
-)
+PLANS = [{"batch": 7}, {"batch": 1000}, {"order": 3}, {"batch": 5, "order": 8}]
+
+
+@pytest.mark.parametrize(("name", "plan"), [("bert", {"batch": 1}), *itertools.product(NAMES, PLANS)], ids=str)
 def test_batch_size_and_order_do_not_matter(name, plan):
     check_batches(name, **plan)
 
@@ -283,8 +284,10 @@ def in_float32(name):
     return _FLOAT32.setdefault(name, tiny.build(name, torch.float32))
 
 
-@pytest.mark.parametrize("name", ["bert", "t5"])
-@pytest.mark.parametrize("after, number", [(5, signal.SIGTERM), (8, signal.SIGINT), (10, signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("name", "after", "number"),
+    [("bert", 5, signal.SIGTERM), ("bert", 8, signal.SIGINT), ("bert", 10, signal.SIGTERM), ("t5", 8, signal.SIGTERM)],
+)
 def test_resume_gives_the_numbers_of_an_uninterrupted_run(tmp_path, name, after, number):
     check_resume(tmp_path, name, number, after)
 

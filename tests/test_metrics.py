@@ -509,6 +509,30 @@ def test_attention_rows_against_brute_force():
             assert got[name][0, head] == pytest.approx(value, rel=EXACT, abs=1e-12), name
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_rows_are_the_same_bit_for_bit_with_any_number_of_threads(causal, monkeypatch):
+    from anisoscope.capture import rows
+    from anisoscope.capture.masking import Masking
+
+    monkeypatch.setattr(rows, "BLOCK", 600)  # blocks of some heads, and of some rows of a head
+    g = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(3, 4, 40, 8, generator=g) for _ in range(3))
+    visible = torch.ones(3, 1, 1, 40, dtype=torch.bool)
+    visible[1, ..., 33:] = visible[2, ..., ::3] = False
+    before, found = torch.get_num_threads(), []
+    how = {"scale": 0.3, "sinks": torch.ones(4), "median": True, "histogram": torch.linspace(-1, 1, 5), "value": value}
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            for keys in (None, visible):
+                found.append(rows.attention_rows(query, key, Masking(keys, causal, None), **how))
+    finally:
+        torch.set_num_threads(before)
+    for i, got in enumerate(found):
+        for name, expected in found[i % 2].items():
+            torch.testing.assert_close(got[name], expected, rtol=0, atol=0, equal_nan=True)
+
+
 # ---- declarations ----------------------------------------------------------------------------------------------------
 
 
@@ -559,6 +583,16 @@ def test_each_metric_alone_on_a_tensor(name):
         estimate = got[f"{name}.{key}" if key else name]
         assert estimate.value == pytest.approx(value, rel=rounding, abs=rounding)
         assert estimate.low < estimate.value < estimate.high
+
+
+@pytest.mark.parametrize("name", ["mean_cosine", "norms"])
+def test_a_mask_of_a_matrix_leaves_its_rows_out(name):
+    import anisoscope
+
+    x, kept = torch.randn(60, 7, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3 > 0
+    got = anisoscope.metric(name, x, mask=kept, groups=60)  # each vector a group of its own
+    alone = anisoscope.metric(name, x[kept], groups=60)
+    assert {key: found.value for key, found in got.items()} == pytest.approx({k: e.value for k, e in alone.items()})
 
 
 def test_embedding_matrices_of_a_model():

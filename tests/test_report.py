@@ -300,6 +300,15 @@ def test_n_under_a_figure_is_that_of_its_own_rows(tmp_path: Path) -> None:
     assert n("mean_cosine") in pairs and n("intra_sequence", "sequences") in pairs
 
 
+def test_counts_that_differ_from_layer_to_layer_are_told_from_where_to_where(tmp_path: Path) -> None:
+    """The caption named the largest sample, as if every layer had it."""
+    records = synthetic_records(layers=3, heads=0)
+    centred = records["metric"] == "calibrated.centred"
+    records.loc[centred, "n_vectors"] = 1000 + 500 * records.loc[centred, "layer"]
+    told = Page(figure_of(build(write_run(tmp_path, records, synthetic_manifest())).read_text(), "drift"))
+    assert "uniform sample of 1,000 to 2,500 vectors" in told.words("figcaption")
+
+
 def test_hostile_names_are_text(hostile: Path) -> None:
     page = Page(hostile.read_text())
     assert not [tag for tag, _ in page.elements if tag in ("script", "iframe", "object", "img", "link")]
@@ -461,3 +470,17 @@ def test_what_was_left_out_is_told_by_its_kind():
     excluded = {"encoder.1.hidden": {"zero": 1, "nonfinite": 3}, "encoder.2.hidden": {"zero": 2}}
     told = notices({"warnings": ["2 zero vectors left out at encoder.2.hidden"], "excluded": excluded})
     assert told[1:] == ["1 zero vector and 3 vectors with NaN or Inf left out at encoder.1.hidden"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "scale", "ticks"),
+    [
+        ([0, 1, 8, 512], "symlog", [0, 1, 10, 100]),
+        ([2, 20, 2000], "log", [2, 20, 200, 2000]),
+        ([-20, -1, 0, 5], "symlog", [0, 1, 10, -1, -10]),
+        ([0, 1, 2, 3], "linear", [0, 1, 2, 3]),
+    ],
+)
+def test_ticks_are_the_tenfolds_that_are_reached(steps, scale, ticks):
+    axis = style.number_axis("x", "", pd.Series(steps, dtype=float), scale).to_dict()["axis"]
+    assert axis["values"] == ticks

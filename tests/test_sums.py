@@ -2,9 +2,13 @@
 way into it.
 """
 
+import os
 import subprocess
 import sys
 import textwrap
+import threading
+import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,8 +20,9 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from anisoscope.errors import MeasureError
 from anisoscope.sums.groups import Sums, Totals, vector_sums
-from anisoscope.sums.moments import EVERY, Moments
+from anisoscope.sums.moments import EVERY, TERMS as OF_MOMENTS, Moments
 from anisoscope.sums.reservoir import Reservoir, token_hash
+from anisoscope.sums.threads import in_parallel
 
 GROUPS = 4
 TERMS = ("n", "unit", "zero")
@@ -305,18 +310,139 @@ def test_pending_moments_go_into_a_state_and_come_back():
 
 
 @pytest.mark.usefixtures("wide")
-def test_products_take_one_thread_of_scipy_and_give_the_others_back(monkeypatch):
-    """Threads of SciPy that spin when they are done kept torch's from computing: a pass took twice as long."""
+def test_products_take_one_thread_of_numpy_and_give_the_others_back(monkeypatch):
+    """Threads of NumPy that spin when they are done kept torch's from computing: a pass took twice as long."""
     where = sys.modules[Moments.__module__]
-    seen, product = [], where.ssyrk
+    seen, product = [], where._add_product
     threads = lambda: {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}  # noqa: E731
-    monkeypatch.setattr(where, "ssyrk", lambda *a, **k: seen.append(threads()) or product(*a, **k))
+    monkeypatch.setattr(where, "_add_product", lambda *a: seen.append(threads()) or product(*a))
     sums = Sums(2)
     with threadpool_limits(2, user_api="blas"):
         before = threads()
         add_moments(sums, Moments(sums, 2), torch.randn(3, 40, 5), torch.ones(3, 40).bool(), torch.arange(3) % 2)
         assert before == {2} and threads() == before
     assert seen and all(found == {1} for found in seen)
+
+
+# ---- threads ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def threads():
+    """Torch's number of threads, which a test may change."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("wide")
+def test_second_moments_are_the_same_bit_for_bit_with_any_number_of_threads(threads):
+    found = []
+    for number in (1, 2, 3):
+        threads(number)
+        sums = Sums(2)
+        moments = Moments(sums, 2)
+        x = torch.randn(4, 60, 40, generator=torch.Generator().manual_seed(0))
+        for _ in range(3):
+            add_moments(sums, moments, x, torch.ones(4, 60).bool(), torch.tensor([0, 0, 1, 1]))
+        moments.flush()
+        found.append(sums)
+    for other in found[1:]:
+        assert all(
+            torch.equal(other.terms[key], value) for key, value in found[0].terms.items() if key[1] in OF_MOMENTS
+        )
+
+
+def test_parts_run_once_each_in_threads_of_their_own(threads):
+    threads(3)
+    seen = []
+    in_parallel([partial(seen.append, i) for i in range(50)])
+    assert sorted(seen) == list(range(50))
+    inside = []
+    in_parallel([lambda: inside.append((threading.current_thread(), torch.get_num_threads()))] * 50)
+    assert {number for _, number in inside} == {1} and threading.main_thread() not in {at for at, _ in inside}
+    assert torch.get_num_threads() == 3
+    later = []  # a thread that begins afterwards has as many as its caller
+    thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert later == [3]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+def test_parts_have_the_modes_of_their_caller(threads, mode):
+    threads(2)
+    seen = []
+    with mode():
+        expected = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        in_parallel([lambda: seen.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled()))] * 4)
+    assert set(seen) == {expected}
+
+
+def test_an_error_in_a_part_is_raised_and_nothing_begins_after_it(threads):
+    threads(2)
+    begun = []
+
+    def part(i):
+        begun.append(i)
+        time.sleep(0.01)
+        if i == 3:
+            raise KeyError("the third")
+
+    with pytest.raises(KeyError, match="the third"):
+        in_parallel([partial(part, i) for i in range(1000)])
+    count = len(begun)
+    assert count < 10
+    time.sleep(0.05)
+    assert len(begun) == count
+    in_parallel([partial(begun.append, i) for i in range(5)])
+    assert len(begun) == count + 5
+
+
+PARTS = """
+import os, signal, sys, threading, time
+import torch
+from anisoscope.sums.threads import in_parallel
+torch.set_num_threads(2)
+in_parallel([int] * 4)
+"""
+
+
+def test_a_signal_ends_the_parts_at_once_and_is_raised():
+    program = (
+        PARTS
+        + """
+begun = []
+def part():
+    begun.append(time.sleep(.05))
+threading.Timer(.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    in_parallel([part] * 10_000)
+except KeyboardInterrupt:
+    count = len(begun)
+    time.sleep(.2)
+    print("raised", count < 100, len(begun) == count, torch.get_num_threads())
+"""
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert ended.stdout.split() == ["raised", "True", "True", "2"], ended.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_has_threads_of_its_own():
+    program = (
+        PARTS
+        + """
+child = os.fork()
+seen = []
+in_parallel([lambda: seen.append(1)] * 4)
+if child == 0:
+    os._exit(len(seen))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(seen))
+"""
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert ended.stdout.split() == ["4", "4"], ended.stderr
 
 
 # ---- the sample ------------------------------------------------------------------------------------------------------

@@ -1,23 +1,30 @@
-"""Mutants of a package or module, at random: `make mutants AREA=sums` or `AREA=sums/jackknife COUNT=40 SEED=7`.
+"""Mutants at random: `make mutants AREA=sums`, `AREA=sums/jackknife,top COUNT=40 SEED=7`, or all areas without a name.
 
-cosmic-ray makes them in a copy of the tree, one by one, and runs the tests of `NAMED` on each. Survivors are printed
-with their change, but for those that `tests/survivors.toml` names with a reason.
+cosmic-ray makes them, one by one, in a copy of the tree; the tests that execute the lines of each are run on it, the
+quickest first, until one fails. Survivors are printed with their change, but for those that `tests/survivors.toml`
+names with a reason. `--again` tries the survivors of before by the tests of now; `--page` writes the table.
 """
 
 import argparse
+import json
 import os
-import random
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
-from collections.abc import Mapping
-from importlib import import_module
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import mutant_places
+import mutant_tests
+
 ROOT = Path(__file__).parents[1]
 SURVIVORS = ROOT / "tests" / "survivors.toml"
+PAGE = ROOT / "docs" / "reliability.md"
+RESULTS = ROOT / "build" / "mutants" / "results.jsonl"
+BEGIN, END = "<!-- mutants: written by tools/mutants.py -->\n", "<!-- end of mutants -->\n"
 NAMED = {
     "sums": "sums jackknife isotropic metrics",
     "metrics": "metrics class_direction series_studies",
@@ -34,93 +41,164 @@ NAMED = {
     "cli": "formats words_fit seen terminal",
     "api": "words_fit inputs series",
     "integrations": "monitor",
+    "top": "seen inputs no_silent_wrong_number",
 }
-"""Area: the files of tests that look at it."""
-UNTESTABLE = ("core/NumberReplacer",)
-"""Operators whose mutants are tried last: most change a limit that a text states, not a number."""
+"""Areas, and the files of tests that are run on a line which no test executes in its own process."""
 
 
-def tests_of(area: str) -> str:
-    """Names of tests for an area."""
-    return NAMED.get(area.split("/")[0], "seen inputs no_silent_wrong_number")
+def area_of(module: str) -> str:
+    """The area of a module's path."""
+    parts = module.split("/")
+    return parts[2] if len(parts) > 3 else "top"
 
 
-def configuration(area: str, tests: str, tree: Path, seconds: float) -> str:
-    """What cosmic-ray reads."""
-    place = tree / "src" / "anisoscope" / area
-    module = place if place.is_dir() else place.with_suffix(".py")
-    files = " ".join(f"tests/test_{name}.py" for name in tests.split())
-    command = f"{sys.executable} -m pytest -q -x -p no:cacheprovider {files}"
-    return f"""[cosmic-ray]
-module-path = "{module}"
-timeout = {seconds}
-excluded-modules = []
-test-command = "{command}"
-[cosmic-ray.distributor]
-name = "local"
-"""
+def reason(found: Mapping[str, Any], known: Mapping[str, Any]) -> str:
+    """Why a survivor may survive: of the first entry that names its change, and its module where the entry has one."""
+    for entry in known.get("survivor", ()):
+        if entry.get("module", "") in found["module"] and entry["change"] in found["change"]:
+            return str(entry["reason"])
+    return ""
 
 
-def chosen(session: Path, count: int, seed: int) -> int:
-    """Skip all mutants of a session but `count`, drawn at random; how many there are."""
-    item_of, database = (import_module(f"cosmic_ray.{name}") for name in ("work_item", "work_db"))
-    with database.use_db(str(session), database.WorkDB.Mode.open) as work:
-        items = sorted(work.pending_work_items, key=lambda item: item.job_id)
-        random.Random(seed).shuffle(items)
-        items.sort(key=lambda item: item.mutations[0].operator_name.startswith(UNTESTABLE))
-        for item in items[count:]:
-            work.set_result(item.job_id, item_of.WorkResult(item_of.WorkerOutcome.SKIPPED))
-    return len(items)
+def commit() -> str:
+    """The commit that is checked out."""
+    words = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def outcomes(session: Path) -> list[tuple[bool, str]]:
-    """(killed, change) of every mutant that was tried."""
-    database = import_module("cosmic_ray.work_db")
-    with database.use_db(str(session), database.WorkDB.Mode.open) as work:
-        tried = [result for _, result in work.completed_work_items if result.worker_outcome != "skipped"]
-    return [(result.is_killed, result.diff or "") for result in tried]
+def results() -> list[dict[str, Any]]:
+    """The last result of every mutant that was tried."""
+    last = {
+        (each["area"], each["seed"], each["module"], each["operator"], each["change"], each["nth"]): each
+        for each in mutant_tests.written(RESULTS)
+    }
+    return list(last.values())
 
 
-def change(diff: str) -> str:
-    """The lines that a mutant changes, one after the other."""
-    lines = [line for line in diff.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
-    return "\n".join(line[:1] + " " + line[1:].strip() for line in lines)
+def rows(found: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A table in Markdown, a row for each area."""
+    known, found = tomllib.loads(SURVIVORS.read_text("utf-8")), list(found)
+    table = ["| area | places | tried | killed | explained | survive | killed of those that can be |"]
+    table += ["|---|---:|---:|---:|---:|---:|---:|"]
+    sums = [0, 0, 0, 0]
+    for area in [area for area in sorted(NAMED) if any(each["area"] == area for each in found)]:
+        own = [each for each in found if each["area"] == area]
+        lived = [each for each in own if not each["killer"]]
+        explained = sum(bool(reason(each, known)) for each in lived)
+        counts = [len(own), len(own) - len(lived), explained, len(lived) - explained]
+        table.append(_row(area, f"{own[-1]['places']:,}", counts))
+        sums = [a + b for a, b in zip(sums, counts, strict=True)]
+    return [*table, _row("**all**", "", sums)]
 
 
-def reason(diff: str, known: Mapping[str, Any]) -> str | None:
-    """Why a survivor may survive: of the first entry whose `change` is in it."""
-    return next((entry["reason"] for entry in known.get("survivor", ()) if entry["change"] in change(diff)), None)
+def _row(area: str, places: str, counts: list[int]) -> str:
+    share = 100 * counts[1] / max(1, counts[0] - counts[2])
+    return f"| {area} | {places} | {' | '.join(map(str, counts))} | {share:.0f} % |"
+
+
+def write(found: list[dict[str, Any]]) -> None:
+    """The table onto the page, with what was left out and what survives."""
+    known = tomllib.loads(SURVIVORS.read_text("utf-8"))
+    lived = [each for each in found if not each["killer"] and not reason(each, known)]
+    lines = [f"- `{each['module'][15:]}`: `{each['change'].replace(chr(10), '` → `')}`" for each in lived]
+    seeds = ", ".join(sorted({str(each["seed"]) for each in found}))
+    limits = " or ".join(f"{seconds:g}" for seconds in sorted({each["seconds"] for each in found}))
+    commits = list(dict.fromkeys(each["commit"] for each in found))
+    head = f"Seed {seeds}, drawn at commit {commits[0]}, the last of them tried at {commits[-1]}."
+    head = f"{head} Each had the tests of its lines that take {limits} s in all. {mutant_places.LEFT_OUT}"
+    text = "\n".join(
+        ["", head.replace("\n", " "), "", *rows(found), "", "What survives:" * bool(lines), "", *lines, ""]
+    )
+    before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
+    PAGE.write_text(before + BEGIN + text + END + rest.partition(END)[2], "utf-8")
+
+
+def show(found: list[dict[str, Any]]) -> int:
+    """Survivors without a reason, printed; how many."""
+    known = tomllib.loads(SURVIVORS.read_text("utf-8"))
+    lived = [each for each in found if not each["killer"] and not reason(each, known)]
+    for each in lived:
+        seen = f"{each['tests']} tests" if each["executed"] else "no test in its process"
+        print(f"\n{each['module']}:{each['line']} ({seen})\n{each['change']}")
+    print("\n".join(["", *rows(found)]))
+    return len(lived)
+
+
+def jobs(given: argparse.Namespace, tree: Path) -> list[dict[str, Any]]:
+    """Mutants to try, each with its area and the place's number."""
+    if given.again:
+        known = tomllib.loads(SURVIVORS.read_text("utf-8"))
+        again = [e for e in results() if not e["killer"] and not reason(e, known) and e["area"] in given.areas]
+        return [dict(each, text=text) for each in again if (text := _again(tree, each)) is not None]
+    made = []
+    for area in given.areas:
+        places, mutants = mutant_places.drawn(tree, area, given.count, given.seed)
+        for nth, each in enumerate(mutants):
+            named = {"area": area_of(each.module), "places": places, "seed": given.seed, "nth": nth}
+            made.append(named | vars(each))
+    done = {(e["seed"], e["module"], e["operator"], e["change"], e["nth"]) for e in results()}
+    return [e for e in made if (e["seed"], e["module"], e["operator"], e["change"], e["nth"]) not in done]
+
+
+def _again(tree: Path, found: Mapping[str, Any]) -> str | None:
+    """The text of a mutant in today's module: of the same change, the nearest."""
+    path = tree / found["module"]
+    source, best = path.read_text("utf-8"), (10**9, None)
+    for (_, (line, _)), ways in mutant_places.places(tree, path).items():
+        if abs(line - found["line"]) > 60:
+            continue
+        for name, occurrence in ways:
+            if name != found["operator"] or abs(line - found["line"]) >= best[0]:
+                continue
+            text = mutant_places.mutated(path, name, occurrence)
+            if text is not None and mutant_places.changed(source, text) == found["change"]:
+                best = (abs(line - found["line"]), text)  # type: ignore[assignment]
+    return best[1]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("area", help="a package or module: sums, sums/jackknife, store")
-    parser.add_argument("--count", type=int, default=60, help="mutants, drawn at random")
+    parser.add_argument(
+        "areas", nargs="?", default=",".join(NAMED), help="packages or modules: sums,sums/jackknife,top"
+    )
+    parser.add_argument("--count", type=int, default=40, help="mutants of each, drawn at random")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--tests", help="names of tests that look at it; default: those of NAMED")
-    parser.add_argument("--seconds", type=float, default=300, help="the longest that the tests of one may take")
+    parser.add_argument("--seconds", type=float, default=30, help="the longest that the tests of one take without it")
+    parser.add_argument("--again", action="store_true", help="try those that survived before")
+    parser.add_argument("--page", action="store_true", help="write the table of all that were tried, and try none")
     given = parser.parse_args()
-    place = ROOT / "build" / "mutants"
-    shutil.rmtree(place, ignore_errors=True)
-    tree, session, config = place / "tree", place / "session.sqlite", place / "config.toml"
+    if given.page:
+        write(results())
+        sys.exit(show(results()) > 0)
+    given.areas = given.areas.split(",")
+    place = RESULTS.parent / f"work-{os.getpid()}"
+    try:
+        tried(given, place)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    areas = {area.split("/")[0] for area in given.areas}
+    sys.exit(show([each for each in results() if each["area"] in areas]) > 0)
+
+
+def tried(given: argparse.Namespace, place: Path) -> None:
+    """Try the mutants that are asked for, and write down how each ended."""
+    tree, name = place / "tree", commit()
     left_out = shutil.ignore_patterns(".git", ".venv", "build", "__pycache__", ".*_cache")
     shutil.copytree(ROOT, tree, ignore=left_out)
-    config.write_text(configuration(given.area, given.tests or tests_of(given.area), tree, given.seconds))
-    ray = [sys.executable, "-m", "cosmic_ray.cli"]
-    path = os.pathsep.join(filter(None, [str(tree / "src"), os.environ.get("PYTHONPATH")]))
-    how: dict[str, Any] = {"cwd": tree, "env": os.environ | {"PYTHONPATH": path}, "check": True}
-    subprocess.run([*ray, "baseline", str(config)], **how)  # the tests pass without a mutant
-    subprocess.run([*ray, "init", str(config), str(session)], **how)
-    total = chosen(session, given.count, given.seed)
-    subprocess.run([*ray, "exec", str(config), str(session)], **how)
-    found, known = outcomes(session), tomllib.loads(SURVIVORS.read_text("utf-8"))
-    lived = [diff for killed, diff in found if not killed]
-    unexplained = [diff for diff in lived if reason(diff, known) is None]
-    print(f"{given.area}, seed {given.seed}: {len(found)} of {total} mutants, {len(lived)} survive,", end=" ")
-    print(f"{len(lived) - len(unexplained)} of them for a known reason")
-    for diff in unexplained:
-        print(f"\n{next((line for line in diff.splitlines() if line.startswith('--- a')), '')}\n{change(diff)}")
-    sys.exit(len(unexplained) > 0)
+    mutant_tests.import_slow()
+    tests = mutant_tests.mapped(tree, RESULTS.parent / "lines")
+    trial = mutant_tests.Trial(tree, tests, lambda module: NAMED[area_of(module)], given.seconds)
+    todo = jobs(given, tree)
+    for number, each in enumerate(todo):
+        began = time.monotonic()
+        each = each | trial(each["module"], each["line"], each.pop("text")) | {"commit": name, "seconds": given.seconds}
+        with RESULTS.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(each) + "\n")
+        how = each["killer"].rpartition("/")[2] or "SURVIVES"
+        print(
+            f"{number + 1}/{len(todo)} {each['module'][15:]}:{each['line']} {time.monotonic() - began:.1f} s {how}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

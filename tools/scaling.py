@@ -49,18 +49,22 @@ def costs() -> dict[str, tuple[Cost, Cost]]:
 
     found = {}
     for name, (config, layers, sizes) in MODELS.items():
+        made = getattr(transformers, config)
+        small = [_made(made(**sizes, num_hidden_layers=depth, use_cache=False)) for depth in (1, 2)]
         pair = []
         for settings in (Settings(), Settings(spectrum_groups=1)):
-            small = []
-            for depth in (1, 2):
-                auto: Any = transformers.AutoModel
-                made = getattr(transformers, config)(**sizes, num_hidden_layers=depth, use_cache=False)
-                with torch.device("meta"):
-                    model = auto.from_config(made).eval().to(torch.bfloat16)
-                small.append(cost_of(shapes_from(model, settings), settings, WINDOWS))
-            pair.append(_grown(small[0], small[1], layers - 1))
+            one, two = (cost_of(shapes_from(model, settings), settings, WINDOWS) for model in small)
+            pair.append(_grown(one, two, layers - 1))
         found[name] = (pair[0], pair[1])
     return found
+
+
+def _made(config: Any) -> Any:
+    import transformers
+
+    auto: Any = transformers.AutoModel
+    with torch.device("meta"):
+        return auto.from_config(config).eval().to(torch.bfloat16)
 
 
 def _grown(one: Cost, two: Cost, more: int) -> Cost:

@@ -6,7 +6,8 @@ The weights are those of the model's own softmax: its scale, its mask, its posit
 import math
 import threading
 from collections.abc import Iterator
-from itertools import groupby, product
+from functools import partial
+from itertools import groupby, product, starmap
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from anisoscope.capture.masking import Masking
 from anisoscope.sums.device import summed_on
+from anisoscope.sums.threads import in_parallel
 
 WALL = 1e30  # minus this is a score that no softmax sees; finite, so that weight 0 times score is 0
 BLOCK, CAUSAL_ROWS = 1 << 18, 128
@@ -63,8 +65,8 @@ def attention_rows(
     if histogram is not None:
         walk.counts = query.new_zeros(*query.shape[:2], len(histogram) + 1)
         walk.edges = histogram.to(query) * walk.unit
-    for block in walk.blocks():
-        walk.block(*block)
+    alike = groupby(walk.blocks(), lambda block: walk.away or block[:2])  # add into the same sums
+    in_parallel([partial(list, starmap(walk.block, list(blocks))) for _, blocks in alike])
     return walk.result()
 
 
@@ -106,7 +108,7 @@ class _Walk:
         self.real = self.q.new_ones(sequences, self.queries) if real is None else real.to(self.q)
         self.sums = self.q.new_zeros(len(SUMMED), sequences, self.heads, self.queries)
         self.unit_rows = self.q.new_zeros(sequences, self.heads, 1, self.keys)
-        self.views: dict[tuple[int, ...], tuple[Tensor, ...]] = {}
+        self.views: dict[tuple[int, tuple[int, ...]], tuple[Tensor, ...]] = {}
         self.counts = self.edges = self.median = self.value = self.output = torch.empty(0)
 
     def _set_aside(self, masking: Masking) -> Tensor:
@@ -201,14 +203,14 @@ class _Walk:
 
     def _scratch(self, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
         """Two buffers of the block's shape [sequence, head, query, key], and the same as [any, query, key]."""
-        if shape not in self.views:
+        if (place := (threading.get_ident(), shape)) not in self.views:
             size, key = math.prod(shape), (self.q.dtype, self.q.device)
             kept: dict[Any, Tensor] = SCRATCH.__dict__
             if key not in kept or kept[key].shape[1] < size:
                 kept[key] = self.q.new_empty(2, size)
             s, e = kept[key][:, :size].view(2, *shape)
-            self.views[shape] = s, e, s.flatten(0, 1), e.flatten(0, 1)
-        return self.views[shape]
+            self.views[place] = s, e, s.flatten(0, 1), e.flatten(0, 1)
+        return self.views[place]
 
     def _wall(self, sequences: slice, heads: slice, queries: slice, keys: slice) -> tuple[Tensor | None, int]:
         """`WALL` where a pair is not visible, else 0, from the given key of the block on; None where all are."""

@@ -5,7 +5,7 @@ import pandas as pd
 from anisoscope.axes import SUBSET_FAMILIES
 from anisoscope.charts import builders as charts
 from anisoscope.report.parts import Draw, Entry, Figure, drawing, extremes, figure, span_of
-from anisoscope.report.results import LAYER_SITES, PANEL, Results, in_order_of
+from anisoscope.report.results import LAYER_SITES, PANEL, Results, extent, in_order_of
 from anisoscope.wording import count, interval, listing, measured, number, percent, plural
 
 TOP_DIMENSIONS = 10
@@ -52,8 +52,8 @@ def layers(results: Results, entry: Entry) -> list[Figure]:
 
 def _sample(frame: pd.DataFrame) -> str:
     """How many vectors stand behind A after centring, where they are fewer than all."""
-    centred = frame.loc[frame["metric"].str.endswith(".centred"), "n_vectors"].dropna()
-    return f"A after centring is taken on a uniform sample of {count(centred.max())} vectors. " if len(centred) else ""
+    known = extent(frame.loc[frame["metric"].str.endswith(".centred"), "n_vectors"])
+    return f"A after centring is taken on a uniform sample of {known} vectors. " if known else ""
 
 
 def _rank(results: Results) -> str:
@@ -258,7 +258,7 @@ def components(results: Results, entry: Entry) -> list[Figure]:
     caption = f"{axis[0].upper()}{axis[1:]}, by layer." + (" Baselines are level." if len(level) else "")
     drawn = drawing(charts.layer_curve, lines, entry, series="series", panel=None, title=axis, coincide=True)
     worded = {**entry, "alt": LINES_ALT, "caption": caption}
-    basis = f"n = {count(frame['n_units'].max())} utterances"
+    basis = f"n = {extent(frame['n_units'])} utterances"
     return [figure(results, worded, lines, drawn, basis=basis, axis=axis, span=span_of(lines))]
 
 

@@ -154,8 +154,8 @@ class Results:
     def basis(self, frame: pd.DataFrame, what: str = "vectors") -> str:
         """What the numbers of a figure rest on: how many of what, units, and of vectors the token policy."""
         vectors, alone = what in ("vectors", "rows"), frame["n_units"].equals(frame["n_vectors"])
-        parts = [f"n = {_span(frame['n_vectors'])} {what}"] if frame["n_vectors"].notna().any() else []
-        if (units := _span(frame["n_units"])) and (vectors or not alone):
+        parts = [f"n = {extent(frame['n_vectors'])} {what}"] if frame["n_vectors"].notna().any() else []
+        if (units := extent(frame["n_units"])) and (vectors or not alone):
             parts.append(f"in {units} {self.words['unit'] if units == '1' else plural_of(self.words['unit'])}")
         policies = listing(list(dict.fromkeys(frame["token_policy"].dropna()))) if vectors else ""
         return "; ".join(filter(None, (" ".join(parts), f"tokens: {policies}" if policies else "")))
@@ -168,7 +168,8 @@ def in_order_of(frame: pd.DataFrame, *keys: pd.Series) -> pd.DataFrame:
     return frame.loc[order.sort_values(names, kind="stable").index]
 
 
-def _span(numbers: pd.Series) -> str:
+def extent(numbers: pd.Series) -> str:
+    """A count of rows: one number, or from where to where where they differ; nothing where none is known."""
     if numbers.isna().all():
         return ""
     low, high = count(numbers.min()), count(numbers.max())

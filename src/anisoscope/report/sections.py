@@ -7,7 +7,7 @@ import pandas as pd
 
 from anisoscope.report.figures import FIGURES
 from anisoscope.report.parts import Entry, PageTable, Section
-from anisoscope.report.results import Results
+from anisoscope.report.results import Results, extent
 from anisoscope.wording import count, interval, number
 
 NOTHING = ("–", "")
@@ -74,7 +74,7 @@ def effects(results: Results, entry: Entry) -> PageTable | None:
         cells.setdefault(f"{row['component']}{place}", {})[measure] = (number(row["value"]), "")
     columns = {key: label for key, label in entry["columns"].items() if any(key in row for row in cells.values())}
     rows = tuple(((name, ""), *(row.get(key, NOTHING) for key in columns)) for name, row in cells.items())
-    return PageTable(f"{count(frame['n_units'].max())} utterances.", (entry["first"], *columns.values()), rows)
+    return PageTable(f"{extent(frame['n_units'])} utterances.", (entry["first"], *columns.values()), rows)
 
 
 def _cell(row: pd.Series) -> tuple[str, str]:

@@ -30,7 +30,7 @@ SAME = 1e-12
 POSITIVE = (0.0, np.inf)
 BOUNDS: dict[str, Bounds] = {
     **dict.fromkeys(("attention.entropy_normalised", "attention.row_", "attention.sequence"), SHARE),
-    **dict.fromkeys(("accuracy", "replaced.agreement", "explains.au", "cones.keys."), SHARE),
+    **dict.fromkeys(("accuracy", "replaced.agreement", "retrained.", "explains.au", "cones.keys."), SHARE),
     **dict.fromkeys(("mean_cosine", "intra_sequence", "first.", "representative."), SIGNED),
     **dict.fromkeys(("replaced.", "explains.", "cones.queries."), SIGNED),
     **dict.fromkeys(("centred_attention.query_rise", "centred_attention.key_rise"), UNBOUNDED),

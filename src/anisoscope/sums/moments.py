@@ -13,11 +13,11 @@ from functools import cache, partial
 
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy.linalg.blas import ssyrk
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 from torch import Tensor
 
 from anisoscope.sums.groups import Sums
+from anisoscope.sums.threads import in_parallel
 
 EVERY = 32  # batches summed in float32 before they are added in float64
 FEW = 4
@@ -95,8 +95,7 @@ class Moments:
                 torch.sub(rows, shift, out=shifted[:, :-1])
                 if not here:
                     shifted *= real.unsqueeze(1)
-                self._update((site, "moment", g), shifted)
-                self._update((site, "unit_moment", g), unit)
+                self._update(site, g, {"moment": shifted, "unit_moment": unit})
 
     def _is_few(self, site: str, x: Tensor, inverse: Tensor) -> bool:
         """Whether products are in float64: of narrow vectors, and while they are few. On an accelerator this is asked
@@ -134,14 +133,17 @@ class Moments:
             found = self.pending[key] = make() if found is None else found.to(rows.device)
         return found
 
-    def _update(self, key: tuple[str, str, int], rows: Float[Tensor, "vector dim"]) -> None:
-        """Add rowsᵀ·rows, on and above the diagonal only."""
-        pending = self._held(key, rows, lambda: rows.new_zeros(rows.shape[1], rows.shape[1]))
-        if rows.device.type == "cpu":  # seen as columns, in the order of Fortran: nothing is copied
-            with _products_of_scipy().limit(limits=1):
-                ssyrk(1.0, rows.numpy().T, 1.0, pending.numpy().T, lower=1, overwrite_c=1)
-        else:
-            pending.addmm_(rows.T, rows)
+    def _update(self, site: str, group: int, rows: dict[str, Tensor]) -> None:
+        """Add rowsᵀ·rows of each term [vector, dim]."""
+        pairs = []
+        for term, x in rows.items():
+            pairs.append((self._held((site, term, group), x, partial(x.new_zeros, x.shape[1], x.shape[1])), x))
+        if x.device.type != "cpu":
+            for into, x in pairs:
+                into.addmm_(x.T, x)
+            return
+        with _products_of_numpy().limit(limits=1):
+            in_parallel([partial(_add_product, *pair) for pair in pairs])
 
     def flush(self) -> None:
         """Move what is pending into the sums."""
@@ -169,10 +171,16 @@ class Moments:
                 self.pending[site, term, int(g)] = matrix
 
 
+def _add_product(into: Tensor, rows: Tensor) -> None:
+    """Add rowsᵀ·rows, of which NumPy computes one half, and lets other threads run meanwhile."""
+    x = rows.numpy()
+    into += torch.from_numpy(x.T @ x)
+
+
 @cache
-def _products_of_scipy() -> ThreadpoolController:
-    """SciPy's own threads, of which products take one: others would spin on when they are done, and keep torch's from
-    computing (a pass on two cores took twice as long).
+def _products_of_numpy() -> ThreadpoolController:
+    """NumPy's own threads, of which a product takes one: others would spin on when they are done, and keep torch's
+    from computing (a pass on two cores took twice as long).
     """
     return ThreadpoolController().select(user_api="blas")
 
