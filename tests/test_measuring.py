@@ -22,7 +22,7 @@ from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.inputs import Given
 from anisoscope.measure.loop import Interrupted, run_pass
 from anisoscope.measure.settings import Settings
-from anisoscope.metrics import attention, intra_sequence, mean_cosine
+from anisoscope.metrics import attention, calibrated, intra_sequence, mean_cosine
 from anisoscope.store import COLUMNS, select
 
 SETTINGS = Settings(groups=6, spectrum_groups=3, sample=40, median=True, bins=(-1.0, 0.0, 1.0))
@@ -187,6 +187,11 @@ def test_values_are_those_of_the_vectors():
     assert content.n_vectors == row.n_vectors - special
     no_first = select(records, site="hidden", layer=2, metric="mean_cosine", token_policy="no-first").iloc[0]
     assert no_first.n_vectors == row.n_vectors - len(windows)
+    settings = Settings(metrics=("calibrated",), sample=10_000, groups=3)  # a sample that holds all
+    sampled = run_pass(tiny.model("bert"), plan, settings).records()
+    for name, value in calibrated.reference(units).items():
+        found = select(sampled, site="hidden", layer=2, metric=f"calibrated.{name}").iloc[0]
+        assert (found.value, found.n_vectors) == (pytest.approx(value, abs=1e-6), row.n_vectors)
 
 
 def test_token_subsets_are_what_their_names_say():

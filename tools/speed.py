@@ -176,8 +176,9 @@ and what is small, not to the digit.
 
 - **As typed, the demo is over its aim.** `make demo` measures with `--attention model`, the default: {demo} times the bare pass, where the aim
   is 1.30; with `--attention fused` {demo_fused}.
-- **Threads.** The rows above of two threads were measured before what follows, which was not yet measured on a quiet machine: beside three busy
-  processes, rows of attention of 512 tokens take two threads 65 ms of processor time where they took 93 (one thread: 46 before and after).
+- **Threads.** The rows above of two threads are from before what follows, which was not yet measured on a quiet machine. Beside two busy
+  processes (load 4; before → after, 3 pairs each) all panels take 1.40 → 1.35 of processor time and 1.36 → 1.33 by the clock at windows of 128,
+  1.51 → 1.44 and 1.60 → 1.55 at 512; rows of attention of 512 tokens alone 93 → 65 ms of processor time (one thread: 46 and 46).
   Torch shares every operation between its threads. Those of a block of attention rows take 10 to 200 µs, less than it takes to
   wake a thread for each: blocks are dealt to threads instead, each on one, and so are the two products of the spectrum. Numbers are the
   same bit for bit with any number of threads. Threads wait without spinning, as the program has it (`OMP_WAIT_POLICY=PASSIVE`).
