@@ -18,7 +18,7 @@ from anisoscope.studies.fosse2023.grid import Cell
 from anisoscope.studies.study import Context
 
 (STUDY,) = (study for study in runner.found() if study.name == "erased")
-PLAN = replace(grid.QUICK, corpora=("planted",), seeds={"yelphat": 1}, arm_seeds=1, limit=600, epochs=12, patience=4)
+PLAN = replace(grid.QUICK, corpora=("planted",), seeds=1, limit=600, epochs=12, patience=4)
 
 
 @pytest.fixture(scope="module")

@@ -102,8 +102,10 @@ def _nothing_to_lose(claim: Claim, records: pd.DataFrame) -> str:
     """Why a claim says nothing: what it is held against lacks what it is about; empty where it does not."""
     if claim.premise is None:
         return ""
-    value = float(ends(records, claim.metric, claim.site)[claim.against].mean())
-    return "" if value > claim.premise else f"{claim.against} has {value:.3f}, not above {claim.premise:g}: nothing to lose"
+    value = ends(records, claim.metric, claim.site).get(claim.against, pd.Series(dtype=float)).mean()
+    if value > claim.premise:
+        return ""
+    return f"{claim.against} has {value:.3f}, not above {claim.premise:g}: nothing to lose"
 
 
 def paired(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:

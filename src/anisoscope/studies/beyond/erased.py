@@ -140,8 +140,7 @@ def _records(trained: Trained, maps: Maps, name: str, share: float) -> pd.DataFr
 
 def measure(plan: Grid, context: Context) -> pd.DataFrame:
     """Records of one layer at λ = 0, all corpora of a seed before the next."""
-    seeds = {c: max(plan.arm_seeds, len(plan.of_seeds(c))) for c in plan.names()}
-    cells = [Cell(c, seed=s) for s in range(max(seeds.values())) for c, count in seeds.items() if s < count]
+    cells = [Cell(c, seed=s) for s in range(plan.seeds) for c in plan.names()]
     return gather(cells, plan, context, accuracies, retrained)
 
 
