@@ -367,6 +367,9 @@ def test_parts_run_once_each_in_threads_of_their_own(threads):
     thread.start()
     thread.join()
     assert later == [3]
+    here = []
+    in_parallel([lambda: here.append(threading.current_thread())] * 9, torch.device("meta"))  # not the processor's
+    assert set(here) == {threading.main_thread()}
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad, torch.inference_mode])

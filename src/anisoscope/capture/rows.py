@@ -66,7 +66,7 @@ def attention_rows(
         walk.counts = query.new_zeros(*query.shape[:2], len(histogram) + 1)
         walk.edges = histogram.to(query) * walk.unit
     alike = groupby(walk.blocks(), lambda block: walk.away or block[:2])  # add into the same sums
-    in_parallel([partial(list, starmap(walk.block, list(blocks))) for _, blocks in alike])
+    in_parallel([partial(list, starmap(walk.block, list(blocks))) for _, blocks in alike], query.device)
     return walk.result()
 
 

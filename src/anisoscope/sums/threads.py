@@ -12,13 +12,16 @@ from threading import Barrier
 
 import torch
 
+CPU = torch.device("cpu")
 MOST = 8
 """Threads: for a part of the time each holds Python's own lock."""
 
 
-def in_parallel(parts: Sequence[Callable[[], object]]) -> None:
-    """Call each part once, in any order. None runs when this has returned, or raised what a part or a signal did."""
-    threads = min(torch.get_num_threads(), MOST)
+def in_parallel(parts: Sequence[Callable[[], object]], device: torch.device = CPU) -> None:
+    """Call each part once, in any order. None runs when this has returned, or raised what a part or a signal did. What
+    runs on an accelerator is in parallel there: its parts come from this thread.
+    """
+    threads = min(torch.get_num_threads(), MOST) if device.type == CPU.type else 1
     if threads < 2 or len(parts) < 2:
         for part in parts:
             part()
