@@ -178,6 +178,25 @@ def test_sigterm_outside_a_pass_ends_in_one_line(program, folder, module, name, 
     assert "Traceback" not in ended.told
 
 
+STOPS_BEFORE_A_BAR_ENDS = """
+from anisoscope import progress
+whole, calls = progress.whole, []
+def stopping(act):
+    calls.append(act)
+    if len(calls) == 2:  # the end of the first bar
+        raise KeyboardInterrupt
+    return whole(act)
+progress.whole = stopping
+"""
+
+
+def test_a_bar_that_a_signal_kept_from_ending_is_ended_before_the_last_line(program, folder):
+    """It drew itself on, over the line that says how to go on, and kept stderr to itself."""
+    code, shown = on_a_terminal(program, typed("measure", folder, 80), 80, setup=STOPS_BEFORE_A_BAR_ENDS)
+    assert code == 130 and lines(shown.strip())[-1].startswith("anisoscope: interrupted; "), shown
+    assert shown.rindex(SHOWN) > shown.rindex(HIDDEN)
+
+
 STOPS_IN_A_FINALISER = """
 import os, signal, time
 from rich.progress import Progress

@@ -13,7 +13,7 @@ import traceback
 from typing import Any
 
 from anisoscope.errors import Interrupted, Terminated
-from anisoscope.progress import ends_on_sigterm
+from anisoscope.progress import end_bars, ends_on_sigterm
 
 OUTPUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG)
 """A disk that is full, over quota, read-only, closed, or a file over its limit."""
@@ -69,6 +69,7 @@ def _come_again(lost: Any) -> None:
 
 def _interrupted(stop: BaseException) -> int:
     """Say in a line what is kept and how to go on (`progress.keeping`); the exit code."""
+    end_bars()
     notes = getattr(stop, "__notes__", [])
     kept, more = notes if len(notes) == 2 else ("nothing to keep", "")
     words = [word for word in sys.argv[1:] if not (more == "--resume" and word in ("--overwrite", "--resume"))]

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 from anisoscope.errors import Interrupted, Terminated
 
 SECONDS_BETWEEN_LINES = 15.0
+DRAWN: set[Any] = set()
+"""Bars that draw themselves now."""
 
 Made = TypeVar("Made")
 
@@ -101,10 +103,18 @@ def _live(what: str, *columns: Any) -> Iterator[tuple[Any, Any]]:
     bar = Bar(SpinnerColumn(), described, *columns, console=Console(stderr=True), transient=True, expand=True)
     with ends_on_sigterm():
         try:
+            DRAWN.add(bar)
             whole(bar.start)
             yield bar, bar.add_task(f"{what} …", total=None, unit="")
         finally:
             whole(bar.stop)
+            DRAWN.discard(bar)
+
+
+def end_bars() -> None:
+    """Stop what still draws itself: a signal can come between the end of the work beside a bar and that of the bar."""
+    while DRAWN:
+        DRAWN.pop().stop()
 
 
 def whole(act: Callable[[], Made]) -> Made:
