@@ -186,7 +186,8 @@ and what is small, not to the digit.
   products are of 6 to 9 rows, which a library multiplies at a fraction of its rate.
 - **Spectrum.** Both Σxxᵀ and Σuuᵀ, each by a symmetric product at the rate of a large one. Of the 14.3 ms that the vectors of a site take in a
   batch (4,096 of 384) the two products take 12.9 and the copies that they need (x less the mean of the first batch with a column of ones, x over its
-  norm) 1.4; other ways to copy (kept buffers, 512 or 1,024 vectors at a time) were no quicker.
+  norm) 1.4; other ways to copy (kept buffers, 512 or 1,024 vectors at a time) were no quicker. These times are of SciPy's
+  product; NumPy's, which is used since and lets other threads run, took 15.2 ms where SciPy's took 15.9, beside other work.
 - **Attention.** A weight takes 1.4 ns of this machine, alone in a block: .75 its score (heads of 32 dimensions multiply at 85 Gflop a second),
   .16 its power of 2, .09 its product with the score, .05 to .08 each of the largest, the smallest, three sums and the sum of columns. In a whole pass
   over windows of 512 tokens it takes 1.5 ns, 18 % of the forward pass; sums of queries, keys and values are 3 %, all else is below 2 %. So what is
