@@ -34,7 +34,7 @@ from anisoscope.studies.beyond.trained import Experiment, measure as measure_cel
 from anisoscope.studies.needs import Need, of_corpus
 from anisoscope.studies.study import Context
 from anisoscope.training.kinds import KINDS, TEXT
-from anisoscope.training.small import LONG, SmallModelRecipe, train_all
+from anisoscope.training.small import LONG, PART, SmallModelRecipe, train_all
 
 METRICS = ("mean_cosine", "query_key", "attention", "score_terms", "centred_attention", "common_direction")
 SITES = ("query.raw", "attention", "scores", "centred")
@@ -74,11 +74,11 @@ STEPS = (*range(0, 200, 20), *range(200, 2001, 100))
 PAPER = f"google/multiberts-seed_{{0..4}}-step_{{{','.join(map(str, STEPS))}}}k"
 
 
-def _of_kind(name: str) -> CheckpointSettings:
-    """The checkpoints of the long trainings of figures 1 to 4."""
+def _of_kind(name: str, recipe: SmallModelRecipe = LONG) -> CheckpointSettings:
+    """The checkpoints of trainings of figures 1 to 4."""
     kind = KINDS[name]
     limit = min(kind.limit or PROBED, PROBED)
-    return CheckpointSettings("", LONG, name, kind.corpus, limit, PROBED if kind.modality == TEXT else None)
+    return CheckpointSettings("", recipe, name, kind.corpus, limit, PROBED if kind.modality == TEXT else None)
 
 
 SETTINGS = {
@@ -86,8 +86,8 @@ SETTINGS = {
     "bytes": _of_kind("byte-lm"),
     "vision": _of_kind("vit"),
     "speech": _of_kind("speech-transformer"),
-    "photographs": _of_kind("vit-masked"),
-    "clips": _of_kind("speech-masked"),
+    "photographs": _of_kind("vit-masked", PART),
+    "clips": _of_kind("speech-masked", PART),
     "small": CheckpointSettings(os.environ.get("ANISOSCOPE_SERIES", "runs/series/small")),
     "paper": CheckpointSettings(PAPER, corpus="wikitext-103"),
     "paper-sampled": CheckpointSettings(PAPER, corpus="wikitext-103", share=0.2),

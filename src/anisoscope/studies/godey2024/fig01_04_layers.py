@@ -13,7 +13,7 @@ from anisoscope.studies.godey2024.layer_curves import TRAINED, UNTRAINED, System
 from anisoscope.studies.judge import Array, Test, judged, of_replicates, stated
 from anisoscope.studies.study import Claim, Verdict, claims, declare
 from anisoscope.training.kinds import KINDS, TEXT
-from anisoscope.training.small import LONG
+from anisoscope.training.small import PART
 
 TRAINING, SEVERAL = "effect of training", "several anisotropic"
 SHARING = frozenset(kind.label for kind in KINDS.values() if kind.modality == TEXT)
@@ -50,7 +50,7 @@ SETTINGS["fig4"]["packaged"] = replace(
 """Networks that others trained, of Python packages and of files: no hub, and nothing trained by heart."""
 SEEN = {"fig3a": ("speech-masked",), "fig3b": ("vit-photographs", "vit-masked")}
 for _name, _kinds in SEEN.items():
-    SETTINGS[_name]["held-out"] = Systems(small=_kinds, recipe=LONG)
+    SETTINGS[_name]["held-out"] = Systems(small=_kinds, recipe=PART)
 """Small models of photographs and of speech, trained here and measured on what none of them was trained on."""
 
 
