@@ -79,7 +79,7 @@ class Grid:
     seeds       of the attention-only model, 0 to n − 1; fine_seeds of the encoder
     depths      layers by corpus at λ = 0 (table 3); weights: λ of one layer (table 4); large: λ beyond the paper
     sizes       (dim, heads, layers) of random vectors, for the λ of `contrast`, with `size_seeds` seeds
-    starts      other word vectors for one layer at λ = 0, with as many seeds
+    starts      other word vectors for one layer at λ = 0, with `start_seeds` seeds
     examples    fewer examples, for the curve of accuracy on pairs, with `size_seeds` seeds
     arm_seeds   of the models of one layer, two, … whose attention is learned, or not (`recipe.ARMS`)
     encoder     what is fine-tuned: on at most `fine_limit` examples of each split, cut at `fine_length` tokens, for
@@ -101,10 +101,11 @@ class Grid:
     contrast: tuple[float, float] = (0.0, 1e-1)
     size_seeds: int = 3
     starts: tuple[str, ...] = (RAW, DRAWN)
+    start_seeds: int = 5
     examples: tuple[int, ...] = (2000, 6000)
     arm_seeds: tuple[int, ...] = (8, 4, 4)
     encoder: str = "builtin:minilm"
-    fine_seeds: int = 3
+    fine_seeds: int = 5
     fine_epochs: int = 2
     fine_limit: int | None = 3000
     fine_length: int | None = 128
@@ -157,7 +158,7 @@ class Grid:
 
     def by_start(self) -> list[Cell]:
         """One layer at λ = 0 from other word vectors."""
-        seeds = range(self.size_seeds)
+        seeds = range(self.start_seeds)
         return _by_seed(Cell(c, seed=s, start=start) for c in self.names() for start in self.starts for s in seeds)
 
     def to_replace(self) -> list[Cell]:
@@ -225,6 +226,7 @@ QUICK = Grid(
     sizes=((48, 1, 1), (96, 1, 1), (96, 4, 1)),
     size_seeds=2,
     starts=(RAW,),
+    start_seeds=2,
     examples=(150,),
     arm_seeds=(2,),
     fine_seeds=2,
