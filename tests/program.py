@@ -227,14 +227,15 @@ def _serve(folder):
     import anisoscope
     import anisoscope.cli.app
 
+    gc.disable()
     for module in pkgutil.walk_packages(anisoscope.__path__, "anisoscope."):
         if module.name.partition(".")[2].split(".")[0] not in ("__main__", "integrations", "studies"):
             importlib.import_module(module.name)
     for name in LATE.split():
         importlib.import_module(name)
     _drawn_once(folder)
-    gc.collect()
     gc.freeze()  # a collection in a child would go through all that, and copy it
+    gc.enable()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:
