@@ -1,7 +1,8 @@
 """An interpreter that begins at once: `[*quick(), "-c", code]` in the place of `[sys.executable, "-c", code]`.
 
 A server that has imported what takes long (nothing of ours, nor what looks at variables of the hub) forks for each;
-that of `quick(BARE)` has imported what the program itself does before it loads anything heavy.
+that of `quick(BARE)` has imported what the program itself does before it loads anything heavy, and that of
+`quick(WARM)`, a fork of the first, what looks at variables of the hub too: for those who change none of them.
 This file is also its client, whose streams, folder and variables the fork takes over; a signal reaches the client only.
 """
 
@@ -13,7 +14,10 @@ import sys
 
 IMPORTED = """torch torch._dynamo torch.distributed.tensor torch.onnx torch.testing torch.export sympy scipy.stats
 scipy.optimize pandas pyarrow.parquet altair PIL.Image yaml jinja2 dill typer rich.progress tokenizers safetensors.torch
-sentencepiece psutil"""
+sentencepiece psutil regex soundfile narwhals.stable.v1 vl_convert"""
+WARM = """transformers.modeling_utils transformers.core_model_loading transformers.processing_utils
+transformers.integrations.peft transformers.models.auto.modeling_auto transformers.models.auto.tokenization_auto
+transformers.models.bert.modeling_bert transformers.models.bert.tokenization_bert transformers.models.t5.modeling_t5"""
 BARE = """typer typer._adapters pydantic.main pydantic.type_adapter pydantic.json_schema
 pydantic.functional_validators rich.console rich.panel rich.table rich.markdown rich.live rich.progress tomllib"""
 
@@ -31,7 +35,7 @@ def quick(imported=IMPORTED):
         folder = tempfile.TemporaryDirectory(prefix="quick-")
         place = f"{folder.name}/socket"
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        command = [sys.executable, __file__, "--serve", place, imported]
+        command = [*(quick() if imported == WARM else [sys.executable]), __file__, "--serve", place, imported]
         server = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         atexit.register(functools.partial(_end, server, folder))
         assert server.stdout.readline() == b"ready\n"
@@ -40,8 +44,8 @@ def quick(imported=IMPORTED):
 
 
 def _end(server, folder):
-    server.kill()
-    server.wait()
+    server.stdin.close()
+    server.wait(timeout=20)
     folder.cleanup()
 
 
@@ -60,6 +64,7 @@ def _ask(place, *words):
 def _serve(place, imported):
     import gc
     import importlib
+    import select
     import signal
 
     gc.disable()
@@ -74,18 +79,20 @@ def _serve(place, imported):
         gc.freeze()  # a collection in a fork would go through all that, and copy it
         gc.enable()
         os.write(1, b"ready\n")
-        while True:
+        while listener in select.select([listener, 0], [], [])[0]:  # 0 ends with who began this
             asked, _ = listener.accept()
             with asked:
                 if os.fork() == 0:
                     listener.close()
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     _run(asked, path)
+    os._exit(0)
 
 
 def _run(asked, path):
     """The interpreter, in the fork: `-c code`, `-m module` or a file."""
     import atexit
+    import gc
     import runpy
     import threading
     import traceback
@@ -104,6 +111,7 @@ def _run(asked, path):
     first, *sys.argv = told["words"] if told["words"][0] in ("-c", "-m") else ("", *told["words"])
     sys.path[:] = ["", *filter(None, told["variables"].get("PYTHONPATH", "").split(os.pathsep)), *path]
     code = 0
+    gc.set_threshold(100_000, 50, 100)  # as the program does
     try:
         if first == "-c":
             text, sys.argv[0] = sys.argv[0], "-c"

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from quick import quick
+from quick import WARM, quick
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SMALL = ["--pairs", "1"]
@@ -34,7 +34,7 @@ BY_HAND = {"pairs", "first_answer"}
 def benchmark(monkeypatch, tmp_path):
     """Modules by name; where they begin an interpreter it begins at once."""
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec {shlex.join(quick())} "$@"\n')
+    python.write_text(f'#!/bin/sh\nexec {shlex.join(quick(WARM))} "$@"\n')
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.syspath_prepend(BENCHMARKS)

@@ -10,7 +10,7 @@ import notebooks
 import pytest
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
-from quick import quick
+from quick import WARM, quick
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
@@ -24,7 +24,7 @@ class Quick(AsyncKernelManager):
 
     def format_kernel_cmd(self, extra_arguments=None):
         words = super().format_kernel_cmd(extra_arguments)
-        return [*quick(), *words[words.index("-m") :]]
+        return [*quick(WARM), *words[words.index("-m") :]]
 
 
 def test_there_is_an_example_for_each_of_the_four_questions():
@@ -62,7 +62,7 @@ TYPED = [(page, i) for page in PAGES if page.name not in GENERATED_BLOCKS for i 
 def test_every_block_of_the_documentation_runs_in_one_interpreter(tmp_path):
     """`anisoscope.capture` was a function, and a module once something was measured: README's own order failed."""
     code = "\n".join(blocks(page)[i] for page, i in TYPED)
-    done = subprocess.run([*quick(), "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    done = subprocess.run([*quick(WARM), "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -70,5 +70,5 @@ def test_every_block_of_the_documentation_runs_in_one_interpreter(tmp_path):
 def test_every_block_runs_in_an_interpreter_of_its_own(page, i, tmp_path):
     first = "" if "import anisoscope" in blocks(page)[i] else "import anisoscope\n"
     code = first + blocks(page)[i]
-    done = subprocess.run([*quick(), "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    done = subprocess.run([*quick(WARM), "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
