@@ -97,7 +97,7 @@ def test_batch_size_does_not_matter(corpus, dtype, most):
         load("builtin:minilm", dtype=dtype),
         Settings(metrics=("mean_cosine", "intra_sequence"), groups=8),
     )
-    short = replace(corpus, documents=[text[:3000] for text in corpus.documents])
+    short = replace(corpus, documents=[text[:1500] for text in corpus.documents])
     first, second = (
         run_pass(subject.model, plan(subject, short, tokens, 64), settings).records() for tokens in (4096, 300)
     )
