@@ -15,7 +15,7 @@ demo: $(READY)
 	$(BIN)/anisoscope measure builtin:minilm --corpus builtin:python-docs --limit 60 --output runs/demo --overwrite
 
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 # Cases made at random, half an hour of them: make campaign SEED=7, of some parts only: make campaign ONLY=kills,hub
 campaign: $(READY)

@@ -5,10 +5,13 @@
 
 The child's standard streams are a pseudo-terminal of that width, or pipes; its code is what `anisoscope` runs, after
 the Python text `setup` where there is one. With `ranks=n` there are n children, the processes of one job.
+A chart that a child has drawn is not drawn again: the renderer, which is not ours, is asked once for each description.
 """
 
 import contextlib
 import fcntl
+import gc
+import hashlib
 import json
 import os
 import pty
@@ -20,8 +23,10 @@ import subprocess
 import sys
 import tempfile
 import termios
+import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from quick import quick
 
@@ -37,6 +42,11 @@ def progress(done, total):
 module.run_pass = lambda *given, **named: pass_(*given, **(named | {{"progress": progress}}))
 """
 """`setup` of a measurement by which a signal comes after two batches."""
+NO_PAGE = """
+from importlib import import_module
+import_module("anisoscope.report").build = lambda folder, *_: folder / "report.html"
+"""
+"""`setup` where nobody looks at the page."""
 
 
 def sized(fd, columns):
@@ -186,16 +196,46 @@ def _run(request):
     return ended
 
 
-def _serve():
+LATE = """pydantic.main pydantic.type_adapter pydantic.json_schema pydantic.functional_validators typer._adapters
+narwhals.stable.v1._namespace narwhals._interchange.dataframe narwhals._pandas_like.namespace
+narwhals._pandas_like.selectors narwhals._pandas_like.group_by pandas.core.arrays.arrow._arrow_utils
+transformers.models.bert.modeling_bert transformers.models.bert.tokenization_bert rich._emoji_codes"""
+"""What libraries import only as they are used: each child would."""
+
+
+def _drawn_once(folder):
+    """The renderer of charts with what it drew kept in a folder."""
+    import vl_convert
+
+    draw = vl_convert.vegalite_to_svg
+
+    def drawn(described, **how):
+        kept = Path(folder, hashlib.sha256(json.dumps([described, how]).encode()).hexdigest())
+        if not kept.exists():
+            part = kept.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
+            part.write_text(draw(described, **how), "utf-8")
+            part.rename(kept)
+        return kept.read_text("utf-8")
+
+    vl_convert.vegalite_to_svg = drawn
+
+
+def _serve(folder):
     import importlib
     import pkgutil
 
     import anisoscope
     import anisoscope.cli.app
 
+    gc.disable()
     for module in pkgutil.walk_packages(anisoscope.__path__, "anisoscope."):
         if module.name.partition(".")[2].split(".")[0] not in ("__main__", "integrations", "studies"):
             importlib.import_module(module.name)
+    for name in LATE.split():
+        importlib.import_module(name)
+    _drawn_once(folder)
+    gc.freeze()  # a collection in a child would go through all that, and copy it
+    gc.enable()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:
@@ -204,4 +244,5 @@ def _serve():
 
 
 if __name__ == "__main__":
-    _serve()
+    with tempfile.TemporaryDirectory(prefix="drawn-") as folder:
+        _serve(folder)

@@ -1,6 +1,8 @@
 """An interpreter that begins at once: `[*quick(), "-c", code]` in the place of `[sys.executable, "-c", code]`.
 
-A server that has imported what takes long (nothing of ours, nor what looks at variables of the hub) forks for each.
+A server that has imported what takes long (nothing of ours, nor what looks at variables of the hub) forks for each;
+that of `quick(BARE)` has imported what the program itself does before it loads anything heavy, and that of
+`quick(WARM)`, a fork of the first, what looks at variables of the hub too: for those who change none of them.
 This file is also its client, whose streams, folder and variables the fork takes over; a signal reaches the client only.
 """
 
@@ -12,30 +14,38 @@ import sys
 
 IMPORTED = """torch torch._dynamo torch.distributed.tensor torch.onnx torch.testing torch.export sympy scipy.stats
 scipy.optimize pandas pyarrow.parquet altair PIL.Image yaml jinja2 dill typer rich.progress tokenizers safetensors.torch
-sentencepiece psutil"""
+sentencepiece psutil regex soundfile narwhals.stable.v1 vl_convert"""
+WARM = """transformers.modeling_utils transformers.core_model_loading transformers.processing_utils
+transformers.integrations.peft transformers.models.auto.modeling_auto transformers.models.auto.tokenization_auto
+transformers.models.bert.modeling_bert transformers.models.bert.tokenization_bert transformers.models.t5.modeling_t5"""
+BARE = """typer typer._adapters pydantic.main pydantic.type_adapter pydantic.json_schema
+pydantic.functional_validators rich.console rich.panel rich.table rich.markdown rich.live rich.progress tomllib"""
+
+_begun = {}
 
 
-def quick():
+def quick(imported=IMPORTED):
     """What to type; the server begins with the first call, and ends with this process."""
     import atexit
     import functools
     import subprocess
     import tempfile
 
-    if not hasattr(quick, "words"):
+    if imported not in _begun:
         folder = tempfile.TemporaryDirectory(prefix="quick-")
         place = f"{folder.name}/socket"
-        command, environment = [sys.executable, __file__, "--serve", place], os.environ | {"OMP_NUM_THREADS": "1"}
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        command = [*(quick() if imported == WARM else [sys.executable]), __file__, "--serve", place, imported]
         server = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         atexit.register(functools.partial(_end, server, folder))
         assert server.stdout.readline() == b"ready\n"
-        quick.words = [sys.executable, "-I", "-S", __file__, place]
-    return quick.words
+        _begun[imported] = [sys.executable, "-I", "-S", __file__, place]
+    return _begun[imported]
 
 
 def _end(server, folder):
-    server.kill()
-    server.wait()
+    server.stdin.close()
+    server.wait(timeout=20)
     folder.cleanup()
 
 
@@ -51,11 +61,14 @@ def _ask(place, *words):
     return struct.unpack("i", code)[0] if code else 1
 
 
-def _serve(place):
+def _serve(place, imported):
+    import gc
     import importlib
+    import select
     import signal
 
-    for name in IMPORTED.split():
+    gc.disable()
+    for name in imported.split():
         importlib.import_module(name)
     own = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     path = [each for each in sys.path[1:] if each not in own]
@@ -63,19 +76,23 @@ def _serve(place):
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(place)
         listener.listen()
+        gc.freeze()  # a collection in a fork would go through all that, and copy it
+        gc.enable()
         os.write(1, b"ready\n")
-        while True:
+        while listener in select.select([listener, 0], [], [])[0]:  # 0 ends with who began this
             asked, _ = listener.accept()
             with asked:
                 if os.fork() == 0:
                     listener.close()
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     _run(asked, path)
+    os._exit(0)
 
 
 def _run(asked, path):
     """The interpreter, in the fork: `-c code`, `-m module` or a file."""
     import atexit
+    import gc
     import runpy
     import threading
     import traceback
@@ -94,6 +111,7 @@ def _run(asked, path):
     first, *sys.argv = told["words"] if told["words"][0] in ("-c", "-m") else ("", *told["words"])
     sys.path[:] = ["", *filter(None, told["variables"].get("PYTHONPATH", "").split(os.pathsep)), *path]
     code = 0
+    gc.set_threshold(100_000, 50, 100)  # as the program does
     try:
         if first == "-c":
             text, sys.argv[0] = sys.argv[0], "-c"
@@ -119,6 +137,6 @@ def _run(asked, path):
 
 if __name__ == "__main__":
     if sys.argv[1] == "--serve":
-        _serve(sys.argv[2])
+        _serve(*sys.argv[2:])
     sys.stdout.flush()
     os._exit(_ask(*sys.argv[1:]) & 255)

@@ -12,6 +12,7 @@ from pathlib import Path
 import documentation
 import pytest
 from program import STOPPED, Program
+from quick import BARE, quick
 
 import anisoscope
 from anisoscope import errors, metrics
@@ -25,7 +26,8 @@ ENV = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
 def call(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*RUN, *words], capture_output=True, text=True, timeout=200, check=False, env=ENV)
+    command = [*quick(BARE), "-m", "anisoscope", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=ENV)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -113,7 +115,8 @@ def test_errors_are_one_line_with_a_cure_before_anything_heavy_is_loaded(
     check = (
         "import sys, anisoscope.__main__ as m\ntry: m.main()\nfinally: print(*{'torch', 'scipy'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", check, *words], capture_output=True, text=True, check=False, env=ENV)
+    command = [*quick(BARE), "-c", check, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=ENV)
     assert done.returncode == code, done.stderr
     assert text in done.stderr
     assert "Traceback" not in done.stderr
@@ -130,7 +133,8 @@ def test_what_is_only_looked_up_loads_nothing_heavy(words: list[str]) -> None:
     check = (
         f"import sys, anisoscope.__main__ as m\ntry: m.main()\nfinally: print('loaded', *{heavy} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", check, *words], capture_output=True, text=True, check=True, env=ENV)
+    command = [*quick(BARE), "-c", check, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=ENV)
     assert done.stdout.splitlines()[-1] == "loaded"
 
 

@@ -90,6 +90,7 @@ def test_rules_where_there_is_nothing_to_choose(tmp_path):
         open_text("builtin:python-docs", documents="line")
 
 
+@pytest.mark.usefixtures("no_page")
 def test_documents_through_the_program(tmp_path, monkeypatch):
     """The manifest says what a unit was and what things are called."""
     path = written(tmp_path / "t.txt", PARAGRAPHS)

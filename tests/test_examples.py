@@ -8,14 +8,23 @@ from pathlib import Path
 import nbformat
 import notebooks
 import pytest
+from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
-from quick import quick
+from quick import WARM, quick
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 GENERATED_BLOCKS = ("inputs.md",)
 """Pages whose code tests/test_inputs.py runs, kind by kind."""
+
+
+class Quick(AsyncKernelManager):
+    """Kernels begin in an interpreter that begins at once."""
+
+    def format_kernel_cmd(self, extra_arguments=None):
+        words = super().format_kernel_cmd(extra_arguments)
+        return [*quick(WARM), *words[words.index("-m") :]]
 
 
 def test_there_is_an_example_for_each_of_the_four_questions():
@@ -32,7 +41,9 @@ def test_a_notebook_is_its_script(script):
 def test_a_notebook_runs_and_shows_what_was_found(script, tmp_path):
     """In a kernel of its own, as in a person's hands."""
     notebook = nbformat.read(script.with_suffix(".ipynb"), as_version=4)
-    NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    client = NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}})
+    client.kernel_manager_class = Quick
+    client.execute()
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     assert not [output for output in outputs if output.output_type == "error"]
     told = "".join(output.text for output in outputs if output.output_type == "stream")
@@ -51,7 +62,7 @@ TYPED = [(page, i) for page in PAGES if page.name not in GENERATED_BLOCKS for i 
 def test_every_block_of_the_documentation_runs_in_one_interpreter(tmp_path):
     """`anisoscope.capture` was a function, and a module once something was measured: README's own order failed."""
     code = "\n".join(blocks(page)[i] for page, i in TYPED)
-    done = subprocess.run([*quick(), "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    done = subprocess.run([*quick(WARM), "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -59,5 +70,5 @@ def test_every_block_of_the_documentation_runs_in_one_interpreter(tmp_path):
 def test_every_block_runs_in_an_interpreter_of_its_own(page, i, tmp_path):
     first = "" if "import anisoscope" in blocks(page)[i] else "import anisoscope\n"
     code = first + blocks(page)[i]
-    done = subprocess.run([*quick(), "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    done = subprocess.run([*quick(WARM), "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 from hub_server import Hub
-from program import Program
+from program import NO_PAGE, Program
 from rich.cells import cell_len
 from safetensors.torch import load_file, save_file
 
@@ -132,7 +132,7 @@ def place(program, small_series, tmp_path_factory):
     made["text"].write_text("\n".join(GOOD))
     for name, more in {"run": "", "part": "--shard 1/2", "third": "--shard 1/3", "third2": "--shard 2/3"}.items():
         made[name] = folder / name
-        ended = program([*RUN.format(**made, new=made[name]).split(), *more.split()])
+        ended = program([*RUN.format(**made, new=made[name]).split(), *more.split()], setup=NO_PAGE)
         assert ended.code == 0, ended.shown
     make_files(folder, made)
     make_runs(folder, made)
@@ -225,7 +225,7 @@ def test_killed_while_the_identity_is_written(program, place, tmp_path, terminal
     folder.mkdir()
     dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
     (folder / f".identity.json.{int(dead.stdout)}").write_text('{"model": ')
-    ended = program(RUN.format(**place, new=folder).split(), terminal=terminal)
+    ended = program(RUN.format(**place, new=folder).split(), terminal=terminal, setup=NO_PAGE)
     assert ended.code == 0 and not list(folder.glob(".identity*")), ended.shown
 
 
@@ -293,9 +293,9 @@ def test_a_hub_that_fails_ends_clearly(online, hub, place, tmp_path, failing, te
 @pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
 def test_a_captive_portal_leaves_the_copy_in_the_cache_in_use(online, hub, place, tmp_path, terminal):
     words = [*RUN.format(**place | {"model": NAME}, new=tmp_path / "new").split(), "--overwrite"]
-    assert online(words).code == 0
+    assert online(words, setup=NO_PAGE).code == 0
     hub.fault = "html"
-    ended = online(words, terminal=terminal)
+    ended = online(words, terminal=terminal, setup=NO_PAGE)
     hub.fault = None
     assert ended.code == 0 and "the copy of tester/tiny in the cache is used" in " ".join(ended.lines), ended.shown
 

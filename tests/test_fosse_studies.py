@@ -763,7 +763,7 @@ NOT_HERE = {
 )
 def test_studies_run_on_the_planted_corpus(name, learnt, context):  # noqa: ARG001
     """Every study from training to charts, and again without training anything."""
-    plan = replace(SMALL, depths={"yelphat": 1}, weights=(0.0,), erased=8)
+    plan = replace(SMALL, depths={"yelphat": 1}, weights=(0.0,), erased=4)
     study = STUDIES[name]
     found = study.measure(plan, context)
     assert not len(select(found, metric="missing"))

@@ -2,13 +2,14 @@
 
 import json
 import shutil
+from functools import partial
 
 import datasets
 import pandas as pd
 import pytest
 import torch
 from hub_server import Hub
-from program import Program
+from program import NO_PAGE, Program
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
 MODELS, TEXTS, NEWER = "a" * 40, "c" * 40, "d" * 40
@@ -41,7 +42,7 @@ def hub(folders):
 @pytest.fixture(scope="module")
 def program(hub, tmp_path_factory):
     with Program(hub.environment(tmp_path_factory.mktemp("home"))) as program:
-        yield program
+        yield partial(program, setup=NO_PAGE)
 
 
 def asked(hub):

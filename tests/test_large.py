@@ -111,7 +111,7 @@ def test_the_cost_of_a_pass_with_classes_is_told_too():
 @pytest.mark.parametrize("panels", [PANELS, ("hidden",), ("alignment", "attention")])
 def test_the_cost_is_what_a_pass_allocates_to_the_byte(panels):
     settings = Settings(panels=panels, sample=8, groups=4)
-    model, plan = llama("cpu", **like(32, 2), vocab_size=tiny.VOCABULARY), tiny.Plan(tiny.documents(40), batch=2)
+    model, plan = llama("cpu", **like(32, 2), vocab_size=tiny.VOCABULARY), tiny.Plan(tiny.documents(24), batch=2)
     said = cost_of(shapes_of(model, plan[0], settings), settings)
     measured = run_pass(model, plan, settings)
     assert said.state == measured.nbytes
@@ -123,7 +123,7 @@ def test_the_cost_is_what_a_pass_allocates_to_the_byte(panels):
 def test_the_cost_of_each_architecture_is_allocated_and_saved_to_the_byte(name, dtype, narrow, tmp_path, monkeypatch):
     monkeypatch.setattr("anisoscope.sums.moments.NARROW", narrow)
     settings, model = Settings(panels=PANELS, sample=8, groups=4), tiny.build(name, dtype)
-    plan = tiny.Plan(tiny.documents(40), batch=2, decoder=name in tiny.TWO_STACKS)
+    plan = tiny.Plan(tiny.documents(24), batch=2, decoder=name in tiny.TWO_STACKS)
     said = cost_of(shapes_of(model, plan[0], settings), settings)
     measured = run_pass(model, plan, settings)
     assert said.state == measured.nbytes

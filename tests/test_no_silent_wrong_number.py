@@ -20,10 +20,9 @@ import soundfile
 import tiny
 import torch
 from hub_server import Hub
-from program import STOPPED, Ended
+from program import NO_PAGE, STOPPED, Ended
 from quick import quick
 from safetensors.torch import load_file
-from test_cli import call
 from torch import nn
 
 import anisoscope
@@ -84,10 +83,6 @@ def check_same(got: RunFolder, expected: RunFolder, close: float = SAME) -> None
     pd.testing.assert_frame_equal(ours[keys], theirs[keys])
     for column in ("value", "low", "high"):
         np.testing.assert_allclose(ours[column], theirs[column], rtol=close, atol=close, err_msg=column)
-
-
-NO_PAGE = "import anisoscope.report; anisoscope.report.build = lambda folder, *_: folder / 'report.html'\n"
-"""What the program runs first where nobody looks at the page."""
 
 
 def check_done(program, *words, **how):
@@ -673,11 +668,11 @@ def test_9_blocks_that_fit_nothing_are_refused(typed, said):
             hidden_of(model, torch.randn(2, 5, 16), blocks=(typed,))
 
 
-def test_9_blocks_nope_through_the_program(tmp_path):
+def test_9_blocks_nope_through_the_program(program, tmp_path):
     """Exit 0 and the numbers of other blocks."""
-    done = call("measure", "builtin:minilm", "--blocks", "Nope", "--limit", "2", "-o", str(tmp_path / "run"))
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "'Nope', which fits none" in " ".join(done.stderr.split()) and "BertLayer" in done.stderr
+    done = program(["measure", "builtin:minilm", "--blocks", "Nope", "--limit", "2", "-o", tmp_path / "run"])
+    assert done.code == 2 and "Traceback" not in done.told
+    assert "'Nope', which fits none" in " ".join(done.told.split()) and "BertLayer" in done.told
 
 
 def test_9_blocks_by_class_or_by_name_pattern():
@@ -841,7 +836,7 @@ def test_a_module_without_transformers_is_measured_with_its_attention():
     assert {"mean_cosine", "attention.entropy"} <= set(records["metric"])
 
 
-def test_the_meta_device_is_refused_in_one_line():
+def test_the_meta_device_is_refused_in_one_line(program):
     """It ended in "Cannot copy out of meta tensor"."""
     from anisoscope.errors import ModelError
 
@@ -849,9 +844,9 @@ def test_the_meta_device_is_refused_in_one_line():
         model = Stack()
     with pytest.raises(ModelError, match="whose weights have values"):
         tiny.measure(model, [{"x": torch.randn(4, 5, 16)}], blocks=("layers.*",))
-    done = call("measure", "builtin:minilm", "--device", "meta", "--limit", "2")
-    assert done.returncode == 2 and "Traceback" not in done.stderr and "did you mean" not in done.stderr
-    assert "a device that computes; got 'meta', which knows shapes only. Cure: use --device cpu, cuda" in done.stderr
+    done = program(["measure", "builtin:minilm", "--device", "meta", "--limit", "2"])
+    assert done.code == 2 and "Traceback" not in done.told and "did you mean" not in done.told
+    assert "a device that computes; got 'meta', which knows shapes only. Cure: use --device cpu, cuda" in done.told
 
 
 def test_nan_in_outputs_is_counted_and_said():
@@ -1074,6 +1069,7 @@ def test_9_a_folder_in_the_place_of_a_file(tmp_path, name):
         open_labelled(str(tmp_path / name))
 
 
+@pytest.mark.usefixtures("no_page")
 @pytest.mark.parametrize("line", [LONG_INTEGER, DEEP, HALF], ids=["digits", "brackets", "surrogate"])
 def test_9_such_lines_through_the_program(tmp_path, monkeypatch, capsys, line):
     """`measure` ended with 1 and a traceback; it ends with 4 and a line, or leaves the row out and says so."""

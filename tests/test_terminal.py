@@ -5,7 +5,7 @@ import shlex
 import signal
 
 import pytest
-from program import ESCAPES
+from program import ESCAPES, NO_PAGE
 from rich.cells import cell_len
 from typer.main import get_command
 
@@ -50,7 +50,7 @@ def folder(program, tmp_path_factory):
     small = SMALL.format(text=text).split()
     for name, more in (("run", []), ("part-1", ["--shard", "1/2"]), ("part-2", ["--shard", "2/2"])):
         code, shown = on_a_terminal(
-            program, ["measure", *small, "--batch-tokens", "256", "-o", str(path / name), *more], 100
+            program, ["measure", *small, "--batch-tokens", "256", "-o", str(path / name), *more], 100, setup=NO_PAGE
         )
         assert code == 0, shown
     return path

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from quick import WARM, quick
 
 ROOT = Path(__file__).parents[1]
 
@@ -34,7 +35,7 @@ def test_the_demo_runs_from_the_wheel(tmp_path):
     words = ["measure", "builtin:minilm", "--corpus", "builtin:python-docs", "--limit", "6", "--panel", "hidden"]
     code = "import anisoscope, runpy; print(anisoscope.__file__); runpy.run_module('anisoscope', run_name='__main__')"
     given = os.environ | {"PYTHONPATH": str(tmp_path / "installed")}
-    command = [sys.executable, "-c", code, *words, "--output", "demo", "--quiet"]
+    command = [*quick(WARM), "-c", code, *words, "--output", "demo", "--quiet"]
     done = subprocess.run(command, cwd=tmp_path, env=given, capture_output=True, text=True, check=True)
     assert done.stdout.startswith(str(tmp_path / "installed"))
     assert (tmp_path / "demo" / "report.html").stat().st_size > 10_000

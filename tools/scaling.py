@@ -2,6 +2,7 @@
 """The page on large models and many processes; its tables are made by the function that tells the cost of a run."""
 
 import json
+from functools import cache
 from typing import Any
 
 import speed
@@ -87,9 +88,10 @@ def checked() -> list[str]:
     settings = Settings(panels=PANELS, spectrum_groups=1)
     shapes, rows = shapes_from(without_values("builtin:minilm"), settings), []
     held = json.loads(speed.RESULTS.read_text("utf-8"))["overhead"]
+    cost_at = cache(lambda windows: cost_of(shapes, settings, windows))
     for row in sorted((row for row in held if row["windows"].isdigit()), key=lambda row: int(row["windows"])):
         if row["threads"] == 1 and row["panels"] in PARTS:
-            cost = cost_of(shapes, settings, int(row["windows"]))
+            cost = cost_at(int(row["windows"]))
             said = sum(cost.panels[panel] for panel in PARTS[row["panels"]]) / cost.model
             rows.append(f"| {row['windows']} | {row['panels']} | {said:.1%} | {row['processor'][0] - 1:.1%} |")
     return rows
