@@ -9,6 +9,8 @@ from pathlib import Path
 import input_kinds
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from quick import quick
@@ -281,6 +283,21 @@ def test_a_damaged_file_of_vectors_is_told(tmp_path, ending, damage):
     np.savez(path, a=np.ones((40, 3))) if ending == "npz" else np.save(path, np.ones((40, 3)))
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(anisoscope.errors.CorpusError, match=r"vectors in .*x\.np"):
+        open_vectors(path)
+
+
+DESCRIBED = [{}, [], 3, {"columns": [1]}, {"index_columns": ["none"]}, {"index_columns": [{"kind": "range"}]}]
+
+
+@pytest.mark.parametrize("change", DESCRIBED, ids=map(str, DESCRIBED))
+def test_a_table_whose_description_by_pandas_is_damaged_is_told(tmp_path, change):
+    """KeyError, TypeError or AttributeError of pyarrow: found by the campaign, seed 2."""
+    path = tmp_path / "x.parquet"
+    table = pa.Table.from_pandas(pd.DataFrame(np.ones((5, 3)), columns=list("abc")))
+    known = json.loads(table.schema.metadata[b"pandas"])
+    whole = {**known, **change} if change and isinstance(change, dict) else change
+    pq.write_table(table.replace_schema_metadata({b"pandas": json.dumps(whole).encode()}), path)
+    with pytest.raises(anisoscope.errors.CorpusError, match=r"vectors in .*x\.parquet.*columns is damaged"):
         open_vectors(path)
 
 

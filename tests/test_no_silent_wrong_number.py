@@ -39,7 +39,7 @@ from anisoscope.models.load import load
 from anisoscope.runs.job import Job
 from anisoscope.runs.merge import merge_runs
 from anisoscope.runs.run import run
-from anisoscope.store import KEYS, RunFolder, write_atomic
+from anisoscope.store import KEYS, RunFolder, as_records, read_run, write_atomic, write_json, write_table
 from anisoscope.studies.godey2024 import biased_block
 from anisoscope.studies.godey2024.untrained_models import Size
 from anisoscope.studies.study import Context
@@ -1340,6 +1340,19 @@ def test_a_truncated_file_of_a_run_is_told(program, job, tmp_path, name):
         check_refused(program, 6, *command, says=[name, "--overwrite"])
     check_done(program, *words, "--overwrite")
     assert len(RunFolder(folder).records)
+
+
+def test_a_truncated_table_of_a_series_is_told(tmp_path):
+    """A traceback of the reader in `report` and `compare`."""
+    manifest = {"model": "m", "seconds": 1}
+    (tmp_path / "step-0").mkdir()
+    RunFolder(tmp_path / "step-0").finish(as_records(pd.DataFrame()), manifest)
+    write_json(tmp_path / "series.json", {"checkpoints": [{"step": 0, "folder": "step-0"}]})
+    write_table(tmp_path / "records.parquet", as_records(pd.DataFrame()))
+    assert not len(read_run(tmp_path)[0])
+    cut(tmp_path / "records.parquet")
+    with pytest.raises(OutputError, match=r"records\.parquet.*damaged"):
+        read_run(tmp_path)
 
 
 def test_a_truncated_state_is_told(job, whole, tmp_path):

@@ -71,6 +71,16 @@ def write_table(path: Path, frame: pd.DataFrame) -> None:
     write_atomic(path, lambda temporary: frame.to_parquet(temporary, index=False))
 
 
+def read_table(path: Path) -> pd.DataFrame:
+    """A table of a parquet file; ValueError or OSError for a damaged one, also where only what pandas wrote of its
+    columns and index is.
+    """
+    try:
+        return pd.read_parquet(path)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError("what it says of its columns is damaged") from error
+
+
 def write_json(path: Path, content: Any) -> None:
     """JSON that a person can read, whole or absent."""
     text = json.dumps(content, indent=1, default=str, ensure_ascii=False)
@@ -131,7 +141,7 @@ def once(key: Path, make: Callable[[], Any], *, marker: str = "", wait: bool = T
 def records_once(path: Path, make: Callable[[], pd.DataFrame], *, wait: bool = True) -> pd.DataFrame:
     """The table in the file `path`, which `make` gives `once`."""
     once(path, lambda: write_table(path, make()), wait=wait)
-    return pd.read_parquet(path)
+    return read_table(path)
 
 
 def in_turn(items: Iterable[Item], attempt: Callable[[Item, bool], Result]) -> Iterator[Result]:
@@ -217,12 +227,7 @@ class RunFolder:
     def records(self) -> pd.DataFrame:
         """The long table. OutputError where the run is not finished."""
         self._check_finished()
-        path = self.folder / "records.parquet"
-        try:
-            found = pd.read_parquet(path)
-            return found[[*COLUMNS, *(name for name in found.columns if name not in COLUMNS)]]
-        except (OSError, ValueError, KeyError) as error:
-            raise OutputError(f"the table of a run in {path}", f"a damaged file ({error})", ANEW) from error
+        return _read_records(self.folder / "records.parquet")
 
     def _check_finished(self) -> None:
         if not self.complete:
@@ -236,6 +241,15 @@ def read_run(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
         return _read_series(folder)
     run = RunFolder(folder)
     return run.records, run.manifest
+
+
+def _read_records(path: Path) -> pd.DataFrame:
+    """A long table, its known columns first. OutputError where it is damaged."""
+    try:
+        found = read_table(path)
+        return found[[*COLUMNS, *(name for name in found.columns if name not in COLUMNS)]]
+    except (OSError, ValueError, KeyError) as error:
+        raise OutputError(f"the table of a run in {path}", f"a damaged file ({error})", ANEW) from error
 
 
 def _read_series(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -253,7 +267,7 @@ def _read_series(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     warnings += [f"the same weights, bit for bit: {', '.join(names)}" for names in described.get("repeated", ())]
     whole = {"warnings": list(dict.fromkeys(warnings)), "seconds": sum(each.get("seconds") or 0 for each in found)}
     whole["excluded"] = {}  # of each checkpoint, which its own manifest says
-    return pd.read_parquet(folder / "records.parquet"), last | described | whole
+    return _read_records(folder / "records.parquet"), last | described | whole
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "") -> list[str]:

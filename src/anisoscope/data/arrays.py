@@ -19,6 +19,7 @@ from torch import Tensor
 from anisoscope.batch import Batch, Stream
 from anisoscope.data.plans import Index, Plan, in_order
 from anisoscope.errors import CorpusError, UsageError, near_matches
+from anisoscope.store import read_table
 
 ENDINGS = (".npy", ".npz", ".safetensors", ".parquet", ".csv", ".tsv")
 STACK = "vectors"  # the stack of vectors that no model made here
@@ -182,7 +183,7 @@ def _read(path: Path) -> dict[str, Any]:
     """What a file holds, by name: arrays, read where they are sliced if the format lets them, or columns of a table."""
     kind = path.suffix.lower()
     if kind in (".parquet", ".csv", ".tsv"):
-        frame = pd.read_parquet(path) if kind == ".parquet" else pd.read_csv(path, sep="\t" if kind == ".tsv" else ",")
+        frame = read_table(path) if kind == ".parquet" else pd.read_csv(path, sep="\t" if kind == ".tsv" else ",")
         return {str(name): frame[name] for name in frame}
     if kind == ".safetensors":
         file = safe_open(path, framework="pt")

@@ -19,7 +19,7 @@ from anisoscope.models.hub_memory import asked_once
 from anisoscope.models.modes import flushed
 from anisoscope.progress import shown
 from anisoscope.provenance import provenance
-from anisoscope.store import as_records, write_json, write_table
+from anisoscope.store import as_records, read_table, write_json, write_table
 from anisoscope.studies.judge import stated
 from anisoscope.studies.names import PAPERS, chosen, number_of
 from anisoscope.studies.study import STANDS_IN, WITHHELD, Compared, Context, Study, Verdict
@@ -137,7 +137,7 @@ def reproduce(
         folder = output / study.paper / settings / study.name
         if not (folder / "study.json").exists() or finished(folder).lacking:
             _run(study, settings, folder, output / "cache", device, quiet)
-        for verdict in _concluded(Finished(study, {}, pd.read_parquet(folder / "records.parquet")), folder):
+        for verdict in _concluded(Finished(study, {}, read_table(folder / "records.parquet")), folder):
             yield line(study, verdict)
 
 
@@ -236,7 +236,7 @@ def finished(folder: Path) -> Finished:
     try:
         described = json.loads(about.read_text("utf-8"))
         (study,) = (s for s in found() if (s.paper, s.name) == (described["paper"], described["study"]))
-        return Finished(study, described, pd.read_parquet(table))
+        return Finished(study, described, read_table(table))
     except (ValueError, KeyError, TypeError, OSError) as error:
         cure = "reproduce it again into another --output"
         raise OutputError(f"a study of this version in {folder}", f"{type(error).__name__}: {error}", cure) from error

@@ -21,7 +21,7 @@ from anisoscope.measure.inputs import Given
 from anisoscope.measure.loop import glance
 from anisoscope.measure.settings import Settings
 from anisoscope.provenance import provenance
-from anisoscope.store import as_records, write_json, write_table
+from anisoscope.store import as_records, read_table, write_json, write_table
 
 METRICS = ("mean_cosine", "drift", "query_key", "attention")
 LOGGED = {"mean_cosine": "A", "drift": "drift", "query_key.cosine": "cosine_query_key", "attention.entropy": "entropy"}
@@ -122,7 +122,7 @@ class Monitor:
         if self.output is None:
             raise UsageError("a monitor with an output folder", "none", "give it output=…")
         paths = sorted(self.output.glob("step-*.parquet"), key=lambda path: int(path.stem.split("-")[1]))
-        frames = [pd.read_parquet(path) for path in paths] or [as_records(pd.DataFrame())]
+        frames = [read_table(path) for path in paths] or [as_records(pd.DataFrame())]
         return pd.concat(frames, ignore_index=True)
 
 
