@@ -14,6 +14,7 @@ import transformers
 from torch import nn
 
 from anisoscope.capture import WHAT, capture, rows
+from anisoscope.capture.counting import listed
 from anisoscope.capture.masking import Masking
 from anisoscope.capture.rows import attention_rows
 from anisoscope.errors import AnisoscopeError, MeasureError, UsageError
@@ -431,6 +432,26 @@ def test_scores_far_from_zero_neither_overflow_nor_vanish(shift):
     plain, moved = (attention_rows(q, k, Masking(None, False, b), scale=1.0, median=True) for b in (None, bias))
     for name in plain:
         torch.testing.assert_close(moved[name], plain[name], rtol=1e-10, atol=1e-11)
+
+
+def test_a_query_that_sees_nothing_leaves_the_others_as_they_are():
+    """A row of padding may be masked whole: no weight, and no 0/0 in what is summed over rows."""
+    g = torch.Generator().manual_seed(3)
+    q, k = (torch.randn(1, 2, 4, 8, generator=g, dtype=torch.float64) for _ in range(2))
+    seen = torch.ones(1, 1, 4, 4, dtype=torch.bool)
+    seen[:, :, 3] = False
+    got = attention_rows(q, k, Masking(seen, False, None), scale=1.0, real=torch.tensor([[True, True, True, False]]))
+    alone = attention_rows(q[:, :, :3], k, Masking(None, False, None), scale=1.0)
+    torch.testing.assert_close(got["row_similarity"], alone["row_similarity"])
+    torch.testing.assert_close(got["entropy"][..., :3], alone["entropy"])
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [([1, 2, 3], "1–3"), ([2, 4, 5], "2, 4, 5"), ([1, 2], "1, 2"), ([7], "7"), ([3, 1, 2], "3, 1, 2")],
+)
+def test_layers_in_a_row_are_listed_as_a_range(numbers, text):
+    assert listed(numbers) == text
 
 
 def test_half_precision_queries_are_reduced_in_float32():

@@ -112,6 +112,15 @@ def test_separability_tells_separate_classes_from_mixed_ones():
     assert again["auc"].value == pytest.approx(sure["auc"].value)
 
 
+def test_classes_that_never_touch_have_the_interval_of_so_many_units():
+    """Wilson's of the units where there are some, else of the utterances: two of one unit are not two witnesses."""
+    x, labels = np.repeat(np.eye(6)[:2], 40, 0), np.repeat([0, 1], 40)
+    for units, counted in ((None, 80), (np.arange(80) // 4, 20)):
+        found = direction.separability(x, labels, 2, groups=8, units=units)
+        expected = interval(np.ones(9), bounds=(0.0, 1.0), counted=counted)
+        assert found["nearest"].low == pytest.approx(float(expected.low)) and float(expected.low) < 0.96
+
+
 def test_dimensions_that_classes_take():
     """A simplex takes C − 1, a line 1; what does not differ takes none; the definition, pair by pair."""
     labels, draw = np.arange(600) % 4, np.random.default_rng(3)

@@ -1,7 +1,9 @@
 """The classes of any classifier: replaced attention, attributions of words, and `anisoscope classes` as a whole."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from typer.testing import CliRunner
 from anisoscope.classes import ablation as replaced, attributions, faithfulness as explained
 from anisoscope.cli.app import app
 from anisoscope.data.encoding import LabelledPlan, encode, vocabulary_tokenizer
-from anisoscope.data.labelled import open_labelled
+from anisoscope.data.labelled import Example, open_labelled
 from anisoscope.errors import CorpusError, MeasureError, ModelError, OutputError, UsageError
 from anisoscope.metrics.class_direction import auc, to_classes
 from anisoscope.models.load import load
@@ -125,6 +127,44 @@ def test_words_and_erasure():
     assert explained.highest(np.array([1.0, 4.0]), 0.01).sum() == 1
     marks, top = np.array([True, True, False, False]), np.array([4.0, 1.0, 3.0, 2.0])
     assert explained._overlap(marks, top, 0.5) == pytest.approx(1 / 3)
+
+
+def test_words_cut_off_divide_by_nothing():
+    with np.errstate(all="raise"):
+        assert attributions.over_words(np.array([2.0, 4.0]), [0, 0], 3).tolist() == [3, 2, 2]
+
+
+def test_as_many_of_each_class_are_explained_and_only_where_a_rationale_tells_words_apart():
+    marks = {"half": (0.5, 0.0), "none": (0.49, 0.0), "all": (1.0, 0.5)}
+    made = [Example((f"{name}{i}", "b"), i % 2, rationale=marks[name]) for i in range(8) for name in marks]
+    assert [e.words[0] for e in explained.chosen(tuple(made), 5, 2)] == [f"half{i}" for i in range(6)]
+    assert explained._rationale(made[0]).tolist() == [True, False]
+
+
+def test_a_fall_is_what_is_lost_of_the_class_that_was_found(monkeypatch):
+    """Without the highest word the model is at .2 of .9, with it alone at .6."""
+    given = {3: [0.1, 0.9], 2: [0.8, 0.2], 1: [0.4, 0.6]}
+    found = lambda _model, rows, _pad: np.array([given[len(row["input_ids"])] for row in rows])  # noqa: E731
+    monkeypatch.setattr(explained, "probabilities", found)
+    encoded = SimpleNamespace(rows=[{"input_ids": [7, 8, 9]}], words=[[0, 1, 2]])
+    scores = [{("attention", 1): np.array([0.1, 3.0, 0.2])}]
+    falls = explained._faithfulness(None, 0, encoded, scores, list(scores[0]), lambda _done, _total: None)
+    first = {measure: float(values[0][0]) for (_, measure), values in falls.items()}
+    assert first == pytest.approx({"comprehensiveness": 0.7, "sufficiency": 0.3})
+    assert all(len(values) == len(explained.SHARES) for values in falls.values())
+
+
+@pytest.mark.parametrize(
+    ("queries", "causal", "says"),
+    [(4, False, ""), (3, False, "3 queries of 4 tokens"), (5, False, "5 queries of 4 tokens"), (4, True, "a causal")],
+)
+def test_attention_is_replaced_only_where_every_token_sees_every_other(queries, causal, says):
+    looked = replaced.Ablation("uniform", (1,))
+    looked.mask = torch.ones(2, 4, dtype=torch.bool)
+    masking = SimpleNamespace(keys=None, causal=causal)
+    call = SimpleNamespace(query=torch.zeros(2, 1, queries, 3), masking=masking)
+    with pytest.raises(MeasureError, match=says) if says else nullcontext():
+        looked._check(call)
 
 
 # one model on one corpus

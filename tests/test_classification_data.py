@@ -337,3 +337,9 @@ def test_other_bad_input_is_explained(tmp_path):
     for examples, expected in (((*TWO, two), "expected two texts in every row"), ((), "a train split")):
         with pytest.raises(CorpusError, match=expected):
             checked(corpus(examples))
+
+
+def test_words_of_an_annotator_s_page_are_marked_by_its_class_active():
+    page = """<p>x</p><span class="w active">two &amp; <b>three</b></span><SPAN id='a' class='inactive'>four</SPAN>
+    <span>five</span><span data-x="active">six</span><span class = 'active'></span>"""
+    assert benchmarks._spans(page) == (["two", "&", "three", "four", "five", "six"], [1, 1, 1, 0, 0, 0])

@@ -20,10 +20,11 @@ from anisoscope.cli import tables as cli_tables
 from anisoscope.cli.app import app
 from anisoscope.data.corpora import CORPORA
 from anisoscope.data.encoding import LabelledPlan, encode
+from anisoscope.data.labelled import open_labelled
 from anisoscope.errors import ModelError, OutputError, UsageError
 from anisoscope.measure.loop import Interrupted
 from anisoscope.models.load import load
-from anisoscope.training import fit
+from anisoscope.training import classifier, fit
 from anisoscope.training.classifier import Buckets, train_classifier
 from anisoscope.training.classifier_parts import parts_of
 from anisoscope.training.entropy_penalty import entropies
@@ -460,3 +461,17 @@ def test_labelled_corpora_are_listed_and_the_documentation_has_every_command():
     page = documentation.commands()
     assert "## anisoscope train classifier\n" in page and "## anisoscope train masked-lm\n" in page
     assert "--split-column" in page and "## anisoscope measure\n" in page
+
+
+def test_the_result_of_predictions_by_hand():
+    corpus = open_labelled("planted:3", limit=60)
+    truth = [example.label for example in corpus.splits["test"]]
+    predicted = [0] * len(truth)
+    predicted[truth.index(1)] = 1
+    found = classifier.result(corpus, "test", predicted)
+    n, first, second = len(truth), truth.count(0), truth.count(1)
+    majority = max(truth.count(label) for label in range(3)) / n
+    assert found["n"] == n and found["accuracy"] == (first + 1) / n and found["majority"] == majority
+    assert found["above_chance"] == pytest.approx(majority + 1.645 * (majority * (1 - majority) / n) ** 0.5)
+    assert list(found["by_class"].values()) == [1.0, 1 / second, 0.0] and second > 1
+    assert list(found["predicted"].values()) == [n - 1, 1, 0]

@@ -17,7 +17,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 
 import anisoscope.data
-from anisoscope.data import builtin, hub as hub_module
+from anisoscope.data import builtin, hub as hub_module, names
 from anisoscope.data.builtin import python_docs
 from anisoscope.data.corpora import CORPORA, OPENERS, HubPart, NamedCorpus, list_corpora, open_corpus
 from anisoscope.data.plans import digest
@@ -358,3 +358,23 @@ def test_the_registry_imports_nothing_heavy() -> None:
     heavy = "{'torch', 'transformers', 'datasets', 'pyarrow', 'pandas'}"
     code = f"import sys, anisoscope.data.corpora as d; d.list_corpora(); assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(anisoscope.data.__file__).parent)
+
+
+@pytest.mark.parametrize(
+    ("name", "can_only_be_one"),
+    [("a/b", False), ("a/b/c", True), ("./a", True), ("/a", True), ("~/a", True), ("a/", True), ("a.TXT", False)]
+    + [(f"corpus.{end}", True) for end in ("txt", "csv", "tsv", "json", "jsonl", "parquet", "gz", "npy", "npz")]
+    + [(f"corpus.{end}", True) for end in ("wav", "flac", "png", "jpg", "jpeg", "safetensors")]
+    + [("safetensors", False), ("wikitext-103", False), ("org/name.txt.old", False)],
+)
+def test_what_can_only_be_a_path(name: str, can_only_be_one: bool) -> None:
+    assert names._is_path(name) is can_only_be_one
+
+
+def test_a_table_that_is_none_is_one_bad_row_of_its_folder(tmp_path: Path) -> None:
+    write(tmp_path / "rows" / "a.jsonl", json.dumps({"text": "row"}))
+    write(tmp_path / "rows" / "b.parquet", "no parquet")
+    with pytest.raises(CorpusError, match=r"b\.parquet"):
+        open_text(str(tmp_path / "rows"))
+    found = open_text(str(tmp_path / "rows"), skip_bad=True)
+    assert found.documents == ["row"] and found.source["skipped"] == 1

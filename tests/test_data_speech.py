@@ -2,6 +2,7 @@
 
 import csv
 import json
+from io import BytesIO
 from types import SimpleNamespace
 
 import datasets
@@ -14,7 +15,7 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from tiny_models import build
 from transformers import WhisperConfig, WhisperFeatureExtractor
 
-from anisoscope.data import hub
+from anisoscope.data import hub, sound
 from anisoscope.data.corpora import list_corpora
 from anisoscope.data.hub import HubSet
 from anisoscope.data.opening import default_corpus, open_plan
@@ -342,3 +343,16 @@ def test_clips_of_a_hub_data_set_stay_encoded(folder, monkeypatch):
         open_speech("librispeech")
     with pytest.raises(CorpusError, match=r"a column of speech in some/set; got 'sound'.*audio"):
         open_speech("some/set", column="sound")
+
+
+@pytest.mark.parametrize(("missing", "whole"), [(0, True), (160, True), (161, False)])
+def test_a_clip_may_end_a_hundredth_of_a_second_early(monkeypatch, missing, whole):
+    """Frames of a header are counted from the size of the file by some encoders; more than that is a damaged clip."""
+    data = BytesIO()
+    soundfile.write(data, np.zeros(1000, np.float32), 16_000, format="WAV")
+    monkeypatch.setattr(sound.soundfile, "read", lambda *_args, **_how: (np.zeros((1000 - missing, 1)), 16_000))
+    if whole:
+        assert sound.samples("a.wav", data.getvalue(), 16_000).shape == (1000 - missing,)
+    else:
+        with pytest.raises(CorpusError, match=f"it ends after {1000 - missing} of 1000 samples"):
+            sound.samples("a.wav", data.getvalue(), 16_000)

@@ -190,3 +190,10 @@ def test_bad_penalties_are_explained():
     with pytest.raises(MeasureError, match="attention in layers"):
         penalty = EntropyPenalty(1.0, layers=(7,))
         penalty.value(watched(classifier().eval(), penalty))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_columns_are_summed_only_for_the_form_that_asks_for_them(variant, classifier):
+    penalty, (model, _plan) = EntropyPenalty(1.0, variant=variant), classifier
+    with penalty.watching(model, torch.ones(1, 4)) as watch:
+        assert watch.columns is (variant == "entropy-columns")

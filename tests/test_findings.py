@@ -234,3 +234,20 @@ def test_no_share_is_shown_of_an_anisotropy_that_may_be_none():
     x = np.random.default_rng(0).normal(size=(300, 16))
     table = anisoscope.measure({"drifted": x + 0.6, "centred": x}).table()
     assert table["top-3 share"].notna().tolist() == [True, False]
+
+
+def test_rows_without_a_step_are_of_no_step():
+    rows = curve((0.01, 0.02), step=0, seed=1) + curve((0.5, 0.6), step=10, seed=1)
+    stray = curve((0.7, 0.8), seed=1)
+    stray = [each | {"layer": 5, "step": None} for each in stray]
+    assert told(rows + stray)["where_anisotropic"] == told(rows)["where_anisotropic"]
+
+
+def test_dimensions_are_told_of_three_classes_and_more():
+    names = [row("class_direction.auc", 2, 0.9, 0.8, 0.95, component=name) for name in "abc"]
+    taken = [row("class_direction.dimensions", layer, 1.5, 1.2, 1.8, site="hidden") for layer in (2, 0)]
+    told_of = told([*names, *taken])["dimensions_taken"]
+    assert told_of == "At layer 2 the directions of 3 classes take 1.500 [1.200, 1.800] dimensions of 2."
+    assert "dimensions_taken" not in told([*names[:2], *taken])
+    assert "dimensions_taken" not in told(names)
+    assert "dimensions_taken" not in told([*names, *(each | {"high": each["low"]} for each in taken)])

@@ -50,7 +50,7 @@ def test_fewer_than_three_groups_have_no_interval_and_a_reason(replicates):
     groups = len(replicates) - 1
     plural = "s" * (groups != 1)
     assert jackknife.reason(groups) == f"no intervals: {groups} group{plural} of units, 3 needed"
-    assert jackknife.reason(3) is None
+    assert jackknife.reason(3) is None and jackknife.reason(32) is None
 
 
 def test_an_undefined_replicate_undoes_the_interval_and_no_other():

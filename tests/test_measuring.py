@@ -20,9 +20,9 @@ from anisoscope.errors import CorpusError, MeasureError, UsageError
 from anisoscope.measure import loop
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.inputs import Given
-from anisoscope.measure.loop import Interrupted, run_pass
+from anisoscope.measure.loop import Interrupted, head_means, run_pass
 from anisoscope.measure.settings import Settings
-from anisoscope.metrics import attention, calibrated, intra_sequence, mean_cosine
+from anisoscope.metrics import attention, calibrated, found, intra_sequence, mean_cosine
 from anisoscope.store import COLUMNS, select
 
 SETTINGS = Settings(groups=6, spectrum_groups=3, sample=40, median=True, bins=(-1.0, 0.0, 1.0))
@@ -512,3 +512,46 @@ def test_parameters_get_no_gradient():
     tiny.measure(model, [{"input_ids": torch.randint(3, 99, (2, 5))}], ["mean_cosine"])
     assert all(p.grad is None for p in model.parameters())
     assert "row_similarity" in attention.METRIC.needs
+
+
+# ---- what reads batches twice, and what is sampled
+
+
+class Again:
+    """Batches that can be read again and again, and not be indexed: as a loader of torch."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
+def test_means_of_heads_take_what_can_be_read_twice():
+    model, plan = tiny.build("bert"), tiny.Plan(tiny.documents(4), batch=2)
+    listed = [plan[i] for i in range(len(plan))]
+    means = head_means(model, listed, Settings())
+    again = head_means(model, Again(listed), Settings())
+    assert means and means.keys() == again.keys()
+    for place, pair in means.items():
+        torch.testing.assert_close(again[place], pair, msg=str(place))
+    with pytest.raises(UsageError, match="batches that can be read twice"):
+        head_means(model, iter(listed), Settings())
+
+
+def test_metrics_of_the_sample_are_at_every_layer_and_say_whose_tokens_they_are_of():
+    settings = Settings(metrics=("calibrated", "mean_cosine", "drift"), policies=("content", "all"), sample=16)
+    records = run_pass(tiny.build("bert"), tiny.Plan(tiny.documents(6), batch=3), settings).records()
+    of_sample = records[records["metric"].eq("calibrated.centred")]
+    layers = records[records["metric"].eq("drift") & records["site"].isin(["hidden", "final"])]
+    layers = layers[layers["token_policy"].eq("all")][["layer", "site"]]
+    assert sorted(of_sample[["layer", "site"]].values.tolist()) == sorted(layers.values.tolist()) and len(layers) == 4
+    assert of_sample["token_policy"].eq("content").all()
+    assert set(records[records["metric"].eq("mean_cosine")]["token_policy"]) == {"content", "all"}
+
+
+@pytest.mark.parametrize("name", sorted(name for name, metric in found().items() if "sample" in metric.quantities))
+def test_a_metric_of_the_sample_is_of_the_first_policy(name):
+    settings = Settings(metrics=(name,), policies=("content", "all"), sample=16)
+    records = run_pass(tiny.build("bert"), tiny.Plan(tiny.documents(6), batch=3), settings).records()
+    assert len(records) and records["token_policy"].eq("content").all()

@@ -2,6 +2,8 @@
 
 import os
 import random
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -165,11 +167,36 @@ def test_a_corpus_is_a_probe(minilm):
     assert sum(len(batch.unit) for batch in monitor.probe) == 3
 
 
+def test_lightning_s_loggers_are_given_each_look(monkeypatch):
+    """With a stand-in for the library, which need not be installed: which network, at which step, and to whom."""
+    stand_in = SimpleNamespace(Callback=object)
+    monkeypatch.setitem(sys.modules, "lightning", SimpleNamespace(pytorch=stand_in))
+    monkeypatch.setitem(sys.modules, "lightning.pytorch", stand_in)
+    monkeypatch.delitem(sys.modules, "anisoscope.integrations.lightning_callback", raising=False)
+    from anisoscope.integrations.lightning_callback import LightningMonitor
+
+    model, looked, logged = model_of(), [], []
+    module = torch.nn.ModuleDict({"head": torch.nn.Linear(2, 2), "net": model})
+
+    def monitor(network, step):
+        looked.append((network, step))
+        return {"A": 0.5} if step == 2 else {}
+
+    loggers = [SimpleNamespace(log_metrics=lambda values, step: logged.append((values, step))) for _ in range(2)]
+    for chosen in (None, lambda each: each["head"]):
+        watch = LightningMonitor(monitor, chosen)
+        watch.on_train_start(SimpleNamespace(global_step=1, loggers=loggers), module)
+        watch.on_train_batch_end(SimpleNamespace(global_step=2, loggers=loggers), module, None, None, 0)
+    assert looked == [(model, 1), (model, 2), (module["head"], 1), (module["head"], 2)]
+    assert logged == [({"A": 0.5}, 2)] * 4
+    monkeypatch.delitem(sys.modules, "anisoscope.integrations.lightning_callback")
+
+
 def test_lightning_logs_it_and_trains_the_same(tmp_path):
     lightning = pytest.importorskip("lightning", reason="lightning is not installed")
     from lightning.pytorch.loggers import CSVLogger
 
-    from anisoscope.integrations.lightning_callback import TrainerMonitor as LightningMonitor
+    from anisoscope.integrations.lightning_callback import LightningMonitor
 
     class Module(lightning.LightningModule):
         def __init__(self):

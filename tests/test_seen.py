@@ -20,6 +20,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from anisoscope.cli.app import app
+from anisoscope.data.arrays import VectorPlan, Vectors
 from anisoscope.data.labelled import Example, LabelledCorpus, open_labelled
 from anisoscope.data.opening import open_plan
 from anisoscope.data.text import open_text, plan_text
@@ -363,3 +364,27 @@ def test_the_level_is_two_and_a_half_percent_on_one_side(below):
         assert verdict.outcome == outcome and verdict.p == pytest.approx(p)
         (contrary,) = judged([of_seeds(claim, -values if below is None else 2 * below - values)])
         assert contrary.outcome == {"undecided": "undecided", "holds": "fails"}[outcome]
+
+
+def test_a_plan_of_vectors_knows_every_number_and_what_stands_beside_them():
+    given = {"layers": {"0": np.ones((6, 2, 3)), "1": np.zeros((6, 2, 3))}, "units": np.arange(6) // 2}
+    given |= {"labels": np.arange(6) % 2, "classes": ("a", "b"), "mask": np.ones((6, 2), bool)}
+    other = np.ones((6, 2, 3))
+    other[5, 1, 2] = 2
+    hidden = given["mask"].copy()
+    hidden[3, 1] = False
+    changes = [
+        {"layers": given["layers"] | {"0": other}},
+        {"layers": given["layers"] | {"1": other}},
+        {"layers": {"0": given["layers"]["0"], "2": given["layers"]["1"]}},
+        {"layers": {name: x.astype(np.float32) for name, x in given["layers"].items()}},
+        {"units": np.arange(6)},
+        {"labels": np.arange(6) // 3},
+        {"labels": None},
+        {"classes": ("a", "c")},
+        {"mask": hidden},
+        {"mask": None},
+    ]
+    seen = [VectorPlan(Vectors("memory", **given | change)).fingerprint for change in ({}, *changes)]
+    assert VectorPlan(Vectors("other name", **given)).fingerprint == seen[0]
+    assert len(set(map(str, seen))) == len(seen)

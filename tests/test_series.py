@@ -4,9 +4,11 @@ import html
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import pandas as pd
 import pytest
+from transformers import ViTConfig, ViTModel
 
 from anisoscope.api.run import Run
 from anisoscope.data.local import find_path
@@ -16,11 +18,13 @@ from anisoscope.measure.settings import Settings
 from anisoscope.models.load import load
 from anisoscope.models.series import describe, expand, is_series, names_of
 from anisoscope.report import build
-from anisoscope.runs import series as series_runner
+from anisoscope.runs import run as run_module, series as series_runner
 from anisoscope.runs.findings import findings
+from anisoscope.runs.found import asked
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import run
 from anisoscope.runs.series import measure_series
+from anisoscope.store import read_run
 from anisoscope.wording import number
 
 # ---- names -----------------------------------------------------------------------------------------------------------
@@ -281,3 +285,83 @@ def test_a_name_that_no_file_can_have_is_refused_and_a_pattern_may_be_that_long(
             load(name)
         assert find_path(name) is None and not is_series(name)
     assert len(pattern) > 255 and is_series(pattern) and len(expand(pattern)) == 100
+
+
+# ---- what is known before anything is loaded
+
+
+def test_a_finished_run_is_found_before_anything_is_loaded(copied, tmp_path, monkeypatch):
+    """By its folder, and below a root by name; a changed corpus, setting or model, or no state to go by, is another."""
+    place, job = copied
+    text = tmp_path / "text.jsonl"
+    shutil.copy(job.corpus, text)
+    job = replace(job, model=str(place / "step-1"), corpus=str(text))
+    done = run(job, tmp_path / "run")
+    below = run(job, root=tmp_path / "root")
+    monkeypatch.setattr(run_module, "subject_of", lambda _job: pytest.fail("the model was loaded"))
+    assert run(job, tmp_path / "run", resume=True).folder == done.folder
+    assert run(job, root=tmp_path / "root", resume=True).folder == below.folder
+    loaded = []
+    monkeypatch.setattr(run_module, "subject_of", lambda job: loaded.append(job) or pytest.skip.Exception("stop"))
+    for other in (job, replace(job, limit=3), replace(job, model=str(place / "step-10"))):
+        with pytest.raises((AttributeError, AnisoscopeError)):
+            run(other, tmp_path / "run", resume=other is not job)
+    with text.open("a") as file:
+        file.write('\n{"text": "more"}')
+    with pytest.raises((AttributeError, AnisoscopeError)):
+        run(job, tmp_path / "run", resume=True)
+    assert len(loaded) == 4
+
+
+def test_the_key_of_a_job_is_none_where_a_state_can_only_be_read(copied):
+    place, job = copied
+    job = replace(job, model=str(place / "step-1"))
+    key = asked(job)
+    assert key and key == asked(replace(job)) != asked(replace(job, limit=3))
+    assert asked(replace(job, corpus="no/such/file.jsonl")) is None
+    assert asked(replace(job, trust_remote_code=True)) is None
+    assert asked(replace(job, model=str(place))) is None
+
+
+def test_a_checkpoint_that_was_cut_off_goes_on(copied, tmp_path, monkeypatch):
+    place, job = copied
+    whole = measured(place, job, tmp_path / "whole")
+    write = series_runner.write_json
+
+    def cut(path, *given):
+        if path.name == "shape.json":
+            (path.parent / "manifest.json").unlink()
+            raise KeyboardInterrupt
+        write(path, *given)
+
+    monkeypatch.setattr(series_runner, "write_json", cut)
+    with pytest.raises(KeyboardInterrupt):
+        measured(place, job, tmp_path / "series")
+    monkeypatch.undo()
+    again = measured(place, job, tmp_path / "series")
+    pd.testing.assert_frame_equal(whole.records.drop(columns="run"), again.records.drop(columns="run"))
+
+
+def test_the_manifest_of_a_series_is_that_of_its_last_step(copied, tmp_path):
+    place, job = copied
+    series = measured(place, job, tmp_path / "series")
+    path = tmp_path / "series" / "series.json"
+    described = json.loads(path.read_text())
+    described["checkpoints"] = [described["checkpoints"][i] for i in (1, 2, 0)]
+    path.write_text(json.dumps(described))
+    manifest = read_run(series.folder)[1]
+    by_step = {checkpoint.step: done.manifest for checkpoint, done in series.runs.items()}
+    assert manifest["weights_sha256"] == by_step[10]["weights_sha256"] != by_step[0]["weights_sha256"]
+    assert manifest["seconds"] == pytest.approx(sum(each["seconds"] for each in by_step.values()))
+
+
+def test_what_a_job_costs_is_told_of_text_alone_and_from_its_configuration(copied, tmp_path):
+    place, job = copied
+    cost = run_module.cost_before(replace(job, model=str(place / "step-1")))
+    assert cost.tokens == 16 and cost.weights > 0
+    with pytest.raises(UsageError, match="--dry-run of a model with a configuration; got small:vit"):
+        run_module.cost_before(replace(job, model="small:vit"))
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "image_size": 8, "patch_size": 4}
+    ViTModel(ViTConfig(**sizes)).save_pretrained(tmp_path / "vit")
+    with pytest.raises(UsageError, match="which reads image"):
+        run_module.cost_before(replace(job, model=str(tmp_path / "vit")))

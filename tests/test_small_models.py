@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
-from anisoscope.errors import UsageError
+from anisoscope.errors import OutputError, UsageError
 from anisoscope.models import ports
 from anisoscope.models.load import load
 from anisoscope.models.ports import speech_cnn
@@ -251,3 +252,57 @@ def test_speakers_that_are_measured_are_heard_by_no_training():
     measured = open_speech(kind.corpus, limit=kind.limit)
     names = {source.speaker(Path(item.name)) for item in measured.items}
     assert names == set(sorted({source.speaker(path) for path in source.files(kind.corpus)})[: kind.limit])
+
+
+@pytest.mark.parametrize(
+    ("error", "is_disk"),
+    [
+        (OSError("No space left on device"), True),
+        (SafetensorError("I/O error"), True),
+        (RuntimeError("PytorchStreamWriter failed: file write failed"), True),
+        (RuntimeError("enforce fail: unexpected pos 64 vs 12"), True),
+        (RuntimeError("a shape"), False),
+        (ValueError("write failed"), False),
+    ],
+    ids=str,
+)
+def test_a_full_disk_is_told_in_each_of_its_forms(error, is_disk, tmp_path):
+    told = fit._explained(error, tmp_path)
+    assert isinstance(told, OutputError) if is_disk else told is error
+    assert not is_disk or (str(error) in str(told) and "--resume" in str(told))
+
+
+def test_what_the_trainer_is_told():
+    """Rate, warm-up and evaluations by hand; without `patience` a line for each doubling, with it the best is kept."""
+    kind = KINDS["resnet"]
+    plain = small.fitting(kind, 3, 25)
+    known = {"max_steps": 25, "per_device_train_batch_size": 64, "per_device_eval_batch_size": 128}
+    known |= {"learning_rate": 2e-3, "lr_scheduler_type": "linear", "seed": 3, "data_seed": 3, "use_cpu": True}
+    every, warm = max(1, 25 // small.EVALUATIONS), max(1, int(25 * small.WARM_UP))
+    assert plain.settings == known | {"warmup_steps": warm, "logging_steps": every}
+    assert plain.evaluated == {1, 2, 4, 8, 16, 25} and plain.patience is None
+    stopping = small.fitting(kind, 3, 400, patience=7)
+    every = 400 // small.EVALUATIONS
+    asked = {"eval_strategy": "steps", "eval_steps": every, "save_strategy": "steps", "save_steps": every}
+    assert stopping.patience == 7 and stopping.settings["warmup_steps"] == int(400 * small.WARM_UP)
+    assert stopping.settings.items() >= (fit.BEST | asked | {"save_only_model": True}).items()
+
+
+WEIGHTS = {
+    "token-lm": 1_346_944,
+    "byte-lm": 860_421,
+    "vit": 821_642,
+    "resnet": 1_052_650,
+    "convnext": 614_410,
+    "speech-transformer": 952_746,
+    "speech-cnn": 609_034,
+    "vit-photographs": 809_354,
+    "vit-masked": 814_384,
+    "speech-masked": 1_009_440,
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_sizes_are_those_whose_results_are_told(name, monkeypatch):
+    monkeypatch.setattr(kinds, "examples_of", lambda _kind: (None, [], [], None))
+    assert sum(x.numel() for x in material(KINDS[name], 0).model.parameters()) == WEIGHTS[name]

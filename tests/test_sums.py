@@ -244,15 +244,18 @@ def wide(monkeypatch):
     "dtype, d",
     [(torch.float64, 6), (torch.float64, 64), (torch.float64, 150), (torch.float32, 70), (torch.bfloat16, 6)],
 )
-def test_moments_are_those_of_the_vectors_that_count(dtype, d):
-    """Σxxᵀ, Σuuᵀ, Σx and n of each group, whatever lies in vectors of weight 0; over several flushes."""
+@pytest.mark.parametrize("hidden", [torch.nan, 1e3])
+def test_moments_are_those_of_the_vectors_that_count(dtype, d, hidden):
+    """Σxxᵀ, Σuuᵀ, Σx and n of each group, whatever lies in vectors of weight 0 (with NaN products are in float64); over
+    several flushes.
+    """
     rng = np.random.default_rng(0)
     sums, kept = Sums(3), {g: [] for g in range(3)}
     moments = Moments(sums, 3)
     for step in range(3 * EVERY + 1):
         x = torch.tensor(rng.standard_normal((4, 5, d)) + 1).to(dtype)
         weight, group = torch.tensor(rng.random((4, 5)) < 0.7), torch.tensor(rng.integers(0, 3, 4))
-        x[~weight] = torch.nan
+        x[~weight] = hidden
         add_moments(sums, moments, x, weight, group)
         for row in range(4):
             kept[int(group[row])].append(x[row][weight[row]].double())

@@ -56,7 +56,7 @@ def reference(units: list[Array]) -> dict[str, float]:
 def _of_mean(totals: Totals) -> Bounds:
     """Bounds of A: n unit vectors cannot be more than opposite."""
     n = totals["n"][0]
-    return np.where(n > 1, -1 / np.maximum(n - 1, 1), -1.0), 1.0
+    return -1 / np.maximum(n - 1, 1), 1.0
 
 
 def _of_shares(totals: Totals) -> Bounds:

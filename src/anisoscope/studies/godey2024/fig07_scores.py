@@ -91,7 +91,7 @@ def shares(counts: Array, unit: float) -> pd.DataFrame:
 
 def density(counts: Array, widest: float) -> pd.DataFrame:
     """Slope of a monotone curve through the distribution of counts [bin], from −widest to widest."""
-    below = np.concatenate([[0.0], counts.cumsum()]) / counts.sum()
+    below = np.concatenate([[0.0], counts.cumsum()])
     own = reach(counts)
     kept = (np.abs(EDGES) > own / FINEST) | (EDGES == 0)
     near = np.linspace(-1, 1, POINTS) * min(own, widest)
