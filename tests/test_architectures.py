@@ -15,9 +15,10 @@ from transformers import PreTrainedModel
 from anisoscope.axes import LAYER_QUANTITIES, Site
 from anisoscope.batch import Batch, Stream
 from anisoscope.capture import capture
+from anisoscope.capture.tap import Tap
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
-from anisoscope.models.blocks import Layout, find_stages, has_attention
+from anisoscope.models.blocks import Layout, _every, _frames_of_samples, find_stages, has_attention
 from anisoscope.models.families import FAMILIES, Family
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
@@ -378,3 +379,28 @@ def test_whole_images_have_no_policies_and_no_spectrum():
         expected = float(((x.sum(0) ** 2).sum() - 30) / (30 * 29))
         rows = records[(records["site"] == site) & (records["layer"] == 2) & (records["metric"] == "mean_cosine")]
         assert rows["value"].tolist() == pytest.approx([expected])
+
+
+def test_frames_begin_where_their_samples_do():
+    """Positions inside a unit, by which tokens are drawn: of a window from sample 640 on, from 128 on."""
+    made = SimpleNamespace(
+        config=SimpleNamespace(conv_stride=(5, 1)), _get_feat_extract_output_lengths=lambda n: n // 5
+    )
+    samples = Stream(torch.arange(20) < torch.tensor([[20], [11]]), torch.zeros(2, 20).bool(), torch.tensor([0, 640]))
+    frames = _frames_of_samples(made, samples)
+    assert frames.start.tolist() == [0, 128] and not frames.special.any()
+    assert frames.mask.tolist() == [[True] * 4, [True, True, False, False]]
+    every = _every(4, samples)
+    assert every.start.tolist() == [0, 160] and every.mask.sum(1).tolist() == [5, 3] and every.mask.shape == (2, 5)
+
+
+def test_stages_that_end_with_positions_in_a_row_are_maps_too():
+    """[sequence, position, channel] of a stage is what [sequence, channel, height, width] is."""
+    tap = SimpleNamespace(stacks={"stage": "encoder"}, emit_vectors=lambda site, x: taken.append((site, x)))
+    taken, x = [], torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(0))
+    for output in (x, (x, None), x.transpose(1, 2).view(2, 3, 2, 3)):
+        Tap._leave_stage(tap, 4, "stage", (), output)
+    for site, found in taken:
+        assert site == Site("encoder", 4, "stage")
+        torch.testing.assert_close(found.flatten(2).transpose(1, 2), x)
+    assert taken[0][1].shape == (2, 3, 6, 1)

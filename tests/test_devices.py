@@ -15,7 +15,8 @@ from anisoscope.measure.settings import Settings
 from anisoscope.models.devices import device_of
 from anisoscope.models.load import load
 from anisoscope.sums.device import sums_on_device
-from anisoscope.sums.groups import _sums_of
+from anisoscope.sums.groups import Sums, _sums_of, vector_sums
+from anisoscope.sums.moments import Moments
 
 PANELS = ("hidden", "spectrum", "attention")
 
@@ -234,3 +235,30 @@ def test_float32_products_are_of_float32_inside_a_pass():
         assert torch.get_float32_matmul_precision() == "high" and torch.backends.cudnn.allow_tf32 == before
     finally:
         torch.set_float32_matmul_precision("highest")
+
+
+def test_moments_on_a_device_leave_out_what_is_hidden(monkeypatch):
+    """What lies in padding there, NaN too, is in no product; vectors whose squares float32 does not hold are summed in
+    float64, however many there are.
+    """
+    monkeypatch.setattr("anisoscope.sums.moments.NARROW", 0)
+    g, machine = torch.Generator().manual_seed(0), Machine()
+    x, weight = torch.randn(4, 90, 6, generator=g), torch.rand(4, 90, generator=g) < 0.7
+    group = torch.tensor([0, 1, 1, 0])
+    for size, many in ((1.0, True), (1e-13, False), (1e12, False)):
+        rows = x * size
+        values, inverse = vector_sums(rows.unsqueeze(1), weight.unsqueeze(1), None, frozenset({"n"}))
+        hidden = torch.where(weight.unsqueeze(-1), rows, torch.nan)
+        sums = Sums(2)
+        sums.add("s", values, group)
+        moments = Moments(sums, 2)
+        with machine:
+            moments.begin(group)
+            moments.add("s", hidden.to(f"{KIND}:0"), weight.to(f"{KIND}:0"), inverse[:, 0].float().to(f"{KIND}:0"))
+            moments.flush()
+            assert ("s" in moments.many) is many
+            found = {term: sums.terms["s", term].sum(0)[0].cpu() for term in ("moment", "unit_moment")}
+        kept = rows[weight].double()
+        unit = kept / kept.norm(dim=1, keepdim=True)
+        for term, expected in (("moment", kept.T @ kept), ("unit_moment", unit.T @ unit)):
+            torch.testing.assert_close(found[term], expected, rtol=1e-4, atol=1e-4 * float(expected.max()))

@@ -12,6 +12,8 @@ from hub_server import Hub
 from program import NO_PAGE, Program
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
+from anisoscope.models.hub import _is_small
+
 MODELS, TEXTS, NEWER = "a" * 40, "c" * 40, "d" * 40
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 PANEL = ("--panel", "hidden", "--max-length", "16", "--resume", "-q", "--format", "json")
@@ -131,3 +133,30 @@ def test_a_run_that_was_written_over_is_not_taken_for_the_former(program, folder
     assert program([*command, "20"]).code == 0
     assert program([*[word for word in command if word != "--resume"], "25", "--overwrite"]).code == 0
     assert program([*command, "20"]).code == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "read"),
+    [
+        ("config.json", 1 << 26, True),
+        ("config.json", (1 << 26) + 1, False),
+        ("config.json", None, True),
+        (".gitattributes", 10, False),
+        ("vocab.txt", 10, True),
+        ("model.safetensors", 10, False),
+        ("model.safetensors.index.json", 10, False),
+        ("README.md", 10, False),
+        ("code/own.py", 10, True),
+        ("code/vocab.txt", 10, False),
+        ("0_Transformer/vocab.txt", 10, True),
+        ("0_Transformer/model.safetensors", 10, False),
+        ("1_Pooling/config.json", 10, True),
+        ("1_Pooling/vocab.txt", 10, False),
+        ("1_Dense/model.safetensors", 10, True),
+        ("1_Dense/pytorch_model.bin", 10, True),
+        ("1_Dense/own.py", 10, False),
+        ("a/1_Dense/config.json", 10, False),
+    ],
+)
+def test_what_is_read_beside_the_weights(name, size, read):
+    assert _is_small(name, size) is read

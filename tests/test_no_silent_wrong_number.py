@@ -26,6 +26,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import anisoscope
+from anisoscope import provenance
 from anisoscope.__main__ import main as typed_main
 from anisoscope.batch import Batch, Stream
 from anisoscope.data.labelled import open_labelled
@@ -1492,6 +1493,34 @@ def test_a_record_says_dirty_for_what_makes_numbers_only(tmp_path):
     assert told() == clean
     (tmp_path / "anisoscope" / "metrics" / "drift.py").write_text("")
     assert told()["dirty"] is True and told()["sources"] != clean["sources"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ({"rev-parse": " abc\n", "ls-files": "store.py", "status": ""}, {"commit": "abc"}),
+        ({"rev-parse": "abc", "ls-files": "", "status": " M src/x.py"}, {"commit": None}),
+        ({"rev-parse": "abc", "ls-files": "store.py", "status": " M src/x.py"}, {"commit": "abc", "dirty": True}),
+        ({}, {"commit": None}),
+    ],
+)
+def test_what_git_answers_is_what_a_record_says(answers, expected, monkeypatch):
+    """Not a commit of which the package is no part; none where there is no git."""
+    asked = []
+
+    def answer(words, **_how):
+        asked.append(words)
+        if words[3] not in answers:
+            raise OSError("no git")
+        return answers[words[3]]
+
+    monkeypatch.setattr(provenance.subprocess, "check_output", answer)
+    found = provenance.code_version.__wrapped__()
+    assert {name: found[name] for name in found if name not in ("version", "sources")} == expected
+    assert all(words[:3] == ("git", "-C", str(provenance.PACKAGE)) for words in asked)
+    looked = [words for words in asked if words[3] == "status"]
+    assert len(looked) == (expected["commit"] is not None)
+    assert not looked or {"metrics", "sums", "training", "runs", "studies"} <= set(looked[0])
 
 
 def test_10_attention_with_nan_is_left_out_counted_and_told(tmp_path):

@@ -673,3 +673,8 @@ def test_untrained_models_start_as_published() -> None:
     assert 0.4 < float(convolution.abs().max()) <= 3**-0.5  # fan-in 3
     projection = tiny("manta").encoder.pooler.out_projection.weight.detach()
     assert 0.3 < float(projection.abs().max()) <= 8**-0.5  # fan-in 8
+
+
+def test_filters_of_characterbert_are_those_of_elmo_unless_a_checkpoint_says_others() -> None:
+    widths, channels = zip(*character_bert.CharacterBertConfig().character_filters, strict=True)
+    assert widths == (1, 2, 3, 4, 5, 6, 7) and channels == (32, 32, 64, 128, 256, 512, 1024)

@@ -710,3 +710,27 @@ def test_a_series_of_one_step_is_refused(small_series, tmp_path):
     alone = checkpoints.CheckpointSettings(str(small_series / "nowhere"), corpus=str(small_series / "text.jsonl"))
     with pytest.raises(UsageError):
         checkpoints.measure(alone, context(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ({0: (0, 1, 9), 1: (0, 1, 9)}, [(0, 0), (0, 1), (0, 9), (1, 0), (1, 1), (1, 9)]),
+        ({0: (0, 1, 5, 9), 1: (9, 0)}, [(0, 0), (0, 9), (1, 0), (1, 9)]),
+        ({0: (0, 1, 9), 1: (0, 1)}, "seed 1 at step 1 of 9"),
+        ({0: (0, 9), 1: (1, 9)}, "fewer, of 2 seeds"),
+        ({0: (9,)}, "fewer, of 1 seeds"),
+    ],
+)
+def test_seeds_of_a_given_series_end_together_and_share_two_steps(steps, expected, tmp_path):
+    from anisoscope.errors import UsageError
+
+    for seed, of_seed in steps.items():
+        for step in of_seed:
+            (tmp_path / f"seed-{seed}" / f"step-{step}").mkdir(parents=True)
+    series = checkpoints.CheckpointSettings(f"{tmp_path}/seed-*/step-*")
+    if isinstance(expected, str):
+        with pytest.raises(UsageError, match=expected):
+            checkpoints.found(series, context(tmp_path))
+    else:
+        assert [(c.seed, c.step) for c in checkpoints.found(series, context(tmp_path))] == expected
