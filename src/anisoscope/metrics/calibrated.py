@@ -63,5 +63,5 @@ METRIC = Metric(
     counted=frozenset({"pairs_above_q95"}),
     invariant=frozenset({"rotation", "order"}),
     axes=(),
-    first_policy=False,
+    first_policy=True,
 )
