@@ -23,7 +23,7 @@ from anisoscope.data.corpora import CORPORA, OPENERS, HubPart, NamedCorpus, list
 from anisoscope.data.plans import digest
 from anisoscope.data.splitting import articles
 from anisoscope.data.text import TextCorpus, open_text
-from anisoscope.errors import CorpusError, UsageError
+from anisoscope.errors import CorpusError, ModelError, UsageError
 
 
 def write(path: Path, text: str) -> str:
@@ -378,3 +378,33 @@ def test_a_table_that_is_none_is_one_bad_row_of_its_folder(tmp_path: Path) -> No
         open_text(str(tmp_path / "rows"))
     found = open_text(str(tmp_path / "rows"), skip_bad=True)
     assert found.documents == ["row"] and found.source["skipped"] == 1
+
+
+@pytest.mark.parametrize(
+    ("check", "name", "says"),
+    [
+        (names.check_model, "builtin:minilm", ""),
+        (names.check_model, "builtin:minilm@main", ""),
+        (names.check_model, "builtin:mini", "a model's name"),
+        (names.check_model, "bert-bas", "a model's name"),
+        (names.check_model, "bert-base-b", "a model's name"),
+        (names.check_model, "bert-base-bc", ""),
+        (names.check_model, "org/bert-base", ""),
+        (names.check_model, "runs/no/such", "which is not there"),
+        (names.check_model, "runs/{0..3}/no", ""),
+        (names.check_corpus, "", ""),
+        (names.check_corpus, "wikitext-103", ""),
+        (names.check_corpus, "wikitext-10", "a corpus' name"),
+        (names.check_corpus, "./no.txt", "which is not there"),
+        (names.check_corpus, "org/data", ""),
+        (names.check_labelled, "planted:3", ""),
+        (names.check_labelled, "plantd", "a corpus' name"),
+        (names.check_labelled, "no/such.csv", "which is not there"),
+    ],
+)
+def test_a_name_is_refused_where_it_cannot_be_right(check, name, says) -> None:
+    if says:
+        with pytest.raises((CorpusError, ModelError), match=says):
+            check(name)
+    else:
+        check(name)

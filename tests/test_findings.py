@@ -251,3 +251,22 @@ def test_dimensions_are_told_of_three_classes_and_more():
     assert "dimensions_taken" not in told([*names[:2], *taken])
     assert "dimensions_taken" not in told(names)
     assert "dimensions_taken" not in told([*names, *(each | {"high": each["low"]} for each in taken)])
+
+
+@pytest.mark.parametrize(
+    ("metric", "tokens", "says"),
+    [
+        ("mean_cosine", "none", "a token policy of mean_cosine in a; got 'none'. Cure: use all or content"),
+        ("norms", "all", "one value of norms; got 'norms'. Cure: name norms.mean or norms.variation"),
+        ("of_heads", "all", "of_heads, which is of single heads, dimensions or subsets"),
+        ("mean_cosin", "all", "did you mean mean_cosine"),
+    ],
+)
+def test_a_metric_that_cannot_be_compared_is_told_with_what_can_be(metric, tokens, says):
+    rows = [*curve((0.2, 0.3)), *curve((0.2, 0.3), token_policy="content"), row("of_heads", 1, 0.5, head=1)]
+    rows += [row("norms.mean", 0, 1.0), row("norms.variation", 0, 1.0)]
+    with pytest.raises(UsageError) as found:
+        compared(rows, rows, metric=metric, tokens=tokens)
+    assert says in str(found.value)
+    with pytest.raises(UsageError, match="the series a"):
+        compared([*rows, *rows], rows)

@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -286,6 +287,38 @@ def test_what_the_trainer_is_told():
     asked = {"eval_strategy": "steps", "eval_steps": every, "save_strategy": "steps", "save_steps": every}
     assert stopping.patience == 7 and stopping.settings["warmup_steps"] == int(400 * small.WARM_UP)
     assert stopping.settings.items() >= (fit.BEST | asked | {"save_only_model": True}).items()
+
+
+def test_other_data_are_other_weights(monkeypatch, tmp_path):
+    """The hash that a training is kept by: of the text, and of names and sizes of clips and photographs."""
+    for name in ("fsdd/a.wav", "fsdd/b.wav"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"1234")
+    files = [tmp_path / "fsdd" / "a.wav", tmp_path / "fsdd" / "b.wav"]
+    monkeypatch.setattr(kinds, "_clips", lambda: files)
+    monkeypatch.setattr(kinds.photographs_and_speech, "files", lambda _name: files[:1])
+    spoken, real = KINDS["speech-cnn"], KINDS["vit-photographs"]
+    seen = [spoken.data, real.data]
+    assert KINDS["speech-transformer"].data == spoken.data and KINDS["vit-masked"].data == real.data
+    files[1].write_bytes(b"12345")
+    seen += [spoken.data, KINDS["vit"].data, KINDS["token-lm"].data]
+    assert KINDS["vit"].data == KINDS["resnet"].data and real.data == seen[1]
+    monkeypatch.setattr(kinds, "_corpus", lambda: SimpleNamespace(fingerprint="other"))
+    seen.append(KINDS["token-lm"].data)
+    assert len(set(seen)) == 6 and all(len(each) == 16 for each in seen)
+
+
+def test_why_data_are_missing(monkeypatch, tmp_path):
+    monkeypatch.delenv("ANISOSCOPE_DATA", raising=False)
+    assert KINDS["vit"].missing == KINDS["token-lm"].missing == ""
+    assert KINDS["speech-cnn"].missing == "ANISOSCOPE_DATA is not set: no speech/fsdd_test"
+    monkeypatch.setenv("ANISOSCOPE_DATA", str(tmp_path))
+    assert KINDS["vit-photographs"].missing == f"no cifar10/test.parquet below {tmp_path}"
+    (tmp_path / "speech" / "fsdd_test").mkdir(parents=True)
+    assert KINDS["speech-cnn"].missing == ""
+    assert [KINDS[name].limit for name in ("token-lm", "vit", "vit-masked", "speech-masked", "speech-cnn")] == [
+        60, 400, 400, 5, None
+    ]  # fmt: skip
 
 
 WEIGHTS = {

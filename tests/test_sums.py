@@ -508,6 +508,75 @@ def test_the_sample_does_not_depend_on_batches_or_their_order():
         assert contents(sampled(50, **way)) == expected
 
 
+class Ranks:
+    """As `torch.distributed` between threads, each a process of its own."""
+
+    def __init__(self, world):
+        self.world, self.here = world, threading.local()
+        self.barrier, self.given = threading.Barrier(world, timeout=20), [None] * world
+
+    def exchanged(self, x):
+        self.given[self.here.rank] = x
+        self.barrier.wait()
+        every = list(self.given)
+        self.barrier.wait()
+        return every
+
+    def of_each(self, parts, monkeypatch):
+        """What `all_reduce` of each of the parts gives in its process."""
+        for name in ("get_world_size", "get_rank", "get_backend", "all_gather_object", "all_reduce"):
+            monkeypatch.setattr(torch.distributed, name, getattr(self, name))
+        found = [None] * self.world
+
+        def work(rank):
+            self.here.rank = rank
+            found[rank] = parts[rank].all_reduce()
+
+        threads = [threading.Thread(target=work, args=(rank,)) for rank in range(self.world)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return found
+
+    def get_world_size(self):
+        return self.world
+
+    def get_rank(self):
+        return self.here.rank
+
+    def get_backend(self):
+        return "gloo"
+
+    def all_gather_object(self, into, x):
+        into[:] = self.exchanged(x)
+
+    def all_reduce(self, x):
+        x.copy_(sum(self.exchanged(x.clone())))
+
+
+def test_samples_of_processes_are_the_sample_of_all(monkeypatch):
+    """The first process has the fewest tokens, one has none and knows no site."""
+    parts = [sampled(50, units=units) for units in (range(2), range(2, 25, 2), range(3, 25, 2))]
+    for each in Ranks(4).of_each([*parts, Reservoir(50, 0)], monkeypatch):
+        assert contents(each) == contents(sampled(50)) and each.vectors["s"].dtype == torch.float64
+
+
+def test_sums_of_processes_are_merged(monkeypatch):
+    """Terms that only one process has are in all of them; units are those of any."""
+    drawn, parts = torch.Generator().manual_seed(0), []
+    for rank, terms in enumerate((("n", "unit"), ("unit", "zero"), ())):
+        part = Sums(GROUPS)
+        part.units = {rank, 10 * rank}
+        for term in terms:
+            part.buffer("a", term, SHAPES[term]).add_(torch.randn(SHAPES[term], generator=drawn, dtype=torch.float64))
+        parts.append(part)
+    expected = parts[0].merge(parts[1]).merge(parts[2])
+    for each in Ranks(3).of_each(parts, monkeypatch):
+        check_equal(each, expected)
+        assert each.units == {0, 1, 10, 2, 20} and each.groups == GROUPS
+
+
 def test_samples_merge():
     odd, even = (sampled(50, units=range(first, 25, 2)) for first in (1, 0))
     assert contents(odd.merge(even)) == contents(even.merge(odd)) == contents(sampled(50))
