@@ -19,6 +19,7 @@ from anisoscope.data.labelled import Example, open_labelled
 from anisoscope.errors import CorpusError, MeasureError, ModelError, OutputError, UsageError
 from anisoscope.metrics.class_direction import auc, to_classes
 from anisoscope.models.load import load
+from anisoscope.runs import classes as runs_of_classes
 from anisoscope.runs.classes import run_classes
 from anisoscope.runs.job import Classes, Job
 from anisoscope.store import select
@@ -382,3 +383,25 @@ def test_the_command_prints_tables(learnt, tmp_path):
     assert result.exit_code == 0, result.output
     for text in ("AUC", "attention replaced", "words explained by", "accuracy", "report: "):
         assert text in result.output
+
+
+def test_a_tokenizer_without_padding_pads_with_its_end():
+    def subject(modality="text", **tokenizer):
+        known = {"tokenize": None, "is_fast": True, "pad_token_id": 3, "eos_token": "</s>"}
+        return SimpleNamespace(
+            name="m", modality=modality, processor=SimpleNamespace(**known | tokenizer), config=SimpleNamespace()
+        )
+
+    whole = subject()
+    assert runs_of_classes._tokenizer(whole) is whole.processor and whole.config.pad_token_id == 3
+    assert not hasattr(whole.processor, "pad_token")
+    ended = subject(pad_token_id=None)
+    assert runs_of_classes._tokenizer(ended).pad_token == "</s>"
+    known = subject()
+    known.config.pad_token_id = 7
+    assert runs_of_classes._tokenizer(known) and known.config.pad_token_id == 7
+    with pytest.raises(ModelError, match="a tokenizer with a padding token; got m"):
+        runs_of_classes._tokenizer(subject(pad_token_id=None, eos_token=None))
+    for other in (subject("image"), subject(is_fast=False)):
+        with pytest.raises(ModelError, match="a text model with a fast tokenizer; got m"):
+            runs_of_classes._tokenizer(other)

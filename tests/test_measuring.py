@@ -7,23 +7,28 @@ import math
 import os
 import signal
 from dataclasses import replace
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 import tiny
 import torch
+from torch import nn
 
 from anisoscope.axes import SUBSET_FAMILIES, Site
 from anisoscope.batch import Batch
 from anisoscope.errors import CorpusError, MeasureError, UsageError
 from anisoscope.measure import loop
 from anisoscope.measure.accumulator import Measurement
+from anisoscope.measure.calls import Caller
 from anisoscope.measure.inputs import Given
 from anisoscope.measure.loop import Interrupted, head_means, run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import attention, calibrated, found, intra_sequence, mean_cosine
+from anisoscope.runs.run import _check_counted
 from anisoscope.store import COLUMNS, select
+from anisoscope.sums.groups import Sums
 
 SETTINGS = Settings(groups=6, spectrum_groups=3, sample=40, median=True, bins=(-1.0, 0.0, 1.0))
 KEYS = ["stack", "kind", "layer", "head", "site", "token_policy", "metric", "component"]
@@ -555,3 +560,56 @@ def test_a_metric_of_the_sample_is_of_the_first_policy(name):
     settings = Settings(metrics=(name,), policies=("content", "all"), sample=16)
     records = run_pass(tiny.build("bert"), tiny.Plan(tiny.documents(6), batch=3), settings).records()
     assert set(records["token_policy"]) == {"content"}
+
+
+class Named(nn.Module):
+    def __init__(self, forward):
+        super().__init__()
+        self.forward = forward
+        self.weight = nn.Parameter(torch.zeros(1))
+
+
+def test_what_is_given_by_place_has_the_names_of_the_model():
+    """Token ids, vectors in their place, pairs with labels; more than there are names is refused."""
+    ids, mask, labels = torch.ones(4, 6).long(), torch.ones(4, 6).long(), torch.arange(4)
+    text = Named(lambda input_ids=None, attention_mask=None, inputs_embeds=None: None)  # noqa: ARG005
+    alone = Named(lambda x: None)  # noqa: ARG005
+    for model, item, expected, told in (
+        (text, ids, {"input_ids": ids}, 0),
+        (text, (ids, mask), {"input_ids": ids, "attention_mask": mask}, 0),
+        (text, [ids, labels], {"input_ids": ids}, 1),
+        (text, torch.zeros(4, 6, 2), {"inputs_embeds": torch.zeros(4, 6, 2)}, 0),
+        (alone, (ids, mask), {"x": ids}, 1),
+        (alone, {"x": ids}, {"x": ids}, 0),
+    ):
+        caller = Caller(model, None)
+        found = caller.named(item)
+        assert found.keys() == expected.keys() and len(caller.warnings) == told
+        assert all(torch.equal(found[name], x) for name, x in expected.items())
+    with pytest.raises(UsageError, match="at most 1 arguments"):
+        Caller(alone, None).named((ids, mask, mask))
+    with pytest.raises(UsageError, match="with named arguments; got none"):
+        Caller(Named(lambda *_given: None), None).named(ids)
+    assert Caller(None, None).named(torch.zeros(2, 3)).keys() == {"pixel_values"}
+    assert Caller(None, None).named((ids,)).keys() == {"input_ids"}
+
+
+@pytest.mark.parametrize(
+    ("left_out", "counted", "says"),
+    [
+        ({"zero": 3, "nonfinite": 0}, 0, "none at any site (3 with zero at encoder.0.hidden)"),
+        ({"zero": 1, "nonfinite": 2}, 0, "none at any site (1 with zero and 2 with NaN or Inf at encoder.0.hidden)"),
+        ({"zero": 1, "nonfinite": 2}, 5, ""),
+    ],
+)
+def test_a_pass_that_counts_no_vector_is_an_error(left_out, counted, says):
+    sums = Sums(2)
+    sums.buffer("encoder.0.hidden", "n", (2, 1)).add_(counted)
+    measured = SimpleNamespace(sums=sums, excluded=lambda: {"encoder.0.hidden": left_out})
+    if says:
+        with pytest.raises(MeasureError) as found:
+            _check_counted(measured)
+        assert says in str(found.value)
+    else:
+        _check_counted(measured)
+    _check_counted(SimpleNamespace(sums=Sums(2), excluded=dict))

@@ -339,3 +339,33 @@ WEIGHTS = {
 def test_sizes_are_those_whose_results_are_told(name, monkeypatch):
     monkeypatch.setattr(kinds, "examples_of", lambda _kind: (None, [], [], None))
     assert sum(x.numel() for x in material(KINDS[name], 0).model.parameters()) == WEIGHTS[name]
+
+
+@pytest.mark.parametrize(
+    ("losses", "since"), [([], 0), ([3.0], 0), ([3, 2, 1], 0), ([3, 1, 2], 1), ([1, 2, 1, 3], 3), ([1, 1], 1)]
+)
+def test_evaluations_since_the_lowest_loss(losses, since):
+    state = fit.TrainerState()
+    state.log_history = [{"loss": 0.0}, *({"eval_loss": loss} for loss in losses), {"loss": 0.0}]
+    assert fit._stale(state) == since
+
+
+def test_the_newest_whole_checkpoint_is_gone_on_with(tmp_path):
+    """By its number, not its name; one that was cut off while it was written is passed over."""
+    for step, text in ((9, '{"global_step": 9}'), (10, '{"global_step": 10}'), (100, "{")):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(text)
+    found, state = fit._last_state(tmp_path)
+    assert found == str(tmp_path / "checkpoint-10") and state.global_step == 10
+    assert fit._last_state(tmp_path / "none")[0] is None
+
+
+def test_processes_agree_on_a_signal_now_and_then(monkeypatch):
+    """What any of them was told is told to all, at steps that all of them know; one alone need not ask."""
+    class_ = next(x for x in vars(fit).values() if hasattr(x, "_agreed"))
+    told = lambda x, _how: x.copy_(torch.maximum(x, torch.tensor([15, 1])))  # noqa: E731
+    monkeypatch.setattr(torch.distributed, "all_reduce", told)
+    alone, two = (SimpleNamespace(world_size=n, device="cpu") for n in (1, 2))
+    assert class_._agreed(None, 2, False, alone, 1) == (2, False)
+    assert class_._agreed(None, 2, True, two, fit.AGREED + 1) == (0, False)
+    assert class_._agreed(None, 0, False, two, 2 * fit.AGREED) == (15, True)

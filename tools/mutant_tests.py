@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -111,12 +111,14 @@ class Tests:
             for line, contexts in read.contexts_by_lineno(file).items():
                 self.lines[module][line] |= set(contexts)
 
-    def of(self, module: str, lines: Iterable[int], named: str) -> tuple[list[str], bool]:
-        """Tests that execute one of the lines, and whether any does; else those of its module and the named files."""
+    def of(self, module: str, lines: Iterable[int], named: str, outside: str = "") -> tuple[list[str], bool]:
+        """Tests that execute one of the lines, and whether any does; else those of its module and the named files, or
+        those alone that see it from `outside`.
+        """
         found = {test for line in lines for test in self.lines[module][line]} - {""}
         if not (executed := bool(found)):
-            found = {test for tests in self.lines[module].values() for test in tests} - {""}
-            found |= {f"tests/test_{name}.py" for name in named.split()}
+            near = {test for tests in self.lines[module].values() for test in tests} - {""}
+            found = (set() if outside else near) | {f"tests/test_{name}.py" for name in (outside or named).split()}
         files = {each for each in found if "::" not in each}
         tests = [t for t, took in self.seconds.items() if took < 300 and (t in found or t.split("::")[0] in files)]
         return [test for test in tests if test not in self.broken], executed
@@ -184,6 +186,7 @@ class Trial:
     tree: Path
     tests: Tests
     named: Callable[[str], str]
+    outside: Mapping[str, str]
     budget: float
     sound: set[str] = field(default_factory=set)
 
@@ -191,7 +194,9 @@ class Trial:
         """How it ended: the test that killed it (`""` where it survives), and how many looked at it."""
         path = self.tree / module
         before = path.read_text("utf-8")
-        found, executed = self.tests.of(module, statement(before, line), self.named(module))
+        found, executed = self.tests.of(
+            module, statement(before, line), self.named(module), self.outside.get(module, "")
+        )
         while True:
             chosen = self.tests.ordered(found, self.budget)
             if not chosen:

@@ -44,6 +44,15 @@ NAMED = {
     "top": "seen inputs no_silent_wrong_number",
 }
 """Areas, and the files of tests that are run on a line which no test executes in its own process."""
+OF_PROCESSES = {
+    "models/hub.py": "hub hub_again",
+    "models/hub_faults.py": "hub",
+    "models/download.py": "hub",
+    "data/hub.py": "hub_data data_sources",
+    "data/items.py": "hub_data",
+    "measure/distributed.py": "distributed",
+}
+"""Modules of which much runs in processes that tests begin: the files of these tests alone are run on such lines."""
 
 
 def area_of(module: str) -> str:
@@ -187,7 +196,8 @@ def tried(given: argparse.Namespace, place: Path) -> None:
     shutil.copytree(ROOT, tree, ignore=left_out)
     mutant_tests.import_slow()
     tests = mutant_tests.mapped(tree, RESULTS.parent / "lines")
-    trial = mutant_tests.Trial(tree, tests, lambda module: NAMED[area_of(module)], given.seconds)
+    outside = {f"src/anisoscope/{name}": files for name, files in OF_PROCESSES.items()}
+    trial = mutant_tests.Trial(tree, tests, lambda module: NAMED[area_of(module)], outside, given.seconds)
     todo = jobs(given, tree)
     for number, each in enumerate(todo):
         began = time.monotonic()
