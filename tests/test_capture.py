@@ -16,6 +16,7 @@ from torch import nn
 from anisoscope.capture import WHAT, capture, rows
 from anisoscope.capture.counting import listed
 from anisoscope.capture.masking import Masking
+from anisoscope.capture.projections import _like
 from anisoscope.capture.rows import attention_rows
 from anisoscope.errors import AnisoscopeError, MeasureError, UsageError
 
@@ -815,3 +816,13 @@ def test_keys_that_are_no_tokens_are_refused_with_the_reason():
     assert tap["decoder.1.attention"]["keys"].amax() == 12 + 3
     with torch.no_grad(), pytest.raises(MeasureError, match="15 keys for 12 positions"), capture(model, ("key",)):
         model(input_ids=ids)
+
+
+def test_a_norm_s_output_is_turned_the_way_its_norms_fit():
+    """Where there are as many heads as tokens, norms tell [head, token] from [token, head]: rotation keeps them."""
+    x = torch.randn(2, 4, 4, 6, generator=torch.Generator().manual_seed(0))
+    turned = x.roll(1, -1) * torch.tensor([1.0, -1, 1, 1, -1, 1])
+    assert torch.equal(_like(x, turned), x) and torch.equal(_like(x.transpose(1, 2), turned), x)
+    for few in (x[:, :3], x[:, :3].transpose(1, 2)):
+        assert torch.equal(_like(few, turned[:, :3]), x[:, :3])
+    assert torch.equal(_like(x[:, :3].transpose(1, 2).flatten(2), turned[:, :3]), x[:, :3])

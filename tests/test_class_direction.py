@@ -140,6 +140,10 @@ def test_dimensions_that_classes_take():
     assert direction.dimensions(x, labels, 4) == pytest.approx(expected)
     found = direction.separability(3 * x, labels, 4)["dimensions"]
     assert found.value == pytest.approx(expected) and 1 <= found.low < expected < found.high <= 3
+    few = np.append(labels[:120], 4)
+    assert direction.dimensions(x[:121], few, 7) == pytest.approx(direction.dimensions(x[:120], few[:-1], 4)), (
+        "classes without a pair of members tell nothing"
+    )
     same = np.array([direction.dimensions(draw.standard_normal((60, 9)), labels[:60], 4) for _ in range(40)])
     assert 8 < np.isnan(same).sum() < 32, "chance differences: as often none as some"
 

@@ -13,6 +13,7 @@ from anisoscope.data import benchmarks, hub
 from anisoscope.data.encoding import LabelledPlan, collated, encode, vocabulary_tokenizer
 from anisoscope.data.hub import HubSet
 from anisoscope.data.labelled import Example, LabelledCorpus, balanced, checked, divided, open_labelled
+from anisoscope.data.labelled_tables import _words
 from anisoscope.errors import AnisoscopeError, CorpusError, UsageError
 
 
@@ -343,3 +344,24 @@ def test_words_of_an_annotator_s_page_are_marked_by_its_class_active():
     page = """<p>x</p><span class="w active">two &amp; <b>three</b></span><SPAN id='a' class='inactive'>four</SPAN>
     <span>five</span><span data-x="active">six</span><span class = 'active'></span>"""
     assert benchmarks._spans(page) == (["two", "&", "three", "four", "five", "six"], [1, 1, 1, 0, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, ()),
+        ("a  b\nc", ("a", "b", "c")),
+        (["a", "b"], ("a", "b")),
+        (["a b"], ("a b",)),
+        (["a b", "c", "d"], ("a b", "c", "d")),
+        (["a b", "c"], None),
+        (["a", "b c"], None),
+        (7, ("7",)),
+    ],
+)
+def test_words_of_a_cell_unless_it_holds_two_texts(value, words):
+    if words is None:
+        with pytest.raises(CorpusError, match=r"one text .*got two"):
+            _words(value, "row 1")
+    else:
+        assert _words(value, "row 1") == words

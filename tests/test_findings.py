@@ -142,6 +142,7 @@ def compared(*runs, **how):
     ("b", "text"),
     [
         ([(0.1, 0.2), (0.5, 0.6)], "not told apart in any layer."),
+        ([(0.2, 0.3), (0.4, 0.5)], "not told apart in any layer."),
         (
             [(0.1, 0.2), (0.7, 0.8)],
             "more anisotropic at layer 1 (.750 [.700, .800] against .550 [.500, .600]: .200 apart, at "

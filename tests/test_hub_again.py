@@ -12,7 +12,8 @@ from hub_server import Hub
 from program import NO_PAGE, Program
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
-from anisoscope.models.hub import _is_small
+from anisoscope.errors import ModelError
+from anisoscope.models.hub import ModelPlace, _checked_copy, _is_small
 
 MODELS, TEXTS, NEWER = "a" * 40, "c" * 40, "d" * 40
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
@@ -133,6 +134,26 @@ def test_a_run_that_was_written_over_is_not_taken_for_the_former(program, folder
     assert program([*command, "20"]).code == 0
     assert program([*[word for word in command if word != "--resume"], "25", "--overwrite"]).code == 0
     assert program([*command, "20"]).code == 6
+
+
+@pytest.mark.parametrize(
+    ("files", "weights", "sound"),
+    [
+        (("config.json",), False, True),
+        (("config.json",), True, False),
+        (("config.json", "model.safetensors"), True, True),
+        (("config.json", "pytorch_model.bin"), True, True),
+    ],
+)
+def test_a_copy_without_weights_does_where_none_are_wanted(files, weights, sound, tmp_path):
+    for name in files:
+        (tmp_path / name).write_bytes(b"{}")
+    place = ModelPlace(str(tmp_path), None, NEWER, notice="the hub was not reached: its cache")
+    if sound:
+        assert _checked_copy(place, "a/b", weights=weights) is place
+    else:
+        with pytest.raises(ModelError, match=r"the weights of a/b.*a part of it in the cache, and the hub was not"):
+            _checked_copy(place, "a/b", weights=weights)
 
 
 @pytest.mark.parametrize(

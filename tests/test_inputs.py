@@ -21,6 +21,8 @@ from transformers import BertConfig, BertModel
 import anisoscope.errors
 from anisoscope.data.arrays import open_vectors
 from anisoscope.errors import UsageError
+from anisoscope.measure.calls import Caller
+from anisoscope.measure.inputs import Given
 from anisoscope.store import select
 
 QUICK = {"panel": "hidden", "sample": 0}
@@ -119,6 +121,43 @@ def test_labels_of_pairs_stay_with_us(bert, batch):
     run = anisoscope.measure(bert, data, **QUICK)
     same(run, anisoscope.measure(bert, batch["input_ids"], **QUICK))
     assert "taken for its labels" in run.manifest["warnings"][0]
+
+
+class Of(nn.Module):
+    """A model of one argument, or of two."""
+
+    def forward(self, x):
+        return x
+
+
+class OfTwo(Of):
+    def forward(self, x, y):
+        return x + y
+
+
+@pytest.mark.parametrize(
+    ("model", "second", "given"),
+    [
+        (Of(), (3, 4), ["x"]),
+        (Of(), (3,), ["x"]),
+        (OfTwo(), (3, 4), ["x", "y"]),
+        (OfTwo(), (3,), ["x"]),
+        (OfTwo(), (2,), ["x", "y"]),
+        (OfTwo(), (), ["x"]),
+    ],
+)
+def test_the_second_of_a_pair_is_of_the_model_unless_it_labels_sequences(model, second, given):
+    """It labels them where it has one number for each, or where the model takes one argument."""
+    caller = Caller(model, None)
+    assert [*caller.named((torch.zeros(3, 4), torch.zeros(second)))] == given
+    assert bool(caller.warnings) is (given == ["x"])
+    with pytest.raises(UsageError, match="at most"):
+        caller.named([torch.zeros(3, 4)] * 3)
+
+
+@pytest.mark.parametrize(("labels", "classes"), [([[0, 2], [1, 0]], ("0", "1", "2")), ([[0, 0]], ("0",))])
+def test_classes_of_numbered_labels_reach_to_the_largest(labels, classes):
+    assert Given([{"x": torch.zeros(2, 3), "labels": torch.tensor(each)} for each in labels]).classes == classes
 
 
 def test_a_mask_that_only_the_model_reads_is_told():

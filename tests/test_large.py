@@ -6,8 +6,9 @@ import torch
 from safetensors import safe_open
 
 from anisoscope.axes import Site
-from anisoscope.batch import Batch
+from anisoscope.batch import Batch, Stream
 from anisoscope.errors import UsageError
+from anisoscope.measure import cost
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.cost import cost_of, shapes_from, shapes_of
 from anisoscope.measure.loop import run_pass
@@ -185,3 +186,23 @@ def test_a_large_state_is_saved_seldom(tmp_path, monkeypatch):
         monkeypatch.setattr(loop, "SAVE_RATE", rate)
         run_pass(tiny.model("bert"), plan, Settings(panels=("hidden",), sample=0), state=tmp_path / "state")
         assert len(saved) == often
+
+
+def test_the_shapes_of_a_pass_are_seen_by_the_first_real_tokens():
+    """Ids and masks of the first sequence without its padding, sixteen at most; vectors and what is of no sequence as
+    they are.
+    """
+    real = torch.zeros(2, 40).bool()
+    real[0, 7:37] = real[1, :40] = True
+    inputs = {
+        "ids": torch.arange(80).view(2, 40),
+        "mask": real.long(),
+        "x": torch.rand(2, 40, 3),
+        "type": torch.ones(3),
+    }
+    batch = Batch(inputs, torch.tensor([0, 1]), {"encoder": Stream(real, ~real, torch.zeros(2, dtype=torch.int64))})
+    seen = cost._beginning(batch)
+    assert seen["ids"].tolist() == [[*range(7, 23)]] and seen["mask"].tolist() == [[1] * 16]
+    assert torch.equal(seen["x"], inputs["x"][:1]) and torch.equal(seen["type"], inputs["type"])
+    real[0, 12:] = False
+    assert cost._beginning(batch)["ids"].tolist() == [[*range(7, 12)]]

@@ -17,13 +17,14 @@ import torch
 from torch import nn
 
 from anisoscope.axes import SUBSET_FAMILIES, Site
-from anisoscope.batch import Batch
+from anisoscope.batch import Batch, Stream
 from anisoscope.errors import CorpusError, MeasureError, UsageError
 from anisoscope.measure import loop
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.calls import Caller
 from anisoscope.measure.inputs import Given
 from anisoscope.measure.loop import Interrupted, head_means, run_pass
+from anisoscope.measure.masks import Masks
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import attention, calibrated, found, intra_sequence, mean_cosine
 from anisoscope.runs.run import _check_counted
@@ -197,6 +198,22 @@ def test_values_are_those_of_the_vectors():
     for name, value in calibrated.reference(units).items():
         found = select(sampled, site="hidden", layer=2, metric=f"calibrated.{name}").iloc[0]
         assert (found.value, found.n_vectors) == (pytest.approx(value, abs=1e-6), row.n_vectors)
+
+
+def test_position_bins_begin_where_their_names_say():
+    """The last four families of `Masks`, of 130 tokens between padding, each counted from the first real one."""
+    real = torch.zeros(1, 140).bool()
+    real[0, 5:135] = True
+    special = torch.zeros(1, 140).bool()
+    special[0, [2, 5, 6, 134]] = True
+    made = Masks.of(Stream(real, special, torch.zeros(1, dtype=torch.int64)), ("all", "content", "no-first"))
+    names = [name for family in SUBSET_FAMILIES.values() for name in family]
+    at = {name: made.subsets[0, i].nonzero().flatten().tolist() for i, name in enumerate(names)}
+    assert (at["special"], at["first"]) == ([6, 134], [5]) and at["content"] == [*range(7, 134)]
+    edges = {"position 0": (0, 1), "position 1–7": (1, 8), "position 8–31": (8, 32), "position 32–127": (32, 128)}
+    for name, (begin, end) in (edges | {"position 128+": (128, 130)}).items():
+        assert at[name] == [*range(5 + begin, 5 + end)], name
+    assert made.policies[0].sum(1).tolist() == [130, 127, 129] and not any(at[f"frequency {i}"] for i in range(1, 6))
 
 
 def test_token_subsets_are_what_their_names_say():

@@ -45,7 +45,7 @@ class Caller:
             raise UsageError(f"{type(model).__name__}.forward with named arguments", "none", cure)
         if _is_floating(first) and first.dim() == 3 and names[0] == "input_ids" and "inputs_embeds" in names:
             names = ["inputs_embeds"]  # vectors for a model of token ids
-        targets = isinstance(second, Tensor) and second.dim() <= 1 and isinstance(first, Tensor) and len(first)
+        targets = isinstance(second, Tensor) and isinstance(first, Tensor) and second.shape in ((), first.shape[:1])
         if len(tensors) == 2 and (len(names) < 2 or targets):
             self._note("the second of each pair was taken for its labels and not given to the model")
             tensors = tensors[:1]
