@@ -1,0 +1,122 @@
+"""Every chart's specification and data, every page's words and numbers, every study's settings, as they were looked at.
+
+What is meant to change is written anew by `python tests/goldens.py`; its diff is looked at, line by line.
+"""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import goldens
+import numpy as np
+import pandas as pd
+import pytest
+from test_report import synthetic_manifest, synthetic_records, write_run
+
+from anisoscope.report import build, build_studies
+from anisoscope.store import as_records
+
+Told = dict[str, Any]
+
+
+def page(fill: Callable[[Path], Path]) -> Told:
+    """The text of a page and its charts; `fill` builds it in a folder."""
+    with tempfile.TemporaryDirectory() as folder, goldens.no_drawing() as charts:
+        lines = [line.replace(folder, "") for line in goldens.text_of(fill(Path(folder)))]
+        return {"text": lines, "charts": goldens.wide_and_narrow(charts)}
+
+
+def of_run(folder: Path) -> Path:
+    records = synthetic_records(layers=3, heads=2, stacks=("encoder", "decoder"))
+    manifest = synthetic_manifest() | {"nested": {"list": [1, 2], "none": None, "number": 0.5}}
+    return build(write_run(folder, records, manifest))
+
+
+def of_one_stack(folder: Path) -> Path:
+    """Of images: other words, no policies but one, unknown time; every vector counted anew by its metric."""
+    records = synthetic_records(layers=4, heads=3)
+    records = records[records["token_policy"].fillna("content").eq("content")]
+    order = list(dict.fromkeys(records["metric"]))
+    records = records.assign(n_vectors=[1000 + order.index(metric) for metric in records["metric"]])
+    words = {"position": "patch", "sequence": "image", "unit": "image", "counted": "image"}
+    corpus = {"name": "photographs", "n_units": 7, "n_tokens": 7, "words": words}
+    return build(write_run(folder, records, {"model": "./models/vit", "corpus": corpus, "device": "cuda:0"}))
+
+
+def of_depth(layers: int, folder: Path) -> Path:
+    records = synthetic_records(layers=layers, heads=2)
+    return build(write_run(folder, records[records["metric"].eq("attention.first_mass")], {"model": "m"}))
+
+
+def of_series(folder: Path) -> Path:
+    """Two seeds of four checkpoints, whose numbers grow with the step."""
+    parts, rows = [], []
+    for seed in (0, 1):
+        for at, step in enumerate((0, 1, 10, 1000)):
+            name = f"seed-{seed}/step-{step}"
+            part = synthetic_records(layers=2, heads=2).assign(step=step, seed=seed)
+            numbers = ["value", "low", "high"]
+            part[numbers] = part[numbers] * (1 + at + 0.1 * seed) / 5
+            parts.append(part)
+            rows.append({"subject": name, "step": step, "seed": seed, "folder": name})
+            write_run(folder / name, part, synthetic_manifest() | {"warnings": [f"one of {name}"]})
+    pd.concat(parts).to_parquet(folder / "records.parquet")
+    skipped = {"step-7": "no such file"}
+    about = {"model": "series", "checkpoints": rows, "skipped": skipped, "repeated": [["seed-0", "seed-1"]]}
+    (folder / "series.json").write_text(json.dumps(about))
+    return build(folder)
+
+
+def of_classes(folder: Path) -> Path:
+    """A classifier of three classes: directions, attention replaced, words explained."""
+    rng, rows = np.random.default_rng(1), []
+
+    def row(metric: str, layer: float | None, value: float, **more: Any) -> None:
+        ends = {"low": value - 0.05, "high": value + 0.05, "n_units": 90 + len(rows) % 2, "n_vectors": 90}
+        rows.append({"metric": metric, "layer": layer, "value": value, "site": "hidden", **ends, **more})
+
+    for layer in range(4):
+        row("class_direction.auc", layer, 0.6 + 0.1 * layer)
+        row("class_direction.nearest", layer, 0.5 + 0.1 * layer)
+        for pair in ("a × a", "a × b", "b × b", "a × c", "c × c", "b × c"):
+            row("class_direction", layer, rng.uniform(-0.2, 0.9), component=pair)
+    for component in ("uniform", "shuffled"):
+        for layer in (1, 2, 3, None):
+            for name in ("accuracy", "agreement", "cls", "output"):
+                row(f"replaced.{name}", layer, rng.uniform(-0.3, 0.9), component=component)
+    for component in ("attention", "value norm", "random", "rare", "unlisted"):
+        for layer in (None,) if component in ("random", "rare") else (1, 2, 3):
+            for name in ("auprc", "auroc", "iou", "comprehensiveness", "sufficiency"):
+                row(f"explains.{name}", layer, rng.uniform(0.1, 0.9), component=component)
+    row("accuracy", None, 0.91, site=None)
+    row("majority", None, 0.4, site=None)
+    table = pd.DataFrame(rows).assign(stack="encoder", kind="self")
+    records = as_records(table, run="r", model="m", corpus="planted:3")
+    return build(write_run(folder, records, {"model": "m", "corpus": "planted:3"}))
+
+
+def of_studies(folder: Path) -> Path:
+    for name in ("godey2024/quick/fig18", "fosse2023/finished/table1", "godey2024/packaged/fig4"):
+        shutil.copytree(goldens.RESULTS / name, folder / name)
+    return build_studies(folder)
+
+
+def of_one_paper(folder: Path) -> Path:
+    for name in ("table1", "sec5"):
+        shutil.copytree(goldens.RESULTS / "fosse2023/finished" / name, folder / name)
+    return build_studies(folder)
+
+
+STUDIES = {name: partial(goldens.charts_of, folder) for name, folder in goldens.studies().items()}
+PAGES = {made.__name__: made for made in (of_run, of_one_stack, of_series, of_classes, of_studies, of_one_paper)}
+PAGES |= {f"of_depth_{layers}": partial(of_depth, layers) for layers in (23, 24)}
+MADE = {"settings": goldens.settings, **STUDIES, **{f"page_{name}": partial(page, made) for name, made in PAGES.items()}}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_it_is_as_it_was_looked_at(name: str) -> None:
+    goldens.check(name, MADE[name]())
