@@ -18,7 +18,7 @@ import numpy as np
 FOLDER = Path(__file__).with_name("goldens")
 RESULTS = Path(__file__).parents[1] / "results"
 FEW = 12
-"""Rows of data that stand in a golden one by one; of more, each column's count and two sums, or a digest of its texts."""
+"""Rows of data that stand in a golden one by one; of more, each column's count and two sums, or a digest."""
 
 
 def described(chart: Any) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def column(values: list[Any]) -> list[Any]:
 
 
 def settings() -> dict[str, Any]:
-    """Every settings of every study, field by field, and what a study needs from a hub; those of several studies once."""
+    """Every settings of every study, field by field, and what it needs from a hub; those of several studies once."""
     from anisoscope.studies.runner import found
 
     told: dict[str, Any] = {}
@@ -68,11 +68,12 @@ def settings() -> dict[str, Any]:
             place = f"{study.paper} {study.name} {name}"
             known = first.setdefault(json.dumps(one, default=str), place)
             told[place] = one if known == place else f"as {known}"
+    told["godey2024 fig11 small"]["checkpoints"] = "of a variable of the environment"
     return dict(json.loads(json.dumps(told, default=str)))
 
 
 def studies() -> dict[str, str]:
-    """A folder of committed records for every study that has any, by paper and name: that of the golden, or the least."""
+    """A folder of committed records for every study that has any, by its name: that of the golden, or the least."""
     from anisoscope.studies.runner import reproductions
 
     folders = {path.stem: golden(path.stem)["of"] for path in FOLDER.glob("*.json") if "of" in golden(path.stem)}
@@ -85,7 +86,24 @@ def charts_of(folder: str) -> dict[str, Any]:
     """The charts of a study, drawn from its records."""
     from anisoscope.studies.runner import finished
 
-    return {"of": folder} | {name: described(chart) for name, chart in finished(RESULTS / folder).charts.items()}
+    with no_corpora():
+        return {"of": folder} | {name: described(chart) for name, chart in finished(RESULTS / folder).charts.items()}
+
+
+@contextmanager
+def no_corpora() -> Iterator[None]:
+    """Examples without their texts, as where the corpus is not at hand."""
+    from anisoscope.errors import CorpusError
+    from anisoscope.studies.fosse2023 import table2_examples as examples
+
+    def gone(name: str) -> None:
+        raise CorpusError(f"{name} at hand", "none")
+
+    before, examples.corpus_of = examples.corpus_of, gone
+    try:
+        yield
+    finally:
+        examples.corpus_of = before
 
 
 @contextmanager
@@ -119,7 +137,9 @@ def wide_and_narrow(charts: dict[str, Any]) -> dict[str, Any]:
     if not any(name.endswith(ends) for name in charts):
         return {}  # those of studies have goldens of their own
     wide = {name: chart for name, chart in charts.items() if not name.endswith(ends)}
-    return {name: {"wide": chart, "narrow": dict(differing(charts[name + ends], chart))} for name, chart in wide.items()}
+    return {
+        name: {"wide": chart, "narrow": dict(differing(charts[name + ends], chart))} for name, chart in wide.items()
+    }
 
 
 def differing(ours: Any, theirs: Any, place: str = "") -> Iterator[tuple[str, Any]]:

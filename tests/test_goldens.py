@@ -114,7 +114,11 @@ def of_one_paper(folder: Path) -> Path:
 STUDIES = {name: partial(goldens.charts_of, folder) for name, folder in goldens.studies().items()}
 PAGES = {made.__name__: made for made in (of_run, of_one_stack, of_series, of_classes, of_studies, of_one_paper)}
 PAGES |= {f"of_depth_{layers}": partial(of_depth, layers) for layers in (23, 24)}
-MADE = {"settings": goldens.settings, **STUDIES, **{f"page_{name}": partial(page, made) for name, made in PAGES.items()}}
+MADE = {
+    "settings": goldens.settings,
+    **STUDIES,
+    **{f"page_{name}": partial(page, made) for name, made in PAGES.items()},
+}
 
 
 @pytest.mark.parametrize("name", MADE)

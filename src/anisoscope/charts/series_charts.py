@@ -61,7 +61,7 @@ def layers(data: pd.DataFrame, title: str) -> ChartType:
     base = alt.Chart().encode(x=_steps(data), color=hue, detail="layer:N")
     band = ribbon(base.transform_filter("datum.place != 'layers between'"), title, opacity=0.15)
     line = base.mark_line().encode(y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=False)))
-    return facet([band, line], data, None, (WIDTH, 280), 1)
+    return facet([band, line], data, None, (WIDTH, 280))
 
 
 def parts(of_parts: Mapping[str, pd.DataFrame], title: str, *, zero: bool = False) -> ChartType:
@@ -137,7 +137,7 @@ def _path(name: str, records: pd.DataFrame, over: str, size: tuple[int, int]) ->
         base.transform_filter("datum.label != ''").mark_text(dy=-11, fontSize=10).encode(text="label:N"),
     ]
     title = alt.Title(name, anchor="start", fontSize=13, fontWeight="normal", color=INK)
-    return facet(layers, data, None, size, 1).properties(title=title)
+    return facet(layers, data, None, size).properties(title=title)
 
 
 def _with_endings(records: pd.DataFrame, metric: str, endings: pd.Series) -> pd.DataFrame:

@@ -93,7 +93,7 @@ def facet(
     data: pd.DataFrame,
     panel: str | None,
     size: tuple[int, int],
-    columns: int,
+    columns: int = 1,
     *,
     independent: bool = False,
 ) -> ChartType:

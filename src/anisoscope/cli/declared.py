@@ -41,10 +41,9 @@ def _parameter(field: AskedField) -> inspect.Parameter:
         spec = typer.Argument(**more)
     else:
         spec = typer.Option(*(option.flags or (field.flag,)), **more, rich_help_panel=option.group)
-    optional = typed | None if default is None else typed
     empty = inspect.Parameter.empty if default is MISSING else default
     return inspect.Parameter(
-        field.name, inspect.Parameter.KEYWORD_ONLY, default=empty, annotation=Annotated[optional, spec]
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=empty, annotation=Annotated[typed, spec]
     )
 
 

@@ -101,7 +101,7 @@ GLUE = "\x1f"
 def tell(text: str, *, err: bool = False, indent: str = "") -> None:
     """Print lines, wrapped between words where they are wider than the terminal (lines after the first: indented)."""
     width = columns(sys.stderr if err else sys.stdout)
-    how: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False, "replace_whitespace": False}
+    how: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
     for line in text.splitlines():
         wrapped = line if width is None else textwrap.fill(line, width, subsequent_indent=indent, **how)
         typer.echo(wrapped.replace(GLUE, " "), err=err)

@@ -1,0 +1,421 @@
+"""The program and its Python twin, call by call: what each option hands on, and what is printed where.
+
+What measures, trains and reproduces is a stand-in here, whose arguments are looked at; the rest is the program's own.
+"""
+
+from importlib import import_module
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+from goldens import RESULTS
+from test_report import synthetic_manifest, synthetic_records, write_run
+from typer.testing import CliRunner
+
+import anisoscope
+from anisoscope.api import keywords, measuring as api_measuring, working
+from anisoscope.api.run import Run
+from anisoscope.cli import measuring, view
+from anisoscope.cli.app import app
+from anisoscope.errors import UsageError
+from anisoscope.runs.job import Place
+from anisoscope.store import RunFolder
+
+
+pytestmark = pytest.mark.usefixtures("runs")
+
+
+def typed(line, code=0):
+    """Lines on stdout and on stderr of a command line."""
+    done = CliRunner().invoke(app, line.split() if isinstance(line, str) else [str(word) for word in line])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == code, done.output
+    return done.stdout.splitlines(), done.stderr.splitlines()
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """Two runs, of 2 and of 3 layers, below the working directory; no page is drawn."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setattr(import_module("anisoscope.report"), "build", lambda folder, *_: folder / "report.html")
+    for layers, name in ((2, "a"), (3, "b")):
+        write_run(tmp_path / name, synthetic_records(layers=layers, heads=2), synthetic_manifest())
+    return tmp_path
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """`asked(module, name, answer)` puts a stand-in in a place; the list that it gives gets (arguments, keywords)."""
+
+    def stand_in(module, name, answer=None):
+        calls = []
+
+        def called(*given, **named):
+            calls.append((given, named))
+            return answer(*given, **named) if callable(answer) else answer
+
+        monkeypatch.setattr(module, name, called)
+        return calls
+
+    return stand_in
+
+
+# ---- measure, classes, merge ----
+
+
+def test_a_run_is_shown_on_stdout_and_all_talk_on_stderr(runs, asked):
+    calls = asked(api_measuring, "measure_job", RunFolder(runs / "a"))
+    out, err = typed("measure builtin:minilm -c some.txt --limit 3 --seed 5 -o there --resume -q")
+    (((job, place, quiet), _),) = calls
+    assert (job.model, job.corpus, job.limit, job.settings.seed) == ("builtin:minilm", "some.txt", 3, 5)
+    assert (place, quiet) == (Place(runs.__class__("there"), resume=True), True)
+    assert out[0].split()[:3] == ["layer", "A", "verdict"] and len(out) > 7
+    assert err == [
+        "note: 27 documents are shorter than one window",
+        "report: a/report.html (open it in a browser)",
+        "next: anisoscope compare a ANOTHER-RUN",
+    ]
+
+
+def test_of_several_processes_the_first_speaks(runs, asked, monkeypatch):
+    asked(api_measuring, "measure_job", RunFolder(runs / "a"))
+    for rank, said in (("1", False), ("0", True)):
+        monkeypatch.setenv("RANK", rank)
+        out, err = typed("measure builtin:minilm -q")
+        assert bool(out) == bool(err) == said
+
+
+def test_a_run_without_hidden_states_says_where_its_records_are(runs, asked):
+    records = synthetic_records(layers=2, heads=2)
+    folder = write_run(runs / "heads", records[records["head"].notna()], synthetic_manifest())
+    asked(api_measuring, "measure_job", RunFolder(folder))
+    assert typed("measure builtin:minilm -q")[0][0] == (
+        "No hidden states were measured; all records are in heads/records.parquet"
+    )
+    assert typed("measure builtin:minilm -q --format json")[0][0] == "{"
+
+
+def test_a_dry_run_of_one_model_tells_its_cost_and_measures_nothing(asked):
+    cost = SimpleNamespace(
+        weights=2_000_000, line="the line", state=3000, tokens=1234, unmeasured=2, without_spectrum="no"
+    )
+    before = asked(import_module("anisoscope.runs.run"), "cost_before", cost)
+    calls = asked(api_measuring, "measure_job")
+    out, err = typed("measure builtin:minilm --dtype float64 --dry-run -q")
+    assert out == [
+        "builtin:minilm: weights 2.00 MB in float64",
+        "the line",
+        "a state that --resume reads: 3.00 kB; windows of 1,234 tokens",
+        "no",
+    ]
+    assert (err, calls, len(before)) == ([], [], 1)
+    cost.unmeasured = 0
+    assert typed("measure builtin:minilm --dry-run -q")[0][-1].startswith("a state that")
+
+
+@pytest.fixture
+def series(runs, asked):
+    """A series of two steps in a list, and what measuring it gives: one checkpoint is left out, two are alike."""
+    for step in (0, 10):
+        (runs / f"step-{step}").mkdir()
+    (runs / "list.txt").write_text(f"{runs}/step-0 0 1\n{runs}/step-10 10 1\n{runs}/step-20 20 1\n")
+    parts = [synthetic_records(layers=2, heads=1).assign(step=step, seed=1) for step in (0, 10)]
+    skipped = {"step-20": "step-20 is not there", "step-30": "step-30 is not there", "step-40": "another width"}
+    found = SimpleNamespace(
+        folder=runs / "of", records=pd.concat(parts), skipped=skipped, repeated=[["step-0", "step-10"]]
+    )
+    return asked(api_measuring, "measure_checkpoints", found)
+
+
+def test_a_series_is_a_row_a_step_and_what_was_left_out_is_told(series):
+    out, err = typed("measure step-{0,10} --keep 5 -o of -q --tokens content,all")
+    (((job, place, quiet, keep), _),) = series
+    assert (job.model, str(place.output), quiet, keep) == ("step-{0,10}", "of", True, 5)
+    assert out[0].split() == ["seed", "step", "A", "0", "A", "1", "A", "2"]
+    assert [line.split()[:2] for line in out[1:3]] == [["1", "0"], ["1", "10"]]
+    rows = synthetic_records(layers=2, heads=1).query("metric == 'mean_cosine' and site == 'hidden'")
+    (first,) = rows.query("layer == 2 and token_policy == 'content'")["value"]
+    assert out[1].split()[-1] == f"{first:.3f}".removeprefix("0")
+    assert err[0] == "2 checkpoints"
+    assert err[-5:] == [
+        "skipped: step-20 and 1 more: step-20 is not there",
+        "skipped: step-40: another width",
+        "note: the same weights, bit for bit: step-0, step-10",
+        "report: of/report.html (open it in a browser)",
+        "next, a page of one checkpoint: anisoscope report of/seed-…",
+    ]
+
+
+@pytest.mark.usefixtures("series")
+def test_a_series_of_several_processes_is_told_by_the_first(monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    assert typed("measure step-{0,10} -q")[0] == []
+
+
+def test_a_dry_run_of_a_series_lists_its_steps(series):
+    out, err = typed("measure ./step-{0,10,20} --dry-run -q")
+    assert out[0] == "3 checkpoints" and not err and not series
+    listed = [line.split() for line in out if line.startswith("seed ")]
+    assert [line[3] for line in listed] == ["0", "10", "20"]
+    assert ["no such folder" in line for line in out if line.startswith("seed ")] == [False, False, True]
+
+
+def test_vectors_stand_for_a_model_and_their_columns_are_handed_on(runs, asked):
+    (runs / "vectors.npy").write_bytes(b"")
+    calls = asked(api_measuring, "measure_vectors", RunFolder(runs / "a"))
+    typed("measure vectors.npy --unit-column speaker --label-column class --groups 8 -q")
+    (((job, vectors, _, quiet, units, labels), _),) = calls
+    assert (vectors, quiet, units, labels, job.settings.groups) == ("vectors.npy", True, "speaker", "class", 8)
+    with pytest.raises(UsageError, match=r"vectors alone.*--corpus x\.txt"):
+        typed("measure vectors.npy -c x.txt -q")
+    for option in ("--unit-column", "--label-column"):
+        with pytest.raises(UsageError, match="a file of vectors"):
+            typed(f"measure builtin:minilm {option} x -q")
+
+
+def test_classes_hands_on_what_is_asked(runs, asked):
+    calls = asked(api_measuring, "measure_classes", RunFolder(runs / "a"))
+    typed("classes folder -c planted --limit 7 --parts directions --dtype float64 -o new --overwrite -q")
+    (((job, look, place, quiet), _),) = calls
+    assert (job.model, job.dtype, look.corpus, look.limit, look.parts) == (
+        "folder", "float64", "planted", 7, ("directions",)
+    )  # fmt: skip
+    assert (str(place.output), place.overwrite, place.resume, quiet) == ("new", True, False, True)
+
+
+def test_merge_adds_up_what_is_named(runs, asked):
+    calls = asked(import_module("anisoscope.runs.merge"), "merge_runs", RunFolder(runs / "a"))
+    out, err = typed("merge a b -o c -q --format markdown")
+    assert [list(map(str, calls[0][0][0])), str(calls[0][0][1])] == [["a", "b"], "c"]
+    assert out[0].startswith("| layer | A") and err[-1].startswith("next: ")
+    with pytest.raises(UsageError, match="at least two run folders"):
+        typed("merge a -o c")
+
+
+def test_a_name_is_missing_where_its_neighbours_are_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/there").mkdir()
+    names = ("runs/there", "runs/gone", "./gone", "../gone", "owner/name", "name", "owner/name@main", "runs/x@main")
+    assert [measuring._is_missing(name) for name in names] == [False, True, True, True, False, False, False, False]
+
+
+# ---- report, compare, reproduce, list, train ----
+
+
+def test_report_prints_the_page(runs, asked):
+    calls = asked(working, "report", runs / "a/report.html")
+    assert typed("report a --pdf -q") == ([f"{runs}/a/report.html"], [])
+    typed("report a -q")
+    assert [(str(given[0]), named) for given, named in calls] == [("a", {"pdf": True}), ("a", {"pdf": False})]
+
+
+def test_compare_has_a_column_a_run_and_says_what_they_tell_apart():
+    out, err = typed("compare a b --metric drift.share --tokens content")
+    assert out[0].split() == ["layer", "a", "b"] and not err
+    records = synthetic_records(layers=3, heads=2).query("metric == 'drift.share' and token_policy == 'content'")
+    (row,) = records.query("site == 'hidden' and layer == 1").itertuples()
+    number = f"{row.value:.2f}".removeprefix("0")
+    assert next(line for line in out if line.startswith("1 ")).split("  ")[-1].startswith(number)
+    with pytest.raises(UsageError, match="at least two run folders"):
+        typed("compare a")
+
+
+@pytest.fixture
+def reproduced(runs, asked):
+    """A reproduction whose verdict is one line, and its page."""
+    runner = import_module("anisoscope.studies.runner")
+    (runs / "out/godey2024/paper").mkdir(parents=True)
+    (runs / "out/godey2024/paper/report.html").touch()
+    asked(runner, "without", {"gated": "imagenet (in fig3b)"})
+    asked(runner, "describe", ["fig1  a title", "fig2  another"])
+    return asked(working, "verdicts", lambda *_: iter(["fig1 HOLDS"]))
+
+
+def test_a_reproduction_prints_verdicts_and_on_stderr_what_it_is_without(reproduced):
+    out, err = typed("reproduce godey2024 --only fig1-2 --settings paper -o out -q --device cpu", code=7)
+    assert out == ["fig1 HOLDS"]
+    assert err == [
+        "report: out/godey2024/paper/report.html (open it in a browser)",
+        "left out: imagenet (in fig3b): gated",
+    ]
+    (((studies, folder, device, quiet), _),) = reproduced
+    assert [study.name for study in studies] == ["fig1", "fig2"]
+    assert (str(folder), device, quiet) == ("out/godey2024/paper", "cpu", True)
+
+
+@pytest.mark.usefixtures("reproduced")
+def test_a_reproduction_that_lacks_nothing_ends_well(asked):
+    asked(import_module("anisoscope.studies.runner"), "without", {})
+    assert typed("reproduce godey2024 --only fig1 -q") == (["fig1 HOLDS"], [])
+
+
+@pytest.mark.usefixtures("reproduced")
+def test_a_page_that_is_there_is_named_where_a_reproduction_ends_early(asked):
+    def stopped(*_):
+        raise UsageError("no", "such")
+        yield
+
+    asked(working, "verdicts", stopped)
+    done = CliRunner().invoke(
+        app, ["reproduce", "godey2024", "--only", "fig1", "--settings", "paper", "-o", "out", "-q"]
+    )
+    assert isinstance(done.exception, UsageError)
+    assert done.stderr.splitlines() == ["report: out/godey2024/paper/report.html (open it in a browser)"]
+
+
+def test_a_dry_reproduction_describes_and_runs_nothing(reproduced):
+    assert typed("reproduce godey2024 --only fig1 --dry-run -q") == (["fig1  a title", "fig2  another"], [])
+    assert not reproduced
+
+
+@pytest.mark.parametrize("task", ["masked-lm", "causal-lm"])
+def test_training_prints_its_folder_and_what_comes_next(runs, asked, task):
+    calls = asked(working, "train_language_model", runs / "series")
+    out, err = typed(f"train {task} --preset tiny --steps 20 -o series --resume -q")
+    assert out == [str(runs / "series")]
+    assert err == ["next: anisoscope measure series --panel hidden"]
+    (((training, place, quiet), _),) = calls
+    assert (training.task, training.preset, training.steps) == (task, "tiny", 20)
+    assert (str(place.output), place.resume, quiet) == ("series", True, True)
+
+
+def test_training_a_classifier_prints_its_accuracy_and_warns_on_stderr(runs, asked):
+    results = {"validation": {"accuracy": 0.91234, "n": 1200, "majority": 0.5}}
+    training = {"results": results, "truncated": {"train": 1500, "test": 0}}
+    trained = SimpleNamespace(folder=runs / "c", training=training, collapsed=True, max_length=64)
+    calls = asked(working, "train_classifier", trained)
+    out, err = typed("train classifier --corpus planted --epochs 2 -o c --overwrite -q --device cuda:0")
+    assert out == ["validation: accuracy 0.912 of 1,200 (majority 0.500)", str(runs / "c")]
+    assert err == [
+        "collapsed: not above the majority rate on the test split; try --warmup 100 --clip 1",
+        "train: 1,500 utterances cut at 64 tokens",
+        "next: anisoscope classes c",
+    ]
+    (((recipe, place, quiet, device), _),) = calls
+    assert (recipe.corpus, recipe.epochs, place.overwrite, quiet, device) == ("planted", 2, True, True, "cuda:0")
+    trained.collapsed = False
+    assert len(typed("train classifier -q")[1]) == 2
+
+
+def test_the_version_is_printed():
+    assert typed("--version") == ([anisoscope.__version__], [])
+
+
+# ---- from Python ----
+
+
+def test_keywords_may_be_left_out():
+    kinds = (
+        keywords.Measuring,
+        keywords.Written,
+        keywords.Looking,
+        keywords.LearningLanguage,
+        keywords.LearningClasses,
+    )
+    assert not any(kind.__required_keys__ for kind in kinds)
+
+
+def test_classes_and_series_hand_on_their_keywords(runs, asked):
+    calls = asked(api_measuring, "measure_classes", RunFolder(runs / "a"))
+    run = anisoscope.classes("folder", "planted", limit=7, dtype="float64", output="new", overwrite=True)
+    (((job, look, place, quiet), _),) = calls
+    assert (job.model, job.dtype, look.corpus, look.limit) == ("folder", "float64", "planted", 7)
+    assert (str(place.output), place.overwrite, quiet, run.folder) == ("new", True, True, runs / "a")
+    calls = asked(api_measuring, "measure_checkpoints", RunFolder(runs / "a"))
+    anisoscope.series("step-*", "some.txt", output="of", keep=4, overwrite=True, quiet=False, panel="hidden")
+    (((job, place, quiet, keep), _),) = calls
+    assert (job.model, job.corpus, job.settings.panel) == ("step-*", "some.txt", "hidden")
+    assert (str(place.output), place.overwrite, quiet, keep) == ("of", True, False, 4)
+
+
+def test_train_hands_on_its_keywords(runs, asked):
+    calls = asked(working, "train_classifier", SimpleNamespace(folder=runs / "c"))
+    assert working.train("classifier", corpus="planted", layers=2, device="cuda:1", resume=True) == runs / "c"
+    assert working.train("classifier") == runs / "c"
+    (recipe, place, quiet, device), _ = calls[0]
+    assert (recipe.corpus, recipe.layers, place, quiet, device) == ("planted", 2, Place(resume=True), True, "cuda:1")
+    assert calls[1][0][-1] == "cpu"
+    calls = asked(working, "train_language_model", runs / "s")
+    assert working.train("causal-lm", steps=30, output="s", quiet=False) == runs / "s"
+    (((training, place, quiet), _),) = calls
+    assert (training.task, training.steps, str(place.output), quiet) == ("causal-lm", 30, "s", False)
+    with pytest.raises(UsageError, match="a task"):
+        working.train("masked")
+
+
+def test_a_language_model_has_a_folder_by_its_task_and_corpus(asked):
+    fit = asked(import_module("anisoscope.training.language_model"), "train", "done")
+    assert working.train("masked-lm", corpus="builtin:python-docs", preset="tiny", seed=3) == "done"
+    (_, folder), named = fit[0]
+    assert str(folder) == "runs/masked-lm-tiny-python-docs/seed-3"
+    assert (named["resume"], named["overwrite"]) == (False, False)
+
+
+def test_a_table_of_verdicts_has_a_row_for_each(asked, monkeypatch):
+    runner = import_module("anisoscope.studies.runner")
+    studies = runner.choose("fosse2023", "table1,sec5")
+    calls = asked(working, "verdicts", lambda *_: iter(["a line"]))
+    monkeypatch.setattr(runner, "choose", lambda *_: studies)
+    table = working.reproduce("fosse2023", "table1,sec5", settings="finished", output=RESULTS, device="cuda")
+    assert table["study"].value_counts().to_dict() == {
+        study.name: len(runner.finished(RESULTS / "fosse2023/finished" / study.name).verdicts) for study in studies
+    }
+    assert {"claim", "outcome", "value", "low", "high", "n", "p", "reason"} <= set(table)
+    assert table.attrs["without"] == runner.without(studies, RESULTS / "fosse2023/finished")
+    assert calls[0][0][1:] == (RESULTS / "fosse2023/finished", "cuda", True)
+
+
+def test_a_plot_is_as_wide_as_on_the_page(runs):
+    run = Run(runs / "a")
+    assert run.plot().to_dict()["width"] == 640 and run.plot(width=300).to_dict()["width"] == 300
+    assert run.plot("drift").to_dict()["title"] == "Anisotropy, drift, and what centring leaves"
+    with pytest.raises(UsageError, match="a figure of this run"):
+        run.plot("drfit")
+
+
+@pytest.mark.parametrize(("pdf", "formats"), [(False, ("svg",)), (True, ("svg", "pdf"))])
+def test_a_report_has_the_formats_that_are_asked_for(runs, asked, pdf, formats):
+    calls = asked(import_module("anisoscope.report"), "build", "page")
+    assert working.report(runs / "a", pdf=pdf) == "page"
+    assert calls == [((runs / "a", formats), {})]
+    memory = Run(records=Run(runs / "a").records, manifest={})
+    working.report(memory, runs / "new", pdf=pdf)
+    assert calls[1] == ((runs / "new", formats), {}) and (runs / "new/records.parquet").exists()
+    with pytest.raises(UsageError, match="a folder for the report"):
+        memory.report()
+
+
+def test_a_notebook_gets_the_table_and_the_sentences(runs, asked):
+    asked(import_module("anisoscope.charts.export"), "to_svg", "<svg/>")
+    run = Run(runs / "a")
+    shown = run._repr_html_()
+    assert '<table border="0"' in shown and "<svg/>" in shown and "<b>builtin:minilm</b>" in shown
+    assert f"<td>{run.table()['A'].iloc[0]:.3f}</td>" in shown and shown.count("<li>") == len(run.findings)
+
+
+def test_compare_in_python_has_the_findings(runs):
+    table = anisoscope.compare(runs / "a", Run(runs / "b"), metric="drift.share", tokens="content")
+    assert table.attrs["findings"] and len(table) == 5
+    with pytest.raises(UsageError, match="at least two runs"):
+        anisoscope.compare(runs / "a")
+
+
+# ---- what is printed ----
+
+
+def test_a_table_uses_the_whole_width(monkeypatch):
+    monkeypatch.setattr(view, "columns", lambda _stream: 11)
+    table = view.Table(("layer", "A"), [["0", "1234"], ["final", "12345"]], pd.DataFrame())
+    assert view._text(table).splitlines() == ["layer  A", "0      1234", "final  1234", "       5"]
+
+
+def test_lines_are_wrapped_between_words_of_the_stream_they_go_to(monkeypatch, capsys):
+    monkeypatch.setattr(view, "columns", lambda stream: 12 if stream is view.sys.stderr else None)
+    view.tell("one two three four-five-six", err=True, indent="  ")
+    view.tell("one two three four-five-six")
+    out, err = capsys.readouterr()
+    assert err.splitlines() == ["one two", "  three", "  four-five-six"]
+    assert out == "one two three four-five-six\n"
