@@ -21,7 +21,6 @@ from anisoscope.errors import UsageError
 from anisoscope.runs.job import Place
 from anisoscope.store import RunFolder
 
-
 pytestmark = pytest.mark.usefixtures("runs")
 
 
