@@ -178,6 +178,31 @@ def test_pieces_in_other_processes_are_the_same(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(*found, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize(("device", "processes"), [("cpu", None), ("cuda", 1)])
+def test_pieces_share_a_device_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, processes: int | None
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(biased_block, "side_by_side", lambda *given: asked.append(given) or [])
+    settings = BlockSettings((FULL,), seeds=2, sizes=(SMALL,), norms=(0.0, 1.0), trained=())
+    with pytest.raises(FileNotFoundError):  # nothing was measured
+        experiment(settings, replace(context(tmp_path), device=device))
+    ((_, pieces, asked_for),) = asked
+    assert (len(pieces), asked_for) == (2, processes)
+
+
+@pytest.mark.parametrize("family", [FULL, *FAMILIES])
+def test_what_is_recorded_of_a_block(family: str) -> None:
+    """Hidden states, and heads before any rotation; of each the metrics that its sums give."""
+    ran = Pass(untrained(family, replace(SMALL, sequences=2), 0, "cpu", "float32"), (0.0, 1.0), 1024).run()
+    found: dict[str, set[str]] = {}
+    for row in ran.rows():
+        found.setdefault(row["site"], set()).add(row["metric"])
+    assert found["hidden"] == {"mean_cosine", "norms.mean", "drift"}
+    assert found["query.raw"] == found["key.raw"] == {"mean_cosine", "norms.mean"}
+    assert set(found) == {"hidden", "query.raw", "key.raw", "attention"}
+
+
 def test_a_stack_is_recorded_depth_by_depth(tmp_path: Path) -> None:
     size = replace(SMALL, blocks=3)
     records = piece("gpt2", size, 0, (0.0, 10.0), context(tmp_path))

@@ -232,3 +232,50 @@ def test_lightning_logs_it_and_trains_the_same(tmp_path):
 def test_only_the_first_process_looks(monkeypatch):
     monkeypatch.setitem(os.environ, "RANK", "1")
     assert Monitor(probe(), every=1)(model_of(), 1) is None
+
+
+def test_lightning_is_told_at_every_look_and_at_no_other_step(monkeypatch):
+    """What Lightning calls, without Lightning: the callback's own lines."""
+    import sys
+    from types import ModuleType, SimpleNamespace
+
+    stand_in = ModuleType("lightning.pytorch")
+    stand_in.Callback = object
+    monkeypatch.setitem(sys.modules, "lightning", ModuleType("lightning"))
+    monkeypatch.setitem(sys.modules, "lightning.pytorch", stand_in)
+    monkeypatch.delitem(sys.modules, "anisoscope.integrations.lightning_callback", raising=False)
+    from anisoscope.integrations.lightning_callback import LightningMonitor
+
+    seen, told = [], []
+    inner, plain = model_of(), torch.nn.Linear(2, 2)
+    module = torch.nn.ModuleDict({"plain": plain, "network": inner})
+    loggers = [SimpleNamespace(log_metrics=lambda values, step: told.append((values, step)))] * 2
+
+    def monitor(model, step):
+        seen.append((model, step))
+        return {"A": 0.5} if step == 2 else None
+
+    for chosen, expected in ((None, inner), (lambda given: given["plain"], plain)):
+        seen.clear(), told.clear()
+        watch = LightningMonitor(monitor, chosen)
+        watch.on_train_start(SimpleNamespace(global_step=0, loggers=loggers), module)
+        for step in (1, 2):
+            watch.on_train_batch_end(SimpleNamespace(global_step=step, loggers=loggers), module, None, None, step)
+        assert [(model is expected, step) for model, step in seen] == [(True, 0), (True, 1), (True, 2)]
+        assert told == [({"A": 0.5}, 2)] * 2
+    monkeypatch.delitem(sys.modules, "anisoscope.integrations.lightning_callback")
+    assert LightningMonitor(monitor).model(plain) is plain, "without a transformers model it is the module itself"
+
+
+def test_the_trainer_logs_what_is_attached_and_else_its_state_keeps_it():
+    from types import SimpleNamespace
+
+    logged, state = [], SimpleNamespace(global_step=3, log_history=[])
+    alone = TrainerMonitor(lambda _model, step: {"A": 0.5} if step == 3 else None)
+    alone.on_step_end(None, state, None, model=None)
+    alone.on_train_begin(None, SimpleNamespace(global_step=4, log_history=None), None, model=None)
+    assert state.log_history == [{"A": 0.5, "step": 3}]
+    trainer = SimpleNamespace(log=logged.append, add_callback=logged.append)
+    assert alone.attach(trainer) is alone
+    alone.on_step_end(None, state, None, model=None)
+    assert logged == [alone, {"A": 0.5}] and len(state.log_history) == 1

@@ -173,3 +173,25 @@ def test_the_dry_run_counts_everything_once(monkeypatch):
     assert "GB to load, and 2 of unknown size" in both[-2]
     quick = runner.describe(runner.choose("godey2024", "fig1"), "quick")
     assert quick == ["fig1     Anisotropy per layer of token-based Transformers"]
+
+
+# ---- what the papers publish ----
+
+
+def test_paper_settings_are_what_the_papers_say():
+    """Godey 2024: 5 MultiBERTs of 29 checkpoints each. Fosse 2023: λ, depths, 999 utterances of a test split."""
+    from anisoscope.studies.fosse2023.grid import PAPER as GRID
+    from anisoscope.studies.godey2024 import biased_block, checkpoints
+
+    steps = [0, 20, 40, 60, 80, 100, 120, 140, 160, 180, *range(200, 2001, 100)]
+    assert checkpoints.SETTINGS["paper"].checkpoints == (
+        f"google/multiberts-seed_{{0..4}}-step_{{{','.join(map(str, steps))}}}k"
+    )
+    assert checkpoints.NEEDS[0].gigabytes == pytest.approx(145 * 0.44) and len(steps) == 29
+    norms = [0, 0.1, 0.1778, 0.3162, 0.5623, 1, 1.778, 3.162, 5.623, 10, 17.78, 31.62, 56.23, 100, 177.8, 316.2]
+    assert list(biased_block.GRID) == list(biased_block.SETTINGS["paper"].norms) == norms
+    assert biased_block.COARSE == (0, 0.1, 0.3162, 1, 3.162, 10, 31.62, 100, 316.2)
+    size = biased_block.SETTINGS["paper"].sizes[0]
+    assert (size.tokens, size.width, size.heads, size.blocks) == (512, 768, 12, 1)
+    assert GRID.weights == (0, 1e-4, 1e-3, 1e-2, 1e-1) and GRID.utterances == 999
+    assert GRID.depths == {"yelphat": 5, "hatexplain": 5, "esnli": 2}

@@ -734,3 +734,13 @@ def test_seeds_of_a_given_series_end_together_and_share_two_steps(steps, expecte
             checkpoints.found(series, context(tmp_path))
     else:
         assert [(c.seed, c.step) for c in checkpoints.found(series, context(tmp_path))] == expected
+
+
+def test_seeds_that_are_trained_on_the_spot_may_stop_each_at_its_own_step(monkeypatch, tmp_path):
+    from anisoscope.models.series import Checkpoint
+
+    places = [(0, 0), (0, 10), (0, 100), (1, 0), (1, 10), (1, 100), (1, 1000)]
+    uneven = [Checkpoint("x", step, seed) for seed, step in places]
+    monkeypatch.setattr(checkpoints, "_trained", lambda *_: uneven)
+    kept = checkpoints.found(checkpoints.CheckpointSettings(), context(tmp_path))
+    assert [(c.seed, c.step) for c in kept] == [place for place in places if place[1] < 1000]
