@@ -187,7 +187,9 @@ def main() -> None:
     for old in {path.stem for path in FOLDER.glob("*.json")} - set(test_goldens.MADE):
         (FOLDER / f"{old}.json").unlink()
     for name in sys.argv[1:] or test_goldens.MADE:
-        found = json.loads(json.dumps(test_goldens.MADE[name]()))
+        found = json.loads(
+            json.dumps(test_goldens.MADE[name]()), parse_float=lambda number: float(f"{float(number):.9g}")
+        )
         (FOLDER / f"{name}.json").write_text(text(found) + "\n", "utf-8")
 
 
