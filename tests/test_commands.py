@@ -4,6 +4,7 @@ What measures, trains and reproduces is a stand-in here, whose arguments are loo
 """
 
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
@@ -70,7 +71,7 @@ def test_a_run_is_shown_on_stdout_and_all_talk_on_stderr(runs, asked):
     out, err = typed("measure builtin:minilm -c text.txt --limit 3 --seed 5 -o there --resume -q")
     (((job, place, quiet), _),) = calls
     assert (job.model, job.corpus, job.limit, job.settings.seed) == ("builtin:minilm", "text.txt", 3, 5)
-    assert (place, quiet) == (Place(runs.__class__("there"), resume=True), True)
+    assert (place, quiet) == (Place(Path("there"), resume=True), True)
     assert out[0].split()[:3] == ["layer", "A", "verdict"] and len(out) > 7
     assert err == [
         "note: 27 documents are shorter than one window",
@@ -401,6 +402,60 @@ def test_compare_in_python_has_the_findings(runs):
     assert table.attrs["findings"] and len(table) == 6
     with pytest.raises(UsageError, match="at least two runs"):
         anisoscope.compare(runs / "a")
+
+
+def stopped(*_given, **_named):
+    """A generator, or a function, that Ctrl-C ends."""
+    raise KeyboardInterrupt
+
+
+def test_what_is_kept_is_counted_where_someone_ends_it(runs, monkeypatch):
+    runner = import_module("anisoscope.studies.runner")
+    monkeypatch.setattr(runner, "reproduce", stopped)
+    (runs / "out/fig1").mkdir(parents=True)
+    (runs / "out/fig1/study.json").touch()
+    studies = [SimpleNamespace(name=name) for name in ("fig1", "fig2", "fig3")]
+    with pytest.raises(KeyboardInterrupt) as end:
+        list(working.verdicts(studies, runs / "out", "cpu", True))
+    assert end.value.__notes__ == [f"{runs}/out holds 1 of 3 studies, and what is done of the next", ""]
+    monkeypatch.setattr(import_module("anisoscope.runs.series"), "measure_series", stopped)
+    for step in (0, 10):
+        (runs / f"step-{step}").mkdir()
+    (runs / "of/seed-0").mkdir(parents=True)
+    (runs / "of/seed-0/manifest.json").touch()
+    with pytest.raises(KeyboardInterrupt) as end:
+        anisoscope.series("step-{0,10}", output="of")
+    assert end.value.__notes__ == ["of holds 1 of 2 checkpoints", "--resume"]
+    with pytest.raises(KeyboardInterrupt) as end:
+        anisoscope.series("step-{0,10}", output="nowhere")
+    assert not hasattr(end.value, "__notes__")
+    monkeypatch.setattr(import_module("anisoscope.training.language_model"), "train", stopped)
+    (runs / "lm/resume").mkdir(parents=True)
+    with pytest.raises(KeyboardInterrupt) as end:
+        working.train("masked-lm", output="lm")
+    assert end.value.__notes__ == ["lm holds the last state", "--resume"]
+    monkeypatch.setattr(import_module("anisoscope.training.classifier"), "train_classifier", stopped)
+    for overwrite in (False, True):
+        with pytest.raises(KeyboardInterrupt) as end:
+            working.train("classifier", overwrite=overwrite)
+        assert hasattr(end.value, "__notes__") is not overwrite
+
+
+def test_nothing_is_overwritten_that_was_not_asked_for(runs, asked):
+    calls = asked(api_measuring, "measure_checkpoints", RunFolder(runs / "a"))
+    anisoscope.series("step-*", output="of")
+    ((_, place, quiet, keep), _) = calls[0]
+    assert (place, quiet, keep) == (Place(Path("of")), True, 2)
+    assert keywords.written({}) == ({}, Place(), True)
+
+
+def test_a_field_s_name_is_told_what_it_is_called():
+    for name, called in (("panels", "panel"), ("policies", "tokens")):
+        with pytest.raises(UsageError, match=f"it is called {called} here"):
+            anisoscope.series("step-*", output="of", **{name: "all"})
+    with pytest.raises(UsageError, match="a known keyword") as error:
+        anisoscope.series("step-*", output="of", lmit=3)
+    assert "limit" in str(error.value) and "called" not in str(error.value)
 
 
 # ---- what is printed ----

@@ -7,7 +7,10 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from functools import partial
+from io import StringIO
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,9 @@ import pandas as pd
 import pytest
 from test_report import synthetic_manifest, synthetic_records, write_run
 
+from anisoscope.cli import tables, view
 from anisoscope.report import build, build_studies
+from anisoscope.runs.findings import findings
 from anisoscope.store import as_records
 
 Told = dict[str, Any]
@@ -71,7 +76,7 @@ def of_series(folder: Path) -> Path:
     return build(folder)
 
 
-def of_classes(folder: Path) -> Path:
+def class_records() -> pd.DataFrame:
     """A classifier of three classes: directions, attention replaced, words explained."""
     rng, rows = np.random.default_rng(1), []
 
@@ -95,8 +100,40 @@ def of_classes(folder: Path) -> Path:
     row("accuracy", None, 0.91, site=None)
     row("majority", None, 0.4, site=None)
     table = pd.DataFrame(rows).assign(stack="encoder", kind="self")
-    records = as_records(table, run="r", model="m", corpus="planted:3")
-    return build(write_run(folder, records, {"model": "m", "corpus": "planted:3"}))
+    return as_records(table, run="r", model="m", corpus="planted:3")
+
+
+def of_classes(folder: Path) -> Path:
+    return build(write_run(folder, class_records(), {"model": "m", "corpus": "planted:3"}))
+
+
+def of_two_layers(folder: Path) -> Path:
+    records = class_records()
+    return build(write_run(folder, records[records["layer"].isin([1, 2])], {"model": "m"}))
+
+
+def printed() -> Told:
+    """Tables of the command line in every form, at the width of no terminal and of a narrow one."""
+    one, two = (
+        synthetic_records(layers=2, heads=2, stacks=stacks) for stacks in (("encoder",), ("encoder", "decoder"))
+    )
+    series = pd.concat([one.assign(step=step, seed=seed) for seed in (0, 1) for step in (0, 1000)])
+    heads = series[series["head"].notna()]
+    shown = {"run": [tables.layer_by_layer(one)], "wide": [tables.layer_by_layer(two, wide=True)]}
+    shown |= {"classes": tables.of_classes(class_records()), "series": [tables.of_series(series, "content")]}
+    shown |= {"series of heads": [tables.of_series(heads, "all")], "metrics": [tables.listed("metrics")]}
+    shown |= {"nothing": [tables.layer_by_layer(heads)], "corpora": [tables.listed("corpora")]}
+    told: Told = {}
+    for name, (form, width) in product(shown, [("table", None), ("table", 50), ("csv", None), ("markdown", None)]):
+        stream = StringIO()
+        with pytest.MonkeyPatch.context() as patched, redirect_stdout(stream):
+            patched.setattr(view, "columns", lambda _stream, width=width: width)
+            view.show(shown[name], view.View(form), findings(one)[:2] if name == "run" else ())
+        lines = stream.getvalue().split("\n")
+        told[f"{name}, {form} {width or ''}".strip()] = (
+            lines if form != "csv" else [*lines[:3], len(lines), *lines[-2:]]
+        )
+    return told
 
 
 def of_studies(folder: Path) -> Path:
@@ -112,7 +149,8 @@ def of_one_paper(folder: Path) -> Path:
 
 
 STUDIES = {name: partial(goldens.charts_of, folder) for name, folder in goldens.studies().items()}
-PAGES = {made.__name__: made for made in (of_run, of_one_stack, of_series, of_classes, of_studies, of_one_paper)}
+_PAGES = (of_run, of_one_stack, of_series, of_classes, of_two_layers, of_studies, of_one_paper)
+PAGES = {made.__name__: made for made in _PAGES}
 PAGES |= {f"of_depth_{layers}": partial(of_depth, layers) for layers in (23, 24)}
 MADE = {
     "settings": goldens.settings,

@@ -191,6 +191,7 @@ def test_paper_settings_are_what_the_papers_say():
     norms = [0, 0.1, 0.1778, 0.3162, 0.5623, 1, 1.778, 3.162, 5.623, 10, 17.78, 31.62, 56.23, 100, 177.8, 316.2]
     assert list(biased_block.GRID) == list(biased_block.SETTINGS["paper"].norms) == norms
     assert biased_block.COARSE == (0, 0.1, 0.3162, 1, 3.162, 10, 31.62, 100, 316.2)
+    assert set(biased_block.SHOWN) == {0, 1, 10, 31.62, 100} <= set(norms)
     size = biased_block.SETTINGS["paper"].sizes[0]
     assert (size.tokens, size.width, size.heads, size.blocks) == (512, 768, 12, 1)
     assert GRID.weights == (0, 1e-4, 1e-3, 1e-2, 1e-1) and GRID.utterances == 999
