@@ -24,6 +24,7 @@ from anisoscope.data.labelled import open_labelled
 from anisoscope.errors import ModelError, OutputError, UsageError
 from anisoscope.measure.loop import Interrupted
 from anisoscope.models.load import load
+from anisoscope.models.ports.attention_classifier import AttentionClassifier, AttentionClassifierConfig
 from anisoscope.training import classifier, fit
 from anisoscope.training.classifier import Buckets, train_classifier
 from anisoscope.training.classifier_parts import parts_of
@@ -475,3 +476,22 @@ def test_the_result_of_predictions_by_hand():
     assert found["above_chance"] == pytest.approx(majority + 1.645 * (majority * (1 - majority) / n) ** 0.5)
     assert list(found["by_class"].values()) == [1.0, 1 / second, 0.0] and second > 1
     assert list(found["predicted"].values()) == [n - 1, 1, 0]
+
+
+def test_a_classifier_starts_as_torch_s_parts_do():
+    """Embeddings of deviation 1 with a row of zeros for padding, Xavier for queries, keys and values together, a
+    linear layer's own bounds for the others; gradients reach what makes queries and keys.
+    """
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 500, "hidden_size": 64, "max_position_embeddings": 8, "num_labels": 3}
+    model = AttentionClassifier(AttentionClassifierConfig(**sizes))
+    table = next(m for m in model.modules() if isinstance(m, torch.nn.Embedding)).weight
+    assert float(table[1:].detach().std()) == pytest.approx(1, rel=0.02) and not table[0].any()
+    attention = model.attention_classifier.blocks[0].attention
+    bounds = {attention.in_proj: math.sqrt(6 / (4 * 64)), attention.out_proj: 1 / 8}
+    for part, bound in bounds.items():
+        assert float(part.weight.detach().abs().max()) == pytest.approx(bound, rel=0.01) and not part.bias.any()
+    [head] = [m for name, m in model.named_modules() if isinstance(m, torch.nn.Linear) and m.out_features == 3]
+    assert 0.9 / 8 < float(head.weight.detach().abs().max()) <= 1 / 8 and head.bias.any()
+    model(torch.tensor([[1, 2, 3]]), labels=torch.tensor([1])).loss.backward()
+    assert all(part.any() for part in attention.in_proj.weight.grad.chunk(3))

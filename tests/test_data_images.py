@@ -5,6 +5,7 @@ import zlib
 
 import datasets
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -15,6 +16,7 @@ from anisoscope.data import hub
 from anisoscope.data.corpora import list_corpora
 from anisoscope.data.hub import HubSet
 from anisoscope.data.images import MEAN, ImagePlan, open_images, picture
+from anisoscope.data.media import _listed
 from anisoscope.data.opening import default_corpus, open_plan
 from anisoscope.errors import CorpusError, UsageError
 
@@ -227,3 +229,16 @@ def test_names_and_models_that_fit_nothing(folder, vit):
         open_plan(str(folder), vit, None, modality="text")
     with pytest.raises(UsageError, match=r"no --max-length for an image model"):
         open_plan("builtin:digits", vit, None, modality="image", max_length=5)
+
+
+def test_every_row_of_a_table_is_an_item_whatever_the_one_before_was(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"x")
+    rows = [{"bytes": b"1", "path": "in.png"}, {"bytes": b"2", "path": None}, {"bytes": None, "path": None}]
+    pd.DataFrame({"image": rows, "speaker_id": ["p", "q", "r"]}).to_parquet(tmp_path / "t.parquet")
+    found = list(_listed(tmp_path / "t.parquet", None, "image"))
+    assert [item.place for item in found[:2]] == [b"1", b"2"] and found[0].name == "in.png"
+    assert [bool(item.fault) for item in found] == [False, False, True]
+    (tmp_path / "t.csv").write_text('path\na.png\n""\nb.png\n')
+    found = list(_listed(tmp_path / "t.csv", None))
+    assert [(item.name, bool(item.fault)) for item in found][::2] == [("a.png", False), ("b.png", False)]
+    assert found[1].fault == "'' for a path" and found[2].place == tmp_path / "b.png"

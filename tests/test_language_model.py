@@ -17,7 +17,7 @@ from anisoscope.errors import CorpusError, DivergedError, ModelError, OutputErro
 from anisoscope.measure.loop import Interrupted
 from anisoscope.models.load import load
 from anisoscope.training.language_model import checkpoint_steps, train, untrained
-from anisoscope.training.recipe import SIZES, Sizes, Training
+from anisoscope.training.recipe import SIZES, ModelSize, Sizes, Training
 from anisoscope.training.text import SPECIAL, UNMASKED, Examples, open_training_corpus, prepare, word_pieces
 
 TINY = Sizes("tiny", vocab_size=300, window=12, batch=4, dropout=0.1).build()
@@ -231,3 +231,10 @@ def test_bad_input_is_told(corpus, tmp_path):
     with pytest.raises(CorpusError, match="at least 2 windows of 12"):
         train(training(tmp_path / "short.txt"), tmp_path / "short")
     assert set(SIZES) == {"tiny", "small", "mini", "bert-small", "bert-base"}
+
+
+def test_published_sizes_are_those_of_the_papers():
+    """Turc et al. 2019 and Devlin et al. 2019."""
+    small, base = ModelSize(4, 512, 8, 30_522, 128, 256, 5e-4, 200_000, 0.1), SIZES["bert-base"]
+    assert SIZES["bert-small"] == small
+    assert base == ModelSize(12, 768, 12, 30_522, 512, 256, 1e-4, 1_000_000, 0.1)

@@ -30,7 +30,7 @@ from anisoscope.models.identity import weights_hash
 from anisoscope.models.load import load
 from anisoscope.options import leaves
 from anisoscope.runs.job import OF_MACHINE, Job
-from anisoscope.runs.run import run
+from anisoscope.runs.run import _kept, run
 from anisoscope.runs.series import measure_series
 from anisoscope.store import RunFolder
 from anisoscope.studies.judge import LEVEL, judged, of_seeds
@@ -388,3 +388,20 @@ def test_a_plan_of_vectors_knows_every_number_and_what_stands_beside_them():
     seen = [VectorPlan(Vectors("memory", **given | change)).fingerprint for change in ({}, *changes)]
     assert VectorPlan(Vectors("other name", **given)).fingerprint == seen[0]
     assert len(set(map(str, seen))) == len(seen)
+
+
+@pytest.mark.parametrize("done", [(), ("pass",)])
+@pytest.mark.parametrize("state", [False, True])
+@pytest.mark.parametrize("complete", [False, True])
+def test_what_is_kept_of_a_run_that_is_interrupted(done, state, complete, tmp_path):
+    """The whole pass where it was done and nothing holds it yet; what a state holds already is not written again."""
+    target = RunFolder(tmp_path)
+    if state:
+        target.state_path().write_bytes(b"before")
+    if complete:
+        target.manifest_path.write_text("{}")
+    told = _kept(target, [SimpleNamespace(save=lambda path: path.write_bytes(b"whole"))] * len(done))
+    saved = bool(done) and not complete and not state
+    assert [path.read_bytes() for path in target.states()] == [b"before"] * state + [b"whole"] * saved
+    held = f"{tmp_path} holds what is measured" + " (the whole pass)" * bool(done)
+    assert told == (held if state or saved else "")
