@@ -154,6 +154,7 @@ PAGES = {made.__name__: made for made in _PAGES}
 PAGES |= {f"of_depth_{layers}": partial(of_depth, layers) for layers in (23, 24)}
 MADE = {
     "settings": goldens.settings,
+    "printed": printed,
     **STUDIES,
     **{f"page_{name}": partial(page, made) for name, made in PAGES.items()},
 }
