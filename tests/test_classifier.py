@@ -427,6 +427,21 @@ def test_other_bad_input_is_explained(tmp_path):
         train_classifier(SMALL, tmp_path / "mine")
 
 
+def test_a_training_that_was_killed_before_its_first_file_begins_anew(tmp_path, monkeypatch):
+    """It was refused as files that are no training: found by the campaign, seed 2."""
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / f".identity.json.{2**31 - 1}").write_text("{")  # of a process that is no more
+
+    def parts_of(*_):
+        raise StopIteration
+
+    monkeypatch.setattr(classifier, "parts_of", parts_of)
+    for resume in (True, False):
+        with pytest.raises(StopIteration):
+            train_classifier(SMALL, tmp_path, resume=resume)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
 def test_the_command_trains_and_reports(tmp_path):
     given = (
         "--vectors random --dim 16 --epochs 1 --max-length 12 --penalty entropy --weight 0.1 --penalty-layers all -q"

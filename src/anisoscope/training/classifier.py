@@ -87,7 +87,8 @@ def train_classifier(
     folder = output or Path("runs") / f"classifier-{recipe.corpus.replace('/', '-')}-{run_id(identity)[:8]}"
     described, checkpoints = folder / "training.json", folder / "checkpoints"
     check_output(folder)
-    clear_temporary(folder)
+    for place in (folder, checkpoints):
+        clear_temporary(place)
     if not overwrite and (done := _finished(folder, identity, resume=resume)):
         return TrainedClassifier(folder, done)
     set_seed(recipe.seed)
@@ -124,7 +125,7 @@ def _finished(folder: Path, identity: dict[str, Any], *, resume: bool) -> dict[s
         return training if identity == done else None
     if training or begun:
         raise OutputError(f"another training in {folder}", "other settings", "choose another --output, or --overwrite")
-    if folder.is_dir() and any(folder.iterdir()):
+    if any(not path.is_dir() for path in folder.rglob("*")):  # folders alone may be ours, killed before the first file
         raise OutputError(f"{folder} to be empty", "files that are no training", "choose another --output")
     return None
 
