@@ -61,7 +61,10 @@ def test_the_paper_s_grid_is_what_was_asked_for():
     for corpus, depth, seeds in (("yelphat", 5, 5), ("hatexplain", 5, 3), ("esnli", 2, 3)):
         assert all(cells[corpus, layers, 0.0] >= seeds for layers in range(1, depth + 1))
         assert all(cells[corpus, 1, weight] >= seeds for weight in (0.0, 1e-4, 1e-3, 1e-2, 1e-1, 6.0))
-    assert Counter(c.corpus for c in grid.PAPER.fine_tuned()) == dict.fromkeys(grid.REAL, 3)
+    assert Counter(c.corpus for c in grid.PAPER.fine_tuned()) == dict.fromkeys(grid.REAL, 5)
+    assert Counter((c.corpus, c.start) for c in grid.PAPER.by_start()) == {
+        (c, s): 5 for c in grid.REAL for s in ("raw", "random")
+    }
 
 
 def test_without_data_the_planted_corpora_stand_in(monkeypatch):
