@@ -343,6 +343,10 @@ def test_clips_of_a_hub_data_set_stay_encoded(folder, monkeypatch):
         open_speech("librispeech")
     with pytest.raises(CorpusError, match=r"a column of speech in some/set; got 'sound'.*audio"):
         open_speech("some/set", column="sound")
+    silent = split.remove_columns("audio")
+    monkeypatch.setattr(hub, "load_splits", lambda *_: {"test": silent})
+    with pytest.raises(CorpusError, match=r"a column of speech in no/sound; got the columns speaker_id, text\."):
+        open_speech("no/sound")
 
 
 @pytest.mark.parametrize(("missing", "whole"), [(0, True), (160, True), (161, False)])

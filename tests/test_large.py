@@ -157,6 +157,8 @@ def test_flops_are_those_of_the_products():
     products = (layers + 2) * 2 * ((width + 1) ** 2 + width**2)
     assert 0 < cost.panels["spectrum"] - products < 0.1 * products  # and the sums that are linear in the vectors
     assert cost.panels["attention"] > layers * 2 * tokens * width
+    for panel in ("hidden", "attention", "alignment"):  # whatever is measured, the model's own scores grow with windows
+        assert cost_of(shapes_from(model, Settings((panel,))), Settings((panel,)), tokens).model == cost.model
 
 
 def test_wide_sites_have_no_spectrum_unless_it_is_asked_for():

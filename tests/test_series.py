@@ -313,6 +313,21 @@ def test_a_finished_run_is_found_before_anything_is_loaded(copied, tmp_path, mon
     assert len(loaded) == 4
 
 
+def test_a_finished_run_is_not_found_by_name_for_weights_or_batches_that_are_given(copied, tmp_path):
+    """A model or a plan in memory has no name that it could be found by: a run of other weights was returned."""
+    place, job = copied
+    job = replace(job, model=str(place / "step-1"), limit=4)
+    done = run(job, tmp_path / "run")
+    subject = load(job.model)
+    plan, described = run_module.plan_of(replace(job, limit=3), subject)
+    others = {"subject": load(str(place / "step-10"))}, {"reading": run_module.OpenedCorpus(plan, described)}
+    for other in others:
+        with pytest.raises(AnisoscopeError, match="weights_sha256" if "subject" in other else "plan"):
+            run(job, tmp_path / "run", resume=True, **other)
+    for same in ({}, {"subject": subject}):
+        assert run(job, tmp_path / "run", resume=True, **same).manifest == done.manifest
+
+
 def test_the_key_of_a_job_is_none_where_a_state_can_only_be_read(copied):
     place, job = copied
     job = replace(job, model=str(place / "step-1"))

@@ -1,0 +1,369 @@
+"""Field by field: what is asked for is handed on, what tells two runs apart is compared, what is told is so."""
+
+import json
+import os
+from contextlib import contextmanager
+from dataclasses import asdict, fields, replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import soundfile
+import tiny
+import torch
+from test_seen import OTHER, changed
+
+import anisoscope
+from anisoscope.data import items
+from anisoscope.data.corpora import HubPart
+from anisoscope.data.hub import HubSet
+from anisoscope.data.local import copies
+from anisoscope.errors import MeasureError, ModelError
+from anisoscope.measure import loop
+from anisoscope.measure.loop import run_pass
+from anisoscope.measure.settings import Settings
+from anisoscope.models import download, hub_memory
+from anisoscope.models.hub import ModelPlace
+from anisoscope.models.load import Subject, load
+from anisoscope.models.series import Checkpoint
+from anisoscope.runs import classes as classes_module, found, run as run_module, series as series_module
+from anisoscope.runs.found import asked, corpus_state, model_state
+from anisoscope.runs.job import OF_MACHINE, Classes, Job
+from anisoscope.runs.merge import merge_runs
+from anisoscope.runs.run import run
+from anisoscope.store import RunFolder
+
+
+class Stop(Exception):
+    """What was asked for has been seen."""
+
+
+# ---- what is asked for is handed on ----------------------------------------------------------------------------------
+
+READ = ("split", "column", "documents", "limit", "sequences", "max_length", "batch_tokens", "skip_bad")
+LOADED = ("dtype", "untrained", "tower", *OF_MACHINE)
+OF_RUN = {"model", "corpus", "settings", "step", "train_seed", "shard"}
+"""Fields of a job for the reader of its corpus, for the loader of its model, and for neither."""
+
+
+def test_every_field_of_a_job_reaches_the_reader_or_the_loader(monkeypatch):
+    """--column or --dtype could be lost on the way. A new field is to be named in READ, LOADED or OF_RUN."""
+    assert {*READ, *LOADED, *OF_RUN} == {field.name for field in fields(Job)}
+    given = []
+    monkeypatch.setattr(run_module, "load", lambda *names, **how: given.append((names, how)))
+    monkeypatch.setattr(run_module, "open_plan", lambda *names, **how: given.append((names, how)) or ([], {}))
+    machine = {"device": "cpu", "device_map": "balanced", "trust_remote_code": True}
+    for name, value in {name: ({**OTHER, **machine})[name] for name in (*READ, *LOADED)}.items():
+        job = Job("builtin:minilm", "corpus", Settings(seed=5), **{name: value})
+        run_module.subject_of(job, classifier=True)
+        run_module.plan_of(job, Subject(torch.nn.Linear(1, 1), "reader", "model"))
+        (model, loading), (corpus, reading) = given
+        assert (model, corpus[0], corpus[2]) == (("builtin:minilm",), "corpus", "reader")
+        assert (loading["seed"], loading["classifier"], reading["modality"]) == (5, True, "text")
+        for names, how in ((LOADED, loading), (READ, reading)):
+            assert {each: how[each] for each in names} == {each: getattr(job, each) for each in names}
+        given.clear()
+
+
+def test_every_setting_reaches_the_capture(monkeypatch):
+    """Medians, bins, layers, `tokens_first` and what gives the output could be lost between settings and capture."""
+    seen = []
+
+    @contextmanager
+    def capture(_model, what, **how):
+        seen.append(how | {"what": what})
+        raise Stop
+        yield
+
+    monkeypatch.setattr(loop, "capture", capture)
+    others = {name: OTHER[name] for name in ("blocks", "tokens_first", "median", "flatten", "layers")}
+    for name, value in {**others, "bins": (0.0, 1.0), "attention": "fused"}.items():
+        for settings in (Settings(panels=("hidden",)), Settings(panels=("hidden",), **{name: value})):
+            with pytest.raises(Stop):
+                run_pass(tiny.model("bert"), tiny.Plan(tiny.documents(2)), settings)
+            how = seen.pop()
+            assert {each: how[each] for each in others} == {each: getattr(settings, each) for each in others}
+            assert (None if how["histogram"] is None else how["histogram"].tolist()) == ([*settings.bins] or None)
+            assert how["fused"] is (settings.attention == "fused") and how["optional"] == set()
+
+
+def test_every_field_of_classes_reaches_what_it_is_for(monkeypatch):
+    """Which examples are looked at, how many in what takes many passes, cut where, at which token, in which batches."""
+    from anisoscope.data.labelled import open_labelled
+
+    given = {}
+
+    def noted(name, result):
+        return lambda *args, **how: given.setdefault(name, (args, how)) and result(*args, **how)
+
+    classifier = load("builtin:minilm")
+    monkeypatch.setattr(classes_module, "subject_of", lambda _job, classifier: given.update(head=classifier) or MODEL)
+    corpus, encode = open_labelled("planted", limit=30), classes_module.encode
+    plan = classes_module.LabelledPlan
+    MODEL = replace(classifier, name="planted model")
+    monkeypatch.setattr(classes_module, "open_labelled", noted("open", lambda *_, **__: corpus))
+    monkeypatch.setattr(classes_module, "encode", noted("encode", encode))
+    monkeypatch.setattr(classes_module, "LabelledPlan", noted("plan", plan))
+    monkeypatch.setattr(classes_module, "run", lambda job, _output, **how: (job, how["reading"]))
+    how = {"split": "train", "limit": 10, "few": 4, "at": "mean", "max_length": 12, "parts": ("directions",)}
+    asked_for = Classes("planted", {"text": "t"}, split_seed=3, **how)
+    job, reading = classes_module.run_classes(Job(batch_tokens=77, settings=Settings(seed=4)), asked_for)
+    assert given["head"] is True and given["open"] == (("planted",), {"columns": {"text": "t"}, "seed": 3})
+    examples, _, length = given["encode"][0]
+    assert length == 12 and {*examples} <= {*corpus.splits["train"]} and len(examples) == 10
+    assert given["plan"][1]["batch_tokens"] == 77 and given["plan"][1]["classes"] == corpus.labels
+    assert (job.corpus, job.settings.seed, job.settings.at) == ("planted", 4, "mean")
+    assert "class" in job.settings.panels and reading.corpus["split"] == "train"
+    assert reading.identity["classes"] == {**asdict(asked_for), "parts": ["directions"]}
+    look = reading.more.__self__
+    seen = {}
+    monkeypatch.setattr(classes_module, "explanations", lambda *_, **how: seen.update(how))
+    monkeypatch.setattr(classes_module, "ablations", lambda _model, plan: seen.update(replaced=len(plan.encoded)))
+    look = replace(look, heads=True)
+    look._explained()
+    look._replaced()
+    assert seen == {"split": "train", "limit": 4, "max_length": 12, "replaced": 4}
+    assert replace(look, classes=replace(look.classes, limit=2))._few == 2
+
+
+def test_what_a_training_tells_is_taken_where_nothing_else_is_named(tmp_path):
+    recipe = {"corpus": "planted", "columns": {"text": "t"}, "split_seed": 6}
+    (tmp_path / "training.json").write_text(json.dumps({"recipe": recipe, "max_length": 21}))
+    told = classes_module._as_trained(str(tmp_path), Classes())
+    assert (told.corpus, told.columns, told.split_seed, told.max_length) == ("planted", {"text": "t"}, 6, 21)
+    own = classes_module._as_trained(str(tmp_path), Classes("planted:3", split_seed=1, max_length=9))
+    assert (own.corpus, own.columns, own.split_seed, own.max_length) == ("planted:3", None, 1, 9)
+
+
+# ---- what tells two runs apart is compared ---------------------------------------------------------------------------
+
+
+def test_the_key_of_a_job_knows_every_field_state_code_and_library(monkeypatch):
+    """A run was found by what is asked for without one of them: that of other weights, of another text or formula."""
+    states = {"model_state": "m", "corpus_state": "c", "code_of": "k", "version": "1"}
+
+    def key(job, **other):
+        for name, value in (states | other).items():
+            monkeypatch.setattr(found, name, lambda *_, value=value: value)
+        return asked(job)
+
+    keys = [key(Job()), *(key(changed(Job(), name)) for name in OTHER)]
+    keys += [key(Job(), **{name: "other"}) for name in states]
+    monkeypatch.setattr(found.platform, "python_version", lambda: "4.0.0")
+    keys.append(key(Job()))
+    assert len({*keys}) == len(keys) and None not in keys
+    assert key(Job(), model_state=None) is key(Job(), corpus_state=None) is key(Job(trust_remote_code=True)) is None
+
+
+def test_the_state_of_a_model_that_only_reading_tells_is_none(tmp_path, monkeypatch):
+    """An adapter's files say nothing of its base; a function may return anything."""
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"1234")
+    states = [model_state(str(tmp_path))]
+    for change in (b"12345", b"54321"):
+        (tmp_path / "model.safetensors").write_bytes(change)
+        os.utime(tmp_path / "model.safetensors", ns=(len(states), len(states)))
+        states.append(model_state(str(tmp_path)))
+    assert len({repr(state) for state in states}) == 3 and None not in states
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert model_state(str(tmp_path)) is model_state("module:function") is None
+    for files, told in (({"config.json": ""}, "commit"), ({"adapter_config.json": ""}, None)):
+        monkeypatch.setattr(found, "place_of", lambda _name, files=files: ModelPlace("some", None, "commit", files))
+        assert model_state("some/model") == told
+
+
+def test_the_state_of_a_corpus_is_of_its_split_its_files_and_what_lists_them(tmp_path):
+    """Another speaker in a manifest, or another clip of it, was the same corpus; so was another split of a copy."""
+    for place in ("set/train.txt", "set/test.txt", "elsewhere/b.wav", "clips/a.wav"):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        soundfile.write(tmp_path / place, np.zeros(80), 8000, format="WAV")
+        os.utime(tmp_path / place, ns=(1, 1))
+    manifest, listed = tmp_path / "manifest.csv", "path,speaker\nclips/a.wav,{}\n"
+    manifest.write_text(listed.format("x"))
+    with copies({"wikitext-103": tmp_path / "set"}):
+        jobs = {split: Job(corpus="wikitext-103", split=split) for split in ("train", "test")}
+        before = {split: corpus_state(job) for split, job in jobs.items()}
+        os.utime(tmp_path / "set" / "test.txt", ns=(2, 2))
+        after = {split: corpus_state(job) for split, job in jobs.items()}
+    assert before["train"] == after["train"] and len({repr(x) for x in (*before.values(), *after.values())}) == 3
+    of_clips = Job(corpus=str(tmp_path / "clips"))
+    states = [corpus_state(of_clips)]
+    manifest.write_text(listed.format("y"))
+    states.append(corpus_state(of_clips))
+    far = tmp_path / "far.csv"
+    far.write_text("path\nelsewhere/b.wav\n")
+    states.append(corpus_state(Job(corpus=str(far))))
+    os.utime(tmp_path / "elsewhere" / "b.wav", ns=(3, 3))
+    states.append(corpus_state(Job(corpus=str(far))))
+    assert None not in states and len({repr(state) for state in states}) == 4
+
+
+def test_the_folder_of_a_checkpoint_knows_what_its_numbers_depend_on(monkeypatch, tmp_path):
+    def folder(job=Job(), corpus="c", state="s", checkpoint=Checkpoint("m", 1, 2), code="k"):  # noqa: B008
+        monkeypatch.setattr(series_module, "code_of", lambda: code)
+        work = series_module._Work(lambda _: job, tmp_path, None, False, "name")
+        work.corpus = corpus
+        return work._folder(checkpoint, state).name
+
+    own = {"model", "step", "train_seed"}  # of the checkpoint
+    names = [folder(changed(Job(), name)) for name in OTHER.keys() - own]
+    names += [folder(), folder(corpus="d"), folder(state="t"), folder(code="l")]
+    names += [folder(checkpoint=Checkpoint(*each)) for each in (("n", 1, 2), ("m", 3, 2), ("m", 1, 4))]
+    assert len({*names}) == len(names) and all(name.startswith("seed-2-step-1-") for name in names[:-3])
+    assert {folder(Job(device="cpu")), folder(Job(trust_remote_code=True))} == {folder()}
+
+
+def test_a_stamp_of_a_checkpoint_knows_the_files_that_are_read(tmp_path):
+    place, stamps = ModelPlace(str(tmp_path), None), set()
+    for number, name in enumerate(("config.json", "model.safetensors", "model-2.safetensors", "pytorch_model.bin")):
+        (tmp_path / name).write_bytes(b"1")
+        stamps.add(download.stamp(str(tmp_path), place))
+        (tmp_path / name).write_bytes(b"12")
+        stamps.add(download.stamp(str(tmp_path), place))
+        os.utime(tmp_path / name, ns=(number, number))
+        stamps.add(download.stamp(str(tmp_path), place))
+    assert len(stamps) == 12
+    (tmp_path / "README.md").write_text("text")
+    assert download.stamp(str(tmp_path), place) in stamps
+    assert download.stamp("some/model", place._replace(commit="c")) == "c"
+
+
+FORM = {"model_type": "bert", "vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+
+
+@pytest.mark.parametrize("name", [*FORM, "vocabulary"])
+def test_checkpoints_of_another_form_are_no_series(name, monkeypatch, tmp_path):
+    """All sizes are compared, and the words of the vocabulary, before anything is measured."""
+    form = FORM | {"vocabulary": "abc"}
+    forms = {"one": form, "two": form | {name: "other"}}
+    monkeypatch.setattr(series_module, "place_of", lambda subject: ModelPlace(subject, None, subject))
+    monkeypatch.setattr(series_module, "shape", lambda subject, *_: forms[subject])
+    work = series_module._Work(lambda _: Job(), tmp_path, None, True, "name")
+    with pytest.raises(ModelError, match=rf"architecture and vocabulary \({name}.*{name} other in two"):
+        work.examine([Checkpoint("one", 1, 0), Checkpoint("two", 2, 0)])
+
+
+def test_the_form_of_a_checkpoint_is_read_from_its_configuration_and_words(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(FORM))
+    place = ModelPlace(str(tmp_path), None)
+    assert download.shape(str(tmp_path), place) == FORM
+    seen = set()
+    for words in ("one two", "two one"):
+        (tmp_path / "vocab.txt").write_text(words)
+        told = download.shape(str(tmp_path), place)
+        seen.add(told.pop("vocabulary"))
+        assert told == FORM
+    assert len(seen) == 2
+
+
+def test_shards_are_of_one_run_only_where_every_part_of_their_identity_agrees(tmp_path):
+    """Any part but the shard itself: weights, code, plan, each setting."""
+    subject, plan = SimpleNamespace(weights_sha256="w", form="f"), SimpleNamespace(fingerprint="p")
+    identity = Job().identity(subject, plan)
+
+    def shard(name, identity):
+        folder = RunFolder.start(tmp_path / name, identity, resume=False)
+        folder.sums_path.touch()
+        folder.manifest_path.write_text("{}")
+        return folder.folder
+
+    first = shard("first", identity)
+    names = [name for name in identity if name not in ("shard", "settings")]
+    assert {"weights_sha256", "architecture", "plan", "code", "model", "dtype"} <= {*names}
+    for name in names:
+        other = shard(name, identity | {name: "another"})
+        with pytest.raises(MeasureError, match=rf"whose {name} differs"):
+            merge_runs([first, other], tmp_path / "merged")
+    for name in identity["settings"]:
+        settings = {"settings": identity["settings"] | {name: "another"}}
+        with pytest.raises(MeasureError, match=rf"whose settings\.{name} differs"):
+            merge_runs([first, shard(f"settings {name}", identity | settings)], tmp_path / "merged")
+    with pytest.raises(KeyError):  # it goes on: the manifest of this one is empty
+        merge_runs([first, shard("second", identity | {"shard": [1, 2]})], tmp_path / "merged")
+
+
+def test_what_is_kept_of_a_data_set_is_of_its_part_column_and_commit(monkeypatch, tmp_path):
+    """Clips of one split, or of one column, were given for those of another."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path))
+    monkeypatch.setattr(items.hub, "find_set", lambda part: HubSet(part.id, part.revision))
+    folders = []
+    monkeypatch.setattr(items, "Kept", lambda folder: folders.append(folder) or pytest.skip.Exception("stop"))
+    parts = [HubPart("name", "speech", "some/set", "config", "test", "commit")]
+    for name, value in {
+        "modality": "image",
+        "id": "some/other",
+        "config": "c",
+        "split": "train",
+        "revision": "d",
+    }.items():
+        parts.append(replace(parts[0], **{name: value}))
+    for part, column in (*((part, None) for part in parts), (parts[0], "audio")):
+        with pytest.raises(AttributeError):
+            items.hub_items(part, column)
+    assert len({*folders}) == len(folders) == 7
+
+
+def test_what_is_remembered_of_the_hub_is_of_its_kind_name_and_revision(monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path))
+    asked_for = [("model", "a/b", None), ("model", "a/b", "v1"), ("model", "a/c", None), ("data set", "a/b", None)]
+    for number, each in enumerate(asked_for):
+        hub_memory.remember(*each, str(number))
+    assert [hub_memory.recalled(*each) for each in asked_for] == ["0", "1", "2", "3"]
+    hub_memory.remember(*asked_for[1], "new")
+    assert [hub_memory.recalled(*each) for each in asked_for] == ["0", "new", "2", "3"]
+    assert hub_memory.recalled("model", "a/b", "v2") is None
+
+
+# ---- what is told is so ----------------------------------------------------------------------------------------------
+
+
+def test_a_manifest_says_what_was_measured_with_what(small_series, tmp_path):
+    """Revision, weights, parameters, backend, kind of numbers, device, warnings: of the model that was there."""
+    name, text = str(small_series / "checkpoints" / "seed-0" / "step-1"), str(small_series / "text.jsonl")
+    subject = replace(load(name, dtype="float64"), revision="abc", notes=["a note on the model"])
+    subject.model.set_attn_implementation("eager")
+    job = Job(name, text, Settings(metrics=("drift",), seed=3), max_length=12, limit=4, dtype="auto", step=8)
+    done = run(job, tmp_path / "run", subject=subject)
+    told, records = done.manifest, done.records
+    assert told["revision"] == "abc" == records["revision"].iloc[0] and told["weights_sha256"] == subject.weights_sha256
+    assert told["parameters"] == sum(p.numel() for p in subject.model.parameters()) > 1000
+    assert (told["backend"], told["dtype"], told["device"]) == ("eager", "float64", "cpu")
+    assert (told["settings"]["dtype"], told["settings"]["device"], told["processes"]) == ("float64", "cpu", 1)
+    assert told["architecture"] == "BertModel" and told["warnings"][0] == "a note on the model"
+    assert set(records["seed"]) == {3} and set(records["step"]) == {8} and set(records["corpus"]) == {text}
+    assert set(records["model"]) == {name} and set(records["run"]) == {told["run"]}
+    whole = run_module.plan_of(replace(job, limit=None), subject)[0]
+    part = run_module.plan_of(job, subject)[0]
+    assert told["corpus"]["n_tokens"] == sum(part.tokens) < sum(whole.tokens)
+    assert told["corpus"]["n_units"] == 4 and told["cost"]["tokens"] == int(part.lengths.max())
+
+
+def test_a_merged_run_tells_of_all_its_shards(small_series, tmp_path):
+    """When the first began, how long all took, what each had to say; and it is nobody's shard."""
+    name, text = str(small_series / "checkpoints" / "seed-0" / "step-1"), str(small_series / "text.jsonl")
+    job = Job(name, text, Settings(metrics=("drift",)), max_length=12, limit=6, batch_tokens=48)
+    parts, facts = [run(replace(job, shard=(i, 2)), tmp_path / str(i)) for i in (0, 1)], []
+    for i, part in enumerate(parts):
+        told = {"seconds": 2.5 + i, "started": f"2026-01-0{2 - i}", "processes": 1 + i, "notes": ["both", f"of {i}"]}
+        facts.append(part.manifest | told | {"asked": "its own"})
+        part.manifest_path.write_text(json.dumps(facts[-1]))
+    merged = merge_runs([part.folder for part in parts], tmp_path / "merged")
+    told = merged.manifest
+    assert (told["seconds"], told["started"], told["processes"]) == (6.0, "2026-01-01", 3)
+    assert told["warnings"][:3] == ["both", "of 0", "of 1"] and told["merged"] == [each["run"] for each in facts]
+    assert told["asked"] is None and told["settings"]["shard"] == merged.identity()["shard"] == [0, 1]
+    assert told["run"] not in told["merged"]
+
+
+def test_every_argument_of_a_metric_alone_has_its_effect():
+    """Which vectors count, whose they are, how many groups are left out."""
+    x = torch.randn(12, 5, 6, generator=torch.Generator().manual_seed(0)) + 1
+    mask = torch.ones(12, 5).bool()
+    mask[:, 3:] = False
+    (plain,) = anisoscope.metric("drift", x)["drift"][:1]
+    assert anisoscope.metric("drift", x, mask=mask)["drift"] == anisoscope.metric("drift", x[:, :3])["drift"]
+    alike = [anisoscope.metric("drift", x, **how)["drift"] for how in ({"unit": [*range(4)] * 3}, {"groups": 4})]
+    assert alike[0] == alike[1] and alike[0].value == plain
+    assert alike[0].high - alike[0].low != pytest.approx(np.ptp(anisoscope.metric("drift", x)["drift"][1:]), rel=1e-3)
+    ranks = [anisoscope.metric("spectrum", x, groups=groups)["spectrum.effective_rank"] for groups in (4, 8, 12)]
+    assert ranks[0].low != ranks[1].low == ranks[2].low
