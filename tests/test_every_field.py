@@ -11,21 +11,27 @@ import pytest
 import soundfile
 import tiny
 import torch
+from PIL import Image
 from test_seen import OTHER, changed
 
 import anisoscope
-from anisoscope.data import items
+from anisoscope.data import items, opening
 from anisoscope.data.corpora import HubPart
+from anisoscope.data.encoding import Encoded, LabelledPlan
 from anisoscope.data.hub import HubSet
 from anisoscope.data.local import copies
+from anisoscope.data.opening import open_plan
+from anisoscope.data.text import open_text, plan_text
 from anisoscope.errors import MeasureError, ModelError
 from anisoscope.measure import loop
+from anisoscope.measure.inputs import Given
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.models import download, hub_memory
 from anisoscope.models.hub import ModelPlace
-from anisoscope.models.load import Subject, load
+from anisoscope.models.load import DRAWN, Subject, load
 from anisoscope.models.series import Checkpoint
+from anisoscope.models.vectors import word_vectors
 from anisoscope.runs import classes as classes_module, found, run as run_module, series as series_module
 from anisoscope.runs.found import asked, corpus_state, model_state
 from anisoscope.runs.job import OF_MACHINE, Classes, Job
@@ -314,6 +320,119 @@ def test_what_is_remembered_of_the_hub_is_of_its_kind_name_and_revision(monkeypa
     assert hub_memory.recalled("model", "a/b", "v2") is None
 
 
+def test_a_plan_knows_tokens_units_prompt_and_batches(small_series, tmp_path):
+    """Another tokenizer on the same text, other speakers of the same clips, another prompt, other batches."""
+    from copy import deepcopy
+
+    from transformers import Wav2Vec2FeatureExtractor, WhisperConfig
+
+    name = str(small_series / "checkpoints" / "seed-0" / "step-1")
+    tokenizer, corpus = load(name).processor, open_text(str(small_series / "text.jsonl"), limit=5)
+    words = json.loads(tokenizer.backend_tokenizer.to_str())
+    vocabulary = words["model"]["vocab"]
+    vocabulary["w1"], vocabulary["w2"] = vocabulary["w2"], vocabulary["w1"]
+    other = deepcopy(tokenizer)
+    other._tokenizer = type(tokenizer.backend_tokenizer).from_str(json.dumps(words))
+    plans = [plan_text(corpus, each, max_length=12, batch_tokens=96) for each in (tokenizer, other)]
+    assert plans[0].settings == plans[1].settings and plans[0].fingerprint != plans[1].fingerprint
+    running = [open_text(str(small_series / "text.jsonl"), documents=f"tokens:{n}") for n in (40, 50)]
+    assert running[0].documents == running[1].documents and running[0].fingerprint != running[1].fingerprint
+
+    for clip in "ab":
+        soundfile.write(tmp_path / f"{clip}.wav", np.linspace(-1, 1, 8000), 8000)
+        Image.fromarray(np.full((8, 8, 3), ord(clip), np.uint8)).save(tmp_path / f"{clip}.png")
+    lists = {}
+    for kind in ("wav", "png"):
+        for speakers in ("xx", "xy"):
+            place = lists[kind, speakers] = tmp_path / f"{kind}-{speakers}.csv"
+            place.write_text(f"path,speaker\na.{kind},{speakers[0]}\nb.{kind},{speakers[1]}\n")
+    conv = {"conv_kernel": (10, 3), "conv_stride": (5, 2), "feat_extract_norm": "layer"}
+    ears = SimpleNamespace(config=SimpleNamespace(model_type="wav2vec2", **conv))
+    eyes = SimpleNamespace(config=SimpleNamespace(image_size=8, num_channels=3))
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "num_mel_bins": 80}
+    whispers = SimpleNamespace(config=WhisperConfig(**sizes, max_source_positions=50, decoder_start_token_id=7))
+    extractor = Wav2Vec2FeatureExtractor(sampling_rate=8000)
+
+    def of(kind, speakers="xx", model=None, processor=extractor, **how):
+        modality = "speech" if kind == "wav" else "image"
+        model, processor = model or (ears if kind == "wav" else eyes), processor if kind == "wav" else None
+        return open_plan(str(lists[kind, speakers]), model, processor, modality=modality, **how)[0]
+
+    for kind in ("wav", "png"):
+        found_here = [of(kind), of(kind, "xy"), of(kind, batch_tokens=1)]
+        assert len({plan.fingerprint for plan in found_here}) == 3, kind
+        assert [len(plan) for plan in found_here] == [1, 1, 2] and found_here[1].n_units == 2
+    louder = Wav2Vec2FeatureExtractor(sampling_rate=8000, do_normalize=False)
+    assert of("wav", processor=louder).fingerprint != of("wav").fingerprint
+    prompts = [SimpleNamespace(tokenizer=SimpleNamespace(prefix_tokens=[7, n])) for n in (3, 4)]
+    asks = [of("wav", model=whispers, processor=prompt) for prompt in prompts]
+    assert asks[0].prompt == [7, 3] and asks[0].fingerprint != asks[1].fingerprint
+
+
+def test_a_plan_of_labelled_examples_knows_ids_labels_and_batches():
+    rows = [{"input_ids": [1, 5 + i], "labels": i % 2} for i in range(4)]
+    other = [row | {"labels": 1 - row["labels"]} for row in rows]
+    ids = [row | {"input_ids": [1, 9]} for row in rows]
+    words = [[-1, 0]] * 4
+    plans = [LabelledPlan(Encoded(each, words), 0) for each in (rows, other, ids)]
+    plans += [
+        LabelledPlan(Encoded(rows, words), 0, batch_tokens=4),
+        LabelledPlan(Encoded(rows, words), 0, classes=("a", "b")),
+    ]
+    assert len({plan.fingerprint for plan in plans}) == 5
+    assert LabelledPlan(Encoded(rows, words), 0).fingerprint == plans[0].fingerprint
+
+
+def test_the_fingerprint_of_inputs_knows_everything_given():
+    """Values, shapes, types, names, their order, and whose each sequence is."""
+    ids = torch.arange(6).view(2, 3)
+    given = [ids, ids.flip(0), ids.view(3, 2), ids.int(), {"input_ids": ids}, {"other": ids}, [ids, ids]]
+    given += [[ids, ids.flip(0)], [ids.flip(0), ids], {"input_ids": ids, "use_cache": False}]
+    prints = [Given(each).fingerprint for each in given]
+    prints += [Given(ids, units=units).fingerprint for units in ([0, 0], [0, 1])]
+    assert len({*prints}) == len(prints) and Given(ids.clone()).fingerprint == prints[0]
+
+
+FAMILY = {"bert": ("encoder", None), "gpt2": ("decoder", None), "t5": ("encoder", 0)}
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_a_text_is_planned_for_the_stack_and_vocabulary_of_its_model(name, monkeypatch):
+    seen = {}
+    monkeypatch.setattr("anisoscope.data.text.plan_text", lambda *_, **how: seen.update(how))
+    model = tiny.model(name)
+    opening._text_plan("corpus", model, "tokenizer", 33, 77)
+    stack, start = FAMILY[name]
+    assert seen == {
+        "max_length": 33,
+        "batch_tokens": 77,
+        "stack": stack,
+        "decoder_start_id": start,
+        "vocab_size": tiny.VOCABULARY,
+    }
+    manta = SimpleNamespace(config=SimpleNamespace(model_type="manta", vocab_size=9), modules=list, named_modules=list)
+    opening._text_plan("corpus", manta, "tokenizer", 33, 77)
+    assert seen["batch_tokens"] == 1  # its blocks depend on what else is in the batch
+
+
+@pytest.mark.parametrize(
+    ("config", "most", "longest"),
+    [
+        ({"max_position_embeddings": 514, "model_type": "roberta"}, 512, 512),
+        ({"max_position_embeddings": 514, "model_type": "roberta"}, 10**30, 512),
+        ({"max_position_embeddings": 512, "model_type": "bert"}, 300, 300),
+        ({"n_positions": 64, "model_type": "gpt2"}, None, 64),
+        ({"n_positions": 64, "relative_attention_num_buckets": 32}, None, None),
+        ({"max_length_inputs": 20, "max_position_embeddings": 64}, None, 20),
+        ({}, 10**30, None),
+    ],
+)
+def test_a_model_reads_as_many_tokens_as_its_positions_and_its_tokenizer_say(config, most, longest):
+    tokenizer = SimpleNamespace(model_max_length=most, tokenize=None)
+    assert opening.longest_input(SimpleNamespace(**config), tokenizer) == longest
+    assert opening.text_length(SimpleNamespace(**config), tokenizer, None) == min(longest or 512, 512)
+
+
 # ---- what is told is so ----------------------------------------------------------------------------------------------
 
 
@@ -367,3 +486,51 @@ def test_every_argument_of_a_metric_alone_has_its_effect():
     assert alike[0].high - alike[0].low != pytest.approx(np.ptp(anisoscope.metric("drift", x)["drift"][1:]), rel=1e-3)
     ranks = [anisoscope.metric("spectrum", x, groups=groups)["spectrum.effective_rank"] for groups in (4, 8, 12)]
     assert ranks[0].low != ranks[1].low == ranks[2].low
+
+
+def test_what_was_measured_is_kept_where_what_follows_it_fails(small_series, tmp_path, monkeypatch):
+    """What takes many passes may fail after the pass: that is not done again."""
+    job = Job(
+        str(small_series / "checkpoints" / "seed-0" / "step-1"),
+        str(small_series / "text.jsonl"),
+        Settings(metrics=("drift",)),
+        limit=4,
+    )
+    subject = load(job.model)
+    plan, described = run_module.plan_of(job, subject)
+
+    def fails(_progress):
+        raise MeasureError("a head", "none")
+
+    with pytest.raises(MeasureError, match="a head"):
+        run(job, tmp_path / "run", subject=subject, reading=run_module.OpenedCorpus(plan, described, more=fails))
+    assert not RunFolder(tmp_path / "run").complete
+    monkeypatch.setattr(type(plan), "build", lambda *_: pytest.fail("a batch was made again"))
+    monkeypatch.setattr(run_module, "_cost_of", lambda *_: None)
+    done = run(job, tmp_path / "run", subject=subject, reading=run_module.OpenedCorpus(plan, described), resume=True)
+    assert set(done.records["metric"]) == {"drift", "drift.share"}
+
+
+def test_a_cost_is_of_the_windows_and_the_numbers_that_are_asked_for(small_series):
+    job = Job(str(small_series / "checkpoints" / "seed-0" / "step-1"))
+    parameters = sum(p.numel() for p in load(job.model).model.parameters())
+    for length, dtype, tokens in ((None, "float32", 16), (8, "bfloat16", 8)):
+        cost = run_module.cost_before(replace(job, max_length=length, dtype=dtype))
+        assert (cost.tokens, cost.weights) == (tokens, parameters * getattr(torch, dtype).itemsize)
+
+
+def test_weights_that_a_checkpoint_lacks_are_no_part_of_what_it_is(small_series):
+    """A pooler is drawn at random at each load; untrained weights are drawn by their seed, and that is said."""
+    name, hashes = str(small_series / "checkpoints" / "seed-0" / "step-1"), set()
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        subject = load(name)
+        assert any(key.startswith("pooler") for key in subject.model.state_dict()) and not subject.notes
+        hashes.add(subject.weights_sha256)
+    assert len(hashes) == 1 and load(name, untrained=True).notes == [DRAWN]
+
+
+def test_words_without_a_vector_have_no_part_in_the_mean_norm(tmp_path):
+    (tmp_path / "v.txt").write_text("a 3 4\nb 0 15\n")
+    found_here = word_vectors(str(tmp_path / "v.txt"), ["a", "none", "b"], [], norm=2.0)
+    assert found_here.found == 2 and found_here.matrix.norm(dim=1).tolist() == pytest.approx([1.0, 0.0, 3.0])

@@ -1,0 +1,288 @@
+"""Which vectors, rows, heads and policies count: in every metric, by every road that numbers come by."""
+
+import math
+import warnings
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+import anisoscope
+from anisoscope.axes import POLICIES, Site
+from anisoscope.batch import Batch, Stream
+from anisoscope.capture.heads import Heads, _stood_in_for
+from anisoscope.capture.masking import Call, Masking
+from anisoscope.capture.rows import attention_rows
+from anisoscope.capture.scores import score_sums
+from anisoscope.capture.vectors import output_of
+from anisoscope.measure.accumulator import FEW_GROUPS, Measurement
+from anisoscope.measure.loop import run_pass
+from anisoscope.measure.settings import Settings
+from anisoscope.metrics import calibrated, common_direction, found, mean_cosine, query_key
+from anisoscope.sums.classes import pooled
+from anisoscope.sums.device import sums_on_device
+from anisoscope.sums.groups import Sums, Totals, row_sums, vector_sums
+from anisoscope.sums.moments import add_head_moments
+
+
+def drawn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def measured(x, settings, mask=None, unit=None):
+    """A measurement of hidden vectors [sequence, token, dim], each sequence a unit."""
+    real = torch.ones(x.shape[:2], dtype=torch.bool) if mask is None else mask
+    special = real & (real.cumsum(1) == 2)  # the second real token
+    stream = Stream(real, special, torch.arange(len(x)) * x.shape[1])
+    done = Measurement(settings)
+    done.begin(Batch({}, torch.arange(len(x)) if unit is None else unit, {"encoder": stream}), x.device)
+    done.receive(Site("encoder", 0, "hidden"), x)
+    done.end()
+    return done
+
+
+# ---- vectors ---------------------------------------------------------------------------------------------------------
+
+OF_HIDDEN = sorted(name for name, metric in found().items() if {"hidden", "sample"} & {*metric.quantities})
+
+
+@pytest.mark.parametrize("name", OF_HIDDEN)
+def test_what_is_left_out_changes_no_value_and_no_end_of_an_interval(name):
+    """Zero vectors, NaN and padding, whatever stands there: in sums, second moments and the sample alike."""
+    x, settings = drawn(12, 4, 6) + 0.5, Settings(metrics=(name,), groups=5, spectrum_groups=5, sample=999)
+    bad = torch.cat([drawn(12, 1, 6, seed=1), x, drawn(12, 2, 6, seed=2)], 1)
+    mask = torch.ones(bad.shape[:2], dtype=torch.bool)
+    mask[:, 0] = mask[:, 6] = False
+    bad[:, 5] = 0.0
+    bad[3, 5] = bad[:, 0] = torch.nan
+    rows = [measured(each, settings, real).records() for each, real in ((x, None), (bad, mask))]
+    for column in ("metric", "component", "token_policy"):
+        assert rows[0][column].tolist() == rows[1][column].tolist()
+    for column in ("value", "low", "high", "n_vectors", "n_units"):
+        ours, theirs = (each[column].to_numpy(np.float64) for each in rows)
+        np.testing.assert_allclose(theirs, ours, rtol=1e-9, atol=1e-12, err_msg=column)
+    assert rows[0]["value"].notna().any() and len(rows[0])
+
+
+@pytest.mark.parametrize("name", OF_HIDDEN)
+def test_every_metric_tells_of_how_many_vectors_it_is(name):
+    x = drawn(9, 5, 6)
+    records = measured(x, Settings(metrics=(name,), groups=4, spectrum_groups=4, sample=999)).records()
+    counts = dict.fromkeys(POLICIES, 9) if name == "intra_sequence" else {"all": 45, "content": 36, "no-first": 36}
+    for row in records.itertuples():
+        policy = row.token_policy if isinstance(row.token_policy, str) else "all"
+        assert (row.n_vectors, row.n_units) == (counts[policy], 9), row
+
+
+@pytest.mark.parametrize("sums_of", [vector_sums, sums_on_device], ids=["cpu", "device"])
+def test_only_real_vectors_are_counted_as_left_out(sums_of):
+    x = drawn(2, 3, 5, 4)  # [sequence head token dim]
+    x[:, :, [1, 4]] = 0.0
+    x[0, 1, [2, 4]] = torch.inf
+    real = torch.tensor([[True, True, True, True, False]] * 2)
+    if sums_of is vector_sums:
+        out, _ = sums_of(x, real.unsqueeze(1), None, frozenset({"n"}))
+    else:
+        none = torch.zeros(2, 0, 5, dtype=torch.bool)
+        out, _ = sums_of(x.transpose(1, 2), real.unsqueeze(1), none, frozenset({"n"}))
+    assert out["zero"].tolist() == [3, 3] and out["nonfinite"].tolist() == [1, 0]
+    assert out["n"].flatten(1).sum(1).tolist() == [3 * 4 - 4, 3 * 4 - 3]
+
+
+@pytest.mark.parametrize("at", ["first", "last", "mean"])
+def test_a_pooled_vector_is_of_real_tokens_whatever_stands_at_padding(at):
+    x, mask = drawn(2, 4, 3), torch.tensor([[0, 1, 1, 0], [1, 1, 1, 0]]).bool()
+    expected = {"first": [x[0, 1], x[1, 0]], "last": [x[0, 2], x[1, 2]], "mean": [x[0, 1:3].mean(0), x[1, :3].mean(0)]}
+    spoiled = x.masked_fill(~mask.unsqueeze(-1), torch.nan)
+    torch.testing.assert_close(pooled(spoiled, mask, at), torch.stack(expected[at]))
+
+
+def test_a_sample_is_centred_on_the_mean_of_all_vectors():
+    x = drawn(40, 1, 6) + 2
+    done = measured(x, Settings(metrics=("calibrated",), groups=4, sample=9))
+    kept = done.reservoirs["encoder"].vectors["encoder.0.hidden"].numpy()
+    assert len(kept) == 9
+    row = done.records().query("metric == 'calibrated.centred'").iloc[0]
+    assert row["value"] == pytest.approx(mean_cosine.reference([kept - x.flatten(0, 1).mean(0).numpy()])[""], abs=1e-9)
+
+
+def test_what_lies_on_the_mean_has_no_direction_from_it():
+    vectors = np.array([[1.0, 2.0], [3.0, 1.0], [2.0, 2.0], [0.0, 1.0]])
+    sums = calibrated.sample_sums(vectors, np.array([2.0, 2.0]), np.array([0, 1, 1, 0]), 2)
+    assert sums["n"].tolist() == [2, 1] and sums["pairs"].tolist() == [[2, 4], [4, 2]]
+
+
+def test_a_share_of_a_may_lie_above_one():
+    """Dimensions below 0 take some of A away: those above it hold more than the whole."""
+    u = np.array([[3**0.5, 1], [3**0.5, -1]] * 2) / 2
+    terms = {"n": np.ones((4, 1, 1)), "unit": u[:, None, None], "unit_square": u[:, None, None] ** 2}
+    totals = Totals(terms)
+    share = mean_cosine.compute(totals)["top_share"][0, 0, 0, 0]
+    low, high = (np.broadcast_to(end, (1, 1, 3))[0, 0, 0] for end in mean_cosine.METRIC.range_of("top_share", totals))
+    assert share == pytest.approx(9 / 8) and (low, high) == (0.0, 1.5)
+
+
+# ---- policies --------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_of_one_policy_is_of_the_first():
+    """Spectrum, sample and common direction were of all tokens, whatever came first."""
+    plan, names = tiny.Plan(tiny.documents(10)), sorted(name for name, m in found().items() if m.first_policy)
+    assert {"spectrum", "calibrated", "common_direction"} <= {*names}
+
+    def table(*policies):
+        settings = Settings(metrics=tuple(names), policies=policies, groups=4, spectrum_groups=2, sample=99)
+        done = run_pass(tiny.model("bert"), plan, settings)
+        moments = [x for (_, term), x in done.sums.terms.items() if term == "head_moment"]
+        assert moments and all(len(x) == 2 for x in moments)
+        frame = done.records()
+        return frame[frame["metric"].str.split(".").str[0].isin(names)]
+
+    both, content, every = table("content", "all"), table("content"), table("all")
+    for column in ("metric", "layer", "site", "token_policy", "value", "low", "high", "n_vectors"):
+        assert both[column].fillna("—").tolist() == content[column].fillna("—").tolist(), column
+    for name in names:
+        values = [frame[frame["metric"].str.startswith(name)]["value"].tolist() for frame in (content, every)]
+        assert len(values[0]) == len(values[1]) and values[0] != values[1], name
+
+
+def test_whole_images_have_eight_groups():
+    settings = Settings(panels=("hidden",), flatten="image", groups=32, sample=0)
+    done = Measurement(settings)
+    done.begin(Batch({}, torch.arange(20)), torch.device("cpu"))
+    done.receive(Site("encoder", 0, "hidden"), drawn(20, 1, 6))
+    n = done.sums.terms["encoder.0.hidden", "n"][:, 0, 0]
+    assert n.tolist() == [3.0] * 4 + [2.0] * 4 + [0.0] * 24 and FEW_GROUPS == 8
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sink", [0, 1])
+def test_sums_of_rows_are_those_of_the_real_and_finite_ones(sink):
+    """Term by term: a sink is an outcome and no key; rows of padding count nowhere, not even as left out."""
+    shape, draw = (2, 3, 5), np.random.default_rng(0)
+    keys = torch.tensor(draw.integers(1, 4, shape)).double()
+    rows = {name: torch.tensor(draw.random(shape)) for name in ("entropy", "score", "row_max", "row_min", "first_mass")}
+    rows |= {"keys": keys, "outcomes": keys + sink, "row_similarity": torch.tensor([[0.5, torch.nan, 0.25]] * 2)}
+    real = torch.tensor([[True, True, True, True, False], [True, True, False, True, True]]).unsqueeze(1).expand(shape)
+    rows["entropy"][0, 1, [2, 4]] = torch.nan
+    rows["score"][1, 0, 3] = torch.inf
+    bad = ~(rows["entropy"].isfinite() & rows["score"].isfinite())
+    sums, used = row_sums(rows, real), real & ~bad
+    assert sums["nonfinite"].tolist() == [1, 1] and torch.equal(sums["rows"], used.sum(-1).double())
+    several = used & (keys + sink > 1)
+    assert torch.equal(sums["normalised_rows"], several.sum(-1).double())
+    outcomes = (keys + sink).clamp(min=2)
+    expected = {
+        name: torch.where(used, rows[name], 0).sum(-1) for name in ("entropy", "score", "row_max", "first_mass")
+    }
+    expected |= {"pairs": torch.where(used, keys, 0).sum(-1)}
+    expected |= {"entropy_normalised": torch.where(several, rows["entropy"] / outcomes.log(), 0).sum(-1)}
+    for name, total in expected.items():
+        torch.testing.assert_close(sums[name], total, msg=name)
+    assert sums["row_similarity"].tolist() == [[0.5, 0, 0.25]] * 2 and sums["row_sequences"].tolist() == [[1, 0, 1]] * 2
+
+
+# ---- heads -----------------------------------------------------------------------------------------------------------
+
+
+def test_grouped_keys_belong_to_the_heads_that_lie_together():
+    """Query heads 0 and 1 share the first of two keys' heads, 2 and 3 the second: wherever keys meet queries."""
+    q, k, v = drawn(2, 4, 6, 3), drawn(2, 2, 6, 3, seed=1), drawn(2, 2, 6, 5, seed=2)
+    every, how = k.repeat_interleave(2, 1), {"scale": 0.7}
+    masking = Masking(None, causal=True, bias=None)
+    for ours, theirs in (
+        (
+            attention_rows(q, k, masking, value=v, **how),
+            attention_rows(q, every, masking, value=v.repeat_interleave(2, 1), **how),
+        ),
+        (score_sums(q, k, masking, **how), score_sums(q, every, masking, **how)),
+    ):
+        for name, x in theirs.items():
+            torch.testing.assert_close(ours[name], x, msg=name)
+    calls = [Call(None, q, each, v, None, {"scaling": 0.7, "is_causal": True}) for each in (k, every)]
+    torch.testing.assert_close(calls[0].weights(), calls[1].weights())
+    site = Site("decoder", 1, "centred")
+    mean_key = every.mean((0, 2))
+    tap = SimpleNamespace(means={("decoder", 1, "self"): (q.mean((0, 2)) * 0.7, mean_key)})
+    query, key = Heads._means_of(SimpleNamespace(tap=tap), site, calls[0])
+    torch.testing.assert_close(query, q.mean((0, 2)).unsqueeze(1))
+    torch.testing.assert_close(key, k.mean((0, 2)).unsqueeze(1))
+
+
+@pytest.mark.parametrize("metric", [query_key, common_direction])
+def test_a_metric_of_queries_and_keys_gives_each_head_its_own_key(metric):
+    draw = np.random.default_rng(0)
+
+    def terms(heads):
+        x = draw.normal(size=(4, heads, 9, 5)) + draw.normal(size=(heads, 1, 5))
+        n = np.full((4, heads), 9.0)
+        one = {"n": n[:, None], "vector": x.sum(2)[:, None]}
+        return one | {"head_moment": np.einsum("ghnd,ghne->ghde", x, x), "head_moment_n": n}
+
+    query, key = terms(4), terms(2)
+
+    def values(key):
+        named = {f"query.{t}": x for t, x in query.items()} | {f"key.{t}": x for t, x in key.items()}
+        return metric.compute(Totals({t: x for t, x in named.items() if t.partition(".")[2] in metric.METRIC.needs}))
+
+    axis = {"n": 2, "vector": 2, "head_moment": 1, "head_moment_n": 1}
+    apart = values({term: np.repeat(x, 2, axis[term]) for term, x in key.items()})
+    for name, value in values(key).items():
+        np.testing.assert_allclose(value, apart[name], err_msg=name)
+    assert len({*np.round(apart["dot" if metric is query_key else "share"][0].ravel(), 9)}) == 4
+
+
+def test_second_moments_of_heads_are_of_the_tokens_that_count():
+    x, weight = drawn(3, 2, 4, 5), torch.tensor([1.0, 0, 1, 1]).expand(3, 2, 4).clone()
+    weight[1, 1, 0] = 0
+    x[0, 0, 1] = torch.nan
+    sums = Sums(2)
+    add_head_moments(sums, "site", x, weight, torch.tensor([0, 1, 0]), 2)
+    kept = torch.where(weight.bool().unsqueeze(-1), x, 0.0)
+    products = torch.einsum("shtd,shte->shde", kept, kept)
+    torch.testing.assert_close(sums.terms["site", "head_moment"], torch.stack([products[0] + products[2], products[1]]))
+    assert sums.terms["site", "head_moment_n"].tolist() == [[6, 6], [3, 2]]
+
+
+def test_rows_give_the_output_only_where_it_is_the_model_s_own_product():
+    q = torch.zeros(1, 1, 2, 2)
+    call = Call(None, q, q, q, None, {"dropout": 0.0}, backend="sdpa")
+    assert _stood_in_for(call) and _stood_in_for(replace(call, settings={}, backend="eager"))
+    for other in ({"settings": {"dropout": 0.1}}, {"backend": "flex_attention"}, {"query": q.bfloat16()}):
+        assert not _stood_in_for(replace(call, **other))
+
+
+def test_a_block_that_names_all_its_states_passes_on_the_last():
+    x, y = drawn(1, 2, 3), drawn(1, 2, 3, seed=1)
+    assert output_of(None, {"hidden_states": (y, x), "last_hidden_state": x}) is x
+    assert output_of(None, ((x, y), y)) is x and output_of(None, {"hidden_states": (y, x)}) is y
+
+
+# ---- put together ----------------------------------------------------------------------------------------------------
+
+
+def test_what_could_not_be_seen_stays_said_in_a_merge_and_a_state(tmp_path):
+    parts = [measured(drawn(3, 4, 5, seed=i), Settings(panels=("hidden",), sample=0)) for i in range(2)]
+    for i, part in enumerate(parts):
+        part.unseen, part.pieces, part.batches, part.plan = {f"place {i}"}, 1 + 3 * i, {i}, "plan"
+    for one, two in (parts, parts[::-1]):
+        merged = one.merge(two)
+        assert merged.unseen == {"place 0", "place 1"} and merged.pieces == 4 and merged.batches == {0, 1}
+    merged.save(tmp_path / "state")
+    again = Measurement.restore(tmp_path / "state", merged.settings, "plan")
+    assert again.unseen == merged.unseen and again.batches == merged.batches and again.sums.units == {0, 1, 2}
+
+
+def test_a_metric_alone_counts_what_it_leaves_out():
+    x = drawn(8, 5).clone()
+    x[2], x[3] = 0.0, torch.nan
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        value = anisoscope.metric("norms", x)["norms.mean"].value
+    assert [str(each.message) for each in said] == ["norms: vectors left out of 8: 1 with NaN or infinity, 1 zero"]
+    assert value == pytest.approx(float(x[[0, 1, 4, 5, 6, 7]].norm(dim=1).mean())) and math.isfinite(value)
