@@ -45,9 +45,9 @@ class SmallModelRecipe:
 
 
 LONG = SmallModelRecipe(share=None, seeds=3)
-"""Until the validation loss stops falling, or `longest` is reached: what the committed records come from."""
+"""Until the validation loss stops falling, or `longest` is reached."""
 PART = SmallModelRecipe(share=0.4, seeds=3)
-"""Three seeds in the time that two cores have: photographs and clips fall on after their last step."""
+"""Two fifths of the steps, in the time that two cores have: losses of photographs and clips were still falling."""
 
 
 @dataclass(frozen=True)
