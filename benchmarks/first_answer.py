@@ -6,6 +6,7 @@ Two threads, a pseudo-terminal of 80 columns, the documentation of the standard 
 first run warms the caches and is not counted.
 """
 
+import argparse
 import os
 import pty
 import statistics
@@ -15,6 +16,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from pairs import RESULTS, keep
 from program import watched
 
 COMMAND = "measure builtin:minilm --corpus builtin:python-docs --limit 60 --overwrite"
@@ -36,13 +38,17 @@ def timed(folder: Path) -> tuple[float, float]:
 
 
 def main() -> None:
-    times = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("times", nargs="?", type=int, default=3)
+    times: int = parser.parse_args().times
     with tempfile.TemporaryDirectory() as place:
         runs = [timed(Path(place, "run")) for _ in range(times + 1)][1:]
-    load = os.getloadavg()[0]
+    load, rows = os.getloadavg()[0], []
     for name, values in zip(("finding", "report"), zip(*runs, strict=True), strict=True):
-        spread = f"of {times}: {min(values):.1f} to {max(values):.1f}; load {load:.1f}"
-        print(f"{name}: {statistics.median(values):.1f} s ({spread})")
+        middle, low, high = (round(x, 1) for x in (statistics.median(values), min(values), max(values)))
+        print(f"{name}: {middle} s (of {times}: {low} to {high}; load {load:.1f})")
+        rows.append({"until": name, "times": times, "seconds": [middle, low, high]})
+    keep(RESULTS, "first_answer", rows, ("until",))
 
 
 if __name__ == "__main__":

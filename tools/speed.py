@@ -126,6 +126,10 @@ def _cell(value: Any) -> str:
 
 
 OTHERS = {
+    "first_answer": (
+        "**The first answer**: seconds from the start of `make demo`'s command, two threads (median, least and most; `benchmarks/first_answer.py`):",
+        ("until", "seconds", "times", "load"),
+    ),
     "modalities": (
         "**Images and speech**, hidden panel (`benchmarks/modalities.py`):",
         ("model", "threads", "processor", "wall", "load"),
@@ -133,6 +137,10 @@ OTHERS = {
     "scale": (
         "**Scale** (`benchmarks/scale.py`; a tiny model, so that the time is that of measuring):",
         ("size", "processes", "tokens", "wall s", "processor s", "peak MiB"),
+    ),
+    "classifier": (
+        "**Training of the attention-only classifier** against a plain loop (`benchmarks/classifier.py`; utterances a second, ours in parts of its, and what both end at):",
+        ("corpus", "layers", "utterances a second", "processor", "accuracy", "load"),
     ),
     "training": (
         "**A step of training** (`benchmarks/training.py`): shares of its processor time; *rest*: the library's loop, the check of the loss, the log:",
@@ -176,12 +184,13 @@ and what is small, not to the digit.
 
 - **As typed, the demo is over its aim.** `make demo` measures with `--attention model`, the default: {demo} times the bare pass, where the aim
   is 1.30; with `--attention fused` {demo_fused}.
-- **Threads.** The rows above of two threads are from before what follows, which was not yet measured on a quiet machine. Beside two busy
-  processes (load 4; before → after, 3 pairs each) all panels take 1.40 → 1.35 of processor time and 1.36 → 1.33 by the clock at windows of 128,
-  1.51 → 1.44 and 1.60 → 1.55 at 512; rows of attention of 512 tokens alone 93 → 65 ms of processor time (one thread: 46 and 46).
+- **Threads.** Two cost more processor time than one, and less of the wall's gain than the pass they are measured beside. Before what follows all panels
+  took, by the clock, 1.73 times the bare pass at windows of 128 and 2.05 at 512; the rows above of two threads are from after it.
   Torch shares every operation between its threads. Those of a block of attention rows take 10 to 200 µs, less than it takes to
   wake a thread for each: blocks are dealt to threads instead, each on one, and so are the two products of the spectrum. Numbers are the
   same bit for bit with any number of threads. Threads wait without spinning, as the program has it (`OMP_WAIT_POLICY=PASSIVE`).
+  What is left, we infer, is Python's own lock: a block is some fifteen operations of 10 to 200 µs, each of which lets the lock go and asks for it
+  again, and two threads that ask wake each other.
 - **Hidden.** One read of each vector and two narrow products; norms are taken once. Rows of weights are three token policies, so that
   products are of 6 to 9 rows, which a library multiplies at a fraction of its rate.
 - **Spectrum.** Both Σxxᵀ and Σuuᵀ, each by a symmetric product at the rate of a large one. Of the 14.3 ms that the vectors of a site take in a
