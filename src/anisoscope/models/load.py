@@ -84,7 +84,7 @@ def load(
     classifier: bool = False,
     tower: str | None = None,
 ) -> Subject:
-    """The model `name` in evaluation mode; `classifier`: with its head; `tower`: of two (CLIP). ModelError, with the cure."""
+    """The model `name` in evaluation mode; `classifier`: with its head; `tower`: which of two (CLIP). ModelError."""
     target, numbers = device_of(device), None if dtype == "auto" else dtype_of(dtype)
     drawn, notes = (seed, [DRAWN]) if untrained else (None, [])
     if (made := _without_checkpoint(name, drawn)) is not None:
