@@ -343,6 +343,12 @@ def test_clips_of_a_hub_data_set_stay_encoded(folder, monkeypatch):
         open_speech("librispeech")
     with pytest.raises(CorpusError, match=r"a column of speech in some/set; got 'sound'.*audio"):
         open_speech("some/set", column="sound")
+    both = {"audio": paths, "noise": paths[::-1]}
+    two = datasets.Dataset.from_dict(both).cast_column("audio", datasets.Audio()).cast_column("noise", datasets.Audio())
+    monkeypatch.setattr(hub, "load_splits", lambda *_: {"test": two.to_iterable_dataset()})
+    first, second = (open_speech("two/columns", column=column) for column in ("audio", "noise"))
+    assert [item.read() for item in second.items] == [item.read() for item in first.items][::-1]
+    assert (first.source["column"], second.source["column"]) == ("audio", "noise")
     silent = split.remove_columns("audio")
     monkeypatch.setattr(hub, "load_splits", lambda *_: {"test": silent})
     with pytest.raises(CorpusError, match=r"a column of speech in no/sound; got the columns speaker_id, text\."):

@@ -17,8 +17,9 @@ from test_seen import OTHER, changed
 import anisoscope
 from anisoscope.data import items, opening
 from anisoscope.data.corpora import HubPart
-from anisoscope.data.encoding import Encoded, LabelledPlan
+from anisoscope.data.encoding import Encoded, LabelledPlan, encode, vocabulary_tokenizer
 from anisoscope.data.hub import HubSet
+from anisoscope.data.labelled import Example, open_labelled
 from anisoscope.data.local import copies
 from anisoscope.data.opening import open_plan
 from anisoscope.data.text import open_text, plan_text
@@ -95,8 +96,6 @@ def test_every_setting_reaches_the_capture(monkeypatch):
 
 def test_every_field_of_classes_reaches_what_it_is_for(monkeypatch):
     """Which examples are looked at, how many in what takes many passes, cut where, at which token, in which batches."""
-    from anisoscope.data.labelled import open_labelled
-
     given = {}
 
     def noted(name, result):
@@ -324,7 +323,7 @@ def test_a_plan_knows_tokens_units_prompt_and_batches(small_series, tmp_path):
     """Another tokenizer on the same text, other speakers of the same clips, another prompt, other batches."""
     from copy import deepcopy
 
-    from transformers import Wav2Vec2FeatureExtractor, WhisperConfig
+    from transformers import ViTImageProcessor, Wav2Vec2FeatureExtractor, WhisperConfig
 
     name = str(small_series / "checkpoints" / "seed-0" / "step-1")
     tokenizer, corpus = load(name).processor, open_text(str(small_series / "text.jsonl"), limit=5)
@@ -355,13 +354,20 @@ def test_a_plan_knows_tokens_units_prompt_and_batches(small_series, tmp_path):
 
     def of(kind, speakers="xx", model=None, processor=extractor, **how):
         modality = "speech" if kind == "wav" else "image"
-        model, processor = model or (ears if kind == "wav" else eyes), processor if kind == "wav" else None
+        model = model or (ears if kind == "wav" else eyes)
+        processor = processor if kind == "wav" else how.pop("eyes", None)
         return open_plan(str(lists[kind, speakers]), model, processor, modality=modality, **how)[0]
 
     for kind in ("wav", "png"):
         found_here = [of(kind), of(kind, "xy"), of(kind, batch_tokens=1)]
         assert len({plan.fingerprint for plan in found_here}) == 3, kind
         assert [len(plan) for plan in found_here] == [1, 1, 2] and found_here[1].n_units == 2
+    widths = [of("wav", processor=each)[0].inputs["input_values"].shape[1] for each in (extractor, None)]
+    assert widths == [8000, 16_000]  # a second, at the rate of the checkpoint, and at that of most
+    grey = SimpleNamespace(config=SimpleNamespace(image_size=8, num_channels=1))
+    assert of("png", model=grey)[0].inputs["pixel_values"].shape == (2, 1, 8, 8)
+    lighter = [ViTImageProcessor(size={"height": 8, "width": 8}, image_mean=[x] * 3) for x in (0.4, 0.5)]
+    assert len({of("png", eyes=each).fingerprint for each in (*lighter, None)}) == 3
     louder = Wav2Vec2FeatureExtractor(sampling_rate=8000, do_normalize=False)
     assert of("wav", processor=louder).fingerprint != of("wav").fingerprint
     prompts = [SimpleNamespace(tokenizer=SimpleNamespace(prefix_tokens=[7, n])) for n in (3, 4)]
@@ -380,6 +386,10 @@ def test_a_plan_of_labelled_examples_knows_ids_labels_and_batches():
         LabelledPlan(Encoded(rows, words), 0, classes=("a", "b")),
     ]
     assert len({plan.fingerprint for plan in plans}) == 5
+    corpus = open_labelled("planted-pairs", limit=30)
+    pair = Example(corpus.splits["train"][0].words[:2], 0, ("word",) * 9)
+    cut = encode([pair], vocabulary_tokenizer(corpus, max_length=64), 6)
+    assert cut.words == [[-1, 0, 1, 2, 3, 4]] and cut.truncated == 1  # of a pair the longer text is cut
     assert LabelledPlan(Encoded(rows, words), 0).fingerprint == plans[0].fingerprint
 
 
@@ -474,7 +484,7 @@ def test_a_merged_run_tells_of_all_its_shards(small_series, tmp_path):
     assert told["run"] not in told["merged"]
 
 
-def test_every_argument_of_a_metric_alone_has_its_effect():
+def test_every_argument_of_a_metric_alone_has_its_effect(monkeypatch):
     """Which vectors count, whose they are, how many groups are left out."""
     x = torch.randn(12, 5, 6, generator=torch.Generator().manual_seed(0)) + 1
     mask = torch.ones(12, 5).bool()
@@ -486,6 +496,8 @@ def test_every_argument_of_a_metric_alone_has_its_effect():
     assert alike[0].high - alike[0].low != pytest.approx(np.ptp(anisoscope.metric("drift", x)["drift"][1:]), rel=1e-3)
     ranks = [anisoscope.metric("spectrum", x, groups=groups)["spectrum.effective_rank"] for groups in (4, 8, 12)]
     assert ranks[0].low != ranks[1].low == ranks[2].low
+    monkeypatch.setattr("anisoscope.sums.moments.WIDE", 4)  # of wide vectors a pass has no interval, unasked
+    assert anisoscope.metric("spectrum", x, groups=8)["spectrum.effective_rank"] == ranks[1]
 
 
 def test_what_was_measured_is_kept_where_what_follows_it_fails(small_series, tmp_path, monkeypatch):

@@ -85,6 +85,9 @@ def test_a_plan_of_text_knows_corpus_settings_and_which_windows(small_series, su
     others.append(plan_text(corpus, subject.processor, padding_side="left", **how))
     others.append(plan_text(replace(corpus, documents=[*corpus.documents[:-1], "w1"]), subject.processor, **how))
     others += [plan.spread(3), plan.spread(4), plan.at_least(12)]
+    count = len(plan.lengths)
+    assert plan.spread(count + 1).warnings == [*plan.warnings, f"{count} windows only, {count + 1} asked for"]
+    assert plan.spread(3).warnings == plan.spread(count).warnings == plan.warnings
     shifted = plan_text(open_text(str(small_series / "text.jsonl"), limit=23), subject.processor, **how)
     assert len({p.fingerprint for p in (plan, *others, shifted)}) == 2 + len(others)
     assert plan.fingerprint == plan_text(corpus, subject.processor, **how).fingerprint

@@ -144,6 +144,12 @@ def test_what_is_of_one_policy_is_of_the_first():
     both, content, every = table("content", "all"), table("content"), table("all")
     for column in ("metric", "layer", "site", "token_policy", "value", "low", "high", "n_vectors"):
         assert both[column].fillna("—").tolist() == content[column].fillna("—").tolist(), column
+    streams = [plan[i].streams["encoder"] for i in range(len(plan))]
+    for frame, tokens in (
+        (content, [stream.mask & ~stream.special for stream in streams]),
+        (every, [s.mask for s in streams]),
+    ):
+        assert set(frame["n_vectors"]) == {sum(int(each.sum()) for each in tokens)}
     for name in names:
         values = [frame[frame["metric"].str.startswith(name)]["value"].tolist() for frame in (content, every)]
         assert len(values[0]) == len(values[1]) and values[0] != values[1], name
