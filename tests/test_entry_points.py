@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import anisoscope
 from anisoscope.capture import capture, entry_points
 from anisoscope.capture.counting import Counting
+from anisoscope.capture.masking import Masking
 from anisoscope.capture.rows import attention_rows
 
 FLAT = {"vocab_size": 100}
@@ -616,3 +617,29 @@ def test_keys_of_another_length_are_cross_attention_by_hand_too():
     model = nn.Sequential(Reading(), Reading())
     kept = captured(model, torch.randn(2, 5, 16), what={"attention", "hidden"}, blocks=("Reading",))
     assert {name for name in kept if "attention" in name} == {f"encoder.{n}.cross.attention" for n in (1, 2)}
+
+
+class Added(nn.Module):
+    """Attention whose mask is a number added to the scores."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.number = number
+
+    def forward(self, q, k, v, seen):
+        scores = torch.matmul(q, k.mT) * 0.7 + (1.0 - seen.to(q)) * self.number
+        return torch.matmul(torch.softmax(scores, -1), v)
+
+
+@pytest.mark.parametrize("number", [-1e4, -1e5, -1e9, -3.4e38])
+def test_what_hides_a_key_may_be_any_large_number(number):
+    """Of keys hidden by −10,000, as older code has it, those that fit better than all seen ones counted as seen: they
+    led the scale astray, and the scores with it.
+    """
+    q, k, v = (4 * torch.randn(2, 3, 7, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(3))
+    seen = torch.arange(7) < torch.tensor([5, 7])[:, None, None, None]
+    (call,), _ = watched(Added(number), q, k, v, seen)
+    assert call.scale == pytest.approx(0.7, rel=1e-4)
+    rows, expected = (attention_rows(q, k, m, scale=0.7) for m in (call.masking, Masking(seen, False, None)))
+    for name in ("keys", "score", "entropy", "row_min"):
+        torch.testing.assert_close(rows[name], expected[name], atol=1e-3, rtol=1e-4, msg=name)

@@ -24,7 +24,7 @@ from anisoscope.data.local import copies
 from anisoscope.data.opening import open_plan
 from anisoscope.data.text import open_text, plan_text
 from anisoscope.errors import MeasureError, ModelError
-from anisoscope.measure import loop
+from anisoscope.measure import cost as cost_module, loop
 from anisoscope.measure.inputs import Given
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
@@ -177,7 +177,7 @@ def test_the_state_of_a_model_that_only_reading_tells_is_none(tmp_path, monkeypa
         assert model_state("some/model") == told
 
 
-def test_the_state_of_a_corpus_is_of_its_split_its_files_and_what_lists_them(tmp_path):
+def test_the_state_of_a_corpus_is_of_its_split_its_files_and_what_lists_them(tmp_path, monkeypatch):
     """Another speaker in a manifest, or another clip of it, was the same corpus; so was another split of a copy."""
     for place in ("set/train.txt", "set/test.txt", "elsewhere/b.wav", "clips/a.wav"):
         (tmp_path / place).parent.mkdir(exist_ok=True)
@@ -200,7 +200,11 @@ def test_the_state_of_a_corpus_is_of_its_split_its_files_and_what_lists_them(tmp
     states.append(corpus_state(Job(corpus=str(far))))
     os.utime(tmp_path / "elsewhere" / "b.wav", ns=(3, 3))
     states.append(corpus_state(Job(corpus=str(far))))
-    assert None not in states and len({repr(state) for state in states}) == 4
+    monkeypatch.setenv("ANISOSCOPE_DATA", str(tmp_path))
+    for text in ("a labelled corpus", "read as text alone"):
+        (tmp_path / "esnli.txt").write_text(text)
+        states.append(corpus_state(Job(corpus="esnli")))
+    assert None not in states and len({repr(state) for state in states}) == 6
 
 
 def test_the_folder_of_a_checkpoint_knows_what_its_numbers_depend_on(monkeypatch, tmp_path):
@@ -446,11 +450,12 @@ def test_a_model_reads_as_many_tokens_as_its_positions_and_its_tokenizer_say(con
 # ---- what is told is so ----------------------------------------------------------------------------------------------
 
 
-def test_a_manifest_says_what_was_measured_with_what(small_series, tmp_path):
+def test_a_manifest_says_what_was_measured_with_what(small_series, tmp_path, monkeypatch):
     """Revision, weights, parameters, backend, kind of numbers, device, warnings: of the model that was there."""
     name, text = str(small_series / "checkpoints" / "seed-0" / "step-1"), str(small_series / "text.jsonl")
     subject = replace(load(name, dtype="float64"), revision="abc", notes=["a note on the model"])
     subject.model.set_attn_implementation("eager")
+    monkeypatch.setattr(cost_module, "SHORT", 4)  # tokens that show what a window costs
     job = Job(name, text, Settings(metrics=("drift",), seed=3), max_length=12, limit=4, dtype="auto", step=8)
     done = run(job, tmp_path / "run", subject=subject)
     told, records = done.manifest, done.records

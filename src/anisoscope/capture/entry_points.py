@@ -19,8 +19,10 @@ from torch.nn import functional
 from anisoscope.capture.masking import Call
 
 Look = Callable[[Call], object]
-FAR_BELOW = 1e4
-"""A score this far below the largest of its row has weight 0 in float32: its key is hidden by the mask."""
+FAR_BELOW = 5e3
+"""A score this far below the largest of its row has weight 0 in float32: its key is hidden by the mask, by −10,000 too,
+whatever the scores behind it.
+"""
 SAME_SCALE = 0.25
 """A fitted scale this near to 1/√d or 1 (relative) is that: biases that go with the keys lead the fit astray."""
 HEADS = ("num_heads", "num_attention_heads", "n_head", "heads")  # how modules call their number of heads
