@@ -13,8 +13,10 @@ import torch
 import anisoscope
 from anisoscope.axes import POLICIES, Site
 from anisoscope.batch import Batch, Stream
+from anisoscope.capture import capture
 from anisoscope.capture.heads import Heads, _stood_in_for
 from anisoscope.capture.masking import Call, Masking
+from anisoscope.capture.projections import _apart
 from anisoscope.capture.rows import attention_rows
 from anisoscope.capture.scores import score_sums
 from anisoscope.capture.vectors import output_of
@@ -268,6 +270,34 @@ def test_a_block_that_names_all_its_states_passes_on_the_last():
     x, y = drawn(1, 2, 3), drawn(1, 2, 3, seed=1)
     assert output_of(None, {"hidden_states": (y, x), "last_hidden_state": x}) is x
     assert output_of(None, ((x, y), y)) is x and output_of(None, {"hidden_states": (y, x)}) is y
+
+
+@pytest.mark.parametrize(
+    ("how", "key_heads"), [("q, k, v", 4), ("by head", 4), ("grouped", 2), ("q, k, v", 1), ("by head", 1)]
+)
+def test_fused_projections_are_taken_apart_as_they_lie(how, key_heads):
+    """All queries, keys and values one after the other, all three inside each head, or grouped ones behind."""
+    q, k, v = (drawn(2, heads, 5, 3, seed=seed) for seed, heads in enumerate((4, key_heads, key_heads)))
+    parts = [x.transpose(1, 2) for x in (q, k, v)]  # [sequence token head dim]
+    fused = torch.stack(parts, 3) if how == "by head" and key_heads == 4 else torch.cat(parts, 2)
+    found_here = _apart(fused.flatten(2), how, Call(None, q, k, v, None, {}))
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(found_here, (q, k), strict=True))
+    assert _apart(fused.flatten(2)[..., 1:], how, Call(None, q, k, v, None, {})) is None
+
+
+def test_raw_queries_are_projections_before_the_model_scales_them():
+    """Whisper scales its queries on the way to the attention interface."""
+    from transformers import WhisperConfig, WhisperModel
+
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    sizes = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "num_mel_bins": 4, "max_source_positions": 6}
+    torch.manual_seed(0)
+    model = WhisperModel(WhisperConfig(**sizes, **heads, vocab_size=20, pad_token_id=0)).eval()
+    seen = []
+    model.encoder.layers[0].self_attn.q_proj.register_forward_hook(lambda _m, _a, output: seen.append(output))
+    with torch.no_grad(), capture(model, ("query",)) as tap:
+        model(input_features=torch.randn(2, 4, 12), decoder_input_ids=torch.ones(2, 3).long())
+    assert torch.equal(tap["encoder.1.head.query.raw"].transpose(1, 2).flatten(2), seen[0])
 
 
 # ---- put together ----------------------------------------------------------------------------------------------------
