@@ -22,6 +22,7 @@ from anisoscope.data.hub import HubSet
 from anisoscope.data.labelled import Example, open_labelled
 from anisoscope.data.local import copies
 from anisoscope.data.opening import open_plan
+from anisoscope.data.plans import digest
 from anisoscope.data.text import open_text, plan_text
 from anisoscope.errors import MeasureError, ModelError
 from anisoscope.measure import cost as cost_module, loop
@@ -377,6 +378,13 @@ def test_a_plan_knows_tokens_units_prompt_and_batches(small_series, tmp_path):
     prompts = [SimpleNamespace(tokenizer=SimpleNamespace(prefix_tokens=[7, n])) for n in (3, 4)]
     asks = [of("wav", model=whispers, processor=prompt) for prompt in prompts]
     assert asks[0].prompt == [7, 3] and asks[0].fingerprint != asks[1].fingerprint
+
+
+def test_parts_of_a_hash_and_rows_after_a_break_are_told_apart():
+    texts = [["ab", "c"], ["a", "bc"], ["abc"], ["c", "ab"], [["ab", "c"]]]
+    assert len({digest(parts) for parts in texts}) == len(texts)
+    rows = SimpleNamespace(skip=lambda count: [{"x": count + i} for i in range(2)])
+    assert list(items.hub.numbered(rows, "set", 3)) == [("row 4", {"x": 3}), ("row 5", {"x": 4})]
 
 
 def test_a_plan_of_labelled_examples_knows_ids_labels_and_batches():
