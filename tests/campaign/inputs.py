@@ -457,7 +457,8 @@ def line(draw, made, own):
     if kind == "any":
         name = draw.choice([name for name in COMMANDS if name[0] not in ("train", "reproduce")])
         words = [*name, *typed(draw, name, 0.5), "-o", str(new)]
-        whole = name == ("measure",) and "--limit" not in words  # a whole built-in corpus takes minutes beside other work
+        # a whole built-in corpus takes minutes beside other work
+        whole = name == ("measure",) and "--limit" not in words
         return [*words, "--limit", "9"] if whole else words
     if kind == "damaged":
         (own / "t.jsonl").write_bytes(damaged(draw, made["text"].read_bytes())[0])
