@@ -187,9 +187,10 @@ def test_bad_penalties_are_explained():
         EntropyPenalty(1.0, variant="entrpy")
     with pytest.raises(UsageError, match="counted from 1"):
         EntropyPenalty(1.0, layers=(0,))
-    with pytest.raises(MeasureError, match="attention in layers"):
-        penalty = EntropyPenalty(1.0, layers=(7,))
-        penalty.value(watched(classifier().eval(), penalty))
+    for layers in ((7,), (1, 7)):
+        with pytest.raises(MeasureError, match=r"attention in layers \[7\]"):
+            penalty = EntropyPenalty(1.0, layers=layers)
+            penalty.value(watched(classifier().eval(), penalty))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

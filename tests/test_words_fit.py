@@ -66,7 +66,7 @@ def test_plurals():
 def test_progress_counts_what_the_corpus_counts(capsys, monkeypatch):
     """Samples of sound and images were counted as tokens."""
     monkeypatch.setenv("CI", "true")
-    with shown("a model") as progress:
+    with shown("a model", quiet=False) as progress:
         counting(progress, "images")
         progress(3, 3)
     assert "3/3 images" in capsys.readouterr().err
@@ -75,7 +75,7 @@ def test_progress_counts_what_the_corpus_counts(capsys, monkeypatch):
 def test_progress_of_a_series_says_which_checkpoint_and_what_it_counts(capsys, monkeypatch):
     """It counted tokens, of speech too, and did not say that the bar was of all checkpoints."""
     monkeypatch.setenv("CI", "true")
-    with shown("3 checkpoints × speech") as progress:
+    with shown("3 checkpoints × speech", quiet=False) as progress:
         part = part_of(progress, 2, 3, "checkpoint")
         counting(part, "frames")
         part(4, 4)
@@ -85,7 +85,7 @@ def test_progress_of_a_series_says_which_checkpoint_and_what_it_counts(capsys, m
 
 def test_work_that_follows_has_its_own_count(capsys, monkeypatch):
     monkeypatch.setenv("CI", "true")
-    with shown("a model") as progress:
+    with shown("a model", quiet=False) as progress:
         progress(9, 9)
         counting(progress, "passes", "attention replaced")
         progress(2, 2)
@@ -146,7 +146,7 @@ def test_a_line_ends_where_the_terminal_does(text, expected, monkeypatch, capsys
 
 
 def test_what_is_waited_for_is_said_unless_it_shall_be_quiet(capsys):
-    with progress.waiting("loading"):
+    with progress.waiting("loading", quiet=False):
         pass
     with progress.waiting("unseen", quiet=True):
         pass

@@ -67,7 +67,7 @@ def animated() -> bool:
 
 
 @contextmanager
-def shown(what: str, unit: str = "tokens", *, quiet: bool = False) -> Iterator[Progress]:
+def shown(what: str, unit: str = "tokens", *, quiet: bool) -> Iterator[Progress]:
     """A callback `(done, total)` that shows `what` with units done, rate and time left; before it, `loading …`."""
     if quiet:
         yield lambda _done, _total: None
@@ -79,7 +79,7 @@ def shown(what: str, unit: str = "tokens", *, quiet: bool = False) -> Iterator[P
 
 
 @contextmanager
-def waiting(what: str, *, quiet: bool = False) -> Iterator[None]:
+def waiting(what: str, *, quiet: bool) -> Iterator[None]:
     """A spinner beside `what` while work goes on whose end is not known; one line where nothing can spin."""
     if quiet:
         yield

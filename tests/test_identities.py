@@ -1,0 +1,301 @@
+"""What is kept is found again by all that made it: each thing that a number depends on moves the place, or is refused.
+
+A test goes over every field; a new one that no test names fails until somebody says what it is.
+"""
+
+import json
+from dataclasses import fields, replace
+from functools import partial
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from anisoscope.data.labelled import open_labelled
+from anisoscope.errors import OutputError
+from anisoscope.store import as_records, write_json
+from anisoscope.studies.beyond import small, small_models, trained
+from anisoscope.studies.fosse2023 import measurements, trained_cells
+from anisoscope.studies.fosse2023.grid import Cell, Grid
+from anisoscope.studies.godey2024 import biased_block, checkpoints, layer_curves
+from anisoscope.studies.godey2024.untrained_models import Size
+from anisoscope.studies.study import Context
+from anisoscope.training import classifier, kinds, small as trained_small, text
+from anisoscope.training.recipe import SIZES, ClassifierRecipe, Training
+
+OF_RECIPE = {
+    "model": "builtin:minilm",
+    "corpus": "planted:3",
+    "columns": {"text": "t"},
+    "limit": 64,
+    "layers": 2,
+    "heads": 2,
+    "dim": 8,
+    "text": True,
+    "vectors": "random",
+    "vector_norm": 2.0,
+    "frozen": True,
+    "tokens": "checkpoint",
+    "separator": True,
+    "attention": "uniform",
+    "penalty": "entropy",
+    "weight": 0.5,
+    "penalty_layers": (2,),
+    "rate": 2.0,
+    "decay": 2.0,
+    "batch": 3,
+    "epochs": 4,
+    "patience": 6,
+    "warmup": 7,
+    "clip": 8.0,
+    "buckets": False,
+    "max_length": 9,
+    "seed": 10,
+    "split_seed": 11,
+}
+"""Another value of every field of a classifier's recipe."""
+
+
+def changed(recipe, name):
+    other = replace(recipe)
+    object.__setattr__(other, name, OF_RECIPE[name])  # some go with others alone, which does not matter here
+    return other
+
+
+def apart(values):
+    """Whether all of them differ."""
+    return len({json.dumps(value, default=str, sort_keys=True) for value in values}) == len(values)
+
+
+def test_a_cell_is_found_again_by_every_field_of_its_recipe(monkeypatch, tmp_path):
+    """Heads, warm-up or the norm of vectors could be no part of where a trained classifier lies."""
+    assert OF_RECIPE.keys() == {field.name for field in fields(ClassifierRecipe)}
+    monkeypatch.setattr(ClassifierRecipe, "filled", lambda self: self)
+    plan, folders = Grid(), []
+    for name in (None, *OF_RECIPE):
+        recipe = ClassifierRecipe() if name is None else changed(ClassifierRecipe(), name)
+        monkeypatch.setattr(Grid, "recipe", lambda _plan, _cell, recipe=recipe: recipe)
+        folders.append(trained_cells.folder_of(Cell("planted"), plan, tmp_path))
+    assert apart(folders)
+
+
+@pytest.fixture
+def no_training(monkeypatch):
+    """A classifier's training without what takes long; what is written at its end is there."""
+    saved = SimpleNamespace(save_pretrained=lambda _folder: None)
+    monkeypatch.setattr(classifier, "parts_of", lambda *_: SimpleNamespace(model=saved, tokenizer=saved))
+
+    def train(recipe, corpus, _parts, _checkpoints, _device, _progress):
+        told = {"recipe": classifier.asdict(recipe), "corpus": corpus.described(), "code": classifier.code_version()}
+        return told | {"results": {}}
+
+    monkeypatch.setattr(classifier, "_train", train)
+
+
+@pytest.mark.usefixtures("no_training")
+def test_a_finished_training_is_that_of_every_field_corpus_and_code(monkeypatch, tmp_path):
+    corpus, recipe = open_labelled("planted", limit=30), ClassifierRecipe().filled()
+    go = partial(classifier.train_classifier, output=tmp_path / "run", resume=True, corpus=corpus)
+    first = go(recipe)
+    assert go(recipe).training == first.training
+    monkeypatch.setattr(ClassifierRecipe, "filled", lambda self: self)
+    for name in OF_RECIPE:
+        with pytest.raises(OutputError, match="another training"):
+            go(changed(recipe, name))
+    with pytest.raises(OutputError, match="another training"):
+        go(recipe, corpus=open_labelled("planted", limit=30, seed=1))
+    monkeypatch.setattr(classifier, "code_version", lambda: {"version": "0"})
+    with pytest.raises(OutputError, match="another training"):
+        go(recipe)
+
+
+OF_TRAINING = {
+    "task": "causal-lm",
+    "corpus": "x.txt",
+    "size": SIZES["mini"],
+    "steps": 3,
+    "seed": 4,
+    "data_seed": 5,
+    "vocabulary": "x",
+    "per_octave": 3,
+    "precision": "bfloat16",
+    "accumulate": 2,
+    "split": "test",
+    "column": "c",
+    "limit": 6,
+}
+OF_THE_MACHINE = {"device", "report_to"}
+
+
+def test_the_identity_of_a_language_model_knows_every_field_corpus_vocabulary_and_code(monkeypatch):
+    assert OF_TRAINING.keys() | OF_THE_MACHINE == {field.name for field in fields(Training)}
+    found = [replace(Training(), **{name: value}).identity("c", 9) for name, value in OF_TRAINING.items()]
+    found += [Training().identity("c", 9), Training().identity("d", 9), Training().identity("c", 8)]
+    assert Training(device="cuda", report_to=("wandb",)).identity("c", 9) == Training().identity("c", 9)
+    monkeypatch.setattr("anisoscope.provenance.code_version", lambda: {"version": "0"})
+    assert apart([*found, Training().identity("c", 9)])
+
+
+def test_a_tokenised_corpus_is_kept_by_task_size_vocabulary_and_text(monkeypatch, tmp_path):
+    """A causal model's vocabulary is another than a masked one's of the same size."""
+    monkeypatch.setenv("ANISOSCOPE_CACHE", str(tmp_path))
+    kept = []
+
+    class Enough(Exception):
+        pass
+
+    def once(folder, *_, **__):
+        kept.append(folder)
+        raise Enough
+
+    monkeypatch.setattr(text, "once", once)
+    words = SimpleNamespace(get_vocab=lambda: {"a": 0})
+    monkeypatch.setattr(text, "_taken", lambda name, _task: words if name == "a" else SimpleNamespace(get_vocab=dict))
+    one, other = (SimpleNamespace(fingerprint=name, documents=[]) for name in "xy")
+    asked = [(one, "masked-lm", 300), (one, "causal-lm", 300), (one, "masked-lm", 400), (other, "masked-lm", 300)]
+    for given in [*asked, (*asked[0], "a"), (*asked[0], "b")]:
+        corpus, task, size, *source = given
+        with pytest.raises(Enough):
+            text.prepare(corpus, task, size, 12, *source)
+    assert apart(kept)
+
+
+def test_a_small_model_is_found_again_by_its_kind_seed_recipe_and_data(monkeypatch, tmp_path):
+    kind, recipe, folders = kinds.KINDS["vit"], trained_small.SmallModelRecipe(), []
+    monkeypatch.setattr(kinds.Kind, "data", property(lambda _kind: data))
+    monkeypatch.setattr(trained_small, "once", lambda folder, *_, **__: write_json(folder / "training.json", {}))
+    asked = [(kind, 0, recipe), (kind, 1, recipe)]
+    asked += [(replace(kind, **{name: value}), 0, recipe) for name, value in {"steps": 7, "rate": 7.0}.items()]
+    asked += [(replace(kind, batch=7), 0, recipe), (replace(kind, sizes=()), 0, recipe)]
+    more = {"share": 0.9, "seeds": 9, "patience": 9, "longest": 9}
+    assert more.keys() == {field.name for field in fields(recipe)}
+    asked += [(kind, 0, replace(recipe, **{name: value})) for name, value in more.items()]
+    data = "digits"
+    folders = [trained_small.trained(*each, tmp_path).folder for each in asked]
+    data = "other digits"
+    assert apart([*folders, trained_small.trained(*asked[0], tmp_path).folder])
+
+
+def test_a_piece_of_the_biased_block_knows_system_size_seed_norms_and_type(monkeypatch, tmp_path):
+    """Another number of heads, other norms or float64 could find the records of before."""
+    paths = []
+
+    class Enough(Exception):
+        pass
+
+    def side_by_side(_work, missing, _processes):
+        paths.extend(piece[0].name for piece in missing)
+        raise Enough
+
+    monkeypatch.setattr(biased_block, "side_by_side", side_by_side)
+    sizes = {"sequences": 3, "tokens": 9, "blocks": 2, "width": 24, "heads": 6, "scale": 2.0}
+    assert sizes.keys() == {field.name for field in fields(Size)}
+    one = biased_block.BlockSettings(("gpt2",), 1, (Size(),), (0.0, 1.0))
+    asked = [one, replace(one, systems=("t5",)), replace(one, norms=(0.0, 2.0)), replace(one, norms=(0.0, 1.0, 2.0))]
+    asked += [replace(one, sizes=(replace(Size(), **{name: value}),)) for name, value in sizes.items()]
+    for settings in asked:
+        with pytest.raises(Enough):
+            biased_block.experiment(settings, Context(tmp_path, tmp_path))
+    with pytest.raises(Enough):
+        biased_block.experiment(one, Context(tmp_path, tmp_path, dtype="float64"))
+    with pytest.raises(Enough):
+        biased_block.experiment(replace(one, seeds=2), Context(tmp_path, tmp_path))
+    assert paths[-2] == paths[0] and apart(paths[1:])  # the first seed of two is the one that was alone
+
+
+def test_a_series_of_a_figure_is_kept_by_all_its_settings(monkeypatch, tmp_path):
+    seen = []
+
+    class Enough(Exception):
+        pass
+
+    def measure_series(_found, _job_of, output, **_):
+        seen.append(output)
+        raise Enough
+
+    at = SimpleNamespace(subject="x", step=1, seed=0)
+    monkeypatch.setattr(checkpoints, "found", lambda *_: [at])
+    monkeypatch.setattr(checkpoints, "measure_series", measure_series)
+    monkeypatch.setattr(checkpoints, "plan_of", lambda *_: [SimpleNamespace(tokens=[3])])
+    monkeypatch.setattr(checkpoints, "subject_of", lambda _: None)
+    other = {"checkpoints": "y", "recipe": trained_small.LONG, "kind": "vit", "corpus": "c", "limit": 3}
+    other |= {"sequences": 3, "points": 3, "shown": (0.5,), "share": 0.3, "cells": trained.Experiment((), 1, None)}
+    one = checkpoints.CheckpointSettings(corpus="x")
+    assert other.keys() == {field.name for field in fields(one)}
+    for series in (one, *(replace(one, **{name: value}) for name, value in other.items())):
+        with pytest.raises(Enough):
+            checkpoints.measure(series, Context(tmp_path, tmp_path))
+    assert apart(seen)
+
+
+def test_what_is_measured_of_a_small_model_is_its_first_units_by_settings_and_code(monkeypatch, tmp_path):
+    """Those after them are trained on; and other settings could find the records of before."""
+    found = SimpleNamespace(seed=0, folder=tmp_path, checkpoint=lambda step: tmp_path / f"step-{step}", best=4)
+    jobs, paths = [], []
+    monkeypatch.setattr(layer_curves, "train_all", lambda *_: [found])
+
+    def measured(job, _context):
+        jobs.append(job)
+        return as_records(pd.DataFrame([{"metric": "mean_cosine", "value": 0.0}]))
+
+    def records_once(path, make):
+        paths.append(path.name)
+        return make()
+
+    monkeypatch.setattr(layer_curves, "measured", measured)
+    monkeypatch.setattr(layer_curves, "records_once", records_once)
+    context = Context(tmp_path, tmp_path)
+    for more in ({}, {"flatten": "image"}, {"policies": ("all",)}):
+        rows = list(layer_curves._small("vit", layer_curves.Systems(**more), context))
+        assert [str(part["model"].iloc[0]) for part in rows] == ["small ViT, untrained", "small ViT, trained"]
+    assert {(job.step, job.limit, job.corpus) for job in jobs} == {(s, 400, "builtin:digits") for s in (0, 4)}
+    assert [job.model.rpartition("/")[2] for job in jobs[:2]] == ["step-0", "step-4"] and apart(paths)
+
+
+def test_records_of_a_classifier_are_kept_by_how_many_utterances_were_measured(monkeypatch, tmp_path):
+    paths = []
+
+    def records_once(path, make, **_):
+        paths.append(path.name)
+        return make()
+
+    monkeypatch.setattr(measurements, "records_once", records_once)
+    plans = [Grid(), replace(Grid(), utterances=7), replace(Grid(), erased=7)]
+    for plan, name in [(plan, "look") for plan in plans] + [(Grid(), "other")]:
+        cell = SimpleNamespace(cell=Cell("planted", seed=3), plan=plan, folder=tmp_path, wait=True, label="m")
+        rows = measurements.kept(cell, name, lambda: pd.DataFrame([{"metric": "x", "value": 1.0}]))
+        assert rows[["model", "corpus", "seed"]].to_numpy().tolist() == [["m", "planted", 3]]
+    assert apart(paths)
+
+
+def test_a_cell_of_ours_is_kept_by_every_axis_and_by_how_it_is_trained(monkeypatch, tmp_path):
+    paths = []
+
+    def records_once(path, _make, **_):
+        paths.append(path.name)
+
+    monkeypatch.setattr(small, "records_once", records_once)
+    cell, plan = small_models.SmallCell("planted:3"), small_models.SmallGrid((("planted:3", "first"),))
+    axes = {"task": "planted:5", "read": "mean", "blocks": "whole", "layers": 2, "dim": 8, "seed": 1}
+    assert axes.keys() == {field.name for field in fields(cell)}
+    how = {"steps": 9, "batch": 9, "rate": 9.0, "limit": 9, "held": 9}
+    assert how.keys() | {"tasks", "blocks", "layers", "dims", "seeds", "train"} == {f.name for f in fields(plan)}
+    asked = [(cell, plan), *((replace(cell, **{name: value}), plan) for name, value in axes.items())]
+    asked += [(cell, replace(plan, **{name: value})) for name, value in how.items()]
+    for each in asked:
+        small.records_of(*each, Context(tmp_path, tmp_path), wait=True)
+    assert apart(paths)
+
+
+def test_an_arm_is_kept_by_its_recipe_seed_and_the_texts_that_are_read(monkeypatch, tmp_path):
+    monkeypatch.setenv("ANISOSCOPE_CACHE", str(tmp_path))
+    monkeypatch.setattr(trained, "_corpora", lambda: ("a", "b"))
+    recipe = trained.Recipe("causal-lm", SIZES["tiny"], 4, (2,))
+    other = {"task": "masked-lm", "size": SIZES["small"], "steps": 5, "looks": (1,), "probe": 3}
+    assert other.keys() == {field.name for field in fields(recipe)}
+    found = [recipe.folder("base", 0), recipe.folder("type", 0), recipe.folder("base", 1)]
+    found += [replace(recipe, **{name: value}).folder("base", 0) for name, value in other.items()]
+    for corpora in (("c", "b"), ("a", "c")):
+        monkeypatch.setattr(trained, "_corpora", lambda corpora=corpora: corpora)
+        found.append(recipe.folder("base", 0))
+    assert apart(found)
