@@ -331,6 +331,13 @@ def test_a_bert_is_replaced_layer_by_layer_and_explained(tokenizer, tmp_path):
     assert erased == set(explained.OF_DEEP)
 
 
+def test_explaining_leaves_the_model_as_it_was(learnt):
+    model, tokenizer = learnt[0].classifier()
+    model.attention_classifier.row_only = "never"
+    assert len(explained.explanations(model, tokenizer, open_labelled("planted"), limit=4))
+    assert model.attention_classifier.row_only == "never"
+
+
 def test_a_corpus_without_rationales_is_explained_by_erasure_alone(learnt, tmp_path):
     path = tmp_path / "mine.jsonl"
     examples = open_labelled("planted").splits["test"][:120]

@@ -71,8 +71,8 @@ def explanations(
     keys = [key for key in scores[0] if shallow or key[0] in OF_DEEP]
     with ExitStack() as stack:
         if base := getattr(model, "attention_classifier", None):
+            stack.callback(setattr, base, "row_only", base.row_only)
             base.row_only = "always"  # the last layer computes the row of [CLS] alone
-            stack.callback(setattr, base, "row_only", "training")
         found |= _faithfulness(model, pad, encoded, scores, keys, progress)
     rows = [
         {"metric": f"explains.{measure}", "component": key[0], "layer": key[1], "value": float(np.mean(values))}
