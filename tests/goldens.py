@@ -56,10 +56,13 @@ def column(values: list[Any]) -> list[Any]:
 
 
 def settings() -> dict[str, Any]:
-    """Every settings of every study, field by field, and what it needs from a hub; those of several studies once."""
+    """Every settings of every study, field by field, and what it needs from a hub; those of several studies once; and
+    every small model.
+    """
     from anisoscope.studies.runner import found
+    from anisoscope.training.kinds import KINDS
 
-    told: dict[str, Any] = {}
+    told: dict[str, Any] = {f"small model {name}": asdict(kind) for name, kind in KINDS.items()}
     first: dict[str, str] = {}
     for study in found():
         each = {name: asdict(one) if is_dataclass(one) else one for name, one in study.settings.items()}

@@ -112,6 +112,7 @@ SMALL = Grid(
     large=(),
     sizes=((48, 1, 1),),
     size_seeds=1,
+    start_seeds=1,
     arm_seeds=(1,),
     fine_seeds=1,
     fine_epochs=1,
