@@ -493,3 +493,8 @@ def test_what_was_left_out_is_told_by_its_kind():
 def test_ticks_are_the_tenfolds_that_are_reached(steps, scale, ticks):
     axis = style.number_axis("x", "", pd.Series(steps, dtype=float), scale).to_dict()["axis"]
     assert axis["values"] == ticks
+
+
+def test_panels_of_points_stand_two_in_a_row():
+    frame = pd.DataFrame({"x": [1.0, 2, 3], "value": [1.0, 2, 3], "model": "m", "which": ["a", "b", "c"]})
+    assert charts.scatter(frame, x="x", titles=("x", "y"), panel="which").to_dict()["columns"] == 2
