@@ -188,8 +188,9 @@ def test_a_finished_training_is_left_as_it_is(tmp_path):
     killed.wait()
     left = tmp_path / "run" / f".training.json.{killed.pid}"
     left.write_text("{")
+    (checkpoints := tmp_path / "run" / "checkpoints").mkdir()  # by a process killed after its last write
     again = train_classifier(recipe, tmp_path / "run", resume=True, progress=lambda *_: pytest.fail("trained again"))
-    assert again.training == done.training and not left.exists()
+    assert again.training == done.training and not left.exists() and not checkpoints.exists()
     for other, resume, expected in ((recipe, False, "to be new"), (replace(recipe, seed=3), True, "another training")):
         with pytest.raises(OutputError, match=expected):
             train_classifier(other, tmp_path / "run", resume=resume)

@@ -236,7 +236,7 @@ def reproduced(runs, asked):
 
 
 def test_a_reproduction_prints_verdicts_and_on_stderr_what_it_is_without(reproduced):
-    out, err = typed("reproduce godey2024 --only fig1-2 --settings paper -o out -q --device cpu", code=7)
+    out, err = typed("reproduce godey2024 --only fig1-2 --settings paper -o out -q --device mps", code=7)
     assert out == ["fig1 HOLDS"]
     assert err == [
         "report: out/godey2024/paper/report.html (open it in a browser)",
@@ -244,7 +244,7 @@ def test_a_reproduction_prints_verdicts_and_on_stderr_what_it_is_without(reprodu
     ]
     (((studies, folder, device, quiet), _),) = reproduced
     assert [study.name for study in studies] == ["fig1", "fig2"]
-    assert (str(folder), device, quiet) == ("out/godey2024/paper", "cpu", True)
+    assert (str(folder), device, quiet) == ("out/godey2024/paper", "mps", True)
 
 
 @pytest.mark.usefixtures("reproduced")

@@ -189,8 +189,10 @@ and what is small, not to the digit.
   Torch shares every operation between its threads. Those of a block of attention rows take 10 to 200 µs, less than it takes to
   wake a thread for each: blocks are dealt to threads instead, each on one, and so are the two products of the spectrum. Numbers are the
   same bit for bit with any number of threads. Threads wait without spinning, as the program has it (`OMP_WAIT_POLICY=PASSIVE`).
-  What is left, we infer, is Python's own lock: a block is some fifteen operations of 10 to 200 µs, each of which lets the lock go and asks for it
-  again, and two threads that ask wake each other.
+  What is left is hardly Python's own lock: blocks of half to eight times as many scores, whose operations take so much longer, came out within
+  the spread of each other (1.55 to 1.67 at windows of 512 on a busy machine, quartiles .1 apart). The two cores get in each other's way: two symmetric products
+  at once took 12.4 ms of processor time each where one alone took 8, two processes that multiply small matrices 56 and 87 Gflop a second
+  where one alone does 85, and the bare pass itself takes 1.2 to 1.3 times its processor time on two threads.
 - **Hidden.** One read of each vector and two narrow products; norms are taken once. Rows of weights are three token policies, so that
   products are of 6 to 9 rows, which a library multiplies at a fraction of its rate.
 - **Spectrum.** Both Σxxᵀ and Σuuᵀ, each by a symmetric product at the rate of a large one. Of the 14.3 ms that the vectors of a site take in a

@@ -67,6 +67,8 @@ def train(
             for folder in (*output.glob("step-*"), output / "resume"):
                 shutil.rmtree(folder, ignore_errors=True)
     if (output / "training.json").exists():
+        if rank == 0:
+            shutil.rmtree(output / "resume", ignore_errors=True)
         return output
     started = datetime.now(UTC)
     windows, held = tokens.parts()
