@@ -1,12 +1,16 @@
 """Two processes of torchrun give the run that one process gives, and each tokenises its share of the texts."""
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 
 import numpy as np
+import program
+import pytest
 from quick import WARM, quick
 
+from anisoscope.measure import distributed
 from anisoscope.measure.settings import Settings
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import run
@@ -55,3 +59,26 @@ def test_torchrun_equals_one_process(tmp_path: Path) -> None:
     for name in ("value", "low", "high"):
         ours, theirs = both[name].to_numpy(float), both[f"{name}_two"].to_numpy(float)
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_a_signal_is_heard_while_a_process_waits_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that had loaded heard none until all had, and waited on for those that had ended."""
+
+    class Heard(Exception):
+        pass
+
+    def hear(*_: object) -> None:
+        raise Heard
+
+    monkeypatch.setattr(distributed.dist, "init_process_group", lambda *_, **__: pytest.fail("nothing is heard in it"))
+    before = signal.signal(signal.SIGALRM, hear)
+    with program.job(2) as (first, _):
+        for name, value in first.items():
+            monkeypatch.setenv(name, value)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        try:
+            with pytest.raises(Heard), distributed.process_group():
+                pass
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)

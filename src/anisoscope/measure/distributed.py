@@ -1,6 +1,7 @@
 """Processes started by torchrun: which part of a plan each of them measures, and the whole from the parts."""
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -43,6 +44,7 @@ def process_group(device: str = "cpu") -> Iterator[None]:
             store, rank, world = next(rendezvous("env://", timeout=PATIENCE))
             _Notices.groups += 1
             _Notices.store = PrefixStore(f"anisoscope {_Notices.groups}", store)
+            _all_here(_Notices.store, rank, world)
             group = {"store": _Notices.store, "rank": rank, "world_size": world}
             dist.init_process_group("nccl" if alone else "gloo", timeout=PATIENCE, **group)
     try:
@@ -51,6 +53,13 @@ def process_group(device: str = "cpu") -> Iterator[None]:
         if ours:
             _Notices.store = None
             dist.destroy_process_group()
+
+
+def _all_here(store: Store, rank: int, world: int) -> None:
+    """Wait for the others, who may still load, where a signal is heard: within the backend none is."""
+    store.set(f"here {rank}", "")
+    while not store.check([f"here {each}" for each in range(world)]):
+        time.sleep(0.02)
 
 
 class _Notices:
