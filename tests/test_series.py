@@ -109,7 +109,10 @@ def test_folders_and_lists_are_read_in_order(folders, tmp_path):
 def test_stars_are_those_of_a_shell(folders):
     """`**` within a name ended in a traceback."""
     expected = [(0, step) for step in (3, 20, 100)]
-    assert places(f"{folders}/**-0/check*") == places(f"{folders}/seed-0/*") == expected
+    assert places(f"{folders}/seed-0/*") == expected
+    for name in ("**-0", "se**-0", "se***-0", "****-0", "seed-0***"):
+        assert places(f"{folders}/{name}/check*") == expected, name
+    assert places(f"{folders}/***/checkpoint-3") == places(f"{folders}/*/checkpoint-3")
 
 
 def test_series_that_cannot_be_read(folders, tmp_path):

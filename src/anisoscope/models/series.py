@@ -100,7 +100,8 @@ def _globbed(spec: str) -> list[str]:
     if "@" in spec or not set(spec) & set("*?"):
         return []
     root = Path(Path(spec).anchor)
-    pattern = re.sub(r"\*\*+(?=[^/])|(?<=[^/])\*\*+", "*", str(Path(spec).relative_to(root)))  # ** within a name is *
+    names = Path(spec).relative_to(root).parts
+    pattern = "/".join(name if name == "**" else re.sub(r"\*+", "*", name) for name in names)  # within a name ** is *
     return sorted(str(path) for path in root.glob(pattern) if path.is_dir())
 
 
