@@ -455,6 +455,25 @@ def test_layers_in_a_row_are_listed_as_a_range(numbers, text):
     assert listed(numbers) == text
 
 
+def test_a_key_without_finite_numbers_spoils_the_rows_that_see_it_alone():
+    g = torch.Generator().manual_seed(4)
+    q, k = (torch.randn(2, 3, 6, 4, generator=g, dtype=torch.float64) for _ in range(2))
+    whole = attention_rows(q, k, Masking(None, True, None), scale=1.0)
+    k[1, 2, 2] = torch.nan  # of the last head
+    got = attention_rows(q, k, Masking(None, True, None), scale=1.0)
+    spoiled = torch.zeros(2, 3, 6, dtype=torch.bool)
+    spoiled[1, 2, 2:] = True
+    for name in ("entropy", "row_max", "first_mass"):
+        assert torch.equal(got[name].isnan(), spoiled), name
+        torch.testing.assert_close(got[name][~spoiled], whole[name][~spoiled])
+
+
+def test_rows_of_weights_that_learn_keep_no_graph():
+    q, k = (torch.randn(1, 2, 4, 8, requires_grad=True) for _ in range(2))
+    got = attention_rows(q, k, Masking(None, False, None), scale=1.0)
+    assert not any(value.requires_grad for value in got.values())
+
+
 def test_half_precision_queries_are_reduced_in_float32():
     g = torch.Generator().manual_seed(0)
     q, k = (torch.randn(1, 2, 300, 16, generator=g).bfloat16() for _ in range(2))

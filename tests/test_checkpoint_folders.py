@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from anisoscope.errors import ModelError
+from anisoscope.models import beside
 from anisoscope.models.load import load
 from anisoscope.models.series import is_series
 from anisoscope.models.vectors import word_vectors
@@ -210,3 +211,13 @@ def test_damaged_gzip_files_of_vectors_are_one_line(tmp_path, damage):
     (tmp_path / "v.gz").write_bytes(body)
     with pytest.raises(ModelError, match=r"a whole gzip file at .*Cure: download it again"):
         word_vectors(str(tmp_path / "v.gz"), ["w4999"], [])
+
+
+def test_a_name_of_timm_is_asked_of_timm_alone_where_it_is_installed(monkeypatch, tmp_path):
+    monkeypatch.setattr(beside, "import_module", lambda name: pytest.fail(f"{name} was imported"))
+    monkeypatch.setattr(beside, "find_spec", lambda _: None)
+    assert beside.timm_config("timm/resnet18") is None
+    monkeypatch.setattr(beside, "find_spec", lambda _: True)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "timm" / "mine").mkdir(parents=True)
+    assert beside.timm_config("timm/mine") is None is beside.timm_config("one/resnet18")

@@ -155,6 +155,13 @@ def test_a_class_of_one_has_no_direction_without_its_utterance():
     assert by_pair(of_vectors(x, labels)) == {(0, "c0 × c0"): 0, (0, "c0 × c1"): 0}
 
 
+def test_a_zero_vector_is_alike_to_no_class_and_changes_no_other():
+    x, labels = np.array([[0.0, 0], [1, 0], [1, 1], [0, 1], [0, 2]]), np.array([0, 0, 0, 1, 1])
+    found = direction.to_classes(x, labels, 2)
+    assert np.array_equal(found[0], [0, 0])
+    assert found[1:] == pytest.approx(direction.to_classes(x[1:], labels[1:], 2))
+
+
 @pytest.fixture(scope="module")
 def fixed():
     """A fixed model in float32 on 100 utterances of a corpus."""

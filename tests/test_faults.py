@@ -251,7 +251,9 @@ def test_a_control_character_in_a_label_is_shown_as_a_sign(program, tmp_path, te
     words = ["classes", "builtin:minilm", "-c", tmp_path / "t.jsonl", "--split", "all", "-o", tmp_path / "run"]
     ended = program([*words, "--parts", "directions"], terminal=terminal)
     assert ended.code == 0 and "\x00" not in ended.shown and "bad\x1b" not in ended.shown, ended.shown
-    assert "bad␛[31m␀" in (tmp_path / "run" / "report.html").read_text()
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "bad␛[31m␀" in page and "\x1b" not in page and "\x00" not in page
+    assert "bad\\u001b[31m\\u0000" in (tmp_path / "run" / "manifest.json").read_text(), "records keep it as it is"
 
 
 # ---- a hub that fails ------------------------------------------------------------------------------------------------

@@ -1,8 +1,6 @@
 """Faults of clips, labels and batches that ended the process, or took all memory: each ends with its name."""
 
-import json
 import struct
-import sys
 
 import numpy as np
 import pandas as pd
@@ -10,11 +8,11 @@ import pytest
 import soundfile
 import torch
 
-from anisoscope.__main__ import main as typed_main
 from anisoscope.batch import Batch, Stream
 from anisoscope.charts import builders, export
 from anisoscope.charts.style import printable, printable_in
 from anisoscope.data.speech import open_speech
+from anisoscope.data.text import open_text
 from anisoscope.errors import CorpusError, UsageError
 
 
@@ -90,20 +88,6 @@ def test_batches_that_cannot_be_right_are_refused():
         stream(2, start=torch.zeros(1))
 
 
-def test_a_label_with_control_characters_goes_through_the_program(tmp_path, monkeypatch):
-    """From a table to the page of `classes`; the records keep the label as it is."""
-    labels = ("plain", "bad\x1b[31m\x00")
-    rows = [json.dumps({"text": f"word{k % 7} and {k}", "label": labels[k % 2]}) for k in range(40)]
-    (tmp_path / "t.jsonl").write_text("\n".join(rows))
-    output = tmp_path / "run"
-    words = ("classes", "builtin:minilm", "-c", tmp_path / "t.jsonl", "--split", "all", "-q", "-o", output)
-    monkeypatch.setattr(sys, "argv", ["anisoscope", *map(str, words)])
-    typed_main()
-    page = (output / "report.html").read_text()
-    assert "bad␛[31m␀" in page and "\x1b" not in page and "\x00" not in page
-    assert "bad\\u001b[31m\\u0000" in (output / "manifest.json").read_text()
-
-
 def test_a_page_speaks_in_the_words_of_its_corpus():
     """A page of speech said `tokens 2,068,060` of samples."""
     from anisoscope.report.page import facts
@@ -122,3 +106,10 @@ def test_a_page_speaks_in_the_words_of_its_corpus():
     assert "pairs of frame vectors" in told and "640 vectors in 3 speakers" in told and "token" not in told
     written = Results(records, {"corpus": {"n_tokens": 640, "n_units": 3}})
     assert {("tokens", "640"), ("units", "3")} <= set(facts(written))
+
+
+def test_a_quotation_mark_that_is_never_closed_costs_its_own_row(tmp_path):
+    """Rows behind it were lost with it, where they do not look like rows."""
+    (tmp_path / "t.csv").write_text("text\n" + "\n".join(["one", '"two', "three", "four"]))
+    found = open_text(str(tmp_path / "t.csv"), skip_bad=True)
+    assert found.documents == ["one", "three", "four"] and found.source["skipped"] == 1

@@ -13,7 +13,9 @@ from program import NO_PAGE, Program
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from anisoscope.errors import ModelError
+from anisoscope.models import hub as of_hub
 from anisoscope.models.hub import ModelPlace, _checked_copy, _is_small
+from anisoscope.models.hub_faults import Fault
 
 MODELS, TEXTS, NEWER = "a" * 40, "c" * 40, "d" * 40
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
@@ -181,3 +183,41 @@ def test_a_copy_without_weights_does_where_none_are_wanted(files, weights, sound
 )
 def test_what_is_read_beside_the_weights(name, size, read):
     assert _is_small(name, size) is read
+
+
+# ---- what is loaded, call by call ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weights", [["a.safetensors"], {"no": "map"}, {"weight_map": ["a.safetensors"]}])
+def test_a_damaged_index_of_weights_is_told(tmp_path, monkeypatch, weights):
+    name = "model.safetensors.index.json"
+    (tmp_path / name).write_text(json.dumps(weights))
+    monkeypatch.setattr(of_hub, "_download", lambda *_: tmp_path)
+    with pytest.raises(ModelError, match=r"an index of the weights in .*index\.json of one/two; got"):
+        of_hub._weights(ModelPlace("one/two", None, "c", files={name: "", "a.safetensors": ""}), tmp_path, "one/two")
+
+
+def test_a_full_disk_is_no_fault_of_the_hub(monkeypatch):
+    """A copy in the cache would be taken in place of a file that could not be written."""
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(of_hub, "_download", full)
+    monkeypatch.setattr(of_hub, "_instead", lambda *_: pytest.fail("the cache was asked"))
+    with pytest.raises(OSError, match="No space left"):
+        of_hub.bring(ModelPlace("one/two", None, "c", files={"config.json": ""}), "one/two")
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (Fault("a gated repository", "log in", denied=True), "access to one/two; got a gated repository"),
+        (Fault("no answer", "try again"), "got 'one/two': no answer and not in the cache"),
+    ],
+)
+def test_what_is_denied_is_told_apart_from_what_does_not_answer(monkeypatch, fault, expected):
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_, **__: None)
+    with pytest.raises(ModelError) as told:
+        of_hub._instead("one/two", None, "one/two", "", fault)
+    assert expected in str(told.value)

@@ -14,7 +14,7 @@ import tiny
 import torch
 
 from anisoscope import metrics
-from anisoscope.axes import SUBSET_FAMILIES, Site
+from anisoscope.axes import POSITION_EDGES, SUBSET_FAMILIES, Site
 from anisoscope.batch import Batch, Stream
 from anisoscope.capture.masking import Masking
 from anisoscope.capture.scores import score_sums
@@ -603,3 +603,25 @@ def test_embedding_matrices_of_a_model():
     weight = model.get_input_embeddings().weight.detach().numpy()
     assert row.value == pytest.approx(METRICS["partition"].reference([weight])[""], rel=EXACT)
     assert row.n_vectors == tiny.VOCABULARY
+
+
+def test_pairs_of_groups_are_defined_for_both_and_between():
+    units = [np.array([[1.0, 0], [1, 1]]), np.array([[0.0, 1], [2, 0]])]
+    a, b = group_cosine._NAMES[:2]
+    found = group_cosine.reference(units)
+    assert found == pytest.approx({f"{a} × {a}": 0.5**0.5, f"{a} × {b}": (1 + 2**0.5) / 4, f"{b} × {b}": 0})
+
+
+def test_metrics_of_the_first_token_policy_alone_say_so():
+    """Each is a row or a matrix a site, which other policies would double."""
+    assert {name for name, metric in METRICS.items() if metric.first_policy} == {
+        "calibrated",
+        "common_direction",
+        "spectrum",
+    }
+
+
+def test_bins_of_positions_are_named_by_their_edges():
+    first = [int(re.search(r"\d+", name)[0]) for name in SUBSET_FAMILIES["position"]]
+    last = [int(found[1]) for name in SUBSET_FAMILIES["position"] if (found := re.search(r"–(\d+)", name))]
+    assert tuple(first) == POSITION_EDGES and last == [edge - 1 for edge in POSITION_EDGES[2:]]

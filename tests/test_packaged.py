@@ -20,8 +20,10 @@ from anisoscope.errors import ModelError
 from anisoscope.models import packaged
 from anisoscope.models.blocks import Layout
 from anisoscope.models.load import load
-from anisoscope.models.ports.cifar_resnet import CifarResNetConfig, CifarResNetModel
+from anisoscope.models.ports import distillmos
+from anisoscope.models.ports.cifar_resnet import CifarResNetBlock, CifarResNetConfig, CifarResNetModel
 from anisoscope.models.ports.crepe import CrepeConfig, CrepeModel
+from anisoscope.models.ports.distillmos import DistillMosConfig, DistillMosModel
 
 DATA = Path(os.environ.get("ANISOSCOPE_DATA", "/nonexistent"))
 
@@ -160,3 +162,26 @@ def test_parquet_that_holds_photographs_is_a_corpus(tmp_path):
     red = plan[0].inputs["pixel_values"][:, 0].mean((1, 2))
     torch.testing.assert_close(red.diff(), torch.full((3,), 60 / 255 / 0.229), atol=1e-5, rtol=0)
     assert described["items"] == 4 and described["kind"] == "manifest"
+
+
+def test_a_block_that_goes_on_after_its_last_relu_has_no_state_before_it(monkeypatch):
+    model = CifarResNetModel(CifarResNetConfig(depth=8)).eval()
+    second = [module for module in model.modules() if isinstance(module, CifarResNetBlock)][1]
+    forward = second.forward
+    monkeypatch.setattr(second, "forward", lambda x: forward(x) * 2)
+    with torch.no_grad(), capture(model, ("hidden", "unrectified")) as tap:
+        model(noise(2, 3, 32, 32))
+    assert [site for site in tap.sites if site.endswith("unrectified")] == [f"encoder.{i}.unrectified" for i in (1, 3)]
+
+
+def test_distillmos_tells_places_and_gives_a_quality_from_1_to_5(monkeypatch):
+    """Its definition, where the package of its weights is not installed."""
+    model = DistillMosModel(DistillMosConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2)).eval()
+    place, k = torch.arange(distillmos.FRAMES).double()[:, None], torch.arange(8)
+    angle = place * (2.0 * distillmos.FRAMES) ** (-2 * k / 16)
+    encoding = model.transformer_pool_attn.transformer.position_encoding.pe[0].double()
+    torch.testing.assert_close(encoding[:, ::2], angle.sin(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(encoding[:, 1::2], angle.cos(), atol=1e-5, rtol=0)
+    given = torch.tensor([[0.0], [1.0]])
+    monkeypatch.setattr(model.transformer_pool_attn, "forward", lambda _: given)
+    assert model(noise(2, 4000)).last_hidden_state.flatten().tolist() == [1, 5]

@@ -144,6 +144,8 @@ def test_a_copy_whose_split_is_not_one_file_is_refused(tmp_path):
     assert found.parent.name == "wikitext-103-raw-v1"
     with pytest.raises(CorpusError, match="got 2"):
         part_of_copy(tmp_path, "text", "validation")
+    with pytest.raises(CorpusError, match=r"of the test split in .*; got none, but validation-00000-of-00001.parquet"):
+        part_of_copy(tmp_path / "wikitext-2-raw-v1", "text", "test")
     plain = tmp_path / "photographs"
     plain.mkdir()
     (plain / "a.png").touch()

@@ -473,6 +473,10 @@ def test_van_stage_outputs_and_stochastic_depth() -> None:
     assert [tuple(x.shape) for x in out.hidden_states] == [(2, 4, 16, 16), (2, 6, 8, 8), (2, 8, 4, 4), (2, 10, 2, 2)]
     assert torch.equal(out.hidden_states[-1].mean((2, 3)), out.pooler_output)
     assert torch.equal(model.head(out.pooler_output), out.logits)
+    sizes = {"hidden_sizes": [4, 4], "depths": [2, 3], "mlp_ratios": [1, 1], "patch_sizes": [3, 3], "strides": [2, 2]}
+    deeper = van.VanModel(van.VanConfig(**sizes, drop_path_rate=0.4))
+    rates = [layer.drop_path for layer in deeper.modules() if isinstance(layer, van.VanLayer)]
+    assert rates == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
     block = van.VanLayer(van.VanConfig(hidden_sizes=[4], mlp_ratios=[2], drop_path_rate=1.0), 0, drop_path=0.5).train()
     branch = torch.ones(4000, 4, 1, 1)
     kept = block._branch(torch.ones(4), branch)[:, 0, 0, 0]

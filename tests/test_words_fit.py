@@ -230,3 +230,13 @@ def test_whole_numbers_are_those_that_a_file_keeps(number):
     else:
         with pytest.raises(errors.UsageError, match=r"--n of at (most|least) -?9,223,372,036,854,775,807"):
             field.read(str(number), "--n")
+
+
+def test_no_time_is_left_where_all_is_done(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0)
+    with shown("a model", quiet=False) as told:
+        told(1, 1000)
+        told(999, 1000)
+        told(int("1000"), int("1000"))
+    *_, before, last = capsys.readouterr().err.splitlines()
+    assert "s left" in before and "1,000/1,000" in last and "left" not in last

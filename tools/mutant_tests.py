@@ -146,17 +146,22 @@ class Tests:
         return [t for f in sorted(files, key=lambda f: sum(map(self.seconds.__getitem__, files[f]))) for t in files[f]]
 
 
-def statement(source: str, line: int) -> range:
-    """Lines of the smallest statement that a line belongs to, of one with a body its head alone."""
-    best = range(line, line + 1)
-    for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.stmt) or not node.lineno <= line <= (node.end_lineno or 0):
+def lines_of(source: str, line: int) -> range:
+    """Lines whose tests see a change at one: those of its statement, of one with a body its head alone; of the head of
+    a function the whole function; the whole module for what stands in no function, as its import alone executes it.
+    """
+    found, inside = range(1, source.count("\n") + 2), False
+    for node in ast.walk(ast.parse(source)):  # what holds others comes before them
+        first = min([each.lineno for each in getattr(node, "decorator_list", ())], default=getattr(node, "lineno", 0))
+        if not isinstance(node, ast.stmt) or not first <= line <= (last := node.end_lineno or first):
             continue
         body = getattr(node, "body", None)
-        last = body[0].lineno - 1 if body else node.end_lineno or line
-        if line <= max(last, node.lineno):
-            best = range(node.lineno, max(last, node.lineno) + 1)
-    return best
+        head = range(first, max(body[0].lineno if body else last + 1, first + 1))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found, inside = range(first, last + 1), line not in head
+        elif inside and line in head:
+            found = head
+    return found
 
 
 def digest(paths: Iterable[Path]) -> str:
@@ -195,7 +200,7 @@ class Trial:
         path = self.tree / module
         before = path.read_text("utf-8")
         found, executed = self.tests.of(
-            module, statement(before, line), self.named(module), self.outside.get(module, "")
+            module, lines_of(before, line), self.named(module), self.outside.get(module, "")
         )
         while True:
             chosen = self.tests.ordered(found, self.budget)
