@@ -526,7 +526,8 @@ def test_as_many_words_are_highest_as_rationales_have_on_average():
 def test_accuracy_of_a_class_has_the_interval_of_its_own_number_and_the_majority_is_of_labels():
     labels, found = np.array([0] * 6 + [1] * 2), np.array([0] * 3 + [1] * 5)
     records = pooling.accuracy_records(found, labels, ("a", "b"))
-    rows = {row["component"] or "all": row for row in select(records, metric="accuracy").fillna("").to_dict("records")}
+    accuracies = select(records, metric="accuracy")
+    rows = dict(zip(accuracies["component"].fillna("all"), accuracies.to_dict("records"), strict=True))
     for name, share, n in (("all", 5 / 8, 8), ("a", 0.5, 6), ("b", 1.0, 2)):
         low, high = map(float, wilson(share, n))
         assert (rows[name]["value"], rows[name]["low"], rows[name]["high"]) == pytest.approx((share, low, high)), name
