@@ -1,6 +1,7 @@
 """The classes of any classifier: replaced attention, attributions of words, and `anisoscope classes` as a whole."""
 
 import json
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2ForSequenceClassification
 from typer.testing import CliRunner
 
-from anisoscope.classes import ablation as replaced, attributions, faithfulness as explained
+from anisoscope.classes import ablation as replaced, attributions, faithfulness as explained, pooling
 from anisoscope.cli.app import app
 from anisoscope.data.encoding import LabelledPlan, encode, vocabulary_tokenizer
 from anisoscope.data.labelled import Example, open_labelled
@@ -23,6 +24,7 @@ from anisoscope.runs import classes as runs_of_classes
 from anisoscope.runs.classes import run_classes
 from anisoscope.runs.job import Classes, Job
 from anisoscope.store import select
+from anisoscope.sums.jackknife import wilson
 from anisoscope.training.classifier import train_classifier
 from anisoscope.training.recipe import ClassifierRecipe
 
@@ -412,3 +414,121 @@ def test_a_tokenizer_without_padding_pads_with_its_end():
     for other in (subject("image"), subject(is_fast=False)):
         with pytest.raises(ModelError, match="a text model with a fast tokenizer; got m"):
             runs_of_classes._tokenizer(other)
+
+
+# ---- what is recorded, by definition ---------------------------------------------------------------------------------
+
+
+def test_what_is_recorded_of_a_replacement_is_of_its_layers_and_less_what_was_before(monkeypatch):
+    """Accuracy against the labels, agreement with the model itself; of all layers, of each, and of either cosine."""
+    labels, own = np.array([0, 1, 0, 0]), np.array([0, 1, 1, 0])
+    after = {(): own, (1, 2): np.array([1, 1, 1, 0]), (1,): own, (2,): np.array([0, 0, 0, 0])}
+    unit, turned = np.eye(4), np.roll(np.eye(4), 1, 0) * 0.2 + np.eye(4) * 0.6
+
+    def outcome(_model, _batches, kind, layers):
+        vectors = unit if not layers else turned if kind == "uniform" else unit
+        return after[layers], vectors, {layer: (layer / 10, layer / 5) for layer in layers}
+
+    monkeypatch.setattr(replaced, "outcome", outcome)
+    model = SimpleNamespace(config=SimpleNamespace(num_hidden_layers=2))
+    records = replaced.ablations(model, SimpleNamespace(encoded=SimpleNamespace(labels=labels)))
+    for kind in replaced.KINDS:
+        of_kind = select(records, component=kind).assign(layer=lambda x: x["layer"].fillna(0).astype(int))
+        found = of_kind.set_index(["metric", "layer"])["value"].to_dict()
+        cls = 0.6 if kind == "uniform" else 1.0
+        assert found == pytest.approx(
+            {
+                **{("replaced.accuracy", layer): x for layer, x in ((0, -0.25), (1, 0.0), (2, 0.0))},
+                **{("replaced.agreement", layer): x for layer, x in ((0, 0.75), (1, 1.0), (2, 0.5))},
+                **{("replaced.cls", layer): cls for layer in (0, 1, 2)},
+                **{("replaced.output", layer): layer / 10 for layer in (1, 2)},
+                **{("replaced.rows", layer): layer / 5 for layer in (1, 2)},
+            }
+        )
+    assert set(records["n_units"]) == {4}
+
+
+def test_how_far_outputs_turn_is_of_cls_and_of_real_rows(classifier):
+    """Equal weights: the output is the mean value. Padding has rows too, and they are none of the sentence's."""
+    model, plan = classifier
+    _, _, turned = replaced.outcome(model, plan, "uniform", (1,))
+    of_cls, of_rows = [], []
+    for _, _, values, weights in tiny.one_by_one(model, plan):
+        before = weights.double() @ values.double()
+        cosine = torch.cosine_similarity(before, values.double().mean(0, keepdim=True), dim=-1)
+        of_cls.append(float(cosine[0]))
+        of_rows.append(float(cosine.mean()))
+    assert turned[1] == pytest.approx((np.mean(of_cls), np.mean(of_rows)), abs=1e-6)
+    assert abs(np.mean(of_cls) - np.mean(of_rows)) > 1e-5
+
+
+def test_every_batch_and_layer_is_dealt_anew(classifier, monkeypatch):
+    model, plan = classifier
+    seeds = []
+    monkeypatch.setattr(replaced, "changed", lambda weights, *given: seeds.append(given[2]) or weights)
+    small = LabelledPlan(plan.encoded, 0, batch_tokens=200)
+    replaced.outcome(model, small, "permuted", (1, 2))
+    assert len(seeds) == len(set(seeds)) == 2 * len(small) > 4
+
+
+def test_rarity_is_that_of_the_word_in_training_however_it_is_written():
+    found = attributions.baselines(
+        Example(("The", "cat", "sat"), 0), Counter({"the": 8, "cat": 1}), np.random.default_rng(0)
+    )
+    assert found["rare"] == pytest.approx(-np.log([0.9, 0.2, 0.1])) and len(set(found["random"])) == 3
+
+
+class Stop(Exception):
+    """What was asked for has been seen."""
+
+
+@pytest.mark.parametrize(
+    ("split", "directed"), [("test", "validation"), ("validation", "train"), ("train", "validation")]
+)
+def test_directions_are_of_utterances_that_are_not_explained_and_rarity_of_training(monkeypatch, split, directed):
+    """What explains a decision may not be made of the very utterances it explains."""
+    words = {"train": "a", "validation": "b", "test": "c"}
+    splits = {s: tuple(Example((w, f"{w}{i}"), i % 2) for i in range(20)) for s, w in words.items()}
+    corpus = SimpleNamespace(labels=("x", "y"), splits=splits)
+    seen = {}
+    monkeypatch.setattr(explained, "encode", lambda examples, *_: tuple(examples))
+    monkeypatch.setattr(explained, "LabelledPlan", lambda examples, *_, **__: examples)
+
+    def class_directions(_model, examples, classes):
+        seen.update(directions={e.words[0] for e in examples}, classes=classes)
+        return {}
+
+    def baselines(_example, frequency, _draw):
+        seen.update(frequency=frequency)
+        raise Stop
+
+    monkeypatch.setattr(explained, "class_directions", class_directions)
+    monkeypatch.setattr(explained, "seen", lambda *_: ())
+    monkeypatch.setattr(explained, "baselines", baselines)
+    model, tokenizer = torch.nn.Linear(1, 1), SimpleNamespace(pad_token_id=0)
+    with pytest.raises(Stop):
+        explained.explanations(model, tokenizer, corpus, split=split, limit=4)
+    assert seen["directions"] == {words[directed]} and seen["classes"] == 2
+    assert seen["frequency"]["a"] == 20 and seen["frequency"]["b"] == seen["frequency"]["c"] == 0
+
+
+def test_as_many_words_are_highest_as_rationales_have_on_average():
+    """Rationales of a half and of a fourth: three eighths of the words, 1.5 of four and 3 of eight."""
+    marks = (1.0, 1.0, 0.0, 0.0), (1.0, 0.5, 0.4, 0.0, 0.0, 0.0, 0.0, 0.0)
+    examples = tuple(Example(tuple("abcdefgh"[: len(m)]), 0, rationale=m) for m in marks)
+    key = ("attention", 1)
+    scores = [{key: np.array([4.0, 3.0, 2.0, 1.0])}, {key: np.array([8.0, 1, 7, 6, 5, 4, 3, 2])}]
+    found = explained._plausibility(examples, scores)
+    assert found[key, "iou"] == pytest.approx([1.0, 1 / 4])
+    assert found[key, "auroc"] == pytest.approx([1.0, 6 / 12])
+
+
+def test_accuracy_of_a_class_has_the_interval_of_its_own_number_and_the_majority_is_of_labels():
+    labels, found = np.array([0] * 6 + [1] * 2), np.array([0] * 3 + [1] * 5)
+    records = pooling.accuracy_records(found, labels, ("a", "b"))
+    accuracies = select(records, metric="accuracy")
+    rows = dict(zip(accuracies["component"].fillna("all"), accuracies.to_dict("records"), strict=True))
+    for name, share, n in (("all", 5 / 8, 8), ("a", 0.5, 6), ("b", 1.0, 2)):
+        low, high = map(float, wilson(share, n))
+        assert (rows[name]["value"], rows[name]["low"], rows[name]["high"]) == pytest.approx((share, low, high)), name
+    assert select(records, metric="majority")["value"].item() == 0.75

@@ -10,8 +10,11 @@ from scipy import stats
 from anisoscope.studies.judge import (
     LEVEL,
     Test,
+    _corrected,
+    _decided,
     by_place,
     judged,
+    means_over_seeds,
     of_replicates,
     of_seeds,
     of_units,
@@ -179,3 +182,154 @@ def test_an_identity_that_does_not_vary_is_decided_by_its_side():
     for value, sides in ((1.0, (0, 1)), (0.0, (1, 1)), (-1.0, (1, 0))):
         test = of_seeds(claim, np.full(3, value))
         assert (test.up, test.down) == sides
+
+
+def test_an_identity_below_a_number_is_decided_by_the_other_side():
+    claim = replace(CLAIM, identity=True, below=0.0)
+    for value, sides in ((-1.0, (0, 1)), (0.0, (1, 1)), (1.0, (1, 0))):
+        test = of_seeds(claim, np.full(3, value))
+        assert (test.up, test.down) == sides
+
+
+def test_values_that_differ_by_rounding_alone_do_not_vary():
+    """.1 + .2 is not .3 by one part in 10¹⁶: an interval of no width left everything out."""
+    for values in (np.array([0.1 + 0.2, 0.3, 0.3]), 7 + 1e-13 * np.arange(3)):
+        assert "no variance" in of_seeds(CLAIM, values).note
+    assert "no variance" not in of_seeds(CLAIM, 7 + 1e-9 * np.arange(3)).note
+
+
+def test_p_of_few_groups_has_their_freedom_however_many_units():
+    frame = pd.DataFrame({"value": 1.0, "low": 0.5, "high": 1.5, "n_units": [500, 5], "groups": [8.0, np.nan]})
+    freedom = np.array([7, 4])
+    up, _ = of_units(frame, 0.0)
+    np.testing.assert_allclose(up, stats.t.sf(2 * stats.t.ppf(0.975, freedom), freedom), rtol=1e-12)
+
+
+KINDS = (None, "any", "all", "most", "last")
+
+
+def drawn_tests(seed):
+    """Tests of several claims, subjects and seeds, primary, identities or neither; p of 0 and of 1 among them."""
+    draw, tests = np.random.default_rng(seed), []
+    for i in range(4):
+        claim = replace(CLAIM, name=f"c{i}", primary=i == 0, identity=i == 1)
+        over = KINDS[draw.integers(5)]
+        for subject in ("a", "b")[: draw.integers(1, 3)]:
+            for of_seed in range(draw.integers(1, 3)):
+                for layer in range(draw.integers(1, 4)):
+                    up = float(draw.choice([0.0, 1e-6, 0.004, 0.009, 0.02, 0.5, 0.98, 0.996, 1.0]))
+                    numbers = {"value": float(draw.normal()), "margin": float(draw.normal()), "up": up, "down": 1 - up}
+                    inside = (0.0, 1.0) if not draw.integers(8) else None
+                    where = {"subject": subject, "seed": of_seed, "where": f"layer {layer}"}
+                    low, high = numbers["value"] - 0.3, numbers["value"] + 0.3
+                    tests.append(
+                        Test(claim, "A", low=low, high=high, n=9, over=over, inside=inside, **numbers, **where)
+                    )
+    return tests
+
+
+def by_hand(tests, side):
+    """Holm, one test after the other: the smallest times how many there are, the next times one less …"""
+    p = [np.nan] * len(tests)
+    for family in {(t.claim.primary, t.claim.identity) for t in tests}:
+        units = {}
+        for i, t in enumerate(tests):
+            if (t.claim.primary, t.claim.identity) == family:
+                one = side == "up" and t.over in ("all", "last")
+                units.setdefault((t.claim.name, t.subject, t.seed) if one else i, []).append(i)
+        of_each = {}
+        for key, members in units.items():
+            values = [np.nan if tests[i].inside else getattr(tests[i], side) for i in members]
+            of_each[key] = values[-1] if tests[members[0]].over == "last" else max(values, key=lambda x: (x != x, x))
+        known = sorted((key for key in of_each if of_each[key] == of_each[key]), key=of_each.get)
+        least = 0.0
+        for rank, key in enumerate(known):
+            least = max(least, min(1.0, of_each[key] * (len(known) - rank)))
+            factor = least / of_each[key] if of_each[key] else len(units)
+            for i in units[key]:
+                if not tests[i].inside:
+                    p[i] = min(1.0, getattr(tests[i], side) * factor)
+    return p
+
+
+def whole_number(tests, i, side, expected, got):
+    return f"{tests[i].claim.name} {tests[i].over} {side} of {tests[i].subject}: {got[i]}, by hand {expected[i]}"
+
+
+@pytest.mark.parametrize("side", ["up", "down"])
+def test_p_is_holm_s_over_primary_claims_identities_and_all_others(side):
+    for seed in range(60):
+        tests = [replace(t, inside=None) for t in drawn_tests(seed)]
+        got, expected = _corrected(tests, side), by_hand(tests, side)
+        for i in range(len(tests)):
+            assert got[i] == pytest.approx(expected[i], rel=1e-9), whole_number(tests, i, side, expected, got)
+
+
+def counted_by_hand(outcomes, over):
+    """What becomes of one system with one seed, from what becomes of its tests."""
+    holding, failing, n = outcomes.count("holds"), outcomes.count("fails"), len(outcomes)
+    if over == "any":
+        return "holds" if holding > 0 else "fails" if failing == n else "undecided"
+    if over == "most":
+        return "holds" if holding > n / 2 else "fails" if failing > n / 2 else "undecided"
+    if failing:
+        return "fails"
+    return "holds" if (outcomes[-1] == "holds" if over == "last" else holding == n) else "undecided"
+
+
+def test_verdicts_are_those_of_every_seed_and_their_number_is_the_one_they_hang_on():
+    """Two halves are not most; one seed of two is none; of any the strongest is shown, of all the weakest."""
+    seen = set()
+    for seed in range(120):
+        tests = drawn_tests(seed)
+        up, down = _corrected(tests, "up"), _corrected(tests, "down")
+        groups = {}
+        for i, t in enumerate(tests):
+            groups.setdefault(i if t.over is None else (t.claim.name, t.subject), []).append(i)
+        for verdict, members in zip(judged(tests), groups.values(), strict=True):
+            over, seeds = tests[members[0]].over, sorted({tests[i].seed for i in members})
+            outcome = {i: _decided(tests[i], up[i], down[i]) for i in members}
+            each = {
+                counted_by_hand([outcome[i] for i in members if tests[i].seed == s], over) if over else outcome[i]
+                for s in seeds
+                for i in members[:1]
+            }
+            expected = each.pop() if len(each) == 1 else "undecided"
+            seen.add((over, expected))
+            if tests[members[0]].claim.identity and expected == "holds":
+                expected = "identity"
+            assert verdict.outcome == expected, (seed, over, outcome)
+            ranked = sorted(members, key=lambda i: -tests[i].margin)
+            shown = {"any": ranked[0], "all": ranked[-1], "most": ranked[len(ranked) // 2], "last": members[-1]}
+            assert verdict.value == tests[shown.get(over, members[0])].value, (seed, over)
+    assert seen >= {(over, o) for over in KINDS[1:] for o in ("holds", "fails", "undecided")}
+
+
+def test_an_interval_that_ends_at_an_end_lies_inside_and_one_that_touches_from_outside_is_open():
+    assert by_place(0, 1, (0, 3)) == by_place(2, 3, (0, 3)) == "holds"
+    assert by_place(3, 4, (0, 3)) == by_place(-1, 0, (0, 3)) == "undecided"
+
+
+@pytest.mark.parametrize("side", ["up", "down"])
+def test_what_would_be_decided_alone_and_is_not_says_so(side):
+    one = Test(CLAIM, "A", 1, 0, 2, 9, **{"up": 0.98, "down": 0.98} | {side: 0.02})
+    (alone,), (beside, *_) = judged([one]), judged([one, replace(one, subject="another")])
+    assert alone.outcome == {"up": "holds", "down": "fails"}[side] and not alone.reason
+    assert beside.outcome == "undecided" and "corrected for the others' tests" in beside.reason
+
+
+@pytest.mark.parametrize(("over", "shown"), [("any", 1e-9), ("all", 0.9), ("most", 0.3)])
+def test_without_margins_the_number_is_found_by_p(over, shown):
+    tests = [Test(CLAIM, "A", p, p - 1, p + 1, 9, up=p, down=1 - p, over=over) for p in (0.3, 0.9, 1e-9)]
+    (verdict,) = judged(tests)
+    assert verdict.value == shown
+
+
+def test_a_means_interval_stays_in_the_bounds_of_its_own_metric():
+    """A table of several metrics: a norm is no share."""
+    values = {"mean_cosine": (0.97, 0.99, 1.0), "norms.mean": (1.0, 5.0, 9.0)}
+    rows = pd.DataFrame([{"metric": m, "seed": s, "value": x} for m, of in values.items() for s, x in enumerate(of)])
+    for ordered in (rows, rows[::-1]):
+        found = means_over_seeds(ordered, "metric").set_index("metric")
+        assert found.loc["mean_cosine", "high"] <= 1 < found.loc["norms.mean", "high"]
+        assert found.loc["norms.mean", "low"] >= 0 and found.loc["norms.mean", "value"] == 5

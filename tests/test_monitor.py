@@ -1,11 +1,13 @@
 """The monitor: what it logs is what `measure` says, and the training does not notice it."""
 
+import json
 import os
 import random
 import sys
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from transformers import BertConfig, BertForMaskedLM, Trainer, TrainerCallback, TrainingArguments
@@ -13,8 +15,8 @@ from transformers import BertConfig, BertForMaskedLM, Trainer, TrainerCallback, 
 import anisoscope
 from anisoscope.errors import CorpusError, UsageError
 from anisoscope.integrations.transformers_callback import TrainerMonitor
-from anisoscope.store import select
-from anisoscope.training.monitor import Monitor
+from anisoscope.store import as_records, select
+from anisoscope.training.monitor import Monitor, _body
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
 
@@ -279,3 +281,59 @@ def test_the_trainer_logs_what_is_attached_and_else_its_state_keeps_it():
     assert alone.attach(trainer) is alone
     alone.on_step_end(None, state, None, model=None)
     assert logged == [alone, {"A": 0.5}] and len(state.log_history) == 1
+
+
+def test_what_a_monitor_is_asked_reaches_its_look_and_what_it_keeps(tmp_path):
+    """Blocks, prefix, output and how often: each could be read and forgotten."""
+    monitor = Monitor(probe(), every=7, output=tmp_path, blocks=("encoder.layer",), prefix="mine")
+    assert monitor.settings.blocks == ("encoder.layer",)
+    monitor = Monitor(probe(2), every=7, output=tmp_path, prefix="mine")
+    assert {name.partition("/")[0] for name in monitor(model_of(), 7)} == {"mine"}
+    described = json.loads((tmp_path / "monitor.json").read_text())
+    assert (described["every"], described["batches"]) == (7, 2)
+    for step in (70, 14):
+        monitor(model_of(), step)
+    assert monitor.records["step"].unique().tolist() == [7, 14, 70], "by number, not by name"
+
+
+@pytest.mark.parametrize("given", [{"sequences": 5}, {"sequences": 5, "limit": 9}, {}])
+def test_a_probe_is_read_as_it_is_asked_for(monkeypatch, given):
+    from anisoscope.data import opening
+
+    asked = []
+
+    def open_plan(*place, **how):
+        asked.append((place, how))
+        return probe(), None
+
+    monkeypatch.setattr(opening, "open_plan", open_plan)
+    Monitor.on_corpus("somewhere", "a model", "its tokenizer", every=3, **given)
+    assert asked == [
+        (
+            ("somewhere", "a model", "its tokenizer"),
+            {"modality": "text", "sequences": given.get("sequences", 64), "limit": given.get("limit")},
+        )
+    ]
+
+
+def test_the_body_is_found_below_every_wrapper():
+    """Data parallelism and compilation wrap a model; its head is left out."""
+    model = model_of()
+    assert _body(model) is model.bert and _body(torch.nn.Linear(2, 2)).in_features == 2
+    for name in ("module", "_orig_mod"):
+        wrapped = torch.nn.Module()
+        setattr(wrapped, name, model)
+        again = torch.nn.Module()
+        again.module = wrapped
+        assert _body(wrapped) is _body(again) is model.bert
+
+
+def test_cross_attention_is_kept_and_not_logged():
+    """Two kinds of attention of one layer would be averaged."""
+    rows = [
+        {"metric": "attention.entropy", "site": "attention", "kind": kind, "head": head, "value": value}
+        for kind, value in (("self", 1.0), ("cross", 5.0))
+        for head in (0, 1)
+    ]
+    records = as_records(pd.DataFrame(rows), stack="decoder", layer=1)
+    assert Monitor(probe())._logged(records) == {"anisoscope/decoder.1/entropy": 1.0}

@@ -2,6 +2,8 @@
 own decomposition; parts of scores and centred attention against brute force; a tiny series from end to end.
 """
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -744,3 +746,35 @@ def test_seeds_that_are_trained_on_the_spot_may_stop_each_at_its_own_step(monkey
     monkeypatch.setattr(checkpoints, "_trained", lambda *_: uneven)
     kept = checkpoints.found(checkpoints.CheckpointSettings(), context(tmp_path))
     assert [(c.seed, c.step) for c in kept] == [place for place in places if place[1] < 1000]
+
+
+def test_what_has_fallen_of_the_loss_is_of_its_lowest_and_never_given_back(tmp_path):
+    """Losses of 4, 2, 3, 1 and 1.5: two thirds are behind the second step, and all of it behind the fourth."""
+    losses = {1: 4.0, 10: 2.0, 20: 3.0, 30: 1.0, 40: 1.5}
+    pieces = []
+    for seed in (0, 1):
+        folder = tmp_path / f"seed-{seed}"
+        folder.mkdir()
+        told = {"validation_loss": [[step, loss + seed] for step, loss in losses.items()]}
+        (folder / "training.json").write_text(json.dumps(told))
+        pieces += [checkpoints.Piece(step, seed, folder, subject=str(folder / f"step-{step}")) for step in (0, *losses)]
+    records = checkpoints.losses(pieces)
+    assert records.set_index(["seed", "step"])["value"].to_dict() == {
+        (seed, step): loss + seed for seed in (0, 1) for step, loss in losses.items()
+    }
+    found = checkpoints.fallen(records, (0, 1), (0, *losses))
+    np.testing.assert_allclose(found, [[0, 0, 2 / 3, 2 / 3, 1, 1]] * 2)
+    assert checkpoints.fallen(records[records["step"] != 20], (0, 1), (0, *losses)) is None
+
+
+def test_a_head_reads_the_keys_of_its_own_group():
+    """Four heads of queries, two of keys: the first two read the first."""
+    moments = {f"1 {side} moment": torch.arange(1.0, n + 1)[:, None, None] * torch.eye(3) for side, n in SHARED}
+    keys = planes.moment_of(moments, 1, "key")[:, 0, 0]
+    assert keys.tolist() == [1, 1, 2, 2] and planes.moment_of(moments, 1, "union")[:, 0, 0].tolist() == [2, 3, 5, 6]
+    means = [{f"1 {side} mean": torch.arange(1.0, n + 1)[:, None] * torch.ones(n, 3) for side, n in SHARED}] * 2
+    paths = planes._paths(means, 1, np.tile(np.eye(3)[:, :2], (4, 1, 1)))
+    assert paths["key"][0, :, 0].tolist() == [1, 1, 2, 2] and paths["query"][0, :, 0].tolist() == [1, 2, 3, 4]
+
+
+SHARED = (("query", 4), ("key", 2))

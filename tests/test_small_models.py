@@ -369,3 +369,64 @@ def test_processes_agree_on_a_signal_now_and_then(monkeypatch):
     assert class_._agreed(None, 2, False, alone, 1) == (2, False)
     assert class_._agreed(None, 2, True, two, fit.AGREED + 1) == (0, False)
     assert class_._agreed(None, 0, False, two, 2 * fit.AGREED) == (15, True)
+
+
+# ---- what is trained on, what tells when to stop, what is measured ---------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["token-lm", "byte-lm"])
+def test_documents_are_measured_or_tell_when_to_stop_or_are_trained_on(monkeypatch, name):
+    """The first 60 are measured, the next 30 validate, the others are learnt from, words among them."""
+    documents = [f"word{i} " * 12 for i in range(120)]
+    read = []
+    windows = kinds._windows
+    monkeypatch.setattr(kinds, "_corpus", lambda: SimpleNamespace(documents=documents))
+    monkeypatch.setattr(kinds, "_windows", lambda given, *rest: read.append(given) or windows(given, *rest))
+    learnt = []
+    tokenizer = kinds._tokenizer
+    monkeypatch.setattr(kinds, "_tokenizer", lambda kind, given: learnt.append(given) or tokenizer(kind, given))
+    kinds.examples_of(KINDS[name])
+    assert sorted(map(tuple, read)) == sorted([tuple(documents[60:90]), tuple(documents[90:])])
+    assert learnt == [tuple(documents[90:])]
+
+
+def test_masks_of_the_validation_are_drawn_once_and_those_of_training_at_every_step(monkeypatch):
+    """15 % of the tokens, of either; a loss on other masks each time would fall and rise by chance."""
+    documents = [f"document {i} of many, and no other " * 16 for i in range(120)]
+    monkeypatch.setattr(kinds, "_corpus", lambda: SimpleNamespace(documents=documents))
+    tokenizer, train, held, collate = kinds.examples_of(KINDS["byte-lm"])
+    _, _, again, _ = kinds.examples_of(KINDS["byte-lm"])
+    assert held == again and all("labels" in example for example in held) and "labels" not in train[0]
+    torch.manual_seed(0)
+    first, second = (collate(train)["labels"] for _ in range(2))
+    assert not torch.equal(first, second)
+    drawn = torch.cat([torch.tensor(example["labels"]) for example in held])
+    for labels, part in ((first, train), (drawn, held)):
+        content = sum(len(example["input_ids"]) - 2 for example in part)
+        assert int((labels != -100).sum()) / content == pytest.approx(0.15, abs=0.02)
+    assert tokenizer.mask_token_id in {i for example in held for i in example["input_ids"]}
+
+
+def test_the_last_take_of_each_digit_validates_and_no_other(monkeypatch, tmp_path):
+    import numpy as np
+    import soundfile
+
+    folder = tmp_path / kinds.CORPORA[kinds.SPEECH]
+    folder.mkdir(parents=True)
+    for digit in range(3):
+        for take in range(4):
+            soundfile.write(folder / f"{digit}_anna_{take}.wav", np.full(400, (10 * digit + take) / 100), kinds.RATE)
+    monkeypatch.setenv("ANISOSCOPE_DATA", str(tmp_path))
+    _, train, held, collate = kinds._speech.__wrapped__()
+    numbers = [[(e["labels"], round(100 * float(e["samples"][0])) % 10) for e in part] for part in (train, held)]
+    assert numbers[1] == [(digit, 3) for digit in range(3)]
+    assert sorted(numbers[0]) == [(digit, take) for digit in range(3) for take in range(3)]
+    assert collate(held)["labels"].tolist() == [0, 1, 2]
+
+
+def test_evaluations_are_as_many_of_what_a_kind_needs_however_long_it_may_train():
+    kind = KINDS["vit"]
+    for steps, every in ((3 * kind.steps, kind.steps // 8), (80, 10), (4, 1)):
+        settings = small.fitting(kind, 0, steps, patience=2).settings
+        assert settings["eval_steps"] == settings["save_steps"] == every
+    assert small.fitting(kind, 0, 80).settings["per_device_eval_batch_size"] == 2 * kind.batch
