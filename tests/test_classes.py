@@ -55,6 +55,34 @@ def test_replaced_weights_are_weights_over_the_real_tokens(kind):
         torch.testing.assert_close(changed[1, :, :4, :4], taken / taken.sum(-1, keepdim=True))
 
 
+def attended(kind, weights, value, **settings):
+    """Output [sequence, query, head, dim] of one layer whose weights are replaced."""
+    ablation, real = replaced.Ablation(kind, [1]), torch.ones(len(weights), weights.shape[-1], dtype=torch.bool)
+    ablation.begin(real, 0)
+    masking = SimpleNamespace(keys=None, causal=False)
+    call = SimpleNamespace(weights=lambda: weights, value=value, query=value, masking=masking, settings=settings)
+    return ablation.attend(call)
+
+
+@pytest.mark.parametrize("kind", replaced.KINDS)
+def test_what_goes_to_a_sink_stays_with_it(kind):
+    draw = torch.Generator().manual_seed(0)
+    weights = torch.rand(2, 3, 4, 4, generator=draw, dtype=torch.float64).softmax(-1) * torch.tensor([0.9, 0.5, 0.2, 1])
+    value = torch.ones(2, 3, 4, 5, dtype=torch.float64)  # so that an output is the sum of its weights
+    sums, one = weights.sum(-1).transpose(1, 2), torch.ones(2, 4, 3, dtype=torch.float64)
+    kept = attended(kind, weights, value, s_aux=torch.zeros(3))[..., 0]
+    torch.testing.assert_close(kept, sums)
+    if kind != "permuted":  # whose weights are the model's own
+        torch.testing.assert_close(attended(kind, weights, value)[..., 0], one)
+
+
+def test_two_tokens_take_both_ends_of_the_weights_of_another():
+    weights = torch.eye(4).expand(2, 1, 4, 4).clone()
+    real = torch.tensor([[True, True, False, False], [True] * 4])
+    found = replaced.changed(weights, real, "another")[0, 0]
+    assert torch.equal(found[:2, :2], torch.eye(2)) and not found[2:].any() and not found[:, 2:].any()
+
+
 def test_a_sentence_alone_in_its_batch_takes_the_weights_of_the_one_before():
     weights, mask = random_weights()
     other = weights[2:], mask[2:]

@@ -625,3 +625,4 @@ def test_bins_of_positions_are_named_by_their_edges():
     first = [int(re.search(r"\d+", name)[0]) for name in SUBSET_FAMILIES["position"]]
     last = [int(found[1]) for name in SUBSET_FAMILIES["position"] if (found := re.search(r"–(\d+)", name))]
     assert tuple(first) == POSITION_EDGES and last == [edge - 1 for edge in POSITION_EDGES[2:]]
+    assert SUBSET_FAMILIES["frequency"] == tuple(f"frequency {k}" for k in (1, 2, 3, 4, 5))

@@ -20,6 +20,7 @@ from anisoscope.capture.projections import _apart
 from anisoscope.capture.rows import attention_rows
 from anisoscope.capture.scores import score_sums
 from anisoscope.capture.vectors import output_of
+from anisoscope.measure import cost, masks
 from anisoscope.measure.accumulator import FEW_GROUPS, Measurement
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
@@ -323,3 +324,39 @@ def test_a_metric_alone_counts_what_it_leaves_out():
         value = anisoscope.metric("norms", x)["norms.mean"].value
     assert [str(each.message) for each in said] == ["norms: vectors left out of 8: 1 with NaN or infinity, 1 zero"]
     assert value == pytest.approx(float(x[[0, 1, 4, 5, 6, 7]].norm(dim=1).mean())) and math.isfinite(value)
+
+
+@pytest.mark.parametrize("heads", [False, True])
+def test_a_sample_holds_queries_and_keys_where_asked_for_and_no_other_vectors_of_heads(heads):
+    settings = Settings(metrics=("query_key", "calibrated", "mean_cosine"), sample=8, sample_heads=heads)
+    plan = tiny.Plan(tiny.documents(6), batch=3)
+    measured = run_pass(tiny.build("bert", torch.float32), plan, settings)
+    kinds = {name.split(".", 2)[2] for each in measured.reservoirs.values() for name in each.vectors}
+    assert kinds == {"hidden"} | ({"head.query.raw", "head.key.raw"} if heads else set())
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(999, "999 "), (999.4, "999 "), (1000, "1 k"), (999_600, "1 M"), (2.5e9, "2.5 G"), (7e12, "7 T")],
+)
+def test_sizes_are_told_in_the_unit_that_fits(count, text):
+    assert cost.scaled(count) == text
+
+
+def test_a_batch_falls_into_as_many_parts_as_asked_for():
+    real = torch.ones(6, 4, dtype=torch.bool)
+    batch = Batch(
+        {"input_ids": torch.arange(24).view(6, 4)},
+        list("aabbcc"),
+        {"encoder": Stream(real, ~real, torch.arange(6))},
+    )
+    for count in (1, 2, 3, 6):
+        parts = batch.parts(count)
+        assert len(parts) == count and {len(part.unit) for part in parts} == {6 // count}
+        assert torch.equal(torch.cat([part.inputs["input_ids"] for part in parts]), batch.inputs["input_ids"])
+
+
+def test_tensors_go_to_where_sums_are_made_and_nothing_else_does(monkeypatch):
+    monkeypatch.setattr(masks, "summed_on", lambda _device: torch.device("meta"))
+    given = masks.summable({"rows": {"entropy": torch.ones(2)}, "name": "x"})
+    assert given["name"] == "x" and given["rows"]["entropy"].device.type == "meta"
