@@ -57,12 +57,16 @@ def column(values: list[Any]) -> list[Any]:
 
 def settings() -> dict[str, Any]:
     """Every settings of every study, field by field, and what it needs from a hub; those of several studies once; and
-    every small model.
+    every small model and size.
     """
     from anisoscope.studies.runner import found
-    from anisoscope.training.kinds import KINDS
+    from anisoscope.training.kinds import KINDS, MEASURED
+    from anisoscope.training.photographs_and_speech import RATE, SECONDS
+    from anisoscope.training.recipe import SIZES
 
     told: dict[str, Any] = {f"small model {name}": asdict(kind) for name, kind in KINDS.items()}
+    told |= {"small models are measured on": MEASURED, "clips": {"rate": RATE, "seconds": SECONDS}}
+    told |= {f"size {name}": asdict(size) for name, size in SIZES.items()}
     first: dict[str, str] = {}
     for study in found():
         each = {name: asdict(one) if is_dataclass(one) else one for name, one in study.settings.items()}

@@ -286,14 +286,14 @@ def test_training_prints_its_folder_and_what_comes_next(runs, asked, task):
 def test_training_a_classifier_prints_its_accuracy_and_warns_on_stderr(runs, asked):
     results = {"validation": {"accuracy": 0.91234, "n": 1200, "majority": 0.5}}
     training = {"results": results, "truncated": {"train": 1500, "test": 0}}
-    trained = SimpleNamespace(folder=runs / "c", training=training, collapsed=True, max_length=64)
+    trained = SimpleNamespace(folder=runs / "my c", training=training, collapsed=True, max_length=64)
     calls = asked(working, "train_classifier", trained)
     out, err = typed("train classifier --corpus planted --epochs 2 -o c --overwrite -q --device cuda:0")
-    assert out == ["validation: accuracy 0.912 of 1,200 (majority 0.500)", str(runs / "c")]
+    assert out == ["validation: accuracy 0.912 of 1,200 (majority 0.500)", str(runs / "my c")]
     assert err == [
         "collapsed: not above the majority rate on the test split; try --warmup 100 --clip 1",
         "train: 1,500 utterances cut at 64 tokens",
-        "next: anisoscope classes c",
+        "next: anisoscope classes 'my c'",
     ]
     (((recipe, place, quiet, device), _),) = calls
     assert (recipe.corpus, recipe.epochs, place.overwrite, quiet, device) == ("planted", 2, True, True, "cuda:0")

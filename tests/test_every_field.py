@@ -15,6 +15,7 @@ from PIL import Image
 from test_seen import OTHER, changed
 
 import anisoscope
+from anisoscope.api import measuring
 from anisoscope.data import items, opening
 from anisoscope.data.corpora import HubPart
 from anisoscope.data.encoding import Encoded, LabelledPlan, encode, vocabulary_tokenizer
@@ -559,3 +560,15 @@ def test_words_without_a_vector_have_no_part_in_the_mean_norm(tmp_path):
     (tmp_path / "v.txt").write_text("a 3 4\nb 0 15\n")
     found_here = word_vectors(str(tmp_path / "v.txt"), ["a", "none", "b"], [], norm=2.0)
     assert found_here.found == 2 and found_here.matrix.norm(dim=1).tolist() == pytest.approx([1.0, 0.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    ("corpus", "told"), [("reviews.csv", "a/model × reviews.csv"), (None, "a/model × what it was trained on")]
+)
+def test_progress_of_classes_says_on_which_corpus(monkeypatch, corpus, told):
+    def stop(title, **_):
+        raise Stop(title)
+
+    monkeypatch.setattr(measuring, "shown", stop)
+    with pytest.raises(Stop, match=f"^{told}$"):
+        anisoscope.classes("a/model", corpus, quiet=True)

@@ -72,6 +72,22 @@ def test_the_loss_on_masked_positions_is_the_loss(corpus):
     assert model(batch["input_ids"]).logits.shape == (16, 12, len(tokenizer))
 
 
+def test_tokens_that_replace_others_are_any_of_the_vocabulary(corpus):
+    _, tokens = tokens_of(corpus)
+    windows = tokens.parts()[0]
+    plain = tokens.rows(np.array([Examples(tokens, windows, 400, 0)._window(i) for i in range(400)]))
+    batch = Examples(tokens, windows, 400, 0).__getitems__(list(range(400)))
+    seen, chosen = batch["input_ids"].numpy(), batch["labels"].numpy() != UNMASKED
+    assert np.array_equal(seen[~chosen], plain[~chosen]) and np.array_equal(
+        batch["labels"].numpy()[chosen], plain[chosen]
+    )
+    masked, kept = seen[chosen] == tokens.mask_id, seen[chosen] == plain[chosen]
+    assert masked.mean() == pytest.approx(0.8, abs=0.06) and kept.mean() == pytest.approx(0.1, abs=0.05)
+    other = seen[chosen][~masked & ~kept]
+    assert len(other) > 20 and len({*other.tolist()}) > len(other) / 2
+    assert other.min() < tokens.vocabulary / 4 and other.max() > tokens.vocabulary * 3 / 4
+
+
 LEARN = """
 import json, sys
 from anisoscope.training.text import byte_pairs, word_pieces

@@ -16,8 +16,10 @@ from anisoscope.axes import POLICIES
 from anisoscope.charts import builders as charts, export, style
 from anisoscope.charts.style import compact
 from anisoscope.errors import OutputError, UsageError
-from anisoscope.report import build, page as pages
+from anisoscope.report import build, figures, page as pages
 from anisoscope.report.page import notices
+from anisoscope.report.results import PANEL, Results
+from anisoscope.report.sections import sections
 from anisoscope.store import as_records, select
 from anisoscope.wording import duration, number
 
@@ -498,3 +500,50 @@ def test_ticks_are_the_tenfolds_that_are_reached(steps, scale, ticks):
 def test_panels_of_points_stand_two_in_a_row():
     frame = pd.DataFrame({"x": [1.0, 2, 3], "value": [1.0, 2, 3], "model": "m", "which": ["a", "b", "c"]})
     assert charts.scatter(frame, x="x", titles=("x", "y"), panel="which").to_dict()["columns"] == 2
+
+
+def test_panels_say_which_attention_they_are_of() -> None:
+    table = Results(synthetic_records(layers=1, heads=1, stacks=("encoder", "decoder")), synthetic_manifest()).table
+    found = {kind: {*rows[PANEL]} for kind, rows in table.groupby("kind")}
+    assert found == {"self": {"encoder", "decoder"}, "cross": {"decoder, cross-attention"}}
+
+
+@pytest.mark.parametrize("stacks", [("encoder",), ("encoder", "decoder")])
+def test_places_are_named_with_their_stack_where_there_are_several(stacks: tuple[str, ...]) -> None:
+    results = Results(synthetic_records(layers=3, heads=1, stacks=stacks), synthetic_manifest())
+    places = figures._chosen_places(results, results.components("group_cosine")).groupby("stack")["place"].unique()
+    assert {*places.index} == {*stacks}
+    for stack, named in places.items():
+        assert all(name.startswith("layer " if len(stacks) == 1 else f"{stack} layer ") for name in named)
+
+
+@pytest.mark.parametrize(("steps", "drawn"), [((10,), False), ((10, 20), True)])
+def test_two_checkpoints_make_a_course(steps: tuple[int, ...], drawn: bool) -> None:
+    records = pd.concat([synthetic_records(layers=2, heads=1).assign(step=step) for step in steps])
+    of_series = {"checkpoints": [{"step": step} for step in steps], **synthetic_manifest()}
+    found = {section.slug for section in sections(Results(as_records(records), of_series)) if section.figures}
+    assert bool(found) is drawn
+
+
+def test_a_print_on_white_is_a_drawing_with_one_ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[str] = []
+    monkeypatch.setattr(export.vl_convert, "svg_to_png", lambda svg, **_: given.append(svg) or b"")
+    export.write("<svg a><g></g></svg>", tmp_path / "figure", ("png",))
+    assert given == ['<svg a><rect width="100%" height="100%" fill="white"/><g></g></svg>']
+
+
+def test_panels_share_their_axis_but_where_they_are_asked_not_to() -> None:
+    frame = pd.DataFrame({"step": [1, 2] * 2, "value": [0.1, 0.2, 5, 6], "model": "m", "panel": list("aabb")})
+    for independent in (None, True):
+        how = {} if independent is None else {"independent": independent}
+        drawn = charts.trajectory(frame, panel="panel", **how).to_dict()
+        assert (drawn.get("resolve", {}).get("scale", {}).get("y") == "independent") is bool(independent)
+
+
+def test_a_run_is_called_by_its_folder_and_in_memory_by_its_model(tmp_path: Path) -> None:
+    records, manifest = synthetic_records(layers=1, heads=1), synthetic_manifest("some/model")
+    assert Run(None, records=records, manifest=manifest).name == "some/model"
+    assert (
+        Run(tmp_path / "mine", records=records, manifest=manifest).name == "mine"
+        and Run("/", records=records, manifest=manifest).name == "/"
+    )

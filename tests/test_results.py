@@ -204,3 +204,8 @@ def test_a_study_that_is_not_declared_is_told_and_a_part_of_studies_is_none(
             runner.found.__wrapped__()
     else:
         assert len(runner.found.__wrapped__()) == len(found())
+
+
+def test_the_speed_of_this_machine_is_measured():
+    """Hours of a dry run are what is to be computed over it: it could be nothing at all."""
+    assert 1e-4 < runner.speed() < 1e3  # 0.1 Gflop to 1 Pflop a second
