@@ -563,7 +563,7 @@ def test_words_without_a_vector_have_no_part_in_the_mean_norm(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("corpus", "told"), [("reviews.csv", "a/model × reviews.csv"), (None, "a/model × what it was trained on")]
+    ("corpus", "told"), [("reviews.csv", "a/model × reviews.csv"), ("", "a/model × what it was trained on")]
 )
 def test_progress_of_classes_says_on_which_corpus(monkeypatch, corpus, told):
     def stop(title, **_):

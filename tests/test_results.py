@@ -10,6 +10,7 @@ import pytest
 
 from anisoscope.errors import OutputError
 from anisoscope.report import build_studies
+from anisoscope.studies import runner
 from anisoscope.studies.runner import COMPARED, Finished, finished, found, reproductions
 from anisoscope.studies.study import Compared
 
@@ -195,7 +196,7 @@ def test_a_study_that_is_not_declared_is_told_and_a_part_of_studies_is_none(
 ):
     """What is not a study was told from the rest by an underscore before its name."""
     from anisoscope.errors import MeasureError
-    from anisoscope.studies import fosse2023, runner
+    from anisoscope.studies import fosse2023
 
     (tmp_path / f"{name}.py").write_text(content)
     monkeypatch.setattr(fosse2023, "__path__", [*fosse2023.__path__, str(tmp_path)])
