@@ -90,7 +90,8 @@ def train_classifier(
     for place in (folder, checkpoints):
         clear_temporary(place)
     if not overwrite and (done := _finished(folder, identity, resume=resume)):
-        shutil.rmtree(checkpoints, ignore_errors=True)
+        if RunFolder(checkpoints).identity() in (identity, None):  # another's is that of one to take its place
+            shutil.rmtree(checkpoints, ignore_errors=True)
         return TrainedClassifier(folder, done)
     set_seed(recipe.seed)
     with flushed():
