@@ -80,7 +80,7 @@ class SpeechCnnForSequenceClassification(Wav2Vec2PreTrainedModel):  # type: igno
     def __init__(self, config: SpeechCnnConfig) -> None:
         super().__init__(config)
         self.speech_cnn = SpeechCnnModel(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.classifier = nn.Linear(config.hidden_size, int(config.num_labels or 2))
         self.post_init()  # type: ignore[no-untyped-call]
 
     def forward(
