@@ -11,7 +11,7 @@ import tiny
 import torch
 
 import anisoscope
-from anisoscope.axes import POLICIES, Site
+from anisoscope.axes import LAYER_QUANTITIES, POLICIES, Site
 from anisoscope.batch import Batch, Stream
 from anisoscope.capture import capture
 from anisoscope.capture.heads import Heads, _stood_in_for
@@ -20,8 +20,10 @@ from anisoscope.capture.projections import _apart
 from anisoscope.capture.rows import attention_rows
 from anisoscope.capture.scores import score_sums
 from anisoscope.capture.vectors import output_of
+from anisoscope.errors import UsageError
 from anisoscope.measure import cost, masks
 from anisoscope.measure.accumulator import FEW_GROUPS, Measurement
+from anisoscope.measure.inputs import _batches_of
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import calibrated, common_direction, found, mean_cosine, query_key
@@ -360,3 +362,31 @@ def test_tensors_go_to_where_sums_are_made_and_nothing_else_does(monkeypatch):
     monkeypatch.setattr(masks, "summed_on", lambda _device: torch.device("meta"))
     given = masks.summable({"rows": {"entropy": torch.ones(2)}, "name": "x"})
     assert given["name"] == "x" and given["rows"]["entropy"].device.type == "meta"
+
+
+def test_layers_counted_from_the_end_are_those_of_their_own_stack():
+    sites = [Site("encoder", k, "hidden") for k in range(4)] + [Site("decoder", k, "hidden") for k in range(6)]
+    sites += [Site("encoder", 3, "final"), Site("decoder", 5, "attention")]
+    chosen = [site for site in sites if cost._chosen(site, sites, Settings(layers=(-1, 0)))]
+    assert [(site.stack, site.layer) for site in chosen if site.quantity == "hidden"] == [
+        ("encoder", 0),
+        ("encoder", 3),
+        ("decoder", 0),
+        ("decoder", 5),
+    ]
+    assert sites[-2:] == [site for site in chosen if site.quantity != "hidden"]
+    assert [site for site in sites if cost._chosen(site, sites, Settings())] == sites
+
+
+def test_a_network_without_attention_is_measured_in_its_hidden_states():
+    network, settings = tiny.build("van", torch.float32), Settings()
+    assert settings.what_of(network) == ({*LAYER_QUANTITIES} & settings.what, set())
+    assert settings.what_of(tiny.build("bert", torch.float32))[0] == settings.what
+
+
+def test_lists_within_a_list_hold_tensors_or_are_refused():
+    given = [[torch.ones(1, 2)], [np.ones((1, 2))]]
+    for item in given:
+        assert _batches_of([item]) == [item]
+    with pytest.raises(UsageError, match="got a list of lists of int"):
+        _batches_of([[1, 2], [3]])
