@@ -3,15 +3,16 @@
 from dataclasses import fields, replace
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
 from anisoscope.models.series import Checkpoint
-from anisoscope.studies.fosse2023 import grid
-from anisoscope.studies.fosse2023.grid import Cell, Grid
+from anisoscope.studies.fosse2023 import grid, measurements, trained_cells
+from anisoscope.studies.fosse2023.grid import QUICK, Cell, Grid
 from anisoscope.studies.godey2024 import biased_block, checkpoints, fig06_bias, fig17_18_cosine_law, layer_curves
 from anisoscope.studies.godey2024.layer_curves import Systems
 from anisoscope.studies.study import Context
-from anisoscope.training.recipe import ClassifierRecipe
+from anisoscope.training.recipe import ATTENTION, ClassifierRecipe
 
 
 class Stop(Exception):
@@ -151,3 +152,23 @@ def test_every_field_of_a_grid_changes_a_training_or_only_what_is_looked_at():
                 moving.add(field.name)
     assert moving | {"encoder"} | OF_MEASURING == {field.name for field in fields(Grid)}
     assert not moving & OF_MEASURING
+
+
+def test_an_encoder_is_looked_at_before_its_tuning_too_and_what_was_not_tuned_once(monkeypatch, tmp_path):
+    monkeypatch.setattr(measurements, "kept", lambda _trained, _name, make: make())
+    monkeypatch.setattr(measurements, "_geometry", lambda trained, _split: pd.DataFrame([{"model": trained.label}]))
+    monkeypatch.setattr(measurements, "load", lambda name: SimpleNamespace(model=name))
+    monkeypatch.setattr(measurements, "similarities", lambda name, _batches: pd.DataFrame([{"of": name}]))
+    monkeypatch.setattr(trained_cells.Trained, "batches", lambda *_: ())
+    found = {
+        (kind.__name__, model): measurements.geometry(kind(Cell("planted", model), QUICK, tmp_path))["model"].tolist()
+        for kind in (trained_cells.Trained, trained_cells.CellAtStart)
+        for model in (ATTENTION, "builtin:minilm")
+    }
+    own = "attention L=1 λ=0 d=384 h=1"
+    assert found == {
+        ("Trained", ATTENTION): [own],
+        ("Trained", "builtin:minilm"): ["builtin:minilm", "builtin:minilm pre-trained"],
+        ("CellAtStart", ATTENTION): [f"{own} untrained"],
+        ("CellAtStart", "builtin:minilm"): ["builtin:minilm untrained"],
+    }

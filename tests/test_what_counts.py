@@ -27,6 +27,7 @@ from anisoscope.measure.inputs import _batches_of
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import calibrated, common_direction, found, mean_cosine, query_key
+from anisoscope.models.ports.van import VanConfig, VanModel
 from anisoscope.sums.classes import pooled
 from anisoscope.sums.device import sums_on_device
 from anisoscope.sums.groups import Sums, Totals, row_sums, vector_sums
@@ -379,7 +380,8 @@ def test_layers_counted_from_the_end_are_those_of_their_own_stack():
 
 
 def test_a_network_without_attention_is_measured_in_its_hidden_states():
-    network, settings = tiny.build("van", torch.float32), Settings()
+    sizes = {"hidden_sizes": [4, 4], "depths": [1, 1], "mlp_ratios": [1, 1], "patch_sizes": [3, 3], "strides": [2, 2]}
+    network, settings = VanModel(VanConfig(**sizes)), Settings()
     assert settings.what_of(network) == ({*LAYER_QUANTITIES} & settings.what, set())
     assert settings.what_of(tiny.build("bert", torch.float32))[0] == settings.what
 

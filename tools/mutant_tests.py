@@ -111,14 +111,16 @@ class Tests:
             for line, contexts in read.contexts_by_lineno(file).items():
                 self.lines[module][line] |= set(contexts)
 
-    def of(self, module: str, lines: Iterable[int], named: str, outside: str = "") -> tuple[list[str], bool]:
-        """Tests that execute one of the lines, and whether any does; else those of its module and the named files, or
-        those alone that see it from `outside`.
+    def of(self, module: str, lines: range, named: str, outside: str = "") -> tuple[list[str], bool]:
+        """Tests that execute one of the lines, and whether any does; with those of the named files where the lines are
+        the whole module; where none does those of its module and the named files, or those that see it from `outside`.
         """
         found = {test for line in lines for test in self.lines[module][line]} - {""}
         if not (executed := bool(found)):
             near = {test for tests in self.lines[module].values() for test in tests} - {""}
-            found = (set() if outside else near) | {f"tests/test_{name}.py" for name in (outside or named).split()}
+            found = set() if outside else near
+        if not executed or lines.start == 1:
+            found |= {f"tests/test_{name}.py" for name in (outside or named).split()}
         files = {each for each in found if "::" not in each}
         tests = [t for t, took in self.seconds.items() if took < 300 and (t in found or t.split("::")[0] in files)]
         return [test for test in tests if test not in self.broken], executed

@@ -34,14 +34,14 @@ NAMED = {
     "measure": "measuring metrics large inputs seen",
     "runs": "seen series findings no_silent_wrong_number",
     "classes": "classes class_direction",
-    "training": "language_model classifier small_models entropy_penalty seen",
+    "training": "language_model classifier small_models entropy_penalty goldens seen",
     "studies": "judge layers_studies series_studies fosse_studies biased_block_claims results beyond",
     "report": "report results findings",
     "charts": "report results",
     "cli": "formats words_fit seen terminal",
     "api": "words_fit inputs series",
     "integrations": "monitor",
-    "top": "seen inputs no_silent_wrong_number",
+    "top": "seen metrics inputs no_silent_wrong_number",
 }
 """Areas, and the files of tests that are run on a line which no test executes in its own process."""
 OF_PROCESSES = {
