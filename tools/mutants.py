@@ -43,7 +43,7 @@ NAMED = {
     "integrations": "monitor",
     "top": "seen metrics inputs no_silent_wrong_number",
 }
-"""Areas, and the files of tests that are run on a line which no test executes in its own process."""
+"""Areas, and the files of tests run on a line that no test executes in its own process, or that is in no function."""
 OF_PROCESSES = {
     "models/hub.py": "hub hub_again",
     "models/hub_faults.py": "hub",

@@ -190,7 +190,7 @@ and what is small, not to the digit.
   wake a thread for each: blocks are dealt to threads instead, each on one, and so are the two products of the spectrum. Numbers are the
   same bit for bit with any number of threads. Threads wait without spinning, as the program has it (`OMP_WAIT_POLICY=PASSIVE`).
   What is left is hardly Python's own lock: blocks of half to eight times as many scores, whose operations take so much longer, came out within
-  the spread of each other (1.55 to 1.67 at windows of 512 on a busy machine, quartiles .1 apart). The two cores get in each other's way: two symmetric products
+  the spread of each other (1.55 to 1.67 at windows of 512 on a busy machine, quartiles .1 to .3 apart). The two cores get in each other's way: two symmetric products
   at once took 12.4 ms of processor time each where one alone took 8, two processes that multiply small matrices 56 and 87 Gflop a second
   where one alone does 85, and the bare pass itself takes 1.2 to 1.3 times its processor time on two threads.
 - **Hidden.** One read of each vector and two narrow products; norms are taken once. Rows of weights are three token policies, so that
