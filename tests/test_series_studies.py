@@ -590,6 +590,7 @@ def test_shown_steps_are_nearest_by_ratio():
     assert checkpoints.shown_steps(powers, checkpoints.CheckpointSettings().shown) == [0, 32, 128, 1400]
     paper = [0, *range(20, 200, 20), *range(200, 2001, 100)]
     assert checkpoints.shown_steps(paper, checkpoints.CheckpointSettings().shown) == [0, 40, 200, 2000]
+    assert checkpoints.shown_steps([0, 10, 30, 100], [0.19]) == [30], "10 is nearer to 19, 30 by ratio"
 
 
 def test_the_table_of_a_metric():

@@ -68,13 +68,17 @@ def code_version() -> dict[str, Any]:
 
 def provenance() -> dict[str, Any]:
     """Versions of what computed the numbers, the machine's kind, and the command."""
-    versions = {name: version(name) for name in ("torch", "transformers", "datasets", "numpy", "scipy")}
     return {
         "command": _command(),
         "code": code_version(),
-        "versions": {"python": platform.python_version()} | versions,
+        "versions": {"python": platform.python_version()} | _versions(),
         "platform": platform.platform(),
     }
+
+
+@cache
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in ("torch", "transformers", "datasets", "numpy", "scipy")}
 
 
 def _command() -> str:

@@ -7,6 +7,8 @@ drawn by Zipf's law, and sometimes one keyword of another class, fewer than its 
 something else (neutral), as in natural-language inference.
 """
 
+from functools import cache
+
 import numpy as np
 
 from anisoscope.data.labelled import SPLITS, Example, Examples, LabelledCorpus
@@ -19,6 +21,7 @@ PAIR_LENGTHS = (4, 9)
 _SYLLABLES = tuple(f"{c}{v}" for c in "bdfgklmnprstvz" for v in "aeiou")
 
 
+@cache
 def open_synthetic(name: str, seed: int) -> LabelledCorpus:
     """`planted` or `planted:N`."""
     _, _, text = name.partition(":")
@@ -33,6 +36,7 @@ def open_synthetic(name: str, seed: int) -> LabelledCorpus:
     return LabelledCorpus(name, labels, splits, tokenised=True, source={"kind": "generated", "seed": seed})
 
 
+@cache
 def open_pairs(name: str, seed: int) -> LabelledCorpus:
     """`planted-pairs`: entailment, neutral and contradiction."""
     draw = np.random.default_rng([seed, 3])
@@ -53,7 +57,7 @@ def _words(count: int, draw: np.random.Generator) -> list[str]:
 
 def _filler(count: int, fillers: list[str], draw: np.random.Generator) -> list[str]:
     weight = 1 / np.arange(1, len(fillers) + 1)
-    return [str(word) for word in draw.choice(fillers, count, p=weight / weight.sum())]
+    return [fillers[i] for i in draw.choice(len(fillers), count, p=weight / weight.sum())]
 
 
 def _utterances(size: int, fillers: list[str], keywords: list[list[str]], draw: np.random.Generator) -> Examples:
@@ -64,7 +68,7 @@ def _utterances(size: int, fillers: list[str], keywords: list[list[str]], draw: 
         other = [i for i in range(len(keywords)) if i != label]
         stray = draw.choice(other, int(own > 1 and draw.random() < 0.3))
         items = [(word, 0.0) for word in _filler(int(draw.integers(*LENGTHS)), fillers, draw)]
-        items += [(str(word), 1.0) for word in draw.choice(keywords[label], own)]
+        items += [(keywords[label][i], 1.0) for i in draw.integers(KEYWORDS, size=own)]
         items += [(str(draw.choice(keywords[i])), 0.0) for i in stray]
         order = draw.permutation(len(items))
         words, marks = zip(*(items[i] for i in order), strict=True)

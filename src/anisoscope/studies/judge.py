@@ -155,11 +155,15 @@ def bounds_of(metric: str) -> Bounds:
 
 def means_over_seeds(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
     """Mean over seeds with its interval (`value`, `low`, `high`), inside the bounds of the metric, one row per key."""
-    found = []
-    for _, group in rows.groupby(list(keys), sort=False, dropna=False):
-        estimate = over_seeds(group["value"].to_numpy(float), bounds=bounds_of(str(group["metric"].iloc[0])))
-        found.append(group.iloc[0][list(keys)].to_dict() | {k: float(v) for k, v in estimate._asdict().items()})
-    return pd.DataFrame(found, columns=[*keys, "value", "low", "high"])
+    group = rows.groupby(list(keys), sort=False, dropna=False).ngroup().to_numpy()
+    order = np.argsort(group, kind="stable")
+    begins = np.flatnonzero(np.diff(group[order], prepend=-1))
+    first = rows.iloc[order[begins]]
+    values = np.split(rows["value"].to_numpy(float)[order], begins[1:]) if len(rows) else ()
+    bounds = {str(metric): bounds_of(str(metric)) for metric in first["metric"].unique()}
+    found = [over_seeds(of, bounds=bounds[str(metric)]) for of, metric in zip(values, first["metric"], strict=True)]
+    ends = pd.DataFrame(found, columns=["value", "low", "high"], index=first.index, dtype=float)
+    return pd.concat([first[list(keys)], ends], axis=1).reset_index(drop=True)
 
 
 def judged(tests: Sequence[Test]) -> list[Verdict]:

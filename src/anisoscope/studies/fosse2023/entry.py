@@ -96,8 +96,8 @@ class Evidence:
 
     def by(self, rows: pd.DataFrame, *columns: str) -> Seeds:
         """Values of some rows by the values of columns."""
-        by_key = rows.groupby(columns[0] if len(columns) == 1 else list(columns))
-        found = {key: group.set_index("seed")["value"].reindex(self.seeds).to_numpy(float) for key, group in by_key}
+        by_key = rows.set_index("seed").groupby(columns[0] if len(columns) == 1 else list(columns))["value"]
+        found = {key: values.reindex(self.seeds).to_numpy(float) for key, values in by_key}
         return Seeds(found, np.full(max(len(self.seeds), 1), np.nan))
 
     def test(self, name: str, values: Array, which: str = "", *, around: float = 0.0) -> Test:

@@ -238,7 +238,7 @@ QUICK = Grid(
     epochs=12,
     patience=2,
     utterances=150,
-    erased=24,
+    erased=12,
 )
 PAPER = Grid(corpora=REAL)
 SETTINGS = {"quick": QUICK, "paper": PAPER, "finished": replace(PAPER, train=False)}

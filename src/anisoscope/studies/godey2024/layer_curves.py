@@ -202,7 +202,7 @@ def replicates(records: pd.DataFrame, of_layers: pd.DataFrame, metric: str, site
     """
     first = of_layers.iloc[0]
     rows = select(records, model=first["model"], site=site, token_policy="all", head=None)
-    rows = rows[rows["seed"].fillna(0) == first["seed"]]
+    rows = rows.loc[rows["seed"].fillna(0) == first["seed"], ["metric", "component", "stack", "layer", "value"]]
     keys = list(zip(of_layers["stack"], of_layers["layer"], strict=True))
     value = select(rows, metric=metric, component=None).set_index(["stack", "layer"])["value"].loc[keys]
     without = select(rows, metric=metric + LEFT_OUT)

@@ -38,7 +38,9 @@ def width(records: pd.DataFrame, system: str) -> int:
 
 def curves(records: pd.DataFrame, metric: str, site: str, layer: int | None = None) -> Iterator[Curves]:
     """The mean over heads of `metric` at `site`, per system; layer None: the last one."""
-    rows = select(records, metric=metric, site=site, head=None)
+    rows = select(records, metric=metric, site=site, head=None)[
+        ["model", "corpus", "seed", "layer", "component", "value"]
+    ]
     for system in systems(rows):
         of_system = select(rows, model=system)
         table = select(of_system, layer=of_system["layer"].max() if layer is None else layer)
