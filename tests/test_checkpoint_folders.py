@@ -187,6 +187,21 @@ def test_paths_that_are_no_folder_are_not_looked_for_on_the_hub(name):
     assert "no network" not in str(refused(name)) and refused(name).cure == "check the path"
 
 
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+def test_weights_are_finite(folder, dtype, number):
+    """One number of one weight; the largest that the type holds are weights like others."""
+    weights = {key: x.to(getattr(torch, dtype)) for key, x in load_file(folder / "model.safetensors").items()}
+    name = next(key for key in weights if "query.weight" in key)
+    ends = torch.finfo(weights[name].dtype)
+    weights[name][3, 4:6] = torch.tensor([ends.max, ends.min], dtype=weights[name].dtype)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    assert load(str(folder), dtype=dtype).notes == []
+    weights[name][3, 5] = float(number)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    assert f"got NaN or Inf in {name}" in str(refused(folder, dtype=dtype))
+
+
 # ---- word vectors
 
 
