@@ -7,7 +7,10 @@ drawn by Zipf's law, and sometimes one keyword of another class, fewer than its 
 something else (neutral), as in natural-language inference.
 """
 
+from functools import cache
+
 import numpy as np
+from numpy.typing import NDArray
 
 from anisoscope.data.labelled import SPLITS, Example, Examples, LabelledCorpus
 from anisoscope.errors import UsageError
@@ -19,8 +22,9 @@ PAIR_LENGTHS = (4, 9)
 _SYLLABLES = tuple(f"{c}{v}" for c in "bdfgklmnprstvz" for v in "aeiou")
 
 
+@cache
 def open_synthetic(name: str, seed: int) -> LabelledCorpus:
-    """`planted` or `planted:N`."""
+    """`planted` or `planted:N`, made once in a process."""
     _, _, text = name.partition(":")
     classes = int(text) if text.isdigit() else 0 if text else 2
     if not 2 <= classes <= 50:
@@ -33,8 +37,9 @@ def open_synthetic(name: str, seed: int) -> LabelledCorpus:
     return LabelledCorpus(name, labels, splits, tokenised=True, source={"kind": "generated", "seed": seed})
 
 
+@cache
 def open_pairs(name: str, seed: int) -> LabelledCorpus:
-    """`planted-pairs`: entailment, neutral and contradiction."""
+    """`planted-pairs`: entailment, neutral and contradiction; made once in a process."""
     draw = np.random.default_rng([seed, 3])
     words = _words(FILLERS + 2 * THINGS, draw)
     fillers, things = words[:FILLERS], list(zip(words[FILLERS:-THINGS], words[-THINGS:], strict=True))
@@ -52,8 +57,13 @@ def _words(count: int, draw: np.random.Generator) -> list[str]:
 
 
 def _filler(count: int, fillers: list[str], draw: np.random.Generator) -> list[str]:
-    weight = 1 / np.arange(1, len(fillers) + 1)
-    return [str(word) for word in draw.choice(fillers, count, p=weight / weight.sum())]
+    return [fillers[i] for i in draw.choice(len(fillers), count, p=_zipf(len(fillers)))]
+
+
+@cache
+def _zipf(count: int) -> NDArray[np.float64]:
+    weight = 1 / np.arange(1, count + 1)
+    return weight / weight.sum()
 
 
 def _utterances(size: int, fillers: list[str], keywords: list[list[str]], draw: np.random.Generator) -> Examples:
