@@ -42,7 +42,7 @@ def hidden(ran: Pass) -> dict[int, dict[str, np.ndarray]]:
 
 @pytest.fixture(scope="module")
 def raw() -> dict[int, dict[str, np.ndarray]]:
-    return hidden(Pass(untrained(RAW, Size(), 0), (0.0, 1.0, 27.7), 1024, norms_only=True).run())
+    return hidden(Pass(untrained(RAW, Size(sequences=4), 0), (0.0, 1.0, 27.7), 1024, norms_only=True).run())
 
 
 def test_raw_table_agrees_with_the_reference_ranges(raw: dict[int, dict[str, np.ndarray]]) -> None:

@@ -414,6 +414,7 @@ def test_bad_input_is_explained(learnt, tokenizer, tmp_path):
         replaced.ablations(causal.eval(), LabelledPlan(encode(corpus.splits["test"], tokenizer, 40), 0))
 
 
+@pytest.mark.usefixtures("no_page")
 def test_the_command_prints_tables(learnt, tmp_path):
     trained, _ = learnt
     given = ["classes", str(trained.folder), "--limit", "40", "--few", "10", "-o", str(tmp_path / "run"), "-q"]
