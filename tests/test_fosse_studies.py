@@ -782,7 +782,7 @@ NOT_HERE = {
 )
 def test_studies_run_on_the_planted_corpus(name, encoder, context):
     """Every study from training to charts, and again without training anything."""
-    few = {"limit": 200, "fine_limit": 40, "epochs": 4, "utterances": 40, "erased": 4}
+    few = {"limit": 300, "fine_limit": 40, "utterances": 40, "erased": 4}
     plan = replace(SMALL, depths={"yelphat": 1}, weights=(0.0,), encoder=encoder, **few)
     study = STUDIES[name]
     found = study.measure(plan, context)
