@@ -143,6 +143,7 @@ def test_the_best_weights_are_named_after_their_step(tmp_path, monkeypatch):
     assert found.best == 200 and found.steps == (0, 200)
 
 
+@pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.modality != "text"])
 def test_every_kind_reads_its_own_processors_output(name):
     kind = KINDS[name]
