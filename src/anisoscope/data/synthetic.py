@@ -63,7 +63,8 @@ def _filler(count: int, fillers: list[str], draw: np.random.Generator) -> list[s
 @cache
 def _zipf(count: int) -> NDArray[np.float64]:
     weight = 1 / np.arange(1, count + 1)
-    return weight / weight.sum()
+    shares: NDArray[np.float64] = weight / weight.sum()
+    return shares
 
 
 def _utterances(size: int, fillers: list[str], keywords: list[list[str]], draw: np.random.Generator) -> Examples:
