@@ -195,15 +195,15 @@ def cost_of(shapes: Shapes, settings: Settings, tokens: int | None = None) -> Co
     panels = {panel: 0.0 for panel in PANELS if panel in settings.panels and not settings.metrics}
     for (_, heads, width), (site, *others) in alike.items():
         count = 1 + len(others)
-        shape = (heads, width) if heads else (width,)
-        of_sums, of_moments, without = _bytes_of(site, shape, shapes.dtype, looked_for)
+        of_one: tuple[int, ...] = (heads, width) if heads else (width,)
+        of_sums, of_moments, without = _bytes_of(site, of_one, shapes.dtype, looked_for)
         moments += count * of_moments
         sums += count * of_sums
         unmeasured += count * without
         for panel in panels:
             if panel != "spectrum" or of_moments:
                 alone = replace(looked_for, panels=(panel,), bins=(), median=False)
-                panels[panel] += count * _flops_of(site, shape, shapes.dtype, tokens, alone) / tokens
+                panels[panel] += count * _flops_of(site, of_one, shapes.dtype, tokens, alone) / tokens
     layers = {site: width for site, (_, width) in shapes.sites.items() if site.quantity in LAYER_QUANTITIES}
     sampled = settings.sample * sum(layers.values()) if "sample" in settings.quantities else 0
     model = shapes.flops + shapes.attention * tokens
