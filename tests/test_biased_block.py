@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from anisoscope.capture import capture
 from anisoscope.errors import UsageError
 from anisoscope.store import COLUMNS, select
+from anisoscope.studies import processes
 from anisoscope.studies.godey2024 import biased_block, row_scores
 from anisoscope.studies.godey2024.biased_block import BlockSettings, Pass, experiment, piece
 from anisoscope.studies.godey2024.untrained_models import FAMILIES, READINGS, Size, untrained
@@ -40,7 +42,7 @@ def hidden(ran: Pass) -> dict[int, dict[str, np.ndarray]]:
 
 @pytest.fixture(scope="module")
 def raw() -> dict[int, dict[str, np.ndarray]]:
-    return hidden(Pass(untrained(RAW, Size(), 0), (0.0, 1.0, 27.7), 1024, norms_only=True).run())
+    return hidden(Pass(untrained(RAW, Size(sequences=4), 0), (0.0, 1.0, 27.7), 1024, norms_only=True).run())
 
 
 def test_raw_table_agrees_with_the_reference_ranges(raw: dict[int, dict[str, np.ndarray]]) -> None:
@@ -158,15 +160,25 @@ def test_a_finished_piece_is_not_run_again(tmp_path: Path, monkeypatch: pytest.M
         experiment(replace(settings, seeds=3), context(tmp_path))
 
 
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes begin as they do, but from one that has imported what they need, and nothing of this one."""
+    server = get_context("forkserver")
+    server.set_forkserver_preload(["anisoscope.studies.godey2024.biased_block"])
+    monkeypatch.setattr(processes, "get_context", {"spawn": server}.__getitem__)
+
+
+@pytest.mark.usefixtures("prepared")
 def test_pieces_side_by_side_are_all_done_and_an_error_is_not_lost(tmp_path: Path) -> None:
     pieces = [(str(tmp_path / name),) for name in "abcde"]
     assert list(side_by_side(os.mkdir, pieces, 2)) == [1, 2, 3, 4, 5]
     assert all(Path(path).is_dir() for (path,) in pieces)
-    for processes in (1, 2):
+    for count in (1, 2):
         with pytest.raises(FileExistsError):
-            list(side_by_side(os.mkdir, pieces[:2], processes))
+            list(side_by_side(os.mkdir, pieces[:2], count))
 
 
+@pytest.mark.usefixtures("prepared")
 def test_pieces_in_other_processes_are_the_same(tmp_path: Path) -> None:
     settings = BlockSettings((FULL,), seeds=2, sizes=(SMALL,), norms=(0.0, 1.0), trained=())
     threads = torch.get_num_threads()

@@ -208,18 +208,18 @@ def learnt(tmp_path_factory):
     folder = tmp_path_factory.mktemp("classes")
     recipe = ClassifierRecipe(corpus="planted", vector_norm=5.0, limit=600, epochs=12, patience=4)
     trained = train_classifier(recipe, folder / "model")
-    run = run_classes(Job(str(folder / "model")), Classes(limit=200, few=40), folder / "run")
+    run = run_classes(Job(str(folder / "model")), Classes(limit=100, few=20), folder / "run")
     return trained, run
 
 
 def test_the_corpus_is_that_of_the_training_and_the_accuracy_its_own(learnt):
     trained, run = learnt
     records, manifest = run.records, run.manifest
-    assert manifest["corpus"]["name"] == "planted" and manifest["corpus"]["n_units"] == 200
+    assert manifest["corpus"]["name"] == "planted" and manifest["corpus"]["n_units"] == 100
     assert manifest["settings"]["corpus"] == "planted"
     (row,) = select(records, metric="accuracy", component=None).to_dict("records")
     model, tokenizer = trained.classifier()
-    examples = [e for c in range(2) for e in [e for e in open_labelled("planted").splits["test"] if e.label == c][:100]]
+    examples = [e for c in range(2) for e in [e for e in open_labelled("planted").splits["test"] if e.label == c][:50]]
     with torch.no_grad():
         given = [tokenizer(list(e.words), is_split_into_words=True, return_tensors="pt") for e in examples]
         logits = [model(**one).logits for one in given]
@@ -231,7 +231,7 @@ def test_directions_of_every_layer_are_their_definition(learnt):
     trained, run = learnt
     model, tokenizer = trained.classifier()
     examples = open_labelled("planted").splits["test"]
-    kept = [e for c in range(2) for e in [e for e in examples if e.label == c][:100]]
+    kept = [e for c in range(2) for e in [e for e in examples if e.label == c][:50]]
     vectors, labels = [], np.array([e.label for e in kept])
     with torch.no_grad():
         for e in kept:
@@ -271,7 +271,7 @@ def test_classes_are_matched_by_name_not_by_number(learnt, tmp_path):
     model.config.id2label, model.config.label2id = dict(enumerate(names)), {n: i for i, n in enumerate(names)}
     model.save_pretrained(tmp_path / "turned")
     tokenizer.save_pretrained(tmp_path / "turned")
-    look = Classes("planted", limit=200, few=40, parts=("directions", "replaced"))
+    look = Classes("planted", limit=100, few=20, parts=("directions", "replaced"))
     turned = run_classes(Job(str(tmp_path / "turned")), look, tmp_path / "run").records
     whole = {"component": "", "layer": -1}
     for metric in ("accuracy", "class_direction.auc", "replaced.accuracy"):
@@ -382,11 +382,11 @@ def test_a_corpus_without_rationales_is_explained_by_erasure_alone(learnt, tmp_p
 
 def test_a_finished_run_is_resumed_as_it_is_and_another_refused(learnt):
     trained, run = learnt
-    job, look = Job(str(trained.folder)), Classes(limit=200, few=40)
+    job, look = Job(str(trained.folder)), Classes(limit=100, few=20)
     before = run.manifest["started"]
     assert run_classes(job, look, run.folder, resume=True).manifest["started"] == before
     with pytest.raises(OutputError, match="classes"):
-        run_classes(job, replace(look, few=41), run.folder, resume=True)
+        run_classes(job, replace(look, few=21), run.folder, resume=True)
 
 
 def test_bad_input_is_explained(learnt, tokenizer, tmp_path):
@@ -414,6 +414,7 @@ def test_bad_input_is_explained(learnt, tokenizer, tmp_path):
         replaced.ablations(causal.eval(), LabelledPlan(encode(corpus.splits["test"], tokenizer, 40), 0))
 
 
+@pytest.mark.usefixtures("no_page")
 def test_the_command_prints_tables(learnt, tmp_path):
     trained, _ = learnt
     given = ["classes", str(trained.folder), "--limit", "40", "--few", "10", "-o", str(tmp_path / "run"), "-q"]

@@ -31,7 +31,9 @@ from anisoscope.training.classifier_parts import parts_of
 from anisoscope.training.entropy_penalty import entropies
 from anisoscope.training.recipe import ClassifierRecipe
 
-SMALL = ClassifierRecipe(corpus="planted", vectors="random", dim=32, epochs=3, rate=3e-3)
+WHOLE = ClassifierRecipe(corpus="planted", vectors="random", dim=32, epochs=3, rate=3e-3)
+SMALL, STEPS = replace(WHOLE, limit=200), 4
+"""Of few examples: three batches of an epoch, and a short one."""
 
 
 def weights(folder):
@@ -47,7 +49,7 @@ def same(a, b):
 @pytest.fixture(scope="module")
 def learnt(tmp_path_factory):
     folder = tmp_path_factory.mktemp("learnt") / "run"
-    return train_classifier(replace(SMALL, epochs=12, layers=2), folder)
+    return train_classifier(replace(WHOLE, epochs=12, layers=2), folder)
 
 
 def test_it_learns_the_planted_keywords(learnt):
@@ -117,10 +119,10 @@ class Stop(Exception):
 
 
 def test_an_interrupted_training_resumes_to_the_same_weights(tmp_path):
-    recipe = replace(SMALL, epochs=4, warmup=20, clip=1.0)
+    recipe = replace(SMALL, epochs=4, warmup=5, clip=1.0)
 
     def interrupt(done, _total):
-        if done == 2 * 15 + 4:
+        if done == 2 * STEPS + 2:
             raise Stop
 
     whole = train_classifier(recipe, tmp_path / "whole")
@@ -129,17 +131,17 @@ def test_an_interrupted_training_resumes_to_the_same_weights(tmp_path):
     assert not (tmp_path / "parts" / "training.json").exists()
     steps = []
     parts = train_classifier(recipe, tmp_path / "parts", resume=True, progress=lambda done, _: steps.append(done))
-    assert steps[0] == 31
+    assert steps[0] == 2 * STEPS + 1
     assert same(weights(whole.folder), weights(parts.folder))
     assert whole.training["validation_loss"] == parts.training["validation_loss"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_within_an_epoch_loses_no_step_and_no_loss(tmp_path, number):
-    recipe = replace(SMALL, epochs=3, warmup=20, penalty="entropy", weight=0.1)
+    recipe = replace(SMALL, epochs=3, warmup=8, penalty="entropy", weight=0.1)
 
     def stop(done, _total):
-        if done == 15 + 4:
+        if done == STEPS + 2:
             os.kill(os.getpid(), number)
 
     whole = train_classifier(recipe, tmp_path / "whole")
@@ -147,7 +149,7 @@ def test_a_signal_within_an_epoch_loses_no_step_and_no_loss(tmp_path, number):
         train_classifier(recipe, tmp_path / "parts", progress=stop)
     steps = []
     parts = train_classifier(recipe, tmp_path / "parts", resume=True, progress=lambda done, _: steps.append(done))
-    assert caught.value.number == number and steps[0] in (20, 21)
+    assert caught.value.number == number and steps[0] in (STEPS + 3, STEPS + 4)
     assert same(weights(whole.folder), weights(parts.folder))
     for name in ("loss", "validation_loss", "results", "best_epoch"):
         assert whole.training[name] == parts.training[name]
@@ -157,7 +159,9 @@ def test_a_signal_at_the_end_of_an_epoch_is_heard_after_its_validation(tmp_path)
     recipe = replace(SMALL, epochs=2)
     with pytest.raises(Interrupted):
         train_classifier(
-            recipe, tmp_path / "run", progress=lambda done, _: os.kill(os.getpid(), signal.SIGTERM) if done == 15 else 0
+            recipe,
+            tmp_path / "run",
+            progress=lambda done, _: os.kill(os.getpid(), signal.SIGTERM) if done == STEPS else 0,
         )
     parts = train_classifier(recipe, tmp_path / "run", resume=True)
     whole = train_classifier(recipe, tmp_path / "whole")
@@ -169,7 +173,7 @@ def test_a_training_stopped_at_its_last_step_is_not_prolonged(tmp_path):
     recipe = replace(SMALL, epochs=30, patience=1, rate=1e-2)
     whole = train_classifier(recipe, tmp_path / "whole")
     last, folder = whole.training["steps"], tmp_path / "parts"
-    assert last < 30 * 15
+    assert last < 30 * STEPS
 
     with pytest.raises(Interrupted):
         train_classifier(recipe, folder, progress=lambda done, _: os.kill(os.getpid(), 15) if done == last else 0)
@@ -205,13 +209,13 @@ def test_seconds_are_those_of_all_sessions(tmp_path, monkeypatch):
 
     def tick(done, _total):
         clock[0] += 1
-        if done == clock[0] == 15 + 2:
+        if done == clock[0] == STEPS + 2:
             raise Stop
 
     recipe = replace(SMALL, epochs=2)
     with pytest.raises(Stop):
         train_classifier(recipe, tmp_path / "run", progress=tick)
-    assert train_classifier(recipe, tmp_path / "run", resume=True, progress=tick).training["seconds"] == 30
+    assert train_classifier(recipe, tmp_path / "run", resume=True, progress=tick).training["seconds"] == 2 * STEPS
 
 
 def test_a_diverged_training_is_reported_and_overwrites_nothing(tmp_path):
@@ -225,7 +229,7 @@ def test_a_diverged_training_is_reported_and_overwrites_nothing(tmp_path):
 
 def test_what_is_to_be_overwritten_stays_until_the_other_is_finished(tmp_path):
     def interrupt(done, _total):
-        if done == 15 + 2:
+        if done == STEPS + 2:
             raise Stop
 
     old, new = replace(SMALL, epochs=1), replace(SMALL, epochs=2, seed=1)
@@ -240,7 +244,7 @@ def test_what_is_to_be_overwritten_stays_until_the_other_is_finished(tmp_path):
             train_classifier(recipe, tmp_path / "run", resume=resume)
     steps = []
     done = train_classifier(new, tmp_path / "run", resume=True, progress=lambda step, _: steps.append(step))
-    assert steps[0] == 16 and done.training["recipe"]["seed"] == 1
+    assert steps[0] == STEPS + 1 and done.training["recipe"]["seed"] == 1
     assert same(weights(done.folder), weights(train_classifier(new, tmp_path / "whole").folder))
     assert not (tmp_path / "run" / "checkpoints").exists()
     assert train_classifier(new, tmp_path / "run", resume=True).training == done.training
@@ -272,7 +276,7 @@ def test_one_device_is_used_where_there_are_several(tmp_path, monkeypatch):
 
 
 def test_a_collapsed_training_is_marked(tmp_path):
-    run = train_classifier(replace(SMALL, epochs=1, rate=1e-12, corpus="planted:20"), tmp_path / "run")
+    run = train_classifier(replace(WHOLE, epochs=1, rate=1e-12, corpus="planted:20"), tmp_path / "run")
     result = run.training["results"]["test"]
     assert run.collapsed and result["accuracy"] <= result["above_chance"]
     assert result["above_chance"] == pytest.approx(0.05 + 1.645 * math.sqrt(0.05 * 0.95 / 300))
@@ -341,12 +345,12 @@ def test_frozen_attention_stays_after_the_first_epoch_also_over_a_resume(tmp_pat
 
 def test_an_encoder_is_fine_tuned_on_pairs_with_its_own_tokenizer(tmp_path):
     recipe = ClassifierRecipe(
-        "builtin:minilm", "planted-pairs", limit=48, epochs=1, batch=16, penalty="entropy", weight=0.1
+        "builtin:minilm", "planted-pairs", limit=24, epochs=1, batch=8, penalty="entropy", weight=0.1
     )
     run = train_classifier(recipe, tmp_path / "run")
     model, tokenizer = run.classifier()
     assert type(model).__name__ == "BertForSequenceClassification" and model.config.id2label[1] == "neutral"
-    assert tokenizer.cls_token == "[CLS]" and run.training["results"]["test"]["n"] == 48
+    assert tokenizer.cls_token == "[CLS]" and run.training["results"]["test"]["n"] == 24
     assert load(str(run.folder)).model.config.num_hidden_layers == 6
 
 

@@ -23,19 +23,22 @@ PLAN = replace(grid.QUICK, corpora=("planted",), seeds=1, limit=600, epochs=12, 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """A classifier that has learnt the planted keywords, and the records of the study on it."""
+    """A classifier that has learnt the planted keywords, the records of the study on it, and the maps it used."""
     folder = tmp_path_factory.mktemp("erased")
     context = Context(folder, folder / "cache")
+    used, of_study = [], erased.Maps
     with pytest.MonkeyPatch.context() as patch:  # two arms, as every one takes seconds
         patch.setattr(erased, "shares", lambda _corpus: {HALF: (DIRECTIONS, RANDOM)})
+        patch.setattr(erased, "Maps", lambda trained: used.append(of_study(trained)) or used[-1])
         records = STUDY.measure(PLAN, context)
     (trained,) = trained_cells.each([Cell("planted")], PLAN, context, lambda t: t)
-    return trained, records, context
+    (maps,) = used
+    return trained, records, context, maps
 
 
 @pytest.fixture(scope="module")
 def maps(measured):
-    return erased.Maps(measured[0])
+    return measured[3]
 
 
 def test_an_example_keeps_what_is_not_erased_of_either_text():
@@ -78,7 +81,7 @@ def test_only_the_control_knows_the_class_found(maps, measured):
 
 
 def test_what_was_learnt_is_gone_with_its_words_and_the_class_found_leaks(measured):
-    trained, records, context = measured
+    trained, records, context, _ = measured
     of = select(records, metric="retrained.accuracy").set_index("component")["value"]
     before = select(records, metric="accuracy", component="test")["value"].item()
     assert trained.found.accuracy() == before > 0.8
@@ -89,7 +92,7 @@ def test_what_was_learnt_is_gone_with_its_words_and_the_class_found_leaks(measur
 
 
 def test_arms_that_are_not_trained_are_counted_not_trained_by_finished(measured, monkeypatch):
-    _, _, context = measured
+    context = measured[2]
     monkeypatch.setattr(erased, "train_classifier", lambda *_a, **_k: pytest.fail("trained"))
     found = STUDY.measure(replace(PLAN, train=False), context)
     lost = select(found, metric="missing")["component"].tolist()

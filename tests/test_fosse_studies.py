@@ -17,6 +17,7 @@ from anisoscope.charts import export
 from anisoscope.classes import ablation as replaced, attributions
 from anisoscope.data.labelled import Example, LabelledCorpus, open_labelled
 from anisoscope.errors import DivergedError, OutputError
+from anisoscope.models.load import load
 from anisoscope.provenance import measuring_code, run_id
 from anisoscope.store import as_records, select
 from anisoscope.studies import runner
@@ -157,12 +158,13 @@ def test_another_version_of_a_corpus_is_no_corpus_of_a_finished_cell(learnt, mon
         _ = trained_cells.Trained(learnt.cell, learnt.plan, learnt.folder).corpus
 
 
-def test_what_another_process_measures_comes_last(learnt, context, held):
+def test_what_another_process_measures_comes_last(context, held):
     """A look at the first cell is in other hands: the second cell comes first, then the first is waited for."""
-    cells = [learnt.cell, replace(learnt.cell, seed=1)]
+    cells, plan = [Cell("planted"), Cell("planted", seed=1)], replace(SMALL, limit=60, epochs=1)
     for cell in cells:
-        assert list(trained_cells.each([cell], SMALL, context, measurements.accuracies))
-    path = learnt.folder / f"slow-{run_id([measuring_code(), SMALL.utterances, SMALL.erased])[:8]}.parquet"
+        assert list(trained_cells.each([cell], plan, context, measurements.accuracies))
+    folder = trained_cells.folder_of(cells[0], plan, context.cache)
+    path = folder / f"slow-{run_id([measuring_code(), plan.utterances, plan.erased])[:8]}.parquet"
     seen = []
 
     def look(trained):
@@ -170,7 +172,7 @@ def test_what_another_process_measures_comes_last(learnt, context, held):
         seen.append((trained.cell.seed, trained.wait))
 
     with held(path, seconds=2):
-        list(trained_cells.each(cells, SMALL, context, look))
+        list(trained_cells.each(cells, plan, context, look))
     assert seen == [(1, False), (0, True)]
 
 
@@ -742,15 +744,28 @@ def test_step_0_is_what_a_training_begins_with(context):
     """One step of rate 0, or none at all: the same weights."""
     from anisoscope.training.classifier import train_classifier
 
-    cell = Cell("planted", layers=2, seed=3)
-    (first,) = trained_cells.untrained([cell, replace(cell, weight=0.1)], SMALL, context)
-    recipe = replace(SMALL.recipe(cell), rate=1e-30, epochs=1)
+    cell, plan = Cell("planted", layers=2, seed=3), replace(SMALL, limit=100, utterances=40)
+    (first,) = trained_cells.untrained([cell, replace(cell, weight=0.1)], plan, context)
+    recipe = replace(plan.recipe(cell), rate=1e-30, epochs=1)
     other, _ = train_classifier(recipe, context.folder / "rate-0").classifier()
     ours = first.classifier[0].state_dict()
     assert all(float((ours[name] - value).abs().max()) < 1e-28 for name, value in other.state_dict().items())
     found = measurements.geometry(first)
     assert set(found["model"]) == {cell.label + " untrained"}
     assert set(grid.with_options(found)["family"]) == {grid.CONTROL}
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    """The built-in encoder, but for its last three layers."""
+    folder, subject = tmp_path_factory.mktemp("encoder"), load("builtin:minilm")
+    shorter = type(subject.model)(
+        subject.model.config.__class__(**subject.model.config.to_dict() | {"num_hidden_layers": 3})
+    )
+    shorter.load_state_dict(subject.model.state_dict(), strict=False)
+    for part in (shorter, subject.processor):
+        part.save_pretrained(folder)
+    return str(folder)
 
 
 NOT_HERE = {
@@ -765,9 +780,10 @@ NOT_HERE = {
 @pytest.mark.parametrize(
     "name", ["table1", "table2", "table3", "table4", "fig2", "sec2", "sec3", "replaced", "explained", "forms"]
 )
-def test_studies_run_on_the_planted_corpus(name, learnt, context):  # noqa: ARG001
+def test_studies_run_on_the_planted_corpus(name, encoder, context):
     """Every study from training to charts, and again without training anything."""
-    plan = replace(SMALL, depths={"yelphat": 1}, weights=(0.0,), erased=4)
+    few = {"limit": 300, "fine_limit": 40, "utterances": 40, "erased": 4}
+    plan = replace(SMALL, depths={"yelphat": 1}, weights=(0.0,), encoder=encoder, **few)
     study = STUDIES[name]
     found = study.measure(plan, context)
     assert not len(select(found, metric="missing"))
@@ -775,7 +791,7 @@ def test_studies_run_on_the_planted_corpus(name, learnt, context):  # noqa: ARG0
     assert {v.claim for v in study.judge(found)} == {claim.name for claim in study.claims} - NOT_HERE.get(name, set())
     for chart in study.draw(found).values():
         assert export.to_svg(chart).startswith("<svg")
-    if name == "table1":  # an encoder fine-tuned on 60 examples is tested on as many as the rest
+    if name == "table1":  # an encoder fine-tuned on 40 examples is tested on as many as the rest
         tested = select(found, metric="accuracy", component="test")
         assert tested["model"].nunique() == 2 and tested["n_units"].nunique() == 1
     again = study.measure(replace(plan, train=False), context)

@@ -600,7 +600,7 @@ def test_the_table_of_a_metric():
     assert (found.seeds, found.steps, found.layers) == ((0, 1, 2), STEPS, (1, 2, 3, 4))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def series(small_series):
     return checkpoints.CheckpointSettings(
         str(small_series / "checkpoints"), corpus=str(small_series / "text.jsonl"), sequences=20
@@ -613,13 +613,20 @@ def context(folder):
     return Context(folder / "study", folder / "cache")
 
 
-def test_every_figure_of_a_tiny_series(series, tmp_path):
+@pytest.fixture(scope="module")
+def measured(series, tmp_path_factory):
+    """Where the series is measured, and its pieces."""
+    at = context(tmp_path_factory.mktemp("measured"))
+    return at, checkpoints.measure(series, at)
+
+
+def test_every_figure_of_a_tiny_series(series, measured):
     from anisoscope.charts import export
 
     names = [f"fig{n}" for n in (11, 12, 13, 14, 15, 19, 20, 21, 22, 23)]
     for name in names:
         study = STUDIES[name]
-        records = study.measure(series, context(tmp_path))
+        records = study.measure(series, measured[0])
         given = as_records(records)  # as it is written and read
         verdicts = study.judge(given)
         judged = {v.claim for v in verdicts}
@@ -630,11 +637,11 @@ def test_every_figure_of_a_tiny_series(series, tmp_path):
             assert export.to_svg(chart, stem).startswith("<svg")
 
 
-def test_a_step_of_a_series_is_what_measure_gives(series, tmp_path):
+def test_a_step_of_a_series_is_what_measure_gives(series, measured, tmp_path):
     from anisoscope.runs.job import Job
     from anisoscope.runs.run import run
 
-    pieces = checkpoints.measure(series, context(tmp_path))
+    pieces = measured[1]
     assert [(p.seed, p.step) for p in pieces] == [(s, t) for s in (0, 1) for t in (0, 1, 10)]
     subject = f"{series.checkpoints}/seed-1/step-10"
     job = Job(subject, series.corpus, Settings(panels=("attention", "alignment")), sequences=series.sequences)
@@ -674,10 +681,10 @@ def test_a_series_goes_on_where_it_stopped(series, tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("sums.safetensors")) and not list(tmp_path.rglob("reservoir.safetensors"))
 
 
-def test_a_sampled_svd_is_near_the_exact_one(series, tmp_path):
+def test_a_sampled_svd_is_near_the_exact_one(series, measured, tmp_path):
     from dataclasses import replace
 
-    exact = planes.measure_planes(checkpoints.measure(series, context(tmp_path)), ())
+    exact = planes.measure_planes(measured[1], ())
     sampled = planes.measure_planes(checkpoints.measure(replace(series, share=0.5), context(tmp_path)), ())
     share = [select(x, metric="svd.union.drift_share")["value"].to_numpy() for x in (exact, sampled)]
     assert 0 < np.abs(share[0] - share[1]).max() < 0.2

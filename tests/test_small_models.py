@@ -2,9 +2,12 @@
 
 import json
 from dataclasses import asdict, replace
+from functools import cache as cache_of
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors import SafetensorError
@@ -15,7 +18,7 @@ from anisoscope.models.load import load
 from anisoscope.models.ports import speech_cnn
 from anisoscope.studies.godey2024 import layer_curves
 from anisoscope.studies.study import Context
-from anisoscope.training import fit, kinds, small
+from anisoscope.training import fit, kinds, photographs_and_speech as source, small
 from anisoscope.training.kinds import KINDS, kind_named, material
 
 QUICK = small.SmallModelRecipe(share=1e-3, seeds=1)
@@ -53,11 +56,38 @@ def test_the_second_call_does_not_train(resnet, cache, monkeypatch):
         small.trained(KINDS["resnet"], 1, QUICK, cache)
 
 
+@pytest.fixture(scope="module")
+def fewer(tmp_path_factory):
+    """Files of 1,200 photographs, of which 1,000 validate, and of nine speakers, of whom five are measured."""
+    every = source.files
+
+    @cache_of
+    def files(name):
+        found = every(name)
+        if found[0].suffix == ".parquet":
+            path = tmp_path_factory.mktemp("photographs") / found[0].name
+            rows = next(pq.ParquetFile(found[0]).iter_batches(1200))
+            pq.write_table(pa.Table.from_batches([rows]), path)
+            return [path]
+        speakers = sorted(set(map(source.speaker, found)))
+        return [path for path in found if source.speaker(path) in speakers[:9]]
+
+    return files
+
+
+@pytest.fixture
+def few(fewer, monkeypatch):
+    monkeypatch.setattr(source, "files", fewer)
+
+
+@pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("name", ["vit", "resnet", "token-lm", "vit-masked", "speech-masked"])
-def test_the_best_weights_are_those_that_stay(name):
+def test_the_best_weights_are_those_that_stay(name, monkeypatch):
     """Also of a model that saves its weights under other names than it holds them, or has no labels."""
     if KINDS[name].missing:
         pytest.skip(KINDS[name].missing)
+    documents = [f"document {i} of many, and no other {i % 7} " * 16 for i in range(120)]
+    monkeypatch.setattr(kinds, "_corpus", lambda: SimpleNamespace(documents=documents))
     kind = replace(KINDS[name], steps=8, batch=4, rate=0.05)
     made = material(kind, 0)
     made = replace(made, train=made.train[:16], validation=made.validation[:8])
@@ -113,6 +143,7 @@ def test_the_best_weights_are_named_after_their_step(tmp_path, monkeypatch):
     assert found.best == 200 and found.steps == (0, 200)
 
 
+@pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.modality != "text"])
 def test_every_kind_reads_its_own_processors_output(name):
     kind = KINDS[name]
@@ -213,7 +244,7 @@ def pieces_of(kind):
     return made, made.collate(made.train[:3]), made.collate(made.validation[:3])
 
 
-@pytest.mark.usefixtures("data_folder")
+@pytest.mark.usefixtures("data_folder", "few")
 @pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.real])
 def test_photographs_and_speech_are_learnt_and_not_those_that_are_measured(kind):
     """A step of each; what is hidden of the validation is the same each time, of training it is drawn anew."""
@@ -226,7 +257,7 @@ def test_photographs_and_speech_are_learnt_and_not_those_that_are_measured(kind)
         assert any(not torch.equal(batch[name], anew[name]) for name in batch)
 
 
-@pytest.mark.usefixtures("data_folder")
+@pytest.mark.usefixtures("data_folder", "few")
 def test_pixels_are_those_that_the_saved_processor_makes():
     made, batch, _held = pieces_of("vit-photographs")
     from PIL import Image
@@ -239,7 +270,6 @@ def test_pixels_are_those_that_the_saved_processor_makes():
 @pytest.mark.usefixtures("data_folder")
 def test_speakers_that_are_measured_are_heard_by_no_training():
     from anisoscope.data.speech import open_speech
-    from anisoscope.training import photographs_and_speech as source
 
     kind = KINDS["speech-masked"]
     _made, batch, _held = pieces_of(kind.name)
@@ -297,6 +327,7 @@ def test_other_data_are_other_weights(monkeypatch, tmp_path):
     files = [tmp_path / "fsdd" / "a.wav", tmp_path / "fsdd" / "b.wav"]
     monkeypatch.setattr(kinds, "_clips", lambda: files)
     monkeypatch.setattr(kinds.photographs_and_speech, "files", lambda _name: files[:1])
+    monkeypatch.setattr(kinds, "_corpus", lambda: SimpleNamespace(fingerprint="one"))
     spoken, real = KINDS["speech-cnn"], KINDS["vit-photographs"]
     seen = [spoken.data, real.data]
     assert KINDS["speech-transformer"].data == spoken.data and KINDS["vit-masked"].data == real.data

@@ -10,6 +10,7 @@ something else (neutral), as in natural-language inference.
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anisoscope.data.labelled import SPLITS, Example, Examples, LabelledCorpus
 from anisoscope.errors import UsageError
@@ -23,7 +24,7 @@ _SYLLABLES = tuple(f"{c}{v}" for c in "bdfgklmnprstvz" for v in "aeiou")
 
 @cache
 def open_synthetic(name: str, seed: int) -> LabelledCorpus:
-    """`planted` or `planted:N`."""
+    """`planted` or `planted:N`, made once in a process."""
     _, _, text = name.partition(":")
     classes = int(text) if text.isdigit() else 0 if text else 2
     if not 2 <= classes <= 50:
@@ -38,7 +39,7 @@ def open_synthetic(name: str, seed: int) -> LabelledCorpus:
 
 @cache
 def open_pairs(name: str, seed: int) -> LabelledCorpus:
-    """`planted-pairs`: entailment, neutral and contradiction."""
+    """`planted-pairs`: entailment, neutral and contradiction; made once in a process."""
     draw = np.random.default_rng([seed, 3])
     words = _words(FILLERS + 2 * THINGS, draw)
     fillers, things = words[:FILLERS], list(zip(words[FILLERS:-THINGS], words[-THINGS:], strict=True))
@@ -56,8 +57,14 @@ def _words(count: int, draw: np.random.Generator) -> list[str]:
 
 
 def _filler(count: int, fillers: list[str], draw: np.random.Generator) -> list[str]:
-    weight = 1 / np.arange(1, len(fillers) + 1)
-    return [fillers[i] for i in draw.choice(len(fillers), count, p=weight / weight.sum())]
+    return [fillers[i] for i in draw.choice(len(fillers), count, p=_zipf(len(fillers)))]
+
+
+@cache
+def _zipf(count: int) -> NDArray[np.float64]:
+    weight = 1 / np.arange(1, count + 1)
+    shares: NDArray[np.float64] = weight / weight.sum()
+    return shares
 
 
 def _utterances(size: int, fillers: list[str], keywords: list[list[str]], draw: np.random.Generator) -> Examples:
@@ -68,7 +75,7 @@ def _utterances(size: int, fillers: list[str], keywords: list[list[str]], draw: 
         other = [i for i in range(len(keywords)) if i != label]
         stray = draw.choice(other, int(own > 1 and draw.random() < 0.3))
         items = [(word, 0.0) for word in _filler(int(draw.integers(*LENGTHS)), fillers, draw)]
-        items += [(keywords[label][i], 1.0) for i in draw.integers(KEYWORDS, size=own)]
+        items += [(str(word), 1.0) for word in draw.choice(keywords[label], own)]
         items += [(str(draw.choice(keywords[i])), 0.0) for i in stray]
         order = draw.permutation(len(items))
         words, marks = zip(*(items[i] for i in order), strict=True)

@@ -8,6 +8,7 @@ makes.
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -185,6 +186,8 @@ def cost_of(shapes: Shapes, settings: Settings, tokens: int | None = None) -> Co
         tuple(x for x in names if not x.startswith("class")) for names in (settings.panels, settings.metrics)
     )
     settings = replace(settings, sample_heads=False, panels=of_all or ("hidden",), metrics=metrics)  # few, of classes
+    given: dict[str, Any] = {name: tuple(getattr(settings, name)) for name in ("policies", "bins", "blocks", "layers")}
+    looked_for = replace(settings, sample=0, seed=0, **given)
     alike: dict[tuple[str, int, int], list[Site]] = {}
     for site, shape in shapes.sites.items():
         alike.setdefault((site.label, *shape), []).append(site)
@@ -192,29 +195,46 @@ def cost_of(shapes: Shapes, settings: Settings, tokens: int | None = None) -> Co
     panels = {panel: 0.0 for panel in PANELS if panel in settings.panels and not settings.metrics}
     for (_, heads, width), (site, *others) in alike.items():
         count = 1 + len(others)
-        one, several = (
-            torch.empty(1, *([heads] if heads else []), n, width, dtype=shapes.dtype, device=META) for n in (1, tokens)
-        )
-        kept = _on_meta(site, one, settings)
-        groups = len(kept.sums.terms.get((site.name, "moment"), ()))  # one of which the sequence is in
-        pending = sum(
-            (1 if term == "shift" else groups) * _bytes(x) for (_, term, _), x in kept.moments.pending.items()
-        )
-        of_moments = sum(_bytes(x) for (_, term), x in kept.sums.terms.items() if term in MOMENTS) + pending
+        of_one: tuple[int, ...] = (heads, width) if heads else (width,)
+        of_sums, of_moments, without = _bytes_of(site, of_one, shapes.dtype, looked_for)
         moments += count * of_moments
-        sums += count * (sum(map(_bytes, kept.sums.terms.values())) + pending - of_moments)
-        layered = site.measured_as in ("hidden", "final") and "moment" in settings.needs_of("hidden")
-        unmeasured += count * (layered and (site.name, "moment") not in kept.sums.terms)
+        sums += count * of_sums
+        unmeasured += count * without
         for panel in panels:
             if panel != "spectrum" or of_moments:
-                with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _added}) as counter:
-                    _on_meta(site, several, replace(settings, panels=(panel,), bins=(), median=False))
-                panels[panel] += count * counter.get_total_flops() / tokens
+                alone = replace(looked_for, panels=(panel,), bins=(), median=False)
+                panels[panel] += count * _flops_of(site, of_one, shapes.dtype, tokens, alone) / tokens
     layers = {site: width for site, (_, width) in shapes.sites.items() if site.quantity in LAYER_QUANTITIES}
     sampled = settings.sample * sum(layers.values()) if "sample" in settings.quantities else 0
     model = shapes.flops + shapes.attention * tokens
     weights, least = shapes.parameters * shapes.dtype.itemsize, max(shapes.dtype.itemsize, 4)
     return Cost(sums, moments, sampled * least, model, panels, weights, tokens, unmeasured, len(layers))
+
+
+def _sequence(shape: tuple[int, ...], tokens: int, dtype: torch.dtype) -> Tensor:
+    """One sequence at a site of [head, dim] or [dim], without values."""
+    return torch.empty(1, *shape[:-1], tokens, shape[-1], dtype=dtype, device=META)
+
+
+@lru_cache(maxsize=512)  # the checkpoints of a series are alike
+def _bytes_of(site: Site, shape: tuple[int, ...], dtype: torch.dtype, settings: Settings) -> tuple[int, int, bool]:
+    """Bytes of sums and of second moments at a site, and whether its spectrum is left out because of its width."""
+    kept = _on_meta(site, _sequence(shape, 1, dtype), settings)
+    groups = len(kept.sums.terms.get((site.name, "moment"), ()))  # one of which the sequence is in
+    pending = sum((1 if term == "shift" else groups) * _bytes(x) for (_, term, _), x in kept.moments.pending.items())
+    of_moments = sum(_bytes(x) for (_, term), x in kept.sums.terms.items() if term in MOMENTS) + pending
+    of_sums = sum(map(_bytes, kept.sums.terms.values())) + pending - of_moments
+    layered = site.measured_as in ("hidden", "final") and "moment" in settings.needs_of("hidden")
+    return of_sums, of_moments, layered and (site.name, "moment") not in kept.sums.terms
+
+
+@lru_cache(maxsize=512)
+def _flops_of(site: Site, shape: tuple[int, ...], dtype: torch.dtype, tokens: int, settings: Settings) -> int:
+    """Flops of the products of a panel at a site, over one sequence."""
+    several = _sequence(shape, tokens, dtype)
+    with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _added}) as counter:
+        _on_meta(site, several, settings)
+    return int(counter.get_total_flops())
 
 
 def _added(_into: Any, rows: Any, columns: Any, **_: Any) -> int:

@@ -46,8 +46,10 @@ def _nats(p: list[float]) -> float:
 
 
 def _softmax(x: list[float]) -> list[float]:
-    powers = [math.exp(value - max(x)) for value in x]
-    return [power / math.fsum(powers) for power in powers]
+    highest = max(x, default=0.0)
+    powers = [math.exp(value - highest) for value in x]
+    total = math.fsum(powers)
+    return [power / total for power in powers]
 
 
 def ends(lengths: NDArray[np.int64]) -> dict[str, tuple[float, float]]:
