@@ -7,7 +7,10 @@ drawn by Zipf's law, and sometimes one keyword of another class, fewer than its 
 something else (neutral), as in natural-language inference.
 """
 
+from functools import cache
+
 import numpy as np
+from numpy.typing import NDArray
 
 from anisoscope.data.labelled import SPLITS, Example, Examples, LabelledCorpus
 from anisoscope.errors import UsageError
@@ -52,8 +55,15 @@ def _words(count: int, draw: np.random.Generator) -> list[str]:
 
 
 def _filler(count: int, fillers: list[str], draw: np.random.Generator) -> list[str]:
-    weight = 1 / np.arange(1, len(fillers) + 1)
-    return [str(word) for word in draw.choice(fillers, count, p=weight / weight.sum())]
+    return [fillers[i] for i in _up_to(len(fillers)).searchsorted(draw.random(count), side="right")]
+
+
+@cache
+def _up_to(words: int) -> NDArray[np.float64]:
+    """The share of words up to each, the k-th of which is 1/k times as frequent as the first."""
+    weight = 1 / np.arange(1, words + 1)
+    share = (weight / weight.sum()).cumsum()
+    return np.asarray(share / share[-1])
 
 
 def _utterances(size: int, fillers: list[str], keywords: list[list[str]], draw: np.random.Generator) -> Examples:
