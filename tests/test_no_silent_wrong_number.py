@@ -21,7 +21,7 @@ import tiny
 import torch
 from hub_server import Hub
 from program import NO_PAGE, STOPPED, Ended
-from quick import quick
+from quick import WARM, quick
 from safetensors.torch import load_file
 from torch import nn
 
@@ -291,7 +291,7 @@ def test_a_changed_formula_finds_no_old_run(program, job, tmp_path):
 
     def there():
         done = subprocess.run(
-            [*quick(), "-m", "anisoscope", *map(str, words)],
+            [*quick(WARM), "-m", "anisoscope", *map(str, words)],
             capture_output=True,
             text=True,
             env=os.environ | {"PYTHONPATH": str(folder)},
@@ -1074,7 +1074,8 @@ def test_9_a_folder_in_the_place_of_a_file(tmp_path, name):
 @pytest.mark.parametrize("line", [LONG_INTEGER, DEEP, HALF], ids=["digits", "brackets", "surrogate"])
 def test_9_such_lines_through_the_program(job, tmp_path, monkeypatch, capsys, line):
     """`measure` ended with 1 and a traceback; it ends with 4 and a line, or leaves the row out and says so."""
-    path = written(tmp_path / "t.jsonl", "\n".join([*GOOD[:4], line]))
+    rows = [json.dumps({"text": f"w{k} w1 w2", "label": k % 2}) for k in range(4)]
+    path = written(tmp_path / "t.jsonl", "\n".join([*rows, line]))
     small = ("measure", job.model, "-c", path, "--panel", "hidden", "-q", "-o", str(tmp_path / "run"))
     code, told = typed(monkeypatch, capsys, *small)
     assert code == 4 and "line 5" in told and "Cure: " in told
@@ -1539,7 +1540,7 @@ def test_10_attention_with_nan_is_left_out_counted_and_told(tmp_path):
 def test_10_where_an_interval_is_missing_its_reason_stands_in_the_run(job, tmp_path, units):
     """Two units gave intervals as wide as the whole range; now there is none, and the run says why."""
     corpus = tmp_path / "texts.jsonl"
-    corpus.write_text("".join(f'{{"text": "document {i} of a few words more"}}\n' for i in range(units)))
+    corpus.write_text("".join(f'{{"text": "w{i} w5 w6 w7 w8 w9"}}\n' for i in range(units)))
     done = run(Job(job.model, str(corpus), Settings(metrics=("mean_cosine",))), tmp_path / "run")
     assert done.records["low"].isna().all() and done.records["value"].notna().any()
     assert any(f"no intervals: {units} group" in warning for warning in done.manifest["warnings"])
