@@ -153,7 +153,7 @@ def test_the_packaged_encoder_is_what_was_published(tmp_path, monkeypatch):
     assert packaged.builtin_folder("builtin:minilm") == str(file.parent)
     file.write_bytes(b"something")
     os.utime(file, (1, 1))
-    with pytest.raises(ModelError, match="weights with SHA-256 .*reinstall"):
+    with pytest.raises(ModelError, match=r"weights with SHA-256 .*reinstall"):
         packaged.builtin_folder("builtin:minilm")
 
 
