@@ -8,7 +8,6 @@ from collections import Counter
 import torch
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 KIND = "npu"
 CPU = torch.device("cpu")
@@ -17,6 +16,24 @@ WAITS = {aten._local_scalar_dense.default, aten.equal.default, aten.nonzero.defa
 """Operations whose result, or its shape, the host must know before it goes on."""
 ACROSS = (aten._to_copy.default, aten.copy_.default, aten.index.Tensor, aten.index_put_.default)
 """Operations that may read one device and write another, or index by what lies on the CPU."""
+
+
+def tensors(x):
+    """Those among the arguments of an operation, which are nested in nothing but tuples, lists and dicts."""
+    if isinstance(x, torch.Tensor):
+        yield x
+    elif isinstance(x, tuple | list | dict):
+        for part in x.values() if isinstance(x, dict) else x:
+            yield from tensors(part)
+
+
+def changed(x, change):
+    """The same with each tensor changed."""
+    if isinstance(x, torch.Tensor):
+        return change(x)
+    if isinstance(x, tuple | list):
+        return type(x)([changed(part, change) for part in x])
+    return {name: changed(part, change) for name, part in x.items()} if isinstance(x, dict) else x
 
 
 class _Module(backend_registration._DummyBackendModule):
@@ -80,7 +97,7 @@ class Machine(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
-        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        given = [*tensors((args, kwargs))]
         away = [x for x in given if isinstance(x, Away)]
         asked = torch.device(kwargs["device"]) if kwargs.get("device") is not None else None
         if asked is not None:
@@ -90,18 +107,17 @@ class Machine(TorchDispatchMode):
         if len(mixed) > 1 and function not in ACROSS:
             raise RuntimeError(f"{function} of tensors on {', '.join(sorted(mixed))}")
         self._count(function, args, away, at)
-        inner_args, inner_kwargs = tree_map(lambda x: x.inner if isinstance(x, Away) else x, (args, kwargs))
+        inner_args, inner_kwargs = changed((args, kwargs), lambda x: x.inner if isinstance(x, Away) else x)
         out = function(*inner_args, **inner_kwargs)
         if at.type == "cpu":
             return out
         known = {id(x.inner): x for x in away}
-        return tree_map(lambda x: self._made(x, at, known) if isinstance(x, torch.Tensor) else x, out)
+        return changed(out, lambda x: self._made(x, at, known))
 
     def _count(self, function, args, away, at):
         """Count what is launched, and what the host waits for."""
         self.launched[str(function)] += 1 if away else 0
-        chosen = [x for x in tree_leaves(args[1:]) if isinstance(x, torch.Tensor)]
-        by_mask = function in ACROSS[2:] and any(x.dtype == torch.bool for x in chosen)
+        by_mask = function in ACROSS[2:] and any(x.dtype == torch.bool for x in tensors(args[1:]))
         home = function is aten._to_copy.default and at.type == "cpu"
         home |= function is aten.copy_.default and not isinstance(args[0], Away)
         if away and (function in WAITS or by_mask or home):

@@ -1,12 +1,14 @@
 """Shapes in signatures, checked at every call while tests run."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
 import beartype
 import jaxtyping
-from jaxtyping import AbstractArray, install_import_hook
+from beartype.roar import BeartypeCallHintParamViolation, BeartypeCallHintReturnViolation
+from jaxtyping import AbstractArray, TypeCheckError, install_import_hook
 
 SOURCES = Path(__file__).parents[1] / "src"
 
@@ -16,8 +18,8 @@ def check_shapes() -> None:
     dataclasses with an `__init__` of transformers' own, which the hook would replace, nor what refuses wrong arrays
     in words of its own."""
     modules = [path.relative_to(SOURCES) for path in SOURCES.rglob("*.py") if "from jaxtyping" in path.read_text()]
-    jaxtyping.jaxtyped = _where_shapes_are_named(jaxtyping.jaxtyped)
     checked_here = [path for path in modules if not {"ports", "functional.py"} & set(path.parts)]
+    jaxtyping.jaxtyped = _decorator(jaxtyping.jaxtyped)
     install_import_hook([".".join(path.with_suffix("").parts) for path in checked_here], "shapes.checked")
 
 
@@ -29,20 +31,37 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
     return beartype.beartype(function)
 
 
-def _where_shapes_are_named(jaxtyped: Callable[..., Any]) -> Callable[..., Any]:
-    """The decorator of the import hook, which leaves functions as they are whose annotations name no shape."""
-
-    def decorator(*, typechecker: Any) -> Callable[..., Any]:
-        check = jaxtyped(typechecker=typechecker)
-
-        def decorate(function: Any) -> Any:
-            named = isinstance(function, type) or any(map(_names_a_shape, function.__annotations__.values()))
-            return check(function) if named else function
-
-        return decorate
-
-    return decorator
-
-
 def _names_a_shape(hint: object) -> bool:
     return (isinstance(hint, type) and issubclass(hint, AbstractArray)) or any(map(_names_a_shape, get_args(hint)))
+
+
+def _decorator(jaxtyped: Callable[..., Any]) -> Callable[..., Any]:
+    """What the hook writes before each function and class. Arguments are bound to their names only once a shape is
+    wrong, to be told; a function that names no shape stays as it is.
+    """
+
+    def decorator(function: Any = None, *, typechecker: Callable[..., Any]) -> Any:
+        if function is None:
+            return functools.partial(decorator, typechecker=typechecker)
+        if isinstance(function, type):
+            return jaxtyped(function, typechecker=typechecker)
+        annotations = function.__annotations__
+        if not any(map(_names_a_shape, annotations.values())):
+            return function
+        quick = typechecker(function)
+        function.__annotations__ = annotations
+
+        @functools.wraps(function)
+        def call(*args: Any, **named: Any) -> Any:
+            __tracebackhide__ = True
+            try:
+                with jaxtyped("context"):  # of what a letter stands for in this call
+                    return quick(*args, **named)
+            except BeartypeCallHintParamViolation:
+                return jaxtyped(function, typechecker=typechecker)(*args, **named)  # says which, and what came
+            except BeartypeCallHintReturnViolation as error:
+                raise TypeCheckError(str(error)) from error
+
+        return call
+
+    return decorator

@@ -73,13 +73,14 @@ def test_benchmarks_have_their_published_sizes():
         "hatexplain": ([15383, 1922, 1924], [6673, 1141, 1142]),
         "esnli": ([18000, 9842, 9824], [0, 9823, 9810]),
     }
+    every = {name: open_labelled(name) for name in sizes}
     for name, (examples, rationales) in sizes.items():
-        found = open_labelled(name)
+        found = every[name]
         assert [len(split) for split in found.splits.values()] == examples
         assert list(found.described()["rationales"].values()) == rationales
     assert found.source["unusable_highlights"] == 33
-    assert open_labelled("hatexplain").majority() == pytest.approx(782 / 1924)
-    assert len(vocabulary_tokenizer(open_labelled("hatexplain"), max_length=512)) == 24_993 + 1  # as printed by F
+    assert every["hatexplain"].majority() == pytest.approx(782 / 1924)
+    assert len(vocabulary_tokenizer(every["hatexplain"], max_length=512)) == 24_993 + 1  # as printed by F
 
 
 def test_public_formats_are_read(tmp_path):

@@ -30,7 +30,7 @@ def batches(name, count=4):
     return tiny.Plan(tiny.documents(12, shortest=4), batch=max(1, -(-30 // count)), decoder=name in tiny.TWO_STACKS)
 
 
-def away(name, machine, settings, plan, dtype=torch.float32, split=None, only=None, **changes):
+def away(name, machine, settings, plan, dtype=torch.float32, split=None, only=None, progress=None, **changes):
     """A pass with the model on the machine; with `split` its blocks from that one on are on the second device."""
     model = tiny.build(name, dtype, **changes)
     with machine:
@@ -39,7 +39,7 @@ def away(name, machine, settings, plan, dtype=torch.float32, split=None, only=No
         machine.largest = largest
         if split is not None:
             spread(model, split)
-        measured = run_pass(model, plan, settings, only=only)
+        measured = run_pass(model, plan, settings, only=only, progress=progress)
         return measured, table(measured) if only is None else None
 
 
@@ -131,11 +131,11 @@ def test_the_host_waits_as_often_for_many_layers_as_for_few(chosen):
     settings, plan = Settings(sample=16, **chosen), tiny.Plan(tiny.documents(40, shortest=9), batch=8)
     waits = {}
     for layers in (1, 3):
-        for count in (4, 6):  # in the first batches products are in float64, and it is asked for how long
-            machine = Machine()
-            away("bert", machine, settings, plan, only=range(count), num_hidden_layers=layers)
-            waits[layers, count] = machine.waits.total()
-    of_batch = {layers: (waits[layers, 6] - waits[layers, 4]) / 2 for layers in (1, 3)}
+        machine, waits[layers] = Machine(), []
+        waited = lambda *_, of=machine, each=waits[layers]: each.append(of.waits.total())  # noqa: E731
+        away("bert", machine, settings, plan, only=range(6), progress=waited, num_hidden_layers=layers)
+    # in the first batches products are in float64, and it is asked for how long
+    of_batch = {layers: (total[5] - total[3]) / 2 for layers, total in waits.items()}
     assert of_batch[1] == of_batch[3] <= 12, waits
 
 

@@ -7,6 +7,7 @@ import math
 import os
 import signal
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -34,7 +35,7 @@ from anisoscope.sums.groups import Sums
 SETTINGS = Settings(groups=6, spectrum_groups=3, sample=40, median=True, bins=(-1.0, 0.0, 1.0))
 KEYS = ["stack", "kind", "layer", "head", "site", "token_policy", "metric", "component"]
 SAME = 1e-9
-DOCUMENTS = tiny.documents()
+DOCUMENTS = tiny.documents(14)
 
 
 def table(records):
@@ -77,7 +78,7 @@ def check_batches(name="bert", **plan):
     check_same(measured(name, **plan).records(), whole(name))
 
 
-PLANS = [{"batch": 7}, {"batch": 1000}, {"order": 3}, {"batch": 5, "order": 8}]
+PLANS = [{"batch": 7}, {"batch": 1000}, {"batch": 3, "order": 8}]
 
 
 @pytest.mark.parametrize(("name", "plan"), [("bert", {"batch": 1}), *itertools.product(NAMES, PLANS)], ids=str)
@@ -95,7 +96,7 @@ def test_padding_side_does_not_matter_to_a_model_with_rotary_positions():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_two_merged_halves_are_the_whole(name):
-    halves = [measured(name, units=range(first, 30, 2), batch=3) for first in (1, 0)]
+    halves = [measured(name, units=range(first, len(DOCUMENTS), 2), batch=3) for first in (1, 0)]
     check_same(halves[0].merge(halves[1]).records(), whole(name))
 
 
@@ -184,7 +185,7 @@ def test_values_are_those_of_the_vectors():
     units = [np.concatenate(v) for v in vectors.values()]
     row = select(records, site="hidden", layer=2, metric="mean_cosine", token_policy="all").iloc[0]
     assert row.value == pytest.approx(mean_cosine.reference(units)[""], rel=SAME)
-    assert row.n_vectors == sum(map(len, DOCUMENTS)) and row.n_units == 30
+    assert row.n_vectors == sum(map(len, DOCUMENTS)) and row.n_units == len(DOCUMENTS)
     assert row.low < row.value < row.high
     inside = select(records, site="hidden", layer=2, metric="intra_sequence", token_policy="all").iloc[0]
     assert inside.value == pytest.approx(intra_sequence.reference(windows)[""], rel=SAME)
@@ -281,13 +282,9 @@ def stop_after(batches, number):
 
 @patch("anisoscope.sums.moments.FEW", 0)
 @patch("anisoscope.sums.moments.NARROW", 0)
-def check_resume(tmp_path, name="bert", number=signal.SIGTERM, after=5):
+def check_resume(tmp_path, name="bert", number=signal.SIGTERM, after=5, expected=None):
     """Interrupted in the middle of what is summed in float32 before float64, and of the sample; then gone on."""
-    model, plan, state = (
-        in_float32(name),
-        tiny.Plan(DOCUMENTS, batch=3, decoder=name in tiny.TWO_STACKS),
-        tmp_path / "state.safetensors",
-    )
+    model, plan, state = in_float32(name), in_threes(name), tmp_path / "state.safetensors"
     with pytest.raises(Interrupted) as caught:
         run_pass(model, plan, SETTINGS, state=state, progress=stop_after(after, number))
     assert caught.value.number == number
@@ -301,7 +298,17 @@ def check_resume(tmp_path, name="bert", number=signal.SIGTERM, after=5):
     resumed = run_pass(model, plan, SETTINGS, state=state, resume=True, progress=lambda *done: progress.append(done))
     assert len(progress) == len(plan) - after
     assert progress[-1] == (sum(plan.tokens), sum(plan.tokens)) and progress[0][0] == sum(plan.tokens[: after + 1])
-    check_same(resumed.records(), run_pass(model, plan, SETTINGS).records(), 1e-12)
+    check_same(resumed.records(), (uninterrupted(name) if expected is None else expected).records(), 1e-12)
+
+
+def in_threes(name):
+    return tiny.Plan(DOCUMENTS, batch=3, decoder=name in tiny.TWO_STACKS)
+
+
+@patch("anisoscope.sums.moments.FEW", 0)
+@patch("anisoscope.sums.moments.NARROW", 0)
+def uninterrupted(name):
+    return run_pass(in_float32(name), in_threes(name), SETTINGS)
 
 
 _FLOAT32 = {}
@@ -311,12 +318,18 @@ def in_float32(name):
     return _FLOAT32.setdefault(name, tiny.build(name, torch.float32))
 
 
+@pytest.fixture(scope="module")
+def of_each():
+    """What `uninterrupted` gives for a model, measured once."""
+    return cache(uninterrupted)
+
+
 @pytest.mark.parametrize(
     ("name", "after", "number"),
-    [("bert", 5, signal.SIGTERM), ("bert", 8, signal.SIGINT), ("bert", 10, signal.SIGTERM), ("t5", 8, signal.SIGTERM)],
+    [("bert", 2, signal.SIGTERM), ("bert", 4, signal.SIGINT), ("bert", 6, signal.SIGTERM), ("t5", 4, signal.SIGTERM)],
 )
-def test_resume_gives_the_numbers_of_an_uninterrupted_run(tmp_path, name, after, number):
-    check_resume(tmp_path, name, number, after)
+def test_resume_gives_the_numbers_of_an_uninterrupted_run(tmp_path, of_each, name, after, number):
+    check_resume(tmp_path, name, number, after, of_each(name))
 
 
 def test_a_signal_after_the_last_batch_loses_nothing(tmp_path):

@@ -21,7 +21,7 @@ import tiny
 import torch
 from hub_server import Hub
 from program import NO_PAGE, STOPPED, Ended
-from quick import quick
+from quick import WARM, quick
 from safetensors.torch import load_file
 from torch import nn
 
@@ -52,13 +52,13 @@ PACKAGE = Path(anisoscope.__file__).parent
 
 @pytest.fixture(scope="module")
 def job(small_series, tmp_path_factory):
-    """A tiny encoder, no parameter of it constant, on 24 documents: some ten batches."""
+    """A tiny encoder, no parameter of it constant, on 20 documents: six batches."""
     folder = tmp_path_factory.mktemp("models")
     for step in (1, 10):
         shutil.copytree(small_series / "checkpoints" / "seed-0" / f"step-{step}", folder / f"step-{step}")
         tiny.stirred(folder / f"step-{step}", step)
     text = str(small_series / "text.jsonl")
-    return Job(str(folder / "step-1"), text, Settings(sample=40), batch_tokens=128, dtype="float64")
+    return Job(str(folder / "step-1"), text, Settings(sample=40), limit=20, batch_tokens=128, dtype="float64")
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def measure_words(job, *more):
 
 def whole_words(job, *more):
     settings = ("--sample", job.settings.sample, "--batch-tokens", job.batch_tokens, "--dtype", job.dtype)
-    return ("measure", job.model, "--corpus", job.corpus, *settings, "-q", "-o", *more)
+    return ("measure", job.model, "--corpus", job.corpus, "--limit", job.limit, *settings, "-q", "-o", *more)
 
 
 @pytest.mark.parametrize("before, after", [(2, 1), (2, 3), (1, 2)])
@@ -210,7 +210,7 @@ def test_what_overlaps_or_is_missing_is_named(shards, tmp_path, chosen, says):
     "changed, says",
     [
         ({"settings": Settings(sample=40, groups=8)}, "settings.groups"),
-        ({"limit": 20}, "limit, plan"),
+        ({"limit": 12}, "limit, plan"),
         ({"model": "step-10"}, "model, weights_sha256"),
         ({"batch_tokens": 64}, "batch_tokens, plan"),
     ],
@@ -260,14 +260,14 @@ def check_merged(merged: RunFolder, whole: RunFolder) -> None:
 
 
 def test_uneven_and_empty_shards_merge_too(job, tmp_path):
-    """Seven shards of three batches, of six units: a shard without batches was an error; where it was named first, the
+    """Five shards of three batches, of six units: a shard without batches was an error; where it was named first, the
     run lost the warning that its spectrum has no intervals.
     """
     job = replace(job, limit=6, batch_tokens=160, settings=replace(job.settings, spectrum_groups=1))
     whole = run(job, tmp_path / "whole")
     total = whole.manifest["corpus"]["n_batches"]
-    assert 1 < total < 7 and any("6 units only" in warning for warning in whole.manifest["warnings"])
-    parts = [run(replace(job, shard=(i, 7)), tmp_path / str(i)) for i in range(7)]
+    assert 1 < total < 5 and any("6 units only" in warning for warning in whole.manifest["warnings"])
+    parts = [run(replace(job, shard=(i, 5)), tmp_path / str(i)) for i in range(5)]
     empty = parts[-1]
     assert set(empty.records["metric"]) == {"partition"} and empty.manifest["corpus"]["n_units"] == 0
     assert any(warning.startswith("spectrum: ") for warning in whole.manifest["warnings"])
@@ -287,11 +287,11 @@ def test_a_changed_formula_finds_no_old_run(program, job, tmp_path):
     """The identity held the version of the package, which no change of a formula moves."""
     words, folder = measure_words(job, "--resume", "-o", tmp_path / "run"), tmp_path / "code"
     check_done(program, *words)
-    shutil.copytree(PACKAGE, folder / "anisoscope", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE, folder / "anisoscope")
 
     def there():
         done = subprocess.run(
-            [*quick(), "-m", "anisoscope", *map(str, words)],
+            [*quick(WARM), "-m", "anisoscope", *map(str, words)],
             capture_output=True,
             text=True,
             env=os.environ | {"PYTHONPATH": str(folder)},
@@ -1072,10 +1072,11 @@ def test_9_a_folder_in_the_place_of_a_file(tmp_path, name):
 
 @pytest.mark.usefixtures("no_page")
 @pytest.mark.parametrize("line", [LONG_INTEGER, DEEP, HALF], ids=["digits", "brackets", "surrogate"])
-def test_9_such_lines_through_the_program(tmp_path, monkeypatch, capsys, line):
+def test_9_such_lines_through_the_program(job, tmp_path, monkeypatch, capsys, line):
     """`measure` ended with 1 and a traceback; it ends with 4 and a line, or leaves the row out and says so."""
-    path = written(tmp_path / "t.jsonl", "\n".join([*GOOD[:4], line]))
-    small = ("measure", "builtin:minilm", "-c", path, "--panel", "hidden", "-q", "-o", str(tmp_path / "run"))
+    rows = [json.dumps({"text": f"w{k} w1 w2", "label": k % 2}) for k in range(4)]
+    path = written(tmp_path / "t.jsonl", "\n".join([*rows, line]))
+    small = ("measure", job.model, "-c", path, "--panel", "hidden", "-q", "-o", str(tmp_path / "run"))
     code, told = typed(monkeypatch, capsys, *small)
     assert code == 4 and "line 5" in told and "Cure: " in told
     assert typed(monkeypatch, capsys, "train", "classifier", "--corpus", path)[0] == 4
@@ -1371,7 +1372,7 @@ def test_killed_while_the_identity_is_written(program, job, tmp_path):
     """The folder held a temporary file only, and could neither be resumed nor overwritten nor begun in."""
     folder = tmp_path / "run"
     folder.mkdir()
-    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    dead = subprocess.run([sys.executable, "-ISc", "import os; print(os.getpid())"], capture_output=True, check=True)
     left = folder / f".identity.json.{int(dead.stdout)}"
     left.write_text('{"model": ')
     check_done(program, *measure_words(job, "-o", folder))
@@ -1484,7 +1485,7 @@ def test_a_record_says_dirty_for_what_makes_numbers_only(tmp_path):
     def told():
         code = "import json; from anisoscope.provenance import code_version as v; print(json.dumps(v()))"
         there = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": str(tmp_path)}}
-        return json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, **there).stdout)
+        return json.loads(subprocess.run([*quick(), "-c", code], capture_output=True, check=True, **there).stdout)
 
     clean = told()
     assert "dirty" not in clean and len(clean["commit"]) == 40
@@ -1536,10 +1537,10 @@ def test_10_attention_with_nan_is_left_out_counted_and_told(tmp_path):
 
 
 @pytest.mark.parametrize("units", [1, 2])
-def test_10_where_an_interval_is_missing_its_reason_stands_in_the_run(tmp_path, units):
+def test_10_where_an_interval_is_missing_its_reason_stands_in_the_run(job, tmp_path, units):
     """Two units gave intervals as wide as the whole range; now there is none, and the run says why."""
     corpus = tmp_path / "texts.jsonl"
-    corpus.write_text("".join(f'{{"text": "document {i} of a few words more"}}\n' for i in range(units)))
-    done = run(Job(corpus=str(corpus), settings=Settings(metrics=("mean_cosine",))), tmp_path / "run")
+    corpus.write_text("".join(f'{{"text": "w{i} w5 w6 w7 w8 w9"}}\n' for i in range(units)))
+    done = run(Job(job.model, str(corpus), Settings(metrics=("mean_cosine",))), tmp_path / "run")
     assert done.records["low"].isna().all() and done.records["value"].notna().any()
     assert any(f"no intervals: {units} group" in warning for warning in done.manifest["warnings"])

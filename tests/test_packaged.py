@@ -1,12 +1,13 @@
 """Trained networks that need no hub: ports compute what the packages compute; files of weights tell their network."""
 
+import hashlib
 import io
 import os
 import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -130,6 +131,30 @@ def test_other_files_are_refused_with_a_cure(kind, tmp_path):
     assert {"damaged": "module:function", "another": "module:function", "short": "layer2.0.conv2"}[kind] in str(
         caught.value
     )
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_not_finite_are_refused(tmp_path, value):
+    """Their end that is finite told nothing of the other."""
+    weights = CifarResNetModel(CifarResNetConfig(depth=8)).state_dict()
+    weights["layer2.0.conv2.weight"][1, 2, 0, 1] = value
+    torch.save(weights, tmp_path / "mine.pt")
+    with pytest.raises(ModelError, match=r"finite weights .*NaN or Inf in .*conv2\.weight"):
+        load(str(tmp_path / "mine.pt"))
+
+
+def test_the_packaged_encoder_is_what_was_published(tmp_path, monkeypatch):
+    """Other bytes are refused, also where they came once the file had been looked at."""
+    file = tmp_path / "model" / "model.safetensors"
+    file.parent.mkdir()
+    file.write_bytes(b"published")
+    monkeypatch.setattr(packaged, "find_spec", lambda _: SimpleNamespace(origin=str(tmp_path / "__init__.py")))
+    monkeypatch.setattr(packaged, "BUILTIN_SHA256", hashlib.sha256(b"published").hexdigest())
+    assert packaged.builtin_folder("builtin:minilm") == str(file.parent)
+    file.write_bytes(b"something")
+    os.utime(file, (1, 1))
+    with pytest.raises(ModelError, match=r"weights with SHA-256 .*reinstall"):
+        packaged.builtin_folder("builtin:minilm")
 
 
 def test_a_package_that_is_not_there_is_named(monkeypatch):

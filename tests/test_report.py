@@ -209,7 +209,7 @@ def test_every_figure_has_caption_alt_and_files(hostile: Path) -> None:
 
 
 def test_tooltips_say_value_and_interval_as_recorded(tmp_path: Path) -> None:
-    records = synthetic_records(layers=3, heads=2)
+    records = small("mean_cosine", "mean_cosine.isotropic_q95", layers=3)
     html = build(write_run(tmp_path, records, synthetic_manifest())).read_text()
     drawings = re.findall(r'<div class="wide">(.*?)</div>', html, flags=re.S)[:3]
     assert len(drawings) == 3
@@ -355,6 +355,7 @@ def test_rebuild_gives_the_same_bytes(tmp_path: Path) -> None:
     assert contents[0] == contents[1]
 
 
+@pytest.mark.usefixtures("no_drawings")
 @pytest.mark.parametrize(
     ("metrics", "expected"),
     [
@@ -373,6 +374,7 @@ def test_missing_panels_are_left_out(tmp_path: Path, metrics: tuple[str, ...], e
     assert Page(path.read_text()).attributes("section", "id") == [*expected, "definitions", "provenance"]
 
 
+@pytest.mark.usefixtures("no_drawings")
 def test_one_layer_without_intervals(tmp_path: Path) -> None:
     records = small("mean_cosine", "mean_cosine.isotropic_q95", "query_key.cosine", layers=0)
     records = records[records["site"].eq("hidden")].assign(low=np.nan, high=np.nan)
@@ -381,6 +383,7 @@ def test_one_layer_without_intervals(tmp_path: Path) -> None:
     assert "anisotropic" not in page.words("header")
 
 
+@pytest.mark.usefixtures("no_drawings")
 def test_headline_verdicts_and_table_say_what_the_records_say(tmp_path: Path) -> None:
     records = small("mean_cosine", "mean_cosine.isotropic_q95")
     hidden = records["site"].eq("hidden") & records["metric"].eq("mean_cosine")
@@ -396,6 +399,7 @@ def test_headline_verdicts_and_table_say_what_the_records_say(tmp_path: Path) ->
     assert "layer 1.500[.450, .550]" in page.words("tbody")
 
 
+@pytest.mark.usefixtures("no_drawings")
 def test_the_lead_policy_is_the_first_there_is(tmp_path: Path) -> None:
     records = small("mean_cosine")
     page = Page(build(write_run(tmp_path, records[records["token_policy"].ne("all")], {})).read_text())
@@ -469,7 +473,8 @@ def test_durations() -> None:
 
 def test_figures_for_print_are_drawn_on_request(hostile: Path, tmp_path: Path) -> None:
     assert "SVG" in hostile.read_text() and not list(hostile.parent.glob("figures/*.pdf"))
-    folder = write_run(tmp_path, synthetic_records(layers=2, heads=2), synthetic_manifest())
+    drawn = ("mean_cosine", "drift", "attention.first_mass", "query_key.cosine", "query_key.dot", "spectrum.explained")
+    folder = write_run(tmp_path, small(*drawn), synthetic_manifest())
     shown = Page(build(folder, ("svg", "pdf")).read_text())
     links = [link for link in shown.attributes("a", "href") if link.endswith(".pdf")]
     assert len(links) == len(list(tmp_path.glob("figures/*.svg"))) > 5

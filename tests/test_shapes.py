@@ -21,7 +21,7 @@ def test_a_wrong_shape_is_an_error():
         with pytest.raises(jaxtyping.TypeCheckError):
             product(x, y)
     assert product(torch.zeros(3, 5), torch.zeros(5, 2)).shape == (3, 2)
-    with pytest.raises(jaxtyping.TypeCheckError, match="return value"):
+    with pytest.raises(jaxtyping.TypeCheckError, match="product"):
         product(torch.zeros(3, 4), torch.zeros(4, 2))
 
 

@@ -75,7 +75,7 @@ def _utterances(size: int, fillers: list[str], keywords: list[list[str]], draw: 
         other = [i for i in range(len(keywords)) if i != label]
         stray = draw.choice(other, int(own > 1 and draw.random() < 0.3))
         items = [(word, 0.0) for word in _filler(int(draw.integers(*LENGTHS)), fillers, draw)]
-        items += [(str(word), 1.0) for word in draw.choice(keywords[label], own)]
+        items += [(keywords[label][i], 1.0) for i in draw.integers(KEYWORDS, size=own)]
         items += [(str(draw.choice(keywords[i])), 0.0) for i in stray]
         order = draw.permutation(len(items))
         words, marks = zip(*(items[i] for i in order), strict=True)

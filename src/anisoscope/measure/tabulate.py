@@ -60,13 +60,13 @@ def _places(
     for name, site in sites.items():
         of_classes = "class" in metric.quantities and site.quantity == "hidden"
         if site.measured_as in metric.quantities or of_classes:
-            terms = {term: value for term, value in sums.at(name).items() if term in metric.needs}
+            terms = sums.at(name, metric.needs)
             if terms and any(value.any() for value in terms.values()):
                 yield site, terms
         if "query_key" in metric.quantities and site.quantity == "query":
             key = Site(site.stack, site.layer, "key", site.stage, site.kind)
-            both = (("query", sums.at(name)), ("key", sums.at(key.name)))
-            named = {f"{side}.{t}": value for side, at in both for t, value in at.items() if t in metric.needs}
+            both = (("query", sums.at(name, metric.needs)), ("key", sums.at(key.name, metric.needs)))
+            named = {f"{side}.{term}": value for side, terms in both for term, value in terms.items()}
             yield site, named
         reservoir = reservoirs.get(site.stack) or reservoirs.get(name)
         sampled_here = "sample" in metric.quantities and site.quantity in LAYER_QUANTITIES
@@ -81,7 +81,7 @@ def _sample_terms(name: str, sums: Sums, reservoir: Reservoir) -> dict[str, Arra
     usable = np.isfinite(vectors).all(1) & (np.abs(vectors).sum(1) > 0)
     if usable.sum() < 2 or vectors.shape[1] < 2:
         return None
-    total = sums.at(name)
+    total = sums.at(name, ("vector", "n"))
     mean = total["vector"].sum(0)[0, 0] / total["n"].sum(0)[0, 0]
     group = (reservoir.unit.numpy() % sums.groups)[usable]
     return calibrated.sample_sums(vectors[usable], mean, group, sums.groups)

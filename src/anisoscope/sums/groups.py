@@ -88,9 +88,10 @@ class Sums:
     def sites(self) -> list[str]:
         return sorted({site for site, _ in self.terms})
 
-    def at(self, site: str) -> dict[str, Array]:
-        """All terms of one site as numpy arrays, group axis first."""
-        return {term: value.cpu().numpy() for (name, term), value in self.terms.items() if name == site}
+    def at(self, site: str, needs: Iterable[str] | None = None) -> dict[str, Array]:
+        """Terms of one site as numpy arrays, group axis first: all, or those of `needs` that are there."""
+        terms = (term for name, term in self.terms if name == site) if needs is None else needs
+        return {term: self.terms[site, term].cpu().numpy() for term in terms if (site, term) in self.terms}
 
     def save(self, path: Path) -> None:
         tensors = {f"{site}|{term}": value.cpu().contiguous() for (site, term), value in self.terms.items()}
