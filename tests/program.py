@@ -233,6 +233,9 @@ def _serve(folder):
             importlib.import_module(module.name)
     for name in LATE.split():
         importlib.import_module(name)
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
+    get_checkpoint_conversion_mapping("bert")  # makes a table of all architectures, at the first model that is loaded
     _drawn_once(folder)
     gc.freeze()  # a collection in a child would go through all that, and copy it
     gc.enable()

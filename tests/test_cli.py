@@ -157,7 +157,7 @@ def test_an_unforeseen_error_says_that_it_is_a_bug() -> None:
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
     path = tmp_path / "corpus.txt"
-    path.write_text("\n\n".join(f"Paragraph {i} of a text that goes on for a while. " * 30 for i in range(8)))
+    path.write_text("\n\n".join(f"Paragraph {i} of a text that goes on for a while. " * 8 for i in range(8)))
     return path
 
 

@@ -244,11 +244,11 @@ def test_the_folder_is_removed_while_it_runs(program, place, tmp_path, terminal)
 
 
 @pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
-def test_a_control_character_in_a_label_is_shown_as_a_sign(program, tmp_path, terminal):
+def test_a_control_character_in_a_label_is_shown_as_a_sign(program, place, tmp_path, terminal):
     labels = ("plain", "bad\x1b[31m\x00")
-    rows = [json.dumps({"text": f"word{k % 7} and {k}", "label": labels[k % 2]}) for k in range(40)]
+    rows = [json.dumps({"text": f"w{k % 7} w{k}", "label": labels[k % 2]}) for k in range(40)]
     (tmp_path / "t.jsonl").write_text("\n".join(rows))
-    words = ["classes", "builtin:minilm", "-c", tmp_path / "t.jsonl", "--split", "all", "-o", tmp_path / "run"]
+    words = ["classes", place["model"], "-c", tmp_path / "t.jsonl", "--split", "all", "-o", tmp_path / "run"]
     ended = program([*words, "--parts", "directions"], terminal=terminal)
     assert ended.code == 0 and "\x00" not in ended.shown and "bad\x1b" not in ended.shown, ended.shown
     page = (tmp_path / "run" / "report.html").read_text()

@@ -42,7 +42,7 @@ def _no_pictures():
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("formats")
-    path.joinpath("text.txt").write_text("\n".join(f"{i}. The cat sat on the mat; a dog barked." for i in range(30)))
+    path.joinpath("text.txt").write_text("\n".join(f"{i}. The cat sat on the mat; a dog barked." for i in range(12)))
     np.save(path / "vectors.npy", np.random.default_rng(0).normal(size=(90, 8)) + 0.5)
     for name, shard in (("run", "1/1"), ("part-1", "1/2"), ("part-2", "2/2")):
         shown(SMALL + " -c {folder}/text.txt -o {folder}/{name} --shard {shard}", folder=path, name=name, shard=shard)
