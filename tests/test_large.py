@@ -28,6 +28,19 @@ def records(name, **settings):
     return frame.set_index(PLACE)[["value", "low", "high", "n_vectors", "n_units"]], measured
 
 
+@pytest.fixture(autouse=True)
+def _nothing_remembered():
+    """What a site costs is remembered by its shape and the settings, not by the constants that tests change."""
+
+    def forget():
+        for remembered in (cost._bytes_of, cost._flops_of):
+            remembered.cache_clear()
+
+    forget()
+    yield
+    forget()
+
+
 @pytest.fixture(scope="module")
 def every_layer():
     """`records` of a model with all its layers, measured once."""

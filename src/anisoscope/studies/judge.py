@@ -161,7 +161,7 @@ def means_over_seeds(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
     first = rows.iloc[order[begins]]
     values = np.split(rows["value"].to_numpy(float)[order], begins[1:]) if len(rows) else ()
     bounds = {str(metric): bounds_of(str(metric)) for metric in first["metric"].unique()}
-    found = [over_seeds(of, bounds=bounds[str(metric)]) for of, metric in zip(values, first["metric"], strict=True)]
+    found = [over_seeds(x, bounds=bounds[str(metric)]) for x, metric in zip(values, first["metric"], strict=True)]
     ends = pd.DataFrame(found, columns=["value", "low", "high"], index=first.index, dtype=float)
     return pd.concat([first[list(keys)], ends], axis=1).reset_index(drop=True)
 
