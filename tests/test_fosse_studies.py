@@ -781,7 +781,7 @@ NOT_HERE = {
     "name", ["table1", "table2", "table3", "table4", "fig2", "sec2", "sec3", "replaced", "explained", "forms"]
 )
 def test_studies_run_on_the_planted_corpus(name, encoder, context):
-    """Every study from training to charts, and again without training anything."""
+    """Every study from training to charts, and again without training or measuring anything."""
     few = {"limit": 300, "fine_limit": 40, "utterances": 40, "erased": 4}
     plan = replace(SMALL, depths={"yelphat": 1}, weights=(0.0,), encoder=encoder, **few)
     study = STUDIES[name]
@@ -794,5 +794,7 @@ def test_studies_run_on_the_planted_corpus(name, encoder, context):
     if name == "table1":  # an encoder fine-tuned on 40 examples is tested on as many as the rest
         tested = select(found, metric="accuracy", component="test")
         assert tested["model"].nunique() == 2 and tested["n_units"].nunique() == 1
+    kept = {path: path.stat().st_mtime_ns for path in context.cache.rglob("*.parquet")}
     again = study.measure(replace(plan, train=False), context)
     pd.testing.assert_frame_equal(again, found)
+    assert kept == {path: path.stat().st_mtime_ns for path in context.cache.rglob("*.parquet")}, "measured twice"
