@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -55,6 +56,18 @@ def test_planted_keywords_are_those_of_the_class():
                 if mark:
                     assert owner.setdefault(word, e.label) == e.label
     assert len(owner) == 18
+
+
+@pytest.mark.parametrize("name", ["planted", "planted-pairs"])
+def test_fillers_follow_zipf_s_law(name):
+    """The commonest of 400 is 1/H(400) = .152 of all, those of rank 4 and 16 a fourth and a sixteenth of it."""
+    found = Counter()
+    for e in open_labelled(name).splits["train"]:
+        words = (*e.words, *e.second) if e.second else e.words
+        found.update(word for word, mark in zip(words, e.rationale, strict=True) if not mark)
+    counts = sorted(found.values(), reverse=True)
+    shares = np.array(counts) / sum(counts)
+    assert shares[[0, 3, 15]] == pytest.approx(0.1524 / np.array([1, 4, 16]), rel=0.15)
 
 
 def test_pairs_can_be_told_by_their_marked_words_only():

@@ -16,7 +16,7 @@ from anisoscope.models.devices import device_of
 from anisoscope.models.load import load
 from anisoscope.sums.device import sums_on_device
 from anisoscope.sums.groups import Sums, _sums_of, vector_sums
-from anisoscope.sums.moments import Moments
+from anisoscope.sums.moments import TERMS, Moments
 
 PANELS = ("hidden", "spectrum", "attention")
 
@@ -257,8 +257,10 @@ def test_moments_on_a_device_leave_out_what_is_hidden(monkeypatch):
             moments.add("s", hidden.to(f"{KIND}:0"), weight.to(f"{KIND}:0"), inverse[:, 0].float().to(f"{KIND}:0"))
             moments.flush()
             assert ("s" in moments.many) is many
-            found = {term: sums.terms["s", term].sum(0)[0].cpu() for term in ("moment", "unit_moment")}
+            found = {term: sums.terms["s", term].sum(0)[0].cpu() for term in TERMS}
         kept = rows[weight].double()
         unit = kept / kept.norm(dim=1, keepdim=True)
-        for term, expected in (("moment", kept.T @ kept), ("unit_moment", unit.T @ unit)):
+        assert found["moment_n"] == len(kept)
+        moments_of = {"moment": kept.T @ kept, "unit_moment": unit.T @ unit, "moment_vector": kept.sum(0)}
+        for term, expected in moments_of.items():
             torch.testing.assert_close(found[term], expected, rtol=1e-4, atol=1e-4 * float(expected.max()))
