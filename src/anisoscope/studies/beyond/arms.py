@@ -1,4 +1,5 @@
-"""Arms of an experiment on causes of anisotropy: a BERT of which one thing, or several, are changed.
+"""Arms of an experiment on causes of anisotropy: a BERT, or of queries and keys any encoder, of which one thing, or
+several, are changed.
 
 An arm is named by its changes: `queries-centred`, or `untied+decay` for two at once; `base` has none. Every change is a
 row of `CHANGES`: what it does to the model before training, and what to the training. Changes draw no random numbers:
@@ -60,12 +61,17 @@ class Normed(nn.Linear):
         return self.norm(by_head).flatten(-2)  # type: ignore[no-any-return]
 
 
+PROJECTIONS = {"query": ("query", "q_proj"), "key": ("key", "k_proj")}
+"""What encoders call the projections of their attention."""
+
+
 def _replace(model: Any, sides: Iterable[str], make: Callable[[nn.Linear], nn.Module]) -> None:
     """Put something in the place of the query or key projections of every layer."""
-    for layer in model.bert.encoder.layer:
-        attention = layer.attention.self
-        for side in sides:
-            setattr(attention, side, make(getattr(attention, side)))
+    names = [name for side in sides for name in PROJECTIONS[side]]
+    for module in list(model.modules()):
+        for name in names:
+            if isinstance(linear := getattr(module, name, None), nn.Linear):
+                setattr(module, name, make(linear))
 
 
 def _centre(side: str) -> Callable[[Any], None]:

@@ -1,4 +1,4 @@
-"""Models of every arm and seed, trained as one recipe says, looked at along the way; each a cell, made once.
+"""Language models of every arm and seed, trained as one recipe says, looked at along the way; each a cell, made once.
 
     <cache>/beyond/<arm>-<seed>-<hash>/step-N.parquet     what was seen at step N
     <cache>/beyond/<arm>-<seed>-<hash>/resume             the state of a training under way: it goes on from there
@@ -11,10 +11,10 @@ knows how often words are and nothing of their neighbours, and 1 for one that kn
 """
 
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -48,9 +48,19 @@ VERSION = 1
 """Raise it when what a cell holds changes."""
 
 
+class Cells(Protocol):
+    """How every cell of an experiment is trained and looked at."""
+
+    def folder(self, arm: str, seed: int) -> Path:
+        """Where the cell of an arm and a seed is; every setting is part of it."""
+
+    def train(self, arm: str, seed: int, folder: Path, device: str) -> None:
+        """Train a cell, or go on, and write its records."""
+
+
 @dataclass(frozen=True)
 class Recipe:
-    """How every cell is trained and looked at. Everything here is part of its identity.
+    """How language models are trained and looked at. Everything here is part of a cell's identity.
 
     task           `masked-lm` (as BERT), or `causal-lm`: every token from those before it, which is learnt far sooner
     steps, looks   of training; at these steps it is looked at, and at step 0 and the last
@@ -72,6 +82,10 @@ class Recipe:
         identity = run_id([asdict(self), VERSION, _corpora()])
         return cache_folder() / "beyond" / f"{arm}-{seed}-{identity[:8]}"
 
+    def train(self, arm: str, seed: int, folder: Path, device: str) -> None:
+        """Train a cell, or go on, ask it, and write its records."""
+        _train(arm, seed, self, folder, device)
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -81,7 +95,7 @@ class Experiment:
 
     arms: tuple[str, ...]
     seeds: int
-    recipe: Recipe
+    recipe: Cells
     train: bool = True
     asked: bool = False
 
@@ -104,7 +118,7 @@ def measure(experiment: Experiment, context: Context) -> pd.DataFrame:
 
     def attempt(cell: tuple[str, int], wait: bool) -> pd.DataFrame:
         folder = recipe.folder(*cell)
-        once(folder, lambda: _train(*cell, recipe, folder, context.device), marker=experiment.files[-1], wait=wait)
+        once(folder, lambda: recipe.train(*cell, folder, context.device), marker=experiment.files[-1], wait=wait)
         found = pd.concat([pd.read_parquet(folder / name) for name in experiment.files], ignore_index=True)
         return as_records(found.assign(model=cell[0], seed=cell[1]))
 
@@ -133,27 +147,35 @@ def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> No
     sizes = (recipe.probe, outcomes.WINDOWS)
     plan, texts = (open_plan(probed, model, tokenizer, modality="text", sequences=n)[0] for n in sizes)
 
-    def on_step(step: int, _last: int, model: Any) -> None:
-        if step in recipe.seen:
-            records_once(folder / f"step-{step}.parquet", partial(_look, model, plan, last=step == recipe.steps))
-
-    on_step(0, 0, model)
     made = Material(model, tokenizer, Examples(tokens, windows, recipe.steps * size.batch, seed), validation, dict)
     settings = settings_of(training) | {"weight_decay": max((change.decay for change in changes), default=0.0)}
-    how = Fitting(settings, evaluated=frozenset(recipe.seen), share=training.share)
-    history = fit(made, how, on_step, folder / "resume")
-
-    def seen() -> pd.DataFrame:
-        losses = pd.DataFrame(history["validation_loss"], columns=["step", "value"]).assign(metric=LOSS)
-        skill = losses.assign(metric=SKILL, value=1 - losses["value"] / unigram_loss(shares, validation))
-        looks = [pd.read_parquet(folder / f"step-{step}.parquet").assign(step=step) for step in recipe.seen]
-        found = pd.concat([*looks, losses, skill], ignore_index=True)
-        return as_records(found.assign(model=arm, seed=seed, corpus=probed))
-
-    records_once(folder / SEEN, seen)
-    given: dict[str, Any] = {"step": recipe.steps, "model": arm, "seed": seed, "corpus": probed}
+    guess, named = unigram_loss(shares, validation), {"model": arm, "seed": seed, "corpus": probed}
+    follow(made, Fitting(settings, share=training.share), plan, recipe.seen, guess, folder, named)
+    given: dict[str, Any] = named | {"step": recipe.steps}
     records_once(folder / ASKED, lambda: as_records(outcomes.asked(model, tokenizer, plan, texts).assign(**given)))
     shutil.rmtree(folder / "resume", ignore_errors=True)
+
+
+def follow(
+    made: Material, how: Fitting, plan: Any, seen: tuple[int, ...], guess: float, folder: Path, named: dict[str, Any]
+) -> None:
+    """Train, or go on, look at the steps `seen` on a `plan`, and write what was seen, `named`. `guess`: the loss of who
+    knows what there is to be found on average, and nothing of the example.
+    """
+
+    def on_step(step: int, _last: int, model: Any) -> None:
+        if step in seen:
+            records_once(folder / f"step-{step}.parquet", partial(_look, model, plan, last=step == seen[-1]))
+
+    def found() -> pd.DataFrame:
+        losses = pd.DataFrame(history["validation_loss"], columns=["step", "value"]).assign(metric=LOSS)
+        skill = losses.assign(metric=SKILL, value=1 - losses["value"] / guess)
+        looks = [pd.read_parquet(folder / f"step-{step}.parquet").assign(step=step) for step in seen]
+        return as_records(pd.concat([*looks, losses, skill], ignore_index=True).assign(**named))
+
+    on_step(0, 0, made.model)
+    history = fit(made, replace(how, evaluated=frozenset(seen)), on_step, folder / "resume")
+    records_once(folder / SEEN, found)
 
 
 def _look(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
@@ -162,10 +184,11 @@ def _look(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
     batches = [plan[i] for i in range(len(plan))]
     if last:
         with evaluating(model):
-            measurement = run_pass(model.bert, plan, settings)
+            measurement = run_pass(model.base_model, plan, settings)
     else:
-        measurement = glance(model.bert, batches, settings)
-    sites = [site for site in SITES if not (arms.form_of(model.config.arm) and site in OF_SOFTMAX)]
+        measurement = glance(model.base_model, batches, settings)
+    form = arms.form_of(getattr(model.config, "arm", arms.BASE))
+    sites = [site for site in SITES if not (form and site in OF_SOFTMAX)]
     rows = select(measurement.records(), site=sites, component=None)
     return as_records(rows.assign(low=np.nan, high=np.nan))  # intervals are over seeds
 
