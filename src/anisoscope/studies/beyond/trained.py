@@ -149,9 +149,10 @@ def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> No
 
     made = Material(model, tokenizer, Examples(tokens, windows, recipe.steps * size.batch, seed), validation, dict)
     settings = settings_of(training) | {"weight_decay": max((change.decay for change in changes), default=0.0)}
-    guess, named = unigram_loss(shares, validation), {"model": arm, "seed": seed, "corpus": probed}
-    follow(made, Fitting(settings, share=training.share), plan, recipe.seen, guess, folder, named)
-    given: dict[str, Any] = named | {"step": recipe.steps}
+    cell: dict[str, Any] = {"model": arm, "seed": seed, "corpus": probed}
+    guess = unigram_loss(shares, validation)
+    follow(made, Fitting(settings, share=training.share), plan, recipe.seen, guess, folder, cell)
+    given = cell | {"step": recipe.steps}
     records_once(folder / ASKED, lambda: as_records(outcomes.asked(model, tokenizer, plan, texts).assign(**given)))
     shutil.rmtree(folder / "resume", ignore_errors=True)
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from anisoscope.data.opening import open_plan
+from anisoscope.errors import CorpusError
 from anisoscope.provenance import run_id
 from anisoscope.studies.beyond import arms
 from anisoscope.studies.beyond.causes import ARMS, draw, judge
@@ -50,6 +51,10 @@ class ImageRecipe:
     def train(self, arm: str, seed: int, folder: Path, device: str) -> None:
         """Train a cell, or go on, and write its records, unless they are there. CorpusError without its data."""
         kind = kind_named(self.kind)
+        if kind.missing:
+            raise CorpusError(
+                f"photographs for {kind.label}", kind.missing, "set ANISOSCOPE_DATA to a folder with them"
+            )
         made = material(kind, seed)
         for change in arms.changes_of(arm):
             change.model(made.model)
@@ -64,15 +69,14 @@ class ImageRecipe:
 
 
 def guess(kind: Kind, made: Any) -> float:
-    """The validation loss of the mean image of the training split in every hidden patch, or of the shares of classes."""
+    """The validation loss of the mean training image in every hidden patch, or of the shares of classes."""
     size = 2 * kind.batch
     batches = [made.collate(list(made.validation[i : i + size])) for i in range(0, len(made.validation), size)]
     if not kind.masked:
         shares = torch.cat([batch["labels"] for batch in batches]).bincount().double()
         shares = shares[shares > 0] / shares.sum()
         return float(-(shares * shares.log()).sum())
-    seen = [made.collate([made.train[i] for i in part]) for part in torch.arange(len(made.train)).split(1000)]
-    mean = torch.stack([batch["pixel_values"].mean(0) for batch in seen]).mean(0)
+    mean = made.collate(made.train)["pixel_values"].mean(0)
     patch = mean.shape[-1] // round(batches[0]["bool_masked_pos"].shape[1] ** 0.5)
     wrong, hidden = 0.0, 0
     for batch in batches:

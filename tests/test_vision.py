@@ -1,0 +1,116 @@
+"""Arms of the drift in a vision Transformer: trained once, found again by every setting, judged by a known guess."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from anisoscope.errors import CorpusError
+from anisoscope.store import select
+from anisoscope.studies.beyond import arms, trained, vision
+from anisoscope.studies.beyond.trained import LOSS, SKILL, Experiment
+from anisoscope.studies.beyond.vision import ImageRecipe
+from anisoscope.studies.study import Context
+from anisoscope.training.kinds import kind_named, material
+
+DIGITS = kind_named("vit")
+SMALL = replace(
+    DIGITS, sizes=tuple((dict(DIGITS.sizes) | {"hidden_size": 16, "intermediate_size": 16}).items()), batch=8
+)
+RECIPE = ImageRecipe("vit", 4, looks=(2,), probe=6)
+
+
+@pytest.fixture(autouse=True)
+def _small(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANISOSCOPE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(vision, "kind_named", lambda name: SMALL if name == "vit" else kind_named(name))
+
+
+def test_cells_are_trained_once_looked_at_and_found_again(tmp_path, monkeypatch):
+    experiment = Experiment((arms.BASE, "queries-centred"), 2, RECIPE)
+    context = Context(tmp_path, tmp_path)
+    records = trained.measure(experiment, context)
+    assert set(records["step"]) == {0, 2, 4} and set(records["corpus"]) == {"builtin:digits"}
+    assert {"mean_cosine", "attention.entropy", "query_key.cosine", LOSS, SKILL} <= set(records["metric"])
+    start = select(records, step=0, site="hidden").groupby(["model", "seed"])["value"].sum()
+    assert start["base", 0] == start["queries-centred", 0] != start["base", 1]  # paired by seed
+    lost = records[records["metric"] == LOSS].pivot(index=["model", "seed"], columns="step", values="value")
+    skill = records[records["metric"] == SKILL].pivot(index=["model", "seed"], columns="step", values="value")
+    known = vision.guess(SMALL, material(SMALL, 0))
+    np.testing.assert_allclose(skill.astype(float), 1 - lost.astype(float) / known)
+    assert (lost.loc["base"] != lost.loc["queries-centred"]).all(axis=None)
+    monkeypatch.setattr(ImageRecipe, "train", None)
+    pd.testing.assert_frame_equal(trained.measure(experiment, context), records)
+    assert not any(place.name == "resume" for place in (tmp_path / "cache").rglob("*"))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"kind": "vit-masked"}, {"steps": 5}, {"looks": (1,)}, {"probe": 7}], ids=lambda c: next(iter(c))
+)
+def test_the_folder_of_a_cell_knows_every_setting(changes):
+    assert replace(RECIPE, **changes).folder("base", 0) != RECIPE.folder("base", 0)
+    places = {RECIPE.folder(arm, seed) for arm in ("base", "qk-norm") for seed in (0, 1)}
+    assert len(places) == 4
+
+
+@pytest.mark.parametrize("name", ["vit", "vit-masked", "speech-transformer", "token-lm"])
+def test_queries_and_keys_of_any_encoder_are_changed(name, monkeypatch):
+    """Whatever their architecture calls the projections: each of them, and no other, by the arm's change."""
+    monkeypatch.setattr("anisoscope.training.kinds.examples_of", lambda _kind: (None, [], [], None))
+    sizes = dict(kind_named(name).sizes) | {"hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 2}
+    kind = replace(kind_named(name), sizes=tuple(sizes.items()))
+    changed = {"queries-centred": ("q", arms.Centred), "keys-centred": ("k", arms.Centred)}
+    for arm, (letter, made) in changed.items():
+        model = material(kind, 0).model
+        arms.changes_of(arm)[0].model(model)
+        found = {path.rpartition(".")[2] for path, module in model.named_modules() if isinstance(module, made)}
+        count = sum(isinstance(module, made) for module in model.modules())
+        assert count == 2 and {place[0] for place in found} == {letter}
+    model = material(kind, 0).model
+    arms.changes_of("no-qk-bias")[0].model(model)
+    gone = [path for path, m in model.named_modules() if isinstance(m, torch.nn.Linear) and m.bias is None]
+    assert len(gone) == 4 and {path.rpartition(".")[2][0] for path in gone} == {"q", "k"}
+    model = material(kind, 0).model
+    arms.changes_of("qk-norm")[0].model(model)
+    assert sum(isinstance(module, arms.Normed) for module in model.modules()) == 4
+
+
+def test_the_guess_is_the_loss_of_the_mean_image_in_hidden_patches():
+    """As the library counts it: filled in by the mean of the training images, by place and channel."""
+    from transformers import ViTConfig, ViTForMaskedImageModeling
+
+    g = torch.Generator().manual_seed(0)
+    pictures, hidden = torch.randn(30, 3, 8, 8, generator=g), torch.rand(30, 4, generator=g) < 0.6
+
+    def collate(chosen):
+        return {"pixel_values": pictures[chosen], "bool_masked_pos": hidden[chosen]}
+
+    made = SimpleNamespace(train=list(range(20)), validation=list(range(20, 30)), collate=collate)
+    kind = replace(kind_named("vit-masked"), batch=2)
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    model = ViTForMaskedImageModeling(ViTConfig(image_size=8, patch_size=4, encoder_stride=4, **sizes))
+    mean = pictures[:20].mean(0)
+
+    class Mean(torch.nn.Module):
+        def forward(self, x):
+            return mean.expand(len(x), -1, -1, -1)
+
+    model.decoder = Mean()
+    assert vision.guess(kind, made) == pytest.approx(float(model(**collate(list(range(20, 30)))).loss), rel=1e-5)
+
+
+def test_the_guess_at_classes_is_the_entropy_of_their_shares():
+    made = SimpleNamespace(validation=[0, 0, 0, 2], collate=lambda chosen: {"labels": torch.tensor(chosen)})
+    expected = -(0.75 * np.log(0.75) + 0.25 * np.log(0.25))
+    assert vision.guess(DIGITS, made) == pytest.approx(expected)
+
+
+def test_photographs_that_are_not_there_are_told(tmp_path, monkeypatch):
+    monkeypatch.delenv("ANISOSCOPE_DATA", raising=False)
+    absent = ImageRecipe("vit-masked", 4, looks=(2,))
+    assert not len(trained.measure(Experiment((arms.BASE,), 1, absent, train=False), Context(tmp_path, tmp_path)))
+    with pytest.raises(CorpusError, match="ANISOSCOPE_DATA"):
+        trained.measure(Experiment((arms.BASE,), 1, absent), Context(tmp_path, tmp_path))
