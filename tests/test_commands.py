@@ -20,7 +20,7 @@ from anisoscope.cli import measuring, view
 from anisoscope.cli.app import app
 from anisoscope.errors import UsageError
 from anisoscope.runs.job import Place
-from anisoscope.store import RunFolder
+from anisoscope.store import RunFolder, select
 
 pytestmark = pytest.mark.usefixtures("runs")
 
@@ -400,6 +400,13 @@ def test_a_notebook_gets_the_table_and_the_sentences(runs, asked):
 def test_compare_in_python_has_the_findings(runs):
     table = anisoscope.compare(runs / "a", Run(runs / "b"), metric="drift.share", tokens="content")
     assert table.attrs["findings"] and len(table) == 6
+    by_policy = {}
+    for tokens in ("all", "content"):
+        table = anisoscope.compare(runs / "a", runs / "b", tokens=tokens)
+        own = select(Run(runs / "b").records, metric="mean_cosine", site="hidden", token_policy=tokens, layer=3)
+        by_policy[tokens] = table["b", "value"].max()
+        assert by_policy[tokens] == own["value"].item()
+    assert by_policy["all"] != by_policy["content"]
     with pytest.raises(UsageError, match="at least two runs"):
         anisoscope.compare(runs / "a")
 
@@ -474,3 +481,21 @@ def test_lines_are_wrapped_between_words_of_the_stream_they_go_to(monkeypatch, c
     out, err = capsys.readouterr()
     assert err.splitlines() == ["one two", "  three", "  four-five-six"]
     assert out == "one two three four-five-six\n"
+
+
+@pytest.mark.parametrize(("finished", "drawn"), [([], []), (["out/fig1"], ["out"])])
+def test_what_was_finished_has_its_page_where_a_later_study_fails(runs, asked, monkeypatch, finished, drawn):
+    runner = import_module("anisoscope.studies.runner")
+
+    def broken(*_given, **_named):
+        yield "fig1 HOLDS"
+        raise UsageError("a corpus", "none")
+
+    monkeypatch.setattr(runner, "reproduce", broken)
+    monkeypatch.setattr(runner, "reproductions", lambda _folder: finished)
+    pages = asked(import_module("anisoscope.report"), "build_studies")
+    told = working.verdicts([SimpleNamespace(name="fig1")], runs / "out", "cpu", True)
+    assert next(told) == "fig1 HOLDS"
+    with pytest.raises(UsageError):
+        next(told)
+    assert [given for given, _ in pages] == [(runs / place,) for place in drawn]

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from test_report import synthetic_manifest, synthetic_records
 
+from anisoscope.charts import series_charts, style
 from anisoscope.report.page import tiles
 from anisoscope.report.parts import Figure
 from anisoscope.report.results import Results
@@ -90,3 +91,28 @@ def test_the_most_anisotropic_place_is_where_a_is_largest_not_where_it_is_furthe
     records.loc[of(records, "mean_cosine") & records["layer"].eq(0), "value"] = -0.99
     results = Results(records, synthetic_manifest())
     assert results.peak is not None and results.peak["layer"] == 2
+
+
+def test_an_interval_without_one_of_its_ends_is_none() -> None:
+    ends = pd.DataFrame(
+        {"layer": 1, "value": 0.5, "low": [0.4, np.nan, 0.4, np.nan], "high": [0.6, 0.6, np.nan, np.nan]}
+    )
+    shown = [text.partition("]")[0].partition("[")[2] for text in style.tooltips(ends, "layer")]
+    assert shown == ["0.4, 0.6", "", "", ""]
+
+
+def test_the_path_of_a_head_is_that_of_the_first_seed() -> None:
+    rows = [
+        {
+            "metric": "svd.union.query",
+            "component": str(k),
+            "seed": seed,
+            "step": step,
+            "value": 100 * seed + 10 * step + k,
+        }
+        for seed in (4, 2)
+        for step in (8, 0)
+        for k in (1, 2)
+    ]
+    path = series_charts._path_of(as_records(pd.DataFrame(rows)), "union", "query")
+    assert path.to_numpy().tolist() == [[0, 201, 202], [8, 281, 282]] and list(path) == ["step", "d1", "d2"]
