@@ -1,6 +1,7 @@
 """What several processes ask for is made once: claimed, made, kept, waited for."""
 
 import time
+from threading import Event, Thread
 
 import pandas as pd
 import pytest
@@ -47,6 +48,22 @@ def test_what_another_process_makes_is_waited_for_or_busy(tmp_path, held):
         assert time.monotonic() - started < 0.5
         once(key, key.mkdir, marker="whole")
         assert time.monotonic() - started > 0.5
+
+
+def test_who_has_waited_for_another_makes_nothing(tmp_path):
+    key, begun, made = tmp_path / "a.txt", Event(), []
+
+    def slowly():
+        begun.set()
+        time.sleep(0.3)
+        key.write_text("a")
+
+    first = Thread(target=once, args=(key, slowly))
+    first.start()
+    begun.wait()
+    once(key, lambda: made.append("again"))
+    first.join()
+    assert not made
 
 
 def test_a_killed_maker_leaves_no_claim(tmp_path, held):

@@ -531,10 +531,10 @@ def test_two_checkpoints_make_a_course(steps: tuple[int, ...], drawn: bool) -> N
 
 
 def test_a_print_on_white_is_a_drawing_with_one_ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[str] = []
-    monkeypatch.setattr(export.vl_convert, "svg_to_png", lambda svg, **_: given.append(svg) or b"")
+    given: list[tuple[str, dict[str, float]]] = []
+    monkeypatch.setattr(export.vl_convert, "svg_to_png", lambda svg, **how: given.append((svg, how)) or b"")
     export.write("<svg a><g></g></svg>", tmp_path / "figure", ("png",))
-    assert given == ['<svg a><rect width="100%" height="100%" fill="white"/><g></g></svg>']
+    assert given == [('<svg a><rect width="100%" height="100%" fill="white"/><g></g></svg>', {"scale": 2})]
 
 
 def test_panels_share_their_axis_but_where_they_are_asked_not_to() -> None:
