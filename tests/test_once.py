@@ -1,4 +1,4 @@
-"""What several processes ask for is made once: claimed, made, kept, waited for."""
+"""What several processes ask for is made once: claimed, made, kept, waited for; and what tells two runs apart."""
 
 import time
 from threading import Event, Thread
@@ -6,7 +6,7 @@ from threading import Event, Thread
 import pandas as pd
 import pytest
 
-from anisoscope.store import Busy, in_turn, once, records_once
+from anisoscope.store import Busy, differences, in_turn, once, records_once
 
 
 def test_what_is_there_is_not_made_again(tmp_path):
@@ -92,3 +92,8 @@ def test_what_others_have_in_hand_comes_last():
 
     assert list(in_turn(["held", "a", "b"], attempt)) == ["A", "B", "HELD"]
     assert order == [("held", False), ("a", False), ("b", False), ("held", True)]
+
+
+def test_what_only_one_side_has_differs_too():
+    ours, theirs = {"a": 1, "b": {"c": 1}, "e": 5}, {"b": {"c": 1, "d": 2}, "e": 5}
+    assert differences(ours, theirs) == ["a", "b.d"]
