@@ -299,3 +299,8 @@ def test_an_arm_is_kept_by_its_recipe_seed_and_the_texts_that_are_read(monkeypat
         monkeypatch.setattr(trained, "_corpora", lambda corpora=corpora: corpora)
         found.append(recipe.folder("base", 0))
     assert apart(found)
+
+
+def test_what_a_study_keeps_is_named_by_the_code_of_numbers_and_of_studies():
+    assert set(measuring_code()) == {*NUMBERS, "studies"}
+    assert {name: code for name, code in measuring_code().items() if name != "studies"} == code_of()
