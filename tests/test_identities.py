@@ -13,6 +13,7 @@ import pytest
 
 from anisoscope.data.labelled import open_labelled
 from anisoscope.errors import OutputError
+from anisoscope.provenance import NUMBERS, code_of, measuring_code
 from anisoscope.store import as_records, write_json
 from anisoscope.studies.beyond import small, small_models, trained
 from anisoscope.studies.fosse2023 import measurements, trained_cells
