@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from quick import quick
+from quick import WARM, quick
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from transformers import BertConfig, BertModel
@@ -243,7 +243,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
             file[begin : begin + (1 << 13)] = some
         file.flush()
         del file
-        command = [*quick(), "-c", code, str(tmp_path / "x.npy")]
+        command = [*quick(WARM), "-c", code, str(tmp_path / "x.npy")]
         used.append(int(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
     assert used[1] - used[0] < (64 - 16) + 24, used
 
