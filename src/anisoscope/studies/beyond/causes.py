@@ -124,13 +124,13 @@ def paired(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
     return (own - other[against]).dropna() if against in other else none
 
 
-def draw(name: str, records: pd.DataFrame) -> dict[str, ChartType]:
+def draw(name: str, records: pd.DataFrame, *, loss: str = "loss (nats)") -> dict[str, ChartType]:
     """Entropy and loss along training, A by layer at the end; and what each arm changes of every number claimed."""
     if records.empty:
         return {}
     charted = {
         f"{name}_entropy": charts.trajectory(_course(records, "attention.entropy"), titles=("step", "entropy (nats)")),
-        f"{name}_loss": charts.trajectory(_course(records, LOSS), titles=("step", "loss (nats)")),
+        f"{name}_loss": charts.trajectory(_course(records, LOSS), titles=("step", loss)),
     }
     rows = select(records, metric="mean_cosine", site="hidden")
     rows = rows[rows["step"] == rows["step"].max()]

@@ -104,5 +104,5 @@ STUDY = declare(
     settings=SETTINGS,
     measure=measure,
     judge=partial(judge, "vision"),
-    draw=partial(draw, "vision"),
+    draw=partial(draw, "vision", loss="loss (mean error of a pixel)"),
 )
