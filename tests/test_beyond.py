@@ -184,6 +184,40 @@ def test_a_sink_is_a_share_of_what_a_row_gives_whatever_its_form():
         assert len(shares) == 4 and shares == pytest.approx([1 / 12] * 4)
 
 
+def test_the_first_row_has_no_choice_and_counts_for_no_sink():
+    """Equal scores, every token from those before it: row i gives 1 / i to the first key, i from 2 on."""
+
+    class Causal(Tokenizer):
+        mask_token_id = None
+
+    model = made(arms.BASE, Causal).eval()
+    for layer in model.bert.encoder.layer:
+        torch.nn.init.zeros_(layer.attention.self.query.weight)
+    shares = [row["value"] for row in outcomes._attended(model, [Batch({"input_ids": IDS}, torch.arange(3))])]
+    assert shares == pytest.approx([sum(1 / i for i in range(2, 13)) / 11] * 4)
+
+
+def test_a_word_is_read_off_its_last_token_as_far_as_the_window_holds_it(tmp_path):
+    """Hidden states are here the ids of tokens; a word is as many tokens as it has letters."""
+    import gzip
+    import json
+    from types import SimpleNamespace
+
+    words = [(["ab", "c", "def"], ["X", "Y", "Z"]), (["a", "bcd", "ef"], ["Y", "Z", "X"]), (["g" * 8], ["W"])]
+    path = tmp_path / "train.jsonl.gz"
+    with gzip.open(path, "wt", encoding="utf-8") as lines:
+        lines.writelines(json.dumps({"tokens": tokens, "upos": tags}) + "\n" for tokens, tags in words)
+
+    def tokenizer(given, add_special_tokens):
+        assert not add_special_tokens and all(word[0] == " " for word in given)
+        return {"input_ids": [[ord(letter) for letter in word.strip()] for word in given]}
+
+    model = SimpleNamespace(bert=lambda ids: SimpleNamespace(last_hidden_state=ids[..., None].float()))
+    states, tags = outcomes._words(model, tokenizer, path, 3, window=5)
+    found = [(chr(int(x)), tag) for (x,), tag in zip(states, tags, strict=True)]
+    assert sorted(found) == sorted([("b", "X"), ("c", "Y"), ("a", "Y"), ("d", "Z")])
+
+
 def test_precision_counts_windows_whose_nearest_is_of_their_document():
     vectors = torch.tensor([[1.0, 0.0], [2.0, 0.1], [0.0, 1.0], [0.1, 3.0], [1.0, 0.05]])
     assert outcomes.precision(vectors, torch.tensor([0, 0, 1, 1, 2])) == 3 / 4  # the last is alone; one is lured by it
