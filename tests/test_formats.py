@@ -10,9 +10,9 @@ import pytest
 from rich.cells import cell_len
 from typer.testing import CliRunner
 
-from anisoscope.cli import view
+from anisoscope.cli import tables, view
 from anisoscope.cli.app import LISTS, app
-from anisoscope.store import COLUMNS
+from anisoscope.store import COLUMNS, as_records
 
 SMALL = "measure builtin:minilm --panel hidden --sample 8 --batch-tokens 256 --documents line --overwrite"
 COMMANDS = {
@@ -65,6 +65,16 @@ def test_json_and_csv_are_records(folder, command):
     assert len(rows) >= len(given["records"])
 
 
+def test_json_has_numbers_to_the_last_digits(folder, capsys):
+    """Whatever their size; what is not finite is null, which JSON knows."""
+    numbers = [1 / 3, -2e-9 / 3, 1e20 / 3, 123456.789012345678, np.inf, np.nan]
+    records = pd.read_parquet(folder / "run" / "records.parquet").head(6).assign(value=numbers)
+    view.show([view.Table(("value",), [], records)], view.View(format="json"))
+    given = json.loads(capsys.readouterr().out)["records"]
+    assert [row["value"] for row in given] == [*numbers[:4], None, None]
+    assert [row["n_vectors"] for row in given] == records["n_vectors"].tolist()
+
+
 @pytest.mark.parametrize("command", ["measure", "compare"])
 def test_markdown_is_a_table(folder, command):
     out, _ = shown(COMMANDS[command] + " --format markdown", folder=folder, form="markdown")
@@ -102,3 +112,11 @@ def test_a_path_is_never_broken(width, monkeypatch, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert str(path) in shown and f"'{path}'" in shown
     assert all(len(line) <= (width or 999) or str(path) in line for line in shown.splitlines())
+
+
+def test_a_series_of_attention_shows_the_mean_over_heads():
+    """Where no hidden states were measured; each head counts once."""
+    found = pd.DataFrame({"layer": 1, "head": [0, 1, 2], "value": [1.0, 2.0, 6.0], "step": 10, "seed": 0})
+    records = as_records(found, metric="attention.entropy", kind="self", site="attention", stack="encoder")
+    table = tables.of_series(records, "all")
+    assert table.head == ("seed", "step", "H (nats) 1") and table.rows == [["0", "10", tables.short(3.0)]]

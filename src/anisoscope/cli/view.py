@@ -1,6 +1,7 @@
 """How results are shown: tables that fit the terminal, or JSON, CSV and Markdown; sentences wrapped where it ends."""
 
 import json
+import math
 import shlex
 import shutil
 import sys
@@ -48,9 +49,8 @@ class Table:
 def show(tables: Sequence[Table], view: View, found: "Sequence[Finding]" = ()) -> None:
     """Tables, then the findings, on stdout."""
     if view.format == "json":
-        as_json = [table.records.to_json(orient="records", double_precision=15) for table in tables]  # null for NaN
-        both = {"findings": list(map(asdict, found)), "records": [row for text in as_json for row in json.loads(text)]}
-        typer.echo(json.dumps(both, indent=1, ensure_ascii=False))
+        both = {"findings": list(map(asdict, found)), "records": [row for table in tables for row in _plain(table)]}
+        typer.echo(json.dumps(both, indent=1, ensure_ascii=False, allow_nan=False))
     elif view.format == "csv":
         import pandas as pd
 
@@ -63,6 +63,12 @@ def show(tables: Sequence[Table], view: View, found: "Sequence[Finding]" = ()) -
         if found:
             typer.echo()
             tell("\n".join(finding.text for finding in found))
+
+
+def _plain(table: Table) -> list[dict[Any, Any]]:
+    """The records as JSON knows them: every digit of a number, null for what is none or not finite."""
+    known = table.records.replace([math.inf, -math.inf], math.nan)
+    return known.astype(object).where(known.notna(), None).to_dict("records")
 
 
 def _markdown(table: Table) -> str:
