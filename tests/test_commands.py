@@ -387,6 +387,18 @@ def test_a_report_has_the_formats_that_are_asked_for(runs, asked, pdf, formats):
     assert calls[1] == ((runs / "new", formats), {}) and (runs / "new/records.parquet").exists()
     with pytest.raises(UsageError, match="a folder for the report"):
         memory.report()
+    elsewhere = working.report(runs / "a", runs / "copy", pdf=pdf)
+    assert elsewhere == "page" and calls[2] == ((runs / "copy", formats), {})
+    pd.testing.assert_frame_equal(Run(runs / "copy").records, Run(runs / "a").records)
+
+
+def test_the_short_table_is_of_the_tokens_that_are_asked_for(runs):
+    run = Run(runs / "a")
+    records = select(run.records, metric="mean_cosine", site=("hidden", "final"), component=None)
+    for policy in ("all", "content"):
+        expected = select(records, token_policy=policy)
+        assert set(run.table(policy)["A"]) == set(expected["value"])
+    assert run.table("all")["A"].tolist() != run.table("content")["A"].tolist()
 
 
 def test_a_notebook_gets_the_table_and_the_sentences(runs, asked):
