@@ -73,8 +73,10 @@ def ends(records: pd.DataFrame, metric: str, site: str = "", *, last: bool = Fal
     return found
 
 
-def judge(name: str, records: pd.DataFrame) -> list[Verdict]:
-    """Every claim by the difference of its arm and `base`, paired by seed; those that no finished pair is about."""
+def judge(name: str, records: pd.DataFrame, *, over: str = "the unigrams") -> list[Verdict]:
+    """Every claim by the difference of its arm and `base`, paired by seed; those that no finished pair is about. `over`
+    what skill is counted.
+    """
     stated_ones = claims("beyond", name)
     if records.empty:
         return [stated(claim, None, "not trained", reason="no finished cell") for claim in stated_ones.values()]
@@ -89,7 +91,7 @@ def judge(name: str, records: pd.DataFrame) -> list[Verdict]:
             untrained.append(stated(claim, None, "not trained", reason=why, subject=subject))
             continue
         known = [(arm, seed) in learnt and (other, seed) in learnt for seed in pairs.index]
-        reason = f"skill over the unigrams {skill[arm].mean():.2f}, of {BASE} {skill[BASE].mean():.2f}"
+        reason = f"skill over {over} {skill[arm].mean():.2f}, of {BASE} {skill[BASE].mean():.2f}"
         reason += "" if all(known) else f"; a cell whose skill is below {LEARNT:g} says nothing"
         values = np.where(known, pairs.to_numpy(float), np.nan)
         nothing = _nothing_to_lose(claim, records)

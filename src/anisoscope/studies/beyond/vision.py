@@ -103,6 +103,6 @@ STUDY = declare(
     "vision",
     settings=SETTINGS,
     measure=measure,
-    judge=partial(judge, "vision"),
+    judge=partial(judge, "vision", over="the average"),
     draw=partial(draw, "vision", loss="loss (mean error of a pixel)"),
 )
