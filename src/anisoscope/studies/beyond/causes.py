@@ -18,7 +18,7 @@ from anisoscope.store import select
 from anisoscope.studies.beyond.arms import BASE
 from anisoscope.studies.beyond.trained import LOSS, SKILL, Experiment, Recipe, measure
 from anisoscope.studies.judge import judged, means_over_seeds, of_seeds, stated
-from anisoscope.studies.study import Claim, Verdict, claims, declare
+from anisoscope.studies.study import Claim, Context, Verdict, claims, declare
 from anisoscope.sums.isotropic import cosine_quantile
 from anisoscope.sums.jackknife import over_seeds
 from anisoscope.training.recipe import SIZES, ModelSize
@@ -55,6 +55,17 @@ skill no longer grows, without and with a type vector that all tokens share (six
 """
 OPPOSITE = "heads.opposite"
 """Read from `query_key.cosine`: 1 for a head whose means end opposite, else 0."""
+
+
+SHOWN = ("attention.entropy", "mean_cosine", "query_key.cosine", LOSS, SKILL)
+"""What every study of arms keeps of its cells, beside what its claims are about. The cells hold more."""
+
+
+def kept(name: str, experiment: Experiment, context: Context) -> pd.DataFrame:
+    """Records of all cells, as far as claims and figures read them."""
+    records = measure(experiment, context)
+    read = {*SHOWN, *(claim.metric for claim in claims("beyond", name).values())}
+    return records[records["metric"].isin(read)].reset_index(drop=True)
 
 
 def ends(records: pd.DataFrame, metric: str, site: str = "", *, last: bool = False, start: bool = False) -> pd.Series:
@@ -162,6 +173,13 @@ def _course(records: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 STUDIES = tuple(
-    declare("beyond", name, settings=of_name, measure=measure, judge=partial(judge, name), draw=partial(draw, name))
+    declare(
+        "beyond",
+        name,
+        settings=of_name,
+        measure=partial(kept, name),
+        judge=partial(judge, name),
+        draw=partial(draw, name),
+    )
     for name, of_name in SETTINGS.items()
 )

@@ -16,8 +16,8 @@ from anisoscope.data.opening import open_plan
 from anisoscope.errors import CorpusError
 from anisoscope.provenance import run_id
 from anisoscope.studies.beyond import arms
-from anisoscope.studies.beyond.causes import ARMS, draw, judge
-from anisoscope.studies.beyond.trained import VERSION, Experiment, follow, measure
+from anisoscope.studies.beyond.causes import ARMS, draw, judge, kept
+from anisoscope.studies.beyond.trained import VERSION, Experiment, follow
 from anisoscope.studies.study import declare
 from anisoscope.training.kinds import IMAGE, Kind, kind_named, material
 from anisoscope.training.small import fitting
@@ -102,7 +102,7 @@ STUDY = declare(
     "beyond",
     "vision",
     settings=SETTINGS,
-    measure=measure,
+    measure=partial(kept, "vision"),
     judge=partial(judge, "vision", over="the average"),
     draw=partial(draw, "vision", loss="loss (mean error of a pixel)"),
 )
