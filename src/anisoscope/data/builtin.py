@@ -6,6 +6,7 @@ import re
 import sysconfig
 import warnings
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 from anisoscope.data.splitting import SplitText
@@ -26,6 +27,19 @@ def python_docs(limit: int | None = None, library: Path | None = None) -> tuple[
     since the text depends on it. No source is parsed beyond the first `limit` documents.
     """
     library = library or Path(sysconfig.get_path("stdlib"))
+    documents, empty, unread = _read(limit, library)
+    if not documents:
+        expected = f"the sources of the standard library in {library}"
+        cure = "install the full CPython distribution, or name a text file"
+        raise CorpusError(expected, "no module with documentation", cure)
+    source = {"python": platform.python_version(), "implementation": platform.python_implementation()}
+    read = SplitText(list(documents), "modules and topics", "module", empty=empty, skipped=unread)
+    return read, {"kind": "builtin", **source}
+
+
+@lru_cache(maxsize=2)  # a series opens its text for every checkpoint
+def _read(limit: int | None, library: Path) -> tuple[tuple[str, ...], int, int]:
+    """Documents, texts without any, and sources that cannot be parsed."""
     documents, empty, unread = [], 0, 0
     for text in _texts(library):
         unread += text is None
@@ -33,13 +47,7 @@ def python_docs(limit: int | None = None, library: Path | None = None) -> tuple[
         documents += [text] if text else []
         if len(documents) == limit:
             break
-    if not documents:
-        expected = f"the sources of the standard library in {library}"
-        cure = "install the full CPython distribution, or name a text file"
-        raise CorpusError(expected, "no module with documentation", cure)
-    source = {"python": platform.python_version(), "implementation": platform.python_implementation()}
-    read = SplitText(documents, "modules and topics", "module", empty=empty, skipped=unread)
-    return read, {"kind": "builtin", **source}
+    return tuple(documents), empty, unread
 
 
 def _texts(library: Path) -> Iterator[str | None]:

@@ -38,7 +38,7 @@ class SmallModelRecipe:
     longest    most steps of one model without a share, as a multiple of `Kind.steps`
     """
 
-    share: float | None = 0.3
+    share: float | None = 0.2
     seeds: int = 2
     patience: int = 3
     longest: int = 3

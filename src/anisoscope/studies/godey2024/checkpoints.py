@@ -42,7 +42,6 @@ SITES = ("query.raw", "attention", "scores", "centred")
 WIKITEXT, BUILTIN = "wikitext/wiki.valid.raw", "builtin:python-docs"
 PROBED = 128
 LOSS = "training.loss"
-BRIEF = SmallModelRecipe(share=0.8, seeds=3)
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class CheckpointSettings:
     """
 
     checkpoints: str = ""
-    recipe: SmallModelRecipe = BRIEF
+    recipe: SmallModelRecipe = SmallModelRecipe()
     kind: str = "token-lm"
     corpus: str = ""
     limit: int | None = None
