@@ -29,7 +29,7 @@ SIZE = ModelSize(layers=4, width=128, heads=4, vocabulary=1024, window=32, batch
 """Small enough for two cores. Masked tokens, 15 % of a window, leave it at the loss of the unigrams for 1,200 steps and
 more (skill .01); every token from those before it is learnt within minutes."""
 FULL = Recipe("causal-lm", SIZE, SIZE.steps, looks=(125, 250, 500, 1000))
-BRIEF = Recipe("causal-lm", SIZE, 300, looks=(100,))
+BRIEF = Recipe("causal-lm", SIZE, 120, looks=(40,))
 ARMS = {
     "drift": (BASE, "queries-centred", "keys-centred", "qk-norm", "no-qk-bias"),
     "origins": (BASE, "balanced", "type", "untied", "decay"),
