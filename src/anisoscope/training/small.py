@@ -44,6 +44,8 @@ class SmallModelRecipe:
     longest: int = 3
 
 
+BRIEF = SmallModelRecipe()
+"""A fifth of the steps: what the settings `quick` take."""
 LONG = SmallModelRecipe(share=None, seeds=3)
 """Until the validation loss stops falling, or `longest` is reached."""
 PART = SmallModelRecipe(share=0.4, seeds=3)

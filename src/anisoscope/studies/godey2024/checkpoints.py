@@ -34,7 +34,7 @@ from anisoscope.studies.beyond.trained import Experiment, measure as measure_cel
 from anisoscope.studies.needs import Need, of_corpus
 from anisoscope.studies.study import Context
 from anisoscope.training.kinds import KINDS, TEXT
-from anisoscope.training.small import LONG, PART, SmallModelRecipe, train_all
+from anisoscope.training.small import BRIEF, LONG, PART, SmallModelRecipe, train_all
 
 METRICS = ("mean_cosine", "query_key", "attention", "score_terms", "centred_attention", "common_direction")
 SITES = ("query.raw", "attention", "scores", "centred")
@@ -58,7 +58,7 @@ class CheckpointSettings:
     """
 
     checkpoints: str = ""
-    recipe: SmallModelRecipe = SmallModelRecipe()
+    recipe: SmallModelRecipe = BRIEF
     kind: str = "token-lm"
     corpus: str = ""
     limit: int | None = None

@@ -35,12 +35,11 @@ from anisoscope.studies.study import WITHHELD, Claim, Context, Verdict
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.isotropic import q95
 from anisoscope.training.kinds import KINDS
-from anisoscope.training.small import LONG, SmallModelRecipe, train_all
+from anisoscope.training.small import BRIEF, LONG, SmallModelRecipe, train_all
 
 KEPT = ("mean_cosine", "mean_cosine.isotropic_q95", "drift", "drift.share", "norms.mean", "norms")
 SITES = ("hidden", "unrectified", "final")
 TRAINED, UNTRAINED = ", trained", ", untrained"
-QUICK = SmallModelRecipe()
 SKIPPED = "skipped"
 """Metric of a row that says why a system (`model`) was not measured (`component`)."""
 LEFT_OUT = ".left_out"
@@ -63,7 +62,7 @@ class Systems:
     limit: int | None = None
     policies: tuple[str, ...] = ("all", "content", "no-first")
     small: tuple[str, ...] = ()
-    recipe: SmallModelRecipe = QUICK
+    recipe: SmallModelRecipe = BRIEF
     flatten: Flatten = "position"
     packaged: tuple[str, ...] = ()
     others: "tuple[Systems, ...]" = ()
