@@ -8,7 +8,7 @@ import torch
 from anisoscope.batch import Batch
 from anisoscope.errors import UsageError
 from anisoscope.store import as_records
-from anisoscope.studies.beyond import arms, causes, forms, outcomes, trained, vision
+from anisoscope.studies.beyond import arms, causes, forms, modalities, outcomes, trained
 from anisoscope.studies.beyond.trained import LOSS, SKILL, Experiment, Recipe
 from anisoscope.studies.study import Context, claims
 from anisoscope.training.recipe import ModelSize
@@ -239,7 +239,7 @@ def test_cells_are_trained_once_looked_at_and_found_again(tmp_path, monkeypatch)
     pd.testing.assert_frame_equal(trained.measure(more, context), records)
 
 
-@pytest.mark.parametrize("study", [*causes.STUDIES, vision.STUDY], ids=lambda study: study.name)
+@pytest.mark.parametrize("study", [*causes.STUDIES, *modalities.STUDIES], ids=lambda study: study.name)
 def test_a_study_keeps_what_its_claims_and_figures_read(study, tmp_path, monkeypatch):
     """Cells hold ten times as much; a study without a claim about sinks keeps none of theirs."""
     about = {
@@ -248,7 +248,7 @@ def test_a_study_keeps_what_its_claims_and_figures_read(study, tmp_path, monkeyp
     shown = {"attention.entropy", "mean_cosine", LOSS, SKILL}
     every = as_records(pd.DataFrame({"metric": [*about, *shown, "norms.mean", "drift"], "value": 1.0}))
     monkeypatch.setattr(causes, "measure", lambda _experiment, _context: every)
-    found = study.measure(study.settings["quick"], Context(tmp_path, tmp_path))
+    found = study.measure(study.settings["paper"], Context(tmp_path, tmp_path))
     assert set(found["metric"]) == about | shown and found.index.tolist() == list(range(len(found)))
 
 

@@ -1,6 +1,7 @@
-"""Arms of the drift in a vision Transformer: trained once, found again by every setting, judged by a known guess."""
+"""Arms of the drift in vision and speech Transformers: trained once, found again, judged by a known guess."""
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,23 +11,24 @@ import torch
 
 from anisoscope.errors import CorpusError
 from anisoscope.store import select
-from anisoscope.studies.beyond import arms, trained, vision
+from anisoscope.studies.beyond import arms, modalities, trained
+from anisoscope.studies.beyond.modalities import KindRecipe
 from anisoscope.studies.beyond.trained import LOSS, SKILL, Experiment
-from anisoscope.studies.beyond.vision import ImageRecipe
 from anisoscope.studies.study import Context
+from anisoscope.training import photographs_and_speech
 from anisoscope.training.kinds import kind_named, material
 
 DIGITS = kind_named("vit")
 SMALL = replace(
     DIGITS, sizes=tuple((dict(DIGITS.sizes) | {"hidden_size": 16, "intermediate_size": 16}).items()), batch=8
 )
-RECIPE = ImageRecipe("vit", 4, looks=(2,), probe=6)
+RECIPE = KindRecipe("vit", 4, looks=(2,), probe=6)
 
 
 @pytest.fixture(autouse=True)
 def _small(tmp_path, monkeypatch):
     monkeypatch.setenv("ANISOSCOPE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(vision, "kind_named", lambda name: SMALL if name == "vit" else kind_named(name))
+    monkeypatch.setattr(modalities, "kind_named", lambda name: SMALL if name == "vit" else kind_named(name))
 
 
 def test_cells_are_trained_once_looked_at_and_found_again(tmp_path, monkeypatch):
@@ -39,10 +41,10 @@ def test_cells_are_trained_once_looked_at_and_found_again(tmp_path, monkeypatch)
     assert start["base", 0] == start["queries-centred", 0] != start["base", 1]  # paired by seed
     lost = records[records["metric"] == LOSS].pivot(index=["model", "seed"], columns="step", values="value")
     skill = records[records["metric"] == SKILL].pivot(index=["model", "seed"], columns="step", values="value")
-    known = vision.guess(SMALL, material(SMALL, 0))
+    known = modalities.guess(SMALL, material(SMALL, 0))
     np.testing.assert_allclose(skill.astype(float), 1 - lost.astype(float) / known)
     assert (lost.loc["base"] != lost.loc["queries-centred"]).all(axis=None)
-    monkeypatch.setattr(ImageRecipe, "train", None)
+    monkeypatch.setattr(KindRecipe, "train", None)
     pd.testing.assert_frame_equal(trained.measure(experiment, context), records)
     assert not any(place.name == "resume" for place in (tmp_path / "cache").rglob("*"))
 
@@ -56,12 +58,17 @@ def test_the_folder_of_a_cell_knows_every_setting(changes):
     assert len(places) == 4
 
 
-@pytest.mark.parametrize("name", ["vit", "vit-masked", "speech-transformer", "token-lm"])
+def _narrow(kind, **more):
+    return tuple(
+        (dict(kind.sizes) | {"hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 2} | more).items()
+    )
+
+
+@pytest.mark.parametrize("name", ["vit", "vit-masked", "speech-transformer", "speech-masked", "token-lm"])
 def test_queries_and_keys_of_any_encoder_are_changed(name, monkeypatch):
     """Whatever their architecture calls the projections: each of them, and no other, by the arm's change."""
     monkeypatch.setattr("anisoscope.training.kinds.examples_of", lambda _kind: (None, [], [], None))
-    sizes = dict(kind_named(name).sizes) | {"hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 2}
-    kind = replace(kind_named(name), sizes=tuple(sizes.items()))
+    kind = replace(kind_named(name), sizes=_narrow(kind_named(name)))
     changed = {"queries-centred": ("q", arms.Centred), "keys-centred": ("k", arms.Centred)}
     for arm, (letter, made) in changed.items():
         model = material(kind, 0).model
@@ -99,18 +106,47 @@ def test_the_guess_is_the_loss_of_the_mean_image_in_hidden_patches():
             return mean.expand(len(x), -1, -1, -1)
 
     model.decoder = Mean()
-    assert vision.guess(kind, made) == pytest.approx(float(model(**collate(list(range(20, 30)))).loss), rel=1e-5)
+    assert modalities.guess(kind, made) == pytest.approx(float(model(**collate(list(range(20, 30)))).loss), rel=1e-5)
 
 
 def test_the_guess_at_classes_is_the_entropy_of_their_shares():
     made = SimpleNamespace(validation=[0, 0, 0, 2], collate=lambda chosen: {"labels": torch.tensor(chosen)})
     expected = -(0.75 * np.log(0.75) + 0.25 * np.log(0.25))
-    assert vision.guess(DIGITS, made) == pytest.approx(expected)
+    assert modalities.guess(DIGITS, made) == pytest.approx(expected)
 
 
 def test_photographs_that_are_not_there_are_told(tmp_path, monkeypatch):
     monkeypatch.delenv("ANISOSCOPE_DATA", raising=False)
-    absent = ImageRecipe("vit-masked", 4, looks=(2,))
+    absent = KindRecipe("vit-masked", 4, looks=(2,))
     assert not len(trained.measure(Experiment((arms.BASE,), 1, absent, train=False), Context(tmp_path, tmp_path)))
     with pytest.raises(CorpusError, match="ANISOSCOPE_DATA"):
         trained.measure(Experiment((arms.BASE,), 1, absent), Context(tmp_path, tmp_path))
+
+
+def test_the_guess_at_hidden_spans_is_the_loss_of_equal_chances(monkeypatch):
+    """As the library counts it, a sum over each batch, and as the Trainer does, the mean over examples."""
+    from transformers import Wav2Vec2ForPreTraining
+
+    def equal(_target, negatives, _predicted, _temperature):
+        return torch.zeros(1 + len(negatives), *negatives.shape[1:3])
+
+    monkeypatch.setattr(Wav2Vec2ForPreTraining, "compute_contrastive_logits", staticmethod(equal))
+    kind = replace(kind_named("speech-masked"), batch=1, sizes=_narrow(kind_named("speech-masked")))
+    monkeypatch.setattr("anisoscope.training.kinds.examples_of", lambda _kind: (None, [], [], None))
+    model, spans = material(kind, 0).model.eval(), partial(photographs_and_speech._spans, 98, 20)
+    drawn, free = [spans(np.random.default_rng(i)) for i in range(3)], torch.Generator().manual_seed(0)
+
+    def collate(chosen):
+        hidden, others = (torch.from_numpy(np.stack(x)) for x in zip(*(drawn[i] for i in chosen), strict=True))
+        waves = torch.randn(len(chosen), 32_000, generator=free)
+        first = 98 * torch.arange(len(chosen)).view(-1, 1, 1)
+        return {"input_values": waves, "mask_time_indices": hidden, "sampled_negative_indices": others + first}
+
+    class Distinct(torch.nn.Module):  # no entry of the codebook twice, else the library leaves the others out
+        def forward(self, x, **_):
+            return torch.randn(*x.shape[:2], 64, generator=free), torch.tensor(1.0)
+
+    model.quantizer = Distinct()
+    made = SimpleNamespace(train=[], validation=[0, 1, 2], collate=collate)
+    losses = [float(model(**collate(chosen)).contrastive_loss) for chosen in ([0, 1], [2])]
+    assert modalities.guess(kind, made) == pytest.approx((2 * losses[0] + losses[1]) / 3, rel=1e-5)

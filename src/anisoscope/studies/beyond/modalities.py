@@ -1,9 +1,12 @@
-"""Does sharp attention need the drift of queries and keys in a vision Transformer, too? The arms of `drift`, in small
-models of photographs that fill in hidden patches (`training/kinds.py`), looked at on photographs of the test split.
+"""Does sharp attention need the drift of queries and keys in vision and speech Transformers, too? The arms of `drift`,
+in small models (`training/kinds.py`) of photographs, which fill in hidden patches, and of clips, which find hidden
+spans again; looked at on photographs of the test split, and on speakers that no training had.
 
-Skill is 1 − loss / loss of who fills in the mean photograph; of models of classes, of who knows their shares alone.
+Skill is 1 − loss / loss of who knows nothing of the example: fills in the mean photograph, takes every candidate
+for as likely; of models of classes, of who knows their shares alone.
 """
 
+import math
 import shutil
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -19,18 +22,19 @@ from anisoscope.studies.beyond import arms
 from anisoscope.studies.beyond.causes import ARMS, draw, judge, kept
 from anisoscope.studies.beyond.trained import VERSION, Experiment, follow
 from anisoscope.studies.study import declare
-from anisoscope.training.kinds import IMAGE, Kind, kind_named, material
+from anisoscope.training import kinds
+from anisoscope.training.kinds import MEASURED, SPEECH, Kind, kind_named, material
 from anisoscope.training.small import fitting
 from anisoscope.training.text import cache_folder
 
 
 @dataclass(frozen=True)
-class ImageRecipe:
-    """How small models of images are trained and looked at. Everything here is part of a cell's identity.
+class KindRecipe:
+    """How small models of a kind are trained and looked at. Everything here is part of a cell's identity.
 
-    kind           in `training.kinds`: of patches to be filled in, or of classes
+    kind           in `training.kinds`: of something hidden that is to be found, or of classes
     steps, looks   of training; at these steps it is looked at, and at step 0 and the last
-    probe          images that are looked at, the first of those that are measured
+    probe          images or speakers that are looked at, the first of those that are measured
     """
 
     kind: str
@@ -53,12 +57,12 @@ class ImageRecipe:
         kind = kind_named(self.kind)
         if kind.missing:
             raise CorpusError(
-                f"photographs for {kind.label}", kind.missing, "set ANISOSCOPE_DATA to a folder with them"
+                f"what {kind.label} is trained on", kind.missing, "set ANISOSCOPE_DATA to a folder with it"
             )
         made = material(kind, seed)
         for change in arms.changes_of(arm):
             change.model(made.model)
-        plan, _ = open_plan(kind.corpus, made.model, made.processor, modality=IMAGE, limit=self.probe)
+        plan, _ = open_plan(kind.corpus, made.model, made.processor, modality=kind.modality, limit=self.probe)
         how = fitting(kind, seed, self.steps)
         how = replace(how, settings={**how.settings, "use_cpu": device == "cpu"})
         with torch.random.fork_rng([]):
@@ -69,13 +73,23 @@ class ImageRecipe:
 
 
 def guess(kind: Kind, made: Any) -> float:
-    """The validation loss of the mean training image in every hidden patch, or of the shares of classes."""
+    """The validation loss of the mean training image in every hidden patch, of equal chances for every span that could
+    be the hidden one (a sum over a batch, then the mean over examples, as the library has it), or of shares of classes.
+    """
     size = 2 * kind.batch
     batches = [made.collate(list(made.validation[i : i + size])) for i in range(0, len(made.validation), size)]
     if not kind.masked:
         shares = torch.cat([batch["labels"] for batch in batches]).bincount().double()
         shares = shares[shares > 0] / shares.sum()
         return float(-(shares * shares.log()).sum())
+    if kind.modality == SPEECH:
+        hidden = [batch["mask_time_indices"] for batch in batches]
+        chances = 1 + batches[0]["sampled_negative_indices"].shape[-1]
+        return math.log(chances) * sum(len(x) * int(x.sum()) for x in hidden) / len(made.validation)
+    return _mean_image(made, batches)
+
+
+def _mean_image(made: Any, batches: list[dict[str, Any]]) -> float:
     mean = made.collate(made.train)["pixel_values"].mean(0)
     patch = mean.shape[-1] // round(batches[0]["bool_masked_pos"].shape[1] ** 0.5)
     wrong, hidden = 0.0, 0
@@ -87,22 +101,34 @@ def guess(kind: Kind, made: Any) -> float:
     return wrong / hidden
 
 
-FULL = ImageRecipe("vit-masked", 512, looks=(64, 128, 256))
-BRIEF = ImageRecipe("vit", 60, looks=(20,))
+PHOTOGRAPHS = KindRecipe("vit-masked", 512, looks=(64, 128, 256))
+CLIPS = KindRecipe("speech-masked", 800, looks=(100, 200, 400), probe=MEASURED[kinds.CLIPS])
+BRIEF = KindRecipe("vit", 60, looks=(20,))
 _ARMS = ARMS["drift"]
+
+
+def _settings(full: KindRecipe) -> dict[str, Experiment]:
+    return {"paper": Experiment(_ARMS, 4, full), "finished": Experiment(_ARMS, 4, full, train=False)}
+
+
 SETTINGS = {
-    "quick": Experiment(_ARMS[:2], 2, BRIEF),
-    "paper": Experiment(_ARMS, 4, FULL),
-    "finished": Experiment(_ARMS, 4, FULL, train=False),
+    "vision": {"quick": Experiment(_ARMS[:2], 2, BRIEF), **_settings(PHOTOGRAPHS)},
+    "speech": _settings(CLIPS),
 }
 """`quick`: two arms and two seeds of a model of digits, which decides nothing; `paper`: as registered; `finished`: as
 far as `paper` is trained, nothing is.
 """
-STUDY = declare(
-    "beyond",
-    "vision",
-    settings=SETTINGS,
-    measure=partial(kept, "vision"),
-    judge=partial(judge, "vision", over="the average"),
-    draw=partial(draw, "vision", loss="loss (mean error of a pixel)"),
+STUDIES = tuple(
+    declare(
+        "beyond",
+        name,
+        settings=SETTINGS[name],
+        measure=partial(kept, name),
+        judge=partial(judge, name, over=over),
+        draw=partial(draw, name, loss=loss),
+    )
+    for name, over, loss in (
+        ("vision", "the average", "loss (mean error of a pixel)"),
+        ("speech", "chance", "loss (sum over a batch)"),
+    )
 )
