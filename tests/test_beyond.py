@@ -246,10 +246,13 @@ def test_a_study_keeps_what_its_claims_and_figures_read(study, tmp_path, monkeyp
         claim.metric.replace(causes.OPPOSITE, "query_key.cosine") for claim in claims("beyond", study.name).values()
     }
     shown = {"attention.entropy", "mean_cosine", LOSS, SKILL}
-    every = as_records(pd.DataFrame({"metric": [*about, *shown, "norms.mean", "drift"], "value": 1.0}))
+    named = [*about, *shown, "norms.mean", "drift"]
+    sites = [site if name == "mean_cosine" else None for name in named for site in ("hidden", "query.raw", None)]
+    every = as_records(pd.DataFrame({"metric": np.repeat(named, 3), "site": sites, "value": 1.0}))
     monkeypatch.setattr(causes, "measure", lambda _experiment, _context: every)
     found = study.measure(study.settings["paper"], Context(tmp_path, tmp_path))
     assert set(found["metric"]) == about | shown and found.index.tolist() == list(range(len(found)))
+    assert set(found.loc[found["metric"] == "mean_cosine", "site"]) == {"hidden"}
 
 
 def test_a_cell_that_was_cut_short_goes_on_to_the_same_numbers(tmp_path, monkeypatch):

@@ -160,6 +160,12 @@ def test_a_finished_piece_is_not_run_again(tmp_path: Path, monkeypatch: pytest.M
         experiment(replace(settings, seeds=3), context(tmp_path))
 
 
+def test_of_a_stack_the_last_block_of_each_model_is_kept() -> None:
+    layers = pd.DataFrame({"model": ["a", "a", "b", "b", "b"], "layer": [1, 2, 1, 1, 0]})
+    kept = biased_block.last_block(layers)
+    assert kept.to_numpy().tolist() == [["a", 2], ["b", 1], ["b", 1]] and kept.index.tolist() == [0, 1, 2]
+
+
 @pytest.fixture
 def prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other processes begin as they do, but from one that has imported what they need, and nothing of this one."""

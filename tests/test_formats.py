@@ -7,12 +7,13 @@ from io import StringIO
 import numpy as np
 import pandas as pd
 import pytest
+from pyarrow import parquet
 from rich.cells import cell_len
 from typer.testing import CliRunner
 
 from anisoscope.cli import tables, view
 from anisoscope.cli.app import LISTS, app
-from anisoscope.store import COLUMNS, as_records
+from anisoscope.store import COLUMNS, as_records, read_table, write_table
 
 SMALL = "measure builtin:minilm --panel hidden --sample 8 --batch-tokens 256 --documents line --overwrite"
 COMMANDS = {
@@ -73,6 +74,23 @@ def test_json_has_numbers_to_the_last_digits(folder, capsys):
     given = json.loads(capsys.readouterr().out)["records"]
     assert [row["value"] for row in given] == [*numbers[:4], None, None]
     assert [row["n_vectors"] for row in given] == records["n_vectors"].tolist()
+
+
+def test_a_table_on_disk_is_small_and_read_as_it_was_by_anyone(tmp_path):
+    """pandas finds the same numbers and types again, and what knows nothing of pandas the same columns."""
+    numbers = np.random.default_rng(0).normal(size=2000)
+    rows = {"metric": "a", "model": "b", "head": [None, 3] * 1000, "value": numbers, "high": [np.inf, 1] * 1000}
+    records = as_records(pd.DataFrame(rows))
+    write_table(tmp_path / "ours.parquet", records)
+    records.to_parquet(tmp_path / "pandas.parquet", index=False)
+    for read in (pd.read_parquet, read_table):
+        pd.testing.assert_frame_equal(read(tmp_path / "ours.parquet"), records, check_exact=True)
+    plain = parquet.read_table(tmp_path / "ours.parquet").to_pydict()
+    assert list(plain) == list(COLUMNS) and plain["head"][:2] == [None, 3] and plain["value"] == list(numbers)
+    sizes = [(tmp_path / f"{name}.parquet").stat().st_size for name in ("ours", "pandas")]
+    assert sizes[0] < 0.8 * sizes[1]
+    write_table(tmp_path / "empty.parquet", records.head(0))
+    pd.testing.assert_frame_equal(read_table(tmp_path / "empty.parquet"), records.head(0))
 
 
 @pytest.mark.parametrize("command", ["measure", "compare"])

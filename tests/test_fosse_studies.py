@@ -32,7 +32,7 @@ from anisoscope.studies.fosse2023 import (
     table2_examples,
     trained_cells,
 )
-from anisoscope.studies.fosse2023.entry import Evidence, Seeds, correlation, over
+from anisoscope.studies.fosse2023.entry import Evidence, Measure, Seeds, correlation, over
 from anisoscope.studies.fosse2023.grid import Cell, Grid
 from anisoscope.studies.judge import BOUNDS, by_place
 from anisoscope.studies.study import Compared, Context, counted, published
@@ -149,6 +149,17 @@ def test_a_finished_cell_is_read_and_what_is_not_finished_left_out(learnt, conte
     rows = measurements.gather(cells, replace(SMALL, train=False), context, measurements.accuracies)
     (lost,) = select(rows, metric="missing").to_dict("records")
     assert (lost["seed"], lost["corpus"]) == (7, "planted")
+
+
+def test_a_study_keeps_the_norms_of_keys_alone(learnt, context):
+    """They are said to compensate; of hidden states, queries and values nothing is said of norms."""
+    plan = replace(SMALL, train=False)
+    every = measurements.gather([learnt.cell], plan, context, measurements.accuracies, measurements.geometry)
+    kept = Measure(lambda _plan: [learnt.cell], (measurements.geometry,))(plan, context)
+    norms = every["metric"].isin(["norms.mean", "norms.variation"])
+    assert every.loc[norms, "site"].nunique() == 4 and kept.index.tolist() == list(range(len(kept)))
+    expected = every[~norms | (every["site"] == "key.raw").fillna(False)].reset_index(drop=True)
+    pd.testing.assert_frame_equal(kept, expected)
 
 
 def test_another_version_of_a_corpus_is_no_corpus_of_a_finished_cell(learnt, monkeypatch):

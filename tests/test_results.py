@@ -5,11 +5,14 @@ import shutil
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+import verdicts
 
 from anisoscope.errors import OutputError
 from anisoscope.report import build_studies
+from anisoscope.store import as_records
 from anisoscope.studies import runner
 from anisoscope.studies.runner import COMPARED, Finished, finished, found, reproductions
 from anisoscope.studies.study import Compared
@@ -95,6 +98,55 @@ def test_a_figure_is_judged_by_one_claim_and_every_floor_has_a_reason(paper):
             told = bool(claim.floor and claim.because)
             assert told or claim.limit == "q95" or claim.limit != 0 or not by_p, (study.name, claim.name)
             assert not claim.floor or claim.because, (study.name, claim.name)
+
+
+def test_all_records_together_are_small():
+    assert 0 < sum(path.stat().st_size for path in RESULTS.rglob("records.parquet")) < 3_000_000
+
+
+def test_numbers_are_rounded_as_far_as_nothing_that_is_concluded_changes(monkeypatch):
+    """A growth of 1e-6 of a number was lost in 17 bits; of what is short already nothing is taken."""
+    rows = [{"metric": "a", "value": v, "low": None, "high": 1 / 3} for v in (0.1, 1.0, 1.0 + 1e-6, float("inf"))]
+    records, told = as_records(pd.DataFrame(rows)), {"claim": "grows", "low": None, "high": None, "p": None}
+
+    def concluded(done):
+        growth = done.records["value"].iloc[2] - done.records["value"].iloc[1]
+        return [{**told, "outcome": "holds" if growth > 0 else "fails", "value": 0.0}]
+
+    monkeypatch.setattr(verdicts, "concluded", concluded)
+    done = Finished(None, {}, records)
+    short = verdicts.short(done)
+    kept, before = short.records, records
+    assert kept["value"].iloc[2] > 1 and kept["value"].iloc[0] != 0.1 == pytest.approx(kept["value"].iloc[0], 3e-7)
+    assert kept["high"].iloc[0] == pytest.approx(1 / 3, 3e-7) and kept["low"].isna().all()
+    assert kept["value"].iloc[3] == float("inf") and kept.drop(columns=["value", "high"]).equals(
+        before.drop(columns=["value", "high"])
+    )
+    monkeypatch.setattr(verdicts, "concluded", lambda _done: pytest.fail("it was short already"))
+    assert verdicts.short(short) is short
+    coarse = verdicts.rounded(np.array([0.1, -3.0, np.nan, 1e-300]), 17)
+    np.testing.assert_allclose(coarse, [0.1, -3.0, np.nan, 1e-300], rtol=2**-17)
+    assert coarse[0] != 0.1 and coarse[1] == -3.0
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({}, True),
+        ({"value": 0.5 + 9e-5}, True),
+        ({"high": 0.6 + 2e-4}, False),
+        ({"low": None}, False),
+        ({"p": 0.0402}, True),
+        ({"p": 0.041}, False),
+        ({"p": None}, False),
+        ({"outcome": "fails"}, False),
+        ({"reason": "2 of 3 N hold"}, False),
+        ({"n": 4}, False),
+    ],
+)
+def test_what_rounding_may_change(change, same):
+    one = {"claim": "a", "outcome": "holds", "reason": "", "n": 5, "value": 0.5, "low": 0.5, "high": 0.6, "p": 0.04}
+    assert verdicts.alike(one | change, one) == same
 
 
 def test_another_verdict_is_seen():

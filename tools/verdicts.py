@@ -4,15 +4,20 @@ python tools/verdicts.py     judge all records under results/ by the code as it 
 """
 
 import json
+import math
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from anisoscope.store import write_json
+import numpy as np
+from numpy.typing import NDArray
+
+from anisoscope.store import write_json, write_table
 from anisoscope.studies import runner
 from anisoscope.studies.names import PAPERS
 from anisoscope.studies.runner import COMPARED
@@ -21,6 +26,9 @@ from anisoscope.studies.study import OUTCOMES, Compared, counted
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 BEFORE, CHANGES = RESULTS / "before.json", RESULTS / "changes.toml"
 """Outcomes of the same records as they were judged before, and why they changed."""
+NUMBERS = ("value", "low", "high")
+BITS = (17, 21, 25, 29, 37)
+"""Of the numbers of committed records, of 53 that are measured; 17 are five digits."""
 ORDER = ("paper", "small", "long", "quick")
 """Settings of records as they follow each other; others come after, by name."""
 TOTALS = "<!-- Totals, made by `make docs` -->\n"
@@ -165,10 +173,47 @@ def why(changes: Sequence[dict[str, Any]], place: str, claim: str, of: str) -> s
     return next(str(c["why"]) for c in fitting if claim in c.get("claims", [claim]))
 
 
+def short(done: runner.Finished) -> runner.Finished:
+    """A study whose numbers are rounded to as few of BITS as leave all that is concluded as it is; once."""
+    columns = [done.records[name].to_numpy(float) for name in NUMBERS]
+    rounder = [[rounded(values, bits) for values in columns] for bits in BITS]
+    tried = [replace(done, records=done.records.assign(**dict(zip(NUMBERS, new, strict=True)))) for new in rounder]
+    if any(each.records.equals(done.records) for each in tried):
+        return done
+    before = concluded(done)
+    return next((each for each in tried if all(map(alike, concluded(each), before))), done)
+
+
+def concluded(done: runner.Finished) -> list[dict[str, Any]]:
+    """Verdicts, and published numbers beside ours."""
+    return [asdict(v) for v in done.verdicts] + [asdict(c) | {"outcome": c.verdict} for c in done.compared]
+
+
+def alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """The same outcome, reason and n; p to a hundredth of it, number and interval to a thousandth of its width."""
+    known = [name for name in NUMBERS if other[name] is not None]
+    width = other["high"] - other["low"] if len(known) == 3 else 0.0
+    if any(one.get(name) != other.get(name) for name in ("claim", "subject", "place", "outcome", "n", "reason")):
+        return False
+    p, before = (x.get("p") if x.get("p") is not None else math.nan for x in (one, other))
+    close = partial(np.isclose, equal_nan=True)
+    ends = (one[name] is not None and close(one[name], other[name], 1e-9, 1e-3 * width) for name in known)
+    return all(ends) and bool(close(p, before, 0.01, 0))
+
+
+def rounded(values: NDArray[np.float64], bits: int) -> NDArray[np.float64]:
+    """To so many bits of mantissa; not a number and infinite stay as they are."""
+    mantissa, exponent = np.frexp(values)
+    return np.ldexp(np.round(mantissa * 2**bits) / 2**bits, exponent)
+
+
 def judge_anew() -> None:
     """Judge every committed record by the code as it is: verdicts, numbers beside published ones, claims."""
     for folder in runner.reproductions(RESULTS):
-        done = runner.finished(folder)
+        read = runner.finished(folder)
+        done = short(read)
+        if not done.records.equals(read.records):
+            write_table(folder / "records.parquet", done.records)
         write_json(folder / "verdicts.json", [asdict(v) for v in done.verdicts])
         if (folder / COMPARED).exists():
             write_json(folder / COMPARED, [asdict(c) | {"verdict": c.verdict} for c in done.compared])

@@ -67,8 +67,22 @@ def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
 
 
 def write_table(path: Path, frame: pd.DataFrame) -> None:
-    """A table as parquet, whole or absent."""
-    write_atomic(path, lambda temporary: frame.to_parquet(temporary, index=False))
+    """A table as parquet, whole or absent. Numbers are written byte by byte, and the schema once, which loses nothing
+    and makes a small file of a small table.
+    """
+    from pyarrow import Table, parquet
+
+    table = Table.from_pandas(frame, preserve_index=False)
+    numbers = [name for name in frame if frame[name].dtype.kind == "f"]
+    how: dict[str, Any] = {"compression": "zstd", "compression_level": 15, "write_statistics": False}
+    how |= {"use_byte_stream_split": numbers, "use_dictionary": [name for name in frame if name not in numbers]}
+
+    def write(temporary: Path) -> None:
+        with parquet.ParquetWriter(temporary, table.schema, store_schema=False, **how) as file:
+            file.write_table(table)
+            file.add_key_value_metadata({"pandas": table.schema.metadata[b"pandas"]})
+
+    write_atomic(path, write)
 
 
 def read_table(path: Path) -> pd.DataFrame:

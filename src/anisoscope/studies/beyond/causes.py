@@ -58,14 +58,17 @@ OPPOSITE = "heads.opposite"
 
 
 SHOWN = ("attention.entropy", "mean_cosine", "query_key.cosine", LOSS, SKILL)
-"""What every study of arms keeps of its cells, beside what its claims are about. The cells hold more."""
+"""What every study of arms keeps of its cells (A: of hidden states), beside what its claims are about. The cells hold
+more.
+"""
 
 
 def kept(name: str, experiment: Experiment, context: Context) -> pd.DataFrame:
     """Records of all cells, as far as claims and figures read them."""
     records = measure(experiment, context)
     read = {*SHOWN, *(claim.metric for claim in claims("beyond", name).values())}
-    return records[records["metric"].isin(read)].reset_index(drop=True)
+    of_heads = (records["metric"] == "mean_cosine") & ~records["site"].isin(["hidden"])
+    return records[records["metric"].isin(read) & ~of_heads].reset_index(drop=True)
 
 
 def ends(records: pd.DataFrame, metric: str, site: str = "", *, last: bool = False, start: bool = False) -> pd.Series:

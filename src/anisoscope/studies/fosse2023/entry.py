@@ -16,7 +16,7 @@ from scipy import stats
 
 from anisoscope.store import select
 from anisoscope.studies.fosse2023.grid import NEEDS, PUBLISHED, SETTINGS, TITLES, Cell, Grid, with_options
-from anisoscope.studies.fosse2023.measurements import Look, accuracies, gather
+from anisoscope.studies.fosse2023.measurements import KEYS, Look, accuracies, gather
 from anisoscope.studies.fosse2023.trained_cells import untrained
 from anisoscope.studies.judge import Array, Test, bounds_of, judged, of_seeds
 from anisoscope.studies.study import Compared, Context, Study, claims, declare, published
@@ -191,7 +191,9 @@ def correlation(x: Seeds, y: Seeds, fewest: int = 3) -> Array:
 
 @dataclass(frozen=True)
 class Measure:
-    """Accuracies of cells of the plan, and what `looks` find in them; what `control` finds in them at step 0."""
+    """Accuracies of cells of the plan, and what `looks` find in them; what `control` finds in them at step 0. Of norms
+    those of keys, which are said to compensate.
+    """
 
     cells: Callable[[Grid], Sequence[Cell]]
     looks: tuple[Look, ...] = ()
@@ -201,7 +203,9 @@ class Measure:
         cells = self.cells(plan)
         found = [gather(cells, plan, context, accuracies, *self.looks)]
         found += [self.control(cell) for cell in untrained(cells, plan, context)] if self.control else []
-        return pd.concat(found, ignore_index=True)
+        records = pd.concat(found, ignore_index=True)
+        other_norms = records["metric"].str.startswith("norms.") & ~records["site"].isin([KEYS])
+        return records[~other_norms].reset_index(drop=True)
 
 
 def entry(

@@ -98,6 +98,12 @@ def experiment(settings: BlockSettings, context: Context) -> pd.DataFrame:
     return pd.concat([pd.read_parquet(path) for path in paths], ignore_index=True)
 
 
+def last_block(records: pd.DataFrame) -> pd.DataFrame:
+    """Of a stack of blocks, what figures 7 to 10 are about: queries, keys and attention of the last one."""
+    last = records.groupby("model")["layer"].transform("max")
+    return records[records["layer"] == last].reset_index(drop=True)
+
+
 def _keep(path: Path, *given: Any) -> None:
     records_once(path, lambda: piece(*given))
 

@@ -28,13 +28,14 @@ POINTS, FINEST, WIDE = 81, 12, 0.2
 
 
 def measure(settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
-    """Records of scores; histograms are counts in shared bins, added over seeds (component: `{N:g} {bin}`)."""
-    records = biased_block.experiment(settings, context)
+    """Records of scores, mean over heads; histograms: counts in shared bins, added over seeds (component:
+    `{N:g} {bin}`).
+    """
+    records = biased_block.last_block(biased_block.experiment(settings, context))
     counted = records["metric"].isin(list(HISTOGRAMS))
     keys = ["model", "corpus", "stack", "kind", "layer", "site", "token_policy", "metric", "component"]
     summed = records[counted].groupby(keys, sort=False)[["value"]].sum().reset_index()
-    scores = select(records[~counted], metric=("attention.score", *QUANTITIES))
-    scores = scores[scores["head"].isna() | (scores["metric"] != RMS)]  # of a head: mean² + spread²
+    scores = select(records[~counted], metric=("attention.score", *QUANTITIES), head=None)
     return as_records(pd.concat([scores, as_records(summed)], ignore_index=True))
 
 
@@ -45,12 +46,11 @@ def judge_direction(claim: Claim, records: pd.DataFrame) -> Iterator[Verdict]:
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     """Where scores lie at a few N, pooled and inside rows, and their spread against N; of a stack, the last block."""
-    last = select(records, layer=records["layer"].max())
-    rows = norm_claims.summary(select(last, metric=tuple(QUANTITIES), head=None))
+    rows = norm_claims.summary(select(records, metric=tuple(QUANTITIES), head=None))
     rows["quantity"] = rows["metric"].map(QUANTITIES)
     unit = select(rows, N=0.0, metric=RMS).set_index("model")["value"]
     pooled, within = [], []
-    all_pairs, in_rows = (_counts(last, metric) for metric in HISTOGRAMS)
+    all_pairs, in_rows = (_counts(records, metric) for metric in HISTOGRAMS)
     for system, by_norm in all_pairs.items():
         reading = f"{label(system)} · unit {unit[system]:.2g}"
         pooled += [shares(binned, unit[system]).assign(N=n, reading=reading) for n, binned in by_norm.items()]

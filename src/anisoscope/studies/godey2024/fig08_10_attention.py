@@ -25,8 +25,8 @@ DOUBLED_AT = 100.0
 
 
 def measure(where: Mapping[str, Sequence[str]], settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
-    """Records of some sites or metrics, per head and averaged."""
-    records = select(biased_block.experiment(settings, context), **where)
+    """Records of some sites or metrics of the last block, per head and averaged."""
+    records = biased_block.last_block(select(biased_block.experiment(settings, context), **where))
     once = records["head"].isna() | (records["metric"] != "attention.entropy")  # of a head: normalised alone
     return records[once].reset_index(drop=True)
 
@@ -60,7 +60,7 @@ def judge_clearer(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
 
 def draw_vectors(records: pd.DataFrame) -> dict[str, ChartType]:
     """8a: anisotropy, 8b: norms; the pale band holds every head of every seed. Of a stack, the last block."""
-    rows = norm_claims.with_heads(select(records, layer=records["layer"].max()))
+    rows = norm_claims.with_heads(records)
     rows["vectors"] = rows["site"].map(SIDES)
     dims = {_head_dim(records, system) for system in norm_claims.systems(records)}
     line = (float(q95(dims.pop())), "q95 of one pair") if len(dims) == 1 else None
@@ -73,7 +73,7 @@ def draw_vectors(records: pd.DataFrame) -> dict[str, ChartType]:
 
 def draw_weights(names: dict[str, dict[str, str]], records: pd.DataFrame) -> dict[str, ChartType]:
     """{chart: {statistic: its name in the legend}} → charts against N, with the uniform weight."""
-    rows = norm_claims.with_heads(select(records, layer=records["layer"].max()))
+    rows = norm_claims.with_heads(records)
     charts = {}
     for chart, statistics in names.items():
         metrics = {f"attention.{name}": word for name, word in statistics.items()}
