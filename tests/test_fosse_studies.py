@@ -115,6 +115,7 @@ SMALL = Grid(
     size_seeds=1,
     start_seeds=1,
     arm_seeds=(1,),
+    even_seeds=1,
     fine_seeds=1,
     fine_epochs=1,
     fine_limit=60,

@@ -81,7 +81,8 @@ class Grid:
     sizes       (dim, heads, layers) of random vectors, for the λ of `contrast`, with `size_seeds` seeds
     starts      other word vectors for one layer at λ = 0, with `start_seeds` seeds
     examples    fewer examples, for the curve of accuracy on pairs, with `size_seeds` seeds
-    arm_seeds   of the models of one layer, two, … whose attention is learned, or not (`recipe.ARMS`)
+    arm_seeds   of the models of one layer, two, … whose attention is learned, or not (`recipe.ARMS`); `even_seeds` of
+    learned and of uniform attention at each of these depths, the two that the first claim on them compares
     encoder     what is fine-tuned: on at most `fine_limit` examples of each split, cut at `fine_length` tokens, for
     `fine_epochs` epochs; rate and batch as suit so few steps; tested on what the attention-only model is tested on
     warmup      steps, and `clip`, largest gradient norm, of models of two layers and more: without them, as published,
@@ -104,6 +105,7 @@ class Grid:
     start_seeds: int = 5
     examples: tuple[int, ...] = (2000, 6000)
     arm_seeds: tuple[int, ...] = (8, 4, 4)
+    even_seeds: int = 8
     encoder: str = "builtin:minilm"
     fine_seeds: int = 5
     fine_epochs: int = 2
@@ -168,9 +170,11 @@ class Grid:
 
     def by_arm(self) -> list[Cell]:
         """Attention trained, or not trained: one layer of all corpora, arms and seeds first."""
-        arms = [(c, arm) for c in self.names() for arm in ARMS]
-        seeds = [(layers, seed) for layers, seeds in enumerate(self.arm_seeds, 1) for seed in range(seeds)]
-        return [Cell(c, layers=n, seed=s, arm=arm) for n, s in seeds for c, arm in arms]
+        every = [(n, seed) for n, seeds in enumerate(self.arm_seeds, 1) for seed in range(seeds)]
+        even = [(n, seed) for n in range(1, len(self.arm_seeds) + 1) for seed in range(self.even_seeds)]
+        asked = [(n, seed, c, arm) for n, seed in every for c in self.names() for arm in ARMS]
+        asked += [(n, seed, c, arm) for n, seed in even for c in self.names() for arm in (LEARNED, "uniform")]
+        return [Cell(c, layers=n, seed=seed, arm=arm) for n, seed, c, arm in dict.fromkeys(asked)]
 
     def by_examples(self) -> list[Cell]:
         """One layer on fewer pairs."""
@@ -229,6 +233,7 @@ QUICK = Grid(
     start_seeds=2,
     examples=(150,),
     arm_seeds=(2,),
+    even_seeds=2,
     fine_seeds=2,
     fine_limit=240,
     fine_length=48,
