@@ -202,6 +202,20 @@ def test_the_page_is_of_the_records_and_not_of_what_was_written_beside_them(tmp_
     assert build_studies(tmp_path).read_text() != before
 
 
+@pytest.mark.parametrize(("changes", "named"), [({}, []), ({"limit": 7}, ["limit"]), ({"older": 1}, [])])
+def test_records_of_other_settings_are_told(tmp_path, changes, named):
+    """Another version has other ones under the same name: its verdicts would be taken for those of this one."""
+    folder = tmp_path / "godey2024/quick/fig18"
+    shutil.copytree(RESULTS / "godey2024/quick/fig18", folder)
+    described = json.loads((folder / "study.json").read_text())
+    described["settings"] |= changes
+    (folder / "study.json").write_text(json.dumps(described))
+    (study,) = (s for s in found() if s.name == "fig18")
+    told = [text for text in runner.reproduce([study], "quick", tmp_path) if "other settings" in text]
+    line = "fig18  As it was measured with other settings ({}); to measure it anew remove {}"
+    assert told == [line.format(name, folder) for name in named]
+
+
 @pytest.mark.parametrize("damage", ["{", "[]", '{"paper": "godey2024", "study": "fig99"}', '{"study": "fig18"}'])
 def test_a_damaged_study_is_told(tmp_path, damage):
     shutil.copytree(RESULTS / "godey2024/quick/fig18", tmp_path / "fig18")

@@ -137,8 +137,18 @@ def reproduce(
         folder = output / study.paper / settings / study.name
         if not (folder / "study.json").exists() or finished(folder).lacking:
             _run(study, settings, folder, output / "cache", device, quiet)
+        elif others := _other_settings(folder, _settings_of(study, settings)):
+            yield f"{study.name}  As it was measured with other settings ({others}); to measure it anew remove {folder}"
         for verdict in _concluded(Finished(study, {}, read_table(folder / "records.parquet")), folder):
             yield line(study, verdict)
+
+
+def _other_settings(folder: Path, asked: Any) -> str:
+    """Names of the settings that a study in a folder was not measured with, of those that this version
+    and the one that measured it both have.
+    """
+    then, now = finished(folder).described["settings"], json.loads(json.dumps(asdict(asked), default=str))
+    return ", ".join(name for name in now if name in then and then[name] != now[name])
 
 
 @asked_once()

@@ -103,20 +103,20 @@ def _mean_image(made: Any, batches: list[dict[str, Any]]) -> float:
 
 PHOTOGRAPHS = KindRecipe("vit-masked", 512, looks=(64, 128, 256))
 CLIPS = KindRecipe("speech-masked", 800, looks=(100, 200, 400), probe=MEASURED[kinds.CLIPS])
-BRIEF = KindRecipe("vit", 60, looks=(20,))
-_ARMS = ARMS["drift"]
-
-
-def _settings(full: KindRecipe) -> dict[str, Experiment]:
-    return {"paper": Experiment(_ARMS, 4, full), "finished": Experiment(_ARMS, 4, full, train=False)}
-
-
-SETTINGS = {
-    "vision": {"quick": Experiment(_ARMS[:2], 2, BRIEF), **_settings(PHOTOGRAPHS)},
-    "speech": _settings(CLIPS),
+_RECIPES = {
+    "vision": (KindRecipe("vit", 60, looks=(20,)), PHOTOGRAPHS),
+    "speech": (KindRecipe("speech-transformer", 20, looks=(10,)), CLIPS),
 }
-"""`quick`: two arms and two seeds of a model of digits, which decides nothing; `paper`: as registered; `finished`: as
-far as `paper` is trained, nothing is.
+SETTINGS = {
+    name: {
+        "quick": Experiment(ARMS["drift"][:2], 2, brief),
+        "paper": Experiment(ARMS["drift"], 4, full),
+        "finished": Experiment(ARMS["drift"], 4, full, train=False),
+    }
+    for name, (brief, full) in _RECIPES.items()
+}
+"""`quick`: two arms and two seeds of a model of digits, written or spoken, which decides nothing; `paper`: as
+registered; `finished`: as far as `paper` is trained, nothing is.
 """
 STUDIES = tuple(
     declare(
