@@ -23,6 +23,7 @@ from anisoscope.axes import LAYER_QUANTITIES
 from anisoscope.models.packaged import NETWORKS, PACKAGED
 
 GENERATED = "<!-- Made by `make docs`; do not edit. -->\n\n"
+FOUND = "<!-- What was found, made by `make docs` -->\n"
 
 ENVIRONMENT = {
     "ANISOSCOPE_DATA": "a folder of corpora: what lies in it can be named without its path",
@@ -285,11 +286,24 @@ PAGES: dict[str, Callable[[], str]] = {
     "inputs.md": inputs,
     "scaling.md": scaling.page,
     "limit.md": speed.page,
+    "results.md": verdicts.beside,
     "reproduction.md": verdicts.reproduction,
     "verdicts.md": verdicts.changed,
     "findings.md": findings.page,
     "published-entropy.md": published_entropy.page,
 }
+
+
+def found() -> str:
+    """What was found, in short: a table, and the totals of all verdicts."""
+    return f"{findings.table()}\n{verdicts.evidence()}"
+
+
+def write_found(page: Path) -> Path:
+    """What was found anew in the README, between two marks."""
+    before, _, rest = page.read_text("utf-8").split(FOUND)
+    page.write_text(f"{before}{FOUND}{found()}{FOUND}{rest}", encoding="utf-8")
+    return page
 
 
 def page(name: str) -> str:
@@ -310,5 +324,5 @@ if __name__ == "__main__":
     import notebooks
 
     pages = write(Path(sys.argv[1]) if len(sys.argv) > 1 else top / "docs")
-    for path in (*pages, *notebooks.write(), write_tree(top / "README.md"), verdicts.write_totals(top / "README.md")):
+    for path in (*pages, *notebooks.write(), write_tree(top / "README.md"), write_found(top / "README.md")):
         sys.stdout.write(f"{path}\n")

@@ -1,4 +1,5 @@
-"""The page on what is now known: prose of tools/findings/*.md, part by part, with the numbers of committed verdicts.
+"""What is now known: the page, prose of tools/findings/*.md part by part, and the table of the README, tools/found.md,
+with the numbers of committed verdicts.
 
 {{place | claim}} or {{place | claim | subject}} becomes number, interval, n and outcome: `place` is a folder of
 results/. What is not there stops the page, and so does prose that says of a verdict what it is not: {{place | claim |
@@ -13,13 +14,18 @@ from typing import Any
 
 from verdicts import RESULTS
 
-PARTS = Path(__file__).parent / "findings"
+PARTS, TABLE = Path(__file__).parent / "findings", Path(__file__).parent / "found.md"
 FIELD = re.compile(r"\{\{(.+?)\}\}", re.DOTALL)
 
 
 def page() -> str:
     """All parts, in the order of their names."""
     return "\n\n".join(FIELD.sub(_filled, path.read_text("utf-8")).strip() for path in sorted(PARTS.glob("*.md")))
+
+
+def table() -> str:
+    """What was found, in short: the table of the README."""
+    return FIELD.sub(_filled, TABLE.read_text("utf-8"))
 
 
 @cache

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from anisoscope.store import write_json, write_table
 from anisoscope.studies import runner
-from anisoscope.studies.names import PAPERS
+from anisoscope.studies.names import PAPERS, number_of
 from anisoscope.studies.runner import COMPARED
 from anisoscope.studies.study import OUTCOMES, Compared, counted
 
@@ -31,7 +31,6 @@ BITS = (17, 21, 25, 29, 37)
 """Of the numbers of committed records, of 53 that are measured; 17 are five digits."""
 ORDER = ("paper", "small", "long", "quick")
 """Settings of records as they follow each other; others come after, by name."""
-TOTALS = "<!-- Totals, made by `make docs` -->\n"
 
 
 def reproduction() -> str:
@@ -52,6 +51,45 @@ def reproduction() -> str:
         for path in found:
             lines += _verdict_table(path)
     return "\n".join(lines)
+
+
+def beside() -> str:
+    """What a figure or table is judged by, a row each: the primary claim, what was published, and what came."""
+    lines = [
+        "# Our numbers beside the papers'",
+        "",
+        "Godey et al. publish figures, so a reproduction is a list of claims. Fosse et al. publish tables of single",
+        "runs: each of their numbers stands beside ours in [the full list](reproduction.md), which has commands, p and",
+        "every other claim, too. Here: the one claim that a figure or table is judged by, and what came of it: settings,",
+        "of what, number, 95 % interval.",
+        "",
+    ]
+    lines += [evidence()]
+    for paper in PAPERS:
+        lines += [f"## {paper}", "", "| figure, table | claim | published | number | ours |", "|---|---|---|---|---|"]
+        rows: dict[tuple[str, str], dict[str, Any]] = {}
+        for path in sorted(RESULTS.glob(f"{paper}/*/*/study.json"), key=lambda p: (number_of(p.parent.name), p)):
+            for claim in json.loads(path.read_text("utf-8"))["claims"]:
+                if claim["primary"]:
+                    row = rows.setdefault((path.parent.name, claim["statement"]), claim | {"found": []})
+                    row["found"] += [(path, v) for v in _verdicts(path) if v["claim"] == claim["name"]]
+        for (name, statement), row in rows.items():
+            number = row["found"][0][1]["statistic"].partition(", at ")[0].rstrip(":")
+            lines.append(table_row((name, statement, row["published"], number, _by_outcome(row["found"]))))
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _by_outcome(found: list[tuple[Path, dict[str, Any]]]) -> str:
+    told: list[str] = []
+    for outcome in OUTCOMES:
+        alike = [
+            f"{' '.join((path.parent.parent.name, verdict['subject'])).strip()}: {_number(verdict, 3) or 'no number'}"
+            for path, verdict in found
+            if verdict["outcome"] == outcome
+        ]
+        told += [f"**{outcome}** {len(alike)}: " + "; ".join(alike)] if alike else []
+    return "<br>".join(told)
 
 
 def _rank(settings: str) -> int:
@@ -102,12 +140,12 @@ def table_row(entries: Sequence[Any]) -> str:
     return "| " + " | ".join(str(x).replace("|", "\\|") for x in entries) + " |"
 
 
-def _number(verdict: dict[str, Any]) -> str:
+def _number(verdict: dict[str, Any], digits: int = 4) -> str:
     if verdict["value"] is None:
         return ""
     low, high = verdict["low"], verdict["high"]
     bounded = low is not None and high is not None and low == low and high == high
-    return f"{verdict['value']:.4g}" + (f" [{low:.4g}, {high:.4g}]" if bounded else "")
+    return f"{verdict['value']:.{digits}g}" + (f" [{low:.{digits}g}, {high:.{digits}g}]" if bounded else "")
 
 
 def told(outcomes: Iterable[str]) -> str:
@@ -125,13 +163,6 @@ def evidence() -> str:
         primary = [v["outcome"] for path, v in found if v["claim"] in _primary(path)]
         lines += [f"{paper}: {told(v['outcome'] for _, v in found)} Of primary claims, {told(primary)}", ""]
     return "\n".join([*lines, ""])
-
-
-def write_totals(page: Path) -> Path:
-    """The totals anew in the README, between two marks."""
-    before, _, rest = page.read_text("utf-8").split(TOTALS)
-    page.write_text(f"{before}{TOTALS}{evidence()}{TOTALS}{rest}", encoding="utf-8")
-    return page
 
 
 def _primary(path: Path) -> set[str]:

@@ -99,7 +99,7 @@ def experiment(settings: BlockSettings, context: Context) -> pd.DataFrame:
 
 
 def last_block(records: pd.DataFrame) -> pd.DataFrame:
-    """Of a stack of blocks, what figures 7 to 10 are about: queries, keys and attention of the last one."""
+    """What figures 7 to 10 are about of a stack of blocks: queries, keys and attention of the last one."""
     last = records.groupby("model")["layer"].transform("max")
     return records[records["layer"] == last].reset_index(drop=True)
 
