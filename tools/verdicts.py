@@ -60,7 +60,7 @@ def beside() -> str:
         "",
         "Godey et al. publish figures, so a reproduction is a list of claims. Fosse et al. publish tables of single",
         "runs: each of their numbers stands beside ours in [the full list](reproduction.md), which has commands, p and",
-        "every other claim, too. Here: the one claim that a figure or table is judged by, and what came of it: settings,",
+        "every other claim, too. Here: the claim that a figure or table is judged by, and what came of it: settings,",
         "of what, number, 95 % interval.",
         "",
     ]
@@ -235,7 +235,8 @@ def alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
 def rounded(values: NDArray[np.float64], bits: int) -> NDArray[np.float64]:
     """To so many bits of mantissa; not a number and infinite stay as they are."""
     mantissa, exponent = np.frexp(values)
-    return np.ldexp(np.round(mantissa * 2**bits) / 2**bits, exponent)
+    cut: NDArray[np.float64] = np.ldexp(np.round(mantissa * 2**bits) / 2**bits, exponent)
+    return cut
 
 
 def judge_anew() -> None:

@@ -70,7 +70,7 @@ def write_table(path: Path, frame: pd.DataFrame) -> None:
     """A table as parquet, whole or absent. Numbers are written byte by byte, and the schema once, which loses nothing
     and makes a small file of a small table.
     """
-    from pyarrow import Table, parquet
+    from pyarrow import Table, parquet  # type: ignore[import-untyped]
 
     table = Table.from_pandas(frame, preserve_index=False)
     numbers = [name for name in frame if frame[name].dtype.kind == "f"]
