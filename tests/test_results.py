@@ -100,6 +100,19 @@ def test_a_figure_is_judged_by_one_claim_and_every_floor_has_a_reason(paper):
             assert not claim.floor or claim.because, (study.name, claim.name)
 
 
+def test_each_number_stands_beside_what_it_was_held_against():
+    """Published accuracies differ by corpus: with one of them beside all, a number within it would seem to fail."""
+    stem = "difference (claim: > 0 by 0.1):"
+    outcomes = {"subject": "", "value": 1.0, "low": None, "high": None, "outcome": "holds"}
+    path, alike = Path("paper/settings/study/study.json"), [outcomes | {"statistic": stem}] * 2
+    assert verdicts._by_outcome([(path, one) for one in alike]) == (
+        "Held against > 0 by 0.1.<br>**holds** 2: settings: 1; settings: 1"
+    )
+    other = outcomes | {"statistic": "largest A, at encoder layer 4, against q95 0.145:", "outcome": "fails"}
+    told = "**holds** 1: settings: 1 against > 0 by 0.1<br>**fails** 1: settings: 1 against q95 0.145"
+    assert verdicts._by_outcome([(path, alike[0]), (path, other)]) == told
+
+
 def test_all_records_together_are_small():
     assert 0 < sum(path.stat().st_size for path in RESULTS.rglob("records.parquet")) < 3_000_000
 
@@ -202,9 +215,14 @@ def test_the_page_is_of_the_records_and_not_of_what_was_written_beside_them(tmp_
     assert build_studies(tmp_path).read_text() != before
 
 
+@pytest.mark.parametrize("lacking", [{}, {"a model": "not to be had"}])
 @pytest.mark.parametrize(("changes", "named"), [({}, []), ({"limit": 7}, ["limit"]), ({"older": 1}, [])])
-def test_records_of_other_settings_are_told(tmp_path, changes, named):
-    """Another version has other ones under the same name: its verdicts would be taken for those of this one."""
+def test_records_of_other_settings_are_told(tmp_path, monkeypatch, changes, named, lacking):
+    """Another version has other ones under the same name: its verdicts would be taken for those of this one. So where
+    something was not to be had, is asked for again and is not to be had again.
+    """
+    monkeypatch.setattr(Finished, "lacking", lacking)
+    monkeypatch.setattr(runner, "_run", lambda *_given: None)
     folder = tmp_path / "godey2024/quick/fig18"
     shutil.copytree(RESULTS / "godey2024/quick/fig18", folder)
     described = json.loads((folder / "study.json").read_text())

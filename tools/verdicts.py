@@ -5,6 +5,7 @@ python tools/verdicts.py     judge all records under results/ by the code as it 
 
 import json
 import math
+import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -26,6 +27,8 @@ from anisoscope.studies.study import OUTCOMES, Compared, counted
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 BEFORE, CHANGES = RESULTS / "before.json", RESULTS / "changes.toml"
 """Outcomes of the same records as they were judged before, and why they changed."""
+LIMIT = re.compile(r"(?:\(claim: |against )([^):]+)")
+"""In a statistic, what its number is held against."""
 NUMBERS = ("value", "low", "high")
 BITS = (17, 21, 25, 29, 37)
 """Of the numbers of committed records, of 53 that are measured; 17 are five digits."""
@@ -74,18 +77,22 @@ def beside() -> str:
                     row = rows.setdefault((path.parent.name, claim["statement"]), claim | {"found": []})
                     row["found"] += [(path, v) for v in _verdicts(path) if v["claim"] == claim["name"]]
         for (name, statement), row in rows.items():
-            number = row["found"][0][1]["statistic"].partition(", at ")[0].rstrip(":")
+            number = row["found"][0][1]["statistic"].partition(", at ")[0].partition(" (")[0].rstrip(":")
             lines.append(table_row((name, statement, row["published"], number, _by_outcome(row["found"]))))
         lines.append("")
     return "\n".join(lines)
 
 
 def _by_outcome(found: list[tuple[Path, dict[str, Any]]]) -> str:
-    told: list[str] = []
+    """Outcomes, and of what: with what each was held against, where it is not the same for all."""
+    limits = [" ".join(filter(None, LIMIT.findall(verdict["statistic"]))) for _, verdict in found]
+    same = len(set(limits)) == 1
+    told = [f"Held against {limits[0]}."] if same and limits[0] else []
     for outcome in OUTCOMES:
         alike = [
             f"{' '.join((path.parent.parent.name, verdict['subject'])).strip()}: {_number(verdict, 3) or 'no number'}"
-            for path, verdict in found
+            + (f" against {limit}" if limit and not same else "")
+            for (path, verdict), limit in zip(found, limits, strict=True)
             if verdict["outcome"] == outcome
         ]
         told += [f"**{outcome}** {len(alike)}: " + "; ".join(alike)] if alike else []

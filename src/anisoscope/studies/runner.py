@@ -137,7 +137,7 @@ def reproduce(
         folder = output / study.paper / settings / study.name
         if not (folder / "study.json").exists() or finished(folder).lacking:
             _run(study, settings, folder, output / "cache", device, quiet)
-        elif others := _other_settings(folder, _settings_of(study, settings)):
+        if others := _other_settings(folder, _settings_of(study, settings)):
             yield f"{study.name}  As it was measured with other settings ({others}); to measure it anew remove {folder}"
         for verdict in _concluded(Finished(study, {}, read_table(folder / "records.parquet")), folder):
             yield line(study, verdict)
