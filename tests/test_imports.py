@@ -21,7 +21,7 @@ LAYERS = (
     ("studies",),
     ("runs",),
     ("training",),
-    ("classes",),
+    ("classes", "cures"),
     ("measure",),
     ("capture",),
     ("models", "data", "charts"),

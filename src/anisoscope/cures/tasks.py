@@ -1,0 +1,123 @@
+"""What a transform does to the use of vectors: neighbours, retrieval, classes, a probe.
+
+Every score is a mean over vectors, kept vector by vector, so that scores before and after a cure can be paired and get
+an interval over groups of units.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Numbers = NDArray[np.int64]
+
+NEIGHBOURS = 10
+"""Nearest vectors that neighbourhoods are compared by."""
+BLOCK = 1024
+"""Vectors whose cosines to all others are held at once."""
+RIDGE = 1e-3
+"""Penalty of the probe, as a share of the mean variance of its inputs."""
+
+
+def directions_of(x: Float[Array, "vector dim"]) -> Float[Array, "vector dim"]:
+    """x / ‖x‖; a zero vector stays zero."""
+    norm = np.linalg.norm(x, axis=1, keepdims=True)
+    return np.asarray(np.divide(x, norm, out=np.zeros_like(x, dtype=np.float64), where=norm > 0))
+
+
+def _cosine_blocks(x: Array, other: Array) -> Iterator[tuple[slice, Array]]:
+    """Cosines of some rows of `x` to all of `other`, block by block."""
+    of_x, of_other = directions_of(x), directions_of(other)
+    for start in range(0, len(x), BLOCK):
+        rows = slice(start, min(start + BLOCK, len(x)))
+        yield rows, of_x[rows] @ of_other.T
+
+
+def nearest_neighbours(
+    x: Float[Array, "vector dim"], units: Int[Numbers, " vector"], k: int = NEIGHBOURS
+) -> Int[Numbers, "vector k"]:
+    """The k vectors of *other units* with the highest cosine; −1 where there are fewer.
+
+    Vectors of one unit (a document, a speaker) are near each other for reasons that no task asks about.
+    """
+    count = min(k, max(len(x) - 1, 0))
+    found = np.full((len(x), k), -1, dtype=np.int64)
+    if count == 0:
+        return found
+    for rows, cosine in _cosine_blocks(x, x):
+        same_unit = units[rows, None] == units[None, :]
+        cosine[same_unit] = -np.inf
+        nearest = np.argpartition(-cosine, count - 1, axis=1)[:, :count]
+        values = np.take_along_axis(cosine, nearest, axis=1)
+        order = np.argsort(-values, axis=1, kind="stable")
+        nearest = np.take_along_axis(nearest, order, axis=1)
+        values = np.take_along_axis(values, order, axis=1)
+        found[rows, :count] = np.where(np.isneginf(values), -1, nearest)
+    return found
+
+
+def neighbours_kept(before: Int[Numbers, "vector k"], after: Int[Numbers, "vector k"]) -> Float[Array, " vector"]:
+    """Share of each vector's nearest neighbours that are still among its nearest; NaN where it has none."""
+    there = before >= 0
+    still = (before[:, :, None] == after[:, None, :]).any(axis=2) & there
+    number = there.sum(axis=1)
+    return np.where(number > 0, still.sum(axis=1) / np.maximum(number, 1), np.nan)
+
+
+def retrieval_precision(
+    neighbours: Int[Numbers, "vector k"], labels: Int[Numbers, " vector"]
+) -> Float[Array, " vector"]:
+    """Share of each vector's nearest neighbours that carry its own label (precision at k); NaN where it has none."""
+    there = neighbours >= 0
+    same = (labels[neighbours] == labels[:, None]) & there
+    number = there.sum(axis=1)
+    return np.where(number > 0, same.sum(axis=1) / np.maximum(number, 1), np.nan)
+
+
+def pair_found(x: Float[Array, "vector dim"], partner: Float[Array, "vector dim"]) -> Float[Array, " vector"]:
+    """1 where the nearest of all partners is the vector's own (row i of `partner`), else 0; ties count as misses."""
+    found = np.zeros(len(x))
+    for rows, cosine in _cosine_blocks(x, partner):
+        own = cosine[np.arange(len(cosine)), np.arange(rows.start, rows.stop)].copy()
+        cosine[np.arange(len(cosine)), np.arange(rows.start, rows.stop)] = -np.inf
+        found[rows] = own > cosine.max(axis=1, initial=-np.inf)
+    return found
+
+
+def probe_correct(
+    train: Float[Array, "vector dim"],
+    train_labels: Int[Numbers, " vector"],
+    test: Float[Array, "vector dim"],
+    test_labels: Int[Numbers, " vector"],
+    classes: int,
+) -> Float[Array, " vector"]:
+    """1 where a linear probe (ridge regression on the classes), trained on `train`, names the label of a test vector.
+
+    Inputs are directions, as cosine retrieval sees them, so that a cure can help or harm it.
+    """
+    inputs, held_out = directions_of(train), directions_of(test)
+    mean = inputs.mean(axis=0)
+    centred = inputs - mean
+    targets = (train_labels[:, None] == np.arange(classes)).astype(np.float64)
+    prior = targets.mean(axis=0)
+    moment = centred.T @ centred
+    penalty = RIDGE * np.trace(moment) / len(moment) + np.finfo(np.float64).tiny
+    weights = np.linalg.solve(moment + penalty * np.eye(len(moment)), centred.T @ (targets - prior))
+    named = ((held_out - mean) @ weights + prior).argmax(axis=1)
+    return np.asarray(named == test_labels, dtype=np.float64)
+
+
+def grouped_mean(scores: Float[Array, " vector"], group: Int[Numbers, " vector"], groups: int) -> Float[Array, " rep"]:
+    """Mean score of all groups, then with each group left out, for the jackknife; groups without a score are none."""
+    defined: Bool[NDArray[np.bool_], " vector"] = ~np.isnan(scores)
+    count = np.bincount(group[defined], minlength=groups).astype(np.float64)
+    total = np.bincount(group[defined], weights=scores[defined], minlength=groups)
+    present = count > 0
+    count, total = count[present], total[present]
+    if count.sum() == 0:
+        return np.full(1, np.nan)
+    rest = count.sum() - count
+    left_out = np.divide(total.sum() - total, rest, out=np.full(len(rest), np.nan), where=rest > 0)
+    return np.concatenate([[total.sum() / count.sum()], left_out])

@@ -1,0 +1,241 @@
+"""Affine transforms of vectors that change their isotropy: fitted on some vectors, saved, applied to others.
+
+Every cure is y = (x − mean) · matrix, or (x − mean) · scale dimension by dimension. None of them mixes vectors, so what
+was fitted on a corpus can be applied to one query at a time.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from anisoscope.errors import MeasureError, OutputError, UsageError, near_matches
+from anisoscope.store import write_atomic
+from anisoscope.sums.isotropic import mean_cosine_quantile
+
+Array = NDArray[np.float64]
+
+KINDS = ("centre", "standardise", "whiten", "remove-top", "drop-dims")
+DEFAULT = ("centre", "standardise", "whiten", "remove-top:1", "remove-top:3", "drop-dims:auto")
+"""Cures that are tried if none is named."""
+SMALLEST_VARIANCE = 1e-10
+"""Share of the largest variance below which a direction counts as unused: whitening leaves it out."""
+AUTO_SHARE = 0.05
+"""`drop-dims:auto` drops every dimension that alone contributes this share of A or more."""
+FORMAT = "anisoscope-fit-1"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A cure that was fitted: y = (x − mean) · matrix, or (x − mean) · scale where there is no matrix.
+
+    name    as it is asked for: `centre`, `remove-top:3`, `drop-dims:12,588`
+    mean    [dim], subtracted first
+    scale   [dim], multiplied dimension by dimension; None: 1
+    matrix  [dim, out], multiplied from the right; None: no rotation
+    notes   what was decided while fitting, for instance which dimensions were dropped
+    """
+
+    name: str
+    mean: Float[Array, " dim"]
+    scale: Float[Array, " dim"] | None = None
+    matrix: Float[Array, "dim out"] | None = None
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def dim(self) -> int:
+        """Width of the vectors that it takes."""
+        return len(self.mean)
+
+    @property
+    def out(self) -> int:
+        """Width of the vectors that it gives."""
+        return self.dim if self.matrix is None else self.matrix.shape[1]
+
+    def apply(self, x: Any) -> NDArray[Any]:
+        """Transform vectors [..., dim] into [..., out], in float64, returned in the floating type of `x`.
+
+        UsageError for vectors of another width.
+        """
+        given = np.asarray(x)
+        if given.ndim == 0 or given.shape[-1] != self.dim:
+            raise UsageError(
+                f"vectors of {self.dim} dimensions, as {self.name} was fitted on",
+                f"shape {list(given.shape)}",
+                "apply the fit that was made for these vectors",
+            )
+        y = given.astype(np.float64) - self.mean
+        if self.scale is not None:
+            y = y * self.scale
+        if self.matrix is not None:
+            y = y @ self.matrix
+        is_float = given.dtype.kind == "f" and given.dtype.itemsize >= 4
+        return np.asarray(y.astype(given.dtype if is_float else np.float32))
+
+    def save(self, path: Path | str) -> None:
+        """Write the fit as a safetensors file: `mean`, and `scale` or `matrix`; name and notes as metadata."""
+        tensors = {"mean": self.mean}
+        if self.scale is not None:
+            tensors["scale"] = self.scale
+        if self.matrix is not None:
+            tensors["matrix"] = np.ascontiguousarray(self.matrix)
+        metadata = {"format": FORMAT, "name": self.name, "notes": json.dumps(self.notes)}
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(target, lambda temporary: save_file(tensors, temporary, metadata=metadata))
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Fit":
+        """Read what `save` wrote. OutputError for any other file."""
+        cure = "give the fit.safetensors that anisoscope cure --write made"
+        try:
+            with safe_open(Path(path), framework="np") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        except (OSError, SafetensorError) as error:
+            raise OutputError("a fitted cure", f"{path} ({error})", cure) from error
+        if metadata.get("format") != FORMAT or "mean" not in tensors:
+            raise OutputError("a fitted cure", f"{path}, which holds something else", cure)
+        notes = json.loads(metadata["notes"])
+        return cls(metadata["name"], tensors["mean"], tensors.get("scale"), tensors.get("matrix"), notes)
+
+
+def expand_cures(text: str | Sequence[str]) -> list[str]:
+    """Names of single cures from what a person asks for: `remove-top:1..3` becomes three.
+
+    UsageError, with near names, for anything else than `KINDS`.
+    """
+    words = text.split(",") if isinstance(text, str) else list(text)
+    names: list[str] = []
+    for word in words:
+        name = word.strip()
+        # `drop-dims:12,588` was cut at its comma: a bare number belongs to the cure before it.
+        if name.isdigit() and names and names[-1].startswith("drop-dims:"):
+            names[-1] = f"{names[-1]},{name}"
+            continue
+        names.extend(_expand_one(name))
+    return list(dict.fromkeys(names))
+
+
+def _expand_one(name: str) -> list[str]:
+    kind, _, argument = name.partition(":")
+    if kind not in KINDS:
+        raise UsageError(f"cures among {', '.join(KINDS)}", repr(name), near_matches(kind, KINDS))
+    if kind == "remove-top":
+        span = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", argument or "1")
+        first = int(span[1]) if span else 0
+        last = int(span[2]) if span and span[2] else first
+        if not 1 <= first <= last:
+            raise UsageError("remove-top:K or remove-top:A..B with 1 ≤ A ≤ B", repr(name), "as remove-top:1..8")
+        return [f"remove-top:{k}" for k in range(first, last + 1)]
+    if kind == "drop-dims":
+        if argument in ("", "auto"):
+            return ["drop-dims:auto"]
+        if not re.fullmatch(r"\d+(,\d+)*", argument):
+            raise UsageError("drop-dims:auto or drop-dims:J,K with numbers from 0", repr(name), "as drop-dims:12,588")
+        return [name]
+    if argument:
+        raise UsageError(f"{kind} without an argument", repr(name), f"write {kind}")
+    return [kind]
+
+
+def fit_cure(name: str, x: Float[Array, "vector dim"]) -> Fit:
+    """Fit one cure, named as by `expand_cures`, on vectors [vector, dim].
+
+    centre        subtract the mean (Mu & Viswanath 2018, first half)
+    standardise   centre, then divide each dimension by its standard deviation (Timkey & van Schijndel 2021)
+    whiten        centre, rotate to principal axes, divide by their standard deviations (Su et al. 2021)
+    remove-top:k  centre, then take away the k leading principal directions (all-but-the-top, Mu & Viswanath 2018)
+    drop-dims     leave out dimensions: by number, or those that carry A (`auto`)
+
+    MeasureError if there are fewer than two vectors, or nothing would be left.
+    """
+    x = np.asarray(x, dtype=np.float64)
+    if len(x) < 2:
+        raise MeasureError("at least two vectors to fit a cure on", str(len(x)), "give more data")
+    kind, _, argument = name.partition(":")
+    mean = x.mean(axis=0)
+    if kind == "centre":
+        return Fit(name, mean)
+    if kind == "standardise":
+        return _fit_standardise(name, x, mean)
+    if kind == "whiten":
+        return _fit_whiten(name, x, mean)
+    if kind == "remove-top":
+        return _fit_remove_top(name, x, mean, int(argument))
+    return _fit_drop_dims(name, x, argument)
+
+
+def _fit_standardise(name: str, x: Array, mean: Array) -> Fit:
+    deviation = x.std(axis=0)
+    constant = deviation <= np.sqrt(SMALLEST_VARIANCE) * deviation.max()
+    # A dimension that never changes carries nothing once it is centred: it stays zero instead of becoming rounding.
+    scale = np.where(constant, 0.0, 1.0 / np.where(constant, 1.0, deviation))
+    return Fit(name, mean, scale=scale, notes={"constant_dimensions": int(constant.sum())})
+
+
+def _principal_axes(x: Array, mean: Array) -> tuple[Array, Array]:
+    """Variances, largest first, and their directions as columns."""
+    centred = x - mean
+    variances, directions = np.linalg.eigh(centred.T @ centred / len(x))
+    return np.maximum(variances[::-1], 0.0), directions[:, ::-1]
+
+
+def _fit_whiten(name: str, x: Array, mean: Array) -> Fit:
+    variances, directions = _principal_axes(x, mean)
+    used = variances > SMALLEST_VARIANCE * variances[0]
+    # With fewer vectors than dimensions only as many directions as there are vectors have a variance at all.
+    if not used.any() or variances[0] == 0:
+        raise MeasureError("vectors that differ from one another, to whiten", "all are equal", "give other vectors")
+    matrix = directions[:, used] / np.sqrt(variances[used])
+    return Fit(name, mean, matrix=matrix, notes={"directions": int(used.sum())})
+
+
+def _fit_remove_top(name: str, x: Array, mean: Array, k: int) -> Fit:
+    width = x.shape[1]
+    if k >= width:
+        raise MeasureError(f"fewer directions to remove than the {width} dimensions", str(k), f"at most {width - 1}")
+    variances, directions = _principal_axes(x, mean)
+    top = directions[:, :k]
+    share = float(variances[:k].sum() / variances.sum()) if variances.sum() > 0 else 0.0
+    return Fit(name, mean, matrix=np.eye(width) - top @ top.T, notes={"variance_removed": share})
+
+
+def _fit_drop_dims(name: str, x: Array, argument: str) -> Fit:
+    width = x.shape[1]
+    if argument == "auto":
+        dropped = find_dominant_dimensions(x)
+    else:
+        dropped = sorted({int(number) for number in argument.split(",")})
+        if dropped[-1] >= width:
+            raise MeasureError(f"dimensions from 0 to {width - 1}", str(dropped[-1]), "count from 0")
+    if len(dropped) >= width:
+        raise MeasureError("dimensions that are left", f"all {width} dropped", "drop fewer")
+    scale = np.ones(width)
+    scale[dropped] = 0.0
+    return Fit(name, np.zeros(width), scale=scale, notes={"dropped": [int(j) for j in dropped]})
+
+
+def find_dominant_dimensions(x: Float[Array, "vector dim"], share: float = AUTO_SHARE) -> list[int]:
+    """Dimensions that alone contribute at least `share` of A, largest first.
+
+    The contribution of dimension j is ((Σu_j)² − Σu_j²) / (n(n − 1)), as in `metrics/mean_cosine.py` (Timkey & van
+    Schijndel 2021). None if A is no larger than isotropic directions give by chance once in a thousand times.
+    """
+    norm = np.linalg.norm(x, axis=1, keepdims=True)
+    direction = np.divide(x, norm, out=np.zeros_like(x), where=norm > 0)
+    contribution = direction.sum(axis=0) ** 2 - np.square(direction).sum(axis=0)
+    total = contribution.sum()
+    n, width = direction.shape
+    if total <= n * (n - 1) * mean_cosine_quantile(0.999, width, n):
+        return []
+    order = np.argsort(-contribution)
+    return [int(j) for j in order if contribution[j] >= share * total]

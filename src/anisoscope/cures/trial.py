@@ -1,0 +1,308 @@
+"""Cures tried: each fitted on one half of the units, scored on the other, beside the vectors as they are.
+
+Every number has a paired interval: the same groups of units are left out before and after, so that what both share does
+not widen the difference.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from anisoscope.cures import tasks
+from anisoscope.cures.transforms import DEFAULT, Fit, expand_cures, fit_cure
+from anisoscope.errors import UsageError
+from anisoscope.metrics import spectrum
+from anisoscope.metrics.base import COSINE, SHARE
+from anisoscope.sums.isotropic import q95
+from anisoscope.sums.jackknife import Bounds, Estimate, interval
+
+Array = NDArray[np.float64]
+Numbers = NDArray[np.int64]
+
+GROUPS = 32
+FEWEST_UNITS = 8
+"""Units that a trial needs: half of them to fit on, half to try on, three groups at least for an interval."""
+MOST_FOR_NEIGHBOURS = 20_000
+"""Test vectors that neighbours are searched among; a seeded sample of them if there are more."""
+TASKS = {
+    "neighbours kept": "share of the ten nearest vectors of other units that stay among the ten nearest",
+    "retrieval": "share of the ten nearest vectors of other units that carry the same label",
+    "pairs found": "share of vectors whose nearest partner is their own",
+    "probe": "accuracy of a linear probe trained on the fitting half",
+}
+
+
+@dataclass(frozen=True)
+class Score:
+    """One number before and after a cure, with its paired difference, on the half that nothing was fitted on."""
+
+    name: str
+    before: Estimate
+    after: Estimate
+    difference: Estimate
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What one cure did: its fit, and scores by name (`A`, `isoscore`, `effective rank`, and tasks)."""
+
+    fit: Fit
+    scores: dict[str, Score]
+    harmed: tuple[str, ...] = ()
+    helped: tuple[str, ...] = ()
+    isotropic: bool = False
+
+
+@dataclass(frozen=True)
+class Trials:
+    """All cures that were tried on one set of vectors, and which of them fits."""
+
+    trials: list[Trial]
+    n_fitted: int
+    n_tried: int
+    units_tried: int
+    floor: float
+    chosen: Trial | None
+    text: str
+    notes: list[str] = field(default_factory=list)
+
+    def table(self) -> pd.DataFrame:
+        """A row per cure and score: value before and after, difference, each with its 95 % interval."""
+        rows = []
+        for trial in self.trials:
+            for score in trial.scores.values():
+                row: dict[str, Any] = {"cure": trial.fit.name, "score": score.name}
+                for label, estimate in (
+                    ("before", score.before),
+                    ("after", score.after),
+                    ("difference", score.difference),
+                ):
+                    row |= {label: float(estimate.value)}
+                    row |= {f"{label}_low": float(estimate.low), f"{label}_high": float(estimate.high)}
+                row["harmed"] = score.name in trial.harmed
+                rows.append(row)
+        return pd.DataFrame(rows)
+
+
+def try_cures(
+    x: Any,
+    cures: str | Sequence[str] = DEFAULT,
+    *,
+    units: Any = None,
+    labels: Any = None,
+    partner: Any = None,
+    seed: int = 0,
+    groups: int = GROUPS,
+) -> Trials:
+    """Fit each cure on half of the units and score it on the other half.
+
+    x        vectors [vector, dim], an array
+    cures    names as in `expand_cures`: `centre`, `standardise`, `whiten`, `remove-top:1..8`, `drop-dims:auto`
+    units    the independent piece of data that each vector is of; none: its own
+    labels   the class of each vector, as numbers from 0: retrieval and a probe are scored
+    partner  [vector, dim]: row i is the pair of row i of `x` (a question and its answer): retrieval of pairs is scored,
+             and cures are fitted on both sides together
+    seed     which units are fitted on, and which vectors are compared if there are many
+
+    UsageError if shapes do not fit, or there are fewer than `FEWEST_UNITS` units.
+    """
+    x = np.asarray(x, dtype=np.float64)
+    units = np.arange(len(x)) if units is None else np.asarray(units)
+    labels = None if labels is None else np.asarray(labels)
+    _check_shapes(x, units, labels, partner)
+    kept = np.isfinite(x).all(axis=1) & (np.linalg.norm(x, axis=1) > 0)
+    if partner is not None:
+        partner = np.asarray(partner, dtype=np.float64)
+        kept &= np.isfinite(partner).all(axis=1) & (np.linalg.norm(partner, axis=1) > 0)
+    left_out = int((~kept).sum())
+    notes = [f"{left_out} vectors that are zero or not finite were left out"] if left_out else []
+    x, units = x[kept], units[kept]
+    labels = None if labels is None else labels[kept]
+    partner = None if partner is None else partner[kept]
+
+    fitting, group = _split_units(units, seed, groups)
+    trying = ~fitting
+    sample = _sample_rows(np.flatnonzero(trying), seed)
+    if len(sample) < trying.sum():
+        notes.append(f"neighbours among {len(sample):,} of {int(trying.sum()):,} vectors, drawn with seed {seed}")
+    scorer = _Scorer(x, units, labels, partner, fitting, trying, sample, group, groups)
+    before = scorer.score(None)
+    fitted_on = x[fitting] if partner is None else np.concatenate([x[fitting], partner[fitting]])
+    floor = q95(x.shape[1])
+    trials = []
+    for name in expand_cures(cures):
+        fit = fit_cure(name, fitted_on)
+        trials.append(_compare(fit, before, scorer.score(fit), floor))
+    chosen = _choose(trials)
+    text = _describe(trials, chosen, before, floor)
+    return Trials(
+        trials, int(fitting.sum()), int(trying.sum()), len(np.unique(units[trying])), floor, chosen, text, notes
+    )
+
+
+def _check_shapes(x: Array, units: Numbers, labels: Numbers | None, partner: Array | None) -> None:
+    if x.ndim != 2 or x.shape[1] < 2:
+        raise UsageError("vectors [vector, dim] of two dimensions or more", f"shape {list(x.shape)}", "flatten them")
+    for name, given in (("units", units), ("labels", labels)):
+        if given is not None and len(given) != len(x):
+            raise UsageError(f"{name} for each of {len(x)} vectors", str(len(given)), f"one of {name} each")
+    if partner is not None and np.shape(partner) != x.shape:
+        raise UsageError(f"pairs of shape {list(x.shape)}", str(list(np.shape(partner))), "row i is the pair of row i")
+    if len(np.unique(units)) < FEWEST_UNITS:
+        expected = f"at least {FEWEST_UNITS} units, half of them to fit on"
+        raise UsageError(
+            expected, str(len(np.unique(units))), "give more data, or leave units out if vectors are independent"
+        )
+
+
+def _split_units(units: Numbers, seed: int, groups: int) -> tuple[NDArray[np.bool_], Numbers]:
+    """Which vectors are fitted on (half of the units, drawn with `seed`), and the jackknife group of every vector."""
+    names, number = np.unique(units, return_inverse=True)
+    order = np.random.default_rng(seed).permutation(len(names))
+    rank = np.empty(len(names), dtype=np.int64)
+    rank[order] = np.arange(len(names))
+    is_fitting = rank < len(names) // 2
+    # Units of the half that is tried are dealt out to groups in turn, so that groups are of nearly the same size.
+    group = (rank - len(names) // 2) % groups
+    return is_fitting[number], group[number]
+
+
+def _sample_rows(rows: Numbers, seed: int) -> Numbers:
+    if len(rows) <= MOST_FOR_NEIGHBOURS:
+        return rows
+    chosen = np.random.default_rng(seed).choice(rows, MOST_FOR_NEIGHBOURS, replace=False)
+    return np.sort(chosen)
+
+
+@dataclass
+class _Scorer:
+    """Scores of the vectors that are tried, as replicates [1 + group]."""
+
+    x: Array
+    units: Numbers
+    labels: Numbers | None
+    partner: Array | None
+    fitting: NDArray[np.bool_]
+    trying: NDArray[np.bool_]
+    sample: Numbers
+    group: Numbers
+    groups: int
+    neighbours: Numbers | None = None
+
+    def score(self, fit: Fit | None) -> dict[str, Array]:
+        """Replicates by name; `fit` None: of the vectors as they are."""
+        transform: Callable[[Array], Array] = np.asarray if fit is None else fit.apply
+        y = transform(self.x[self.trying])
+        group = self.group[self.trying]
+        found = {"A": _mean_cosine(y, group)} | _spectrum(y, group)
+        near = tasks.nearest_neighbours(transform(self.x[self.sample]), self.units[self.sample])
+        if self.neighbours is None:
+            self.neighbours = near
+        of_sample = self.group[self.sample]
+        found["neighbours kept"] = self._mean(tasks.neighbours_kept(self.neighbours, near), of_sample)
+        if self.labels is not None:
+            found["retrieval"] = self._mean(tasks.retrieval_precision(near, self.labels[self.sample]), of_sample)
+            classes = int(self.labels.max()) + 1
+            train, own = transform(self.x[self.fitting]), self.labels
+            correct = tasks.probe_correct(train, own[self.fitting], y, own[self.trying], classes)
+            found["probe"] = self._mean(correct, group)
+        if self.partner is not None:
+            pair = transform(self.partner[self.sample])
+            hit = tasks.pair_found(transform(self.x[self.sample]), pair)
+            found["pairs found"] = self._mean(hit, of_sample)
+        return found
+
+    def _mean(self, scores: Array, group: Numbers) -> Array:
+        return tasks.grouped_mean(scores, group, self.groups)
+
+
+def _mean_cosine(y: Array, group: Numbers) -> Array:
+    """A over all distinct pairs, and with each group left out."""
+    direction = tasks.directions_of(y)
+    present = np.unique(group)
+    count = np.array([(group == g).sum() for g in present], dtype=np.float64)
+    total = np.stack([direction[group == g].sum(axis=0) for g in present])
+    # A cure may make a vector zero (its dimensions were dropped): it has no direction and is not counted.
+    count -= np.array([(~direction[group == g].any(axis=1)).sum() for g in present])
+    n = np.concatenate([[count.sum()], count.sum() - count])
+    u = np.concatenate([total.sum(axis=0, keepdims=True), total.sum(axis=0) - total])
+    pairs = n * (n - 1)
+    square = np.square(u).sum(axis=1)
+    return np.asarray(np.divide(square - n, pairs, out=np.full(len(n), np.nan), where=pairs > 0))
+
+
+SPECTRUM_GROUPS = 8
+
+
+def _spectrum(y: Array, group: Numbers) -> dict[str, Array]:
+    """IsoScore and effective rank, with coarser groups left out (an eigenvalue problem each)."""
+    from anisoscope.sums.groups import Totals
+
+    coarse = group % SPECTRUM_GROUPS
+    parts = [y[coarse == g] for g in range(SPECTRUM_GROUPS)]
+    terms = {
+        "moment_n": np.array([[len(part)] for part in parts], dtype=np.float64),
+        "moment_vector": np.stack([part.sum(axis=0)[None] for part in parts]),
+        "moment": np.stack([(part.T @ part)[None] for part in parts]),
+    }
+    values = spectrum.compute(Totals(terms))
+    return {"isoscore": values["isoscore"][:, 0], "effective rank": values["effective_rank"][:, 0]}
+
+
+RANGES: dict[str, Bounds] = {"A": COSINE, "isoscore": SHARE, "effective rank": (1.0, np.inf)}
+
+
+def _compare(fit: Fit, before: dict[str, Array], after: dict[str, Array], floor: float) -> Trial:
+    scores = {}
+    for name, raw in before.items():
+        bounds = RANGES.get(name, SHARE)
+        cured = after[name]
+        paired = cured - raw if cured.shape == raw.shape else np.full(1, np.nan)
+        scores[name] = Score(name, interval(raw, bounds=bounds), interval(cured, bounds=bounds), interval(paired))
+    of_tasks = [name for name in scores if name in TASKS and name != "neighbours kept"]
+    harmed = tuple(name for name in of_tasks if scores[name].difference.high < 0)
+    helped = tuple(name for name in of_tasks if scores[name].difference.low > 0)
+    isotropic = bool(scores["A"].after.high <= floor)
+    return Trial(fit, scores, harmed, helped, isotropic)
+
+
+def _choose(trials: list[Trial]) -> Trial | None:
+    """The first cure, in the order asked for, after which vectors are isotropic and no task is harmed; of these the one
+    that keeps most neighbours, if that is told apart.
+    """
+    good = [trial for trial in trials if trial.isotropic and not trial.harmed]
+    if not good:
+        return None
+    best = good[0]
+    for trial in good[1:]:
+        ours, theirs = best.scores["neighbours kept"].after, trial.scores["neighbours kept"].after
+        if theirs.low > ours.high:
+            best = trial
+    return best
+
+
+def _describe(trials: list[Trial], chosen: Trial | None, before: dict[str, Array], floor: float) -> str:
+    from anisoscope.wording import listing, short
+
+    a = float(before["A"][0])
+    if float(interval(before["A"], bounds=COSINE).high) <= floor:
+        return f"No cure is needed: A is {short(a)}, below {short(floor)}, what isotropic directions stay under."
+    harmful = [trial for trial in trials if trial.isotropic and trial.harmed]
+    if chosen is not None:
+        after = chosen.scores["A"].after
+        kept = chosen.scores["neighbours kept"].after
+        text = f"{chosen.fit.name} fits: A falls from {short(a)} to {short(float(after.value))}"
+        text += f" on units it was not fitted on, {short(float(kept.value), 2)} of the nearest neighbours stay"
+        if chosen.helped:
+            text += f", and {listing(list(chosen.helped))} gets better"
+        return f"{text}."
+    if harmful:
+        names = listing([f"{trial.fit.name} ({listing(list(trial.harmed))})" for trial in harmful])
+        return f"No cure that was tried is free: A becomes isotropic with {names}, at the cost of the task in brackets."
+    lowest = min(trials, key=lambda trial: abs(float(trial.scores["A"].after.value)))
+    value = short(float(lowest.scores["A"].after.value))
+    return f"None of the cures tried makes the vectors isotropic; A is lowest with {lowest.fit.name} ({value})."

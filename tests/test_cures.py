@@ -1,0 +1,169 @@
+"""Cures: fitted, saved, applied; tried on data whose cause is known, so that the cure that fits is known too."""
+
+import numpy as np
+import pytest
+
+from anisoscope.cures import tasks
+from anisoscope.cures.transforms import Fit, expand_cures, find_dominant_dimensions, fit_cure
+from anisoscope.cures.trial import try_cures
+from anisoscope.errors import MeasureError, OutputError, UsageError
+from anisoscope.metrics.spectrum import isoscore
+
+NAMES = ("centre", "standardise", "whiten", "remove-top:1", "remove-top:3", "drop-dims:auto", "drop-dims:0,3")
+
+
+def draw_cloud(n=600, d=16, seed=0):
+    return np.random.default_rng(seed).normal(size=(n, d))
+
+
+def test_names_are_expanded():
+    assert expand_cures("centre,remove-top:2..4") == ["centre", "remove-top:2", "remove-top:3", "remove-top:4"]
+    assert expand_cures("drop-dims:12,588,whiten") == ["drop-dims:12,588", "whiten"]
+    assert expand_cures("drop-dims") == ["drop-dims:auto"]
+
+
+@pytest.mark.parametrize("name", ["center", "remove-top:0", "remove-top:3..1", "drop-dims:a", "centre:3"])
+def test_a_name_that_is_none_is_refused_with_a_cure(name):
+    with pytest.raises(UsageError, match=r"expected .*got|;"):
+        expand_cures(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_fit_is_the_same_after_saving_and_row_by_row(name, tmp_path):
+    x = draw_cloud() + np.arange(16)
+    fit = fit_cure(name, x)
+    fit.save(tmp_path / "fit.safetensors")
+    loaded = Fit.load(tmp_path / "fit.safetensors")
+    assert loaded.name == name
+    assert loaded.notes == fit.notes
+    np.testing.assert_array_equal(loaded.apply(x), fit.apply(x))
+    np.testing.assert_allclose(fit.apply(x[7]), fit.apply(x)[7], atol=1e-12)
+    assert fit.apply(x.astype(np.float32)).dtype == np.float32
+
+
+def test_what_each_cure_leaves():
+    x = draw_cloud(d=6) * [1, 2, 3, 4, 5, 6] + 3
+    assert np.abs(fit_cure("centre", x).apply(x).mean(0)).max() < 1e-12
+    np.testing.assert_allclose(fit_cure("standardise", x).apply(x).std(0), 1)
+    np.testing.assert_allclose(np.cov(fit_cure("whiten", x).apply(x).T, bias=True), np.eye(6), atol=1e-9)
+    removed = fit_cure("remove-top:2", x)
+    variances = np.linalg.eigvalsh(np.cov(x.T, bias=True))
+    left = np.linalg.eigvalsh(np.cov(removed.apply(x).T, bias=True))
+    np.testing.assert_allclose(left, [0, 0, *variances[:4]], atol=1e-9)
+    assert not fit_cure("drop-dims:1,4", x).apply(x)[:, [1, 4]].any()
+
+
+@pytest.mark.parametrize("name", ["centre", "standardise", "whiten", "remove-top:3"])
+def test_the_spectrum_after_a_cure_follows_from_the_covariance_before(name):
+    x = draw_cloud(d=12) @ np.diag(np.linspace(1, 4, 12)) + 1
+    fit = fit_cure(name, x)
+    matrix = np.eye(12) if fit.matrix is None else fit.matrix
+    if fit.scale is not None:
+        matrix = fit.scale[:, None] * matrix
+    covariance = matrix.T @ np.cov(x.T, bias=True) @ matrix
+    again = np.cov(fit.apply(x).T, bias=True)
+    expected, found = (isoscore(np.linalg.eigvalsh(c)[None]) for c in (covariance, again))
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+def test_whitening_of_fewer_vectors_than_dimensions_keeps_what_varies():
+    x = draw_cloud(n=10, d=40)
+    assert fit_cure("whiten", x).out == 9
+
+
+def test_dominant_dimensions_are_those_that_carry_a():
+    x = draw_cloud(d=32)
+    x[:, 5] += 20
+    assert find_dominant_dimensions(x) == [5]
+    assert find_dominant_dimensions(draw_cloud(d=32)) == []
+
+
+def test_a_common_offset_is_cured_by_centring():
+    found = try_cures(draw_cloud(d=32) + 2, "centre,whiten")
+    assert found.chosen is not None
+    assert found.chosen.fit.name == "centre"
+    assert found.chosen.isotropic
+    assert "centre fits" in found.text
+
+
+def test_an_isotropic_cloud_needs_no_cure():
+    assert "No cure is needed" in try_cures(draw_cloud(d=32)).text
+
+
+def test_a_cure_that_harms_the_task_is_said_to():
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 2, 800)
+    # The classes lie on the one direction of largest variance: taking it away makes them alike.
+    x = rng.normal(size=(800, 16)) + 3 * (2 * labels[:, None] - 1) * np.eye(16)[0] + 2 * np.eye(16)[1] + 1
+    found = try_cures(x, "remove-top:1,centre", labels=labels)
+    removed, centred = found.trials
+    assert removed.isotropic
+    assert set(removed.harmed) == {"retrieval", "probe"}
+    assert not centred.harmed
+    assert found.chosen is centred
+    table = found.table().set_index(["cure", "score"])
+    assert table.loc[("remove-top:1", "retrieval"), "harmed"]
+    assert table.loc[("remove-top:1", "retrieval"), "difference_high"] < 0
+
+
+def test_pairs_are_found_better_without_a_common_direction():
+    rng = np.random.default_rng(2)
+    shared = rng.normal(size=(400, 24))
+    x, partner = (shared + rng.normal(size=shared.shape) * 0.7 + rng.gamma(0.3, 8, (400, 1)) for _ in range(2))
+    found = try_cures(x, "centre,remove-top:1", partner=partner)
+    by_name = {trial.fit.name: trial.scores["pairs found"] for trial in found.trials}
+    assert by_name["remove-top:1"].difference.low > 0
+
+
+def test_nothing_is_fitted_on_the_units_it_is_tried_on():
+    x = draw_cloud(n=400)
+    units = np.repeat(np.arange(40), 10)
+    found = try_cures(x, "centre", units=units)
+    assert found.n_fitted + found.n_tried == 400
+    assert found.units_tried == 20
+    fitted = found.trials[0].fit.mean
+    halves = [np.flatnonzero(np.isclose(x, fitted, atol=1e-12).all(1))]
+    assert all(len(half) == 0 for half in halves)
+    assert not np.allclose(fitted, x.mean(0))
+
+
+def test_neighbours_are_of_other_units():
+    x = np.repeat(np.eye(4), 3, axis=0) + np.linspace(0, 0.01, 12)[:, None]
+    units = np.repeat(np.arange(4), 3)
+    near = tasks.nearest_neighbours(x, units, k=2)
+    assert (units[near] != units[:, None]).all()
+    alone = tasks.nearest_neighbours(x[:3], np.zeros(3, dtype=int), k=2)
+    assert (alone == -1).all()
+    assert np.isnan(tasks.neighbours_kept(alone, alone)).all()
+
+
+@pytest.mark.parametrize(
+    ("x", "more", "text"),
+    [
+        (draw_cloud(n=5), {}, "at least 8 units"),
+        (draw_cloud()[:, :1], {}, "two dimensions"),
+        (draw_cloud(), {"labels": np.zeros(3, dtype=int)}, "labels for each of 600"),
+        (draw_cloud(), {"partner": np.zeros((2, 16))}, "pairs of shape"),
+    ],
+)
+def test_bad_input_is_refused(x, more, text):
+    with pytest.raises(UsageError, match=text):
+        try_cures(x, **more)
+
+
+def test_a_fit_of_other_vectors_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="16 dimensions"):
+        fit_cure("centre", draw_cloud()).apply(np.zeros((3, 5)))
+    with pytest.raises(MeasureError, match="fewer directions"):
+        fit_cure("remove-top:16", draw_cloud())
+    other = tmp_path / "other.safetensors"
+    other.write_bytes(b"no fit")
+    with pytest.raises(OutputError, match="fitted cure"):
+        Fit.load(other)
+
+
+def test_vectors_that_are_zero_or_not_finite_are_left_out_and_counted():
+    x = draw_cloud()
+    x[3] = 0
+    x[5, 2] = np.nan
+    assert "2 vectors" in try_cures(x, "centre").notes[0]
