@@ -215,7 +215,8 @@ class _Walk:
     def _wall(self, sequences: slice, heads: slice, queries: slice, keys: slice) -> tuple[Tensor | None, int]:
         """`WALL` where a pair is not visible, else 0, from the given key of the block on; None where all are."""
         if self.causal:
-            corner = max(queries.start, keys.start)
+            # keys from the first query of the block on; none where the sequence ended before it
+            corner = min(max(queries.start, keys.start), keys.stop)
             later = torch.arange(corner, keys.stop, device=self.q.device)
             hidden = later > torch.arange(queries.start, queries.stop, device=self.q.device)[:, None]
             return (hidden.to(self.q.dtype) * WALL, corner - keys.start) if len(later) else (None, 0)

@@ -1,0 +1,40 @@
+"""What is measured of attention calls of every shape, against the plain computation of `attention_matrix`.
+
+The suite tries a part of the matrix, drawn anew by a fixed seed; `make campaign` tries all of it.
+"""
+
+import random
+
+import attention_matrix as matrix
+import pytest
+
+DRAWN = 40
+"""Cells that the suite tries."""
+
+
+def drawn_shapes():
+    """Cells drawn so that every value of every axis is among them, and all causal ones of unequal length beyond one
+    block of rows.
+    """
+    shapes = matrix.all_shapes()
+    draw = random.Random(35)
+    long = [s for s in shapes if s.pattern == "causal" and s.side != "none" and s.length in (129, 300)]
+    return draw.sample(long, 8) + draw.sample(shapes, DRAWN)
+
+
+@pytest.mark.parametrize("shape", drawn_shapes(), ids=lambda s: "-".join(map(str, vars(s).values())))
+def test_rows_are_the_plain_ones(shape):
+    matrix.check_shape(shape)
+
+
+def test_all_values_of_the_axes_are_drawn():
+    drawn = drawn_shapes()
+    for axis, values in {
+        "pattern": matrix.PATTERNS,
+        "side": matrix.SIDES,
+        "length": matrix.LENGTHS,
+        "heads": matrix.HEADS,
+        "dtype": matrix.DTYPES,
+        "form": matrix.FORMS,
+    }.items():
+        assert {getattr(shape, axis) for shape in drawn} == {*values}, axis
