@@ -3,6 +3,7 @@
 What measures, trains and reproduces is a stand-in here, whose arguments are looked at; the rest is the program's own.
 """
 
+import re
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -375,6 +376,25 @@ def test_a_plot_is_as_wide_as_on_the_page(runs):
     assert run.plot("drift").to_dict()["title"] == "Anisotropy, drift, and what centring leaves"
     with pytest.raises(UsageError, match="a figure of this run"):
         run.plot("drfit")
+
+
+def test_a_notebook_shows_a_plot_without_the_network(runs):
+    """Altair's own display loads its scripts from an address, and is an error message offline."""
+    import pickle
+
+    import altair as alt
+    from IPython.core.formatters import DisplayFormatter
+
+    run = Run(runs / "a")
+    chart = run.plot()
+    assert isinstance(chart, alt.TopLevelMixin)
+    for shown in (chart, chart.properties(width=300), pickle.loads(pickle.dumps(chart)), run):
+        bundle, _ = DisplayFormatter().format(shown)
+        assert "<svg" in bundle["text/html"]
+        assert "<script" not in bundle["text/html"] and "import(" not in bundle["text/html"]
+        addresses = re.findall(r'(?:src|href)\s*=\s*"(https?:[^"]*)', bundle["text/html"])
+        assert addresses == []
+    assert chart.to_dict() == pickle.loads(pickle.dumps(chart)).to_dict()
 
 
 @pytest.mark.parametrize(("pdf", "formats"), [(False, ("svg",)), (True, ("svg", "pdf"))])

@@ -92,12 +92,13 @@ class Run:
         return list(self._figures)
 
     def plot(self, name: str = "anisotropy", width: int = 640) -> "ChartType":
-        """The figure called `name`, as on the report's page: an altair chart, which a notebook shows.
+        """The figure called `name`, as on the report's page: an Altair chart, which a notebook shows, offline too.
 
         width   of the plotting area, in pixels. UsageError, with near names, for a figure that this run has not
         """
         import altair as alt
 
+        from anisoscope.charts.export import show_offline
         from anisoscope.charts.style import THEME
 
         if name not in self._figures:
@@ -105,7 +106,7 @@ class Run:
         figure = self._figures[name]
         chart = figure.draw(width).properties(title=figure.title)
         chart.config = alt.Config.from_dict(THEME | {"background": "white"})
-        return chart
+        return show_offline(chart)
 
     def report(self, folder: Path | str | None = None, *, pdf: bool = False) -> Path:
         """Write the page of the run and its figures; the page's path.

@@ -2,6 +2,7 @@
 
 import os
 import re
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -42,6 +43,37 @@ def _drawn(described: dict[str, Any], name: str) -> str:
     found = dict.fromkeys(re.findall(r'\bid="([^"]+)"', drawn))
     ids = {old: f"{name}-{i}" for i, old in enumerate(found)}
     return re.sub(r'(\bid="|url\(#|href="#)([^")]+)', lambda match: match[1] + ids.get(match[2], match[2]), drawn)
+
+
+class _Offline:
+    """An Altair chart that a notebook shows as a picture, without a script from the network."""
+
+    def _repr_mimebundle_(self, *_args: Any, **_given: Any) -> dict[str, str]:
+        # ids count from 0 behind a name: two pictures of one page must not share it
+        drawn = to_svg(self, f"chart-{uuid.uuid4().hex[:12]}")  # type: ignore[arg-type]
+        on_white = f'<div style="display: inline-block; background: white">{drawn}</div>'  # its ink is dark
+        return {"text/html": on_white, "text/plain": repr(self)}
+
+    def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
+        # pickled as the chart of Altair that it was made of, since pickle finds no class that was made while running
+        kind: Any = type(self).__mro__[2]
+        plain = kind.__new__(kind)
+        plain.__dict__.update(self.__dict__)
+        return show_offline, (plain,)
+
+
+def show_offline(chart: ChartType) -> ChartType:
+    """The same chart, shown by a notebook as the picture of `to_svg`.
+
+    Altair's own display loads Vega from a network address, which fails without one. Everything else about the chart
+    stays Altair's: its methods, its type, and what is made of it by `+` or `.interactive()`.
+    """
+    kind = type(chart)
+    if not issubclass(kind, _Offline):
+        # the attributes of an Altair chart are parts of its specification, so that only a class can hold a method
+        offline = type(kind.__name__, (_Offline, kind), {"__module__": kind.__module__})
+        object.__setattr__(chart, "__class__", offline)
+    return chart
 
 
 def save(chart: ChartType, stem: Path, formats: Iterable[str] = ("svg", "pdf")) -> list[Path]:
