@@ -1,0 +1,286 @@
+"""Differences between two runs, with an interval: paired by unit if both measured the same units, else unpaired.
+
+A run keeps, beside each value, the values with one group of units left out (`replicates.parquet`). If two runs put the
+same units into the same groups, the difference is measured with the same group left out on both sides: what the runs
+share (hard documents, long ones) cancels. The interval is the delete-a-group jackknife of the difference itself.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from numpy.typing import NDArray
+from scipy import special
+
+from anisoscope.errors import OutputError, UsageError, near_matches
+from anisoscope.store import write_atomic
+from anisoscope.sums.jackknife import FEWEST
+
+Array = NDArray[np.float64]
+
+NAME = "replicates.parquet"
+KEYS = ["step", "seed", "stack", "kind", "layer", "head", "site", "token_policy", "metric", "component"]
+"""Columns that say which value a row is, within one run."""
+PLACE = ["stack", "kind", "site", "token_policy", "metric", "component", "head"]
+"""Columns in which two runs must agree; layers are matched apart, since stacks may differ in depth."""
+MOST_COMPONENTS = 64
+"""Values with more components than this (one per dimension) keep no replicates: they would be most of the file."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One value in two runs: the second minus the first.
+
+    where       stack, kind, layer, head, site, token policy, metric, component, as in the records of the first run
+    layer_other the layer of the second run that stands at the same relative depth
+    value, low, high   the difference and its 95 % interval; NaN ends if there is none
+    paired      whether the same groups of units were left out on both sides
+    """
+
+    where: dict[str, Any]
+    layer_other: Any
+    first: float
+    second: float
+    value: float
+    low: float
+    high: float
+    paired: bool
+
+
+@dataclass(frozen=True)
+class KeptRun:
+    """What a comparison needs of a run: its records, its replicates by row [row, group], and what its units were.
+
+    replicates  NaN where a group holds nothing of that place; None: the run kept none
+    units       identifies units and their groups: equal in two runs, they are paired; None: not known
+    """
+
+    name: str
+    records: pd.DataFrame
+    replicates: Float[Array, "row group"] | None = None
+    units: str | None = None
+
+
+def write_replicates(path: Path, rows: NDArray[np.int64], left_out: Float[Array, "row group"]) -> None:
+    """Write the values with one group left out: `row` is the number of the record that they belong to."""
+    columns: dict[str, Any] = {"row": rows}
+    columns |= {f"group_{group}": left_out[:, group] for group in range(left_out.shape[1])}
+    frame = pd.DataFrame(columns)
+    write_atomic(path, lambda temporary: frame.to_parquet(temporary, index=False, compression="zstd"))
+
+
+def read_replicates(folder: Path, rows: int) -> Float[Array, "row group"] | None:
+    """Replicates of all `rows` records of a run folder, NaN for those that have none; None if the run kept none."""
+    path = folder / NAME
+    if not path.is_file():
+        return None
+    try:
+        frame = pd.read_parquet(path)
+        found = np.full((rows, frame.shape[1] - 1), np.nan)
+        found[frame["row"].to_numpy()] = frame.drop(columns="row").to_numpy(dtype=np.float64)
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        raise OutputError(
+            "the replicates of a run", f"{path} ({error})", "measure it again with --overwrite"
+        ) from error
+    return found
+
+
+def compare_runs(first: KeptRun, second: KeptRun, metric: str, *, heads: bool = False) -> list[Difference]:
+    """Differences of one metric (or one of its values, as `attention.entropy`) wherever both runs have it.
+
+    heads   head by head; else only values of whole layers
+
+    Layers are matched by number if both stacks are equally deep, else by relative depth. UsageError, with near names,
+    if one of the runs does not have the metric.
+    """
+    ours = _select(first, metric, heads)
+    theirs = _select(second, metric, heads)
+    paired = _are_paired(first, second)
+    found: list[Difference] = []
+    for row, other in _match(ours, theirs):
+        found.append(_difference(first, second, row, other, paired))
+    return found
+
+
+def explain_pairing(first: KeptRun, second: KeptRun) -> str:
+    """One sentence: whether two runs are paired by unit, and if not, why not."""
+    if _are_paired(first, second):
+        return "Paired by unit: both runs measured the same units."
+    if first.replicates is None or second.replicates is None:
+        names = [run.name for run in (first, second) if run.replicates is None]
+        return f"Not paired: {' and '.join(names)} kept no replicates, so differences have no interval."
+    if first.units is None or second.units is None:
+        return "Not paired: it is not known which units the runs measured."
+    return "Not paired: the runs measured different units; intervals are those of independent samples."
+
+
+def _are_paired(first: KeptRun, second: KeptRun) -> bool:
+    if first.replicates is None or second.replicates is None:
+        return False
+    same_groups = first.replicates.shape[1] == second.replicates.shape[1]
+    return same_groups and first.units is not None and first.units == second.units
+
+
+def _select(run: KeptRun, metric: str, heads: bool) -> pd.DataFrame:
+    """Rows of the metric with their number as `row`."""
+    records = run.records.reset_index(drop=True)
+    numbered = records.assign(row=np.arange(len(records)))
+    rows = numbered[numbered["metric"].eq(metric).fillna(False)]
+    if not len(rows):
+        known = sorted(records["metric"].dropna().unique())
+        raise UsageError(f"a metric of {run.name}", repr(metric), near_matches(metric, known))
+    if rows["step"].nunique() > 1 or rows["seed"].nunique() > 1:
+        raise UsageError("runs of one model each", f"the series {run.name}", "name the folders of its checkpoints")
+    of_heads = rows["head"].notna()
+    if not heads and of_heads.all():
+        raise UsageError(f"{metric} of whole layers", f"{run.name} has it head by head", "add --heads")
+    return rows[of_heads] if heads and of_heads.any() else rows[~of_heads]
+
+
+def _match(ours: pd.DataFrame, theirs: pd.DataFrame) -> Iterator[tuple[Any, Any]]:
+    """(our row, their row) of the values that stand at the same place and the same depth."""
+    other_places = {place: list(part.itertuples()) for place, part in theirs.groupby(_places(theirs), sort=False)}
+    for place, part in ours.groupby(_places(ours), sort=False):
+        rows, others = list(part.itertuples()), other_places.get(place, [])
+        if not others:
+            continue
+        by_layer = {_layer(row): row for row in others}
+        if by_layer.keys() == {_layer(row) for row in rows}:
+            for row in rows:
+                yield row, by_layer[_layer(row)]
+            continue
+        # Stacks of another depth: the layer at the nearest share of the way from input to output.
+        deepest, other_deepest = max(map(_layer, rows)), max(by_layer)
+        for row in rows:
+            depth = _layer(row) / max(deepest, 1)
+            yield row, min(others, key=lambda other: abs(_layer(other) / max(other_deepest, 1) - depth))
+
+
+def _places(rows: pd.DataFrame) -> pd.Series:
+    """Where each row stands, its layer apart, as one text: missing values compare equal."""
+    return rows[PLACE].astype("string").fillna("").agg("|".join, axis=1)
+
+
+def _layer(row: Any) -> float:
+    return 0.0 if pd.isna(row.layer) else float(row.layer)
+
+
+def _difference(first: KeptRun, second: KeptRun, row: Any, other: Any, paired: bool) -> Difference:
+    value = float(other.value) - float(row.value)
+    low = high = np.nan
+    if first.replicates is not None and second.replicates is not None:
+        ours, theirs = first.replicates[row.row], second.replicates[other.row]
+        half = _half_width_paired(row, other, ours, theirs) if paired else _half_width_unpaired(ours, theirs)
+        low, high = value - half, value + half
+    where = {name: getattr(row, name) for name in KEYS}
+    return Difference(where, other.layer, float(row.value), float(other.value), value, low, high, paired)
+
+
+def _half_width_paired(row: Any, other: Any, ours: Array, theirs: Array) -> float:
+    """Half the interval of a difference, with the same group left out on both sides (NaN: fewer than three groups)."""
+    present = ~(np.isnan(ours) & np.isnan(theirs))
+    # A group that holds nothing of a place in one run changes nothing there if it is left out.
+    left_out = np.where(np.isnan(theirs), other.value, theirs) - np.where(np.isnan(ours), row.value, ours)
+    error, groups = _jackknife_error(left_out[present])
+    return float(special.stdtrit(groups - 1, 0.975) * error) if groups >= FEWEST else np.nan
+
+
+def _half_width_unpaired(ours: Array, theirs: Array) -> float:
+    """Half the interval of a difference of independent runs: errors added in squares, Welch's degrees of freedom."""
+    (error, groups), (other_error, other_groups) = (_jackknife_error(x[~np.isnan(x)]) for x in (ours, theirs))
+    if min(groups, other_groups) < FEWEST:
+        return np.nan
+    variance = error**2 + other_error**2
+    if variance == 0:
+        return 0.0
+    freedom = variance**2 / (error**4 / (groups - 1) + other_error**4 / (other_groups - 1))
+    return float(special.stdtrit(freedom, 0.975) * np.sqrt(variance))
+
+
+def _jackknife_error(left_out: Array) -> tuple[float, int]:
+    """Standard error by the delete-a-group jackknife, as in `sums/jackknife.py`, and the number of groups."""
+    groups = len(left_out)
+    if groups < FEWEST:
+        return np.nan, groups
+    return float(np.sqrt((groups - 1) / groups * np.square(left_out - left_out.mean()).sum())), groups
+
+
+def tabulate_differences(differences: Sequence[Difference]) -> pd.DataFrame:
+    """A row for each difference: where it is, the value in both runs, the difference with its interval."""
+    rows = []
+    for one in differences:
+        numbers = {"first": one.first, "second": one.second, "difference": one.value, "low": one.low, "high": one.high}
+        rows.append(one.where | {"layer_other": one.layer_other} | numbers | {"paired": one.paired})
+    columns = [*KEYS, "layer_other", "first", "second", "difference", "low", "high", "paired"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """When a comparison fails: `A.last > +.02`, or `attention.entropy.max < -0.1`.
+
+    metric   as in records (`A` stands for mean_cosine)
+    where    `last`, `first`, `max`, `min`, `mean`, `any`, or the number of a layer
+    sign     `>` or `<`
+    limit    what the difference is held against
+    """
+
+    text: str
+    metric: str
+    where: str
+    sign: str
+    limit: float
+
+    def is_met(self, differences: Sequence[Difference]) -> tuple[bool, list[Difference]]:
+        """Whether a difference lies beyond the limit with its whole interval (without one: by its value); and which."""
+        ordered = sorted(differences, key=lambda one: (_layer_of(one), one.where["site"] == "final"))
+        if not ordered:
+            return False, []
+        chosen = self._choose(ordered)
+        beyond = [one for one in chosen if self._is_beyond(one)]
+        return bool(beyond), beyond
+
+    def _choose(self, ordered: Sequence[Difference]) -> list[Difference]:
+        if self.where == "any":
+            return list(ordered)
+        if self.where in ("first", "last"):
+            return [ordered[0 if self.where == "first" else -1]]
+        if self.where in ("max", "min"):
+            pick = max if self.where == "max" else min
+            return [pick(ordered, key=lambda one: one.value)]
+        found = [one for one in ordered if _layer_of(one) == int(self.where)]
+        if not found:
+            known = ", ".join(f"{_layer_of(one):g}" for one in ordered)
+            raise UsageError(f"a layer of both runs in {self.text!r}", self.where, f"layers are {known}")
+        return found
+
+    def _is_beyond(self, one: Difference) -> bool:
+        if self.sign == ">":
+            return (one.value if np.isnan(one.low) else one.low) > self.limit
+        return (one.value if np.isnan(one.high) else one.high) < self.limit
+
+
+def _layer_of(one: Difference) -> float:
+    layer = one.where["layer"]
+    return 0.0 if pd.isna(layer) else float(layer)
+
+
+SHORT_NAMES = {"A": "mean_cosine"}
+PLACES = ("any", "last", "first", "max", "min")
+
+
+def parse_condition(text: str) -> Condition:
+    """Read `METRIC[.PLACE] > LIMIT`; the place is a layer's number or one of `PLACES`, by default `any`."""
+    found = re.fullmatch(r"\s*([\w.]+?)\s*([<>])\s*([+−-]?\d*\.?\d+)\s*", text)
+    if not found:
+        raise UsageError("a condition METRIC.PLACE > NUMBER", repr(text), "as --fail-if 'A.last > +.02'")
+    name, sign, number = found.groups()
+    metric, _, place = name.rpartition(".")
+    if not metric or not (place in PLACES or place.isdigit()):
+        metric, place = name, "any"
+    return Condition(text.strip(), SHORT_NAMES.get(metric, metric), place, sign, float(number.replace("−", "-")))
