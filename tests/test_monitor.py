@@ -100,12 +100,19 @@ def test_it_logs_what_measure_says(tmp_path):
     assert abs(values["anisoscope/encoder.1/cosine_query_key"] - cosines.abs().mean()) <= 1e-12
     entropy = select(expected, metric="attention.entropy", layer=2, component=None)["value"]
     assert abs(values["anisoscope/encoder.2/entropy"] - entropy.mean()) <= 1e-12
+    for name, rows in (("cosine_query_key", cosines.abs()), ("entropy", None)):
+        of_layer = (
+            rows if rows is not None else select(expected, metric="attention.entropy", layer=1, component=None)["value"]
+        )
+        assert abs(values[f"anisoscope/encoder.1/{name}_max"] - of_layer.max()) <= 1e-12
+        assert values[f"anisoscope/encoder.1/{name}_max"] > values[f"anisoscope/encoder.1/{name}"]
     assert (
         abs(values["anisoscope/encoder.0/drift"] - select(of, metric="drift", site="hidden", layer=0)["value"].item())
         <= 1e-12
     )
     names = {name.rpartition("/")[2] for name in values}
-    assert names == {"A", "drift", "cosine_query_key", "entropy"} and len(values) == 3 * 2 + 2 * 2
+    of_heads = {"cosine_query_key", "cosine_query_key_max", "entropy", "entropy_max"}
+    assert names == {"A", "drift"} | of_heads and len(values) == 3 * 2 + 2 * 4
     monitor(model, 8)
     kept = monitor.records
     assert kept["step"].unique().tolist() == [4, 8] and (tmp_path / "monitor.json").exists()
@@ -124,6 +131,10 @@ def test_bad_input_is_told():
         Monitor(probe(), every=0)
     with pytest.raises(CorpusError, match="at least one batch"):
         Monitor([])
+    with pytest.raises(UsageError, match="a tensor, an array, a dict"):
+        Monitor(7)
+    with pytest.raises(UsageError, match=r"arguments of BertModel .* got 'pixels'"):
+        Monitor({"pixels": torch.ones(2, 3)}).look(model_of(), 0)
     with pytest.raises(UsageError, match="an output folder"):
         assert Monitor(probe()).records is None
 
@@ -138,30 +149,156 @@ class Tracker(TrainerCallback):
         self.told.append((state.global_step, dict(logs)))
 
 
-def trained(folder, add):
+def trained(folder, callbacks, report_to=()):
     ids = torch.randint(5, 50, (32, 10), generator=torch.Generator().manual_seed(2))
     arguments = TrainingArguments(
-        str(folder), max_steps=6, per_device_train_batch_size=4, logging_steps=2, report_to=[], use_cpu=True,
-        save_strategy="no", disable_tqdm=True, seed=3,
+        str(folder), max_steps=6, per_device_train_batch_size=4, logging_steps=2, report_to=list(report_to),
+        use_cpu=True, save_strategy="no", disable_tqdm=True, seed=3,
     )  # fmt: skip
     tracker = Tracker()
-    trainer = Trainer(model_of(), arguments, train_dataset=[{"input_ids": x, "labels": x} for x in ids])
-    trainer.add_callback(tracker)
-    add(trainer)
+    rows = [{"input_ids": x, "labels": x} for x in ids]
+    trainer = Trainer(model_of(), arguments, train_dataset=rows, callbacks=[*callbacks, tracker])
     trainer.train()
     return trainer.model.state_dict(), tracker.told, trainer.state.log_history
 
 
-def test_a_trainer_reports_it_and_trains_the_same(tmp_path):
-    plain, _, _ = trained(tmp_path / "plain", lambda _trainer: None)
+def test_a_trainer_reports_it_and_trains_the_same(tmp_path, capsys):
+    plain, told_plain, _ = trained(tmp_path / "plain", [])
+    printed = capsys.readouterr().out
     monitor = Monitor(probe(), every=3, output=tmp_path / "monitor")
-    watched, told, history = trained(tmp_path / "watched", lambda trainer: TrainerMonitor(monitor).attach(trainer))
+    watched, told, history = trained(tmp_path / "watched", [TrainerMonitor(monitor)])
     assert all(torch.equal(value, watched[name]) for name, value in plain.items())
     assert [step for step, logs in told if "anisoscope/encoder.1/A" in logs] == [0, 1, 2, 3, 6]
-    assert [entry["step"] for entry in history if "anisoscope/encoder.2/entropy" in entry] == [0, 1, 2, 3, 6]
+    assert [entry["step"] for entry in history if "anisoscope/encoder.2/entropy_max" in entry] == [0, 1, 2, 3, 6]
     assert monitor.records["step"].unique().tolist() == [0, 1, 2, 3, 6]
-    _, _, history = trained(tmp_path / "loose", lambda trainer: trainer.add_callback(TrainerMonitor(Monitor(probe()))))
-    assert [entry["step"] for entry in history if "anisoscope/encoder.2/entropy" in entry] == [0, 1, 2, 4]
+    assert "anisoscope" not in capsys.readouterr().out and "'loss'" in printed
+    losses = [[(step, logs["loss"]) for step, logs in each if "loss" in logs] for each in (told_plain, told)]
+    assert losses[0] == losses[1] and [step for step, _ in losses[1]] == [2, 4, 6], (
+        "the trainer's own logs are all there"
+    )
+
+
+def test_a_callback_that_is_added_later_finds_its_trainer_among_several(tmp_path):
+    told = {}
+    for name in ("one", "other"):
+        added = TrainerMonitor(Monitor(probe(), early=False, every=6))
+        tracker = Tracker()
+        arguments = TrainingArguments(str(tmp_path / name), max_steps=6, report_to=[], use_cpu=True, save_strategy="no")
+        rows = [{"input_ids": x, "labels": x} for x in probe()[0]["input_ids"]]
+        trainer = Trainer(model_of(), arguments, train_dataset=rows, callbacks=[tracker])
+        trainer.add_callback(added)
+        trainer.train()
+        told[name] = [step for step, logs in tracker.told if "anisoscope/encoder.1/A" in logs]
+    assert told == {"one": [0, 6], "other": [0, 6]}
+
+
+def test_tensorboard_has_every_look(tmp_path, monkeypatch):
+    """As TensorBoard reads its files back; the values are those of the monitor's own records."""
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))
+    _, told, _ = trained(tmp_path / "run", [TrainerMonitor(Monitor(probe(), every=3))], ["tensorboard"])
+    found = {}
+    for path in (tmp_path / "board").rglob("events*"):
+        events = accumulator.EventAccumulator(str(path))
+        events.Reload()
+        found |= {tag: events.Scalars(tag) for tag in events.Tags()["scalars"]}
+    logged = {step: logs for step, logs in told if "anisoscope/encoder.1/A" in logs}
+    names = {name for name in logged[0] if name.startswith("anisoscope/")}
+    assert len(names) == 3 * 2 + 2 * 4
+    for name in names:
+        scalars = found[f"train/{name}"]
+        assert [each.step for each in scalars] == [0, 1, 2, 3, 6]
+        assert [each.value for each in scalars] == pytest.approx([logged[each.step][name] for each in scalars])
+
+
+def wandb_records(path):
+    """Records of a file of an offline run: LevelDB's log format, blocks of 32 KiB after a header of 7 bytes."""
+    content, position, parts = path.read_bytes(), 7, []
+    assert content[:4] == b":W&B"
+    while position + 7 <= len(content):
+        left = 32768 - position % 32768
+        length, kind = int.from_bytes(content[position + 4 : position + 6], "little"), content[position + 6]
+        if left < 7 or kind == 0:  # the rest of a block is empty
+            position += left
+            continue
+        parts.append(content[position + 7 : position + 7 + length])
+        position += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            yield b"".join(parts)
+            parts = []
+
+
+def test_wandb_has_every_look_without_a_network(tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb", reason="wandb is not installed")
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    _, told, _ = trained(tmp_path / "run", [TrainerMonitor(Monitor(probe(), every=3))], ["wandb"])
+    wandb.finish()
+    logged = {step: logs["anisoscope/encoder.1/A"] for step, logs in told if "anisoscope/encoder.1/A" in logs}
+    (path,) = tmp_path.rglob("*.wandb")
+    found = {}
+    for record in map(Record.FromString, wandb_records(path)):
+        items = {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item}
+        if "train/anisoscope/encoder.1/A" in items:
+            found[items["train/global_step"]] = items["train/anisoscope/encoder.1/A"]
+    assert found == pytest.approx(logged) and [*found] == [0, 1, 2, 3, 6]
+
+
+IDS = probe()[0]["input_ids"]
+PROBES = {
+    "a tensor": IDS,
+    "an array": IDS.numpy(),
+    "a dict": {"input_ids": IDS},
+    "a dict with labels": {"input_ids": IDS, "labels": IDS},
+    "a tuple": (IDS, torch.ones_like(IDS)),
+    "a list of tensors": [IDS[:2], IDS[2:]],
+    "a generator": ({"input_ids": part} for part in (IDS[:2], IDS[2:])),
+    "a loader": torch.utils.data.DataLoader([{"input_ids": ids} for ids in IDS], batch_size=3),
+}
+
+
+@pytest.mark.parametrize("kind", PROBES)
+def test_a_probe_is_whatever_measure_takes(kind):
+    model = model_of().eval()
+    monitor = Monitor(PROBES[kind])
+    expected = Monitor([{"input_ids": IDS}]).look(model, 0)
+    for step in (0, 1):  # what can be read once only is kept
+        looked = monitor.look(model, step)
+        assert looked.keys() == expected.keys()
+        assert [looked[name] for name in expected] == pytest.approx(list(expected.values()), abs=1e-6)
+
+
+def test_a_loader_that_shuffles_is_the_same_probe_at_every_look_and_draws_no_number():
+    loader = torch.utils.data.DataLoader([{"input_ids": ids} for ids in torch.cat([IDS] * 4)], 4, shuffle=True)
+    torch.manual_seed(3)
+    monitor = Monitor(loader)
+    drawn = torch.rand(2)
+    torch.manual_seed(3)
+    assert torch.equal(torch.rand(2), drawn)
+    assert monitor.look(model_of(), 0) == monitor.look(model_of(), 1)
+
+
+def test_texts_are_a_probe_with_their_tokenizer(minilm):
+    texts = ["The cat sat.", "A dog barked at it.", "A narrow cone."]
+    values = Monitor(texts, processor=minilm.processor).look(minilm.model, 0)
+    expected = anisoscope.measure(minilm, texts, metrics=("mean_cosine",), tokens="all").records
+    a = select(expected, metric="mean_cosine", site="hidden", layer=3, component=None)["value"].item()
+    assert values["anisoscope/encoder.3/A"] == pytest.approx(a, abs=1e-12)
+    windows = Monitor("builtin:python-docs", processor=minilm.processor)
+    assert sum(len(batch.unit) for batch in windows._batches_for(_body(minilm.model))) == 64
+    for probe_of_texts in (texts, "builtin:python-docs"):
+        with pytest.raises(UsageError, match="a tokenizer for a probe of texts"):
+            Monitor(probe_of_texts)
+
+
+def test_units_and_a_call_of_one_s_own():
+    model = model_of().eval()
+    own = Monitor({"x": IDS}, forward=lambda net, given: net(input_ids=given["x"]), units=["a", "a", "b", "b"])
+    assert own.look(model, 0) == Monitor({"input_ids": IDS}).look(model, 0)
+    (batch,) = own._batches_for(_body(model))
+    assert batch.unit.tolist() == [0, 0, 1, 1]
 
 
 def test_a_corpus_is_a_probe(minilm):
@@ -269,18 +406,12 @@ def test_lightning_is_told_at_every_look_and_at_no_other_step(monkeypatch):
     assert LightningMonitor(monitor).model(plain) is plain, "without a transformers model it is the module itself"
 
 
-def test_the_trainer_logs_what_is_attached_and_else_its_state_keeps_it():
-    from types import SimpleNamespace
-
-    logged, state = [], SimpleNamespace(global_step=3, log_history=[])
+def test_without_a_trainer_the_state_keeps_it():
+    state = SimpleNamespace(global_step=3, log_history=[])
     alone = TrainerMonitor(lambda _model, step: {"A": 0.5} if step == 3 else None)
     alone.on_step_end(None, state, None, model=None)
     alone.on_train_begin(None, SimpleNamespace(global_step=4, log_history=None), None, model=None)
     assert state.log_history == [{"A": 0.5, "step": 3}]
-    trainer = SimpleNamespace(log=logged.append, add_callback=logged.append)
-    assert alone.attach(trainer) is alone
-    alone.on_step_end(None, state, None, model=None)
-    assert logged == [alone, {"A": 0.5}] and len(state.log_history) == 1
 
 
 def test_what_a_monitor_is_asked_reaches_its_look_and_what_it_keeps(tmp_path):
@@ -336,4 +467,5 @@ def test_cross_attention_is_kept_and_not_logged():
         for head in (0, 1)
     ]
     records = as_records(pd.DataFrame(rows), stack="decoder", layer=1)
-    assert Monitor(probe())._logged(records) == {"anisoscope/decoder.1/entropy": 1.0}
+    names = ("entropy", "entropy_max")
+    assert Monitor(probe())._logged(records) == {f"anisoscope/decoder.1/{name}": 1.0 for name in names}

@@ -1,5 +1,8 @@
 """A corpus by name, planned for one model: the right reader, and the model's own length, vocabulary and stacks."""
 
+import json
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from anisoscope.data.corpora import CORPORA, open_corpus
@@ -68,6 +71,15 @@ def open_plan(
     count = corpus.source.get("skipped")
     skipped = [f"{count} unreadable item{'s' * (count != 1)} of the corpus left out"] if count else []
     return plan, {**described, "words": plan.words, **corpus.source, "warnings": [*skipped, *plan.warnings]}
+
+
+def open_texts(texts: list[str], model: Any, processor: Any, **how: Any) -> tuple[Plan, dict[str, Any]]:
+    """The batches of texts in memory, of which each is a document and a unit; `how`: as for `open_plan`."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "texts.jsonl")
+        path.write_text("\n".join(json.dumps({"text": text}) for text in texts), "utf-8")
+        plan, described = open_plan(str(path), model, processor, modality="text", **how)
+    return plan, {name: value for name, value in described.items() if name != "path"} | {"name": "texts"}
 
 
 def _check_modality(name: str, modality: str, column: str | None) -> None:

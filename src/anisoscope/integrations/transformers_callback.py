@@ -1,38 +1,64 @@
 """`Monitor` as a callback of transformers' Trainer.
 
->>> trainer = Trainer(model, arguments, …)
->>> TrainerMonitor(monitor).attach(trainer)
+>>> trainer = Trainer(model, arguments, callbacks=[TrainerMonitor(monitor)])
 """
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
-from transformers import TrainerCallback
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
 from anisoscope.training.monitor import Monitor
 
 
 class TrainerMonitor(TrainerCallback):
-    """Looks at the model as `monitor` says and logs through the trainer, hence to whatever it reports to.
+    """Looks at the model as `monitor` says and logs through the trainer, hence to every tracker that it reports to.
 
-    Without `attach` (given as `callbacks=[…]`, where a callback does not know its trainer) the values go to the
-    trainer's log history and to the monitor's output folder.
+    Give it as `callbacks=[TrainerMonitor(monitor)]`, or to `trainer.add_callback`; it finds its trainer itself. The
+    values reach the trainer's trackers (TensorBoard, W&B …), its log history and the monitor's output folder, at the
+    step of the look; they are not printed on the terminal, as they are dozens of numbers. What the trainer logs itself
+    stays as it is.
     """
 
     def __init__(self, monitor: Monitor) -> None:
         self.monitor = monitor
-        self.trainer: Any = None
-
-    def attach(self, trainer: Any) -> "TrainerMonitor":
-        """Add the callback to `trainer`, whose trackers then get the values."""
-        self.trainer = trainer
-        trainer.add_callback(self)
-        return self
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
         values = self.monitor(given["model"], state.global_step)
-        if values is not None and self.trainer is not None:
-            self.trainer.log(values)
-        elif values is not None:
+        if values is None:
+            return
+        trainer = self._find_trainer(sys._getframe(1))
+        if trainer is None:  # called by hand, without a trainer
             state.log_history.append({**values, "step": state.global_step})
+            return
+        # logging clears this flag, by which the trainer knows that its own loss of this step is to be logged
+        due = control.should_log
+        with _without_printers(trainer):
+            trainer.log(values)
+        control.should_log = due
 
     on_train_begin = on_step_end
+
+    def _find_trainer(self, frame: FrameType | None) -> Trainer | None:
+        """The trainer that is running and holds this callback. Events name no trainer, but it is on the call stack."""
+        while frame is not None:
+            owner = frame.f_locals.get("self")
+            if isinstance(owner, Trainer) and any(each is self for each in owner.callback_handler.callbacks):
+                return owner
+            frame = frame.f_back
+        return None
+
+
+@contextmanager
+def _without_printers(trainer: Trainer) -> Iterator[None]:
+    """Leave out the callbacks that print what is logged."""
+    handler = trainer.callback_handler
+    every = handler.callbacks
+    handler.callbacks = [each for each in every if not isinstance(each, PrinterCallback | ProgressCallback)]
+    try:
+        yield
+    finally:
+        handler.callbacks = every

@@ -1,20 +1,22 @@
 """The geometry of a model while it trains, on a fixed probe, without touching the training.
 
->>> monitor = Monitor(probe, output="runs/monitor")      # probe: a few batches, as the model takes them
+>>> monitor = Monitor(probe, output="runs/monitor")      # probe: a few batches or texts, as `measure` takes them
 >>> for step, batch in enumerate(batches, start=1):
 ...     loss = train_step(model, batch)
 ...     monitor(model, step)                             # nothing at most steps
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 from torch import nn
 
+from anisoscope.batch import Batch
 from anisoscope.errors import CorpusError, UsageError
 from anisoscope.measure.distributed import rank_and_world
 from anisoscope.measure.inputs import Given
@@ -26,6 +28,10 @@ from anisoscope.store import as_records, read_table, write_json, write_table
 METRICS = ("mean_cosine", "drift", "query_key", "attention")
 LOGGED = {"mean_cosine": "A", "drift": "drift", "query_key.cosine": "cosine_query_key", "attention.entropy": "entropy"}
 """Metrics that are logged, and their names there: per layer, means over heads (of the cosine: of its size)."""
+OF_HEADS = ("query_key.cosine", "attention.entropy")
+"""Those of single heads: the largest of a layer's heads is logged too, as `<name>_max`."""
+SEQUENCES = 64
+"""Windows of text in a probe."""
 EVERY = 500
 """Steps between two looks. A look at 64 windows costs a few steps' time (`benchmarks/monitor.py`)."""
 
@@ -33,10 +39,16 @@ EVERY = 500
 class Monitor:
     """Looks at a model on the same probe now and then: A, drift, cos(Q̄, K̄) and attention entropy of every layer.
 
-    probe   batches as `anisoscope.measure` takes them (dicts of tensors, or `Batch`es); kept, so a few: or
-            `Monitor.on_corpus`
+    probe   what `anisoscope.measure` takes as inputs: a tensor, a dict, a tuple, a list or a `DataLoader` of them,
+            `Batch`es; texts, or the name of a corpus, of which `SEQUENCES` windows are taken. It is read once and kept
     every   steps between looks; steps 0, 1, 2, 4, 8 … below that are looked at too, where `early`
     output  folder for the records of every look, also per head; None: none
+    processor, units, forward  as in `anisoscope.measure`: the tokenizer of texts, the unit of every sequence, a call of
+            one's own
+    prefix  of the names of what is logged
+
+    UsageError for a probe that `measure` would not take; CorpusError for an empty one. What depends on the model (is
+    this an argument of its `forward`?) is found out at the first look.
 
     A look runs the model in evaluation mode without gradients and restores modes, gradients and random numbers:
     training is bit for bit the same with and without. Hooks are there during a look only. Of several processes the
@@ -45,24 +57,27 @@ class Monitor:
 
     def __init__(
         self,
-        probe: Iterable[Any],
+        probe: Any,
         *,
         every: int = EVERY,
         early: bool = True,
         output: Path | str | None = None,
         blocks: tuple[str, ...] = (),
         prefix: str = "anisoscope",
+        processor: Any = None,
+        units: Iterable[Hashable] | None = None,
+        forward: Callable[[nn.Module, Any], Any] | None = None,
     ) -> None:
         if every < 1:
             raise UsageError("at least 1 step between two looks", str(every), "raise `every`")
-        batches = list(probe)
-        if not batches:
-            raise CorpusError("a probe with at least one batch", "none", "give it a few batches")
-        self.probe = list(Given(batches))
+        self.probe = _read_once(probe, processor)
         self.every, self.early, self.prefix = every, early, prefix
         self.output = None if output is None else Path(output)
+        self.processor, self.forward = processor, forward
+        self.units = None if units is None else list(units)
         self.settings = Settings(metrics=METRICS, policies=("all",), groups=8, sample=0, blocks=blocks)
         self.last: int | None = None
+        self._batches: tuple[nn.Module, list[Batch]] | None = None
 
     @classmethod
     def on_corpus(
@@ -71,17 +86,14 @@ class Monitor:
         model: nn.Module,
         processor: Any,
         *,
-        sequences: int = 64,
+        sequences: int = SEQUENCES,
         limit: int | None = None,
         **given: Any,
     ) -> "Monitor":
         """A monitor on `sequences` windows of a text corpus, evenly spread over it (its first `limit` units), as
         `anisoscope measure` reads it. Other keywords as for the class.
         """
-        from anisoscope.data.opening import open_plan
-
-        plan, _ = open_plan(corpus, model, processor, modality="text", sequences=sequences, limit=limit)
-        return cls([plan[i] for i in range(len(plan))], **given)
+        return cls(_windows_of(corpus, model, processor, sequences=sequences, limit=limit), **given)
 
     def due(self, step: int) -> bool:
         """Whether this step is looked at."""
@@ -96,24 +108,45 @@ class Monitor:
     def look(self, model: nn.Module, step: int) -> dict[str, float]:
         """Look at `model` whatever the step."""
         self.last = step
-        records = glance(_body(model), self.probe, self.settings).records()
+        body = _body(model)
+        batches = self._batches_for(body)
+        records = glance(body, batches, self.settings).records()
         if self.output is not None:
-            described = {"settings": asdict(self.settings), "every": self.every, "batches": len(self.probe)}
+            described = {"settings": asdict(self.settings), "every": self.every, "batches": len(batches)}
             if not (self.output / "monitor.json").exists():
                 write_json(self.output / "monitor.json", described | provenance())
             kept = as_records(records.drop(columns="step"), step=step)
             write_table(self.output / f"step-{step}.parquet", kept)
         return self._logged(records)
 
+    def _batches_for(self, model: nn.Module) -> list[Batch]:
+        """The probe as batches of `model`, whose `forward` says what an argument is called: made once."""
+        if self._batches is None or self._batches[0] is not model:
+            self._batches = model, self._make_batches(model)
+        return self._batches[1]
+
+    def _make_batches(self, model: nn.Module) -> list[Batch]:
+        if isinstance(self.probe, str | Path):
+            return _windows_of(str(self.probe), model, self.processor, sequences=SEQUENCES)
+        if _are_texts(self.probe):
+            from anisoscope.data.opening import open_texts
+
+            plan, _ = open_texts(self.probe, model, self.processor, sequences=SEQUENCES)
+            return list(plan)
+        return list(Given(self.probe, model, units=self.units, forward=self.forward))
+
     def _logged(self, records: pd.DataFrame) -> dict[str, float]:
-        """Means over heads, by layer."""
+        """By layer: means over heads, and the largest value of a head."""
         rows = records[records["metric"].isin(LOGGED) & records["component"].isna() & (records["kind"] != "cross")]
         rows = rows[rows["site"].isin(("hidden", "query.raw", "attention"))]
         rows = rows.assign(value=rows["value"].where(rows["metric"] != "query_key.cosine", rows["value"].abs()))
         rows = rows[(rows["metric"] != "mean_cosine") | (rows["site"] == "hidden")]
-        means = rows.groupby(["stack", "layer", "metric"], sort=False)["value"].mean()
-        keys = [f"{self.prefix}/{stack}.{layer}/{LOGGED[metric]}" for stack, layer, metric in means.index]
-        named = dict(zip(keys, means.tolist(), strict=True))
+        named: dict[str, float] = {}
+        for (stack, layer, metric), values in rows.groupby(["stack", "layer", "metric"], sort=False)["value"]:
+            name = f"{self.prefix}/{stack}.{layer}/{LOGGED[str(metric)]}"
+            named[name] = float(values.mean())
+            if metric in OF_HEADS:
+                named[f"{name}_max"] = float(values.max())
         return {name: value for name, value in named.items() if math.isfinite(value)}
 
     @property
@@ -124,6 +157,37 @@ class Monitor:
         paths = sorted(self.output.glob("step-*.parquet"), key=lambda path: int(path.stem.split("-")[1]))
         frames = [read_table(path) for path in paths] or [as_records(pd.DataFrame())]
         return pd.concat(frames, ignore_index=True)
+
+
+def _read_once(probe: Any, processor: Any) -> Any:
+    """The probe as it can be read again and again. UsageError, CorpusError: what `measure` would not take."""
+    if isinstance(probe, str | Path) or _are_texts(probe):
+        if not hasattr(processor, "tokenize"):
+            got = "none" if processor is None else type(processor).__name__
+            raise UsageError("a tokenizer for a probe of texts", got, "give processor=, the model's tokenizer")
+        return probe
+    # a loader may shuffle: its batches are drawn here, so that every look has the same, and no number that the
+    # training draws later is another one
+    with torch.random.fork_rng(devices=[]):
+        batches = Given(probe).batches
+        kept = batches if isinstance(batches, list) else list(batches)
+    if not kept:
+        raise CorpusError("a probe with at least one batch", "none", "give it a few batches")
+    return kept
+
+
+def _are_texts(probe: Any) -> bool:
+    return isinstance(probe, list | tuple) and bool(probe) and all(isinstance(text, str) for text in probe)
+
+
+def _windows_of(
+    corpus: str, model: nn.Module, processor: Any, *, sequences: int, limit: int | None = None
+) -> list[Batch]:
+    """Windows of a text corpus, evenly spread over it."""
+    from anisoscope.data.opening import open_plan
+
+    plan, _ = open_plan(corpus, model, processor, modality="text", sequences=sequences, limit=limit)
+    return [plan[i] for i in range(len(plan))]
 
 
 def _body(model: nn.Module) -> nn.Module:
