@@ -293,9 +293,10 @@ def test_texts_are_a_probe_with_their_tokenizer(minilm):
             Monitor(probe_of_texts)
 
 
-def test_units_and_a_call_of_one_s_own():
+def test_a_call_of_one_s_own_and_units_of_the_probe():
     model = model_of().eval()
-    own = Monitor({"x": IDS}, forward=lambda net, given: net(input_ids=given["x"]), units=["a", "a", "b", "b"])
+    units = torch.tensor([0, 0, 1, 1])
+    own = Monitor({"x": IDS, "unit": units}, forward=lambda net, given: net(input_ids=given["x"]))
     assert own.look(model, 0) == Monitor({"input_ids": IDS}).look(model, 0)
     (batch,) = own._batches_for(_body(model))
     assert batch.unit.tolist() == [0, 0, 1, 1]

@@ -7,7 +7,7 @@
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,7 @@ class Monitor:
             `Batch`es; texts, or the name of a corpus, of which `SEQUENCES` windows are taken. It is read once and kept
     every   steps between looks; steps 0, 1, 2, 4, 8 … below that are looked at too, where `early`
     output  folder for the records of every look, also per head; None: none
-    processor, units, forward  as in `anisoscope.measure`: the tokenizer of texts, the unit of every sequence, a call of
-            one's own
+    processor, forward  as in `anisoscope.measure`: the tokenizer of texts, a call of one's own
     prefix  of the names of what is logged
 
     UsageError for a probe that `measure` would not take; CorpusError for an empty one. What depends on the model (is
@@ -65,7 +64,6 @@ class Monitor:
         blocks: tuple[str, ...] = (),
         prefix: str = "anisoscope",
         processor: Any = None,
-        units: Iterable[Hashable] | None = None,
         forward: Callable[[nn.Module, Any], Any] | None = None,
     ) -> None:
         if every < 1:
@@ -74,7 +72,6 @@ class Monitor:
         self.every, self.early, self.prefix = every, early, prefix
         self.output = None if output is None else Path(output)
         self.processor, self.forward = processor, forward
-        self.units = None if units is None else list(units)
         self.settings = Settings(metrics=METRICS, policies=("all",), groups=8, sample=0, blocks=blocks)
         self.last: int | None = None
         self._batches: tuple[nn.Module, list[Batch]] | None = None
@@ -133,7 +130,7 @@ class Monitor:
 
             plan, _ = open_texts(self.probe, model, self.processor, sequences=SEQUENCES)
             return list(plan)
-        return list(Given(self.probe, model, units=self.units, forward=self.forward))
+        return list(Given(self.probe, model, forward=self.forward))
 
     def _logged(self, records: pd.DataFrame) -> dict[str, float]:
         """By layer: means over heads, and the largest value of a head."""
