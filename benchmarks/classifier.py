@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from anisoscope.classes.pooling import predicted
 from anisoscope.data.encoding import Encoded, collated
 from anisoscope.data.labelled import open_labelled
-from anisoscope.models.ports.attention_classifier import sinusoids
-from anisoscope.training.classifier import Buckets
-from anisoscope.training.classifier_parts import Parts, parts_of
-from anisoscope.training.entropy_penalty import EntropyPenalty
-from anisoscope.training.fit import Fitting, fit
-from anisoscope.training.recipe import ClassifierRecipe
+from anisoscope_papers.networks.attention_classifier import sinusoids
+from anisoscope_papers.training.classifier import Buckets
+from anisoscope_papers.training.classifier_parts import Parts, parts_of
+from anisoscope_papers.training.entropy_penalty import EntropyPenalty
+from anisoscope_papers.training.fit import Fitting, fit
+from anisoscope_papers.training.recipe import ClassifierRecipe
 
 AIM = 2.5
 BATCH, RATE = 64, 1e-3

@@ -169,7 +169,7 @@ def training(device: torch.device, tiny: bool) -> dict[str, Any]:
     the next start goes on with it.
     """
     if tiny:
-        from anisoscope.studies import runner
+        from anisoscope_papers import runner
 
         return {" ".join(words): len(runner.describe(runner.choose(*words[:2]), words[2])) for words in LARGER}
     codes = {}

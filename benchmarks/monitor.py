@@ -13,8 +13,8 @@ import torch
 from pairs import BARE, against, keep, options, told, with_threads
 from transformers import BertConfig, BertForMaskedLM
 
-from anisoscope.training.monitor import EVERY, Monitor
-from anisoscope.training.recipe import SIZES, ModelSize
+from anisoscope.monitor.monitor import EVERY, Monitor
+from anisoscope_papers.training.recipe import SIZES, ModelSize
 
 AIM = 0.03
 PROBE = 64

@@ -19,13 +19,13 @@ from pairs import keep, options, with_threads
 from transformers import TrainerCallback
 
 from anisoscope.data.labelled import open_labelled
-from anisoscope.training.classifier import Buckets
-from anisoscope.training.classifier_parts import parts_of
-from anisoscope.training.entropy_penalty import EntropyPenalty
-from anisoscope.training.fit import Fitting, Material, fit
-from anisoscope.training.language_model import settings_of, untrained
-from anisoscope.training.recipe import ClassifierRecipe, Training
-from anisoscope.training.text import Examples, open_training_corpus, prepare
+from anisoscope_papers.training.classifier import Buckets
+from anisoscope_papers.training.classifier_parts import parts_of
+from anisoscope_papers.training.entropy_penalty import EntropyPenalty
+from anisoscope_papers.training.fit import Fitting, Material, fit
+from anisoscope_papers.training.language_model import settings_of, untrained
+from anisoscope_papers.training.recipe import ClassifierRecipe, Training
+from anisoscope_papers.training.text import Examples, open_training_corpus, prepare
 
 WARM = 5  # steps that are not counted
 PARTS = ("batches", "forward", "backward", "penalty", "optimiser")

@@ -75,7 +75,7 @@ def classifier():
 
     from anisoscope.data.encoding import LabelledPlan, encode, vocabulary_tokenizer
     from anisoscope.data.labelled import open_labelled
-    from anisoscope.models.ports.attention_classifier import AttentionClassifier, AttentionClassifierConfig
+    from anisoscope_papers.networks.attention_classifier import AttentionClassifier, AttentionClassifierConfig
 
     corpus = open_labelled("planted:3", limit=100)
     tokenizer = vocabulary_tokenizer(corpus, max_length=64)

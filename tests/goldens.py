@@ -59,10 +59,10 @@ def settings() -> dict[str, Any]:
     """Every settings of every study, field by field, and what it needs from a hub; those of several studies once; and
     every small model and size.
     """
-    from anisoscope.studies.runner import found
-    from anisoscope.training.kinds import KINDS, MEASURED
-    from anisoscope.training.photographs_and_speech import RATE, SECONDS
-    from anisoscope.training.recipe import SIZES
+    from anisoscope_papers.runner import found
+    from anisoscope_papers.training.kinds import KINDS, MEASURED
+    from anisoscope_papers.training.photographs_and_speech import RATE, SECONDS
+    from anisoscope_papers.training.recipe import SIZES
 
     told: dict[str, Any] = {f"small model {name}": asdict(kind) for name, kind in KINDS.items()}
     told |= {"small models are measured on": MEASURED, "clips": {"rate": RATE, "seconds": SECONDS}}
@@ -81,7 +81,7 @@ def settings() -> dict[str, Any]:
 
 def studies() -> dict[str, str]:
     """A folder of committed records for every study that has any, by its name: that of the golden, or the least."""
-    from anisoscope.studies.runner import reproductions
+    from anisoscope_papers.runner import reproductions
 
     folders = {path.stem: golden(path.stem)["of"] for path in FOLDER.glob("*.json") if "of" in golden(path.stem)}
     for folder in sorted(reproductions(RESULTS), key=lambda path: (path / "records.parquet").stat().st_size):
@@ -91,7 +91,7 @@ def studies() -> dict[str, str]:
 
 def charts_of(folder: str) -> dict[str, Any]:
     """The charts of a study, drawn from its records."""
-    from anisoscope.studies.runner import finished
+    from anisoscope_papers.runner import finished
 
     with no_corpora():
         return {"of": folder} | {name: described(chart) for name, chart in finished(RESULTS / folder).charts.items()}
@@ -101,7 +101,7 @@ def charts_of(folder: str) -> dict[str, Any]:
 def no_corpora() -> Iterator[None]:
     """Examples without their texts, as where the corpus is not at hand."""
     from anisoscope.errors import CorpusError
-    from anisoscope.studies.fosse2023 import table2_examples as examples
+    from anisoscope_papers.fosse2023 import table2_examples as examples
 
     def gone(name: str) -> None:
         raise CorpusError(f"{name} at hand", "none")

@@ -143,7 +143,7 @@ def _system(name, place, seed=1, drift=0.0):
 
 
 def _port(kind):
-    from anisoscope.models.ports import character_bert, manta, van
+    from anisoscope_papers.networks import character_bert, manta, van
 
     return next(vars(module)[kind] for module in (character_bert, manta, van) if kind in vars(module))
 

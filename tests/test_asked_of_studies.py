@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 
 from anisoscope.models.series import Checkpoint
-from anisoscope.studies.fosse2023 import grid, measurements, trained_cells
-from anisoscope.studies.fosse2023.grid import QUICK, Cell, Grid
-from anisoscope.studies.godey2024 import biased_block, checkpoints, fig06_bias, fig17_18_cosine_law, layer_curves
-from anisoscope.studies.godey2024.layer_curves import Systems
-from anisoscope.studies.study import Context
-from anisoscope.training.recipe import ATTENTION, ClassifierRecipe
+from anisoscope_papers.fosse2023 import grid, measurements, trained_cells
+from anisoscope_papers.fosse2023.grid import QUICK, Cell, Grid
+from anisoscope_papers.godey2024 import biased_block, checkpoints, fig06_bias, fig17_18_cosine_law, layer_curves
+from anisoscope_papers.godey2024.layer_curves import Systems
+from anisoscope_papers.study import Context
+from anisoscope_papers.training.recipe import ATTENTION, ClassifierRecipe
 
 
 class Stop(Exception):

@@ -11,13 +11,13 @@ from anisoscope.capture import capture
 from anisoscope.errors import AnisoscopeError, ModelError, UsageError
 from anisoscope.models import ports
 from anisoscope.models.load import load
-from anisoscope.models.ports.attention_classifier import (
+from anisoscope.models.vectors import word_vectors
+from anisoscope_papers.networks.attention_classifier import (
     PAPER_TEXT,
     AttentionClassifier,
     AttentionClassifierConfig,
     sinusoids,
 )
-from anisoscope.models.vectors import word_vectors
 
 SIZES = {"vocab_size": 40, "hidden_size": 12, "num_labels": 3}
 LENGTHS = torch.tensor([9, 5, 1, 7])

@@ -8,10 +8,10 @@ import torch
 from anisoscope.batch import Batch
 from anisoscope.errors import UsageError
 from anisoscope.store import as_records
-from anisoscope.studies.beyond import arms, causes, forms, modalities, outcomes, trained
-from anisoscope.studies.beyond.trained import LOSS, SKILL, Experiment, Recipe
-from anisoscope.studies.study import Context, claims
-from anisoscope.training.recipe import ModelSize
+from anisoscope_papers.beyond import arms, causes, forms, modalities, outcomes, trained
+from anisoscope_papers.beyond.trained import LOSS, SKILL, Experiment, Recipe
+from anisoscope_papers.study import Context, claims
+from anisoscope_papers.training.recipe import ModelSize
 
 SIZE = ModelSize(layers=2, width=16, heads=2, vocabulary=300, window=12, batch=4, rate=1e-3, steps=4)
 IDS = torch.randint(5, 60, (3, 12), generator=torch.Generator().manual_seed(0))
@@ -256,7 +256,7 @@ def test_a_study_keeps_what_its_claims_and_figures_read(study, tmp_path, monkeyp
 
 
 def test_a_cell_that_was_cut_short_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
-    from anisoscope.training import fit
+    from anisoscope_papers.training import fit
 
     one, context = Experiment(("qk-norm",), 1, RECIPE), Context(tmp_path, tmp_path)
     whole = trained.measure(one, context)

@@ -16,12 +16,12 @@ import torch
 from anisoscope.capture import capture
 from anisoscope.errors import UsageError
 from anisoscope.store import COLUMNS, select
-from anisoscope.studies import processes
-from anisoscope.studies.godey2024 import biased_block, row_scores
-from anisoscope.studies.godey2024.biased_block import BlockSettings, Pass, experiment, piece
-from anisoscope.studies.godey2024.untrained_models import FAMILIES, READINGS, Size, untrained
-from anisoscope.studies.processes import side_by_side
-from anisoscope.studies.study import Context
+from anisoscope_papers import processes
+from anisoscope_papers.godey2024 import biased_block, row_scores
+from anisoscope_papers.godey2024.biased_block import BlockSettings, Pass, experiment, piece
+from anisoscope_papers.godey2024.untrained_models import FAMILIES, READINGS, Size, untrained
+from anisoscope_papers.processes import side_by_side
+from anisoscope_papers.study import Context
 
 FULL, RAW = "bert:full-embedding", "bert:raw-table"
 SMALL = Size(sequences=3, tokens=20, width=32, heads=4)
@@ -170,7 +170,7 @@ def test_of_a_stack_the_last_block_of_each_model_is_kept() -> None:
 def prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other processes begin as they do, but from one that has imported what they need, and nothing of this one."""
     server = get_context("forkserver")
-    server.set_forkserver_preload(["anisoscope.studies.godey2024.biased_block"])
+    server.set_forkserver_preload(["anisoscope_papers.godey2024.biased_block"])
     monkeypatch.setattr(processes, "get_context", {"spawn": server}.__getitem__)
 
 

@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 from anisoscope.store import COLUMNS, as_records, select
-from anisoscope.studies import judge
-from anisoscope.studies.godey2024 import (
+from anisoscope.sums.isotropic import q95
+from anisoscope_papers import judge
+from anisoscope_papers.godey2024 import (
     fig06_bias,
     fig07_scores,
     fig08_10_attention,
@@ -19,11 +20,10 @@ from anisoscope.studies.godey2024 import (
     layer_curves,
     norm_claims,
 )
-from anisoscope.studies.godey2024.biased_block import BlockSettings
-from anisoscope.studies.godey2024.untrained_models import Size
-from anisoscope.studies.judge import Test as Check
-from anisoscope.studies.study import Claim, Context, Outcome, Study, Verdict
-from anisoscope.sums.isotropic import q95
+from anisoscope_papers.godey2024.biased_block import BlockSettings
+from anisoscope_papers.godey2024.untrained_models import Size
+from anisoscope_papers.judge import Test as Check
+from anisoscope_papers.study import Claim, Context, Outcome, Study, Verdict
 
 FULL, RAW = "bert:full-embedding", "bert:raw-table"
 STUDIES: tuple[Study, ...] = (

@@ -12,6 +12,7 @@ import torch
 
 import anisoscope
 from anisoscope.batch import Batch
+from anisoscope.classes.cls_entropy import entropies
 from anisoscope.classes.pooling import pooled_vectors
 from anisoscope.data.arrays import VectorPlan, given_vectors
 from anisoscope.data.encoding import LabelledPlan, encode, vocabulary_tokenizer
@@ -21,10 +22,9 @@ from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.loop import Arrays, Interrupted, run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import class_direction as direction
-from anisoscope.models.ports.attention_classifier import AttentionClassifier, AttentionClassifierConfig
 from anisoscope.store import select
 from anisoscope.sums.jackknife import interval
-from anisoscope.training.entropy_penalty import entropies
+from anisoscope_papers.networks.attention_classifier import AttentionClassifier, AttentionClassifierConfig
 
 CLASSES = 3
 

@@ -25,8 +25,8 @@ from anisoscope.runs.classes import run_classes
 from anisoscope.runs.job import Classes, Job
 from anisoscope.store import select
 from anisoscope.sums.jackknife import wilson
-from anisoscope.training.classifier import train_classifier
-from anisoscope.training.recipe import ClassifierRecipe
+from anisoscope_papers.training.classifier import train_classifier
+from anisoscope_papers.training.recipe import ClassifierRecipe
 
 
 def random_weights(seed=0):

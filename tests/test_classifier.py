@@ -15,6 +15,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from anisoscope.classes.cls_entropy import entropies
 from anisoscope.classes.pooling import predicted
 from anisoscope.cli import tables as cli_tables
 from anisoscope.cli.app import app
@@ -24,12 +25,11 @@ from anisoscope.data.labelled import open_labelled
 from anisoscope.errors import ModelError, OutputError, UsageError
 from anisoscope.measure.loop import Interrupted
 from anisoscope.models.load import load
-from anisoscope.models.ports.attention_classifier import AttentionClassifier, AttentionClassifierConfig
-from anisoscope.training import classifier, fit
-from anisoscope.training.classifier import Buckets, train_classifier
-from anisoscope.training.classifier_parts import parts_of
-from anisoscope.training.entropy_penalty import entropies
-from anisoscope.training.recipe import ClassifierRecipe
+from anisoscope_papers.networks.attention_classifier import AttentionClassifier, AttentionClassifierConfig
+from anisoscope_papers.training import classifier, fit
+from anisoscope_papers.training.classifier import Buckets, train_classifier
+from anisoscope_papers.training.classifier_parts import parts_of
+from anisoscope_papers.training.recipe import ClassifierRecipe
 
 WHOLE = ClassifierRecipe(corpus="planted", vectors="random", dim=32, epochs=3, rate=3e-3)
 SMALL, STEPS = replace(WHOLE, limit=200), 4
@@ -326,7 +326,7 @@ def test_frozen_attention_stays_after_the_first_epoch_also_over_a_resume(tmp_pat
         part = 2 * len(one[name]) // 3
         assert torch.equal(kept[name][:part], one[name][:part]) and not torch.equal(kept[name][part:], one[name][part:])
         assert not torch.equal(two[name][:part], one[name][:part])
-    from anisoscope.training import classifier
+    from anisoscope_papers.training import classifier
 
     stop = SimpleNamespace(on_step_end=classifier.FrozenAttention.on_step_end)
 

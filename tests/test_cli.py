@@ -18,7 +18,7 @@ import anisoscope
 from anisoscope import errors, metrics
 from anisoscope.cli.app import EXIT_CODES, LISTS
 from anisoscope.cli.tables import listed
-from anisoscope.studies import names, runner
+from anisoscope_papers import names, runner
 
 COMMANDS = ("measure", "merge", "report", "compare", "reproduce", "list")
 RUN = [sys.executable, "-m", "anisoscope"]
@@ -129,7 +129,7 @@ LIGHT = [*(["list", what] for what in LISTS), ["--help"], ["measure", "--help"],
 @pytest.mark.parametrize("words", LIGHT, ids=" ".join)
 def test_what_is_only_looked_up_loads_nothing_heavy(words: list[str]) -> None:
     """`list studies` imported every study, with torch and transformers: seven seconds."""
-    heavy = "{'torch', 'scipy', 'transformers', 'altair', 'anisoscope.studies.runner'}"
+    heavy = "{'torch', 'scipy', 'transformers', 'altair', 'anisoscope_papers.runner'}"
     check = (
         f"import sys, anisoscope.__main__ as m\ntry: m.main()\nfinally: print('loaded', *{heavy} & set(sys.modules))"
     )

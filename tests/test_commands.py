@@ -228,7 +228,7 @@ def test_compare_has_a_column_a_run_and_says_what_they_tell_apart():
 @pytest.fixture
 def reproduced(runs, asked):
     """A reproduction whose verdict is one line, and its page."""
-    runner = import_module("anisoscope.studies.runner")
+    runner = import_module("anisoscope_papers.runner")
     (runs / "out/godey2024/paper").mkdir(parents=True)
     (runs / "out/godey2024/paper/report.html").touch()
     asked(runner, "without", {"gated": "imagenet (in fig3b)"})
@@ -250,7 +250,7 @@ def test_a_reproduction_prints_verdicts_and_on_stderr_what_it_is_without(reprodu
 
 @pytest.mark.usefixtures("reproduced")
 def test_a_reproduction_that_lacks_nothing_ends_well(asked):
-    asked(import_module("anisoscope.studies.runner"), "without", {})
+    asked(import_module("anisoscope_papers.runner"), "without", {})
     assert typed("reproduce godey2024 --only fig1 -q") == (["fig1 HOLDS"], [])
 
 
@@ -349,7 +349,7 @@ def test_train_hands_on_its_keywords(runs, asked):
 
 
 def test_a_language_model_has_a_folder_by_its_task_and_corpus(asked):
-    fit = asked(import_module("anisoscope.training.language_model"), "train", "done")
+    fit = asked(import_module("anisoscope_papers.training.language_model"), "train", "done")
     assert working.train("masked-lm", corpus="builtin:python-docs", preset="tiny", seed=3) == "done"
     (_, folder), named = fit[0]
     assert str(folder) == "runs/masked-lm-tiny-python-docs/seed-3"
@@ -357,7 +357,7 @@ def test_a_language_model_has_a_folder_by_its_task_and_corpus(asked):
 
 
 def test_a_table_of_verdicts_has_a_row_for_each(asked, monkeypatch):
-    runner = import_module("anisoscope.studies.runner")
+    runner = import_module("anisoscope_papers.runner")
     studies = runner.choose("fosse2023", "table1,sec5")
     calls = asked(working, "verdicts", lambda *_: iter(["a line"]))
     monkeypatch.setattr(runner, "choose", lambda *_: studies)
@@ -449,7 +449,7 @@ def stopped(*_given, **_named):
 
 
 def test_what_is_kept_is_counted_where_someone_ends_it(runs, monkeypatch):
-    runner = import_module("anisoscope.studies.runner")
+    runner = import_module("anisoscope_papers.runner")
     monkeypatch.setattr(runner, "reproduce", stopped)
     (runs / "out/fig1").mkdir(parents=True)
     (runs / "out/fig1/study.json").touch()
@@ -468,12 +468,12 @@ def test_what_is_kept_is_counted_where_someone_ends_it(runs, monkeypatch):
     with pytest.raises(KeyboardInterrupt) as end:
         anisoscope.series("step-{0,10}", output="nowhere")
     assert not hasattr(end.value, "__notes__")
-    monkeypatch.setattr(import_module("anisoscope.training.language_model"), "train", stopped)
+    monkeypatch.setattr(import_module("anisoscope_papers.training.language_model"), "train", stopped)
     (runs / "lm/resume").mkdir(parents=True)
     with pytest.raises(KeyboardInterrupt) as end:
         working.train("masked-lm", output="lm")
     assert end.value.__notes__ == ["lm holds the last state", "--resume"]
-    monkeypatch.setattr(import_module("anisoscope.training.classifier"), "train_classifier", stopped)
+    monkeypatch.setattr(import_module("anisoscope_papers.training.classifier"), "train_classifier", stopped)
     for overwrite in (False, True):
         with pytest.raises(KeyboardInterrupt) as end:
             working.train("classifier", overwrite=overwrite)
@@ -517,7 +517,7 @@ def test_lines_are_wrapped_between_words_of_the_stream_they_go_to(monkeypatch, c
 
 @pytest.mark.parametrize(("finished", "drawn"), [([], []), (["out/fig1"], ["out"])])
 def test_what_was_finished_has_its_page_where_a_later_study_fails(runs, asked, monkeypatch, finished, drawn):
-    runner = import_module("anisoscope.studies.runner")
+    runner = import_module("anisoscope_papers.runner")
 
     def broken(*_given, **_named):
         yield "fig1 HOLDS"

@@ -12,7 +12,7 @@ from anisoscope.data.text import open_text, plan_characters
 from anisoscope.errors import CorpusError
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
-from anisoscope.models.ports.character_bert import CharacterBertTokenizer
+from anisoscope_papers.networks.character_bert import CharacterBertTokenizer
 
 TEXTS = ["A cat, naïve and SMALL, sat. " * 3, "One two three.", "A cat sat on a mat and a mat sat on a cat."]
 

@@ -11,7 +11,7 @@ import pytest
 import verdicts
 
 import anisoscope
-from anisoscope.studies import runner
+from anisoscope_papers import runner
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")

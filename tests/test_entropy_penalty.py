@@ -9,11 +9,12 @@ import torch
 from torch.nn.functional import softmax
 
 from anisoscope.batch import Batch, Stream
+from anisoscope.classes.cls_entropy import entropies
 from anisoscope.errors import MeasureError, UsageError
-from anisoscope.models.ports.attention_classifier import AttentionClassifier, AttentionClassifierConfig
-from anisoscope.training.entropy_forms import FORMS, definition, ends
-from anisoscope.training.entropy_penalty import EntropyPenalty, entropies
-from anisoscope.training.recipe import VARIANTS
+from anisoscope_papers.networks.attention_classifier import AttentionClassifier, AttentionClassifierConfig
+from anisoscope_papers.training.entropy_forms import FORMS, definition, ends
+from anisoscope_papers.training.entropy_penalty import EntropyPenalty
+from anisoscope_papers.training.recipe import VARIANTS
 
 LENGTHS = torch.tensor([8, 5, 2, 1])
 MASK = torch.arange(8) < LENGTHS[:, None]

@@ -10,12 +10,12 @@ from anisoscope.charts import export
 from anisoscope.classes.faithfulness import highest
 from anisoscope.data.labelled import SPLITS, Example
 from anisoscope.store import as_records, select
-from anisoscope.studies import runner
-from anisoscope.studies.beyond import erased
-from anisoscope.studies.beyond.erased import ATTENTION, DIRECTIONS, FIFTH, FOUND, HALF, MAPS, RANDOM, arm
-from anisoscope.studies.fosse2023 import grid, trained_cells
-from anisoscope.studies.fosse2023.grid import Cell
-from anisoscope.studies.study import Context
+from anisoscope_papers import runner
+from anisoscope_papers.beyond import erased
+from anisoscope_papers.beyond.erased import ATTENTION, DIRECTIONS, FIFTH, FOUND, HALF, MAPS, RANDOM, arm
+from anisoscope_papers.fosse2023 import grid, trained_cells
+from anisoscope_papers.fosse2023.grid import Cell
+from anisoscope_papers.study import Context
 
 (STUDY,) = (study for study in runner.found() if study.name == "erased")
 PLAN = replace(grid.QUICK, corpora=("planted",), seeds=1, limit=600, epochs=12, patience=4)

@@ -18,10 +18,11 @@ from anisoscope.classes import ablation as replaced, attributions
 from anisoscope.data.labelled import Example, LabelledCorpus, open_labelled
 from anisoscope.errors import DivergedError, OutputError
 from anisoscope.models.load import load
-from anisoscope.provenance import measuring_code, run_id
+from anisoscope.provenance import run_id
 from anisoscope.store import as_records, select
-from anisoscope.studies import runner
-from anisoscope.studies.fosse2023 import (
+from anisoscope.sums.jackknife import UNBOUNDED
+from anisoscope_papers import runner
+from anisoscope_papers.fosse2023 import (
     entropy_forms,
     explained_words,
     fig2_directions,
@@ -32,12 +33,12 @@ from anisoscope.studies.fosse2023 import (
     table2_examples,
     trained_cells,
 )
-from anisoscope.studies.fosse2023.entry import Evidence, Measure, Seeds, correlation, over
-from anisoscope.studies.fosse2023.grid import Cell, Grid
-from anisoscope.studies.judge import BOUNDS, by_place
-from anisoscope.studies.study import Compared, Context, counted, published
-from anisoscope.sums.jackknife import UNBOUNDED
-from anisoscope.training.entropy_forms import FORMS, definition
+from anisoscope_papers.fosse2023.entry import Evidence, Measure, Seeds, correlation, over
+from anisoscope_papers.fosse2023.grid import Cell, Grid
+from anisoscope_papers.judge import BOUNDS, by_place
+from anisoscope_papers.origin import measuring_code
+from anisoscope_papers.study import Compared, Context, counted, published
+from anisoscope_papers.training.entropy_forms import FORMS, definition
 
 STUDIES = {s.name: s for s in runner.found() if s.paper == "fosse2023"}
 KEYS, VALUES = "key.raw", "value"
@@ -655,8 +656,8 @@ def test_agreement_is_equivalence(low, high, n, margin, expected):
 
 @pytest.mark.parametrize("inside", [None, (0.0, 1.0)])
 def test_two_seeds_decide_nothing(inside):
-    from anisoscope.studies.judge import judged, of_seeds
-    from anisoscope.studies.study import Claim
+    from anisoscope_papers.judge import judged, of_seeds
+    from anisoscope_papers.study import Claim
 
     two, three = (np.array([0.5, 0.5001, 0.4999][:n]) for n in (2, 3))
     (of_two,), (of_three,) = (judged([of_seeds(Claim("c", "C", ""), x, "x", inside=inside)]) for x in (two, three))
@@ -741,7 +742,7 @@ def test_a_published_form_of_h_is_brought_back_to_the_plain_one(context):
 
 
 def test_accuracy_is_drawn_on_to_as_many_pairs():
-    from anisoscope.studies.fosse2023.table1_accuracy import of_as_many
+    from anisoscope_papers.fosse2023.table1_accuracy import of_as_many
 
     rows = [
         row("accuracy", 0.3 + 0.02 * np.log(n) + 0.01 * s, corpus="esnli", seed=s, component="test", **few)
@@ -754,7 +755,7 @@ def test_accuracy_is_drawn_on_to_as_many_pairs():
 
 def test_step_0_is_what_a_training_begins_with(context):
     """One step of rate 0, or none at all: the same weights."""
-    from anisoscope.training.classifier import train_classifier
+    from anisoscope_papers.training.classifier import train_classifier
 
     cell, plan = Cell("planted", layers=2, seed=3), replace(SMALL, limit=100, utterances=40)
     (first,) = trained_cells.untrained([cell, replace(cell, weight=0.1)], plan, context)

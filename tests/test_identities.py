@@ -13,16 +13,17 @@ import pytest
 
 from anisoscope.data.labelled import open_labelled
 from anisoscope.errors import OutputError
-from anisoscope.provenance import NUMBERS, code_of, measuring_code
+from anisoscope.provenance import NUMBERS, code_of
 from anisoscope.store import as_records, write_json
-from anisoscope.studies.beyond import small, small_models, trained
-from anisoscope.studies.fosse2023 import measurements, trained_cells
-from anisoscope.studies.fosse2023.grid import Cell, Grid
-from anisoscope.studies.godey2024 import biased_block, checkpoints, layer_curves
-from anisoscope.studies.godey2024.untrained_models import Size
-from anisoscope.studies.study import Context
-from anisoscope.training import classifier, kinds, small as trained_small, text
-from anisoscope.training.recipe import SIZES, ClassifierRecipe, Training
+from anisoscope_papers.beyond import small, small_models, trained
+from anisoscope_papers.fosse2023 import measurements, trained_cells
+from anisoscope_papers.fosse2023.grid import Cell, Grid
+from anisoscope_papers.godey2024 import biased_block, checkpoints, layer_curves
+from anisoscope_papers.godey2024.untrained_models import Size
+from anisoscope_papers.origin import measuring_code
+from anisoscope_papers.study import Context
+from anisoscope_papers.training import classifier, kinds, small as trained_small, text
+from anisoscope_papers.training.recipe import SIZES, ClassifierRecipe, Training
 
 OF_RECIPE = {
     "model": "builtin:minilm",

@@ -204,7 +204,7 @@ def loaded_after(code):
         "anisoscope",
         "anisoscope.cli.app",
         "anisoscope.runs.job",
-        "anisoscope.training.recipe",
+        "anisoscope_papers.training.recipe",
         "anisoscope.axes",
         "anisoscope.store",
     ],
@@ -240,7 +240,7 @@ def test_public_names_can_be_had():
         "import anisoscope.capture",
         "anisoscope.measure",
         "from anisoscope.capture import tap",
-        "import anisoscope.report, anisoscope.classes, anisoscope.training, anisoscope.api.working",
+        "import anisoscope.report, anisoscope.classes, anisoscope_papers.training, anisoscope.api.working",
     ],
 )
 def test_no_module_takes_the_place_of_a_public_name(first):

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from anisoscope.studies.judge import (
+from anisoscope_papers.judge import (
     LEVEL,
     Test,
     _corrected,
@@ -21,7 +21,7 @@ from anisoscope.studies.judge import (
     sided,
     stated,
 )
-from anisoscope.studies.study import SHARE, SIGNED, Claim
+from anisoscope_papers.study import SHARE, SIGNED, Claim
 
 CLAIM = Claim("claim", "Any claim", "")
 SURE, CONTRARY, OPEN = {"up": 1e-9, "down": 1.0}, {"up": 1.0, "down": 1e-9}, {"up": 0.5, "down": 0.5}

@@ -16,9 +16,9 @@ from transformers import AutoTokenizer
 from anisoscope.errors import CorpusError, DivergedError, ModelError, OutputError, UsageError
 from anisoscope.measure.loop import Interrupted
 from anisoscope.models.load import load
-from anisoscope.training.language_model import checkpoint_steps, train, untrained
-from anisoscope.training.recipe import SIZES, ModelSize, Sizes, Training
-from anisoscope.training.text import (
+from anisoscope_papers.training.language_model import checkpoint_steps, train, untrained
+from anisoscope_papers.training.recipe import SIZES, ModelSize, Sizes, Training
+from anisoscope_papers.training.text import (
     SPECIAL,
     UNMASKED,
     Examples,
@@ -98,7 +98,7 @@ def test_tokens_that_replace_others_are_any_of_the_vocabulary(corpus):
 
 LEARN = """
 import json, sys
-from anisoscope.training.text import byte_pairs, word_pieces
+from anisoscope_papers.training.text import byte_pairs, word_pieces
 
 documents = open(sys.argv[1]).read().splitlines()
 print(json.dumps([learn(documents, 300).get_vocab() for learn in (word_pieces, byte_pairs)]))

@@ -9,11 +9,11 @@ from scipy import stats
 
 from anisoscope.errors import ModelError
 from anisoscope.store import as_records
-from anisoscope.studies import runner
-from anisoscope.studies.godey2024 import fig05_16_drift, layer_curves
-from anisoscope.studies.judge import Test as Check, judged, of_replicates
-from anisoscope.studies.study import Claim, Context
 from anisoscope.sums.isotropic import q95
+from anisoscope_papers import runner
+from anisoscope_papers.godey2024 import fig05_16_drift, layer_curves
+from anisoscope_papers.judge import Test as Check, judged, of_replicates
+from anisoscope_papers.study import Claim, Context
 
 STUDIES = {s.name: s for s in runner.found() if s.paper == "godey2024"}
 LAYERED = ("fig1", "fig2", "fig3a", "fig3b", "fig4")
@@ -64,7 +64,7 @@ def test_made_up_intervals_are_those_of_the_left_out_values():
 
 
 def _layers_replicates(records, layers):
-    from anisoscope.studies.godey2024.layer_curves import replicates
+    from anisoscope_papers.godey2024.layer_curves import replicates
 
     return replicates(records, layers, "mean_cosine")
 

@@ -11,12 +11,12 @@ import torch
 
 from anisoscope.errors import CorpusError
 from anisoscope.store import select
-from anisoscope.studies.beyond import arms, modalities, trained
-from anisoscope.studies.beyond.modalities import KindRecipe
-from anisoscope.studies.beyond.trained import LOSS, SKILL, Experiment
-from anisoscope.studies.study import Context
-from anisoscope.training import photographs_and_speech
-from anisoscope.training.kinds import kind_named, material
+from anisoscope_papers.beyond import arms, modalities, trained
+from anisoscope_papers.beyond.modalities import KindRecipe
+from anisoscope_papers.beyond.trained import LOSS, SKILL, Experiment
+from anisoscope_papers.study import Context
+from anisoscope_papers.training import photographs_and_speech
+from anisoscope_papers.training.kinds import kind_named, material
 
 DIGITS = kind_named("vit")
 SMALL = replace(
@@ -67,7 +67,7 @@ def _narrow(kind, **more):
 @pytest.mark.parametrize("name", ["vit", "vit-masked", "speech-transformer", "speech-masked", "token-lm"])
 def test_queries_and_keys_of_any_encoder_are_changed(name, monkeypatch):
     """Whatever their architecture calls the projections: each of them, and no other, by the arm's change."""
-    monkeypatch.setattr("anisoscope.training.kinds.examples_of", lambda _kind: (None, [], [], None))
+    monkeypatch.setattr("anisoscope_papers.training.kinds.examples_of", lambda _kind: (None, [], [], None))
     kind = replace(kind_named(name), sizes=_narrow(kind_named(name)))
     changed = {"queries-centred": ("q", arms.Centred), "keys-centred": ("k", arms.Centred)}
     for arm, (letter, made) in changed.items():
@@ -132,7 +132,7 @@ def test_the_guess_at_hidden_spans_is_the_loss_of_equal_chances(monkeypatch):
 
     monkeypatch.setattr(Wav2Vec2ForPreTraining, "compute_contrastive_logits", staticmethod(equal))
     kind = replace(kind_named("speech-masked"), batch=1, sizes=_narrow(kind_named("speech-masked")))
-    monkeypatch.setattr("anisoscope.training.kinds.examples_of", lambda _kind: (None, [], [], None))
+    monkeypatch.setattr("anisoscope_papers.training.kinds.examples_of", lambda _kind: (None, [], [], None))
     model, spans = material(kind, 0).model.eval(), partial(photographs_and_speech._spans, 98, 20)
     drawn, free = [spans(np.random.default_rng(i)) for i in range(3)], torch.Generator().manual_seed(0)
 

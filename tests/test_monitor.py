@@ -15,8 +15,8 @@ from transformers import BertConfig, BertForMaskedLM, Trainer, TrainerCallback, 
 import anisoscope
 from anisoscope.errors import CorpusError, UsageError
 from anisoscope.integrations.transformers_callback import TrainerMonitor
+from anisoscope.monitor.monitor import Monitor, _body
 from anisoscope.store import as_records, select
-from anisoscope.training.monitor import Monitor, _body
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
 

@@ -41,9 +41,9 @@ from anisoscope.runs.job import Job
 from anisoscope.runs.merge import merge_runs
 from anisoscope.runs.run import run
 from anisoscope.store import KEYS, RunFolder, as_records, read_run, write_atomic, write_json, write_table
-from anisoscope.studies.godey2024 import biased_block
-from anisoscope.studies.godey2024.untrained_models import Size
-from anisoscope.studies.study import Context
+from anisoscope_papers.godey2024 import biased_block
+from anisoscope_papers.godey2024.untrained_models import Size
+from anisoscope_papers.study import Context
 
 SAME = 1e-9
 """What the order of additions may move in float64."""
@@ -387,8 +387,8 @@ def one_batch(ids):
 @pytest.mark.parametrize("who", ["pooled_vectors", "entropies"])
 def test_5_modes_come_back_module_by_module(who, fails):
     """`model.train(before)` woke the frozen block, and an exception left all modules in evaluation mode."""
+    from anisoscope.classes.cls_entropy import entropies
     from anisoscope.classes.pooling import pooled_vectors
-    from anisoscope.training.entropy_penalty import entropies
 
     model, before = partly_frozen()
     run = {"pooled_vectors": pooled_vectors, "entropies": entropies}[who]
@@ -505,7 +505,7 @@ def test_6_a_sink_far_above_the_scores_does_not_overflow(dtype):
 def test_6_penalty_attribution_and_ablation_know_sinks():
     """Scores left the sink out: weights added up to 1 where the model's add up to less."""
     from anisoscope.capture.backends import looking_on
-    from anisoscope.training.entropy_penalty import Watch
+    from anisoscope.classes.cls_entropy import Watch
 
     model, ids = with_sinks(), torch.randint(3, 60, (3, 5), generator=torch.Generator().manual_seed(1))
     expected = rows_by_hand(model, ids)

@@ -21,10 +21,10 @@ from anisoscope.errors import ModelError
 from anisoscope.models import packaged
 from anisoscope.models.blocks import Layout
 from anisoscope.models.load import load
-from anisoscope.models.ports import distillmos
-from anisoscope.models.ports.cifar_resnet import CifarResNetBlock, CifarResNetConfig, CifarResNetModel
-from anisoscope.models.ports.crepe import CrepeConfig, CrepeModel
-from anisoscope.models.ports.distillmos import DistillMosConfig, DistillMosModel
+from anisoscope_papers.networks import distillmos
+from anisoscope_papers.networks.cifar_resnet import CifarResNetBlock, CifarResNetConfig, CifarResNetModel
+from anisoscope_papers.networks.crepe import CrepeConfig, CrepeModel
+from anisoscope_papers.networks.distillmos import DistillMosConfig, DistillMosModel
 
 DATA = Path(os.environ.get("ANISOSCOPE_DATA", "/nonexistent"))
 

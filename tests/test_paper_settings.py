@@ -13,9 +13,9 @@ from program import Program
 from anisoscope.data.corpora import Asked, located
 from anisoscope.data.local import copies, part_of_copy
 from anisoscope.errors import CorpusError, UsageError
-from anisoscope.studies import runner
-from anisoscope.studies.fosse2023 import trained_cells
-from anisoscope.studies.study import Context
+from anisoscope_papers import runner
+from anisoscope_papers.fosse2023 import trained_cells
+from anisoscope_papers.study import Context
 
 PAPER = ["reproduce", "godey2024", "--settings", "paper", "--output"]
 IMAGES = "imagenet-1k"
@@ -182,8 +182,8 @@ def test_the_dry_run_counts_everything_once(monkeypatch):
 
 def test_paper_settings_are_what_the_papers_say():
     """Godey 2024: 5 MultiBERTs of 29 checkpoints each. Fosse 2023: λ, depths, 999 utterances of a test split."""
-    from anisoscope.studies.fosse2023.grid import PAPER as GRID
-    from anisoscope.studies.godey2024 import biased_block, checkpoints
+    from anisoscope_papers.fosse2023.grid import PAPER as GRID
+    from anisoscope_papers.godey2024 import biased_block, checkpoints
 
     steps = [0, 20, 40, 60, 80, 100, 120, 140, 160, 180, *range(200, 2001, 100)]
     assert checkpoints.SETTINGS["paper"].checkpoints == (

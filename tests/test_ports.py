@@ -23,8 +23,8 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from anisoscope.errors import ModelError, UsageError
 from anisoscope.models import ports
 from anisoscope.models.load import load
-from anisoscope.models.ports import character_bert, manta, van
-from anisoscope.models.ports.weights import PublishedModel, load_published
+from anisoscope.models.published import PublishedModel, load_published
+from anisoscope_papers.networks import character_bert, manta, van
 
 logging.set_verbosity_error()
 logging.disable_progress_bar()

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from anisoscope.data import labelled as data
-from anisoscope.studies.beyond import arms, outcomes, trained
-from anisoscope.studies.beyond.trained import Recipe
-from anisoscope.training import classifier, language_model, small
-from anisoscope.training.kinds import KINDS
-from anisoscope.training.recipe import ClassifierRecipe, ModelSize, Sizes, Training
+from anisoscope_papers.beyond import arms, outcomes, trained
+from anisoscope_papers.beyond.trained import Recipe
+from anisoscope_papers.training import classifier, language_model, small
+from anisoscope_papers.training.kinds import KINDS
+from anisoscope_papers.training.recipe import ClassifierRecipe, ModelSize, Sizes, Training
 
 
 class Caught(Exception):

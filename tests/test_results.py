@@ -13,9 +13,9 @@ import verdicts
 from anisoscope.errors import OutputError
 from anisoscope.report import build_studies
 from anisoscope.store import as_records
-from anisoscope.studies import runner
-from anisoscope.studies.runner import COMPARED, Finished, finished, found, reproductions
-from anisoscope.studies.study import Compared
+from anisoscope_papers import runner
+from anisoscope_papers.runner import COMPARED, Finished, finished, found, reproductions
+from anisoscope_papers.study import Compared
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 FOLDERS = reproductions(RESULTS)
@@ -270,7 +270,7 @@ def test_published_numbers_stand_beside_ours_on_the_page(tmp_path, monkeypatch):
         ("fig99_new", "", True),
         ("table9_new", "STUDY = None", True),
         ("sec9_new", "STUDIES = ()", True),
-        ("beyond", "from anisoscope.studies.godey2024.fig07_scores import STUDY as STUDI", True),
+        ("beyond", "from anisoscope_papers.godey2024.fig07_scores import STUDY as STUDI", True),
         ("helper", "x = 1", False),
         ("figures", "x = 1", False),
     ],
@@ -280,7 +280,7 @@ def test_a_study_that_is_not_declared_is_told_and_a_part_of_studies_is_none(
 ):
     """What is not a study was told from the rest by an underscore before its name."""
     from anisoscope.errors import MeasureError
-    from anisoscope.studies import fosse2023
+    from anisoscope_papers import fosse2023
 
     (tmp_path / f"{name}.py").write_text(content)
     monkeypatch.setattr(fosse2023, "__path__", [*fosse2023.__path__, str(tmp_path)])

@@ -33,9 +33,9 @@ from anisoscope.runs.job import OF_MACHINE, Job
 from anisoscope.runs.run import _kept, run
 from anisoscope.runs.series import measure_series
 from anisoscope.store import RunFolder
-from anisoscope.studies.judge import LEVEL, judged, of_seeds
-from anisoscope.studies.study import Claim
-from anisoscope.training.text import open_training_corpus, prepare
+from anisoscope_papers.judge import LEVEL, judged, of_seeds
+from anisoscope_papers.study import Claim
+from anisoscope_papers.training.text import open_training_corpus, prepare
 
 # ---- identities: nothing that numbers depend on is left out ----------------------------------------------------------
 

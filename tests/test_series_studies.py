@@ -17,13 +17,13 @@ from anisoscope.measure.loop import head_means, run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import centred_attention, score_terms
 from anisoscope.store import as_records, select
-from anisoscope.studies import runner
-from anisoscope.studies.godey2024 import checkpoints, fig11_12_trajectories as planes, fig13_14_alignment
-from anisoscope.studies.godey2024.fig13_14_alignment import Alignment, table
-from anisoscope.studies.judge import judged, of_seeds
-from anisoscope.studies.study import Claim
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.isotropic import q95
+from anisoscope_papers import runner
+from anisoscope_papers.godey2024 import checkpoints, fig11_12_trajectories as planes, fig13_14_alignment
+from anisoscope_papers.godey2024.fig13_14_alignment import Alignment, table
+from anisoscope_papers.judge import judged, of_seeds
+from anisoscope_papers.study import Claim
 
 STUDIES = {s.name: s for s in runner.found() if s.paper == "godey2024"}
 STEPS = (0, 10, 12, 20, 22, 80, 84, 100, 104, 200, 480, 500, 1000)
@@ -608,7 +608,7 @@ def series(small_series):
 
 
 def context(folder):
-    from anisoscope.studies.study import Context
+    from anisoscope_papers.study import Context
 
     return Context(folder / "study", folder / "cache")
 
@@ -692,7 +692,7 @@ def test_a_sampled_svd_is_near_the_exact_one(series, measured, tmp_path):
 
 def test_heads_of_a_vision_model_along_training(tmp_path):
     """Models trained on the spot, whose seeds may stop at different steps: those common to all are measured."""
-    from anisoscope.training.small import SmallModelRecipe
+    from anisoscope_papers.training.small import SmallModelRecipe
 
     recipe = SmallModelRecipe(share=1e-3, seeds=2)
     series = checkpoints.CheckpointSettings("", recipe, "vit", "builtin:digits", 20, None)

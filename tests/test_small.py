@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from anisoscope.store import as_records, select
-from anisoscope.studies import runner
-from anisoscope.studies.beyond import dimension, small_models
-from anisoscope.studies.beyond.small import between, measure, records_of, with_axes
-from anisoscope.studies.beyond.small_models import (
+from anisoscope_papers import runner
+from anisoscope_papers.beyond import dimension, small_models
+from anisoscope_papers.beyond.small import between, measure, records_of, with_axes
+from anisoscope_papers.beyond.small_models import (
     EACH,
     FIRST,
     MEAN,
@@ -22,8 +22,8 @@ from anisoscope.studies.beyond.small_models import (
     material,
     untrained,
 )
-from anisoscope.studies.fosse2023.entry import Seeds
-from anisoscope.studies.study import Context
+from anisoscope_papers.fosse2023.entry import Seeds
+from anisoscope_papers.study import Context
 
 PLAN = SmallGrid((("planted:3", FIRST),), dims=(8,), seeds=1, steps=60, limit=90, held=60, rate=3e-2)
 STUDIES = {s.name: s for s in runner.found() if s.name in ("pooling", "dimension", "whole")}

@@ -15,11 +15,11 @@ from safetensors import SafetensorError
 from anisoscope.errors import OutputError, UsageError
 from anisoscope.models import ports
 from anisoscope.models.load import load
-from anisoscope.models.ports import speech_cnn
-from anisoscope.studies.godey2024 import layer_curves
-from anisoscope.studies.study import Context
-from anisoscope.training import fit, kinds, photographs_and_speech as source, small
-from anisoscope.training.kinds import KINDS, kind_named, material
+from anisoscope_papers.godey2024 import layer_curves
+from anisoscope_papers.networks import speech_cnn
+from anisoscope_papers.study import Context
+from anisoscope_papers.training import fit, kinds, photographs_and_speech as source, small
+from anisoscope_papers.training.kinds import KINDS, kind_named, material
 
 QUICK = small.SmallModelRecipe(share=1e-3, seeds=1)
 

@@ -27,11 +27,11 @@ from anisoscope.measure.inputs import _batches_of
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import calibrated, common_direction, found, mean_cosine, query_key
-from anisoscope.models.ports.van import VanConfig, VanModel
 from anisoscope.sums.classes import pooled
 from anisoscope.sums.device import sums_on_device
 from anisoscope.sums.groups import Sums, Totals, row_sums, vector_sums
 from anisoscope.sums.moments import add_head_moments
+from anisoscope_papers.networks.van import VanConfig, VanModel
 
 
 def drawn(*shape, seed=0):

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from anisoscope.api.measuring import classes as classes, measure as measure, series as series
     from anisoscope.api.run import Run as Run
-    from anisoscope.api.working import compare as compare, report as report, reproduce as reproduce, train as train
+    from anisoscope.api.working import compare as compare, report as report
     from anisoscope.axes import Site as Site
     from anisoscope.capture import capture as capture
     from anisoscope.measure.functional import metric as metric
     from anisoscope.measure.settings import Settings as Settings
     from anisoscope.models.load import Subject as Subject, load as load
+    from anisoscope.monitor.monitor import Monitor as Monitor
     from anisoscope.sums.groups import Sums as Sums
-    from anisoscope.training.monitor import Monitor as Monitor
 
 __version__ = "0.1.0"
 
@@ -34,21 +34,27 @@ warnings.filterwarnings("ignore", "IProgress not found")  # of a notebook withou
 _MODULES = {
     "api.measuring": ("classes", "measure", "series"),
     "api.run": ("Run",),
-    "api.working": ("compare", "report", "reproduce", "train"),
+    "api.working": ("compare", "report"),
     "axes": ("Site",),
     "capture": ("capture",),
     "measure.functional": ("metric",),
     "measure.settings": ("Settings",),
     "models.load": ("Subject", "load"),
+    "monitor.monitor": ("Monitor",),
     "sums.groups": ("Sums",),
-    "training.monitor": ("Monitor",),
 }
 _PUBLIC = {name: f"anisoscope.{module}" for module, names in _MODULES.items() for name in names}
 """Every public name, and the module it is in."""
+_PAPERS = ("train", "reproduce")
+"""Names of anisoscope_papers that once were here."""
 __all__ = ["__version__", *_PUBLIC]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PAPERS:
+        raise AttributeError(
+            f"{name!r} is in anisoscope_papers (pip install anisoscope-papers): anisoscope_papers.{name}"
+        )
     if name not in _PUBLIC:
         raise AttributeError(f"module 'anisoscope' has no attribute {name!r}; it has {', '.join(_PUBLIC)}")
     return getattr(import_module(_PUBLIC[name]), name)

@@ -6,6 +6,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -31,39 +32,43 @@ def code_of(*names: str) -> dict[str, str]:
     """A hash of the source of each package or module of `names` (none given: of all `NUMBERS`): part of a run's
     identity, so that no run is found again once a formula has changed.
     """
-    found = {}
-    for name in names or NUMBERS:
-        total = hashlib.sha256()
-        for path in sorted((PACKAGE / name).rglob("*.py")) or [PACKAGE / f"{name}.py"]:
-            total.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes())
-        found[name] = total.hexdigest()[:12]
-    return found
+    return {name: hash_sources(PACKAGE, name) for name in names or NUMBERS}
 
 
-def measuring_code() -> dict[str, str]:
-    """What names a piece that a study measured and kept: the code that makes numbers, the studies' own with it."""
-    return code_of(*NUMBERS, "studies")
+def hash_sources(folder: Path, *names: str) -> str:
+    """A hash of the sources of some modules and packages in a folder."""
+    total = hashlib.sha256()
+    for name in names:
+        for path in sorted((folder / name).rglob("*.py")) or [folder / f"{name}.py"]:
+            total.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    return total.hexdigest()[:12]
 
 
 @cache
 def code_version() -> dict[str, Any]:
     """Package version, a hash of the sources that make numbers, and the commit where the code lies in a git checkout,
-    `dirty` where those sources, or the studies', are not as in the commit.
+    `dirty` where those sources are not as in the commit.
     """
     from anisoscope import __version__
 
+    described = {"version": __version__, "sources": run_id(code_of())}
+    return described | commit_of_sources(PACKAGE, (*NUMBERS, "runs"))
+
+
+def commit_of_sources(folder: Path, names: Sequence[str]) -> dict[str, Any]:
+    """The `commit` that a package's folder is at (None outside git), and `dirty` where some of its modules differ."""
+
     def git(*words: str) -> str | None:
         try:
-            words = ("git", "-C", str(PACKAGE), *words)
+            words = ("git", "-C", str(folder), *words)
             return subprocess.check_output(words, stderr=subprocess.DEVNULL, text=True, timeout=10).strip()
         except (OSError, subprocess.SubprocessError):
             return None
 
-    commit = git("rev-parse", "HEAD") if git("ls-files", "--error-unmatch", "store.py") else None
-    paths = [name if (PACKAGE / name).is_dir() else f"{name}.py" for name in (*NUMBERS, "training", "runs", "studies")]
+    commit = git("rev-parse", "HEAD") if git("ls-files", "--error-unmatch", "__init__.py") else None
+    paths = [name if (folder / name).is_dir() else f"{name}.py" for name in names]
     changed = commit is not None and git("status", "--porcelain", "--", *paths)
-    described = {"version": __version__, "sources": run_id(code_of()), "commit": commit}
-    return described | ({"dirty": True} if changed else {})
+    return {"commit": commit} | ({"dirty": True} if changed else {})
 
 
 def provenance() -> dict[str, Any]:

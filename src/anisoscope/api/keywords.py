@@ -77,68 +77,6 @@ class Looking(Written, total=False):
     trust_remote_code: bool
 
 
-class LearningLanguage(Written, total=False):
-    """Keywords of `train` for a language model, as the options of `anisoscope train masked-lm`."""
-
-    corpus: str
-    preset: str
-    vocab_size: int | None
-    window: int | None
-    batch: int | None
-    rate: float | None
-    dropout: float | None
-    steps: int | None
-    seed: int
-    data_seed: int | None
-    vocabulary: str | None
-    per_octave: int
-    dtype: str
-    accumulate: int
-    split: str | None
-    column: str | None
-    limit: int | None
-    device: str
-    report_to: str | Sequence[str]
-
-
-class LearningClasses(Written, total=False):
-    """Keywords of `train` for a classifier, as the options of `anisoscope train classifier`."""
-
-    model: str
-    corpus: str
-    text_column: str | None
-    second_column: str | None
-    label_column: str | None
-    rationale_column: str | None
-    split_column: str | None
-    limit: int | None
-    layers: int
-    heads: int
-    dim: int | None
-    text: bool
-    vectors: str
-    vector_norm: float | None
-    frozen: bool
-    tokens: str
-    separator: bool
-    attention: str
-    penalty: str
-    weight: float
-    penalty_layers: str | Sequence[int]
-    rate: float | None
-    decay: float | None
-    batch: int | None
-    epochs: int | None
-    patience: int | None
-    warmup: int
-    clip: float
-    buckets: bool
-    max_length: int | None
-    seed: int
-    split_seed: int
-    device: str
-
-
 def read(given: Mapping[str, Any], fields: Iterable[AskedField]) -> dict[str, Any]:
     """Values by field name, read as the command line reads them (commas too). UsageError for a keyword that is none."""
     known = {field.keyword: field for field in fields}

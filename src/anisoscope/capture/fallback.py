@@ -11,17 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from anisoscope.capture.masking import Call
-from anisoscope.models.families import FAMILIES
+from anisoscope.models.families import families
 
-OFF_INTERFACE = {f.off_interface[0]: f.off_interface[1:] for f in FAMILIES.values() if f.off_interface is not None}
-"""Classes that call attention off the interface, once per layer: under which name, and the names of its projections."""
+
+def off_interface() -> dict[str, tuple[str, tuple[str, str, str]]]:
+    """Classes that call attention off the interface, once per layer: under which name, and its projections' names."""
+    rows = [family.off_interface for family in families().values() if family.off_interface is not None]
+    return {caller: (name, projections) for caller, name, projections in rows}
 
 
 def served(model: nn.Module) -> dict[nn.Module, tuple[nn.Module, tuple[str, ...]]]:
     """{attention module off the interface: the module that calls it once a layer, the names of its projections}."""
     found: dict[nn.Module, tuple[nn.Module, tuple[str, ...]]] = {}
+    classes = off_interface()
     for around in model.modules():
-        name, projections = OFF_INTERFACE.get(type(around).__name__, ("", ()))
+        name, projections = classes.get(type(around).__name__, ("", ()))
         if isinstance(attention := getattr(around, name, None), nn.Module):
             found[attention] = around, projections
     return found

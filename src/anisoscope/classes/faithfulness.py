@@ -21,6 +21,7 @@ from anisoscope.classes.attributions import attributions, baselines, class_direc
 from anisoscope.classes.pooling import class_logits
 from anisoscope.data.encoding import Encoded, LabelledPlan, encode
 from anisoscope.data.labelled import TEST, TRAIN, VALIDATION, Example, Examples, LabelledCorpus, balanced
+from anisoscope.models.families import family_of
 from anisoscope.progress import Progress
 from anisoscope.store import as_records
 
@@ -70,7 +71,9 @@ def explanations(
     shallow = model.config.num_hidden_layers == 1
     keys = [key for key in scores[0] if shallow or key[0] in OF_DEEP]
     with ExitStack() as stack:
-        if base := getattr(model, "attention_classifier", None):
+        part = family_of(model).cls_row_only
+        base = getattr(model, part, None) if part else None
+        if base is not None:
             stack.callback(setattr, base, "row_only", base.row_only)
             base.row_only = "always"  # the last layer computes the row of [CLS] alone
         found |= _faithfulness(model, pad, encoded, scores, keys, progress)

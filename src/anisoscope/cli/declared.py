@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from anisoscope.cli.command import Command, Group
 from anisoscope.errors import Interrupted
 from anisoscope.options import INPUT, MACHINE, MODEL, OUTPUT, TRAINING, WHAT, AskedField, leaves, made, range_of
 
@@ -47,7 +48,7 @@ def _parameter(field: AskedField) -> inspect.Parameter:
     )
 
 
-def declared(function: Callable[..., None]) -> Callable[..., None]:
+def declared(function: Callable[..., int | None]) -> Callable[..., None]:
     """`function` with an option for each field of its parameters that are settings, as typer reads it."""
     given: dict[str, tuple[AskedField, list[AskedField]]] = {}
     for name, parameter in inspect.signature(function).parameters.items():
@@ -61,11 +62,13 @@ def declared(function: Callable[..., None]) -> Callable[..., None]:
         owned = {name: own for name, (own, _) in given.items()}
         read = {n: made(own.settings, values, own.only) if own.settings else values[n] for n, own in owned.items()}
         try:
-            function(**read)
+            code = function(**read)
         except KeyboardInterrupt as stop:  # the parser would make an exit code of it
             interrupted = Interrupted(signal.SIGINT)
             interrupted.__notes__ = getattr(stop, "__notes__", [])
             raise interrupted from stop
+        if code:
+            raise typer.Exit(code)
 
     parameters = [_parameter(field) for _, found in given.values() for field in found]
     call.__name__, call.__doc__ = function.__name__, function.__doc__
@@ -95,10 +98,24 @@ class Grouped(TyperCommand):
             formatter.write(f"{self.epilog}\n")
 
 
-def command(app: typer.Typer, name: str, *, example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def mount(app: typer.Typer, name: str, added: Command | Group) -> None:
+    """Make what another package adds a command of `app`, or a group of commands."""
+    if isinstance(added, Command):
+        command(app, name, example=added.example)(added.run)
+        return
+    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=added.help)
+    for own_name, own in added.commands.items():
+        mount(group, own_name, own)
+    app.add_typer(group, name=name)
+
+
+Run = Callable[..., int | None]
+
+
+def command(app: typer.Typer, name: str, *, example: str) -> Callable[[Run], Run]:
     """Make a function, whose parameters are settings, a command of `app`."""
 
-    def register(function: Callable[..., None]) -> Callable[..., None]:
+    def register(function: Run) -> Run:
         app.command(name, cls=Grouped, epilog=f"Example: {example}")(declared(function))
         return function
 

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from anisoscope.cli.view import Table
+from anisoscope.registry import entries
 from anisoscope.runs.tables import ENDS, SHORT, A, by_layer, named, side_by_side as joined
 from anisoscope.store import RunFolder, select
 from anisoscope.wording import each, measured, ranged, short
@@ -114,7 +115,7 @@ def side_by_side(folders: Sequence[Path], metric: str, tokens: str) -> tuple[Tab
 
 
 def listed(what: str) -> Table:
-    """(name, one line) of all metrics, models, corpora or studies."""
+    """(name, one line) of all metrics, models, corpora, or of what else another package lists."""
     if what == "metrics":
         sources = sorted(Path(__file__).parents[1].joinpath("metrics").glob("*.py"))  # to import them takes seconds
         docs = {path.stem: ast.get_docstring(ast.parse(path.read_bytes())) or "" for path in sources}
@@ -124,18 +125,16 @@ def listed(what: str) -> Table:
             if name not in ("__init__", "base")
         ]
     elif what == "models":
-        from anisoscope.models.families import PRESETS
-        from anisoscope.models.packaged import PACKAGED
+        from anisoscope.models.named import named_models, packaged_models
 
         rows = [("builtin:minilm", "all-MiniLM-L6-v2, 6 layers, packaged; no download; the default")]
-        rows += [(name, f"{p.description}, packaged ({p.install})") for name, p in PACKAGED.items()]
-        rows += [(name, f"{p.hub_id} ({p.modality}; figure {p.figure} of godey2024)") for name, p in PRESETS.items()]
+        rows += [(name, f"{p.description}, packaged ({p.install})") for name, p in packaged_models().items()]
+        for name, preset in named_models().items():
+            rows.append((name, f"{preset.hub_id} ({'; '.join(filter(None, (preset.modality, preset.note)))})"))
     elif what == "corpora":
         from anisoscope.data.corpora import list_corpora
 
         rows = [(name, f"{corpus.modality}: {corpus.description}") for name, corpus in list_corpora().items()]
     else:
-        from anisoscope.studies.names import listed as studies
-
-        rows = [(f"{paper} {name}", f"{title} (settings: {', '.join(how)})") for paper, name, title, how in studies()]
+        rows = entries("listings")[what]()
     return Table((what, ""), rows, pd.DataFrame(rows, columns=["name", "description"]))

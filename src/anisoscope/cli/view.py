@@ -46,6 +46,11 @@ class Table:
     records: "pd.DataFrame"
 
 
+def say(text: str) -> None:
+    """A line on stdout as it is, however long."""
+    typer.echo(text)
+
+
 def show(tables: Sequence[Table], view: View, found: "Sequence[Finding]" = ()) -> None:
     """Tables, then the findings, on stdout."""
     if view.format == "json":

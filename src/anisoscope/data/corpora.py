@@ -12,10 +12,11 @@ from anisoscope.data.local import TEXT_ENDINGS, copy_of, find_path, local_corpor
 from anisoscope.data.splitting import check_rule
 from anisoscope.errors import CorpusError, UsageError, near_matches
 from anisoscope.options import INPUT, Option
+from anisoscope.registry import entries
 
 
 class NamedCorpus(NamedTuple):
-    """A corpus with a name of its own: made by a function (`maker`, a `module:function` of `anisoscope.data`), or a
+    """A corpus with a name of its own: made by a function (`maker`, a `module:function`), or a
     data set of the hub (`id[:config]`), of which `split` is meant; `cure`: what to do where that cannot be had;
     `stand_in`: the corpus that a study reads then; of the split, about: `gigabytes`, and million tokens, or seconds of
     speech, or images (`millions`), by which the time of a study is estimated.
@@ -38,19 +39,20 @@ class NamedCorpus(NamedTuple):
 
 
 def _function(name: str) -> Any:
-    """The function `module:function` of `anisoscope.data`, whose module is imported when it is first needed."""
+    """The function `module:function`, whose module is imported when it is first needed."""
     module, function = name.split(":")
-    return getattr(import_module(f"anisoscope.data.{module}"), function)
+    return getattr(import_module(module), function)
 
 
 _TABLE = Path(__file__).with_suffix(".toml").read_text("utf-8")
 CORPORA = {name: NamedCorpus(**row) for name, row in tomllib.loads(_TABLE).items()}
+"""Those that come with this package; `named_corpora` has those of other packages too."""
 
 OPENERS = {
-    "text": ("text:open_text", "a corpus: a path"),
-    "image": ("images:open_images", "an image corpus: a folder, a manifest"),
-    "speech": ("speech:open_speech", "a speech corpus: a folder, a manifest"),
-    "labelled": ("labelled:open_labelled", "a labelled corpus: a table, a folder of them"),
+    "text": ("anisoscope.data.text:open_text", "a corpus: a path"),
+    "image": ("anisoscope.data.images:open_images", "an image corpus: a folder, a manifest"),
+    "speech": ("anisoscope.data.speech:open_speech", "a speech corpus: a folder, a manifest"),
+    "labelled": ("anisoscope.data.labelled:open_labelled", "a labelled corpus: a table, a folder of them"),
 }
 """The function that opens the corpora of each modality, and what they may be beside a preset or a hub data set."""
 
@@ -65,7 +67,8 @@ def open_corpus(name: str, *, modality: str | None = None, **options: Any) -> An
     """The corpus `name`, opened by the function for its modality (the preset's; else the one given; else text) with
     `options`: the fields of `Asked`; of a labelled corpus those of `data.labelled.open_labelled`.
     """
-    own = CORPORA[name].modality if name in CORPORA else ""
+    known = named_corpora()
+    own = known[name].modality if name in known else ""
     if own and (modality is None or own != "labelled"):  # texts with labels can be read as text alone
         modality = own
     modality = modality or "text"
@@ -74,13 +77,18 @@ def open_corpus(name: str, *, modality: str | None = None, **options: Any) -> An
     return _function(OPENERS[modality][0])(name, **options)
 
 
+def named_corpora() -> dict[str, NamedCorpus]:
+    """The corpora with names of their own, those that other packages add after ours."""
+    return CORPORA | {name: row for name, row in entries("corpora").items() if name not in CORPORA}
+
+
 def list_corpora() -> dict[str, NamedCorpus]:
     """The corpora with names of their own, and those found under $ANISOSCOPE_DATA."""
     found = {
         name: NamedCorpus(modality, f"{'folder' if path.is_dir() else 'file'} of $ANISOSCOPE_DATA")
         for name, (modality, path) in local_corpora().items()
     }
-    return {**CORPORA, **found}
+    return {**named_corpora(), **found}
 
 
 @dataclass(frozen=True)
@@ -160,7 +168,8 @@ def located(name: str, modality: str, asked: Asked) -> NamedCorpus | Path | HubP
     marked = _HUB_ID.fullmatch(name)
     parts = marked.groupdict() if marked else {}
     base = parts.get("id", name)
-    named = (CORPORA[key] for key in (name, base) if key in CORPORA and CORPORA[key].modality == modality)
+    known = named_corpora()
+    named = (known[key] for key in (name, base) if key in known and known[key].modality == modality)
     row = next(named, None)
     if row and row.maker:
         asked.refuse(name, *PARTS, "column")

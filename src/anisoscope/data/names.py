@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
-from anisoscope.data.corpora import CORPORA, list_corpora
+from anisoscope.data.corpora import list_corpora, named_corpora
 from anisoscope.data.local import find_path
 from anisoscope.errors import CorpusError, ModelError, near_matches
 from anisoscope.models.hub import split_name
@@ -15,10 +15,9 @@ NEAR, APART = 0.85, 2  # likeness to a known name, and most difference in length
 
 def check_model(name: str) -> None:
     """ModelError for a name that is nearly a preset's, or a path that is not there."""
-    from anisoscope.models.families import PRESETS
-    from anisoscope.models.packaged import PACKAGED
+    from anisoscope.models.named import named_models, packaged_models
 
-    known = ["builtin:minilm", *PACKAGED, *PRESETS]
+    known = ["builtin:minilm", *packaged_models(), *named_models()]
     if set(name) & set("{}*?"):
         return
     base, _ = split_name(name)
@@ -32,8 +31,8 @@ def check_model(name: str) -> None:
 
 def check_corpus(name: str, *, labelled: bool = False) -> None:
     """CorpusError for a name that is nearly a corpus' own, or a path that is not there."""
-    base = name.partition(":")[0] if labelled else name
-    if base == "" or (base in CORPORA and (CORPORA[base].modality == "labelled") == labelled) or find_path(name):
+    base, corpora = name.partition(":")[0] if labelled else name, named_corpora()
+    if base == "" or (base in corpora and (corpora[base].modality == "labelled") == labelled) or find_path(name):
         return
     known = [key for key, row in list_corpora().items() if (row.modality == "labelled") == labelled]
     if _is_slip(name, known):

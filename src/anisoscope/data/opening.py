@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from anisoscope.data.corpora import CORPORA, open_corpus
+from anisoscope.data.corpora import named_corpora, open_corpus
 from anisoscope.data.documents import has_text
 from anisoscope.data.local import find_path, modality_of
 from anisoscope.data.plans import Plan, decoder_start
@@ -24,7 +24,7 @@ MODELS = {"text": "builtin:minilm or bert-base", "image": "vit-base or resnet-50
 
 def default_corpus(modality: str) -> str:
     """The built-in corpus for what a model reads. UsageError where none is built in."""
-    for name, row in CORPORA.items():
+    for name, row in named_corpora().items():
         if name.startswith("builtin:") and row.modality == modality:
             return name
     expected = f"--corpus for a {modality} model (no {modality} is built in)"
@@ -84,7 +84,7 @@ def open_texts(texts: list[str], model: Any, processor: Any, **how: Any) -> tupl
 
 def _check_modality(name: str, modality: str, column: str | None) -> None:
     """A UsageError where a corpus is known to hold something else than the model reads."""
-    row = CORPORA.get(name)
+    row = named_corpora().get(name)
     path = None if row else find_path(name)
     holds = row.modality if row else modality_of(path) if path else None
     if holds not in EXAMPLES or holds == modality:
@@ -121,19 +121,21 @@ def longest_input(config: Any, tokenizer: Any) -> int | None:
 def _text_plan(corpus: Any, model: Any, tokenizer: Any, length: int, batch_tokens: int) -> Any:
     from anisoscope.data.text import plan_characters, plan_text
     from anisoscope.models.blocks import stack_of
+    from anisoscope.models.families import family_named
 
     config: Any = getattr(model, "config", None)
-    family = getattr(config, "model_type", "")
-    if family == "character_bert":
+    kind = getattr(config, "model_type", "")
+    family = family_named(kind)
+    if family.words:
         return plan_characters(corpus, tokenizer, max_length=length, batch_tokens=batch_tokens)
     start = decoder_start(config) if getattr(config, "is_encoder_decoder", False) else None
     plan = plan_text(
         corpus,
         tokenizer,
         max_length=length,
-        batch_tokens=1 if family == "manta" else batch_tokens,  # its blocks depend on what else is in the batch
+        batch_tokens=1 if family.alone else batch_tokens,
         stack="encoder" if start is not None else stack_of(model),
         decoder_start_id=start,
         vocab_size=getattr(config, "vocab_size", None),
     )
-    return plan.at_least(config.downsampling_rate) if family == "canine" else plan  # a molecule of characters
+    return plan.at_least(config.downsampling_rate) if kind == "canine" else plan  # a molecule of characters

@@ -10,7 +10,7 @@ from lightning.pytorch import Callback  # type: ignore[import-not-found]
 from torch import nn
 from transformers import PreTrainedModel
 
-from anisoscope.training.monitor import Monitor
+from anisoscope.monitor.monitor import Monitor
 
 
 class LightningMonitor(Callback):  # type: ignore[misc]  # lightning may be absent

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
-from anisoscope.training.monitor import Monitor
+from anisoscope.monitor.monitor import Monitor
 
 
 class TrainerMonitor(TrainerCallback):

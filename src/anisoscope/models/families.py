@@ -1,8 +1,10 @@
-"""Families of models (`config.model_type`), a row each, and published models by name; without torch or transformers."""
+"""Families of models (`config.model_type`), a row each; without torch or transformers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from anisoscope.registry import entries
 
 if TYPE_CHECKING:
     from anisoscope.batch import Stream
@@ -35,7 +37,15 @@ class Family(NamedTuple):
     causal         a decoder whose attention modules do not say so
     tokens_first   blocks pass vectors on as [token, sequence, dim]
     tokenizer      module:class of a tokenizer that needs no files
-    port           Auto class of transformers → class in `ports/<family>.py`
+    words          a tokenizer makes the characters of each word of a text, and the model reads one word a position
+    alone          one sequence at a time: what a block is depends on what else is in the batch
+    module, port   of an architecture that transformers lacks: the module that holds it, and its classes there by the
+                   Auto class of transformers that is to know them
+    bare           `module` knows files of weights that come without a configuration: its `config_of(weights)` gives
+                   that of the weights that are its own and None for others, its `processor()` the processor, and
+                   `published(weights)`, where there is one, the weights under the port's names
+    cls_row_only   name of a part of the model whose attribute `row_only` says whether ("always") its last layer
+                   computes the row of the first token alone
     """
 
     blocks: tuple[str, ...] = ()
@@ -47,17 +57,15 @@ class Family(NamedTuple):
     causal: bool = False
     tokens_first: bool = False
     tokenizer: str = ""
+    words: bool = False
+    alone: bool = False
+    module: str = ""
     port: Mapping[str, str] = {}
+    bare: bool = False
+    cls_row_only: str = ""
 
 
 FAMILIES: dict[str, Family] = {
-    "attention_classifier": Family(
-        port={
-            "AutoConfig": "AttentionClassifierConfig",
-            "AutoModel": "AttentionClassifierModel",
-            "AutoModelForSequenceClassification": "AttentionClassifier",
-        }
-    ),
     "bloom": Family(causal=True),
     "canine": Family(
         ("CanineLayer",),
@@ -66,48 +74,36 @@ FAMILIES: dict[str, Family] = {
         off_interface=("CanineAttention", "self", ("query", "key", "value")),
         tokenizer="transformers:CanineTokenizer",
     ),
-    "character_bert": Family(
-        tokenizer="anisoscope.models.ports.character_bert:CharacterBertTokenizer",
-        port={"AutoConfig": "CharacterBertConfig", "AutoModel": "CharacterBertModel"},
-    ),
-    "cifar_resnet": Family(port={"AutoConfig": "CifarResNetConfig", "AutoModel": "CifarResNetModel"}),
     "convnext": Family(("ConvNextLayer",), "ConvNextStage"),
-    "crepe": Family(  # whole frames only: every position is real
-        streams=lambda _model, _given: {}, port={"AutoConfig": "CrepeConfig", "AutoModel": "CrepeModel"}
-    ),
     "cvt": Family(
         ("CvtLayer",),
         "CvtStage",
         off_interface=("CvtAttention", "attention", ("projection_query", "projection_key", "projection_value")),
     ),
-    "distillmos": Family(port={"AutoConfig": "DistillMosConfig", "AutoModel": "DistillMosModel"}),
     "efficientnet": Family(("EfficientNetBlock",)),
     "fsmt": Family(("EncoderLayer", "DecoderLayer"), tokens_first=True),
-    "manta": Family(  # every block of bytes is real
-        ("T5Block",),
-        streams=lambda _model, given: {stack: stream for stack, stream in given.items() if stack != "encoder"},
-        tokenizer="transformers:ByT5Tokenizer",
-        port={"AutoConfig": "MantaConfig", "AutoModel": "MantaModel", "AutoModelForSeq2SeqLM": "MantaModel"},
-    ),
     "mamba": Family(causal=True),
     "mpnet": Family(("MPNetLayer",)),
     "mpt": Family(causal=True),
     "openai-gpt": Family(("Block",), causal=True),
     "resnet": Family(("ResNetBottleNeckLayer", "ResNetBasicLayer"), "ResNetStage"),
     "segformer": Family(("SegformerLayer",), "SegformerStage"),
-    "speech_cnn": Family(port={"AutoConfig": "SpeechCnnConfig", "AutoModel": "SpeechCnnModel"}),
     "swin": Family(("SwinLayer",), "SwinStage"),
     "swinv2": Family(("Swinv2Layer",), "Swinv2Stage"),
-    "van": Family(
-        ("VanLayer", "Block"),
-        "VanStageNorm",
-        attention=False,
-        port={"AutoConfig": "VanConfig", "AutoModel": "VanModel", "AutoModelForImageClassification": "VanModel"},
-    ),
     "xglm": Family(causal=True),
     "xlnet": Family(("XLNetLayer",), tokens_first=True),
 }
 """Families without a row need none: most that are on transformers' attention interface."""
+
+
+def families() -> dict[str, Family]:
+    """The rows here, and those that other packages add."""
+    return entries("families") | FAMILIES
+
+
+def family_named(model_type: str) -> Family:
+    """The row of a family by its `model_type`; an empty one where it has none."""
+    return families().get(model_type, Family())
 
 
 LIBRARIES: dict[str, Family] = {
@@ -137,40 +133,4 @@ inside each head (GPT-NeoX), grouped keys and values last (Phi-3).
 def family_of(model: Any) -> Family:
     """The row of a model's family, or of the library that it is of; an empty one where it has none."""
     library = LIBRARIES.get(type(model).__module__.partition(".")[0], Family())
-    return FAMILIES.get(getattr(getattr(model, "config", None), "model_type", ""), library)
-
-
-class NamedModel(NamedTuple):
-    """A published checkpoint of a `figure` of paper G; `licence` and `size` (in parameters) as authors state them."""
-
-    hub_id: str
-    modality: str
-    figure: str
-    licence: str = "unknown"
-    size: str = "unknown"
-
-
-PRESETS: dict[str, NamedModel] = {
-    "bert-base": NamedModel("google-bert/bert-base-uncased", "text", "1", "apache-2.0", "110M"),
-    "roberta-base": NamedModel("FacebookAI/roberta-base", "text", "1", "mit", "125M"),
-    "gpt2": NamedModel("openai-community/gpt2", "text", "1", "mit", "124M"),
-    "t5-base": NamedModel("google-t5/t5-base", "text", "1", "apache-2.0", "220M"),
-    "character-bert": NamedModel("helboukkouri/character-bert", "text", "2"),
-    "canine-s": NamedModel("google/canine-s", "text", "2", "apache-2.0", "132M"),
-    "canine-c": NamedModel("google/canine-c", "text", "2", "apache-2.0", "132M"),
-    "manta-base": NamedModel("almanach/manta-lm-base", "text", "2", "mit"),
-    "byt5-base": NamedModel("google/byt5-base", "text", "2", "apache-2.0", "582M"),
-    "wav2vec2-base": NamedModel("facebook/wav2vec2-base", "speech", "3a", "apache-2.0", "95M"),
-    "hubert-base": NamedModel("facebook/hubert-base-ls960", "speech", "3a", "apache-2.0", "95M"),
-    "whisper-base": NamedModel("openai/whisper-base", "speech", "3a", "apache-2.0", "74M"),
-    "vit-base": NamedModel("google/vit-base-patch16-224", "image", "3b", "apache-2.0", "86M"),
-    "beit-base": NamedModel("microsoft/beit-base-patch16-224", "image", "3b", "apache-2.0", "87M"),
-    "deit-base": NamedModel("facebook/deit-base-distilled-patch16-224", "image", "3b", "apache-2.0", "87M"),
-    "mit-b0": NamedModel("nvidia/mit-b0", "image", "3b", "other", "3.7M"),
-    "resnet-50": NamedModel("microsoft/resnet-50", "image", "4", "apache-2.0", "25.6M"),
-    "efficientnet-b0": NamedModel("google/efficientnet-b0", "image", "4", "apache-2.0", "5.3M"),
-    "cvt-13": NamedModel("microsoft/cvt-13", "image", "4", "apache-2.0", "20M"),
-    "convnext-tiny": NamedModel("facebook/convnext-tiny-224", "image", "4", "apache-2.0", "28.6M"),
-    "van-base": NamedModel("Visual-Attention-Network/van-base", "image", "4", "apache-2.0", "26.6M"),
-}
-"""The paper names families, not checkpoints, for most systems: these are the base (or standard) sizes of each."""
+    return families().get(getattr(getattr(model, "config", None), "model_type", ""), library)

@@ -16,7 +16,7 @@ from anisoscope.errors import ModelError, UsageError
 from anisoscope.models.adapters import base_of, merged
 from anisoscope.models.beside import add_sentences, timm_config, timm_name
 from anisoscope.models.devices import device_of, dtype_of
-from anisoscope.models.families import PRESETS
+from anisoscope.models.families import families
 from anisoscope.models.formats import (
     described,
     files_in,
@@ -28,6 +28,7 @@ from anisoscope.models.formats import (
 )
 from anisoscope.models.hub import ModelPlace, bring, locate, split_name
 from anisoscope.models.identity import lasting, own_sources, weights_hash
+from anisoscope.models.named import hub_id, named_models
 from anisoscope.models.packaged import BUILTIN, builtin_folder, open_weights, weights_file
 from anisoscope.models.processors import processor_of
 
@@ -155,8 +156,8 @@ def checkpoint_path(name: str, revision: str | None = None, *, weights: bool = T
     revision = revision or pinned
     if revision and (Path(base).is_dir() or base.startswith("builtin:")):
         raise ModelError("a hub id where a revision is named", f"{base} with {revision}", "leave the revision out")
-    path = builtin_folder(base) if base.startswith("builtin:") else PRESETS[base].hub_id if base in PRESETS else base
-    near = get_close_matches(base, [BUILTIN, *PRESETS], n=3, cutoff=0.8)
+    path = builtin_folder(base) if base.startswith("builtin:") else hub_id(base)
+    near = get_close_matches(base, [BUILTIN, *named_models()], n=3, cutoff=0.8)
     like = f"did you mean {' or '.join(near)}?" if near and base not in near else ""
     place = bring(locate(path, revision, name, like), name, weights=weights)
     there = files_in(Path(place.path))
@@ -250,7 +251,8 @@ def _tower(model: Any, missing: list[str], side: str | None, name: str) -> tuple
 
 def is_classifier(config: Any) -> bool:
     """Whether a checkpoint was saved with a head for classes of whole sequences."""
-    heads = ("ForSequenceClassification", "AttentionClassifier")
+    ported = [family.port.get("AutoModelForSequenceClassification", "") for family in families().values()]
+    heads = ("ForSequenceClassification", *filter(None, ported))
     return any(name.endswith(heads) for name in getattr(config, "architectures", None) or ())
 
 

@@ -39,7 +39,7 @@ def _tokenizer(model: Any, path: str, name: str, trust: bool) -> Any:
     from transformers import AutoTokenizer
 
     family, config = family_of(model), model.config
-    if family.tokenizer and (not family.port or type(config).__module__.startswith("anisoscope.")):
+    if family.tokenizer and (not family.port or type(config).__module__ == family.module):
         module, _, cls = family.tokenizer.partition(":")
         return getattr(import_module(module), cls)()
     try:

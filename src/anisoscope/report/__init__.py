@@ -1,17 +1,16 @@
-"""Pages: one self-contained HTML file from a run folder or from studies, and figures as SVG (PDF and PNG on request).
+"""Pages: one self-contained HTML file from a run folder, and figures as SVG (PDF and PNG on request).
 Everything on a page is read from records; nothing is computed again.
 
-May import: `studies`, `runs`, `charts`, and what is below them.
+May import: `runs`, `charts`, and what is below them.
 """
 
 from pathlib import Path
 
 from anisoscope.report.page import write_run
 from anisoscope.report.results import Results
-from anisoscope.report.studies_page import build_studies
 from anisoscope.store import read_run
 
-__all__ = ["build", "build_studies"]
+__all__ = ["build"]
 
 
 def build(folder: Path, formats: tuple[str, ...] = ("svg",)) -> Path:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from anisoscope.store import write_atomic
 from anisoscope.wording import count, duration, interval, number, percent, plural
 
 FIGURES = "figures"
+HERE = files("anisoscope.report")
 
 
 def write_run(results: Results, folder: Path, formats: tuple[str, ...]) -> Path:
@@ -30,7 +32,7 @@ def write_run(results: Results, folder: Path, formats: tuple[str, ...]) -> Path:
     sentences = [finding.text for finding in findings(results.records)]
     return write_page(
         folder,
-        "report.html.j2",
+        HERE.joinpath("report.html.j2"),
         title=title(results.manifest),
         corpus=str(results.corpus.get("name") or "unnamed corpus"),
         headline=sentences or ["This run holds no anisotropy of hidden states."],
@@ -48,12 +50,11 @@ def write_run(results: Results, folder: Path, formats: tuple[str, ...]) -> Path:
     )
 
 
-def write_page(folder: Path, template: str, **content: Any) -> Path:
-    """Write a template of this package with its content and the style of every page as `report.html`."""
-    here = files("anisoscope.report")
+def write_page(folder: Path, template: Traversable, **content: Any) -> Path:
+    """Write a template with its content and the style of every page as `report.html`."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    style = Markup(here.joinpath("style.css").read_text("utf-8"))
-    page = environment.from_string(here.joinpath(template).read_text("utf-8")).render(**content, style=style)
+    style = Markup(HERE.joinpath("style.css").read_text("utf-8"))
+    page = environment.from_string(template.read_text("utf-8")).render(**content, style=style)
     path = folder / "report.html"
     write_atomic(path, lambda temporary: temporary.write_text(printable(page), encoding="utf-8"))
     return path

@@ -11,6 +11,7 @@ import pandas as pd
 
 from anisoscope.axes import POLICIES, At
 from anisoscope.classes.ablation import ablations
+from anisoscope.classes.cls_entropy import entropies
 from anisoscope.classes.faithfulness import explanations
 from anisoscope.classes.pooling import accuracy_records, pooled_vectors, predicted, separability_records
 from anisoscope.data.encoding import LabelledPlan, encode
@@ -22,11 +23,10 @@ from anisoscope.measure.settings import Settings
 from anisoscope.models.blocks import has_attention, stack_of
 from anisoscope.models.load import Subject, is_classifier
 from anisoscope.progress import Progress, counting
-from anisoscope.provenance import NUMBERS, code_of, plain
+from anisoscope.provenance import code_of, plain
 from anisoscope.runs.job import Classes, Job
 from anisoscope.runs.run import OpenedCorpus, run, settled, subject_of
 from anisoscope.store import RunFolder, as_records
-from anisoscope.training.entropy_penalty import entropies
 
 TITLES = {"directions": "directions of classes", "replaced": "attention replaced", "explained": "words explained"}
 """What goes on in each part."""
@@ -56,7 +56,7 @@ def run_classes(job: Job, classes: Classes, output: Path | None = None, **how: A
     panels: tuple[str, ...] = ("hidden", "attention") if has_attention(subject.model) else ("hidden",)
     panels += ("class",) if "directions" in classes.parts else ()
     settings = Settings(panels=panels, policies=POLICIES, seed=job.settings.seed, at=at)
-    identity = {"classes": plain(asdict(classes)), "code": code_of(*NUMBERS, "training")}
+    identity = {"classes": plain(asdict(classes)), "code": code_of()}
     look = _Look(subject, tokenizer, corpus, plan, classes, usable)
     job = replace(job, corpus=classes.corpus, settings=settings)
     return run(job, output, subject=subject, reading=OpenedCorpus(plan, described, identity, look.records), **how)

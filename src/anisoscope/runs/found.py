@@ -7,15 +7,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from anisoscope.data.corpora import CORPORA, Asked, HubPart, located
+from anisoscope.data.corpora import Asked, HubPart, located, named_corpora
 from anisoscope.data.hub import commit_of
 from anisoscope.data.local import modality_of
 from anisoscope.data.media import local_items
 from anisoscope.errors import AnisoscopeError, ModelError
 from anisoscope.models.download import place_of
-from anisoscope.models.families import PRESETS
 from anisoscope.models.hub import split_name
 from anisoscope.models.hub_memory import recalled
+from anisoscope.models.named import hub_id
 from anisoscope.models.packaged import BUILTIN, BUILTIN_SHA256
 from anisoscope.provenance import code_of, plain, run_id
 from anisoscope.runs.job import Job
@@ -76,7 +76,7 @@ def model_state(name: str) -> Any:
     except ModelError:  # told where it is loaded
         return None
     try:
-        base = PRESETS[base].hub_id if base in PRESETS else base
+        base = hub_id(base)
         place = place_of(f"{base}@{revision}" if revision else base)
     except ModelError:
         return recalled("model", base, revision)
@@ -87,7 +87,7 @@ def corpus_state(job: Job) -> Any:
     """The same of a corpus; one that is made here has none but the code's. Of a manifest what it lists counts too."""
     if not job.corpus:
         return "built in"
-    row = CORPORA.get(job.corpus)
+    row = named_corpora().get(job.corpus)
     modality = row.modality if row and row.modality != "labelled" else "text"
     try:
         place = located(job.corpus, modality, Asked(job.split, job.column))

@@ -1,0 +1,221 @@
+"""Arms of an experiment on causes of anisotropy: a BERT, or of queries and keys any encoder, of which one thing, or
+several, are changed.
+
+An arm is named by its changes: `queries-centred`, or `untied+decay` for two at once; `base` has none. Every change is a
+row of `CHANGES`: what it does to the model before training, and what to the training. Changes draw no random numbers:
+models of one seed begin with the same weights, whatever their arm.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers.modeling_outputs import MaskedLMOutput
+
+from anisoscope.errors import UsageError, near_matches
+from anisoscope_papers.training.language_model import BertForMaskedLM
+from anisoscope_papers.training.recipe import ModelSize
+from anisoscope_papers.training.text import UNMASKED
+
+BASE = "base"
+MOMENTUM = 0.1
+"""Share of a batch in the running mean of queries or keys that evaluation subtracts, as in batch normalisation."""
+
+
+class Centred(nn.Linear):
+    """A projection less its mean over all tokens: those of the batch in training, their running mean in evaluation."""
+
+    mean: Tensor
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__(linear.in_features, linear.out_features, device="meta")
+        self.weight, self.bias = linear.weight, linear.bias
+        self.register_buffer("mean", torch.zeros_like(linear.bias))
+
+    def forward(self, input: Float[Tensor, "sequence token dim"]) -> Float[Tensor, "sequence token out"]:
+        """No window of these models is padded, so every token counts."""
+        projected = super().forward(input)
+        if not self.training:
+            return projected - self.mean
+        mean = projected.flatten(0, 1).mean(0)
+        self.mean.lerp_(mean.detach(), MOMENTUM)
+        return projected - mean
+
+
+class Normed(nn.Linear):
+    """A projection whose every head has root mean square 1, times a learnt gain by dimension (first 1)."""
+
+    def __init__(self, linear: nn.Linear, heads: int) -> None:
+        super().__init__(linear.in_features, linear.out_features, device="meta")
+        self.weight, self.bias = linear.weight, linear.bias
+        self.norm = nn.RMSNorm(linear.out_features // heads, eps=1e-6)
+
+    def forward(self, input: Float[Tensor, "sequence token dim"]) -> Float[Tensor, "sequence token out"]:
+        projected = super().forward(input)
+        by_head = projected.view(*projected.shape[:-1], -1, *self.norm.normalized_shape)
+        return self.norm(by_head).flatten(-2)  # type: ignore[no-any-return]
+
+
+PROJECTIONS = {"query": ("query", "q_proj"), "key": ("key", "k_proj")}
+"""What encoders call the projections of their attention."""
+
+
+def _replace(model: Any, sides: Iterable[str], make: Callable[[nn.Linear], nn.Module]) -> None:
+    """Put something in the place of the query or key projections of every layer."""
+    names = [name for side in sides for name in PROJECTIONS[side]]
+    for module in list(model.modules()):
+        for name in names:
+            if isinstance(linear := getattr(module, name, None), nn.Linear):
+                setattr(module, name, make(linear))
+
+
+def _centre(side: str) -> Callable[[Any], None]:
+    return lambda model: _replace(model, (side,), Centred)
+
+
+def _norm(model: Any) -> None:
+    heads = model.config.num_attention_heads
+    _replace(model, ("query", "key"), lambda linear: Normed(linear, heads))
+
+
+def _without_bias(linear: nn.Linear) -> nn.Module:
+    linear.bias = None  # type: ignore[assignment]
+    return linear
+
+
+def _untie(model: Any) -> None:
+    """They begin as the input embeddings, which the others share."""
+    words = model.bert.embeddings.word_embeddings.weight
+    model.cls.predictions.decoder.weight = nn.Parameter(words.detach().clone())
+
+
+def _no_type(model: Any) -> None:
+    """No vector that all tokens share: with one, all of an untrained model's layers have A = 1/3."""
+    vectors = model.bert.embeddings.token_type_embeddings.weight
+    vectors.requires_grad_(False)
+    vectors.detach().zero_()
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change: of the untrained `model`; of the `form` of attention (`forms`); weight `decay`; frequency-`balanced`
+    loss; A that a penalty `held`.
+    """
+
+    words: str
+    model: Callable[[Any], None] = lambda _model: None
+    decay: float = 0.0
+    balanced: bool = False
+    held: float | None = None
+    form: str = ""
+
+
+CHANGES = {
+    "queries-centred": Change("queries less their mean, in training and after", _centre("query")),
+    "keys-centred": Change("keys less their mean: a placebo, no softmax can see it", _centre("key")),
+    "qk-norm": Change("queries and keys of unit root mean square, with a learnt gain", _norm),
+    "no-qk-bias": Change("no bias in queries and keys", lambda model: _replace(model, ("query", "key"), _without_bias)),
+    "untied": Change("output embeddings of their own", _untie),
+    "decay": Change("weight decay .1 (else 0)", decay=0.1),
+    "type": Change("a type vector that all tokens share, as BERT has"),
+    "balanced": Change("errors weighted by frequency^−½ of the token that is to be found", balanced=True),
+    "held-0": Change("a penalty that holds A of every layer at 0", held=0.0),
+    "held-.2": Change("a penalty that holds A of every layer at .2", held=0.2),
+    "held-.5": Change("a penalty that holds A of every layer at .5", held=0.5),
+    "softmax1": Change("a softmax with 1 more below its line: a row may give its keys nothing", form="softmax1"),
+    "sigmoid": Change("attention that weighs every key for itself", form="sigmoid"),
+}
+"""What an arm is made of."""
+HOLDING = 1.0
+"""Weight of the penalty, in nats of loss for A a whole unit off: the error of the mean square over layers."""
+
+
+def changes_of(arm: str) -> list[Change]:
+    """The changes that an arm's name lists. UsageError with near matches."""
+    names = [] if arm == BASE else arm.split("+")
+    for name in names:
+        if name not in CHANGES:
+            raise UsageError("an arm of known changes", repr(arm), near_matches(name, CHANGES))
+    return [CHANGES[name] for name in names]
+
+
+def form_of(arm: str) -> str:
+    """The form of an arm's attention; empty: softmax."""
+    return next((change.form for change in changes_of(arm) if change.form), "")
+
+
+class ArmedBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # no types in its __init_subclass__
+    """A BERT of `config.arm`; saved and loaded as such. In training its loss is the arm's, else the plain one."""
+
+    token_weights: Tensor
+
+    def __init__(self, config: Any) -> None:
+        changes = changes_of(config.arm)
+        super().__init__(config)
+        if "type" not in config.arm.split("+"):
+            _no_type(self)
+        for change in changes:
+            change.model(self)
+        self.held = next((change.held for change in changes if change.held is not None), None)
+        self.register_buffer("token_weights", torch.ones(config.vocab_size))
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "sequence token"] | None = None,
+        labels: Int[Tensor, "sequence token"] | None = None,
+        num_items_in_batch: Any = None,  # noqa: ARG002 (a step is one batch)
+        **inputs: Any,
+    ) -> MaskedLMOutput:
+        """As `BertForMaskedLM`, or each token predicted from those before it (`config.is_decoder`); errors weighted by
+        token and the penalty are there in training only.
+        """
+        if labels is None:
+            return super().forward(input_ids, **inputs)
+        held = self.held if self.training else None
+        out = self.bert(input_ids, output_hidden_states=held is not None, **inputs)
+        hidden = out.last_hidden_state
+        if self.config.is_decoder:
+            hidden, labels = hidden[:, :-1], labels[:, 1:]
+        at = labels != UNMASKED
+        each = functional.cross_entropy(self.cls(hidden[at]).float(), labels[at], reduction="none")
+        loss = (each * self.token_weights[labels[at]]).mean() if self.training else each.mean()
+        if held is not None:
+            off = [(mean_cosine(hidden) - held) ** 2 for hidden in out.hidden_states[1:]]
+            loss = loss + HOLDING * torch.stack(off).mean()
+        return MaskedLMOutput(loss=loss)
+
+
+def mean_cosine(hidden: Float[Tensor, "sequence token dim"]) -> Float[Tensor, ""]:
+    """A: the mean cosine over all distinct pairs of vectors of a batch, to be differentiated."""
+    directions = functional.normalize(hidden.flatten(0, 1), dim=-1)
+    n = len(directions)
+    return (directions.sum(0).square().sum() - n) / (n * (n - 1))
+
+
+def untrained(arm: str, size: ModelSize, tokenizer: Any, seed: int) -> ArmedBert:
+    """A BERT of this size and arm, its weights drawn from `seed`, in training mode. Where the tokenizer has no mask, a
+    token sees those before it alone.
+    """
+    torch.manual_seed(seed)
+    config = transformers.BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=size.width,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        intermediate_size=4 * size.width,
+        max_position_embeddings=size.window,
+        hidden_dropout_prob=size.dropout,
+        attention_probs_dropout_prob=size.dropout,
+        pad_token_id=tokenizer.pad_token_id,
+        is_decoder=tokenizer.mask_token_id is None,
+        use_cache=False,
+        tie_word_embeddings="untied" not in arm.split("+"),
+    )
+    config.arm, config._attn_implementation = arm, form_of(arm) or None
+    model: ArmedBert = ArmedBert(config).train()
+    return model

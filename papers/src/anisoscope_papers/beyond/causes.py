@@ -1,0 +1,188 @@
+"""Does sharp attention need the drift of queries and keys? Where does A come from? Is it the recipe that turns heads?
+Does the softmax ask for sinks? Is A harmful? Arms of one training, paired by seed; what is claimed, how much must be
+seen of it and why so much stood in published.toml before any of their cells was judged.
+
+A cell that has learnt no more than how often words are (skill over the unigrams below LEARNT) says nothing of a
+trained model: it is counted and left out.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.charts import builders as charts
+from anisoscope.store import select
+from anisoscope.sums.isotropic import cosine_quantile
+from anisoscope.sums.jackknife import over_seeds
+from anisoscope_papers.beyond.arms import BASE
+from anisoscope_papers.beyond.trained import LOSS, SKILL, Experiment, Recipe, measure
+from anisoscope_papers.judge import judged, means_over_seeds, of_seeds, stated
+from anisoscope_papers.study import Claim, Context, Verdict, claims, declare
+from anisoscope_papers.training.recipe import SIZES, ModelSize
+
+LEARNT = 0.05
+"""Skill from which on a model is said to have learnt: a twentieth of what there is to know beyond the unigrams."""
+SIZE = ModelSize(layers=4, width=128, heads=4, vocabulary=1024, window=32, batch=32, rate=2e-3, steps=1500)
+"""Small enough for two cores. Masked tokens, 15 % of a window, leave it at the loss of the unigrams for 1,200 steps and
+more (skill .01); every token from those before it is learnt within minutes."""
+FULL = Recipe("causal-lm", SIZE, SIZE.steps, looks=(125, 250, 500, 1000))
+BRIEF = Recipe("causal-lm", SIZE, 120, looks=(40,))
+ARMS = {
+    "drift": (BASE, "queries-centred", "keys-centred", "qk-norm", "no-qk-bias"),
+    "origins": (BASE, "balanced", "type", "untied", "decay"),
+    "heads": (BASE, "type", "untied", "no-qk-bias"),
+    "sinks": (BASE, "softmax1", "sigmoid"),
+    "useful": (BASE, "held-0", "held-.2", "held-.5"),
+}
+ASKED = {"sinks": 4, "useful": 4}
+"""Studies of cells that are asked for more than a look, and their seeds; others have six."""
+SETTINGS = {
+    name: {
+        "quick": Experiment(arms[:2], 2, BRIEF, asked=name in ASKED),
+        "paper": Experiment(arms, ASKED.get(name, 6), FULL, asked=name in ASKED),
+        "finished": Experiment(arms, ASKED.get(name, 6), FULL, train=False, asked=name in ASKED),
+    }
+    for name, arms in ARMS.items()
+}
+MASKED = Recipe("masked-lm", SIZES["small"], SIZES["small"].steps, looks=(250, 500, 1000, 2000, 4000, 7000))
+SETTINGS["origins"]["masked"] = Experiment((BASE, "type"), 6, MASKED)
+"""`quick`: two arms and two seeds that have hardly begun to learn, which decides nothing; `paper`: as registered;
+`finished`: as far as `paper` is trained, nothing is; `masked`: the models of figure 1, as BERT is trained and until the
+skill no longer grows, without and with a type vector that all tokens share (six core-hours).
+"""
+OPPOSITE = "heads.opposite"
+"""Read from `query_key.cosine`: 1 for a head whose means end opposite, else 0."""
+
+
+SHOWN = ("attention.entropy", "mean_cosine", "query_key.cosine", LOSS, SKILL)
+"""What every study of arms keeps of its cells (A: of hidden states), beside what its claims are about. The cells hold
+more.
+"""
+
+
+def kept(name: str, experiment: Experiment, context: Context) -> pd.DataFrame:
+    """Records of all cells, as far as claims and figures read them."""
+    records = measure(experiment, context)
+    read = {*SHOWN, *(claim.metric for claim in claims("beyond", name).values())}
+    of_heads = (records["metric"] == "mean_cosine") & ~records["site"].isin(["hidden"])
+    return records[records["metric"].isin(read) & ~of_heads].reset_index(drop=True)
+
+
+def ends(records: pd.DataFrame, metric: str, site: str = "", *, last: bool = False, start: bool = False) -> pd.Series:
+    """A number of every cell, by (arm, seed): at the last step or the first, mean over heads and layers (of a cosine of
+    means: of its size; of hidden states: of what the blocks give, not of what they are given).
+    """
+    cosine = "query_key.cosine"
+    rows = select(records, metric=cosine if metric == OPPOSITE else metric, **({"site": site} if site else {}))
+    rows = rows[rows["step"] == (rows["step"].min() if start else rows["step"].max())]
+    if site == "hidden":
+        rows = rows[rows["layer"] == rows["layer"].max()] if last else rows[rows["layer"] > 0]
+    values = rows["value"].abs() if metric == cosine else rows["value"]
+    if metric == OPPOSITE:
+        values = (values < -float(cosine_quantile(0.975, SIZE.width // SIZE.heads))).astype(float)
+    found: pd.Series = values.groupby([rows["model"].astype(str), rows["seed"].astype(int)]).mean()
+    return found
+
+
+def judge(name: str, records: pd.DataFrame, *, over: str = "the unigrams") -> list[Verdict]:
+    """Every claim by the difference of its arm and `base`, paired by seed; those that no finished pair is about. `over`
+    what skill is counted.
+    """
+    stated_ones = claims("beyond", name)
+    if records.empty:
+        return [stated(claim, None, "not trained", reason="no finished cell") for claim in stated_ones.values()]
+    skill = ends(records, SKILL)
+    learnt = skill[skill >= LEARNT].index
+    tests, untrained = [], []
+    for claim, arm in [(each, arm) for each in stated_ones.values() for arm in each.systems]:
+        subject = arm if len(claim.systems) > 1 else ""
+        pairs, other = paired(claim, records, arm), claim.against if claim.against in skill else arm
+        if not len(pairs):
+            why = f"no seed of {arm} beside {claim.against} is finished"
+            untrained.append(stated(claim, None, "not trained", reason=why, subject=subject))
+            continue
+        known = [(arm, seed) in learnt and (other, seed) in learnt for seed in pairs.index]
+        reason = f"skill over {over} {skill[arm].mean():.2f}, of {BASE} {skill[BASE].mean():.2f}"
+        reason += "" if all(known) else f"; a cell whose skill is below {LEARNT:g} says nothing"
+        values = np.where(known, pairs.to_numpy(float), np.nan)
+        nothing = _nothing_to_lose(claim, records)
+        test = of_seeds(claim, values, reason="; ".join(filter(None, (nothing, reason))), subject=subject)
+        tests.append(replace(test, up=np.nan, down=np.nan) if nothing else test)
+    return [*judged(tests), *untrained]
+
+
+def _nothing_to_lose(claim: Claim, records: pd.DataFrame) -> str:
+    """Why a claim says nothing: what it is held against lacks what it is about; empty where it does not."""
+    if claim.premise is None:
+        return ""
+    value = ends(records, claim.metric, claim.site).get(claim.against, pd.Series(dtype=float)).mean()
+    if value > claim.premise:
+        return ""
+    return f"{claim.against} has {value:.3f}, not above {claim.premise:g}: nothing to lose"
+
+
+def paired(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
+    """Differences by seed of an arm at the end and what the claim puts it against."""
+    last = "last layer" in claim.statement
+    found = ends(records, claim.metric, claim.site, last=last)
+    none = pd.Series(dtype=float)
+    if arm not in found:
+        return none
+    own: pd.Series = found[arm]
+    if claim.against == "zero":
+        return own
+    first = claim.against == "start"
+    other = ends(records, claim.metric, claim.site, last=last, start=True) if first else found
+    against = arm if first else claim.against
+    return (own - other[against]).dropna() if against in other else none
+
+
+def draw(name: str, records: pd.DataFrame, *, loss: str = "loss (nats)") -> dict[str, ChartType]:
+    """Entropy and loss along training, A by layer at the end; and what each arm changes of every number claimed."""
+    if records.empty:
+        return {}
+    charted = {
+        f"{name}_entropy": charts.trajectory(_course(records, "attention.entropy"), titles=("step", "entropy (nats)")),
+        f"{name}_loss": charts.trajectory(_course(records, LOSS), titles=("step", loss)),
+    }
+    rows = select(records, metric="mean_cosine", site="hidden")
+    rows = rows[rows["step"] == rows["step"].max()]
+    charted[f"{name}_layers"] = charts.layer_curve(means_over_seeds(rows, "metric", "model", "layer"))
+    of_metric = {claim.metric: claim for claim in claims("beyond", name).values() if claim.against == BASE}
+    for metric, claim in of_metric.items():
+        if len(bars := effects(claim, records)):
+            drawn = charts.bars(bars, category="arm", titles=(claim.statistic, ""), size=(420, 17))
+            charted[f"{name}_{metric.replace('.', '_')}"] = drawn
+    return charted
+
+
+def effects(claim: Claim, records: pd.DataFrame) -> pd.DataFrame:
+    """Differences of every arm from `base` in the number of a claim, with their intervals over seeds."""
+    rows = []
+    for arm in dict.fromkeys(records["model"].astype(str)):
+        if arm != BASE and len(pairs := paired(claim, records, arm)) > 1:
+            rows.append({"arm": arm, **over_seeds(pairs.to_numpy(float))._asdict()})
+    return pd.DataFrame(rows)
+
+
+def _course(records: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """A metric by arm and step, mean over heads and layers, then over seeds."""
+    rows = select(records, metric=metric)
+    cells = rows.groupby(["metric", "model", "step", "seed"], sort=False)["value"].mean().reset_index()
+    return means_over_seeds(cells, "metric", "model", "step")
+
+
+STUDIES = tuple(
+    declare(
+        "beyond",
+        name,
+        settings=of_name,
+        measure=partial(kept, name),
+        judge=partial(judge, name),
+        draw=partial(draw, name),
+    )
+    for name, of_name in SETTINGS.items()
+)

@@ -1,0 +1,96 @@
+"""How many dimensions do so many classes need? One layer of attention at every width, on sentences of two to twenty
+classes, and on the tags of words.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.charts import builders as charts
+from anisoscope.store import select
+from anisoscope_papers.beyond.small import small_study
+from anisoscope_papers.beyond.small_models import EACH, FIRST, TREEBANK, SmallGrid
+from anisoscope_papers.fosse2023.entry import Evidence, Seeds, over
+from anisoscope_papers.judge import Array, Test
+
+CLASSES = (2, 3, 5, 10, 20)
+WIDTHS = (2, 4, 8, 16, 32, 64, 128)
+TAGS = 17
+NEAR = 0.02
+"""Accuracy that is as good as that of the widest."""
+
+
+def classes_of(corpus: str) -> int:
+    return TAGS if corpus == TREEBANK else int(corpus.partition(":")[2])
+
+
+def by_width(here: Evidence, metric: str, **where: Any) -> Seeds:
+    """Values [seed] by width; of every model, also one that learnt nothing."""
+    return here.by(select(here.records, untrained=False, metric=metric, **where), "dim")
+
+
+def saturates(accuracy: Seeds) -> Array:
+    """Smallest width [seed] from which on no accuracy is worse than the widest's by more than `NEAR`."""
+    widths = sorted(accuracy)
+    if not widths:
+        return accuracy.nothing
+    table = np.stack([accuracy[width] for width in widths])  # [width, seed]
+    enough = np.flip(np.minimum.accumulate(np.flip(table >= table[-1] - NEAR, 0), 0), 0)
+    found = np.array(widths)[enough.argmax(0)]
+    return np.where(np.isnan(table).any(0), np.nan, found)
+
+
+def tests(whole: Evidence) -> Iterator[Test]:
+    needed: dict[int, pd.Series] = {}
+    for here in whole.corpora:
+        count, accuracy = classes_of(here.corpus), by_width(here, "accuracy", component="test")
+        if here.corpus != TREEBANK:
+            needed[count] = pd.Series(saturates(accuracy), here.seeds)
+            most = by_width(here, "class_cosine.most")[max(WIDTHS)]
+            yield here.test("a simplex where there is room", most + 1 / (count - 1))
+        if narrow := [width for width in accuracy if width < count]:
+            yield here.test("fewer dimensions than classes", accuracy[max(narrow)] - accuracy[max(accuracy)])
+        if count > 2:
+            taken = by_width(here, "class_direction.dimensions")[max(WIDTHS)] / (count - 1)
+            yield here.test("classes take every dimension they can", taken)
+    yield whole.test("more classes need more dimensions", growth(needed))
+
+
+def growth(needed: dict[int, pd.Series]) -> Array:
+    """Doublings of the width that is needed for each doubling of the classes [seed], by least squares over the numbers
+    of classes that a seed has, three at least.
+    """
+    table = pd.DataFrame(needed).T  # [classes, seed]
+    known = [table[seed].dropna() for seed in table]
+    slopes = [np.polyfit(np.log2(x.index), np.log2(x), 1)[0] if len(x) > 2 else np.nan for x in known]
+    return np.array(slopes or [np.nan], dtype=float)
+
+
+def draw(whole: Evidence) -> dict[str, ChartType]:
+    """Accuracy, and the dimensions that classes take, against the width."""
+    drawn: dict[str, ChartType] = {}
+    rows = select(whole.records, untrained=False)
+    titles = {"accuracy": "accuracy", "class_direction.dimensions": "dimensions that classes take"}
+    for metric, title in titles.items():
+        frame: pd.DataFrame = over(select(rows, metric=metric), "corpus", "dim")
+        frame = frame.assign(corpus=frame["corpus"].map(lambda c: f"{classes_of(c)}{' tags' * (c == TREEBANK)}"))
+        name = f"dimension_{metric.rpartition('.')[2]}"
+        settings: dict[str, Any] = {"x": "dim", "series": "corpus", "scale": "log", "size": (640, 260)}
+        drawn |= whole.chart(charts.trajectory, frame, name, titles=("width", title), **settings)
+    return drawn
+
+
+def _grid(**changes: Any) -> SmallGrid:
+    tasks = tuple((f"planted:{count}", FIRST) for count in CLASSES)
+    return SmallGrid(((TREEBANK, EACH), *tasks), **{"dims": WIDTHS, "seeds": 3, "steps": 800, "rate": 5e-3, **changes})
+
+
+SETTINGS = {
+    "quick": _grid(dims=(4, 16, 128), seeds=3, steps=150, limit=900, held=300),
+    "paper": _grid(),
+    "finished": _grid(train=False),
+}
+STUDY = small_study("dimension", settings=SETTINGS, tests=tests, draw=draw)

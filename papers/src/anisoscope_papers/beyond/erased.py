@@ -1,0 +1,168 @@
+"""Do maps show the words that a task is learnt from? The highest words of every sentence are erased from all splits,
+and the same recipe is trained anew (remove and retrain, Hooker et al. 2019): what a classifier loses whose words go
+*after* training (`fosse2023 explained`) may be due to texts of a kind it never saw.
+
+attention      the row of [CLS]                 random    uniform noise, by seed
+directions     cosine of a word's value to the direction of a class less the mean of the others, the largest of any
+class found    the same of the class found: it chooses by the answer, which what is missing then tells; a control
+
+Every map erases as many words of a sentence, so that its length tells nothing more under one than under another.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property, partial
+from itertools import compress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.charts import builders as charts
+from anisoscope.classes.attributions import attributions, class_directions, over_words, seen
+from anisoscope.classes.faithfulness import DIRECTED, Array, Marks, highest
+from anisoscope.data.labelled import SPLITS, TEST, VALIDATION, Example, LabelledCorpus
+from anisoscope.errors import DivergedError
+from anisoscope.runs.run import slug
+from anisoscope.store import as_records, records_once
+from anisoscope_papers.fosse2023.entry import Evidence, entry, over
+from anisoscope_papers.fosse2023.explained_words import ONE_LAYER, VALUES
+from anisoscope_papers.fosse2023.grid import PUBLISHED, Cell, Grid
+from anisoscope_papers.fosse2023.measurements import accuracies, gather
+from anisoscope_papers.fosse2023.trained_cells import Trained
+from anisoscope_papers.judge import Test
+from anisoscope_papers.study import Context
+from anisoscope_papers.training.classifier import train_classifier
+
+ATTENTION, DIRECTIONS, FOUND, RANDOM = MAPS = ("attention", "directions", "class found", "random")
+HALF, FIFTH = 0.5, 0.2
+NOTHING = "nothing erased"
+VERSION = 1
+"""Raise it when what is kept of an erased corpus changes."""
+
+
+def shares(corpus: str) -> dict[float, tuple[str, ...]]:
+    """Share of the words to erase → by which maps; of pairs, which take longest to train on, one half only."""
+    fifth = {} if PUBLISHED.get(corpus) == "esnli" else {FIFTH: (ATTENTION, DIRECTIONS, RANDOM)}
+    return {HALF: MAPS, **fifth}
+
+
+def arm(name: str, share: float) -> str:
+    return f"{name}, {share:.0%}"
+
+
+class Maps:
+    """Every map of every sentence of a trained classifier: split → example → map → a number for each word."""
+
+    def __init__(self, trained: Trained) -> None:
+        self.trained = trained
+
+    @cached_property
+    def found(self) -> dict[str, list[int]]:
+        """The class that is found for each."""
+        return {split: [found for found, _ in ones] for split, ones in self.scored.items()}
+
+    @cached_property
+    def scored(self) -> dict[str, list[tuple[int, dict[str, Array]]]]:
+        """(class found, map → numbers) of each."""
+        (model, _), trained = self.trained.classifier, self.trained
+        classes, draw = len(trained.corpus.labels), np.random.default_rng(trained.cell.seed)
+        directions = class_directions(model, trained.batches(DIRECTED, VALIDATION), classes)
+        made: dict[str, list[tuple[int, dict[str, Array]]]] = {}
+        for split in SPLITS:
+            examples = trained.corpus.splits[split]
+            batches, ones = trained.batches(len(examples) * classes, split), {}
+            for number, one in seen(model, batches):
+                words, count = batches.encoded.words[number], len(examples[number].all_words)
+                of_class = [attributions(replace(one, found=c), directions) for c in range(classes)]
+                tokens = {ATTENTION: of_class[0][ATTENTION, 1], FOUND: of_class[one.found][VALUES, 1]}
+                tokens[DIRECTIONS] = np.max([found[VALUES, 1] for found in of_class], axis=0)
+                scores = {name: over_words(x, words, count) for name, x in tokens.items()}
+                ones[number] = one.found, {**scores, RANDOM: draw.random(count)}
+            made[split] = [ones[number] for number in range(len(examples))]
+        return made
+
+    def erased(self, name: str, share: float) -> LabelledCorpus:
+        """The corpus without the share of words that a map puts highest, in training, validation and test."""
+        corpus = self.trained.corpus
+        splits = {
+            split: tuple(
+                left(example, ~highest(scores[name], share))
+                for example, (_, scores) in zip(corpus.splits[split], ones, strict=True)
+            )
+            for split, ones in self.scored.items()
+        }
+        return replace(corpus, name=f"{corpus.name} without {arm(name, share)}", splits=splits)
+
+
+def left(example: Example, keep: Marks) -> Example:
+    """An example with the words of `keep` alone."""
+    first = len(example.words)
+    second = None if example.second is None else tuple(compress(example.second, keep[first:]))
+    return replace(example, words=tuple(compress(example.words, keep[:first])), second=second, rationale=None)
+
+
+def retrained(trained: Trained) -> pd.DataFrame:
+    """Records by map and share (`component`): accuracy of what is trained anew on the erased corpus, on its test split,
+    and the share of the test split where it names the class that was found when nothing was erased.
+    """
+    maps, parts = Maps(trained), []
+    for share, names in shares(trained.cell.corpus).items():
+        for name in names:
+            path = trained.folder / f"erased-{slug(name)}-{share:g}-{VERSION}.parquet"
+            if not (trained.plan.train or path.exists()):
+                parts.append(pd.DataFrame([{"metric": "missing", "component": arm(name, share), "value": 1.0}]))
+                continue
+            parts.append(records_once(path, partial(_records, trained, maps, name, share), wait=trained.wait))
+    cell = trained.cell
+    return as_records(pd.concat(parts, ignore_index=True), model=cell.label, corpus=cell.corpus, seed=cell.seed)
+
+
+def _records(trained: Trained, maps: Maps, name: str, share: float) -> pd.DataFrame:
+    corpus, found = maps.erased(name, share), np.array(maps.found[TEST])
+    values: dict[str, float] = {"diverged": 1.0}
+    with TemporaryDirectory() as folder:
+        place = Path(folder) / "classifier"
+        try:
+            done = train_classifier(trained.plan.recipe(trained.cell), place, corpus=corpus)
+            anew = Trained(trained.cell, trained.plan, place)
+            named = np.array(anew.predicted(anew.encoded(corpus.splits[TEST])))
+            values = {"accuracy": done.accuracy(), "agreement": float((named == found).mean())}
+            values = {f"retrained.{metric}": x for metric, x in values.items()}
+        except DivergedError:  # counted, and not tried again
+            pass
+    rows = [{"metric": metric, "component": arm(name, share), "value": x} for metric, x in values.items()]
+    return as_records(pd.DataFrame(rows), n_units=len(found))
+
+
+def measure(plan: Grid, context: Context) -> pd.DataFrame:
+    """Records of one layer at λ = 0, all corpora of a seed before the next."""
+    cells = [Cell(c, seed=s) for s in range(plan.seeds) for c in plan.names()]
+    return gather(cells, plan, context, accuracies, retrained)
+
+
+def tests(whole: Evidence) -> Iterator[Test]:
+    for here in whole.corpora:
+        accuracy, named = (here.table("component", metric=f"retrained.{m}") for m in ("accuracy", "agreement"))
+        for share in shares(here.corpus):
+            which = f"{share:.0%} erased"
+            by: Mapping[str, Array] = {name: accuracy[arm(name, share)] for name in MAPS}
+            better = {HALF: "directions are more faithful than attention", FIFTH: "so with fewer words"}[share]
+            yield here.test(better, by[ATTENTION] - by[DIRECTIONS], which)
+            yield here.test("attention is faithful", by[RANDOM] - by[ATTENTION], which)
+            yield here.test("directions are faithful", by[RANDOM] - by[DIRECTIONS], which)
+        yield here.test("the class found leaks", named[arm(FOUND, HALF)] - named[arm(DIRECTIONS, HALF)], "50% erased")
+
+
+def draw(whole: Evidence) -> dict[str, ChartType]:
+    """Accuracy after erasing, by corpus, share and map."""
+    before = whole.find(metric="accuracy", component=TEST, **ONE_LAYER).assign(component=NOTHING)
+    rows = pd.concat([before, whole.find(metric="retrained.accuracy")], ignore_index=True)
+    settings: dict[str, Any] = {"category": "component", "panel": "corpus", "titles": ("accuracy", ""), "columns": 3}
+    return whole.chart(charts.bars, over(rows, "corpus", "component", bounds=(0, 1)), **settings, size=(660, 20))
+
+
+STUDY = entry("erased", measure=measure, tests=tests, draw=draw, paper="beyond")

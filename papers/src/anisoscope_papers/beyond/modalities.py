@@ -1,0 +1,134 @@
+"""Does sharp attention need the drift of queries and keys in vision and speech Transformers, too? The arms of `drift`,
+in small models (`training/kinds.py`) of photographs, which fill in hidden patches, and of clips, which find hidden
+spans again; looked at on photographs of the test split, and on speakers that no training had.
+
+Skill is 1 − loss / loss of who knows nothing of the example: fills in the mean photograph, takes every candidate
+for as likely; of models of classes, of who knows their shares alone.
+"""
+
+import math
+import shutil
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anisoscope.data.opening import open_plan
+from anisoscope.errors import CorpusError
+from anisoscope.provenance import run_id
+from anisoscope_papers.beyond import arms
+from anisoscope_papers.beyond.causes import ARMS, draw, judge, kept
+from anisoscope_papers.beyond.trained import VERSION, Experiment, follow
+from anisoscope_papers.study import declare
+from anisoscope_papers.training import kinds
+from anisoscope_papers.training.kinds import MEASURED, SPEECH, Kind, kind_named, material
+from anisoscope_papers.training.small import fitting
+from anisoscope_papers.training.text import cache_folder
+
+
+@dataclass(frozen=True)
+class KindRecipe:
+    """How small models of a kind are trained and looked at. Everything here is part of a cell's identity.
+
+    kind           in `training.kinds`: of something hidden that is to be found, or of classes
+    steps, looks   of training; at these steps it is looked at, and at step 0 and the last
+    probe          images or speakers that are looked at, the first of those that are measured
+    """
+
+    kind: str
+    steps: int
+    looks: tuple[int, ...]
+    probe: int = 64
+
+    @property
+    def seen(self) -> tuple[int, ...]:
+        return tuple(sorted({0, *self.looks, self.steps}))
+
+    def folder(self, arm: str, seed: int) -> Path:
+        """Where the cell of an arm and a seed is."""
+        kind = kind_named(self.kind)
+        identity = run_id([asdict(self), asdict(kind), VERSION, "" if kind.missing else kind.data])
+        return cache_folder() / "beyond" / f"{kind.name}-{arm}-{seed}-{identity[:8]}"
+
+    def train(self, arm: str, seed: int, folder: Path, device: str) -> None:
+        """Train a cell, or go on, and write its records, unless they are there. CorpusError without its data."""
+        kind = kind_named(self.kind)
+        if kind.missing:
+            raise CorpusError(
+                f"what {kind.label} is trained on", kind.missing, "set ANISOSCOPE_DATA to a folder with it"
+            )
+        made = material(kind, seed)
+        for change in arms.changes_of(arm):
+            change.model(made.model)
+        plan, _ = open_plan(kind.corpus, made.model, made.processor, modality=kind.modality, limit=self.probe)
+        how = fitting(kind, seed, self.steps)
+        how = replace(how, settings={**how.settings, "use_cpu": device == "cpu"})
+        with torch.random.fork_rng([]):
+            known = guess(kind, made)
+        named = {"model": arm, "seed": seed, "corpus": kind.corpus}
+        follow(made, how, plan, self.seen, known, folder, named)
+        shutil.rmtree(folder / "resume", ignore_errors=True)
+
+
+def guess(kind: Kind, made: Any) -> float:
+    """The validation loss of the mean training image in every hidden patch, of equal chances for every span that could
+    be the hidden one (a sum over a batch, then the mean over examples, as the library has it), or of shares of classes.
+    """
+    size = 2 * kind.batch
+    batches = [made.collate(list(made.validation[i : i + size])) for i in range(0, len(made.validation), size)]
+    if not kind.masked:
+        shares = torch.cat([batch["labels"] for batch in batches]).bincount().double()
+        shares = shares[shares > 0] / shares.sum()
+        return float(-(shares * shares.log()).sum())
+    if kind.modality == SPEECH:
+        hidden = [batch["mask_time_indices"] for batch in batches]
+        chances = 1 + batches[0]["sampled_negative_indices"].shape[-1]
+        return math.log(chances) * sum(len(x) * int(x.sum()) for x in hidden) / len(made.validation)
+    return _mean_image(made, batches)
+
+
+def _mean_image(made: Any, batches: list[dict[str, Any]]) -> float:
+    mean = made.collate(made.train)["pixel_values"].mean(0)
+    patch = mean.shape[-1] // round(batches[0]["bool_masked_pos"].shape[1] ** 0.5)
+    wrong, hidden = 0.0, 0
+    for batch in batches:
+        mask = batch["bool_masked_pos"].unflatten(1, (mean.shape[-1] // patch, -1))
+        mask = mask.repeat_interleave(patch, 1).repeat_interleave(patch, 2)
+        wrong += float(((batch["pixel_values"] - mean).abs().mean(1) * mask).sum())
+        hidden += int(mask.sum())
+    return wrong / hidden
+
+
+PHOTOGRAPHS = KindRecipe("vit-masked", 512, looks=(64, 128, 256))
+CLIPS = KindRecipe("speech-masked", 800, looks=(100, 200, 400), probe=MEASURED[kinds.CLIPS])
+_RECIPES = {
+    "vision": (KindRecipe("vit", 60, looks=(20,)), PHOTOGRAPHS),
+    "speech": (KindRecipe("speech-transformer", 20, looks=(10,)), CLIPS),
+}
+SETTINGS = {
+    name: {
+        "quick": Experiment(ARMS["drift"][:2], 2, brief),
+        "paper": Experiment(ARMS["drift"], 4, full),
+        "finished": Experiment(ARMS["drift"], 4, full, train=False),
+    }
+    for name, (brief, full) in _RECIPES.items()
+}
+"""`quick`: two arms and two seeds of a model of digits, written or spoken, which decides nothing; `paper`: as
+registered; `finished`: as far as `paper` is trained, nothing is.
+"""
+STUDIES = tuple(
+    declare(
+        "beyond",
+        name,
+        settings=SETTINGS[name],
+        measure=partial(kept, name),
+        judge=partial(judge, name, over=over),
+        draw=partial(draw, name, loss=loss),
+    )
+    for name, over, loss in (
+        ("vision", "the average", "loss (mean error of a pixel)"),
+        ("speech", "chance", "loss (sum over a batch)"),
+    )
+)

@@ -1,0 +1,79 @@
+"""Is attention needed? The title of Fosse et al. 2023 as a statement on training: models whose attention is learnt,
+equal for all tokens, random by position, or learnt for one epoch only, trained so from the start, paired by seed.
+
+Replacing the attention of a model that was trained with it (`fosse2023 replaced`) says that it is used, not this.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.charts import builders as charts
+from anisoscope.store import select
+from anisoscope_papers.fosse2023.entry import Evidence, Measure, Seeds, correlation, entry, over
+from anisoscope_papers.fosse2023.grid import LEARNED, OTHER_ARM, OWN, TITLES, Grid
+from anisoscope_papers.fosse2023.measurements import VALUES, geometry, separated
+from anisoscope_papers.judge import Test
+
+ENOUGH = {
+    "uniform": "uniform attention is enough",
+    "random": "random attention is enough",
+    "frozen": "one epoch of attention is enough",
+}
+ACCURACY: dict[str, Any] = {"metric": "accuracy", "component": "test"}
+OUTCOMES: dict[str, dict[str, Any]] = {
+    "accuracy": ACCURACY,
+    "sim(V) of the last layer": {"metric": "intra_sequence", "site": VALUES, "token_policy": "all"},
+    "AUC of directions of classes": {"metric": "class_direction.auc", "component": None},
+}
+
+
+def _rows(here: Evidence, name: str) -> pd.DataFrame:
+    """An outcome of the models at hand, of the last layer where it has one. One that learnt nothing counts: it is what
+    became of its arm.
+    """
+    rows = select(here.records, family=[OWN, OTHER_ARM], weight=0.0, **OUTCOMES[name])
+    return rows[rows["layer"].isna() | (rows["layer"] == rows["layers"])]
+
+
+def tests(whole: Evidence) -> Iterator[Test]:
+    for here in whole.corpora:
+        accuracy, values, auc = (here.by(_rows(here, name), "layers", "arm") for name in OUTCOMES)
+        for layers in sorted({layers for layers, _ in accuracy}) or [1.0]:
+            which, own = f"L = {layers:g}", (layers, LEARNED)
+            for arm, claim in ENOUGH.items():
+                yield here.test(claim, accuracy[layers, arm] - accuracy[own], which)
+            yield here.test("directions without attention", auc[layers, "uniform"] - auc[own], which)
+            yield here.test("values make up for it", values[layers, "uniform"] - values[own], which)
+    yield whole.test("alike values, dispensable attention", predicted(whole))
+
+
+def predicted(whole: Evidence) -> np.ndarray:
+    """Rank correlation, over corpora and depths, of sim(V) of learned attention with what is lost without it [seed]."""
+    accuracy, values = (whole.by(_rows(whole, name), "corpus", "layers", "arm") for name in list(OUTCOMES)[:2])
+    cells = sorted({key[:2] for key in accuracy})
+    lost = {c: accuracy[*c, LEARNED] - accuracy[*c, "uniform"] for c in cells}
+    alike = {c: values[*c, LEARNED] for c in cells}
+    return correlation(Seeds(alike, accuracy.nothing), Seeds(lost, accuracy.nothing), FEWEST)
+
+
+FEWEST = 6
+"""Cells (corpus, depth) that this correlation needs."""
+
+
+def draw(whole: Evidence) -> dict[str, ChartType]:
+    """Every outcome by corpus, depth and how attention was trained."""
+    drawn: dict[str, ChartType] = {}
+    for number, name in enumerate(OUTCOMES):
+        frame = over(_rows(whole, name), "corpus", "layers", "arm")
+        frame["what"] = frame["corpus"].replace(TITLES) + ", L = " + frame["layers"].map("{:g}".format)
+        frame["what"] += ", " + frame["arm"]
+        settings: dict[str, Any] = {"category": "what", "titles": (name, ""), "size": (560, 17)}
+        drawn |= whole.chart(charts.bars, frame, f"needed_{number + 1}", **settings)
+    return drawn
+
+
+STUDY = entry("needed", measure=Measure(Grid.by_arm, (geometry, separated)), tests=tests, draw=draw, paper="beyond")

@@ -1,0 +1,118 @@
+"""What a trained language model is asked at the end of its training, beside the look at it.
+
+sinks.first_share    of what a row gives to its keys the share that goes to the first one, over rows that see several,
+                     by layer and head; whatever the form of attention, whose weights need not add up to 1
+outliers.top_share   of the mean square of hidden states the share of the largest dimension, by layer
+probing.accuracy     share of the words of UD English EWT (test split) whose part of speech a linear discriminant reads
+                     off the last hidden state of their last token. It has no setting, and no affine change of the
+                     hidden states changes it: what it tells is what they hold, not how they lie
+retrieval.precision  share of windows of text whose nearest other one, by the cosine of their mean last hidden states,
+                     is of the same document; here it counts how they lie
+"""
+
+import gzip
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis  # type: ignore[import-untyped]
+from torch import Tensor
+from torch.nn import functional
+
+from anisoscope.capture.backends import looking_on
+from anisoscope.capture.masking import Call
+from anisoscope.data.local import find_path
+from anisoscope.models.modes import evaluating
+from anisoscope.store import as_records
+from anisoscope_papers.beyond import arms, forms
+
+TREEBANK, SENTENCES = "ud_ewt", {"train": 2000, "test": 1000}
+"""Sentences, spread evenly over a split: about 25,000 and 12,000 words, whose accuracy is known to half a point."""
+WINDOWS = 1000
+"""Windows that are looked for, spread evenly over the text (`trained.PROBE`: 60 documents)."""
+
+Rows = Iterator[dict[str, Any]]
+
+
+@torch.no_grad()
+def asked(model: Any, tokenizer: Any, plan: Any, texts: Any) -> pd.DataFrame:
+    """All outcomes of a model, on a `plan` of windows; retrieval on that of `texts`; without a treebank no probe."""
+    with evaluating(model):
+        rows = [*_attended(model, plan), *_held(model, plan), *_retrieved(model, texts)]
+        folder = find_path(TREEBANK)
+        rows += _probed(model, tokenizer, folder) if folder else []
+    return as_records(pd.DataFrame(rows))
+
+
+def _attended(model: Any, plan: Any) -> Rows:
+    sums: dict[int, list[Tensor]] = defaultdict(list)
+    form = arms.form_of(model.config.arm)
+
+    def look(call: Call) -> None:
+        weights = forms.weights(form, call.scores())[:, :, 1:].double()  # the first row has no choice
+        first = weights[..., 0] / weights.sum(-1)
+        sums[int(call.module.layer_idx)].append(first.mean(-1))  # type: ignore[arg-type]
+
+    with looking_on(model, look):
+        for i in range(len(plan)):
+            model.bert(**plan[i].inputs)
+    for layer, found in sums.items():
+        shares = torch.cat(found).mean(0).tolist()
+        named = {"metric": "sinks.first_share", "site": "attention", "stack": "encoder", "layer": layer + 1}
+        yield from (named | {"head": head, "value": share} for head, share in enumerate(shares))
+
+
+def _held(model: Any, plan: Any) -> Rows:
+    batches = (model.bert(**plan[i].inputs, output_hidden_states=True).hidden_states for i in range(len(plan)))
+    squares = sum(torch.stack([x.double().square().sum((0, 1)) for x in hidden]) for hidden in batches)
+    for layer, of_layer in enumerate(torch.as_tensor(squares)):
+        share = float(of_layer.max() / of_layer.sum())
+        yield {"metric": "outliers.top_share", "site": "hidden", "stack": "encoder", "layer": layer, "value": share}
+
+
+def _retrieved(model: Any, texts: Any) -> Rows:
+    batches = [texts[i] for i in range(len(texts))]
+    last = torch.cat([model.bert(**batch.inputs).last_hidden_state.mean(1) for batch in batches])
+    yield {"metric": "retrieval.precision", "value": precision(last, torch.cat([batch.unit for batch in batches]))}
+
+
+def precision(vectors: Float[Tensor, "window dim"], unit: Tensor) -> float:
+    """Share of windows whose nearest other one by cosine is of the same unit, over those whose unit has another."""
+    directions = functional.normalize(vectors.double(), dim=-1)
+    cosine = (directions @ directions.T).fill_diagonal_(-torch.inf)
+    several = (unit[:, None] == unit).sum(1) > 1
+    return float((unit[cosine.argmax(1)] == unit)[several].double().mean())
+
+
+def _probed(model: Any, tokenizer: Any, folder: Path) -> Rows:
+    window = model.config.max_position_embeddings
+    parts = [_words(model, tokenizer, folder / f"{split}.jsonl.gz", n, window) for split, n in SENTENCES.items()]
+    (seen, tags), (words, right) = parts
+    found = LinearDiscriminantAnalysis().fit(seen, tags).predict(words)
+    yield {"metric": "probing.accuracy", "value": float((found == right).mean())}
+
+
+def _words(model: Any, tokenizer: Any, path: Path, sentences: int, window: int) -> tuple[Any, Any]:
+    """Hidden states [word, dim] and tags of the words of some sentences, as far as a window holds them."""
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        every = [json.loads(line) for line in lines]
+    chosen = np.linspace(0, len(every) - 1, min(sentences, len(every))).astype(int)
+    by_length = defaultdict(list)
+    for sentence in (every[i] for i in chosen):
+        pieces = tokenizer([f" {word}" for word in sentence["tokens"]], add_special_tokens=False)["input_ids"]
+        ids = [token for word in pieces for token in word][:window]
+        ends = [end - 1 for end in np.cumsum([len(word) for word in pieces]) if end <= window]
+        by_length[len(ids)].append((ids, ends, sentence["upos"][: len(ends)]))
+    states: list[Tensor] = []
+    tags: list[str] = []
+    for group in by_length.values():
+        hidden = model.bert(torch.tensor([ids for ids, _, _ in group])).last_hidden_state
+        states += [x[ends] for x, (_, ends, _) in zip(hidden, group, strict=True)]
+        tags += [tag for _, _, upos in group for tag in upos]
+    return torch.cat(states).double().numpy(), np.array(tags)

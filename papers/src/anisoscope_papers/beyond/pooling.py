@@ -1,0 +1,63 @@
+"""Is convergence attention's or pooling's? The same sentences and the same models, trained for one class of a sentence
+(read from [CLS], or from the mean of the words) and for a tag of every word.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from altair.typing import ChartType
+
+from anisoscope.charts import builders as charts
+from anisoscope_papers.beyond.small import small_study
+from anisoscope_papers.beyond.small_models import EACH, FIRST, MEAN, TREEBANK, SmallGrid
+from anisoscope_papers.fosse2023.entry import Evidence, Seeds, over
+from anisoscope_papers.judge import Test
+
+WORDS: dict[str, Any] = {"metric": "intra_sequence", "site": "hidden", "token_policy": "content"}
+VALUES = WORDS | {"site": "value"}
+AUC: dict[str, Any] = {"metric": "class_direction.auc", "component": None}
+TOLD = {FIRST: "class from [CLS]", MEAN: "class from the mean", EACH: "tag of each word"}
+
+
+def last(here: Evidence, **where: Any) -> Seeds:
+    """Values [seed] of the last layer of sound models, by what is read and whether it is of step 0."""
+    rows = here.find(**where)
+    return here.by(rows[rows["layer"] == rows["layers"]], "read", "untrained")
+
+
+def tests(whole: Evidence) -> Iterator[Test]:
+    for here in whole.corpora:
+        words, values, auc = (last(here, **where) for where in (WORDS, VALUES, AUC))
+        yield here.test("pooling makes words alike", words[FIRST, False] - words[EACH, False])
+        yield here.test("a class of the sentence makes words alike", words[FIRST, False] - words[FIRST, True])
+        yield here.test("a tag of each word does not", words[EACH, False] - words[EACH, True])
+        yield here.test("the mean more than [CLS]", words[MEAN, False] - words[FIRST, False])
+        yield here.test("pooling makes values alike", values[FIRST, False] - values[EACH, False])
+        yield here.test("one direction per tag", auc[EACH, False])
+        yield here.test("directions of tags are learnt", auc[EACH, False] - auc[EACH, True])
+
+
+def draw(whole: Evidence) -> dict[str, ChartType]:
+    """Similarity by layer of what is read, at step 0 and at the end."""
+    drawn: dict[str, ChartType] = {}
+    for here in whole.corpora:
+        rows = here.find(**WORDS)
+        what = rows["read"].map(TOLD).where(~rows["untrained"], "step 0")
+        frame = over(rows.assign(what=what), "what", "layer")
+        title = "similarity of the words of a sentence"
+        drawn |= here.chart(charts.layer_curve, frame, series="what", title=title, size=(640, 240))
+    return drawn
+
+
+def _grid(corpus: str = TREEBANK, **changes: Any) -> SmallGrid:
+    tasks = tuple((corpus, read) for read in (FIRST, EACH, MEAN))
+    return SmallGrid(tasks, **{"layers": (3,), "steps": 400, **changes})
+
+
+SETTINGS = {
+    "quick": _grid(seeds=3, steps=120, limit=900, held=300),
+    "paper": _grid(),
+    "finished": _grid(train=False),
+    "generated": _grid("planted:5"),
+}
+STUDY = small_study("pooling", settings=SETTINGS, tests=tests, draw=draw)

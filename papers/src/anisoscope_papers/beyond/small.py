@@ -1,0 +1,156 @@
+"""Cells of small models, trained in seconds and looked at before and after, for questions on what training makes.
+
+<cache>/small/<cell>-<hash>.parquet     records: `model` is `read=each blocks=norm L=3 d=64`, with ` untrained` behind
+it at step 0; beside the names of `measure`, `class_cosine.mean` and `.most`: of the mean directions of two classes
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from types import MappingProxyType
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from anisoscope.classes.pooling import separability_records
+from anisoscope.data.encoding import LabelledPlan
+from anisoscope.data.labelled import TEST
+from anisoscope.data.local import copy_of
+from anisoscope.measure.loop import run_pass
+from anisoscope.measure.settings import Settings
+from anisoscope.metrics.base import units_of
+from anisoscope.models.modes import evaluating
+from anisoscope.provenance import run_id
+from anisoscope.runs.run import slug
+from anisoscope.store import as_records, in_turn, records_once
+from anisoscope_papers.beyond.small_models import (
+    EACH,
+    TREEBANK,
+    UNTAGGED,
+    Reader,
+    Sentences,
+    SmallCell,
+    SmallGrid,
+    material,
+    train,
+    untrained,
+)
+from anisoscope_papers.fosse2023.entry import Evidence, entry
+from anisoscope_papers.study import Context
+
+STAND_INS = {TREEBANK: "planted:5", "hatexplain": "planted:3"}
+"""What is read in place of a corpus that is not under ANISOSCOPE_DATA."""
+MEASURED = Settings(metrics=("intra_sequence",), policies=("all", "content"))
+SITES = ("hidden", "value")
+MOST = 4000
+"""Words at most whose directions are looked at."""
+VERSION = 1
+"""Raise it when what a cell holds changes."""
+
+
+@torch.no_grad()
+def looked_at(model: Reader, cell: SmallCell, made: Sentences) -> pd.DataFrame:
+    """Accuracy, similarity of the words of a sentence by layer, and how the classes lie in what the head reads."""
+    vectors, truth, units = _read(model, made)
+    with evaluating(model):
+        found = model.classifier(vectors).argmax(-1)
+        batches = LabelledPlan(made.encoded[TEST], int(made.tokenizer.pad_token_id))
+        alike = run_pass(model, batches, MEASURED).records()
+    alike = alike[(alike["metric"] == "intra_sequence") & alike["component"].isna() & alike["site"].isin(SITES)]
+    majority = float(truth.bincount().max()) / len(truth)
+    right = float((found == truth).double().mean())
+    chance = majority + 1.645 * math.sqrt(majority * (1 - majority) / len(truth))
+    shares = {"accuracy": right, "majority": majority, "collapsed": float(right <= chance)}
+    rows = [{"metric": name, "component": TEST, "value": value} for name, value in shares.items()]
+    states, labels = vectors.double().numpy(), truth.numpy()
+    rows += [{"metric": f"class_cosine.{name}", "value": x} for name, x in between(states, labels).items()]
+    few, names = slice(0, MOST), made.labels(cell.read)
+    apart = separability_records(states[few, None], labels[few], names, units=units.numpy()[few])
+    shared = as_records(pd.DataFrame(rows), n_units=len(made.encoded[TEST]))
+    return pd.concat([shared, apart.assign(layer=cell.layers), alike.assign(head=np.nan)], ignore_index=True)
+
+
+def _read(model: Reader, made: Sentences) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What the head reads of the test split [vector, dim], the label of each, and its sentence."""
+    kept = []
+    with evaluating(model):
+        for chosen in torch.split(torch.arange(len(made.encoded[TEST])), 256):
+            inputs, labels = made.batch(TEST, chosen.tolist(), model.read)
+            unit = chosen[:, None].expand(labels.shape) if model.read == EACH else chosen
+            known = labels != UNTAGGED
+            kept.append((model.states(**inputs)[known], labels[known], unit[known]))
+    vectors, truth, units = (torch.cat(parts) for parts in zip(*kept, strict=True))
+    return vectors, truth, units
+
+
+def between(vectors: NDArray[np.float64], labels: NDArray[np.int64]) -> dict[str, float]:
+    """Mean and largest cosine between the mean directions of two classes."""
+    unit = units_of(vectors)
+    means = units_of(np.stack([unit[labels == c].mean(0) for c in np.unique(labels)]))
+    cosine = (means @ means.T)[np.triu_indices(len(means), 1)]
+    return {"mean": float(cosine.mean()), "most": float(cosine.max())}
+
+
+def records_of(cell: SmallCell, plan: SmallGrid, context: Context, wait: bool) -> pd.DataFrame | None:
+    """Records of a cell at step 0 and trained, made once; None where it is not to be trained and is not there."""
+    recipe = {name: value for name, value in asdict(plan).items() if name in plan.RECIPE}
+    name = f"{slug(cell.task)}-{slug(cell.label)}-s{cell.seed}-{run_id([asdict(cell), recipe, VERSION])[:8]}"
+    path = context.cache / "small" / f"{name}.parquet"
+
+    def make() -> pd.DataFrame:
+        made = material(cell.task, plan.limit, plan.held, cell.seed)
+        model = untrained(cell, made)
+        before = looked_at(model, cell, made)
+        train(model, cell, made, plan)
+        after, same = looked_at(model, cell, made), {"corpus": cell.task, "seed": cell.seed}
+        parts = [as_records(before, model=cell.label + UNTRAINED, **same), as_records(after, model=cell.label, **same)]
+        return pd.concat(parts, ignore_index=True)
+
+    return records_once(path, make, wait=wait) if plan.train or path.exists() else None
+
+
+def measure(plan: SmallGrid, context: Context) -> pd.DataFrame:
+    """Records of all cells, trained or found again."""
+    instead = {task: STAND_INS[task] for task, _ in plan.tasks if task in STAND_INS and not copy_of(task)}
+    for task, other in instead.items():
+        context.stand_in(other, task, "not under ANISOSCOPE_DATA")
+    cells, parts = plan.cells(instead), []
+    for done, part in enumerate(in_turn(cells, lambda cell, wait: records_of(cell, plan, context, wait)), start=1):
+        parts += [] if part is None else [part]
+        context.progress("small models", done, len(cells))
+    return pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
+
+
+UNTRAINED = " untrained"
+_LABEL = r"read=(?P<read>\S+) blocks=(?P<blocks>\S+) L=(?P<layers>\d+) d=(?P<dim>\d+)(?P<untrained> untrained)?"
+
+
+def with_axes(records: pd.DataFrame) -> pd.DataFrame:
+    """Every row with the axes of its cell, and whether it is of step 0, where no model has collapsed."""
+    found = records["model"].astype(str).str.extract(_LABEL).astype({"layers": float, "dim": float})
+    found = records.join(found.assign(untrained=found["untrained"].notna()))
+    return found[~(found["untrained"] & (found["metric"] == "collapsed"))]
+
+
+TITLES = {TREEBANK: "UD English EWT"}
+
+
+class OfSmall(Evidence):
+    """Generated corpora stand for themselves; a study says itself what it makes of a model that learnt nothing."""
+
+    meant: Mapping[str, str] = MappingProxyType({})
+    lost: Mapping[str, str] = MappingProxyType({"collapsed": "{} learnt nothing"})
+
+    def __init__(self, study: str, records: pd.DataFrame, corpus: str = "", paper: str = "beyond") -> None:
+        super().__init__(study, records, corpus, paper)
+        generated, _, classes = corpus.partition(":")
+        self.title = f"{classes} synthetic classes" if classes else TITLES.get(generated, "all corpora")
+
+
+small_study = partial(
+    entry, measure=measure, needs=(), paper="beyond", read=lambda name, records: OfSmall(name, with_axes(records))
+)
+"""A study whose records are those of a grid of small models."""

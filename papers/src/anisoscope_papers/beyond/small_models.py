@@ -1,0 +1,233 @@
+"""Small models and what they learn: attention alone or more of a block, read where a task asks for it."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import set_seed
+
+from anisoscope.data.encoding import Encoded, collated, encode, vocabulary_tokenizer
+from anisoscope.data.labelled import TEST, TRAIN, Example, LabelledCorpus, balanced, open_labelled
+from anisoscope.data.local import copy_of
+from anisoscope.data.tables import sound_rows
+from anisoscope.errors import CorpusError
+from anisoscope_papers.networks.attention_classifier import (
+    NORMS,
+    AttentionClassifier,
+    AttentionClassifierBlock,
+    AttentionClassifierConfig,
+)
+
+BLOCKS: dict[str, tuple[str, int]] = {
+    "bare": ("none", 0),
+    "norm": ("plain", 0),
+    "gain": ("layer_norm", 0),
+    "feed-forward": ("plain", 4),
+    "whole": ("layer_norm", 4),
+}
+"""Norm and width of the feed-forward part (in widths of the model) around attention and residual; `norm`: the paper."""
+FIRST, MEAN, EACH = "first", "mean", "each"
+"""What is read: [CLS], for the class of the sentence; the mean of its words, for the same; each word, for its tag."""
+TREEBANK = "ud_ewt"
+UNTAGGED = -100
+LENGTHS = (5, 40)
+LONGEST, WIDTH = 1024, 64
+
+
+@dataclass(frozen=True)
+class SmallCell:
+    """One model. `read` as above; `blocks` among `BLOCKS`."""
+
+    task: str
+    read: str = FIRST
+    blocks: str = "norm"
+    layers: int = 1
+    dim: int = 64
+    seed: int = 0
+
+    @property
+    def label(self) -> str:
+        return f"read={self.read} blocks={self.blocks} L={self.layers} d={self.dim}"
+
+
+@dataclass(frozen=True)
+class SmallGrid:
+    """Every combination of its axes, and how each is trained: Adam, warm-up over a tenth, gradients clipped at 1.
+
+    tasks   (corpus, what is read);   limit, held  sentences trained on, and looked at
+    rate    at width 64; elsewhere times √(64 / width): the best one falls so in a trial of 4, 16 and 128
+    """
+
+    tasks: tuple[tuple[str, str], ...]
+    blocks: tuple[str, ...] = ("norm",)
+    layers: tuple[int, ...] = (1,)
+    dims: tuple[int, ...] = (64,)
+    seeds: int = 4
+    steps: int = 1000
+    batch: int = 32
+    rate: float = 1e-3
+    limit: int = 6000
+    held: int = 1000
+    train: bool = True
+    RECIPE: ClassVar[tuple[str, ...]] = ("steps", "batch", "rate", "limit", "held")
+    """What a cell's identity has of it."""
+
+    def cells(self, instead: Mapping[str, str] | None = None) -> list[SmallCell]:
+        """The first seed of all before the second; `instead`: corpora that stand in for others."""
+        axes = product(range(self.seeds), self.tasks, self.blocks, self.layers, self.dims)
+        found = [SmallCell(task, read, blocks, layers, dim, seed) for seed, (task, read), blocks, layers, dim in axes]
+        return [replace(cell, task=(instead or {}).get(cell.task, cell.task)) for cell in found]
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """A corpus as ids; `tags` by split and sentence, one per token (`UNTAGGED`: of none), and their names."""
+
+    corpus: LabelledCorpus
+    tokenizer: Any
+    encoded: dict[str, Encoded]
+    tags: dict[str, list[list[int]]]
+    names: tuple[str, ...]
+
+    def labels(self, read: str) -> tuple[str, ...]:
+        """Names of what is to be told."""
+        return self.names if read == EACH else self.corpus.labels
+
+    def batch(self, split: str, chosen: list[int], read: str) -> tuple[dict[str, Tensor], Tensor]:
+        """Inputs, and the label of each sentence or of each token."""
+        inputs = collated([self.encoded[split].rows[i] for i in chosen], int(self.tokenizer.pad_token_id))
+        labels = inputs.pop("labels")
+        if read == EACH:
+            tags = [torch.tensor(self.tags[split][i]) for i in chosen]
+            labels = nn.utils.rnn.pad_sequence(tags, batch_first=True, padding_value=UNTAGGED)
+        return inputs, labels
+
+
+@cache
+def material(task: str, limit: int, held: int, seed: int) -> Sentences:
+    """Sentences of a corpus with the class of each and the tags of their words; a generated one has a seed."""
+    corpus, words, names = _treebank() if task == TREEBANK else _generated(task, seed)
+    sizes = {TRAIN: limit, TEST: held}
+    classes = len(corpus.labels)
+    splits = {split: balanced(corpus.splits[split], size, classes) for split, size in sizes.items()}
+    corpus = replace(corpus, splits=splits)
+    tokenizer = vocabulary_tokenizer(corpus, max_length=LONGEST)
+    encoded = {split: encode(examples, tokenizer, LONGEST) for split, examples in splits.items()}
+    tags = {
+        split: [
+            [UNTAGGED if w < 0 else words[id(e)][w] for w in of_token]
+            for e, of_token in zip(splits[split], encoded[split].words, strict=True)
+        ]
+        for split in splits
+    }
+    return Sentences(corpus, tokenizer, encoded, tags, names)
+
+
+Tagged = tuple[LabelledCorpus, dict[int, list[int]], tuple[str, ...]]
+"""A corpus, the tags of every example (by identity), and the names of tags."""
+
+
+def _treebank() -> Tagged:
+    """UD English EWT: the genre of a sentence, and the part of speech of each word."""
+    folder = copy_of(TREEBANK)
+    if folder is None:
+        cure = "set ANISOSCOPE_DATA to the folder that holds it"
+        raise CorpusError("a copy of UD English EWT (ud_ewt)", "none", cure)
+    rows = {s: [r.columns for r in sound_rows(folder / f"{s}.jsonl.gz", "copy it again")] for s in (TRAIN, TEST)}
+    rows = {s: [r for r in found if LENGTHS[0] <= len(r["tokens"]) <= LENGTHS[1]] for s, found in rows.items()}
+    genres = tuple(sorted({r["genre"] for r in rows[TRAIN]}))
+    names = tuple(sorted({tag for r in rows[TRAIN] for tag in r["upos"]}))
+    splits = {s: tuple(Example(tuple(r["tokens"]), genres.index(r["genre"])) for r in rows[s]) for s in rows}
+    pairs = ((e, r) for s in rows for e, r in zip(splits[s], rows[s], strict=True))
+    tags = {id(e): [names.index(tag) for tag in r["upos"]] for e, r in pairs}
+    return LabelledCorpus(TREEBANK, genres, splits, tokenised=True), tags, names
+
+
+def _generated(task: str, seed: int) -> Tagged:
+    """Another corpus; the tag of a word is the class it is a sign of, where rationales tell, and else `none`."""
+    corpus = open_labelled(task, seed=seed)
+    examples = (e for split in corpus.splits.values() for e in split)
+    tags = {id(e): [(e.label + 1) * (mark > 0) for mark in e.rationale or [0] * len(e.all_words)] for e in examples}
+    return corpus, tags, ("none", *corpus.labels)
+
+
+class FeedForwardBlock(AttentionClassifierBlock):  # type: ignore[no-untyped-call]  # its base is untyped
+    """norm(y + feed-forward(y)) after y = norm(x + attention(x))."""
+
+    def __init__(self, config: AttentionClassifierConfig, layer: int, width: int) -> None:
+        super().__init__(config, layer)
+        dim = config.hidden_size
+        self.inner = nn.Sequential(nn.Linear(dim, width * dim), nn.GELU(), nn.Linear(width * dim, dim))
+        self.last_norm = NORMS[config.norm](dim)
+
+    def forward(self, hidden_states: Tensor, *given: Any, **more: Any) -> Tensor:
+        y = super().forward(hidden_states, *given, **more)
+        return self.last_norm(y + self.inner(y))  # type: ignore[no-any-return]
+
+
+class Reader(AttentionClassifier):  # type: ignore[no-untyped-call]  # as above
+    """The attention-only classifier with other blocks, its head on what a cell reads."""
+
+    def __init__(self, cell: SmallCell, words: int, classes: int) -> None:
+        norm, width = BLOCKS[cell.blocks]
+        config = AttentionClassifierConfig(
+            vocab_size=words, hidden_size=cell.dim, num_hidden_layers=cell.layers, norm=norm
+        )
+        config.num_labels = classes
+        super().__init__(config)
+        self.read, base = cell.read, self.attention_classifier
+        if width:
+            base.blocks = nn.ModuleList(FeedForwardBlock(config, i, width) for i in range(cell.layers))
+            for module in base.blocks.modules():
+                self._init_weights(module)
+        base.row_only = "training" if cell.read == FIRST else "never"
+
+    def states(self, input_ids: Tensor, attention_mask: Tensor) -> Float[Tensor, "sequence *token dim"]:
+        """What the head reads."""
+        x: Tensor = self.attention_classifier(input_ids, attention_mask).last_hidden_state
+        if self.read == EACH:
+            return x
+        if self.read == FIRST:
+            return x[:, 0]
+        words = attention_mask[:, 1:, None].to(x)
+        return (x[:, 1:] * words).sum(1) / words.sum(1)
+
+
+def untrained(cell: SmallCell, made: Sentences) -> Reader:
+    """The model at step 0."""
+    set_seed(cell.seed)
+    return Reader(cell, len(made.tokenizer), len(made.labels(cell.read)))
+
+
+def train(model: Reader, cell: SmallCell, made: Sentences, plan: SmallGrid) -> None:
+    """Train a model in place."""
+    rate = plan.rate * math.sqrt(WIDTH / cell.dim)
+    optimiser = torch.optim.AdamW(model.parameters(), rate, weight_decay=0.0, fused=True)
+    warm = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: min(1.0, (step + 1) / (plan.steps / 10)))
+    draw = torch.Generator().manual_seed(cell.seed)
+    model.train()
+    for chosen in _batches(len(made.encoded[TRAIN]), plan.batch, plan.steps, draw):
+        inputs, labels = made.batch(TRAIN, chosen, cell.read)
+        logits = model.classifier(model.states(**inputs))
+        loss = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=UNTAGGED)
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        warm.step()
+
+
+def _batches(n: int, batch: int, steps: int, draw: torch.Generator) -> Iterator[list[int]]:
+    """So many batches of a shuffled corpus, shuffled anew when it ends."""
+    order: list[int] = []
+    for _ in range(steps):
+        if len(order) < batch:
+            order = torch.randperm(n, generator=draw).tolist()
+        order, chosen = order[batch:], order[:batch]
+        yield chosen

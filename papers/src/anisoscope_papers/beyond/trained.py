@@ -1,0 +1,215 @@
+"""Language models of every arm and seed, trained as one recipe says, looked at along the way; each a cell, made once.
+
+    <cache>/beyond/<arm>-<seed>-<hash>/step-N.parquet     what was seen at step N
+    <cache>/beyond/<arm>-<seed>-<hash>/resume             the state of a training under way: it goes on from there
+    <cache>/beyond/<arm>-<seed>-<hash>/records.parquet    what was seen at all steps
+    <cache>/beyond/<arm>-<seed>-<hash>/asked.parquet      what it was asked at the end (`outcomes`); written last
+
+Records: the names of `measure`; `model` is the arm. Beside them, by step, `training.loss` (plain, in nats, of held-out
+windows, whatever the arm trains on) and `training.skill`: 1 − loss / loss of the unigrams, which is 0 for a model that
+knows how often words are and nothing of their neighbours, and 1 for one that knows everything.
+"""
+
+import shutil
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from anisoscope.data.local import find_path
+from anisoscope.data.opening import open_plan
+from anisoscope.measure.loop import glance, run_pass
+from anisoscope.measure.settings import Settings
+from anisoscope.models.modes import evaluating
+from anisoscope.provenance import run_id
+from anisoscope.store import as_records, in_turn, once, records_once, select
+from anisoscope_papers.beyond import arms, outcomes
+from anisoscope_papers.study import Context
+from anisoscope_papers.training.fit import Fitting, Material, fit
+from anisoscope_papers.training.language_model import settings_of
+from anisoscope_papers.training.recipe import ModelSize, Task, Training
+from anisoscope_papers.training.text import UNMASKED, Examples, Tokens, cache_folder, open_training_corpus, prepare
+
+CORPUS, PROBE, BUILTIN = "pretrain_text", "wikitext/wiki.valid.raw", "builtin:python-docs"
+"""Trained on, looked at, and what stands for both where ANISOSCOPE_DATA has them not."""
+ASKED, SEEN = "asked.parquet", "records.parquet"
+ALONG = ("mean_cosine", "drift", "norms", "query_key", "attention")
+AT_THE_END = (*ALONG, "score_terms", "centred_attention", "common_direction")
+SITES = ("hidden", "query.raw", "key.raw", "attention", "scores", "centred")
+OF_SOFTMAX = ("attention", "centred")
+"""Sites whose numbers are of a softmax of the scores, and of no other form of attention."""
+LOSS, SKILL = "training.loss", "training.skill"
+VERSION = 1
+"""Raise it when what a cell holds changes."""
+
+
+class Cells(Protocol):
+    """How every cell of an experiment is trained and looked at."""
+
+    def folder(self, arm: str, seed: int) -> Path:
+        """Where the cell of an arm and a seed is; every setting is part of it."""
+
+    def train(self, arm: str, seed: int, folder: Path, device: str) -> None:
+        """Train a cell, or go on, and write its records."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How language models are trained and looked at. Everything here is part of a cell's identity.
+
+    task           `masked-lm` (as BERT), or `causal-lm`: every token from those before it, which is learnt far sooner
+    steps, looks   of training; at these steps it is looked at, and at step 0 and the last
+    probe          windows that are looked at, evenly spread over a text that no model was trained on
+    """
+
+    task: Task
+    size: ModelSize
+    steps: int
+    looks: tuple[int, ...]
+    probe: int = 96
+
+    @property
+    def seen(self) -> tuple[int, ...]:
+        return tuple(sorted({0, *self.looks, self.steps}))
+
+    def folder(self, arm: str, seed: int) -> Path:
+        """Where the cell of an arm and a seed is."""
+        identity = run_id([asdict(self), VERSION, _corpora()])
+        return cache_folder() / "beyond" / f"{arm}-{seed}-{identity[:8]}"
+
+    def train(self, arm: str, seed: int, folder: Path, device: str) -> None:
+        """Train a cell, or go on, ask it, and write its records."""
+        _train(arm, seed, self, folder, device)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Cells that a study reads: every arm with every seed, in the order of worth; `train` False: the finished ones.
+    `asked`: with the `outcomes` of each; a cell that was not asked is trained again.
+    """
+
+    arms: tuple[str, ...]
+    seeds: int
+    recipe: Cells
+    train: bool = True
+    asked: bool = False
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What a cell must hold, in the order it is written."""
+        return (SEEN, ASKED) if self.asked else (SEEN,)
+
+    def cells(self) -> list[tuple[str, int]]:
+        """The first two arms with every seed before the others: what is cut short holds one whole comparison."""
+        first, others = self.arms[:2], self.arms[2:]
+        return [(arm, seed) for part in (first, others) for seed in range(self.seeds) for arm in part]
+
+
+def measure(experiment: Experiment, context: Context) -> pd.DataFrame:
+    """Records of all cells, trained or found again."""
+    cells, recipe = experiment.cells(), experiment.recipe
+    if not experiment.train:
+        cells = [cell for cell in cells if all((recipe.folder(*cell) / name).exists() for name in experiment.files)]
+
+    def attempt(cell: tuple[str, int], wait: bool) -> pd.DataFrame:
+        folder = recipe.folder(*cell)
+        once(folder, lambda: recipe.train(*cell, folder, context.device), marker=experiment.files[-1], wait=wait)
+        found = pd.concat([pd.read_parquet(folder / name) for name in experiment.files], ignore_index=True)
+        return as_records(found.assign(model=cell[0], seed=cell[1]))
+
+    parts = []
+    for done, part in enumerate(in_turn(cells, attempt), start=1):
+        parts.append(part)
+        context.progress("cells", done, len(cells))
+    return pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
+
+
+def _corpora() -> tuple[str, str]:
+    return (CORPUS if find_path(CORPUS) else BUILTIN, PROBE if find_path(PROBE) else BUILTIN)
+
+
+def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> None:
+    """Train one cell, or go on, ask it, and write its records, unless they are there."""
+    size, (named, probed) = recipe.size, _corpora()
+    tokenizer, tokens = prepare(open_training_corpus(named), recipe.task, size.vocabulary, size.window)
+    windows, held = tokens.parts()
+    training = Training(recipe.task, size=size, steps=recipe.steps, seed=seed, device=device)
+    model, changes = arms.untrained(arm, size, tokenizer, seed), arms.changes_of(arm)
+    shares = unigrams(tokens, windows)
+    if any(change.balanced for change in changes):
+        model.token_weights.copy_(torch.from_numpy(balancing(shares)))
+    validation = Examples(tokens, held, len(held), 0, shuffled=False)
+    sizes = (recipe.probe, outcomes.WINDOWS)
+    plan, texts = (open_plan(probed, model, tokenizer, modality="text", sequences=n)[0] for n in sizes)
+
+    made = Material(model, tokenizer, Examples(tokens, windows, recipe.steps * size.batch, seed), validation, dict)
+    settings = settings_of(training) | {"weight_decay": max((change.decay for change in changes), default=0.0)}
+    cell: dict[str, Any] = {"model": arm, "seed": seed, "corpus": probed}
+    guess = unigram_loss(shares, validation)
+    follow(made, Fitting(settings, share=training.share), plan, recipe.seen, guess, folder, cell)
+    given = cell | {"step": recipe.steps}
+    records_once(folder / ASKED, lambda: as_records(outcomes.asked(model, tokenizer, plan, texts).assign(**given)))
+    shutil.rmtree(folder / "resume", ignore_errors=True)
+
+
+def follow(
+    made: Material, how: Fitting, plan: Any, seen: tuple[int, ...], guess: float, folder: Path, named: dict[str, Any]
+) -> None:
+    """Train, or go on, look at the steps `seen` on a `plan`, and write what was seen, `named`. `guess`: the loss of who
+    knows what there is to be found on average, and nothing of the example.
+    """
+
+    def on_step(step: int, _last: int, model: Any) -> None:
+        if step in seen:
+            records_once(folder / f"step-{step}.parquet", partial(_look, model, plan, last=step == seen[-1]))
+
+    def found() -> pd.DataFrame:
+        losses = pd.DataFrame(history["validation_loss"], columns=["step", "value"]).assign(metric=LOSS)
+        skill = losses.assign(metric=SKILL, value=1 - losses["value"] / guess)
+        looks = [pd.read_parquet(folder / f"step-{step}.parquet").assign(step=step) for step in seen]
+        return as_records(pd.concat([*looks, losses, skill], ignore_index=True).assign(**named))
+
+    on_step(0, 0, made.model)
+    history = fit(made, replace(how, evaluated=frozenset(seen)), on_step, folder / "resume")
+    records_once(folder / SEEN, found)
+
+
+def _look(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
+    """What is kept of a look: numbers of layers and heads, without those of single dimensions."""
+    settings = Settings(metrics=AT_THE_END if last else ALONG, policies=("all",), groups=8, sample=0)
+    batches = [plan[i] for i in range(len(plan))]
+    if last:
+        with evaluating(model):
+            measurement = run_pass(model.base_model, plan, settings)
+    else:
+        measurement = glance(model.base_model, batches, settings)
+    form = arms.form_of(getattr(model.config, "arm", arms.BASE))
+    sites = [site for site in SITES if not (form and site in OF_SOFTMAX)]
+    rows = select(measurement.records(), site=sites, component=None)
+    return as_records(rows.assign(low=np.nan, high=np.nan))  # intervals are over seeds
+
+
+def unigrams(tokens: Tokens, windows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Share [token] of each token in the windows of training, one added to every count."""
+    counts, first = np.ones(tokens.vocabulary), len(tokens.affixes.prefix)
+    for part in np.array_split(windows, max(1, len(windows) // 4096)):
+        content = tokens.rows(part)[:, first : first + tokens.room]
+        counts += np.bincount(content.ravel(), minlength=tokens.vocabulary)
+    return np.asarray(counts / counts.sum(), dtype=np.float64)
+
+
+def balancing(shares: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Weights [token] in proportion to share^−½, whose mean over tokens as they occur is 1."""
+    weights = shares**-0.5
+    return np.asarray(weights / (shares * weights).sum(), dtype=np.float32)
+
+
+def unigram_loss(shares: NDArray[np.float64], examples: Examples) -> float:
+    """Cross-entropy in nats of the hidden tokens of `examples` under their shares in training."""
+    labels = np.concatenate([examples[i]["labels"].numpy() for i in range(len(examples))])
+    return float(-np.log(shares[labels[labels != UNMASKED]]).mean())

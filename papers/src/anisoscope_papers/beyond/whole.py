@@ -1,0 +1,59 @@
+"""How much of an encoder's convergence is the attention-only model's? Its parts added one at a time, by depth."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.charts import builders as charts
+from anisoscope_papers.beyond.pooling import WORDS
+from anisoscope_papers.beyond.small import small_study
+from anisoscope_papers.beyond.small_models import BLOCKS, FIRST, SmallGrid
+from anisoscope_papers.fosse2023.entry import Evidence, over
+from anisoscope_papers.judge import Array, Test
+
+STEPS = {"the norm": ("norm", "bare"), "its gain": ("gain", "norm"), "feed-forward": ("feed-forward", "norm")}
+"""What is added, to what."""
+
+
+def converged(here: Evidence, blocks: str) -> Array:
+    """Similarity in the last layer less the same at step 0 [seed], mean over the depths above one that a seed has."""
+    rows = here.find(blocks=blocks, **WORDS)
+    table = here.by(rows[(rows["layer"] == rows["layers"]) & (rows["layers"] > 1)], "layers", "untrained")
+    depths = sorted({layers for layers, _ in table})
+    gained = [table[n, False] - table[n, True] for n in depths]
+    return pd.DataFrame(gained or [table.nothing]).mean().to_numpy(float)
+
+
+def tests(whole: Evidence) -> Iterator[Test]:
+    for here in whole.corpora:
+        found = {blocks: converged(here, blocks) for blocks in BLOCKS}
+        yield here.test("a whole encoder converges", found["whole"])
+        yield here.test("attention alone converges", found["norm"])
+        for added, (more, less) in STEPS.items():
+            yield here.test(f"{added} adds to it", found[more] - found[less])
+        yield here.test("most of it is attention's", found["norm"] - found["whole"] / 2)
+
+
+def draw(whole: Evidence) -> dict[str, ChartType]:
+    """Similarity in the last layer against depth, a line for what the blocks hold, trained and at step 0."""
+    drawn: dict[str, ChartType] = {}
+    for here in whole.corpora:
+        rows = here.find(**WORDS)
+        rows = rows[rows["layer"] == rows["layers"]]
+        when = rows["untrained"].map({True: "step 0", False: "trained"})
+        frame = over(rows.assign(when=when), "blocks", "when", "layers")
+        titles = ("layers", "similarity of the words of a sentence, last layer")
+        settings: dict[str, Any] = {"x": "layers", "series": "blocks", "panel": "when", "titles": titles}
+        drawn |= here.chart(charts.trajectory, frame, size=(640, 240), **settings)
+    return drawn
+
+
+def _grid(**changes: Any) -> SmallGrid:
+    settings: dict[str, Any] = {"blocks": tuple(BLOCKS), "layers": (1, 2, 3, 4, 5), "seeds": 3, "steps": 600}
+    return SmallGrid((("planted:5", FIRST),), **settings | {"rate": 3e-3} | changes)
+
+
+SETTINGS = {"quick": _grid(layers=(1, 3), steps=150, held=300), "paper": _grid(), "finished": _grid(train=False)}
+STUDY = small_study("whole", settings=SETTINGS, tests=tests, draw=draw)

@@ -1,0 +1,43 @@
+"""Train and measure the classifiers of the studies ahead of them: `python -m anisoscope_papers.fosse2023`.
+
+Any number of processes may do so at once, each takes what no other has; a stopped one goes on at its last epoch. The
+studies find the classifiers where `--output` is theirs too (`anisoscope reproduce fosse2023 --settings paper`).
+"""
+
+import argparse
+from pathlib import Path
+
+from anisoscope.models.modes import flushed
+from anisoscope.progress import shown
+from anisoscope_papers import runner
+from anisoscope_papers.fosse2023.entry import Measure
+from anisoscope_papers.fosse2023.grid import SETTINGS, Cell
+from anisoscope_papers.fosse2023.trained_cells import Trained, each
+from anisoscope_papers.study import Context
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m anisoscope_papers.fosse2023", description=__doc__)
+    parser.add_argument("--settings", choices=tuple(SETTINGS), default="paper")
+    parser.add_argument("--output", type=Path, default=Path("runs/reproduction"), help="as in anisoscope reproduce")
+    given = parser.parse_args()
+    plan = SETTINGS[given.settings]
+    cells = plan.everything()
+    measures = [study.measure for study in runner.choose("fosse2023") if isinstance(study.measure, Measure)]
+    asked: dict[Cell, list[Measure]] = {cell: [m for m in measures if cell in m.cells(plan)] for cell in cells}
+
+    def everything(trained: Trained) -> str:
+        """Measure all that a study asks of a classifier; a line that says what it is."""
+        for look in dict.fromkeys(look for measure in asked[trained.cell] for look in measure.looks):
+            look(trained)
+        cell, found = trained.cell, trained.found
+        return f"{cell.corpus} {cell.label} seed {cell.seed}: {found.accuracy():.3f}{' collapsed' * found.collapsed}"
+
+    with flushed(), shown(f"{len(cells)} classifiers of fosse2023", "classifiers", quiet=False) as progress:
+        context = Context(given.output, given.output / "cache", progress=lambda _, done, total: progress(done, total))
+        for line in each(cells, plan, context, everything):
+            print(line, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""The published forms of H on attention that is known: how low and high each can be at the lengths of a corpus, and
+which plain H stands behind one that was published in form C. Rows are drawn and nothing is trained: seconds.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+from numpy.typing import NDArray
+
+from anisoscope.charts import builders as charts
+from anisoscope.data.encoding import encode, vocabulary_tokenizer
+from anisoscope.data.labelled import TEST, balanced
+from anisoscope.store import as_records, select
+from anisoscope_papers.fosse2023.entry import Evidence
+from anisoscope_papers.fosse2023.grid import NEEDS, SETTINGS, SHORT, TITLES, Grid
+from anisoscope_papers.fosse2023.trained_cells import corpus_of
+from anisoscope_papers.judge import Array, Test, judged
+from anisoscope_papers.study import Context, Study, declare
+from anisoscope_papers.training.classifier_parts import LONGEST
+from anisoscope_papers.training.entropy_forms import FORMS, ends, of_row
+
+DRAWN, ONE_WORD = "scores drawn from a normal law", "one word above the rest"
+STEPS = (0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2, 2.5, 3, 3.5, 4, 5, 6, 8, 12, 20, 40, 100)
+"""How sharp: standard deviation of the scores before the softmax; by how much one word's exceeds the others'."""
+PLAIN, AGAIN = "reported", "again"
+ROUNDED = 5e-4
+"""Half of the last digit that was published."""
+UTTERANCES = 333
+
+
+def rows_of(kind: str, step: float, lengths: NDArray[np.int64]) -> Iterator[Array]:
+    """A row of attention for each of the lengths; the same draw at every step."""
+    draw = np.random.default_rng(0)
+    for n in lengths:
+        scores = draw.normal(size=n) if kind == DRAWN else (np.arange(n) == n - 1).astype(np.float64)
+        powers = np.exp(step * (scores - scores.max()))
+        yield powers / powers.sum()
+
+
+def measure(plan: Grid, context: Context) -> pd.DataFrame:
+    """`forms.floor`, `forms.ceiling` by form; `forms.simulated` by form, kind of row (`site`) and step (`model`)."""
+    parts = []
+    for done, name in enumerate(plan.names(), 1):
+        lengths = _lengths(name, plan)
+        rows: list[dict[str, Any]] = [{"metric": "forms.length", "value": float(lengths.mean())}]
+        for form, both in ends(lengths).items():
+            for end, value in zip(("floor", "ceiling"), both, strict=True):
+                rows.append({"metric": f"forms.{end}", "component": form, "value": value})
+        for kind in (DRAWN, ONE_WORD):
+            for step in STEPS:
+                means = pd.DataFrame([of_row(row) for row in rows_of(kind, step, lengths[:UTTERANCES])]).mean()
+                where = {"metric": "forms.simulated", "site": kind, "model": f"{step:g}"}
+                rows += [where | {"component": form, "value": float(means[form])} for form in (PLAIN, AGAIN)]
+        parts.append(as_records(pd.DataFrame(rows), corpus=name, seed=0, n_units=len(lengths)))
+        context.progress("corpora", done, len(plan.names()))
+    found = pd.concat(parts, ignore_index=True)
+    return found.assign(model=found["model"].fillna("any"))
+
+
+def _lengths(name: str, plan: Grid) -> NDArray[np.int64]:
+    """Tokens with [CLS] of the utterances of table 4, classes mixed."""
+    corpus = corpus_of(name, plan.limit)
+    split = corpus.splits[SHORT if SHORT in corpus.splits else TEST]
+    examples = balanced(split, plan.utterances, len(corpus.labels))
+    lengths = encode(examples, vocabulary_tokenizer(corpus, max_length=LONGEST), LONGEST).lengths
+    return np.random.default_rng(0).permutation(np.array(lengths))
+
+
+def behind(here: Evidence, kind: str) -> tuple[float, float, float]:
+    """Plain H of rows of a kind whose form C is the published number, and of those that round to it; NaN: none."""
+    table = select(here.records, metric="forms.simulated", site=kind)
+    of_form = {form: select(table, component=form).set_index("model")["value"] for form in (PLAIN, AGAIN)}
+    both = pd.DataFrame(of_form).sort_values(AGAIN)
+    published = here.numbers["published"] if here.numbers else np.nan
+    asked = (published, published - ROUNDED, published + ROUNDED)
+    if not len(both):
+        return np.nan, np.nan, np.nan
+    value, low, high = np.interp(asked, both[AGAIN], both[PLAIN], left=np.nan).tolist()
+    return value, low, high
+
+
+def tests(here: Evidence) -> Iterator[Test]:
+    """By place: the floor; the plain H behind a number in form C, all that round to it."""
+    found = select(here.records, metric="forms.floor", component=AGAIN)
+    floor, n = (float(found["value"].iloc[0]), int(found["n_units"].iloc[0])) if len(found) else (np.nan, 0)
+    claim = here.claims["form C cannot look sharp"]
+    inside = (float(claim.above), 1.0)
+    yield Test(claim, claim.statistic, floor, floor, floor, n, inside=inside, subject=here.title, note=here.note)
+    for kind in (DRAWN, ONE_WORD) if here.numbers else ():
+        for name in ("not uniform behind form C", "a change of form"):
+            claim = here.claims[name]
+            near = here.numbers["next"] if here.numbers else np.nan
+            inside = claim.inside or (near - (claim.within or 0.0), near + (claim.within or 0.0))
+            words = f"{claim.statistic} (claim: {inside[0]:.3g} to {inside[1]:.3g}):"
+            subject = f"{here.title}, {kind}"
+            yield Test(claim, words, *behind(here, kind), inside=inside, subject=subject, note=here.note)
+
+
+def draw(records: pd.DataFrame) -> dict[str, ChartType]:
+    """Form C against the plain H of the same rows, by corpus and kind of row."""
+    found = select(records, metric="forms.simulated")
+    if not len(found):
+        return {}
+    both = found.pivot(index=["corpus", "site", "model"], columns="component", values="value").reset_index()
+    frame = both.rename(columns={AGAIN: "value", PLAIN: "plain"}).assign(low=np.nan, high=np.nan)
+    frame["corpus"] = frame["corpus"].replace(TITLES)
+    titles = (f"plain H ({FORMS[PLAIN]})", f"the same rows by form {FORMS[AGAIN]}")
+    settings: dict[str, Any] = {"x": "plain", "series": "corpus", "panel": "site", "titles": titles, "band": False}
+    return {"forms": charts.trajectory(frame.sort_values("plain"), **settings, size=(680, 260))}
+
+
+STUDY: Study = declare(
+    "fosse2023",
+    "forms",
+    settings=SETTINGS,
+    needs=NEEDS,
+    measure=measure,
+    judge=lambda records: judged([test for here in Evidence("forms", records).corpora for test in tests(here)]),
+    draw=draw,
+)

@@ -1,0 +1,237 @@
+"""What tables and figures share: the paper's claims (published.toml), records by corpus and seed, intervals, wording.
+
+A collapsed classifier (accuracy not above the majority rate) has learnt nothing, and its vectors coincide for that
+reason alone: it is kept out of every claim, counted, and said.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+from scipy import stats
+
+from anisoscope.store import select
+from anisoscope.sums.jackknife import over_seeds
+from anisoscope_papers.fosse2023.grid import NEEDS, PUBLISHED, SETTINGS, TITLES, Cell, Grid, with_options
+from anisoscope_papers.fosse2023.measurements import KEYS, Look, accuracies, gather
+from anisoscope_papers.fosse2023.trained_cells import untrained
+from anisoscope_papers.judge import Array, Test, bounds_of, judged, of_seeds
+from anisoscope_papers.study import Compared, Context, Study, claims, declare, published
+
+LOST = {
+    "missing": "{} of the planned classifiers not trained yet",
+    "diverged": "{} diverged: their loss was not finite",
+    "collapsed": "{} collapsed and left out",
+}
+PAPER = "fosse2023"
+CELL = ["model", "corpus", "seed"]
+DRAWN_FROM = 3
+"""Seeds from which on charts show an interval: that of two is wider than any chart."""
+
+
+class Seeds(dict[Any, Array]):
+    """One quantity: {value of a column, or the tuple of those of several: [seed]}; NaN where there is no classifier."""
+
+    def __init__(self, found: Mapping[Any, Array], nothing: Array) -> None:
+        super().__init__(found)
+        self.nothing = nothing
+
+    def __missing__(self, _key: Any) -> Array:
+        return self.nothing
+
+
+class Evidence:
+    """The records of a study on one corpus, or on all of them, and what is said of them.
+
+    numbers  the published ones, None for a corpus that is not the paper's
+    sound    the records without those of collapsed classifiers
+    note     how many classifiers these records lack, or leave out
+    meant    corpora that are generated, and what they stand for;   lost   words for what is counted in the note
+    """
+
+    meant: Mapping[str, str] = PUBLISHED
+    lost: Mapping[str, str] = LOST
+
+    def __init__(self, study: str, records: pd.DataFrame, corpus: str = "", paper: str = PAPER) -> None:
+        self.study, self.records, self.corpus, self.paper = study, records, corpus, paper
+        self.claims, self.published = claims(paper, study), published(paper)[study]
+        self.title = TITLES.get(corpus, corpus) or "all corpora"
+        self.numbers = self.published.get("numbers", {}).get(corpus)
+        self.seeds = sorted(int(seed) for seed in records["seed"].dropna().unique())
+
+    @cached_property
+    def sound(self) -> pd.DataFrame:
+        cells = pd.MultiIndex.from_frame(self.records[CELL])
+        collapsed = (self.records["metric"] == "collapsed") & (self.records["value"] == 1)
+        return self.records[~cells.isin(cells[collapsed.fillna(False)])]
+
+    @cached_property
+    def note(self) -> str:
+        if not self.corpus:
+            return "; ".join(dict.fromkeys(here.note for here in self.corpora if here.note))
+        counts = {metric: len(select(self.records, metric=metric, value=1.0)) for metric in self.lost}
+        parts = [self.lost[metric].format(count) for metric, count in counts.items() if count]
+        meant = self.meant.get(self.corpus, self.corpus)
+        if meant != self.corpus:
+            parts.append(f"generated corpus `{self.corpus}` in place of {TITLES[meant]}, which is not at hand")
+        return "; ".join(parts)
+
+    @cached_property
+    def corpora(self) -> list["Evidence"]:
+        """That of each corpus, in the order of the records."""
+        names = dict.fromkeys(self.records["corpus"].dropna())
+        return [type(self)(self.study, select(self.records, corpus=name), str(name), self.paper) for name in names]
+
+    def find(self, **where: Any) -> pd.DataFrame:
+        """Rows of sound classifiers."""
+        return select(self.sound, **where)
+
+    def table(self, *columns: str, **where: Any) -> Seeds:
+        """Values of sound classifiers by the values of columns."""
+        return self.by(self.find(**where), *columns)
+
+    def by(self, rows: pd.DataFrame, *columns: str) -> Seeds:
+        """Values of some rows by the values of columns."""
+        by_key = rows.set_index("seed").groupby(columns[0] if len(columns) == 1 else list(columns))["value"]
+        found = {key: values.reindex(self.seeds).to_numpy(float) for key, values in by_key}
+        return Seeds(found, np.full(max(len(self.seeds), 1), np.nan))
+
+    def test(self, name: str, values: Array, which: str = "", *, around: float = 0.0) -> Test:
+        """A claim and its number of every seed [seed]. `which`: of which classifiers, if not the paper's own."""
+        claim = self.claims[name]
+        inside = None if claim.within is None else (around - claim.within, around + claim.within)
+        subject = ", ".join(filter(None, (self.title, which)))
+        return of_seeds(claim, values, reason=self.note, subject=subject, inside=inside)
+
+    def compared(
+        self, place: str, published: float, rows: pd.DataFrame, margin: float | None = None, note: str = ""
+    ) -> Compared:
+        """A published number beside the mean of `rows`, one per seed."""
+        value, low, high, n = _mean(rows)
+        ends = {"low": low, "high": high} if n > 1 else {}
+        place = f"{self.title}, {place}"
+        return Compared(place, published, value if n else None, n=n, margin=margin, note=note, **ends)
+
+    def beside(self, **where: Any) -> str:
+        """Words beside a similarity: mean accuracy of the sound classifiers, majority rate, how many collapsed."""
+        accuracy = self.find(**where, metric="accuracy", component="test")["value"]
+        majority = select(self.records, **where, metric="majority", component="test")["value"]
+        collapsed = len(select(self.records, **where, metric="collapsed", value=1.0))
+        parts = [f"accuracy {accuracy.mean():.3f}"] if len(accuracy) else []
+        parts += [f"majority {majority.iloc[0]:.3f}"] if len(majority) else []
+        parts += [f"{collapsed} collapsed, left out"] if collapsed else []
+        return ", ".join(parts)
+
+    def chart(
+        self, builder: Callable[..., ChartType], frame: pd.DataFrame, name: str = "", **settings: Any
+    ) -> dict[str, ChartType]:
+        """A chart by its name, that of the study and corpus where none is given; none where there are no rows."""
+        if "corpus" in frame:
+            frame = frame.assign(corpus=frame["corpus"].replace(TITLES))
+        name = name or "_".join(filter(None, (self.study, self.corpus.replace(":", ""))))
+        return {name: builder(frame, **settings)} if len(frame) else {}
+
+
+def over(rows: pd.DataFrame, *keys: str, bounds: tuple[float, float] | None = None) -> pd.DataFrame:
+    """Mean over seeds with its interval and their number, by key: numbers ascending, words as they appear."""
+    words = [key for key in keys if not pd.api.types.is_numeric_dtype(rows[key])]
+    ordered = rows.assign(**{key: pd.Categorical(rows[key], rows[key].dropna().unique()) for key in words})
+    out = []
+    for names, group in ordered.groupby(list(keys), observed=True):
+        value, low, high, n = _mean(group, bounds)
+        low, high = (low, high) if n >= DRAWN_FROM else (np.nan, np.nan)
+        if n:
+            out.append((*names, value, low, high, n))
+    return pd.DataFrame(out, columns=[*keys, "value", "low", "high", "seeds"])
+
+
+def panels(rows: Mapping[str, pd.DataFrame], *keys: str) -> pd.DataFrame:
+    """`over` of the rows of several quantities, their names in the column `quantity`."""
+    return pd.concat([over(found, *keys).assign(quantity=name) for name, found in rows.items()], ignore_index=True)
+
+
+def _mean(rows: pd.DataFrame, bounds: tuple[float, float] | None = None) -> tuple[float, float, float, int]:
+    """(value, low, high, n) over the seeds of rows of one metric, inside its bounds."""
+    values = rows["value"].dropna().to_numpy(float)
+    if not len(values):
+        return np.nan, np.nan, np.nan, 0
+    ends = bounds or bounds_of(str(rows["metric"].iloc[0]))
+    value, low, high = (float(x) for x in over_seeds(values, bounds=ends))
+    return value, low, high, len(values)
+
+
+def growth(table: Seeds, start: Seeds | None = None) -> Array:
+    """Last layer less first, or less that of `start` [seed], mean over the depths above one that a seed has; keys
+    (layers, layer).
+    """
+    depths = sorted({layers for layers, _ in table if layers > 1})
+    grown = [table[n, n] - (table[n, 1] if start is None else start[n, n]) for n in depths]
+    return pd.DataFrame(grown or [table.nothing]).mean().to_numpy(float)
+
+
+def spearman(x: Array, y: Array, fewest: int = 3) -> float:
+    """Rank correlation; NaN with fewer than `fewest` points or no variation."""
+    usable = ~(np.isnan(x) | np.isnan(y))
+    x, y = x[usable], y[usable]
+    if len(x) < fewest or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return float("nan")
+    return float(stats.spearmanr(x, y).statistic)
+
+
+def correlation(x: Seeds, y: Seeds, fewest: int = 3) -> Array:
+    """Rank correlation over the keys that both have [seed]."""
+    keys = [key for key in x if key in y]
+    both = zip(*(np.array([table[key] for key in keys] or [table.nothing]).T for table in (x, y)), strict=True)
+    return np.array([spearman(a, b, fewest) for a, b in both])
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Accuracies of cells of the plan, and what `looks` find in them; what `control` finds in them at step 0. Of norms
+    those of keys, which are said to compensate.
+    """
+
+    cells: Callable[[Grid], Sequence[Cell]]
+    looks: tuple[Look, ...] = ()
+    control: Look | None = None
+
+    def __call__(self, plan: Grid, context: Context) -> pd.DataFrame:
+        cells = self.cells(plan)
+        found = [gather(cells, plan, context, accuracies, *self.looks)]
+        found += [self.control(cell) for cell in untrained(cells, plan, context)] if self.control else []
+        records = pd.concat(found, ignore_index=True)
+        other_norms = records["metric"].str.startswith("norms.") & ~records["site"].isin([KEYS])
+        return records[~other_norms].reset_index(drop=True)
+
+
+def entry(
+    name: str,
+    *,
+    measure: Callable[[Any, Context], pd.DataFrame],
+    tests: Callable[[Evidence], Iterable[Test]],
+    draw: Callable[[Evidence], dict[str, ChartType]],
+    compare: Callable[[Evidence], Iterable[Compared]] | None = None,
+    paper: str = PAPER,
+    read: Callable[[str, pd.DataFrame], Evidence] | None = None,
+    **others: Any,
+) -> Study:
+    """A table or figure of the paper: measured, judged and drawn of all records, compared corpus by corpus; where it is
+    not of the classifiers of the grid, with `others` than their settings and needs, and evidence `read` in its own way.
+    """
+
+    def whole(records: pd.DataFrame) -> Evidence:
+        return read(name, records) if read else Evidence(name, with_options(records), paper=paper)
+
+    return declare(
+        paper,
+        name,
+        **{"settings": SETTINGS, "needs": NEEDS} | others,
+        measure=measure,
+        judge=lambda records: judged(list(tests(whole(records)))),
+        draw=lambda records: draw(whole(records)),
+        compare=lambda records: [c for e in whole(records).corpora if compare and e.numbers for c in compare(e)],
+    )

@@ -1,0 +1,87 @@
+"""Do attention or geometry explain the decision? Maps over words against rationales and against erasure (ours)."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.charts import builders as charts
+from anisoscope.classes.faithfulness import explanations
+from anisoscope.store import select
+from anisoscope_papers.fosse2023.entry import Evidence, Measure, Seeds, entry, growth, over, panels
+from anisoscope_papers.fosse2023.grid import OWN, TUNED
+from anisoscope_papers.fosse2023.measurements import kept
+from anisoscope_papers.fosse2023.trained_cells import Trained
+from anisoscope_papers.judge import Test
+
+MEASURES = {
+    "auprc": "plausibility (AUPRC)",
+    "auroc": "plausibility (AUROC)",
+    "comprehensiveness": "comprehensiveness",
+    "sufficiency": "sufficiency (lower: more faithful)",
+}
+VALUES = "value, contrast"
+SHOWN = ["attention", "rollout", "value norm", VALUES, "hidden, contrast"]
+"""Maps that are drawn by layer."""
+ONE_LAYER: dict[str, Any] = {"family": OWN, "layers": 1, "weight": 0.0}
+
+
+def explained(trained: Trained) -> pd.DataFrame:
+    """`explanations` of test utterances, of a corpus with rationales."""
+    how: dict[str, Any] = {"limit": trained.plan.erased, "max_length": trained.found.max_length}
+    return kept(trained, "explained", lambda: explanations(*trained.classifier, trained.corpus, **how))
+
+
+def tests(whole: Evidence) -> Iterator[Test]:
+    for here in whole.corpora:
+        for which, where in (("", ONE_LAYER), ("last layer of the fine-tuned encoder", {"family": TUNED})):
+            precise, erased = (_last_layer(here, name, where) for name in ("auprc", "comprehensiveness"))
+            attention = precise["attention"]
+            yield here.test("attention is plausible beyond chance", attention - precise["random"], which)
+            yield here.test("attention is plausible beyond rarity", attention - precise["rare"], which)
+            better = precise[VALUES] - attention
+            yield here.test("directions are more plausible than attention", better, which)
+            attention = erased["attention"]
+            yield here.test("attention is faithful", attention - erased["random"], which)
+            better = erased[VALUES] - attention
+            yield here.test("directions are more faithful than attention", better, which)
+        deep = here.table("layers", "layer", family=OWN, weight=0.0, metric="explains.auprc", component="attention")
+        yield here.test("the first layer, if any", -growth(deep))
+
+
+def _last_layer(here: Evidence, measure: str, where: dict[str, Any]) -> Seeds:
+    """Values [seed] by map, of the last layer or of none."""
+    rows = here.find(metric=f"explains.{measure}", **where)
+    return here.by(rows[rows["layer"].isna() | (rows["layer"] == rows["layer"].max())], "component")
+
+
+def draw(whole: Evidence) -> dict[str, ChartType]:
+    """Every map of one layer by corpus; by layer, plausibility of the deepest, both measures of tuned encoders."""
+    found: dict[str, ChartType] = {}
+    for here in whole.corpora:
+        every = {shown: here.find(metric=f"explains.{name}", **ONE_LAYER) for name, shown in MEASURES.items()}
+        bars = partial(charts.bars, category="component", panel="quantity", size=(660, 20))
+        found |= here.chart(bars, panels(every, "component"))
+    rows = whole.find(family=OWN, weight=0.0, metric="explains.auprc")
+    deepest = rows[rows["layers"] == rows.groupby("corpus")["layers"].transform("max")]
+    tuned = {name: whole.find(family=TUNED, metric=f"explains.{name}") for name in ("auprc", "comprehensiveness")}
+    for name, rows, measure in (
+        ("explained_layers", deepest, "auprc"),
+        ("explained_encoder", tuned["auprc"], "auprc"),
+        ("erased_encoder", tuned["comprehensiveness"], "comprehensiveness"),
+    ):
+        frame = over(select(rows[rows["layer"].notna()], component=SHOWN), "corpus", "component", "layer")
+        frame = frame.rename(columns={"component": "map"})
+        curves = partial(charts.layer_curve, series="map", panel="corpus", size=(680, 220), columns=3)
+        found |= whole.chart(curves, frame, name, title=MEASURES[measure])
+    return found
+
+
+STUDY = entry(
+    "explained",
+    measure=Measure(lambda plan: [*plan.by_depth(), *plan.fine_tuned()], (explained,)),
+    tests=tests,
+    draw=draw,
+)

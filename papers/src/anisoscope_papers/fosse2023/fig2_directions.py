@@ -1,0 +1,145 @@
+"""Figure 2: does the direction of the final [CLS] vector tell the class? For every choice of the representative."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.metrics.class_direction import auc, separability
+from anisoscope.models.load import load
+from anisoscope.store import as_records, select
+from anisoscope_papers.fosse2023.entry import Evidence, Measure, correlation, entry, over
+from anisoscope_papers.fosse2023.grid import PUBLISHED, Grid
+from anisoscope_papers.fosse2023.measurements import kept
+from anisoscope_papers.fosse2023.trained_cells import Labels, Trained
+from anisoscope_papers.judge import Array, Test
+from anisoscope_papers.study import SIGNED, Compared
+from anisoscope_papers.study_charts import ranges
+
+STAGES = {"tuned": "fine-tuned", "pretrained": "pre-trained"}
+QUANTILES = (0.0, 0.025, 0.25, 0.5, 0.75, 0.975, 1.0)
+DRAWN = {"least": 0.025, "lower": 0.25, "middle": 0.5, "upper": 0.75, "most": 0.975}
+
+
+def directions(trained: Trained) -> pd.DataFrame:
+    """Records, `site` the stage (`tuned`, `pretrained`), `component` the classes by name.
+
+    first             cosine quantiles of each class to the first correct utterance of each class, as in the paper
+    representative    quantiles over all correct utterances i of a class, of the median cosine to i of each class
+    auc               the same of the AUC: is an utterance of i's class nearer to i than one of the others?
+    others            the same of the AUC between the two other classes (three classes only)
+    separability      AUC and nearest-direction accuracy against left-one-out class means
+    """
+
+    def make() -> pd.DataFrame:
+        before = load(trained.cell.model).model
+        stages = {"tuned": trained.directions(), "pretrained": trained.directions(before)}
+        labels, found = trained.classes
+        names = trained.corpus.labels
+        parts = []
+        for stage, unit in stages.items():
+            rows = each_direction(unit, labels, labels == found, names)
+            for name, (value, low, high) in separability(unit, labels, len(names)).items():
+                quantity, _, index = name.partition(".")
+                ends = {"value": float(value), "low": float(low), "high": float(high)}
+                component = names[int(index)] if index else None
+                rows.append({"metric": f"separability.{quantity}", "component": component, **ends})
+            parts.append(as_records(pd.DataFrame(rows), site=stage, n_units=len(labels)))
+        return pd.concat(parts, ignore_index=True)
+
+    return kept(trained, "directions", make)
+
+
+def each_direction(unit: Array, labels: Labels, right: np.ndarray, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Rows of `first`, which is among its own class as in the authors' notebook, and of all correct utterances."""
+    rows: list[dict[str, Any]] = []
+
+    def add(metric: str, component: str, values: Array, *, mean: bool = True) -> None:
+        found = {f"{q:g}": float(x) for q, x in zip(QUANTILES, np.quantile(values, QUANTILES), strict=True)}
+        found |= {"mean": float(np.mean(values))} if mean else {}
+        rows.extend({"metric": f"{metric}.{q}", "component": component, "value": x} for q, x in found.items())
+
+    for i, name in enumerate(names):
+        able = np.flatnonzero((labels == i) & right)
+        if not len(able):
+            continue
+        cosine = unit[able] @ unit.T  # [representative, utterance]
+        for j, other in enumerate(names):
+            add("first", f"{name} → {other}", cosine[0, labels == j], mean=False)
+        cosine[np.arange(len(able)), able] = np.nan
+        for j, other in enumerate(names):
+            add("representative", f"{name} → {other}", np.nanmedian(cosine[:, labels == j], axis=1))
+        own, others = labels == i, [j for j in range(len(names)) if j != i]
+        add("auc", name, np.array([auc(row[~np.isnan(row)], own[~np.isnan(row)]) for row in cosine]))
+        if len(others) == 2:
+            pair = np.array([auc(row, labels[~own] == others[0]) for row in cosine[:, ~own]])
+            add("others", name, np.maximum(pair, 1 - pair))
+    return rows
+
+
+def tests(whole: Evidence) -> Iterator[Test]:
+    for here in whole.corpora:
+        tuned, before = (_mean_over_classes(here, "auc.mean", stage) for stage in STAGES)
+        yield here.test("the direction separates", tuned - before)
+        yield _before(here)
+        yield here.test("no luck of the draw", _mean_over_classes(here, "auc.0.025"))
+        if PUBLISHED[here.corpus] == "esnli":
+            alike = _mean_over_classes(here, "others.mean", component="contradiction")
+            yield here.test("contradiction sees two classes alike", alike)
+    own = whole.find(metric="representative.mean", site="tuned")
+    both = own["component"].astype(str).str.split(" → ", expand=True).reindex(columns=[0, 1])
+    own = own.assign(component=both[0])[both[0] == both[1]]
+    right = whole.table("corpus", "component", metric="class_accuracy")
+    yield whole.test("closer classes are better classified", correlation(whole.by(own, "corpus", "component"), right))
+
+
+def _mean_over_classes(here: Evidence, metric: str, stage: str = "tuned", **where: Any) -> Array:
+    """[seed]"""
+    table = here.table("component", site=stage, metric=metric, **where)
+    return np.asarray(np.mean(list(table.values()) or [table.nothing], axis=0))
+
+
+def _before(here: Evidence) -> Test:
+    """Test of the encoder before fine-tuning, one for all seeds: the interval is over utterances."""
+    claim = here.claims["not before fine-tuning"]
+    found = select(here.records, site="pretrained", metric="separability.nearest")
+    classes = here.records.loc[here.records["metric"] == "separability.auc", "component"].nunique()
+    near = claim.within or 0.0
+    test = Test(claim, "not measured", n=0, inside=(-near, near), note=here.note, subject=here.title)
+    if not len(found):
+        return test
+    value, low, high = (float(found.iloc[0][name]) - 1 / classes for name in ("value", "low", "high"))
+    words = f"share nearest to their own less chance, 1/{classes} (claim: within {near}):"
+    note, n = "n counts utterances, as many of each class", int(found.iloc[0]["n_units"])
+    note = "; ".join(filter(None, (note, here.note)))
+    return replace(test, statistic=words, value=value, low=low, high=high, n=n, note=note)
+
+
+def compare(here: Evidence) -> Iterator[Compared]:
+    """Medians of the cosine to the first correct utterance of each class: the paper's own figure."""
+    for ours, medians in here.numbers.items():
+        for theirs, published in medians.items():
+            rows = here.find(metric="first.0.5", site="tuned", component=f"{ours} → {theirs}")
+            yield here.compared(f"median of {theirs} to a representative of {ours}", published, rows)
+
+
+def draw(whole: Evidence) -> dict[str, ChartType]:
+    """Cosine of each class to representatives of each: median, quartiles and 95 % range, means over seeds."""
+    drawn: dict[str, ChartType] = {}
+    for here in whole.corpora:
+        metrics = {f"representative.{q:g}": name for name, q in DRAWN.items()}
+        frame = over(here.find(metric=list(metrics), site=list(STAGES)), "site", "component", "metric")
+        frame = frame.assign(metric=frame["metric"].map(metrics))
+        wide = frame.pivot_table("value", ["site", "component"], "metric", sort=False).reset_index()
+        both = wide["component"].str.split(" → ", expand=True).reindex(columns=[0, 1])
+        wide = wide.assign(to=both[0].map("to a representative of {}".format), of=both[1])
+        wide["stage"] = wide["site"].map(STAGES)
+        settings = {"category": "of", "series": "stage", "panel": "to", "title": "median cosine of the class"}
+        drawn |= here.chart(ranges, wide, **settings, domain=SIGNED, width=560)
+    return drawn
+
+
+STUDY = entry("fig2", measure=Measure(Grid.fine_tuned, (directions,)), tests=tests, draw=draw, compare=compare)

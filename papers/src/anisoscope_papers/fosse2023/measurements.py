@@ -1,0 +1,146 @@
+"""What is measured of a trained classifier, kept beside it so that studies share it and nothing is measured twice."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from anisoscope.classes.cls_entropy import entropies
+from anisoscope.classes.pooling import pooled_vectors, separability_records
+from anisoscope.data.encoding import LabelledPlan
+from anisoscope.data.labelled import TEST
+from anisoscope.measure.loop import run_pass
+from anisoscope.measure.settings import Settings
+from anisoscope.models.load import load
+from anisoscope.provenance import run_id
+from anisoscope.store import as_records, records_once
+from anisoscope_papers.fosse2023.grid import PRETRAINED, SHORT, Cell, Grid
+from anisoscope_papers.fosse2023.trained_cells import DIVERGED, CellAtStart, Trained, corpus_of, each, folder_of
+from anisoscope_papers.origin import measuring_code
+from anisoscope_papers.study import Context
+from anisoscope_papers.training.classifier import result
+from anisoscope_papers.training.entropy_forms import ends
+
+MEASURED = Settings(metrics=("intra_sequence", "norms", "attention"), policies=("all", "content", "no-first"))
+KEPT = ("intra_sequence", "norms.mean", "norms.variation", "attention.entropy_normalised", "attention.row_similarity")
+KEYS, VALUES = "key.raw", "value"
+ENTROPIES = ("cls_entropy", "cls_entropy.floor", "cls_entropy.ceiling")
+
+Look = Callable[[Trained], pd.DataFrame]
+
+
+def gather(cells: Sequence[Cell], plan: Grid, context: Context, *looks: Look) -> pd.DataFrame:
+    """Records of all looks at all cells; one row, `missing` or `diverged`, for a cell that is not to be had."""
+    seen: set[Cell] = set()
+
+    def look(trained: Trained) -> pd.DataFrame:
+        seen.add(trained.cell)
+        return pd.concat([look(trained) for look in looks], ignore_index=True)
+
+    parts: list[pd.DataFrame] = list(each(cells, plan, context, look))
+    for c in (c for c in cells if c not in seen):
+        lost = "diverged" if (folder_of(c, plan, context.cache) / DIVERGED).exists() else "missing"
+        row = pd.DataFrame([{"metric": lost, "value": 1.0}])
+        parts.append(as_records(row, model=c.label, corpus=c.corpus, seed=c.seed))
+    return pd.concat(parts, ignore_index=True)
+
+
+def kept(trained: Trained, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+    """The records `make` gives of a classifier, made once; those that name no model are of the classifier."""
+    cell, plan = trained.cell, trained.plan
+    path = trained.folder / f"{name}-{run_id([measuring_code(), plan.utterances, plan.erased])[:8]}.parquet"
+    found = records_once(path, lambda: as_records(make(), corpus=cell.corpus, seed=cell.seed), wait=trained.wait)
+    return found.assign(model=found["model"].fillna(trained.label))
+
+
+def accuracies(trained: Trained) -> pd.DataFrame:
+    """Accuracy and majority rate by split, accuracy by class, and whether the training collapsed. What is trained on
+    part of a corpus is tested on the whole test split, that of the other models.
+    """
+    cell, training = trained.cell, trained.found.training
+    whole = cell.attention and cell.examples is None
+    results = {s: found for s, found in training["results"].items() if whole or s != TEST}
+    rows = [row for split, found in results.items() for row in _shares(split, found)]
+    rows += [{"metric": name, "value": float(training[name])} for name in ("collapsed", "parameters", "epochs")]
+    rows.append({"metric": "truncated", "value": sum(training["truncated"].values())})
+    found = as_records(pd.DataFrame(rows), model=cell.label, corpus=cell.corpus, seed=cell.seed)
+    return found if whole else pd.concat([found, _tested(trained)], ignore_index=True)
+
+
+def _shares(split: str, found: dict[str, Any]) -> list[dict[str, Any]]:
+    of_split = {"component": split, "n_units": found["n"]}
+    rows = [{"metric": name, "value": found[name], **of_split} for name in ("accuracy", "majority")]
+    by_class = found["by_class"].items() if split == TEST else ()
+    return [*rows, *({"metric": "class_accuracy", "component": name, "value": value} for name, value in by_class)]
+
+
+def _tested(trained: Trained) -> pd.DataFrame:
+    limit = trained.plan.limit
+
+    def make() -> pd.DataFrame:
+        corpus = corpus_of(trained.cell.corpus, limit)
+        found = result(corpus, TEST, trained.predicted(trained.encoded(corpus.splits[TEST])))
+        return as_records(pd.DataFrame(_shares(TEST, found)))
+
+    return kept(trained, f"tested-{limit or 'all'}", make)
+
+
+def geometry(trained: Trained) -> pd.DataFrame:
+    """Eq. 3 of hidden states, keys and values by token policy, norms, entropies; of an encoder also before tuning."""
+
+    def make() -> pd.DataFrame:
+        parts = [_geometry(trained, TEST)]
+        if not trained.cell.attention and not isinstance(trained, CellAtStart):
+            before = load(trained.cell.model).model
+            found = similarities(before, trained.batches(trained.plan.utterances))
+            parts.append(found.assign(model=trained.cell.model + PRETRAINED))
+        return pd.concat(parts, ignore_index=True)
+
+    return kept(trained, "geometry", make)
+
+
+def of_population(trained: Trained) -> pd.DataFrame:
+    """`geometry` on the utterances of table 4: of YelpHat the reviews of 50 words."""
+    if SHORT not in trained.corpus.splits:
+        return geometry(trained)
+    return kept(trained, "geometry-short", lambda: _geometry(trained, SHORT))
+
+
+def separated(trained: Trained) -> pd.DataFrame:
+    """How well directions of classes tell the final [CLS] vectors apart (`class_direction.*`)."""
+
+    def make() -> pd.DataFrame:
+        labels, _ = trained.classes
+        vectors = pooled_vectors(trained.classifier[0], trained.batches(trained.plan.utterances))[:, -1:]
+        return separability_records(vectors, labels, trained.corpus.labels).assign(layer=trained.cell.layers)
+
+    return kept(trained, "separated", make)
+
+
+def _geometry(trained: Trained, split: str) -> pd.DataFrame:
+    model, batches = trained.classifier[0], trained.batches(trained.plan.utterances, split)
+    parts = [similarities(model, batches)]
+    parts += [entropy_records(model, batches)] if trained.cell.attention else []
+    return pd.concat(parts, ignore_index=True)
+
+
+def similarities(model: Any, batches: LabelledPlan) -> pd.DataFrame:
+    """Records per layer, mean over heads, with intervals over utterances."""
+    records = run_pass(model, batches, MEASURED).records()
+    records = records[records["metric"].isin(KEPT) & records["component"].isna()]
+    heads = records["head"].notna()
+    keys = ["stack", "kind", "layer", "site", "token_policy", "metric"]
+    means = records[heads].groupby(keys, dropna=False)[["value"]].mean().reset_index()
+    return as_records(pd.concat([records[~heads], as_records(means)], ignore_index=True))
+
+
+def entropy_records(model: Any, batches: LabelledPlan) -> pd.DataFrame:
+    """H of the first layer's [CLS] row in every form, and between which ends it can lie at these lengths."""
+    found, lengths = entropies(model, batches, (1,)), np.array(batches.encoded.lengths)
+    rows = [
+        {"metric": metric, "component": form, "value": value}
+        for form, (low, high) in ends(lengths).items()
+        for metric, value in zip(ENTROPIES, (float(found[form].mean()), low, high), strict=True)
+    ]
+    return as_records(pd.DataFrame(rows), layer=1, n_units=len(lengths))

@@ -1,0 +1,78 @@
+"""The direct test (ours): does anything change when the attention of a trained model is replaced?"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.charts import builders as charts
+from anisoscope.classes.ablation import ablations
+from anisoscope_papers.fosse2023.entry import CELL, Evidence, Measure, correlation, entry, over
+from anisoscope_papers.fosse2023.grid import OTHER_START, OWN, STARTS, TITLES, TUNED
+from anisoscope_papers.fosse2023.measurements import VALUES, geometry, kept
+from anisoscope_papers.fosse2023.trained_cells import Trained
+from anisoscope_papers.judge import Test
+
+AS_WELL = {"uniform": "uniform attention does as well", "another": "another's attention does as well"}
+SIMILAR: dict[str, Any] = {"metric": "intra_sequence", "site": VALUES, "token_policy": "all"}
+ALL_LAYERS: dict[str, Any] = {"metric": "replaced.accuracy", "layer": None}
+LARGEST = 0.1
+CHANGE = "change of accuracy"
+OUTCOMES = {
+    "output": ("geometry replaces attention", "cosine of the layer's output of [CLS]"),
+    "agreement": ("geometry keeps the decision", "share of decisions kept"),
+}
+
+
+def replaced(trained: Trained) -> pd.DataFrame:
+    """`ablations` of the attention of each layer and of all; of an encoder on fewer utterances."""
+    limit = trained.plan.utterances if trained.cell.attention else trained.plan.erased
+    return kept(trained, "replaced", lambda: ablations(trained.classifier[0], trained.batches(limit)))
+
+
+def tests(whole: Evidence) -> Iterator[Test]:
+    for here in whole.corpora:
+        change = here.table("component", "weight", family=OWN, layers=1, **ALL_LAYERS)
+        tuned = here.table("component", family=TUNED, **ALL_LAYERS)
+        for kind, claim in AS_WELL.items():
+            yield here.test(claim, change[kind, 0.0])
+            starts = here.table("start", family=OTHER_START, component=kind, **ALL_LAYERS)
+            for start, found in starts.items():
+                yield here.test(claim, found, STARTS[start])
+            yield here.test(claim, tuned[kind], "fine-tuned encoder")
+        yield here.test("sparse attention matters less than it looks", change["uniform", LARGEST])
+        for metric, (claim, _) in OUTCOMES.items():
+            for family, which in ((OWN, ""), (TUNED, "layers of the fine-tuned encoder")):
+                similar = here.table("model", "layer", family=family, **SIMILAR)
+                kept_so = here.table("model", "layer", family=family, metric=f"replaced.{metric}", component="another")
+                yield here.test(claim, correlation(similar, kept_so), which)
+
+
+def draw(whole: Evidence) -> dict[str, ChartType]:
+    """Change of accuracy by kind, λ and the encoder's layer; cosine and agreement against sim(V), layer by layer."""
+    frame = over(whole.find(family=OWN, layers=1, **ALL_LAYERS), "corpus", "weight", "component")
+    names = frame["corpus"].replace(TITLES) + ", " + frame["weight"].map("λ = {:g}".format) + ", " + frame["component"]
+    titles = (CHANGE, "")
+    frame = frame.assign(what=names)
+    found = whole.chart(charts.bars, frame, "replaced_accuracy", category="what", titles=titles, size=(560, 17))
+    cell = [*CELL, "layer"]
+    similar = whole.find(family=OWN, **SIMILAR)[[*cell, "value"]].rename(columns={"value": "similar"})
+    for metric, (_, shown) in OUTCOMES.items():
+        rows = whole.find(family=OWN, metric=f"replaced.{metric}", component="another")
+        points = rows[rows["layer"].notna()].merge(similar, on=cell)
+        titles = ("sim(V) of the layer", shown)
+        found |= whole.chart(charts.scatter, points, f"replaced_{metric}", x="similar", series="corpus", titles=titles)
+    rows = whole.find(family=TUNED, metric="replaced.accuracy")
+    by_layer = over(rows[rows["layer"].notna()], "corpus", "component", "layer")
+    by_layer = by_layer.rename(columns={"component": "attention"})
+    settings = {"panel": "corpus", "title": CHANGE, "size": (680, 220), "columns": 3}
+    return found | whole.chart(charts.layer_curve, by_layer, "replaced_encoder", series="attention", **settings)
+
+
+STUDY = entry(
+    "replaced",
+    measure=Measure(lambda plan: [*plan.to_replace(), *plan.fine_tuned()], (geometry, replaced)),
+    tests=tests,
+    draw=draw,
+)

@@ -1,0 +1,147 @@
+"""Section 2.1: three statements about the geometry of one layer of self-attention, tested on trained layers: cones of
+values, and attention when keys or queries are made equal, or parallel.
+
+With q̄ and k̄ the mean query and key of an utterance: `equal` puts k̄ (q̄) in place of each of them, `parallel` gives
+each its own norm along the direction of k̄ (q̄).
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+import torch
+from altair.typing import ChartType
+from jaxtyping import Float
+from torch import Tensor
+
+from anisoscope.axes import Site
+from anisoscope.capture.tap import capture
+from anisoscope.charts import builders as charts
+from anisoscope.store import as_records
+from anisoscope_papers.fosse2023.entry import Evidence, Measure, entry, panels, spearman
+from anisoscope_papers.fosse2023.grid import OWN, TITLES
+from anisoscope_papers.fosse2023.measurements import kept
+from anisoscope_papers.fosse2023.trained_cells import Trained
+from anisoscope_papers.judge import Test
+
+ROUNDING = 1e-9
+LARGEST = 0.1
+SITES = ("query.raw", "key.raw", "value")
+SHOWN = {
+    "keys.plain": "H / ln n, as trained",
+    "keys.parallel": "H / ln n, keys of one direction",
+    "queries.plain": "similarity of rows, as trained",
+    "queries.parallel": "similarity of rows, queries of one direction",
+}
+Vectors = Float[Tensor, "token dim"]
+
+
+def cones(trained: Trained) -> pd.DataFrame:
+    """Records `cones.<statement>`, means over utterances, and the correlation of the similarity of keys with H."""
+
+    def make() -> pd.DataFrame:
+        found = _each(trained)
+        similar, plain = (found[name].to_numpy(float) for name in ("keys.similarity", "keys.plain"))
+        means = {**found.mean(), "keys.correlation": spearman(similar, plain)}
+        rows = [{"metric": f"cones.{name}", "value": value} for name, value in means.items()]
+        return as_records(pd.DataFrame(rows), layer=1, n_units=len(found))
+
+    return kept(trained, "cones", make)
+
+
+@torch.no_grad()
+def _each(trained: Trained) -> pd.DataFrame:
+    """One row per utterance of two tokens and more: means over the heads of the first layer."""
+    model, batches = trained.classifier[0], trained.batches(trained.plan.erased)
+    caught: dict[str, Tensor] = {}
+
+    def receive(site: Site, x: Tensor) -> None:
+        if site.layer == 1:
+            caught[site.label] = x.double()
+
+    rows: list[pd.Series] = []
+    with capture(model, SITES, receive=receive):
+        for batch in batches:
+            caught.clear()
+            model(**batch.inputs)
+            for i, n in enumerate(next(iter(batch.streams.values())).mask.sum(1).tolist()):
+                if n > 1:
+                    heads = zip(*(caught[name][i, :, :n] for name in SITES), strict=True)
+                    rows.append(pd.DataFrame([statements(*head) for head in heads]).mean())
+    return pd.DataFrame(rows)
+
+
+def statements(query: Vectors, key: Vectors, value: Vectors) -> dict[str, float]:
+    """Quantities that section 2.1 speaks of, for one utterance and one head, in float64.
+
+    cone.inside   share of outputs in the narrowest circular cone about the mean direction that holds all values
+    cone.narrow   whether that cone is convex (half angle of 90° or less)
+    keys.*        H / ln n as it is, with equal, and with parallel keys;   keys.similarity   eq. 3
+    queries.*     similarity of the rows of attention as it is, with equal, and with parallel queries
+    """
+    rows = _weights(query, key)
+    axis = _direction(_direction(value).mean(0))
+    widest = float((_direction(value) @ axis).min())
+    outputs = _direction(rows @ value) @ axis
+    return {
+        "cone.inside": float((outputs >= widest - ROUNDING).double().mean()),
+        "cone.narrow": float(widest >= 0),
+        "keys.similarity": _alike(key),
+        "keys.plain": _entropy(rows),
+        "keys.equal": _entropy(_weights(query, key.mean(0).expand_as(key))),
+        "keys.parallel": _entropy(_weights(query, _parallel(key))),
+        "queries.plain": _alike(rows),
+        "queries.equal": _alike(_weights(query.mean(0).expand_as(query), key)),
+        "queries.parallel": _alike(_weights(_parallel(query), key)),
+    }
+
+
+def _direction(x: Tensor) -> Tensor:
+    return torch.nn.functional.normalize(x, dim=-1)
+
+
+def _alike(x: Tensor) -> float:
+    """Mean cosine over pairs of rows [n, dim]; n of two and more."""
+    n = len(x)
+    return float((_direction(x).sum(0).square().sum() - n) / (n * (n - 1)))
+
+
+def _weights(query: Vectors, key: Vectors) -> Tensor:
+    return torch.softmax(query @ key.T / query.shape[-1] ** 0.5, -1)
+
+
+def _entropy(rows: Tensor) -> float:
+    """Mean over rows of H / ln n."""
+    return float(torch.special.entr(rows).sum(-1).mean() / np.log(rows.shape[-1]))
+
+
+def _parallel(x: Vectors) -> Tensor:
+    """Every vector with its own norm along the direction of their mean."""
+    norms: Tensor = x.norm(dim=-1, keepdim=True)
+    return norms * _direction(x.mean(0))
+
+
+def tests(whole: Evidence) -> Iterator[Test]:
+    for here in whole.corpora:
+        rows = here.find(family=OWN)
+        table = here.by(rows[rows["metric"].str.startswith("cones.")], "metric", "weight")
+        yield here.test("outputs in the cone of the values", table["cones.cone.inside", 0.0], around=1.0)
+        for vectors in ("keys", "queries"):
+            yield here.test(f"equal {vectors}", table[f"cones.{vectors}.equal", 0.0], around=1.0)
+            yield here.test(f"{vectors} as trained", table[f"cones.{vectors}.plain", 0.0])
+        for weight in (0.0, LARGEST):
+            keys, queries = (table[f"cones.{vectors}.parallel", weight] for vectors in ("keys", "queries"))
+            yield here.test("keys of one direction", keys, f"λ = {weight:g}")
+            yield here.test("queries of one direction", queries, f"λ = {weight:g}")
+        yield here.test("alike keys, uniform attention", table["cones.keys.correlation", 0.0])
+
+
+def draw(whole: Evidence) -> dict[str, ChartType]:
+    """Attention as trained and with keys or queries of one direction, by λ."""
+    rows = {words: whole.find(family=OWN, metric=f"cones.{name}") for name, words in SHOWN.items()}
+    frame = panels(rows, "corpus", "weight")
+    frame["what"] = frame["corpus"].replace(TITLES) + ", " + frame["weight"].map("λ = {:g}".format)
+    return whole.chart(charts.bars, frame, category="what", panel="quantity", size=(620, 18))
+
+
+STUDY = entry("sec2", measure=Measure(lambda plan: plan.by_weight(large=False), (cones,)), tests=tests, draw=draw)

@@ -1,0 +1,72 @@
+"""Section 3: how alike the tokens of a sentence are, layer by layer, before and after fine-tuning."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.charts import builders as charts
+from anisoscope.store import select
+from anisoscope_papers.fosse2023.entry import Evidence, Measure, entry, over
+from anisoscope_papers.fosse2023.grid import BEFORE, CONTROL, TUNED, Grid
+from anisoscope_papers.fosse2023.measurements import geometry
+from anisoscope_papers.judge import Array, Test
+from anisoscope_papers.study import Compared
+
+LATE = 1 / 3
+
+
+def _rows(here: Evidence, family: str) -> pd.DataFrame:
+    return here.find(family=family, metric="intra_sequence", site="hidden", token_policy="all")
+
+
+def _curve(here: Evidence, family: str) -> Array:
+    """[seed, layer]"""
+    table = here.by(_rows(here, family), "layer")
+    return np.stack(list(table.values()) or [table.nothing] * 2, 1)
+
+
+def late_share(curve: Array) -> Array:
+    """Share of the growth [seed, layer], from the first layer to the last, that lies in the last third."""
+    depth = curve.shape[1] - 1
+    start = depth - max(1, round(depth * LATE))
+    grown = curve[:, -1] - curve[:, 0]
+    return np.asarray((curve[:, -1] - curve[:, start]) / np.where(grown > 0, grown, np.nan))
+
+
+def tests(whole: Evidence) -> Iterator[Test]:
+    for here in whole.corpora:
+        before, after = _curve(here, BEFORE), _curve(here, TUNED)
+        yield here.test("converges after fine-tuning", after[:, -1] - before[:, -1])
+        drawn = _curve(here, CONTROL)
+        yield here.test("more than at random", after[:, -1] - drawn[:, -1])
+        yield here.test("grows with depth", after[:, -1] - after[:, 0])
+        yield here.test("most in the last layers", late_share(after))
+
+
+def compare(here: Evidence) -> Iterator[Compared]:
+    """Both ends of both curves. Before fine-tuning there are no seeds, hence one number."""
+    before = _rows(here, BEFORE).drop_duplicates("layer")
+    for when, rows in (("before", before), ("after", _rows(here, TUNED))):
+        curve = here.numbers[when]
+        for end, layer, published in (("input", 0, curve[0]), ("last layer", rows["layer"].max(), curve[-1])):
+            yield here.compared(f"{end} {when} fine-tuning", published, select(rows, layer=layer))
+
+
+def draw(whole: Evidence) -> dict[str, ChartType]:
+    """Both curves, a panel per corpus; BERT's published curve beside e-SNLI, its layers brought to the same depth."""
+    curves: list[pd.DataFrame] = []
+    for here in whole.corpora:
+        found = {name: over(_rows(here, name), "layer") for name in (CONTROL, BEFORE, TUNED)}
+        if here.numbers and any(map(len, found.values())):
+            published = here.numbers["after"]
+            layers = np.linspace(0, max(curve["layer"].max() for curve in found.values()), len(published))
+            found["BERT fine-tuned, published"] = pd.DataFrame({"layer": layers, "value": published})
+        curves += [curve.assign(model=name, corpus=here.corpus) for name, curve in found.items() if len(curve)]
+    frame = pd.concat(curves, ignore_index=True) if curves else pd.DataFrame()
+    words = "intra-sentence similarity"
+    return whole.chart(charts.layer_curve, frame, panel="corpus", title=words, size=(680, 220), columns=3)
+
+
+STUDY = entry("sec3", measure=Measure(Grid.fine_tuned, (geometry,), geometry), tests=tests, draw=draw, compare=compare)

@@ -1,0 +1,66 @@
+"""Section 5: is it easier to compensate a sparse attention with more parameters? Width, heads and depth (ours)."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.charts import builders as charts
+from anisoscope_papers.fosse2023.entry import Evidence, Measure, Seeds, correlation, entry, over
+from anisoscope_papers.fosse2023.grid import OTHER_SIZE, Grid
+from anisoscope_papers.fosse2023.measurements import VALUES, geometry
+from anisoscope_papers.judge import Test
+from anisoscope_papers.study import SIGNED
+
+MEASURES: dict[str, tuple[str, dict[str, Any], tuple[float, float]]] = {
+    "sim(V) of layer 1": (
+        "values converge more in larger models",
+        {"metric": "intra_sequence", "site": VALUES, "token_policy": "all", "layer": 1},
+        (-2.0, 2.0),
+    ),
+    "accuracy": ("larger models lose less", {"metric": "accuracy", "component": "test"}, SIGNED),
+}
+"""Quantity → the claim on its change, its rows, and what the change lies between."""
+
+
+def inner(size: tuple[float, float, float]) -> float:
+    """Parameters of the layers: queries, keys, values and output, with biases; heads do not change them."""
+    dim, _heads, layers = size
+    return layers * (4 * dim * dim + 4 * dim)
+
+
+def changes(here: Evidence, where: dict[str, Any]) -> Seeds:
+    """Largest λ less λ = 0 [seed] by (dim, heads, layers), smaller models first."""
+    table = here.table("dim", "heads", "layers", "weight", family=OTHER_SIZE, **where)
+    weights = sorted({weight for *_, weight in table})
+    sizes = sorted(dict.fromkeys(key[:-1] for key in table), key=inner)
+    return Seeds({size: table[*size, weights[-1]] - table[*size, weights[0]] for size in sizes}, table.nothing)
+
+
+def tests(whole: Evidence) -> Iterator[Test]:
+    for here in whole.corpora:
+        for claim, where, _ in MEASURES.values():
+            change = changes(here, where)
+            sizes = Seeds({size: np.full_like(change.nothing, inner(size)) for size in change}, change.nothing)
+            yield here.test(claim, correlation(sizes, change))
+
+
+def draw(whole: Evidence) -> dict[str, ChartType]:
+    """The change of both quantities by size."""
+    parts = []
+    for name, (_, where, bounds) in MEASURES.items():
+        rows = [
+            (f"d = {dim:g}, {heads:g} head{'s' * (heads > 1)}, L = {layers:g}", value)
+            for (dim, heads, layers), values in changes(whole, where).items()
+            for value in values
+        ]
+        found = over(pd.DataFrame(rows, columns=["size", "value"]), "size", bounds=bounds)
+        parts.append(found.assign(quantity=f"change of {name}"))
+    titles = ("largest λ less λ = 0", "")
+    frame = pd.concat(parts, ignore_index=True)
+    return whole.chart(charts.bars, frame, category="size", panel="quantity", titles=titles, size=(560, 24))
+
+
+STUDY = entry("sec5", measure=Measure(Grid.by_size, (geometry,)), tests=tests, draw=draw)

@@ -1,0 +1,111 @@
+"""Table 2: the utterances nearest to a representative and farthest from it, and whether shared words explain it."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.data.labelled import TEST
+from anisoscope.errors import CorpusError
+from anisoscope.store import as_records, select
+from anisoscope_papers.fosse2023.entry import Evidence, Measure, entry, spearman
+from anisoscope_papers.fosse2023.measurements import kept
+from anisoscope_papers.fosse2023.trained_cells import Labels, Trained, corpus_of
+from anisoscope_papers.judge import Array, Test
+from anisoscope_papers.study_charts import texts
+
+SNIPPET = 110
+ROWS = ("nearest, same class", "nearest, other class", "median, other class", "farthest, same class")
+SEPARATED = " | "
+
+
+def examples(trained: Trained) -> pd.DataFrame:
+    """Records `example` (component: row, class and place in the test split; value: cosine to the representative, the
+    first correct utterance of the first class) and `overlap` (rank correlation of cosine and shared words). Texts stay
+    in the corpus: some may not be handed on.
+    """
+
+    def make() -> pd.DataFrame:
+        unit, (labels, found) = trained.directions(), trained.classes
+        able = np.flatnonzero((labels == 0) & (found == 0))
+        if not len(able):
+            return as_records(pd.DataFrame())
+        first = int(able[0])
+        cosine = unit @ unit[first]
+        utterances, names = trained.examples(trained.plan.utterances), trained.corpus.labels
+        whole = corpus_of(trained.cell.corpus).splits[TEST]
+        rows = [
+            {
+                "metric": "example",
+                "component": SEPARATED.join((row, names[int(labels[i])], str(whole.index(utterances[i])))),
+                "value": 1.0 if i == first else float(cosine[i]),
+            }
+            for row, i in {"representative": first, **chosen(cosine, labels, first)}.items()
+        ]
+        words = [frozenset(w.lower() for w in e.all_words) for e in utterances]
+        overlap = overlap_correlation(unit, labels, able, words)
+        return as_records(pd.DataFrame([*rows, {"metric": "overlap", "value": overlap, "n_units": len(labels)}]))
+
+    return kept(trained, "example-places", make)
+
+
+def chosen(cosine: Array, labels: Labels, first: int) -> dict[str, int]:
+    """Utterances of `ROWS`; the representative is none of them."""
+    same = np.flatnonzero((labels == labels[first]) & (np.arange(len(labels)) != first))
+    other = np.flatnonzero(labels != labels[first])
+    other = other[cosine[other].argsort(kind="stable")]
+    found = (same[cosine[same].argmax()], other[-1], other[len(other) // 2], same[cosine[same].argmin()])
+    return dict(zip(ROWS, map(int, found), strict=True))
+
+
+def overlap_correlation(unit: Array, labels: Labels, able: Labels, words: list[frozenset[str]]) -> float:
+    """Mean over representatives of the rank correlation between cosine and Jaccard overlap inside their class."""
+    found = []
+    for r in able:
+        same = np.array([i for i in np.flatnonzero(labels == labels[r]) if i != r])
+        overlap = [len(words[i] & words[r]) / max(len(words[i] | words[r]), 1) for i in same]
+        found.append(spearman(unit[same] @ unit[r], np.array(overlap)))
+    return float(np.nanmean(found))
+
+
+def tests(whole: Evidence) -> Iterator[Test]:
+    for here in whole.corpora:
+        yield here.test("direction is not shared words", here.table("metric", metric="overlap")["overlap"])
+        rows = here.find(metric="example")
+        cosine = here.by(rows.assign(row=rows["component"].str.split(SEPARATED, regex=False).str[0]), "row")
+        difference = cosine["nearest, other class"] - cosine["farthest, same class"]
+        yield here.test("some of the other class are near", difference)
+
+
+def draw(whole: Evidence) -> dict[str, ChartType]:
+    """The table, of the first seed that is sound."""
+    rows = whole.find(metric="example")
+    if not len(rows):
+        return {}
+    corpus = str(rows["corpus"].iloc[0])
+    rows = select(rows, seed=int(rows["seed"].min()), corpus=corpus)
+    frame = rows["component"].str.split(SEPARATED, n=2, expand=True, regex=False)
+    frame = frame.set_axis(["row", "of", "place"], axis=1)
+    frame["text"] = _texts(corpus, frame["place"].astype(int).tolist())
+    frame["cosine"] = rows["value"].map("{:.2f}".format).str.replace("-", "−")
+    columns = {"cosine": 0, "of": 44, "text": 124}
+    return whole.chart(texts, frame, category="row", columns=columns, muted="of", width=760)
+
+
+def _texts(corpus: str, places: list[int]) -> list[str]:
+    """The beginnings of test utterances, or their places where the corpus is not at hand."""
+    try:
+        split = corpus_of(corpus).splits[TEST]
+    except CorpusError:
+        return [f"test utterance {place} (its text needs the corpus)" for place in places]
+    found = [" / ".join(filter(None, (split[i].text, " ".join(split[i].second or ())))) for i in places]
+    return [text if len(text) <= SNIPPET else text[: SNIPPET - 1].rstrip() + "…" for text in found]
+
+
+STUDY = entry(
+    "table2",
+    measure=Measure(lambda plan: [cell for cell in plan.fine_tuned() if cell.corpus == plan.names()[0]], (examples,)),
+    tests=tests,
+    draw=draw,
+)

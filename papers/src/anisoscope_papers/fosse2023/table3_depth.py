@@ -1,0 +1,78 @@
+"""Table 3: how alike keys and values of a sentence are, layer by layer, in models of one to five layers."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.charts import builders as charts
+from anisoscope_papers.fosse2023.entry import Evidence, Measure, Seeds, correlation, entry, growth, over
+from anisoscope_papers.fosse2023.grid import CONTROL, OWN, Grid
+from anisoscope_papers.fosse2023.measurements import KEYS, VALUES, geometry
+from anisoscope_papers.judge import Array, Test
+from anisoscope_papers.study import Compared
+
+SITES = {"keys": KEYS, "values": VALUES}
+SIMILAR: dict[str, Any] = {"family": OWN, "metric": "intra_sequence", "token_policy": "all"}
+AT_FIRST = SIMILAR | {"family": CONTROL}
+FEWEST = 4
+"""Cells (depth, layer) that a rank correlation needs: of three, three seeds may well give the same by chance."""
+
+
+def tests(whole: Evidence) -> Iterator[Test]:
+    for here in whole.corpora:
+        tables = {name: here.table("layers", "layer", site=site, **SIMILAR) for name, site in SITES.items()}
+        drawn = {name: here.table("layers", "layer", site=site, **AT_FIRST) for name, site in SITES.items()}
+        for name, table in tables.items():
+            yield here.test(f"{name} converge", growth(table))
+            yield here.test(f"{name} converge by training", growth(table, drawn[name]))
+            yield here.test(f"one layer leaves {name} as drawn", table[1, 1] - drawn[name][1, 1])
+            if here.numbers:
+                published = here.numbers[name][0][0]
+                yield here.test(f"{name} of one layer as published", table[1, 1], around=published)
+        keys, values = tables.values()
+        yield here.test("deeper models converge more", deeper(values))
+        yield here.test("keys and values together", correlation(keys, values, FEWEST))
+
+
+def deeper(table: Seeds) -> Array:
+    """What one layer more adds to the similarity in the last [seed], by least squares over the depths a seed has."""
+    depths = np.array(sorted({layers for layers, _ in table}))
+    last = np.array([table[n, n] for n in depths]).reshape(len(depths), len(table.nothing))
+    known = ~np.isnan(last)
+    fits = [np.polyfit(depths[k], y[k], 1) if k.sum() > 1 else [np.nan] for y, k in zip(last.T, known.T, strict=True)]
+    return np.array([slope for slope, *_ in fits])
+
+
+def compare(here: Evidence) -> Iterator[Compared]:
+    """Every cell of the table, beside the accuracy of its models."""
+    for depth in range(1, len(here.numbers["keys"]) + 1):
+        beside = here.beside(family=OWN, layers=depth)
+        for name, site in SITES.items():
+            margin = here.claims[f"{name} of one layer as published"].within
+            for layer, published in enumerate(here.numbers[name][depth - 1], 1):
+                rows = here.find(site=site, layers=depth, layer=layer, **SIMILAR)
+                yield here.compared(f"L = {depth}, layer {layer}, {name}", published, rows, margin, beside)
+
+
+def draw(whole: Evidence) -> dict[str, ChartType]:
+    """Similarity against the layer, one line per depth; one chart per corpus, keys and values side by side."""
+    drawn: dict[str, ChartType] = {}
+    settings: dict[str, Any] = {"series": "model", "panel": "site", "title": "intra-sentence similarity", "zero": True}
+    names = {site: name for name, site in SITES.items()}
+    for here in whole.corpora:
+        frames = []
+        for what, where in (("", SIMILAR), (", untrained", AT_FIRST)):
+            found = over(here.find(site=list(names), **where), "site", "layers", "layer")
+            if what:  # the deepest alone, whose layers are those of all
+                found = found[found["layers"] == found["layers"].max()]
+            model = found["layers"].map("L = {:g}".format) + what
+            frames.append(found.assign(site=found["site"].map(names), model=model))
+        frame = pd.concat(frames, ignore_index=True)
+        drawn |= here.chart(charts.layer_curve, frame, size=(640, 240), **settings)
+    return drawn
+
+
+STUDY = entry("table3", measure=Measure(Grid.by_depth, (geometry,), geometry), tests=tests, draw=draw, compare=compare)

@@ -1,0 +1,109 @@
+"""Table 4: what values and keys do when the attention of one layer is forced to be sparse, and what it costs."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from altair.typing import ChartType
+
+from anisoscope.charts import builders as charts
+from anisoscope_papers.fosse2023.entry import Evidence, Measure, entry, panels
+from anisoscope_papers.fosse2023.grid import CONTROL, OTHER_START, OWN, STARTS
+from anisoscope_papers.fosse2023.measurements import KEYS, VALUES, of_population
+from anisoscope_papers.judge import Test
+from anisoscope_papers.study import Compared
+from anisoscope_papers.training.entropy_forms import FORMS
+
+WEIGHTS = (0.0, 1e-4, 1e-3, 1e-2, 1e-1)
+"""Those of the published numbers."""
+LARGEST = WEIGHTS[-1]
+OF_KEYS: dict[str, Any] = {"token_policy": "all", "layer": 1, "site": KEYS}
+ENTROPY = ("H of [CLS]",)
+QUANTITIES: dict[str, dict[str, Any]] = {
+    "H of [CLS]": {"metric": "cls_entropy", "component": "reported"},
+    "sim(K)": {"metric": "intra_sequence", **OF_KEYS},
+    "sim(V)": {"metric": "intra_sequence", **OF_KEYS, "site": VALUES},
+    "accuracy": {"metric": "accuracy", "component": "test"},
+    "mean norm of keys": {"metric": "norms.mean", **OF_KEYS},
+    "variation of the norms of keys": {"metric": "norms.variation", **OF_KEYS},
+}
+FORMS_OF_H = {
+    "uniform without a penalty": "reported",
+    "uniform by the second form": "columns",
+    "uniform by the third form": "again",
+}
+ONE_LAYER: dict[str, Any] = {"family": OWN, "layers": 1}
+
+
+def tests(whole: Evidence) -> Iterator[Test]:
+    for here in whole.corpora:
+        entropy, keys, values, accuracy, norm, variation = (
+            here.table("weight", **ONE_LAYER, **where) for where in QUANTITIES.values()
+        )
+        yield here.test("attention becomes sparse", entropy[LARGEST] - entropy[0.0])
+        for claim, form in FORMS_OF_H.items():
+            where = {"metric": "cls_entropy", "component": form}
+            yield here.test(claim, here.table("weight", **ONE_LAYER, **where)[0.0])
+            for start, found in here.table("start", family=OTHER_START, **where).items():
+                yield here.test(claim, found, STARTS[start])
+        yield here.test("values converge", values[LARGEST] - values[0.0])
+        drawn = here.table("layers", family=CONTROL, **QUANTITIES["sim(V)"])[1.0]
+        yield here.test("values converge beyond their start", values[LARGEST] - drawn)
+        yield here.test("keys stay alike", keys[LARGEST])
+        yield here.test("key norms grow", np.log(norm[LARGEST]) - np.log(norm[0.0]))
+        spread = variation[LARGEST] - variation[0.0]
+        yield here.test("key norms spread", spread)
+        yield here.test("accuracy hardly moves", accuracy[LARGEST] - accuracy[0.0])
+        beyond = keys[max((weight for weight in keys if weight > LARGEST), default=None)] - keys[0.0]
+        yield here.test("keys decorrelate at large λ", beyond)
+
+
+def compare(here: Evidence) -> Iterator[Compared]:
+    """Every cell of the table, beside the accuracy of its models; H in the form that the cell was published in."""
+    for place, weight in enumerate(WEIGHTS):
+        beside = here.beside(weight=weight, **ONE_LAYER)
+        for name, published in here.numbers.items():
+            where, margin, note = QUANTITIES[name], here.published["margins"].get(name), beside
+            if name in ENTROPY:
+                form = here.published["first_form"][here.corpus] if weight == 0 else "reported"
+                where, margin = where | {"component": form}, here.published["margins"][form]
+                note = "; ".join(filter(None, (_form(here, form), beside)))
+            rows = here.find(weight=weight, **ONE_LAYER, **where)
+            yield here.compared(f"λ = {weight:g}, {name}", published[place], rows, margin, note)
+
+
+def _form(here: Evidence, form: str) -> str:
+    """The form of an H, its floor and ceiling at the lengths measured, and its value in models at step 0."""
+    ends = [here.find(metric=f"cls_entropy.{end}", component=form)["value"].iloc[:1] for end in ("floor", "ceiling")]
+    low, high = (f"{end.iloc[0]:.3f}" if len(end) else "unknown" for end in ends)
+    drawn = here.find(metric="cls_entropy", component=form, family=CONTROL)["value"]
+    at_first = f", untrained {drawn.mean():.3f}" if len(drawn) else ""
+    return f"form {FORMS[form]}, floor {low}, ceiling {high}{at_first}"
+
+
+def draw(whole: Evidence) -> dict[str, ChartType]:
+    """Every quantity against log₁₀ λ, one line per corpus; λ = 0 stands at the left end."""
+    frame = panels({n: whole.find(**ONE_LAYER, **where) for n, where in QUANTITIES.items()}, "corpus", "weight")
+    powers = np.log10(frame["weight"].where(frame["weight"] > 0))
+    if powers.isna().all():
+        return {}
+    nothing = powers.min() - 1
+    return whole.chart(
+        charts.trajectory,
+        frame.assign(power=powers.fillna(nothing)),
+        x="power",
+        series="corpus",
+        panel="quantity",
+        titles=(f"logarithm of λ, base 10 (at {nothing:.0f}: no penalty)".replace("-", "−"), "value"),
+        independent=True,
+        size=(680, 170),
+    )
+
+
+STUDY = entry(
+    "table4",
+    measure=Measure(lambda plan: [*plan.by_weight(), *plan.by_start()], (of_population,), of_population),
+    tests=tests,
+    draw=draw,
+    compare=compare,
+)

@@ -1,0 +1,189 @@
+"""Trained classifiers of the grid, each in a folder of its own that every study and every restart finds again:
+
+<cache>/classifiers/<cell>-<hash>/    the checkpoint, and beside it what was measured of it (`measurements.py`)
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+from transformers import set_seed
+
+from anisoscope.classes.pooling import pooled_vectors, predicted
+from anisoscope.data.encoding import Encoded, LabelledPlan, encode
+from anisoscope.data.labelled import TEST, TRAIN, Example, LabelledCorpus, balanced, open_labelled
+from anisoscope.errors import CorpusError, DivergedError, ModelError, OutputError
+from anisoscope.metrics.base import units_of
+from anisoscope.provenance import run_id
+from anisoscope.runs.run import slug
+from anisoscope.store import in_turn, once, write_json
+from anisoscope_papers.fosse2023.grid import LEARNED, SCALED, UNTRAINED, Cell, Grid
+from anisoscope_papers.study import Context
+from anisoscope_papers.training.classifier import TrainedClassifier, train_classifier
+from anisoscope_papers.training.classifier_parts import Parts, parts_of
+
+TOLD, DIVERGED = "training.json", "diverged.json"
+Labels = NDArray[np.int64]
+
+
+@cache
+def corpus_of(name: str, limit: int | None = None) -> LabelledCorpus:
+    """A corpus, read once for all seeds and depths."""
+    return open_labelled(name, limit=limit)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished cell of a plan. `wait`: for what other processes are measuring of it."""
+
+    cell: Cell
+    plan: Grid
+    folder: Path
+    wait: bool = True
+
+    @cached_property
+    def found(self) -> TrainedClassifier:
+        return TrainedClassifier(self.folder, json.loads((self.folder / TOLD).read_text()))
+
+    @cached_property
+    def corpus(self) -> LabelledCorpus:
+        """The corpus it was trained on. OutputError where that is no longer what its name stands for."""
+        corpus = corpus_of(self.cell.corpus, self.plan.recipe(self.cell).limit)
+        if corpus.fingerprint != self.found.training["corpus"]["fingerprint"]:
+            expected = f"the {corpus.name} that the classifiers in {self.folder.parent} were trained on"
+            raise OutputError(expected, "another version of it", "choose another --output, or the data of then")
+        return corpus
+
+    @cached_property
+    def classifier(self) -> tuple[Any, Any]:
+        """(model, tokenizer)."""
+        return self.found.classifier()
+
+    def examples(self, limit: int, split: str = TEST) -> tuple[Example, ...]:
+        """The first utterances of a split, as many of each class."""
+        return balanced(self.corpus.splits[split], limit, len(self.corpus.labels))
+
+    @property
+    def label(self) -> str:
+        """What the column `model` says."""
+        return self.cell.label
+
+    @property
+    def max_length(self) -> int:
+        return self.found.max_length
+
+    def encoded(self, examples: Sequence[Example]) -> Encoded:
+        return encode(examples, self.classifier[1], self.max_length)
+
+    def batches(self, limit: int, split: str = TEST) -> LabelledPlan:
+        return LabelledPlan(self.encoded(self.examples(limit, split)), self._pad)
+
+    def predicted(self, encoded: Encoded) -> list[int]:
+        """The class found of each."""
+        return predicted(self.classifier[0], encoded, self._pad)
+
+    @property
+    def _pad(self) -> int:
+        return int(self.classifier[1].pad_token_id or 0)
+
+    @cached_property
+    def classes(self) -> tuple[Labels, Labels]:
+        """(class, class found) of every measured utterance."""
+        encoded = self.encoded(self.examples(self.plan.utterances))
+        return np.array(encoded.labels), np.array(self.predicted(encoded))
+
+    def directions(self, model: Any = None) -> Float[np.ndarray, "utterance dim"]:
+        """Unit vectors of the [CLS] of every measured utterance after the last layer, or that of another model."""
+        model = self.classifier[0] if model is None else model
+        return units_of(pooled_vectors(model, self.batches(self.plan.utterances))[:, -1])
+
+
+@dataclass(frozen=True)
+class CellAtStart(Trained):
+    """A cell at step 0: the very weights that its training begins with; of an encoder, drawn instead of pre-trained."""
+
+    @property
+    def label(self) -> str:
+        return self.cell.label + UNTRAINED
+
+    @cached_property
+    def corpus(self) -> LabelledCorpus:
+        return corpus_of(self.cell.corpus, self.plan.recipe(self.cell).limit)
+
+    @cached_property
+    def classifier(self) -> tuple[Any, Any]:
+        return self._parts.model.eval(), self._parts.tokenizer
+
+    @property
+    def max_length(self) -> int:
+        return int(self._parts.described["max_length"])
+
+    @cached_property
+    def _parts(self) -> Parts:
+        recipe = self.plan.recipe(self.cell).filled()
+        set_seed(recipe.seed)
+        parts = parts_of(recipe, replace(self.corpus, splits={s: self.corpus.splits[s] for s in (TRAIN, TEST)}))
+        if not self.cell.attention:
+            set_seed(recipe.seed)
+            parts = replace(parts, model=type(parts.model)(parts.model.config))
+        return parts
+
+
+def untrained(cells: Sequence[Cell], plan: Grid, context: Context) -> Iterator[CellAtStart]:
+    """The cells at step 0: one for those that differ only in what comes later, λ or how attention is trained."""
+    same = dict.fromkeys(replace(cell, weight=0.0, arm=LEARNED) for cell in cells if cell.start == SCALED)
+    for done, cell in enumerate(same, 1):
+        at_start = CellAtStart(cell, plan, context.cache / "untrained" / folder_of(cell, plan, context.cache).name)
+        with suppress(CorpusError, ModelError):  # what cannot be had is told where it is trained
+            _ = at_start.corpus, at_start.classifier
+            yield at_start
+        context.progress("models at step 0", done, len(same))
+
+
+def folder_of(cell: Cell, plan: Grid, cache_folder: Path) -> Path:
+    """Folder of a cell: a function of how it is trained."""
+    name = f"{slug(cell.corpus)}-{slug(cell.model)}-L{cell.layers}-s{cell.seed}"
+    return cache_folder / "classifiers" / f"{name}-{run_id(asdict(plan.recipe(cell).filled()))[:8]}"
+
+
+def each(cells: Sequence[Cell], plan: Grid, context: Context, look: Callable[[Trained], Any]) -> Iterator[Any]:
+    """`look` at every cell that can be had, trained now where the plan says so; those of other processes last. A corpus
+    or encoder that cannot be had is noted once.
+    """
+    lost: set[str] = set()
+
+    def attempt(cell: Cell, wait: bool) -> Any:
+        folder = folder_of(cell, plan, context.cache)
+        if lost & {cell.corpus, cell.model}:
+            return None
+        try:
+            if plan.train:
+                once(folder, lambda: _train(cell, plan, folder, context.device), marker=TOLD, wait=wait)
+            return (look(Trained(cell, plan, folder, wait)),) if (folder / TOLD).exists() else None
+        except (CorpusError, ModelError) as error:
+            name = cell.corpus if isinstance(error, CorpusError) else plan.encoder if cell.attention else cell.model
+            lost.add(name)
+            context.withhold(name, error)
+            return None
+
+    for done, looked in enumerate(in_turn(cells, attempt), 1):
+        context.progress("classifiers", done, len(cells))
+        if looked is not None:
+            yield looked[0]
+
+
+def _train(cell: Cell, plan: Grid, folder: Path, device: str) -> None:
+    if (folder / DIVERGED).exists():
+        return
+    recipe = plan.recipe(cell)
+    try:
+        train_classifier(recipe, folder, resume=True, device=device, corpus=corpus_of(recipe.corpus, recipe.limit))
+    except DivergedError as error:  # reported, and not tried again
+        write_json(folder / DIVERGED, {"cell": asdict(cell), "error": str(error)})

@@ -1,0 +1,286 @@
+"""The experiment of section 4: what untrained blocks do to a common bias, as its norm N grows.
+
+The first block reads x + N·b with ‖b‖ = 1, one b for all tokens. All N of the grid lie on the batch axis beside the
+sequences, and the sums of a site are grouped by N, so that every quantity is the same function of sums as in a
+measurement. The forward pass is in `Context.dtype`, sums of hidden states and everything after them in float64: with
+float32 blocks A differs from an all-float64 run by 2e-8, A of output less A of input by 1e-9 (4e-13 at N = 316), and
+the change of a softmax weight between N = 0 and N = 3 by 1e-10.
+
+Records: the names of `measure` (`mean_cosine`, `norms.mean`, `drift`, `attention.entropy` …), one row per system
+(`model`), `seed` and N (`component`, as `{N:g}`); layer 0 is what the first block reads, layer i the output of block i.
+Rows with a head are of that head, rows without one the mean over heads.
+
+Fixed points: where a block's output is as long as its input. Two norms are meant by "the norm of the hidden states".
+The equation of section 4 is about the mean norm of the tokens, E‖x + b‖ = E‖T(x + b)‖: LayerNorm at the end of a
+post-norm block pins the right side at √d, so the root is √(d − E‖x‖²) whatever the weights are. Where the input already
+has norm √d, chance decides: E‖x + b‖ ≈ √d + (N·x̄·b̂ + N²/2)/√d, so that there is a root near −2 x̄·b̂ if the mean
+input points away from the bias, and none otherwise. Figure 6b shows the norm of the mean, ‖E(x + b)‖ = ‖E T(x + b)‖.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy.optimize import brentq
+from torch import Tensor
+
+from anisoscope.axes import Site
+from anisoscope.capture import capture
+from anisoscope.metrics import drift, mean_cosine, norms
+from anisoscope.provenance import run_id
+from anisoscope.store import as_records, records_once
+from anisoscope.sums.groups import Sums, Totals, vector_sums
+from anisoscope_papers.godey2024 import row_scores
+from anisoscope_papers.godey2024.untrained_models import FAMILIES, READINGS, Size, Untrained, untrained
+from anisoscope_papers.judge import Array
+from anisoscope_papers.needs import Need
+from anisoscope_papers.origin import measuring_code
+from anisoscope_papers.processes import side_by_side
+from anisoscope_papers.study import Context
+
+GRID = (0.0, *(float(f"{10 ** (i / 4 - 1):.4g}") for i in range(15)))
+"""Norms N: 0, then four per decade from 0.1 to 316, well past every crossing."""
+CACHED_TOKENS = 1024
+"""Tokens a batch on a CPU, whatever the context says: activations stay in its cache (12 % less time than 4,096)."""
+SHOWN = (0.0, 1.0, 10.0, 31.62, 100.0)
+"""Norms whose histograms of scores are kept."""
+
+HIDDEN_TERMS = frozenset({"n", "unit", "vector", "norm", "norm_square"})
+HEAD_TERMS = HIDDEN_TERMS - {"vector"}
+
+
+@dataclass(frozen=True)
+class BlockSettings:
+    """What is run: each of `systems` in each of `sizes`, for seeds 0 … seeds − 1, at each of `norms`.
+
+    trained  models and corpora whose hidden norms stand beside the fixed point; limit: first units of a corpus
+    """
+
+    systems: tuple[str, ...] = READINGS
+    seeds: int = 8
+    sizes: tuple[Size, ...] = (Size(),)
+    norms: tuple[float, ...] = GRID
+    trained: tuple[tuple[str, str], ...] = (("builtin:minilm", "builtin:python-docs"),)
+    limit: int | None = 60
+
+
+COARSE = GRID[:1] + GRID[1::2]
+AS_BERT = ("bert:full-embedding",)
+SETTINGS = {
+    "quick": BlockSettings(seeds=5, sizes=(Size(sequences=4),), norms=COARSE),
+    "paper": BlockSettings(),
+    "architectures": BlockSettings((*AS_BERT, *FAMILIES), seeds=5, sizes=(Size(sequences=4),), norms=COARSE),
+    "depth": BlockSettings((*AS_BERT, "gpt2"), seeds=4, sizes=(Size(sequences=4, blocks=12),), norms=COARSE),
+    "scale": BlockSettings(AS_BERT, seeds=5, sizes=tuple(Size(4, scale=s) for s in (0.5, 1.0, 2.0, 4.0)), norms=COARSE),
+    "heads": BlockSettings(AS_BERT, seeds=5, sizes=tuple(Size(4, heads=h) for h in (3, 12, 48)), norms=COARSE),
+}
+"""quick: fewer sequences, seeds and N; paper: figures 6 to 10; the others: the same experiment elsewhere."""
+NEEDS = (Need(work={"untrained blocks": 8 * len(READINGS) * len(GRID) * 16 * 512 * 1.5e-12 * 14e6}),)
+"""Work: tokens of all passes, 14 million operations each, and half as much for the rows of attention."""
+OF_BLOCK: dict[str, Any] = {"settings": SETTINGS, "needs": NEEDS}
+"""What every study of the block has."""
+
+
+def experiment(settings: BlockSettings, context: Context) -> pd.DataFrame:
+    """Records of every system and seed: a cached piece each; on a CPU as many side by side as torch has threads."""
+    pieces, paths = list(product(settings.systems, settings.sizes, range(settings.seeds))), []
+    for system, size, seed in pieces:
+        name = run_id(system, seed, asdict(size), settings.norms, context.dtype, measuring_code())
+        paths.append(context.cache / "biased-block" / f"{name}.parquet")
+    given = (settings.norms, replace(context, progress=Context.progress))  # for other processes: silent
+    missing = [(path, *key, *given) for key, path in zip(pieces, paths, strict=True) if not path.exists()]
+    for done in side_by_side(_keep, missing, 1 if context.device != "cpu" else None):
+        context.progress("untrained blocks", len(pieces) - len(missing) + done, len(pieces))
+    return pd.concat([pd.read_parquet(path) for path in paths], ignore_index=True)
+
+
+def last_block(records: pd.DataFrame) -> pd.DataFrame:
+    """What figures 7 to 10 are about of a stack of blocks: queries, keys and attention of the last one."""
+    last = records.groupby("model")["layer"].transform("max")
+    return records[records["layer"] == last].reset_index(drop=True)
+
+
+def _keep(path: Path, *given: Any) -> None:
+    records_once(path, lambda: piece(*given))
+
+
+def piece(system: str, size: Size, seed: int, grid: Sequence[float], context: Context) -> pd.DataFrame:
+    """Records of one system, size and seed: every quantity at every N of `grid`, and the fixed points."""
+    subject = untrained(system, size, seed, context.device, context.dtype)
+    ran = Pass(subject, grid, context.batch_tokens).run()
+    rows = list(ran.rows())
+
+    def again(norm: float) -> tuple[Array, Array]:
+        return Pass(subject, (norm,), context.batch_tokens, norms_only=True).run().norm_pairs()
+
+    rows += fixed_points(grid, ran.norm_pairs(), again)
+    sequences, tokens, width = subject.fed.shape
+    records = pd.DataFrame(rows).assign(stack=next(iter(ran.sites.values())).stack, kind="self", n_units=sequences)
+    records["n_vectors"] = sequences * tokens
+    corpus = f"uniform inputs {sequences} × {tokens} × {width}"
+    return as_records(records, model=size.named(system), seed=seed, corpus=corpus, token_policy="all")
+
+
+class Pass:
+    """One pass over all sequences at all `norms`, and the sums it leaves: group axis = index of the norm."""
+
+    def __init__(
+        self, subject: Untrained, norms: Sequence[float], batch_tokens: int, *, norms_only: bool = False
+    ) -> None:
+        self.subject, self.norms, self.norms_only = subject, tuple(norms), norms_only
+        tokens = min(batch_tokens, CACHED_TOKENS) if subject.fed.device.type == "cpu" else batch_tokens
+        self.batch = max(1, tokens // subject.fed.shape[1])
+        self.sums = Sums(max(2, len(self.norms)))
+        self.sites: dict[str, Site] = {}
+        self.histograms = [i for i, norm in enumerate(self.norms) if norm in SHOWN]
+
+    @torch.no_grad()
+    def run(self) -> "Pass":
+        what = {"hidden"} if self.norms_only else {"hidden", "query", "key", "attention"}
+        subject, sequences = self.subject, len(self.subject.fed)
+        every = torch.arange(len(self.norms) * sequences, device=subject.fed.device)
+        norms = torch.tensor(self.norms, dtype=subject.fed.dtype, device=subject.fed.device)
+        with capture(subject.model, what, receive=self._receive):
+            for rows in torch.split(every, self.batch):
+                chosen, self._group = rows % sequences, rows // sequences
+                subject.run(chosen, subject.fed[chosen] + norms[self._group, None, None] * subject.direction)
+        return self
+
+    def _receive(self, site: Site, value: Any) -> None:
+        """Queries come before the keys of the same call."""
+        self.sites[site.name] = site
+        if site.quantity == "attention":
+            self._add(site, _row_sums(value))
+        elif site.quantity == "hidden":
+            self._add(site, _vector_sums(value.double().unsqueeze(1), HIDDEN_TERMS))
+        elif site.stage == "raw":
+            self._add(site, _vector_sums(value, HEAD_TERMS))
+        if site.stage == self.subject.stage and site.quantity == "query":
+            self._query = value
+        elif site.stage == self.subject.stage:
+            scores = Site(site.stack, site.layer, "attention", site.stage)
+            self.sites[scores.name] = scores
+            counted = torch.isin(self._group, torch.tensor(self.histograms, device=value.device))
+            how = (self.subject.attention_scale, self.subject.causal, counted)
+            self._add(scores, row_scores.score_sums(self._query, value, *how))
+
+    def _add(self, site: Site, values: dict[str, Tensor]) -> None:
+        self.sums.add(site.name, values, self._group)
+
+    def norm_pairs(self) -> tuple[Array, Array]:
+        """(mean token norm, norm of the mean), each [norm, 2]: of the first block's input and the last one's output."""
+        hidden = sorted((s for s in self.sites.values() if s.quantity == "hidden"), key=lambda s: s.layer or 0)
+        ends = [self.vectors(site) for site in (hidden[0], hidden[-1])]
+        token, mean = (np.hstack([end[name] for end in ends]) for name in ("norms.mean", "drift"))
+        return token, mean
+
+    def vectors(self, site: Site) -> dict[str, Array]:
+        """{metric: [norm, head]} of hidden states, queries or keys: each metric on the sums of one N at a time."""
+        terms = self.sums.at(site.name)
+        found: dict[str, list[Array]] = {}
+        for i in range(len(self.norms)):
+            totals = Totals({term: value[i : i + 1] for term, value in terms.items()})
+            found.setdefault("mean_cosine", []).append(mean_cosine.compute(totals)[""][0, 0])
+            found.setdefault("norms.mean", []).append(norms.compute(totals)["mean"][0, 0])
+            if site.quantity == "hidden":
+                found.setdefault("drift", []).append(drift.compute(totals)[""][0, 0])
+        return {name: np.stack(values) for name, values in found.items()}
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Rows of the long table, model and seed still missing."""
+        for site in self.sites.values():
+            if site.quantity == "attention":
+                yield from self._attention(site)
+            elif site.quantity == "hidden" or site.stage == "raw":
+                place = {"site": site.label, "layer": site.layer}
+                yield from self._table(self.vectors(site), place, heads=site.quantity != "hidden")
+
+    def _attention(self, site: Site) -> Iterator[dict[str, Any]]:
+        terms, place = self.sums.at(site.name), {"site": "attention", "layer": site.layer}
+        if not site.stage:
+            entropies = ("entropy", "entropy_normalised") if self.subject.position_bias else ()
+            over = dict.fromkeys((*entropies, "row_max", "row_min"), "rows")
+            over |= dict.fromkeys(("sequence_max", "sequence_min"), "sequences")
+            with np.errstate(invalid="ignore"):
+                means = {f"attention.{name}": terms[name] / terms[count] for name, count in over.items()}
+            yield from self._table(means, place)
+            return
+        yield from self._table(row_scores.values(terms, self.subject.position_bias), place)
+        for i in self.histograms:
+            for metric, counts in row_scores.HISTOGRAMS.items():
+                for filled in np.flatnonzero(terms[counts][i]):
+                    component = f"{self.norms[i]:g} {filled}"
+                    yield {**place, "metric": metric, "component": component, "value": float(terms[counts][i][filled])}
+
+    def _table(self, values: dict[str, Array], place: dict[str, Any], heads: bool = True) -> Iterator[dict[str, Any]]:
+        """Rows of values [norm, head], and of their mean over heads."""
+        for metric, value in values.items():
+            for norm, of_heads in zip(self.norms, value, strict=False):
+                row = {**place, "metric": metric, "component": f"{norm:g}"}
+                yield row | {"value": float(of_heads.mean())}
+                if heads:
+                    yield from (row | {"head": head, "value": float(v)} for head, v in enumerate(of_heads))
+
+
+def _vector_sums(x: Tensor, terms: frozenset[str]) -> dict[str, Tensor]:
+    masks = torch.ones(len(x), 1, x.shape[2], device=x.device)
+    return {k: v for k, v in vector_sums(x, masks, None, terms)[0].items() if k in terms}
+
+
+def _row_sums(rows: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Sums over rows that see several keys, and extremes of each sequence, [sequence, head]."""
+    several = (rows["keys"] > 1).double()
+    values = {name: (several * rows[name]).sum(-1) for name in ("entropy", "row_max", "row_min")}
+    values["entropy_normalised"] = (several * rows["entropy"] / rows["keys"].clamp(min=2).log()).sum(-1)
+    values["sequence_max"] = (several * rows["row_max"]).amax(-1)
+    values["sequence_min"] = rows["row_min"].masked_fill(several == 0, 1.0).amin(-1)
+    one = torch.ones_like(values["sequence_max"])
+    return values | {"rows": several.sum(-1), "sequences": one}
+
+
+Norms = tuple[Array, Array]
+"""(mean token norm, norm of the mean), each [norm, 2]: input and output."""
+
+KINDS = ("token_norm", "mean_norm")
+TOLERANCE = 1e-6
+"""Norms that differ by less than this share are equal: at N = 0 a normalised input already has the output's norm."""
+PRECISION = 1e-4
+"""Relative precision of N*, far below its spread over seeds."""
+
+
+def brackets(norms: Sequence[float], gap: Array, scale: Array) -> list[tuple[float, float]]:
+    """Neighbouring N between which `gap` = output − input changes sign; gaps below TOLERANCE · `scale` have no sign."""
+    signs = np.where(np.abs(gap) > TOLERANCE * scale, np.sign(gap), 0)
+    known = np.flatnonzero(signs)
+    return [(norms[i], norms[j]) for i, j in pairwise(known.tolist()) if signs[i] != signs[j]]
+
+
+def fixed_points(norms: Sequence[float], at_grid: Norms, at: Callable[[float], Norms]) -> list[dict[str, Any]]:
+    """Rows of the long table: number of crossings, N* (Brent's method on the block) and norm of each (component)."""
+    known = {n: (at_grid[0][i], at_grid[1][i]) for i, n in enumerate(norms)}
+
+    def measured(norm: float, kind: int) -> list[float]:
+        if norm not in known:
+            token, mean = at(norm)
+            known[norm] = token[0], mean[0]
+        return list(map(float, known[norm][kind]))
+
+    def gap(norm: float, kind: int) -> float:
+        before, after = measured(norm, kind)
+        return after - before
+
+    rows: list[dict[str, Any]] = []
+    for kind, name in enumerate(KINDS):
+        pairs = at_grid[kind]
+        between = brackets(norms, pairs[:, 1] - pairs[:, 0], pairs.max(axis=1))
+        solved = [float(brentq(gap, a, b, (kind,), xtol=PRECISION * b, rtol=PRECISION)) for a, b in between]
+        rows.append({"metric": f"fixed_point.{name}.crossings", "value": len(solved)})
+        for which, norm in enumerate(solved, start=1):
+            for metric, value in {"": norm, ".norm": measured(norm, kind)[1]}.items():
+                rows.append({"metric": f"fixed_point.{name}{metric}", "component": str(which), "value": value})
+    return [{"site": "hidden", **row} for row in rows]

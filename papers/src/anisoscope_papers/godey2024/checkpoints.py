@@ -1,0 +1,279 @@
+"""A series of checkpoints on one fixed probe: what figures 11 to 15 and 19 to 23 have in common.
+
+Each is a run of a series (`runs.series`), found again in `<cache>/series-<hash>`. Beside its records stands
+heads.safetensors: per layer second moments, means and sampled points of heads.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from anisoscope.data.local import find_path
+from anisoscope.errors import ModelError, UsageError
+from anisoscope.measure.accumulator import Measurement
+from anisoscope.measure.settings import Settings
+from anisoscope.models.series import Checkpoint, expand
+from anisoscope.provenance import run_id
+from anisoscope.runs.job import Job
+from anisoscope.runs.run import plan_of, subject_of
+from anisoscope.runs.series import Derived, measure_series
+from anisoscope.store import RunFolder, as_records, select
+from anisoscope_papers.beyond.arms import BASE
+from anisoscope_papers.beyond.causes import FULL
+from anisoscope_papers.beyond.trained import Experiment, measure as measure_cells
+from anisoscope_papers.needs import Need, of_corpus
+from anisoscope_papers.origin import measuring_code
+from anisoscope_papers.study import Context
+from anisoscope_papers.training.kinds import KINDS, TEXT
+from anisoscope_papers.training.small import BRIEF, LONG, PART, SmallModelRecipe, train_all
+
+METRICS = ("mean_cosine", "query_key", "attention", "score_terms", "centred_attention", "common_direction")
+SITES = ("query.raw", "attention", "scores", "centred")
+"""Where the figures read numbers of heads; those of keys alone are not read."""
+WIKITEXT, BUILTIN = "wikitext/wiki.valid.raw", "builtin:python-docs"
+PROBED = 128
+LOSS = "training.loss"
+
+
+@dataclass(frozen=True)
+class CheckpointSettings:
+    """Checkpoints of one architecture by step and seed, and the probe.
+
+    checkpoints  a pattern as `models.series.expand` reads it; empty: small models of one `kind` trained on the spot
+                 by `recipe`, at the steps that all seeds took
+    corpus       empty: the validation set of WikiText where ANISOSCOPE_DATA has it, else the built-in text
+    sequences    windows of the probe, evenly spread over the text (`limit`: over its first units); None: all units
+    points       tokens kept for the clouds, at the steps nearest to the shares `shown` of training: of figure 11, the
+                 paper's 0, 40k, 200k and 2M of 2M steps
+    share        None: SVD of all vectors, exact; else of this share of the tokens, sampled as in the paper (.2)
+    """
+
+    checkpoints: str = ""
+    recipe: SmallModelRecipe = BRIEF
+    kind: str = "token-lm"
+    corpus: str = ""
+    limit: int | None = None
+    sequences: int | None = PROBED
+    points: int = 400
+    shown: tuple[float, ...] = (0.0, 0.02, 0.1, 1.0)
+    share: float | None = None
+    cells: Experiment | None = None
+
+
+STEPS = (*range(0, 200, 20), *range(200, 2001, 100))
+PAPER = f"google/multiberts-seed_{{0..4}}-step_{{{','.join(map(str, STEPS))}}}k"
+
+
+def _of_kind(name: str, recipe: SmallModelRecipe = LONG) -> CheckpointSettings:
+    """The checkpoints of trainings of figures 1 to 4."""
+    kind = KINDS[name]
+    limit = min(kind.limit or PROBED, PROBED)
+    return CheckpointSettings("", recipe, name, kind.corpus, limit, PROBED if kind.modality == TEXT else None)
+
+
+SETTINGS = {
+    "quick": CheckpointSettings(corpus=BUILTIN, limit=60),
+    "bytes": _of_kind("byte-lm"),
+    "vision": _of_kind("vit"),
+    "speech": _of_kind("speech-transformer"),
+    "photographs": _of_kind("vit-masked", PART),
+    "clips": _of_kind("speech-masked", PART),
+    "small": CheckpointSettings(os.environ.get("ANISOSCOPE_SERIES", "runs/series/small")),
+    "paper": CheckpointSettings(PAPER, corpus="wikitext-103"),
+    "paper-sampled": CheckpointSettings(PAPER, corpus="wikitext-103", share=0.2),
+}
+"""`bytes`, `vision` and `speech`: the same of other modalities, where the paper found no checkpoints to study;
+`photographs` and `clips`: of real ones, self-supervised, measured on what was not trained on.
+`small` reads the series in the folder ANISOSCOPE_SERIES (default `runs/series/small`): seed-0/step-0, …"""
+CAUSAL = {"causal": CheckpointSettings(cells=Experiment((BASE,), 6, FULL))}
+"""Six small models that predict each token from those before it (`beyond.causes`), looked at six times: what a number
+of heads is enough for (figures 13, 14, 15 and 23).
+"""
+_TOKENS, _PANELS = PROBED * 512, 2.0  # of a checkpoint; attention with centred queries and keys beside the pass
+NEEDS = (
+    Need(
+        f"google/multiberts-seed_{{0..4}}-step_{{0..2000}}k, {5 * len(STEPS)} checkpoints",
+        5 * len(STEPS) * 0.44,
+        "0.4 GB each, two on the disk at a time; apache-2.0",
+        kept=0.88,
+        work={"multiberts": 5 * len(STEPS) * _TOKENS * _PANELS * 2e-12 * 110e6},
+    ),
+    of_corpus("wikitext-103"),
+)
+SERIES: dict[str, Any] = {"settings": SETTINGS, "needs": NEEDS}
+"""What every study of a series has."""
+OF_HEADS: dict[str, Any] = SERIES | {"settings": SETTINGS | CAUSAL}
+"""What those have that read numbers of heads alone."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One measured checkpoint: its run folder, the name of the file of its heads, and what was measured."""
+
+    step: int
+    seed: int
+    folder: Path
+    named: str = "heads.safetensors"
+    subject: str = ""
+
+    def heads(self) -> dict[str, Tensor]:
+        """`{layer} {query|key} {moment|mean|points}` → [head, dim, dim], [head, dim], [point, head, dim]."""
+        return load_file(self.folder / self.named)
+
+
+def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
+    """Every checkpoint of the series, measured or found again, ordered by seed and step."""
+    checkpoints = found(series, context)
+    shown = shown_steps(sorted({c.step for c in checkpoints}), series.shown)
+    job = Job(
+        checkpoints[0].subject,
+        series.corpus or (WIKITEXT if find_path(WIKITEXT) else BUILTIN),
+        Settings(metrics=METRICS, policies=("all",), sample=0, sample_heads=True),
+        limit=series.limit,
+        sequences=series.sequences,
+        batch_tokens=context.batch_tokens,
+        dtype=context.dtype,
+        device=context.device,
+    )
+    sampled = (
+        0
+        if series.share is None
+        else round(series.share * sum(plan_of(job, subject_of(replace(job, untrained=True)))[0].tokens))
+    )
+
+    def job_of(checkpoint: Checkpoint) -> Job:
+        sample = sampled or series.points * (checkpoint.step in shown)
+        return replace(job, settings=replace(job.settings, sample=sample))
+
+    def progress(done: int, total: int) -> None:
+        if total:
+            context.progress("checkpoints", len(checkpoints) * done // total, len(checkpoints))
+
+    named = "sampled.safetensors" if sampled else Piece.named
+    derived = Derived(named, partial(_write_heads, sampled=bool(sampled)))
+    output = context.cache / f"series-{run_id(asdict(series), measuring_code())[:8]}"
+    published = "{" in series.checkpoints  # those of the hub; what lies here must be whole
+    done = measure_series(checkpoints, job_of, output, derived=derived, progress=progress, skip_bad=published)
+    for name, reason in done.skipped.items():
+        context.withhold(name, reason)
+    pieces = [Piece(c.step, c.seed, done.runs[c].folder, named, c.subject) for c in common(done.runs)]
+    if not pieces:
+        got = f"fewer ({len(done.skipped)} could not be had)"
+        raise ModelError(f"two steps that every seed of {series.checkpoints} has", got, "begin again")
+    return pieces
+
+
+def common(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """Those at steps that every seed has, by seed and step; none where such steps are fewer than two."""
+    ordered = sorted(checkpoints, key=lambda c: (c.seed, c.step))
+    steps = [{c.step for c in ordered if c.seed == seed} for seed in {c.seed for c in ordered}]
+    shared = set.intersection(*steps) if steps else set()
+    return [c for c in ordered if c.step in shared] if len(shared) > 1 else []
+
+
+def found(series: CheckpointSettings, context: Context) -> list[Checkpoint]:
+    """The checkpoints; steps that not every seed has are left out. UsageError where fewer than two are left, and where
+    given seeds end at different steps: one of them is still being trained.
+    """
+    every = expand(series.checkpoints) if series.checkpoints else _trained(series, context)
+    steps = {seed: {c.step for c in every if c.seed == seed} for seed in sorted({c.seed for c in every})}
+    last = {seed: max(of_seed) for seed, of_seed in steps.items()}
+    end = max(last.values(), default=0)
+    short = [f"seed {seed} at step {step:,} of {end:,}" for seed, step in last.items() if step < end]
+    if series.checkpoints and short:
+        cure = "wait until it is trained, or name the finished ones with a pattern, as in seed-[01]/step-*"
+        raise UsageError(f"every seed of {series.checkpoints} at the same last step", ", ".join(short), cure)
+    kept = common(every)
+    if not kept:
+        got = f"fewer, of {len(steps)} seeds"
+        cure = "train one (anisoscope train masked-lm --help), or name its folder in ANISOSCOPE_SERIES"
+        raise UsageError(f"at least two steps in the series {series.checkpoints}", got, cure)
+    return kept
+
+
+def _trained(series: CheckpointSettings, context: Context) -> list[Checkpoint]:
+    """Trained on the spot, or found. UsageError where their data are not at hand."""
+    missing = KINDS[series.kind].missing
+    if missing:
+        raise UsageError(f"the data of {KINDS[series.kind].label}", missing, "set ANISOSCOPE_DATA")
+    trained = train_all(series.recipe, (series.kind,), context.cache, context.progress)
+    return [Checkpoint(str(t.checkpoint(step)), step, t.seed) for t in trained for step in t.steps]
+
+
+def shown_steps(steps: Sequence[int], shares: Sequence[float]) -> list[int]:
+    """For each share of training, the step nearest to it (log-spaced steps: by their ratio)."""
+    last = max(steps)
+    wanted = np.log(np.array(shares) * last + 1)
+    apart = np.abs(np.log(np.array(steps) + 1.0) - wanted[:, None])  # [share, step]
+    return sorted({steps[int(i)] for i in apart.argmin(1)})
+
+
+def _write_heads(sums: Path, settings: Settings, path: Path, *, sampled: bool) -> None:
+    """Moments, means and points of every head of the (first) stack; moments of the points alone where `sampled`."""
+    measurement = Measurement.restore(sums, settings)
+    out: dict[str, Tensor] = {}
+    sites = [s for s in measurement.sites.values() if s.stage == "raw" and s.kind == "self"]
+    stack = min(site.stack for site in sites)
+    for site in (site for site in sites if site.stack == stack):
+        term_sums = {term: measurement.sums.terms[site.name, term].sum(0) for term in ("vector", "n", "head_moment")}
+        name = f"{site.layer} {site.quantity}"
+        out[f"{name} mean"] = term_sums["vector"][0] / term_sums["n"][0].unsqueeze(-1)
+        out[f"{name} moment"] = term_sums["head_moment"]
+        kept = [measurement.reservoirs[key] for key in (stack, site.name) if key in measurement.reservoirs]
+        points = kept[0].vectors.get(site.name) if kept else None
+        if points is not None:
+            out[f"{name} points"] = points.contiguous()
+            if sampled:
+                x = points.double().transpose(0, 1)
+                out[f"{name} moment"] = x.transpose(1, 2) @ x
+    save_file(out, path)
+
+
+def losses(pieces: Sequence[Piece]) -> pd.DataFrame:
+    """Validation loss of every checkpoint (`training.loss`), as the `training.json` beside it says; none elsewhere."""
+    rows = []
+    for piece in pieces:
+        record = Path(piece.subject).parent / "training.json"
+        by_step = dict(json.loads(record.read_text("utf-8")).get("validation_loss", ())) if record.is_file() else {}
+        if piece.step in by_step:
+            rows.append({"metric": LOSS, "step": piece.step, "seed": piece.seed, "value": by_step[piece.step]})
+    return as_records(pd.DataFrame(rows))
+
+
+def fallen(records: pd.DataFrame, seeds: Sequence[int], steps: Sequence[int]) -> NDArray[np.float64] | None:
+    """Share [seed, step] of the fall of the loss, from the first checkpoint with one to the lowest, that each step has
+    behind it (step 0, which has no loss: none); None where a checkpoint has no loss.
+    """
+    table = select(records, metric=LOSS).pivot_table(index="seed", columns="step", values="value")
+    table = table.reindex(index=list(seeds), columns=[step for step in steps if step])
+    if table.empty or table.isna().to_numpy().any():
+        return None
+    loss = table.to_numpy(float)
+    share = (loss[:, :1] - loss) / (loss[:, :1] - loss.min(1, keepdims=True))
+    share = np.clip(np.maximum.accumulate(share, 1), 0, 1)
+    return np.asarray(np.hstack([np.zeros((len(share), 1)), share]) if 0 in steps else share)
+
+
+def records_of(pieces: Sequence[Piece], metrics: Sequence[str]) -> pd.DataFrame:
+    """The named metrics of every head of the first stack at every checkpoint."""
+    where = {"kind": "self", "component": None, "site": SITES, "metric": metrics}
+    rows = pd.concat([select(RunFolder(piece.folder).records, **where) for piece in pieces], ignore_index=True)
+    return select(rows, stack=rows["stack"].min()).reset_index(drop=True)
+
+
+def measure_heads(metrics: Sequence[str], series: CheckpointSettings, context: Context) -> pd.DataFrame:
+    """`records_of` a series, measured or found again; or of cells."""
+    if series.cells is None:
+        return records_of(measure(series, context), metrics)
+    cells = measure_cells(series.cells, context)
+    return select(cells, kind="self", component=None, site=SITES, metric=metrics).reset_index(drop=True)

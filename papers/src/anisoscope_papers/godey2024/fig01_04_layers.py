@@ -1,0 +1,168 @@
+"""Figures 1 to 4: anisotropy per layer of Transformers of text, speech and images, and of convolutional networks."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from anisoscope_papers.godey2024 import layer_curves
+from anisoscope_papers.godey2024.layer_curves import TRAINED, UNTRAINED, Systems, per_system, replicates, settings
+from anisoscope_papers.judge import Array, Test, judged, of_replicates, stated
+from anisoscope_papers.study import Claim, Verdict, claims, declare
+from anisoscope_papers.training.kinds import KINDS, TEXT
+from anisoscope_papers.training.small import PART
+
+TRAINING, SEVERAL = "effect of training", "several anisotropic"
+SHARING = frozenset(kind.label for kind in KINDS.values() if kind.modality == TEXT)
+WORDS = "differences hold; n counts units"
+SHARED = "its tokens share a type vector, which puts A at 1/3 in every layer before training: no start to compare with"
+SPEECH_MODELS = ("wav2vec2-base", "hubert-base", "whisper-base")
+IMAGE_MODELS = ("resnet-50", "efficientnet-b0", "cvt-13", "convnext-tiny", "van-base")
+SETTINGS = {
+    "fig1": settings(
+        Systems(("bert-base", "roberta-base", "gpt2", "t5-base"), "wikitext-103"),
+        ("token-lm",),
+        Systems(("builtin:minilm",), "builtin:python-docs", limit=60),
+    ),
+    "fig2": settings(
+        Systems(("character-bert", "canine-s", "canine-c", "manta-base", "byt5-base"), "wikitext-103"),
+        ("byte-lm", "token-lm"),
+    ),
+    "fig3a": settings(Systems(SPEECH_MODELS, "common-voice"), ("speech-transformer",)),
+    "fig3b": settings(Systems(("vit-base", "beit-base", "deit-base", "mit-b0"), "imagenet-1k"), ("vit",)),
+    "fig4": settings(Systems(IMAGE_MODELS, "imagenet-1k", flatten="image"), ("resnet", "convnext", "speech-cnn")),
+}
+
+CLIPS, PHOTOGRAPHS = "speech/librispeech_test_other", Systems(corpus="cifar10/test.parquet", limit=400, flatten="image")
+RESNETS = ("weights/resnet20-12fca82f.th", "weights/resnet56-4bfd9763.th")
+SETTINGS["fig3a"]["packaged"] = Systems(corpus=CLIPS, packaged=("builtin:distillmos",))
+SETTINGS["fig4"]["packaged"] = replace(
+    PHOTOGRAPHS,
+    packaged=RESNETS,
+    others=(
+        replace(PHOTOGRAPHS, corpus="vision/imagenet_sample", packaged=RESNETS),
+        Systems(corpus=CLIPS, limit=20, packaged=("builtin:crepe-tiny",)),
+    ),
+)
+"""Networks that others trained, of Python packages and of files: no hub, and nothing trained by heart."""
+SEEN = {"fig3a": ("speech-masked",), "fig3b": ("vit-photographs", "vit-masked")}
+for _name, _kinds in SEEN.items():
+    SETTINGS[_name]["held-out"] = Systems(small=_kinds, recipe=PART)
+"""Small models of photographs and of speech, trained here and measured on what none of them was trained on."""
+
+
+def judge(name: str, records: pd.DataFrame) -> list[Verdict]:
+    """Verdicts on all claims of a figure, corrected together."""
+    rows, stated_ones = layer_curves.curves(records), tuple(claims("godey2024", name).values())
+    about = rows[~rows["model"].str.endswith(UNTRAINED)]
+    tests: list[Test] = []
+    for claim in stated_ones:
+        if claim.over:
+            here = layer_curves.curves(records, claim.site) if claim.site else about
+            tests += layer_curves.layer_tests(claim, here[~here["model"].str.endswith(UNTRAINED)])
+        elif claim.name in COMPARISONS:
+            tests += COMPARISONS[claim.name](claim, records, about)
+    verdicts = judged(tests)
+    verdicts += [_several(claim, verdicts) for claim in stated_ones if claim.name == SEVERAL]
+    return verdicts + layer_curves.unmeasured((c for c in stated_ones if c.name != TRAINING), verdicts, records)
+
+
+def _several(claim: Claim, verdicts: list[Verdict]) -> Verdict:
+    """Whether at least two systems are anisotropic."""
+    outcomes = [verdict.outcome for verdict in verdicts if verdict.claim == "anisotropic"]
+    holding, failing, n = outcomes.count("holds"), outcomes.count("fails"), len(outcomes)
+    holds = True if holding >= 2 else False if n >= 2 and n - failing < 2 else None
+    reason = "two are needed" + ("" if n >= 2 else f"; these settings have {n}")
+    return stated(claim, holds, f"systems of which it holds, of {n}:", float(holding), reason=reason)
+
+
+def _characters(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
+    """Each of the claim's systems against each of the others; small models seed by seed."""
+    systems = list(per_system(rows))
+    for name, seed, layers in systems:
+        for other, other_seed, others in systems:
+            if not name.startswith(claim.systems) or other.startswith(claim.systems):
+                continue
+            if not (name.endswith(TRAINED) and other.endswith(TRAINED) and seed != other_seed):
+                theta = _difference(_mean(records, layers), _mean(records, others))
+                yield _test(claim, f"{_system(name)} above {_system(other)}", theta, layers, seed)
+
+
+def _depth(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
+    """Minus the slope of the straight line through A against depth (0 the input, 1 the last layer)."""
+    for model, seed, layers in per_system(rows[rows["model"].str.startswith(claim.systems)]):
+        depth = np.linspace(-0.5, 0.5, len(layers))
+        theta = -(replicates(records, layers, "mean_cosine") @ depth) / (depth @ depth)
+        yield _test(claim, _system(model), theta, layers, seed)
+
+
+def _since(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
+    """A of each system less A before its training, or before the last ReLU of each block (where blocks end so)."""
+    training = claim.name == TRAINING
+    site = "hidden" if training else "unrectified"
+    before = {(model, seed): layers for model, seed, layers in per_system(layer_curves.curves(records, site))}
+    for model, seed, layers in per_system(rows[rows["model"].str.endswith(TRAINED)] if training else rows):
+        then = before.get((_system(model) + UNTRAINED if training else model, seed))
+        if training and _system(model) in SHARING:
+            yield Test(claim, claim.statistic, subject=_system(model), over="all", seed=seed, words=WORDS, note=SHARED)
+        elif then is not None:
+            after = layers[layers["layer"].isin(then["layer"])]
+            theta = _difference(_mean(records, after), _mean(records, then, site))
+            yield _test(claim, _system(model), theta, layers, seed)
+
+
+COMPARISONS: dict[str, Callable[[Claim, pd.DataFrame, pd.DataFrame], Iterable[Test]]] = {
+    "characters only": _characters,
+    "ResNet with depth": _depth,
+    "before the ReLU": _since,
+    TRAINING: _since,
+}
+
+
+def _system(model: str) -> str:
+    return model.removesuffix(TRAINED)
+
+
+def _mean(records: pd.DataFrame, layers: pd.DataFrame, site: str = "hidden") -> Array:
+    """Replicates [1 + group] of the mean of A over layers 1 and on (0 is what the blocks are given)."""
+    inner = (layers["layer"] > 0).to_numpy(bool)
+    return np.asarray(replicates(records, layers, "mean_cosine", site)[:, inner].mean(axis=1), dtype=np.float64)
+
+
+def _difference(a: Array, b: Array) -> Array:
+    """Replicates of a − b: paired where both have the same groups (the same units), else one after the other."""
+    return a - b if len(a) == len(b) else np.concatenate([[a[0] - b[0]], a[1:] - b[0], a[0] - b[1:]])
+
+
+def _test(claim: Claim, subject: str, theta: Array, layers: pd.DataFrame, seed: int) -> Test:
+    """A test that a scalar of some `layers` is above the claim's threshold."""
+    value, low, high, up, down = of_replicates(theta, claim.threshold())
+    first = layers.iloc[0]
+    numbers, note = (
+        (value, low, high, int(first["n_units"]), up, down),
+        layer_curves.training_steps(first["model"], first["step"]),
+    )
+    return Test(claim, claim.statistic, *numbers, None, subject, "all", seed, margin=value, words=WORDS, note=note)
+
+
+def draw(name: str, records: pd.DataFrame) -> dict[str, Any]:
+    """A per layer; of figure 4 after the last ReLU of each block, as in the paper, and before it."""
+    before = layer_curves.draw(f"{name}-before-relu", records, "unrectified") if name == "fig4" else {}
+    return layer_curves.draw(name, records) | before
+
+
+STUDIES = tuple(
+    declare(
+        "godey2024",
+        name,
+        settings=of_name,
+        measure=layer_curves.measure,
+        judge=partial(judge, name),
+        draw=partial(draw, name),
+        needs=of_name["paper"].needs(),
+    )
+    for name, of_name in SETTINGS.items()
+)

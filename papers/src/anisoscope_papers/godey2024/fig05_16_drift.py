@@ -1,0 +1,243 @@
+"""Figures 5 and 16: is the drift ‖x̄‖ correlated with A across the layers of a model? Spearman (5) and Pearson (16).
+
+A permutation p is the share of all n! pairings whose |coefficient| is at least the observed one (two-sided). With few
+layers even the strongest coefficient leaves it above .05: with n = 3 at 2/3! = .333, n = 4 at .083, n = 5 at .017.
+"""
+
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import permutations
+from math import factorial
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import stats
+
+from anisoscope.store import as_records
+from anisoscope.sums.jackknife import holm, interval
+from anisoscope_papers.godey2024 import fig01_04_layers, layer_curves
+from anisoscope_papers.godey2024.layer_curves import TRAINED, UNTRAINED
+from anisoscope_papers.judge import Array, Test, judged, of_seeds, stated
+from anisoscope_papers.study import SIGNED, Claim, Context, Verdict, claims, declare
+from anisoscope_papers.study_charts import p_values
+
+TEXT, VISION, NONE, SPEECH, WALKS = claims("godey2024", "fig5").values()
+LEVEL = 0.05
+NUMBERS = {"": "r", ".p": "p", ".p_smallest": "p_smallest", ".p_scipy": "p_scipy", ".layers": "layers"}
+"""What is recorded of a system, after `correlation.<kind>`, and its column in `table`."""
+
+
+Kind = Literal["spearman", "pearson"]
+KINDS: tuple[Kind, ...] = ("spearman", "pearson")
+EXACT_UP_TO = 9
+DRAWS = 100_000
+_SAME = 1e-12
+
+
+@dataclass(frozen=True)
+class Correlated:
+    """The systems of figures 1 to 4, and the coefficient."""
+
+    kind: Kind
+    figures: tuple[layer_curves.Systems, ...]
+
+
+@dataclass(frozen=True)
+class Permuted:
+    """`p` of the permutation test; `smallest` p that any pairing of these values could have; `exact`: all n! tried."""
+
+    p: float
+    smallest: float
+    exact: bool
+    n: int
+
+
+def coefficient(kind: Kind, x: Array, y: Array) -> Array:
+    """Correlation over the last axis [..., layer] → [...]; NaN where one side is constant."""
+    a, b = _scores(kind, x), _scores(kind, y)
+    with np.errstate(invalid="ignore"):
+        return np.asarray((a * b).sum(-1), dtype=np.float64)
+
+
+def _scores(kind: Kind, x: Array) -> Array:
+    """Values (or ranks, ties shared) centred and divided by their length."""
+    z = np.asarray(stats.rankdata(x, axis=-1) if kind == "spearman" else x, dtype=np.float64)
+    z = z - z.mean(-1, keepdims=True)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(z / np.sqrt((z * z).sum(-1, keepdims=True)), dtype=np.float64)
+
+
+def permutation_test(kind: Kind, x: Array, y: Array) -> Permuted:
+    """Two-sided p: exact up to 9 layers, else by 100,000 seeded draws, (hits + 1) / (draws + 1)."""
+    n = len(x)
+    a, b = _scores(kind, x), _scores(kind, y)
+    if n < 2 or np.isnan(a).any() or np.isnan(b).any():
+        return Permuted(np.nan, np.nan, n <= EXACT_UP_TO, n)
+    seen = abs(float(a @ b))
+    if n <= EXACT_UP_TO:
+        sizes = np.abs(b[_all(n)] @ a)
+        return Permuted(float((sizes >= seen - _SAME).mean()), float((sizes >= sizes.max() - _SAME).mean()), True, n)
+    rng, rows = np.random.default_rng(0), np.tile(b, (DRAWS // 10, 1))
+    hits = sum(int((np.abs(rng.permuted(rows, axis=1) @ a) >= seen - _SAME).sum()) for _ in range(10))
+    return Permuted((hits + 1) / (DRAWS + 1), max(2 / factorial(n), 1 / (DRAWS + 1)), False, n)
+
+
+@cache
+def _all(n: int) -> NDArray[np.int64]:
+    """[n!, n] every order of n things."""
+    return np.array(list(permutations(range(n))), dtype=np.int64)
+
+
+def default_p(kind: Kind, x: Array, y: Array) -> float:
+    """What scipy's `spearmanr` or `pearsonr` say, as in the paper: a t law, wrong for few or autocorrelated layers."""
+    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return float("nan")
+    return float(stats.spearmanr(x, y).pvalue if kind == "spearman" else stats.pearsonr(x, y).pvalue)
+
+
+def false_positive_rate(kind: Kind, layers: int = 13, walks: int = 4000, seed: int = 0) -> tuple[float, float, float]:
+    """(share, low, high): how often two independent Gaussian random walks over `layers` steps come out with p < .05.
+
+    Exact binomial interval. A layer adds to the one before it, so curves over layers are like walks, not like draws.
+    """
+    rng = np.random.default_rng(seed)
+    x, y = rng.standard_normal((2, walks, layers)).cumsum(-1)
+    r = coefficient(kind, x, y)
+    with np.errstate(divide="ignore"):
+        t = np.abs(r) * np.sqrt((layers - 2) / (1 - r**2))
+    hits = int((2 * stats.t.sf(t, layers - 2) < 0.05).sum())
+    ends = stats.binomtest(hits, walks).proportion_ci(0.95, "exact")
+    return hits / walks, float(ends.low), float(ends.high)
+
+
+def measure(settings: Correlated, context: Context) -> pd.DataFrame:
+    """Records of the figures, the correlation of every system, and how often two random walks are correlated."""
+    parts = [layer_curves.measure(systems, context) for systems in settings.figures]
+    records = pd.concat(parts, ignore_index=True).drop_duplicates(ignore_index=True)
+    value, low, high = false_positive_rate(settings.kind)
+    walks = {"model": "random walks", "metric": f"false_positive_rate.{settings.kind}", "component": "13 steps"}
+    found = (correlations(records, settings.kind), pd.DataFrame([walks | {"value": value, "low": low, "high": high}]))
+    return pd.concat([records, *map(as_records, found)], ignore_index=True)
+
+
+def correlations(records: pd.DataFrame, kind: Kind) -> pd.DataFrame:
+    """One row per system and quantity: coefficient with its interval over units, p, smallest p, scipy's p, layers."""
+    rows = []
+    for model, seed, layers in layer_curves.per_system(layer_curves.curves(records)):
+        a, drift = (layer_curves.replicates(records, layers, metric) for metric in ("mean_cosine", "drift"))
+        estimate = interval(coefficient(kind, drift, a), bounds=SIGNED)._asdict()
+        test = permutation_test(kind, drift[0], a[0])
+        values = (test.p, test.smallest, default_p(kind, drift[0], a[0]), float(test.n))
+        numbers = [{end: float(x) for end, x in estimate.items()}, *({"value": value} for value in values)]
+        given = {"model": model, "seed": seed, "n_units": int(layers["n_units"].iloc[0]), "site": "hidden"}
+        for name, number in zip(NUMBERS, numbers, strict=True):
+            rows.append(given | {"metric": f"correlation.{kind}{name}"} | number)
+    return pd.DataFrame(rows)
+
+
+def table(records: pd.DataFrame) -> pd.DataFrame:
+    """One row per system and seed: model, seed, r, low, high, p, p_smallest, p_scipy, layers, n_units."""
+    parts = records["metric"].str.extract(r"^correlation\.[a-z]+(?P<number>\..*)?$")["number"].fillna("")
+    rows = records.assign(name=parts.map(NUMBERS))[records["metric"].str.startswith("correlation.").fillna(False)]
+    if rows.empty:
+        return pd.DataFrame(columns=["model", "seed", *NUMBERS.values(), "low", "high", "n_units"])
+    wide = rows.pivot_table(index=["model", "seed"], columns="name", values="value", sort=False, dropna=False)
+    wide = wide.reindex(columns=list(NUMBERS.values())).dropna(how="all")
+    ends = rows[rows["name"] == "r"].set_index(["model", "seed"])[["low", "high", "n_units"]]
+    return wide.join(ends).reset_index()
+
+
+def judge(records: pd.DataFrame) -> list[Verdict]:
+    """Systems trained with several seeds by their coefficients over seeds; others against random walks, which is what
+    layers are like (Holm over them); and one verdict on the paper's test itself.
+    """
+    rows = table(records)
+    rows = rows[~rows["model"].astype(str).str.endswith(UNTRAINED)]
+    systems = [group for _, group in rows.groupby("model", sort=False)]
+    single = [group.iloc[0] for group in systems if len(group) == 1]
+    kind: Kind = "pearson" if records["metric"].eq("correlation.pearson").any() else "spearman"
+    corrected = holm(np.array([walk_p(kind, int(row.layers), float(row.r)) for row in single], dtype=np.float64))
+    found = judged([_of_seeds(group) for group in systems if len(group) > 1])
+    found += [_of_one(row, float(p)) for row, p in zip(single, corrected, strict=True)]
+    walks = records[records["metric"].str.startswith("false_positive_rate").fillna(False)]
+    above, note = (float(np.nextafter(LEVEL, 1)), 1.0), "4,000 pairs of walks; 0.05 would be right"
+    ends = zip(walks["value"], walks["low"], walks["high"], strict=True)
+    of_walks = [Test(WALKS, WALKS.statistic, v, low, high, inside=above, note=note) for v, low, high in ends]
+    return found + layer_curves.unmeasured((TEXT, VISION, NONE), found, records) + judged(of_walks)
+
+
+def _claim_of(model: str) -> Claim:
+    """What the paper expects of a system."""
+    return next((claim for claim in (NONE, SPEECH, VISION) if model.startswith(claim.systems)), TEXT)
+
+
+def _of_seeds(rows: pd.DataFrame) -> Test:
+    """The coefficients of one system over its seeds. Under no correlation either sign is as likely, whatever the layers
+    have to do with each other.
+    """
+    model = str(rows.iloc[0].model)
+    subject, claim = model.removesuffix(TRAINED), _claim_of(model)
+    if claim == SPEECH:
+        return Test(claim, "coefficient:", float(rows["r"].mean()), n=len(rows), note=_papers_p(rows), subject=subject)
+    return of_seeds(claim, rows["r"].to_numpy(float), "coefficient", reason=_papers_p(rows), subject=subject)
+
+
+def _of_one(row: Any, p: float) -> Verdict:
+    """One system against random walks: p tells of a correlation, and never of its absence."""
+    claim = _claim_of(str(row.model))
+    found = None if claim == SPEECH or not p < LEVEL else claim != NONE
+    numbers = (float(row.r), float(row.low), float(row.high), int(row.n_units), p)
+    papers = _papers_p(row.to_frame().T)
+    reason = f"{papers}; p here is of walks, which are as autocorrelated, corrected for all systems"
+    subject = str(row.model).removesuffix(TRAINED)
+    return stated(claim, found, "coefficient, with its interval over units:", *numbers, reason, subject)
+
+
+def _papers_p(rows: pd.DataFrame) -> str:
+    """What the paper's own test says: of exchangeable layers, which these are not."""
+    first, p = rows.iloc[0], ", ".join(f"{x:.2g}" for x in rows["p"])
+    return f"the paper's test over {int(first.layers)} layers: p {p} (smallest possible {first.p_smallest:.2g})"
+
+
+@cache
+def _walk_sizes(kind: Kind, layers: int) -> Array:
+    """Sizes of the coefficients of 20,000 pairs of independent random walks over so many layers, ascending."""
+    x, y = np.random.default_rng(0).standard_normal((2, 20_000, layers)).cumsum(-1)
+    return np.sort(np.abs(coefficient(kind, x, y)))
+
+
+def walk_p(kind: Kind, layers: int, r: float) -> float:
+    """Share of pairs of independent random walks whose coefficient is of this size or larger."""
+    if np.isnan(r) or layers < 3:
+        return float("nan")
+    sizes = _walk_sizes(kind, layers)
+    return float((len(sizes) - np.searchsorted(sizes, abs(r) - _SAME) + 1) / (len(sizes) + 1))
+
+
+def draw(name: str, records: pd.DataFrame) -> dict[str, Any]:
+    """p of each system on a logarithmic axis, the line at .05, scipy's p and the smallest p beside it."""
+    rows = table(records)
+    if rows.empty:
+        return {}
+    several = rows.groupby("model")["seed"].transform("nunique") > 1
+    rows["system"] = rows["model"].astype(str) + np.where(several, ", seed " + rows["seed"].astype(str), "")
+    return {name: p_values(rows[["system", "p", "p_smallest", "p_scipy"]].dropna(subset=["p"]), LEVEL)}
+
+
+STUDIES = tuple(
+    declare(
+        "godey2024",
+        name,
+        settings={
+            key: Correlated(kind, tuple(of_name[key] for of_name in fig01_04_layers.SETTINGS.values()))
+            for key in ("quick", "long", "paper")
+        },
+        measure=measure,
+        judge=judge,
+        draw=partial(draw, name),
+        needs=tuple({need.name: need for study in fig01_04_layers.STUDIES for need in study.needs}.values()),
+    )
+    for name, kind in zip(("fig5", "fig16"), KINDS, strict=True)
+)

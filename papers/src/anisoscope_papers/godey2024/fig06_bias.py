@@ -1,0 +1,168 @@
+"""Figure 6: a common bias survives an untrained block, and there is a norm at which the block keeps it.
+
+Experiment and records: `biased_block.py`; readings of "initialised as BERT": `untrained_models.py`.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.charts import builders as charts
+from anisoscope.store import as_records, select
+from anisoscope.sums.jackknife import over_seeds
+from anisoscope_papers import study_charts
+from anisoscope_papers.godey2024 import biased_block, norm_claims
+from anisoscope_papers.godey2024.fig17_18_cosine_law import trained_layers
+from anisoscope_papers.godey2024.layer_curves import widths
+from anisoscope_papers.godey2024.untrained_models import label
+from anisoscope_papers.judge import POSITIVE, Test, stated
+from anisoscope_papers.study import Claim, Context, Verdict, claims, declare
+
+ABOVE, GROWS, TOKENS, MEAN, TRAINED = claims("godey2024", "fig6").values()
+NORMS = {
+    "drift": ("fig6b", "mean_norm", "norm of the average"),
+    "norms.mean": ("fig6b_tokens", "token_norm", "mean norm of the tokens"),
+}
+"""Metric → chart, the fixed points on it, and its title."""
+DRAWN_OF_STACKS = [0.0, 1.0, 3.162, 10.0, 31.62, 100.0]
+
+
+def measure(settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
+    """Records of hidden states, fixed points, and the hidden norms of trained models."""
+    records = biased_block.experiment(settings, context)
+    trained = trained_layers(settings.trained, settings.limit, context)
+    return as_records(pd.concat([select(records, site="hidden"), trained], ignore_index=True))
+
+
+def judge(records: pd.DataFrame) -> list[Verdict]:
+    found: list[Test | Verdict] = []
+    for below, above in _anisotropy(records):
+        found += norm_claims.closed(ABOVE, below, above)
+    found += norm_claims.trends(GROWS, records)
+    systems = norm_claims.systems(records)
+    found += [_judge_fixed(claim, records, system) for system in systems for claim in (TOKENS, MEAN)]
+    trained = _trained_share(records, "drift")
+    found += [_order(records, system, trained) for system in systems] if len(trained) else []
+    return norm_claims.concluded(found)
+
+
+def _anisotropy(records: pd.DataFrame) -> Iterator[tuple[norm_claims.Curves, norm_claims.Curves]]:
+    """A of the first block's input, and of the last one's output."""
+    return zip(*(norm_claims.curves(records, "mean_cosine", "hidden", layer) for layer in (0, None)), strict=True)
+
+
+def _fixed(records: pd.DataFrame, system: str, name: str, component: str | None = "1") -> pd.Series:
+    """Values per seed; `component`: which fixed point."""
+    rows = select(records, model=system, metric=f"fixed_point.{name}", component=component)
+    return rows.set_index("seed")["value"].astype(float)
+
+
+def _judge_fixed(claim: Claim, records: pd.DataFrame, system: str) -> Verdict:
+    """Existence by the number of crossings of every seed, and N* with its interval over the seeds that have one."""
+    crossings = _fixed(records, system, f"{claim.metric}.crossings", None)
+    n, one = len(crossings), int((crossings == 1).sum())
+    holds = True if one == n else False if one == 0 else None
+    counted = {"one": one, "none": int((crossings == 0).sum()), "several": int((crossings > 1).sum())}
+    reason = "crossings: " + ", ".join(f"{word} in {count} seeds" for word, count in counted.items() if count)
+    solved = _fixed(records, system, claim.metric)
+    if not len(solved):
+        return stated(claim, holds, "no N*", n=n, reason=reason, subject=system)
+    at = over_seeds(_fixed(records, system, f"{claim.metric}.norm"), bounds=POSITIVE)
+    reason += f"; norm there {at.value:.4g}" + (f" [{at.low:.4g}, {at.high:.4g}]" if n > 1 else "")
+    reason = "; ".join(filter(None, (reason, norm_claims.one_more(solved.to_numpy(float)))))
+    value, low, high = (float(x) for x in over_seeds(solved, bounds=POSITIVE))
+    return stated(claim, holds, "N* =", value, low, high, len(solved), None, reason, system)
+
+
+def _trained_share(records: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Norms of trained layers over √d, the first block's input left out: of the mean (`drift`) or of tokens."""
+    width = widths(records)
+    rows = select(records, metric=metric, site="hidden", model=list(width))
+    rows = rows[rows["layer"] > 0]
+    return rows.assign(share=rows["value"] / np.sqrt(rows["model"].map(width).astype(float)))
+
+
+def _order(records: pd.DataFrame, system: str, trained: pd.DataFrame) -> Test:
+    """Norms of the mean over √d, beside those of trained layers, so that models of other widths compare; the interval
+    is over seeds.
+    """
+    at, known = _fixed(records, system, "mean_norm.norm"), trained["share"]
+    names = ", ".join(trained["model"].unique())
+    if not len(at):
+        return Test(TRAINED, "no fixed point", inside=TRAINED.inside, note=f"against {names}", subject=system)
+    share = at / np.sqrt(norm_claims.width(records, system))
+    value, low, high = (float(np.exp(x)) for x in over_seeds(np.log(share / known.mean())))
+    note = f"‖mean‖/√d = {share.mean():.3f}; in trained layers of {names}: {known.min():.3f} to {known.max():.3f}"
+    note = "; ".join(filter(None, (note, norm_claims.one_more((share / known.mean()).to_numpy(float)))))
+    numbers = (value, low, high, len(at))
+    return Test(TRAINED, TRAINED.statistic, *numbers, inside=TRAINED.inside, note=note, subject=system)
+
+
+def draw(records: pd.DataFrame) -> dict[str, ChartType]:
+    """6a: A of input and output, and their difference; 6b: norm of the average, mean norm of tokens, fixed points.
+
+    Of a stack, the output is that of the last block, and A is drawn layer by layer as well.
+    """
+    metrics = ("mean_cosine", *NORMS)
+    untrained = select(records, model=norm_claims.systems(records), site="hidden", metric=metrics)
+    layers = norm_claims.summary(untrained)
+    rows = layers[(layers["layer"] == 0) | (layers["layer"] == layers.groupby("model")["layer"].transform("max"))]
+    rows = rows.assign(place=np.where(rows["layer"] == 0, "input", "output"))
+    title = "A of the output − A of the input"
+    vectors, draw = select(rows, metric="mean_cosine"), study_charts.against_norm
+    drawn = {
+        "fig6a": draw(vectors, series="place", title="anisotropy A", zero=True),
+        "fig6a_difference": draw(_differences(records), series="reading", title=title, scale="log"),
+    }
+    for metric, (name, kind, title) in NORMS.items():
+        marks, trained = _marks(records, kind), _trained_band(records, metric)
+        drawn[name] = study_charts.norms(select(rows, metric=metric), marks, title=title, trained=trained)
+    if layers["layer"].max() > 1:  # one line per N
+        deep = select(layers, metric="mean_cosine", N=DRAWN_OF_STACKS)
+        deep = deep.assign(bias="N = " + deep["N"].map("{:g}".format))
+        drawn["fig6_depth"] = charts.layer_curve(deep, series="bias", panel="reading")
+    return drawn
+
+
+def _differences(records: pd.DataFrame) -> pd.DataFrame:
+    """Output less input, paired over seeds."""
+    parts = []
+    for below, above in _anisotropy(records):
+        estimate = over_seeds(above.values - below.values, bounds=(-2.0, 2.0))._asdict()
+        parts.append(pd.DataFrame({"reading": label(above.system), "N": above.norms, **estimate}))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _marks(records: pd.DataFrame, kind: str) -> pd.DataFrame:
+    """The first fixed point of each system: `at` N*, `at_value` the norm there, means over the seeds that have one."""
+    rows = []
+    for system in norm_claims.systems(records):
+        found, seeds = _fixed(records, system, kind), len(_fixed(records, system, f"{kind}.crossings", None))
+        if len(found):
+            text = "N* = " + _with_error(*(float(x) for x in over_seeds(found, bounds=POSITIVE)))
+            text += f" ({len(found)} of {seeds} seeds)" if len(found) < seeds else ""
+            rows.append((label(system), found.mean(), _fixed(records, system, f"{kind}.norm").mean(), text))
+    return pd.DataFrame(rows, columns=["reading", "at", "at_value", "at_text"])
+
+
+def _trained_band(records: pd.DataFrame, metric: str) -> tuple[float, float] | None:
+    """The same norms of trained layers, brought to the width of the untrained block by √d."""
+    trained, systems = _trained_share(records, metric), norm_claims.systems(records)
+    if trained.empty or not systems:
+        return None
+    low, high = trained["share"].agg(["min", "max"]) * np.sqrt(norm_claims.width(records, systems[0]))
+    return float(low), float(high)
+
+
+def _with_error(value: float, low: float, high: float) -> str:
+    """`9.9 ± 0.8`: as many decimals as the half width of the interval has before its first digit."""
+    half = (high - low) / 2
+    if not half > 0:
+        return f"{value:.4g}"
+    decimals = max(0, -int(np.floor(np.log10(half))))
+    return f"{value:.{decimals}f} ± {half:.{decimals}f}"
+
+
+STUDY = declare("godey2024", "fig6", **biased_block.OF_BLOCK, measure=measure, judge=judge, draw=draw)

@@ -1,0 +1,112 @@
+"""Figure 7: scores move away from zero as the bias grows; pooled, and inside rows, which is all that softmax sees."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+from scipy.interpolate import PchipInterpolator
+
+from anisoscope.charts import builders as charts
+from anisoscope.store import as_records, select
+from anisoscope_papers import study_charts
+from anisoscope_papers.godey2024 import biased_block, norm_claims
+from anisoscope_papers.godey2024.row_scores import EDGES, HISTOGRAMS
+from anisoscope_papers.godey2024.untrained_models import label
+from anisoscope_papers.judge import Array
+from anisoscope_papers.study import Claim, Context, Verdict, declare
+
+RMS = "attention.score_rms"
+QUANTITIES = {
+    RMS: "root mean square",
+    "attention.score_spread": "spread, pooled",
+    "attention.score_spread_within": "spread within rows",
+}
+MIDDLES = (EDGES[1:] + EDGES[:-1]) / 2
+POINTS, FINEST, WIDE = 81, 12, 0.2
+"""Curves: points, the smallest bin as a part of their reach, and the width of bins in asinh(score / unit)."""
+
+
+def measure(settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
+    """Records of scores, mean over heads; histograms: counts in shared bins, added over seeds (component:
+    `{N:g} {bin}`).
+    """
+    records = biased_block.last_block(biased_block.experiment(settings, context))
+    counted = records["metric"].isin(list(HISTOGRAMS))
+    keys = ["model", "corpus", "stack", "kind", "layer", "site", "token_policy", "metric", "component"]
+    summed = records[counted].groupby(keys, sort=False)[["value"]].sum().reset_index()
+    scores = select(records[~counted], metric=("attention.score", *QUANTITIES), head=None)
+    return as_records(pd.concat([scores, as_records(summed)], ignore_index=True))
+
+
+def judge_direction(claim: Claim, records: pd.DataFrame) -> Iterator[Verdict]:
+    """Which way the mean score moves, seed by seed."""
+    return (norm_claims.judge_share(claim, c) for c in norm_claims.curves(records, claim.metric, claim.site))
+
+
+def draw(records: pd.DataFrame) -> dict[str, ChartType]:
+    """Where scores lie at a few N, pooled and inside rows, and their spread against N; of a stack, the last block."""
+    rows = norm_claims.summary(select(records, metric=tuple(QUANTITIES), head=None))
+    rows["quantity"] = rows["metric"].map(QUANTITIES)
+    unit = select(rows, N=0.0, metric=RMS).set_index("model")["value"]
+    pooled, within = [], []
+    all_pairs, in_rows = (_counts(records, metric) for metric in HISTOGRAMS)
+    for system, by_norm in all_pairs.items():
+        reading = f"{label(system)} · unit {unit[system]:.2g}"
+        pooled += [shares(binned, unit[system]).assign(N=n, reading=reading) for n, binned in by_norm.items()]
+    for system, by_norm in in_rows.items():
+        widest = reach(list(by_norm.values())[-1])
+        within += [density(binned, widest).assign(N=n, reading=label(system)) for n, binned in by_norm.items()]
+    lines = partial(charts.trajectory, x="score", series="N", panel="reading", size=(study_charts.WIDTH, 200))
+    titles = ("score / unit", "share per bin"), ("score less the mean of its row", "density / its peak")
+    inside: ChartType = lines(pd.concat(within), titles=titles[1]).resolve_scale(x="independent")
+    return {
+        "fig7": lines(pd.concat(pooled), titles=titles[0], scale="symlog"),
+        "fig7_within": inside,
+        "fig7_spread": study_charts.against_norm(rows, series="quantity", title="scores (q·k × scale)", scale="log"),
+    }
+
+
+def _counts(records: pd.DataFrame, metric: str) -> dict[str, dict[str, Array]]:
+    """{system: {N: counts [bin]}}, N ascending"""
+    rows = select(records, metric=metric)
+    parts = rows["component"].str.split(" ", expand=True).rename(columns={0: "N", 1: "bin"})
+    rows = rows.assign(N=parts["N"], at=parts["N"].astype(float), bin=parts["bin"].astype(int))
+    found: dict[str, dict[str, Array]] = {}
+    for (system, n), group in rows.sort_values("at", kind="stable").groupby(["model", "N"], sort=False):
+        counts = np.bincount(group["bin"], weights=group["value"].to_numpy(float), minlength=len(MIDDLES))
+        found.setdefault(str(system), {})[f"N = {n}"] = counts.astype(np.float64)
+    return found
+
+
+def shares(counts: Array, unit: float) -> pd.DataFrame:
+    """Share of counts [bin] in bins that are equally wide in asinh(score / unit), the axis drawn."""
+    below = np.concatenate([[0.0], counts.cumsum()]) / counts.sum()
+    ends = np.arcsinh(EDGES / unit)
+    filled = np.flatnonzero(counts)
+    bins = np.arange(ends[filled[0]] - 2 * WIDE, ends[filled[-1] + 1] + 2 * WIDE, WIDE)
+    height = np.diff(np.interp(bins, ends, below))
+    return pd.DataFrame({"score": np.sinh((bins[1:] + bins[:-1]) / 2), "value": height})
+
+
+def density(counts: Array, widest: float) -> pd.DataFrame:
+    """Slope of a monotone curve through the distribution of counts [bin], from −widest to widest."""
+    below = np.concatenate([[0.0], counts.cumsum()])
+    own = reach(counts)
+    kept = (np.abs(EDGES) > own / FINEST) | (EDGES == 0)
+    near = np.linspace(-1, 1, POINTS) * min(own, widest)
+    at = np.union1d(np.linspace(-widest, widest, POINTS), near)
+    height = PchipInterpolator(EDGES[kept], below[kept]).derivative()(at)
+    return pd.DataFrame({"score": at, "value": height / height.max()})
+
+
+def reach(counts: Array) -> float:
+    """The score that 99.5 % of counts [bin] stay below in size."""
+    order = np.argsort(np.abs(MIDDLES), kind="stable")
+    share = counts[order].cumsum() / counts.sum()
+    return float(np.abs(MIDDLES)[order][np.searchsorted(share, 0.995)])
+
+
+JUDGE = partial(norm_claims.judge, "fig7", {"seeds-differ-in-direction": judge_direction})
+STUDY = declare("godey2024", "fig7", **biased_block.OF_BLOCK, measure=measure, judge=JUDGE, draw=draw)

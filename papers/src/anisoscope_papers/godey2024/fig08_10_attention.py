@@ -1,0 +1,120 @@
+"""Figures 8 to 10: queries and keys (8) and the softmax of the untrained block as the bias grows.
+
+Figure 9 averages extremes of each row; figure 10 takes them over a sequence and head, then averages over batch and
+heads. Rows that see one key (the first of a causal block) are left out.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.store import select
+from anisoscope.sums.isotropic import q95
+from anisoscope_papers import study_charts
+from anisoscope_papers.godey2024 import biased_block, norm_claims
+from anisoscope_papers.godey2024.norm_claims import Curves
+from anisoscope_papers.judge import Test
+from anisoscope_papers.study import Claim, Context, declare
+
+SIDES = {"query.raw": "queries", "key.raw": "keys"}
+ROWS = {"row_max": "largest", "row_median": "median", "row_min": "smallest"}
+DOUBLED_AT = 100.0
+"""Where a growth that is significant but too small to see is told from sharpening: half a decade past the crossings."""
+
+
+def measure(where: Mapping[str, Sequence[str]], settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
+    """Records of some sites or metrics of the last block, per head and averaged."""
+    records = biased_block.last_block(select(biased_block.experiment(settings, context), **where))
+    once = records["head"].isna() | (records["metric"] != "attention.entropy")  # of a head: normalised alone
+    return records[once].reset_index(drop=True)
+
+
+def _head_dim(records: pd.DataFrame, system: str) -> int:
+    return norm_claims.width(records, system) // (int(select(records, model=system)["head"].max()) + 1)
+
+
+def judge_start(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
+    """Without a bias, against q95 of the dimension of a head."""
+    for curve in norm_claims.curves(records, claim.metric, claim.site):
+        threshold = float(q95(_head_dim(records, curve.system)))
+        yield norm_claims.at(claim, curve, 0.0, threshold, "q95 of the dimension of a head")
+
+
+def judge_growth(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
+    """Whether the growth is one that can be seen: the ratio to N = 0, per seed."""
+    for curve in norm_claims.curves(records, claim.metric, claim.site):
+        ratio = Curves(curve.system, curve.norms, curve.values / curve.values[:, :1])
+        yield norm_claims.at(claim, ratio, DOUBLED_AT, float(claim.limit), "ratio to N = 0")
+
+
+def judge_clearer(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
+    """The growth up to the largest N, over sequences against over rows, paired over seeds, in weights of N = 0."""
+    both = (norm_claims.curves(records, f"attention.{name}_max", "attention") for name in ("row", "sequence"))
+    for pair in zip(*both, strict=True):
+        start = pair[0].values[:, :1]
+        growth = (Curves(c.system, c.norms[-1:], (c.values[:, -1:] - c.values[:, :1]) / start) for c in pair)
+        yield from norm_claims.above(claim, *growth)
+
+
+def draw_vectors(records: pd.DataFrame) -> dict[str, ChartType]:
+    """8a: anisotropy, 8b: norms; the pale band holds every head of every seed. Of a stack, the last block."""
+    rows = norm_claims.with_heads(records)
+    rows["vectors"] = rows["site"].map(SIDES)
+    dims = {_head_dim(records, system) for system in norm_claims.systems(records)}
+    line = (float(q95(dims.pop())), "q95 of one pair") if len(dims) == 1 else None
+    draw = partial(study_charts.against_norm, series="vectors")
+    return {
+        "fig8a": draw(select(rows, metric="mean_cosine"), title="anisotropy A", zero=True, line=line),
+        "fig8b": draw(select(rows, metric="norms.mean"), title="mean norm", scale="log"),
+    }
+
+
+def draw_weights(names: dict[str, dict[str, str]], records: pd.DataFrame) -> dict[str, ChartType]:
+    """{chart: {statistic: its name in the legend}} → charts against N, with the uniform weight."""
+    rows = norm_claims.with_heads(records)
+    charts = {}
+    for chart, statistics in names.items():
+        metrics = {f"attention.{name}": word for name, word in statistics.items()}
+        chosen = pd.concat([select(rows, metric=name).assign(weight=word) for name, word in metrics.items()])
+        draw = partial(study_charts.against_norm, chosen.reset_index(drop=True), series="weight")
+        if "entropy" in chart:
+            charts[chart] = draw(title="entropy / ln(keys)")
+            continue
+        title = f"{next(iter(statistics.values())) if len(statistics) == 1 else 'attention'} weight"
+        charts[chart] = draw(title=title, scale="log", line=_uniform(records))
+    return charts
+
+
+def _uniform(records: pd.DataFrame) -> tuple[float, str] | None:
+    """The weight that all keys have alike, where it is one number: in bidirectional blocks of one length."""
+    if records["corpus"].nunique() > 1 or not records["model"].str.startswith("bert").all():
+        return None
+    return 1 / int(records["corpus"].iloc[0].split(" × ")[1]), "uniform"
+
+
+STARTS = {f"{side}-anisotropic-without-bias": judge_start for side in ("query", "key")}
+IN_WEIGHTS = dict.fromkeys(("row-max-grows", "row-min-shrinks"), norm_claims.relative_trends)
+IN_WEIGHTS |= {"row-max-doubles": judge_growth}
+OF_SEQUENCES = dict.fromkeys(("sequence-max-grows", "sequence-min-shrinks"), norm_claims.relative_trends)
+OF_SEQUENCES |= {"clearer-than-in-rows": judge_clearer}
+IN_ROWS = [f"attention.{name}" for name in (*ROWS, "entropy", "entropy_normalised")]
+DRAWN_IN_ROWS = {"fig9": ROWS, "fig9_entropy": {"entropy_normalised": "entropy"}}
+IN_SEQUENCES = ["attention.sequence_max", "attention.sequence_min", "attention.row_max"]
+DRAWN_IN_SEQUENCES = {"fig10a": {"sequence_max": "largest"}, "fig10b": {"sequence_min": "smallest"}}
+STUDIES = tuple(
+    declare(
+        "godey2024",
+        name,
+        **biased_block.OF_BLOCK,
+        measure=partial(measure, where),
+        judge=partial(norm_claims.judge, name, others),
+        draw=draw,
+    )
+    for name, where, others, draw in (
+        ("fig8", {"site": list(SIDES)}, STARTS, draw_vectors),
+        ("fig9", {"metric": IN_ROWS}, IN_WEIGHTS, partial(draw_weights, DRAWN_IN_ROWS)),
+        (*("fig10", {"metric": IN_SEQUENCES}, OF_SEQUENCES), partial(draw_weights, DRAWN_IN_SEQUENCES)),
+    )
+)

@@ -1,0 +1,219 @@
+"""Figures 11, 12 and 19 to 22: queries and keys of one head along training, in one plane per head: the first two
+directions of an uncentred SVD. Figures 19 to 22 are 11 and 12 with the SVD of keys, then of queries. How heads are
+chosen, and which of them end similar or opposite: `fig13_14_alignment.py`.
+
+The right singular vectors of all queries (and keys) of all steps stacked are the eigenvectors of the sum of their
+second moments, Σ_s (Σqqᵀ + Σkkᵀ): exact, and no vector is kept. Signs: the mean query of the last step lies on the
+positive side of both directions (a direction that it does not touch: its largest entry is positive).
+
+Records, per step, seed, layer and head; `over` is `union`, `key` or `query`, the vectors whose SVD it is:
+
+    svd.<over>.query, .key            coordinates of Q̄ and K̄; component: the direction, 1 or 2
+    svd.<over>.drift_share            share of ‖Q̄‖² + ‖K̄‖² of the last step that lies on the first direction
+    svd.<over>.agreement              |cosine| of the first direction with that of the union
+    svd.<over>.path_agreement         |correlation| of the first coordinates of Q̄ and K̄, all steps, with the union's
+    svd.<over>.cloud.query, .key      coordinates of a sampled vector; component: `<vector> <direction>`
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import partial, reduce
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.store import as_records, select
+from anisoscope_papers import series_charts
+from anisoscope_papers.godey2024 import checkpoints
+from anisoscope_papers.godey2024.checkpoints import Piece
+from anisoscope_papers.godey2024.fig13_14_alignment import COSINES, Alignment, per_seed, table
+from anisoscope_papers.judge import Array, judged, of_seeds, stated
+from anisoscope_papers.study import Context, Study, Verdict, claims, declare
+
+Over = Literal["union", "key", "query"]
+OVERS: tuple[Over, ...] = ("union", "key", "query")
+SIDES = ("query", "key")
+NEGLIGIBLE = 1e-9
+"""Share of a mean's norm below which it does not touch a direction."""
+
+
+def plane(moment: Array, mean: Array) -> Array:
+    """Two directions [..., dim, 2] of second moments [..., dim, dim], with `mean` [..., dim] on their positive side."""
+    directions = np.linalg.eigh(moment)[1][..., ::-1][..., :2]
+    along = np.einsum("...d,...dk->...k", mean, directions)
+    largest = np.take_along_axis(directions, np.abs(directions).argmax(-2, keepdims=True), -2)[..., 0, :]
+    touched = np.abs(along) > NEGLIGIBLE * np.linalg.norm(mean, axis=-1)[..., None]
+    return np.asarray(directions * np.where(np.where(touched, along, largest) < 0, -1.0, 1.0)[..., None, :])
+
+
+def moment_of(heads: dict[str, Any], layer: int, over: Over) -> Array:
+    """Σqqᵀ, Σkkᵀ or both of one checkpoint [head, dim, dim]; grouped keys count once for every head that reads them."""
+    moments = [_of(heads, layer, side, "moment") for side in SIDES]
+    moments[1] = np.repeat(moments[1], len(moments[0]) // len(moments[1]), axis=0)
+    return moments[0] + moments[1] if over == "union" else moments[SIDES.index(over)]
+
+
+def _of(heads: dict[str, Any], layer: int, side: str, what: str) -> Array:
+    return np.asarray(heads[f"{layer} {side} {what}"].double().numpy())
+
+
+def measure_planes(pieces: Sequence[Piece], overs: Iterable[Over]) -> pd.DataFrame:
+    """Means of all heads in the planes of the union and of `overs`, and how the planes agree; pieces by step."""
+    wanted: tuple[Over, ...] = tuple(dict.fromkeys(("union", *overs)))
+    parts: list[pd.DataFrame] = []
+    for seed in dict.fromkeys(piece.seed for piece in pieces):
+        of_seed = [piece for piece in pieces if piece.seed == seed]
+        heads = [piece.heads() for piece in of_seed]
+        for layer in sorted({int(name.split()[0]) for name in heads[0]}):
+            planes = {over: _common(heads, layer, over) for over in wanted}
+            paths = {over: _paths(heads, layer, planes[over]) for over in wanted}
+            for over in wanted:
+                parts += _rows(over, of_seed, layer, planes, paths)
+    return as_records(pd.concat(parts, ignore_index=True))
+
+
+def _common(heads: Sequence[dict[str, Any]], layer: int, over: Over) -> Array:
+    """The plane [head, dim, 2] over all steps."""
+    total = reduce(np.add, (moment_of(step, layer, over) for step in heads))
+    return plane(total, _of(heads[-1], layer, "query", "mean"))
+
+
+def _paths(heads: Sequence[dict[str, Any]], layer: int, directions: Array) -> dict[str, Array]:
+    """{side: coordinates [step, head, 2] of its mean}; with the norms of the last means under `norm`."""
+    means = {side: np.stack([_of(step, layer, side, "mean") for step in heads]) for side in SIDES}
+    means["key"] = np.repeat(means["key"], means["query"].shape[1] // means["key"].shape[1], axis=1)
+    paths = {side: np.einsum("shd,hdk->shk", mean, directions) for side, mean in means.items()}
+    return paths | {"norm": sum((mean[-1] ** 2).sum(-1) for mean in means.values())}
+
+
+def _rows(
+    over: Over, pieces: Sequence[Piece], layer: int, planes: dict[Over, Array], paths: dict[Over, dict[str, Array]]
+) -> Iterable[pd.DataFrame]:
+    steps = np.array([piece.step for piece in pieces])
+    seed, path, union = pieces[0].seed, paths[over], paths["union"]
+    given = {"seed": seed, "layer": layer}
+    for side in SIDES:
+        step, head, direction = (x.ravel() for x in np.indices(path[side].shape))
+        columns = {"step": steps[step], "head": head, "component": (direction + 1).astype(str)}
+        yield pd.DataFrame({"metric": f"svd.{over}.{side}", "value": path[side].ravel(), **columns, **given})
+    joined = (np.concatenate([p["query"][..., 0], p["key"][..., 0]]) for p in (path, union))
+    of_heads = {
+        "drift_share": sum(path[side][-1, :, 0] ** 2 for side in SIDES) / path["norm"],
+        "agreement": np.abs(np.einsum("hd,hd->h", planes[over][..., 0], planes["union"][..., 0])),
+        "path_agreement": _correlation(*joined),
+    }
+    for name, value in of_heads.items():
+        columns = {"step": steps[-1], "head": np.arange(len(value))}
+        yield pd.DataFrame({"metric": f"svd.{over}.{name}", "value": value, **columns, **given})
+
+
+def _correlation(a: Array, b: Array) -> Array:
+    """|Pearson| over the first axis [row, head] → [head]."""
+    a, b = a - a.mean(0), b - b.mean(0)
+    return np.asarray(np.abs((a * b).sum(0)) / np.sqrt((a * a).sum(0) * (b * b).sum(0)))
+
+
+def measure_clouds(pieces: Sequence[Piece], over: Over, chosen: Iterable[tuple[int, int]]) -> pd.DataFrame:
+    """Sampled queries and keys of the `chosen` (layer, head) of the first seed in their plane, by sampled step."""
+    of_seed = [piece for piece in pieces if piece.seed == pieces[0].seed]
+    heads = [piece.heads() for piece in of_seed]
+    parts = []
+    for layer, head in dict.fromkeys(chosen):
+        directions = _common(heads, layer, over)[head]
+        for piece, tensors in zip(of_seed, heads, strict=True):
+            for side in SIDES:
+                if f"{layer} {side} points" not in tensors:
+                    continue
+                points = _of(tensors, layer, side, "points")
+                shared = len(_of(tensors, layer, "query", "mean")) // points.shape[1]  # heads that read one key
+                at = points[:, head // shared] @ directions  # [point, 2]
+                point, direction = (x.ravel() for x in np.indices(at.shape))
+                names = [f"{p} {k + 1}" for p, k in zip(point, direction, strict=True)]
+                given = {"seed": piece.seed, "step": piece.step, "layer": layer, "head": head}
+                metric = f"svd.{over}.cloud.{side}"
+                parts.append(pd.DataFrame({"metric": metric, "component": names, "value": at.ravel(), **given}))
+    return as_records(pd.concat(parts, ignore_index=True))
+
+
+def measure(over: Over, clouds: bool, series: checkpoints.CheckpointSettings, context: Context) -> pd.DataFrame:
+    """Alignment of all heads, their means in the plane, and clouds of the two chosen heads of the first seed."""
+    pieces = checkpoints.measure(series, context)
+    alignment = checkpoints.records_of(pieces, COSINES)
+    parts = [alignment, checkpoints.losses(pieces), measure_planes(pieces, (over,))]
+    if clouds:
+        parts.append(measure_clouds(pieces, over, Alignment.of(alignment).chosen().values()))
+    return pd.concat(parts, ignore_index=True)
+
+
+def judge_clouds(records: pd.DataFrame) -> list[Verdict]:
+    """The share that the first direction carries, and its agreement between heads that end similar and opposite."""
+    claim, other = claims("godey2024", "fig11").values()
+    share, groups = table(records, "svd.union.drift_share").values[:, -1], Alignment.of(records).groups()
+    tests = []
+    for name in ("all heads", "similar", "opposite"):
+        reason = f"{groups[name].sum()} heads of {len(share)} seeds"
+        about, subject = (claim, "") if name == "all heads" else (other, name)
+        tests.append(of_seeds(about, per_seed(share, groups[name]), reason=reason, subject=subject))
+    return judged(tests)
+
+
+def judge_paths(records: pd.DataFrame) -> list[Verdict]:
+    """When heads that end similar, and opposite, are aligned for good: by steps, and by how far the loss had fallen."""
+    first, later, about, after = claims("godey2024", "fig12").values()
+    alignment, early = Alignment.of(records), float(first.limit)
+    onset, groups = alignment.onset(), alignment.groups()
+    similar, opposite = (per_seed(onset, groups[name], "median") for name in ("similar", "opposite"))
+    counts = ", ".join(f"{groups[name].sum()} {name}" for name in ("similar", "opposite"))
+    counts += f", of {groups['similar'].size} heads"
+    share = np.array(alignment.table.steps) / alignment.table.steps[-1]
+    nearest = share[np.abs(share - early).argmin()]
+    reason = f"{counts}; the checkpoint nearest to {early:.0%} lies at {nearest:.2g} of training"
+    numbers = [(first, similar, reason), (later, opposite - similar, counts), (about, opposite, reason)]
+    fallen = checkpoints.fallen(records, alignment.table.seeds, alignment.table.steps)
+    if fallen is None:
+        unknown = [stated(after, None, "not measured", reason="no loss is recorded at every checkpoint")]
+    else:
+        unknown = []
+        numbers.append((after, per_seed(alignment.onset(fallen), groups["opposite"], "median"), counts))
+    return [*judged([of_seeds(claim, values, reason=why) for claim, values, why in numbers]), *unknown]
+
+
+def judge_agreement(name: str, metric: str, records: pd.DataFrame) -> list[Verdict]:
+    """Agreement of the plane of one side with that of the union, over all heads."""
+    (claim,) = claims("godey2024", name).values()
+    values = table(records, metric).values[:, -1]
+    least = f"least of {values[0].size} heads, by seed: " + ", ".join(f"{x.min():.2f}" for x in values)
+    return judged([of_seeds(claim, values.mean((1, 2)), reason=least)])
+
+
+def draw(name: str, over: Over, clouds: bool, records: pd.DataFrame) -> dict[str, ChartType]:
+    """Charts of both chosen heads: clouds, one for each with a panel per step, or paths side by side."""
+    alignment = Alignment.of(records)
+    first = records[records["seed"] == alignment.table.seeds[0]]
+    chosen = {
+        which: (alignment.name(which), select(first, layer=layer, head=head))
+        for which, (layer, head) in alignment.chosen().items()
+    }
+    if not clouds:
+        return {name: series_charts.paths(list(chosen.values()), over)}
+    return {f"{name}_{which}": series_charts.clouds(rows, over, title) for which, (title, rows) in chosen.items()}
+
+
+def _study(number: int, over: Over) -> Study:
+    name, clouds = f"fig{number}", number % 2 == 1
+    judge = judge_clouds if clouds else judge_paths
+    if over != "union":
+        judge = partial(judge_agreement, name, f"svd.{over}.{'agreement' if clouds else 'path_agreement'}")
+    return declare(
+        "godey2024",
+        name,
+        **checkpoints.SERIES,
+        measure=partial(measure, over, clouds),
+        judge=judge,
+        draw=partial(draw, name, over, clouds),
+    )
+
+
+FIGURES: dict[int, Over] = {11: "union", 12: "union", 19: "key", 20: "key", 21: "query", 22: "query"}
+STUDIES = tuple(_study(number, over) for number, over in FIGURES.items())

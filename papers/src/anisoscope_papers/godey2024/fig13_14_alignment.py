@@ -1,0 +1,246 @@
+"""Figures 13, 14 and 23: cosine and scalar product of the mean query and the mean key of every head along training.
+
+Heads of two trainings are not the same heads, so a claim about heads becomes a number of each seed first: a mean, a
+share or a median over its heads. What figures 11, 12 and 15 share with these stands first: `table`, `Alignment`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+from scipy import stats
+
+from anisoscope.store import select
+from anisoscope.sums.isotropic import cosine_quantile
+from anisoscope.sums.jackknife import holm
+from anisoscope_papers import series_charts
+from anisoscope_papers.godey2024 import checkpoints
+from anisoscope_papers.godey2024.layer_curves import width
+from anisoscope_papers.judge import LEVEL, SAME, Array, Test, judged, of_seeds, of_units
+from anisoscope_papers.study import Claim, Verdict, claims, declare
+
+COSINES = ("query_key.cosine", "mean_cosine.isotropic_q95")
+AXES = ("seed", "step", "layer", "head")
+ORDERS = 10_000
+"""Orders of layers that a permutation test draws."""
+
+
+@dataclass(frozen=True)
+class HeadTable:
+    """One metric of every head: `values` [seed, step, layer, head] with the names of the first three axes."""
+
+    values: Array
+    seeds: tuple[int, ...]
+    steps: tuple[int, ...]
+    layers: tuple[int, ...]
+
+
+def table(records: pd.DataFrame, metric: str) -> HeadTable:
+    """The table of a metric; NaN where a head has no value, as at a step where others have been measured alone."""
+    rows = select(records, metric=metric)
+    every = np.unique(records.loc[records["head"].notna(), "step"].to_numpy(int))
+    axes = [every if name == "step" else np.unique(rows[name].to_numpy(int)) for name in AXES]
+    values = np.full([len(axis) for axis in axes], np.nan)
+    places = tuple(np.searchsorted(axis, rows[name].to_numpy(int)) for axis, name in zip(axes, AXES, strict=True))
+    values[places] = rows["value"].to_numpy(float)
+    seeds, steps, layers = (tuple(map(int, axis)) for axis in axes[:3])
+    return HeadTable(values, seeds, steps, layers)
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """cos(Q̄, K̄) of every head along training, and what follows from it.
+
+    cosine  [seed, step, layer, head]
+    bound   what 95 % of isotropic pairs in d_head dimensions stay below in size (10 % pass q95, on either side)
+    """
+
+    table: HeadTable
+    bound: float
+
+    @classmethod
+    def of(cls, records: pd.DataFrame) -> "Alignment":
+        bound = select(records, metric="mean_cosine.isotropic_q95", site="query.raw")["value"]
+        return cls(table(records, "query_key.cosine"), float(cosine_quantile(0.975, width(float(bound.iloc[0])))))
+
+    @property
+    def cosine(self) -> Array:
+        return self.table.values
+
+    def ending(self) -> Array:
+        """1 for heads [seed, layer, head] whose means end alike, −1 opposite, 0 neither (against the bound)."""
+        last = self.cosine[:, -1]
+        return np.asarray(np.where(last > self.bound, 1, np.where(last < -self.bound, -1, 0)))
+
+    def endings(self) -> pd.Series:
+        """`ending` by seed, layer and head."""
+        ending = self.ending()
+        places = (self.table.seeds, self.table.layers, range(ending.shape[2]))
+        return pd.Series(ending.ravel(), pd.MultiIndex.from_product(places, names=("seed", "layer", "head")))
+
+    def groups(self) -> dict[str, Array]:
+        """Heads [seed, layer, head] that end similar, opposite, and all."""
+        ending = self.ending()
+        return {"similar": ending == 1, "opposite": ending == -1, "all heads": np.ones_like(ending, bool)}
+
+    def onset(self, share: Array | None = None) -> Array:
+        """Share of training [seed, layer, head] from which on |cos| stays above the bound; NaN where it never does.
+        `share` [seed, step]: of something else.
+        """
+        above = np.abs(self.cosine) > self.bound
+        staying = np.flip(np.logical_and.accumulate(np.flip(above, 1), axis=1), 1)
+        if share is None:
+            share = np.tile(np.array(self.table.steps) / self.table.steps[-1], (len(self.cosine), 1))
+        first = staying.argmax(1)
+        at = np.take_along_axis(share, first.reshape(len(first), -1), 1).reshape(first.shape)
+        return np.asarray(np.where(staying[:, -1], at, np.nan))
+
+    def chosen(self) -> dict[str, tuple[int, int]]:
+        """{name: (layer, head)} of the first seed's last step: largest cosine `similar`, smallest `opposite`."""
+        last = self.cosine[0, -1]
+        heads = {"similar": np.nanargmax(last), "opposite": np.nanargmin(last)}
+        return {n: (self.table.layers[int(i) // last.shape[1]], int(i) % last.shape[1]) for n, i in heads.items()}
+
+    def name(self, which: str) -> str:
+        """A chosen head in words."""
+        layer, head = self.chosen()[which]
+        value = self.cosine[0, -1, self.table.layers.index(layer), head]
+        return f"{which}: layer {layer}, head {head} (cos {value:+.2f})".replace("-", "−")
+
+
+def per_seed(values: Array, mask: Array, reduce: str = "mean") -> Array:
+    """Mean or median over the heads [seed, layer, head] in `mask`, by seed; NaN where there is none."""
+    kept = pd.DataFrame(np.where(mask, values, np.nan).reshape(len(values), -1))
+    return kept.agg(reduce, axis=1).to_numpy(float)
+
+
+def heads_above(records: pd.DataFrame) -> Iterator[tuple[int, int, int]]:
+    """(seed, heads whose last |cos| is above the bound, heads in all): one-sided over documents, Holm by seed; none
+    where no interval over documents was kept.
+    """
+    rows = select(records, metric="query_key.cosine")
+    rows = rows[(rows["step"] == rows["step"].max()) & rows["low"].notna()]
+    turned = rows["value"] < 0
+    sized = rows.assign(value=rows["value"].abs(), low=rows["low"].where(~turned, -rows["high"]))
+    sized["high"] = rows["high"].where(~turned, -rows["low"])
+    bound = Alignment.of(records).bound
+    for seed, heads in sized.groupby("seed"):
+        yield int(str(seed)), int((holm(of_units(heads, bound)[0]) < LEVEL).sum()), len(heads)
+
+
+def judge_cosine(records: pd.DataFrame) -> list[Verdict]:
+    claim, alignment = claims("godey2024", "fig13"), Alignment.of(records)
+    first, last = np.abs(alignment.cosine[:, 0]), np.abs(alignment.cosine[:, -1])
+    above = "; ".join(f"seed {s}: {k} of {n} heads above (over documents, Holm)" for s, k, n in heads_above(records))
+    by_layer = alignment.cosine[:, -1].mean(-1)  # [seed, layer]
+    start = f"at step 0 {first.mean():.3f}"
+    tests = [
+        of_seeds(claim["cosine-grows"], (last - first).mean((1, 2)), reason=start),
+        of_seeds(claim["almost-all-heads"], (last > first).mean((1, 2))),
+        of_seeds(claim["aligned-at-the-end"], last.mean((1, 2)), threshold=alignment.bound, reason=above),
+        of_seeds(claim["first-layer-positive"], by_layer[:, 0]),
+        of_seeds(claim["last-layer-negative"], by_layer[:, -1]),
+    ]
+    if by_layer.shape[1] > 2:
+        rho = np.array([stats.spearmanr(np.arange(len(x)), x).statistic for x in by_layer])
+        reason = f"{by_layer.shape[1]} layers: " + ", ".join(f"{x:+.2f}" for x in by_layer.mean(0)).replace("-", "−")
+        tests.append(of_seeds(claim["sign-falls-with-depth"], rho, reason=reason))
+    return judged(tests)
+
+
+def judge_dot(records: pd.DataFrame) -> list[Verdict]:
+    """Judge the growth of the scalar product: of all heads, of those that end similar and opposite; and its two parts,
+    that of the norms and that of the cosine, whose logarithms add up to it.
+    """
+    claim, alignment = claims("godey2024", "fig14"), Alignment.of(records)
+    dots, cosines = np.abs(table(records, "query_key.dot").values), np.abs(alignment.cosine)
+    growth, turning = (np.log(x[:, -1] / x[:, 0]) for x in (dots, cosines))
+    groups = alignment.groups()
+    every = groups.pop("all heads")
+    tests = [
+        of_seeds(claim["dot-grows"], per_seed(growth, every)),
+        of_seeds(claim["norms-grow"], per_seed(growth - turning, every)),
+        of_seeds(claim["cosine-grows-too"], per_seed(turning, every)),
+    ]
+    for name, heads in groups.items():
+        reason = f"{heads.sum()} heads of {len(heads)} seeds"
+        tests.append(of_seeds(claim["dot-grows-in-both-kinds"], per_seed(growth, heads), reason=reason, subject=name))
+    return judged(tests)
+
+
+def judge_seeds(records: pd.DataFrame) -> list[Verdict]:
+    """Layers alike over seeds, by permutation of the layers of each; and curves as they stand, which all grow."""
+    claim, cosine = claims("godey2024", "fig23"), Alignment.of(records).cosine
+    curves, profile = np.abs(cosine).mean(-1), cosine[:, -1].mean(-1)
+    r = _with_others(curves.reshape(len(curves), -1))
+    as_they_stand = of_seeds(claim["same-trends-over-seeds"], np.arctanh(np.clip(r, -0.9999, 0.9999)))
+    rest = (curves - curves.mean(2, keepdims=True)).transpose(0, 2, 1)
+    return judged(
+        [
+            _permuted(claim["same-layers-over-seeds"], rest),
+            _permuted(claim["same-signs-over-seeds"], (profile - profile.mean(1, keepdims=True))[..., None]),
+            replace(as_they_stand, note="r by seed: " + ", ".join(f"{x:.2f}" for x in r)),
+        ]
+    )
+
+
+def _permuted(claim: Claim, rows: Array) -> Test:
+    """A test that rows [seed, layer, step] are alike over seeds: mean correlation of two seeds, against the same with
+    the layers of every seed in an order of its own. Below the claim's floor no p makes it hold.
+    """
+    seeds, layers = rows.shape[:2]
+    norms = np.sqrt((rows**2).sum((1, 2), keepdims=True))
+    if seeds < 2 or layers < 3 or not norms.all():
+        return Test(claim, claim.statistic, n=seeds, note="too few seeds or layers, or nothing that differs")
+    unit = rows / norms
+    orders = np.random.default_rng(0).permuted(np.tile(np.arange(layers), (ORDERS, seeds, 1)), axis=2)
+    orders[0] = np.arange(layers)
+    pairs = list(combinations(range(seeds), 2))
+    r = np.zeros(ORDERS)
+    for a, b in pairs:
+        r += (unit[a] @ unit[b].T)[orders[:, a], orders[:, b]].sum(1) / len(pairs)
+    up, down = float((r >= r[0] - SAME).mean()), float((r <= r[0] + SAME).mean())
+    note = f"{layers} layers; one-sided p of {ORDERS:,} orders of the layers"
+    if r[0] < claim.floor:
+        up, note = np.nan, f"{note}: {up:.2g}, and too small an effect"
+    return Test(claim, claim.statistic, float(r[0]), n=seeds, up=up, down=down, note=note)
+
+
+def _with_others(rows: Array) -> Array:
+    """Correlation of each row [seed, place] with the mean of the others; NaN where there is no other."""
+    if len(rows) < 2 or rows.shape[1] < 3:
+        return np.full(len(rows), np.nan)
+    return np.array([np.corrcoef(x, np.delete(rows, i, 0).mean(0))[0, 1] for i, x in enumerate(rows)])
+
+
+def draw(name: str, records: pd.DataFrame) -> dict[str, ChartType]:
+    """13, 14: heads of the first seed. 23: of all seeds in one panel per layer, and in a panel per layer and seed."""
+    alignment = Alignment.of(records)
+    endings, first = alignment.endings(), select(records, seed=records["seed"].min())
+    if name == "fig14":
+        return {name: series_charts.products(first, endings)}
+    if name == "fig13":
+        return {name: series_charts.heads(first, endings, alignment.bound)}
+    drawn = partial(series_charts.heads, records, endings, alignment.bound)
+    return {name: drawn(), f"{name}_seeds": drawn(apart=True)}
+
+
+STUDIES = tuple(
+    declare(
+        "godey2024",
+        name,
+        **checkpoints.OF_HEADS,
+        measure=partial(checkpoints.measure_heads, metrics),
+        judge=judge,
+        draw=partial(draw, name),
+    )
+    for name, metrics, judge in (
+        ("fig13", COSINES, judge_cosine),
+        ("fig14", (*COSINES, "query_key.dot"), judge_dot),
+        ("fig23", COSINES, judge_seeds),
+    )
+)

@@ -1,0 +1,170 @@
+"""Figures 17 and 18: what a cosine means in dimension d, and where models lie.
+
+Figure 17 is the closed form; the samples beside it show that it is the law of what is computed. Figure 18 puts the
+layer-wise A of models on q95(d), the cosine that 95 % of isotropic **pairs** stay below. A is a **mean** over pairs,
+and the mean over n isotropic vectors has a law about n times narrower: its own 95 % line is drawn as well.
+
+Records: rows of an isotropic law have the model `isotropic d = {d}`; the component of a density is the cosine.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+from scipy import stats
+
+from anisoscope.charts import builders as charts
+from anisoscope.runs.job import Job
+from anisoscope.runs.run import run
+from anisoscope.store import as_records, select
+from anisoscope.sums import isotropic
+from anisoscope.sums.jackknife import holm
+from anisoscope_papers.godey2024.layer_curves import Systems, had, layer_tests, widths
+from anisoscope_papers.judge import Array, judged, stated
+from anisoscope_papers.models import PRESETS
+from anisoscope_papers.needs import needed
+from anisoscope_papers.study import Context, Verdict, claims, declare
+from anisoscope_papers.study_charts import over_dimensions
+
+SHRINKS, CLOSED = claims("godey2024", "fig17").values()
+(FAR,) = claims("godey2024", "fig18").values()
+PLACES = np.linspace(-1, 1, 161)
+"""Where a density is drawn, in units of its own width (6 standard deviations, at most the whole axis)."""
+CORPORA = {"text": "wikitext-103", "speech": "common-voice", "image": "imagenet-1k"}
+SYSTEMS = tuple((name, CORPORA[preset.modality]) for name, preset in PRESETS.items())
+
+
+@dataclass(frozen=True)
+class Law:
+    """Dimensions drawn, and how many pairs of Gaussian vectors are sampled in each."""
+
+    dimensions: tuple[int, ...] = tuple(2**k for k in range(4, 14))
+    pairs: int = 20_000
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Points:
+    """Models with the corpus each is measured on (`limit`: first units)."""
+
+    models: tuple[tuple[str, str], ...] = (("builtin:minilm", "builtin:python-docs"),)
+    limit: int | None = 60
+
+
+def measure_law(law: Law, context: Context) -> pd.DataFrame:
+    """The density, q95 and sampled cosines' agreement (Kolmogorov–Smirnov) for every dimension."""
+    rows = []
+    drawn = np.random.default_rng(law.seed)
+    for done, d in enumerate(law.dimensions, start=1):
+        shared = {"model": f"isotropic d = {d}", "n_vectors": 2 * law.pairs, "seed": law.seed}
+        cosines = _sampled(drawn, law.pairs, d)
+        test = stats.kstest(cosines, partial(isotropic.cosine_cdf, d=d))
+        one = {"q95": isotropic.q95(d), "dimension": d, "ks_distance": test.statistic, "ks_p": test.pvalue}
+        one |= {"sampled_q95": np.quantile(cosines, 0.95)}
+        rows += [{**shared, "metric": f"cosine_law.{name}", "value": float(value)} for name, value in one.items()]
+        at = PLACES * min(1.0, 6 / d**0.5)
+        density = zip(at, isotropic.cosine_density(at, d), strict=True)
+        named = {**shared, "metric": "cosine_law.density"}
+        rows += [{**named, "component": f"{t:.6f}", "value": float(y)} for t, y in density]
+        context.progress(f"d = {d}", done, len(law.dimensions))
+    return as_records(pd.DataFrame(rows))
+
+
+def _sampled(drawn: np.random.Generator, pairs: int, d: int) -> Array:
+    """Cosines of independent Gaussian pairs, a few at a time."""
+    found = []
+    for start in range(0, pairs, 1000):
+        x, y = drawn.standard_normal((2, min(1000, pairs - start), d))
+        found.append((x * y).sum(1) / np.sqrt((x * x).sum(1) * (y * y).sum(1)))
+    return np.concatenate(found)
+
+
+def judge_law(records: pd.DataFrame) -> Sequence[Verdict]:
+    """q95 falls from each d to the next; no sample departs from the closed form (Kolmogorov–Smirnov, Holm over d)."""
+    one = select(records, component=None).pivot_table(index="model", columns="metric", values="value")
+    one = one.sort_values("cosine_law.dimension")
+    d, ends = one["cosine_law.dimension"].astype(int), one["cosine_law.q95"]
+    falls, scaled = bool((np.diff(ends) < 0).all()), (ends * d**0.5).tolist()
+    words = f"q95·√d from {scaled[0]:.3f} (d = {d.iloc[0]}) to {scaled[-1]:.3f}"
+    p = float(holm(one["cosine_law.ks_p"].to_numpy(float)).min())
+    pairs, largest = int(records["n_vectors"].iloc[0]) // 2, float(one["cosine_law.ks_distance"].max())
+    why = f"n pairs in each of {len(d)} dimensions; smallest p, Holm"
+    return [
+        stated(SHRINKS, falls, f"q95 at d = {d.iloc[-1]}:", float(ends.iloc[-1]), reason=words),
+        stated(CLOSED, p > 0.05, CLOSED.statistic, largest, n=pairs, p=p, reason=why),
+    ]
+
+
+def draw_law(records: pd.DataFrame) -> dict[str, ChartType]:
+    """The densities, from light to dark as d grows."""
+    rows = select(records, metric="cosine_law.density")
+    d = rows["model"].str.rsplit(" ", n=1).str[1].astype(int)
+    data = pd.DataFrame({"cosine": rows["component"].astype(float), "value": rows["value"], "log₂ d": np.log2(d)})
+    titles = ("cosine of an isotropic pair", "density")
+    return {"fig17": charts.trajectory(data, x="cosine", series="log₂ d", titles=titles, gradient=True)}
+
+
+def judge_points(records: pd.DataFrame) -> Sequence[Verdict]:
+    """One verdict per model: holds where every layer is significantly above q95(d) (Holm over all layers)."""
+    rows, tests = layers(records), []
+    for test, row in zip(layer_tests(FAR, rows), rows.to_dict("records"), strict=True):
+        times = (rows["value"] / rows["q95"])[rows["model"] == row["model"]]
+        below = float(isotropic.mean_cosine_quantile(0.95, row["d"], row["n_vectors"]))
+        note = f"q95({row['d']}) = {row['q95']:.3f}, the layers {times.min():.1f} to {times.max():.1f} times it; "
+        note += f"95 % of means over {row['n_vectors']} isotropic vectors stay below {below:.2g}"
+        tests.append(replace(test, where=f"layer {row['layer']}", note=note))
+    return judged(tests)
+
+
+def layers(records: pd.DataFrame) -> pd.DataFrame:
+    """A of every hidden layer, with the dimension `d` and `q95` beside it."""
+    rows = select(records, metric="mean_cosine", site="hidden")
+    rows = rows.assign(d=rows["model"].map(widths(records)).astype(int), seed=rows["seed"].fillna(0))
+    return rows.assign(q95=isotropic.q95(rows["d"].to_numpy(float)))
+
+
+def trained_layers(models: Sequence[tuple[str, str]], limit: int | None, context: Context) -> pd.DataFrame:
+    """Records of A, drift and norms by layer of models on their corpora: runs shared with figures 1 to 4."""
+    found = []
+    for done, (model, corpus) in enumerate(models, start=1):
+        job = Job(model, corpus, Systems().settings(), limit=limit)
+        job = replace(job, batch_tokens=context.batch_tokens, device=context.device)
+        found += had(job, context, partial(run, root=context.cache, resume=True))
+        context.progress(model, done, len(models))
+    metrics = ("mean_cosine", "mean_cosine.isotropic_q95", "drift", "norms.mean")
+    where = {"metric": metrics, "site": ("hidden", "final"), "token_policy": "all", "head": None, "component": None}
+    parts = [select(done.records, **where) for done in found]
+    return pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
+
+
+def draw_points(records: pd.DataFrame) -> dict[str, ChartType]:
+    """Layers of models over q95(d), and the 95 % line of means over 1,000 vectors, which is A's own."""
+    d = np.unique(np.round(np.geomspace(4, 16384, 80)).astype(int))
+    means = isotropic.mean_cosine_quantile(0.95, d, 1000)
+    lines = {"95 % of isotropic pairs": isotropic.q95(d), "95 % of means over 1,000 vectors": means}
+    laws = pd.concat([pd.DataFrame({"d": d, "value": y, "law": name}) for name, y in lines.items()], ignore_index=True)
+    return {"fig18": over_dimensions(layers(records), laws)}
+
+
+STUDIES = (
+    declare(
+        "godey2024",
+        "fig17",
+        settings={"quick": Law(pairs=2000), "paper": Law()},
+        measure=measure_law,
+        judge=judge_law,
+        draw=draw_law,
+    ),
+    declare(
+        "godey2024",
+        "fig18",
+        settings={"quick": Points(), "paper": Points(SYSTEMS, None)},
+        measure=lambda points, context: trained_layers(points.models, points.limit, context),
+        judge=judge_points,
+        draw=draw_points,
+        needs=needed(SYSTEMS, "position"),
+    ),
+)

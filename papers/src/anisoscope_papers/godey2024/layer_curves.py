@@ -1,0 +1,291 @@
+"""A per layer of several systems: what figures 1 to 5, 16 and 18 have in common.
+
+Published checkpoints are measured on the paper's corpus; small models, trained on the spot, on the first units of their
+own, beside the same models before their first step. Beside the records of a run stand A and drift of every layer with
+each group of units left out (`mean_cosine.left_out`, `drift.left_out`, `component` the group): what joint functions of
+layers and models need for their intervals.
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from anisoscope.axes import Flatten
+from anisoscope.charts import builders as charts
+from anisoscope.data.corpora import named_corpora
+from anisoscope.data.local import find_path
+from anisoscope.errors import AnisoscopeError, CorpusError, ModelError, OutputError
+from anisoscope.measure.accumulator import Measurement
+from anisoscope.measure.settings import Settings
+from anisoscope.metrics import drift, mean_cosine
+from anisoscope.provenance import run_id
+from anisoscope.runs.job import Job
+from anisoscope.runs.run import run
+from anisoscope.store import as_records, records_once, select
+from anisoscope.sums.groups import Totals
+from anisoscope.sums.isotropic import q95
+from anisoscope_papers.judge import Array, Test, of_units, stated
+from anisoscope_papers.needs import Need, needed
+from anisoscope_papers.origin import measuring_code
+from anisoscope_papers.study import WITHHELD, Claim, Context, Verdict
+from anisoscope_papers.training.kinds import KINDS
+from anisoscope_papers.training.small import BRIEF, LONG, SmallModelRecipe, train_all
+
+KEPT = ("mean_cosine", "mean_cosine.isotropic_q95", "drift", "drift.share", "norms.mean", "norms")
+SITES = ("hidden", "unrectified", "final")
+TRAINED, UNTRAINED = ", trained", ", untrained"
+SKIPPED = "skipped"
+"""Metric of a row that says why a system (`model`) was not measured (`component`)."""
+LEFT_OUT = ".left_out"
+Item = TypeVar("Item")
+_LEFT_OUT = {"mean_cosine": (mean_cosine, ("n", "unit")), "drift": (drift, ("n", "vector", "norm"))}
+
+
+@dataclass(frozen=True)
+class Systems:
+    """Which models on which corpus, and which small ones (`training.kinds.KINDS`), trained by `recipe` on their own.
+
+    limit    first units of the corpus only (small models: `Kind.limit`)
+    flatten  how convolution maps become vectors: `image` or `position`
+    packaged networks that need no hub, trained and with weights drawn anew; files lie below ANISOSCOPE_DATA
+    others   systems on other corpora that the figure shows too
+    """
+
+    models: tuple[str, ...] = ()
+    corpus: str = ""
+    limit: int | None = None
+    policies: tuple[str, ...] = ("all", "content", "no-first")
+    small: tuple[str, ...] = ()
+    recipe: SmallModelRecipe = BRIEF
+    flatten: Flatten = "position"
+    packaged: tuple[str, ...] = ()
+    others: "tuple[Systems, ...]" = ()
+
+    def settings(self) -> Settings:
+        """Settings of the measurement: hidden states only, no sample."""
+        return Settings(panels=("hidden",), policies=self.policies, sample=0, flatten=self.flatten)
+
+    def needs(self) -> tuple[Need, ...]:
+        """What the published models need from the hub, and their corpus."""
+        return needed([(model, self.corpus) for model in self.models], self.flatten)
+
+
+def settings(paper: Systems, small: Sequence[str], quick: Systems | None = None) -> dict[str, Systems]:
+    """The paper's systems, and in their place small models (beside `quick`), trained briefly or for long."""
+    quick = replace(quick or Systems(flatten=paper.flatten), small=tuple(small))
+    return {"quick": quick, "long": replace(quick, recipe=LONG), "paper": paper}
+
+
+def measure(systems: Systems, context: Context) -> pd.DataFrame:
+    """Every system's records of hidden states; each is a run of its own, found again when it is finished."""
+    parts = []
+    for i, model in enumerate(systems.models):
+        job = Job(model, systems.corpus, systems.settings(), limit=systems.limit)
+        parts += had(job, context, partial(measured, context=context))
+        context.progress(model, i + 1, len(systems.models))
+    parts += [part for kind in systems.small for part in _small(kind, systems, context)]
+    parts += [part for name in systems.packaged for part in _packaged(name, systems, context)]
+    parts += [measure(other, context) for other in systems.others]
+    return pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
+
+
+def had(job: Job, context: Context, measure_it: Callable[[Job], Item]) -> list[Item]:
+    """What `measure_it` makes of a published system; of one that cannot be had nothing, which is noted. Where it is the
+    corpus, another stands in for it if it has one.
+    """
+    try:
+        return [measure_it(job)]
+    except OutputError:
+        raise
+    except AnisoscopeError as error:
+        corpus = named_corpora().get(job.corpus) if isinstance(error, CorpusError) else None
+        other = corpus.stand_in if corpus else ""
+        if not other:
+            context.withhold(job.model, error)
+            return []
+        found = had(replace(job, corpus=other), context, measure_it)
+        if found:
+            context.stand_in(other, job.corpus, error)
+        return found
+
+
+def measured(job: Job, context: Context) -> pd.DataFrame:
+    """Records of one run that the figures need, with its left-out values; its sums, which are large, are given up."""
+    job = replace(job, batch_tokens=context.batch_tokens, device=context.device)
+    done = run(job, root=context.cache, resume=True, keep_sums=True)
+    kept = done.folder / f"left_out-{run_id(measuring_code())[:8]}.parquet"
+    sums = done.folder / "sums.safetensors"
+    if not kept.exists() and not sums.exists():
+        done = run(job, output=done.folder, overwrite=True, keep_sums=True)
+    others = records_once(kept, lambda: left_out(sums, job.settings))
+    sums.unlink(missing_ok=True)
+    given = {key: done.records[key].iloc[0] for key in ("run", "model", "revision", "seed", "corpus", "step")}
+    rows = select(done.records, metric=KEPT, site=SITES, head=None, component=None)
+    return pd.concat([rows, as_records(others.drop(columns=list(given)), **given)], ignore_index=True)
+
+
+def _packaged(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFrame]:
+    """Records of a network that needs no hub, trained and untrained, on one corpus; what cannot be had is noted."""
+    corpus = Path(systems.corpus)
+    corpus = corpus.parent if corpus.stem in ("train", "test") else corpus
+    label = f"{re.sub('^builtin:|-[0-9a-f]{8}$', '', Path(name).stem)} on {corpus.name}"
+    try:
+        where = name if name.startswith("builtin:") else str(find_path(name) or name)
+        for untrained, state in ((True, UNTRAINED), (False, TRAINED)):
+            job = Job(where, systems.corpus, systems.settings(), limit=systems.limit, untrained=untrained)
+            rows = measured(job, context)
+            yield rows.assign(model=label + state, seed=0).astype(rows.dtypes.to_dict())
+    except (ModelError, CorpusError) as error:
+        context.withhold(label, error)
+
+
+def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFrame]:
+    """Records of one kind of small model, every seed, untrained and trained; or one row that says why not. They are
+    kept beside each checkpoint, by settings and code: weights and corpus are in the folder's name.
+    """
+    kind, settings = KINDS[name], systems.settings()
+    if kind.missing:
+        yield as_records(pd.DataFrame([{"model": kind.label, "metric": SKIPPED, "component": kind.missing}]))
+        return
+    key = run_id(asdict(settings), KEPT, SITES, measuring_code())[:8]
+    for found in train_all(systems.recipe, (name,), context.cache, context.progress):
+        for step, state in ((0, UNTRAINED), (found.best, TRAINED)):
+            here, whole = found.checkpoint(step), found.checkpoint(step).resolve()
+            model = whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else here  # in manifests
+            job = Job(str(model), kind.corpus, settings, limit=kind.limit, step=step)
+            rows = records_once(found.folder / f"measured-{step}-{key}.parquet", partial(measured, job, context))
+            yield rows.assign(model=kind.label + state, seed=found.seed).astype(rows.dtypes.to_dict())
+
+
+def width(threshold: float) -> int:
+    """The dimension d whose q95(d) is the recorded `mean_cosine.isotropic_q95` (it falls strictly with d)."""
+    dimensions = range(2, 1 << 24)
+    return dimensions[bisect_left(dimensions, -threshold * (1 + 1e-12), key=lambda d: -q95(d))]
+
+
+def widths(records: pd.DataFrame) -> dict[str, int]:
+    """{model: width of its hidden states} of trained models in `records`."""
+    rows = select(records, metric="mean_cosine.isotropic_q95", site="hidden")
+    return {str(model): width(float(values.iloc[0])) for model, values in rows.groupby("model", sort=False)["value"]}
+
+
+def left_out(sums: Path, settings: Settings) -> pd.DataFrame:
+    """A and drift with each group left out: first token policy, outputs of blocks (also before their last ReLU)."""
+    measurement = Measurement.restore(sums, settings)
+    rows = []
+    for name, site in measurement.sites.items():
+        if site.quantity not in ("hidden", "unrectified"):
+            continue
+        terms = measurement.sums.at(name)
+        place = {"stack": site.stack, "kind": site.kind, "layer": site.layer, "site": site.label}
+        for metric, (module, read) in _LEFT_OUT.items():
+            totals = Totals({term: terms[term][:, :1] for term in read})
+            groups = np.flatnonzero(totals.present)
+            if not len(groups):
+                continue
+            values = module.compute(totals)[""].reshape(-1, 1)[1:, 0]
+            given = place | {"metric": metric + LEFT_OUT, "token_policy": settings.policies[0]}
+            rows += [given | {"component": str(g), "value": v} for g, v in zip(groups, values, strict=True)]
+    return as_records(pd.DataFrame(rows))
+
+
+def replicates(records: pd.DataFrame, of_layers: pd.DataFrame, metric: str, site: str = "hidden") -> Array:
+    """[1 + group, layer] of one model and seed: all groups, then each left out; layers as in `of_layers` (rows of
+    `curves`: `model`, `seed`, `stack`, `layer`). No rows of left-out values: no groups.
+    """
+    first = of_layers.iloc[0]
+    rows = select(records, model=first["model"], site=site, token_policy="all", head=None)
+    rows = rows.loc[rows["seed"].fillna(0) == first["seed"], ["metric", "component", "stack", "layer", "value"]]
+    keys = list(zip(of_layers["stack"], of_layers["layer"], strict=True))
+    value = select(rows, metric=metric, component=None).set_index(["stack", "layer"])["value"].loc[keys]
+    without = select(rows, metric=metric + LEFT_OUT)
+    if not len(without):
+        return value.to_numpy(float)[None]
+    without = without.assign(group=without["component"].astype(int))
+    wide = without.pivot(index="group", columns=["stack", "layer"], values="value")
+    return np.vstack([value.to_numpy(float), wide[keys].dropna().to_numpy(float)])
+
+
+def skipped(records: pd.DataFrame) -> str:
+    """Systems that were not measured, with the reasons."""
+    rows = select(records, metric=(SKIPPED, WITHHELD))
+    return "; ".join(f"{model}: {reason}" for model, reason in zip(rows["model"], rows["component"], strict=True))
+
+
+def unmeasured(stated_ones: Iterable[Claim], verdicts: Sequence[Verdict], records: pd.DataFrame) -> list[Verdict]:
+    """Verdicts on those claims that have none: why these records say nothing of them."""
+    why = skipped(records) or "no system of these settings is one the claim is about"
+    found = {verdict.claim for verdict in verdicts}
+    return [stated(claim, None, "not measured", reason=why) for claim in stated_ones if claim.name not in found]
+
+
+def curves(records: pd.DataFrame, site: str = "hidden") -> pd.DataFrame:
+    """A of every layer, model and seed with q95(d); on the axis `place`, encoder before decoder. Published: seed 0."""
+    here = select(records, site=site, token_policy="all", head=None)
+    here = here.assign(seed=here["seed"].fillna(0))
+    keys = ["model", "seed", "stack", "layer"]
+    rows = select(here, metric="mean_cosine", component=None).set_index(keys)
+    bound = select(here, metric="mean_cosine.isotropic_q95", component=None).set_index(keys)["value"]
+    groups = select(here, metric="mean_cosine" + LEFT_OUT).groupby(keys)["value"].size().astype(float)
+    rows = rows.assign(q95=bound[~bound.index.duplicated()], groups=groups).reset_index()
+    rows["place"] = rows["layer"].astype("Int64").astype(int)
+    last = rows[rows["stack"] == "encoder"].groupby("model")["layer"].max()
+    both = rows["model"].isin(last.index) & (rows["stack"] == "decoder")
+    rows.loc[both, "place"] += rows.loc[both, "model"].map(last).astype(int) + 1
+    rows = rows.assign(rank=pd.factorize(rows["model"])[0]).sort_values(["rank", "seed", "place"], kind="stable")
+    return rows.drop(columns="rank").reset_index(drop=True)
+
+
+def per_system(rows: pd.DataFrame) -> Iterator[tuple[str, int, pd.DataFrame]]:
+    """(model, seed, its layers) of curves."""
+    for (model, seed), layers in rows.groupby(["model", "seed"], sort=False):
+        yield str(model), int(str(seed)), layers
+
+
+def layer_tests(claim: Claim, rows: pd.DataFrame) -> Iterator[Test]:
+    """One test per layer of the systems that a claim about A is about."""
+    rows = rows[rows["model"].str.startswith(claim.systems)] if claim.systems else rows
+    rows = rows[rows["stack"] == claim.stack] if claim.stack else rows
+    if rows.empty:
+        return
+    name, limit = ("q95", rows["q95"]) if claim.limit == "q95" else ("threshold", claim.limit)
+    limits = np.broadcast_to(np.asarray(limit, dtype=np.float64), len(rows))
+    for row, t, up, down in zip(rows.to_dict("records"), limits, *of_units(rows, limits), strict=True):
+        numbers = (float(row["value"]), float(row["low"]), float(row["high"]), int(row["n_units"]))
+        yield Test(
+            claim,
+            "A",
+            *numbers,
+            *((float(down), float(up)) if claim.below is not None else (float(up), float(down))),
+            subject=str(row["model"]).removesuffix(TRAINED),
+            over=claim.over,
+            seed=int(row["seed"]),
+            margin=float(t - row["value"]) * (1 if claim.below is not None else -1),
+            where=f"{row['stack']} layer {row['layer']}, against {name} {t:.3g}",
+            words=f"{claim.words}; n counts units",
+            note=training_steps(row["model"], row["step"]),
+        )
+
+
+def training_steps(model: Any, step: Any) -> str:
+    """How long a small model was trained."""
+    return f"trained for {step:,} steps" if str(model).endswith(TRAINED) and not pd.isna(step) else ""
+
+
+def draw(name: str, records: pd.DataFrame, site: str = "hidden") -> dict[str, Any]:
+    """A per layer and model over the isotropic bound; of seeds the mean and the outer ends of their intervals."""
+    rows = curves(records, site)
+    if rows.empty:
+        return {}
+    ends = {"value": "mean", "low": "min", "high": "max", "q95": "max"}
+    drawn = rows.groupby(["model", "place"], sort=False, as_index=False).agg(ends).rename(columns={"place": "layer"})
+    bounds = {str(model): float(q95) for model, q95 in drawn.groupby("model", sort=False)["q95"].max().items()}
+    isotropic = bounds if len(set(bounds.values())) > 1 else next(iter(bounds.values()))
+    return {name: charts.layer_curve(drawn, isotropic=isotropic)}

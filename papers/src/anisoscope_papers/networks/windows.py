@@ -1,0 +1,21 @@
+"""Sound as the networks on raw samples read it."""
+
+from typing import Any
+
+import torch
+
+
+class Windows:
+    """Sound as it is, in windows of at most `n_samples`; padded ones are all that long."""
+
+    sampling_rate, do_normalize = 16_000, False
+
+    def __init__(self, n_samples: int = 0) -> None:
+        self.n_samples = n_samples
+
+    def __call__(self, sounds: Any, *, padding: bool, **_: Any) -> dict[str, torch.Tensor]:
+        width = self.n_samples if padding else len(sounds[0])
+        values, mask = torch.zeros(len(sounds), width), torch.zeros(len(sounds), width, dtype=torch.int64)
+        for row, sound in enumerate(sounds):
+            values[row, : len(sound)], mask[row, : len(sound)] = torch.as_tensor(sound), 1
+        return {"input_values": values, "attention_mask": mask}

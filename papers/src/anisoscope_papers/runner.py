@@ -1,0 +1,281 @@
+"""Find studies and run them: records, charts and verdicts, each in `<output>/<paper>/<settings>/<study>`."""
+
+import json
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any
+
+import pandas as pd
+
+from anisoscope.charts.export import save
+from anisoscope.errors import CorpusError, MeasureError, ModelError, OutputError, UsageError, near_matches
+from anisoscope.models.hub_memory import asked_once
+from anisoscope.models.modes import flushed
+from anisoscope.progress import shown
+from anisoscope.store import as_records, read_table, write_json, write_table
+from anisoscope.wording import first_of
+from anisoscope_papers.judge import stated
+from anisoscope_papers.names import PAPERS, chosen, number_of
+from anisoscope_papers.origin import provenance
+from anisoscope_papers.study import STANDS_IN, WITHHELD, Compared, Context, Study, Verdict
+
+COMPARED = "compared.json"
+"""Beside the verdicts: published numbers and ours, one by one."""
+EFFICIENCY = 0.4
+"""Share of the speed of a plain matrix product that a measurement reaches, about."""
+
+
+@cache
+def found() -> tuple[Study, ...]:
+    """Every study on disk: `STUDY`, or `STUDIES` where a file holds a tight group."""
+    studies: list[Study] = []
+    for paper in PAPERS:
+        package = import_module(f"anisoscope_papers.{paper}")
+        for name in (module.name for module in iter_modules(package.__path__) if module.name != "__main__"):
+            content = vars(import_module(f"{package.__name__}.{name}"))
+            must = re.match(r"(fig|table|sec)\d", name)  # others may
+            declared: tuple[Any, ...] = content.get("STUDIES", (content.get("STUDY"),))
+            if declared and all(isinstance(study, Study) for study in declared):
+                studies.extend(declared)
+            elif declared != (None,) or must or any(isinstance(x, Study) for x in content.values()):
+                where = f"STUDY = declare(…) in studies/{paper}/{name}.py"
+                raise MeasureError(where, repr(declared), "declare it; see docs/adding.md")
+    return tuple(sorted(studies, key=lambda s: (PAPERS.index(s.paper), number_of(s.name))))
+
+
+def choose(paper: str, only: str = "") -> list[Study]:
+    """The studies of a paper that `only` names (`names.chosen`)."""
+    if paper not in PAPERS:
+        raise UsageError("a paper", repr(paper), near_matches(paper, PAPERS))
+    studies = {study.name: study for study in found() if study.paper == paper}
+    return [studies[name] for name in chosen(paper, only)]
+
+
+def describe(studies: Sequence[Study], settings: str) -> list[str]:
+    """What would be measured, and what the settings need from a hub."""
+    for study in studies:
+        _settings_of(study, settings)
+    if settings != "paper":
+        return [f"{study.name:8s} {study.title}" for study in studies]
+    return list(_costs(studies))
+
+
+def _costs(studies: Sequence[Study]) -> Iterator[str]:
+    """Lines of a dry run: what each study loads and computes that none before it does, and the sum."""
+    known: dict[str, str] = {}
+    runs: dict[str, float] = {}
+    loaded = disk = 0.0
+    unknown: list[str] = []
+    pace = speed() * EFFICIENCY * 3600 if any(study.needs for study in studies) else 1.0
+    for study in studies:
+        yield f"{study.name:8s} {study.title}"
+        new = [need for need in study.needs if need.name and need.name not in known]
+        for need in new:
+            yield f"         {need.name}"
+            size = "size unknown" if need.gigabytes is None else _gigabytes(need.gigabytes)
+            yield f"           {size}; {need.note}" if need.note else f"           {size}"
+        again = dict.fromkeys(known[need.name] for need in study.needs if need.name in known)
+        work = {run: cost for need in study.needs for run, cost in need.work.items() if run not in runs}
+        load = sum(need.gigabytes or 0.0 for need in new)
+        parts = [f"what {', '.join(again)} load{'s' * (len(again) == 1)}"] if again else []
+        parts += [f"{_gigabytes(load)} to load"] if new else []
+        hours = sum(work.values()) / pace
+        if study.needs:
+            parts.append(f"about {_hours(hours)}" if work else "nothing more to compute")
+            yield f"         {'; '.join(parts)}"
+        known |= {need.name: study.name for need in new}
+        unknown += [need.name for need in new if need.gigabytes is None]
+        runs |= work
+        loaded, disk = loaded + load, disk + sum(need.on_disk for need in new)
+    if known:
+        more = f", and {len(unknown)} of unknown size" if unknown else ""
+        hours = sum(runs.values()) / pace
+        yield f"in all   {_gigabytes(loaded)} to load{more}; {_gigabytes(disk)} on the disk; about {_hours(hours)} here"
+        yield "         what is in the cache of the hub, or at hand as a local copy, is not loaded"
+
+
+def _gigabytes(x: float) -> str:
+    return f"{x:.1f} GB" if x >= 0.05 else "under 0.1 GB"
+
+
+def _hours(x: float) -> str:
+    return f"{x:,.0f} hours" if x >= 10 else f"{x:.1f} hours" if x >= 0.95 else f"{max(60 * x, 1):.0f} minutes"
+
+
+def speed() -> float:
+    """Operations in 1e12 a second that this machine does in a plain product of matrices."""
+    import torch
+
+    x = torch.randn(768, 768)
+    x @ x
+    began, done = time.monotonic(), 0
+    while time.monotonic() - began < 0.3:
+        x @ x
+        done += 1
+    return done * 2e-12 * 768**3 / (time.monotonic() - began)
+
+
+def _settings_of(study: Study, name: str) -> Any:
+    if name not in study.settings:
+        raise UsageError(f"settings of {study.name}", repr(name), near_matches(name, study.settings))
+    return study.settings[name]
+
+
+def reproduce(
+    studies: Iterable[Study], settings: str, output: Path, *, device: str = "cpu", quiet: bool = False
+) -> Iterator[str]:
+    """Run each study and give its verdicts as lines of text. Finished records are only judged anew, but where something
+    could not be had: that is asked for again.
+    """
+    for study in studies:
+        folder = output / study.paper / settings / study.name
+        if not (folder / "study.json").exists() or finished(folder).lacking:
+            _run(study, settings, folder, output / "cache", device, quiet)
+        if others := _other_settings(folder, _settings_of(study, settings)):
+            yield f"{study.name}  As it was measured with other settings ({others}); to measure it anew remove {folder}"
+        for verdict in _concluded(Finished(study, {}, read_table(folder / "records.parquet")), folder):
+            yield line(study, verdict)
+
+
+def _other_settings(folder: Path, asked: Any) -> str:
+    """Names of the settings that a study in a folder was not measured with, of those that this version
+    and the one that measured it both have.
+    """
+    then, now = finished(folder).described["settings"], json.loads(json.dumps(asdict(asked), default=str))
+    return ", ".join(name for name in now if name in then and then[name] != now[name])
+
+
+@asked_once()
+def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: str, quiet: bool) -> None:
+    asked = _settings_of(study, settings)
+    with flushed(), shown(f"{study.paper} {study.name}", "steps", quiet=quiet) as progress:
+        context = Context(folder, cache_folder, device, progress=lambda _text, done, total: progress(done, total))
+        records = _measured(study, asked, context)
+    done = Finished(study, {}, records)
+    if (folder / "study.json").exists() and finished(folder).lacking == done.lacking:
+        return  # what could not be had then cannot be had now
+    write_table(folder / "records.parquet", records)
+    _concluded(done, folder)
+    for name, chart in done.charts.items():
+        save(chart, folder / name, formats=("svg", "pdf", "png"))
+    described = {
+        "study": study.name,
+        "paper": study.paper,
+        "title": study.title,
+        "caption": study.caption_under(settings),
+        "settings_name": settings,
+        "settings": asdict(asked),
+        "claims": described_claims(study),
+        **provenance(),
+        "command": f"anisoscope reproduce {study.paper} --only {study.name} --settings {settings}",
+    }
+    write_json(folder / "study.json", described)
+
+
+def described_claims(study: Study) -> list[dict[str, Any]]:
+    """What is kept of a study's claims beside its records."""
+    kept = ("name", "statement", "source", "published", "primary", "identity", "floor", "because")
+    return [{name: getattr(claim, name) for name in kept} for claim in study.claims]
+
+
+def _measured(study: Study, asked: Any, context: Context) -> pd.DataFrame:
+    """Records of a study, with rows of what could not be had."""
+    try:
+        parts = [study.measure(asked, context)]
+    except (ModelError, CorpusError) as error:
+        context.withhold(study.name, error)
+        parts = []
+    rows = [as_records(pd.DataFrame(context.lacking))] if context.lacking else []
+    return pd.concat([*parts, *rows], ignore_index=True)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A study that was run: what `study.json` says of it, and its records, to judge and to draw; where nothing at all
+    could be had, every verdict says so, and nothing is drawn.
+    """
+
+    study: Study
+    described: dict[str, Any]
+    records: pd.DataFrame
+
+    @property
+    def _bare(self) -> bool:
+        return bool(self.records["metric"].isin((WITHHELD, STANDS_IN)).all())
+
+    @property
+    def verdicts(self) -> Sequence[Verdict]:
+        if not self._bare:
+            return self.study.judge(self.records)
+        why = "; ".join(dict.fromkeys(self.lacking.values()))
+        return [stated(claim, None, "not measured", reason=why) for claim in self.study.claims]
+
+    @property
+    def compared(self) -> Sequence[Compared]:
+        return [] if self._bare else self.study.compare(self.records)
+
+    @property
+    def charts(self) -> Mapping[str, Any]:
+        return {} if self._bare else self.study.draw(self.records)
+
+    @property
+    def lacking(self) -> dict[str, str]:
+        """What the records are without, or have from another corpus, with the reasons."""
+        rows = self.records[self.records["metric"].isin((WITHHELD, STANDS_IN))]
+        instead = rows["model"] + " (" + rows["corpus"] + " stands in)"
+        return dict(zip(rows["model"].where(rows["metric"] == WITHHELD, instead), rows["component"], strict=True))
+
+
+def _concluded(done: Finished, folder: Path) -> Sequence[Verdict]:
+    """The verdicts on a study, written beside its records, as are published numbers and ours."""
+    verdicts = done.verdicts
+    write_json(folder / "verdicts.json", [asdict(v) for v in verdicts])
+    write_json(folder / COMPARED, [asdict(c) | {"verdict": c.verdict} for c in done.compared])
+    return verdicts
+
+
+def finished(folder: Path) -> Finished:
+    """The study in a folder. OutputError where it is damaged, or is none of ours."""
+    about, table = folder / "study.json", folder / "records.parquet"
+    try:
+        described = json.loads(about.read_text("utf-8"))
+        (study,) = (s for s in found() if (s.paper, s.name) == (described["paper"], described["study"]))
+        return Finished(study, described, read_table(table))
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        cure = "reproduce it again into another --output"
+        raise OutputError(f"a study of this version in {folder}", f"{type(error).__name__}: {error}", cure) from error
+
+
+def reproductions(folder: Path) -> list[Path]:
+    """Folders of finished studies in `folder`: a study, settings, a paper, or all of them."""
+    files = (path for depth in range(4) for path in folder.glob("*/" * depth + "study.json"))
+    return sorted((path.parent for path in files), key=lambda path: (path.parent, number_of(path.name)))
+
+
+def line(study: Study, verdict: Verdict) -> str:
+    """One verdict on one line: study, outcome, claim, statistic with interval, n and reason."""
+    v = verdict
+    numbers = "" if v.value is None else f" {v.value:.4g}"
+    numbers += "" if v.low is None or v.high is None else f" [{v.low:.4g}, {v.high:.4g}]"
+    numbers += "" if v.n is None else f", n = {v.n}"
+    numbers += "" if v.p is None else f", p = {v.p:.2g}"
+    subject, reason = f" ({v.subject})" * bool(v.subject), f" · {v.reason}" * bool(v.reason)
+    return f"{study.name:7s} {v.outcome.upper():9s} {v.claim}{subject}: {v.statistic}{numbers}{reason}"
+
+
+def without(studies: Iterable[Study], folder: Path) -> dict[str, str]:
+    """{reason: what some finished studies in `folder` are without for it, and which these are}; reasons that differ by
+    the name alone are one, told of the first.
+    """
+    found: dict[str, tuple[str, dict[str, None], dict[str, None]]] = {}
+    for study in (study for study in studies if (folder / study.name / "study.json").exists()):
+        for name, reason in finished(folder / study.name).lacking.items():
+            _, names, where = found.setdefault(reason.replace(name, ""), (reason, {}, {}))
+            names[name] = where[study.name] = None
+    return {reason: f"{first_of([*names])} (in {', '.join(where)})" for reason, names, where in found.values()}

@@ -1,0 +1,72 @@
+"""Pages of a reproduction: every study drawn and judged from its records, and a list of all of them above."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.resources import files
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from anisoscope.charts.export import to_svg
+from anisoscope.errors import OutputError
+from anisoscope.report.page import write_page
+from anisoscope_papers.runner import Finished, finished, reproductions
+from anisoscope_papers.study import OUTCOMES, counted, published
+
+HERE = files("anisoscope_papers")
+
+
+def page_of(folder: Path) -> Path | None:
+    """The page of a folder of reproductions, written anew; None for a folder of another kind."""
+    return build_studies(folder) if reproductions(folder) else None
+
+
+def build_studies(folder: Path) -> Path:
+    """Write `report.html` for all settings in `folder` (or it, or one study), and a list where there are several."""
+    found = reproductions(folder)
+    if not found:
+        raise OutputError(f"finished studies below {folder}", "none", "run anisoscope reproduce first")
+    if found == [folder]:
+        return _page(folder, found)[0]
+    pages = [_page(place, list(studies)) for place, studies in groupby(found, key=lambda path: path.parent)]
+    if len(pages) == 1:
+        return pages[0][0]
+    listed = [about | {"link": page.relative_to(folder).as_posix()} for page, about in pages]
+    return write_page(folder, HERE.joinpath("reproductions.html.j2"), pages=listed, outcomes=OUTCOMES)
+
+
+def _page(folder: Path, studies: Sequence[Path]) -> tuple[Path, dict[str, Any]]:
+    """The page of studies of one paper and settings with the command that makes them; and what a list says of it."""
+    done = [finished(path) for path in studies]
+    shown = [_shown(one) for one in done]
+    paper, settings = done[0].study.paper, done[0].described["settings_name"]
+    outcomes = [verdict["outcome"] for study in shown for verdict in study["verdicts"]]
+    counts = {name: outcomes.count(name) for name in OUTCOMES}
+    figures = sum(len(study["figures"]) for study in shown)
+    about = {"paper": published(paper)["paper"], "settings": settings, "counts": counts, "figures": figures}
+    names = ",".join(one.study.name for one in done)
+    command = f"anisoscope reproduce {paper} --only {names} --settings {settings}"
+    return write_page(folder, HERE.joinpath("studies.html.j2"), **about, command=command, studies=shown), about
+
+
+def _shown(done: Finished) -> dict[str, Any]:
+    """A study as the page shows it; its claims are those of the code that judges now."""
+    study, claims = done.study, {claim.name: claim for claim in done.study.claims}
+    return {
+        "study": study.name,
+        "title": study.title,
+        "caption": study.caption_under(done.described["settings_name"]),
+        "lacking": done.lacking,
+        "verdicts": [asdict(v) | {"of": claims[v.claim]} for v in done.verdicts],
+        "compared": done.compared,
+        "counted": counted(done.compared),
+        "figures": [_figure(name, chart, study.name) for name, chart in done.charts.items()],
+    }
+
+
+def _figure(name: str, chart: Any, study: str) -> dict[str, str]:
+    """A drawing, its name, and the part of it that tells it from the others of its study."""
+    label = name.removeprefix(study).strip("_-").replace("_", " ").replace("-", " ")
+    return {"name": name, "label": label or study, "svg": Markup(to_svg(chart, f"{study}-{name}"))}

@@ -1,0 +1,231 @@
+"""The contract of a study, one per figure or table: what it claims, as data, and what its verdicts look like."""
+
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import pandas as pd
+
+from anisoscope.errors import MeasureError
+from anisoscope_papers.needs import Need
+
+Outcome = Literal["holds", "fails", "undecided", "identity"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+"""`identity`: it holds by construction, whatever is measured; shown, and not counted as evidence."""
+
+
+Over = Literal["any", "all", "most", "last"]
+"""Which tests of a system must hold, for its outcome; none may fail where that is all of them or the last."""
+Limit = float | Literal["q95"]
+FEWEST = 3
+"""Seeds that decide anything: the interval of two reaches almost everything."""
+SIGNED, SHARE = (-1.0, 1.0), (0.0, 1.0)
+"""What correlations, cosines and changes of shares, and what shares and probabilities, lie between."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of a paper, in our words, as the judge reads it.
+
+    source, published   where it stands there, and the published number if there is one
+    statistic           the number it is about, in words; `metric`, `site`: where the records hold it
+    above, below        the number is said to lie above the one (if nothing is said: 0), or below the other; `q95`: the
+                        quantile of an isotropic pair in the dimension at hand
+    inside, within      or between two ends, or within so much of a number that is given when it is judged
+    floor, because      by so much at least (an effect below it is none, however significant), and why so much
+    primary             the figure or table is judged by it: no other claim's tests correct its p (one per study)
+    bounds              the smallest and the largest that the number can be: its interval stays between them
+    over, words         how tests of single layers or norms make one verdict, and what is counted of them
+    systems, stack      models it is about, by the beginnings of their names (none: all), and their stack
+    against             of arms: what the number of an arm is less; an arm, its own at the `start`, or `zero`
+    premise             what the number of `against` must lie above: with less there is nothing that could be lost
+    identity            it holds by construction: if it holds, that is shown, and is no evidence
+    """
+
+    name: str
+    statement: str
+    source: str
+    published: str = ""
+    identity: bool = False
+    bounds: tuple[float, float] | None = None
+    statistic: str = ""
+    metric: str = ""
+    site: str = ""
+    above: Limit = 0.0
+    below: Limit | None = None
+    inside: tuple[float, float] | None = None
+    within: float | None = None
+    floor: float = 0.0
+    because: str = ""
+    primary: bool = False
+    over: Over | None = None
+    words: str = ""
+    systems: tuple[str, ...] = ()
+    stack: str = ""
+    against: str = "base"
+    premise: float | None = None
+
+    @property
+    def limit(self) -> Limit:
+        """What the number is said to lie above, or below."""
+        return self.above if self.below is None else self.below
+
+    def threshold(self, limit: float | None = None) -> float:
+        """What a number must pass: the limit (or a given one), with the floor beyond it."""
+        start = float(self.limit if limit is None else limit)
+        return start + self.floor if self.below is None else start - self.floor
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim judged: `statistic` says what `value` is; interval, n and Holm-corrected p where they exist."""
+
+    claim: str
+    outcome: Outcome
+    statistic: str
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    n: int | None = None
+    p: float | None = None
+    reason: str = ""
+    subject: str = ""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A published number beside our mean over `n` seeds, with its 95 % interval.
+
+    margin   how far the two may lie apart and agree: twice the run-to-run spread of such numbers; None: not known
+    """
+
+    place: str
+    published: float
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    n: int = 0
+    margin: float | None = None
+    note: str = ""
+
+    @property
+    def verdict(self) -> Literal["agrees", "differs", "open"]:
+        """Equivalence: it agrees where all of the interval lies within the margin about the published number, differs
+        where none of it does; a wider interval, two seeds, no variance and an unknown margin leave it open.
+        """
+        if self.low is None or self.high is None or self.margin is None or self.n < FEWEST or self.low == self.high:
+            return "open"
+        least, most = self.published - self.margin, self.published + self.margin
+        inside, outside = least <= self.low and self.high <= most, self.high < least or self.low > most
+        return "agrees" if inside else "differs" if outside else "open"
+
+
+def counted(compared: Iterable[Compared]) -> str:
+    """How many numbers are open, agree and differ: `3 open, 2 agree, 1 differs`, those that are open first."""
+    found = Counter(str(one.verdict) for one in compared)
+    verbs = {"open": "open", "agrees": "agree", "differs": "differ"}
+    return ", ".join(f"{found[name]} {verb}" for name, verb in verbs.items())
+
+
+def _silent(_text: str, _done: int, _total: int) -> None:
+    """No progress; a function by name, so that a context can be sent to other processes."""
+
+
+WITHHELD, STANDS_IN = "withheld", "stands in"
+"""Metrics of rows that say what could not be had, and what was measured in its place: name in `model` (and the corpus
+that stands in, in `corpus`), reason in `component`.
+"""
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where a study works: `folder` is its own (records, cache); `progress(text, done, total)` tells how far it is.
+    `lacking`: rows of what could not be had, which the runner adds to the records.
+    """
+
+    folder: Path
+    cache: Path
+    device: str = "cpu"
+    dtype: str = "float32"
+    batch_tokens: int = 4096
+    progress: Callable[[str, int, int], None] = _silent
+    lacking: list[dict[str, str]] = field(default_factory=list)
+
+    def withhold(self, name: str, reason: object) -> None:
+        """Note that a system cannot be had; the study goes on without it."""
+        self._note({"model": name, "metric": WITHHELD, "component": str(reason)})
+
+    def stand_in(self, corpus: str, name: str, reason: object) -> None:
+        """Note that a corpus is read in place of another, which cannot be had."""
+        self._note({"model": name, "corpus": corpus, "metric": STANDS_IN, "component": str(reason)})
+
+    def _note(self, row: dict[str, str]) -> None:
+        if row not in self.lacking:
+            self.lacking.append(row)
+
+
+@dataclass(frozen=True)
+class Study:
+    """One figure or table.
+
+    measure   (settings, context) → records (`records.COLUMNS`); long ones write each finished piece and skip it on a
+    restart
+    judge     records → one verdict per claim (and subject)
+    draw      records → {name: chart}
+    compare   records → published numbers beside ours, one by one, where a table has them
+    settings  {"quick": …, "paper": …}; the values are the study's own
+    small     what its caption says besides where small models are trained (settings `quick` and `long`)
+    needs     what the paper setting loads and computes, for the dry run
+    """
+
+    name: str
+    paper: str
+    title: str
+    claims: tuple[Claim, ...]
+    settings: Mapping[str, Any]
+    measure: Callable[[Any, Context], pd.DataFrame]
+    judge: Callable[[pd.DataFrame], Sequence[Verdict]]
+    draw: Callable[[pd.DataFrame], Mapping[str, Any]]
+    caption: str = ""
+    small: str = ""
+    needs: tuple[Need, ...] = ()
+    compare: Callable[[pd.DataFrame], Sequence[Compared]] = lambda _records: ()
+
+    def caption_under(self, settings: str) -> str:
+        """The caption of the figure as drawn under some settings."""
+        return f"{self.caption} {self.small}".strip() if settings in ("quick", "long") else self.caption
+
+
+@cache
+def published(paper: str) -> dict[str, Any]:
+    """What a paper says, from published.toml beside its studies: claims and numbers by study."""
+    return tomllib.loads(files(f"anisoscope_papers.{paper}").joinpath("published.toml").read_text("utf-8"))
+
+
+def _entry(paper: str, study: str) -> dict[str, Any]:
+    if study not in published(paper):
+        raise MeasureError(f"[{study}] in studies/{paper}/published.toml", "none", "write it; see docs/adding.md")
+    return dict(published(paper)[study])
+
+
+def claims(paper: str, study: str) -> dict[str, Claim]:
+    """What a paper claims in a figure or table, by name. A statement may name numbers of its claim in braces."""
+    entry, several, found = _entry(paper, study), published(paper).get("shared", {"claims": ()}), {}
+    shared = [row for row in several["claims"] if row["name"] in entry.get("shared", ())]
+    for row in [*entry.get("claims", ()), *shared]:
+        given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+        given["statement"] = row["statement"].format(**row)
+        found[row["name"]] = Claim(**{"source": entry.get("source"), **given})
+    return found
+
+
+def declare(paper: str, name: str, **code: Any) -> Study:
+    """A study whose title, caption and claims stand in published.toml; `code`: its fields that are code."""
+    entry = _entry(paper, name)
+    words = {key: entry.get(key, "") for key in ("title", "caption", "small")}
+    return Study(name, paper, claims=tuple(claims(paper, name).values()), **words, **code)

@@ -1,0 +1,249 @@
+"""Training a classifier: the attention-only model of Fosse et al. 2023 from scratch, or any encoder, fine-tuned.
+
+<output>/config.json, model.safetensors, tokenizer files    the epoch with the lowest validation loss
+<output>/training.json     written last: settings, corpus, losses, accuracies, versions, command
+<output>/checkpoints/      while it is under way: what it is, and what an interrupted training resumes from
+"""
+
+import json
+import math
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, TrainerCallback, set_seed
+
+from anisoscope.classes.pooling import predicted
+from anisoscope.data.labelled import TEST, TRAIN, LabelledCorpus
+from anisoscope.errors import OutputError
+from anisoscope.models import ports
+from anisoscope.models.modes import flushed
+from anisoscope.progress import Progress
+from anisoscope.provenance import code_version, plain, provenance, run_id
+from anisoscope.store import RunFolder, check_output, clear_temporary, write_json
+from anisoscope_papers.training.classifier_parts import Parts, parts_of
+from anisoscope_papers.training.entropy_penalty import EntropyPenalty
+from anisoscope_papers.training.fit import BEST, Fitting, check_device, fit
+from anisoscope_papers.training.recipe import VARIANTS, ClassifierRecipe
+
+POOL = 50
+"""Batches whose examples are sorted by length together."""
+
+
+@dataclass(frozen=True)
+class TrainedClassifier:
+    """A finished training: its folder, and `training`, the content of training.json."""
+
+    folder: Path
+    training: dict[str, Any]
+
+    def accuracy(self, split: str = TEST) -> float:
+        return float(self.training["results"][split]["accuracy"])
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether its accuracy on the test split is not above the majority rate (one-sided, 5 %)."""
+        return bool(self.training["collapsed"])
+
+    @property
+    def recipe(self) -> ClassifierRecipe:
+        return ClassifierRecipe(**self.training["recipe"])
+
+    def classifier(self) -> tuple[Any, Any]:
+        """(model with its head in evaluation mode, tokenizer)."""
+        ports.register()
+        model = AutoModelForSequenceClassification.from_pretrained(self.folder)
+        return model.eval(), AutoTokenizer.from_pretrained(self.folder)
+
+    @property
+    def max_length(self) -> int:
+        return int(self.training["max_length"])
+
+
+def train_classifier(
+    recipe: ClassifierRecipe,
+    output: Path | None = None,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    device: str = "cpu",
+    progress: Progress = lambda _done, _total: None,
+    corpus: LabelledCorpus | None = None,
+) -> TrainedClassifier:
+    """Train into `output`, or a folder below runs/ named after the recipe. With `resume` a finished training of the
+    same recipe is returned as it is, and an interrupted one goes on. With `overwrite` a finished training in the folder
+    is kept until this one is finished. Interrupted on SIGINT or SIGTERM, after the state was saved.
+    """
+    check_device(device)
+    recipe = recipe.filled()
+    corpus = corpus or recipe.open()
+    identity = {"recipe": plain(asdict(recipe)), "corpus": corpus.fingerprint, "code": code_version()["version"]}
+    folder = output or Path("runs") / f"classifier-{recipe.corpus.replace('/', '-')}-{run_id(identity)[:8]}"
+    described, checkpoints = folder / "training.json", folder / "checkpoints"
+    check_output(folder)
+    for place in (folder, checkpoints):
+        clear_temporary(place)
+    if not overwrite and (done := _finished(folder, identity, resume=resume)):
+        if RunFolder(checkpoints).identity() in (identity, None):  # another's is that of one to take its place
+            shutil.rmtree(checkpoints, ignore_errors=True)
+        return TrainedClassifier(folder, done)
+    set_seed(recipe.seed)
+    with flushed():
+        parts = parts_of(recipe, corpus)
+        if overwrite:
+            shutil.rmtree(checkpoints, ignore_errors=True)
+        RunFolder(checkpoints).note(identity)
+        training = plain(_train(recipe, corpus, parts, checkpoints, device, progress))
+    described.unlink(missing_ok=True)
+    parts.model.save_pretrained(folder)
+    parts.tokenizer.save_pretrained(folder)
+    write_json(described, training)
+    shutil.rmtree(checkpoints, ignore_errors=True)
+    return TrainedClassifier(folder, training)
+
+
+def _finished(folder: Path, identity: dict[str, Any], *, resume: bool) -> dict[str, Any] | None:
+    """training.json, where the folder holds this very training and `resume` is set; None where it may be trained.
+    OutputError where the folder holds something else.
+    """
+    path = folder / "training.json"
+    try:
+        training = dict(json.loads(path.read_text())) if path.exists() else {}
+    except ValueError as error:
+        raise OutputError(f"JSON in {path}", str(error), "train again with --overwrite") from error
+    corpus, code = training.get("corpus", {}).get("fingerprint"), training.get("code", {}).get("version")
+    done = {"recipe": training.get("recipe"), "corpus": corpus, "code": code}
+    begun = RunFolder(folder / "checkpoints").identity()
+    if identity in (done, begun):
+        if not resume:
+            cure = "add --resume to go on, or --overwrite"
+            raise OutputError(f"{folder} to be new", "this very training", cure)
+        return training if identity == done else None
+    if training or begun:
+        raise OutputError(f"another training in {folder}", "other settings", "choose another --output, or --overwrite")
+    if any(not path.is_dir() for path in folder.rglob("*")):  # folders alone may be ours, killed before the first file
+        raise OutputError(f"{folder} to be empty", "files that are no training", "choose another --output")
+    return None
+
+
+def _train(
+    recipe: ClassifierRecipe, corpus: LabelledCorpus, parts: Parts, checkpoints: Path, device: str, progress: Progress
+) -> dict[str, Any]:
+    """Train, leave the best epoch in `parts.model`, test; the content of training.json. Without decay AdamW is Adam."""
+    variant = VARIANTS[0] if recipe.penalty == "none" else recipe.penalty  # of weight 0 then
+    penalty = EntropyPenalty(recipe.weight, variant=variant, layers=recipe.penalty_layers)
+    if recipe.is_attention:
+        columns = penalty.weight and penalty.variant == "entropy-columns"
+        parts.model.attention_classifier.row_only = "never" if columns else "always"
+    settings = BEST | {
+        "eval_strategy": "epoch",
+        "save_strategy": "epoch",
+        "logging_strategy": "epoch",
+        "num_train_epochs": recipe.epochs,
+        "per_device_train_batch_size": recipe.batch,
+        "per_device_eval_batch_size": 4 * (recipe.batch or 1),
+        "learning_rate": recipe.rate,
+        "weight_decay": recipe.decay,
+        "warmup_steps": recipe.warmup,
+        "max_grad_norm": recipe.clip,
+        "seed": recipe.seed,
+        "data_seed": recipe.seed,
+        "use_cpu": device == "cpu",
+    }
+    order = Buckets(parts.encoded[TRAIN].lengths, recipe.batch or 1, recipe.seed) if recipe.buckets else None
+    freezing = (FrozenAttention(),) if recipe.attention == "frozen" else ()
+    how = Fitting(settings, patience=recipe.patience, penalty=penalty, order=order, callbacks=freezing)
+    history = fit(parts.material, how, lambda step, last, _model: progress(step, last), checkpoints)
+    results = {
+        split: result(corpus, split, predicted(parts.model, encoded, parts.pad_id))
+        for split, encoded in parts.encoded.items()
+        if split != TRAIN
+    }
+    loss, held = ([(i, x) for i, (_, x) in enumerate(history[name], 1)] for name in ("loss", "validation_loss"))
+    return {
+        "recipe": asdict(recipe),
+        "corpus": corpus.described(),
+        **parts.described,
+        "steps": history["steps"],
+        "epochs": len(held),
+        "best_epoch": min(held, key=lambda item: item[1])[0],
+        "loss": loss,
+        "validation_loss": held,
+        "seconds": history["seconds"],
+        "results": results,
+        "collapsed": results[TEST]["accuracy"] <= results[TEST]["above_chance"],
+        **provenance(),
+    }
+
+
+class FrozenAttention(TrainerCallback):
+    """After the first epoch queries and keys of every layer stay as they are, and no gradient passes through weights of
+    attention; scores still follow the word vectors and layers below, which values go on training.
+    """
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
+        self.kept: list[Tensor] = []
+        self._freeze(given["model"], state.epoch)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
+        with torch.no_grad():
+            for now, before in zip(self._parameters(given["model"]), self.kept, strict=False):
+                now.copy_(before)  # momentum and decay move what has no gradient
+        self._freeze(given["model"], state.epoch)
+
+    def _freeze(self, model: Any, epoch: float | None) -> None:
+        if self.kept or not epoch or epoch < 1:
+            return
+        self.kept = [part.detach().clone() for part in self._parameters(model)]
+        for block in model.attention_classifier.blocks:
+            block.attention.detached = True
+
+    def _parameters(self, model: Any) -> list[Tensor]:
+        """What makes queries and keys: two thirds of weight and bias of each layer."""
+        inner = [block.attention.in_proj for block in model.attention_classifier.blocks]
+        return [p[: 2 * len(p) // 3] for linear in inner for p in linear.parameters()]
+
+
+class Buckets(Sampler[int]):
+    """Batches of similar length from pools of `POOL` batches, shuffled by seed and epoch; the short one comes last."""
+
+    def __init__(self, lengths: Sequence[int], batch: int, seed: int) -> None:
+        self.lengths, self.batch, self.seed, self.epoch = torch.tensor(lengths), batch, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+        order = torch.randperm(len(self.lengths), generator=generator)
+        whole = len(order) // self.batch * self.batch
+        pools = torch.split(order[:whole], self.batch * POOL)
+        batches = [b for pool in pools for b in torch.split(pool[self.lengths[pool].argsort(stable=True)], self.batch)]
+        for i in torch.randperm(len(batches), generator=generator).tolist():
+            yield from batches[i].tolist()
+        yield from order[whole:].tolist()
+
+
+def result(corpus: LabelledCorpus, split: str, predicted: list[int]) -> dict[str, Any]:
+    """Accuracy beside the majority rate, and the largest accuracy that is not above it (one-sided, 5 %)."""
+    truth = [e.label for e in corpus.splits[split]]
+    n, majority = len(truth), corpus.majority(split)
+    right = Counter(t for t, p in zip(truth, predicted, strict=True) if t == p)
+    count, named = Counter(truth), Counter(predicted)
+    return {
+        "n": n,
+        "accuracy": sum(right.values()) / n,
+        "majority": majority,
+        "above_chance": majority + 1.645 * math.sqrt(majority * (1 - majority) / n),
+        "by_class": {label: right[i] / count[i] for i, label in enumerate(corpus.labels) if count[i]},
+        "predicted": {label: named[i] for i, label in enumerate(corpus.labels)},
+    }

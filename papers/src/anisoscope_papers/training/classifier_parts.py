@@ -1,0 +1,135 @@
+"""What a classifier's training starts from: the model, its tokenizer, and the corpus as ids."""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from anisoscope.data.encoding import Encoded, collated, encode, vocabulary_tokenizer
+from anisoscope.data.labelled import TRAIN, VALIDATION, LabelledCorpus
+from anisoscope.data.opening import text_length
+from anisoscope.errors import ModelError, UsageError
+from anisoscope.models import ports
+from anisoscope.models.load import checkpoint_path, load
+from anisoscope.models.vectors import WordVectors, word_vectors
+from anisoscope_papers.networks.attention_classifier import PAPER_TEXT, AttentionClassifier, AttentionClassifierConfig
+from anisoscope_papers.training.fit import Material
+from anisoscope_papers.training.recipe import RANDOM, ClassifierRecipe
+
+LONGEST = 1024
+"""Tokens the attention-only model reads, where nothing else is asked."""
+RANDOM_DIM = 300
+
+
+@dataclass(frozen=True)
+class Parts:
+    """`described` goes into training.json."""
+
+    model: Any
+    tokenizer: Any
+    encoded: dict[str, Encoded]
+    described: dict[str, Any]
+
+    @property
+    def pad_id(self) -> int:
+        return int(self.tokenizer.pad_token_id or 0)
+
+    @property
+    def material(self) -> Material:
+        """What is fitted; validation utterances by length."""
+        held = sorted(self.encoded[VALIDATION].rows, key=lambda row: len(row["input_ids"]))
+        train, pad = self.encoded[TRAIN].rows, self.pad_id
+        return Material(self.model, self.tokenizer, train, held, lambda rows: collated(rows, pad))
+
+
+def parts_of(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> Parts:
+    """Model, tokenizer and ids of a recipe."""
+    ports.register()
+    model, tokenizer, vectors = _attention(recipe, corpus) if recipe.is_attention else _checkpoint(recipe, corpus)
+    asked = recipe.max_length or (LONGEST if recipe.is_attention else None)
+    longest = text_length(model.config, tokenizer, asked)
+    encoded = {split: encode(examples, tokenizer, longest) for split, examples in corpus.splits.items()}
+    described = {
+        "max_length": longest,
+        "truncated": {split: rows.truncated for split, rows in encoded.items()},
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "vocabulary": len(tokenizer),
+        "vectors": vectors,
+    }
+    return Parts(model, tokenizer, encoded, described)
+
+
+def _labels(corpus: LabelledCorpus) -> dict[str, Any]:
+    names = dict(enumerate(corpus.labels))
+    return {"id2label": names, "label2id": {name: i for i, name in names.items()}}
+
+
+def _attention(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[Any, Any, dict[str, Any]]:
+    """The attention-only model, its tokenizer, and what is said of its vectors."""
+    if recipe.separator and not corpus.pairs:
+        raise UsageError("pairs for --separator", f"{corpus.name}, which has single texts", "leave --separator out")
+    length = recipe.max_length or LONGEST
+    if recipe.tokens == "checkpoint":
+        tokenizer, vectors = _whole_matrix(recipe, length)
+    else:
+        tokenizer = vocabulary_tokenizer(corpus, max_length=length, separator=recipe.separator)
+        vectors = None
+        if recipe.vectors != RANDOM:
+            words = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+            vectors = word_vectors(recipe.vectors, words, tokenizer.all_special_tokens, norm=recipe.vector_norm)
+    dim = vectors.matrix.shape[1] if vectors else recipe.dim or RANDOM_DIM
+    if recipe.dim not in (None, dim):
+        raise UsageError(f"--dim {dim}, that of the vectors", str(recipe.dim), "leave it out, or use --vectors random")
+    changes: dict[str, Any] = PAPER_TEXT if recipe.text else {}
+    config = AttentionClassifierConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=dim,
+        num_hidden_layers=recipe.layers,
+        num_attention_heads=recipe.heads,
+        max_position_embeddings=length,
+        pad_token_id=tokenizer.pad_token_id,
+        attention="learned" if recipe.attention == "frozen" else recipe.attention,
+        attention_seed=recipe.seed,
+        **changes,
+        **_labels(corpus),
+    )
+    model = AttentionClassifier(config)
+    embedding = model.attention_classifier.embeddings
+    if vectors:
+        with torch.no_grad():
+            embedding.weight.copy_(vectors.matrix)
+    embedding.weight.requires_grad_(not recipe.frozen)
+    about = {"found": vectors.found, "source": vectors.source} if vectors else {"source": RANDOM}
+    return model, tokenizer, about | {"dim": dim}
+
+
+def _whole_matrix(recipe: ClassifierRecipe, length: int) -> tuple[Any, WordVectors]:
+    """Tokenizer and embedding matrix of the checkpoint that `vectors` names, as they are."""
+    if recipe.vectors == RANDOM:
+        cure = "name one, such as builtin:minilm"
+        raise UsageError("a checkpoint in --vectors for --tokens checkpoint", RANDOM, cure)
+    subject = load(recipe.vectors)
+    weight = subject.model.get_input_embeddings().weight.detach().float().clone()  # type: ignore[operator]
+    if recipe.vector_norm is not None:
+        weight *= recipe.vector_norm / weight.norm(dim=1).mean()
+    subject.processor.model_max_length = length
+    return subject.processor, WordVectors(weight[: len(subject.processor)], len(subject.processor), subject.name)
+
+
+def _checkpoint(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[Any, Any, dict[str, Any]]:
+    """A pretrained encoder with a new head for the classes, and its tokenizer."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer, logging
+
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    path = checkpoint_path(recipe.model).path
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        model = AutoModelForSequenceClassification.from_pretrained(path, **_labels(corpus))
+    except (OSError, ValueError, KeyError) as error:
+        got = f"{recipe.model} ({' '.join(str(error).split())[:160]})"
+        raise ModelError("an encoder that transformers can fine-tune", got, "name a hub id or a folder") from None
+    if tokenizer.pad_token_id is None:
+        raise ModelError("a tokenizer with a padding token", recipe.model, "name an encoder")
+    return model, tokenizer, {"source": recipe.model}

@@ -1,0 +1,275 @@
+"""One training by transformers' Trainer, to a last step or the lowest validation loss; it resumes to the last bit."""
+
+import math
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import Sampler
+from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_callback import PrinterCallback, TrainerState
+from transformers.utils import logging
+
+from anisoscope.errors import DivergedError, Interrupted, OutputError, UsageError
+from anisoscope.measure.distributed import rank_and_world
+from anisoscope.models.devices import device_of
+from anisoscope.models.modes import flushed
+from anisoscope.progress import listening
+from anisoscope_papers.training.entropy_penalty import EntropyPenalty
+
+OnStep = Callable[[int, int, Any], None]
+"""Called after every step with its number, the last step's (at most), and the model."""
+SAVE_SECONDS = 120.0
+"""Seconds between two states to go on from."""
+AGREED = 10
+"""Steps after which several processes agree whether to save or to stop."""
+UNFINISHED = "unfinished"
+"""Key in a saved state of the seconds so far, and of the losses that the next entry of the log is the mean of."""
+
+COMMON: dict[str, Any] = {
+    "optim": "adamw_torch_fused",
+    "remove_unused_columns": False,
+    "prediction_loss_only": True,
+    "logging_nan_inf_filter": False,
+    "save_total_limit": 1,
+    "ddp_find_unused_parameters": False,
+    "report_to": [],
+    "save_strategy": "no",
+    "weight_decay": 0.01,
+    "max_grad_norm": 1.0,
+    "disable_tqdm": True,
+}
+BEST: dict[str, Any] = {
+    "load_best_model_at_end": True,
+    "metric_for_best_model": "eval_loss",
+    "greater_is_better": False,
+    "lr_scheduler_type": "constant_with_warmup",
+}
+"""Settings that all trainings share unless they say otherwise; settings of those that keep the best evaluation."""
+
+
+@dataclass(frozen=True)
+class Material:
+    """What is trained, on what: a model, its processor (saved beside it), examples, and how they make a batch."""
+
+    model: Any
+    processor: Any
+    train: Any
+    validation: Any
+    collate: Callable[[list[Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """How a model is fitted.
+
+    settings    fields of `TrainingArguments`, beside the `COMMON` ones
+    patience    evaluations without a lower validation loss that end the training
+    evaluated   steps after which it is evaluated, whatever the settings say
+    share       step → share of the learning rate; none: as the settings say
+    penalty     added to the loss, which is then a mean over utterances
+    order       the order of the examples; none: as the settings say
+    callbacks   what else goes on during it
+    """
+
+    settings: Mapping[str, Any]
+    patience: int | None = None
+    evaluated: frozenset[int] = frozenset()
+    share: Callable[[int], float] | None = None
+    penalty: EntropyPenalty | None = None
+    order: Sampler[int] | None = None
+    callbacks: tuple[TrainerCallback, ...] = ()
+
+
+def check_device(name: str) -> None:
+    """ModelError unless it is there, UsageError for one of several of its kind, which the Trainer does not choose."""
+    if device_of(name).index is not None:
+        raise UsageError("a kind of device, cpu or cuda", repr(name), "choose the card by CUDA_VISIBLE_DEVICES")
+
+
+def keep(folder: Path, *parts: Any) -> None:
+    """Save model and processor in a folder, whole or not at all, by one process; what is there stays."""
+    if rank_and_world()[0] or folder.exists():
+        return
+    temporary = folder.with_name(f".{folder.name}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    for part in parts:
+        part.save_pretrained(temporary)
+    temporary.rename(folder)
+
+
+def fit(made: Material, how: Fitting, on_step: OnStep, folder: Path | None = None) -> dict[str, Any]:
+    """Train `made.model` in place; `steps`, `seconds`, and by step `loss` and `validation_loss`.
+
+    It goes on from the state in `folder`, where there is one, and leaves its own there on SIGINT or SIGTERM, before
+    `Interrupted`; without a folder nothing remains. DivergedError; OutputError on a full disk.
+    """
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # tied weights are no missing ones
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    with tempfile.TemporaryDirectory() as scratch, listening() as stopped, flushed():
+        trainer = FittingTrainer(made, how, on_step, folder or Path(scratch))
+        trainer.add_callback(_Following(trainer, stopped, resumable=folder is not None))
+        checkpoint, state = _last_state(trainer.folder)
+        try:
+            if how.patience is not None and _stale(state) >= how.patience:  # it had ended, and was not yet recorded
+                trainer.state = state
+                trainer._load_from_checkpoint(str(trainer.folder / f"checkpoint-{state.best_global_step}"))
+            else:
+                trainer.train(resume_from_checkpoint=checkpoint)
+        except (SafetensorError, OSError, RuntimeError) as error:
+            raise _explained(error, trainer.folder) from error
+    made.model.to("cpu").eval()
+    log = trainer.state.log_history
+    return {
+        "steps": trainer.state.global_step,
+        "seconds": round(trainer.seconds, 2),
+        "loss": [(entry["step"], entry["loss"]) for entry in log if "loss" in entry],
+        "validation_loss": [(entry["step"], entry["eval_loss"]) for entry in log if "eval_loss" in entry],
+    }
+
+
+def _last_state(folder: Path) -> tuple[str | None, TrainerState]:
+    """The newest whole checkpoint and its state."""
+    for path in sorted(folder.glob("checkpoint-*"), key=lambda path: -int(path.name.rpartition("-")[2])):
+        try:
+            return str(path), TrainerState.load_from_json(str(path / "trainer_state.json"))
+        except (OSError, ValueError):  # killed while it was written
+            continue
+    return None, TrainerState()
+
+
+def _stale(state: TrainerState) -> int:
+    """Evaluations since the one with the lowest loss."""
+    losses = [entry["eval_loss"] for entry in state.log_history if "eval_loss" in entry]
+    return len(losses) - 1 - losses.index(min(losses)) if losses else 0
+
+
+def _explained(error: Exception, folder: Path) -> Exception:
+    """A full disk as an OutputError (it reaches us in three forms); anything else as it is."""
+    text = " ".join(str(error).split())
+    disk = isinstance(error, OSError | SafetensorError) or "file write failed" in text or "unexpected pos" in text
+    cure = "free space; the training stays resumable (--resume)"
+    return OutputError(f"to write checkpoints into {folder}", text[:200], cure) if disk else error
+
+
+class FittingTrainer(Trainer):
+    """The Trainer of a model, loaded by `from_pretrained`: the library's way skips weights saved under other names."""
+
+    def __init__(self, made: Material, how: Fitting, on_step: OnStep, folder: Path) -> None:
+        self.how, self.on_step, self.folder, self.started = how, on_step, folder.absolute(), time.monotonic()
+        arguments = TrainingArguments(**COMMON | dict(how.settings), output_dir=str(self.folder))
+        arguments._n_gpu = min(arguments.n_gpu, 1)  # else a batch on each of the machine's devices
+        super().__init__(
+            model=made.model,
+            args=arguments,
+            data_collator=made.collate,
+            train_dataset=made.train,
+            eval_dataset=made.validation,
+        )
+        self.can_return_loss = True  # also of a model whose examples have no labels, as of masked patches
+        self.pop_callback(PrinterCallback)
+        for callback in how.callbacks:
+            self.add_callback(callback)
+        if how.penalty is not None:
+            self.model_accepts_loss_kwargs = False
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training, those of earlier sessions among them (but for work that was lost)."""
+        return time.monotonic() - self.started
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The loss with its penalty, in training and in validation. DivergedError where it is not finite."""
+        penalty = self.how.penalty
+        if penalty is None or penalty.weight == 0:
+            loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        else:
+            with penalty.watching(model, inputs["attention_mask"]) as watch:
+                loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+            loss = loss + penalty.value(watch)
+        if not math.isfinite(loss.item()):
+            got = f"a loss of {loss.item()} at step {self.state.global_step}"
+            other = "train in float32" if penalty is None else "add --warmup 100 --clip 1"
+            cure = f"lower --rate, or {other}; the last checkpoint is kept as it was"
+            raise DivergedError("a training whose loss stays finite", got, cure)
+        return (loss, outputs) if return_outputs else loss
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        if self.how.share is None:
+            return super().create_scheduler(num_training_steps, optimizer)
+        chosen: Any = optimizer or self.optimizer
+        self.lr_scheduler, self._created_lr_scheduler = LambdaLR(chosen, self.how.share), True
+        return self.lr_scheduler
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        return super()._get_train_sampler(train_dataset) if self.how.order is None else self.how.order
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:  # noqa: ARG002 (a whole pass, for the log only)
+        return grad_norm
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        loss = self.accelerator.gather(self._tr_loss).mean().item()
+        kept: Any = self.state.stateful_callbacks
+        kept[UNFINISHED] = {"loss": loss, "logged": self._globalstep_last_logged, "seconds": self.seconds}
+        super()._save_checkpoint(model, trial)
+
+    def _load_best_model(self) -> None:
+        self._load_from_checkpoint(self.state.best_model_checkpoint)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str | None, model: Any = None) -> None:
+        into: Any = self.model if model is None else model
+        if resume_from_checkpoint is not None:
+            into.load_state_dict(type(into).from_pretrained(resume_from_checkpoint).state_dict())
+
+
+class _Following(TrainerCallback):
+    """Hands every step on; has the state saved in time; stops on a signal, and when the loss no longer falls."""
+
+    def __init__(self, trainer: FittingTrainer, stopped: list[int], *, resumable: bool) -> None:
+        self.trainer, self.stopped, self.resumable = trainer, stopped, resumable
+        self.saved, self.signal = time.monotonic(), 0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        before = state.stateful_callbacks.get(UNFINISHED)
+        if before:
+            self.trainer.started -= before["seconds"]
+            self.trainer._tr_loss += before["loss"]
+            self.trainer._globalstep_last_logged = before["logged"]
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self.trainer.on_step(state.global_step, state.max_steps, given["model"])
+        control.should_evaluate |= state.global_step in self.trainer.how.evaluated
+        due = time.monotonic() - self.saved > SAVE_SECONDS
+        self.signal, due = self._agreed(self.stopped[0] if self.stopped else 0, due, args, state.global_step)
+        if self.signal and not self.resumable:
+            raise Interrupted(self.signal)
+        if (self.signal or due) and self.resumable and not float(state.epoch).is_integer():  # else it is saved anyway
+            control.should_save, self.saved = True, time.monotonic()
+
+    def _agreed(self, number: int, due: bool, args: Any, step: int) -> tuple[int, bool]:
+        """The signal that any of the processes got, and whether it is time for any of them to save."""
+        if args.world_size == 1:
+            return number, due
+        if step % AGREED:
+            return 0, False
+        both = torch.tensor([number, due], device=args.device)
+        torch.distributed.all_reduce(both, torch.distributed.ReduceOp.MAX)
+        return int(both[0]), bool(both[1])
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        patience = self.trainer.how.patience
+        control.should_training_stop |= patience is not None and _stale(state) >= patience
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        if self.signal:
+            raise Interrupted(self.signal)

@@ -1,0 +1,251 @@
+"""The small models that are trained on the spot: architecture, data and task of each kind, in one table.
+
+Text     windows of documents for masked language modelling: 15 % of the tokens, as BERT (Devlin et al. 2019)
+Images   the digits of scikit-learn (8 × 8, Alpaydin & Kaynak 1998), enlarged to 32 × 32, with their classes
+Speech   spoken digits (free-spoken-digit-dataset, Jackson et al. 2018), `DIGIT_SPEAKER_TAKE.wav`, with their classes
+
+and, where ANISOSCOPE_DATA has them, measured on what was never trained on (`photographs_and_speech.py`):
+
+Images   photographs of CIFAR-10 (Krizhevsky 2009), with their classes, or patches to be filled in; its test split
+Speech   clips of LibriSpeech (Panayotov et al. 2015), spans to be found again (Baevski et al. 2020); other speakers
+
+Examples are made with the very processors that are saved beside the checkpoints.
+"""
+
+import os
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from anisoscope.data.plans import digest
+from anisoscope.data.text import TextCorpus, open_text
+from anisoscope.errors import CorpusError, UsageError, near_matches
+from anisoscope_papers.training import photographs_and_speech
+
+TEXT, IMAGE, SPEECH = "text", "image", "speech"
+PHOTOGRAPHS, CLIPS = "cifar10/test.parquet", "speech/librispeech_test_other"
+CORPORA = {TEXT: "builtin:python-docs", IMAGE: "builtin:digits", SPEECH: "speech/fsdd_test"}
+MEASURED = {TEXT: 60, IMAGE: 400, PHOTOGRAPHS: 400, CLIPS: 5}
+"""First units of the corpus: measured, never trained on. (Spoken digits: all 300 are measured.)"""
+VALIDATION = {TEXT: 30, IMAGE: 200}
+"""Units after the measured ones that only tell when to stop."""
+RATE, LONGEST = 8000, 8000
+"""Sampling rate of the spoken digits, and the most samples of a clip in training (one second)."""
+Examples = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of small model. `steps` and `batch` are what it takes to learn its task where time allows.
+
+    architecture  `Bert` of `BertConfig` and `BertForMaskedLM`, of transformers or of `models.ports.speech_cnn`
+    sizes         arguments of the configuration
+    window        tokens of a text
+    real          photographs or clips in place of digits: what is measured, by name
+    masked        trained to find again what is hidden of them, not on classes
+    """
+
+    name: str
+    label: str
+    modality: str
+    architecture: str
+    steps: int
+    batch: int
+    rate: float
+    sizes: tuple[tuple[str, Any], ...]
+    window: int = 0
+    real: str = ""
+    masked: bool = False
+
+    @property
+    def corpus(self) -> str:
+        return self.real or CORPORA[self.modality]
+
+    @property
+    def limit(self) -> int | None:
+        """First units of the corpus that are measured."""
+        return MEASURED.get(self.real or self.modality)
+
+    @property
+    def missing(self) -> str:
+        """Why its data cannot be had here; empty where they can."""
+        root = os.environ.get("ANISOSCOPE_DATA")
+        if self.corpus.startswith("builtin:") or (root and Path(root, self.corpus).exists()):
+            return ""
+        return f"no {self.corpus} below {root}" if root else f"ANISOSCOPE_DATA is not set: no {self.corpus}"
+
+    @property
+    def data(self) -> str:
+        """A hash of the training examples: other text, other weights."""
+        made: list[object] = ["digits of scikit-learn"]
+        if self.modality == TEXT:
+            made = [_corpus().fingerprint, "masks of the validation drawn once", "word pieces in order"]
+        elif self.modality == SPEECH or self.real:
+            paths = photographs_and_speech.files(self.real) if self.real else _clips()
+            made = [f"{path.name} {path.stat().st_size}" for path in paths]
+        return digest(made)[:16]
+
+
+def _of(base: dict[str, Any], **more: Any) -> tuple[tuple[str, Any], ...]:
+    return tuple((base | more).items())
+
+
+_BLOCK = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 512}
+_STAGES = {"depths": (2, 2, 2, 2), "hidden_sizes": (32, 64, 96, 128)}
+_WAVES = {
+    **_BLOCK,
+    "conv_dim": (64, 64, 64, 64),
+    "conv_kernel": (20, 8, 4, 4),
+    "conv_stride": (10, 4, 2, 2),
+    "num_feat_extract_layers": 4,
+    "feat_extract_norm": "layer",
+    "num_conv_pos_embeddings": 32,
+    "num_conv_pos_embedding_groups": 8,
+    "apply_spec_augment": False,
+    "layerdrop": 0.0,
+}
+_WAV2VEC2 = _of(_WAVES, classifier_proj_size=128)
+_LISTENING = _of(_WAVES | {"conv_stride": (10, 4, 4, 2)}, codevector_dim=64, proj_codevector_dim=64, num_negatives=20)
+_VIT = _of(_BLOCK, image_size=32, patch_size=4, encoder_stride=4)
+_EVERY = (
+    Kind("token-lm", "small token LM", TEXT, "Bert", 1000, 16, 1e-3, _of(_BLOCK, vocab_size=4096), 64),
+    Kind("byte-lm", "small byte LM", TEXT, "Bert", 1000, 16, 1e-3, _of(_BLOCK, vocab_size=261), 128),
+    Kind("vit", "small ViT", IMAGE, "ViT", 1000, 64, 1e-3, _of(_BLOCK, image_size=32, patch_size=8)),
+    Kind("resnet", "small ResNet", IMAGE, "ResNet", 400, 64, 2e-3, _of(_STAGES, embedding_size=32, layer_type="basic")),
+    Kind("convnext", "small ConvNeXt", IMAGE, "ConvNext", 600, 64, 2e-3, _of(_STAGES, image_size=32, patch_size=4)),
+    Kind("speech-transformer", "small wav2vec 2.0", SPEECH, "Wav2Vec2", 800, 16, 5e-4, _WAV2VEC2),
+    Kind("speech-cnn", "small speech CNN", SPEECH, "SpeechCnn", 800, 16, 1e-3, _of(_WAVES)),
+    Kind("vit-photographs", "small ViT of photographs", IMAGE, "ViT", 3000, 64, 1e-3, _VIT, 0, PHOTOGRAPHS),
+    Kind("vit-masked", "small ViT of masked photographs", IMAGE, "ViT", 3000, 64, 1e-3, _VIT, 0, PHOTOGRAPHS, True),
+    Kind("speech-masked", "small wav2vec 2.0 of speech", SPEECH, "Wav2Vec2", 2000, 8, 5e-4, _LISTENING, 0, CLIPS, True),
+)
+KINDS = {kind.name: kind for kind in _EVERY}
+"""Every small model by name. Transformers and convolutional networks of a modality read the same inputs."""
+_HEADS = {TEXT: "ForMaskedLM", IMAGE: "ForImageClassification", SPEECH: "ForSequenceClassification"}
+_MASKED_HEADS = {IMAGE: "ForMaskedImageModeling", SPEECH: "ForPreTraining"}
+
+
+def kind_named(name: str) -> Kind:
+    """The kind called `name`; UsageError with near matches."""
+    if name not in KINDS:
+        raise UsageError("a kind of small model", repr(name), near_matches(name, KINDS))
+    return KINDS[name]
+
+
+def material(kind: Kind, seed: int) -> Any:
+    """The `Material` of a training: the model with weights drawn from `seed`, its processor, its examples."""
+    import transformers
+
+    from anisoscope_papers.networks import speech_cnn
+    from anisoscope_papers.training.fit import Material  # loads the Trainer
+
+    library: Any = speech_cnn if kind.architecture == "SpeechCnn" else transformers
+    sizes = {name: list(x) if isinstance(x, tuple) else x for name, x in kind.sizes}
+    sizes |= {"max_position_embeddings": kind.window} if kind.modality == TEXT else {"num_labels": 10}
+    torch.manual_seed(seed)
+    config = getattr(library, f"{kind.architecture}Config")(**sizes)
+    heads = _MASKED_HEADS if kind.masked else _HEADS
+    model = getattr(library, f"{kind.architecture}{heads[kind.modality]}")(config)
+    return Material(model, *examples_of(kind))
+
+
+def examples_of(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
+    """(processor, training examples, validation examples, how they make a batch) of a kind."""
+    if kind.modality == TEXT:
+        return _text(kind)
+    if kind.real:
+        made_by = photographs_and_speech.clips if kind.modality == SPEECH else photographs_and_speech.photographs
+        return made_by(kind.real, MEASURED[kind.real], dict(kind.sizes), kind.masked)
+    return _images() if kind.modality == IMAGE else _speech()
+
+
+@cache
+def _corpus() -> TextCorpus:
+    return open_text(CORPORA[TEXT])
+
+
+def _text(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
+    """The windows of the validation are masked once, so that its loss changes by learning alone."""
+    from transformers import DataCollatorForLanguageModeling, DataCollatorForTokenClassification
+
+    documents, first = _corpus().documents, MEASURED[TEXT]
+    held, seen = documents[first : first + VALIDATION[TEXT]], documents[first + VALIDATION[TEXT] :]
+    tokenizer = _tokenizer(kind, tuple(seen))
+    masking = partial(DataCollatorForLanguageModeling, tokenizer, mlm_probability=0.15, return_tensors="pt")
+    mask, once, pad = masking(), masking(seed=0), DataCollatorForTokenClassification(tokenizer)
+    masked = [{key: x[0].tolist() for key, x in once([row]).items()} for row in _windows(held, tokenizer, kind.window)]
+
+    def collate(examples: Examples) -> dict[str, Any]:
+        made: dict[str, Any] = (pad if "labels" in examples[0] else mask)(examples)
+        return made
+
+    return tokenizer, _windows(seen, tokenizer, kind.window), masked, collate
+
+
+def _windows(documents: list[str], tokenizer: Any, window: int) -> Examples:
+    """Every document cut into windows of `window` tokens, special tokens counted; ends shorter than 8 are left out."""
+    room = window - 2
+    cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
+    encoded = tokenizer(documents, add_special_tokens=False, verbose=False)["input_ids"]
+    parts = (ids[i : i + room] for ids in encoded for i in range(0, len(ids), room))
+    return [{"input_ids": [cls, *part, sep]} for part in parts if len(part) >= 8]
+
+
+@cache
+def _tokenizer(kind: Kind, documents: tuple[str, ...]) -> Any:
+    from anisoscope_papers.training.text import single_bytes, word_pieces
+
+    if kind.name == "byte-lm":
+        return single_bytes(model_max_length=kind.window)
+    return word_pieces(documents, dict(kind.sizes)["vocab_size"], model_max_length=kind.window)
+
+
+@cache
+def _images() -> tuple[Any, Examples, Examples, Any]:
+    from PIL import Image
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+    from transformers import ViTImageProcessorPil, default_data_collator
+
+    digits = load_digits()
+    processor = ViTImageProcessorPil(size={"height": 32, "width": 32}, image_mean=[0.5] * 3, image_std=[0.5] * 3)
+    pictures = [Image.fromarray(np.uint8(np.rint(x * (255 / 16)))).convert("RGB") for x in digits.images]
+    pixels = processor(pictures, return_tensors="pt")["pixel_values"]
+    examples = [{"pixel_values": x, "labels": int(y)} for x, y in zip(pixels, digits.target, strict=True)]
+    first = MEASURED[IMAGE]
+    last = first + VALIDATION[IMAGE]
+    return processor, examples[last:], examples[first:last], default_data_collator
+
+
+def _clips() -> list[Path]:
+    folder = Path(os.environ.get("ANISOSCOPE_DATA", ""), CORPORA[SPEECH])
+    paths = sorted(folder.glob("*_*_*.wav"))
+    if not paths:
+        raise CorpusError(f"spoken digits in {folder}", "none", "set ANISOSCOPE_DATA to a folder that holds them")
+    return paths
+
+
+@cache
+def _speech() -> tuple[Any, Examples, Examples, Any]:
+    """The last take of every speaker and digit validates."""
+    import soundfile  # type: ignore[import-untyped]
+    from transformers import Wav2Vec2FeatureExtractor
+
+    made_by: Any = Wav2Vec2FeatureExtractor
+    extractor = made_by(sampling_rate=RATE, do_normalize=True, return_attention_mask=True)
+    train: Examples = []
+    validation: Examples = []
+    last = max(path.stem.split("_")[2] for path in _clips())
+    for path in _clips():
+        digit, _speaker, take = path.stem.split("_")
+        samples, _rate = soundfile.read(path, dtype="float32", frames=LONGEST)
+        (validation if take == last else train).append({"samples": samples, "labels": int(digit)})
+
+    def collate(examples: Examples) -> dict[str, Any]:
+        made = extractor([e["samples"] for e in examples], sampling_rate=RATE, padding=True, return_tensors="pt")
+        return {**made, "labels": torch.tensor([e["labels"] for e in examples])}
+
+    return extractor, train, validation, collate

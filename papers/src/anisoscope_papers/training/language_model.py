@@ -1,0 +1,165 @@
+"""Language models trained from scratch into a series of checkpoints in hub format.
+
+<output>/step-0, step-1, step-2, step-3, step-4, step-6 … step-N   model and tokenizer at log-spaced steps
+<output>/resume/checkpoint-K   the Trainer's own state, while the training is under way
+<output>/identity.json         what is trained: another training is refused
+<output>/training.json         settings, seeds, corpus, losses, versions; written last
+"""
+
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from jaxtyping import Int
+from torch import Tensor
+from torch.nn import functional
+from transformers.modeling_outputs import MaskedLMOutput
+
+from anisoscope.measure.distributed import rank_and_world
+from anisoscope.progress import Progress
+from anisoscope.provenance import provenance
+from anisoscope.store import RunFolder, write_json
+from anisoscope_papers.training.fit import Fitting, Material, check_device, fit, keep
+from anisoscope_papers.training.recipe import ModelSize, Task, Training
+from anisoscope_papers.training.text import UNMASKED, Examples, open_training_corpus, prepare
+
+LOGS = 200
+"""Entries of the loss in a training."""
+
+
+def checkpoint_steps(last: int, per_octave: int) -> list[int]:
+    """Steps whose checkpoints are kept: 0, then `per_octave` of them each time the number doubles, and the last.
+
+    >>> checkpoint_steps(20, 2)
+    [0, 1, 2, 3, 4, 6, 8, 11, 16, 20]
+    """
+    steps, exponent = {0, last}, 0
+    while (step := round(2 ** (exponent / per_octave))) < last:
+        steps.add(step)
+        exponent += 1
+    return sorted(steps)
+
+
+def train(
+    training: Training,
+    output: Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress = lambda _done, _total: None,
+) -> Path:
+    """Train into the folder `output` and return it. A finished training of the same identity is left as it is where
+    `resume` is set. OutputError for another's folder; Interrupted on SIGINT or SIGTERM, after the state was saved.
+    """
+    check_device(training.device)
+    rank, world = rank_and_world()
+    corpus = open_training_corpus(training.corpus, split=training.split, column=training.column, limit=training.limit)
+    size = training.size
+    tokenizer, tokens = prepare(corpus, training.task, size.vocabulary, size.window, training.vocabulary)
+    identity = training.identity(corpus.fingerprint, tokens.vocabulary)
+    if rank == 0:
+        RunFolder.start(output, identity, resume=resume, overwrite=overwrite)
+        if overwrite:
+            (output / "training.json").unlink(missing_ok=True)
+            for folder in (*output.glob("step-*"), output / "resume"):
+                shutil.rmtree(folder, ignore_errors=True)
+    if (output / "training.json").exists():
+        if rank == 0:
+            shutil.rmtree(output / "resume", ignore_errors=True)
+        return output
+    started = datetime.now(UTC)
+    windows, held = tokens.parts()
+    examples = Examples(tokens, windows, training.last * size.batch, training.order)
+    validation = Examples(tokens, held, len(held), 0, shuffled=False)
+    model = untrained(training.task, size, tokenizer, training.seed)
+    steps = checkpoint_steps(training.last, training.per_octave)
+    keep(output / "step-0", model, tokenizer)
+
+    def on_step(step: int, last: int, model: Any) -> None:
+        if step in steps:
+            keep(output / f"step-{step}", model, tokenizer)
+        if rank == 0:
+            progress(step, last)
+
+    how = Fitting(settings_of(training, world), evaluated=frozenset(steps), share=training.share)
+    history = fit(Material(model, tokenizer, examples, validation, dict), how, on_step, output / "resume")
+    if rank == 0:
+        described = {
+            "training": identity,
+            "model": f"{type(model).__name__}, {sum(p.numel() for p in model.parameters()):,} parameters",
+            "corpus": {"name": corpus.name, "fingerprint": corpus.fingerprint, **corpus.source},
+            "windows": {"train": len(windows), "validation": len(held), "tokens": len(tokens.ids)},
+            "checkpoints": steps,
+            **history,
+            "processes": world,
+            "device": training.device,
+            "started": started.isoformat(timespec="seconds"),
+            **provenance(),
+        }
+        write_json(output / "training.json", described)
+        shutil.rmtree(output / "resume", ignore_errors=True)
+    return output
+
+
+def settings_of(training: Training, world: int = 1) -> dict[str, Any]:
+    """Fields of `TrainingArguments` that a training of so many processes says."""
+    rows = training.size.batch // (world * training.accumulate)
+    return {
+        "max_steps": training.last,
+        "per_device_train_batch_size": rows,
+        "per_device_eval_batch_size": 2 * rows,
+        "gradient_accumulation_steps": training.accumulate,
+        "learning_rate": training.size.rate,
+        "bf16": training.precision == "bfloat16",
+        "fp16": training.precision == "float16",
+        "seed": training.seed,
+        "data_seed": training.order,
+        "use_cpu": training.device == "cpu",
+        "train_sampling_strategy": "sequential",
+        "logging_steps": max(1, training.last // LOGS),
+        "report_to": list(training.report_to),
+    }
+
+
+def untrained(task: Task, size: ModelSize, tokenizer: Any, seed: int) -> Any:
+    """A BERT or GPT-2 of this size with the library's initialisation drawn from `seed`, in training mode."""
+    torch.manual_seed(seed)
+    shape: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": size.width,
+        "num_hidden_layers": size.layers,
+        "num_attention_heads": size.heads,
+        "max_position_embeddings": size.window,
+    }
+    if task == "masked-lm":
+        shape |= dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), size.dropout)
+        shape |= {"intermediate_size": 4 * size.width, "pad_token_id": tokenizer.pad_token_id}
+        return BertForMaskedLM(transformers.BertConfig(**shape)).train()
+    shape |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), size.dropout)
+    shape |= dict.fromkeys(("bos_token_id", "eos_token_id"), tokenizer.eos_token_id)
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape, use_cache=False)).train()
+
+
+class BertForMaskedLM(transformers.BertForMaskedLM):  # type: ignore[no-untyped-call]  # no types in its __init_subclass__
+    """BERT of transformers, saved as such; with `labels` only masked positions are projected: the loss is the same."""
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "sequence token"] | None = None,
+        labels: Int[Tensor, "sequence token"] | None = None,
+        num_items_in_batch: Any = None,
+        **inputs: Any,
+    ) -> MaskedLMOutput:
+        """`labels`: the token hidden at each masked position, −100 elsewhere. `num_items_in_batch`: masked positions of
+        the whole step, where it is made of several batches (then their losses add up to its mean).
+        """
+        if labels is None:
+            return super().forward(input_ids, **inputs)  # type: ignore[no-any-return]
+        hidden = self.bert(input_ids, **inputs).last_hidden_state
+        at = labels != UNMASKED
+        total = functional.cross_entropy(self.cls(hidden[at]).float(), labels[at], reduction="sum")
+        count = at.sum() if num_items_in_batch is None else num_items_in_batch
+        return MaskedLMOutput(loss=total / torch.as_tensor(count, device=total.device).clamp(min=1))

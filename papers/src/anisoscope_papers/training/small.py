@@ -1,0 +1,137 @@
+"""Small models trained from scratch on the spot, kept at log-spaced steps, and found again by their settings.
+
+Each takes a share of the steps it would need (`Kind.steps`), or trains until its validation loss stops falling.
+
+    <cache>/small/<kind>-<seed>-<hash>/step-0, step-1, step-2, step-4, … and the best, in hub format, with the processor
+    <cache>/small/<kind>-<seed>-<hash>/training.json, written last: a folder without it is begun anew
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from anisoscope.models import ports
+from anisoscope.provenance import run_id
+from anisoscope.store import once, write_json
+from anisoscope_papers.training import fit
+from anisoscope_papers.training.kinds import Kind, kind_named, material
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is trained, steps done and steps in all."""
+
+FEWEST = 2
+EVALUATIONS = 8
+"""Evaluations per `Kind.steps` where the validation loss decides when to stop."""
+WARM_UP = 0.05
+TRAINED = "training.json"
+
+
+@dataclass(frozen=True)
+class SmallModelRecipe:
+    """How small models are trained. Everything here is part of their identity.
+
+    share      of the steps that a kind would need; None: until the validation loss stops falling
+    patience   evaluations without a lower validation loss after which training ends (without a share)
+    longest    most steps of one model without a share, as a multiple of `Kind.steps`
+    """
+
+    share: float | None = 0.2
+    seeds: int = 2
+    patience: int = 3
+    longest: int = 3
+
+
+BRIEF = SmallModelRecipe()
+"""A fifth of the steps: what the settings `quick` take."""
+LONG = SmallModelRecipe(share=None, seeds=3)
+"""Until the validation loss stops falling, or `longest` is reached."""
+PART = SmallModelRecipe(share=0.4, seeds=3)
+"""Two fifths of the steps, in the time that two cores have: losses of photographs and clips were still falling."""
+
+
+@dataclass(frozen=True)
+class SmallModel:
+    """A trained model: its folder and the steps whose checkpoints it holds; `history` has losses and times."""
+
+    kind: Kind
+    seed: int
+    folder: Path
+    steps: tuple[int, ...]
+    history: dict[str, Any]
+
+    def checkpoint(self, step: int) -> Path:
+        """The folder of one step's checkpoint, in hub format."""
+        return self.folder / f"step-{step}"
+
+    @property
+    def best(self) -> int:
+        """The step whose weights training ends with: its last; without a share, the best by validation loss."""
+        return int(self.history["best"])
+
+
+def train_all(recipe: SmallModelRecipe, kinds: Sequence[str], cache: Path, progress: Progress) -> list[SmallModel]:
+    """Every seed of the `kinds` whose data are at hand."""
+    wanted = [kind for kind in map(kind_named, kinds) if not kind.missing]
+    return [trained(kind, seed, recipe, cache, progress) for kind in wanted for seed in range(recipe.seeds)]
+
+
+def trained(
+    kind: Kind, seed: int, recipe: SmallModelRecipe, cache: Path, progress: Progress = lambda _t, _d, _n: None
+) -> SmallModel:
+    """The model of one kind and seed: read from `cache`, else trained there."""
+    ports.register()
+    settings = {"kind": asdict(kind), "seed": seed, "recipe": asdict(recipe), "data": kind.data}
+    folder = cache / "small" / f"{kind.name}-{seed}-{run_id(settings)[:8]}"
+
+    def make() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        history = _train(kind, seed, recipe, folder, progress)
+        write_json(folder / TRAINED, {"settings": settings, **history})
+
+    once(folder, make, marker=TRAINED)
+    found = sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
+    return SmallModel(kind, seed, folder, tuple(found), json.loads((folder / TRAINED).read_text()))
+
+
+def _train(kind: Kind, seed: int, recipe: SmallModelRecipe, folder: Path, progress: Progress) -> dict[str, Any]:
+    """Train and keep the log-spaced checkpoints; what `training.json` says of it."""
+    made, share = material(kind, seed), recipe.share
+    steps = recipe.longest * kind.steps if share is None else max(FEWEST, round(kind.steps * share))
+
+    def on_step(step: int, last: int, model: Any) -> None:
+        if step & (step - 1) == 0:
+            fit.keep(folder / f"step-{step}", model, made.processor)
+        progress(f"{kind.label}, seed {seed}", step, last)
+
+    patience = None if share is not None else recipe.patience
+    folder.mkdir(parents=True)
+    fit.keep(folder / "step-0", made.model, made.processor)
+    history = fit.fit(made, fitting(kind, seed, steps, patience), on_step)
+    best = history["steps"] if patience is None else min(history["validation_loss"], key=lambda at: at[1])[0]
+    fit.keep(folder / f"step-{best}", made.model, made.processor)
+    return history | {"best": best}
+
+
+def fitting(kind: Kind, seed: int, steps: int, patience: int | None = None) -> fit.Fitting:
+    """AdamW with warm-up, then linear decay to the last step; with `patience`, a constant rate and early stopping."""
+    every = max(1, min(steps, kind.steps) // EVALUATIONS)
+    settings: dict[str, Any] = {
+        "max_steps": steps,
+        "per_device_train_batch_size": kind.batch,
+        "per_device_eval_batch_size": 2 * kind.batch,
+        "learning_rate": kind.rate,
+        "lr_scheduler_type": "linear",
+        "warmup_steps": max(1, int(WARM_UP * min(steps, kind.steps))),
+        "seed": seed,
+        "data_seed": seed,
+        "use_cpu": True,
+        "logging_steps": every,
+    }
+    if patience is None:
+        kept = {1 << k for k in range(steps.bit_length())}
+        return fit.Fitting(settings, evaluated=frozenset(kept | {steps}))
+    asked = {"eval_strategy": "steps", "eval_steps": every, "save_strategy": "steps", "save_steps": every}
+    return fit.Fitting(settings | fit.BEST | asked | {"save_only_model": True}, patience)

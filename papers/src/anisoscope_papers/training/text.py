@@ -1,0 +1,260 @@
+"""The text of a language model in training: its vocabulary, the corpus in tokens (cached), windows of equal length.
+
+Documents follow one another with a separator between; [CLS] and [SEP] go around each window where the tokenizer adds
+them. Example i is window perm(i mod N) of pass i div N, whatever the batch, devices and resumes; its masks are drawn
+from (data seed, i).
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from anisoscope.data.corpora import open_corpus
+from anisoscope.data.plans import digest
+from anisoscope.data.splitting import pieces
+from anisoscope.data.text import TextCorpus
+from anisoscope.data.windows import Affixes, affixes, check_room, tokenise
+from anisoscope.errors import CorpusError, ModelError
+from anisoscope.models.hub import bring, locate, split_name
+from anisoscope.provenance import run_id
+from anisoscope.store import once, write_atomic
+from anisoscope_papers.training.recipe import Task
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+END = "<|endoftext|>"
+IDS = "ids.npy"
+Auto: Any = AutoTokenizer
+Fast: Any = PreTrainedTokenizerFast
+"""Classes of the library without types."""
+UNMASKED = -100
+"""Label of a position that the loss does not look at, as everywhere in transformers."""
+MASKED, KEPT, REPLACED = 0.15, 0.1, 0.1
+"""Share of tokens to be predicted; of these, the share left as they are and replaced at random (Devlin et al. 2019)."""
+HELD_OUT, HELD_BLOCK, MOST_HELD = 100, 64, 512
+"""Every 100th block of 64 windows is held out for validation, 512 windows at most."""
+
+Rows = NDArray[np.int64]
+
+
+def cache_folder() -> Path:
+    """$ANISOSCOPE_CACHE, or `anisoscope` in the user's cache folder."""
+    given = os.environ.get("ANISOSCOPE_CACHE")
+    return Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anisoscope"
+
+
+def prepare(corpus: TextCorpus, task: Task, size: int, window: int, source: str | None = None) -> tuple[Any, "Tokens"]:
+    """(tokenizer, tokenised corpus) from the cache, or made; at most `size` tokens are learnt, without a `source`."""
+    taken = _taken(source, task) if source else None
+    words = digest([taken.get_vocab(), type(taken).__name__]) if taken else "in order"
+    folder = cache_folder() / "tokens" / run_id([task, size, words, corpus.fingerprint])
+
+    def make() -> None:
+        learn = byte_pairs if task == "causal-lm" else word_pieces
+        tokenizer = taken or learn(corpus.documents, size)
+        tokenizer.save_pretrained(folder)
+        ids = _ids(tokenizer, corpus.documents)
+
+        def write(path: Path) -> None:
+            with path.open("wb") as file:  # by its name numpy would put another ending to it
+                np.save(file, ids)
+
+        write_atomic(folder / IDS, write)
+
+    once(folder, make, marker=IDS)
+    tokenizer = Auto.from_pretrained(folder)
+    tokenizer.model_max_length = window
+    around = affixes(tokenizer)
+    check_room(window, len(around))
+    mask = tokenizer.mask_token_id if task == "masked-lm" else None
+    tokens = Tokens(np.load(folder / IDS, mmap_mode="r"), around, window, len(tokenizer), mask)
+    if tokens.count < 2:
+        got = f"{len(tokens.ids)} tokens"
+        raise CorpusError(f"text for at least 2 windows of {window} tokens", got, "name a longer corpus")
+    return tokenizer, tokens
+
+
+def open_training_corpus(name: str, **options: Any) -> TextCorpus:
+    """The text corpus `name`, opened as `measure` opens it."""
+    corpus = open_corpus(name, modality="text", **options)
+    if not isinstance(corpus, TextCorpus):
+        raise CorpusError("a text corpus", f"{name}, which holds something else", "name a text corpus")
+    return corpus
+
+
+def word_pieces(documents: Iterable[str], size: int, **more: Any) -> Any:
+    """WordPiece with BERT's normalisation. Characters are handed over in order, since their numbers break ties."""
+    texts = list(_short(documents))
+
+    def reading(model: Any) -> Any:
+        tokenizer: Any = Tokenizer(model)
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        return tokenizer
+
+    def learnt(size: int, first: list[str]) -> Any:
+        tokenizer = reading(models.WordPiece(unk_token="[UNK]"))
+        trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=first, show_progress=False)
+        tokenizer.train_from_iterator(texts, trainer)
+        return tokenizer
+
+    inside = sorted(piece for piece in learnt(0, []).get_vocab() if piece.startswith("##"))
+    tokenizer = reading(learnt(size, [*SPECIAL, *inside]).model)  # anew, since to the trained one `inside` is special
+    tokenizer.add_special_tokens(list(SPECIAL))
+    tokenizer.decoder = decoders.WordPiece()
+    return _masking(tokenizer, **more)
+
+
+def single_bytes(**more: Any) -> Any:
+    """Every byte is a token; nothing is learnt."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate([*SPECIAL, *alphabet])}, [], unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return _masking(tokenizer, **more)
+
+
+def _masking(tokenizer: Any, **more: Any) -> Any:
+    """With the special tokens of a masked language model; [CLS] and [SEP] go around every text."""
+    ids = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ids)
+    names = {f"{name.strip('[]').lower()}_token": name for name in SPECIAL}
+    return Fast(tokenizer_object=tokenizer, **names, **more)
+
+
+def byte_pairs(documents: Iterable[str], size: int) -> Any:
+    """Byte-level BPE of a causal language model, learnt on the documents."""
+    tokenizer: Any = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[END], initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(_short(documents), trainer)
+    return Fast(tokenizer_object=tokenizer, bos_token=END, eos_token=END)
+
+
+def _short(documents: Iterable[str]) -> Iterator[str]:
+    """Long documents in pieces, cut at line ends."""
+    return (piece for document in documents for piece in pieces(document))
+
+
+def _taken(name: str, task: Task) -> Any:
+    """The tokenizer of a checkpoint. ModelError where it lacks what the task needs."""
+    place = bring(locate(*split_name(name), name, "Leave --vocabulary out to learn one."), name, weights=False)
+    try:
+        tokenizer = Auto.from_pretrained(place.path)
+    except (OSError, ValueError, KeyError) as error:
+        got = " ".join(str(error).split())[:200]
+        raise ModelError(f"a tokenizer in {name}", got, "name a checkpoint that has one") from None
+    needed = ("mask_token", "pad_token") if task == "masked-lm" else ("eos_token",)
+    lacking = [token for token in needed if getattr(tokenizer, token) is None]
+    if lacking:
+        cure = "take the vocabulary of a model of this task, or leave --vocabulary out to learn one"
+        raise ModelError(f"a tokenizer for {task}", f"{name} without {', '.join(lacking)}", cure)
+    return tokenizer
+
+
+def _ids(tokenizer: Any, documents: list[str]) -> Any:
+    """All documents in one row, a separator between them."""
+    between = tokenizer.sep_token_id if tokenizer.mask_token_id is not None else tokenizer.eos_token_id
+    kind = np.uint16 if len(tokenizer) < 1 << 16 else np.int32
+    parts: list[Any] = []
+    for document in documents:
+        parts += [*tokenise(list(pieces(document)), tokenizer), np.array([between])]
+    return np.concatenate(parts[:-1]).astype(kind)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A tokenised corpus: content ids in one row, special tokens around a window, windows of each part.
+
+    ids    [position]; window w holds ids[w·room : (w + 1)·room]
+    train, validation   [window] indices
+    """
+
+    ids: NDArray[Any] = field(repr=False)
+    affixes: Affixes
+    window: int
+    vocabulary: int
+    mask_id: int | None = None
+
+    @property
+    def room(self) -> int:
+        return self.window - len(self.affixes)
+
+    @property
+    def count(self) -> int:
+        return len(self.ids) // self.room
+
+    def parts(self) -> tuple[Rows, Rows]:
+        """Windows of training and of validation; a short corpus holds out one block of a hundredth of it."""
+        block = max(1, min(HELD_BLOCK, self.count // HELD_OUT))
+        held = (np.arange(self.count) // block) % HELD_OUT == min(HELD_OUT - 1, (self.count - 1) // block)
+        chosen = np.flatnonzero(held)
+        keep = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), MOST_HELD)).astype(int)]
+        return np.flatnonzero(~held), keep
+
+    def rows(self, windows: Rows) -> NDArray[np.int64]:
+        """Ids [window, token], special tokens in place."""
+        content = self.ids[windows[:, None] * self.room + np.arange(self.room)].astype(np.int64)
+        sides = (np.array(x, np.int64) for x in (self.affixes.prefix, self.affixes.suffix))
+        before, after = (np.broadcast_to(x, (len(windows), len(x))) for x in sides)
+        return np.concatenate([before, content, after], axis=1)
+
+
+class Examples(Dataset[Any]):
+    """`length` examples in the order of `seed`, fetched a batch at a time: `input_ids` and `labels`."""
+
+    def __init__(self, tokens: Tokens, windows: Rows, length: int, seed: int, *, shuffled: bool = True) -> None:
+        self.tokens, self.windows, self.length, self.seed, self.shuffled = tokens, windows, length, seed, shuffled
+        self._orders: dict[int, Rows] = {}
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {name: value[0] for name, value in self.__getitems__([index]).items()}
+
+    def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
+        """The examples of one batch, [sequence, token] each."""
+        ids = self.tokens.rows(np.array([self._window(i) for i in indices]))
+        if self.tokens.mask_id is None:
+            labels = ids.copy()
+            labels[:, 0] = UNMASKED  # nothing predicts the first token
+        else:
+            ids, labels = self._masked(ids, indices)
+        return {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
+
+    def _window(self, index: int) -> int:
+        turn, place = divmod(index, len(self.windows))
+        if not self.shuffled:
+            return int(self.windows[place])
+        if turn not in self._orders:
+            self._orders = {turn: np.random.default_rng([self.seed, turn]).permutation(self.windows)}
+        return int(self._orders[turn][place])
+
+    def _masked(self, ids: NDArray[np.int64], indices: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """15 % of the content to be predicted: of these 80 % behind [MASK], 10 % replaced, 10 % as they are."""
+        draws = np.stack([self._draws(i) for i in indices])
+        head, room = len(self.tokens.affixes.prefix), self.tokens.room
+        content = np.zeros(ids.shape, bool)
+        content[:, head : head + room] = True
+        chosen = content & (draws[:, 0] < MASKED)
+        labels = np.where(chosen, ids, UNMASKED)
+        fate, other = draws[:, 1], (draws[:, 2] * self.tokens.vocabulary).astype(np.int64)
+        seen = np.where(fate < KEPT, ids, np.where(fate < KEPT + REPLACED, other, self.tokens.mask_id or 0))
+        return np.where(chosen, seen, ids), labels
+
+    def _draws(self, index: int) -> NDArray[np.float64]:
+        """Uniform numbers [choice, token] of one example."""
+        source = np.random.Philox(key=[self.seed, 0], counter=[0, index, 0, 0])
+        return np.random.Generator(source).random((3, self.tokens.window))

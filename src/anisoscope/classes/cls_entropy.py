@@ -1,0 +1,123 @@
+"""The entropy of attention from the first token ([CLS]) of an utterance, for any model on transformers' attention interface.
+
+`row`       H of the softmax row of the first token, over all its keys, divided by ln n
+`reported`  the same divided by ln(n − 1)
+`again`     of a second softmax over that row without [CLS] and padding, divided by ln(n − 1)
+`columns`   the rows of real tokens are added up (over layers too), a second softmax over these sums without [CLS] and
+            padding, its H divided by ln(n − 1)
+
+n counts the real tokens with [CLS]; where heads have learnt sinks, H of the row counts the sink as one outcome more,
+and so does n. H is in [0, 1]: 1 uniform, 0 one token. Heads are averaged. An utterance whose normaliser is 0 (too
+short) counts as 0. The first and the last form are also penalties that Fosse et al. 2023 train with.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+
+from anisoscope.batch import Batch
+from anisoscope.capture.backends import looking_on
+from anisoscope.capture.masking import HIDDEN, Call
+from anisoscope.errors import MeasureError
+from anisoscope.models.modes import evaluating
+
+Layers = tuple[int, ...]
+
+
+class Watch:
+    """What one forward call shows: rows of the first token, and sums of columns, of the chosen layers."""
+
+    def __init__(self, mask: Shaped[Tensor, "sequence token"], layers: Layers, *, columns: bool) -> None:
+        self.mask, self.layers, self.columns, self._called = mask.bool(), layers, columns, 0
+        self.nats: dict[int, Float[Tensor, "sequence head"]] = {}
+        self.firsts: dict[int, Float[Tensor, "sequence head key"]] = {}
+        self.sums: dict[int, Float[Tensor, "sequence head key"]] = {}
+        self.sinks: dict[int, int] = {}
+
+    def look(self, call: Call) -> None:
+        """One attention call: the first token's row, and the column sums over the rows of real queries."""
+        self._called += 1
+        if self.layers and self._called not in self.layers:
+            return
+        scores = call.scores(1).squeeze(2)
+        self.nats[self._called] = _entropy(scores)
+        self.sinks[self._called] = scores.shape[-1] - call.key.shape[2]
+        if self.columns:
+            if call.query.shape[2] != self.mask.shape[1]:
+                got = f"{call.query.shape[2]} of {self.mask.shape[1]}"
+                raise MeasureError("every row of attention", got, "set row_only to 'never' for this penalty")
+            weights = call.weights()
+            self.firsts[self._called] = weights[:, :, 0]
+            self.sums[self._called] = (weights * self.mask[:, None, :, None]).sum(2)
+
+    @property
+    def tokens(self) -> Float[Tensor, " sequence"]:
+        """n: real tokens, [CLS] counted."""
+        return self.mask.sum(1).double()
+
+    def rows(self, fewer: int = 0) -> dict[int, Float[Tensor, " sequence"]]:
+        """Layer → H of the [CLS] row divided by ln(n − `fewer`), mean over heads."""
+        found = self._looked_at(self.nats).items()
+        return {layer: _normalised(x.mean(1), self.tokens - fewer + self.sinks[layer]) for layer, x in found}
+
+    def row_entropy(self, fewer: int = 0) -> Float[Tensor, " sequence"]:
+        """The same, mean over layers; the authors' tables have one `fewer`."""
+        return torch.stack([*self.rows(fewer).values()]).mean(0)
+
+    def column_entropy(self) -> Float[Tensor, " sequence"]:
+        """H of the second softmax over column sums, without [CLS], divided by ln(n − 1); mean over heads."""
+        return self._again(torch.stack([*self._looked_at(self.sums).values()]).sum(0))
+
+    def again(self) -> dict[int, Float[Tensor, " sequence"]]:
+        """Layer → H of a second softmax over the [CLS] row without [CLS], divided by ln(n − 1)."""
+        return {layer: self._again(x) for layer, x in self._looked_at(self.firsts).items()}
+
+    def _again(self, weights: Float[Tensor, "sequence head key"]) -> Float[Tensor, " sequence"]:
+        first = self.mask & (self.mask.long().cumsum(1) == 1)
+        weights = weights.masked_fill((~self.mask | first).unsqueeze(1), HIDDEN)
+        return _normalised(_entropy(weights).mean(1), self.tokens - 1)
+
+    def _looked_at(self, found: dict[int, Tensor]) -> dict[int, Tensor]:
+        missing = [layer for layer in self.layers if layer not in found]
+        if missing or not found:
+            got = f"{self._called} calls of the attention interface"
+            cure = "name layers the model has, or a model on transformers' attention interface"
+            raise MeasureError(f"attention in layers {missing or 'of the model'}", got, cure)
+        return found
+
+
+def _entropy(scores: Tensor) -> Tensor:
+    """H = ln Σ eˢ − Σ p s of softmax rows over the last axis, in nats; hidden scores have p = 0 and no gradient."""
+    nats: Tensor = scores.logsumexp(-1) - (scores.softmax(-1) * scores).sum(-1)
+    return nats
+
+
+def _normalised(nats: Tensor, count: Tensor) -> Tensor:
+    """nats / ln(count); 0 where that is ln 1 or less."""
+    usable = count > 1
+    return torch.where(usable, nats / count.clamp(min=2).log().to(nats.dtype), torch.zeros_like(nats))
+
+
+@torch.no_grad()
+def entropies(model: nn.Module, batches: Iterable[Batch], layers: Layers = ()) -> dict[str, Float[Tensor, " unit"]]:
+    """Entropies of every utterance, in the order of its unit, by form: of the layers together,
+    and all but `columns` of each layer (`row.1`, `reported.1`, `again.1`, …).
+    """
+    kept: dict[str, list[Tensor]] = {}
+    units: list[Tensor] = []
+    for batch in batches:
+        mask = next(iter(batch.streams.values())).mask
+        watch = Watch(mask, layers, columns=True)
+        with evaluating(model), looking_on(model, watch.look):
+            model(**batch.inputs)
+        by_layer = {"row": watch.rows(), "reported": watch.rows(1), "again": watch.again()}
+        found = {name: torch.stack([*x.values()]).mean(0) for name, x in by_layer.items()}
+        found["columns"] = watch.column_entropy()
+        found |= {f"{name}.{layer}": x for name, each in by_layer.items() for layer, x in each.items()}
+        for name, value in found.items():
+            kept.setdefault(name, []).append(value)
+        units.append(batch.unit)
+    order = torch.cat(units).argsort()
+    return {name: torch.cat(values)[order] for name, values in kept.items()}

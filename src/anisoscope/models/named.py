@@ -1,0 +1,45 @@
+"""Models with names of their own: checkpoints of a hub, and networks that come in a package; what others add to them."""
+
+from typing import NamedTuple
+
+from anisoscope.registry import entries
+
+
+class NamedModel(NamedTuple):
+    """A checkpoint of the hub with a short name.
+
+    modality       what it reads: `text`, `speech` or `image`
+    note           what else a list says of it
+    licence, size  as its authors state them; size in parameters
+    """
+
+    hub_id: str
+    modality: str
+    note: str = ""
+    licence: str = "unknown"
+    size: str = "unknown"
+
+
+class PackagedModel(NamedTuple):
+    """Weights in a package that is installed with `install`; it is found, never imported."""
+
+    package: str
+    file: str
+    install: str
+    description: str
+
+
+def named_models() -> dict[str, NamedModel]:
+    """Checkpoints of the hub by their short names."""
+    return {name: row for name, row in entries("models").items() if isinstance(row, NamedModel)}
+
+
+def packaged_models() -> dict[str, PackagedModel]:
+    """Networks in packages by their names, each `builtin:…`."""
+    return {name: row for name, row in entries("models").items() if isinstance(row, PackagedModel)}
+
+
+def hub_id(name: str) -> str:
+    """The id on the hub that a short name stands for; any other name as it is."""
+    named = named_models()
+    return named[name].hub_id if name in named else name

@@ -1,0 +1,23 @@
+"""Ports of architectures that transformers lacks: `register` makes its Auto classes know those of every family's row."""
+
+from functools import cache
+from importlib import import_module
+
+
+@cache
+def register() -> None:
+    """Make transformers' Auto classes know every port in the table of families that transformers itself lacks."""
+    import transformers
+    from transformers.models.auto import configuration_auto
+
+    from anisoscope.models.families import families
+
+    for name, family in families().items():
+        if not family.port or name in configuration_auto.CONFIG_MAPPING_NAMES:  # type: ignore[attr-defined]
+            continue
+        module = import_module(family.module)
+        classes = {auto: getattr(module, cls) for auto, cls in family.port.items()}
+        config = classes.pop("AutoConfig")
+        transformers.AutoConfig.register(name, config, exist_ok=True)
+        for auto, model in classes.items():
+            getattr(transformers, auto).register(config, model, exist_ok=True)
