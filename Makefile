@@ -1,4 +1,4 @@
-# demo · test · campaign · mutants · check · bench · gpu · reproduce · paper-rehearsal · docs · wheel · clean. Each sets itself up in .venv; quick when nothing changed.
+# demo · test (test-core: the tool; test-papers) · campaign · mutants · check · bench · gpu · reproduce · paper-rehearsal · docs · wheel · clean. Each sets itself up in .venv; quick when nothing changed.
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 # Another build of torch: make TORCH_INDEX=https://download.pytorch.org/whl/cpu …
@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test campaign mutants check bench gpu reproduce docs wheel clean paper-rehearsal
+.PHONY: demo test test-core test-papers campaign mutants check bench gpu reproduce docs wheel clean paper-rehearsal
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -17,14 +17,20 @@ demo: $(READY)
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
+test-core: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal tests
+
+test-papers: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal papers/tests
+
 # Cases made at random, half an hour of them: make campaign SEED=7, of some parts only: make campaign ONLY=kills,hub
 campaign: $(READY)
-	PYTHONPATH=src:tests:tools $(BIN)/python -m campaign $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
+	PYTHONPATH=src:papers/src:tests:tools $(BIN)/python -m campaign $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 # Mistakes put into a copy of the code: make mutants AREA=sums/jackknife COUNT=40
 mutants: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'
-	OMP_NUM_THREADS=1 PYTHONPATH=src:tests:tools $(BIN)/python tools/mutants.py $(AREA) $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED))
+	OMP_NUM_THREADS=1 PYTHONPATH=src:papers/src:tests:tools $(BIN)/python tools/mutants.py $(AREA) $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED))
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -39,7 +45,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/classifier.py
 
 gpu: $(READY)
-	$(BIN)/python benchmarks/gpu.py --results results/gpu.json --minutes 40
+	$(BIN)/python benchmarks/gpu.py --results papers/results/gpu.json --minutes 40
 
 reproduce: $(READY)
 	$(BIN)/anisoscope reproduce godey2024 --settings quick
@@ -47,7 +53,7 @@ reproduce: $(READY)
 
 # The paper's own settings against a hub on this machine, in which two systems are missing: most of an hour.
 paper-rehearsal: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python tools/paper_rehearsal.py build/paper-rehearsal
+	OMP_NUM_THREADS=1 $(BIN)/python papers/tools/paper_rehearsal.py build/paper-rehearsal
 
 docs: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
@@ -59,11 +65,11 @@ wheel:
 	PYTHON='$(PYTHON)' TORCH='$(TORCH)' tools/wheel.sh
 
 clean:
-	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info papers/src/*.egg-info
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml papers/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "anisoscope needs Python >= 3.11; choose one with make PYTHON=python3.11" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) -c constraints.txt '$(TORCH)'
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' -e papers
 	@touch $(READY)

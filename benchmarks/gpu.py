@@ -1,6 +1,6 @@
 """What only a GPU can show, in the order of its worth: `make gpu`, or with `--tiny` its miniature on any machine.
 
-    python benchmarks/gpu.py --results results/gpu.json --minutes 40
+    python benchmarks/gpu.py --results papers/results/gpu.json --minutes 40
 
 Each step's records are written as it ends, with the device's name; a second start goes on after the last finished one.
 """

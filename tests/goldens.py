@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, is_dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from typing import Any
 import numpy as np
 
 FOLDER = Path(__file__).with_name("goldens")
-RESULTS = Path(__file__).parents[1] / "results"
 FEW = 12
 """Rows of data that stand in a golden one by one; of more, each column's count and two sums, or a digest."""
 
@@ -55,68 +53,10 @@ def column(values: list[Any]) -> list[Any]:
     return [len(values), sha256("\n".join(map(str, values)).encode()).hexdigest()[:12]]
 
 
-def settings() -> dict[str, Any]:
-    """Every settings of every study, field by field, and what it needs from a hub; those of several studies once; and
-    every small model and size.
-    """
-    from anisoscope_papers.runner import found
-    from anisoscope_papers.training.kinds import KINDS, MEASURED
-    from anisoscope_papers.training.photographs_and_speech import RATE, SECONDS
-    from anisoscope_papers.training.recipe import SIZES
-
-    told: dict[str, Any] = {f"small model {name}": asdict(kind) for name, kind in KINDS.items()}
-    told |= {"small models are measured on": MEASURED, "clips": {"rate": RATE, "seconds": SECONDS}}
-    told |= {f"size {name}": asdict(size) for name, size in SIZES.items()}
-    first: dict[str, str] = {}
-    for study in found():
-        each = {name: asdict(one) if is_dataclass(one) else one for name, one in study.settings.items()}
-        each["needs"] = [asdict(need) for need in study.needs]
-        for name, one in each.items():
-            place = f"{study.paper} {study.name} {name}"
-            known = first.setdefault(json.dumps(one, default=str), place)
-            told[place] = one if known == place else f"as {known}"
-    told["godey2024 fig11 small"]["checkpoints"] = "of a variable of the environment"
-    return dict(json.loads(json.dumps(told, default=str)))
-
-
-def studies() -> dict[str, str]:
-    """A folder of committed records for every study that has any, by its name: that of the golden, or the least."""
-    from anisoscope_papers.runner import reproductions
-
-    folders = {path.stem: golden(path.stem)["of"] for path in FOLDER.glob("*.json") if "of" in golden(path.stem)}
-    for folder in sorted(reproductions(RESULTS), key=lambda path: (path / "records.parquet").stat().st_size):
-        folders.setdefault(f"{folder.parts[-3]}-{folder.name}", folder.relative_to(RESULTS).as_posix())
-    return dict(sorted(folders.items()))
-
-
-def charts_of(folder: str) -> dict[str, Any]:
-    """The charts of a study, drawn from its records."""
-    from anisoscope_papers.runner import finished
-
-    with no_corpora():
-        return {"of": folder} | {name: described(chart) for name, chart in finished(RESULTS / folder).charts.items()}
-
-
-@contextmanager
-def no_corpora() -> Iterator[None]:
-    """Examples without their texts, as where the corpus is not at hand."""
-    from anisoscope.errors import CorpusError
-    from anisoscope_papers.fosse2023 import table2_examples as examples
-
-    def gone(name: str) -> None:
-        raise CorpusError(f"{name} at hand", "none")
-
-    before, examples.corpus_of = examples.corpus_of, gone
-    try:
-        yield
-    finally:
-        examples.corpus_of = before
-
-
 @contextmanager
 def no_drawing() -> Iterator[dict[str, Any]]:
     """Pages with an empty drawing for each chart; the charts, as they are asked for."""
-    from anisoscope.report import page, studies_page
+    from anisoscope.report import page
 
     kept: dict[str, Any] = {}
 
@@ -124,12 +64,11 @@ def no_drawing() -> Iterator[dict[str, Any]]:
         kept.update({name: described(make()) for name, make in charts.items()})
         return dict.fromkeys(charts, "")
 
-    before = page.to_svgs, studies_page.to_svg
-    page.to_svgs, studies_page.to_svg = noted, lambda chart, name: noted({name: lambda: chart})[name]
+    before, page.to_svgs = page.to_svgs, noted
     try:
         yield kept
     finally:
-        page.to_svgs, studies_page.to_svg = before
+        page.to_svgs = before
 
 
 def text_of(page: Path) -> list[str]:
@@ -175,30 +114,30 @@ def text(found: Any, indent: int = 0) -> str:
     return ends[0] + space + f",{space}".join(parts) + "\n" + " " * indent + ends[1]
 
 
-def golden(name: str) -> Any:
+def golden(name: str, folder: Path = FOLDER) -> Any:
     """The committed one."""
-    return json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
+    return json.loads((folder / f"{name}.json").read_text("utf-8"))
 
 
-def check(name: str, found: Any) -> None:
+def check(name: str, found: Any, folder: Path = FOLDER) -> None:
     """AssertionError that names what differs from the committed one."""
     found = json.loads(json.dumps(found))
-    told = [f"{place}: {value!r}" for place, value in differing(found, golden(name))]
-    assert not told, "\n".join([f"not as in goldens/{name}.json (python tests/goldens.py writes it anew):", *told[:20]])
+    told = [f"{place}: {value!r}" for place, value in differing(found, golden(name, folder))]
+    how = f"python {folder.relative_to(Path(__file__).parents[1])}.py writes it anew"
+    assert not told, "\n".join([f"not as in goldens/{name}.json ({how}):", *told[:20]])
 
 
-def main() -> None:
-    import test_goldens
-
-    FOLDER.mkdir(exist_ok=True)
-    for old in {path.stem for path in FOLDER.glob("*.json")} - set(test_goldens.MADE):
-        (FOLDER / f"{old}.json").unlink()
-    for name in sys.argv[1:] or test_goldens.MADE:
-        found = json.loads(
-            json.dumps(test_goldens.MADE[name]()), parse_float=lambda number: float(f"{float(number):.9g}")
-        )
-        (FOLDER / f"{name}.json").write_text(text(found) + "\n", "utf-8")
+def write(made: Mapping[str, Callable[[], Any]], folder: Path = FOLDER) -> None:
+    """Write those that are named on the command line anew, or all; files of none are removed."""
+    folder.mkdir(exist_ok=True)
+    for old in {path.stem for path in folder.glob("*.json")} - set(made):
+        (folder / f"{old}.json").unlink()
+    for name in sys.argv[1:] or made:
+        found = json.loads(json.dumps(made[name]()), parse_float=lambda number: float(f"{float(number):.9g}"))
+        (folder / f"{name}.json").write_text(text(found) + "\n", "utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    import test_goldens
+
+    write(test_goldens.MADE)

@@ -10,15 +10,17 @@ import jaxtyping
 from beartype.roar import BeartypeCallHintParamViolation, BeartypeCallHintReturnViolation
 from jaxtyping import AbstractArray, TypeCheckError, install_import_hook
 
-SOURCES = Path(__file__).parents[1] / "src"
+ROOT = Path(__file__).parents[1]
+SOURCES = ROOT / "src", ROOT / "papers" / "src"
 
 
 def check_shapes() -> None:
-    """Checks arguments and results of every module that names shapes; not ports, whose configurations are
+    """Checks arguments and results of every module that names shapes; not networks, whose configurations are
     dataclasses with an `__init__` of transformers' own, which the hook would replace, nor what refuses wrong arrays
     in words of its own."""
-    modules = [path.relative_to(SOURCES) for path in SOURCES.rglob("*.py") if "from jaxtyping" in path.read_text()]
-    checked_here = [path for path in modules if not {"ports", "functional.py"} & set(path.parts)]
+    files = [(place, path) for place in SOURCES for path in place.rglob("*.py")]
+    modules = [path.relative_to(place) for place, path in files if "from jaxtyping" in path.read_text()]
+    checked_here = [path for path in modules if not {"networks", "functional.py"} & set(path.parts)]
     jaxtyping.jaxtyped = _decorator(jaxtyping.jaxtyped)
     install_import_hook([".".join(path.with_suffix("").parts) for path in checked_here], "shapes.checked")
 

@@ -10,12 +10,13 @@ from threading import Thread
 import numpy as np
 import pytest
 
+from anisoscope.data import hub, synthetic
 from anisoscope.data.encoding import LabelledPlan, collated, encode, vocabulary_tokenizer
 from anisoscope.data.hub import HubSet
 from anisoscope.data.labelled import Example, LabelledCorpus, balanced, checked, divided, open_labelled
 from anisoscope.data.labelled_tables import _words
 from anisoscope.errors import AnisoscopeError, CorpusError, UsageError
-from anisoscope_papers import benchmarks, hub, synthetic
+from anisoscope_papers import benchmarks
 
 
 def rows(n=60, **more):

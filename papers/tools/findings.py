@@ -1,4 +1,4 @@
-"""What is now known: the page, prose of tools/findings/*.md part by part, and the table of the README, tools/found.md,
+"""What is now known: the page, prose of findings/*.md part by part, and the table of the README, found.md,
 with the numbers of committed verdicts.
 
 {{place | claim}} or {{place | claim | subject}} becomes number, interval, n and outcome: `place` is a folder of

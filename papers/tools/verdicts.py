@@ -1,6 +1,6 @@
 """What was concluded from the committed records: every verdict, what became of earlier ones, and judging them anew.
 
-python tools/verdicts.py     judge all records under results/ by the code as it is, and keep what follows
+python papers/tools/verdicts.py     judge all records under papers/results/ by the code as it is, and keep what follows
 """
 
 import json
@@ -40,7 +40,12 @@ def reproduction() -> str:
     """Every verdict of the committed records: claim, published value, ours with interval, n, and the outcome; what
     must be known of a folder of records is in its README.md.
     """
-    lines = ["# Reproduction", "", "Verdicts of the records under `results/`, with the commands that made them.", ""]
+    lines = [
+        "# Reproduction",
+        "",
+        "Verdicts of the records under `papers/results/`, with the commands that made them.",
+        "",
+    ]
     lines += [evidence(), "**Bold** claims are primary: a figure or table is judged by them.", ""]
     folders = RESULTS.glob("*/*/")
     for folder in sorted(folders, key=lambda p: (p.parent.name != "godey2024", _rank(p.name), p.name)):

@@ -52,9 +52,7 @@ __all__ = ["__version__", *_PUBLIC]
 
 def __getattr__(name: str) -> Any:
     if name in _PAPERS:
-        raise AttributeError(
-            f"{name!r} is in anisoscope_papers (pip install anisoscope-papers): anisoscope_papers.{name}"
-        )
+        raise AttributeError(f"{name!r} is in another package: pip install anisoscope-papers, anisoscope_papers.{name}")
     if name not in _PUBLIC:
         raise AttributeError(f"module 'anisoscope' has no attribute {name!r}; it has {', '.join(_PUBLIC)}")
     return getattr(import_module(_PUBLIC[name]), name)

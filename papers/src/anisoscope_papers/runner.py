@@ -44,7 +44,7 @@ def found() -> tuple[Study, ...]:
             if declared and all(isinstance(study, Study) for study in declared):
                 studies.extend(declared)
             elif declared != (None,) or must or any(isinstance(x, Study) for x in content.values()):
-                where = f"STUDY = declare(…) in studies/{paper}/{name}.py"
+                where = f"STUDY = declare(…) in {paper}/{name}.py"
                 raise MeasureError(where, repr(declared), "declare it; see docs/adding.md")
     return tuple(sorted(studies, key=lambda s: (PAPERS.index(s.paper), number_of(s.name))))
 

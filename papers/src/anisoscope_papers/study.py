@@ -209,7 +209,7 @@ def published(paper: str) -> dict[str, Any]:
 
 def _entry(paper: str, study: str) -> dict[str, Any]:
     if study not in published(paper):
-        raise MeasureError(f"[{study}] in studies/{paper}/published.toml", "none", "write it; see docs/adding.md")
+        raise MeasureError(f"[{study}] in {paper}/published.toml", "none", "write it; see docs/adding.md")
     return dict(published(paper)[study])
 
 

@@ -1,4 +1,4 @@
-"""The entropy of attention from the first token ([CLS]) of an utterance, for any model on transformers' attention interface.
+"""The entropy of attention from the first token ([CLS]) of utterances, in any model on the attention interface.
 
 `row`       H of the softmax row of the first token, over all its keys, divided by ln n
 `reported`  the same divided by ln(n − 1)

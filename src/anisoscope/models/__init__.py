@@ -1,5 +1,4 @@
-"""Models: load any of them by name, find blocks and streams, read series of checkpoints; `ports/` holds architectures
-that common libraries lack. Nothing here measures.
+"""Models: load any of them by name, find blocks and streams, read series of checkpoints. Nothing here measures.
 
 May import: `data` and `batch`, and what is below them.
 """

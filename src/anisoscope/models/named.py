@@ -1,4 +1,4 @@
-"""Models with names of their own: checkpoints of a hub, and networks that come in a package; what others add to them."""
+"""Models with names of their own, as other packages add them: checkpoints of a hub, and networks in a package."""
 
 from typing import NamedTuple
 

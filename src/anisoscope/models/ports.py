@@ -1,4 +1,4 @@
-"""Ports of architectures that transformers lacks: `register` makes its Auto classes know those of every family's row."""
+"""Ports of architectures that transformers lacks: `register` makes its Auto classes know those that families name."""
 
 from functools import cache
 from importlib import import_module

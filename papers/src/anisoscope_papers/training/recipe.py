@@ -1,5 +1,5 @@
 """What is trained and how: the recipes of classifiers and of language models, whose fields are the options of
-`anisoscope train` and the keywords of `anisoscope.train`. Light: the command line reads them without torch.
+`anisoscope train` and the keywords of `anisoscope_papers.train`. Light: the command line reads them without torch.
 """
 
 import math

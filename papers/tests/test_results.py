@@ -11,10 +11,10 @@ import pytest
 import verdicts
 
 from anisoscope.errors import OutputError
-from anisoscope.report import build_studies
 from anisoscope.store import as_records
 from anisoscope_papers import runner
 from anisoscope_papers.runner import COMPARED, Finished, finished, found, reproductions
+from anisoscope_papers.studies_page import build_studies
 from anisoscope_papers.study import Compared
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -250,7 +250,7 @@ def test_damaged_records_are_told(tmp_path):
 
 
 def test_published_numbers_stand_beside_ours_on_the_page(tmp_path, monkeypatch):
-    from anisoscope.report import studies_page
+    from anisoscope_papers import studies_page
 
     (study,) = (s for s in found() if s.name == "table3")
     rows = (Compared("<b>HateXplain", 0.683, 0.7, 0.69, 0.71, 3, margin=0.005), Compared("YelpHat", 0.5))
@@ -285,7 +285,7 @@ def test_a_study_that_is_not_declared_is_told_and_a_part_of_studies_is_none(
     (tmp_path / f"{name}.py").write_text(content)
     monkeypatch.setattr(fosse2023, "__path__", [*fosse2023.__path__, str(tmp_path)])
     if refused:
-        with pytest.raises(MeasureError, match=f"studies/fosse2023/{name}.py"):
+        with pytest.raises(MeasureError, match=f"fosse2023/{name}.py"):
             runner.found.__wrapped__()
     else:
         assert len(runner.found.__wrapped__()) == len(found())

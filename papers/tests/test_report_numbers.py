@@ -7,12 +7,13 @@ import pandas as pd
 import pytest
 from test_report import synthetic_manifest, synthetic_records
 
-from anisoscope.charts import series_charts, style
+from anisoscope.charts import style
 from anisoscope.report.page import tiles
 from anisoscope.report.parts import Figure
 from anisoscope.report.results import Results
 from anisoscope.report.sections import sections
 from anisoscope.store import as_records
+from anisoscope_papers import series_charts
 
 
 def figures_of(records: pd.DataFrame, **manifest: Any) -> dict[str, Figure]:
