@@ -19,11 +19,11 @@ from anisoscope.capture.tap import Tap
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
 from anisoscope.models.blocks import Layout, _every, _frames_of_samples, find_stages, has_attention
-from anisoscope.models.families import FAMILIES, Family
+from anisoscope.models.families import Family, families
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 HEADS = ("query", "key", "value", "attention")
-STAGED = {name for name in tiny.ARCHITECTURES if FAMILIES.get(name, Family()).stages} | {"efficientnet"}
+STAGED = {name for name in tiny.ARCHITECTURES if families().get(name, Family()).stages} | {"efficientnet"}
 CONVOLUTIONAL = {name for name in STAGED if not has_attention(tiny.build(name, torch.float32))}
 TWO_STACKS = {name for name, of in tiny.ARCHITECTURES.items() if of.reads in ("two", "mel")}
 FINAL = {"gpt2", "t5", "byt5", "manta", "wav2vec2-stable", "whisper", "vit", "deit", "segformer"}
@@ -119,10 +119,10 @@ def row(x):
 
 
 ELSEWHERE = {
-    "attention_classifier": "test_attention_classifier.py",
-    "speech_cnn": "test_small_models.py",
+    "attention_classifier": "../papers/tests/test_attention_classifier.py",
+    "speech_cnn": "../papers/tests/test_small_models.py",
     **dict.fromkeys(("mamba", "mpnet", "openai-gpt", "swin", "swinv2", "xglm"), "../tools/families.py"),
-    **dict.fromkeys(("cifar_resnet", "crepe", "distillmos"), "test_packaged.py"),
+    **dict.fromkeys(("cifar_resnet", "crepe", "distillmos"), "../papers/tests/test_packaged.py"),
     **dict.fromkeys(("bloom", "mpt"), "test_entry_points.py"),
     **dict.fromkeys(("fsmt", "xlnet"), "test_no_silent_wrong_number.py"),
 }
@@ -131,7 +131,7 @@ ELSEWHERE = {
 
 def test_every_architecture_has_its_line_and_every_family_its_test():
     assert LAYERS.keys() == tiny.ARCHITECTURES.keys()
-    assert FAMILIES.keys() - {of.family or name for name, of in tiny.ARCHITECTURES.items()} == ELSEWHERE.keys()
+    assert families().keys() - {of.family or name for name, of in tiny.ARCHITECTURES.items()} == ELSEWHERE.keys()
     for name, file in ELSEWHERE.items():
         assert name in (Path(__file__).parent / file).read_text().lower()
 
@@ -171,7 +171,7 @@ def test_stages_are_the_model_s_own(name):
 def test_blocks_are_what_each_block_returns(name):
     net, outputs, handles = model(name), [], []
     for module in net.modules():
-        if type(module).__name__ in FAMILIES[name].blocks:
+        if type(module).__name__ in families()[name].blocks:
             handles.append(module.register_forward_hook(lambda _m, _i, out: outputs.append(out) or None))
     with torch.no_grad():
         net(**tiny.inputs(name))

@@ -62,7 +62,8 @@ def named_files(text: str) -> set[str]:
 def test_files_that_pages_name_are_there() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     named = {(page.name, file) for page in pages for file in named_files(page.read_text("utf-8"))}
-    places = ROOT / "src" / "anisoscope", ROOT / "tests"
+    papers = ROOT / "papers"
+    places = ROOT / "src" / "anisoscope", papers / "src" / "anisoscope_papers", ROOT / "tests", papers / "tests"
     assert len(named) > 20
     there = {file for _, file in named if (ROOT / file).exists() or any(any(place.rglob(file)) for place in places)}
     assert not {(page, file) for page, file in named if file not in there}
@@ -103,4 +104,5 @@ def test_tests_that_a_page_names_are_there() -> None:
         files = ""
         for named in re.findall(r"`([\w.]+: )?(test_\w+)`", row):
             files = named[0].removesuffix(": ") or files
-            assert not files or f"def {named[1]}(" in (ROOT / "tests" / files).read_text("utf-8"), named
+            folder = next((f for f in (ROOT / "tests", ROOT / "papers" / "tests") if (f / files).is_file()), None)
+            assert not files or (folder and f"def {named[1]}(" in (folder / files).read_text("utf-8")), named

@@ -21,7 +21,7 @@ from anisoscope.errors import ModelError
 from anisoscope.models import packaged
 from anisoscope.models.blocks import Layout
 from anisoscope.models.load import load
-from anisoscope_papers.networks import distillmos
+from anisoscope_papers.networks import cifar_resnet, distillmos
 from anisoscope_papers.networks.cifar_resnet import CifarResNetBlock, CifarResNetConfig, CifarResNetModel
 from anisoscope_papers.networks.crepe import CrepeConfig, CrepeModel
 from anisoscope_papers.networks.distillmos import DistillMosConfig, DistillMosModel
@@ -183,7 +183,7 @@ def test_parquet_that_holds_photographs_is_a_corpus(tmp_path):
     path = tmp_path / "photographs.parquet"
     pd.DataFrame({"image": kept, "label": range(4)}).to_parquet(path)
     model = CifarResNetModel(CifarResNetConfig(depth=8))
-    plan, described = open_plan(str(path), model, packaged.image_processor(), modality="image")
+    plan, described = open_plan(str(path), model, cifar_resnet.processor(), modality="image")
     red = plan[0].inputs["pixel_values"][:, 0].mean((1, 2))
     torch.testing.assert_close(red.diff(), torch.full((3,), 60 / 255 / 0.229), atol=1e-5, rtol=0)
     assert described["items"] == 4 and described["kind"] == "manifest"
