@@ -6,13 +6,14 @@ A cell is named in the column `model` of the records, as in `attention L=2 λ=0.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 import numpy as np
 import pandas as pd
 
 from anisoscope.data.local import copy_of
 from anisoscope_papers.needs import Need
-from anisoscope_papers.training.recipe import ARMS, ATTENTION, ClassifierRecipe
+from anisoscope_papers.training.recipe import ARMS, ATTENTION, POSITIONS, ClassifierRecipe
 
 REAL = ("yelphat", "hatexplain", "esnli")
 PLANTED = ("planted", "planted:3", "planted-pairs")
@@ -26,6 +27,15 @@ SCALED, RAW, DRAWN = "scaled", "raw", "random"
 LEARNED = ARMS[0]
 STARTS = {RAW: "word vectors as the encoder has them", DRAWN: "random word vectors"}
 OWN, OTHER_START, OTHER_SIZE, OTHER_ARM, FEWER = "own", "other start", "other size", "other attention", "fewer examples"
+OTHER_POSITIONS, OTHER_SPLIT, FIXED_LENGTH = "other positions", "other split", "fixed length"
+SINUSOIDS = POSITIONS[0]
+RECIPES = {
+    "no positions": ("none", 1.0),
+    "¼ sinusoids": (SINUSOIDS, 0.25),
+    "sinusoids": (SINUSOIDS, 1.0),
+    "learned positions": ("learned", 1.0),
+}
+"""Positions, and the factor of the sinusoids: that of the paper's text, of its code, and two others."""
 TUNED, BEFORE = "fine-tuned", "pre-trained"
 """Families of models: the paper's own attention-only ones (one head, real vectors of the size of its own), those that
 differ from them in one thing, encoders that are fine-tuned, and as they were before.
@@ -41,8 +51,12 @@ SHORT = "test_yelp50"
 class Cell:
     """One classifier: `attention` or an encoder.
 
-    start     its word vectors, random wherever `dim` is not `WIDTH`;   arm   of its attention (`recipe.ARMS`)
-    examples  so many of each split to train on, spread over the classes; none: as the grid says
+    start         its word vectors, random wherever `dim` is not `WIDTH`;   arm   of its attention (`recipe.ARMS`)
+    examples      so many of each split to train on, spread over the classes; none: as the grid says
+    positions     added to word vectors (`recipe.POSITIONS`), sinusoids multiplied by `scale`
+    freeze_after  steps after which frozen attention stays; none: those of an epoch
+    steps         trained for exactly so many, the last kept; none: as long as the validation loss falls
+    split         seed of the split into training and validation, on corpora that have none
     """
 
     corpus: str
@@ -55,6 +69,11 @@ class Cell:
     start: str = SCALED
     arm: str = LEARNED
     examples: int | None = None
+    positions: str = SINUSOIDS
+    scale: float = 1.0
+    freeze_after: int | None = None
+    steps: int | None = None
+    split: int = 0
 
     @property
     def attention(self) -> bool:
@@ -66,9 +85,16 @@ class Cell:
         if not self.attention:
             return self.model
         start = "" if self.start == SCALED else f" vectors={self.start}"
+        positions = "" if self.positions == SINUSOIDS else f" positions={self.positions}"
+        if self.scale != 1:
+            positions = f" positions={self.positions}×{self.scale:g}"
         arm = "" if self.arm == LEARNED else f" attention={self.arm}"
+        arm += "" if self.freeze_after is None else f"@{self.freeze_after}"
+        steps = "" if self.steps is None else f" steps={self.steps}"
+        split = "" if self.split == 0 else f" split={self.split}"
         few = "" if self.examples is None else f" n={self.examples}"
-        return f"{ATTENTION} L={self.layers} λ={self.weight:g} d={self.dim} h={self.heads}{start}{arm}{few}"
+        size = f"L={self.layers} λ={self.weight:g} d={self.dim} h={self.heads}"
+        return f"{ATTENTION} {size}{start}{positions}{arm}{steps}{split}{few}"
 
 
 @dataclass(frozen=True)
@@ -83,6 +109,9 @@ class Grid:
     examples    fewer examples, for the curve of accuracy on pairs, with `size_seeds` seeds
     arm_seeds   of the models of one layer, two, … whose attention is learned, or not (`recipe.ARMS`); `even_seeds` of
     learned and of uniform attention at each of these depths, the two that the first claim on them compares
+    position_seeds of the models of one layer, two, … under each of `RECIPES`
+    length      steps of trainings of fixed length, frozen after each of `freezing` or not at all, `length_seeds` seeds
+    splits      of a corpus that has no own, with as many seeds as one layer has under each of `RECIPES`
     encoder     what is fine-tuned: on at most `fine_limit` examples of each split, cut at `fine_length` tokens, for
     `fine_epochs` epochs; rate and batch as suit so few steps; tested on what the attention-only model is tested on
     warmup      steps, and `clip`, largest gradient norm, of models of two layers and more: without them, as published,
@@ -106,6 +135,11 @@ class Grid:
     examples: tuple[int, ...] = (2000, 6000)
     arm_seeds: tuple[int, ...] = (8, 4, 4)
     even_seeds: int = 8
+    position_seeds: tuple[int, ...] = (8, 4, 4)
+    length: int = 480
+    freezing: tuple[int, ...] = (0, 10, 38, 100, 240)
+    length_seeds: int = 4
+    splits: int = 4
     encoder: str = "builtin:minilm"
     fine_seeds: int = 5
     fine_epochs: int = 2
@@ -131,12 +165,17 @@ class Grid:
 
     def recipe(self, cell: Cell) -> ClassifierRecipe:
         """How a cell is trained."""
-        same = ClassifierRecipe(cell.model, cell.corpus, limit=cell.examples or self.limit, seed=cell.seed)
+        limit = cell.examples or self.limit
+        same = ClassifierRecipe(cell.model, cell.corpus, limit=limit, seed=cell.seed, split_seed=cell.split)
         if not cell.attention:
             same = replace(same, limit=self.fine_limit, max_length=self.fine_length, epochs=self.fine_epochs)
             return replace(same, patience=self.fine_epochs, rate=self.fine_rate, batch=self.fine_batch)
-        same = replace(same, layers=cell.layers, heads=cell.heads, attention=cell.arm)
-        same = replace(same, epochs=self.epochs, patience=self.patience)
+        same = replace(same, layers=cell.layers, heads=cell.heads, positions=cell.positions, position_scale=cell.scale)
+        same = replace(same, attention=cell.arm, freeze_after=cell.freeze_after)
+        if cell.steps is None:
+            same = replace(same, epochs=self.epochs, patience=self.patience)
+        else:
+            same = replace(same, steps=cell.steps)
         if cell.layers > 1:
             same = replace(same, warmup=self.warmup, clip=self.clip)
         if cell.weight:
@@ -176,6 +215,53 @@ class Grid:
         asked += [(n, seed, c, arm) for n, seed in even for c in self.names() for arm in (LEARNED, "uniform")]
         return [Cell(c, layers=n, seed=seed, arm=arm) for n, seed, c, arm in dict.fromkeys(asked)]
 
+    def by_positions(self) -> list[Cell]:
+        """Recipes of positions × how attention is trained, what decides most first: one layer, of it four seeds without
+        positions and with the sinusoids, learned and uniform; four of the other recipes; the other seeds; attention
+        that stays as it was drawn; then deeper models.
+        """
+        none, quarter, sinusoids, own_vectors = RECIPES.values()
+        cells = []
+        for layers, seeds in enumerate(self.position_seeds, 1):
+            for arms in ((LEARNED, "uniform"), ("frozen",)):
+                for some in (range(min(4, seeds)), range(4, seeds)):
+                    for recipes in ((none, sinusoids), (quarter, own_vectors)):
+                        asked = product(some, recipes, self.names(), arms)
+                        cells += [self._recipe_cell(c, layers, recipe, arm, seed) for seed, recipe, c, arm in asked]
+        return cells
+
+    def _recipe_cell(self, corpus: str, layers: int, recipe: tuple[str, float], arm: str, seed: int) -> Cell:
+        positions, scale = recipe
+        freeze_after = 0 if arm == "frozen" else None
+        cell = Cell(corpus, layers=layers, seed=seed, arm=arm)
+        return replace(cell, positions=positions, scale=scale, freeze_after=freeze_after)
+
+    def by_length(self) -> list[Cell]:
+        """One layer trained for a fixed length, whose attention stays after some steps: with the sinusoids and without
+        positions.
+        """
+        arms: list[tuple[str, int | None]] = [("frozen", step) for step in self.freezing]
+        arms += [(LEARNED, None), ("uniform", None)]
+        cells = []
+        for seed, name, corpus in product(range(self.length_seeds), ("sinusoids", "no positions"), self.names()):
+            positions, scale = RECIPES[name]
+            for arm, step in arms:
+                cell = Cell(corpus, seed=seed, arm=arm, freeze_after=step, steps=self.length)
+                cells.append(replace(cell, positions=positions, scale=scale))
+        return cells
+
+    def by_split(self) -> list[Cell]:
+        """One layer with the sinusoids and without positions, learned and uniform: on every split of the corpus that
+        has none of its own, the first of `names`.
+        """
+        cells = []
+        for seed, name in product(range(self.position_seeds[0]), ("sinusoids", "no positions")):
+            for corpus, arm in product(self.names(), (LEARNED, "uniform")):
+                splits = self.splits if corpus == self.names()[0] else 1
+                cell = self._recipe_cell(corpus, 1, RECIPES[name], arm, seed)
+                cells += [replace(cell, split=split) for split in range(splits)]
+        return cells
+
     def by_examples(self) -> list[Cell]:
         """One layer on fewer pairs."""
         seeds = range(self.size_seeds)
@@ -206,19 +292,25 @@ def _by_seed(cells: Iterator[Cell]) -> list[Cell]:
 
 _LABEL = re.compile(
     rf"{ATTENTION} L=(?P<layers>\d+) λ=(?P<weight>\S+) d=(?P<dim>\d+) h=(?P<heads>\d+)(?: vectors=(?P<start>\w+))?"
-    r"(?: attention=(?P<arm>\w+))?(?: n=(?P<examples>\d+))?"
+    r"(?: positions=(?P<positions>[a-z]+)(?:×(?P<scale>\S+))?)?(?: attention=(?P<arm>\w+)(?:@(?P<freeze_after>\d+))?)?"
+    r"(?: steps=(?P<steps>\d+))?(?: split=(?P<split>\d+))?(?: n=(?P<examples>\d+))?"
 )
+_USUAL = {"start": SCALED, "arm": LEARNED, "positions": SINUSOIDS, "scale": "1", "split": "0"}
+_NUMBERS = ("layers", "weight", "dim", "heads", "scale", "freeze_after", "steps", "split", "examples")
 
 
 def with_options(records: pd.DataFrame) -> pd.DataFrame:
     """Every row with the `family` of its model and, of attention-only ones, its numbers (NaN of encoders)."""
     names = records["model"].astype(str)
-    found = names.str.extract(_LABEL).fillna({"start": SCALED, "arm": LEARNED})
-    found = found.astype(dict.fromkeys(("layers", "weight", "dim", "heads", "examples"), float))
+    found = names.str.extract(_LABEL).fillna(_USUAL).astype(dict.fromkeys(_NUMBERS, float))
     encoder, size = found["layers"].isna(), (found["dim"] != WIDTH) | (found["heads"] != 1)
     differing = [encoder & names.str.endswith(PRETRAINED), encoder, size, found["start"] != SCALED]
-    differing = [names.str.endswith(UNTRAINED), *differing, found["arm"] != LEARNED, found["examples"].notna()]
-    family = np.select(differing, [CONTROL, BEFORE, TUNED, OTHER_SIZE, OTHER_START, OTHER_ARM, FEWER], OWN)
+    differing = [names.str.endswith(UNTRAINED), *differing]
+    differing += [found["steps"].notna(), found["split"] != 0]
+    differing += [(found["positions"] != SINUSOIDS) | (found["scale"] != 1)]
+    differing += [found["arm"] != LEARNED, found["examples"].notna()]
+    families = [CONTROL, BEFORE, TUNED, OTHER_SIZE, OTHER_START, FIXED_LENGTH, OTHER_SPLIT, OTHER_POSITIONS]
+    family = np.select(differing, [*families, OTHER_ARM, FEWER], OWN)
     return records.join(found).assign(family=family)
 
 
@@ -234,6 +326,11 @@ QUICK = Grid(
     examples=(150,),
     arm_seeds=(2,),
     even_seeds=2,
+    position_seeds=(2,),
+    length=60,
+    freezing=(0, 10),
+    length_seeds=2,
+    splits=2,
     fine_seeds=2,
     fine_limit=240,
     fine_length=48,

@@ -135,12 +135,12 @@ def similarities(model: Any, batches: LabelledPlan) -> pd.DataFrame:
     return as_records(pd.concat([records[~heads], as_records(means)], ignore_index=True))
 
 
-def entropy_records(model: Any, batches: LabelledPlan) -> pd.DataFrame:
-    """H of the first layer's [CLS] row in every form, and between which ends it can lie at these lengths."""
-    found, lengths = entropies(model, batches, (1,)), np.array(batches.encoded.lengths)
+def entropy_records(model: Any, batches: LabelledPlan, layer: int = 1) -> pd.DataFrame:
+    """H of a layer's [CLS] row in every form, and between which ends it can lie at these lengths."""
+    found, lengths = entropies(model, batches, (layer,)), np.array(batches.encoded.lengths)
     rows = [
         {"metric": metric, "component": form, "value": value}
         for form, (low, high) in ends(lengths).items()
         for metric, value in zip(ENTROPIES, (float(found[form].mean()), low, high), strict=True)
     ]
-    return as_records(pd.DataFrame(rows), layer=1, n_units=len(lengths))
+    return as_records(pd.DataFrame(rows), layer=layer, n_units=len(lengths))

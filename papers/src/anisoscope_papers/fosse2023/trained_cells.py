@@ -34,9 +34,9 @@ Labels = NDArray[np.int64]
 
 
 @cache
-def corpus_of(name: str, limit: int | None = None) -> LabelledCorpus:
-    """A corpus, read once for all seeds and depths."""
-    return open_labelled(name, limit=limit)
+def corpus_of(name: str, limit: int | None = None, split: int = 0) -> LabelledCorpus:
+    """A corpus, read once for all seeds and depths; `split` is the seed of its split, if it has no own."""
+    return open_labelled(name, limit=limit, seed=split)
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Trained:
     @cached_property
     def corpus(self) -> LabelledCorpus:
         """The corpus it was trained on. OutputError where that is no longer what its name stands for."""
-        corpus = corpus_of(self.cell.corpus, self.plan.recipe(self.cell).limit)
+        corpus = corpus_of(self.cell.corpus, self.plan.recipe(self.cell).limit, self.cell.split)
         if corpus.fingerprint != self.found.training["corpus"]["fingerprint"]:
             expected = f"the {corpus.name} that the classifiers in {self.folder.parent} were trained on"
             raise OutputError(expected, "another version of it", "choose another --output, or the data of then")
@@ -115,7 +115,7 @@ class CellAtStart(Trained):
 
     @cached_property
     def corpus(self) -> LabelledCorpus:
-        return corpus_of(self.cell.corpus, self.plan.recipe(self.cell).limit)
+        return corpus_of(self.cell.corpus, self.plan.recipe(self.cell).limit, self.cell.split)
 
     @cached_property
     def classifier(self) -> tuple[Any, Any]:
@@ -165,7 +165,7 @@ def each(cells: Sequence[Cell], plan: Grid, context: Context, look: Callable[[Tr
             return None
         try:
             if plan.train:
-                once(folder, lambda: _train(cell, plan, folder, context.device), marker=TOLD, wait=wait)
+                once(folder, lambda: train_cell(cell, plan, folder, context.device), marker=TOLD, wait=wait)
             return (look(Trained(cell, plan, folder, wait)),) if (folder / TOLD).exists() else None
         except (CorpusError, ModelError) as error:
             name = cell.corpus if isinstance(error, CorpusError) else plan.encoder if cell.attention else cell.model
@@ -179,11 +179,13 @@ def each(cells: Sequence[Cell], plan: Grid, context: Context, look: Callable[[Tr
             yield looked[0]
 
 
-def _train(cell: Cell, plan: Grid, folder: Path, device: str) -> None:
+def train_cell(cell: Cell, plan: Grid, folder: Path, device: str) -> None:
+    """Train a cell into a folder, or go on; one whose loss is not finite leaves `DIVERGED` there."""
     if (folder / DIVERGED).exists():
         return
     recipe = plan.recipe(cell)
     try:
-        train_classifier(recipe, folder, resume=True, device=device, corpus=corpus_of(recipe.corpus, recipe.limit))
+        corpus = corpus_of(recipe.corpus, recipe.limit, recipe.split_seed)
+        train_classifier(recipe, folder, resume=True, device=device, corpus=corpus)
     except DivergedError as error:  # reported, and not tried again
         write_json(folder / DIVERGED, {"cell": asdict(cell), "error": str(error)})

@@ -30,7 +30,9 @@ from anisoscope.errors import UsageError, near_matches
 
 PAPER_TEXT = {"attention_bias": False, "output_projection": False, "positions": "none", "norm": "layer_norm"}
 """Changes of the configuration that give equation 2 and section 2.2 of the paper instead of its code."""
-POSITIONS = ("sinusoidal", "none")
+POSITIONS = ("sinusoidal", "none", "learned")
+LEARNED_POSITION_STD = 0.02
+"""Standard deviation of learned position vectors at step 0, as BERT draws them: next to nothing beside the words."""
 ATTENTIONS = ("learned", "uniform", "random")
 
 
@@ -51,7 +53,8 @@ NORMS: dict[str, type[nn.Module]] = {"plain": PlainNorm, "layer_norm": nn.LayerN
 class AttentionClassifierConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # its __init_subclass__ is untyped
     """Sizes and choices.
 
-    positions  `sinusoidal` (Vaswani et al. 2017, added unscaled) or `none`
+    positions  `sinusoidal` (Vaswani et al. 2017, multiplied by `position_scale` and added; the authors' code uses 1),
+               `learned` (a vector for each position, trained with the model), or `none`
     norm       `plain` (no gain, bias or epsilon; unbiased standard deviation), `layer_norm`, or `none`
     attention  `learned`; `uniform` (every token weighs the same); `random`: by position, whatever the words, the
                softmax of scores drawn from N(0, 1), once per layer (Tay et al. 2021: fixed random)
@@ -68,6 +71,7 @@ class AttentionClassifierConfig(PreTrainedConfig):  # type: ignore[no-untyped-ca
     output_projection: bool = True
     residual: bool = True
     positions: str = "sinusoidal"
+    position_scale: float = 1.0
     norm: str = "plain"
     attention: str = "learned"
     attention_seed: int = 0
@@ -179,6 +183,10 @@ class ClassifierAttention(nn.Module):
         return scores.masked_fill(~mask, torch.finfo(key.dtype).min) if mask.dtype == torch.bool else mask + scores
 
 
+class PositionTable(nn.Embedding):
+    """Learned position vectors; they start near zero."""
+
+
 class AttentionClassifierBlock(GradientCheckpointingLayer):  # type: ignore[no-untyped-call]  # as above
     """norm(x + attention(x)); of the first row alone where `row_only`, without keys and values where `folded`."""
 
@@ -218,6 +226,8 @@ class AttentionClassifierPreTrainedModel(PreTrainedModel):  # type: ignore[no-un
             if module.bias is not None:
                 inner = isinstance(module, InProjection | OutProjection)
                 init.uniform_(module.bias, *((0.0, 0.0) if inner else (-bound, bound)))
+        elif isinstance(module, PositionTable):
+            init.normal_(module.weight, std=LEARNED_POSITION_STD)
         elif isinstance(module, nn.Embedding):
             init.normal_(module.weight, std=self.config.embedding_std)
             if module.padding_idx is not None:
@@ -237,6 +247,9 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):  # type: ign
         super().__init__(config.checked())
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
         self.blocks = nn.ModuleList(AttentionClassifierBlock(config, i) for i in range(config.num_hidden_layers))
+        # made after the blocks, so that these are drawn as in a model without it
+        if config.positions == "learned":
+            self.positions = PositionTable(config.max_position_embeddings, config.hidden_size)
         self.row_only = "training"
         self._table: Tensor | None = None
         self.post_init()  # type: ignore[no-untyped-call]
@@ -257,6 +270,8 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):  # type: ign
             raise UsageError(f"at most {longest} tokens", str(x.shape[1]), "cut the utterances, or raise --max-length")
         if self.config.positions == "sinusoidal":
             x = x + self._positions(x)
+        elif self.config.positions == "learned":
+            x = x + self.positions.weight[: x.shape[1]]
         mask = create_bidirectional_mask(config=self.config, inputs_embeds=x, attention_mask=attention_mask)
         short = self.row_only == "always" or (self.training and self.row_only == "training")
         for i, block in enumerate(self.blocks, 1):
@@ -264,10 +279,11 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):  # type: ign
         return BaseModelOutput(last_hidden_state=x)
 
     def _positions(self, x: Tensor) -> Tensor:
-        """The table for x [sequence, token, dim]: made once, for the longest input."""
+        """The scaled table for x [sequence, token, dim]: made once, for the longest input."""
         table = self._table
         if table is None or table.device != x.device or table.dtype != x.dtype:
-            table = self._table = sinusoids(self.config.max_position_embeddings, x.shape[2]).to(x)
+            table = sinusoids(self.config.max_position_embeddings, x.shape[2]).to(x)
+            table = self._table = table * self.config.position_scale
         return table[: x.shape[1]]
 
 

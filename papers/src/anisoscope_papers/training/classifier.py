@@ -145,7 +145,6 @@ def _train(
         "eval_strategy": "epoch",
         "save_strategy": "epoch",
         "logging_strategy": "epoch",
-        "num_train_epochs": recipe.epochs,
         "per_device_train_batch_size": recipe.batch,
         "per_device_eval_batch_size": 4 * (recipe.batch or 1),
         "learning_rate": recipe.rate,
@@ -156,9 +155,20 @@ def _train(
         "data_seed": recipe.seed,
         "use_cpu": device == "cpu",
     }
+    if recipe.steps is None:
+        settings["num_train_epochs"] = recipe.epochs
+    else:
+        settings |= {"max_steps": recipe.steps, "load_best_model_at_end": False}
     order = Buckets(parts.encoded[TRAIN].lengths, recipe.batch or 1, recipe.seed) if recipe.buckets else None
-    freezing = (FrozenAttention(),) if recipe.attention == "frozen" else ()
-    how = Fitting(settings, patience=recipe.patience, penalty=penalty, order=order, callbacks=freezing)
+    freezing = (FrozenAttention(recipe.freeze_after),) if recipe.attention == "frozen" else ()
+    how = Fitting(
+        settings,
+        patience=recipe.patience if recipe.steps is None else None,
+        evaluated=frozenset() if recipe.steps is None else frozenset({recipe.steps}),
+        penalty=penalty,
+        order=order,
+        callbacks=freezing,
+    )
     history = fit(parts.material, how, lambda step, last, _model: progress(step, last), checkpoints)
     results = {
         split: result(corpus, split, predicted(parts.model, encoded, parts.pad_id))
@@ -166,13 +176,15 @@ def _train(
         if split != TRAIN
     }
     loss, held = ([(i, x) for i, (_, x) in enumerate(history[name], 1)] for name in ("loss", "validation_loss"))
+    best_epoch, _loss = min(held, key=lambda item: item[1])
     return {
         "recipe": asdict(recipe),
         "corpus": corpus.described(),
         **parts.described,
         "steps": history["steps"],
         "epochs": len(held),
-        "best_epoch": min(held, key=lambda item: item[1])[0],
+        "best_epoch": best_epoch,
+        "kept_step": history["validation_loss"][best_epoch - 1][0] if recipe.steps is None else recipe.steps,
         "loss": loss,
         "validation_loss": held,
         "seconds": history["seconds"],
@@ -183,22 +195,27 @@ def _train(
 
 
 class FrozenAttention(TrainerCallback):
-    """After the first epoch queries and keys of every layer stay as they are, and no gradient passes through weights of
-    attention; scores still follow the word vectors and layers below, which values go on training.
+    """After so many steps (None: the first epoch) queries and keys of every layer stay as they are, and no gradient
+    passes through weights of attention; scores still follow the word vectors and layers below, which values go on
+    training.
     """
+
+    def __init__(self, after: int | None = None) -> None:
+        self.after = after
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
         self.kept: list[Tensor] = []
-        self._freeze(given["model"], state.epoch)
+        self._freeze(given["model"], state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
         with torch.no_grad():
             for now, before in zip(self._parameters(given["model"]), self.kept, strict=False):
                 now.copy_(before)  # momentum and decay move what has no gradient
-        self._freeze(given["model"], state.epoch)
+        self._freeze(given["model"], state)
 
-    def _freeze(self, model: Any, epoch: float | None) -> None:
-        if self.kept or not epoch or epoch < 1:
+    def _freeze(self, model: Any, state: Any) -> None:
+        reached = (state.epoch or 0) >= 1 if self.after is None else state.global_step >= self.after
+        if self.kept or not reached:
             return
         self.kept = [part.detach().clone() for part in self._parameters(model)]
         for block in model.attention_classifier.blocks:

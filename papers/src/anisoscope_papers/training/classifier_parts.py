@@ -81,7 +81,9 @@ def _attention(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[Any, A
     dim = vectors.matrix.shape[1] if vectors else recipe.dim or RANDOM_DIM
     if recipe.dim not in (None, dim):
         raise UsageError(f"--dim {dim}, that of the vectors", str(recipe.dim), "leave it out, or use --vectors random")
-    changes: dict[str, Any] = PAPER_TEXT if recipe.text else {}
+    changes: dict[str, Any] = {"positions": recipe.positions, "position_scale": recipe.position_scale}
+    if recipe.text:
+        changes |= PAPER_TEXT
     config = AttentionClassifierConfig(
         vocab_size=len(tokenizer),
         hidden_size=dim,

@@ -26,12 +26,14 @@ PUBLISHED = {
 """What the authors' code uses: for the attention-only model (True), and for BERT (False)."""
 OF_ATTENTION = (
     *("layers", "heads", "dim", "text", "vectors", "vector_norm"),
-    *("frozen", "tokens", "separator", "attention"),
+    *("frozen", "tokens", "separator", "attention", "freeze_after", "positions", "position_scale"),
 )
 """Fields that only the attention-only model uses."""
 TOKENS = ("paper", "checkpoint")
 ARMS = ("learned", "uniform", "random", "frozen")
-"""How attention is trained: with the model; not at all, equal or random by position; for one epoch."""
+"""How attention is trained: with the model; not at all, equal or random by position; for the first steps only."""
+POSITIONS = ("sinusoidal", "none", "learned")
+"""What is added to word vectors, as `AttentionClassifierConfig.positions` names it."""
 VARIANTS = ("entropy", "entropy-columns")
 """Forms of the entropy penalty: on the row of [CLS], or on all columns."""
 
@@ -101,11 +103,18 @@ class ClassifierRecipe:
     attention: Annotated[
         str,
         Option(
-            "learned, or trained without: uniform, random (fixed, by position), frozen (after one epoch)",
+            "learned, or trained without: uniform, random (fixed, by position), frozen (see --freeze-after)",
             MODEL,
             known=ARMS,
         ),
     ] = "learned"
+    freeze_after: Annotated[
+        int | None, Option("steps after which frozen attention stays; default: those of one epoch", MODEL, least=0)
+    ] = None
+    positions: Annotated[str, Option("added to word vectors: sinusoidal, learned, or none", MODEL, known=POSITIONS)] = (
+        "sinusoidal"
+    )
+    position_scale: Annotated[float, Option("factor of the sinusoids", MODEL, least=0)] = 1.0
     penalty: Annotated[
         str, Option("none, entropy ([CLS] row) or entropy-columns", TRAINING, known=("none", *VARIANTS))
     ] = "none"
@@ -118,6 +127,9 @@ class ClassifierRecipe:
     batch: Annotated[int | None, Option("utterances a step; default 64", TRAINING, least=1)] = None
     epochs: Annotated[int | None, Option("most epochs; default 50", TRAINING, least=1)] = None
     patience: Annotated[int | None, Option("epochs without a lower loss; default 5", TRAINING, least=1)] = None
+    steps: Annotated[
+        int | None, Option("train so many steps and keep the last; default: the best epoch is kept", TRAINING, least=1)
+    ] = None
     warmup: Annotated[int, Option("steps of warm-up", TRAINING, least=0)] = 0
     clip: Annotated[float, Option("largest gradient norm; 0: none", TRAINING, least=0)] = 0.0
     buckets: bool = True
@@ -140,6 +152,10 @@ class ClassifierRecipe:
         unused += [("separator", "--tokens checkpoint")] * (self.tokens == "checkpoint")
         unused += [("penalty_layers", "--penalty none")] * (self.penalty == "none")
         unused += [("attention", f"--penalty {self.penalty}")] * (self.penalty != "none")
+        unused += [("freeze_after", f"--attention {self.attention}")] * (self.attention != "frozen")
+        unused += [("position_scale", f"--positions {self.positions}")] * (self.positions != "sinusoidal")
+        unused += [("positions", "--text (the paper's equations have none)")] * self.text
+        unused += [("epochs", "--steps"), ("patience", "--steps")] * (self.steps is not None)
         for name, other in unused:
             value, option = getattr(self, name), f"--{name.replace('_', '-')}"
             if value != getattr(ClassifierRecipe, name):
@@ -152,7 +168,9 @@ class ClassifierRecipe:
     def filled(self) -> "ClassifierRecipe":
         """The recipe with the published values in place of None."""
         published: dict[str, Any] = PUBLISHED[self.is_attention]
-        return replace(self, **{name: value for name, value in published.items() if getattr(self, name) is None})
+        unused = ("epochs", "patience") if self.steps is not None else ()
+        missing = {n: value for n, value in published.items() if getattr(self, n) is None and n not in unused}
+        return replace(self, **missing)
 
     def open(self) -> "LabelledCorpus":
         """The corpus it trains on."""

@@ -1,0 +1,175 @@
+"""Classifiers of the grid that are trained, measured once, and not kept: a small table of records for each cell.
+
+<cache>/cells/<cell>-<hash>.parquet    what was measured of it; the hash is of its recipe
+<cache>/cells/<cell>-<hash>/           its training, while it is under way
+
+A cell that the study's own folder has records of, from an earlier machine, is taken from there: copy `records.parquet`
+into `<output>/beyond/paper/<study>` and reproduce the study with the settings `paper`.
+"""
+
+import base64
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.classes.ablation import outcome
+from anisoscope.data.labelled import TEST
+from anisoscope.errors import CorpusError, ModelError
+from anisoscope.measure.loop import run_pass
+from anisoscope.measure.settings import Settings
+from anisoscope.provenance import code_version, run_id
+from anisoscope.store import as_records, in_turn, once, read_table, select, write_table
+from anisoscope_papers.fosse2023.entry import Evidence, entry
+from anisoscope_papers.fosse2023.grid import LEARNED, NEEDS, PAPER, QUICK, SHORT, Cell, Grid
+from anisoscope_papers.fosse2023.measurements import KEYS, VALUES, entropy_records
+from anisoscope_papers.fosse2023.trained_cells import (
+    DIVERGED,
+    TOLD,
+    CellAtStart,
+    Trained,
+    folder_of,
+    train_cell,
+)
+from anisoscope_papers.judge import Test
+from anisoscope_papers.study import Context, Study
+
+AFTERWARDS = "test, uniform afterwards"
+RIGHT = "right"
+"""Metric of rows whose `component` says which test utterances a model has right, a bit each (`unpacked`)."""
+MEASURED = Settings(metrics=("intra_sequence", "norms"), policies=("all",))
+SITES = ("hidden", KEYS, VALUES)
+
+
+def cell_study(
+    name: str,
+    cells: Callable[[Grid], Sequence[Cell]],
+    *,
+    tests: Callable[[Evidence], Iterable[Test]],
+    draw: Callable[[Evidence], dict[str, ChartType]],
+) -> Study:
+    """A study of cells that are measured once and not kept."""
+    settings = {"quick": QUICK, "paper": PAPER, "finished": replace(PAPER, train=False)}
+
+    def measure(plan: Grid, context: Context) -> pd.DataFrame:
+        return records_of(cells(plan), plan, context)
+
+    return entry(name, measure=measure, tests=tests, draw=draw, paper="beyond", settings=settings, needs=NEEDS)
+
+
+def records_of(cells: Sequence[Cell], plan: Grid, context: Context) -> pd.DataFrame:
+    """Records of all cells: those that are there, those trained now where the plan says so, one row `missing` or
+    `diverged` for any other.
+    """
+    earlier = _earlier(context)
+    lost: set[str] = set()
+
+    def attempt(cell: Cell, wait: bool) -> pd.DataFrame:
+        identity = run_id(asdict(plan.recipe(cell).filled()))
+        known = select(earlier, run=identity)
+        if len(known):
+            return known
+        if cell.corpus in lost:
+            return _absent(cell, "missing")
+        folder = context.cache / "cells" / folder_of(cell, plan, context.cache).name
+        table = folder.with_suffix(".parquet")
+        try:
+            if plan.train:
+                once(table, lambda: write_table(table, _measured(cell, plan, folder, context.device)), wait=wait)
+        except (CorpusError, ModelError) as error:
+            lost.add(cell.corpus)
+            context.withhold(cell.corpus, error)
+        return read_table(table).assign(run=identity) if table.exists() else _absent(cell, "missing")
+
+    parts = []
+    for done, found in enumerate(in_turn(cells, attempt), 1):
+        parts.append(found)
+        context.progress("classifiers", done, len(cells))
+    return as_records(pd.concat(parts, ignore_index=True))
+
+
+def _earlier(context: Context) -> pd.DataFrame:
+    """Records that the study's folder has already."""
+    path = context.folder / "records.parquet"
+    return read_table(path) if path.exists() else as_records(pd.DataFrame({"metric": []}))
+
+
+def _absent(cell: Cell, why: str) -> pd.DataFrame:
+    row = pd.DataFrame([{"metric": why, "value": 1.0}])
+    return as_records(row, model=cell.label, corpus=cell.corpus, seed=cell.seed)
+
+
+def _measured(cell: Cell, plan: Grid, folder: Any, device: str) -> pd.DataFrame:
+    """Train a cell and measure it; its training is removed."""
+    train_cell(cell, plan, folder, device)
+    if (folder / DIVERGED).exists():
+        found = _absent(cell, "diverged")
+    else:
+        assert (folder / TOLD).exists()
+        trained = Trained(cell, plan, folder)
+        found = pd.concat([_accuracies(trained), _geometry(trained)], ignore_index=True)
+        if cell.arm == LEARNED:
+            at_start = CellAtStart(replace(cell, steps=None), plan, folder)
+            found = pd.concat([found, _geometry(at_start)], ignore_index=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    return as_records(found.assign(revision=str(code_version()["sources"])))
+
+
+def _accuracies(trained: Trained) -> pd.DataFrame:
+    """Accuracy on the whole test split, on reviews of 50 words where there are, and on the test split after attention
+    was made uniform; which utterances are right; the majority rate; how long it was trained.
+    """
+    cell, training = trained.cell, trained.found.training
+    rows: list[dict[str, Any]] = []
+    for split, found in training["results"].items():
+        rows.append({"metric": "accuracy", "component": split, "value": found["accuracy"], "n_units": found["n"]})
+    of_test = training["results"][TEST]
+    rows.append({"metric": "majority", "component": TEST, "value": of_test["majority"], "n_units": of_test["n"]})
+    for name in ("collapsed", "steps", "kept_step"):
+        rows.append({"metric": name, "value": float(training[name])})
+    model, everything = trained.classifier[0], trained.batches(of_test["n"] * len(trained.corpus.labels))
+    labels, every_layer = np.array(everything.encoded.labels), tuple(range(1, cell.layers + 1))
+    kinds = {TEST: (), AFTERWARDS: every_layer} if cell.arm != "uniform" else {TEST: ()}
+    for component, replaced in kinds.items():
+        right = outcome(model, everything, "uniform", replaced)[0] == labels
+        if component != TEST:
+            value = float(right.mean())
+            rows.append({"metric": "accuracy", "component": component, "value": value, "n_units": len(right)})
+        rows.append({"metric": RIGHT, "component": packed(component, right), "value": float(right.mean())})
+    return as_records(pd.DataFrame(rows), model=cell.label, corpus=cell.corpus, seed=cell.seed)
+
+
+def packed(name: str, right: np.ndarray) -> str:
+    """`name` and the bits of [utterance], as text."""
+    return f"{name}:{base64.b64encode(np.packbits(right).tobytes()).decode()}"
+
+
+def unpacked(text: str, count: int) -> tuple[str, np.ndarray]:
+    """Name and bits of `packed`, of so many utterances."""
+    name, _, bits = text.partition(":")
+    return name, np.unpackbits(np.frombuffer(base64.b64decode(bits), np.uint8), count=count).astype(bool)
+
+
+def _geometry(trained: Trained) -> pd.DataFrame:
+    """Similarity inside utterances of hidden states, keys and values, norms of keys, and H of every layer in each form;
+    of YelpHat on its reviews of 50 words.
+    """
+    split = SHORT if SHORT in trained.corpus.splits else TEST
+    model, batches = trained.classifier[0], trained.batches(trained.plan.utterances, split)
+    records = run_pass(model, batches, MEASURED).records()
+    alike = (records["metric"] == "intra_sequence") & records["site"].isin(SITES)
+    norms = records["metric"].isin(["norms.mean", "norms.variation"]) & (records["site"] == KEYS)
+    found = records[(alike | norms) & records["head"].isna() & records["component"].isna()]
+    heads = records[(alike | norms) & records["head"].notna() & records["component"].isna()]
+    columns = ["layer", "site", "token_policy", "metric", "value"]
+    parts = [found[columns], heads[columns]]  # one head each
+    if trained.cell.arm != "uniform":
+        for layer in range(1, trained.cell.layers + 1):
+            entropy = entropy_records(model, batches, layer)
+            parts.append(entropy[entropy["metric"] == "cls_entropy"][["metric", "component", "layer", "value"]])
+    whole = pd.concat(parts, ignore_index=True)
+    return as_records(whole, model=trained.label, corpus=trained.cell.corpus, seed=trained.cell.seed)

@@ -1,0 +1,145 @@
+"""How far does a difference of accuracies reach? Seeds, test utterances and splits as three crossed draws.
+
+Every model says which test utterances it has right. A difference of two arms is then a table of seeds × utterances (of
+splits × utterances, each a mean over seeds), and the variance of its mean that of a crossed design: `crossed_interval`.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+from jaxtyping import Float
+from scipy import stats
+
+from anisoscope.charts import builders as charts
+from anisoscope.store import select
+from anisoscope_papers.beyond.cells import AFTERWARDS, RIGHT, cell_study, unpacked
+from anisoscope_papers.beyond.positions import named
+from anisoscope_papers.fosse2023.entry import Evidence
+from anisoscope_papers.fosse2023.grid import LEARNED, TITLES, Grid
+from anisoscope_papers.judge import Test
+from anisoscope_papers.study import FEWEST
+
+Table = Float[np.ndarray, "row utterance"]
+NOT_NEEDED, NOT_USED = "not needed", "not used"
+DRAWS = 2000
+
+
+def crossed_interval(table: Table) -> tuple[float, float, float]:
+    """(mean, low, high): 95 % interval of the mean of a table whose rows and columns are both drawn at random.
+
+    Var = (MS_rows + MS_columns − MS_rest) / (rows · columns), not below the variance from either alone; Student's t
+    with the degrees of freedom of Satterthwaite (1946). NaN ends for a single row.
+    """
+    rows, columns = table.shape
+    mean = float(table.mean())
+    if rows < 2 or columns < 2:
+        return mean, np.nan, np.nan
+    by_row, by_column = table.mean(1), table.mean(0)
+    of_rows = columns * float(np.var(by_row, ddof=1))
+    of_columns = rows * float(np.var(by_column, ddof=1))
+    rest = table - by_row[:, None] - by_column[None] + mean
+    freedom = (rows - 1, columns - 1, (rows - 1) * (columns - 1))
+    squares = np.array([of_rows, of_columns, -float((rest**2).sum()) / freedom[2]])
+    total = float(squares.sum())
+    if total <= max(of_rows, of_columns):  # the rest was larger than the smaller of the two: nothing is taken off
+        total = max(of_rows, of_columns)
+        degrees = freedom[0] if of_rows >= of_columns else freedom[1]
+    else:
+        degrees = total**2 / float((squares**2 / freedom).sum())
+    half = stats.t.ppf(0.975, max(degrees, 1.0)) * np.sqrt(total / table.size)
+    return mean, mean - half, mean + half
+
+
+def bootstrap_interval(table: Table, draws: int = DRAWS, seed: int = 0) -> tuple[float, float, float]:
+    """(mean, low, high) by a bootstrap of rows and columns together (Sellam et al. 2022: multi-bootstrap)."""
+    generator = np.random.default_rng(seed)
+    rows, columns = table.shape
+    of_rows = generator.multinomial(rows, np.full(rows, 1 / rows), draws) / rows
+    of_columns = generator.multinomial(columns, np.full(columns, 1 / columns), draws) / columns
+    means = np.einsum("dr,rc,dc->d", of_rows, table, of_columns, optimize=True)
+    low, high = np.quantile(means, (0.025, 0.975))
+    return float(table.mean()), float(low), float(high)
+
+
+def right_of(records: pd.DataFrame) -> pd.DataFrame:
+    """A row for each model and set of weights: `right`, bits of the test utterances, and `what` they are of."""
+    counts = select(records, metric="accuracy", component="test").groupby("corpus")["n_units"].first()
+    rows = named(select(records, metric=RIGHT))
+    found = []
+    for corpus, seed, split, recipe, arm, text in rows[
+        ["corpus", "seed", "split", "recipe", "arm", "component"]
+    ].itertuples(index=False):
+        what, right = unpacked(text, int(counts[corpus]))
+        found.append((corpus, int(seed), int(split), recipe, arm, what, right))
+    return pd.DataFrame(found, columns=["corpus", "seed", "split", "recipe", "arm", "what", "right"])
+
+
+def differences(records: pd.DataFrame) -> dict[tuple[str, str, str], dict[int, Table]]:
+    """{(corpus, recipe, claim): {split: [seed, utterance]}}: what uniform attention changes, from the start or
+    afterwards.
+    """
+    models = right_of(records)
+    found: dict[tuple[str, str, str], dict[int, Table]] = {}
+    for names, group in models.groupby(["corpus", "recipe", "split"], sort=False):
+        corpus, recipe, split = str(names[0]), str(names[1]), int(str(names[2]))
+        own = group[group["what"] == "test"]
+        learned = own[own["arm"] == LEARNED].set_index("seed")["right"]
+        others = {
+            NOT_NEEDED: own[own["arm"] == "uniform"].set_index("seed")["right"],
+            NOT_USED: group[(group["what"] == AFTERWARDS) & (group["arm"] == LEARNED)].set_index("seed")["right"],
+        }
+        for claim, other in others.items():
+            seeds = sorted(set(learned.index) & set(other.index))
+            if seeds:
+                rows = [other[seed].astype(float) - learned[seed].astype(float) for seed in seeds]
+                found.setdefault((corpus, recipe, claim), {})[split] = np.array(rows)
+    return found
+
+
+def table_of(by_split: dict[int, Table]) -> Table:
+    """Rows that are drawn at random: seeds of the only split, or splits, each a mean over its seeds."""
+    if len(by_split) < FEWEST:
+        return by_split[min(by_split)]
+    return np.array([table.mean(0) for table in by_split.values()])
+
+
+def tests(whole: Evidence) -> Iterator[Test]:
+    found = differences(whole.records)
+    for here in whole.corpora:
+        for (corpus, recipe, name), by_split in found.items():
+            if corpus != here.corpus:
+                continue
+            claim, table = here.claims[name], table_of(by_split)
+            value, low, high = crossed_interval(table)
+            margin = claim.within or 0.0
+            drawn = f"{len(table)} {'splits' if len(by_split) >= FEWEST else 'seeds'} × {table.shape[1]} utterances"
+            statistic = f"{claim.statistic} (claim: {-margin:.3g} to {margin:.3g}):"
+            note = "; ".join(filter(None, (drawn, here.note)))
+            test = Test(claim, statistic, value, n=len(table), subject=f"{here.title}, {recipe}", note=note)
+            if len(table) < FEWEST:
+                yield test
+                continue
+            yield Test(**{**vars(test), "low": low, "high": high, "inside": (-margin, margin)})
+
+
+def draw(whole: Evidence) -> dict[str, ChartType]:
+    """What uniform attention changes, with the interval of each way to draw."""
+    rows = []
+    for (corpus, recipe, name), by_split in differences(whole.records).items():
+        table = table_of(by_split)
+        ways = {
+            "crossed": crossed_interval(table),
+            "bootstrap of both": bootstrap_interval(table),
+            "seeds or splits alone": crossed_interval(np.repeat(table.mean(1)[:, None], 2, 1)),
+        }
+        for way, (value, low, high) in ways.items():
+            what = f"{TITLES.get(corpus, corpus)}, {recipe}, {name}: {way}"
+            rows.append({"what": what, "value": value, "low": low, "high": high, "seeds": len(table)})
+    frame = pd.DataFrame(rows, columns=["what", "value", "low", "high", "seeds"])
+    titles = ("uniform less learned", "")
+    return whole.chart(charts.bars, frame, "crossed_1", category="what", titles=titles, size=(560, 17))
+
+
+STUDY = cell_study("crossed", Grid.by_split, tests=tests, draw=draw)

@@ -1,0 +1,68 @@
+"""How much attention does a classifier need, and when? Attention that stays after so many steps of a training of fixed
+length, so that a corpus with short epochs and one with long ones are asked the same.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.charts import builders as charts
+from anisoscope.store import select
+from anisoscope_papers.beyond.cells import cell_study
+from anisoscope_papers.beyond.positions import TESTED, named
+from anisoscope_papers.fosse2023.entry import Evidence, Seeds, over, spearman
+from anisoscope_papers.fosse2023.grid import CONTROL, LEARNED, Grid
+from anisoscope_papers.judge import Array, Test
+
+FEWEST_STEPS = 4
+"""Numbers of steps that a rank correlation needs."""
+
+
+def by_steps(here: Evidence) -> dict[str, Seeds]:
+    """Accuracy [seed] by the steps after which attention stays, for each recipe of positions; −1: uniform."""
+    rows = named(select(here.records, **TESTED))
+    rows = rows[rows["family"] != CONTROL]
+    after = rows["freeze_after"].where(rows["arm"] != LEARNED, rows["steps"]).where(rows["arm"] != "uniform", -1.0)
+    rows = rows.assign(after=after)
+    return {str(recipe): here.by(found, "after") for recipe, found in rows.groupby("recipe", sort=False)}
+
+
+def tests(whole: Evidence) -> Iterator[Test]:
+    for here in whole.corpora:
+        for recipe, accuracy in by_steps(here).items():
+            throughout = accuracy[max(accuracy)]
+            yield here.test("a tenth of training is enough", accuracy[38.0] - throughout, recipe)
+            yield here.test("as it was drawn is enough", accuracy[0.0] - throughout, recipe)
+            yield here.test("half of training is enough", accuracy[240.0] - throughout, recipe)
+            yield here.test("more steps of attention, more accuracy", trend(accuracy), recipe)
+            yield here.test("uniform is as good as drawn", accuracy[-1.0] - accuracy[0.0], recipe)
+
+
+def trend(accuracy: Seeds) -> Array:
+    """Rank correlation [seed] of accuracy with the steps of attention."""
+    steps = sorted(step for step in accuracy if step >= 0)
+    table = np.array([accuracy[step] for step in steps] or [accuracy.nothing]).T
+    return np.array([spearman(np.array(steps, dtype=float), values, FEWEST_STEPS) for values in table])
+
+
+def draw(whole: Evidence) -> dict[str, ChartType]:
+    """Accuracy against the steps of attention, a line for each corpus; uniform attention at −1."""
+    rows = named(select(whole.records, **TESTED))
+    after = rows["freeze_after"].where(rows["arm"] != LEARNED, rows["steps"]).where(rows["arm"] != "uniform", -1.0)
+    frame = over(rows.assign(steps_of_attention=after), "corpus", "recipe", "steps_of_attention")
+    frame = pd.DataFrame(frame).rename(columns={"recipe": "positions"})
+    return whole.chart(
+        charts.trajectory,
+        frame,
+        "frozen_1",
+        x="steps_of_attention",
+        series="corpus",
+        panel="positions",
+        titles=("steps of attention (−1: uniform)", "accuracy"),
+        size=(680, 220),
+    )
+
+
+STUDY = cell_study("frozen", Grid.by_length, tests=tests, draw=draw)

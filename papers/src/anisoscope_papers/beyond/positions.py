@@ -1,0 +1,140 @@
+"""Does the answer depend on positions? The text of Fosse et al. 2023 adds none to the words, their code adds sinusoids.
+
+Four recipes (no positions, a quarter of the sinusoids, the sinusoids, learned positions) × attention learned, uniform,
+or frozen as it was drawn × depth × corpus × seed. Of every model: accuracy, H of [CLS] in its published forms, sim(K)
+and sim(V), norms of keys, and accuracy after its attention was made uniform; of learned attention also at step 0.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.charts import builders as charts
+from anisoscope.store import select
+from anisoscope_papers.beyond.cells import AFTERWARDS, cell_study
+from anisoscope_papers.fosse2023.entry import Evidence, Seeds, over
+from anisoscope_papers.fosse2023.grid import CONTROL, LEARNED, RECIPES, TITLES, Grid
+from anisoscope_papers.fosse2023.measurements import KEYS, VALUES
+from anisoscope_papers.judge import Test
+
+NONE, QUARTER, SINUSOIDS, OWN_VECTORS = RECIPES
+FROZEN = "frozen"
+TESTED: dict[str, Any] = {"metric": "accuracy", "component": "test"}
+MADE_UNIFORM: dict[str, Any] = {"metric": "accuracy", "component": AFTERWARDS}
+ENTROPY: dict[str, Any] = {"metric": "cls_entropy", "component": "reported", "layer": 1}
+ALIKE: dict[str, Any] = {"metric": "intra_sequence", "token_policy": "all"}
+
+
+class Quantities:
+    """Numbers of one corpus, `[layers, recipe]` or `[layers, recipe, arm]` → [seed].
+
+    accuracy     of every model, also one that learnt nothing: it is what became of its recipe
+    used         accuracy after attention was made uniform, less that of the model as it is
+    entropy      H of [CLS] in the first layer, as the paper reports it; `keys`, `values`: similarity in the last layer
+    """
+
+    def __init__(self, here: Evidence) -> None:
+        every, sound = named(here.records), named(here.sound)
+        learned = select(sound, arm=LEARNED)
+        trained = learned[learned["family"] != CONTROL]
+        start = learned[learned["family"] == CONTROL]
+        self.accuracy = here.by(select(every[every["family"] != CONTROL], **TESTED), "layers", "recipe", "arm")
+        afterwards = here.by(select(trained, **MADE_UNIFORM), "layers", "recipe")
+        as_it_is = here.by(select(trained, **TESTED), "layers", "recipe")
+        self.used = Seeds({key: afterwards[key] - as_it_is[key] for key in afterwards}, afterwards.nothing)
+        self.entropy = here.by(select(trained, **ENTROPY), "layers", "recipe")
+        self.keys = here.by(last_layer(trained, KEYS), "layers", "recipe")
+        self.values = here.by(last_layer(trained, VALUES), "layers", "recipe")
+        self.keys_at_start = here.by(last_layer(start, KEYS), "layers", "recipe")
+        self.values_at_start = here.by(last_layer(start, VALUES), "layers", "recipe")
+
+    @property
+    def depths(self) -> list[float]:
+        return sorted({layers for layers, _, _ in self.accuracy}) or [1.0]
+
+
+def named(records: pd.DataFrame) -> pd.DataFrame:
+    """The records with the `recipe` of each model, as `RECIPES` names it."""
+    positions, scale = records["positions"], records["scale"]
+    matches = [(positions == kind) & (scale == factor) for kind, factor in RECIPES.values()]
+    return records.assign(recipe=np.select(matches, list(RECIPES), ""))
+
+
+def last_layer(rows: pd.DataFrame, site: str) -> pd.DataFrame:
+    rows = select(rows, site=site, **ALIKE)
+    return rows[rows["layer"] == rows["layers"]]
+
+
+def tests(whole: Evidence) -> Iterator[Test]:
+    for here in whole.corpora:
+        found = Quantities(here)
+        for layers in found.depths:
+            yield from _of_recipes(here, found, layers)
+            yield from _of_positions(here, found, layers)
+
+
+def _of_recipes(here: Evidence, found: Quantities, layers: float) -> Iterator[Test]:
+    """Which sentence of the paper holds under which recipe."""
+    for recipe in RECIPES:
+        if (layers, recipe, LEARNED) not in found.accuracy:
+            continue
+        which, key = f"L = {layers:g}, {recipe}", (layers, recipe)
+        learned = found.accuracy[layers, recipe, LEARNED]
+        yield here.test("nearly uniform", found.entropy[key], which)
+        yield here.test("not used", found.used[key], which)
+        yield here.test("not needed", found.accuracy[layers, recipe, "uniform"] - learned, which)
+        yield here.test("as it was drawn is enough", found.accuracy[layers, recipe, FROZEN] - learned, which)
+        yield here.test("keys converge", found.keys[key] - found.keys_at_start[key], which)
+        yield here.test("values converge", found.values[key] - found.values_at_start[key], which)
+
+
+def _of_positions(here: Evidence, found: Quantities, layers: float) -> Iterator[Test]:
+    """What positions do: each recipe less the one without."""
+    which = f"L = {layers:g}"
+    entropy, used, keys = found.entropy, found.used, found.keys
+    own, without = (layers, SINUSOIDS), (layers, NONE)
+    sharp = "positions make attention sharp" if layers == 1 else "so in deeper models"
+    yield here.test(sharp, entropy[own] - entropy[without], which)
+    yield here.test("positions make attention used", used[own] - used[without], which)
+    yield here.test("positions make keys alike", keys[own] - keys[without], which)
+    accuracy = found.accuracy[layers, SINUSOIDS, LEARNED] - found.accuracy[layers, NONE, LEARNED]
+    yield here.test("positions cost accuracy", accuracy, which)
+    for recipe in (QUARTER, OWN_VECTORS):
+        other = (layers, recipe)
+        yield here.test("other positions make attention sharp", entropy[other] - entropy[without], f"{which}, {recipe}")
+        yield here.test("other positions make attention used", used[other] - used[without], f"{which}, {recipe}")
+
+
+def draw(whole: Evidence) -> dict[str, ChartType]:
+    """Three accuracies by corpus, depth and recipe; H and similarities beside them."""
+    every = named(whole.records)
+    trained = every[every["family"] != CONTROL]
+    accuracy = {
+        "trained with attention": select(trained, arm=LEARNED, **TESTED),
+        "trained without": select(trained, arm="uniform", **TESTED),
+        "taken away afterwards": select(trained, arm=LEARNED, **MADE_UNIFORM),
+    }
+    drawn = _bars(whole, accuracy, "positions_1", "accuracy")
+    learned = select(trained, arm=LEARNED)
+    others = {
+        "H of [CLS]": select(learned, **ENTROPY),
+        "sim(K)": last_layer(learned, KEYS),
+        "sim(V)": last_layer(learned, VALUES),
+    }
+    return drawn | _bars(whole, others, "positions_2", "H, similarity")
+
+
+def _bars(whole: Evidence, rows: dict[str, pd.DataFrame], name: str, title: str) -> dict[str, ChartType]:
+    """A bar for each corpus, depth, recipe and quantity."""
+    frames = [over(found, "corpus", "layers", "recipe").assign(quantity=what) for what, found in rows.items()]
+    frame = pd.concat(frames, ignore_index=True)
+    where = frame["corpus"].replace(TITLES) + ", L = " + frame["layers"].map("{:g}".format)
+    frame["what"] = where + ", " + frame["recipe"].astype(str) + ": " + frame["quantity"]
+    frame = frame.sort_values(["corpus", "layers", "recipe"], kind="stable")
+    return whole.chart(charts.bars, frame, name, category="what", titles=(title, ""), size=(560, 17))
+
+
+STUDY = cell_study("positions", Grid.by_positions, tests=tests, draw=draw)
