@@ -36,6 +36,12 @@ FAMILIES: dict[str, Family] = {
         port={"AutoConfig": "DistillMosConfig", "AutoModel": "DistillMosModel"},
         bare=True,
     ),
+    "efficientnet_lite": Family(
+        attention=False,
+        module=f"{_NETWORKS}.efficientnet_lite",
+        port={"AutoConfig": "EfficientNetLiteConfig", "AutoModel": "EfficientNetLiteModel"},
+        bare=True,
+    ),
     "manta": Family(
         ("T5Block",),
         streams=lambda _model, given: {stack: stream for stack, stream in given.items() if stack != "encoder"},

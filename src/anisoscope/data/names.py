@@ -15,9 +15,9 @@ NEAR, APART = 0.85, 2  # likeness to a known name, and most difference in length
 
 def check_model(name: str) -> None:
     """ModelError for a name that is nearly a preset's, or a path that is not there."""
-    from anisoscope.models.named import named_models, packaged_models
+    from anisoscope.models.named import converted_models, named_models, packaged_models
 
-    known = ["builtin:minilm", *packaged_models(), *named_models()]
+    known = ["builtin:minilm", *packaged_models(), *converted_models(), *named_models()]
     if set(name) & set("{}*?"):
         return
     base, _ = split_name(name)

