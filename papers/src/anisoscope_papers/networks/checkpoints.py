@@ -123,7 +123,8 @@ def _write_word_tokenizer(vocabulary: Path, folder: Path, pattern: str | None, l
         special_tokens=[("[CLS]", numbers["[CLS]"]), ("[SEP]", numbers["[SEP]"])],
     )
     special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=length, **special).save_pretrained(folder)
+    make_tokenizer: Any = PreTrainedTokenizerFast
+    make_tokenizer(tokenizer_object=tokenizer, model_max_length=length, **special).save_pretrained(folder)
 
 
 def _read_config(path: Path, kind: Any, **changes: Any) -> Any:
@@ -240,7 +241,8 @@ def _convert_whisper(files: Mapping[str, Path], folder: Path) -> None:
     _save(model, weights, folder)
     generation = transformers.GenerationConfig.from_model_config(model.config)
     generation.save_pretrained(folder)
-    transformers.WhisperFeatureExtractor(feature_size=80).save_pretrained(folder)
+    make_extractor: Any = transformers.WhisperFeatureExtractor
+    make_extractor(feature_size=80).save_pretrained(folder)
     _write_whisper_tokenizer(files["tokenizer"], folder)
 
 
@@ -298,7 +300,8 @@ def _write_whisper_tokenizer(path: Path, folder: Path) -> None:
     from transformers import PreTrainedTokenizerFast
 
     end = "<|endoftext|>"
-    tokenizer = PreTrainedTokenizerFast(
+    make_tokenizer: Any = PreTrainedTokenizerFast
+    tokenizer = make_tokenizer(
         tokenizer_file=str(path), bos_token=end, eos_token=end, unk_token=end, pad_token=end, model_max_length=448
     )
     tokenizer.save_pretrained(folder)
@@ -324,7 +327,8 @@ def _convert_saliency_vit(files: Mapping[str, Path], folder: Path) -> None:
         image_mean=[0.485, 0.456, 0.406],
         image_std=[0.229, 0.224, 0.225],
     ).save_pretrained(folder)
-    _, info = transformers.Dinov2Model.from_pretrained(folder, output_loading_info=True)
+    loaded: Any = transformers.Dinov2Model.from_pretrained(folder, output_loading_info=True)
+    _, info = loaded
     wrong = sorted(info["missing_keys"]) + sorted(info["unexpected_keys"])
     if wrong:
         raise ModelError("exactly the weights of Dinov2Model", ", ".join(wrong[:5]), "reinstall the package")
