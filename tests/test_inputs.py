@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from transformers import BertConfig, BertModel
 
 import anisoscope.errors
-from anisoscope.data.arrays import open_vectors
+from anisoscope.data.vector_files import open_vectors
 from anisoscope.errors import UsageError
 from anisoscope.measure.calls import Caller
 from anisoscope.measure.inputs import Given
@@ -221,7 +221,7 @@ def test_blocks_of_a_file_are_read_one_by_one(tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", x)
     whole = anisoscope.measure(tmp_path / "x.npy")
     monkeypatch.setattr(arrays, "BLOCK_BYTES", 8 * 6 * 7)
-    vectors = arrays.open_vectors(tmp_path / "x.npy")
+    vectors = open_vectors(tmp_path / "x.npy")
     assert isinstance(vectors.layers["x"], np.memmap)
     assert len(arrays.VectorPlan(vectors)) == 43
     same(anisoscope.measure(tmp_path / "x.npy"), whole)
@@ -325,19 +325,30 @@ def test_a_damaged_file_of_vectors_is_told(tmp_path, ending, damage):
         open_vectors(path)
 
 
-DESCRIBED = [{}, [], 3, {"columns": [1]}, {"index_columns": ["none"]}, {"index_columns": [{"kind": "range"}]}]
+DESCRIBED = [{}, [], 3, {"index_columns": ["none"]}, {"index_columns": [7]}]
+
+
+def write_described(path, change):
+    """A parquet file whose description by pandas was changed."""
+    table = pa.Table.from_pandas(pd.DataFrame(np.arange(15.0).reshape(5, 3) ** 0.5, columns=list("abc")))
+    known = json.loads(table.schema.metadata[b"pandas"])
+    whole = {**known, **change} if change and isinstance(change, dict) else change
+    pq.write_table(table.replace_schema_metadata({b"pandas": json.dumps(whole).encode()}), path)
 
 
 @pytest.mark.parametrize("change", DESCRIBED, ids=map(str, DESCRIBED))
 def test_a_table_whose_description_by_pandas_is_damaged_is_told(tmp_path, change):
     """KeyError, TypeError or AttributeError of pyarrow: found by the campaign, seed 2."""
-    path = tmp_path / "x.parquet"
-    table = pa.Table.from_pandas(pd.DataFrame(np.ones((5, 3)), columns=list("abc")))
-    known = json.loads(table.schema.metadata[b"pandas"])
-    whole = {**known, **change} if change and isinstance(change, dict) else change
-    pq.write_table(table.replace_schema_metadata({b"pandas": json.dumps(whole).encode()}), path)
+    write_described(tmp_path / "x.parquet", change)
     with pytest.raises(anisoscope.errors.CorpusError, match=r"vectors in .*x\.parquet.*columns is damaged"):
-        open_vectors(path)
+        open_vectors(tmp_path / "x.parquet")
+
+
+@pytest.mark.parametrize("change", [{"columns": [1]}, {"index_columns": [{"kind": "range"}]}], ids=str)
+def test_a_description_by_pandas_is_read_for_the_index_alone(tmp_path, change):
+    """What else is damaged in it harms no number."""
+    write_described(tmp_path / "x.parquet", change)
+    assert open_vectors(tmp_path / "x.parquet").shape == (5, 3)
 
 
 def test_zero_and_broken_vectors_are_counted():

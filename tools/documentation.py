@@ -237,7 +237,21 @@ What can be handed to `anisoscope.measure`, each kind as code that a test runs, 
 - Of vectors everything is measured that needs no model; with labels the directions of classes too. A `.npy` or
   `.safetensors` file is read in blocks, so it may be larger than memory; arrays called `units`, `labels` or `mask`
   in a `.npz` or `.safetensors` file are taken for that. Nothing is unpickled.
+
+## What a file of vectors is read as
+
+One line says it, on the terminal and in the manifest (`corpus`, `reading`); `--dry-run` shows that line and measures
+nothing.
+
+{_rules_of_roles()}
 """
+
+
+def _rules_of_roles() -> str:
+    """The rules of `data/vector_roles.py`, as its docstring numbers them."""
+    from anisoscope.data import vector_roles
+
+    return "1. " + (vector_roles.__doc__ or "").partition("\n1. ")[2].strip()
 
 
 def _error(said: str) -> str:

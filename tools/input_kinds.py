@@ -112,6 +112,28 @@ VECTORS = (
         'pd.DataFrame(x).assign(document=np.arange(60) // 3).to_csv("x.csv", index=False)\n'
         'measure("x.csv", units="document")',
     ),
+    Kind(
+        "a `.csv` file with its index and an id; the columns of the vector are named",
+        'pd.DataFrame(x).assign(id=range(60)).to_csv("x.csv"); measure("x.csv")\nmeasure("x.csv", columns="0-15")',
+    ),
+    Kind(
+        "the answer of an embedding service (OpenAI, Voyage, Cohere, Google, text-embeddings-inference …)",
+        "import json\n"
+        'answer = {"data": [{"index": row, "embedding": vector} for row, vector in enumerate(x.tolist())]}\n'
+        'open("x.json", "w").write(json.dumps(answer)); measure("x.json")',
+    ),
+    Kind(
+        "a `.pt` file: a tensor, or a dict of them", 'torch.save({"vectors": torch.tensor(x)}, "x.pt"); measure("x.pt")'
+    ),
+    Kind(
+        "a folder of files of one kind",
+        'import os; os.makedirs("many"); np.save("many/part-0.npy", x); np.save("many/part-1.npy", x)\nmeasure("many")',
+    ),
+    Kind(
+        "a data set that `datasets` saved",
+        'import datasets; datasets.Dataset.from_dict({"id": range(60), "vector": x}).save_to_disk("saved")\n'
+        'measure("saved")',
+    ),
 )
 REFUSED = (
     Kind("a class in place of a model", "measure(BertModel, batch)", "expected a model; got the class BertModel"),
@@ -168,6 +190,16 @@ REFUSED = (
         "text among the columns of a table",
         'pd.DataFrame({"a": [1.0], "b": "c"}).to_csv("t.csv"); measure("t.csv")',
         "expected columns of numbers",
+    ),
+    Kind(
+        "a column that may be an id or a dimension",
+        'pd.DataFrame(np.c_[np.arange(60) * 7, x]).to_csv("t.csv"); measure("t.csv")',
+        "expected one way to read the columns of t.csv",
+    ),
+    Kind(
+        "objects that Python pickled",
+        'pd.DataFrame(x).to_pickle("x.pkl"); measure("x.pkl")',
+        "expected a file of vectors",
     ),
 )
 KINDS = (*MODELS, *VECTORS, *REFUSED)

@@ -30,10 +30,10 @@ from typer.main import get_command
 
 import anisoscope
 from anisoscope.cli.app import app
-from anisoscope.data.arrays import open_vectors
 from anisoscope.data.labelled import open_labelled
 from anisoscope.data.tables import read_table
 from anisoscope.data.text import open_text
+from anisoscope.data.vector_files import open_vectors
 from anisoscope.errors import AnisoscopeError
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings

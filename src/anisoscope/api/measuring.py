@@ -42,6 +42,7 @@ def measure(
     units: Iterable[Hashable] | None = None,
     labels: Iterable[Hashable] | None = None,
     mask: Any = None,
+    columns: str | None = None,
     forward: "Callable[[nn.Module, Any], Any] | None" = None,
     **options: Unpack[_Measuring],
 ) -> Run:
@@ -57,6 +58,8 @@ def measure(
     units      the independent piece of data that every sequence or vector is of, in order (any labels); none: its own
     labels     the class of every vector [vector, dim]; of a file `units` and `labels` may be the names of its columns
     mask       [sequence, token] of vectors: what is real
+    columns    of a file of vectors: which columns are the vector (`"0-7"`, `"dim_*"`, `"embedding"`); none: decided by
+               rules, and refused when two readings are possible. How it was read: `run.manifest["corpus"]["reading"]`
     forward    `forward(model, inputs)`, where the model needs a special call
     options    as of `anisoscope measure`: `output`, `panel`, `limit`, `seed` …; without `output` the run is in memory;
                `metrics` chooses single ones. What must be known of the run stands in `run.manifest["warnings"]`
@@ -65,8 +68,8 @@ def measure(
     job: Job = made(Job, read(given, leaves(Job)) | {"corpus": corpus})
     if are_vectors(model):
         _refuse("a model", "vectors alone", inputs=inputs, corpus=corpus or None, processor=processor, forward=forward)
-        return kept_or_not(lambda where: measure_vectors(job, model, where, quiet, units, labels, mask), place)
-    _refuse("vectors", "a model", labels=labels, mask=mask)
+        return kept_or_not(lambda where: measure_vectors(job, model, where, quiet, units, labels, mask, columns), place)
+    _refuse("vectors", "a model", labels=labels, mask=mask, columns=columns)
     job, subject = _job_and_subject(job, model, processor, given)
     if inputs is None or isinstance(inputs, str | Path):
         _refuse("inputs", "a corpus", units=units, forward=forward)
@@ -95,7 +98,7 @@ def measure_job(
 def are_vectors(model: Any) -> bool:
     """Whether vectors were given in place of a model."""
     if isinstance(model, str | Path):
-        from anisoscope.data.arrays import holds_vectors
+        from anisoscope.data.vector_files import holds_vectors
 
         return holds_vectors(model)
     parts = model if isinstance(model, list | tuple) and model else [model]
@@ -104,20 +107,29 @@ def are_vectors(model: Any) -> bool:
 
 
 def measure_vectors(
-    job: Job, vectors: Any, place: Place, quiet: bool, units: Any = None, labels: Any = None, mask: Any = None
+    job: Job,
+    vectors: Any,
+    place: Place,
+    quiet: bool,
+    units: Any = None,
+    labels: Any = None,
+    mask: Any = None,
+    columns: str | None = None,
 ) -> "RunFolder":
-    """Measure vectors; of a file `units` and `labels` are names of its columns."""
+    """Measure vectors; of a file `units` and `labels` are names of its columns, `columns` those of the vector."""
     named = isinstance(vectors, str | Path)
     with shown(str(vectors) if named else "vectors", "vectors", quiet=quiet) as progress:
-        from anisoscope.data.arrays import given_vectors, open_vectors
+        from anisoscope.data.arrays import given_vectors
+        from anisoscope.data.vector_files import open_vectors
         from anisoscope.runs.vectors import run_vectors
 
         for name, column in (("units", units), ("labels", labels)) if named else ():
             if column is not None and not isinstance(column, str):
                 raise UsageError(f"{name} as the name of a column of the file", type(column).__name__, "name it")
         if named:
-            found = open_vectors(vectors, unit_column=units, label_column=labels)
+            found = open_vectors(vectors, columns=columns, unit_column=units, label_column=labels, split=job.split)
         else:
+            _refuse("a file of vectors", "arrays: choose columns of them", columns=columns)
             found = given_vectors(vectors, units=units, labels=labels, mask=mask)
         return run_vectors(found, job, place.output, **place.again, progress=progress)
 

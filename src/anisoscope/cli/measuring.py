@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,7 @@ from anisoscope.data.names import check_model
 from anisoscope.errors import UsageError
 from anisoscope.options import INPUT, MACHINE, OUTPUT, Option
 from anisoscope.progress import keeping, waiting
-from anisoscope.runs.job import OF_CLASSES, Classes, Job, Place
+from anisoscope.runs.job import OF_CLASSES, Classes, Job, Place, VectorColumns
 from anisoscope.wording import first_of
 
 if TYPE_CHECKING:
@@ -31,12 +31,7 @@ def measure(
         bool, Option("say what it costs (of a series: list steps and seeds); load and measure nothing", OUTPUT)
     ] = False,
     keep: Annotated[int, Option("of a series: downloaded checkpoints on the disk at a time", MACHINE, least=1)] = 2,
-    unit_column: Annotated[
-        str | None, Option("of a file of vectors: the column (or array) that names the unit of each", INPUT)
-    ] = None,
-    label_column: Annotated[
-        str | None, Option("of a file of vectors: the column (or array) of its classes", INPUT)
-    ] = None,
+    reading: VectorColumns,
     place: Place,
     view: View,
     quiet: Quiet = False,
@@ -47,21 +42,28 @@ def measure(
     """
     from anisoscope.models.series import describe, expand, is_series
 
-    if dry_run and not is_series(job.model):
+    if dry_run and not Path(job.model).expanduser().exists() and not is_series(job.model):
         _show_cost(job, quiet)
         return
     with waiting(f"loading {job.model}", quiet=quiet):
         from anisoscope.api.measuring import measure_checkpoints, measure_job, measure_vectors
-        from anisoscope.data.arrays import ENDINGS, holds_vectors
+        from anisoscope.data.vector_files import ENDINGS, holds_vectors, open_vectors
 
     if holds_vectors(job.model):
         if job.corpus:
             raise UsageError("vectors alone", f"--corpus {job.corpus}", "leave it out: the file is what is measured")
-        _show_run(measure_vectors(job, job.model, place, quiet, unit_column, label_column), view, quiet)
+        if dry_run:
+            tell(open_vectors(job.model, split=job.split, **asdict(reading)).source["reading"], indent="  ")
+            return
+        units, labels = reading.unit_column, reading.label_column
+        _show_run(measure_vectors(job, job.model, place, quiet, units, labels, columns=reading.columns), view, quiet)
         return
-    if unit_column is not None or label_column is not None:
-        expected = f"a file of vectors ({', '.join(ENDINGS)}) with --unit-column or --label-column"
+    if reading != VectorColumns():
+        expected = f"a file of vectors ({', '.join(ENDINGS)}) with --columns, --unit-column or --label-column"
         raise UsageError(expected, f"the model {job.model}", "leave them out")
+    if dry_run and not is_series(job.model):
+        _show_cost(job, quiet)
+        return
     if not is_series(job.model):
         _show_run(measure_job(job, place, quiet), view, quiet)
         return

@@ -1,51 +1,23 @@
-"""Vectors that were made elsewhere: arrays in memory or in a file, one per layer, in blocks that are read as needed."""
+"""Vectors that were made elsewhere: arrays by layer, in memory or in a file, in blocks that are read as needed."""
 
 import re
-import zlib
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from tokenize import TokenError
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from anisoscope.batch import Batch, Stream
 from anisoscope.data.plans import Index, Plan, in_order
-from anisoscope.errors import CorpusError, UsageError, near_matches
-from anisoscope.store import read_table
+from anisoscope.errors import CorpusError, UsageError
 
-ENDINGS = (".npy", ".npz", ".safetensors", ".parquet", ".csv", ".tsv")
 STACK = "vectors"  # the stack of vectors that no model made here
 BLOCK_BYTES = 1 << 25  # bytes of vectors read at once: 32 MiB of float64 of one layer
-UNITS, LABELS, MASK = ("units", "unit"), ("labels", "label"), ("mask", "attention_mask")
-"""Names that arrays beside the vectors go by in a .npz or .safetensors file."""
 CURE = "store numbers [vector, dim] or [sequence, token, dim]"
-DAMAGED = (
-    OSError,
-    ValueError,
-    EOFError,
-    SafetensorError,
-    BadZipFile,
-    zlib.error,
-    TokenError,
-    RuntimeError,
-    SyntaxError,
-)
-"""What readers of such files raise: an archive that wants a password RuntimeError, a header that is no Python the last.
-"""
-
-
-def holds_vectors(name: str | Path) -> bool:
-    """Whether `name` is a file of vectors, by its ending."""
-    path = Path(name).expanduser()
-    return path.suffix.lower() in ENDINGS and path.is_file()
 
 
 @dataclass(frozen=True)
@@ -151,77 +123,6 @@ def _numbered(entries: Iterable[Hashable], count: int, what: str) -> tuple[Index
     if (numbers < 0).any():
         raise UsageError(f"a {what} for every vector", f"{(numbers < 0).sum()} missing", f"fill in the {what}s")
     return numbers.astype(np.int64), tuple(str(name) for name in names)
-
-
-def open_vectors(path: str | Path, *, unit_column: str | None = None, label_column: str | None = None) -> Vectors:
-    """Vectors in a file: an array (.npy, read in blocks), several by layer (.npz, .safetensors), or a table (.parquet,
-    .csv, .tsv) whose numbers are dimensions, or whose columns of lists are layers.
-
-    unit_column, label_column  the column, or the array beside the vectors, of units and of classes. CorpusError for a
-    file that cannot be read, and for one with objects instead of numbers
-    """
-    place = Path(path).expanduser()
-    if place.suffix.lower() not in ENDINGS:
-        raise CorpusError(f"a file of vectors ({', '.join(ENDINGS)})", str(path), "convert it, for instance to .npy")
-    try:
-        found = _read(place)
-    except DAMAGED as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        objects = any(word in reason.lower() for word in ("pickle", "object"))
-        reason = "a file of objects, or none of numpy's" if objects else reason
-        cure = "store numbers, not objects" if objects else "write the file again"
-        raise CorpusError(f"vectors in {place}", reason, cure) from error
-    units, labels = _beside(found, unit_column, UNITS), _beside(found, label_column, LABELS)
-    mask = _beside(found, None, MASK)
-    if found and isinstance(next(iter(found.values())), pd.Series):
-        found = _of_columns(found, place)
-    source = {"kind": "vectors", "path": str(place.resolve())}
-    return given_vectors(found, units=units, labels=labels, mask=mask, name=place.name, source=source)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """What a file holds, by name: arrays, read where they are sliced if the format lets them, or columns of a table."""
-    kind = path.suffix.lower()
-    if kind in (".parquet", ".csv", ".tsv"):
-        frame = read_table(path) if kind == ".parquet" else pd.read_csv(path, sep="\t" if kind == ".tsv" else ",")
-        return {str(name): frame[name] for name in frame}
-    if kind == ".safetensors":
-        file = safe_open(path, framework="pt")
-        return {name: file.get_tensor(name) for name in sorted(file.keys(), key=_natural)}  # type: ignore[no-untyped-call]
-    loaded = np.load(path, mmap_mode="r", allow_pickle=False)
-    if isinstance(loaded, np.ndarray):
-        return {path.stem: loaded}
-    return {name: loaded[name] for name in sorted(loaded.files, key=_natural)}
-
-
-def _natural(name: str) -> list[Any]:
-    """`layer.2` before `layer.10`."""
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name)]
-
-
-def _beside(found: dict[str, Any], asked: str | None, known: Sequence[str]) -> Any:
-    """What stands beside the vectors, taken out of them: as asked for, or by a known name."""
-    if asked is not None and asked not in found:
-        raise CorpusError("a column or an array of the file", repr(asked), near_matches(asked, found))
-    name = asked or next((name for name in known if name in found), None)
-    if name is None:
-        return None
-    return np.asarray(found.pop(name)) if known is MASK else found.pop(name).tolist()
-
-
-def _of_columns(found: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The layers of a table: its columns of lists, else all its numbers as one."""
-    lists = {n: c for n, c in found.items() if len(c) and isinstance(c.iloc[0], list | tuple | np.ndarray)}
-    try:
-        if lists:
-            return {name: np.stack([np.asarray(row, dtype=np.float64) for row in c]) for name, c in lists.items()}
-        words = [name for name, column in found.items() if not pd.api.types.is_numeric_dtype(column)]
-        if words:
-            cure = "name it: --unit-column, --label-column; leave out the others"
-            raise CorpusError(f"columns of numbers in {path}", f"text in {', '.join(words)}", cure)
-        return {path.stem: np.stack([column.to_numpy(np.float64) for column in found.values()], axis=1)}
-    except ValueError as error:
-        raise CorpusError(f"lists of one length in {path}", str(error), "every row has the same dimensions") from error
 
 
 class VectorPlan(Plan):

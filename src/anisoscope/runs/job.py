@@ -112,6 +112,23 @@ class Place:
         return {"resume": self.resume, "overwrite": self.overwrite}
 
 
+COLUMNS_HELP = (
+    "of a file of vectors: which columns are the vector, as 0-7, 'dim_*', embedding; default: decided by rules, and "
+    "refused when two readings are possible"
+)
+UNIT_HELP = "of a file of vectors: the column (or array) that names the unit of each"
+LABEL_HELP = "of a file of vectors: the column (or array) of its classes"
+
+
+@dataclass(frozen=True)
+class VectorColumns:
+    """What the columns of a file of vectors are, if that is not left to the rules of `data/vector_roles.py`."""
+
+    columns: Annotated[str | None, Option(COLUMNS_HELP, INPUT)] = None
+    unit_column: Annotated[str | None, Option(UNIT_HELP, INPUT)] = None
+    label_column: Annotated[str | None, Option(LABEL_HELP, INPUT)] = None
+
+
 LABELLED_HELP = "labelled, as in train classifier; default: what the model was trained on"
 AT_HELP = "whose vector stands for an utterance: first token, last, mean; default: the model's"
 PARTS_HELP = "with commas: directions, replaced (what attention is worth), explained (attributions over words), or all"

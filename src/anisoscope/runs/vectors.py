@@ -14,6 +14,7 @@ from anisoscope.data.arrays import STACK, VectorPlan, Vectors
 from anisoscope.errors import UsageError
 from anisoscope.measure.loop import Arrays
 from anisoscope.models.load import Subject
+from anisoscope.progress import remark
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import OpenedCorpus, run
 from anisoscope.store import RunFolder, as_records
@@ -39,6 +40,7 @@ def run_vectors(vectors: Vectors, job: Job, output: Path | None = None, **how: A
     job = replace(job, model=vectors.name, corpus=STACK, settings=settings, dtype=dtype, device="cpu")
     more = None if vectors.labels is None else lambda _progress: _separability(vectors, job)
     reading = OpenedCorpus(plan, described, more=more)
+    remark(how.get("progress"), str(vectors.source.get("reading", "")))
     return run(job, output, subject=Subject(Arrays(), None, vectors.name), reading=reading, **how)
 
 

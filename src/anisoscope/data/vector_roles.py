@@ -1,0 +1,520 @@
+"""Which columns of a file are the vectors in it: stated rules, one line that says what was decided, and a refusal when
+two readings are possible.
+
+1. `--columns`, `--unit-column` and `--label-column` come first; a column called unit, label or mask is one.
+2. Columns of lists are vectors. Without any, the columns of numbers side by side are one vector.
+3. Not in a vector: row numbers that the format marks (or a first column without a name, or one that counts the rows
+   and has no name), text, and columns whose name says what else they are (id, year, score …).
+4. Columns called alike and numbered (dim_0, dim_1 …) are the vector when they are three quarters of the numbers.
+5. Two readings, therefore refused: whole numbers (an id, a class) among decimals, numbered columns among many others,
+   lists of different widths beside each other.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anisoscope.errors import CorpusError, UsageError, near_matches
+
+UNITS, LABELS, MASK = ("units", "unit"), ("labels", "label"), ("mask", "attention_mask")
+"""Names by which units, labels and a mask are found beside vectors."""
+INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "special_tokens_mask", "offset_mapping")
+"""What a tokenizer gives: lists of numbers that are no vectors."""
+PACKED = ("binary", "ubinary")
+PRECISIONS = ("float", "float32", "float16", "int8", "uint8", *PACKED)
+"""Names of the same embeddings at different precisions, the one to measure first; the packed ones are bits."""
+IS_ID = re.compile(
+    r"(id|ids|idx|index|uuid|guid|key|row|rows|row_?num(ber)?|no|nr|number|unnamed: \d+|level_\d+)"
+    r"|.*[_ .-](id|idx|index|key|uuid)|(id|index)[_ .-].*"
+)
+OTHERS = {
+    *("label", "labels", "class", "classes", "target", "unit", "units", "split", "fold", "group", "cluster"),
+    *("weight", "score", "similarity", "distance", "probability", "prob", "rank", "rating", "stars"),
+    *("length", "len", "size", "count", "counts", "n_tokens", "tokens", "token_count", "page", "position", "offset"),
+    *("year", "month", "day", "date", "time", "timestamp", "start", "end", "layer", "step", "seed", "line"),
+}
+"""Names of numbers that say something about a vector and are no part of it."""
+CALLED_VECTORS = re.compile(r"(^|.*[_ .\[\]-])(emb|embs|embedding|embeddings|vector|vectors|vec|vecs)(\[\])?$")
+NUMBERED = re.compile(r"(.*?)(\d+)[\])]?")
+MOST = 0.75  # share of the columns of numbers from which numbered ones are the vector
+LOOKED = 1000  # rows of an array that are looked at for columns that are no dimensions
+SHOWN = 6  # names that a line shows
+NO_NAME = "(no name)"
+
+
+@dataclass
+class Content:
+    """What a file holds, before anything is decided.
+
+    columns   name → [row] numbers or text, or numbers [row, dim] or [row, token, dim]
+    masks     name → [row, token]: what is real, of a column of sequences of different lengths
+    unusable  name → why a column cannot be vectors
+    index     columns that the format itself marks as row numbers
+    named     whether the names are the file's own; else columns are called by their place, from 0
+    is_table  whether rows are records with columns; else the file holds arrays beside each other
+    notes     what was read and what was skipped, for the line: `header in line 1`
+    first_line   line of the first row, if rows are lines; else 0
+    """
+
+    columns: dict[str, Any]
+    masks: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
+    unusable: dict[str, str] = field(default_factory=dict)
+    index: tuple[str, ...] = ()
+    named: bool = True
+    is_table: bool = True
+    notes: list[str] = field(default_factory=list)
+    first_line: int = 0
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What the columns of a file were decided to be.
+
+    layers            name of each layer → the columns of its vectors: one of lists or arrays, or several of numbers
+    places            columns of the one array that are dimensions; None: all
+    units, labels, mask   names of columns, or None
+    left_out          name → what it was taken for
+    """
+
+    layers: Mapping[str, tuple[str, ...]]
+    places: tuple[int, ...] | None = None
+    units: str | None = None
+    labels: str | None = None
+    mask: str | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+def decide_roles(
+    content: Content,
+    file: str,
+    *,
+    columns: str | None = None,
+    unit_column: str | None = None,
+    label_column: str | None = None,
+) -> Roles:
+    """Decide which columns are vectors. CorpusError when there are none, or when two readings are possible; `file` is
+    its name in errors, and without its ending that of the layer which columns of numbers make.
+    """
+    units = _find_beside(content, unit_column, UNITS)
+    labels = _find_beside(content, label_column, LABELS)
+    mask = _find_beside(content, None, MASK) if not content.is_table else None
+    taken = {name for name in (units, labels, mask) if name is not None}
+    if columns is not None:
+        layers, places = _choose(content, columns, file, taken)
+        left_out = {name: "not in --columns" for name in content.columns if name not in taken}
+    else:
+        left_out = _name_others(content, taken, file)
+        open_ones = [name for name in content.columns if name not in left_out and name not in taken]
+        wide = [name for name in open_ones if _is_wide(content.columns[name])]
+        if wide:
+            layers = _decide_lists(content, wide, left_out, file)
+        else:
+            layers = _decide_numbers(content, open_ones, left_out, file)
+        places = None
+    used = {name for names in layers.values() for name in names}
+    for name, reason in content.unusable.items():
+        left_out.setdefault(name, reason)
+    for name in content.columns:
+        if name not in used and name not in taken:
+            left_out.setdefault(name, "one number a row")
+    left_out = {name: why for name, why in left_out.items() if name not in used}
+    return Roles(layers, places, units, labels, mask, left_out)
+
+
+def describe_roles(content: Content, roles: Roles, file: str, shape: Sequence[int]) -> str:
+    """Say in one line what a file was read as: vectors, units, labels, what was left out, and the header."""
+    count, dim = shape[0], shape[-1]
+    things = f"{count:,} vectors" if len(shape) == 2 else f"{count:,} sequences of up to {shape[1]:,} vectors"
+    if roles.places is not None:
+        what = f"columns {compress_names(list(map(str, roles.places)))}"
+    elif len(roles.layers) > 1:
+        what = f"{len(roles.layers)} layers {list_names(list(roles.layers))}"
+    else:
+        names = next(iter(roles.layers.values()))
+        what = f"column{'s' * (len(names) > 1)} {compress_names(list(names))}"
+        what = what if content.is_table else what.replace("column", "array", 1)
+    parts = [f"{file}: {things} of {dim:,} numbers, {what}"]
+    for role, name in (("units", roles.units), ("labels", roles.labels), ("mask", roles.mask)):
+        if name is not None:
+            parts.append(f"{role}: {name}")
+    if roles.left_out:
+        by_reason: dict[str, list[str]] = {}
+        for name, reason in roles.left_out.items():
+            by_reason.setdefault(reason, []).append(name)
+        groups = []
+        for reason, alike in by_reason.items():
+            groups.append(reason if alike == [reason] else f"{compress_names(alike)} ({reason})")
+        parts.append(f"left out: {', '.join(groups)}")
+    return "; ".join([*parts, *content.notes])
+
+
+# ---- what is asked for -----------------------------------------------------------------------------------------------
+
+
+def _find_beside(content: Content, asked: str | None, known: Sequence[str]) -> str | None:
+    """The column asked for, else the first of a known name. CorpusError for one that is not there."""
+    names = [*content.columns, *content.unusable]
+    if asked is None:
+        return next((name for name in content.columns if _own_name(name) in known), None)
+    if asked not in content.columns:
+        raise CorpusError("a column or an array of the file", repr(asked), near_matches(asked, names))
+    return asked
+
+
+def _choose(
+    content: Content, columns: str, file: str, taken: Iterable[str]
+) -> tuple[dict[str, tuple[str, ...]], tuple[int, ...] | None]:
+    """The layers that `--columns` names, and columns of the one array when it names these."""
+    arrays = [name for name, values in content.columns.items() if _is_wide(values) and name not in taken]
+    if len(arrays) == 1 and not content.is_table and np.ndim(content.columns[arrays[0]]) == 2:
+        try:
+            chosen = select_names(columns, list(content.columns), file, by_place=False)
+        except CorpusError:
+            width = content.columns[arrays[0]].shape[1]
+            places = select_names(columns, list(map(str, range(width))), file)
+            return {arrays[0]: (arrays[0],)}, tuple(map(int, places))
+    else:
+        chosen = select_names(columns, [*content.columns, *content.unusable], file)
+    for name in chosen:
+        reason = content.unusable.get(name) or ("" if _is_numeric(content.columns[name]) else "text")
+        if reason:
+            raise CorpusError(f"numbers in the column {name!r} of {file}", reason, "leave it out of --columns")
+    wide = [name for name in chosen if _is_wide(content.columns[name])]
+    if wide and len(wide) < len(chosen):
+        narrow = next(name for name in chosen if name not in wide)
+        got = f"{wide[0]!r} (lists) and {narrow!r} (one number a row)"
+        raise CorpusError("columns of lists or columns of numbers in --columns", got, "name columns of one kind")
+    if wide:
+        return {name: (name,) for name in wide}, None
+    return {Path(file).stem: tuple(chosen)}, None
+
+
+def select_names(spec: str, names: Sequence[str], file: str = "the file", *, by_place: bool = True) -> list[str]:
+    """Names that a text like `0-7`, `dim_*`, `dim_0-dim_7` or `embedding,mean` stands for, in the order of the file.
+
+    A name as it is comes first, then a pattern with * or ?, then a range of names or of the numbers they end with, then
+    places counted from 0. CorpusError for a part that stands for nothing.
+    """
+    parts = [part.strip() for part in spec.split(",") if part.strip()]
+    if not parts:
+        raise UsageError("names, patterns or places for --columns", repr(spec), "--columns 0-7, or --columns 'dim_*'")
+    chosen: set[str] = set()
+    for part in parts:
+        found = _names_of_part(part, names, by_place)
+        if not found:
+            expected = f"a column of {file} for --columns {part}"
+            known = f"columns {compress_names(list(names))}"
+            if re.fullmatch(r"\d+(-\d+)?", part):
+                raise CorpusError(expected, known, f"places go from 0 to {len(names) - 1}")
+            raise CorpusError(expected, known, near_matches(part, names) if len(names) < 50 else "check the names")
+        chosen.update(found)
+    return [name for name in names if name in chosen]
+
+
+def _names_of_part(part: str, names: Sequence[str], by_place: bool) -> list[str]:
+    if part in names:
+        return [part]
+    if set(part) & set("*?"):
+        return [name for name in names if fnmatchcase(name, part)]
+    for dash in (match.start() for match in re.finditer("-", part)):
+        first, last = part[:dash], part[dash + 1 :]
+        if first in names and last in names:
+            begin, end = names.index(first), names.index(last)
+            return list(names[begin : end + 1])
+    match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+    if match is None or not by_place:
+        return []
+    first_place, last_place = int(match[1]), int(match[2] or match[1])
+    if last_place >= len(names):
+        return []
+    return list(names[first_place : last_place + 1])
+
+
+# ---- what is decided by rules ----------------------------------------------------------------------------------------
+
+
+def _name_others(content: Content, taken: Iterable[str], file: str) -> dict[str, str]:
+    """Columns that cannot be part of a vector, whatever the others are: name → what they were taken for. CorpusError
+    for a text among the numbers of a column.
+    """
+    left_out: dict[str, str] = {}
+    for name, values in content.columns.items():
+        if name in taken:
+            continue
+        if name in content.index:
+            left_out[name] = "row numbers"
+        elif not _is_numeric(values):
+            if not _says_other(name) and (bad := _bad_cell(values, content.first_line)):
+                raise CorpusError(f"a number in every row of the column {name!r} of {file}", bad, "mend the cell")
+            left_out[name] = "yes or no" if _kind(values) == "b" else "text"
+        elif _own_name(name) in INPUTS:
+            left_out[name] = "a tokenizer's output"
+        elif not _is_wide(values) and content.named and (reason := _says_other(name)):
+            left_out[name] = reason
+    return left_out
+
+
+def _says_other(name: str) -> str:
+    """What the name of a column of numbers says that it is; empty when it says nothing."""
+    own = _own_name(name)
+    if IS_ID.fullmatch(own):
+        return "an id, by its name"
+    return "by its name" if own in OTHERS else ""
+
+
+def _decide_lists(content: Content, wide: list[str], left_out: dict[str, str], file: str) -> dict[str, tuple[str, ...]]:
+    """The layers among columns of lists or arrays; those that are not are put into `left_out`."""
+    for name in _other_precisions(wide):
+        left_out[name] = "packed bits" if name.split(".")[-1].strip("[]") in PACKED else "the same at less precision"
+    wide = [name for name in wide if name not in left_out]
+    if content.is_table and len(wide) > 1:
+        named = [name for name in wide if CALLED_VECTORS.fullmatch(name.lower())]
+        for name in wide if named else []:
+            if name not in named:
+                left_out[name] = "lists beside a column that is called a vector"
+        wide = named or wide
+    if not wide:
+        cure = "ask the service for embeddings of float, or unpack them: numpy.unpackbits"
+        raise CorpusError(f"vectors of numbers in {file}", "packed bits only", cure)
+    if not content.is_table:
+        _check_arrays(content, wide, left_out, file)
+        wide = [name for name in wide if name not in left_out]
+    shapes = {content.columns[name].shape[-1] for name in wide}
+    whole = [name for name in wide if _kind(content.columns[name]) != "f"]
+    if content.is_table and (len(shapes) > 1 or 0 < len(whole) < len(wide)):
+        kinds = [f"{name} ({content.columns[name].shape[-1]} {_kind_of(content.columns[name])})" for name in wide]
+        raise _two_readings(file, f"{' and '.join(kinds)} may be layers or different things", wide[:1])
+    for name in wide:
+        values = content.columns[name]
+        if values.ndim == 2 and (suspect := _suspects(list(_first_rows(values).T))):
+            column, why = suspect
+            others = [str(place) for place in range(values.shape[1]) if place != column]
+            got = f"column {column} of {name!r} {why}: a dimension, or an id or a class"
+            raise _two_readings(file, got, [name] if content.is_table else others, array=not content.is_table)
+    return {name: (name,) for name in wide}
+
+
+def _check_arrays(content: Content, wide: list[str], left_out: dict[str, str], file: str) -> None:
+    """CorpusError for arrays that are not layers of the same vectors."""
+    weights = [name for name in wide if name.endswith((".weight", ".bias")) or ".weight_" in name]
+    if weights:
+        cure = "name the folder of the checkpoint with its config.json; or one array of it, as --columns " + weights[0]
+        raise CorpusError(f"vectors in {file}", f"weights of a model, such as {weights[0]}", cure)
+    ahead = {name: tuple(content.columns[name].shape[:-1]) for name in wide}
+    if len(set(ahead.values())) > 1:
+        got = ", ".join(f"{name} {list(content.columns[name].shape)}" for name in wide[:SHOWN])
+        got += " …" * (len(wide) > SHOWN)
+        raise CorpusError(f"arrays of the same vectors in {file}", got, f"name those to measure: --columns {wide[0]}")
+    narrow = [name for name in wide if content.columns[name].shape[-1] == 1]
+    if narrow and len(narrow) < len(wide):
+        left_out.update(dict.fromkeys(narrow, "one number a row"))
+
+
+def _other_precisions(names: list[str]) -> list[str]:
+    """Columns that hold what another holds at more precision, by names that differ in that alone."""
+    ranked: dict[str, list[tuple[int, str]]] = {}
+    others = []
+    for name in names:
+        head, _, last = name.removesuffix("[]").rpartition(".")
+        if last in PRECISIONS:
+            ranked.setdefault(head, []).append((PRECISIONS.index(last), name))
+    for found in ranked.values():
+        others += [name for _, name in sorted(found)[1:]]
+        first = min(found)[1]
+        if first.removesuffix("[]").rpartition(".")[2] in PACKED:
+            others.append(first)
+    return others
+
+
+def _decide_numbers(
+    content: Content, names: list[str], left_out: dict[str, str], file: str
+) -> dict[str, tuple[str, ...]]:
+    """The vector that columns of numbers make side by side; what is no part of it is put into `left_out`."""
+    numbers = [name for name in names if content.columns[name].ndim == 1]
+    if not content.is_table:
+        raise _nothing(content, file)
+    if not content.named and len(numbers) > 2 and _counts_rows(content.columns[numbers[0]]):
+        rest = [content.columns[name] for name in numbers[1:]]
+        if not all(map(_is_whole, rest)):
+            left_out[numbers[0]] = "it counts the rows"
+            numbers = numbers[1:]
+    series = _numbered_series(numbers) if content.named else []
+    others = [name for name in numbers if name not in series]
+    if series and others:
+        if len(series) < MOST * len(numbers):
+            got = f"{compress_names(series)} may be the vector, or {compress_names(numbers)}"
+            raise _two_readings(file, got, series)
+        left_out.update(dict.fromkeys(others, "beside the numbered columns"))
+        numbers = series
+    if len(numbers) < 2:
+        raise _nothing(content, file)
+    suspect = _suspects([content.columns[name] for name in numbers])
+    if suspect:
+        place, why = suspect
+        got = f"the column {numbers[place]!r} {why}: a dimension, or an id or a class"
+        raise _two_readings(file, got, [name for name in numbers if name != numbers[place]])
+    return {Path(file).stem: tuple(numbers)}
+
+
+def _numbered_series(names: list[str]) -> list[str]:
+    """The columns that are called alike and numbered, of the name that most are called by; none for single ones."""
+    series: dict[str, list[str]] = {}
+    for name in names:
+        match = NUMBERED.fullmatch(name)
+        if match is not None:
+            series.setdefault(match[1], []).append(name)
+    longest = max(series.values(), key=len, default=[])
+    return longest if len(longest) > 1 else []
+
+
+def _suspects(columns: Sequence[NDArray[Any]]) -> tuple[int, str] | None:
+    """The first column that may be an id, an index or a class among dimensions, and why: whole numbers, not all alike,
+    among decimals; or a count of the rows.
+    """
+    whole = [_is_whole(values) for values in columns]
+    if not all(whole):
+        for place, values in enumerate(columns):
+            if whole[place] and len(np.unique(values)) > 1:
+                why = "counts the rows" if _counts_rows(values) else "holds whole numbers among decimals"
+                return place, why
+        return None
+    for place, values in enumerate(columns):
+        if len(columns) > 1 and _counts_rows(values):
+            return place, "counts the rows"
+    return None
+
+
+def _is_whole(values: NDArray[Any]) -> bool:
+    """Whether all finite numbers are whole."""
+    if values.dtype.kind in "iu":
+        return True
+    finite = values[np.isfinite(values)].astype(np.float64)
+    return bool(len(finite)) and bool((finite == np.rint(finite)).all())
+
+
+def _counts_rows(values: NDArray[Any]) -> bool:
+    """Whether a column of at least three rows goes 0, 1, 2 … or 1, 2, 3 …"""
+    if len(values) < 3 or values[0] not in (0, 1):
+        return False
+    return bool(np.array_equal(values, np.arange(len(values)) + values[0]))
+
+
+def _own_name(name: str) -> str:
+    """The last part of a name, in lower case: `label` of `metadata.Label`."""
+    return name.rpartition(".")[2].strip().lower()
+
+
+def _kind(values: Any) -> str:
+    """The kind of an array's numbers as numpy calls it (f, i, u, b, c, O …), of a tensor too."""
+    if isinstance(values, np.ndarray):
+        return str(values.dtype.kind)
+    if values.dtype.is_floating_point:
+        return "f"
+    if values.dtype.is_complex:
+        return "c"
+    return "b" if str(values.dtype) == "torch.bool" else "i"
+
+
+def _first_rows(values: Any) -> NDArray[Any]:
+    """The first rows of an array or a tensor, as an array."""
+    rows = values[:LOOKED]
+    if isinstance(rows, np.ndarray):
+        return np.asarray(rows)
+    return np.asarray(rows.float() if _kind(rows) == "f" else rows)
+
+
+def _is_numeric(values: Any) -> bool:
+    return _kind(values) in "fiu"
+
+
+def _is_wide(values: Any) -> bool:
+    return values.ndim > 1 and _is_numeric(values)
+
+
+def _kind_of(values: Any) -> str:
+    return "decimals" if _kind(values) == "f" else "whole numbers"
+
+
+# ---- what is said ----------------------------------------------------------------------------------------------------
+
+
+def _two_readings(file: str, got: str, likely: Sequence[str], *, array: bool = False) -> CorpusError:
+    """The refusal when a file can be read in two ways."""
+    what = "array" if array else "columns"
+    cure = f"say which columns are the vector, for instance --columns {quote(as_spec(likely))}"
+    return CorpusError(f"one way to read the {what} of {file}", f"two: {got}", cure)
+
+
+def _nothing(content: Content, file: str) -> CorpusError:
+    """The refusal of a file without vectors."""
+    seen = [f"{name} ({_what_is(values)})" for name, values in list(content.columns.items())[:SHOWN]]
+    seen += [f"{name} ({reason})" for name, reason in list(content.unusable.items())[:SHOWN]]
+    more = len(content.columns) + len(content.unusable) - len(seen)
+    got = (", ".join(seen) or "nothing") + (f" and {more} more" if more > 0 else "")
+    kind = "columns of numbers, or a column of lists," if content.is_table else "arrays [vector, dim]"
+    cure = "name the columns with --columns; a file of texts is measured with a model: MODEL --corpus FILE"
+    return CorpusError(f"{kind} in {file}", got, cure)
+
+
+def _bad_cell(values: Any, first_line: int) -> str:
+    """The first text of a column that holds numbers else, and where; empty if it does not."""
+    if _kind(values) not in "OUST" or values.ndim != 1:
+        return ""
+    bad, numbers = "", 0
+    for row, value in enumerate(values[:LOOKED]):
+        try:
+            float(value)
+            numbers += 1
+        except (TypeError, ValueError):
+            place = f"line {first_line + row}" if first_line else f"row {row + 1}"
+            bad = bad or f"{str(value)[:40]!r} in {place}"
+    return bad if 2 * numbers > min(LOOKED, len(values)) else ""
+
+
+def _what_is(values: Any) -> str:
+    if values.ndim > 1:
+        return f"{_kind_of(values)} {list(values.shape)}"
+    return _kind_of(values) if _is_numeric(values) else "text"
+
+
+def compress_names(names: Sequence[str]) -> str:
+    """Names in few words: numbered ones that follow one another as `dim_0–dim_7`, many others as a few and a count."""
+    runs: list[list[str]] = []
+    for name in names:
+        before = NUMBERED.fullmatch(runs[-1][-1]) if runs else None
+        match = NUMBERED.fullmatch(name)
+        if before and match and (before[1], int(before[2]) + 1) == (match[1], int(match[2])):
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    return list_names([run[0] if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs])
+
+
+def list_names(names: Sequence[str]) -> str:
+    """Names with commas; of many the first ones and how many more there are."""
+    if len(names) <= SHOWN:
+        return ", ".join(names)
+    return f"{', '.join(names[: SHOWN - 1])} and {len(names) - SHOWN + 1} more"
+
+
+def as_spec(names: Sequence[str]) -> str:
+    """A value of `--columns` that stands for these names: `0-7`, `dim_*`, or the names with commas."""
+    match = NUMBERED.fullmatch(names[0]) if names else None
+    parts = [NUMBERED.fullmatch(name) for name in names]
+    if match and len(names) > 1 and all(part and part[1] == match[1] for part in parts):
+        places = [int(part[2]) for part in parts if part]
+        if places == list(range(places[0], places[0] + len(places))):
+            return f"{names[0]}-{names[-1]}"
+        return f"{match[1]}*" if match[1] else ",".join(names)
+    return ",".join(names[:SHOWN]) + (",…" if len(names) > SHOWN else "")
+
+
+def quote(text: str) -> str:
+    """A value as a shell takes it."""
+    return f"'{text}'" if set(text) & set(" *?()[]") else text

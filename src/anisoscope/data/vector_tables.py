@@ -1,0 +1,379 @@
+"""Tables of vectors as columns: CSV and TSV, numbers between spaces, and tables of arrow (parquet, feather)."""
+
+import csv
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+from pyarrow import compute, csv as reader, feather, ipc, parquet, types
+
+from anisoscope.data.files import ending, lines
+from anisoscope.data.vector_roles import Content
+from anisoscope.errors import CorpusError
+
+LOOKED = 100  # lines of a table that tell its separator and its header
+SEPARATORS = (",", ";", "\t", "|")
+MISSING = ["", "nan", "NaN", "NAN", "NA", "null", "None", "none", "n/a", "N/A", "#N/A"]
+"""How a missing number is written."""
+BLOCK = 1 << 24  # bytes of a table of text that are parsed at once: a row must fit into them
+
+
+# ---- tables of arrow -------------------------------------------------------------------------------------------------
+
+
+def read_arrow(path: Path) -> Content:
+    try:
+        if ending(path) == ".parquet":
+            table = parquet.read_table(path, partitioning=None)
+        elif ending(path) == ".feather":
+            table = feather.read_table(path)
+        else:
+            with pyarrow.memory_map(str(path)) as source:
+                try:
+                    table = ipc.open_file(source).read_all()
+                except pyarrow.ArrowInvalid:
+                    source.seek(0)
+                    table = ipc.open_stream(source).read_all()
+    except pyarrow.ArrowException as error:
+        raise ValueError(str(error)) from error
+    return content_of_arrow(table)
+
+
+def content_of_arrow(table: Any) -> Content:
+    """The columns of a table of arrow; those that pandas wrote as its index are marked. ValueError for a description by
+    pandas that is damaged.
+    """
+    columns: dict[str, Any] = {}
+    masks: dict[str, NDArray[np.bool_]] = {}
+    unusable: dict[str, str] = {}
+    for name, column in _flat_columns(table):
+        values, mask, reason = _of_arrow_column(column)
+        if reason:
+            unusable[name] = reason
+            continue
+        columns[name] = values
+        if mask is not None:
+            masks[name] = mask
+    return Content(columns, masks, unusable, index=_index_of_pandas(table, columns))
+
+
+def _flat_columns(table: Any) -> Iterator[tuple[str, Any]]:
+    """Columns by name, those of records taken apart: `metadata.label`."""
+    while any(types.is_struct(field.type) for field in table.schema):
+        table = table.flatten()
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        yield str(name), column
+
+
+def _index_of_pandas(table: Any, columns: dict[str, Any]) -> tuple[str, ...]:
+    """The columns that pandas wrote as an index."""
+    found = [name for name in columns if re.fullmatch(r"__index_level_\d+__", name)]
+    written = (table.schema.metadata or {}).get(b"pandas")
+    if written is not None:
+        try:
+            described = json.loads(written)
+            listed = described["index_columns"]
+            named = [entry for entry in listed if isinstance(entry, str)]
+            if any(not isinstance(entry, str | dict) for entry in listed) or set(named) - set(table.column_names):
+                raise LookupError
+            found += [name for name in named if name in columns]
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ValueError("what it says of its columns is damaged") from error
+    return tuple(dict.fromkeys(found))
+
+
+def _of_arrow_column(column: Any) -> tuple[Any, NDArray[np.bool_] | None, str]:
+    """A column of arrow as an array, a mask where sequences differ in length, and why it cannot be vectors."""
+    array = column.combine_chunks() if isinstance(column, pyarrow.ChunkedArray) else column
+    if isinstance(array, pyarrow.ChunkedArray):  # of no rows, or too large for one piece
+        array = pyarrow.concat_arrays(array.chunks) if array.num_chunks else pyarrow.array([], array.type)
+    if isinstance(array, pyarrow.FixedShapeTensorArray):
+        return array.to_numpy_ndarray(), None, ""
+    if isinstance(array, pyarrow.ExtensionArray):
+        array = array.storage
+    kind = array.type
+    if types.is_dictionary(kind):
+        array, kind = array.dictionary_decode(), kind.value_type
+    if types.is_decimal(kind):
+        array, kind = array.cast(pyarrow.float64()), pyarrow.float64()
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _of_arrow_lists(array)
+    if types.is_boolean(kind) and not array.null_count:
+        return array.to_numpy(zero_copy_only=False), None, ""
+    if types.is_integer(kind) or types.is_floating(kind):
+        return array.to_numpy(zero_copy_only=False), None, ""
+    if types.is_null(kind):
+        return None, None, "empty"
+    if types.is_string(kind) or types.is_large_string(kind):
+        texts = np.array(array.to_pylist(), object)
+        return _of_texts(texts)
+    return np.array(array.to_pylist(), object), None, ""
+
+
+def _of_arrow_lists(array: Any) -> tuple[Any, NDArray[np.bool_] | None, str]:
+    """Lists of numbers as [row, dim], lists of such lists as [row, token, dim]."""
+    if array.null_count:
+        return None, None, f"{array.null_count} rows without a list"
+    inner = array.flatten()
+    lengths = np.asarray(compute.list_value_length(array))
+    kind = inner.type
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        vectors, _, reason = _of_arrow_lists(inner)
+        if reason or vectors.ndim != 2:
+            return None, None, reason or "lists in lists in lists"
+        return *_in_sequences(vectors, lengths), ""
+    if not (types.is_integer(kind) or types.is_floating(kind)):
+        return None, None, f"lists of {kind}"
+    if len(lengths) == 0 or lengths.min() != lengths.max():
+        return None, None, f"lists of {lengths.min(initial=0)} to {lengths.max(initial=0)} numbers"
+    if lengths[0] == 0:
+        return None, None, "empty lists"
+    numbers = inner.to_numpy(zero_copy_only=False)
+    return numbers.reshape(len(array), int(lengths[0])), None, ""
+
+
+def _in_sequences(vectors: NDArray[Any], lengths: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+    """Vectors [token, dim] of all sequences as [sequence, token, dim], and the mask where lengths differ."""
+    longest = int(lengths.max(initial=0))
+    mask = np.arange(longest) < lengths[:, None]
+    values = np.zeros((len(lengths), longest, vectors.shape[1]), vectors.dtype)
+    values[mask] = vectors
+    return values, None if mask.all() else mask
+
+
+def _of_texts(texts: NDArray[Any]) -> tuple[Any, NDArray[np.bool_] | None, str]:
+    """Texts as they are, or, where each is a printed list of numbers, these: `[0.1, 0.2]`, `[0.1 0.2]`."""
+    first = next((text for text in texts if text), "")
+    if not re.match(r"\s*(array\(|tensor\()?\[", first):
+        return texts, None, ""
+    rows = []
+    for number, text in enumerate(texts, 1):
+        if "..." in (text or ""):
+            return None, None, f"lists cut short when they were printed (row {number}: …)"
+        inner = re.sub(r"[\[\](),]|array|tensor|dtype=\S+", " ", text or "")
+        try:
+            rows.append([float(part) for part in inner.split()])
+        except ValueError:
+            return texts, None, ""
+    widths = {len(row) for row in rows}
+    if len(widths) != 1:
+        return None, None, f"lists of {min(widths)} to {max(widths)} numbers"
+    return np.array(rows), None, ""
+
+
+# ---- tables of text --------------------------------------------------------------------------------------------------
+
+
+def read_delimited(path: Path) -> Content:
+    """The columns of a table of text: separator, comment lines and header are found by its first lines."""
+    head = list(islice(lines(path), 10 * LOOKED))
+    comments = 0
+    while comments < len(head) and (not head[comments].strip() or head[comments].startswith("#")):
+        comments += 1
+    body = [line for line in head[comments:] if line.strip()][:LOOKED]
+    if not body:
+        raise CorpusError(f"rows of numbers in {path}", "none", "name another file")
+    separator = _separator(body, path)
+    rows = _split(body, separator)
+    width = max(len(row) for row in rows[1:] or rows)
+    header, names, index = _header(rows, width, path)
+    notes = []
+    if not header and comments:
+        named = _names_in_comment(head[comments - 1], separator, width)
+        names = named or names
+        notes.append(f"names in line {comments}, a comment" if named else "")
+    skipped = comments - (1 if notes and notes[0] else 0)
+    if skipped:
+        notes.append(f"{skipped} comment line{'s' * (skipped > 1)} skipped")
+    notes.insert(0, f"header in line {comments + 1}" if header else "no header")
+    columns, unusable = _read_columns(path, separator, comments + header, names, rows[header:])
+    content = Content(columns, {}, unusable, index, header or names != _places(width))
+    content.notes = [note for note in notes if note]
+    content.first_line = comments + header + 1
+    return content
+
+
+def _places(width: int) -> list[str]:
+    return [str(place) for place in range(width)]
+
+
+def _separator(body: list[str], path: Path) -> str:
+    """What stands between the values: the sign that makes most of the columns numbers, in rows of one length."""
+    best, chosen = (0.0, 0), " "
+    spaced = [] if any(map(_is_list, body)) else [" "]  # spaces stand inside printed lists too
+    for separator in ("\t",) if ending(path) == ".tsv" else (*SEPARATORS, *spaced):
+        rows = _split(body, separator)[1:] or _split(body, separator)
+        width = len(rows[0])
+        if width < 2 or sum(len(row) == width for row in rows) < len(rows) / 2:
+            continue
+        numbers = sum(is_number(cell) or _is_list(cell) for row in rows for cell in row)
+        score = (round(numbers / sum(map(len, rows)), 2), width)
+        if score > best:
+            best, chosen = score, separator
+    if best == (0.0, 0) and ending(path) == ".tsv":
+        return "\t"
+    if best == (0.0, 0):  # one column, of lists or of nothing that is known
+        return ","
+    return chosen
+
+
+def _split(body: list[str], separator: str) -> list[list[str]]:
+    if separator == " ":
+        return [line.split() for line in body]
+    return [row for row in csv.reader(body, delimiter=separator, skipinitialspace=True) if row]
+
+
+def is_number(text: str) -> bool:
+    try:
+        float(text.strip().replace(",", ".") if text.count(",") == 1 else text)
+    except ValueError:
+        return text.strip().lower() in ("", "na", "null", "none")
+    return True
+
+
+def _is_list(text: str) -> bool:
+    return text.lstrip().startswith("[")
+
+
+def _header(rows: list[list[str]], width: int, path: Path) -> tuple[bool, list[str], tuple[str, ...]]:
+    """Whether the first row is a header, the names of the columns, and those of row numbers.
+
+    It is one when it holds text where the rows below hold numbers, or counts the columns (0, 1, 2 …) above decimals.
+    CorpusError when it may be either.
+    """
+    first, below = [cell.strip() for cell in rows[0]], rows[1:]
+    if not below:
+        if all(map(is_number, first)):
+            return False, _places(width), ()
+        raise CorpusError(f"rows of numbers in {path}", "a header alone", "write the vectors below it")
+    if len(first) == width - 1 and all(len(row) == width for row in below):  # R's write.table
+        return True, ["row names", *first], ("row names",)
+    numeric = [
+        place
+        for place in range(min(width, len(first)))
+        if 2 * sum(place < len(row) and is_number(row[place]) for row in below) > len(below)
+    ]
+    filled = [place for place in numeric if first[place]]
+    is_header = any(not is_number(first[place]) for place in filled)
+    if not is_header and filled and all(re.fullmatch(r"\d+", first[place]) for place in filled):
+        counted = [int(first[place]) for place in filled]
+        decimals = [place for place in filled if any("." in row[place] for row in below if place < len(row))]
+        counts = counted in (list(range(len(counted))), list(range(1, len(counted) + 1)))
+        if counts and decimals:
+            is_header = True
+        elif len(filled) > 1 and (counts or (len(set(counted)) == len(counted) and len(decimals) == len(filled))):
+            got = f"a first line of whole numbers ({', '.join(first[:5])} …): names, or a vector"
+            cure = "write names such as dim_0 into the first line, or store .npy"
+            raise CorpusError(f"one way to read the first line of {path}", got, cure)
+    if not is_header and not numeric and all(_is_list(cell) for row in below for cell in row[-1:]):
+        is_header = not any(map(_is_list, first))
+    if not is_header:
+        return False, _places(width), ()
+    names = [name or ("row numbers" if place == 0 else f"column {place}") for place, name in enumerate(first)]
+    names = [name.removeprefix("#").strip() if place == 0 else name for place, name in enumerate(names)]
+    twice = sorted({name for name in names if names.count(name) > 1}) if len(names) < 20_000 else []
+    if twice:
+        got = f"several columns {', '.join(twice[:5])}"
+        raise CorpusError(f"a header of different names in {path}", got, "name every column in the first line")
+    index = (names[0],) if not first[0] or re.fullmatch(r"Unnamed: \d+", first[0]) else ()
+    return True, names, index
+
+
+def _names_in_comment(line: str, separator: str, width: int) -> list[str]:
+    """The names in a comment above rows without a header (`# id x0 x1` of numpy.savetxt); none if it holds others."""
+    names = [name.strip() for name in (_split([line.lstrip("# ")], separator) or [[]])[0]]
+    unlike = len(names) != width or len(set(names)) != width or any(map(is_number, names))
+    return [] if unlike else names
+
+
+def _read_columns(
+    path: Path, separator: str, skip: int, names: list[str], rows: list[list[str]]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The columns of a table of text, from the line behind `skip`. CorpusError, with the line, for rows of another
+    length.
+    """
+    if separator == " ":
+        return _read_spaced(path, skip, names)
+    cells = [cell for row in rows for cell in row]
+    comma = separator != "," and any(re.fullmatch(r"\s*-?\d*,\d+(e-?\d+)?\s*", cell, re.I) for cell in cells)
+    whole, decimal = _columns_of_numbers(names, rows, comma)
+    how = {"delimiter": separator, "newlines_in_values": any(map(_is_list, cells))}
+
+    def read(kinds: dict[str, Any], *, threads: bool = True) -> Any:
+        with gzip.open(path, "rb") if path.name.lower().endswith(".gz") else path.open("rb") as file:
+            return reader.read_csv(
+                file,
+                reader.ReadOptions(use_threads=threads, skip_rows=skip, column_names=names, block_size=BLOCK),
+                reader.ParseOptions(**how),
+                reader.ConvertOptions(
+                    null_values=MISSING,
+                    strings_can_be_null=True,
+                    decimal_point="," if comma else ".",
+                    column_types=kinds,
+                ),
+            )
+
+    # whole numbers keep every digit if they can; a column of them may go on in decimals, or as text
+    decimals = dict.fromkeys(decimal, pyarrow.float64())
+    tries = [
+        decimals,
+        decimals | dict.fromkeys(whole, pyarrow.float64()),
+        decimals | dict.fromkeys(whole, pyarrow.string()),
+    ]
+    for kinds in tries:
+        try:
+            content = content_of_arrow(read(kinds))
+            return content.columns, content.unusable
+        except pyarrow.ArrowInvalid:
+            continue
+        except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+            raise CorpusError(f"a table of numbers in {path}", str(error)[:160], "copy the file again") from None
+    try:
+        read(tries[-1], threads=False)  # one thread knows the line
+        got = "rows of another form"
+    except (pyarrow.ArrowException, OSError) as error:
+        got = re.sub(r"CSV parse error: |CSV conversion error to double: |In CSV ", "", str(error).splitlines()[0])
+        got = re.sub(r"Row #(\d+)", r"line \1", got)[:160]
+    cure = "mend the line: every row has as many values as the first, and numbers in columns of numbers"
+    raise CorpusError(f"a table of numbers in {path}", got, cure)
+
+
+def _columns_of_numbers(names: list[str], rows: list[list[str]], comma: bool) -> tuple[list[str], list[str]]:
+    """Names of the columns whose first rows hold whole numbers, and of those that hold decimals."""
+    whole: list[str] = []
+    decimal: list[str] = []
+    for place, name in enumerate(names):
+        texts = [row[place].strip() for row in rows if place < len(row) and row[place].strip()]
+        texts = [text.replace(",", ".") for text in texts] if comma else texts
+        if texts and all(map(is_number, texts)):
+            (whole if all(re.fullmatch(r"[+-]?\d+", text) for text in texts) else decimal).append(name)
+    return whole, decimal
+
+
+def _read_spaced(path: Path, skip: int, names: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The columns of a table with spaces between values: numbers, behind a word each or not."""
+    rows: list[list[str]] = []
+    for number, line in enumerate(lines(path), 1):
+        if number <= skip or not line.strip() or line.startswith("#"):
+            continue
+        cells = line.split()
+        if len(cells) != len(names):
+            got = f"{len(cells)} in line {number}"
+            raise CorpusError(f"{len(names)} values in every line of {path}", got, "mend the line")
+        rows.append(cells)
+    columns: dict[str, Any] = {}
+    for name, cells_of in zip(names, zip(*rows, strict=True), strict=True):
+        try:
+            whole = all(re.fullmatch(r"[+-]?\d+", cell) for cell in cells_of)
+            columns[name] = np.array(cells_of, np.int64 if whole else np.float64)
+        except (ValueError, OverflowError):
+            columns[name] = np.array(cells_of, object)
+    return columns, {}
