@@ -140,6 +140,7 @@ def _job_and_subject(job: Job, model: Any, processor: Any, options: Mapping[str,
         _refuse("a torch.nn.Module", "a name", processor=processor)
         return replace(job, model=str(model)), None
     from anisoscope.measure.calls import check_model
+    from anisoscope.models.families import class_of
     from anisoscope.models.identity import weights_hash
     from anisoscope.models.load import Subject
 
@@ -149,7 +150,7 @@ def _job_and_subject(job: Job, model: Any, processor: Any, options: Mapping[str,
         subject = model if processor is None else replace(model, processor=processor)
     else:
         check_model(model)
-        subject = Subject(model, processor, type(model).__name__, None, weights_hash(model))
+        subject = Subject(model, processor, class_of(model).__name__, None, weights_hash(model))
     weight = next((p for p in subject.model.parameters() if p.is_floating_point()), None)
     if weight is None:
         return replace(job, model=subject.name), subject

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from anisoscope.capture.masking import Call
-from anisoscope.models.families import families
+from anisoscope.models.families import class_of, families
 
 
 def off_interface() -> dict[str, tuple[str, tuple[str, str, str]]]:
@@ -25,7 +25,7 @@ def served(model: nn.Module) -> dict[nn.Module, tuple[nn.Module, tuple[str, ...]
     found: dict[nn.Module, tuple[nn.Module, tuple[str, ...]]] = {}
     classes = off_interface()
     for around in model.modules():
-        name, projections = classes.get(type(around).__name__, ("", ()))
+        name, projections = classes.get(class_of(around).__name__, ("", ()))
         if isinstance(attention := getattr(around, name, None), nn.Module):
             found[attention] = around, projections
     return found

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
@@ -24,7 +25,9 @@ T = TypeVar("T")
 
 
 def rank_and_world() -> tuple[int, int]:
-    """This process' rank and the number of processes, as torchrun gives them; (0, 1) without it."""
+    """This process' rank and the number of processes, of its group or as torchrun gives them; else (0, 1)."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -115,8 +118,81 @@ def _together() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        expected, came = "every process of the torchrun job to go on to the end", "another one has ended (it says why)"
-        raise MeasureError(expected, came, "mend that; the same command with --resume goes on") from error
+        raise _ended() from error
+
+
+def _ended() -> MeasureError:
+    expected, came = "every process of the torchrun job to go on to the end", "another one has ended (it says why)"
+    return MeasureError(expected, came, "mend that; the same command with --resume goes on")
+
+
+def is_in_step(model: nn.Module) -> bool:
+    """Whether a forward call of `model` waits for the other processes, which have to call it as often: its weights are
+    spread over them (FSDP, DeepSpeed's ZeRO), or its buffers are kept alike (data parallelism).
+
+    MeasureError for tensor and expert parallelism, whose processes would have to read the same batches.
+    """
+    if rank_and_world()[1] == 1 or not dist.is_initialized():
+        return False
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+
+    wrappers = (FSDPModule, FullyShardedDataParallel, nn.parallel.DistributedDataParallel)
+    wrapped = any(isinstance(module, wrappers) for module in model.modules())
+    parameters = list(model.parameters())
+    split = max((_split_axes(parameter) for parameter in parameters), default=0)
+    if split > wrapped or (getattr(model, "_tp_size", None) or 1) > 1:
+        expected = "a model whose processes can each read batches of their own"
+        cure = "spread its weights with FSDP2 (torch.distributed.fsdp.fully_shard), or over devices (device_map)"
+        raise MeasureError(expected, f"{type(model).__name__} of tensor parallelism, in which all read the same", cure)
+    return wrapped or any(hasattr(parameter, "ds_id") for parameter in parameters)
+
+
+def _split_axes(parameter: Any) -> int:
+    """Along how many axes of a mesh of processes a parameter is cut: FSDP cuts along one."""
+    placements = getattr(parameter, "placements", ())
+    return sum(not placement.is_replicate() for placement in placements)
+
+
+def reshard(model: nn.Module) -> None:
+    """Have FSDP2 free the whole weights that its last call has left: each process holds its part alone again."""
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
+class Steps:
+    """Keeps the processes of a torchrun job at the same batch, where the model of each waits for those of the others.
+
+    A process without further batches goes on calling the model (`idle`) until the last one is through. Of any other
+    model each process goes its own way.
+    """
+
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
+        self.together, self._device = is_in_step(model), device
+
+    def agree(self, busy: bool, signal: int) -> tuple[bool, int]:
+        """Whether any process has a further batch, and the signal that any of them is to end by (0: none)."""
+        if not self.together:
+            return busy, signal
+        told = torch.tensor([int(busy), signal], device=self._device)
+        with _together():
+            dist.all_reduce(told, dist.ReduceOp.MAX)
+        anybody, number = told.tolist()
+        return bool(anybody), number
+
+
+@contextmanager
+def calling_together(together: bool) -> Iterator[None]:
+    """MeasureError where another process has ended within a forward call that waits for it."""
+    try:
+        yield
+    except RuntimeError as error:
+        lost = ("Connection closed", "Connection reset", "NCCL", "Socket", "Broken pipe")
+        if not together or not any(name in str(error) for name in lost):
+            raise
+        raise _ended() from error
 
 
 def from_first(value: T) -> T:
@@ -127,6 +203,15 @@ def from_first(value: T) -> T:
     with _together():
         dist.broadcast_object_list(box)
     return box[0]
+
+
+def any_of_all(value: bool) -> bool:
+    """Whether `value` holds in any process; each has to ask."""
+    every = [value] * rank_and_world()[1]
+    if len(every) > 1:
+        with _together():
+            dist.all_gather_object(every, value)
+    return any(every)
 
 
 def taken_over(states: Sequence[Path], settings: Settings, plan: str, own: Path) -> frozenset[int]:

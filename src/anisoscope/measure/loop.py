@@ -19,10 +19,19 @@ from anisoscope.capture import capture
 from anisoscope.capture.heads import Means
 from anisoscope.errors import CorpusError, Interrupted, MeasureError, UnseenError, UsageError
 from anisoscope.measure.accumulator import Measurement
-from anisoscope.measure.distributed import gathered, rank_and_world, stopped_by
+from anisoscope.measure.distributed import (
+    Steps,
+    calling_together,
+    gathered,
+    is_in_step,
+    rank_and_world,
+    reshard,
+    stopped_by,
+)
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import partition
 from anisoscope.models.blocks import Layout
+from anisoscope.models.identity import whole
 from anisoscope.models.modes import evaluating, whole_digits
 from anisoscope.progress import Progress, listening, remark
 
@@ -59,6 +68,9 @@ def run_pass(
             return _pass(model, plan, settings, (what, spare, means), state, saves, progress, only, pieces)
         except _Full as full:
             sequences = full.sequences
+        if is_in_step(model):  # the others wait within the call that did not end
+            expected = "memory for every batch of a model that is spread over processes"
+            raise MeasureError(expected, "a full memory in one of them", "give smaller batches (--batch-tokens)")
         if pieces >= sequences:
             cure = "shorten them (--max-length), or use --dtype bfloat16, fewer --layers or panels"
             raise MeasureError("memory for a batch of one sequence", "a full memory", cure)
@@ -105,30 +117,62 @@ def _pass(
     measurement.pieces = pieces
     tokens = {i: n for i, n in enumerate(getattr(plan, "tokens", [])) if only is None or i in only}
     total, done = sum(tokens.values()), sum(tokens.pop(i, 0) for i in measurement.batches)
-    with listening() as stopped, _looking(model, measurement, *seen) as look:
-        if not measurement.weights and "embedding" in settings.quantities:
-            measurement.weights = embedding_terms(model)
-        saved = time.monotonic()
-        for index, batch in _ahead(_to_do(plan, only, frozenset(measurement.batches)), device_of(model)):
-            with _within_memory(batch):
-                look(batch, index)
-            done += batch.n_tokens
-            if progress is not None:
-                progress(done, total)
-            if stopped_by(stopped):
-                break
-            pause = time.monotonic() - saved
-            if state is not None and pause > SAVE_SECONDS and pause > measurement.nbytes / SAVE_RATE:
-                measurement.save(state)
-                saves.append(True)
-                saved = time.monotonic()
-        if number := stopped_by(stopped):
+    steps, last, number = Steps(model, device_of(model)), None, 0
+    with listening() as stopped:
+        with _looking(model, measurement, *seen) as look:
+            # of a model in step every process takes part, whatever a state of this one holds already
+            if "embedding" in settings.quantities and (steps.together or not measurement.weights):
+                if steps.together:
+                    reshard(model)
+                measurement.weights = embedding_terms(model)
+            saved = time.monotonic()
+            batches = _ahead(_to_do(plan, only, frozenset(measurement.batches)), device_of(model))
+            while True:
+                item = next(batches, None)
+                busy, number = steps.agree(item is not None, stopped_by(stopped))
+                if number or item is None:
+                    break
+                index, last = item
+                with _within_memory(last), calling_together(steps.together):
+                    look(last, index)
+                done += last.n_tokens
+                if progress is not None:
+                    progress(done, total)
+                pause = time.monotonic() - saved
+                if state is not None and pause > SAVE_SECONDS and pause > measurement.nbytes / SAVE_RATE:
+                    measurement.save(state)
+                    saves.append(True)
+                    saved = time.monotonic()
+        if busy and not number:
+            number = _keep_in_step(model, last or _first(plan), steps, stopped)
+        if not steps.together:
+            number = number or stopped_by(stopped)
+        if number:
             if state is not None:
                 measurement.save(state)
             raise Interrupted(number)
     if not measurement.batches and only is None:
         raise CorpusError("a corpus with at least one batch", "none", "give it more data")
     return measurement
+
+
+def _keep_in_step(model: nn.Module, batch: Batch, steps: Steps, stopped: list[int]) -> int:
+    """Call the model, for nothing that counts, as long as other processes have batches; the signal to end by (0: none).
+
+    The model of each of them waits in every forward call until all have called theirs.
+    """
+    busy, number = True, 0
+    with evaluating(model), torch.no_grad():
+        while busy and not number:
+            with calling_together(steps.together):
+                (batch.call or model)(**moved(batch.inputs, device_of(model)))
+            busy, number = steps.agree(False, stopped_by(stopped))
+    return number
+
+
+def _first(plan: BatchPlan | Iterable[Batch]) -> Batch:
+    """The first batch of a plan."""
+    return plan[0] if hasattr(plan, "__getitem__") else next(iter(plan))
 
 
 def glance(model: nn.Module, batches: Iterable[Batch], settings: Settings) -> Measurement:
@@ -281,7 +325,7 @@ def embedding_terms(model: nn.Module) -> dict[str, dict[str, Tensor]]:
         except (AttributeError, NotImplementedError):
             continue
         if isinstance(weight, Tensor) and weight.dim() == 2:
-            matrix = weight.detach().cpu()
+            matrix = whole(weight.detach()).cpu()
             terms = partition.terms((matrix.float() if matrix.dtype.itemsize < 4 else matrix).numpy())
             found[f"embedding.{side}"] = {name: torch.from_numpy(value) for name, value in terms.items()}
     return found

@@ -15,7 +15,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from anisoscope.axes import Site
 from anisoscope.batch import Batch, Stream
 from anisoscope.errors import ModelError, UsageError, near_matches
-from anisoscope.models.families import Streams, family_of
+from anisoscope.models.families import Streams, class_of, family_of
 
 TORCH_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
@@ -65,7 +65,7 @@ def find_blocks(model: nn.Module, names: tuple[str, ...] = ()) -> dict[str, list
 def _fits(pattern: str, name: str, module: nn.Module) -> bool:
     parts, levels = pattern.split("."), name.split(".")
     if len(parts) == 1:
-        return type(module).__name__ == pattern
+        return class_of(module).__name__ == pattern
     return len(parts) == len(levels) and all(fnmatchcase(part, glob) for part, glob in zip(levels, parts, strict=True))
 
 
@@ -127,7 +127,7 @@ def find_stages(model: nn.Module) -> list[nn.Module]:
         blocks = find_blocks(model)["encoder"]
         repeats = [math.ceil(config.depth_coefficient * n) for n in config.num_block_repeats]
         return [blocks[end - 1] for end in accumulate(repeats)]
-    return [m for m in model.modules() if type(m).__name__ == family_of(model).stages]
+    return [m for m in model.modules() if class_of(m).__name__ == family_of(model).stages]
 
 
 def has_attention(model: nn.Module) -> bool:

@@ -130,7 +130,14 @@ inside each head (GPT-NeoX), grouped keys and values last (Phi-3).
 """
 
 
+def class_of(module: Any) -> type:
+    """The class that a module was made of: FSDP2 puts one of its own (`FSDPBertLayer`) in its place."""
+    kind = type(module)
+    wrapped = kind.__bases__[0].__name__ == "FSDPModule" and len(kind.__bases__) == 2
+    return kind.__bases__[1] if wrapped else kind
+
+
 def family_of(model: Any) -> Family:
     """The row of a model's family, or of the library that it is of; an empty one where it has none."""
-    library = LIBRARIES.get(type(model).__module__.partition(".")[0], Family())
+    library = LIBRARIES.get(class_of(model).__module__.partition(".")[0], Family())
     return families().get(getattr(getattr(model, "config", None), "model_type", ""), library)

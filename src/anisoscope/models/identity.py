@@ -32,6 +32,14 @@ def own_sources(model: nn.Module) -> list[str]:
     return sorted(hashlib.sha256(p.read_bytes()).hexdigest() for p in own if not any(map(p.is_relative_to, known)))
 
 
+def whole(value: Any) -> Any:
+    """A tensor whose parts lie in several processes (FSDP2's) from all its parts; any other as it is.
+
+    Each process has to ask for the same ones in the same order, as they exchange their parts.
+    """
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+
 def weights_hash(model: nn.Module, but: Collection[str] = ()) -> str:
     """SHA-256 over names, shapes and bytes of all weights `but` some, so that a run names what it measured."""
     digest = hashlib.sha256()
@@ -42,6 +50,6 @@ def weights_hash(model: nn.Module, but: Collection[str] = ()) -> str:
                 path, _, own = key.rpartition(".")
                 hook: Any = model.get_submodule(path)._hf_hook
                 value = hook.weights_map[own]
-            raw = value.detach().cpu().contiguous().flatten()
+            raw = whole(value).detach().cpu().contiguous().flatten()
             digest.update(raw.view(torch.uint8).numpy().data if raw.numel() else b"")
     return digest.hexdigest()

@@ -18,7 +18,7 @@ from torch import nn
 
 from anisoscope.batch import Batch
 from anisoscope.errors import CorpusError, UsageError
-from anisoscope.measure.distributed import rank_and_world
+from anisoscope.measure.distributed import is_in_step, rank_and_world
 from anisoscope.measure.inputs import Given
 from anisoscope.measure.loop import glance
 from anisoscope.measure.settings import Settings
@@ -51,7 +51,8 @@ class Monitor:
 
     A look runs the model in evaluation mode without gradients and restores modes, gradients and random numbers:
     training is bit for bit the same with and without. Hooks are there during a look only. Of several processes the
-    first one looks (models whose weights are spread over devices, as by FSDP, cannot be looked at).
+    first one looks; all of them, at the same probe, where the weights are spread over them (FSDP), and the first one
+    logs.
     """
 
     def __init__(
@@ -97,18 +98,24 @@ class Monitor:
         return step % self.every == 0 or (self.early and step < self.every and step & (step - 1) == 0)
 
     def __call__(self, model: nn.Module, step: int) -> dict[str, float] | None:
-        """Look at `model` if `step` is due, once a step: {"anisoscope/encoder.3/A": .21, …}; None where it is not."""
-        if not self.due(step) or step == self.last or rank_and_world()[0]:
+        """Look at `model` if `step` is due, once a step: {"anisoscope/encoder.3/A": .21, …}; None where it is not, and
+        in every process but the first.
+        """
+        if not self.due(step) or step == self.last:
             return None
-        return self.look(model, step)
+        first = rank_and_world()[0] == 0
+        if not first and not is_in_step(model):
+            return None
+        values = self.look(model, step)
+        return values if first else None
 
     def look(self, model: nn.Module, step: int) -> dict[str, float]:
         """Look at `model` whatever the step."""
         self.last = step
-        body = _body(model)
+        body = model if is_in_step(model) else _body(model)
         batches = self._batches_for(body)
         records = glance(body, batches, self.settings).records()
-        if self.output is not None:
+        if self.output is not None and rank_and_world()[0] == 0:
             described = {"settings": asdict(self.settings), "every": self.every, "batches": len(batches)}
             if not (self.output / "monitor.json").exists():
                 write_json(self.output / "monitor.json", described | provenance())

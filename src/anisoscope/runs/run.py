@@ -19,9 +19,19 @@ from anisoscope.errors import MeasureError, UsageError
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.calls import called_by_name
 from anisoscope.measure.cost import Cost, cost_of, shapes_from, shapes_of, without_spectrum
-from anisoscope.measure.distributed import from_first, gathered, process_group, rank_and_world, sharing, taken_over
+from anisoscope.measure.distributed import (
+    any_of_all,
+    from_first,
+    gathered,
+    is_in_step,
+    process_group,
+    rank_and_world,
+    sharing,
+    taken_over,
+)
 from anisoscope.measure.loop import Arrays, run_pass
 from anisoscope.measure.tabulate import COUNTS
+from anisoscope.models.families import class_of
 from anisoscope.models.hub_memory import asked_once
 from anisoscope.models.load import Subject, load, modality_of, without_values
 from anisoscope.progress import Progress, counting, keeping, remark
@@ -106,7 +116,18 @@ def run(
                 facts |= {"run": run_id(identity), "started": started, "notes": [*facts["notes"], *warnings]}
                 finish(target, measurement, facts | {"seconds": round(time.monotonic() - clock, 2)}, more)
         from_first(None)  # nobody reads what is not written yet
+        _spread(target)
     return target
+
+
+def _spread(target: RunFolder) -> None:
+    """Write the finished run in folders of other processes too, which lie elsewhere: on other machines, in memory."""
+    if not any_of_all(not target.complete):
+        return
+    held: Any = (target.records, target.manifest) if rank_and_world()[0] == 0 else ()
+    finished_run = from_first(held)
+    if not target.complete:
+        target.finish(*finished_run)
 
 
 def _kept(target: RunFolder, part: list[Measurement]) -> str:
@@ -202,8 +223,10 @@ def plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]:
 
 
 def _cost_of(subject: Subject, job: Job, plan: BatchPlan) -> Cost | None:
-    """What the pass costs, by a short call; None of inputs that are not ours to call with twice."""
-    if not isinstance(plan, Plan) or not len(plan) or isinstance(subject.model, Arrays):
+    """What the pass costs, by a short call; None of inputs that are not ours to call with twice, and
+    of a model that only all processes together can call.
+    """
+    if not isinstance(plan, Plan) or not len(plan) or isinstance(subject.model, Arrays) or is_in_step(subject.model):
         return None
     longest = int(plan.lengths.max()) if isinstance(plan, TextPlan) else None
     return cost_of(shapes_of(subject.model, plan[0], job.settings), job.settings, longest)
@@ -228,7 +251,7 @@ def _facts(subject: Subject, job: Job, reading: OpenedCorpus, batches: Collectio
         "model": job.model,
         "revision": subject.revision,
         "weights_sha256": subject.weights_sha256,
-        "architecture": type(subject.model).__name__,
+        "architecture": class_of(subject.model).__name__,
         "parameters": sum(p.numel() for p in subject.model.parameters()),
         "settings": plain(asdict(job)),
         "backend": getattr(subject.config, "_attn_implementation", None),
