@@ -115,13 +115,13 @@ def run(
                 facts |= {} if cost is None else {"cost": asdict(cost)}
                 facts |= {"run": run_id(identity), "started": started, "notes": [*facts["notes"], *warnings]}
                 finish(target, measurement, facts | {"seconds": round(time.monotonic() - clock, 2)}, more)
-        from_first(None)  # nobody reads what is not written yet
         _spread(target)
     return target
 
 
 def _spread(target: RunFolder) -> None:
     """Write the finished run in folders of other processes too, which lie elsewhere: on other machines, in memory."""
+    from_first(None)  # nobody reads what is not written yet
     if not any_of_all(not target.complete):
         return
     held: Any = (target.records, target.manifest) if rank_and_world()[0] == 0 else ()
