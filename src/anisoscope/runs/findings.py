@@ -12,6 +12,8 @@ from typing import Any
 
 import pandas as pd
 
+from anisoscope.runs.attention import attention_findings
+from anisoscope.runs.finding import Finding, entry
 from anisoscope.store import select
 from anisoscope.wording import each, has_interval, measured, name_of, places, short, span
 
@@ -24,16 +26,6 @@ HALF, AROUND = 0.5, 0.1
 """A share is about half where its interval holds .5 and stays within .1 of it."""
 FEW = (1, 3, 10)
 """Numbers of dimensions whose share of A is recorded."""
-ENTRIES = ("metric", "stack", "layer", "site", "component", "value", "low", "high", "n_vectors", "n_units")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A sentence, the rule that made it, and the records it rests on (columns as in the long table)."""
-
-    rule: str
-    text: str
-    numbers: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,9 +50,10 @@ class Depth:
 
 
 def findings(records: pd.DataFrame) -> list[Finding]:
-    """Sentences on classes, then on hidden states (first token policy); of a series on the last step of each seed."""
+    """Sentences on classes, on hidden states (first token policy), then on attention; of a series on its last step."""
     found = [finding for rule in RULES_OF_CLASSES for finding in rule(records)]
-    return found + [finding for depth in depths(records) for rule in RULES for finding in rule(depth)]
+    found += [finding for depth in depths(records) for rule in RULES for finding in rule(depth)]
+    return [*found, *attention_findings(records)]
 
 
 def depths(records: pd.DataFrame) -> list[Depth]:
@@ -237,9 +230,3 @@ RULES_OF_CLASSES = (told_by_direction, dimensions_taken, above_majority)
 
 def _top(rows: pd.DataFrame) -> Any:
     return each(rows.iloc[[int(rows["value"].argmax())]])[0]
-
-
-def entry(row: Any) -> dict[str, Any]:
-    """The numbers of a row, as a finding keeps them."""
-    found = {name: getattr(row, name) for name in ENTRIES}
-    return {name: None if pd.isna(x) else x.item() if hasattr(x, "item") else x for name, x in found.items()}

@@ -6,7 +6,8 @@ from math import nan
 import pandas as pd
 
 from anisoscope.errors import UsageError, near_matches
-from anisoscope.runs.findings import ENTRIES, Q95, SITES, Finding, entry, in_depth, lead, verdict
+from anisoscope.runs.finding import ENTRIES, Finding, entry
+from anisoscope.runs.findings import Q95, SITES, in_depth, lead, verdict
 from anisoscope.store import select
 from anisoscope.wording import measured, name_of, short, span
 
