@@ -19,14 +19,13 @@ from anisoscope.capture.tap import Tap
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
 from anisoscope.models.blocks import Layout, _every, _frames_of_samples, find_stages, has_attention
-from anisoscope.models.families import Family, families
+from anisoscope.models.families import FAMILIES, Family, families
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 HEADS = ("query", "key", "value", "attention")
-STAGED = {name for name in tiny.ARCHITECTURES if families().get(name, Family()).stages} | {"efficientnet"}
+STAGED = {name for name in tiny.ARCHITECTURES if FAMILIES.get(name, Family()).stages} | {"efficientnet"}
 CONVOLUTIONAL = {name for name in STAGED if not has_attention(tiny.build(name, torch.float32))}
-TWO_STACKS = {name for name, of in tiny.ARCHITECTURES.items() if of.reads in ("two", "mel")}
-FINAL = {"gpt2", "t5", "byt5", "manta", "wav2vec2-stable", "whisper", "vit", "deit", "segformer"}
+FINAL = {"gpt2", "t5", "byt5", "wav2vec2-stable", "whisper", "vit", "deit", "segformer"}
 FINAL |= {"gpt_neox", "llama", "qwen3", "gemma3"}
 
 LAYERS = {
@@ -34,9 +33,7 @@ LAYERS = {
     "roberta": {"encoder": [(12, 32)] * 4},
     "gpt2": {"decoder": [(12, 32)] * 4},
     "t5": {"encoder": [(12, 32)] * 3, "decoder": [(8, 32)] * 3},
-    "character_bert": {"encoder": [(12, 32)] * 4},
     "canine": {"characters": [(12, 32)] * 2, "molecules": [(3, 32)] * 4, "characters-out": [(12, 32)] * 2},
-    "manta": {"encoder": [(10, 32)] * 3, "decoder": [(8, 32)] * 3},
     "byt5": {"encoder": [(12, 32)] * 4, "decoder": [(8, 32)] * 2},
     "wav2vec2": {"encoder": [(10, 32)] * 4},
     "wav2vec2-stable": {"encoder": [(10, 32)] * 4},
@@ -64,7 +61,6 @@ LAYERS = {
     },
     "cvt": {"encoder": [(64, 8), (64, 8), (16, 16), (16, 16), (5, 32), (5, 32), (5, 32)]},
     "convnext": {"encoder": [(64, 8), (64, 8), (16, 16), (16, 16), (4, 24)]},
-    "van": {"encoder": [(64, 8), (64, 8), (16, 16), (16, 16), (4, 24), (1, 32)]},
     "gpt_neox": {"decoder": [(12, 32)] * 4},
     "llama": {"decoder": [(12, 32)] * 4},
     "qwen3": {"decoder": [(12, 32)] * 4},
@@ -108,9 +104,9 @@ def own_states(name, expected):
     if name == "canine":
         states = expected.hidden_states
         return {"characters": states[:2], "molecules": states[2:-2], "characters-out": states[-2:]}
-    if name in TWO_STACKS:
+    if tiny.row(name).reads in ("two", "mel"):
         return {"encoder": expected.encoder_hidden_states, "decoder": expected.decoder_hidden_states}
-    return {next(iter(LAYERS[name])): expected.hidden_states}
+    return {next(iter(seen(name).tap)).split(".")[0]: expected.hidden_states}
 
 
 def row(x):
@@ -119,10 +115,7 @@ def row(x):
 
 
 ELSEWHERE = {
-    "attention_classifier": "../papers/tests/test_attention_classifier.py",
-    "speech_cnn": "../papers/tests/test_small_models.py",
     **dict.fromkeys(("mamba", "mpnet", "openai-gpt", "swin", "swinv2", "xglm"), "../tools/families.py"),
-    **dict.fromkeys(("cifar_resnet", "crepe", "distillmos"), "../papers/tests/test_packaged.py"),
     **dict.fromkeys(("bloom", "mpt"), "test_entry_points.py"),
     **dict.fromkeys(("fsmt", "xlnet"), "test_no_silent_wrong_number.py"),
 }
@@ -131,26 +124,31 @@ ELSEWHERE = {
 
 def test_every_architecture_has_its_line_and_every_family_its_test():
     assert LAYERS.keys() == tiny.ARCHITECTURES.keys()
-    assert families().keys() - {of.family or name for name, of in tiny.ARCHITECTURES.items()} == ELSEWHERE.keys()
+    assert FAMILIES.keys() - {of.family or name for name, of in tiny.ARCHITECTURES.items()} == ELSEWHERE.keys()
     for name, file in ELSEWHERE.items():
         assert name in (Path(__file__).parent / file).read_text().lower()
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_count_order_and_shape(name):
+def check_layers(name, layers, *, final):
+    """Layers are as many, in the order and of the shapes that are expected; whether there is a final norm."""
     tap = seen(name).tap
     hidden = [(site.rsplit(".", 2)[0], tuple(x.shape[1:])) for site, x in tap.items() if site.endswith(".hidden")]
-    assert hidden == [(stack, shape) for stack, shapes in LAYERS[name].items() for shape in shapes]
+    assert hidden == [(stack, shape) for stack, shapes in layers.items() for shape in shapes]
     numbers = [site for site in tap if site.endswith(".hidden")]
-    assert numbers == [f"{stack}.{i}.hidden" for stack, shapes in LAYERS[name].items() for i in range(len(shapes))]
-    assert any(site.endswith(".final") for site in tap) == (name in FINAL)
+    assert numbers == [f"{stack}.{i}.hidden" for stack, shapes in layers.items() for i in range(len(shapes))]
+    assert any(site.endswith(".final") for site in tap) == final
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_count_order_and_shape(name):
+    check_layers(name, LAYERS[name], final=name in FINAL)
 
 
 @pytest.mark.parametrize("name", [n for n in LAYERS if n not in STAGED - {"efficientnet"}])
 def test_layers_are_the_model_s_own(name):
     case = seen(name)
     for stack, states in own_states(name, case.expected).items():
-        assert len(states) == len(LAYERS[name][stack])
+        assert len(states) == sum(site.startswith(f"{stack}.") and site.endswith(".hidden") for site in case.tap)
         for i, state in enumerate(states):
             close(case.tap[f"{stack}.{i}.hidden"], row(state))
 
@@ -257,9 +255,10 @@ def test_cvt():
 @pytest.mark.parametrize("name", [n for n in LAYERS if n not in CONVOLUTIONAL])
 def test_attention_is_seen_at_every_layer(name):
     tap = seen(name).tap
-    for stack, shapes in LAYERS[name].items():
-        for i in range(1, len(shapes)):
-            assert {f"{stack}.{i}.attention", f"{stack}.{i}.head.value"} <= tap.keys()
+    layers = [site.removesuffix(".hidden") for site in tap if site.endswith(".hidden")]
+    for layer in layers:
+        if not layer.endswith(".0"):
+            assert {f"{layer}.attention", f"{layer}.head.value"} <= tap.keys()
 
 
 # ---- streams ---------------------------------------------------------------------------------------------------------
@@ -290,15 +289,15 @@ def part(inputs, i, lengths, scale=1):
     return {key: value[i : i + 1, :width] for key, value in inputs.items() if not key.startswith("decoder_")}
 
 
-PADDED = ["bert", "roberta", "gpt2", "character_bert", "gpt_neox", "llama", "qwen3", "gemma3", "wav2vec2-stable"]
+PADDED = ["bert", "roberta", "gpt2", "gpt_neox", "llama", "qwen3", "gemma3", "wav2vec2-stable"]
 
 
 @pytest.mark.parametrize("name", PADDED)
 def test_alone_and_padded_give_the_same_sums(name):
-    speech = tiny.ARCHITECTURES[name].reads == "samples"
+    speech = tiny.row(name).reads == "samples"
     lengths, scale = (12, 7, 4), 20 if speech else 1
     inputs = tiny.inputs(name, lengths)
-    stack = "samples" if speech else next(iter(LAYERS[name]))
+    stack = "samples" if speech else next(iter(seen(name).tap)).split(".")[0]
     sized = tuple(scale * n for n in lengths)
     together = measured(name, [(inputs, [0, 1, 2], {stack: stream(sized)})])
     alone = measured(name, [(part(inputs, i, lengths, scale), [i], {stack: stream((n,))}) for i, n in enumerate(sized)])

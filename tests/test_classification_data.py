@@ -3,9 +3,6 @@
 import json
 import re
 from collections import Counter
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 
 import numpy as np
 import pytest
@@ -16,7 +13,6 @@ from anisoscope.data.hub import HubSet
 from anisoscope.data.labelled import Example, LabelledCorpus, balanced, checked, divided, open_labelled
 from anisoscope.data.labelled_tables import _words
 from anisoscope.errors import AnisoscopeError, CorpusError, UsageError
-from anisoscope_papers import benchmarks
 
 
 def rows(n=60, **more):
@@ -78,75 +74,6 @@ def test_pairs_can_be_told_by_their_marked_words_only():
         first, second = (w for w, m in zip(e.all_words, e.rationale, strict=True) if m)
         same.setdefault(e.label, []).append(first == second)
     assert all(same[0]) and not any(same[1]) and not any(same[2])
-
-
-@pytest.mark.usefixtures("data_folder")
-def test_benchmarks_have_their_published_sizes():
-    sizes = {
-        "yelphat": ([2499, 1071, 920, 300, 439, 181], [2499, 1071, 920, 300, 439, 181]),
-        "hatexplain": ([15383, 1922, 1924], [6673, 1141, 1142]),
-        "esnli": ([18000, 9842, 9824], [0, 9823, 9810]),
-    }
-    every = {name: open_labelled(name) for name in sizes}
-    for name, (examples, rationales) in sizes.items():
-        found = every[name]
-        assert [len(split) for split in found.splits.values()] == examples
-        assert list(found.described()["rationales"].values()) == rationales
-    assert found.source["unusable_highlights"] == 33
-    assert every["hatexplain"].majority() == pytest.approx(782 / 1924)
-    assert len(vocabulary_tokenizer(every["hatexplain"], max_length=512)) == 24_993 + 1  # as printed by F
-
-
-def test_public_formats_are_read(tmp_path):
-    note = {"label": "offensive"}
-    post = {
-        "post_tokens": ["a", "b"],
-        "annotators": [note, note, {"label": "normal"}],
-        "rationales": [[1, 0], [1, 1, 0]],
-    }
-    tie = post | {"annotators": [{"label": x} for x in ("normal", "offensive", "hatespeech")]}
-    read = benchmarks.hatexplain_rows({"1": post, "2": tie}, {"train": ["1", "2"], "val": [], "test": ["1"]})
-    assert (
-        read["train"] == read["test"] == [{"tokens": ["a", "b"], "label": "offensive", "rationales": [[1, 0], [1, 1]]}]
-    )
-    head = "gold_label,Sentence1,Sentence2,Sentence1_Highlighted_1,Sentence2_Highlighted_1"
-    path = tmp_path / "esnli.csv"
-    pairs = ('neutral,A man sits,A man rests,{},"0,2"', "neutral,,x,{},{}", "-,A man,A dog,{},{}", ",A,B,{},{}")
-    path.write_text("\n".join((head, *pairs)))
-    (pair,) = benchmarks.esnli_rows(path)
-    assert pair["annotations"] == [{"premise_highlight": [], "hypothesis_highlight": [0, 2]}]
-    page = '"<span class=""active"">Good</span> <span>food</span> <span></span>"'
-    other = '"<span>Good</span> <span class=""active""><i class=""x y"">food</i></span>"'  # as of browsers
-    path.write_text(f"Input.label,Input.text,Answer.html_output\n1,Good food,{page}\n1,Good food,{other}\n")
-    (review,) = benchmarks.yelphat_rows(path)
-    assert review["tokens"] == ["Good", "food"] and review["human_attention"] == [1, 1] and review["n_hams"] == 2
-
-
-def test_a_benchmark_comes_from_its_public_home_once(tmp_path, monkeypatch):
-    """Without ANISOSCOPE_DATA; from a server that is then gone."""
-    home, posts = tmp_path / "home" / "Data", {}
-    home.mkdir(parents=True)
-    for i in range(18):
-        note = {"label": ("normal", "hatespeech", "offensive")[i % 3]}
-        posts[str(i)] = {"post_tokens": ["word", str(i)], "annotators": [note] * 3, "rationales": [[0, 1]] * 3}
-    keys = list(posts)
-    (home / "dataset.json").write_text(json.dumps(posts))
-    divisions = {"train": keys[:6], "val": keys[6:12], "test": keys[12:]}
-    (home / "post_id_divisions.json").write_text(json.dumps(divisions))
-    monkeypatch.delenv("ANISOSCOPE_DATA", raising=False)
-    monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path / "cache"))
-    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "home"))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setattr(benchmarks, "HATEXPLAIN", f"http://127.0.0.1:{server.server_port}/Data")
-        found = open_labelled("hatexplain")
-        server.shutdown()
-    assert [len(split) for split in found.splits.values()] == [6, 6, 6]
-    assert found.splits["test"][0].rationale == (0, 1)
-    assert open_labelled("hatexplain").fingerprint == found.fingerprint
-    monkeypatch.setattr(benchmarks, "ESNLI", f"http://127.0.0.1:{server.server_port}/gone")
-    with pytest.raises(CorpusError, match="connect to the network, set ANISOSCOPE_DATA"):
-        open_labelled("esnli")
 
 
 def test_a_table_is_split_by_class_and_its_columns_are_found(tmp_path):
@@ -337,7 +264,7 @@ def test_other_bad_input_is_explained(tmp_path):
     (tmp_path / "broken.jsonl").write_text('{"text": 1')
     (tmp_path / "x.md").write_text("x")
     for name, expected in (
-        ("hatexplane", "did you mean hatexplain"),
+        ("plantd", "did you mean planted"),
         (str(tmp_path / "broken.jsonl"), "one JSON object per line"),
         (str(tmp_path / "x.md"), "in .csv, .tsv, .json, .jsonl"),
         (str(tmp_path), "train.jsonl"),
@@ -357,12 +284,6 @@ def test_other_bad_input_is_explained(tmp_path):
     for examples, expected in (((*TWO, two), "expected two texts in every row"), ((), "a train split")):
         with pytest.raises(CorpusError, match=expected):
             checked(corpus(examples))
-
-
-def test_words_of_an_annotator_s_page_are_marked_by_its_class_active():
-    page = """<p>x</p><span class="w active">two &amp; <b>three</b></span><SPAN id='a' class='inactive'>four</SPAN>
-    <span>five</span><span data-x="active">six</span><span class = 'active'></span>"""
-    assert benchmarks._spans(page) == (["two", "&", "three", "four", "five", "six"], [1, 1, 1, 0, 0, 0])
 
 
 @pytest.mark.parametrize(

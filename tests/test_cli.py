@@ -6,7 +6,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import documentation
@@ -18,9 +17,8 @@ import anisoscope
 from anisoscope import errors, metrics
 from anisoscope.cli.app import EXIT_CODES, LISTS
 from anisoscope.cli.tables import listed
-from anisoscope_papers import names, runner
 
-COMMANDS = ("measure", "merge", "report", "compare", "reproduce", "list")
+COMMANDS = ("measure", "merge", "report", "compare", "list")
 RUN = [sys.executable, "-m", "anisoscope"]
 ENV = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
@@ -53,13 +51,6 @@ TYPOS = [
     (["measure", "--sample", str(1 << 63)], 2, "expected --sample of at most 2,147,483,648; got 9"),
     (["measure", "--seed", str(1 << 63)], 2, "expected --seed of at most 9,223,372,036,854,775,807; got 9"),
     (["classes", "--few", "0x10"], 2, "expected a whole number for --few; got '0x10'. Cure: give one of at least 1"),
-    (
-        ["train", "masked-lm", "--rate", "fast"],
-        2,
-        "expected a number for --rate; got 'fast'. Cure: give one of at least 0",
-    ),
-    (["train", "masked-lm", "--dropout", "nan"], 2, "expected a finite --dropout; got nan. Cure: change --dropout"),
-    (["train", "masked-lm", "--seed", str(-(1 << 70))], 2, "expected --seed of at least 0"),
     (["measure", "--limit"], 2, "requires an argument. Cure: "),
     (
         ["measure", "builtin:mini\x07lm"],
@@ -72,10 +63,8 @@ TYPOS = [
         r"expected --corpus without control characters, in UTF-8; got 'a\udc80.txt'",
     ),
     (["merge", "runs/a", "runs/b\x1b[31m", "-o", "runs/c"], 2, r"got 'runs/b\x1b[31m'. Cure: mend or rename it"),
-    (["reproduce", "godey2024", "--only", "fig1\n"], 2, r"expected --only without control characters"),
     (["measure", "--shard", "3/2"], 2, "1 ≤ I ≤ N"),
     (["measure", "builtin:minilmm"], 3, "did you mean builtin:minilm?"),
-    (["measure", "bert-bse"], 3, "did you mean bert-base"),
     (["measure", "./nowhere"], 3, "which is not there"),
     (["measure", "--corpus", "builtin:python-dox"], 4, "did you mean builtin:python-docs"),
     (["measure", "--corpus", "no-such-file.txt"], 4, "which is not there"),
@@ -90,19 +79,10 @@ TYPOS = [
     (["measure", "--format", "jsn"], 2, "did you mean json?"),
     (["classes", "--at", "middle"], 2, "first, last, mean"),
     (["classes", "--parts", "direction"], 2, "did you mean directions?"),
-    (["classes", "--corpus", "yelphatt"], 4, "did you mean yelphat"),
-    (["train", "masked-lm", "--preset", "tinny"], 2, "did you mean tiny?"),
-    (["train", "classifier", "--penalty", "entrpy"], 2, "did you mean entropy"),
-    (["train", "classifier", "--penalty-layers", "one"], 2, "1,2 or all"),
-    (["train", "clasifier"], 2, "Did you mean 'classifier'"),
     (["merge", "runs/a", "-o", "runs/b"], 2, "name all shards"),
     (["compare", "runs/a"], 2, "at least two run folders"),
     (["measure", "--device", "gpu"], 2, "use cuda"),
     (["list", "metric"], 2, "did you mean metrics?"),
-    (["reproduce", "godey"], 2, "did you mean godey2024?"),
-    (["reproduce", "godey2024", "--only", "fig99"], 2, "figures or tables of godey2024"),
-    (["reproduce", "godey2024", "--only", ","], 2, "leave it out for all"),
-    (["reproduce", "godey2024", "--settings", "quik"], 2, "did you mean quick?"),
     (["report", "/nonexistent"], 6, "name the folder that measure wrote"),
 ]
 
@@ -111,6 +91,10 @@ TYPOS = [
 def test_errors_are_one_line_with_a_cure_before_anything_heavy_is_loaded(
     words: list[str], code: int, text: str
 ) -> None:
+    check_error(words, code, text)
+
+
+def check_error(words: list[str], code: int, text: str) -> None:
     """Typos in names and options were told after six seconds of imports."""
     check = (
         "import sys, anisoscope.__main__ as m\ntry: m.main()\nfinally: print(*{'torch', 'scipy'} & set(sys.modules))"
@@ -123,13 +107,17 @@ def test_errors_are_one_line_with_a_cure_before_anything_heavy_is_loaded(
     assert done.stdout.strip() == "", "loaded"
 
 
-LIGHT = [*(["list", what] for what in LISTS), ["--help"], ["measure", "--help"], ["reproduce", "--help"]]
+LIGHT = [*(["list", what] for what in LISTS), ["--help"], ["measure", "--help"]]
 
 
 @pytest.mark.parametrize("words", LIGHT, ids=" ".join)
 def test_what_is_only_looked_up_loads_nothing_heavy(words: list[str]) -> None:
+    check_light(words)
+
+
+def check_light(words: list[str], *more: str) -> None:
     """`list studies` imported every study, with torch and transformers: seven seconds."""
-    heavy = "{'torch', 'scipy', 'transformers', 'altair', 'anisoscope_papers.runner'}"
+    heavy = {"torch", "scipy", "transformers", "altair", *more}
     check = (
         f"import sys, anisoscope.__main__ as m\ntry: m.main()\nfinally: print('loaded', *{heavy} & set(sys.modules))"
     )
@@ -141,8 +129,6 @@ def test_what_is_only_looked_up_loads_nothing_heavy(words: list[str]) -> None:
 def test_what_is_listed_is_what_there_is() -> None:
     """Lists are read from files, without importing what they name."""
     assert [name for name, _ in listed("metrics").rows] == sorted(metrics.found())
-    studies = [(s.paper, s.name, s.title, list(s.settings)) for s in runner.found()]
-    assert names.listed() == studies, "settings = [...] of a study stand in its published.toml"
 
 
 def test_an_unforeseen_error_says_that_it_is_a_bug() -> None:
@@ -184,31 +170,6 @@ def test_a_signal_leaves_a_run_that_goes_on(program: Program, corpus: Path, tmp_
     assert done.code == 0, done.shown
     assert (output / "report.html").exists()
     assert not (output / "state.0.safetensors").exists()
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_a_reproduction_with_its_processes(tmp_path: Path, number: signal.Signals) -> None:
-    words = ["reproduce", "godey2024", "--only", "fig6", "--output", str(tmp_path), "--quiet"]
-    env = ENV | {"OMP_NUM_THREADS": "2"}
-    process = subprocess.Popen([*RUN, *words], stderr=subprocess.PIPE, text=True, env=env, start_new_session=True)
-    while not (pieces := _workers(process.pid)):
-        assert process.poll() is None
-        time.sleep(0.1)
-    (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)  # Ctrl-C reaches all, kill only one
-    _, talk = process.communicate(timeout=60)
-    assert process.returncode == 128 + number, talk
-    assert "Traceback" not in talk and talk.strip().splitlines()[-1].startswith("anisoscope: interrupted; ")
-    until = time.monotonic() + 60
-    while any(Path(f"/proc/{piece}").exists() for piece in pieces) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not any(Path(f"/proc/{piece}").exists() for piece in pieces)
-
-
-def _workers(parent: int) -> list[int]:
-    """Processes begun by `parent` to work for it."""
-    children = Path(f"/proc/{parent}/task/{parent}/children")
-    found = [int(word) for word in children.read_text().split()] if children.exists() else []
-    return [pid for pid in found if b"--multiprocessing-fork" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def test_a_full_disk_is_told_and_leaves_no_half_run(program: Program, corpus: Path, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ without a traceback; on a terminal no line is wider than it. What each did befor
 test_no_silent_wrong_number.py, test_faults_of_data.py, test_checkpoint_folders.py and test_hub.py.
 """
 
-import gzip
 import json
 import shutil
 import struct
@@ -49,7 +48,6 @@ RUN = "measure {model} -c {text} --panel hidden --sample 0 --batch-tokens 16 -o 
 READERS = {
     "measure": "measure {model} -c {lines} --panel hidden -o {new}",
     "classes": "classes builtin:minilm -c {lines} -o {new}",
-    "train classifier": "train classifier --vectors random --dim 8 -c {lines} -o {new}",
     "speech": "measure {speech} -c {clips} -o {new}",
 }
 OF_OPTIONS = {
@@ -85,10 +83,7 @@ OF_FILES = {
     "a clip of an absurd rate": Fault("measure {speech} -c {rate} -o {new}", CORPUS, ("samples a second",)),
     "vectors with NaN": Fault("measure {nan} -o {new}", MEASURE, ("40 with NaN or Inf",)),
     "vectors of text": Fault("measure {words} -o {new}", CORPUS, ("'words'",)),
-    "labels of no class": Fault("train classifier --vectors random --dim 8 -c {unlabelled}", CORPUS, ("label",)),
-    "word vectors of a corrupt gzip": Fault(
-        "train classifier --vectors {gzip} -c planted --limit 40 -o {new}", MODEL, ("vectors.txt.gz",)
-    ),
+    "labels of no class": Fault("classes builtin:minilm -c {unlabelled}", CORPUS, ("label",)),
     "a tokenizer's limit in words": Fault(RUN.replace("{model}", "{limit}"), MODEL, ("model_max_length",)),
     "a model without attention": Fault("measure {fnet} -c {text} --panel attention -o {new}", MEASURE, ("attention",)),
 }
@@ -165,8 +160,6 @@ def make_files(folder, made):
     np.save(made["words"], np.array([["a", "b"]] * 40))
     made["unlabelled"] = folder / "unlabelled.csv"
     made["unlabelled"].write_text("text,label\n" + "".join(f"word {k},-1\n" for k in range(40)))
-    made["gzip"] = folder / "vectors.txt.gz"
-    made["gzip"].write_bytes(gzip.compress(b"the 1 2 3\n" * 999, mtime=0)[:-12])
     made["limit"] = shutil.copytree(made["model"], folder / "limit")
     told = json.loads((made["limit"] / "tokenizer_config.json").read_text())
     (made["limit"] / "tokenizer_config.json").write_text(json.dumps({**told, "model_max_length": "many"}))

@@ -31,7 +31,6 @@ from anisoscope.sums.classes import pooled
 from anisoscope.sums.device import sums_on_device
 from anisoscope.sums.groups import Sums, Totals, row_sums, vector_sums
 from anisoscope.sums.moments import add_head_moments
-from anisoscope_papers.networks.van import VanConfig, VanModel
 
 
 def drawn(*shape, seed=0):
@@ -380,8 +379,8 @@ def test_layers_counted_from_the_end_are_those_of_their_own_stack():
 
 
 def test_a_network_without_attention_is_measured_in_its_hidden_states():
-    sizes = {"hidden_sizes": [4, 4], "depths": [1, 1], "mlp_ratios": [1, 1], "patch_sizes": [3, 3], "strides": [2, 2]}
-    network, settings = VanModel(VanConfig(**sizes)), Settings()
+    sizes = {"embedding_size": 4, "hidden_sizes": [4, 8], "depths": [1, 1]}
+    network, settings = ResNetModel(ResNetConfig(**sizes)), Settings()
     assert settings.what_of(network) == ({*LAYER_QUANTITIES} & settings.what, set())
     assert settings.what_of(tiny.build("bert", torch.float32))[0] == settings.what
 

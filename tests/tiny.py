@@ -200,17 +200,6 @@ def documents(units=30, seed=0, shortest=1, longest=24):
     return made
 
 
-def one_by_one(model, plan):
-    """(q, k, v, weights) of the first layer, one utterance after the other, in float64."""
-    encoder = model.attention_classifier.double()
-    with torch.no_grad():
-        for row in plan.encoded.rows:
-            x = encoder.embeddings(torch.tensor([row["input_ids"]]))
-            q, k, v = encoder.blocks[0].attention.in_proj(x + encoder._positions(x))[0].chunk(3, -1)
-            yield q, k, v, torch.softmax(q @ k.T / q.shape[1] ** 0.5, -1)
-    encoder.float()
-
-
 def measure(model, batches, metrics=(), **settings):
     """The long table of a pass over batches as a caller hands them over."""
     from anisoscope.measure.inputs import Given

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import tiny
 import torch
+from classifiers import one_by_one
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2ForSequenceClassification
 from typer.testing import CliRunner
 
@@ -136,7 +136,7 @@ def test_where_values_coincide_attention_does_not_matter(classifier):
 def test_rollout_and_attention_are_their_definitions(classifier):
     model, plan = classifier
     number, one = next(attributions.seen(model, plan))
-    alone = list(tiny.one_by_one(model, plan))[number]
+    alone = list(one_by_one(model, plan))[number]
     np.testing.assert_allclose(one.attention[0], alone[3].numpy(), atol=1e-5)
     np.testing.assert_allclose(one.norms[0], alone[2].norm(dim=1).numpy(), rtol=1e-4)
     directions = attributions.class_directions(model, plan, 3)
@@ -483,7 +483,7 @@ def test_how_far_outputs_turn_is_of_cls_and_of_real_rows(classifier):
     model, plan = classifier
     _, _, turned = replaced.outcome(model, plan, "uniform", (1,))
     of_cls, of_rows = [], []
-    for _, _, values, weights in tiny.one_by_one(model, plan):
+    for _, _, values, weights in one_by_one(model, plan):
         before = weights.double() @ values.double()
         cosine = torch.cosine_similarity(before, values.double().mean(0, keepdim=True), dim=-1)
         of_cls.append(float(cosine[0]))

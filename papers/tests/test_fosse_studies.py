@@ -10,8 +10,8 @@ from itertools import count, product
 import numpy as np
 import pandas as pd
 import pytest
-import tiny
 import torch
+from classifiers import one_by_one
 
 from anisoscope.charts import export
 from anisoscope.classes import ablation as replaced, attributions
@@ -228,7 +228,7 @@ def test_similarities_and_entropies_of_a_cell_equal_a_slow_evaluation(classifier
     model, plan = classifier
     found = pd.concat([measurements.similarities(model, plan), measurements.entropy_records(model, plan)])
     expected = {"sim(K)": [], "sim(V)": [], **{form: [] for form in FORMS}}
-    for _, k, v, weights in tiny.one_by_one(model, plan):
+    for _, k, v, weights in one_by_one(model, plan):
         n = len(k)
         for name, x in (("sim(K)", k), ("sim(V)", v)):
             pairs = [torch.cosine_similarity(x[i], x[j], dim=0) for i in range(n) for j in range(n) if i != j]

@@ -2,6 +2,7 @@
 
 import json
 
+import paper_models  # noqa: F401  # makes tiny_models know them
 import pytest
 import torch
 from tiny_models import build
