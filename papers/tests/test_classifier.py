@@ -19,7 +19,7 @@ from anisoscope.classes.cls_entropy import entropies
 from anisoscope.classes.pooling import predicted
 from anisoscope.cli import tables as cli_tables
 from anisoscope.cli.app import app
-from anisoscope.data.corpora import CORPORA
+from anisoscope.data.corpora import named_corpora
 from anisoscope.data.encoding import LabelledPlan, encode
 from anisoscope.data.labelled import open_labelled
 from anisoscope.errors import ModelError, OutputError, UsageError
@@ -477,7 +477,9 @@ def test_the_command_divides_a_table_by_its_column_and_says_what_it_takes(tmp_pa
 def test_labelled_corpora_are_listed_and_the_documentation_has_every_command():
     listed = dict(cli_tables.listed("corpora").rows)
     assert all(
-        listed[name].startswith("labelled: ") for name, corpus in CORPORA.items() if corpus.modality == "labelled"
+        listed[name].startswith("labelled: ")
+        for name, corpus in named_corpora().items()
+        if corpus.modality == "labelled"
     )
     page = documentation.commands()
     assert "## anisoscope train classifier\n" in page and "## anisoscope train masked-lm\n" in page

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pages import table_row
 
 from anisoscope.store import write_json, write_table
 from anisoscope_papers import runner
@@ -146,10 +147,6 @@ def _compared(path: Path) -> list[str]:
         entries = (one["place"], one["published"], margin, _number(one), one["n"], one["verdict"], one["note"])
         lines.append(table_row(entries))
     return [*lines, ""]
-
-
-def table_row(entries: Sequence[Any]) -> str:
-    return "| " + " | ".join(str(x).replace("|", "\\|") for x in entries) + " |"
 
 
 def _number(verdict: dict[str, Any], digits: int = 4) -> str:

@@ -14,6 +14,7 @@ import tiny
 from program import Program
 from safetensors.numpy import load_file
 
+from anisoscope.registry import entries
 from campaign.cases import Case
 from campaign.endings import setup
 
@@ -33,6 +34,9 @@ COMMANDS = {
     "report": ("report {new}", ""),
 }
 """Name: what is typed, and what is added to go on."""
+for _name in ("train masked-lm", "train classifier", "reproduce"):
+    if _name.split()[0] not in entries("commands"):  # anisoscope-papers is not installed
+        del COMMANDS[_name]
 FEWEST = dict.fromkeys(COMMANDS, 9)
 
 

