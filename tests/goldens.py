@@ -119,12 +119,11 @@ def golden(name: str, folder: Path = FOLDER) -> Any:
     return json.loads((folder / f"{name}.json").read_text("utf-8"))
 
 
-def check(name: str, found: Any, folder: Path = FOLDER) -> None:
+def check(name: str, found: Any, folder: Path = FOLDER, by: str = "tests/goldens.py") -> None:
     """AssertionError that names what differs from the committed one."""
     found = json.loads(json.dumps(found))
     told = [f"{place}: {value!r}" for place, value in differing(found, golden(name, folder))]
-    how = f"python {folder.relative_to(Path(__file__).parents[1])}.py writes it anew"
-    assert not told, "\n".join([f"not as in goldens/{name}.json ({how}):", *told[:20]])
+    assert not told, "\n".join([f"not as in goldens/{name}.json (python {by} writes it anew):", *told[:20]])
 
 
 def write(made: Mapping[str, Callable[[], Any]], folder: Path = FOLDER) -> None:

@@ -189,16 +189,6 @@ def test_exit_codes_and_environment_variables_are_in_the_docs() -> None:
     assert set(re.findall(r"ANISOSCOPE_[A-Z]+", sources)) <= documentation.ENVIRONMENT.keys()
 
 
-def test_the_page_of_commands_is_as_generated(tmp_path: Path) -> None:
-    """Run `make docs` where this fails."""
-    documentation.PAGES, pages = {"cli.md": documentation.commands}, documentation.PAGES
-    try:
-        [made] = documentation.write(tmp_path)
-    finally:
-        documentation.PAGES = pages
-    assert made.read_text("utf-8") == (Path(__file__).parents[1] / "docs" / "cli.md").read_text("utf-8")
-
-
 def test_a_dry_run_says_which_folders_of_a_pattern_are_not_there(tmp_path: Path) -> None:
     """A pattern of six folders listed six checkpoints where three exist."""
     for step in (0, 2, 4):

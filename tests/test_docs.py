@@ -37,7 +37,7 @@ def test_the_tree_is_the_disk() -> None:
 @pytest.mark.parametrize("name", documentation.PAGES)
 def test_a_generated_page_is_what_its_generator_writes(name: str) -> None:
     """Changed code, or a page changed by hand, shows here; `make docs` writes them."""
-    assert (ROOT / "docs" / name).read_text("utf-8") == documentation.page(name)
+    assert (ROOT / "docs" / name).read_text("utf-8") == documentation.page(name), "make docs writes it"
 
 
 def test_five_lines_give_their_output() -> None:

@@ -11,7 +11,7 @@ import tiny
 import torch
 
 import anisoscope
-from anisoscope.axes import LAYER_QUANTITIES, POLICIES, Site
+from anisoscope.axes import POLICIES, Site
 from anisoscope.batch import Batch, Stream
 from anisoscope.capture import capture
 from anisoscope.capture.heads import Heads, _stood_in_for
@@ -376,15 +376,6 @@ def test_layers_counted_from_the_end_are_those_of_their_own_stack():
     ]
     assert sites[-2:] == [site for site in chosen if site.quantity != "hidden"]
     assert [site for site in sites if cost._chosen(site, sites, Settings())] == sites
-
-
-def test_a_network_without_attention_is_measured_in_its_hidden_states():
-    from transformers import ResNetConfig, ResNetModel
-
-    sizes = {"embedding_size": 4, "hidden_sizes": [4, 8], "depths": [1, 1]}
-    network, settings = ResNetModel(ResNetConfig(**sizes)), Settings()
-    assert settings.what_of(network) == ({*LAYER_QUANTITIES} & settings.what, set())
-    assert settings.what_of(tiny.build("bert", torch.float32))[0] == settings.what
 
 
 def test_lists_within_a_list_hold_tensors_or_are_refused():

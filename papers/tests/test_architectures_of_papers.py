@@ -7,6 +7,7 @@ import test_fused
 import torch
 from tiny_models import build
 
+from anisoscope.axes import LAYER_QUANTITIES
 from anisoscope.measure.settings import Settings
 from anisoscope_papers.families import FAMILIES
 from anisoscope_papers.networks.van import VanConfig, VanModel
@@ -56,4 +57,5 @@ def test_outputs_move_by_rounding(name):
 def test_a_network_without_attention_is_measured_in_its_hidden_states():
     sizes = {"hidden_sizes": [4, 4], "depths": [1, 1], "mlp_ratios": [1, 1], "patch_sizes": [3, 3], "strides": [2, 2]}
     network, settings = VanModel(VanConfig(**sizes)), Settings()
-    assert settings.what_of(network) == (settings.what_of(build("resnet", torch.float32))[0], set())
+    assert settings.what_of(network) == ({*LAYER_QUANTITIES} & settings.what, set())
+    assert settings.what_of(build("bert", torch.float32))[0] == settings.what

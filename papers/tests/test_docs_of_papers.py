@@ -18,7 +18,7 @@ README = (ROOT / "README.md").read_text("utf-8")
 @pytest.mark.parametrize("name", paper_pages.PAGES)
 def test_a_generated_page_is_what_its_generator_writes(name: str) -> None:
     """Changed code, or a page changed by hand, shows here; `make docs` writes them."""
-    assert (ROOT / "docs" / name).read_text("utf-8") == pages.text_of(paper_pages.PAGES[name])
+    assert (ROOT / "docs" / name).read_text("utf-8") == pages.text_of(paper_pages.PAGES[name]), "make docs"
 
 
 def test_the_totals_are_those_of_the_verdicts() -> None:

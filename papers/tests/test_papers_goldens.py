@@ -49,4 +49,4 @@ MADE = {
 
 @pytest.mark.parametrize("name", MADE)
 def test_it_is_as_it_was_looked_at(name: str) -> None:
-    goldens.check(name, MADE[name](), papers_goldens.FOLDER)
+    goldens.check(name, MADE[name](), papers_goldens.FOLDER, "papers/tests/papers_goldens.py")

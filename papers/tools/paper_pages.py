@@ -36,6 +36,8 @@ def networks() -> str:
         f"- {row.description} (`{row.install}`): `anisoscope measure {name} --corpus FOLDER-OF-SOUND`"
         for name, row in PACKAGED.items()
     ]
+    photographs = "`anisoscope measure resnet20-12fca82f.th --corpus cifar10/test.parquet`"
+    packaged.append(f"- residual networks for CIFAR (github.com/akamaster/pytorch_resnet_cifar10): {photographs}")
     return f"""# Networks of the papers
 
 Architectures of the papers that transformers lacks, under their published parameter names, as
@@ -46,7 +48,6 @@ Architectures of the papers that transformers lacks, under their published param
 ## Trained networks that need no hub
 
 {chr(10).join(packaged)}
-- residual networks for CIFAR (github.com/akamaster/pytorch_resnet_cifar10): `anisoscope measure resnet20-12fca82f.th --corpus cifar10/test.parquet`
 
 A file of torch's weights (`.th`, `.pt`, `.pth`) tells its network by the names in it ({bare}).
 `--untrained` draws the weights anew; `unrectified` is each block before its last ReLU. Norm and pooling of CREPE stand
