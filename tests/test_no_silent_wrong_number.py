@@ -830,7 +830,7 @@ def test_built_once_modes_and_the_registration_with_the_attention_interface():
         path.name for path, text in sources.items() if re.search(r"\.train\(training|training = model\.", text)
     }
     registering = {path.name for path, text in sources.items() if "AttentionInterface.register(" in text}
-    assert not switching and registering == {"backends.py", "forms.py"}  # to look on; other attention than softmax
+    assert not switching and registering == {"backends.py"}
 
 
 def test_built_once_class_directions_take_the_road_of_every_metric(program, tmp_path):
@@ -1470,7 +1470,7 @@ def test_what_git_answers_is_what_a_record_says(answers, expected, monkeypatch):
     assert all(words[:3] == ("git", "-C", str(provenance.PACKAGE)) for words in asked)
     looked = [words for words in asked if words[3] == "status"]
     assert len(looked) == (expected["commit"] is not None)
-    assert not looked or {"metrics", "sums", "training", "runs", "studies"} <= set(looked[0])
+    assert not looked or {"metrics", "sums", "runs"} <= set(looked[0])
 
 
 def test_10_attention_with_nan_is_left_out_counted_and_told(tmp_path):

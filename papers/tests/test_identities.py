@@ -11,10 +11,12 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
+import anisoscope_papers
 from anisoscope.data.labelled import open_labelled
 from anisoscope.errors import OutputError
 from anisoscope.provenance import NUMBERS, code_of
 from anisoscope.store import as_records, write_json
+from anisoscope_papers import origin
 from anisoscope_papers.beyond import small, small_models, trained
 from anisoscope_papers.fosse2023 import measurements, trained_cells
 from anisoscope_papers.fosse2023.grid import Cell, Grid
@@ -306,3 +308,14 @@ def test_an_arm_is_kept_by_its_recipe_seed_and_the_texts_that_are_read(monkeypat
 def test_what_a_study_keeps_is_named_by_the_code_of_numbers_and_of_studies():
     assert set(measuring_code()) == {*NUMBERS, "studies"}
     assert {name: code for name, code in measuring_code().items() if name != "studies"} == code_of()
+
+
+def test_a_study_says_which_code_of_the_papers_made_it(monkeypatch):
+    """The commit of the checkout and whether it was changed, of the papers' own sources beside the tool's."""
+    asked = []
+    monkeypatch.setattr(origin.tool, "commit_of_sources", lambda *given: asked.append(given) or {"commit": "abc"})
+    told = origin.provenance()["papers"]
+    assert told == {"version": anisoscope_papers.__version__, "commit": "abc"}
+    ((folder, names),) = [given for given in asked if given[0] == origin.PACKAGE]
+    assert {"judge", "godey2024", "fosse2023", "beyond", "networks", "training"} <= set(names)
+    assert all((folder / name).is_dir() or (folder / f"{name}.py").is_file() for name in names)

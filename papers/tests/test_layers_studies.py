@@ -305,7 +305,7 @@ def test_packaged_networks_stand_beside_their_untrained_selves_on_each_corpus(tm
 
 
 def test_every_setting_of_the_paper_names_what_it_needs():
-    from anisoscope.models.families import PRESETS
+    from anisoscope_papers.models import PRESETS
 
     for name in LAYERED:
         paper = STUDIES[name].settings["paper"]

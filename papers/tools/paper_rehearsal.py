@@ -8,10 +8,11 @@ measure nothing (the code, by which runs are found, must not change meanwhile). 
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "papers" / "tests")]
 FIGURES = "fig1-5,fig11-23"
 GONE = ("google/canine-s", "Visual-Attention-Network/van-base")
 KEPT = 3
@@ -19,7 +20,7 @@ KEPT = 3
 
 
 def main(folder: Path) -> None:
-    from paper_hub import paper_hub  # type: ignore[import-not-found]
+    paper_hub = import_module("paper_hub").paper_hub
 
     with paper_hub(folder / "served") as hub:
         for name in GONE:

@@ -1,7 +1,8 @@
 """The page that follows one published number, H = .988, to the code that made it; its tables are made of records."""
 
 import pandas as pd
-from verdicts import RESULTS, table_row
+from pages import table_row
+from verdicts import RESULTS
 
 from anisoscope.store import select
 from anisoscope_papers.fosse2023.entropy_forms import AGAIN, DRAWN, ONE_WORD, PLAIN, behind
