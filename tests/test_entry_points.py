@@ -45,7 +45,7 @@ def watched(model, *args, **named):
     calls = []
     with torch.no_grad():
         plain = model(*args, **named)
-        with entry_points.looking_on(set(model.modules()), calls.append):
+        with entry_points.watch_entry_points(set(model.modules()), calls.append):
             inside = model(*args, **named)
         after = model(*args, **named)
     for output in (inside, after):
@@ -240,7 +240,7 @@ def test_no_trace_is_left(ends):
     before = [dict(vars(place)) for place in places]
     module = ByHand(ends)
     try:
-        with entry_points.looking_on(set(module.modules()), lambda *_: None):
+        with entry_points.watch_entry_points(set(module.modules()), lambda *_: None):
             assert torch.matmul is not before[0]["matmul"]
             module(torch.randn(2, 3, 4))
     except RuntimeError as error:
@@ -250,7 +250,7 @@ def test_no_trace_is_left(ends):
 
 def test_other_modules_and_what_is_no_attention_are_left_alone():
     x, calls = torch.randn(2, 9, 8), []
-    with entry_points.looking_on({nn.Linear(2, 2)}, calls.append):
+    with entry_points.watch_entry_points({nn.Linear(2, 2)}, calls.append):
         ByHand()(x)
         (x @ x.mT).softmax(-1) @ x
     assert not calls

@@ -39,6 +39,8 @@ Kind = Literal["self", "cross"]
 Stage = Literal["", "raw", "normed", "rotated"]
 At = Literal["first", "last", "mean"]
 """Which real tokens of an utterance give its vector."""
+Place = tuple[str, int | None, Kind]
+"""Where attention is: stack, layer, kind."""
 Flatten = Literal["position", "image"]
 """Convolutional maps as one vector per position, or one per image."""
 
@@ -57,6 +59,11 @@ class Site:
     def measured_as(self) -> str:
         """The quantity whose metrics apply here: outputs of stages and unrectified maps are hidden states too."""
         return "hidden" if self.quantity in ("unrectified", "stage") else self.quantity
+
+    @property
+    def place(self) -> Place:
+        """Where it is, whatever the quantity."""
+        return self.stack, self.layer, self.kind
 
     @property
     def name(self) -> str:

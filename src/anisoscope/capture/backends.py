@@ -1,76 +1,159 @@
-"""One attention function in the attention interface: whoever asks looks on at every call, or stands in for it."""
+"""Attention calls through transformers' attention interface: whoever asks looks at each of them, or stands in for it.
+
+The model keeps the name of the backend that it was loaded with. Models read that name: some build a mask of their own
+for `sdpa` and `eager` only, and under a name of ours they would compute something else.
+"""
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers import AttentionInterface
 
 from anisoscope.capture import entry_points
 from anisoscope.capture.masking import Call
 
 Look = Callable[[Call], Tensor | None]
-_LOOKING: WeakKeyDictionary[nn.Module, tuple[Look, ...]] = WeakKeyDictionary()
-_PREFIX = "anisoscope_"
+Attention = Callable[..., Any]
+
+EAGER = "eager_attention_forward"
+"""How the modelling files end the name of their own attention, which the interface gives where `eager` is asked for."""
+_LOOKS: WeakKeyDictionary[nn.Module, tuple[Look, ...]] = WeakKeyDictionary()
+"""Who looks at the calls of each module; captures may be nested."""
+_WATCHED: dict[tuple[str, Attention], Attention] = {}
+"""Watched forms by backend and function, so that the same function is always given out as the same."""
+_FORMS: set[Attention] = set()
+"""All watched forms."""
+_LOCK = threading.RLock()
 
 
 @contextmanager
-def looking_on(model: nn.Module, look: Look) -> Iterator[None]:
-    """Call `look` at every attention call of `model` through the interface. A tensor that it returns [sequence, query,
-    head, dim] stands in for the output of the kept backend. Every sub-model keeps its own, with its mask function
-    registered beside it: without that the masks would silently be lost.
+def intercept_attention(model: nn.Module, look: Look) -> Iterator[None]:
+    """Call `look` at every attention call of `model` through the interface.
+
+    A tensor that it returns [sequence, query, head, dim] stands in for the output of the backend.
     """
-    configs = {id(m.config): m.config for m in model.modules() if isinstance(m, PreTrainedModel) and _asks(m)}
-    kept = {key: config._attn_implementation for key, config in configs.items()}
-    before = {module: _LOOKING.get(module, ()) for module in model.modules()}  # captures may be nested
-    _LOOKING.update({module: (*looks, look) for module, looks in before.items()})
+    modules = list(model.modules())
+    with _LOCK:
+        _Interface.open()
+        restore = _watch_eager_functions(model)
+    for module in modules:
+        _LOOKS[module] = (*_LOOKS.get(module, ()), look)
     try:
-        for key, config in configs.items():
-            config._attn_implementation_internal = _registered(kept[key] or "eager")
         yield
     finally:
-        for key, config in configs.items():
-            config._attn_implementation_internal = kept[key]
-        _LOOKING.update(before)
+        for module in modules:
+            _LOOKS[module] = tuple(other for other in _LOOKS.get(module, ()) if other is not look)
+        with _LOCK:
+            restore()
+            _Interface.close()
 
 
-def _asks(model: nn.Module) -> bool:
-    """Whether modules of a model go through the interface; others may take another way where its name is not known."""
-    files = {type(module).__module__ for module in model.modules()}
-    return any(hasattr(sys.modules.get(file), "ALL_ATTENTION_FUNCTIONS") for file in files)
+class _Interface:
+    """The lookup of attention functions in transformers, which gives out watched ones while any capture is open."""
+
+    captures = 0
+    originals: tuple[Any, Any] = (None, None)
+
+    @classmethod
+    def open(cls) -> None:
+        cls.captures += 1
+        if cls.captures > 1:
+            return
+        get_item: Callable[[Any, str], Attention] = AttentionInterface.__getitem__
+        get_interface: Any = getattr(AttentionInterface, "get_interface", None)
+        cls.originals = (AttentionInterface.__dict__.get("__getitem__"), get_interface)
+
+        def watched_item(self: Any, name: str) -> Attention:
+            return watch(name, get_item(self, name))
+
+        setattr(AttentionInterface, "__getitem__", watched_item)  # noqa: B010 (mypy lets no method be assigned)
+        if get_interface is None:  # older releases: files take their own function for `eager`, watched below
+            return
+
+        @wraps(get_interface)
+        def watched_interface(self: Any, name: str, default: Attention) -> Attention:
+            return watch(name or "eager", get_interface(self, name, default))
+
+        setattr(AttentionInterface, "get_interface", watched_interface)  # noqa: B010
+
+    @classmethod
+    def close(cls) -> None:
+        cls.captures -= 1
+        if cls.captures:
+            return
+        own_item, get_interface = cls.originals
+        if own_item is None:  # inherited, as before
+            del AttentionInterface.__getitem__
+        else:
+            setattr(AttentionInterface, "__getitem__", own_item)  # noqa: B010
+        if get_interface is not None:
+            setattr(AttentionInterface, "get_interface", get_interface)  # noqa: B010
+        _WATCHED.clear()
+        _FORMS.clear()
 
 
-def _registered(backend: str) -> str:
-    """The name of the looking-on form of `backend`, registered when first asked for."""
-    name = backend if backend.startswith(_PREFIX) else _PREFIX + backend
-    if name in ALL_ATTENTION_FUNCTIONS:
-        return name
+def _watch_eager_functions(model: nn.Module) -> Callable[[], None]:
+    """Put watched forms in place of the eager functions of the model's files, which older code calls by their names.
 
+    The function that is returned puts them back.
+    """
+    replaced: list[tuple[ModuleType, str, Attention]] = []
+    for file in {cls.__module__ for module in model.modules() for cls in type(module).__mro__}:
+        source = sys.modules.get(file)
+        names = [name for name in vars(source) if name.endswith(EAGER)] if source is not None else []
+        for name in names:
+            function = getattr(source, name)
+            watched = watch("eager", function)
+            if source is not None and watched is not function:
+                replaced.append((source, name, function))
+                setattr(source, name, watched)
+
+    def restore() -> None:
+        for source, name, function in replaced:
+            setattr(source, name, function)
+
+    return restore
+
+
+def watch(backend: str, function: Attention) -> Attention:
+    """`function` as it is, for modules that nobody looks at; for others those who look see each call."""
+    if function in _FORMS or not callable(function):
+        return function
+    if (backend, function) in _WATCHED:
+        return _WATCHED[backend, function]
+
+    @wraps(function)
     def attention(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **settings: Any
-    ) -> tuple[Tensor, Tensor | None]:
-        call = Call(module, query, key, value, attention_mask, settings, backend=backend)
-        with entry_points.resting():
-            instead = [output for look in _LOOKING.get(module, ()) if (output := look(call)) is not None]
-            if instead:
-                return instead[-1], None
-            forward = _eager_of(module) if backend == "eager" else ALL_ATTENTION_FUNCTIONS[backend]
-            return forward(module, query, key, value, attention_mask, **settings)  # type: ignore[no-any-return]
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Any = None,
+        *rest: Any,
+        **settings: Any,
+    ) -> Any:
+        looks = _LOOKS.get(module, ())
+        if not looks or entry_points.is_suspended():  # within a call that is seen already
+            return function(module, query, key, value, attention_mask, *rest, **settings)
+        made: list[Any] = []
 
-    AttentionInterface.register(name, attention)
-    AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[backend])
-    return name
+        def result() -> Any:
+            if not made:
+                made.append(function(module, query, key, value, attention_mask, *rest, **settings))
+            return made[0]
 
+        call = Call(module, query, key, value, attention_mask, settings, backend=backend, result=result)
+        with entry_points.suspended():
+            instead = [output for look in looks if (output := look(call)) is not None]
+            return (instead[-1], None) if instead else result()
 
-def _eager_of(module: nn.Module) -> Callable[..., Any]:
-    """Each modelling file has its own eager function."""
-    for cls in type(module).__mro__:
-        eager = getattr(sys.modules.get(cls.__module__), "eager_attention_forward", None)
-        if eager is not None:
-            return eager  # type: ignore[no-any-return]
-    raise LookupError(f"no eager_attention_forward beside {type(module).__name__}")
+    _WATCHED[backend, function] = attention
+    _FORMS.add(attention)
+    return attention

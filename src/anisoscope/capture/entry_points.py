@@ -19,6 +19,8 @@ from torch.nn import functional
 from anisoscope.capture.masking import Call
 
 Look = Callable[[Call], object]
+Failed = Callable[[nn.Module, str, Exception], object]
+"""What is told of a call that could not be read: of which module, at which entry point, and why."""
 FAR_BELOW = 5e3
 """A score this far below the largest of its row has weight 0 in float32: its key is hidden by the mask, by −10,000 too,
 whatever the scores behind it.
@@ -39,28 +41,31 @@ FUSED: tuple[tuple[Any, str], ...] = (
 )
 
 
-_RESTING: ContextVar[bool] = ContextVar("resting", default=False)
+_SUSPENDED: ContextVar[bool] = ContextVar("suspended", default=False)
 
 
-def is_resting() -> bool:
+def is_suspended() -> bool:
     """Whether calls of this thread are not looked at now, since they are within one that is, or of the interface."""
-    return _RESTING.get()
+    return _SUSPENDED.get()
 
 
 @contextmanager
-def resting() -> Iterator[None]:
+def suspended() -> Iterator[None]:
     """Inside, the calls of this thread are not looked at: the attention interface hands them on itself."""
-    before = _RESTING.set(True)
+    before = _SUSPENDED.set(True)
     try:
         yield
     finally:
-        _RESTING.reset(before)
+        _SUSPENDED.reset(before)
 
 
 @contextmanager
-def looking_on(modules: set[nn.Module], look: Look) -> Iterator[None]:
-    """Call `look` at every attention that one of `modules` computes itself."""
-    watch = _Watch(modules, look, threading.get_ident())
+def watch_entry_points(modules: set[nn.Module], look: Look, failed: Failed | None = None) -> Iterator[None]:
+    """Call `look` at every attention that one of `modules` computes itself.
+
+    What goes wrong while a call is read is handed to `failed`, and the model runs on; without it, it is raised.
+    """
+    watch = _Watch(modules, look, failed or _raise, threading.get_ident())
     kept = [(place, name, place.__dict__.get(name)) for place, name in (*FUSED, *PRODUCTS)]
     for place, name, _ in kept:
         setattr(place, name, watch.around(name, getattr(place, name), (place, name) in PRODUCTS))
@@ -91,9 +96,13 @@ class _Own:
     source: _Product | None = None
 
 
+def _raise(_module: nn.Module, _name: str, error: Exception) -> None:
+    raise error
+
+
 class _Watch:
-    def __init__(self, modules: set[nn.Module], look: Look, thread: int) -> None:
-        self.modules, self.look, self.thread = modules, look, thread
+    def __init__(self, modules: set[nn.Module], look: Look, failed: Failed, thread: int) -> None:
+        self.modules, self.look, self.failed, self.thread = modules, look, failed, thread
         self.own = _Own()
 
     def around(self, name: str, function: Callable[..., Any], products: bool) -> Callable[..., Any]:
@@ -102,15 +111,20 @@ class _Watch:
 
         @wraps(function)
         def watched(*given: Any, **named: Any) -> Any:
-            if threading.get_ident() != self.thread or _RESTING.get():
+            if threading.get_ident() != self.thread or _SUSPENDED.get():
                 return function(*given, **named)
-            with resting():  # what it calls in turn is its own
+            with suspended():  # what it calls in turn is its own
                 output = function(*given, **named)
                 module = self._caller()
-                if module is not None:
-                    if products and self.own.module is not module:
-                        self.own = _Own(module)  # what another had is let go of
+                if module is None:
+                    return output
+                if products and self.own.module is not module:
+                    self.own = _Own(module)  # what another had is let go of
+                try:
                     after(module, output, *given, **named)
+                except Exception as error:
+                    self.own = _Own()
+                    self.failed(module, name.strip("_"), error)
             return output
 
         return watched
@@ -129,46 +143,76 @@ class _Watch:
     # ---- the fused product
 
     def scaled_dot_product_attention(
-        self, module: nn.Module, _output: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **named: Any
+        self, module: nn.Module, output: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **named: Any
     ) -> None:
         names = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
         given = dict(zip(names, rest, strict=False)) | named
         mask, scale = given.get("attn_mask"), given.get("scale")
         if query.is_nested:
             mask, (query, key, value) = _hidden_padding([query, key, value])
+            output = torch.nested.to_padded_tensor(output, 0.0)
         settings = {"scaling": scale, "is_causal": bool(given.get("is_causal"))}
-        self._hand_on(module, query, key, value, mask, settings, "fused product")
+        self._hand_on(module, (query, key, value), mask, settings, "fused product", output)
 
     # ---- fast paths
 
-    def native_multi_head_attention(
-        self, module: nn.Module, _output: Any, query: Tensor, *given: Any, **_: Any
-    ) -> None:
-        heads, weight, bias, mask = given[3], given[4], given[5], given[8]
+    def native_multi_head_attention(self, module: nn.Module, output: Any, query: Tensor, *given: Any, **_: Any) -> None:
+        heads, weight, bias, out_weight, out_bias, mask = given[3:9]
         kind = given[11] if len(given) > 11 else None
-        self._projected(module, query, heads, weight, bias, mask, kind)
+        output = output[0] if isinstance(output, tuple) else output
 
-    def transformer_encoder_layer_fwd(self, module: nn.Module, _output: Tensor, x: Tensor, *given: Any) -> None:
-        heads, weight, bias = given[1:4]
-        before, eps, norm_weight, norm_bias = given[7:11]
-        if before:
-            x = functional.layer_norm(x, norm_weight.shape, norm_weight, norm_bias, eps)
-        self._projected(module, x, heads, weight, bias, *given[17:19])
+        def finish(attended: Tensor) -> Tensor:
+            return functional.linear(attended.flatten(2), out_weight, out_bias)
+
+        self._projected(module, query, heads, (weight, bias), (mask, kind), output, finish)
+
+    def transformer_encoder_layer_fwd(self, module: nn.Module, output: Tensor, x: Tensor, *given: Any) -> None:
+        heads, weight, bias, out_weight, out_bias, uses_gelu, norm_first, eps = given[1:9]
+        norm_1, norm_2, linear_1, linear_2 = given[9:11], given[11:13], given[13:15], given[15:17]
+
+        def norm(y: Tensor, weights: tuple[Tensor, Tensor]) -> Tensor:
+            return functional.layer_norm(y, weights[0].shape, *weights, eps)
+
+        def feed_forward(y: Tensor) -> Tensor:
+            activation = functional.gelu if uses_gelu else functional.relu
+            return functional.linear(activation(functional.linear(y, *linear_1)), *linear_2)
+
+        def finish(attended: Tensor) -> Tensor:
+            before = torch.nested.to_padded_tensor(x, 0.0) if x.is_nested else x
+            y = before + functional.linear(attended.flatten(2), out_weight, out_bias)
+            if norm_first:
+                return y + feed_forward(norm(y, norm_2))
+            y = norm(y, norm_1)
+            return norm(y + feed_forward(y), norm_2)
+
+        scored = norm(x, norm_1) if norm_first else x
+        mask, kind = given[17:19]
+        self._projected(module, scored, heads, (weight, bias), (mask, kind), output, finish)
 
     def _projected(
-        self, module: nn.Module, x: Tensor, heads: int, weight: Tensor, bias: Tensor, mask: Any, kind: int | None
+        self,
+        module: nn.Module,
+        x: Tensor,
+        heads: int,
+        projection: tuple[Tensor, Tensor],
+        masking: tuple[Any, int | None],
+        output: Tensor,
+        finish: Callable[[Tensor], Tensor],
     ) -> None:
         """Hand on the heads of a fast path, whose masks say what is hidden: of pairs (0), of keys (1), of both (2)."""
         seen = None
+        mask, kind = masking
         if x.is_nested:
             seen, (x,) = _hidden_padding([x.unsqueeze(1)])
             x = x.squeeze(1)
-        q, k, v = functional.linear(x, weight, bias).chunk(3, -1)
+        if output.is_nested:
+            output = torch.nested.to_padded_tensor(output, 0.0)
+        q, k, v = functional.linear(x, *projection).chunk(3, -1)
         q, k, v = (y.view(*y.shape[:2], heads, -1).transpose(1, 2) for y in (q, k, v))
         if mask is not None:
             mask = mask[:, None, None, :] if kind == 1 else mask
             seen = ~mask if mask.dtype == torch.bool else mask
-        self._hand_on(module, q, k, v, seen, {"is_causal": False}, "fast path")
+        self._hand_on(module, (q, k, v), seen, {"is_causal": False}, "fast path", output, finish)
 
     # ---- products around a softmax
 
@@ -186,7 +230,7 @@ class _Watch:
             return
         a, b = pair
         if self.own.scores is not None and _same_map(a, self.own.scores):
-            self._valued(module, b)
+            self._valued(module, b, output)
         elif output.dim() > 2 and a.dim() == b.dim():
             self.own.products.append(_Product(output, a, b.transpose(-1, -2), scale))
 
@@ -194,27 +238,32 @@ class _Watch:
         if not isinstance(equation, str):  # operands and lists of their axes
             return
         tensors = list(operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands)
-        inputs, _, result = equation.replace(" ", "").partition("->")
-        letters, scores = inputs.split(","), self.own.scores
-        if len(letters) != 2 or "." in equation or len(result) < 3:
+        read = _letters_of(equation, tensors)
+        if read is None:
             return
-        if scores is not None:  # weights times values: the letter they share is the key
-            if tensors[0].shape != scores.shape:
-                letters, tensors = letters[::-1], tensors[::-1]
-            of_weights, of_values = letters
-            key = next((x for x in of_weights if x in of_values and x not in result), "")
-            dim = next((x for x in of_values if x not in of_weights), "")
-            self._valued(module, _laid(tensors[1], of_values, of_weights[:-2] + key + dim))
-            return
+        (first, second), result = read
+        scores = self.own.scores
+        if scores is not None:  # weights times values
+            for of_weights, weights, of_values, values in (
+                (first, tensors[0], second, tensors[1]),
+                (second, tensors[1], first, tensors[0]),
+            ):
+                axes = _axes_of_values(of_weights, of_values, result)
+                if axes is not None and weights.shape == scores.shape:
+                    wanted = of_weights[:-1] + axes[-1]
+                    self._valued(module, _laid(values, of_values, axes), _laid(output, result, wanted))
+                    return
         batch, row, column = result[:-2], result[-2], result[-1]
-        if row in letters[1] and column in letters[0]:
-            letters, tensors = letters[::-1], tensors[::-1]
-        inner = "".join(x for x in letters[0] if x in letters[1] and x not in result)
-        whole = row in letters[0] and column in letters[1] and set("".join(letters)) == set(result + inner)
-        if whole and len(inner) == 1:
-            query = _laid(tensors[0], letters[0], batch + row + inner)
-            key_of = _laid(tensors[1], letters[1], batch + column + inner)
-            self.own.products.append(_Product(output, query, key_of))
+        if row in second and column in first:
+            first, second, tensors = second, first, tensors[::-1]
+        inner = "".join(x for x in first if x in second and x not in result)
+        if len(inner) != 1 or not {row, inner} <= set(first) <= {*batch, row, inner}:
+            return
+        if not {column, inner} <= set(second) <= {*batch, column, inner} or not set(batch) <= {*first, *second}:
+            return  # no scores of queries and keys: other axes go with one of them
+        query = _laid(tensors[0], first, batch + row + inner)
+        key = _laid(tensors[1], second, batch + column + inner)
+        self.own.products.append(_Product(output, query, key))
 
     def softmax(self, _module: nn.Module, _output: Any, *given: Any, **named: Any) -> None:
         x, *rest = _operands(given, named, "input", "dim")
@@ -223,8 +272,8 @@ class _Watch:
             if source is not None:
                 self.own.source, self.own.scores = source, x
 
-    def _valued(self, module: nn.Module, value: Tensor) -> None:
-        """The weights were multiplied with `value`: the call is whole."""
+    def _valued(self, module: nn.Module, value: Tensor, output: Tensor) -> None:
+        """The weights were multiplied with `value`, which gave `output`: the call is whole."""
         own, self.own = self.own, _Own()
         assert own.source is not None and own.scores is not None
         heads = next((n for name in HEADS if isinstance(n := getattr(module, name, None), int)), 1)
@@ -243,17 +292,29 @@ class _Watch:
         hidden = scores < scores.amax(-1, keepdim=True) - FAR_BELOW
         scale = own.source.scale or _fitted(product, scores, hidden, q.shape[-1])
         rest = (scores - scale * product).masked_fill(hidden, torch.finfo(scores.dtype).min)
-        self._hand_on(module, q, k, v, rest, {"scaling": scale, "is_causal": False}, "products")
+        made = _four(output, heads) if output.dim() in (3, 4) else None
+        self._hand_on(module, (q, k, v), rest, {"scaling": scale, "is_causal": False}, "products", made)
 
     def _hand_on(
-        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, settings: dict[str, Any], by: str
+        self,
+        module: nn.Module,
+        heads: tuple[Tensor, Tensor, Tensor],
+        mask: Any,
+        settings: dict[str, Any],
+        by: str,
+        output: Tensor | None,
+        finish: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
+        """Hand on a call whose `output` is [sequence, head, query, dim], or what `finish` makes of it."""
+        q, k, v = heads
         if q.dim() not in (3, 4):
             return
         if mask is not None:
             mask = mask.unsqueeze(1) if q.dim() == mask.dim() == 3 else mask[(None,) * (4 - mask.dim())]
         q, k, v = (x if x.dim() == 4 else x.unsqueeze(1) for x in (q, k, v))
-        self.look(Call(module, q, k, v, mask, settings, by=by))
+        if output is not None and finish is None:
+            output = (output if output.dim() == 4 else output.unsqueeze(1)).transpose(1, 2)
+        self.look(Call(module, q, k, v, mask, settings, by=by, result=lambda: output, finish=finish))
 
 
 def _operands(given: tuple[Any, ...], named: dict[str, Any], *names: str) -> list[Any]:
@@ -278,6 +339,32 @@ def _fitted(product: Tensor, scores: Tensor, hidden: Tensor, dim: int) -> float:
     x, y = (torch.where(seen, z - z.sum(-1, keepdim=True) / n, 0.0) for z in (x, y))
     fitted = float((x * y).sum() / x.square().sum().clamp(min=torch.finfo(torch.float32).tiny))
     return next((s for s in (dim**-0.5, 1.0) if abs(fitted - s) <= SAME_SCALE * s), fitted)
+
+
+def _letters_of(equation: str, tensors: list[Any]) -> tuple[tuple[str, str], str] | None:
+    """The axes of two operands and of the result of an einsum, a letter each; None for an equation of another form."""
+    inputs, _, result = equation.replace(" ", "").partition("->")
+    letters = inputs.split(",")
+    if len(letters) != 2 or len(tensors) != 2:
+        return None
+    if "..." in equation:  # the axes that it stands for, from the right
+        spare = [x for x in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if x not in equation]
+        widths = [x.dim() - len(given.replace("...", "")) for x, given in zip(tensors, letters, strict=True)]
+        named = ["".join(spare[len(spare) - width :]) if width else "" for width in widths]
+        letters = [given.replace("...", axes) for given, axes in zip(letters, named, strict=True)]
+        result = result.replace("...", max(named, key=len))
+    alone = all(len(set(axes)) == len(axes) for axes in (*letters, result))
+    return ((letters[0], letters[1]), result) if alone and len(result) > 2 else None
+
+
+def _axes_of_values(of_weights: str, of_values: str, result: str) -> str | None:
+    """Axes of values as batch, key, dim, if an einsum is one of weights [batch, row, key] with values; else None."""
+    batch, row, key = of_weights[:-2], of_weights[-2], of_weights[-1]
+    dims = [x for x in of_values if x not in of_weights]
+    is_product = key in of_values and key not in result and row in result and row not in of_values
+    if not is_product or len(dims) != 1 or set(result) != {*batch, row, *dims}:
+        return None
+    return "".join((*batch, key, *dims))
 
 
 def _laid(x: Tensor, letters: str, wanted: str) -> Tensor:

@@ -32,7 +32,7 @@ def served(model: nn.Module) -> dict[nn.Module, tuple[nn.Module, tuple[str, ...]
 
 
 @contextmanager
-def looking_on(model: nn.Module, look: Callable[[Call], object]) -> Iterator[None]:
+def watch_projections(model: nn.Module, look: Callable[[Call], object]) -> Iterator[None]:
     """Call `look` once per layer at every attention module off the interface."""
     with ExitStack() as ends:
         for attention, (around, projections) in served(model).items():

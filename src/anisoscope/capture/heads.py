@@ -13,7 +13,7 @@ from anisoscope.capture import projections
 from anisoscope.capture.masking import Call, Masking
 from anisoscope.capture.rows import attention_rows
 from anisoscope.capture.scores import score_sums
-from anisoscope.errors import MeasureError
+from anisoscope.errors import AnisoscopeError, MeasureError
 
 Means = dict[tuple[str, int, Kind], tuple[Tensor, Tensor]]
 """(stack, layer, kind) → mean scaled query and mean key [head, head_dim], repeated for heads that share keys."""
@@ -26,12 +26,19 @@ def is_attention(module: nn.Module) -> bool:
     return "Attention" in type(module).__name__
 
 
+def explain(error: Exception) -> str:
+    """Why something could not be read, in a few words."""
+    if isinstance(error, AnisoscopeError):
+        return error.got
+    words = " ".join(str(error).split())[:120]
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
 class Heads:
-    """The attention of a `tap` (of `capture.tap`). `given_up`: some cannot be seen whole, so that all is left out."""
+    """The attention of a `tap` (of `capture.tap`)."""
 
     def __init__(self, tap: Any, of_rows: dict[str, Any]) -> None:
-        self.tap, self.of_rows, self.given_up = tap, of_rows, False
-        self.reasons: dict[str, None] = {}
+        self.tap, self.of_rows = tap, of_rows
         self.served, self.by_hand = set[Site](), set[Site]()
         self.read = dict[int, tuple[Tensor, Masking]]()
         self.sources = dict[nn.Module, projections.Source]()
@@ -53,25 +60,48 @@ class Heads:
 
     def look(self, call: Call, *, by_hand: bool = False) -> Tensor | None:
         """Hand on what attention was called with, stage by stage; `by_hand`: not through the attention interface. The
-        output, where it is to stand in for the model's own.
+        output, if it is to stand in for the model's own.
+
+        What cannot be read is left out and named: the model runs on.
         """
-        tap = self.tap
-        stack = tap.stacks[call.module]
-        here = tap.running[stack]
-        here.looks += 1
-        crossing = call.module in self.crossing or any(part in tap.names[call.module] for part in CROSS)
+        at = self._site_of(call, by_hand)
+        try:
+            return self._look(call, at, by_hand)
+        except Exception as error:
+            if self.tap.must_raise(error):
+                raise
+            self.tap.refuse(at("attention").place, f"in {type(call.module).__name__}: {explain(error)}")
+            return None
+
+    def note_trouble(self, module: nn.Module, where: str, error: Exception) -> None:
+        """Remember that a call of `module` could not be read: if it is attention, it says why that is not seen."""
+        if self.tap.must_raise(error):
+            raise error
+        self.tap.running[self.tap.stacks[module]].trouble = f"{where}: {explain(error)}"
+
+    def _site_of(self, call: Call, by_hand: bool) -> Callable[..., Site]:
+        """A function that gives the sites of a call by their quantity."""
+        stack = self.tap.stacks[call.module]
+        crossing = call.module in self.crossing or any(part in self.tap.names[call.module] for part in CROSS)
         crossing |= by_hand and call.query.shape[2] != call.key.shape[2]
         kind: Kind = "cross" if crossing else "self"
-        at = partial(Site, stack, here.layer, kind=kind)
-        windows = self._windows(call)
-        if (by_hand and at("attention") in self.served) or self._gives_up(at("attention"), call, windows, by_hand):
+        return partial(Site, stack, self.tap.running[stack].layer, kind=kind)
+
+    def _look(self, call: Call, at: Callable[..., Site], by_hand: bool) -> Tensor | None:
+        tap = self.tap
+        stack = tap.stacks[call.module]
+        tap.running[stack].looks += 1
+        place, windows = at("attention"), self._windows(call)
+        if place.place in tap.refused or (by_hand and place in self.served):
+            return None
+        if self._is_refused(place, call, windows, by_hand):
             return None
         if not by_hand:
             call = self._known(call)
         source = self.sources.get(call.module) or projections.Source("raw")
-        if not tap.chosen(at("attention")):
+        if not tap.chosen(place):
             source.seen.clear()
-            tap.fired |= tap.of_heads
+            tap.note_looked_at()
             return None
         real = tap.real.get(stack)
         if real is not None and real.shape[1] != call.query.shape[2]:
@@ -145,18 +175,18 @@ class Heads:
         alike = call.query.shape[2] == call.key.shape[2]
         return calls // here.sequences if fits and alike and stack not in self.tap.real else 0
 
-    def _gives_up(self, place: Site, call: Call, windows: int, by_hand: bool) -> bool:
+    def _is_refused(self, site: Site, call: Call, windows: int, by_hand: bool) -> bool:
         """Whether attention is left out: of parts of a sequence, or several in one place. What was asked for by name
         is not: then sites that fire twice, or have too many sequences, are errors.
         """
         before = self.by_hand if by_hand else self.served
-        several = self.tap.inside and place in before
-        before.add(place)
-        if self.tap.optional & self.tap.of_heads and (several or not windows):
-            why = "several times in one block" if several else "in parts of a sequence that are no whole windows of it"
-            self.reasons[f"attention of {type(call.module).__name__} ({why})"] = None
-            self.given_up = True
-        return self.given_up
+        several = self.tap.inside and site in before
+        before.add(site)
+        if not self.tap.optional & self.tap.of_heads or not (several or not windows):
+            return False
+        why = "several times in one block" if several else "in parts of a sequence that are no whole windows of it"
+        self.tap.refuse(site.place, f"{type(call.module).__name__} computes it {why}")
+        return True
 
 
 def _stood_in_for(call: Call) -> bool:

@@ -1,5 +1,6 @@
 """Who sees whom in an attention call, read from what the attention interface was called with, and the scores."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -86,6 +87,9 @@ class Masking:
 class Call:
     """One attention call: query [sequence, head, query, dim]; key and value [sequence, key_head, key, dim]; seen `by`
     which mechanism, which would hand it to `backend`.
+
+    `result` gives what the model itself makes of the call, computed at most once: the output of attention [sequence,
+    query, head, dim], alone or first in a tuple, or what `finish` makes of that output.
     """
 
     module: nn.Module
@@ -97,6 +101,8 @@ class Call:
     known: Masking | None = None
     by: str = "interface"
     backend: str = ""
+    result: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
+    finish: Callable[[Tensor], Tensor] | None = field(default=None, compare=False, repr=False)
 
     @cached_property
     def masking(self) -> Masking:

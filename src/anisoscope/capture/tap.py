@@ -1,21 +1,22 @@
 """`with capture(model, what) as tap:` then ordinary forward calls: requested sites are handed on, nothing changes."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
-from anisoscope.axes import LAYER_QUANTITIES, Flatten, Site
+from anisoscope.axes import LAYER_QUANTITIES, Flatten, Place, Site
 from anisoscope.capture import entry_points, fallback, vectors
-from anisoscope.capture.backends import looking_on
+from anisoscope.capture.backends import intercept_attention
 from anisoscope.capture.counting import Counting, can_count, listed
 from anisoscope.capture.heads import Heads, Means, is_attention
-from anisoscope.errors import MeasureError, UnseenError, UsageError, near_matches
+from anisoscope.errors import AnisoscopeError, MeasureError, UnseenError, UsageError, near_matches
 from anisoscope.models.beside import sentences_of
 from anisoscope.models.blocks import find_blocks, find_stages, has_attention, stacks_of, tokens_first
+from anisoscope.models.devices import is_out_of_memory
 
 STAGES = tuple(f"{name}.{stage}" for name in ("query", "key") for stage in ("raw", "normed", "rotated"))
 WHAT = (*LAYER_QUANTITIES, "query", "key", *STAGES, "value", "attention", "scores", "centred")
@@ -90,6 +91,18 @@ def capture(
         yield tap
 
 
+def describe_refused(refused: Mapping[Place, str]) -> list[str]:
+    """A phrase for each reason for which attention was left out: `attention of layers 2, 4 of decoder: …`."""
+    layers = defaultdict[tuple[str, str, str], list[int]](list)
+    for (stack, layer, kind), why in refused.items():
+        layers[stack, kind, why].append(layer or 0)
+    cross = {"cross": "cross-attention", "self": "attention"}
+    return [
+        f"{cross[kind]} of layers {listed(sorted(numbers))} of {stack}: {why}"
+        for (stack, kind, why), numbers in layers.items()
+    ]
+
+
 class Tap:
     """The live end of a capture. `tap["encoder.3.hidden"]` is the last call's tensor, where no receiver was given."""
 
@@ -107,12 +120,16 @@ class Tap:
         self.kept, self.real = dict[str, Any](), dict[str, Tensor]()
         self.means: Means = {}
         self.layers: tuple[int, ...] = ()
-        self.optional, self.unseen, self.fired, self.fused = {*OPTIONAL}, set[str](), set[str](), False
-        self._receive = receive or (lambda site, value: self.kept.__setitem__(site.name, value))
+        self.optional, self.unseen, self.fused = {*OPTIONAL}, set[str](), False
+        self._fired, self._looked_at = set[Site](), set[str]()
+        self.refused = dict[Place, str]()
+        self._receive, self._kept_sites = receive or self._keep, dict[str, Site]()
+        self._raised_by_receiver: Exception | None = None
         self.ends = ExitStack()
         self.running: defaultdict[str, vectors.Running] = defaultdict(vectors.Running)
         self.inside, self._now, self._turned = False, set[str](), set[str]()
         self._depth, self._missed = dict[str, int](), defaultdict[str, list[int]](list)
+        self._seen_places = set[Place]()
         self.names = {module: name for name, module in model.named_modules()}
         self.stacks = stacks_of(model)
         self.heads, self.counting = Heads(self, of_rows), Counting(self._ran)
@@ -122,6 +139,12 @@ class Tap:
             cure = near_matches(name, self.kept) if self.kept else "run the model"
             raise MeasureError(f"a captured site named {name!r}", "none", cure)
         return self.kept[name]
+
+    @property
+    def fired(self) -> set[str]:
+        """Quantities and labels of the sites that fired, those excepted that were refused since."""
+        sites = [site for site in self._fired if site.quantity not in HEADS or site.place not in self.refused]
+        return {site.quantity for site in sites} | {site.label for site in sites} | self._looked_at
 
     @property
     def sites(self) -> list[str]:
@@ -134,12 +157,41 @@ class Tap:
             expected = f"one call at {site.name} in a forward call of {type(self.model).__name__}"
             cure = "measure hidden states only (--panel hidden,spectrum), or the part of the model that runs once"
             raise MeasureError(expected, "a second one, whose vectors would count as new ones", cure)
+        if site.place in self.refused and site.quantity in HEADS:
+            return
         self._now.add(site.name)
-        self.fired |= {site.quantity, site.label}
+        self._fired.add(site)
         if not self.chosen(site):
             return
-        with entry_points.resting(), self.counting.paused():
-            self._receive(site, value)
+        with entry_points.suspended(), self.counting.paused():
+            try:
+                self._receive(site, value)
+            except Exception as error:
+                self._raised_by_receiver = error
+                raise
+
+    def note_looked_at(self) -> None:
+        """Note that there is attention, in a layer that was not asked for."""
+        self._looked_at |= HEADS
+
+    def must_raise(self, error: Exception) -> bool:
+        """Whether an exception is none of reading attention: the receiver's, a full memory, a refusal of what was asked
+        for by name.
+        """
+        if isinstance(error, AnisoscopeError):
+            return not self.optional & self.of_heads
+        return error is self._raised_by_receiver or is_out_of_memory(error)
+
+    def refuse(self, place: Place, why: str) -> None:
+        """Leave out the attention at a place, from now on; whoever receives lets go of what there was."""
+        self.refused.setdefault(place, why)
+        gone = [name for name, site in self._kept_sites.items() if site.place == place and site.quantity in HEADS]
+        for name in gone:
+            del self.kept[name], self._kept_sites[name]
+
+    def _keep(self, site: Site, value: Any) -> None:
+        """Receive for the caller of `tap[name]`."""
+        self.kept[site.name], self._kept_sites[site.name] = value, site
 
     def chosen(self, site: Site) -> bool:
         """Whether a site is of a layer that was asked for."""
@@ -196,14 +248,15 @@ class Tap:
         if any(name.startswith(("query", "key")) for name in self.wanted):
             self.heads.hook_projections()
         if self.wanted - set(LAYER_QUANTITIES):
-            self.ends.enter_context(fallback.looking_on(self.model, self.heads.look))
-            self.ends.enter_context(looking_on(self.model, self.heads.look))
+            self.ends.enter_context(fallback.watch_projections(self.model, self.heads.look))
+            self.ends.enter_context(intercept_attention(self.model, self.heads.look))
             if can_count(self.model):
                 self.ends.callback(self.counting.stop)
                 self.ends.callback(self.model.register_forward_pre_hook(self.counting.start).remove)
                 self.ends.callback(self.model.register_forward_hook(self.counting.stop, always_call=True).remove)
             by_hand = inside - fallback.served(self.model).keys()
-            self.ends.enter_context(entry_points.looking_on(by_hand, partial(self.heads.look, by_hand=True)))
+            look = partial(self.heads.look, by_hand=True)
+            self.ends.enter_context(entry_points.watch_entry_points(by_hand, look, self.heads.note_trouble))
         self.hook(self.model, self._finish)
 
     def _start(self, _module: nn.Module, _args: Any) -> None:
@@ -217,7 +270,7 @@ class Tap:
         for here in self.running.values():
             if here.block is not None:
                 here.kernels.append(kernel)
-                here.loose |= not entry_points.is_resting()
+                here.loose |= not entry_points.is_suspended()
 
     def _enter(self, stack: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         x, here = vectors.input_of(block, args, kwargs), self.running[stack]
@@ -230,7 +283,7 @@ class Tap:
             self._now.clear()
         here.ran.add(block)
         here.layer += 1
-        here.block, here.looks, here.loose = block, 0, False
+        here.block, here.looks, here.loose, here.trouble = block, 0, False, ""
         here.kernels.clear()
         here.sequences, here.positions = vectors.extent(block, x, tokens_first=stack in self._turned)
         if here.layer == 1:
@@ -245,12 +298,21 @@ class Tap:
     def _leave(self, stack: str, block: nn.Module, _args: Any, output: Any) -> None:
         here = self.running[stack]
         here.last, here.block = vectors.output_of(block, output), None
-        if here.kernels and (here.loose or not here.looks):
-            self._missed[f"{stack} ({here.kernels[0]} in {type(block).__name__})"].append(here.layer)
+        self._note_unseen_attention(stack, block, here)
         before, after = here.rectified or (None, None)
         if before is not None and after is here.last:  # the block ends with its last ReLU
             self.emit_vectors(Site(stack, here.layer, "unrectified"), before)
         self.emit_vectors(Site(stack, here.layer, "hidden"), here.last, block)
+
+    def _note_unseen_attention(self, stack: str, block: nn.Module, here: vectors.Running) -> None:
+        """Name the attention of a block that ran unseen, by the count of what was computed or by earlier calls."""
+        place: Place = (stack, here.layer, "self")
+        if here.kernels and (here.loose or not here.looks):
+            self._missed[f"{stack} ({here.trouble or here.kernels[0]} in {type(block).__name__})"].append(here.layer)
+        elif here.trouble and not here.looks and place in self._seen_places:
+            self.refuse(place, f"{here.trouble} in {type(block).__name__}")
+        if here.looks:
+            self._seen_places.add(place)
 
     def _leave_stage(self, number: int, stage: nn.Module, _args: Any, output: Any) -> None:
         x = output[0] if isinstance(output, tuple) else output
@@ -272,16 +334,18 @@ class Tap:
         """After a forward call: every requested place must have fired, the optional ones excepted."""
         self.inside = False
         self._check_layers()
-        missing = sorted(self.wanted - self.optional - self.fired)
-        self.unseen = {*self.wanted} & self.optional - OPTIONAL - (set() if self.heads.given_up else self.fired)
-        if not (self.fired & HEADS or self._missed or self.heads.given_up or has_attention(self.model)):
-            self.unseen = set()
-        self.unseen |= {*self.heads.reasons}
+        fired = self.fired
+        missing = sorted(self.wanted - self.optional - fired)
+        self.unseen = {*self.wanted} & self.optional - OPTIONAL - fired
+        if self.refused or not (fired & HEADS or self._missed or has_attention(self.model)):
+            self.unseen = set()  # there is none, or it is said of each place why
         self.unseen |= {f"attention of layers {listed(n)} of {where}" for where, n in self._missed.items()}
         if not missing:
             return
         classes = ", ".join(sorted({type(m).__name__ for m in self.names if is_attention(m)})) or "none"
         came = f"no call there; attention classes of {type(self.model).__name__}: {classes}"
+        if self.refused:
+            came = "; ".join(describe_refused(self.refused))
         cure = "measure hidden states only (--panel hidden,spectrum), or a model on transformers' attention interface"
         raise UnseenError(f"the model to pass through {', '.join(missing)}", came, cure)
 

@@ -18,7 +18,8 @@ NAMED = ("last_hidden_state", "hidden_states")
 @dataclass
 class Running:
     """A stack in a forward call: blocks begun, those that ran, the last output, what its last ReLU had and gave; of the
-    block that runs now its sequences and positions, how often its attention was looked at, and kernels of attention.
+    block that runs now its sequences and positions, how often its attention was looked at, kernels of attention, and
+    what could not be read (`trouble`).
     """
 
     layer: int = 0
@@ -27,6 +28,7 @@ class Running:
     positions: int = 0
     looks: int = 0
     loose: bool = False
+    trouble: str = ""
     kernels: list[str] = field(default_factory=list)
     ran: set[nn.Module] = field(default_factory=set)
     last: Tensor | None = None

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from anisoscope.capture.backends import looking_on
+from anisoscope.capture.backends import intercept_attention
 from anisoscope.capture.masking import Call
 from anisoscope.data.encoding import LabelledPlan
 from anisoscope.errors import MeasureError
@@ -114,7 +114,7 @@ def outcome(
     base = getattr(model, model.base_model_prefix)
     handle = base.register_forward_hook(lambda _m, _a, output: last.append(output.last_hidden_state[:, 0]))
     try:
-        with evaluating(model), looking_on(model, ablation.attend):
+        with evaluating(model), intercept_attention(model, ablation.attend):
             for number, batch in enumerate(batches):
                 ablation.begin(next(iter(batch.streams.values())).mask, 1000 * number)
                 found.append(model(**batch.inputs).logits.argmax(-1).cpu())

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from anisoscope.axes import Site
-from anisoscope.capture.backends import looking_on
+from anisoscope.capture.backends import intercept_attention
 from anisoscope.capture.masking import Call
 from anisoscope.capture.tap import capture
 from anisoscope.data.encoding import LabelledPlan
@@ -63,7 +63,7 @@ def seen(model: Any, batches: LabelledPlan) -> Iterator[tuple[int, Seen]]:
         flat = (x if x.dim() == 2 else x.transpose(0, 1).flatten(1) for x in of_layers)
         return [x[:n].double().cpu().numpy() for x in flat]
 
-    with capture(model, tuple(SITES.values()), receive=receive), looking_on(model, look):
+    with capture(model, tuple(SITES.values()), receive=receive), intercept_attention(model, look):
         for batch in batches:
             attention.clear()
             with evaluating(model):

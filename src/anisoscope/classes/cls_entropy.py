@@ -18,7 +18,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from anisoscope.batch import Batch
-from anisoscope.capture.backends import looking_on
+from anisoscope.capture.backends import intercept_attention
 from anisoscope.capture.masking import HIDDEN, Call
 from anisoscope.errors import MeasureError
 from anisoscope.models.modes import evaluating
@@ -110,7 +110,7 @@ def entropies(model: nn.Module, batches: Iterable[Batch], layers: Layers = ()) -
     for batch in batches:
         mask = next(iter(batch.streams.values())).mask
         watch = Watch(mask, layers, columns=True)
-        with evaluating(model), looking_on(model, watch.look):
+        with evaluating(model), intercept_attention(model, watch.look):
             model(**batch.inputs)
         by_layer = {"row": watch.rows(), "reported": watch.rows(1), "again": watch.again()}
         found = {name: torch.stack([*x.values()]).mean(0) for name, x in by_layer.items()}

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from anisoscope.axes import LAYER_QUANTITIES, Site
+from anisoscope.axes import LAYER_QUANTITIES, Place, Site
 from anisoscope.batch import Batch, Stream
 from anisoscope.errors import MeasureError, OutputError, UsageError
 from anisoscope.measure.masks import CPU, Masks, Near, labels_of, summable
@@ -43,6 +43,7 @@ class Measurement:
     weights          terms of the model's matrices by name, the same whichever batches were seen
     classes          names of the classes of labelled sequences
     unseen, pieces   places of attention that cannot be seen; parts that batches were cut into, for want of memory
+    refused          where attention was left out, and why
     """
 
     settings: Settings
@@ -52,6 +53,7 @@ class Measurement:
     classes: tuple[str, ...] = ()
     unseen: set[str] = field(default_factory=set)
     pieces: int = 1
+    refused: dict[Place, str] = field(default_factory=dict)
     sums: Sums = field(init=False)
     moments: Moments = field(init=False)
     reservoirs: dict[str, Reservoir] = field(init=False)
@@ -110,15 +112,23 @@ class Measurement:
         if len(self.batches) % EVERY == 0:
             self.moments.flush()
 
-    def forget_heads(self) -> None:
-        """Let go of all that attention showed, where it turned out that it cannot be seen whole."""
-        gone = {name for name, site in self.sites.items() if site.quantity not in LAYER_QUANTITIES}
+    def refuse(self, refused: Mapping[Place, str]) -> None:
+        """Let go of all that attention showed at some places, if it turned out that it cannot be seen whole there."""
+        if refused.keys() <= self.refused.keys():
+            return
+        self.refused = {**refused, **self.refused}
+        gone = {name for name, site in self.sites.items() if self._is_refused(site)}
         self.sites = {name: site for name, site in self.sites.items() if name not in gone}
         self.sums.terms = {key: value for key, value in self.sums.terms.items() if key[0] not in gone}
         self.reservoirs = {name: kept for name, kept in self.reservoirs.items() if name not in gone}
 
+    def _is_refused(self, site: Site) -> bool:
+        return site.quantity not in LAYER_QUANTITIES and site.place in self.refused
+
     def receive(self, site: Site, value: Any) -> None:
         """Reduce to sums, on the spot, what the tap hands on."""
+        if self._is_refused(site):  # in an earlier part of the pass
+            return
         self.sites[site.name] = site
         value = summable(value)
         if site.quantity == "attention":
@@ -233,6 +243,7 @@ class Measurement:
             for name, sample in part.reservoirs.items():
                 merged.reservoirs[name] = merged.reservoirs[name].merge(sample)
         merged.take(self.sums.merge(other.sums))
+        merged.refuse(self.refused | other.refused)
         return merged
 
     def records(self) -> pd.DataFrame:
@@ -268,6 +279,7 @@ class Measurement:
         tensors = {name: value.cpu().contiguous() for name, value in tensors.items()}
         described = {"plan": self.plan, "sites": json.dumps([astuple(site) for site in self.sites.values()])}
         described |= {"classes": json.dumps(self.classes), "unseen": json.dumps(sorted(self.unseen))}
+        described |= {"refused": json.dumps([[*place, why] for place, why in self.refused.items()])}
         write_atomic(path, lambda temporary: save_file(tensors, temporary, metadata=described))
 
     @classmethod
@@ -279,6 +291,8 @@ class Measurement:
             batches, classes = set(tensors.pop("batches").tolist()), tuple(json.loads(described["classes"]))
             self = cls(settings, described["plan"], batches, {}, classes, set(json.loads(described["unseen"])))
             self.sites = {site.name: site for site in (Site(*each) for each in json.loads(described["sites"]))}
+            refused = json.loads(described.get("refused", "[]"))
+            self.refused = {(stack, layer, kind): why for stack, layer, kind, why in refused}
             self.sums.units = set(tensors.pop("units").tolist())
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
             cure = "remove the file: --resume then measures its batches again"

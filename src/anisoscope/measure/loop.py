@@ -31,6 +31,7 @@ from anisoscope.measure.distributed import (
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import partition
 from anisoscope.models.blocks import Layout
+from anisoscope.models.devices import is_out_of_memory
 from anisoscope.models.identity import whole
 from anisoscope.models.modes import evaluating, whole_digits
 from anisoscope.progress import Progress, listening, remark
@@ -90,10 +91,8 @@ def _within_memory(batch: Batch) -> Iterator[None]:
     """_Full where the memory does not hold what a batch takes."""
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        raise _Full(len(batch.unit)) from error
-    except RuntimeError as error:  # of the CPU, and of MPS
-        if "can't allocate memory" not in str(error) and "out of memory" not in str(error):
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
             raise
         raise _Full(len(batch.unit)) from error
 
@@ -266,8 +265,7 @@ def _looking(
                 with torch.no_grad():
                     (part.call or model)(**moved(part.inputs, device))
                 measurement.unseen |= tap.unseen
-                if tap.heads.given_up:
-                    measurement.forget_heads()
+                measurement.refuse(tap.refused)
                 measurement.end(index)
 
         yield look

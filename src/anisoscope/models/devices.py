@@ -39,3 +39,11 @@ def dtype_of(name: str) -> torch.dtype:
         known = ["float32", "float64", "bfloat16", "float16"]
         raise ModelError("a floating-point dtype", repr(name), near_matches(name, known))
     return dtype
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that the memory of the host or of a device is full."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    told = str(error)  # a RuntimeError of the CPU, and of MPS
+    return isinstance(error, RuntimeError) and ("can't allocate memory" in told or "out of memory" in told)

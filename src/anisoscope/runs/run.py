@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from anisoscope.axes import LAYER_QUANTITIES, WORDS, plural_of
 from anisoscope.batch import BatchPlan
+from anisoscope.capture.tap import describe_refused
 from anisoscope.data.opening import DEFAULT_LENGTH, default_corpus, longest_input, open_plan
 from anisoscope.data.plans import Plan
 from anisoscope.data.windows import TextPlan
@@ -283,6 +284,8 @@ def _warnings(measurement: Measurement) -> Iterator[str]:
     if measurement.unseen:
         what = ", ".join(sorted(measurement.unseen))
         yield f"{what} not seen: this model computes them where no capture looks; the rest is measured"
+    for phrase in describe_refused(measurement.refused):
+        yield f"not seen and left out, {phrase}; the rest is measured"
     for site, counts in measurement.excluded().items():
         if counts.get("nonfinite"):
             yield f"{counts['nonfinite']} vectors with NaN or Inf left out at {site}"

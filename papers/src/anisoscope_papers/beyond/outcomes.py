@@ -25,7 +25,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis  # type: ig
 from torch import Tensor
 from torch.nn import functional
 
-from anisoscope.capture.backends import looking_on
+from anisoscope.capture.backends import intercept_attention
 from anisoscope.capture.masking import Call
 from anisoscope.data.local import find_path
 from anisoscope.models.modes import evaluating
@@ -59,7 +59,7 @@ def _attended(model: Any, plan: Any) -> Rows:
         first = weights[..., 0] / weights.sum(-1)
         sums[int(call.module.layer_idx)].append(first.mean(-1))  # type: ignore[arg-type]
 
-    with looking_on(model, look):
+    with intercept_attention(model, look):
         for i in range(len(plan)):
             model.bert(**plan[i].inputs)
     for layer, found in sums.items():

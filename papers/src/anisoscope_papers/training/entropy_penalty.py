@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from anisoscope.capture.backends import looking_on
+from anisoscope.capture.backends import intercept_attention
 from anisoscope.classes.cls_entropy import Layers, Watch
 from anisoscope_papers.training.recipe import check_penalty
 
@@ -32,7 +32,7 @@ class EntropyPenalty:
     def watching(self, model: nn.Module, mask: Shaped[Tensor, "sequence token"]) -> Iterator[Watch]:
         """While inside, one forward call of `model` on a batch with these real tokens is looked at."""
         watch = Watch(mask, self.layers, columns=self.variant == "entropy-columns")
-        with looking_on(model, watch.look):
+        with intercept_attention(model, watch.look):
             yield watch
 
     def value(self, watch: Watch) -> Tensor:
