@@ -98,8 +98,8 @@ def differences(records: pd.DataFrame) -> dict[tuple[str, str, str], dict[int, T
     return found
 
 
-def table_of(by_split: dict[int, Table]) -> Table:
-    """Rows that are drawn at random: seeds of the only split, or splits, each a mean over its seeds."""
+def table_of(by_split: dict[int, np.ndarray]) -> np.ndarray:
+    """[row, utterance]. Rows that are drawn at random: seeds of the only split, or splits, each a mean over its seeds."""
     if len(by_split) < FEWEST:
         return by_split[min(by_split)]
     return np.array([table.mean(0) for table in by_split.values()])

@@ -71,6 +71,8 @@ def last_layer(rows: pd.DataFrame, site: str) -> pd.DataFrame:
 def tests(whole: Evidence) -> Iterator[Test]:
     for here in whole.corpora:
         found = Quantities(here)
+        if max(found.depths) == 1:
+            yield here.test("so in deeper models", here.by(here.records.iloc[:0], "layers").nothing)
         for layers in found.depths:
             yield from _of_recipes(here, found, layers)
             yield from _of_positions(here, found, layers)

@@ -247,7 +247,6 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):  # type: ign
         super().__init__(config.checked())
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
         self.blocks = nn.ModuleList(AttentionClassifierBlock(config, i) for i in range(config.num_hidden_layers))
-        # made after the blocks, so that these are drawn as in a model without it
         if config.positions == "learned":
             self.positions = PositionTable(config.max_position_embeddings, config.hidden_size)
         self.row_only = "training"
