@@ -99,7 +99,7 @@ def differences(records: pd.DataFrame) -> dict[tuple[str, str, str], dict[int, T
 
 
 def table_of(by_split: dict[int, np.ndarray]) -> np.ndarray:
-    """[row, utterance]; rows are what is drawn at random: seeds of the only split, or splits, a mean over seeds each."""
+    """[row, utterance]; rows are the seeds of the only split, or the splits, each a mean over its seeds."""
     if len(by_split) < FEWEST:
         return by_split[min(by_split)]
     return np.array([table.mean(0) for table in by_split.values()])
