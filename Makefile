@@ -42,10 +42,10 @@ bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/monitor.py
 	$(BIN)/python benchmarks/modalities.py
-	$(BIN)/python benchmarks/classifier.py
+	$(BIN)/python papers/benchmarks/classifier.py
 
 gpu: $(READY)
-	$(BIN)/python benchmarks/gpu.py --results papers/results/gpu.json --minutes 40
+	$(BIN)/python papers/benchmarks/gpu_studies.py --results papers/results/gpu.json --minutes 40
 
 reproduce: $(READY)
 	$(BIN)/anisoscope reproduce godey2024 --settings quick

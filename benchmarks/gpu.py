@@ -1,6 +1,6 @@
 """What only a GPU can show, in the order of its worth: `make gpu`, or with `--tiny` its miniature on any machine.
 
-    python benchmarks/gpu.py --results papers/results/gpu.json --minutes 40
+    python benchmarks/gpu.py --results gpu.json --minutes 40
 
 Each step's records are written as it ends, with the device's name; a second start goes on after the last finished one.
 """
@@ -37,15 +37,6 @@ BILLION = {
     "vocab_size": 32000,
     "max_position_embeddings": 65536,
 }
-
-
-LARGER = (
-    ("godey2024", "fig1-5,fig16", "long"),
-    ("godey2024", "fig11-15", "small"),
-    ("fosse2023", "table1-2", "paper"),
-    ("beyond", "", "paper"),
-)
-"""Paper, figures and settings that take hours on a CPU."""
 
 
 def model_of(name: str, tiny: bool, **options: Any) -> Any:
@@ -164,34 +155,17 @@ def processes(device: torch.device, tiny: bool) -> dict[str, Any]:
     return {"records": len(one), "largest": float(difference.max())}
 
 
-def training(device: torch.device, tiny: bool) -> dict[str, Any]:
-    """The larger series of the studies; in miniature, that there are such settings. What is not finished is no record:
-    the next start goes on with it.
-    """
-    if tiny:
-        from anisoscope_papers import runner
-
-        return {" ".join(words): len(runner.describe(runner.choose(*words[:2]), words[2])) for words in LARGER}
-    codes = {}
-    for paper, only, settings in LARGER:
-        words = ["reproduce", paper, "--only", only, "--settings", settings, "--device", device.type, "--quiet"]
-        codes[f"{paper} {only}"] = subprocess.run([sys.executable, "-m", "anisoscope", *words], check=False).returncode
-    if any(codes.values()):
-        raise RuntimeError(f"not all is finished: exit codes {codes}")
-    return codes
-
-
-STEPS: tuple[Callable[[torch.device, bool], dict[str, Any]], ...] = (
+Step = Callable[[torch.device, bool], dict[str, Any]]
+STEPS: tuple[Step, ...] = (
     correctness,
     overhead,
     backends,
     long_context,
     processes,
-    training,
 )
 
 
-def main(given: list[str] | None = None) -> None:
+def main(given: list[str] | None = None, steps: tuple[Step, ...] = STEPS) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, help="where records are kept; none: they are shown only")
     parser.add_argument("--device", default="auto")
@@ -206,7 +180,7 @@ def main(given: list[str] | None = None) -> None:
     name += " in miniature" * asked.tiny  # which is no record of the device
     kept = json.loads(asked.results.read_text()) if asked.results is not None and asked.results.exists() else {}
     done = kept.setdefault(name, {"torch": torch.__version__, "tiny": asked.tiny})
-    for step in STEPS:
+    for step in steps:
         if step.__name__ in done or (asked.only and step.__name__ not in asked.only.split(",")):
             continue
         if time.monotonic() - started > 60 * asked.minutes:

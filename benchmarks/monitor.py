@@ -8,22 +8,37 @@ the first steps (0, 1, 2, 4 …) come on top, ten in all.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from pairs import BARE, against, keep, options, told, with_threads
 from transformers import BertConfig, BertForMaskedLM
 
 from anisoscope.monitor.monitor import EVERY, Monitor
-from anisoscope_papers.training.recipe import SIZES, ModelSize
 
 AIM = 0.03
 PROBE = 64
 
 
+class Size(NamedTuple):
+    """A model and what one of its steps reads: sequences (`batch`) of so many tokens (`window`)."""
+
+    layers: int
+    width: int
+    heads: int
+    vocabulary: int
+    window: int
+    batch: int
+
+
+SIZES = {"tiny": Size(2, 64, 2, 1024, 32, 16), "small": Size(4, 128, 4, 4096, 64, 32)}
+"""Those of `anisoscope train masked-lm --preset`."""
+
+
 class Case:
     """A model in training, and its monitor."""
 
-    def __init__(self, size: ModelSize, probe: int) -> None:
+    def __init__(self, size: Size, probe: int) -> None:
         torch.manual_seed(0)
         self.size = size
         config = BertConfig(

@@ -1,17 +1,20 @@
 """Imports go down only, in no circle, and what must be quick loads neither torch nor transformers."""
 
 import ast
+import inspect
 import re
 import resource
 import subprocess
 import sys
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from quick import quick
 
 import anisoscope
+from anisoscope import public
 
 ROOT = Path(anisoscope.__file__).parent
 LAYERS = (
@@ -27,7 +30,7 @@ LAYERS = (
     ("batch", "store", "provenance"),
     ("metrics",),
     ("sums",),
-    ("axes", "errors", "options", "progress", "registry", "wording", "__init__"),
+    ("axes", "errors", "options", "progress", "public", "registry", "wording", "__init__"),
 )
 """From the top: a module imports from its own layer and those below (docs/concepts.md)."""
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -266,5 +269,45 @@ def test_the_house_is_in_small_pieces():
     found = sizes(modules())
     assert not [name for name, (lines, _) in found.items() if lines > 60]
     assert len([name for name, (_, arguments) in found.items() if arguments > 8]) <= 12
-    assert len([name for name in modules() if "." not in name and (ROOT / f"{name}.py").exists()]) <= 12
+    assert len([name for name in modules() if "." not in name and (ROOT / f"{name}.py").exists()]) <= 13
     assert sizes({"m": ast.parse("def f(self, a, *b, c=0):\n    pass")}) == {"m:f": (2, 3)}
+
+
+CHECKOUT = ROOT.parents[1]
+OF_THE_TOOL = [
+    path
+    for place in ("src", "tests", "tools", "benchmarks", "examples")
+    for path in sorted((CHECKOUT / place).rglob("*.py"))
+]
+
+
+def imported(tree):
+    """Every module that a syntax tree imports, wherever in the file."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def test_the_tool_and_its_tests_import_nothing_of_the_papers():
+    """It is installed, and tested, without them; they come in by entry points."""
+    papers = CHECKOUT / "papers"
+    guests = {"anisoscope_papers"} | {path.stem for part in ("tests", "tools") for path in (papers / part).glob("*.py")}
+    guests -= {"conftest"}
+    found = {
+        path.relative_to(CHECKOUT).as_posix(): names
+        for path in OF_THE_TOOL
+        if (names := {name.split(".")[0] for name in imported(ast.parse(path.read_text()))} & guests)
+    }
+    assert len(OF_THE_TOOL) > 200 and not found
+    assert "anisoscope_papers.study" in imported(ast.parse("def f():\n    from anisoscope_papers.study import Claim"))
+
+
+@pytest.mark.parametrize("module", public.NAMES)
+def test_what_other_packages_may_import_is_there(module):
+    for name in public.NAMES[module]:
+        found = getattr(import_module(module), name, None) or import_module(f"{module}.{name}")
+        assert not (inspect.isfunction(found) or inspect.isclass(found)) or found.__doc__, (
+            f"{module}.{name} says nothing of itself"
+        )

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples", ROOT / "papers" / "examples"
 MARK = "# %%\n"
 
 
@@ -35,7 +36,7 @@ def notebook(script: str) -> dict[str, Any]:
 def write() -> list[Path]:
     """A notebook beside every script of the examples; their paths."""
     paths = []
-    for script in sorted(EXAMPLES.glob("*.py")):
+    for script in sorted(path for folder in EXAMPLES for path in folder.glob("*.py")):
         path = script.with_suffix(".ipynb")
         path.write_text(json.dumps(notebook(script.read_text("utf-8")), indent=1, ensure_ascii=False) + "\n", "utf-8")
         paths.append(path)

@@ -139,11 +139,11 @@ OTHERS = {
         ("size", "processes", "tokens", "wall s", "processor s", "peak MiB"),
     ),
     "classifier": (
-        "**Training of the attention-only classifier** against a plain loop (`benchmarks/classifier.py`; utterances a second, ours in parts of its, and what both end at):",
+        "**Training of the attention-only classifier** against a plain loop (`papers/benchmarks/classifier.py`; utterances a second, ours in parts of its, and what both end at):",
         ("corpus", "layers", "utterances a second", "processor", "accuracy", "load"),
     ),
     "training": (
-        "**A step of training** (`benchmarks/training.py`): shares of its processor time; *rest*: the library's loop, the check of the loss, the log:",
+        "**A step of training** (`papers/benchmarks/training.py`): shares of its processor time; *rest*: the library's loop, the check of the loss, the log:",
         ("case", "threads", "ms a step", "batches", "forward", "backward", "penalty", "optimiser", "rest", "load"),
     ),
     "peers": (

@@ -1,7 +1,7 @@
 """Training throughput of the attention classifier against a plain PyTorch loop, in one run, at equal accuracy.
 
-    python benchmarks/classifier.py                          # hatexplain where ANISOSCOPE_DATA is set, else planted:3
-    python benchmarks/classifier.py --corpus yelphat --layers 2 --epochs 3
+    python papers/benchmarks/classifier.py                  # hatexplain where ANISOSCOPE_DATA is set, else planted:3
+    python papers/benchmarks/classifier.py --corpus yelphat --layers 2 --epochs 3
 
 The plain loop is the same model written with `nn.MultiheadAttention`, from the same first weights, on the same examples
 in batches of 64 in the order of the corpus, padded, with torch's `Adam`; all rows of all layers are computed, and the
@@ -12,9 +12,13 @@ processor time of one thread, without validation. Accuracy is that on the test s
 
 import os
 import statistics
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from pairs import CLOCKS, keep, middle, options, seconds, told, with_threads
 from torch import Tensor, nn
 

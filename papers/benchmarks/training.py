@@ -1,20 +1,24 @@
 """What a training step is made of: processor time of batches, model, penalty, optimiser, and what goes on around them.
 
-    python benchmarks/training.py --steps 100
+    python papers/benchmarks/training.py --steps 100
 
 Steps are those of `anisoscope train`, of the recipes that it has when nothing else is said; each after the first few is
 divided into its parts by clocks around them. `rest` is the loop of the library, the check of the loss and the log.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
+from pathlib import Path
 from time import process_time
 from typing import Any
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from pairs import keep, options, with_threads
 from transformers import TrainerCallback
 
