@@ -26,8 +26,8 @@ LAYERS = (
 )
 """From the top: a module imports from its own layer and those below."""
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-SEVERAL = {("beyond", "fosse2023"), ("beyond", "godey2024")}
-"""Packages of studies that build on another one."""
+SEVERAL = {("beyond", "fosse2023"), ("beyond", "godey2024"), ("godey2024", "beyond")}
+"""Packages of studies of which some modules build on those of another one."""
 
 
 @cache

@@ -16,7 +16,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "Site",
     ),
     "anisoscope.capture": ("capture",),
-    "anisoscope.capture.backends": ("looking_on",),
+    "anisoscope.capture.backends": ("intercept_attention",),
     "anisoscope.capture.masking": ("Call",),
     "anisoscope.capture.tap": ("capture",),
     "anisoscope.charts": ("builders",),
