@@ -7,7 +7,7 @@ for `sdpa` and `eager` only, and under a name of ours they would compute somethi
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import wraps
 from types import ModuleType
 from typing import Any
@@ -24,8 +24,9 @@ Attention = Callable[..., Any]
 
 EAGER = "eager_attention_forward"
 """How the modelling files end the name of their own attention, which the interface gives where `eager` is asked for."""
-_LOOKS: WeakKeyDictionary[nn.Module, tuple[Look, ...]] = WeakKeyDictionary()
-"""Who looks at the calls of each module; captures may be nested."""
+Within = Callable[[], AbstractContextManager[None]]
+_LOOKS: WeakKeyDictionary[nn.Module, tuple[tuple[Look, Within], ...]] = WeakKeyDictionary()
+"""Who looks at the calls of each module, and what its own function runs within; captures may be nested."""
 _WATCHED: dict[tuple[str, Attention], Attention] = {}
 """Watched forms by backend and function, so that the same function is always given out as the same."""
 _FORMS: set[Attention] = set()
@@ -34,22 +35,24 @@ _LOCK = threading.RLock()
 
 
 @contextmanager
-def intercept_attention(model: nn.Module, look: Look) -> Iterator[None]:
+def intercept_attention(model: nn.Module, look: Look, within: Within = nullcontext) -> Iterator[None]:
     """Call `look` at every attention call of `model` through the interface.
 
-    A tensor that it returns [sequence, query, head, dim] stands in for the output of the backend.
+    A tensor that it returns [sequence, query, head, dim] stands in for the output of the backend, which else runs
+    `within` a context.
     """
+    entry = (look, within)
     modules = list(model.modules())
     with _LOCK:
         _Interface.open()
         restore = _watch_eager_functions(model)
     for module in modules:
-        _LOOKS[module] = (*_LOOKS.get(module, ()), look)
+        _LOOKS[module] = (*_LOOKS.get(module, ()), entry)
     try:
         yield
     finally:
         for module in modules:
-            _LOOKS[module] = tuple(other for other in _LOOKS.get(module, ()) if other is not look)
+            _LOOKS[module] = tuple(other for other in _LOOKS.get(module, ()) if other is not entry)
         with _LOCK:
             restore()
             _Interface.close()
@@ -146,12 +149,15 @@ def watch(backend: str, function: Attention) -> Attention:
 
         def result() -> Any:
             if not made:
-                made.append(function(module, query, key, value, attention_mask, *rest, **settings))
+                with ExitStack() as contexts:
+                    for _, within in looks:
+                        contexts.enter_context(within())
+                    made.append(function(module, query, key, value, attention_mask, *rest, **settings))
             return made[0]
 
         call = Call(module, query, key, value, attention_mask, settings, backend=backend, result=result)
         with entry_points.suspended():
-            instead = [output for look in looks if (output := look(call)) is not None]
+            instead = [output for look, _ in looks if (output := look(call)) is not None]
             return (instead[-1], None) if instead else result()
 
     _WATCHED[backend, function] = attention

@@ -23,6 +23,11 @@ class Counting(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let compiled functions run as they do without: they would refuse to run under a mode, or run uncompiled."""
+        return True
+
     def __init__(self, ran: Callable[[str], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ran, self.weights = ran, deque[Tensor](maxlen=RECENT)

@@ -16,15 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from anisoscope.capture.masking import Call
+from anisoscope.capture.masking import FAR_BELOW, Call
 
 Look = Callable[[Call], object]
 Failed = Callable[[nn.Module, str, Exception], object]
 """What is told of a call that could not be read: of which module, at which entry point, and why."""
-FAR_BELOW = 5e3
-"""A score this far below the largest of its row has weight 0 in float32: its key is hidden by the mask, by −10,000 too,
-whatever the scores behind it.
-"""
 SAME_SCALE = 0.25
 """A fitted scale this near to 1/√d or 1 (relative) is that: biases that go with the keys lead the fit astray."""
 HEADS = ("num_heads", "num_attention_heads", "n_head", "heads")  # how modules call their number of heads

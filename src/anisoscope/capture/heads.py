@@ -40,7 +40,7 @@ class Heads:
     def __init__(self, tap: Any, of_rows: dict[str, Any]) -> None:
         self.tap, self.of_rows = tap, of_rows
         self.served, self.by_hand = set[Site](), set[Site]()
-        self.read = dict[int, tuple[Tensor, Masking]]()
+        self.read = dict[Any, tuple[Any, Any, Masking]]()
         self.sources = dict[nn.Module, projections.Source]()
         self.crossing = {m.multihead_attn for m in tap.names if isinstance(m, nn.TransformerDecoderLayer)}
 
@@ -96,8 +96,6 @@ class Heads:
             return None
         if self._is_refused(place, call, windows, by_hand):
             return None
-        if not by_hand:
-            call = self._known(call)
         source = self.sources.get(call.module) or projections.Source("raw")
         if not tap.chosen(place):
             source.seen.clear()
@@ -107,14 +105,18 @@ class Heads:
         if real is not None and real.shape[1] != call.query.shape[2]:
             real = None  # of cross-attention to another stack
         with tap.counting.paused():
+            call = call if by_hand else self._known(call)
             return self._hand_on(call, at, source, real, windows)
 
     def _known(self, call: Call) -> Call:
-        """The call with its mask read once for all layers that have the same."""
-        if call.mask is None or call.settings.get("position_bias") is not None:
-            return call
-        mask, masking = self.read.setdefault(id(call.mask), (call.mask, call.masking))
-        return replace(call, known=masking) if mask is call.mask else call
+        """The call with its mask read once for all layers that have the same, and are called alike."""
+        bias = call.settings.get("position_bias")
+        shape = (*call.query.shape[::2], call.key.shape[2])
+        alike = (call.settings.get("is_causal"), getattr(call.module, "is_causal", None), call.backend)
+        key = (id(call.mask), id(bias), shape, call.settings.get("sliding_window"), alike)
+        if key not in self.read:
+            self.read[key] = (call.mask, bias, call.read_masking())  # kept, so that no other gets its number
+        return replace(call, known=self.read[key][2])
 
     def _hand_on(
         self, call: Call, at: Callable[..., Site], source: Any, real: Tensor | None, windows: int

@@ -1,7 +1,7 @@
 """Who sees whom in an attention call, read from what the attention interface was called with, and the scores."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +11,18 @@ from torch import Tensor, nn
 
 HIDDEN = -1e30
 """The score of a key that is not seen: finite, so that gradients are."""
+FAR_BELOW = 5e3
+"""A number added to a score that lies this far below the largest of its row hides the key: its weight is 0 in float32
+whatever the scores. So −10,000 (older BERT), −65,504, −1e9, −1e30, the smallest number of a type and −∞ are alike.
+"""
+LOWEST = {torch.float64: -744.4}
+"""Natural logarithm of the smallest weight that is not 0, by the type in which a softmax computes."""
+LOWEST_OF_FLOAT32 = -103.2
+"""The same of float32, in which a softmax of numbers of 16 bits is computed too."""
+BY_MASK_ALONE = ("eager", "flex_attention")
+"""Backends for which a missing mask means that every key is seen: no flag makes them causal."""
+MOST_SCORES = 1 << 24
+"""Scores that are held at once to find out which weights are 0."""
 
 
 @dataclass(frozen=True)
@@ -35,23 +47,81 @@ class Masking:
     known: dict[tuple[int, int, int], Span | None] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
-    def read(cls, module: Any, query: Tensor, mask: Tensor | None, settings: dict[str, Any]) -> "Masking":
-        """Read the mask from an attention call: boolean masks say what is seen, additive ones may carry a bias too.
+    def read(
+        cls, module: Any, query: Tensor, mask: Any, settings: dict[str, Any], *, keys: int = 0, backend: str = ""
+    ) -> "Masking":
+        """Read who sees whom from an attention call, as its backend does; `keys`: how many there are, if not as many as
+        queries.
 
-        Without a mask, the keyword and then the module's own `is_causal` decide, as in the backends.
+        A boolean mask says what is seen, a mask of other integers too (not 0). One of floats is added to the scores: it
+        hides the keys that lie `FAR_BELOW` the others of their row, and is a bias for the rest. Without a mask, the
+        keyword and then the module's own `is_causal` decide. FlashAttention has its padding in a mask [sequence, key],
+        and its window in a keyword.
         """
-        bias = settings.get("position_bias")
+        bias, keys = settings.get("position_bias"), keys or query.shape[2]
+        if is_block_mask(mask):
+            return cls(_pairs_of_blocks(mask, query.device), False, bias)
+        if "flash" in backend or (isinstance(mask, Tensor) and mask.dim() == 2):
+            return cls._read_flash(module, query, mask, settings, keys)
         if mask is None:
-            flag = settings.get("is_causal")
-            causal = bool(getattr(module, "is_causal", False) if flag is None else flag) and query.shape[2] > 1
-            return cls(None, causal, bias)
-        if mask.dtype == torch.bool:
-            return cls(mask, False, bias)
-        seen = mask > torch.finfo(mask.dtype).min / 2
+            causal = _is_causal(module, query, settings, otherwise=backend == "sdpa")
+            return cls(None, causal and backend not in BY_MASK_ALONE, bias)
+        if not mask.is_floating_point():
+            return cls(mask if mask.dtype == torch.bool else mask != 0, False, bias)
+        lowest = mask.amax(-1, keepdim=True) - FAR_BELOW
+        seen = (mask >= lowest) & (mask > torch.finfo(mask.dtype).min / 2)  # the latter of rows that see nothing
         added = torch.where(seen, mask, 0.0)
         if bool(added.any()):
             bias = added if bias is None else bias + added
         return cls(None if bool(seen.all()) else seen, False, bias)
+
+    @classmethod
+    def _read_flash(
+        cls, module: Any, query: Tensor, mask: Tensor | None, settings: dict[str, Any], keys: int
+    ) -> "Masking":
+        """Who sees whom in FlashAttention: padding, packed sequences, window and causality each say so apart."""
+        bias, window, queries = settings.get("position_bias"), settings.get("sliding_window"), query.shape[2]
+        causal = _is_causal(module, query, settings)
+        real = None
+        if mask is not None:  # keys behind the mask are of a cache that is not full yet
+            real = nn.functional.pad(mask[:, -keys:] != 0, (0, max(0, keys - mask.shape[1])))
+        packed = _packed_sequences(query, settings, keys) if mask is None else None
+        if window is None and packed is None and (queries == keys or not causal):
+            return cls._padded(real, causal, keys, bias)
+        # padding is taken out before, so that distances are those between real tokens; the last query stands beside
+        # the last key
+        position = torch.arange(keys, device=query.device)[None] if real is None else real.cumsum(-1) - 1
+        distance = position[:, keys - queries :, None] - position[:, None, :]
+        seen = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
+        if window is not None:
+            seen = seen & (distance.abs() < window)
+        if packed is not None:
+            seen = seen & packed
+        if real is not None:
+            seen = seen & real[:, None, :]
+        return cls(seen.unsqueeze(1), False, bias)
+
+    @classmethod
+    def _padded(cls, real: Tensor | None, causal: bool, keys: int, bias: Any) -> "Masking":
+        """Real keys, up to the query if `causal`."""
+        if real is None or not causal:
+            return cls(None if real is None else real[:, None, None, :], causal, bias)
+        earlier = torch.ones(keys, keys, dtype=torch.bool, device=real.device).tril()
+        return cls(real[:, None, None, :] & earlier, False, bias)
+
+    @cached_property
+    def spread(self) -> float:
+        """How far what is added to the scores lies apart within a row, over the keys seen."""
+        if self.bias is None or not self.bias.numel():
+            return 0.0
+        bias, keys = self.bias, self.keys
+        if keys is None:
+            low, high = bias.amin(-1), bias.amax(-1)
+        else:
+            keys = keys[..., : bias.shape[-1]]
+            low = torch.where(keys, bias, torch.inf).amin(-1)
+            high = torch.where(keys, bias, -torch.inf).amax(-1)
+        return float((high - low).amax())
 
     def span(self, sequences: int, queries: int, keys: int) -> Span | None:
         """The same as one stretch of keys per sequence, which needs no mask; None where it is not that simple. Found
@@ -106,34 +176,132 @@ class Call:
 
     @cached_property
     def masking(self) -> Masking:
-        """Who sees whom: `known` where the mask was read already."""
-        return self.known or Masking.read(self.module, self.query, self.mask, self.settings)
+        """Who sees whom: by the mask, `known` if it was read already, and by weights that are 0."""
+        masking = self.known or self.read_masking()
+        return self._without_zeros(masking) if self._may_vanish(masking) else masking
+
+    def read_masking(self) -> Masking:
+        """Who sees whom by the mask alone, whatever the queries and keys."""
+        keys = self.key.shape[2]
+        return Masking.read(self.module, self.query, self.mask, self.settings, keys=keys, backend=self.backend)
+
+    def _may_vanish(self, masking: Masking) -> bool:
+        """Whether what is added to the scores may lie so far below that weights are 0 in the model's own arithmetic."""
+        if masking.bias is None:
+            return False
+        lowest = LOWEST.get(self.query.dtype, LOWEST_OF_FLOAT32)
+        reach = masking.spread + 2 * self._largest_score()
+        return not reach < -lowest  # of NaN too
+
+    def _largest_score(self) -> float:
+        """A bound of the scores before anything is added: the longest query times the longest key, or the cap."""
+        if self.settings.get("softcap") is not None:
+            return float(self.settings["softcap"])
+        if not self.query.numel() or not self.key.numel():
+            return 0.0
+        longest = [torch.linalg.vector_norm(x.float(), dim=-1).max() for x in (self.query, self.key)]
+        return float(longest[0] * longest[1]) * abs(self.scale)
+
+    def _without_zeros(self, masking: Masking) -> Masking:
+        """The masking by which a pair is seen if its weight is not 0."""
+        heads, queries = self.query.shape[1:3]
+        rows = max(1, MOST_SCORES // max(1, len(self.query) * heads * self.key.shape[2]))
+        plain = replace(self, known=masking)
+        exact = torch.float64 if self.query.dtype == torch.float64 else torch.float32
+        parts = []
+        for start in range(0, queries, rows):
+            scores = plain.scores(slice(start, start + rows), masking).to(exact)
+            parts.append(scores.softmax(-1)[..., : self.key.shape[2]] > 0)
+        seen = torch.cat(parts, 2)
+        if masking.keys is not None:  # a row that sees nothing goes on to see nothing
+            seen &= masking.keys[..., : self.key.shape[2]]
+        if masking.causal:
+            seen &= torch.ones(seen.shape[2:], dtype=torch.bool, device=seen.device).tril()
+        return masking if bool((seen | ~_pairs(masking, seen)).all()) else Masking(seen, False, masking.bias)
 
     @property
     def scale(self) -> float:
-        """The model's own; 1/√d where it names none."""
+        """The model's own; 1/√d if it names none."""
         scale = self.settings.get("scaling")
         return float(self.query.shape[-1] ** -0.5 if scale is None else scale)
 
     def weights(self, rows: int | None = None) -> Float[Tensor, "sequence head row key"]:
         """Weights of the first `rows` queries (None: all) over the keys; with a sink they add up to less than 1."""
-        return self.scores(rows).softmax(-1)[..., : self.key.shape[2]]
+        return self.scores(slice(rows)).softmax(-1)[..., : self.key.shape[2]]
 
-    def scores(self, rows: int | None = None) -> Float[Tensor, "sequence head row outcome"]:
-        """Scores of the first `rows` queries as the softmax sees them: unseen keys `HIDDEN`, sinks in a last column."""
-        masking, query = self.masking, self.query[:, :, :rows]
+    def scores(
+        self, rows: slice | int | None = None, masking: Masking | None = None
+    ) -> Float[Tensor, "sequence head row outcome"]:
+        """Scores of some queries as the softmax sees them: unseen keys `HIDDEN`, sinks in a last column.
+
+        `rows`: which queries, or the first so many; None: all.
+        """
+        rows = rows if isinstance(rows, slice) else slice(rows)
+        masking, query = masking or self.masking, self.query[:, :, rows]
         key = self.key.repeat_interleave(query.shape[1] // self.key.shape[1], 1)
         scores: Tensor = torch.matmul(query, key.transpose(2, 3)) * self.scale
         if self.settings.get("softcap") is not None:
             scores = torch.tanh(scores / self.settings["softcap"]) * self.settings["softcap"]
         if masking.bias is not None:
-            scores = scores + masking.bias[:, :, :rows]
+            scores = scores + _rows_of(masking.bias, rows)
         if masking.keys is not None:
-            scores = scores.masked_fill(~masking.keys[:, :, :rows, : key.shape[2]], HIDDEN)
+            scores = scores.masked_fill(~_rows_of(masking.keys, rows)[..., : key.shape[2]], HIDDEN)
         if masking.causal:
-            above = torch.ones(scores.shape[2:], dtype=torch.bool, device=key.device).triu(1)
-            scores = scores.masked_fill(above, HIDDEN)
+            above = torch.ones(self.query.shape[2], key.shape[2], dtype=torch.bool, device=key.device).triu(1)
+            scores = scores.masked_fill(above[rows], HIDDEN)
         if self.settings.get("s_aux") is not None:
             sink = self.settings["s_aux"].to(scores).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
             scores = torch.cat((scores, sink), -1)
         return scores
+
+
+def is_block_mask(mask: Any) -> bool:
+    """Whether a mask is one of flex attention's: a function of the pair, with the blocks that it leaves out."""
+    return mask is not None and not isinstance(mask, Tensor) and hasattr(mask, "mask_mod")
+
+
+def _pairs_of_blocks(mask: Any, device: torch.device) -> Bool[Tensor, "sequence head query key"]:
+    """Who sees whom by a mask of flex attention."""
+    from torch.nn.attention.flex_attention import create_mask
+
+    sequences, heads, queries, keys = mask.shape
+    return create_mask(mask.mask_mod, sequences, heads, queries, keys, device=device)
+
+
+def _is_causal(module: Any, query: Tensor, settings: dict[str, Any], *, otherwise: bool = False) -> bool:
+    """Whether a call without a mask is causal: by keyword, else by its module, `otherwise` if neither says it; a single
+    query sees everything.
+    """
+    flag = settings.get("is_causal")
+    return bool(getattr(module, "is_causal", otherwise) if flag is None else flag) and query.shape[2] > 1
+
+
+def _packed_sequences(query: Tensor, settings: dict[str, Any], keys: int) -> Tensor | None:
+    """Which pairs [batch, query, key] are of one sequence, if several were put into one: by their ends, or as positions
+    begin anew.
+    """
+    ends, position = settings.get("cu_seq_lens_k"), settings.get("position_ids")
+    if isinstance(ends, Tensor):
+        index = torch.arange(len(query) * keys, device=query.device)
+        number = torch.bucketize(index, ends[1:].to(index), right=True).view(-1, keys)
+    elif isinstance(position, Tensor) and len(query) == 1 and position.shape == (1, keys):
+        first = position.min()
+        if not bool((position - first != torch.arange(keys, device=position.device)).any()):
+            return None
+        number = (position == first).cumsum(-1)
+    else:
+        return None
+    return number[:, keys - query.shape[2] :, None] == number[:, None, :]
+
+
+def _rows_of(x: Tensor, rows: slice) -> Tensor:
+    """The rows of [sequence, head, query, key] whose axis of queries may have length 1."""
+    return x if x.shape[2] == 1 else x[:, :, rows]
+
+
+def _pairs(masking: Masking, like: Tensor) -> Tensor:
+    """Who sees whom, in the shape of `like` [sequence, head, query, key]."""
+    seen = torch.ones_like(like) if masking.keys is None else masking.keys[..., : like.shape[3]].expand(like.shape)
+    if masking.causal:
+        seen = seen & torch.ones(like.shape[2:], dtype=torch.bool, device=like.device).tril()
+    return seen

@@ -249,7 +249,7 @@ class Tap:
             self.heads.hook_projections()
         if self.wanted - set(LAYER_QUANTITIES):
             self.ends.enter_context(fallback.watch_projections(self.model, self.heads.look))
-            self.ends.enter_context(intercept_attention(self.model, self.heads.look))
+            self.ends.enter_context(intercept_attention(self.model, self.heads.look, self.counting.paused))
             if can_count(self.model):
                 self.ends.callback(self.counting.stop)
                 self.ends.callback(self.model.register_forward_pre_hook(self.counting.start).remove)
