@@ -18,8 +18,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from anisoscope import metrics
-from anisoscope.metrics import calibrated, class_direction
+from anisoscope.metrics import class_direction
 from anisoscope.metrics.base import SHARE, Metric
+from anisoscope.reads.sample import SampledVectors
 from anisoscope.sums import jackknife
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.jackknife import Bounds
@@ -146,14 +147,14 @@ def of_samples(rng: np.random.Generator, units: int, corpora: int) -> Iterator[C
                 owner = np.repeat(np.arange(units), 6)[np.isfinite(x[..., 0]).ravel()]
                 rows = x.reshape(-1, D)[np.isfinite(x[..., 0]).ravel()]
                 counted = len(rows)
-                totals = Totals(calibrated.sample_sums(rows, rows.mean(0), owner % groups, groups))
-                values = metric.compute(totals)
+                sample = SampledVectors(rows, owner % groups, groups, rows.mean(0))
+                values = metric.compute(sample)
                 for name in found:
                     found[name].append(values[name])
             for name, each in found.items():
                 case = f"clusters {clustering}, drift {drift}"
                 n = counted if name in metric.counted else None
-                yield Case(f"calibrated.{name}", case, units, np.stack(each, 1), metric.range_of(name, totals), n)
+                yield Case(f"calibrated.{name}", case, units, np.stack(each, 1), metric.range_of(name, sample), n)
 
 
 def of_classes(rng: np.random.Generator, units: int, corpora: int) -> Iterator[Case]:

@@ -110,7 +110,7 @@ def overhead(device: torch.device, tiny: bool, backend: str = "sdpa", tokens: in
             bare = min(timed(model, data, None) for _ in range(3))
             parts = {}
             for panels in (("hidden",), ("spectrum",), ("attention",), PANELS):
-                chosen = [m.name for m in Settings(panels=panels).chosen if "embedding" not in m.quantities]
+                chosen = [m.name for m in Settings(panels=panels).chosen if m.reads.summary() is None]
                 settings = Settings(metrics=tuple(chosen), sample=0)  # matrices of weights are looked at once a run
                 timed(model, data[:1], settings)
                 parts["+".join(panels)] = round(min(timed(model, data, settings) for _ in range(2)) / bare, 3)

@@ -18,6 +18,7 @@ from anisoscope.capture import capture
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.loop import embedding_terms
 from anisoscope.measure.settings import Settings
+from anisoscope.metrics import partition
 from anisoscope.models.load import Subject, load
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import plan_of
@@ -87,7 +88,7 @@ def compared(subject: Subject, windows: str, batches: list[list[Batch]], pairs: 
 def once(subject: Subject, measurement: Measurement) -> Iterator[dict[str, object]]:
     """Seconds of what a run does once."""
     for what, do in (
-        ("partition of the embeddings", lambda: embedding_terms(subject.model)),
+        ("partition of the embeddings", lambda: embedding_terms(subject.model, {"partition": partition.terms})),
         ("table of records", measurement.records),
     ):
         spent = {clock: round(s, 2) for clock, s in seconds(do).items()}

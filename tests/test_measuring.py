@@ -27,7 +27,7 @@ from anisoscope.measure.inputs import Given
 from anisoscope.measure.loop import Interrupted, head_means, run_pass
 from anisoscope.measure.masks import Masks
 from anisoscope.measure.settings import Settings
-from anisoscope.metrics import attention, calibrated, found, intra_sequence, mean_cosine
+from anisoscope.metrics import Sample, attention, calibrated, intra_sequence, mean_cosine, scan
 from anisoscope.runs.run import _check_counted
 from anisoscope.store import COLUMNS, select
 from anisoscope.sums.groups import Sums
@@ -585,7 +585,7 @@ def test_metrics_of_the_sample_are_at_every_layer_and_say_whose_tokens_they_are_
     assert set(records[records["metric"].eq("mean_cosine")]["token_policy"]) == {"content", "all"}
 
 
-@pytest.mark.parametrize("name", sorted(name for name, metric in found().items() if "sample" in metric.quantities))
+@pytest.mark.parametrize("name", sorted(name for name, metric in scan().items() if isinstance(metric.reads, Sample)))
 def test_a_metric_of_the_sample_is_of_the_first_policy(name):
     settings = Settings(metrics=(name,), policies=("content", "all"), sample=16)
     records = run_pass(tiny.build("bert"), tiny.Plan(tiny.documents(6), batch=3), settings).records()

@@ -23,8 +23,8 @@ from anisoscope.capture import backends, masking as visible, projections, rows
 from anisoscope.capture.heads import Heads
 from anisoscope.capture.tap import Tap
 from anisoscope.measure import loop as measuring, masks
-from anisoscope.measure.accumulator import Measurement
 from anisoscope.metrics import calibrated, drift, group_cosine, mean_cosine, norms, partition, spectrum
+from anisoscope.reads.rows import add_rows
 from anisoscope.sums import groups as sums, jackknife
 from anisoscope.sums.groups import Sums, Totals, _sums_of, row_sums
 from anisoscope.sums.moments import Moments
@@ -266,7 +266,7 @@ MUTANTS = {
         simply(test_measuring.check_batches, batch=7),
     ),
     "padded rows counted by the loop": (
-        Measurement._add_rows,
+        add_rows,
         "real.unsqueeze(1) & (keys > 0)",
         "keys > 0",
         simply(test_measuring.check_batches, batch=7),

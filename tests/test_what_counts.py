@@ -22,11 +22,12 @@ from anisoscope.capture.scores import score_sums
 from anisoscope.capture.vectors import output_of
 from anisoscope.errors import UsageError
 from anisoscope.measure import cost, masks
-from anisoscope.measure.accumulator import FEW_GROUPS, Measurement
+from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.inputs import _batches_of
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
-from anisoscope.metrics import calibrated, common_direction, found, mean_cosine, query_key
+from anisoscope.metrics import calibrated, common_direction, mean_cosine, query_key, scan
+from anisoscope.reads.vectors import FEW_GROUPS
 from anisoscope.sums.classes import pooled
 from anisoscope.sums.device import sums_on_device
 from anisoscope.sums.groups import Sums, Totals, row_sums, vector_sums
@@ -51,7 +52,7 @@ def measured(x, settings, mask=None, unit=None):
 
 # ---- vectors ---------------------------------------------------------------------------------------------------------
 
-OF_HIDDEN = sorted(name for name, metric in found().items() if {"hidden", "sample"} & {*metric.quantities})
+OF_HIDDEN = sorted(name for name, metric in scan().items() if metric.reads.arrays == 1)
 
 
 @pytest.mark.parametrize("name", OF_HIDDEN)
@@ -136,7 +137,10 @@ def test_a_share_of_a_may_lie_above_one():
 
 def test_what_is_of_one_policy_is_of_the_first():
     """Spectrum, sample and common direction were of all tokens, whatever came first."""
-    plan, names = tiny.Plan(tiny.documents(10)), sorted(name for name, m in found().items() if m.first_policy)
+    plan, names = (
+        tiny.Plan(tiny.documents(10)),
+        sorted(name for name, m in scan().items() if m.first_policy and m.reads.layers == 1),
+    )
     assert {"spectrum", "calibrated", "common_direction"} <= {*names}
 
     def table(*policies):

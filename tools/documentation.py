@@ -146,8 +146,8 @@ def measures() -> str:
     for name, metric in metrics.found().items():
         text = (importlib.import_module(f"anisoscope.metrics.{name}").__doc__ or "").strip()
         title, _, rest = text.partition("\n")
-        where = f"Measured at {', '.join(metric.quantities)}; panel `{metric.panel}`."
-        where = "Measured of labelled utterances: `anisoscope classes`." if metric.panel == "class" else where
+        where = f"Reads {metric.reads.described}; panel `{metric.panel}`."
+        where = "Measured of labelled utterances: `anisoscope classes`." if metric.reads.labelled else where
         parts.append(f"## `{metric.name}`\n\n{title}\n\n{where}\n\n```text\n{rest.strip()}\n```\n")
     return "# Metrics\n\n" + "\n".join(parts)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).resolve().parent
-NUMBERS = ("axes", "batch", "sums", "metrics", "models", "data", "capture", "measure", "classes")
+NUMBERS = ("axes", "batch", "sums", "reads", "metrics", "models", "data", "capture", "measure", "classes")
 """Packages and modules whose code makes numbers; the others start it, or arrange, judge and show what it gave."""
 
 

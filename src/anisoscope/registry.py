@@ -1,32 +1,78 @@
-"""Doors for other packages: what they add to the program, found by entry point.
+"""Doors: what other packages, scripts and notebooks can add to the program. Our own things come in by them too.
 
 A package names what it adds in its `pyproject.toml`, and nothing else has to be done:
 
-    [project.entry-points."anisoscope.corpora"]
-    mine = "my_package.corpora:CORPORA"
+    [project.entry-points."anisoscope.metrics"]
+    my_metric = "my_package.my_metric:METRIC"
 
-`entries("corpora")` then gives what stands there. An entry is one thing, known by the entry's name, or a dictionary of
-several, known by their keys. Modules that entries name must be light: they are imported as soon as their group is asked
-for (`commands` when the program starts). An entry that cannot be imported is left out, and a warning names it.
+A script or a notebook calls `anisoscope.register(metric)`. `entries("metrics")` then gives all of them.
+
+An entry is one thing, known by the entry's name (a metric by its own); or a dictionary of several, known by their keys;
+or a function without arguments that gives such a dictionary. Modules that entries name must be light: they are imported
+as soon as their group is asked for (`commands` when the program starts). An entry that cannot be used is left out, and
+a warning names it.
 """
 
+import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from anisoscope.errors import UsageError, near_matches
+
+
+class Door(NamedTuple):
+    """A group of entry points, `anisoscope.NAME`.
+
+    what   what its entries are
+    kinds  their classes, each `module:class`; none: functions
+    own    the entry of this package; none: there is none
+    """
+
+    what: str
+    kinds: tuple[str, ...] = ()
+    own: str = ""
+
 
 GROUPS = {
-    "commands": "`cli.command.Command`s and `Group`s of them: commands of the program",
-    "corpora": "`data.corpora.NamedCorpus`: corpora with names of their own",
-    "families": "`models.families.Family`: what cannot be read from models of a family, by its `model_type`",
-    "listings": "functions that give (name, one line) of everything that `anisoscope list NAME` shows",
-    "metrics": "`metrics.base.Metric`",
-    "models": "`models.named.NamedModel`s, of a hub, and `PackagedModel`s, of an installed package",
-    "pages": "functions (folder → path of the page, or None for a folder of another kind) for `anisoscope report`",
-    "studies": "packages of studies; who reads them is anisoscope-papers",
+    "commands": Door(
+        "commands of the program: `cli.command.Command`s, and `Group`s of them",
+        ("anisoscope.cli.command:Command", "anisoscope.cli.command:Group"),
+    ),
+    "corpora": Door(
+        "corpora with names of their own: `data.corpora.NamedCorpus`",
+        ("anisoscope.data.corpora:NamedCorpus",),
+        "anisoscope.data.corpora:CORPORA",
+    ),
+    "families": Door(
+        "what cannot be read from models of a family, by its `model_type`: `models.families.Family`",
+        ("anisoscope.models.families:Family",),
+        "anisoscope.models.families:FAMILIES",
+    ),
+    "listings": Door("functions that give (name, one line) of everything that `anisoscope list NAME` shows"),
+    "metrics": Door("measures: `metrics.Metric`", ("anisoscope.metrics.base:Metric",), "anisoscope.metrics:scan"),
+    "models": Door(
+        "models with names of their own, of a hub or in an installed package: `models.named.NamedModel`, "
+        "`models.named.PackagedModel`",
+        ("anisoscope.models.named:NamedModel", "anisoscope.models.named:PackagedModel"),
+    ),
+    "pages": Door(
+        "functions (folder → path of the page, or None for a folder of another kind) for `anisoscope report`"
+    ),
+    "studies": Door("packages of studies; who reads them is anisoscope-papers", ("builtins:module",)),
 }
-"""The groups of entry points (each `anisoscope.NAME`), and what their entries are."""
+"""The groups of entry points."""
+LATE = ("metrics", "corpora", "families", "models", "studies")
+"""Groups that can grow while a program runs."""
+
+_registered: dict[str, dict[str, Any]] = {group: {} for group in LATE}
+"""What `register` was given, by group and name."""
 
 
 class ExtensionWarning(UserWarning):
@@ -34,35 +80,190 @@ class ExtensionWarning(UserWarning):
 
 
 def entries(group: str) -> dict[str, Any]:
-    """Everything that installed packages add to one of `GROUPS`, by name. Two of one name: the first one stays."""
+    """Everything of a group by name: our own, what installed packages add, what was registered since.
+
+    Of two of one name the first one stays; if it is another package's, a warning names it.
+    """
     found: dict[str, Any] = {}
     for point in _entry_points(group):
         for name, entry in _load(point).items():
+            if name in found and found[name] is not entry:
+                _warn(
+                    point,
+                    f"adds {name!r} to {point.group}, which is there already: its own is not used",
+                )
             found.setdefault(name, entry)
-    return found
+    return found | _registered.get(group, {})
+
+
+def register(thing: Any, name: str | None = None) -> Any:
+    """Add a metric, corpus, family, model or package of studies to those that are known, until the program ends.
+
+    thing   a `Metric`, `NamedCorpus`, `Family`, `NamedModel`, `PackagedModel`, a package of studies; or a dictionary
+            of them by name
+    name    what it is called from now on; a metric has a name of its own
+
+    Returns the thing. What was registered under the same name before is replaced, so that a cell of a notebook can be
+    run again. UsageError for a thing of another kind, without a name, or by a name that our own or an installed
+    package's has.
+
+        >>> import anisoscope
+        >>> from anisoscope.data.corpora import NamedCorpus
+        >>> anisoscope.register(NamedCorpus("text", "my notes", hub="me/notes"), "notes").hub
+        'me/notes'
+    """
+    if isinstance(thing, Mapping):
+        for key, entry in thing.items():
+            register(entry, str(key))
+        return thing
+    group = _group_of(thing)
+    name = _name_of(group, thing, name)
+    before = _registered[group].pop(name, None)
+    if name in entries(group):
+        if before is not None:
+            _registered[group][name] = before
+        raise UsageError(f"a name that is not taken among {group}", repr(name), "choose another name")
+    _registered[group][name] = thing
+    return thing
+
+
+@contextmanager
+def registered(thing: Any, name: str | None = None) -> Iterator[None]:
+    """A thing that is registered while inside."""
+    before = {group: dict(entered) for group, entered in _registered.items()}
+    register(thing, name)
+    try:
+        yield
+    finally:
+        for group, entered in before.items():
+            _registered[group] = entered
+
+
+def is_own(group: str, name: str) -> bool:
+    """Whether an entry comes with this package."""
+    own = next((point for point in _entry_points(group) if _is_ours(point)), None)
+    return own is not None and name in _load(own)
+
+
+def _group_of(thing: Any) -> str:
+    """The group that a thing belongs to, by its class."""
+    classes = {f"{kind.__module__}:{kind.__qualname__}" for kind in type(thing).__mro__}
+    for group, door in GROUPS.items():
+        if classes & {*door.kinds}:
+            if group in LATE:
+                return group
+            raise UsageError("a thing that can be added while a program runs", f"one of {group}", _cure(group))
+    kinds = [kind.partition(":")[2] for group in LATE for kind in GROUPS[group].kinds]
+    came = f"{thing!r}, a class: call it" if isinstance(thing, type) else type(thing).__name__
+    raise UsageError(f"one of {', '.join(kinds)}", came, "see anisoscope.registry.GROUPS")
+
+
+def _cure(group: str) -> str:
+    return f'name it in your pyproject.toml: [project.entry-points."anisoscope.{group}"]'
+
+
+def _name_of(group: str, thing: Any, name: str | None) -> str:
+    own = getattr(thing, "name", None) if group == "metrics" else None
+    if group == "studies" and isinstance(thing, ModuleType):
+        own = thing.__name__.rpartition(".")[2]
+    if name is None and own is None:
+        raise UsageError(f"a name for one of {group}", "none", "anisoscope.register(thing, 'name')")
+    if group == "metrics" and name not in (None, own):
+        raise UsageError(f"the metric's own name, {own}", repr(name), "leave the name out")
+    return str(own if name is None else name)
 
 
 @cache
 def _entry_points(group: str) -> tuple[EntryPoint, ...]:
-    """The entry points of a group, each once, in the order of their names."""
+    """The entry points of a group, each once: our own, then those of installed packages in the order of their names."""
     if group not in GROUPS:
         raise ValueError(f"expected a group among {', '.join(GROUPS)}; got {group!r}")
     installed = {(point.name, point.value): point for point in entry_points(group=f"anisoscope.{group}")}
-    return tuple(installed[key] for key in sorted(installed))
+    points = [installed[key] for key in sorted(installed)]
+    if own := GROUPS[group].own:  # known without metadata, so that a bare checkout works
+        points.insert(0, EntryPoint("anisoscope", own, f"anisoscope.{group}"))
+    return tuple(points)
+
+
+def _is_ours(point: EntryPoint) -> bool:
+    return point.value == GROUPS[point.group.removeprefix("anisoscope.")].own
+
+
+def _load(point: EntryPoint) -> Mapping[str, Any]:
+    """What an entry point names, by name; nothing if it cannot be used."""
+    entry = _import(point)
+    if entry is None or isinstance(entry, Mapping):
+        return entry or {}
+    return {getattr(entry, "name", point.name) if point.group == "anisoscope.metrics" else point.name: entry}
 
 
 @cache
-def _load(point: EntryPoint) -> Mapping[str, Any]:
-    """What an entry point names, by name; nothing if it cannot be imported."""
+def _import(point: EntryPoint) -> Any:
+    """What an entry point names; None if it cannot be used."""
+    if _is_ours(point):
+        entry = point.load()
+        return entry() if callable(entry) else entry
     try:
         entry = point.load()
+        kinds = _classes(GROUPS[point.group.removeprefix("anisoscope.")].kinds)
+        if kinds and callable(entry) and not isinstance(entry, kinds):
+            entry = entry()
     except Exception as error:  # whatever a foreign module raises must not keep the program from starting
-        package = point.dist.name if point.dist is not None else point.module
-        warnings.warn(
-            f"{package} adds {point.name!r} to {point.group}, which cannot be loaded and is left out "
+        package = _package(point)
+        _warn(
+            point,
+            f"adds {point.name!r} to {point.group}, which cannot be loaded and is left out "
             f"({type(error).__name__}: {error}). Cure: pip install --upgrade {package}, or uninstall it",
-            ExtensionWarning,
-            stacklevel=4,
         )
-        return {}
-    return entry if isinstance(entry, Mapping) else {point.name: entry}
+        return None
+    return _checked(point, entry, kinds)
+
+
+def _checked(point: EntryPoint, entry: Any, kinds: tuple[type, ...]) -> Any:
+    """The entry without what is of another class than its group is of."""
+    several = entry if isinstance(entry, Mapping) else {point.name: entry}
+    strange = [name for name, each in several.items() if not (isinstance(each, kinds) if kinds else callable(each))]
+    for name in strange:
+        expected = " or ".join(kind.__name__ for kind in kinds) or "a function"
+        came = type(several[name]).__name__
+        _warn(point, f"adds {name!r} to {point.group}, which is left out (expected {expected}; got {came})")
+    if not isinstance(entry, Mapping):
+        return None if strange else entry
+    return {name: each for name, each in several.items() if name not in strange}
+
+
+@cache
+def _classes(kinds: tuple[str, ...]) -> tuple[type, ...]:
+    """The classes that `module:class` names."""
+    found = []
+    for kind in kinds:
+        module, _, name = kind.partition(":")
+        found.append(ModuleType if kind == "builtins:module" else getattr(import_module(module), name))
+    return tuple(found)
+
+
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else point.module
+
+
+@cache
+def _warn(point: EntryPoint, what: str) -> None:
+    """Warn of an entry, once."""
+    warnings.warn(f"{_package(point)} {what}", ExtensionWarning, stacklevel=5)
+
+
+def import_thing(reference: str, expected: str) -> Any:
+    """What `module:NAME` names; modules in the current folder are found too. UsageError if there is none."""
+    module, _, name = reference.partition(":")
+    here = str(Path.cwd())
+    sys.path.append(here)
+    try:
+        return getattr(import_module(module), name)
+    except AttributeError as error:
+        cure = near_matches(name, [each for each in dir(sys.modules[module]) if not each.startswith("_")])
+        raise UsageError(expected, f"{reference!r}: {error}", cure) from error
+    except Exception as error:
+        cure = "check the name; a module in this folder is found, others by PYTHONPATH"
+        raise UsageError(expected, f"{reference!r} ({type(error).__name__}: {error})", cure) from error
+    finally:
+        sys.path.remove(here)

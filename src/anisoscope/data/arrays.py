@@ -21,7 +21,7 @@ CURE = "store numbers [vector, dim] or [sequence, token, dim]"
 
 
 @dataclass(frozen=True)
-class Vectors:
+class VectorArrays:
     """Arrays by layer, each [vector, dim] or [sequence, token, dim] of as many vectors (or sequences) as the others.
 
     units   [vector] or [sequence]: the number of its independent piece of data
@@ -68,7 +68,7 @@ def given_vectors(
     mask: Any = None,
     name: str = "vectors",
     source: dict[str, Any] | None = None,
-) -> Vectors:
+) -> VectorArrays:
     """Vectors from an array or tensor, a list of them (layer by layer), or a dict of them.
 
     UsageError where they do not fit together: other shapes than [vector, dim] or [sequence, token, dim], layers of
@@ -95,7 +95,7 @@ def given_vectors(
     number, _ = _numbered(units, count, "unit") if units is not None else (np.arange(count), ())
     classes, names = _numbered(labels, count, "label") if labels is not None else (None, ())
     real = None if mask is None else np.asarray(mask).astype(bool)
-    return Vectors(name, layers, number, classes, names, real, source or {})
+    return VectorArrays(name, layers, number, classes, names, real, source or {})
 
 
 def _check_array(layer: str, x: Any, name: str) -> None:
@@ -128,7 +128,7 @@ def _numbered(entries: Iterable[Hashable], count: int, what: str) -> tuple[Index
 class VectorPlan(Plan):
     """Blocks of vectors as batches: a vector is a sequence of one token, or its sequences are as they came."""
 
-    def __init__(self, vectors: Vectors) -> None:
+    def __init__(self, vectors: VectorArrays) -> None:
         self.vectors, self.classes = vectors, vectors.classes
         count, widest = vectors.shape[0], max(int(np.prod(x.shape[1:])) for x in vectors.layers.values())
         self.length = vectors.shape[1] if vectors.are_sequences else 1

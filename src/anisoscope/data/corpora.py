@@ -79,7 +79,7 @@ def open_corpus(name: str, *, modality: str | None = None, **options: Any) -> An
 
 def named_corpora() -> dict[str, NamedCorpus]:
     """The corpora with names of their own, those that other packages add after ours."""
-    return CORPORA | {name: row for name, row in entries("corpora").items() if name not in CORPORA}
+    return entries("corpora")
 
 
 def list_corpora() -> dict[str, NamedCorpus]:

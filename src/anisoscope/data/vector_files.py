@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from anisoscope.data.arrays import Vectors, given_vectors
+from anisoscope.data.arrays import VectorArrays, given_vectors
 from anisoscope.data.files import ending, files_below, lines
 from anisoscope.data.vector_json import read_json_vectors
 from anisoscope.data.vector_roles import Content, Roles, decide_roles, describe_roles
@@ -163,7 +163,7 @@ def open_vectors(
     unit_column: str | None = None,
     label_column: str | None = None,
     split: str | None = None,
-) -> Vectors:
+) -> VectorArrays:
     """Vectors in a file or a folder; how it was read stands in `source["reading"]`, one line.
 
     columns                    which columns are the vector: names, patterns, ranges (`vector_roles.select_names`)
@@ -181,7 +181,7 @@ def open_vectors(
     return vectors_of(content, place.name or str(place), {"path": str(place.resolve())}, **asked)
 
 
-def vectors_of(content: Content, name: str, source: dict[str, Any], **asked: str | None) -> Vectors:
+def vectors_of(content: Content, name: str, source: dict[str, Any], **asked: str | None) -> VectorArrays:
     """Vectors from what a file or a table in memory holds: decide what its columns are, and say so."""
     roles = decide_roles(content, name, **asked)
     layers = _layers(content, roles)

@@ -22,17 +22,12 @@ from anisoscope.measure.masks import CPU, Masks, Near, labels_of, summable
 from anisoscope.measure.settings import Settings
 from anisoscope.measure.tabulate import tabulate
 from anisoscope.models.blocks import Layout
+from anisoscope.reads.base import Gathered
 from anisoscope.store import write_atomic
-from anisoscope.sums.classes import add_class_sums, pooled
 from anisoscope.sums.device import summed_on
-from anisoscope.sums.groups import COUNTED, Sums, row_sums, vector_sums
-from anisoscope.sums.moments import EVERY, WIDEST, Moments, add_head_moments
+from anisoscope.sums.groups import Sums
+from anisoscope.sums.moments import EVERY, WIDEST, Moments
 from anisoscope.sums.reservoir import Reservoir
-
-WHOLE = frozenset({"n", "zero", "nonfinite", "vector", "unit", "norm", "norm_square"})
-"""What is summed of whole images as vectors, whose millions of dimensions have no spectrum and no shares."""
-FEW_GROUPS = 8
-"""Groups of whole images, and of the second moments of heads where the settings do not say."""
 
 
 @dataclass
@@ -61,9 +56,8 @@ class Measurement:
 
     def __post_init__(self) -> None:
         self.take(Sums(self.settings.groups))
-        self._terms = {q: COUNTED | self.settings.needs_of(q) for q in ("hidden", "final", "query", "key", "value")}
-        sampled = self.settings.sample_heads or "sample" in self.settings.quantities
-        self._sampled = self.settings.sample if sampled else 0
+        self._keepers = self.settings.keepers
+        self._sampled = self.settings.sampled
         self.reservoirs = defaultdict(partial(Reservoir, self._sampled, self.settings.seed))
 
     def take(self, sums: Sums) -> None:
@@ -75,9 +69,9 @@ class Measurement:
         """Prepare for a batch; real-token masks by stack, for the tap. Without `layout` streams are those of stacks."""
         self._layout = layout
         self._unit = batch.unit.to(CPU)
-        self._group = self._unit % self.settings.groups
-        self._label = labels_of(batch, self.classes) if "class" in self.settings.quantities else None
-        self.moments.begin(self._group)
+        self.group = self._unit % self.settings.groups
+        self.label = labels_of(batch, self.classes) if self.settings.labelled else None
+        self.moments.begin(self.group)
         start = next((stream.start for stream in batch.streams.values()), torch.zeros_like(self._unit))
         self._start = start.to(CPU)
         self._masks: dict[str | tuple[int, int], Masks] = {}
@@ -88,9 +82,9 @@ class Measurement:
             self._masks[stack] = Masks.of(stream, self.settings.policies)
             self._start_sample(stack, stream.start, self._masks[stack])
         near = summed_on(device)
-        return {stack: self._near(masks, near).real for stack, masks in self._masks.items() if isinstance(stack, str)}
+        return {stack: self.near(masks, near).real for stack, masks in self._masks.items() if isinstance(stack, str)}
 
-    def _near(self, item: Near, device: torch.device) -> Near:
+    def near(self, item: Near, device: torch.device) -> Near:
         """What is known of the batch, beside the vectors of a site: moved to each device once a batch."""
         if device == CPU:
             return item
@@ -131,22 +125,40 @@ class Measurement:
             return
         self.sites[site.name] = site
         value = summable(value)
-        if site.quantity == "attention":
-            self._add_rows(site, value)
-        elif site.quantity == "centred":
-            for which, rows in value.items():
-                self._add_rows(site, rows, f"{which}.")
-        elif site.quantity == "scores":
-            self._add_sums(site.name, value)
-        elif site.quantity in LAYER_QUANTITIES:
-            self._add_layer(site, value, self._stream_masks(site, site.stack, value))
-        else:
-            stack = "encoder" if site.kind == "cross" and site.quantity != "query" else site.stack
-            self._add_heads(site, value, self._stream_masks(site, stack, value.select(1, 0)))
+        for keeper in self._keepers:
+            if keeper.takes(site):
+                keeper.add(site, value, self)
 
-    def _add_sums(self, site: str, values: Mapping[str, Tensor]) -> None:
-        """Sums of each sequence, into the groups of their units."""
-        self.sums.add(site, values, self._near(self._group, next(iter(values.values())).device))
+    def add_sums(self, site: str, values: Mapping[str, Tensor]) -> None:
+        """Add sums of each sequence of the batch at hand, into the groups of their units."""
+        self.sums.add(site, values, self.near(self.group, next(iter(values.values())).device))
+
+    def add_sample(self, site: Site, x: Tensor) -> None:
+        """Offer vectors [sequence, token, …] to the sample of their stack; if lengths differ from site to site, to one
+        of the site's own.
+        """
+        if self._sampled:
+            own = site.stack not in self._masks
+            masks = self._stream_masks(site, site.stack, x)
+            reservoir = self._start_sample(site.name, self._start, masks) if own else self.reservoirs[site.stack]
+            reservoir.add(site.name, x)
+
+    def real_queries(self, site: Site, keys: Tensor) -> Tensor:
+        """Which queries of attention rows are real [sequence, query]: all of them if no stream of that length is known.
+
+        keys  any value of the rows [sequence, head, query]
+        """
+        masks = self._masks.get(site.stack)
+        if masks is not None and masks.real.shape[1] == keys.shape[2]:
+            return self.near(masks, keys.device).real
+        return torch.ones_like(keys[:, 0], dtype=torch.bool)
+
+    def positions_of(self, site: Site, x: Tensor) -> Masks:
+        """Which positions count of vectors [sequence, token, dim], or of heads [sequence, head, token, dim]."""
+        if site.quantity in LAYER_QUANTITIES:
+            return self._stream_masks(site, site.stack, x)
+        stack = "encoder" if site.kind == "cross" and site.quantity != "query" else site.stack
+        return self._stream_masks(site, stack, x.select(1, 0))
 
     def _stream_masks(self, site: Site, stack: str, x: Tensor) -> Masks:
         """The masks of a stack. In one that no corpus speaks of every position is real, and what the model adds before
@@ -171,53 +183,6 @@ class Measurement:
             expected = f"{stack} sites of shape {tuple(masks.real.shape)} as in its inputs"
             raise MeasureError(expected, str(tuple(x.shape[:2])), "name the stream of these sites in Batch.streams")
         return masks
-
-    def _add_layer(self, site: Site, x: Tensor, known: Masks) -> None:
-        """Vectors without heads [sequence, token, dim]."""
-        masks = self._near(known, x.device)
-        terms = self._terms[site.measured_as]
-        if self.settings.flatten == "image" and x.shape[1] == 1:
-            values, _ = vector_sums(x.unsqueeze(1), masks.real.unsqueeze(1), None, terms & WHOLE)
-            self.sums.add(site.name, values, self._near(self._group, x.device) % FEW_GROUPS)
-        else:
-            subsets = masks.subsets if "subset_unit" in terms else None
-            values, inverse = vector_sums(x.unsqueeze(1), masks.policies, subsets, terms)
-            self._add_sums(site.name, values)
-            if "moment" in terms:
-                self.moments.add(site.name, x, masks.policies[:, 0] & (inverse[:, 0] > 0), inverse[:, 0])
-            self._add_sample(site, x, known)
-        if self._label is not None and site.quantity == "hidden":
-            vectors, near = pooled(x, masks.real, self.settings.at), partial(self._near, device=x.device)
-            add_class_sums(self.sums, site.name, vectors, near(self._label), near(self._group), len(self.classes))
-
-    def _add_heads(self, site: Site, x: Tensor, known: Masks) -> None:
-        """Vectors of heads [sequence, head, token, dim]."""
-        masks = self._near(known, x.device)
-        terms = self._terms[site.quantity]
-        values, inverse = vector_sums(x, masks.policies, None, terms)
-        self._add_sums(site.name, values)
-        if "head_moment" in terms and site.quantity != "value":
-            groups = min(self.settings.spectrum_groups or FEW_GROUPS, self.settings.groups)
-            weight = masks.policies[:, :1] * (inverse > 0)
-            add_head_moments(self.sums, site.name, x, weight, self._near(self._group, x.device) % groups, groups)
-        if self.settings.sample_heads and site.quantity in ("query", "key") and site.kind == "self":
-            self._add_sample(site, x.transpose(1, 2), known)
-
-    def _add_sample(self, site: Site, x: Tensor, masks: Masks) -> None:
-        """Vectors for the sample of a stack; where lengths differ from site to site, for a site's own."""
-        if self._sampled:
-            own = site.stack not in self._masks
-            reservoir = self._start_sample(site.name, self._start, masks) if own else self.reservoirs[site.stack]
-            reservoir.add(site.name, x)
-
-    def _add_rows(self, site: Site, rows: Mapping[str, Tensor], prefix: str = "") -> None:
-        """Attention rows of a batch; `prefix`: of their terms."""
-        keys, masks = rows["keys"], self._masks.get(site.stack)
-        real = torch.ones_like(keys[:, 0], dtype=torch.bool)
-        if masks is not None and masks.real.shape[1] == keys.shape[2]:
-            real = self._near(masks, keys.device).real
-        terms = row_sums(rows, real.unsqueeze(1) & (keys > 0))
-        self._add_sums(site.name, {prefix + name: value for name, value in terms.items()})
 
     def merge(self, other: "Measurement") -> "Measurement":
         """Both together, as if measured in one go. UsageError: other settings; MeasureError: batches that both hold."""
@@ -248,9 +213,12 @@ class Measurement:
 
     def records(self) -> pd.DataFrame:
         """The long table of all chosen metrics at all sites."""
+        return tabulate(self.kept(), self.settings.chosen, self.settings.policies)
+
+    def kept(self) -> Gathered:
+        """What metrics read of all that is kept."""
         self.moments.flush()
-        chosen, policies = self.settings.chosen, self.settings.policies
-        return tabulate(self.sums, self.sites, self.reservoirs, chosen, policies, self.weights, self.classes)
+        return Gathered(self.sums, self.sites, self.reservoirs, self.weights, self.classes)
 
     @property
     def nbytes(self) -> int:

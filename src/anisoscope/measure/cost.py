@@ -205,7 +205,7 @@ def cost_of(shapes: Shapes, settings: Settings, tokens: int | None = None) -> Co
                 alone = replace(looked_for, panels=(panel,), bins=(), median=False)
                 panels[panel] += count * _flops_of(site, of_one, shapes.dtype, tokens, alone) / tokens
     layers = {site: width for site, (_, width) in shapes.sites.items() if site.quantity in LAYER_QUANTITIES}
-    sampled = settings.sample * sum(layers.values()) if "sample" in settings.quantities else 0
+    sampled = settings.sampled * sum(layers.values())
     model = shapes.flops + shapes.attention * tokens
     weights, least = shapes.parameters * shapes.dtype.itemsize, max(shapes.dtype.itemsize, 4)
     return Cost(sums, moments, sampled * least, model, panels, weights, tokens, unmeasured, len(layers))
@@ -224,7 +224,7 @@ def _bytes_of(site: Site, shape: tuple[int, ...], dtype: torch.dtype, settings: 
     pending = sum((1 if term == "shift" else groups) * _bytes(x) for (_, term, _), x in kept.moments.pending.items())
     of_moments = sum(_bytes(x) for (_, term), x in kept.sums.terms.items() if term in MOMENTS) + pending
     of_sums = sum(map(_bytes, kept.sums.terms.values())) + pending - of_moments
-    layered = site.measured_as in ("hidden", "final") and "moment" in settings.needs_of("hidden")
+    layered = site.measured_as in ("hidden", "final") and "moment" in settings.terms_at("hidden")
     return of_sums, of_moments, layered and (site.name, "moment") not in kept.sums.terms
 
 

@@ -14,58 +14,86 @@ from anisoscope import metrics as all_metrics
 from anisoscope.axes import Site
 from anisoscope.batch import Batch, Stream
 from anisoscope.data.arrays import native
-from anisoscope.errors import UsageError, near_matches
+from anisoscope.errors import UsageError
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
+from anisoscope.metrics import Metric
 from anisoscope.sums.jackknife import Estimate
 
 Vectors = Float[Tensor, "sequence token dim"] | Float[Tensor, "token dim"] | NDArray[Any]
 
 
 def metric(
-    name: str,
-    x: Vectors,
+    name: str | Metric,
+    x: Vectors | tuple[Vectors, Vectors],
     *,
     mask: Tensor | NDArray[Any] | None = None,
     unit: Tensor | NDArray[Any] | Sequence[int] | None = None,
     groups: int = 32,
 ) -> dict[str, Estimate]:
-    """One metric of hidden vectors `x`, a tensor or an array [sequence, token, dim] or [token, dim] of floating point:
-    {value name: (value, low, high)}; the metric itself is named as `name`.
+    """Measure one metric of vectors: {name of a value: (value, low, high)}, the ends of its 95 % interval.
 
-    mask  [sequence, token] or [token] bool: real tokens. unit [sequence]: the unit of each sequence (default: each its
-    own; of a matrix [token, dim]: each token). The interval leaves out groups of units. Vectors that are zero or not
-    finite are left out, with a warning that counts them; UsageError if none is left, for an unknown metric, or one that
-    is not of hidden vectors.
+    name    a metric by name (`anisoscope list metrics`, or `module:NAME`), or a `Metric` of your own
+    x       a tensor or an array [sequence, token, dim] or [token, dim] of floating point; two of these, of the same
+            tokens, for a metric of two layers
+    mask    [sequence, token] or [token] bool: real tokens
+    unit    [sequence]: the unit of each sequence (default: each its own; of a matrix [token, dim]: each token)
+    groups  groups of units that are left out in turn for the interval
+
+    Vectors that are zero or not finite are left out, with a warning that counts them; UsageError if none is left, for
+    an unknown metric, or one that needs more than vectors.
+
+        >>> import anisoscope, numpy
+        >>> float(anisoscope.metric("drift", numpy.ones((9, 4)))["drift.share"].value)
+        1.0
     """
-    _check_name(name)
-    x = _vectors(x)
-    real = _mask(x, mask)
-    settings = Settings(metrics=(name,), policies=("all",), groups=groups, spectrum_groups=min(groups, 8))
+    (given,) = all_metrics.names_of(name)
+    chosen = all_metrics.find(given)
+    layers = _layers(chosen, x)
+    real = _mask(layers[0], mask)
+    settings = Settings(metrics=(given,), policies=("all",), groups=groups, spectrum_groups=min(groups, 8))
     measurement = Measurement(settings)
-    stream = Stream(real, torch.zeros_like(real), torch.arange(len(x), device=x.device) * x.shape[1])
-    measurement.begin(Batch({}, _units(x, unit), {"encoder": stream}), x.device)
-    measurement.receive(Site("encoder", 0, "hidden"), x)
+    stream = Stream(real, torch.zeros_like(real), torch.arange(len(real), device=real.device) * real.shape[1])
+    measurement.begin(Batch({}, _units(layers[0], unit), {"encoder": stream}), real.device)
+    for layer, vectors in enumerate(layers):
+        measurement.receive(Site("encoder", layer, "hidden"), vectors)
     measurement.end()
-    for excluded in measurement.excluded().values():
-        left_out = f"{excluded.get('nonfinite', 0)} with NaN or infinity, {excluded.get('zero', 0)} zero"
-        if sum(excluded.values()) == int(real.sum()):
-            cure = "a direction needs a finite vector that is not zero: look where they come from"
-            raise UsageError("vectors to measure", f"{int(real.sum())}, of them {left_out}", cure)
-        warnings.warn(f"{name}: vectors left out of {int(real.sum())}: {left_out}", stacklevel=2)
+    _warn_of_left_out(measurement, chosen.name, int(real.sum()))
     records = measurement.records()
     names = records["metric"].str.cat(" " + records["component"], na_rep="")
+    if chosen.reads.layers > 1:  # the component names the other layer, and there is but one
+        names = records["metric"]
     rows = zip(names, records["value"], records["low"], records["high"], strict=True)
     return {name: Estimate(*estimate) for name, *estimate in rows}
 
 
-def _check_name(name: str) -> None:
-    found = all_metrics.found()
-    if name not in found:
-        raise UsageError("the name of a metric", repr(name), near_matches(name, found))
-    if not {"hidden", "sample"} & set(found[name].quantities):
-        cure = "use anisoscope classes" if found[name].panel == "class" else "use anisoscope.measure(model, …)"
-        raise UsageError("a metric of hidden vectors", f"{name}, of {', '.join(found[name].quantities)}", cure)
+def _layers(chosen: Metric, x: Any) -> list[Tensor]:
+    """The vectors of each layer that a metric takes, as tensors [sequence, token, dim]."""
+    reads = chosen.reads
+    if not reads.arrays:
+        cure = "use anisoscope classes" if reads.labelled else "use anisoscope.measure(model, …)"
+        raise UsageError("a metric of hidden vectors", f"{chosen.name}, of {reads.word}", cure)
+    if reads.arrays == 1:
+        return [_vectors(x)]
+    if not isinstance(x, tuple | list) or len(x) != reads.arrays:
+        came = f"{type(x).__name__} of {len(x)}" if isinstance(x, tuple | list) else type(x).__name__
+        cure = f"anisoscope.metric({chosen.name!r}, (x, y))"
+        raise UsageError(f"two arrays of the same tokens for {chosen.name}", came, cure)
+    layers = [_vectors(each) for each in x]
+    if layers[0].shape[:2] != layers[1].shape[:2]:
+        shapes = " and ".join(str(tuple(layer.shape)) for layer in layers)
+        raise UsageError("two arrays of the same tokens", shapes, "give both for the same sequences and tokens")
+    return layers
+
+
+def _warn_of_left_out(measurement: Measurement, name: str, count: int) -> None:
+    """Warn of vectors that were left out; UsageError if that were all."""
+    for excluded in measurement.excluded().values():
+        left_out = f"{excluded.get('nonfinite', 0)} with NaN or infinity, {excluded.get('zero', 0)} zero"
+        if sum(excluded.values()) == count:
+            cure = "a direction needs a finite vector that is not zero: look where they come from"
+            raise UsageError("vectors to measure", f"{count}, of them {left_out}", cure)
+        warnings.warn(f"{name}: vectors left out of {count}: {left_out}", stacklevel=3)
 
 
 def _vectors(x: Any) -> Tensor:

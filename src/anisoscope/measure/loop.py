@@ -29,12 +29,12 @@ from anisoscope.measure.distributed import (
     stopped_by,
 )
 from anisoscope.measure.settings import Settings
-from anisoscope.metrics import partition
 from anisoscope.models.blocks import Layout
 from anisoscope.models.devices import is_out_of_memory
 from anisoscope.models.identity import whole
 from anisoscope.models.modes import evaluating, whole_digits
 from anisoscope.progress import Progress, listening, remark
+from anisoscope.reads.weights import Summary, summarise_matrix
 
 SAVE_SECONDS, SAVE_RATE = 60.0, 5e6
 """A state is saved every minute, or as rarely as it takes to write so many bytes a second: large ones seldom."""
@@ -109,7 +109,7 @@ def _pass(
     pieces: int,
 ) -> Measurement:
     """A pass with batches in `pieces`, from the state where `saves` holds that there is one of this pass."""
-    classes = getattr(plan, "classes", ()) if "class" in settings.quantities else ()
+    classes = getattr(plan, "classes", ()) if settings.labelled else ()
     measurement = Measurement(settings, getattr(plan, "fingerprint", ""), classes=classes)
     if any(saves) and state is not None and state.exists():
         measurement = Measurement.restore(state, settings, measurement.plan)
@@ -120,10 +120,11 @@ def _pass(
     with listening() as stopped:
         with _looking(model, measurement, *seen) as look:
             # of a model in step every process takes part, whatever a state of this one holds already
-            if "embedding" in settings.quantities and (steps.together or not measurement.weights):
+            summaries = settings.summaries
+            if summaries and (steps.together or not measurement.weights):
                 if steps.together:
                     reshard(model)
-                measurement.weights = embedding_terms(model)
+                measurement.weights = embedding_terms(model, summaries)
             saved = time.monotonic()
             batches = _ahead(_to_do(plan, only, frozenset(measurement.batches)), device_of(model))
             while True:
@@ -314,9 +315,9 @@ def _to_do(plan: Any, only: Container[int] | None, held: Container[int]) -> Iter
             yield index, plan[index] if indexed else item
 
 
-def embedding_terms(model: nn.Module) -> dict[str, dict[str, Tensor]]:
-    """Terms of the partition function of the input and output embedding matrices, where the model has them."""
-    found = {}
+def embedding_terms(model: nn.Module, summaries: Mapping[str, Summary]) -> dict[str, dict[str, Tensor]]:
+    """What metrics make of the input and output embedding matrices, if the model has them."""
+    found: dict[str, dict[str, Tensor]] = {}
     for side, get in (("input", "get_input_embeddings"), ("output", "get_output_embeddings")):
         try:
             weight = getattr(getattr(model, get)(), "weight", None)
@@ -324,6 +325,6 @@ def embedding_terms(model: nn.Module) -> dict[str, dict[str, Tensor]]:
             continue
         if isinstance(weight, Tensor) and weight.dim() == 2:
             matrix = whole(weight.detach()).cpu()
-            terms = partition.terms((matrix.float() if matrix.dtype.itemsize < 4 else matrix).numpy())
-            found[f"embedding.{side}"] = {name: torch.from_numpy(value) for name, value in terms.items()}
+            matrix = matrix.float() if matrix.dtype.itemsize < 4 else matrix
+            found[f"embedding.{side}"] = summarise_matrix(matrix.numpy(), summaries)
     return found

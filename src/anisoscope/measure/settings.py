@@ -3,24 +3,25 @@
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from anisoscope.axes import LAYER_QUANTITIES, POLICIES, At, Flatten
 from anisoscope.errors import UsageError, near_matches
 from anisoscope.options import INPUT, MACHINE, WHAT, Option, check_fields, shortened
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import nn
 
     from anisoscope.metrics.base import Metric
+    from anisoscope.reads.base import Keeper
 
 PANELS = ("hidden", "spectrum", "attention")
 ON_REQUEST = ("alignment", "class")
 """Panels that `all` does not mean: what the drift of queries and keys does (three times the cost of attention), and
 the directions of classes, which labelled sequences have.
 """
-OF_HIDDEN = {"hidden", "final", "sample", "class"}
-"""What metrics of hidden states are of."""
 FLATTEN, AT = get_args(Flatten), get_args(At)
 MOST_GROUPS = 1 << 16
 """The sums of a site take groups times its width."""
@@ -94,14 +95,13 @@ class Settings:
     layers: Annotated[tuple[int, ...], Option(HELP["layers"], WHAT, parse=layers_of, shown="all")] = ()
 
     def __post_init__(self) -> None:
-        check_fields(self)
         if self.metrics:
             from anisoscope import metrics  # loads torch
 
-            known = metrics.found()
-            for name in self.metrics:
-                if name not in known:
-                    raise UsageError(f"metrics among {', '.join(known)}", repr(name), near_matches(name, known))
+            object.__setattr__(self, "metrics", metrics.names_of(self.metrics))
+        check_fields(self)
+        for name in self.metrics:
+            metrics.find(name)
         if not self.policies:
             raise UsageError("at least one token policy", "none", f"choose of {', '.join(POLICIES)}")
         if not (self.panels or self.metrics):
@@ -114,36 +114,63 @@ class Settings:
 
     @property
     def chosen(self) -> "list[Metric]":
+        """The metrics that are measured."""
         from anisoscope import metrics  # loads torch
 
-        found = metrics.found()
-        return [m for m in found.values() if (m.name in self.metrics if self.metrics else m.panel in self.panels)]
+        return metrics.choose(self.metrics, self.panels)
 
     @property
-    def quantities(self) -> set[str]:
-        """Quantities that the chosen metrics are computed of."""
-        return {quantity for metric in self.chosen for quantity in metric.quantities}
+    def keepers(self) -> "list[Keeper]":
+        """What a pass keeps for the chosen metrics: of each kind one that keeps what all of them need."""
+        from anisoscope.reads.sample import KeptSample  # loads torch
+        from anisoscope.reads.vectors import VectorSums
 
-    def needs_of(self, quantity: str) -> frozenset[str]:
-        """Terms that the chosen metrics need of vectors of a quantity."""
-        of_layer = quantity in ("hidden", "final")
-        asked = {quantity} if of_layer or quantity == "value" else {quantity, "query_key"}
-        needs = frozenset({"n"}).union(*(m.needs for m in self.chosen if asked & set(m.quantities)))
-        if not of_layer:
-            return needs - {"unit_square"}
-        return needs | {"vector"} if "sample" in self.quantities else needs  # centred on the mean of all
+        wanted: list[Keeper] = [VectorSums()]
+        wanted += [KeptSample(heads=True)] if self.sample_heads else []
+        for metric in self.chosen:
+            wanted += metric.reads.keepers(metric.needs)
+        joined: dict[type, Any] = {}
+        for keeper in wanted:
+            kind = type(keeper)
+            joined[kind] = joined[kind].join(keeper) if kind in joined else keeper
+        return list(joined.values())
+
+    @property
+    def sampled(self) -> int:
+        """How many tokens of each stack are kept."""
+        from anisoscope.reads.sample import KeptSample  # loads torch
+
+        return self.sample if any(isinstance(keeper, KeptSample) for keeper in self.keepers) else 0
+
+    @property
+    def labelled(self) -> bool:
+        """Whether a chosen metric needs labelled sequences."""
+        return any(metric.reads.labelled for metric in self.chosen)
+
+    @property
+    def summaries(self) -> "dict[str, Callable[[Any], Any]]":
+        """What is kept of the embedding matrices for the chosen metrics, by their names."""
+        found = {metric.name: metric.reads.summary() for metric in self.chosen}
+        return {name: summary for name, summary in found.items() if summary is not None}
+
+    def terms_at(self, quantity: str) -> frozenset[str]:
+        """Sums that the chosen metrics need of vectors of a quantity."""
+        from anisoscope.reads.vectors import VectorSums  # loads torch
+
+        return next(keeper.terms_at(quantity) for keeper in self.keepers if isinstance(keeper, VectorSums))
 
     @property
     def what(self) -> set[str]:
         """Places to capture for the chosen metrics."""
-        heads = self.quantities
+        chosen = self.chosen
+        of_heads = chosen
         if not self.metrics:
-            of_heads = [metric for metric in self.chosen if metric.panel in ("attention", *ON_REQUEST)]
-            heads = {name for metric in of_heads for name in metric.quantities}
-            heads |= {"value"} if "attention" in self.panels else set()
-        heads |= {"query", "key"} if "query_key" in heads else set()
-        layers = set(LAYER_QUANTITIES) if self.quantities & OF_HIDDEN else set()
-        return layers | (heads & {"attention", "scores", "centred", "query", "key", "value"})
+            of_heads = [metric for metric in chosen if metric.panel in ("attention", *ON_REQUEST)]
+        heads = {quantity for metric in of_heads for quantity in metric.reads.captured} - {*LAYER_QUANTITIES}
+        if not self.metrics and "attention" in self.panels:
+            heads.add("value")
+        layers = set(LAYER_QUANTITIES) if any(metric.reads.of_layers for metric in chosen) else set()
+        return layers | heads
 
     def what_of(self, model: "nn.Module") -> tuple[set[str], set[str]]:
         """The same for one model, and which of it may be missing: with all panels, or metrics that are of hidden states
@@ -152,7 +179,7 @@ class Settings:
         from anisoscope.models.blocks import has_attention  # loads torch
         from anisoscope.models.families import family_of
 
-        of_hidden = all(OF_HIDDEN & set(metric.quantities) for metric in self.chosen)
+        of_hidden = all(metric.reads.of_layers for metric in self.chosen)
         if not (of_hidden if self.metrics else set(self.panels) == set(PANELS)):
             return self.what, set()
         heads = self.what - set(LAYER_QUANTITIES)

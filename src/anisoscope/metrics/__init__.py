@@ -1,23 +1,40 @@
-"""One file per measure: a pure function of sums, with its paper's equation as reference. `found()` gives every metric
-on disk; a file without its declaration fails here, by name.
+"""One file per measure: a pure function of what it reads, with its paper's equation as reference. `found()` gives every
+metric there is, of ours, of installed packages and of those registered; a file without its declaration fails by name.
 
-May import: `sums`, `axes`, `errors`; never a model, and no torch.
+May import: `reads`, `sums`, `registry`, `axes`, `errors`; never a model, and no torch.
 """
 
+from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import Any
 
-from anisoscope.errors import MeasureError
-from anisoscope.metrics.base import Metric
+from anisoscope.errors import MeasureError, UsageError, near_matches
+from anisoscope.metrics.base import INVARIANCES as INVARIANCES, Metric as Metric
+from anisoscope.reads import (
+    CentredRows as CentredRows,
+    Labelled as Labelled,
+    LayerPair as LayerPair,
+    QueryKey as QueryKey,
+    Rows as Rows,
+    Sample as Sample,
+    Scores as Scores,
+    Vectors as Vectors,
+    Weights as Weights,
+)
+from anisoscope.registry import entries, import_thing, is_own as is_own, register
+
+NO_METRICS = ("base",)
+"""Modules of this folder that are no metric."""
 
 
 @cache
-def found() -> dict[str, Metric]:
+def scan() -> dict[str, Metric]:
     """Every metric of this folder, by name."""
     metrics = {}
     for module in iter_modules(__path__):
-        if module.name == "base":
+        if module.name in NO_METRICS:
             continue
         metric = getattr(import_module(f"{__name__}.{module.name}"), "METRIC", None)
         if not isinstance(metric, Metric) or metric.name != module.name:
@@ -25,3 +42,51 @@ def found() -> dict[str, Metric]:
             raise MeasureError(expected, repr(metric), "declare it; see docs/adding.md")
         metrics[metric.name] = metric
     return metrics
+
+
+def found() -> dict[str, Metric]:
+    """Every metric by name: ours, those of installed packages, those that were registered."""
+    return entries("metrics")
+
+
+def find(name: str) -> Metric:
+    """The metric of a name, or the one that `module:NAME` names. UsageError, with near names, if there is none."""
+    known = found()
+    if name in known:
+        return known[name]
+    if ":" not in name:
+        cure = near_matches(name, known) + "; one of your own: module:NAME, or anisoscope.register(metric)"
+        raise UsageError("the name of a metric", repr(name), cure)
+    metric = import_thing(name, "a metric as module:NAME")
+    if not isinstance(metric, Metric):
+        raise UsageError(f"a Metric in {name}", type(metric).__name__, "declare it: NAME = Metric(…)")
+    if known.get(metric.name) is not metric:
+        register(metric)
+    return metric
+
+
+def names_of(given: Any) -> tuple[str, ...]:
+    """Names of metrics that are given by name, or as they are, which registers them; one alone needs no list."""
+    several = (given,) if isinstance(given, str | Metric) else given
+    if not isinstance(several, Iterable):
+        raise UsageError("metrics, or their names", f"{given!r}", "as metrics=('drift', my_metric)")
+    names: list[Any] = []
+    for each in several:
+        if isinstance(each, Metric):
+            if found().get(each.name) is not each:
+                register(each)
+            names.append(each.name)
+        else:
+            names.append(each)
+    return tuple(names)
+
+
+def choose(names: Iterable[str], panels: Iterable[str]) -> list[Metric]:
+    """The metrics that are named, ours in the order of their names; if none is, our own of some panels.
+
+    What another package adds is measured if it is named: what is installed changes no run that does not ask for it.
+    """
+    chosen = {metric.name: metric for metric in map(find, names)}
+    if not chosen:
+        return [metric for name, metric in found().items() if is_own("metrics", name) and metric.panel in panels]
+    return [chosen[name] for name in sorted(chosen, key=lambda name: (not is_own("metrics", name), name))]

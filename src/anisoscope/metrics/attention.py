@@ -14,7 +14,10 @@ Undefined  normalised entropy of a row that sees one key and has no sink: left o
 Source     Godey et al. 2024, figures 7, 9, 10, 15; Fosse et al. 2023, section 2.1.
 """
 
-from anisoscope.metrics.base import POSITIVE, SHARE, Metric, Values, ratio
+import numpy as np
+
+from anisoscope.metrics.base import POSITIVE, SHARE, Array, Metric, Values, ratio
+from anisoscope.reads import Rows
 from anisoscope.sums.groups import Totals
 
 OVER_ROWS = ("entropy", "row_max", "row_min", "first_mass", "row_median")
@@ -31,14 +34,54 @@ def compute(totals: Totals) -> Values:
     return values
 
 
+def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
+    """Queries and keys of one head, sequence by sequence, all seen, scale 1: from each map of weights as a whole."""
+    rows: list[Array] = []
+    scores: list[Array] = []
+    alike: list[float] = []
+    for query, key in units:
+        score = query @ key.T
+        p = weights_of(score)
+        rows += list(p)
+        scores.append(score.ravel())
+        if len(p) > 1:
+            u = p / np.linalg.norm(p, axis=1, keepdims=True)
+            alike.append(float((u @ u.T)[~np.eye(len(u), dtype=bool)].mean()))
+    entropy = [entropy_of(row) for row in rows]
+    normalised = [h / np.log(len(row)) for h, row in zip(entropy, rows, strict=True) if len(row) > 1]
+    return {
+        "entropy": float(np.mean(entropy)),
+        "row_max": float(np.mean([row.max() for row in rows])),
+        "row_min": float(np.mean([row.min() for row in rows])),
+        "first_mass": float(np.mean([row[0] for row in rows])),
+        "entropy_normalised": float(np.mean(normalised)),
+        "score": float(np.concatenate(scores).mean()),
+        "row_similarity": float(np.mean(alike)),
+        "rows_seeing_one_key": float(sum(len(row) == 1 for row in rows)),
+    }
+
+
+def weights_of(score: Array) -> Array:
+    """Softmax over the keys [query, key]."""
+    e = np.exp(score - score.max(axis=1, keepdims=True))
+    return np.asarray(e / e.sum(axis=1, keepdims=True))
+
+
+def entropy_of(row: Array) -> float:
+    """Entropy of a row of weights, in nats."""
+    seen = row[row > 0]
+    return float(-(seen * np.log(seen)).sum())
+
+
 METRIC = Metric(
     name="attention",
-    quantities=("attention",),
+    reads=Rows(),
     needs=frozenset({*OVER_ROWS, "rows", "normalised_rows", "entropy_normalised", "score", "score_histogram", "pairs"})
     | {"row_similarity", "row_sequences"},
     compute=compute,
+    reference=reference,
+    invariant=frozenset({"rotation"}),
     bounds=dict.fromkeys((*OVER_ROWS, "entropy_normalised", "row_similarity"), SHARE)
     | dict.fromkeys(("entropy", "rows_seeing_one_key", "score_histogram"), POSITIVE),
     panel="attention",
-    axes=("head",),
 )

@@ -1,12 +1,15 @@
 """The contract of a metric: the sums it needs, a pure function of them, the same done slowly, its invariances."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anisoscope.sums.groups import Totals
+from anisoscope.errors import UsageError, near_matches
+from anisoscope.reads import Reads
 from anisoscope.sums.jackknife import UNBOUNDED, Bounds
 
 Array = NDArray[np.float64]
@@ -15,47 +18,89 @@ Values = dict[str, Array]
 COSINE: Bounds = (-1.0, 1.0)
 SHARE: Bounds = (0.0, 1.0)
 POSITIVE: Bounds = (0.0, np.inf)
+INVARIANCES = ("rotation", "scaling", "translation", "order")
+"""What a metric may be unchanged by: one rotation of all vectors, a scale for each vector, one shift, another order."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Metric:
     """One measure.
 
     name        as in the `metric` column; values named `""` are the metric itself, others are appended after a dot
-    quantities  where it applies: `hidden`, `query`, `key`, `value`, `attention`; `query_key` (both sites of one
-    layer and stage)
-    needs       terms of `sums/groups.py` it is a function of
-    compute     Totals → {value name: [replicate, (policy, head,) *component]}; pure, vectorised over the leading axes
-    reference   (vectors [unit][token, dim] as a list of arrays) → {name of a value or component: float}: the
-    definition in float64, as slow as it
-                likes; None where the metric is not a function of vectors
-    invariant   declared invariances, tested both ways: rotation, scaling, translation, order
-    bounds      what each value can be at all: (low, high), or a function of the totals that gives them; a value that is
-                not named is unbounded. Its interval stays inside
+    reads       what it is a function of (`anisoscope.reads`): vectors, a sample of them, pairs of layers …
+    compute     what `reads` hands on → {value name: [replicate, (policy, head,) *component]}: replicate 0 of all
+                groups, the others without each group in turn; pure
+    needs       the sums it is a function of, if it is a function of sums
+    reference   units of test data → {name of a value or component: float}: the definition in float64, as slow as it
+                likes; `anisoscope.testing` compares the two
+    invariant   some of `INVARIANCES`, tested both ways
+    bounds      what each value can be at all: (low, high), or a function of what `compute` is called with; a value that
+                is not named is unbounded. Its interval stays inside
     counted     values that are shares of the vectors (or utterances) counted: where they do not vary from group to
                 group their interval is Wilson's
-    components  names of the component axis for each value that has one; by default 1, 2, 3 …
-    axes        leading axes of its values; one axis more is the component axis
-    first_policy  True where the value is of the first token policy alone
+    components  names of the component axis for each value that has one (by default 1, 2, 3 …), or a function that gives
+                them from the names of the classes
+    panel       the panel of the program that it is measured with; none: it is measured if it is named
+
+    From `reads` follow `axes`, the leading axes of its values, and `first_policy`, whether they are of the first token
+    policy alone. UsageError for a declaration that contradicts itself.
+
+        >>> from anisoscope.metrics import Metric, Vectors
+        >>> length = Metric("length", Vectors(), lambda sums: {"": sums["norm"] / sums["n"]}, needs={"n", "norm"})
+        >>> length.axes
+        ('policy', 'head')
     """
 
     name: str
-    quantities: tuple[str, ...]
-    needs: frozenset[str]
-    compute: Callable[[Totals], Values]
-    reference: Callable[[list[Array]], dict[str, float]] | None = None
+    reads: Reads
+    compute: Callable[[Any], Values]
+    needs: frozenset[str] = frozenset()
+    reference: Callable[[list[Any]], dict[str, float]] | None = None
     invariant: frozenset[str] = frozenset()
-    bounds: Mapping[str, Bounds | Callable[[Totals], Bounds]] = field(default_factory=dict)
+    bounds: Mapping[str, Bounds | Callable[[Any], Bounds]] = field(default_factory=dict)
     counted: frozenset[str] = frozenset()
-    components: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    panel: str = "hidden"
-    axes: tuple[str, ...] = ("policy", "head")
-    first_policy: bool = False
+    components: Mapping[str, tuple[str, ...] | Callable[[tuple[str, ...]], tuple[str, ...]]] = field(
+        default_factory=dict
+    )
+    panel: str = ""
+    axes: tuple[str, ...] = field(init=False)
+    first_policy: bool = field(init=False)
 
-    def range_of(self, value: str, totals: Totals) -> Bounds:
-        """The smallest and the largest that `value` can be, of these totals."""
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "needs", frozenset(self.needs))
+        object.__setattr__(self, "invariant", frozenset(self.invariant))
+        if not isinstance(self.name, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):
+            cure = "small letters, digits and _, as in mean_cosine"
+            raise UsageError("a name of a metric, as it stands in the long table", repr(self.name), cure)
+        if not isinstance(self.reads, Reads):
+            came = f"{self.reads!r}" + (", a class: call it" if isinstance(self.reads, type) else "")
+            raise UsageError(f"what {self.name} reads: Vectors(), Sample(), …", came, "see anisoscope.reads")
+        if not callable(self.compute):
+            raise UsageError(f"a function as `compute` of {self.name}", repr(self.compute), "give it uncalled")
+        self._check_names("needs", self.needs, self.reads.terms)
+        self._check_names("invariant", self.invariant, INVARIANCES)
+        object.__setattr__(self, "axes", self.reads.axes_of(self.needs))
+        object.__setattr__(self, "first_policy", self.reads.is_of_first_policy(self.needs))
+
+    def _check_names(self, what: str, names: frozenset[str], known: Any) -> None:
+        """UsageError for a name in `needs` or `invariant` that there is not."""
+        for name in sorted(names) if known is not None else ():
+            if name not in known:
+                listed = f"among {', '.join(sorted(known))}" if known else "empty, since it reads no sums"
+                cure = near_matches(name, known) if known else "leave it out"
+                raise UsageError(f"`{what}` of {self.name} {listed}", repr(name), cure)
+
+    def range_of(self, value: str, data: Any) -> Bounds:
+        """The smallest and the largest that `value` can be, of these data."""
         found = self.bounds.get(value, UNBOUNDED)
-        return found(totals) if callable(found) else found
+        return found(data) if callable(found) else found
+
+    def labels_of(self, value: str, count: int, names: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """Names of the `count` components of a value; `names`: what the place itself calls its parts (classes)."""
+        found = self.components.get(value)
+        if found is None:
+            return tuple(map(str, range(count)))
+        return found(names) if callable(found) else found
 
 
 def dot(a: Array, b: Array) -> Array:

@@ -11,14 +11,17 @@ Source     after centring: Cai et al. 2021; quantile of one pair: Godey et al. 2
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anisoscope.metrics import mean_cosine
 from anisoscope.metrics.base import COSINE, SHARE, Array, Metric, Values, ratio, units_of
+from anisoscope.reads import Sample
+from anisoscope.reads.sample import SampledVectors, leave_out_groups
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.isotropic import q95
 
 
-def sample_sums(vectors: Array, mean: Array, group: Array, groups: int) -> dict[str, Array]:
+def sample_sums(vectors: Array, mean: Array, group: NDArray[np.int64], groups: int) -> dict[str, Array]:
     """Group sums of a sample [token, dim]: of its centred unit vectors, and pairs above q95(d) between groups."""
     units, centred = units_of(vectors), units_of(vectors - mean)
     member = (group[:, None] == np.arange(groups)).astype(np.float64)  # [token group]
@@ -33,17 +36,15 @@ def sample_sums(vectors: Array, mean: Array, group: Array, groups: int) -> dict[
     }
 
 
-def compute(totals: Totals) -> Values:
+def compute(sample: SampledVectors) -> Values:
+    if sample.vectors.shape[1] < 2:  # directions on a line have no quantile
+        return {}
+    sums = sample_sums(sample.vectors, sample.mean, sample.group, sample.groups)
+    above, pairs = (sums[term][np.ix_(sample.present, sample.present)] for term in ("above", "pairs"))
     return {
-        "centred": mean_cosine.compute(totals)[""],
-        "pairs_above_q95": ratio(_left_out(totals, "above"), _left_out(totals, "pairs")),
+        "centred": mean_cosine.compute(Totals(sums))[""],
+        "pairs_above_q95": ratio(leave_out_groups(above), leave_out_groups(pairs)),
     }
-
-
-def _left_out(totals: Totals, term: str) -> Array:
-    """Replicates of a sum over pairs of groups [group, group']: all pairs, then those that do not touch one group."""
-    every = totals.groups(term)[:, np.flatnonzero(totals.present)]
-    return np.concatenate([[every.sum()], every.sum() - every.sum(0) - every.sum(1) + np.diag(every)])
 
 
 def reference(units: list[Array]) -> dict[str, float]:
@@ -55,13 +56,11 @@ def reference(units: list[Array]) -> dict[str, float]:
 
 METRIC = Metric(
     name="calibrated",
-    quantities=("sample",),
-    needs=frozenset({"n", "unit", "pairs", "above"}),
+    reads=Sample(),
     compute=compute,
     reference=reference,
     bounds={"centred": COSINE, "pairs_above_q95": SHARE},
     counted=frozenset({"pairs_above_q95"}),
     invariant=frozenset({"rotation", "order"}),
-    axes=(),
-    first_policy=True,
+    panel="hidden",
 )

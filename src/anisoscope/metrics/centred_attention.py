@@ -10,7 +10,11 @@ Undefined  as `attention.entropy`.
 Source     ours: what Godey et al. 2024, section 5, assume of the drift.
 """
 
-from anisoscope.metrics.base import POSITIVE, SHARE, Metric, Values, ratio
+import numpy as np
+
+from anisoscope.metrics.attention import entropy_of, weights_of
+from anisoscope.metrics.base import POSITIVE, SHARE, Array, Metric, Values, ratio
+from anisoscope.reads import CentredRows
 from anisoscope.sums.groups import Totals
 
 SIDES = ("query", "key")
@@ -27,12 +31,32 @@ def compute(totals: Totals) -> Values:
     return values
 
 
+def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
+    """Queries and keys of one head, sequence by sequence, all seen, scale 1: three softmaxes."""
+    query_mean, key_mean = (np.concatenate(side).mean(axis=0) for side in zip(*units, strict=True))
+    entropy: dict[str, list[float]] = {"plain": [], "query": [], "key": []}
+    normalised: dict[str, list[float]] = {"plain": [], "query": [], "key": []}
+    for q, k in units:
+        scores = {"plain": q @ k.T, "query": (q - query_mean) @ k.T, "key": q @ (k - key_mean).T}
+        for side, score in scores.items():
+            found = [entropy_of(row) for row in weights_of(score)]
+            entropy[side] += found
+            normalised[side] += [h / np.log(len(k)) for h in found if len(k) > 1]
+    values: dict[str, float] = {}
+    for side in SIDES:
+        values[side] = float(np.mean(entropy[side]))
+        values[f"{side}_normalised"] = float(np.mean(normalised[side]))
+        values[f"{side}_rise"] = values[side] - float(np.mean(entropy["plain"]))
+    return values
+
+
 METRIC = Metric(
     name="centred_attention",
-    quantities=("centred",),
+    reads=CentredRows(),
     needs=frozenset(f"{which}.{term}" for which in ("plain", *SIDES) for term in TERMS),
     compute=compute,
+    reference=reference,
+    invariant=frozenset({"rotation", "order"}),
     bounds=dict.fromkeys(SIDES, POSITIVE) | {f"{side}_normalised": SHARE for side in SIDES},
     panel="alignment",
-    axes=("head",),
 )

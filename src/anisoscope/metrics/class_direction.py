@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anisoscope.metrics.base import COSINE, SHARE, Array, Metric, Values, ratio, units_of
+from anisoscope.reads import Labelled
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.jackknife import Estimate, interval
 
@@ -45,13 +46,13 @@ def pairs(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Pair of utterances by pair; every unit is a class. A pair of classes that has none is not named."""
+    """Pair of utterances by pair; every unit is a class, `0`, `1` … A pair of classes that has none is not named."""
     found = {}
-    for k, (a, b) in enumerate(zip(*np.triu_indices(len(units)), strict=True)):
+    for a, b in zip(*np.triu_indices(len(units)), strict=True):
         x, y = (units[c] / np.linalg.norm(units[c], axis=1, keepdims=True) for c in (a, b))
         cosines = (x @ y.T)[~np.eye(len(x), dtype=bool)] if a == b else x @ y.T
         if cosines.size:
-            found[str(k)] = float(cosines.mean())
+            found[f"{a} × {b}"] = float(cosines.mean())
     return found
 
 
@@ -129,12 +130,12 @@ def separability(
 
 METRIC = Metric(
     name="class_direction",
-    quantities=("class",),
+    reads=Labelled(),
     needs=frozenset({"class_n", "class_unit"}),
     compute=compute,
     reference=reference,
     bounds={"": COSINE},
+    components={"": pairs},
     invariant=frozenset({"rotation", "scaling", "order"}),
     panel="class",
-    axes=(),
 )

@@ -13,6 +13,7 @@ Source     Godey et al. 2024, figures 11 and 19 to 22 (they sample a fifth of th
 import numpy as np
 
 from anisoscope.metrics.base import SHARE, Array, Metric, Values, dot, ratio
+from anisoscope.reads import QueryKey
 from anisoscope.sums.groups import Totals
 
 
@@ -35,9 +36,9 @@ def first(moment: Array) -> tuple[Array, Array]:
     return np.where(nothing, np.nan, values[..., -1]), np.where(nothing[..., None], np.nan, vectors[..., -1])
 
 
-def reference(units: list[Array]) -> dict[str, float]:
-    """Two units, taken as the queries and the keys of one head: singular value decompositions of the vectors."""
-    q, k = units[:2]
+def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
+    """Queries and keys of one head, unit by unit: singular value decompositions of the vectors."""
+    q, k = (np.concatenate(side) for side in zip(*units, strict=True))
     _, singular, both = np.linalg.svd(np.concatenate([q, k]), full_matrices=False)
     of_query, of_key = (np.linalg.svd(x, full_matrices=False)[2][0] for x in (q, k))
     return {
@@ -50,13 +51,11 @@ def reference(units: list[Array]) -> dict[str, float]:
 
 METRIC = Metric(
     name="common_direction",
-    quantities=("query_key",),
+    reads=QueryKey(),
     needs=frozenset({"head_moment", "head_moment_n"}),
     compute=compute,
     reference=reference,
     bounds=dict.fromkeys(("share", "query_alone", "key_alone", "alone"), SHARE),
     invariant=frozenset({"rotation", "order"}),
     panel="alignment",
-    axes=("head",),
-    first_policy=True,
 )

@@ -10,6 +10,7 @@ Source     Godey et al. 2024, section 3. (Of unit vectors the drift is A again: 
 import numpy as np
 
 from anisoscope.metrics.base import POSITIVE, SHARE, Array, Metric, Values, ratio
+from anisoscope.reads import Vectors
 from anisoscope.sums.groups import Totals
 
 
@@ -26,10 +27,11 @@ def reference(units: list[Array]) -> dict[str, float]:
 
 METRIC = Metric(
     name="drift",
-    quantities=("hidden", "final", "query", "key", "value"),
+    reads=Vectors(("hidden", "final", "query", "key", "value")),
     needs=frozenset({"n", "vector", "norm"}),
     compute=compute,
     reference=reference,
     bounds={"": POSITIVE, "share": SHARE},
     invariant=frozenset({"rotation", "order"}),
+    panel="hidden",
 )

@@ -14,6 +14,7 @@ import numpy as np
 from anisoscope.axes import SUBSET_FAMILIES
 from anisoscope.metrics.base import COSINE, Array, Metric, Values, dot, ratio
 from anisoscope.metrics.class_direction import reference as of_pairs
+from anisoscope.reads import Vectors
 from anisoscope.sums.groups import Totals
 
 _NAMES = [name for family in SUBSET_FAMILIES.values() for name in family]
@@ -34,19 +35,17 @@ def compute(totals: Totals) -> Values:
 def reference(units: list[Array]) -> dict[str, float]:
     """Two units taken as the first two subsets: the mean over all distinct pairs, inside each and of one from each."""
     found = of_pairs(units[:2])
-    return {
-        f"{_NAMES[a]} × {_NAMES[b]}": found.get(str(k), np.nan) for k, (a, b) in enumerate(((0, 0), (0, 1), (1, 1)))
-    }
+    return {f"{_NAMES[a]} × {_NAMES[b]}": found.get(f"{a} × {b}", np.nan) for a, b in ((0, 0), (0, 1), (1, 1))}
 
 
 METRIC = Metric(
     name="group_cosine",
-    quantities=("hidden", "final"),
+    reads=Vectors(),
     needs=frozenset({"subset_n", "subset_unit"}),
     compute=compute,
     reference=reference,
     bounds={"": COSINE},
     invariant=frozenset({"rotation", "scaling", "order"}),
     components={"": tuple(f"{_NAMES[i]} × {_NAMES[j]}" for i, j in PAIRS)},
-    axes=("head",),
+    panel="hidden",
 )

@@ -11,6 +11,7 @@ import numpy as np
 
 from anisoscope.metrics.base import COSINE, Array, Metric, Values, ratio
 from anisoscope.metrics.mean_cosine import reference as all_pairs
+from anisoscope.reads import Vectors
 from anisoscope.sums.groups import Totals
 
 
@@ -26,10 +27,11 @@ def reference(units: list[Array]) -> dict[str, float]:
 
 METRIC = Metric(
     name="intra_sequence",
-    quantities=("hidden", "final", "query", "key", "value"),
+    reads=Vectors(("hidden", "final", "query", "key", "value")),
     needs=frozenset({"sequence_cosine", "sequences"}),
     compute=compute,
     reference=reference,
     bounds={"": COSINE},
     invariant=frozenset({"rotation", "scaling", "order"}),
+    panel="hidden",
 )

@@ -14,6 +14,7 @@ Source     Godey et al. 2024, section 2 (they sample pairs; ours is exact); cont
 import numpy as np
 
 from anisoscope.metrics.base import COSINE, Array, Metric, Values, dot, ratio
+from anisoscope.reads import Vectors
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.isotropic import q95
 from anisoscope.sums.jackknife import Bounds
@@ -69,11 +70,12 @@ def _of_shares(totals: Totals) -> Bounds:
 
 METRIC = Metric(
     name="mean_cosine",
-    quantities=("hidden", "final", "query", "key", "value"),
+    reads=Vectors(("hidden", "final", "query", "key", "value")),
     needs=frozenset({"n", "unit", "unit_square"}),
     compute=compute,
     reference=reference,
     bounds={"": _of_mean, "between": COSINE, "contribution": COSINE, "top_share": _of_shares},
     invariant=frozenset({"rotation", "scaling", "order"}),
     components={"top_share": tuple(map(str, TOP))},
+    panel="hidden",
 )

@@ -10,6 +10,7 @@ Source     Godey et al. 2024, section 4 (norm fixed point); Fosse et al. 2023, s
 import numpy as np
 
 from anisoscope.metrics.base import POSITIVE, Array, Metric, Values, ratio
+from anisoscope.reads import Vectors
 from anisoscope.sums.groups import Totals
 
 
@@ -29,10 +30,11 @@ def reference(units: list[Array]) -> dict[str, float]:
 
 METRIC = Metric(
     name="norms",
-    quantities=("hidden", "final", "query", "key", "value"),
+    reads=Vectors(("hidden", "final", "query", "key", "value")),
     needs=frozenset({"n", "norm", "norm_square"}),
     compute=compute,
     reference=reference,
     bounds=dict.fromkeys(("mean", "std", "variation"), POSITIVE),
     invariant=frozenset({"rotation", "order"}),
+    panel="hidden",
 )

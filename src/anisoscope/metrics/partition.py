@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anisoscope.metrics.base import SHARE, Array, Metric, Values
+from anisoscope.reads import Weights
 from anisoscope.sums.groups import Totals
 
 ROWS = 1024
@@ -61,11 +62,11 @@ def reference(units: list[Array]) -> dict[str, float]:
 
 METRIC = Metric(
     name="partition",
-    quantities=("embedding",),
+    reads=Weights(terms),
     needs=frozenset({"rows", "log_z"}),
     compute=compute,
     reference=reference,
     bounds={"": SHARE},
     invariant=frozenset({"rotation", "order"}),
-    axes=(),
+    panel="hidden",
 )

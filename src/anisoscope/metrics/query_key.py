@@ -14,6 +14,7 @@ Source     Godey et al. 2024, section 5, figures 13 and 14; read at the stage `r
 import numpy as np
 
 from anisoscope.metrics.base import COSINE, POSITIVE, Array, Metric, Values, dot, ratio
+from anisoscope.reads import QueryKey
 from anisoscope.sums.groups import Totals
 
 
@@ -25,15 +26,15 @@ def compute(totals: Totals) -> Values:
     return {"query_norm": q, "key_norm": k, "dot": product, "cosine": ratio(product, q * k)}
 
 
-def reference(units: list[Array]) -> dict[str, float]:
-    """Two units, taken as the queries and the keys of one head."""
-    q, k = (x.mean(axis=0) for x in units[:2])
+def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
+    """Queries and keys of one head, unit by unit."""
+    q, k = (np.concatenate(side).mean(axis=0) for side in zip(*units, strict=True))
     return {"dot": float(q @ k), "cosine": float(q @ k / np.sqrt((q @ q) * (k @ k)))}
 
 
 METRIC = Metric(
     name="query_key",
-    quantities=("query_key",),
+    reads=QueryKey(),
     needs=frozenset({"n", "vector"}),
     compute=compute,
     reference=reference,

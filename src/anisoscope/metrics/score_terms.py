@@ -15,6 +15,7 @@ Source     ours: Godey et al. 2024, section 5, infer sharp attention from the gr
 import numpy as np
 
 from anisoscope.metrics.base import POSITIVE, Array, Metric, Values, dot, ratio
+from anisoscope.reads import Scores
 from anisoscope.sums.groups import Totals
 
 
@@ -41,16 +42,19 @@ def _quadratic(x: Array, matrix: Array) -> Array:
     return dot(np.einsum("...de,...e->...d", matrix, x), x)
 
 
-def reference(units: list[Array]) -> dict[str, float]:
-    """Two units, taken as queries and keys of one sequence of one head (scale 1): every score, part by part."""
-    q, k = units[:2]
-    query, key = q.mean(axis=0), k.mean(axis=0)
-    by_query, by_pair = (q - query) @ key, (q - query) @ (k - key).T
-    by_key = np.broadcast_to((k - key) @ query, by_pair.shape)
-    within, mean_query, centred = (float(x.var(axis=1).mean()) for x in (q @ k.T, by_key, by_pair))
+def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
+    """Queries and keys of one head, sequence by sequence, all seen, scale 1: every score, part by part."""
+    queries, keys = (np.concatenate(side) for side in zip(*units, strict=True))
+    query, key = queries.mean(axis=0), keys.mean(axis=0)
+    variances: list[list[float]] = [[], [], []]  # inside each row: of the score, of its third and its fourth part
+    for q, k in units:
+        by_key = np.broadcast_to((k - key) @ query, (len(q), len(k)))
+        for found, part in zip(variances, (q @ k.T, by_key, (q - query) @ (k - key).T), strict=True):
+            found.extend(part.var(axis=1))
+    within, mean_query, centred = (float(np.mean(found)) for found in variances)
     return {
         "mean_score": float(query @ key),
-        "between_rows": float(by_query.var()),
+        "between_rows": float(((queries - query) @ key).var()),
         "within_rows": within,
         "mean_query": mean_query,
         "centred": centred,
@@ -61,7 +65,7 @@ def reference(units: list[Array]) -> dict[str, float]:
 
 METRIC = Metric(
     name="score_terms",
-    quantities=("scores",),
+    reads=Scores(),
     needs=frozenset({"rows", "query", "query_moment", "keys", "key", "row_variance", "row_lean", "row_spread"}),
     compute=compute,
     reference=reference,
@@ -70,5 +74,4 @@ METRIC = Metric(
     ),
     invariant=frozenset({"rotation", "order"}),
     panel="alignment",
-    axes=("head",),
 )

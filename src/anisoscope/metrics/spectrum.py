@@ -20,6 +20,7 @@ from collections.abc import Callable
 import numpy as np
 
 from anisoscope.metrics.base import SHARE, Array, Metric, Values, ratio
+from anisoscope.reads import Vectors
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.jackknife import Bounds
 
@@ -105,7 +106,7 @@ RANKS = ("effective_rank", "effective_rank_eigenvalues", "effective_rank_uncentr
 
 METRIC = Metric(
     name="spectrum",
-    quantities=("hidden", "final"),
+    reads=Vectors(),
     needs=frozenset({"moment", "moment_n", "moment_vector", "unit_moment"}),
     compute=compute,
     reference=reference,
@@ -113,6 +114,4 @@ METRIC = Metric(
     invariant=frozenset({"rotation", "order"}),
     components={"explained": tuple(map(str, EXPLAINED))},
     panel="spectrum",
-    axes=("head",),
-    first_policy=True,
 )

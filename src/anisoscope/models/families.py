@@ -98,7 +98,7 @@ FAMILIES: dict[str, Family] = {
 
 def families() -> dict[str, Family]:
     """The rows here, and those that other packages add."""
-    return entries("families") | FAMILIES
+    return entries("families")
 
 
 def family_named(model_type: str) -> Family:

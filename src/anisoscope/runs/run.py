@@ -31,7 +31,6 @@ from anisoscope.measure.distributed import (
     taken_over,
 )
 from anisoscope.measure.loop import Arrays, run_pass
-from anisoscope.measure.tabulate import COUNTS
 from anisoscope.models.families import class_of
 from anisoscope.models.hub_memory import asked_once
 from anisoscope.models.load import Subject, load, modality_of, without_values
@@ -41,6 +40,7 @@ from anisoscope.runs.found import asked, finished
 from anisoscope.runs.job import Job
 from anisoscope.store import RunFolder, as_records, check_output, write_atomic, write_json
 from anisoscope.sums import jackknife
+from anisoscope.sums.groups import COUNTS
 
 FEW_UNITS = 20
 
@@ -277,7 +277,7 @@ def _warnings(measurement: Measurement) -> Iterator[str]:
         yield f"spectrum: {missing}; --spectrum-groups 8 gives them"
     spectra = [s for s in measurement.sites.values() if s.quantity in LAYER_QUANTITIES]
     wide = [s for s in spectra if (s.name, "moment") not in measurement.sums.terms]
-    if "moment" in measurement.settings.needs_of("hidden") and measurement.settings.flatten != "image":
+    if "moment" in measurement.settings.terms_at("hidden") and measurement.settings.flatten != "image":
         yield from filter(None, [without_spectrum(len(wide), len(spectra))])
     if measurement.pieces > 1:
         yield f"out of memory: batches were measured in {measurement.pieces} parts each, to the same sums"

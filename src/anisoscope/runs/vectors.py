@@ -10,7 +10,7 @@ import pandas as pd
 
 from anisoscope import metrics
 from anisoscope.classes.pooling import separability_records
-from anisoscope.data.arrays import STACK, VectorPlan, Vectors
+from anisoscope.data.arrays import STACK, VectorArrays, VectorPlan
 from anisoscope.errors import UsageError
 from anisoscope.measure.loop import Arrays
 from anisoscope.models.load import Subject
@@ -19,13 +19,11 @@ from anisoscope.runs.job import Job
 from anisoscope.runs.run import OpenedCorpus, run
 from anisoscope.store import RunFolder, as_records
 
-OF_SEQUENCES = ("group_cosine", "intra_sequence")
-"""Metrics that single vectors have not: they have no positions, and no neighbours."""
 LABELLED_BYTES = 1 << 31
 """Most of one layer's labelled vectors, which are held at once."""
 
 
-def run_vectors(vectors: Vectors, job: Job, output: Path | None = None, **how: Any) -> RunFolder:
+def run_vectors(vectors: VectorArrays, job: Job, output: Path | None = None, **how: Any) -> RunFolder:
     """Measure vectors: all that needs no model, and with labels the directions of their classes.
 
     Layer i is the i-th array. `job` says what to compute and the group count; its model and corpus are not used; `how`
@@ -44,13 +42,13 @@ def run_vectors(vectors: Vectors, job: Job, output: Path | None = None, **how: A
     return run(job, output, subject=Subject(Arrays(), None, vectors.name), reading=reading, **how)
 
 
-def _metrics(vectors: Vectors, job: Job) -> tuple[str, ...]:
+def _metrics(vectors: VectorArrays, job: Job) -> tuple[str, ...]:
     """Names of the metrics asked for that vectors have."""
     found = metrics.found()
-    have = [name for name, metric in found.items() if {"hidden", "sample"} & set(metric.quantities)]
-    if not vectors.are_sequences:
-        have = [name for name in have if name not in OF_SEQUENCES]
-    of_classes = tuple(name for name in found if found[name].panel == "class")
+    have = [name for name, metric in found.items() if metric.reads.of_layers and not metric.reads.labelled]
+    if not vectors.are_sequences:  # single vectors have no positions, and no neighbours
+        have = [name for name in have if not found[name].reads.is_of_sequences(found[name].needs)]
+    of_classes = tuple(name for name in found if found[name].reads.labelled)
     have += of_classes if len(vectors.classes) > 1 else ()
     for name in job.settings.metrics:
         if name not in have:
@@ -63,7 +61,7 @@ def _metrics(vectors: Vectors, job: Job) -> tuple[str, ...]:
     return chosen
 
 
-def _policies(vectors: Vectors, asked: Sequence[str]) -> tuple[str, ...]:
+def _policies(vectors: VectorArrays, asked: Sequence[str]) -> tuple[str, ...]:
     """The token policies that vectors have: of sequences with and without their first token, else all."""
     known = ("all", "no-first") if vectors.are_sequences else ("all",)
     chosen = tuple(policy for policy in asked if policy in known)
@@ -72,7 +70,7 @@ def _policies(vectors: Vectors, asked: Sequence[str]) -> tuple[str, ...]:
     return chosen
 
 
-def _separability(vectors: Vectors, job: Job) -> tuple[pd.DataFrame, list[str]]:
+def _separability(vectors: VectorArrays, job: Job) -> tuple[pd.DataFrame, list[str]]:
     """Records of how well classes are told apart, layer by layer, and why there are none of a layer."""
     assert vectors.labels is not None
     if len(vectors.classes) < 2:

@@ -38,6 +38,8 @@ PIECE = 1 << 20
 SMALL = {torch.float32: 1e-12, torch.float64: 1e-140}
 """Norms under it, and over its inverse, are taken with care: their squares lose digits or overflow (float32: 1e±38)."""
 COUNTED = frozenset({"zero", "nonfinite"})  # terms that are always summed
+COUNTS = ("n", "rows", "plain.rows")
+"""Terms that say of how many vectors, or rows of attention, a site's sums are: the first that is there."""
 
 
 class Sums:
@@ -141,6 +143,15 @@ class Totals:
     def __init__(self, terms: Mapping[str, Array]) -> None:
         self._terms = terms
         self.present = np.any([value.reshape(len(value), -1).any(axis=1) for value in terms.values()], axis=0)
+
+    @property
+    def n_groups(self) -> int:
+        """How many groups hold anything."""
+        return int(self.present.sum())
+
+    def without(self, index: int) -> "Totals":
+        """The sums without one group, by its place among those that hold anything."""
+        return Totals({term: np.delete(self.groups(term), index, axis=0) for term in self._terms})
 
     def groups(self, term: str) -> Array:
         """[group, ...] of the groups that hold anything."""

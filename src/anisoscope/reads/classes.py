@@ -1,0 +1,86 @@
+"""Labelled: the directions of labelled sequences, summed class by class."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anisoscope.axes import LAYER_QUANTITIES, Site
+from anisoscope.batch import Batch, Stream
+from anisoscope.reads.base import (
+    Declared,
+    Gathered,
+    Keeper,
+    Pass,
+    Reading,
+    Reads,
+    TrialLayout,
+    TrialPass,
+    Unit,
+    in_batches,
+    totals_of,
+)
+from anisoscope.sums.classes import add_class_sums, pooled
+
+
+class ClassSums(Keeper):
+    """Sums of directions of each class, of labelled sequences."""
+
+    def join(self, other: "ClassSums") -> "ClassSums":  # noqa: ARG002
+        return self
+
+    def takes(self, site: Site) -> bool:
+        return site.quantity == "hidden"
+
+    def add(self, site: Site, value: Tensor, done: Pass) -> None:
+        positions = done.near(done.positions_of(site, value), value.device)
+        vectors = pooled(value, positions.real, done.settings.at)
+        label, group = done.near(done.label, value.device), done.near(done.group, value.device)
+        add_class_sums(done.sums, site.name, vectors, label, group, len(done.classes))
+
+
+class Labelled(Reads):
+    """Directions of labelled sequences, summed by class, at every layer of hidden states.
+
+    `compute` is called with `Totals`: `class_n` [replicate, class] and `class_unit` [replicate, class, dim]. A value
+    may have a component for each class or pair of classes; `Metric.components` then makes their names of the classes'.
+    """
+
+    word = "directions of classes"
+    terms = frozenset({"class_n", "class_unit"})
+    labelled = True
+
+    @property
+    def captured(self) -> frozenset[str]:
+        return frozenset(LAYER_QUANTITIES)
+
+    def has_roles(self, needs: frozenset[str]) -> bool:  # noqa: ARG002
+        return True
+
+    def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
+        yield ClassSums()
+
+    def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
+        for name, site in kept.sites.items():
+            if site.quantity != "hidden":
+                continue
+            totals = totals_of(kept.sums.at(name, metric.needs))
+            if totals is not None:
+                count = np.array(kept.sums.at(name, ("class_n",))["class_n"].sum())
+                yield Reading(totals, kept.columns_of(site), count, tuple(kept.classes))
+
+    def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
+        """Each unit as a class: every vector a sequence of its own, the i-th of each class in the i-th unit."""
+        rows = [(i, label, x) for label, of_class in enumerate(units) for i, x in enumerate(of_class)]
+        for _, part in in_batches(rows, layout):
+            if not part:
+                continue
+            x = torch.full((len(part), 1 + layout.padding, len(part[0][2])), layout.filler, dtype=layout.dtype)
+            x[:, 0] = torch.as_tensor(np.stack([vector for _, _, vector in part]))
+            real = torch.arange(x.shape[1]).unsqueeze(0).expand(len(part), -1) == 0
+            unit, label = (torch.tensor([row[k] for row in part]) for k in (0, 1))
+            stream = Stream(real, torch.zeros_like(real), torch.zeros(len(part), dtype=torch.int64))
+            trial.begin(Batch({}, unit, {"encoder": stream}, label=label), torch.device("cpu"))
+            trial.receive(Site("encoder", 1, "hidden"), x)
+            trial.end()

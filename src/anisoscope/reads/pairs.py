@@ -1,0 +1,123 @@
+"""LayerPair: the same sampled tokens in two layers of a stack."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import torch
+
+from anisoscope.axes import LAYER_QUANTITIES, Site
+from anisoscope.reads.base import (
+    Array,
+    Declared,
+    Gathered,
+    Keeper,
+    Reading,
+    Reads,
+    TrialLayout,
+    TrialPass,
+    Unit,
+    batch_of,
+    draw_pairs,
+    in_batches,
+    pad,
+)
+from anisoscope.reads.sample import KeptSample, SampledVectors, is_usable, reservoir_of, sample_at
+from anisoscope.reads.vectors import VectorSums
+from anisoscope.sums.reservoir import Reservoir
+
+
+@dataclass(frozen=True)
+class SampledPair:
+    """The same tokens seen in two places: `first` and `second` have the same vectors' order and groups."""
+
+    first: SampledVectors
+    second: SampledVectors
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    @property
+    def n_groups(self) -> int:
+        return self.first.n_groups
+
+    def without(self, index: int) -> "SampledPair":
+        return SampledPair(self.first.without(index), self.second.without(index))
+
+    def replicates(self, function: Callable[[Array, Array], Any]) -> Array:
+        """[replicate, …]: `function` of both sets of vectors, then of those without each group in turn."""
+        x, y, group = self.first.vectors, self.second.vectors, self.first.group
+        parts = [(x, y), *((x[group != g], y[group != g]) for g in self.first.present)]
+        return np.stack([np.asarray(function(*part), dtype=np.float64) for part in parts])
+
+
+@dataclass(frozen=True)
+class LayerPair(Reads):
+    """The same sampled tokens in each pair of layers of a stack: hidden states, and the output after the final norm.
+
+    most  sampled tokens that are read (None: all): a function of pairs of tokens takes their square
+
+    `compute` is called with `SampledPair`; a value has no axis but replicates. A row of the long table stands at the
+    first layer, and its component names the second: `hidden 5`, `final`.
+    """
+
+    most: int | None = None
+
+    word = "pairs of layers"
+    layers = 2
+    sides_turn_together = False
+
+    @property
+    def arrays(self) -> int:
+        return 2
+
+    @property
+    def captured(self) -> frozenset[str]:
+        return frozenset(LAYER_QUANTITIES)
+
+    def is_of_first_policy(self, needs: frozenset[str]) -> bool:  # noqa: ARG002
+        return True
+
+    def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
+        yield KeptSample()
+        yield VectorSums(dict.fromkeys(("hidden", "final"), frozenset({"vector"})))
+
+    def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:  # noqa: ARG002
+        for reservoir, layers in _layers_of_each_sample(kept):
+            usable = np.logical_and.reduce(
+                [is_usable(reservoir.vectors[name][: self.most].double().numpy()) for name in layers]
+            )
+            samples = {name: sample_at(name, reservoir, kept, self.most, usable) for name in layers}
+            for name, other_name in combinations(layers, 2):
+                first, second, other = samples[name], samples[other_name], layers[other_name]
+                if first is None or second is None:
+                    continue
+                pair = SampledPair(first, second)
+                component = other.label if other.layer is None else f"{other.label} {other.layer}"
+                columns = kept.columns_of(layers[name]) | {"component": component}
+                yield Reading(pair, columns, np.array(float(len(pair))))
+
+    def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
+        return draw_pairs(seed, sizes, d)
+
+    def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
+        """Each unit as a sequence of its own, seen in two layers."""
+        for start, part in in_batches(units, layout):
+            (x, real), (y, _) = (pad([unit[side] for unit in part], layout) for side in (0, 1))
+            if real.shape[1]:
+                trial.begin(batch_of(start, real), torch.device("cpu"))
+                trial.receive(Site("encoder", 1, "hidden"), x)
+                trial.receive(Site("encoder", 2, "hidden"), y)
+                trial.end()
+
+
+def _layers_of_each_sample(kept: Gathered) -> Iterator[tuple[Reservoir, dict[str, Site]]]:
+    """Each sample of tokens, with the layers that it was taken at; without those of which no vector can be used."""
+    found: dict[int, tuple[Reservoir, dict[str, Site]]] = {}
+    for name, site in kept.sites.items():
+        reservoir = reservoir_of(name, site, kept) if site.quantity in ("hidden", "final") else None
+        if reservoir is not None and is_usable(reservoir.vectors[name].double().numpy()).any():
+            found.setdefault(id(reservoir), (reservoir, {}))[1][name] = site
+    yield from found.values()

@@ -1,0 +1,80 @@
+"""QueryKey: sums over the queries of every head, beside those over its keys."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import torch
+
+from anisoscope.axes import Site
+from anisoscope.reads.base import (
+    Array,
+    Declared,
+    Gathered,
+    Keeper,
+    Reading,
+    Reads,
+    TrialLayout,
+    TrialPass,
+    Unit,
+    batch_of,
+    draw_pairs,
+    in_batches,
+    pad,
+    totals_of,
+)
+from anisoscope.reads.vectors import LINEAR, VectorSums
+
+HEAD_MOMENTS = frozenset({"head_moment", "head_moment_n"})
+
+
+class QueryKey(Reads):
+    """The queries and the keys of each head at one stage, as sums.
+
+    `compute` is called with `Totals` whose terms have the side before their name: `totals["query.vector"]` is Σq
+    [replicate, policy, head, head_dim]. A model with grouped keys has fewer key heads than query heads. Second moments
+    (`head_moment`) have no policy axis.
+    """
+
+    word = "queries and keys"
+    terms = (LINEAR - {"unit_square"}) | HEAD_MOMENTS
+
+    @property
+    def captured(self) -> frozenset[str]:
+        return frozenset({"query", "key"})
+
+    def axes_of(self, needs: frozenset[str]) -> tuple[str, ...]:
+        return ("head",) if needs & HEAD_MOMENTS else ("policy", "head")
+
+    def is_of_first_policy(self, needs: frozenset[str]) -> bool:
+        return bool(needs & HEAD_MOMENTS)
+
+    def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:
+        yield VectorSums({"query": needs, "key": needs})
+
+    def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
+        count = "head_moment_n" if metric.needs & HEAD_MOMENTS else "n"
+        for name, site in kept.sites.items():
+            if site.quantity != "query":
+                continue
+            key = Site(site.stack, site.layer, "key", site.stage, site.kind)
+            terms: dict[str, Array] = {}
+            for side, of_side in (("query", name), ("key", key.name)):
+                terms |= {f"{side}.{term}": x for term, x in kept.sums.at(of_side, metric.needs).items()}
+            totals = totals_of(terms)
+            if totals is not None:
+                rows = np.asarray(kept.sums.at(name, (count,))[count].sum(0))
+                yield Reading(totals, kept.columns_of(site), rows)
+
+    def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
+        return draw_pairs(seed, sizes, d)
+
+    def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
+        """Queries and keys of one head, each unit as a sequence of its own."""
+        for first, part in in_batches(units, layout):
+            (query, real), (key, _) = (pad([unit[side] for unit in part], layout) for side in (0, 1))
+            if not real.shape[1]:
+                continue
+            trial.begin(batch_of(first, real), torch.device("cpu"))
+            trial.receive(Site("encoder", 1, "query"), query.unsqueeze(1))
+            trial.receive(Site("encoder", 1, "key"), key.unsqueeze(1))
+            trial.end()

@@ -1,0 +1,191 @@
+"""Rows: sums over rows of attention, of each head; the same with queries or keys centred; and sums of scores."""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anisoscope.axes import Site
+from anisoscope.reads.base import (
+    Declared,
+    Gathered,
+    Keeper,
+    Pass,
+    Reading,
+    Reads,
+    TrialLayout,
+    TrialPass,
+    Unit,
+    batch_of,
+    draw_pairs,
+    in_batches,
+    pad,
+    totals_of,
+)
+from anisoscope.sums.groups import row_sums
+
+SIDES = ("plain", "query", "key")
+"""Rows as they are; with queries centred; with keys centred."""
+COUNTS_OF_ROWS = frozenset({"rows", "normalised_rows", "pairs", "row_sequences"})
+WEIGHTS_OF_ROWS = frozenset({"row_max", "row_min", "row_median", "first_mass", "row_similarity"})
+OF_ROWS = COUNTS_OF_ROWS | WEIGHTS_OF_ROWS | {"entropy", "entropy_normalised", "score", "score_histogram"}
+OF_SCORES = frozenset({"rows", "query", "query_moment", "keys", "key", "row_variance", "row_lean", "row_spread"})
+
+
+class RowSums(Keeper):
+    """Sums of attention rows."""
+
+    def join(self, other: "RowSums") -> "RowSums":  # noqa: ARG002
+        return self
+
+    def takes(self, site: Site) -> bool:
+        return site.quantity == "attention"
+
+    def add(self, site: Site, value: Mapping[str, Tensor], done: Pass) -> None:
+        add_rows(site, value, done)
+
+
+class CentredRowSums(Keeper):
+    """Sums of attention rows beside those with queries, and keys, centred: terms `plain.…`, `query.…`, `key.…`."""
+
+    def join(self, other: "CentredRowSums") -> "CentredRowSums":  # noqa: ARG002
+        return self
+
+    def takes(self, site: Site) -> bool:
+        return site.quantity == "centred"
+
+    def add(self, site: Site, value: Mapping[str, Mapping[str, Tensor]], done: Pass) -> None:
+        for side, rows in value.items():
+            add_rows(site, rows, done, f"{side}.")
+
+
+class ScoreSums(Keeper):
+    """Sums of scores, which the tap hands on as such."""
+
+    def join(self, other: "ScoreSums") -> "ScoreSums":  # noqa: ARG002
+        return self
+
+    def takes(self, site: Site) -> bool:
+        return site.quantity == "scores"
+
+    def add(self, site: Site, value: Mapping[str, Tensor], done: Pass) -> None:
+        done.add_sums(site.name, value)
+
+
+def add_rows(site: Site, rows: Mapping[str, Tensor], done: Pass, prefix: str = "") -> None:
+    """Add the rows of real queries that see a key; `prefix`: of the names of their terms."""
+    keys = rows["keys"]
+    real = done.real_queries(site, keys)
+    terms = row_sums(rows, real.unsqueeze(1) & (keys > 0))
+    done.add_sums(site.name, {prefix + name: value for name, value in terms.items()})
+
+
+class _OfAttention(Reads):
+    """What is summed of attention, head by head: sums without a policy axis."""
+
+    quantity: str
+    counted: str
+
+    @property
+    def captured(self) -> frozenset[str]:
+        return frozenset({self.quantity})
+
+    def axes_of(self, needs: frozenset[str]) -> tuple[str, ...]:  # noqa: ARG002
+        return ("head",)
+
+    def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
+        for name, site in kept.sites.items():
+            if site.quantity != self.quantity:
+                continue
+            totals = totals_of(kept.sums.at(name, metric.needs))
+            if totals is not None:
+                count = np.asarray(kept.sums.at(name, (self.counted,))[self.counted].sum(0))
+                yield Reading(totals, kept.columns_of(site), count)
+
+    def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
+        return draw_pairs(seed, sizes, d)
+
+    def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
+        """Queries and keys of one head of each unit as a sequence, all keys seen, scale 1."""
+        whole = [np.concatenate([unit[side] for unit in units]) for side in (0, 1)]
+        means = [torch.as_tensor(x.mean(0) if len(x) else x.sum(0)).to(layout.dtype) for x in whole]
+        for first, part in in_batches(units, layout):
+            (query, real), (key, _) = (pad([unit[side] for unit in part], layout) for side in (0, 1))
+            if not real.shape[1]:
+                continue
+            trial.begin(batch_of(first, real), torch.device("cpu"))
+            value = self.hand_on(query.unsqueeze(1), key.unsqueeze(1), real, means)
+            trial.receive(Site("encoder", 1, self.quantity), value)  # type: ignore[arg-type]
+            trial.end()
+
+    @abstractmethod
+    def hand_on(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:
+        """What the tap hands on, of queries and keys [sequence, head, token, dim]; `means` over all of them."""
+
+
+def rows_between(query: Tensor, key: Tensor, real: Tensor) -> dict[str, Tensor]:
+    """Attention rows of queries over real keys, as the tap hands them on; scale 1."""
+    from anisoscope.capture.masking import Masking
+    from anisoscope.capture.rows import attention_rows
+
+    return attention_rows(query, key, Masking(real[:, None, None, :], causal=False, bias=None), scale=1.0, real=real)
+
+
+class Rows(_OfAttention):
+    """The rows of attention of each head, as sums over real queries: entropy, largest weight, mass on the first key …
+
+    `compute` is called with `Totals`: `totals["entropy"]` is the sum of entropies [replicate, head].
+    """
+
+    word = "attention rows"
+    terms = OF_ROWS
+    quantity = "attention"
+    counted = "rows"
+
+    def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
+        yield RowSums()
+
+    def hand_on(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:  # noqa: ARG002
+        return rows_between(query, key, real)
+
+
+class CentredRows(_OfAttention):
+    """Rows of attention as they are, with queries less their mean, and with keys less theirs: terms of `Rows` with the
+    side before their name (`plain.entropy`, `query.entropy`, `key.entropy`).
+    """
+
+    word = "attention rows with and without the mean query and key"
+    terms = frozenset(f"{side}.{term}" for side in SIDES for term in OF_ROWS)
+    quantity = "centred"
+    counted = "plain.rows"
+    adds_up = False
+
+    def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
+        yield CentredRowSums()
+
+    def hand_on(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:
+        of_query, of_key = query - means[0], key - means[1]
+        sides = ((query, key), (of_query, key), (query, of_key))
+        return {side: rows_between(q, k, real) for side, (q, k) in zip(SIDES, sides, strict=True)}
+
+
+class Scores(_OfAttention):
+    """Sums of scores q·k·scale inside and between rows (`capture/scores.py` says what each term is)."""
+
+    word = "attention scores"
+    terms = OF_SCORES
+    quantity = "scores"
+    counted = "rows"
+
+    def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
+        yield ScoreSums()
+
+    def hand_on(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:  # noqa: ARG002
+        from anisoscope.capture.masking import Masking
+        from anisoscope.capture.scores import score_sums
+
+        masking = Masking(real[:, None, None, :], causal=False, bias=None)
+        return score_sums(query, key, masking, scale=1.0, real=real)

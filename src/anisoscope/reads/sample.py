@@ -1,0 +1,182 @@
+"""Sample: a uniform sample of the vectors of a layer, for what sums cannot give."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from anisoscope.axes import LAYER_QUANTITIES, Site
+from anisoscope.reads.base import (
+    Array,
+    Declared,
+    Gathered,
+    Keeper,
+    Pass,
+    Reading,
+    Reads,
+    TrialLayout,
+    TrialPass,
+    Unit,
+    batch_of,
+    in_batches,
+    pad,
+)
+from anisoscope.reads.vectors import VectorSums, is_whole_image
+from anisoscope.sums.reservoir import Reservoir
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class KeptSample(Keeper):
+    """A uniform sample of the tokens of each stack, the same at every site: of hidden states, and of the queries and
+    keys of self-attention where `heads` is set.
+    """
+
+    heads: bool = False
+
+    def join(self, other: "KeptSample") -> "KeptSample":
+        return KeptSample(self.heads or other.heads)
+
+    def takes(self, site: Site) -> bool:
+        of_heads = site.quantity in ("query", "key") and site.kind == "self"
+        return site.quantity in LAYER_QUANTITIES or (self.heads and of_heads)
+
+    def add(self, site: Site, value: Any, done: Pass) -> None:
+        if site.quantity not in LAYER_QUANTITIES:
+            done.add_sample(site, value.transpose(1, 2))
+        elif not is_whole_image(value, done):
+            done.add_sample(site, value)
+
+
+@dataclass(frozen=True)
+class SampledVectors:
+    """Vectors of a layer, a uniform sample of those of the first token policy.
+
+    vectors  [vector, dim]: finite, not zero; in the order of their hashes, so that the first k are a sample too
+    group    [vector]: the group of units that each is of, below `groups`
+    mean     [dim]: the mean of all vectors of the layer, not of the sample alone
+    """
+
+    vectors: Array
+    group: NDArray[np.int64]
+    groups: int
+    mean: Array
+    _made: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    @cached_property
+    def present(self) -> NDArray[np.int64]:
+        """The groups that hold a vector, rising."""
+        return np.unique(self.group)
+
+    @property
+    def n_groups(self) -> int:
+        return len(self.present)
+
+    @cached_property
+    def member(self) -> Array:
+        """[vector, group]: 1 if the vector is of the group; of groups that hold any."""
+        return np.asarray(self.group[:, None] == self.present, dtype=np.float64)
+
+    def without(self, index: int) -> "SampledVectors":
+        return self.take(self.group != self.present[index])
+
+    def take(self, chosen: Any) -> "SampledVectors":
+        """Some of the vectors."""
+        return replace(self, vectors=self.vectors[chosen], group=self.group[chosen], _made={})
+
+    def replicates(self, function: Callable[[Array], Any]) -> Array:
+        """[replicate, …]: `function` of all vectors [vector, dim], then of those without each group in turn."""
+        left_out = (self.vectors[self.group != group] for group in self.present)
+        return np.stack([np.asarray(function(x), dtype=np.float64) for x in (self.vectors, *left_out)])
+
+    def sum_pairs(self, of_pairs: Array) -> Array:
+        """[replicate]: the sum of a symmetric matrix [vector, vector], then without the pairs that touch each group."""
+        return leave_out_groups(self.member.T @ of_pairs @ self.member)
+
+    def made_once(self, function: "Callable[[SampledVectors], T]") -> T:
+        """`function` of this sample, made when it is first asked for: layers are in many pairs."""
+        if function not in self._made:
+            self._made[function] = function(self)
+        return self._made[function]  # type: ignore[no-any-return]
+
+
+def leave_out_groups(of_groups: Array) -> Array:
+    """Replicates of sums over pairs of groups [group, group]: of all, then of those that do not touch each group."""
+    every = of_groups.sum()
+    return np.concatenate([[every], every - of_groups.sum(0) - of_groups.sum(1) + np.diag(of_groups)])
+
+
+class Sample(Reads):
+    """A uniform sample of the vectors of each layer of hidden states (`--sample` says how many are kept).
+
+    `compute` is called with `SampledVectors`; a value has no axis but replicates, and a component axis if it needs one.
+    The simplest: `lambda sample: {"": sample.replicates(function_of_vectors)}`.
+    """
+
+    word = "a sample of vectors"
+
+    @property
+    def arrays(self) -> int:
+        return 1
+
+    @property
+    def captured(self) -> frozenset[str]:
+        return frozenset(LAYER_QUANTITIES)
+
+    def is_of_first_policy(self, needs: frozenset[str]) -> bool:  # noqa: ARG002
+        return True
+
+    def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
+        yield KeptSample()
+        yield VectorSums(dict.fromkeys(("hidden", "final"), frozenset({"vector"})))  # its mean
+
+    def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:  # noqa: ARG002
+        for name, site in kept.sites.items():
+            reservoir = reservoir_of(name, site, kept)
+            sample = sample_at(name, reservoir, kept) if reservoir is not None else None
+            if sample is not None:
+                yield Reading(sample, kept.columns_of(site), np.array(float(len(sample))))
+
+    def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
+        """Each unit as a sequence of its own."""
+        for first, part in in_batches(units, layout):
+            x, real = pad([np.asarray(unit) for unit in part], layout)
+            if real.shape[1]:
+                trial.begin(batch_of(first, real), torch.device("cpu"))
+                trial.receive(Site("encoder", 1, "hidden"), x)
+                trial.end()
+
+
+def reservoir_of(name: str, site: Site, kept: Gathered) -> Reservoir | None:
+    """The reservoir that holds vectors of a layer; None if none does."""
+    if site.quantity not in LAYER_QUANTITIES:
+        return None
+    reservoir = kept.reservoirs.get(site.stack) or kept.reservoirs.get(name)
+    return reservoir if reservoir is not None and name in reservoir.vectors else None
+
+
+def is_usable(vectors: Array) -> NDArray[np.bool_]:
+    """[vector]: finite, and not zero."""
+    return np.asarray(np.isfinite(vectors).all(1) & (np.abs(vectors).sum(1) > 0))
+
+
+def sample_at(
+    name: str, reservoir: Reservoir, kept: Gathered, most: int | None = None, usable: NDArray[np.bool_] | None = None
+) -> SampledVectors | None:
+    """The sample of a layer: of the first `most` vectors that are kept the `usable` ones; None if they are not two."""
+    vectors = reservoir.vectors[name][:most].double().numpy()
+    chosen = is_usable(vectors) if usable is None else usable
+    if chosen.sum() < 2:
+        return None
+    group = (reservoir.unit[:most].numpy() % kept.sums.groups)[chosen]
+    total = kept.sums.at(name, ("vector", "n"))
+    mean = total["vector"].sum(0)[0, 0] / total["n"].sum(0)[0, 0]
+    return SampledVectors(vectors[chosen], group, kept.sums.groups, mean)

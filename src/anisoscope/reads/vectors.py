@@ -1,0 +1,207 @@
+"""Vectors: sums over the vectors of a site, without a limit to their number."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anisoscope.axes import LAYER_QUANTITIES, SUBSET_FAMILIES, Site
+from anisoscope.errors import UsageError
+from anisoscope.reads.base import (
+    Array,
+    Declared,
+    Gathered,
+    Keeper,
+    Pass,
+    Reading,
+    Reads,
+    TrialLayout,
+    TrialPass,
+    Unit,
+    batch_of,
+    in_batches,
+    pad,
+    totals_of,
+)
+from anisoscope.sums.groups import COUNTED, vector_sums
+from anisoscope.sums.moments import add_head_moments
+
+OF_VECTORS = ("hidden", "final", "query", "key", "value")
+"""Quantities whose vectors are summed."""
+OF_HEADS = frozenset({"query", "key", "value"})
+LINEAR = frozenset({"n", "vector", "unit", "unit_square", "norm", "norm_square"})
+INSIDE = frozenset({"sequence_cosine", "sequences"})
+SUBSETS = frozenset({"subset_n", "subset_unit"})
+MOMENTS = frozenset({"moment", "moment_n", "moment_vector", "unit_moment"})
+IMAGE_TERMS = frozenset({"n", "zero", "nonfinite", "vector", "unit", "norm", "norm_square"})
+"""What is summed of whole images as vectors, whose millions of dimensions have no spectrum and no shares."""
+FEW_GROUPS = 8
+"""Groups of whole images, and of the second moments of heads if the settings do not say."""
+KINDS = len(SUBSET_FAMILIES["kind"])
+"""The first subsets: kinds of token, which make up the whole."""
+
+
+@dataclass(frozen=True)
+class VectorSums(Keeper):
+    """Sums of vectors: `terms` by quantity. Vectors of every quantity are counted, whatever is asked for."""
+
+    terms: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def join(self, other: "VectorSums") -> "VectorSums":
+        quantities = dict.fromkeys((*self.terms, *other.terms))
+        empty: frozenset[str] = frozenset()
+        return VectorSums({q: self.terms.get(q, empty) | other.terms.get(q, empty) for q in quantities})
+
+    def terms_at(self, quantity: str) -> frozenset[str]:
+        """The terms that are summed at sites of a quantity, beside those that count what is left out."""
+        found = self.terms.get(quantity, frozenset()) | {"n"}
+        return found - {"unit_square"} if quantity in OF_HEADS else found
+
+    def takes(self, site: Site) -> bool:
+        return site.measured_as in OF_VECTORS
+
+    def add(self, site: Site, value: Tensor, done: Pass) -> None:
+        terms = self.terms_at(site.measured_as) | COUNTED
+        positions = done.near(done.positions_of(site, value), value.device)
+        if site.quantity in LAYER_QUANTITIES:
+            _add_layer(site, value, positions, terms, done)
+        else:
+            _add_heads(site, value, positions, terms, done)
+
+
+def _add_layer(site: Site, x: Tensor, positions: Any, terms: frozenset[str], done: Pass) -> None:
+    """Vectors without heads [sequence, token, dim]."""
+    if is_whole_image(x, done):
+        values, _ = vector_sums(x.unsqueeze(1), positions.real.unsqueeze(1), None, terms & IMAGE_TERMS)
+        done.sums.add(site.name, values, done.near(done.group, x.device) % FEW_GROUPS)
+        return
+    subsets = positions.subsets if "subset_unit" in terms else None
+    values, inverse = vector_sums(x.unsqueeze(1), positions.policies, subsets, terms)
+    done.add_sums(site.name, values)
+    if "moment" in terms:
+        done.moments.add(site.name, x, positions.policies[:, 0] & (inverse[:, 0] > 0), inverse[:, 0])
+
+
+def _add_heads(site: Site, x: Tensor, positions: Any, terms: frozenset[str], done: Pass) -> None:
+    """Vectors of heads [sequence, head, token, dim]."""
+    values, inverse = vector_sums(x, positions.policies, None, terms)
+    done.add_sums(site.name, values)
+    if "head_moment" in terms:
+        groups = min(done.settings.spectrum_groups or FEW_GROUPS, done.settings.groups)
+        weight = positions.policies[:, :1] * (inverse > 0)
+        add_head_moments(done.sums, site.name, x, weight, done.near(done.group, x.device) % groups, groups)
+
+
+def is_whole_image(x: Tensor, done: Pass) -> bool:
+    """Whether vectors are whole images, which have millions of dimensions."""
+    return done.settings.flatten == "image" and x.shape[1] == 1
+
+
+@dataclass(frozen=True)
+class Vectors(Reads):
+    """All vectors of a site, as sums: of hidden states (`hidden`, `final`), or of queries, keys and values of heads.
+
+    `compute` is called with `Totals`: `totals["unit"]` is Σu [replicate, policy, head, dim] (`sums/groups.py` says what
+    each term is). Terms of subsets have a subset axis after the replicates and no policy; those of second moments have
+    no policy and groups of their own, so they go together with no other term.
+    """
+
+    at: tuple[str, ...] = ("hidden", "final")
+
+    word = "vectors"
+    terms = LINEAR | INSIDE | SUBSETS | MOMENTS
+
+    def __post_init__(self) -> None:
+        if not self.at or not {*self.at} <= {*OF_VECTORS}:
+            raise UsageError(f"vectors at some of {', '.join(OF_VECTORS)}", repr(self.at), "as Vectors(('hidden',))")
+
+    @property
+    def arrays(self) -> int:
+        return int("hidden" in self.at)
+
+    @property
+    def described(self) -> str:
+        return f"{self.word}: {', '.join(self.at)}"
+
+    @property
+    def captured(self) -> frozenset[str]:
+        heads = OF_HEADS & {*self.at}
+        return heads | {*LAYER_QUANTITIES} if {*self.at} - OF_HEADS else heads
+
+    def axes_of(self, needs: frozenset[str]) -> tuple[str, ...]:
+        if needs & MOMENTS and needs - MOMENTS:
+            got = f"{', '.join(sorted(needs & MOMENTS))} with {', '.join(sorted(needs - MOMENTS))}"
+            cure = "second moments have groups of their own: use moment_n and moment_vector beside them"
+            raise UsageError("second moments alone, or other sums", got, cure)
+        if {*self.at} & OF_HEADS and needs & (MOMENTS | SUBSETS):
+            got = f"{', '.join(sorted(needs & (MOMENTS | SUBSETS)))} at {', '.join(self.at)}"
+            raise UsageError("second moments and subsets of hidden states alone", got, "leave heads out of `at`")
+        return ("head",) if needs & (MOMENTS | SUBSETS) else ("policy", "head")
+
+    def is_of_first_policy(self, needs: frozenset[str]) -> bool:
+        return bool(needs & MOMENTS)
+
+    def has_roles(self, needs: frozenset[str]) -> bool:
+        return bool(needs & SUBSETS)
+
+    def is_of_sequences(self, needs: frozenset[str]) -> bool:
+        return bool(needs & (SUBSETS | INSIDE))
+
+    def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:
+        yield VectorSums(dict.fromkeys(self.at, needs))
+
+    def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
+        for name, site in kept.sites.items():
+            if site.measured_as not in self.at:
+                continue
+            totals = totals_of(kept.sums.at(name, metric.needs))
+            if totals is not None:
+                yield Reading(totals, kept.columns_of(site), self._count(metric.needs, kept, name))
+
+    def _count(self, needs: frozenset[str], kept: Gathered, site: str) -> Array:
+        """How many vectors are behind the values, by policy and head (of similarity inside sequences: sequences)."""
+        if needs & SUBSETS:
+            return np.asarray(kept.sums.at(site, ("subset_n",))["subset_n"].sum(0)[:KINDS].sum(0))
+        term = "moment_n" if needs & MOMENTS else "sequences" if needs & INSIDE and "n" not in needs else "n"
+        return np.asarray(kept.sums.at(site, (term,))[term].sum(0))
+
+    def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:
+        """Each unit as a sequence of its own; of subsets two units, the tokens of two kinds."""
+        if metric.needs & SUBSETS:
+            _feed_subsets(units, layout, trial)
+            return
+        quantity = next(q for q in OF_VECTORS if q in self.at)
+        for first, part in in_batches(units, layout):
+            x, real = pad([np.asarray(unit) for unit in part], layout)
+            if not real.shape[1]:
+                continue
+            trial.begin(batch_of(first, real), torch.device("cpu"))
+            site = Site("encoder", None if quantity == "final" else 1, quantity)  # type: ignore[arg-type]
+            trial.receive(site, x.unsqueeze(1) if quantity in OF_HEADS else x)
+            trial.end()
+
+
+def _feed_subsets(units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:
+    """Two units as the first two subsets: `special` tokens, and those that are `first` in their sequence.
+
+    A sequence is begun by each vector of the second unit; the vectors of the first unit follow, dealt out in turn.
+    """
+    special, first = (np.asarray(unit) for unit in units[:2])
+    sequences, marks = [], []
+    for i in range(max(len(first), 1)):
+        rest = special[i :: max(len(first), 1)]
+        sequences.append(np.concatenate([first[i : i + 1], rest]))
+        marks.append(len(first[i : i + 1]))
+    for number, part in in_batches(sequences, layout):
+        x, real = pad(part, layout)
+        if not real.shape[1]:
+            continue
+        batch = batch_of(number, real)
+        begun = torch.tensor(marks[number : number + len(part)])
+        batch.streams["encoder"].special.copy_(real & (torch.arange(real.shape[1]) >= begun.unsqueeze(1)))
+        trial.begin(batch, torch.device("cpu"))
+        trial.receive(Site("encoder", 1, "hidden"), x)
+        trial.end()

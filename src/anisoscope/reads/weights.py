@@ -1,0 +1,59 @@
+"""Weights: the input and output embedding matrices of a model, each summed up once."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from anisoscope.reads.base import Array, Declared, Gathered, Reading, Reads, TrialLayout, TrialPass, Unit, totals_of
+
+Summary = Callable[[NDArray[Any]], Mapping[str, Array]]
+
+
+@dataclass(frozen=True)
+class Weights(Reads):
+    """The embedding matrices of a model, as what `summarise` makes of each.
+
+    summarise  matrix [row, dim] → {term: array with a leading axis of 1}, which is all that is kept of it
+
+    `compute` is called with `Totals` of these terms, in one group: there is no interval. A matrix does not depend on
+    the corpus.
+    """
+
+    summarise: Summary
+
+    word = "embedding matrices"
+    terms = None
+    adds_up = False
+
+    @property
+    def captured(self) -> frozenset[str]:
+        return frozenset()
+
+    def summary(self) -> Summary:
+        return self.summarise
+
+    def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
+        columns = dict.fromkeys(("stack", "kind", "layer", "n_units"))
+        prefix = f"{metric.name}."
+        for matrix, terms in kept.weights.items():
+            own = {name.removeprefix(prefix): x.numpy() for name, x in terms.items() if name.startswith(prefix)}
+            totals = totals_of(own)
+            if totals is not None:
+                yield Reading(totals, columns | {"site": matrix}, np.asarray(terms["rows"].numpy()[0]))
+
+    def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:
+        """All units as the rows of one matrix."""
+        matrix = torch.as_tensor(np.concatenate([np.asarray(unit) for unit in units])).to(layout.dtype)
+        trial.weights["embedding.input"] = summarise_matrix(matrix.numpy(), {metric.name: self.summarise})
+
+
+def summarise_matrix(matrix: NDArray[Any], summaries: Mapping[str, Summary]) -> dict[str, torch.Tensor]:
+    """What is kept of a matrix: its `rows`, and what each metric makes of it, by the metric's name and a term's."""
+    terms = {"rows": np.array([float(len(matrix))])}
+    for name, summarise in summaries.items():
+        terms |= {f"{name}.{term}": value for term, value in summarise(matrix).items()}
+    return {name: torch.from_numpy(value) for name, value in terms.items()}

@@ -1,0 +1,12 @@
+"""Checks that anybody's metric undergoes, as ours do: `check_metric(METRIC)` in a test, or law by law.
+
+May import anything below.
+"""
+
+from anisoscope.testing.laws import (
+    LAWS as LAWS,
+    Law as Law,
+    LawBroken as LawBroken,
+    check_metric as check_metric,
+    laws_of as laws_of,
+)

@@ -1,0 +1,513 @@
+"""What every metric must obey, each as a law that says what is broken and what to do about it.
+
+    from anisoscope.testing import check_metric
+    from my_package.my_metric import METRIC
+
+    def test_my_metric():
+        check_metric(METRIC)
+
+Data are passed on as a run passes them: through batches, masks, sums and samples, without a model.
+"""
+
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from anisoscope.measure.accumulator import Measurement
+from anisoscope.measure.functional import metric as measure_alone
+from anisoscope.measure.settings import Settings
+from anisoscope.measure.tabulate import columns_of
+from anisoscope.metrics import INVARIANCES, Metric, found, is_own
+from anisoscope.metrics.mean_cosine import reference as mean_cosine_of
+from anisoscope.reads.base import Array, Reading, TrialLayout, Unit
+from anisoscope.reads.vectors import MOMENTS
+from anisoscope.registry import registered
+
+EXACT = 1e-9
+"""Relative difference between two ways to one number in float64, over some hundred vectors."""
+CHANGED = 1e-3
+"""A relative change that no rounding makes."""
+GROUPS = 32
+MOST = 1 << 20
+"""A sample that holds everything."""
+POINTS = ("Formula", "Range", "Unit", "Undefined", "Source")
+SMALLEST = {
+    "nothing": (0, 0),
+    "one vector": (1, 0),
+    "one vector in each of two units": (1, 1),
+    "one unit": (6, 0),
+    "zero vectors": (-3, -2),
+}
+"""Vectors in each unit; below 0: so many zero vectors."""
+
+
+class LawBroken(AssertionError):
+    """A metric that breaks a law: which one, how it shows, and what to do."""
+
+
+class _Broken(Exception):
+    """How it shows that a law is broken."""
+
+
+class Law(NamedTuple):
+    """One law.
+
+    name     what holds
+    cure     what to look at if it does not
+    check    raises if it does not hold
+    applies  whether it is a law for a metric
+    """
+
+    name: str
+    cure: str
+    check: Callable[[Metric], None]
+    applies: Callable[[Metric], bool] = lambda _metric: True
+
+    def hold(self, metric: Metric) -> None:
+        """Check the law. LawBroken if it does not hold; errors of the metric itself are told as such."""
+        with known(metric):
+            try:
+                self.check(metric)
+            except _Broken as broken:
+                raise LawBroken(f"{metric.name} breaks the law “{self.name}”: {broken}. Cure: {self.cure}") from None
+            except Exception as error:
+                what = f"it raises {type(error).__name__}: {error}"
+                raise LawBroken(f"{metric.name} breaks the law “{self.name}”: {what}. Cure: {self.cure}") from error
+
+
+def check_metric(metric: Metric) -> None:
+    """Check every law of a metric. LawBroken says which are broken, how it shows, and what to do.
+
+    >>> from anisoscope.metrics import drift
+    >>> check_metric(drift.METRIC)
+    """
+    broken: list[LawBroken] = []
+    for law in laws_of(metric):
+        try:
+            law.hold(metric)
+        except LawBroken as error:
+            broken.append(error)
+    if broken:
+        raise LawBroken("\n".join(map(str, broken))) from broken[0].__cause__
+
+
+def laws_of(metric: Metric) -> list[Law]:
+    """The laws that apply to a metric: `pytest.mark.parametrize("law", laws_of(METRIC), ids=lambda law: law.name)`."""
+    return [law for law in LAWS if law.applies(metric)]
+
+
+# ---- from test data to values ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def known(metric: Metric) -> Iterator[None]:
+    """The metric among those that can be named, while inside."""
+    with nullcontext() if found().get(metric.name) is metric else registered(metric):
+        yield
+
+
+def pass_on(metric: Metric, units: Sequence[Unit], **layout: Any) -> Measurement:
+    """A pass over test data, without a model: every unit a group of its own.
+
+    layout  fields of `reads.base.TrialLayout`
+    """
+    groups = max(GROUPS, len(units))
+    settings = Settings(metrics=(metric.name,), policies=("all",), groups=groups, spectrum_groups=groups, sample=MOST)
+    classes = tuple(map(str, range(len(units)))) if metric.reads.labelled else ()
+    done = Measurement(settings, classes=classes)
+    metric.reads.feed(metric, units, TrialLayout(**layout), done)
+    return done
+
+
+def read(metric: Metric, units: Sequence[Unit], **layout: Any) -> Reading | None:
+    """What the metric reads of test data; None if there is nothing."""
+    return read_of(metric, pass_on(metric, units, **layout))
+
+
+def read_of(metric: Metric, done: Measurement) -> Reading | None:
+    """What the metric reads of a pass over test data."""
+    return next(metric.reads.readings(metric, done.kept()), None)
+
+
+def replicates(metric: Metric, units: Sequence[Unit], **layout: Any) -> dict[str, Array]:
+    """The values of test data, with every group left out in turn."""
+    reading = read(metric, units, **layout)
+    return {} if reading is None else metric.compute(reading.data)
+
+
+def values(metric: Metric, units: Sequence[Unit], **layout: Any) -> dict[str, float]:
+    """The values of test data, of the first policy and head, by their names in the reference: those of components are
+    the value's name and the component's.
+    """
+    reading = read(metric, units, **layout)
+    return {} if reading is None else named_values(metric, reading, metric.compute(reading.data))
+
+
+def named_values(metric: Metric, reading: Reading, computed: Mapping[str, Array]) -> dict[str, float]:
+    """Values of all groups together, each component by name."""
+    named: dict[str, float] = {}
+    for name, of_groups in computed.items():
+        value = of_groups[0].reshape(-1, *of_groups.shape[1 + len(metric.axes) :])[0]  # first policy and head
+        if value.ndim == 0:
+            named[name] = float(value)
+            continue
+        labels = metric.labels_of(name, len(value), reading.names)
+        for label, entry in zip(labels, value, strict=True):
+            named[f"{name} {label}" if name else label] = float(entry)
+    return named
+
+
+def change(units: Sequence[Unit], by: Callable[[Array], Array]) -> list[Unit]:
+    """The units with their vectors changed, of pairs both sides alike."""
+    return change_sides(units, (by, by))
+
+
+def change_sides(units: Sequence[Unit], by: Sequence[Callable[[Array], Array]]) -> list[Unit]:
+    """The units with their vectors changed, of pairs each side in a way of its own."""
+    changed: list[Unit] = []
+    for unit in units:
+        if isinstance(unit, tuple):
+            changed.append((by[0](unit[0]), by[1](unit[1])))
+        else:
+            changed.append(by[0](unit))
+    return changed
+
+
+def length_of(unit: Unit) -> int:
+    return len(unit[0]) if isinstance(unit, tuple) else len(unit)
+
+
+def _label(name: str) -> str:
+    return f"its value {name!r}" if name else "its value"
+
+
+def _require_equal(got: Mapping[str, Any], expected: Mapping[str, Any], how: tuple[str, str], tolerance: float) -> None:
+    """_Broken unless two ways give the same values; `how`: the two ways, in words."""
+    if got.keys() != expected.keys():
+        raise _Broken(f"it gives {sorted(got)} {how[0]} and {sorted(expected)} {how[1]}")
+    for name, value in expected.items():
+        found_value, value = np.asarray(got[name]), np.asarray(value)
+        if found_value.shape != value.shape:
+            raise _Broken(f"{_label(name)} has shape {found_value.shape} {how[0]} and {value.shape} {how[1]}")
+        same = np.isclose(found_value, value, rtol=tolerance, atol=tolerance, equal_nan=True)
+        if not same.all():
+            place = tuple(np.argwhere(~same)[0])
+            raise _Broken(f"{_label(name)} is {found_value[place]:.9g} {how[0]} and {value[place]:.9g} {how[1]}")
+
+
+# ---- the laws --------------------------------------------------------------------------------------------------------
+
+
+def _check_words(metric: Metric) -> None:
+    module = sys.modules.get(metric.compute.__module__)
+    in_notebook = module is None or module.__name__ == "__main__"
+    text = (metric.compute if in_notebook else module).__doc__ or ""
+    heads = re.findall(rf"^\s*({'|'.join(POINTS)})\s+\S", text, re.MULTILINE)
+    where = f"the docstring of {'its function' if in_notebook else metric.compute.__module__}"
+    if tuple(heads) != POINTS:
+        raise _Broken(f"{where} has {', '.join(heads) or 'none'} of its points; expected {', '.join(POINTS)}, in order")
+    if len(text.strip().split("\n\n")[0]) < 20:
+        raise _Broken(f"{where} does not begin with a sentence that says what is measured")
+
+
+def _check_declaration(metric: Metric) -> None:
+    if metric.panel and not is_own("metrics", metric.name):
+        raise _Broken(f"it declares the panel {metric.panel!r}; what another package adds is measured if it is named")
+    if metric.reference is None:
+        raise _Broken("it has no reference, so that nothing says what its values should be")
+    named = set(replicates(metric, metric.reads.draw()))
+    for what, names in (("bounds", {*metric.bounds}), ("counted", {*metric.counted})):
+        optional = {"row_median", "score_histogram"}  # of attention rows, on request
+        if strange := sorted(names - named - optional):
+            raise _Broken(f"`{what}` names {', '.join(map(repr, strange))}, which it does not give ({sorted(named)})")
+
+
+def _check_shapes(metric: Metric) -> None:
+    reading = read(metric, metric.reads.draw())
+    assert reading is not None
+    expected, axes = 1 + reading.data.n_groups, len(metric.axes)
+    for name, value in metric.compute(reading.data).items():
+        if not isinstance(value, np.ndarray) or value.dtype != np.float64:
+            raise _Broken(f"{_label(name)} is {getattr(value, 'dtype', type(value).__name__)}, no array of float64")
+        described = ", ".join(("replicate", *metric.axes))
+        if value.ndim not in (1 + axes, 2 + axes):
+            raise _Broken(f"{_label(name)} has shape {value.shape}; expected [{described}] or one component axis more")
+        if len(value) not in ((1, expected) if metric.reads.summary() is not None else (expected,)):
+            what = "all groups, then each left out"
+            raise _Broken(f"{_label(name)} has {len(value)} replicates; expected {expected}: {what}")
+        if value.ndim == 2 + axes:
+            labels = metric.labels_of(name, value.shape[-1], reading.names)
+            if len(labels) != value.shape[-1] or len(set(labels)) < len(labels):
+                raise _Broken(f"{_label(name)} has {value.shape[-1]} components, named {', '.join(labels)}")
+
+
+def _check_reference(metric: Metric) -> None:
+    for seed in range(3):
+        require_reference(metric, metric.reads.draw(seed))
+
+
+def require_reference(metric: Metric, units: list[Unit], tolerance: float = EXACT, **layout: Any) -> None:
+    """_Broken unless the values of test data are those of the definition."""
+    assert metric.reference is not None
+    expected, got = metric.reference(units), values(metric, units, **layout)
+    if not expected:
+        raise _Broken("its reference names no value")
+    if missing := sorted(expected.keys() - got.keys()):
+        raise _Broken(f"its reference names {', '.join(map(repr, missing))}, which it does not give ({sorted(got)})")
+    how = "as computed", "by its definition"
+    _require_equal({name: got[name] for name in expected}, expected, how, tolerance)
+
+
+def _check_float32(metric: Metric) -> None:
+    """Compare with the definition in float64, for float32 vectors with and without a drift.
+
+    n products summed in float32 are off by √n·ε, relative. A covariance is a difference of two such sums: their ratio
+    to it, 1/(1 − A), is its condition. Norms and their variance are summed in float64 and keep their digits.
+    """
+    for drift in (0, 20):
+        drawn = change(metric.reads.draw(1, (300, 200, 500), 48), partial(np.add, drift))
+        units = change(drawn, lambda x: x.astype(np.float32).astype(np.float64))
+        tolerance = np.sqrt(1000) * np.finfo(np.float32).eps
+        if metric.needs & MOMENTS:
+            tolerance /= 1 - mean_cosine_of(units)[""]  # type: ignore[arg-type]
+        require_reference(metric, units, tolerance, dtype=torch.float32)
+
+
+def _check_invariance(invariance: str) -> Callable[[Metric], None]:
+    def check(metric: Metric) -> None:
+        units = metric.reads.draw(2)
+        changed = _changed(metric, units, invariance)
+        before, after = values(metric, units), values(metric, changed)
+        assert metric.reference is not None
+        names = metric.reference(units).keys()
+        change = max(abs(after[name] - before[name]) / max(1, abs(before[name])) for name in names)
+        if invariance in metric.invariant and change > EXACT:
+            raise _Broken(f"it is declared invariant to {invariance}, which changes it by {change:.2g}")
+        if invariance not in metric.invariant and change < CHANGED:
+            raise _Broken(f"{invariance} changes it by {change:.2g} only, and it is not declared invariant to it")
+
+    return check
+
+
+def _changed(metric: Metric, units: list[Unit], invariance: str) -> list[Unit]:
+    """Test data turned, scaled, moved or in another order."""
+    rng = np.random.default_rng(5)
+    first = units[0]
+    d = (first[0] if isinstance(first, tuple) else first).shape[1]
+    if invariance == "rotation":
+        first_turn, other_turn = (np.linalg.qr(rng.standard_normal((d, d)))[0] for _ in range(2))
+        if metric.reads.sides_turn_together:
+            other_turn = first_turn
+        return change_sides(units, (lambda x: x @ first_turn, lambda x: x @ other_turn))
+    if invariance == "scaling":
+        return change(units, lambda x: x * np.exp(rng.standard_normal((len(x), 1))))
+    if invariance == "translation":
+        return change(units, lambda x: x + np.linspace(1, 2, d))
+    shuffled: list[Unit] = []
+    for unit in units:
+        order = rng.permutation(length_of(unit))
+        shuffled += change([unit], partial(np.take, indices=order, axis=0))
+    return shuffled if metric.reads.has_roles(metric.needs) else shuffled[::-1]
+
+
+def _check_batches(metric: Metric) -> None:
+    units = metric.reads.draw()
+    whole = replicates(metric, units)
+    for batch in (1, 2):
+        how = f"in batches of {batch}", "in one batch"
+        _require_equal(replicates(metric, units, batch=batch), whole, how, EXACT)
+
+
+def _check_halves(metric: Metric) -> None:
+    units = metric.reads.draw()
+    halves = []
+    for half in (0, 1):
+        kept = change(units, lambda x: x[:0])
+        kept[half::2] = units[half::2]
+        halves.append(pass_on(metric, kept))
+    reading = read_of(metric, halves[0].merge(halves[1]))
+    assert reading is not None
+    _require_equal(metric.compute(reading.data), replicates(metric, units), ("of two halves", "of the whole"), EXACT)
+
+
+def _check_padding(metric: Metric) -> None:
+    for filler in (1e3, np.nan, np.inf):
+        require_no_padding(metric, filler)
+
+
+def require_no_padding(metric: Metric, filler: float) -> None:
+    """_Broken unless padding that holds `filler` changes nothing."""
+    units = metric.reads.draw()
+    padded = replicates(metric, units, padding=3, filler=filler, batch=2)
+    how = f"with three positions of {filler} behind each sequence", "without padding"
+    _require_equal(padded, replicates(metric, units), how, EXACT)
+
+
+def _check_unusable(metric: Metric) -> None:
+    units = metric.reads.draw()
+
+    def spoil(x: Array) -> Array:
+        bad = np.array([np.zeros(x.shape[1]), np.full(x.shape[1], np.nan)])
+        return np.concatenate([x[:2], bad, x[2:]])
+
+    spoiled = change(units, spoil)
+    how = "with zero vectors and NaN among others", "without them"
+    _require_equal(replicates(metric, spoiled), replicates(metric, units), how, EXACT)
+
+
+def _check_smallest(metric: Metric) -> None:
+    for case, sizes in SMALLEST.items():
+        require_decided(metric, case, sizes)
+
+
+def require_decided(metric: Metric, case: str, sizes: Sequence[int]) -> None:
+    """_Broken unless a small input gives a row or none, a value or NaN: never a warning, or an infinity."""
+    drawn = metric.reads.draw(sum(map(abs, sizes)), [abs(n) for n in sizes], 5)
+    units = change(drawn, np.zeros_like) if min(sizes) < 0 else drawn
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            reading = read(metric, units)
+            rows = [] if reading is None else list(columns_of(metric, reading, ("all",)))
+        except Warning as warning:
+            raise _Broken(f"{case}: it warns ({warning})") from None
+    for columns in rows:
+        numbers = np.array([columns["value"], columns["low"], columns["high"]], dtype=np.float64)
+        if np.isinf(numbers).any():
+            raise _Broken(f"{case}: {columns['metric'][0]} is infinite")
+        assert reading is not None
+        if reading.data.n_groups < 3 and not np.isnan(numbers[1:]).all():
+            raise _Broken(f"{case}: {columns['metric'][0]} has an interval of {reading.data.n_groups} groups")
+    if case == "nothing" and rows:
+        raise _Broken("nothing: it gives a value all the same")
+
+
+def _check_replicates(metric: Metric) -> None:
+    reading = read(metric, metric.reads.draw(3))
+    assert reading is not None
+    whole = metric.compute(reading.data)
+    for index in range(reading.data.n_groups):
+        alone = {name: value[0] for name, value in metric.compute(reading.data.without(index)).items()}
+        how = f"without group {index}, as replicate {index + 1}", "of the other groups alone"
+        _require_equal({name: value[index + 1] for name, value in whole.items()}, alone, how, EXACT)
+
+
+def _check_bounds(metric: Metric) -> None:
+    for seed, drift in ((0, 0.0), (1, 30.0)):
+        for count in (3, 4, 9):
+            drawn = metric.reads.draw(seed, (4,) * count, 5)
+            reading = read(metric, change(drawn, partial(np.add, drift)))
+            if reading is None:
+                continue
+            for name, computed in metric.compute(reading.data).items():
+                low, high = metric.range_of(name, reading.data)
+                value = computed[0]
+                slack = EXACT * (1 + np.abs(value))
+                outside = (value < np.asarray(low) - slack) | (value > np.asarray(high) + slack)
+                if np.any(outside):
+                    raise _Broken(f"{_label(name)} is {value[outside].ravel()[0]:.6g}, outside its bounds")
+
+
+def _check_purity(metric: Metric) -> None:
+    reading = read(metric, metric.reads.draw(4))
+    assert reading is not None
+    first = {name: np.array(value) for name, value in metric.compute(reading.data).items()}
+    again = metric.compute(reading.data)
+    _require_equal(again, first, ("the second time", "the first time"), 0)
+
+
+def _check_alone(metric: Metric) -> None:
+    units = metric.reads.draw(3)
+    longest = max(map(length_of, units))
+    mask = torch.zeros(len(units), longest, dtype=torch.bool)
+    sides = 2 if isinstance(units[0], tuple) else 1
+    arrays = [torch.full((len(units), longest, 7), torch.nan, dtype=torch.float64) for _ in range(sides)]
+    for row, unit in enumerate(units):
+        mask[row, : length_of(unit)] = True
+        for array, x in zip(arrays, unit if isinstance(unit, tuple) else (unit,), strict=True):
+            array[row, : len(x)] = torch.as_tensor(x)
+    found_values = measure_alone(metric, arrays[0] if sides == 1 else (arrays[0], arrays[1]), mask=mask)
+    assert metric.reference is not None
+    expected = metric.reference(units)
+    names = {key: f"{metric.name}.{key}" if key else metric.name for key in expected}
+    got = {key: found_values[name].value for key, name in names.items()}
+    _require_equal(got, expected, ("by anisoscope.metric", "by its definition"), EXACT)
+    for key, name in names.items():
+        estimate = found_values[name]
+        if not estimate.low <= estimate.value <= estimate.high:
+            raise _Broken(f"{_label(key)} is {estimate.value:.6g} with the interval [{estimate.low}, {estimate.high}]")
+
+
+def _has_reference(metric: Metric) -> bool:
+    return metric.reference is not None
+
+
+def _of_hidden(metric: Metric) -> bool:
+    return metric.reads.arrays > 0 and _has_reference(metric)
+
+
+def _without_roles(metric: Metric) -> bool:
+    return _of_hidden(metric) and not metric.reads.has_roles(metric.needs)
+
+
+LAWS = (
+    Law("it says what it is", "write the five points; docs/adding.md has an example", _check_words),
+    Law("it declares what it has", "mend the declaration", _check_declaration),
+    Law(
+        "its values have the axes of what it reads",
+        "give [replicate, …] as in the docstring of `Metric`, in float64",
+        _check_shapes,
+    ),
+    Law(
+        "it equals its definition",
+        "compare `compute` with `reference`, term by term, on the units that `METRIC.reads.draw()` gives",
+        _check_reference,
+        _has_reference,
+    ),
+    Law(
+        "float32 activations keep six digits",
+        "sum first and subtract last, in float64",
+        _check_float32,
+        _without_roles,
+    ),
+    *(
+        Law(
+            f"it is invariant to {invariance}, or it is not, as it declares",
+            "mend `invariant`, or the formula",
+            _check_invariance(invariance),
+            _has_reference,
+        )
+        for invariance in INVARIANCES
+    ),
+    Law("batches do not matter", "use sums over all sequences alone", _check_batches),
+    Law(
+        "two halves add up to the whole",
+        "use what adds up: sums, or a sample by hash",
+        _check_halves,
+        lambda metric: metric.reads.adds_up and not metric.reads.has_roles(metric.needs),
+    ),
+    Law("padding never counts", "use sums and samples, which leave padding out; no length of an array", _check_padding),
+    Law("zero vectors and NaN never count", "count by `n`, not by tokens", _check_unusable, _without_roles),
+    Law(
+        "the smallest inputs are decided",
+        "give NaN where nothing is defined: `metrics.base.ratio` divides so",
+        _check_smallest,
+    ),
+    Law(
+        "each replicate leaves one group out",
+        "write the formula over the leading axis: no sum over replicates, no number of the first one alone",
+        _check_replicates,
+        lambda metric: metric.reads.summary() is None,  # a matrix is one group
+    ),
+    Law("values stay inside their bounds", "mend `bounds`, or the formula", _check_bounds),
+    Law("it changes nothing that it is given", "copy before you write into an array", _check_purity),
+    Law("alone on a tensor it is the same", "see the law “it equals its definition”", _check_alone, _without_roles),
+)
+"""Every law, in the order in which they are checked."""

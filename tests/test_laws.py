@@ -1,0 +1,173 @@
+"""The laws that metrics undergo can fail: each of these mistakes is caught by the law named beside it, in words."""
+
+from dataclasses import replace
+from itertools import count
+
+import numpy as np
+import pytest
+
+from anisoscope import metrics
+from anisoscope.errors import UsageError
+from anisoscope.metrics import Labelled, Metric, QueryKey, Sample, Vectors, Weights, drift, norms
+from anisoscope.metrics.base import ratio
+from anisoscope.registry import entries, registered
+from anisoscope.testing import LAWS, LawBroken, check_metric, laws_of
+
+FOREIGN = replace(drift.METRIC, name="foreign", panel="")
+"""A metric of somebody else that keeps every law."""
+CALLS = count()
+
+
+def changed(value, name=""):
+    """The drift with one value computed in another way."""
+    return lambda totals: drift.compute(totals) | {name: value(totals)}
+
+
+def length(totals):
+    return np.linalg.norm(totals["vector"], axis=-1)
+
+
+def doubling(totals):
+    totals._terms["norm"] *= 2
+    return drift.compute(totals)
+
+
+def counting(totals):
+    return {name: value + next(CALLS) for name, value in drift.compute(totals).items()}
+
+
+MISTAKES = [
+    ("it says what it is", {"compute": counting}, "the docstring of test_laws has none of its points"),
+    ("it declares what it has", {"bounds": {"part": (0.0, 1.0)}}, "`bounds` names 'part', which it does not give"),
+    ("it declares what it has", {"reference": None}, "it has no reference"),
+    ("it declares what it has", {"panel": "hidden"}, "it declares the panel 'hidden'"),
+    (
+        "its values have the axes of what it reads",
+        {"compute": changed(lambda t: length(t).sum(-1))},
+        r"shape \(6, 1\); expected \[replicate, policy, head\]",
+    ),
+    (
+        "its values have the axes of what it reads",
+        {"compute": changed(lambda t: length(t)[:1])},
+        "has 1 replicates; expected 6: all groups, then each left out",
+    ),
+    (
+        "its values have the axes of what it reads",
+        {"compute": changed(lambda t: t["n"].astype(np.float32))},
+        "its value is float32, no array of float64",
+    ),
+    (
+        "it equals its definition",
+        {"compute": changed(lambda t: ratio(length(t), t["n"] - 1))},
+        r"its value is \d\.\d+ as computed and \d\.\d+ by its definition",
+    ),
+    ("it equals its definition", {"reference": lambda _units: {"size": 1.0}}, "names 'size', which it does not give"),
+    ("it equals its definition", {"reference": lambda _units: {}}, "its reference names no value"),
+    (
+        "float32 activations keep six digits",
+        {"compute": changed(lambda t: ratio(length(t).astype(np.float16).astype(np.float64), t["n"]))},
+        "as computed and",
+    ),
+    (
+        "it is invariant to scaling, or it is not, as it declares",
+        {"invariant": drift.METRIC.invariant | {"scaling"}},
+        "it is declared invariant to scaling, which changes it by",
+    ),
+    (
+        "it is invariant to rotation, or it is not, as it declares",
+        {"invariant": frozenset({"order"})},
+        "and it is not declared invariant to it",
+    ),
+    ("batches do not matter", {"compute": counting}, "in batches of 1 and .* in one batch"),
+    ("two halves add up to the whole", {"compute": counting}, "of two halves and .* of the whole"),
+    ("padding never counts", {"compute": counting}, "with three positions of 1000.0 behind each sequence"),
+    ("zero vectors and NaN never count", {"compute": counting}, "with zero vectors and NaN among others"),
+    (
+        "the smallest inputs are decided",
+        {"compute": changed(lambda t: 1 / (t["n"] - 1))},
+        "one vector: it warns .divide by zero",
+    ),
+    (
+        "each replicate leaves one group out",
+        {"compute": changed(lambda t: length(t) / t["n"][:1])},
+        "without group 0, as replicate 1 and .* of the other groups alone",
+    ),
+    (
+        "values stay inside their bounds",
+        {"bounds": {"share": (0.0, 0.1)}},
+        "its value 'share' is .* outside its bounds",
+    ),
+    ("it changes nothing that it is given", {"compute": doubling}, "the second time and .* the first time"),
+    ("alone on a tensor it is the same", {"compute": counting}, "by anisoscope.metric and"),
+    ("padding never counts", {"compute": lambda _totals: 1 / 0}, "it raises ZeroDivisionError: division by zero"),
+]
+
+
+@pytest.mark.parametrize(("name", "mistake", "words"), MISTAKES, ids=[f"{i}-{m[0]}" for i, m in enumerate(MISTAKES)])
+def test_a_mistake_breaks_its_law_and_is_told(name, mistake, words):
+    law = next(law for law in LAWS if law.name == name)
+    law.hold(FOREIGN)
+    with pytest.raises(LawBroken, match=words) as broken:
+        law.hold(replace(FOREIGN, **mistake))
+    assert str(broken.value).startswith(f"foreign breaks the law “{name}”: ")
+    assert str(broken.value).endswith(f". Cure: {law.cure}")
+
+
+def test_every_law_has_a_mistake_that_breaks_it():
+    order, shift = (f"it is invariant to {what}, or it is not, as it declares" for what in ("order", "translation"))
+    assert {law.name for law in LAWS} - {name for name, *_ in MISTAKES} == {order, shift}  # checked as the other two
+
+
+def test_somebody_elses_metric_keeps_the_laws_and_is_not_known_afterwards():
+    assert len(laws_of(FOREIGN)) == len(LAWS)
+    check_metric(FOREIGN)
+    assert "foreign" not in metrics.found()
+
+
+def test_all_broken_laws_are_told_at_once():
+    with pytest.raises(LawBroken) as broken:
+        check_metric(replace(FOREIGN, compute=changed(lambda t: ratio(length(t), t["n"] - 1))))
+    told = str(broken.value).splitlines()
+    assert all(line.startswith("foreign breaks the law “") for line in told)
+    assert {"it equals its definition", "it says what it is"} <= {line.split("“")[1].split("”")[0] for line in told}
+
+
+def test_a_name_that_is_taken_is_refused():
+    with pytest.raises(UsageError, match="a name that is not taken among metrics; got 'drift'"):
+        check_metric(replace(FOREIGN, name="drift"))
+
+
+REFUSED = [
+    ({"name": "My metric"}, "a name of a metric.*got 'My metric'"),
+    ({"reads": Vectors}, r"got .*Vectors.*, a class: call it"),
+    ({"compute": 3}, "a function as `compute` of foreign; got 3"),
+    ({"needs": {"unti"}}, "`needs` of foreign among .*; got 'unti'. Cure: did you mean unit"),
+    ({"invariant": {"shift"}}, "`invariant` of foreign among"),
+    ({"reads": Sample()}, "`needs` of foreign empty, since it reads no sums; got"),
+    ({"needs": {"n", "moment"}}, "second moments alone, or other sums; got moment with n"),
+    ({"needs": {"moment", "moment_n"}}, "second moments and subsets of hidden states alone; got .* at hidden"),
+    ({"reads": QueryKey(), "needs": {"unit_square"}}, "`needs` of foreign among"),
+]
+
+
+@pytest.mark.parametrize(("mistake", "words"), REFUSED)
+def test_a_declaration_that_contradicts_itself_is_refused(mistake, words):
+    with pytest.raises(UsageError, match=words):
+        replace(FOREIGN, **mistake)
+    with pytest.raises(UsageError, match="vectors at some of hidden"):
+        Vectors(("hiden",))
+
+
+def test_what_follows_from_what_a_metric_reads():
+    assert norms.METRIC.axes == ("policy", "head") and not norms.METRIC.first_policy
+    spread = Metric("spread", Vectors(), norms.compute, needs={"moment", "moment_n"})
+    assert spread.axes == ("head",) and spread.first_policy
+    for reads in (Sample(), Labelled(), Weights(lambda matrix: {"total": matrix.sum(keepdims=True)[None]})):
+        assert Metric("spread", reads, norms.compute).axes == ()
+
+
+def test_what_is_registered_is_known_while_inside():
+    with registered(FOREIGN):
+        assert metrics.find("foreign") is FOREIGN and entries("metrics")["foreign"] is FOREIGN
+    with pytest.raises(UsageError, match=r"the name of a metric; got 'foreign'.*module:NAME, or anisoscope\.register"):
+        metrics.find("foreign")
