@@ -20,7 +20,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from anisoscope.cli.app import app
-from anisoscope.data.arrays import VectorPlan, Vectors
+from anisoscope.data.arrays import VectorArrays, VectorPlan
 from anisoscope.data.labelled import Example, LabelledCorpus, open_labelled
 from anisoscope.data.opening import open_plan
 from anisoscope.data.text import open_text, plan_text
@@ -352,8 +352,8 @@ def test_a_plan_of_vectors_knows_every_number_and_what_stands_beside_them():
         {"mask": hidden},
         {"mask": None},
     ]
-    seen = [VectorPlan(Vectors("memory", **given | change)).fingerprint for change in ({}, *changes)]
-    assert VectorPlan(Vectors("other name", **given)).fingerprint == seen[0]
+    seen = [VectorPlan(VectorArrays("memory", **given | change)).fingerprint for change in ({}, *changes)]
+    assert VectorPlan(VectorArrays("other name", **given)).fingerprint == seen[0]
     assert len(set(map(str, seen))) == len(seen)
 
 

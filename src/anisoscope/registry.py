@@ -58,9 +58,8 @@ GROUPS = {
     "listings": Door("functions that give (name, one line) of everything that `anisoscope list NAME` shows"),
     "metrics": Door("measures: `metrics.Metric`", ("anisoscope.metrics.base:Metric",), "anisoscope.metrics:scan"),
     "models": Door(
-        "models with names of their own, of a hub or in an installed package: `models.named.NamedModel`, "
-        "`models.named.PackagedModel`",
-        ("anisoscope.models.named:NamedModel", "anisoscope.models.named:PackagedModel"),
+        "models with names of their own, of a hub or in an installed package: rows of `models.named`",
+        tuple(f"anisoscope.models.named:{name}" for name in ("NamedModel", "PackagedModel", "ConvertedModel")),
     ),
     "pages": Door(
         "functions (folder → path of the page, or None for a folder of another kind) for `anisoscope report`"
