@@ -208,11 +208,34 @@ def check_labelled(draw, own):
     refused_or(partial(open_labelled, str(own / f"t.{ending}")), sound, look)
 
 
+def embeddings(draw, vectors, ending):
+    """Vectors as JSON, in one of the shapes that services answer with."""
+    key = draw.choice(["embedding", "vector", "values"])
+    records = [{"id": f"{row}", key: vector, "index": row} for row, vector in enumerate(vectors)]
+    if ending == "jsonl":
+        return "\n".join(json.dumps(record) for record in draw.choice([records, vectors]))
+    nested = {"embeddings": {"float": vectors}, "texts": [words(draw) for _ in vectors], "id": "a"}
+    return json.dumps(draw.choice([{"data": records, "model": "m"}, {"embeddings": vectors}, nested, records, vectors]))
+
+
+def write_frame(draw, frame, ending, buffer):
+    """A table of vectors with an index, an id or a text beside them, or with none of these."""
+    if draw.random() < 0.3:
+        frame = frame.assign(id=[draw.randrange(10**6) for _ in range(len(frame))])
+    if draw.random() < 0.3:
+        frame = frame.assign(text=[words(draw) for _ in range(len(frame))])
+    if ending == "parquet":
+        frame.to_parquet(buffer)
+    else:
+        frame.to_csv(buffer, index=draw.random() < 0.5, sep="\t" if ending == "tsv" else draw.choice(",;"))
+
+
 def check_vectors(draw, own):
     rng = np.random.default_rng(draw.randrange(1 << 30))
     shape = tuple(draw.randint(1, 9) for _ in range(draw.choice([2, 2, 2, 3])))
     dtype = draw.choice(["<f4", "<f8", ">f4", "<f2"])
-    x, ending = rng.standard_normal(shape).astype(dtype), draw.choice(["npy", "npz", "safetensors", "parquet", "csv"])
+    endings = ["npy", "npz", "safetensors", "parquet", "csv", "tsv", "txt", "json", "jsonl", "pt"]
+    x, ending = rng.standard_normal(shape).astype(dtype), draw.choice(endings)
     buffer = io.BytesIO()
     if ending == "npy":
         np.save(buffer, np.asfortranarray(x) if draw.random() < 0.3 else x)
@@ -221,10 +244,18 @@ def check_vectors(draw, own):
     elif ending == "safetensors":
         save_file({"layer0": torch.from_numpy(x.astype("f4")), "layer1": torch.ones(*x.shape)}, own / "x.safetensors")
         buffer.write((own / "x.safetensors").read_bytes())
-    else:
+    elif ending == "pt":
+        torch.save(torch.from_numpy(x.astype("f4")), buffer)
+    elif ending in ("json", "jsonl"):
         x = x.reshape(-1, shape[-1]).astype("f8")
-        frame = pd.DataFrame(x, columns=[f"d{k}" for k in range(shape[-1])])
-        frame.to_parquet(buffer) if ending == "parquet" else frame.to_csv(buffer, index=False)
+        buffer.write(embeddings(draw, x.tolist(), ending).encode())
+    elif ending == "txt":
+        x = rng.standard_normal((shape[0] + 1, shape[-1] + 1))
+        np.savetxt(buffer, x)
+    else:
+        x = rng.standard_normal((shape[0], shape[-1] + 1))
+        frame = pd.DataFrame(x, columns=[f"d{k}" for k in range(shape[-1] + 1)])
+        write_frame(draw, frame, ending, buffer)
     content, sound = damaged(draw, buffer.getvalue())
     (own / f"x.{ending}").write_bytes(content)
 

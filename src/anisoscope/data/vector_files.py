@@ -259,10 +259,11 @@ def _array_content(path: Path) -> Content:
 def _torch_content(path: Path) -> Content:
     """Tensors in a file of torch: one, a list of them, or a dict. Nothing is unpickled but numbers."""
     try:
-        loaded = torch.load(path, "cpu", weights_only=True, mmap=True)
-    except RuntimeError:  # an older form, which cannot be read in place
-        loaded = torch.load(path, "cpu", weights_only=True)
-    except Exception as error:  # what torch raises of a pickle depends on what is in it
+        try:
+            loaded = torch.load(path, "cpu", weights_only=True, mmap=True)
+        except RuntimeError:  # an older form, which cannot be read in place
+            loaded = torch.load(path, "cpu", weights_only=True)
+    except Exception as error:  # what torch raises of a damaged pickle depends on the damage
         raise ValueError(f"objects, or a damaged file ({type(error).__name__})") from error
     return _of_arrays(dict(_tensors(loaded, path)), path)
 

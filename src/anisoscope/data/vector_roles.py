@@ -352,7 +352,7 @@ def _decide_numbers(
             raise _two_readings(file, got, series)
         left_out.update(dict.fromkeys(others, "beside the numbered columns"))
         numbers = series
-    if len(numbers) < 2:
+    if not numbers or (len(numbers) == 1 and left_out):  # a single number beside others is hardly a vector
         raise _nothing(content, file)
     suspect = _suspects([content.columns[name] for name in numbers])
     if suspect:

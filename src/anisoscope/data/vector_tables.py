@@ -15,7 +15,7 @@ import pyarrow  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from pyarrow import compute, csv as reader, feather, ipc, parquet, types
 
-from anisoscope.data.files import ending, lines
+from anisoscope.data.files import ending, fault_of, lines
 from anisoscope.data.vector_roles import Content
 from anisoscope.errors import CorpusError
 
@@ -174,7 +174,7 @@ def _of_texts(texts: NDArray[Any]) -> tuple[Any, NDArray[np.bool_] | None, str]:
 
 def read_delimited(path: Path) -> Content:
     """The columns of a table of text: separator, comment lines and header are found by its first lines."""
-    head = list(islice(lines(path), 10 * LOOKED))
+    head = list(islice(_sound_lines(path), 10 * LOOKED))
     comments = 0
     while comments < len(head) and (not head[comments].strip() or head[comments].startswith("#")):
         comments += 1
@@ -199,6 +199,14 @@ def read_delimited(path: Path) -> Content:
     content.notes = [note for note in notes if note]
     content.first_line = comments + header + 1
     return content
+
+
+def _sound_lines(path: Path) -> Iterator[str]:
+    """The lines of a text. CorpusError for one that is no text."""
+    for number, line in enumerate(lines(path), 1):
+        if fault := fault_of(line):
+            raise CorpusError(f"UTF-8 text in {path}", f"{fault} in line {number}", "write the file again as UTF-8")
+        yield line
 
 
 def _places(width: int) -> list[str]:
@@ -361,7 +369,7 @@ def _columns_of_numbers(names: list[str], rows: list[list[str]], comma: bool) ->
 def _read_spaced(path: Path, skip: int, names: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
     """The columns of a table with spaces between values: numbers, behind a word each or not."""
     rows: list[list[str]] = []
-    for number, line in enumerate(lines(path), 1):
+    for number, line in enumerate(_sound_lines(path), 1):
         if number <= skip or not line.strip() or line.startswith("#"):
             continue
         cells = line.split()
