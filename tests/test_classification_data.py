@@ -10,7 +10,7 @@ import pytest
 from anisoscope.data import hub, synthetic
 from anisoscope.data.encoding import LabelledPlan, collated, encode, vocabulary_tokenizer
 from anisoscope.data.hub import HubSet
-from anisoscope.data.labelled import Example, LabelledCorpus, balanced, checked, divided, open_labelled
+from anisoscope.data.labelled import Example, LabelledCorpus, balanced, checked, choose_split, divided, open_labelled
 from anisoscope.data.labelled_tables import _words
 from anisoscope.errors import AnisoscopeError, CorpusError, UsageError
 
@@ -305,3 +305,47 @@ def test_words_of_a_cell_unless_it_holds_two_texts(value, words):
             _words(value, "row 1")
     else:
         assert _words(value, "row 1") == words
+
+
+# ---- which rows are looked at ----------------------------------------------------------------------------------------
+
+
+def labelled_rows(count, classes=2):
+    return [{"text": f"a b {i}", "label": f"c{i % classes}"} for i in range(count)]
+
+
+def test_of_a_table_without_splits_all_rows_are_looked_at(tmp_path):
+    """A tenth of them was: 22 of 214 rows, 3 of 40, and nothing said so."""
+    corpus = open_labelled(table(tmp_path / "t.jsonl", labelled_rows(214)), for_training=False)
+    found, split, said = choose_split(corpus, "", trained_on=False)
+    assert split == "all" and len(found.splits[split]) == 214
+    assert said.endswith("t.jsonl has no splits: looked at all 214 rows")
+    assert len({e.words for e in found.splits[split]}) == 214
+    assert choose_split(corpus, "", trained_on=False, limit=50)[2].endswith("50 of 214 rows (--limit: there are 214)")
+    found, split, said = choose_split(corpus, "", trained_on=True)
+    assert split == "held-out" and len(found.splits[split]) == 42
+    assert said.endswith("looked at 42 of 214 rows that the model was not trained on")
+    assert not {e.words for e in found.splits[split]} & {e.words for e in corpus.splits["train"]}
+    found, split, said = choose_split(corpus, "test", trained_on=False)
+    assert split == "test" and said.endswith("has no test split: looked at 22 of 214 rows drawn at random")
+
+
+def test_splits_that_are_there_are_taken_and_those_that_are_drawn_are_said(tmp_path):
+    for split, count in (("train", 40), ("test", 10)):
+        table(tmp_path / f"{split}.jsonl", labelled_rows(count))
+    corpus = open_labelled(str(tmp_path))
+    assert corpus.drawn == ("validation",) and choose_split(corpus, "", trained_on=False)[1:] == ("test", "")
+    (tmp_path / "test.jsonl").unlink()
+    found, split, said = choose_split(open_labelled(str(tmp_path)), "", trained_on=False)
+    assert split == "test" and len(found.splits["test"]) == 4 and said.endswith("4 of 40 rows drawn at random")
+    assert choose_split(open_labelled("planted"), "", trained_on=False)[1:] == ("test", "")
+
+
+def test_a_small_table_is_enough_where_nothing_is_trained(tmp_path):
+    path = table(tmp_path / "t.jsonl", labelled_rows(6, classes=3))
+    assert len(open_labelled(path, for_training=False).splits["all"]) == 6
+    with pytest.raises(CorpusError, match=r"examples? of every class in the validation split"):
+        open_labelled(path)
+    short = table(tmp_path / "u.jsonl", labelled_rows(5, classes=3))
+    with pytest.raises(CorpusError, match="at least 2 examples of every class in the all split"):
+        open_labelled(short, for_training=False)

@@ -115,7 +115,8 @@ def test_every_field_of_classes_reaches_what_it_is_for(monkeypatch):
     how = {"split": "train", "limit": 10, "few": 4, "at": "mean", "max_length": 12, "parts": ("directions",)}
     asked_for = Classes("planted", {"text": "t"}, split_seed=3, **how)
     job, reading = classes_module.run_classes(Job(batch_tokens=77, settings=Settings(seed=4)), asked_for)
-    assert given["head"] is True and given["open"] == (("planted",), {"columns": {"text": "t"}, "seed": 3})
+    asked = {"columns": {"text": "t"}, "seed": 3, "for_training": False}
+    assert given["head"] is True and given["open"] == (("planted",), asked)
     examples, _, length = given["encode"][0]
     assert length == 12 and {*examples} <= {*corpus.splits["train"]} and len(examples) == 10
     assert given["plan"][1]["batch_tokens"] == 77 and given["plan"][1]["classes"] == corpus.labels
@@ -140,6 +141,9 @@ def test_what_a_training_tells_is_taken_where_nothing_else_is_named(tmp_path):
     assert (told.corpus, told.columns, told.split_seed, told.max_length) == ("planted", {"text": "t"}, 6, 21)
     own = classes_module._as_trained(str(tmp_path), Classes("planted:3", split_seed=1, max_length=9))
     assert (own.corpus, own.columns, own.split_seed, own.max_length) == ("planted:3", None, 1, 9)
+    same = classes_module._as_trained(str(tmp_path), Classes("planted"))
+    assert same.split_seed == 6, "the division that it was trained on, though the corpus is named"
+    assert classes_module._was_trained_on(str(tmp_path), same) and not classes_module._was_trained_on("other", same)
 
 
 # ---- what tells two runs apart is compared ---------------------------------------------------------------------------

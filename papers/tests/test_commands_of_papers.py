@@ -82,12 +82,16 @@ def test_training_prints_its_folder_and_what_comes_next(runs, asked, task):
 
 def test_training_a_classifier_prints_its_accuracy_and_warns_on_stderr(runs, asked):
     results = {"validation": {"accuracy": 0.91234, "n": 1200, "majority": 0.5}}
-    training = {"results": results, "truncated": {"train": 1500, "test": 0}}
+    counts = {split: {"a": n, "b": n} for split, n in (("train", 600), ("validation", 75), ("test", 75))}
+    corpus = {"name": "t.csv", "counts": counts, "drawn": ["train", "validation", "test"]}
+    training = {"results": results, "truncated": {"train": 1500, "test": 0}, "corpus": corpus}
     trained = SimpleNamespace(folder=runs / "my c", training=training, collapsed=True, max_length=64)
     calls = asked(api, "train_classifier", trained)
     out, err = typed("train classifier --corpus planted --epochs 2 -o c --overwrite -q --device cuda:0")
     assert out == ["validation: accuracy 0.912 of 1,200 (majority 0.500)", str(runs / "my c")]
     assert err == [
+        "t.csv has no splits: rows were drawn at random (--split-seed): 1,200 to train on, 150 to choose the epoch by, "
+        "150 to test on",
         "collapsed: not above the majority rate on the test split; try --warmup 100 --clip 1",
         "train: 1,500 utterances cut at 64 tokens",
         "next: anisoscope classes 'my c'",
@@ -95,6 +99,7 @@ def test_training_a_classifier_prints_its_accuracy_and_warns_on_stderr(runs, ask
     (((recipe, place, quiet, device), _),) = calls
     assert (recipe.corpus, recipe.epochs, place.overwrite, quiet, device) == ("planted", 2, True, True, "cuda:0")
     trained.collapsed = False
+    corpus["drawn"] = []
     assert len(typed("train classifier -q")[1]) == 2
 
 

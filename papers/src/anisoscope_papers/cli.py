@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from anisoscope.cli.command import Command, Group
 from anisoscope.cli.view import Quiet, here, say, tell
@@ -106,6 +106,8 @@ def classifier(
     trained = train_classifier(recipe, place, quiet, device)
     for split, found in trained.training["results"].items():
         say(f"{split}: accuracy {found['accuracy']:.3f} of {found['n']:,} (majority {found['majority']:.3f})")
+    if drawn := describe_drawn_splits(trained.training["corpus"]):
+        tell(drawn, err=True, indent="  ")
     if trained.collapsed:
         tell("collapsed: not above the majority rate on the test split; try --warmup 100 --clip 1", err=True)
     for split, count in trained.training["truncated"].items():
@@ -113,6 +115,18 @@ def classifier(
             tell(f"{split}: {count:,} utterances cut at {trained.max_length} tokens", err=True)
     say(str(trained.folder))
     tell(f"next: anisoscope classes {here(trained.folder, typed=True)}", err=True, indent="  ")
+
+
+def describe_drawn_splits(corpus: dict[str, Any]) -> str:
+    """What a manifest's corpus says of splits that it does not have; empty if it has all."""
+    drawn = corpus.get("drawn", [])
+    if not drawn:
+        return ""
+    counts = {split: sum(classes.values()) for split, classes in corpus["counts"].items()}
+    uses = {"train": "to train on", "validation": "to choose the epoch by", "test": "to test on"}
+    rows = ", ".join(f"{counts[split]:,} {uses[split]}" for split in uses)
+    lacks = "splits" if set(uses) <= set(drawn) else f"{' or '.join(drawn)} split"
+    return f"{corpus['name']} has no {lacks}: rows were drawn at random (--split-seed): {rows}"
 
 
 def list_studies() -> list[tuple[str, str]]:

@@ -20,7 +20,18 @@ from sklearn.metrics import average_precision_score, roc_auc_score  # type: igno
 from anisoscope.classes.attributions import attributions, baselines, class_directions, over_words, seen
 from anisoscope.classes.pooling import class_logits
 from anisoscope.data.encoding import Encoded, LabelledPlan, encode
-from anisoscope.data.labelled import TEST, TRAIN, VALIDATION, Example, Examples, LabelledCorpus, balanced
+from anisoscope.data.labelled import (
+    ALL,
+    HELD_OUT,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    Example,
+    Examples,
+    LabelledCorpus,
+    balanced,
+)
+from anisoscope.errors import MeasureError
 from anisoscope.models.families import family_of
 from anisoscope.progress import Progress
 from anisoscope.store import as_records
@@ -56,7 +67,11 @@ def explanations(
     device = next(model.parameters()).device
     encoded = encode(examples, tokenizer, max_length)
     looked_at = set(map(id, examples))
-    others = [e for e in corpus.splits[TRAIN if split == VALIDATION else VALIDATION] if id(e) not in looked_at]
+    beside = {VALIDATION: TRAIN, HELD_OUT: TRAIN, ALL: ALL}.get(split, VALIDATION)
+    others = [e for e in corpus.splits[beside] if id(e) not in looked_at]
+    if not others:
+        expected = "examples beside those that are explained, for the directions of classes"
+        raise MeasureError(expected, "none", "lower --few, or give more examples")
     held = encode(balanced(others, DIRECTED, classes), tokenizer, max_length)
     directions = class_directions(model, LabelledPlan(held, pad, device=device), classes)
     frequency = Counter(w.lower() for e in corpus.splits[TRAIN] for w in e.all_words)

@@ -18,6 +18,8 @@ from anisoscope.data.plans import digest
 from anisoscope.errors import CorpusError, UsageError
 
 TRAIN, VALIDATION, TEST = SPLITS = ("train", "validation", "test")
+ALL, HELD_OUT = "all", "held-out"
+"""Every example of the three splits; of a table without splits what a model was not trained on."""
 FEWEST = {TRAIN: 2, VALIDATION: 1, TEST: 1}  # fewest examples of every class in a split
 EXAMPLES = {"position": "token", "sequence": "example", "unit": "example", "counted": "token"}
 """What labelled corpora call things."""
@@ -68,6 +70,21 @@ class LabelledCorpus:
     def pairs(self) -> bool:
         return any(example.second is not None for example in self.splits[TRAIN])
 
+    @property
+    def drawn(self) -> tuple[str, ...]:
+        """Splits that the corpus does not have and that were drawn at random."""
+        return tuple(self.source.get("drawn", ()))
+
+    @property
+    def has_no_splits(self) -> bool:
+        """Whether all three splits were drawn at random, from one table."""
+        return set(SPLITS) <= set(self.drawn)
+
+    @property
+    def all_examples(self) -> Examples:
+        """The examples of the three splits."""
+        return tuple(example for split in SPLITS for example in self.splits.get(split, ()))
+
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 over all texts, labels and rationales."""
@@ -101,7 +118,12 @@ class LabelledCorpus:
 
 
 def open_labelled(
-    name: str, *, columns: Mapping[str, str] | None = None, seed: int = 0, limit: int | None = None
+    name: str,
+    *,
+    columns: Mapping[str, str] | None = None,
+    seed: int = 0,
+    limit: int | None = None,
+    for_training: bool = True,
 ) -> LabelledCorpus:
     """The labelled corpus that `name` stands for, checked. CorpusError, with the cure, where it is not fit for use.
 
@@ -109,6 +131,7 @@ def open_labelled(
              where they are not given; no second text where `text` is given alone)
     seed     of generated corpora, and of splits that the corpus does not have
     limit    the first examples of each split only, spread evenly over the classes
+    for_training  whether each split needs examples of every class; else a table without splits needs two of each
     """
     place = located(name, "labelled", Asked(limit=limit))
     if isinstance(place, NamedCorpus):
@@ -120,18 +143,52 @@ def open_labelled(
         from anisoscope.data.labelled_tables import open_table
 
         corpus = open_table(name, place, dict(columns or {}), seed)
+    if not for_training and corpus.has_no_splits:
+        corpus = replace(corpus, splits={ALL: corpus.all_examples, **corpus.splits})
+        return checked(corpus.limited(limit), {ALL: 2})
     checked(corpus)
     return checked(corpus.limited(limit))
 
 
-def checked(corpus: LabelledCorpus) -> LabelledCorpus:
-    """The corpus, where it can be trained and tested on; else a CorpusError that says why."""
+def choose_split(
+    corpus: LabelledCorpus, split: str, *, trained_on: bool, limit: int | None = None
+) -> tuple[LabelledCorpus, str, str]:
+    """The split to look at, named or not: the corpus with it, its name, and what a user has to know of it.
+
+    Without a name it is the test split; of a table without splits all rows, or, if the model was `trained_on` it, those
+    that it was not trained on. Splits that were drawn at random are said to be, and a `limit` that leaves rows out.
+    """
+    splits = {**corpus.splits, ALL: corpus.all_examples}
+    why = ""
+    if not split and corpus.has_no_splits:
+        split = HELD_OUT if trained_on else ALL
+        splits[HELD_OUT] = corpus.splits[VALIDATION] + corpus.splits[TEST]
+        why = "that the model was not trained on" if trained_on else ""
+        lacks = "splits"
+    else:
+        split = split or TEST
+        lacks = f"{split} split" if split in corpus.drawn else ""
+        why = "drawn at random"
+    corpus = replace(corpus, splits=splits)
+    if not lacks:
+        return corpus, split, ""
+    total, room = len(splits[ALL]), len(splits[split])
+    count = room if limit is None else len(balanced(splits[split], limit, len(corpus.labels)))
+    rows = f"all {total:,} rows" if count == total else " ".join(filter(None, [f"{count:,} of {total:,} rows", why]))
+    cut = f" (--limit: there are {room:,})" if count < room else ""
+    return corpus, split, f"{corpus.name} has no {lacks}: looked at {rows}{cut}"
+
+
+def checked(corpus: LabelledCorpus, fewest_of: Mapping[str, int] = FEWEST) -> LabelledCorpus:
+    """The corpus, if it has enough examples of every class in each split (`fewest_of`); else a CorpusError that says
+    why not.
+    """
     name = corpus.name
     if len(corpus.labels) < 2:
         got = f"{len(corpus.labels)} ({', '.join(corpus.labels)})"
         raise CorpusError(f"at least 2 classes in {name}", got, "name another --label-column, or another corpus")
-    for split, fewest in FEWEST.items():
-        if not corpus.splits.get(split):
+    for split, fewest in fewest_of.items():
+        if not corpus.splits.get(split) and split not in corpus.drawn:
             raise CorpusError(f"a {split} split in {name}", "none", "give the corpus one")
         short = [f"{label} ({n})" for label, n in corpus.counts()[split].items() if n < fewest]
         if short:

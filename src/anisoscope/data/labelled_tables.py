@@ -72,6 +72,8 @@ def open_table(name: str, place: Path | HubPart, columns: dict[str, str], seed: 
     index = {str(value).strip(): i for i, value in enumerate(labels)}
     examples = {split: [_example(row, index) for row in rows] for split, rows in read.items()}
     known = {**source, "columns": chosen, "split_seed": seed, **({"unlabelled": bare} if bare else {})}
+    if drawn := _missing_splits(examples):
+        known |= {"drawn": drawn}
     return LabelledCorpus(name, tuple(labels), _completed(examples, seed), source=known)
 
 
@@ -229,11 +231,16 @@ def _marks(value: Any, where: str) -> tuple[float, ...] | None:
     return marks
 
 
+def _missing_splits(read: Mapping[str, list[Example]]) -> list[str]:
+    """Splits that are drawn at random because a table does not have them."""
+    return list(SPLITS) if "" in read else [split for split in (VALIDATION, TEST) if not read.get(split)]
+
+
 def _completed(read: dict[str, list[Example]], seed: int) -> dict[str, tuple[Example, ...]]:
     """All three splits: those there, and the missing ones taken at random, class by class, from what is there."""
     if "" in read:
         return divided(read[""], SHARES, seed)
-    missing = [split for split in (VALIDATION, TEST) if not read.get(split)]
+    missing = _missing_splits(read)
     splits = {split: tuple(examples) for split, examples in read.items()}
     if missing:
         share = SHARES[VALIDATION]

@@ -147,26 +147,29 @@ def _lists_of_numbers(value: Any, path: str, places: tuple[int, ...], beside: di
 
 
 def _is_nested(value: list[Any]) -> bool:
-    """Whether a list holds lists, objects, or vectors in base64; not numbers or words."""
-    return any(isinstance(item, list | dict) for item in value) or (
-        bool(value)
-        and all(isinstance(item, str) and len(item) > 64 and _from_base64(item) is not None for item in value)
-    )
+    """Whether a list holds lists, objects, or vectors in base64 (by its first entry); not numbers or words."""
+    first = next((item for item in value if item is not None), None)
+    if isinstance(first, str):
+        return len(first) > 64 and _from_base64(first) is not None
+    return isinstance(first, list | dict)
 
 
 def _numbers(value: list[Any]) -> NDArray[Any] | None:
     """A list of numbers (null: NaN) as an array; None for another list."""
-    if not value or any(isinstance(item, bool | str | list | dict) for item in value):
-        return None
-    if any(item is None for item in value):
-        if all(item is None for item in value):
-            return None
-        value = [np.nan if item is None else item for item in value]
     try:
         numbers = np.array(value)
-        return numbers if numbers.dtype.kind in "iuf" else numbers.astype(np.float64)
-    except (OverflowError, ValueError, TypeError):
+    except (ValueError, OverflowError):  # lists of different lengths among others
         return None
+    if numbers.dtype.kind == "O" and numbers.ndim == 1:  # numbers and null, or very large ones
+        if all(item is None for item in value) or any(isinstance(item, bool | str | list | dict) for item in value):
+            return None
+        try:
+            numbers = np.array([np.nan if item is None else item for item in value], np.float64)
+        except (OverflowError, ValueError, TypeError):
+            return None
+    if numbers.ndim != 1 or not len(numbers) or numbers.dtype.kind not in "iuf" or isinstance(value[0], bool):
+        return None
+    return numbers
 
 
 def _from_base64(text: str) -> NDArray[Any] | None:

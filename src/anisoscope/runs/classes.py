@@ -15,7 +15,7 @@ from anisoscope.classes.cls_entropy import entropies
 from anisoscope.classes.faithfulness import explanations
 from anisoscope.classes.pooling import accuracy_records, pooled_vectors, predicted, separability_records
 from anisoscope.data.encoding import LabelledPlan, encode
-from anisoscope.data.labelled import SPLITS, LabelledCorpus, balanced, open_labelled
+from anisoscope.data.labelled import ALL, LabelledCorpus, balanced, choose_split, open_labelled
 from anisoscope.data.opening import text_length
 from anisoscope.data.windows import check_vocabulary
 from anisoscope.errors import CorpusError, MeasureError, ModelError, UsageError, near_matches
@@ -42,11 +42,18 @@ def run_classes(job: Job, classes: Classes, output: Path | None = None, **how: A
     length = text_length(subject.config, tokenizer, classes.max_length)
     at: At = classes.at or ("last" if stack == "decoder" else "first")
     classes = replace(classes, max_length=length, at=at)
-    corpus = open_labelled(classes.corpus, columns=classes.columns, seed=classes.split_seed)
+    corpus = open_labelled(classes.corpus, columns=classes.columns, seed=classes.split_seed, for_training=False)
+    trained_on = _was_trained_on(job.model, classes)
+    corpus, split, said = choose_split(corpus, classes.split, trained_on=trained_on, limit=classes.limit)
+    classes = replace(classes, split=split)
     corpus, usable, warned = _in_order_of(subject.config, corpus)
     encoded = encode(_examples(corpus, classes, classes.limit), tokenizer, length)
     ids = np.concatenate([row["input_ids"] for row in encoded.rows]).astype(np.int32)
-    warnings = [*warned, *check_vocabulary(tokenizer, ids, [], getattr(subject.config, "vocab_size", None))]
+    warnings = [
+        *filter(None, [said]),
+        *warned,
+        *check_vocabulary(tokenizer, ids, [], getattr(subject.config, "vocab_size", None)),
+    ]
     if encoded.truncated:
         warnings.append(f"{encoded.truncated} utterances cut at {length} tokens")
     pad = int(tokenizer.pad_token_id)
@@ -113,7 +120,10 @@ class _Look:
 
     @property
     def _few(self) -> int:
-        return min(self.classes.few, self.classes.limit)
+        few = min(self.classes.few, self.classes.limit)
+        if self.classes.split == ALL:  # the other half makes the directions that explain
+            few = min(few, len(self.corpus.splits[ALL]) // 2)
+        return few
 
     def _explained(self, **shown: Any) -> list[pd.DataFrame]:
         if not self.heads:
@@ -122,17 +132,38 @@ class _Look:
         return [explanations(self.subject.model, self.tokenizer, self.corpus, **shown)]
 
 
-def _as_trained(model: str, classes: Classes) -> Classes:
-    """Corpus, columns, splits and length as told by the training.json beside a model, where they are not given."""
+def _training_of(model: str) -> dict[str, Any]:
+    """What training.json beside a model tells; empty if there is none."""
     path = Path(model) / "training.json"
-    trained = json.loads(path.read_text()) if path.is_file() else {}
+    return dict(json.loads(path.read_text())) if path.is_file() else {}
+
+
+def _as_trained(model: str, classes: Classes) -> Classes:
+    """Corpus, columns, splits and length as told by the training.json beside a model, if they are not given."""
+    trained = _training_of(model)
     recipe = trained.get("recipe", {})
     if not classes.corpus:
         if not recipe.get("corpus"):
             raise UsageError("--corpus", "none", "name one that has labels: see anisoscope list corpora")
         same = {"columns": recipe.get("columns"), "split_seed": recipe.get("split_seed", 0)}
         classes = replace(classes, corpus=recipe["corpus"], **same)
+    elif classes.split_seed == 0 and _is_same_corpus(classes.corpus, recipe.get("corpus", "")):
+        classes = replace(classes, split_seed=recipe.get("split_seed", 0))  # else what was trained on would be in it
     return replace(classes, max_length=classes.max_length or trained.get("max_length"))
+
+
+def _was_trained_on(model: str, classes: Classes) -> bool:
+    """Whether training.json beside a model tells that it was trained on this corpus, divided in this way."""
+    recipe = _training_of(model).get("recipe", {})
+    same_division = classes.split_seed == recipe.get("split_seed", 0)
+    return same_division and _is_same_corpus(classes.corpus, recipe.get("corpus", ""))
+
+
+def _is_same_corpus(one: str, other: str) -> bool:
+    """Whether two names stand for the same corpus: the same name, or the same path."""
+    if not one or not other:
+        return False
+    return one == other or Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
 
 
 def _tokenizer(subject: Subject) -> Any:
@@ -157,9 +188,7 @@ def _examples(corpus: LabelledCorpus, classes: Classes, limit: int) -> Any:
 
 
 def _in_order_of(config: Any, corpus: LabelledCorpus) -> tuple[LabelledCorpus, bool, list[str]]:
-    """The corpus (classes in the model's order) with the split `all`; whether the model's head can be used; notes."""
-    every = tuple(example for split in SPLITS for example in corpus.splits[split])
-    corpus = replace(corpus, splits={**corpus.splits, "all": every})
+    """The corpus with its classes in the model's order; whether the model's head can be used; notes."""
     if not is_classifier(config):
         return corpus, False, ["the model has no head for classes: no accuracy, nothing replaced or explained"]
     own = [str(config.id2label[i]) for i in range(config.num_labels)]
@@ -174,5 +203,7 @@ def _in_order_of(config: Any, corpus: LabelledCorpus) -> tuple[LabelledCorpus, b
         return corpus, False, [f"{reason}: its head is not used"]
     new = [place[name.lower()] for name in corpus.labels]
     names = tuple(corpus.labels[new.index(i)] for i in range(len(new)))
-    splits = {s: tuple(replace(e, label=new[e.label]) for e in part) for s, part in corpus.splits.items()}
+    every = {id(e): e for part in corpus.splits.values() for e in part}
+    renamed = {key: replace(e, label=new[e.label]) for key, e in every.items()}  # one of two splits stays one
+    splits = {s: tuple(renamed[id(e)] for e in part) for s, part in corpus.splits.items()}
     return replace(corpus, labels=names, splits=splits), True, []

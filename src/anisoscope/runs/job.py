@@ -130,6 +130,10 @@ class VectorColumns:
 
 
 LABELLED_HELP = "labelled, as in train classifier; default: what the model was trained on"
+SPLIT_HELP = (
+    "train, validation, test, another of the corpus, or all; default: test, and of a table without splits all rows "
+    "that the model was not trained on"
+)
 AT_HELP = "whose vector stands for an utterance: first token, last, mean; default: the model's"
 PARTS_HELP = "with commas: directions, replaced (what attention is worth), explained (attributions over words), or all"
 
@@ -143,7 +147,7 @@ class Classes:
     corpus: Annotated[str, Option(LABELLED_HELP, INPUT, ("--corpus", "-c"), check=check_labelled)] = ""
     columns: Annotated[Mapping[str, str] | None, BuiltFrom(Columns)] = None
     split_seed: Annotated[int, Option("of splits the corpus does not have", INPUT, least=0)] = 0
-    split: Annotated[str, Option("train, validation, test, another of the corpus, or all", INPUT)] = "test"
+    split: Annotated[str, Option(SPLIT_HELP, INPUT)] = ""
     limit: Annotated[int, Option("utterances, the first of each class", INPUT, least=1)] = 999
     at: Annotated[At | None, Option(AT_HELP, WHAT, known=get_args(At))] = None
     parts: Annotated[tuple[str, ...], Option(PARTS_HELP, WHAT, known=PARTS, every="all")] = PARTS
