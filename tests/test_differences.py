@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import anisoscope
 from anisoscope.errors import UsageError
 from anisoscope.metrics import mean_cosine
 from anisoscope.runs.differences import (
@@ -11,6 +12,7 @@ from anisoscope.runs.differences import (
     KeptRun,
     compare_runs,
     explain_pairing,
+    open_kept_run,
     parse_condition,
     read_replicates,
     tabulate_differences,
@@ -175,3 +177,35 @@ def test_a_condition_counts_only_what_its_whole_interval_supports():
     assert differences[0].value > 0.02 > differences[0].low
     assert not Condition("", "mean_cosine", "any", ">", 0.02).is_met(differences)[0]
     assert list(tabulate_differences(differences)["difference"]) == [0.05]
+
+
+def measure_to(folder, x, units):
+    anisoscope.measure(x, units=units, output=folder)
+    return open_kept_run(folder)
+
+
+def test_measured_runs_of_the_same_units_are_paired(tmp_path):
+    rng = np.random.default_rng(0)
+    x, units = draw_documents(rng, units=20)
+    first = measure_to(tmp_path / "a", x, units)
+    second = measure_to(tmp_path / "b", x + 0.03, units)
+    (one,) = [one for one in compare_runs(first, second, "mean_cosine") if one.where["token_policy"] == "all"]
+    assert one.paired
+    assert one.low > 0
+    others = measure_to(tmp_path / "c", x[:-12], units[:-12])
+    (apart,) = compare_runs(first, others, "mean_cosine")
+    assert not apart.paired
+
+
+def test_replicates_of_a_run_give_its_own_intervals(tmp_path):
+    x, units = draw_documents(np.random.default_rng(1), units=20)
+    run = measure_to(tmp_path / "a", x, units)
+    checked = 0
+    for row, left_out in zip(run.records.itertuples(), run.replicates, strict=True):
+        present = left_out[~np.isnan(left_out)]
+        if row.metric in ("drift.norm", "spectrum.effective_rank", "calibrated.centred") and len(present) > 2:
+            error = np.sqrt((len(present) - 1) / len(present) * ((present - present.mean()) ** 2).sum())
+            assert row.high >= row.value
+            assert (row.high > row.value) == (error > 0)
+            checked += 1
+    assert checked

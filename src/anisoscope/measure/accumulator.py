@@ -20,7 +20,7 @@ from anisoscope.batch import Batch, Stream
 from anisoscope.errors import MeasureError, OutputError, UsageError
 from anisoscope.measure.masks import CPU, Masks, Near, labels_of, summable
 from anisoscope.measure.settings import Settings
-from anisoscope.measure.tabulate import tabulate
+from anisoscope.measure.tabulate import Replicates, tabulate
 from anisoscope.models.blocks import Layout
 from anisoscope.reads.base import Gathered
 from anisoscope.store import write_atomic
@@ -211,9 +211,9 @@ class Measurement:
         merged.refuse(self.refused | other.refused)
         return merged
 
-    def records(self) -> pd.DataFrame:
-        """The long table of all chosen metrics at all sites."""
-        return tabulate(self.kept(), self.settings.chosen, self.settings.policies)
+    def records(self, replicates: Replicates | None = None) -> pd.DataFrame:
+        """The long table of all chosen metrics at all sites; `replicates` takes its values without each group."""
+        return tabulate(self.kept(), self.settings.chosen, self.settings.policies, replicates)
 
     def kept(self) -> Gathered:
         """What metrics read of all that is kept."""

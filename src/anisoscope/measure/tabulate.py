@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from anisoscope.metrics.base import Array, Metric
 from anisoscope.reads.base import Gathered, Reading
@@ -14,26 +15,81 @@ from anisoscope.sums import jackknife
 Columns = dict[str, list[Any]]
 
 
-def tabulate(kept: Gathered, metrics: Iterable[Metric], policies: Sequence[str]) -> pd.DataFrame:
-    """The long table of `metrics` of all that a pass has kept, without model and corpus."""
+MOST_COMPONENTS = 64
+"""Values with more components (one per dimension) keep no replicates: they would be most of the file."""
+
+
+class Replicates:
+    """Values with one group of units left out, beside the rows of a long table: what paired differences are made of."""
+
+    def __init__(self, groups: int) -> None:
+        self.groups = groups
+        self._rows: list[NDArray[np.int64]] = []
+        self._values: list[Array] = []
+
+    def add(self, first: int, left_out: Array, present: NDArray[np.int64]) -> None:
+        """Keep `left_out` [row, group that holds anything] of rows from number `first` on; `present`: these groups."""
+        values = np.full((len(left_out), self.groups), np.nan)
+        values[:, present] = left_out
+        self._rows.append(np.arange(first, first + len(left_out), dtype=np.int64))
+        self._values.append(values)
+
+    def arrays(self) -> tuple[NDArray[np.int64], Array]:
+        """Numbers of rows, and their values [row, group], NaN where a group holds nothing of the place."""
+        if not self._rows:
+            return np.zeros(0, np.int64), np.zeros((0, self.groups))
+        return np.concatenate(self._rows), np.concatenate(self._values)
+
+
+def tabulate(
+    kept: Gathered, metrics: Iterable[Metric], policies: Sequence[str], replicates: Replicates | None = None
+) -> pd.DataFrame:
+    """The long table of `metrics` of all that a pass has kept, without model and corpus.
+
+    replicates   takes the values with one group left out, row by row; None: they are not kept
+    """
     columns: Columns = {}  # one table is made in the end: thousands of small ones take longer than the model
     for metric in metrics:
         for reading in metric.reads.readings(metric, kept):
-            for part in columns_of(metric, reading, policies):
+            present = _present_groups(reading.data)
+            for part, left_out in columns_of(metric, reading, policies):
+                if replicates is not None and len(part["value"]) and left_out is not None:
+                    replicates.add(len(columns.get("value", ())), left_out, present)
                 for column, entries in part.items():
                     columns.setdefault(column, []).extend(entries)
     return as_records(pd.DataFrame(columns))
 
 
-def columns_of(metric: Metric, reading: Reading, policies: Sequence[str]) -> Iterable[Columns]:
-    """Columns of the long table for each value of a metric at one place."""
+def columns_of(metric: Metric, reading: Reading, policies: Sequence[str]) -> Iterable[tuple[Columns, Array | None]]:
+    """Columns of the long table for each value of a metric at one place, and its rows with each group left out
+    [row, group]; None instead of those of values with very many components.
+    """
     for name, replicates in metric.compute(reading.data).items():
         counted = _along(reading.count, replicates[0]) if name in metric.counted else None
         bounds = metric.range_of(name, reading.data)
         estimate = jackknife.interval(replicates, bounds=bounds, counted=counted)
-        columns = _columns(metric, name, estimate, reading, policies)
-        rows = len(columns["value"])
-        yield columns | {column: [entry] * rows for column, entry in reading.columns.items()}
+        rows = _rows_of(metric, estimate.value)
+        columns = _columns(metric, name, estimate, reading, policies, rows)
+        columns |= {column: [entry] * len(rows) for column, entry in reading.columns.items()}
+        has_components = estimate.value.ndim > len(metric.axes)
+        left_out = None
+        if not has_components or estimate.value.shape[-1] <= MOST_COMPONENTS:
+            left_out = replicates[1:].reshape(len(replicates) - 1, -1)[:, rows].T
+        yield columns, left_out
+
+
+def _present_groups(data: Any) -> NDArray[np.int64]:
+    """Numbers of the groups that hold anything of a place, in the order in which they are left out."""
+    data = getattr(data, "first", data)  # of a pair of places: both have the same groups
+    present = np.asarray(getattr(data, "present", ()))
+    numbers = np.flatnonzero(present) if present.dtype == bool else present
+    return numbers.astype(np.int64)
+
+
+def _rows_of(metric: Metric, value: Array) -> NDArray[np.int64]:
+    """Entries of a value that become rows: all, but of those with components only the ones that are defined."""
+    flat = value.ravel()
+    return np.flatnonzero(~np.isnan(flat)) if value.ndim > len(metric.axes) else np.arange(flat.size)
 
 
 def _along(count: Array, value: Array) -> Array:
@@ -42,13 +98,17 @@ def _along(count: Array, value: Array) -> Array:
 
 
 def _columns(
-    metric: Metric, name: str, estimate: jackknife.Estimate, reading: Reading, policies: Sequence[str]
+    metric: Metric,
+    name: str,
+    estimate: jackknife.Estimate,
+    reading: Reading,
+    policies: Sequence[str],
+    rows: NDArray[np.int64],
 ) -> Columns:
-    """A row per entry of a value of `metric.axes`, with a component axis where it has one more (without its NaN)."""
+    """A row per entry of a value of `metric.axes`, with a component axis if it has one more."""
     value, axes = estimate.value, metric.axes
     index = dict(zip((*axes, "component"), np.indices(value.shape).reshape(value.ndim, value.size), strict=False))
     counts = _along(reading.count, value)
-    rows = np.flatnonzero(~np.isnan(value.ravel())) if value.ndim > len(axes) else np.arange(value.size)
     labels = metric.labels_of(name, value.shape[-1] if value.ndim else 0, reading.names)
     policy = policies[0] if metric.first_policy else None
     return {

@@ -5,8 +5,9 @@ same units into the same groups, the difference is measured with the same group 
 share (hard documents, long ones) cancels. The interval is the delete-a-group jackknife of the difference itself.
 """
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from scipy import special
 
+from anisoscope.data.plans import digest
 from anisoscope.errors import OutputError, UsageError, near_matches
-from anisoscope.store import write_atomic
+from anisoscope.store import read_run, write_atomic
 from anisoscope.sums.jackknife import FEWEST
 
 Array = NDArray[np.float64]
@@ -28,8 +30,6 @@ KEYS = ["step", "seed", "stack", "kind", "layer", "head", "site", "token_policy"
 """Columns that say which value a row is, within one run."""
 PLACE = ["stack", "kind", "site", "token_policy", "metric", "component", "head"]
 """Columns in which two runs must agree; layers are matched apart, since stacks may differ in depth."""
-MOST_COMPONENTS = 64
-"""Values with more components than this (one per dimension) keep no replicates: they would be most of the file."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,34 @@ class KeptRun:
     records: pd.DataFrame
     replicates: Float[Array, "row group"] | None = None
     units: str | None = None
+
+
+def identify_units(corpus: Mapping[str, Any], plan: Any, settings: Any) -> str | None:
+    """What two runs must have in common to be paired: the same units in the same groups, whatever the model.
+
+    corpus   what the manifest says of the corpus; plan: its batches; settings: of the measurement
+
+    Documents, clips and images are known by the content of the corpus. Blocks of tokens and chosen windows depend on
+    the tokenizer, so that the batches must be the same. Vectors and inputs are paired row by row, by their units. None
+    if nothing is known.
+    """
+    groups = [settings.groups, settings.spectrum_groups, settings.seed]
+    if "fingerprint" in corpus:
+        parts = [corpus["fingerprint"], corpus.get("limit"), corpus.get("split")]
+        of_tokens = "token" in str(corpus.get("documents", "")) or corpus.get("sequences") is not None
+        if of_tokens:
+            parts.append(getattr(plan, "fingerprint", None))
+        return digest([json.dumps([groups, parts], default=str)])
+    unit = getattr(plan, "unit", None)
+    if isinstance(unit, np.ndarray):
+        return digest([json.dumps(groups), np.ascontiguousarray(unit, dtype=np.int64)])
+    return None
+
+
+def open_kept_run(folder: Path) -> KeptRun:
+    """A run folder, as a comparison needs it. OutputError if it holds no run."""
+    records, manifest = read_run(folder)
+    return KeptRun(folder.name or str(folder), records, read_replicates(folder, len(records)), manifest.get("units"))
 
 
 def write_replicates(path: Path, rows: NDArray[np.int64], left_out: Float[Array, "row group"]) -> None:

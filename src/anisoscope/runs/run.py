@@ -31,11 +31,13 @@ from anisoscope.measure.distributed import (
     taken_over,
 )
 from anisoscope.measure.loop import Arrays, run_pass
+from anisoscope.measure.tabulate import Replicates
 from anisoscope.models.families import class_of
 from anisoscope.models.hub_memory import asked_once
 from anisoscope.models.load import Subject, load, modality_of, without_values
 from anisoscope.progress import Progress, counting, keeping, remark
 from anisoscope.provenance import plain, provenance, run_id
+from anisoscope.runs.differences import NAME as REPLICATES, identify_units, write_replicates
 from anisoscope.runs.found import asked, finished
 from anisoscope.runs.job import Job
 from anisoscope.store import RunFolder, as_records, check_output, write_atomic, write_json
@@ -168,12 +170,16 @@ def finish(
     seed = settings["settings"]["seed"] if settings["train_seed"] is None else settings["train_seed"]
     given = {name: facts[name] for name in ("run", "model", "revision")}
     given |= {"seed": seed, "corpus": settings["corpus"], "step": settings["step"]}
-    parts = [part for part in (measurement.records(), more) if part is not None and len(part)]
+    replicates = Replicates(measurement.settings.groups)
+    parts = [part for part in (measurement.records(replicates), more) if part is not None and len(part)]
     records = pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
     reservoirs = measurement.reservoirs.items()
     tensors = {name: x for stack, sample in reservoirs for name, x in sample.tensors(f"{stack} ").items()}
     if tensors:
         write_atomic(target.folder / "reservoir.safetensors", lambda path: save_file(tensors, path))
+    rows, left_out = replicates.arrays()
+    if len(rows):
+        write_replicates(target.folder / REPLICATES, rows, left_out)
     manifest = facts | {
         "corpus": facts["corpus"] | {"n_units": len(measurement.sums.units)},
         "excluded": measurement.excluded(),
@@ -261,6 +267,7 @@ def _facts(subject: Subject, job: Job, reading: OpenedCorpus, batches: Collectio
         "corpus": corpus | {"n_tokens": sum(plan.tokens[i] for i in batches), "n_batches": len(plan)},
         "notes": [*subject.notes, *corpus.get("warnings", [])],
         "processes": rank_and_world()[1],
+        "units": identify_units(corpus | {"sequences": job.sequences, "split": job.split}, plan, job.settings),
     }
 
 
