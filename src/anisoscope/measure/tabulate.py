@@ -72,8 +72,9 @@ def columns_of(metric: Metric, reading: Reading, policies: Sequence[str]) -> Ite
         columns = _columns(metric, name, estimate, reading, policies, rows)
         columns |= {column: [entry] * len(rows) for column, entry in reading.columns.items()}
         has_components = estimate.value.ndim > len(metric.axes)
+        is_small = not has_components or estimate.value.shape[-1] <= MOST_COMPONENTS
         left_out = None
-        if not has_components or estimate.value.shape[-1] <= MOST_COMPONENTS:
+        if is_small and len(replicates) > 1:
             left_out = replicates[1:].reshape(len(replicates) - 1, -1)[:, rows].T
         yield columns, left_out
 
