@@ -20,6 +20,7 @@ import pytest
 from test_report import synthetic_manifest, synthetic_records, write_run
 
 from anisoscope.cli import tables, view
+from anisoscope.data.corpora import CORPORA
 from anisoscope.report import build
 from anisoscope.runs.findings import findings
 from anisoscope.store import as_records
@@ -122,7 +123,7 @@ def printed() -> Told:
     shown |= {"classes": tables.of_classes(class_records()), "series": [tables.of_series(series, "content")]}
     shown |= {"series of heads": [tables.of_series(heads, "all")], "metrics": [tables.listed("metrics")]}
     with pytest.MonkeyPatch.context() as patched:  # what other packages add is theirs to look at
-        patched.setattr("anisoscope.data.corpora.entries", lambda _group: {})
+        patched.setattr("anisoscope.data.corpora.entries", lambda _group: CORPORA)
         patched.delenv("ANISOSCOPE_DATA", raising=False)
         shown |= {"nothing": [tables.layer_by_layer(heads)], "corpora": [tables.listed("corpora")]}
     told: Told = {}
