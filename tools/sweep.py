@@ -234,7 +234,12 @@ class Ours:
         self.sites: dict[tuple[str, str, int], tuple[float, float]] = {}
         wanted = first[first["metric"].isin(("mean_cosine", "norms.mean"))]
         figures = {
-            (r.stack, r.site, -1 if r.layer is None or r.layer != r.layer or str(r.layer) == "<NA>" else int(r.layer), r.metric): r.value
+            (
+                r.stack,
+                r.site,
+                -1 if r.layer is None or r.layer != r.layer or str(r.layer) == "<NA>" else int(r.layer),
+                r.metric,
+            ): r.value
             for r in wanted.itertuples()
         }
         for stack, site, layer, _ in figures:
@@ -287,10 +292,16 @@ class Ours:
             if worst < CLOSE["attention"]:
                 return ""
             faults.append(f"entropies differ by {worst:.2g}")
-        return next((fault for fault in faults if "layers" not in fault), faults[0] if faults else "not seen") if faults else "no attention"
+        return (
+            next((fault for fault in faults if "layers" not in fault), faults[0] if faults else "not seen")
+            if faults
+            else "no attention"
+        )
 
 
-def _differs(ours: list[tuple[float, float]], own: list[list[tuple[float, float]]], final: list[tuple[float, float]]) -> str:
+def _differs(
+    ours: list[tuple[float, float]], own: list[list[tuple[float, float]]], final: list[tuple[float, float]]
+) -> str:
     if len(ours) not in (len(own), len(own) - 1):
         return f"{len(own)} layers, {len(ours)} here"
     start = len(own) - len(ours)  # stages come without the stem
@@ -303,7 +314,10 @@ def _differs(ours: list[tuple[float, float]], own: list[list[tuple[float, float]
 
 
 def _close(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    return all(np.isclose(x, y, rtol=CLOSE["hidden"], atol=CLOSE["hidden"], equal_nan=True) for x, y in zip(one, other, strict=True))
+    return all(
+        np.isclose(x, y, rtol=CLOSE["hidden"], atol=CLOSE["hidden"], equal_nan=True)
+        for x, y in zip(one, other, strict=True)
+    )
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -373,4 +387,6 @@ if __name__ == "__main__":
         counts[row.status] = counts.get(row.status, 0) + 1
     print(f"{len(found)} types in {(time.monotonic() - begun) / 60:.1f} minutes: {counts}")
     if not chosen:
-        KEPT.write_text(json.dumps({name: list(row) for name, row in found.items()}, indent=0, ensure_ascii=False) + "\n", "utf-8")
+        KEPT.write_text(
+            json.dumps({name: list(row) for name, row in found.items()}, indent=0, ensure_ascii=False) + "\n", "utf-8"
+        )

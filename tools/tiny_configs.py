@@ -32,9 +32,13 @@ BY_NAME: tuple[tuple[str, int], ...] = (
     (r"(key_value|kv|key)_(attention_)?heads$|num_key_value_heads$", KEY_HEADS),
     (r"(attention_heads|_heads|_attn_heads)$", HEADS),
     (r"(head_dim|dim_head|head_size)$", HEAD_DIM),
+    (r"num_queries$|num_proposals$|num_denoising$", 6),
     (r"(ffn|feedforward|feed_forward|intermediate|mlp).*(dim|size)|dim_feedforward$", INNER),
     (r"(position_embeddings|_positions|context_length|context_size)$", POSITIONS),
-    (r"(hidden|embed|embedding|proj|projection|projector|d_model|width|decoder|encoder).*(size|dim|dims|units)$", HIDDEN),
+    (
+        r"(hidden|embed|embedding|proj|projection|projector|d_model|width|decoder|encoder).*(size|dim|dims|units)$",
+        HIDDEN,
+    ),
     (r"(channels|_dim|_units)$", HIDDEN),
 )
 """Values by a part of the name, the first that fits: of numbers that are larger."""
@@ -47,15 +51,50 @@ TOKEN = re.compile(r"(token|_start|_end|_bos|_eos)_?(id|index)$|^(image|video|au
 PLAIN_MARKS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
 PLAIN_MARKS |= {"decoder_start_token_id": 1, "unk_token_id": 3, "mask_token_id": 4}
 
-EXCEPTIONS: dict[str, dict[str, Any]] = {}
-"""Entries of a model type that its names do not tell; `a.b`: of the sub-configuration a."""
+_SERIES = {"prediction_length": 4, "context_length": 12, "lags_sequence": [1, 2, 3]}
+_MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16}
+_RESNET = {"model_type": "resnet", "embedding_size": 16, "hidden_sizes": [16, 16, 24, 32], "depths": [1, 1, 1, 1]}
+_RESNET |= {"layer_type": "basic", "out_features": ["stage4"]}
+_DETR = {"backbone_config": _RESNET, "use_timm_backbone": False, "num_queries": 6}
+_ALL_HEADS = {"num_key_value_heads": HEADS}
+_PLACES = {"coordinate_size": 12, "shape_size": 8}
+_MARKED = {"image_token_id": FIRST_MARK}
+
+EXCEPTIONS: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("bamba", "granitemoehybrid"), _MAMBA),
+    "falcon_h1": _MAMBA | {"mamba_d_ssm": 128},
+    "mamba2": {"num_heads": 8},
+    "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 16},
+    **dict.fromkeys(("esmc", "glm5_next_text", "dots3_note_text"), _ALL_HEADS),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "longcat_flash", "axk2"), _ALL_HEADS),
+    "mistral_large4_text": _ALL_HEADS,
+    **{name: {f"text_config.{key}": x for key, x in _ALL_HEADS.items()} for name in ("mistral_large4", "glm5_next")},
+    "dots3_note": {"text_config.num_key_value_heads": HEADS},
+    "moonshine": {"encoder_num_key_value_heads": HEADS, "decoder_num_key_value_heads": HEADS},
+    **dict.fromkeys(("time_series_transformer", "informer", "autoformer"), _SERIES),
+    **dict.fromkeys(("detr", "conditional_detr", "deformable_detr", "dab-detr", "table-transformer"), _DETR),
+    **dict.fromkeys(("layoutlmv3", "udop"), _PLACES),
+    "esm": {"vocab_size": VOCABULARY, "pad_token_id": 0, "mask_token_id": 4, "position_embedding_type": "rotary"},
+    **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe", "ministral", "hunyuan_vl_text"), {"head_dim": HEAD_DIM}),
+    "nemotron": {"head_dim": HEAD_DIM},
+    "hunyuan_vl": {"text_config.head_dim": HEAD_DIM},
+    "dots1": {"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "num_local_experts": 4},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "attention_layers": ...},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_hidden_layers": 2},
+    "bit": {"hidden_sizes": [32, 32, 32, 32], "embedding_size": 32},
+    "chameleon": {"vocabulary_map": {"<image>": FIRST_MARK, "IMGIMGA": 111}},
+    "seggpt": {"merge_index": 0, "intermediate_hidden_state_indices": [0, 1], "num_hidden_layers": 2},
+    "cvt": {"embed_dim": [16, 32, 64], "num_heads": [1, 2, 4], "depth": [1, 2, 3]},
+    "zamba": {"layer_types": ["mamba", "hybrid"], "num_hidden_layers": 2},
+    "fun_asr_nano": {"adaptor_config.intermediate_size": 16},
+    "gemma3n_text": {"num_kv_shared_layers": 0, "activation_sparsity_pattern": [0.0, 0.0], "altup_num_inputs": 2},
+}
+"""Entries of a model type that its names do not tell; `a.b`: of the sub-configuration a; `...`: left to its default."""
 
 
 def tiny_config(model_type: str) -> PreTrainedConfig:
     """The tiny configuration of a model type."""
-    config = _shrunk(CONFIG_MAPPING[model_type](), EXCEPTIONS.get(model_type, {}))
-    _fit_sections(config)
-    return config
+    return _shrunk(CONFIG_MAPPING[model_type](), EXCEPTIONS.get(model_type, {}))
 
 
 def _shrunk(default: PreTrainedConfig, exceptions: dict[str, Any]) -> PreTrainedConfig:
@@ -72,6 +111,11 @@ def _shrunk(default: PreTrainedConfig, exceptions: dict[str, Any]) -> PreTrained
     for name, value in raw.items():
         given = default.__dict__.get(name, value)
         if name in parts or name.startswith("_") or given is None:
+            continue
+        if name == "rope_parameters" and isinstance(given, dict):
+            sections = "mrope_section" in (getattr(kind, "ignore_keys_at_rope_validation", None) or ())
+            if sections or "mrope_section" in str(given):
+                settings[name] = _rotary(given, sections=sections)
             continue
         if value is None and not isinstance(given, str | int | float):
             continue  # derived from the others
@@ -145,11 +189,11 @@ def _small_list(name: str, value: Any, depth: int, whole: int) -> Any:
     return value
 
 
-def _fit_sections(config: PreTrainedConfig) -> None:
-    """Sections of rotary positions (time, height, width) add up to half of a head."""
-    for part in [config, *(getattr(config, name, None) for name in config.sub_configs)]:
-        rope = getattr(part, "rope_parameters", None)
-        if isinstance(rope, dict) and "mrope_section" in rope:
-            half = int((getattr(part, "head_dim", None) or HEAD_DIM) * rope.get("partial_rotary_factor", 1.0)) // 2
-            count = len(rope["mrope_section"])
-            rope["mrope_section"] = [half - (count - 1) * (half // count), *[half // count] * (count - 1)]
+def _rotary(given: dict[str, Any], *, sections: bool) -> dict[str, Any]:
+    """Parameters of rotary positions; those of time, height and width add up to half of a head's rotated part."""
+    if given and all(isinstance(value, dict) for value in given.values()):  # by type of layer
+        return {name: _rotary(value, sections=sections) for name, value in given.items()}
+    if not sections and "mrope_section" not in given:
+        return dict(given)
+    half = int(HEAD_DIM * given.get("partial_rotary_factor", 1.0)) // 2
+    return given | {"mrope_section": [half - 2 * (half // 3), half // 3, half // 3]}

@@ -23,7 +23,9 @@ def candidates(model_type: str, model: nn.Module) -> Iterator[Inputs]:
         if name != main and name in names:
             every += _of(name, config, names)
     if {"input_ids", "pixel_values"} <= names.keys():
-        every += [text | image for text in _of("input_ids", config, names) for image in _of("pixel_values", config, names)]
+        every += [
+            text | image for text in _of("input_ids", config, names) for image in _of("pixel_values", config, names)
+        ]
     yield from every
 
 
@@ -102,6 +104,8 @@ def image_size(config: Any) -> tuple[list[Any], int]:
             sizes.append(tuple(value))
         elif isinstance(value, dict):
             sizes.append((value["height"], value["width"]))
-        found = getattr(part, "num_channels", None) or getattr(part, "in_channels", None) or getattr(part, "in_chans", None)
+        found = (
+            getattr(part, "num_channels", None) or getattr(part, "in_channels", None) or getattr(part, "in_chans", None)
+        )
         channels = found if isinstance(found, int) else channels
     return sizes, channels
