@@ -1,7 +1,7 @@
 """How a model is laid out: its blocks and stages by stack, in running order; which positions are real or special."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import accumulate
@@ -26,6 +26,10 @@ SPECIAL_PARAMETERS = (
     *("dist_token", "reg_token"),  # of timm
 )
 """Parameters that vision models put before the patches: one token per row."""
+STACK_OF_MODALITY = {frozenset({"image"}): "vision", frozenset({"audio"}): "audio"}
+"""How the stack of a tower is called, by what it reads alone."""
+QUERYING = ("qformer", "perceiver_resampler", "perceiver", "resampler")
+"""Parts between a tower and a language model, with blocks of their own that read learnt queries."""
 LATE = ("blocks_token_only", "cls_attn_blocks", "post_network")
 """Blocks of timm (CaiT, XCiT, VOLO) behind the others, where the class token comes in."""
 
@@ -39,16 +43,22 @@ def find_blocks(model: nn.Module, names: tuple[str, ...] = ()) -> dict[str, list
     name fits no module, ModelError if nothing is found; both name what the model has.
     """
     named = [(n, m) for n, m in model.named_modules() if not isinstance(m, CONTAINERS)]
-    blocks = [(n, m) for n, m in named if any(_fits(name, n, m) for name in names or family_of(model).blocks)]
     for name in names:
         if not any(_fits(name, n, m) for n, m in named):
             known = _candidates(model) or {type(m).__name__ for _, m in named}
             expected = f"blocks by a class or a pattern of module names of {type(model).__name__}"
             raise UsageError(expected, f"{name!r}, which fits none", near_matches(name, known))
-    of_timm = set(_blocks_of_timm(model))
-    blocks = blocks or [(n, m) for n, m in named if m in of_timm]
-    for classes in (tuple(_declared(model)), (GradientCheckpointingLayer,), TORCH_LAYERS):
-        blocks = blocks or [(n, m) for n, m in named if isinstance(m, classes)]
+    if names:
+        blocks = [(n, m) for n, m in named if any(_fits(name, n, m) for name in names)]
+    else:
+        # each tower by its own family: an image encoder may have a row, and the language model behind it none
+        towers = _towers(model)
+        blocks = _blocks_of(model, [(n, m) for n, m in named if _tower_of(n, towers) is None])
+        for path in towers:
+            part = model.get_submodule(path)
+            blocks += _blocks_of(part, [(n, m) for n, m in named if _tower_of(n, towers) == path])
+        order = {module: i for i, (_, module) in enumerate(named)}
+        blocks.sort(key=lambda pair: order[pair[1]])
     blocks = [(n, m) for n, m in blocks if n] or blocks  # the model itself only where it is all there is
     blocks = [(n, m) for n, m in blocks if not any(n.startswith(f"{outer}.") for outer, _ in blocks)]
     if not blocks:
@@ -60,6 +70,16 @@ def find_blocks(model: nn.Module, names: tuple[str, ...] = ()) -> dict[str, list
     for _, block in blocks:
         stacks.setdefault(stack[block], []).append(block)
     return stacks
+
+
+def _blocks_of(model: nn.Module, named: list[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
+    """The blocks among the modules of a model or of one of its towers, by the first way that finds some."""
+    blocks = [(n, m) for n, m in named if any(_fits(name, n, m) for name in family_of(model).blocks)]
+    of_timm = set(_blocks_of_timm(model))
+    blocks = blocks or [(n, m) for n, m in named if m in of_timm]
+    for classes in (tuple(_declared(model)), (GradientCheckpointingLayer,), TORCH_LAYERS):
+        blocks = blocks or [(n, m) for n, m in named if isinstance(m, classes)]
+    return blocks
 
 
 def _fits(pattern: str, name: str, module: nn.Module) -> bool:
@@ -135,25 +155,61 @@ def has_attention(model: nn.Module) -> bool:
     return family_of(model).attention and any("Attention" in type(module).__name__ for module in model.modules())
 
 
+def _modalities(module: Any) -> frozenset[str]:
+    """What a model of transformers reads; images are one with videos."""
+    declared = getattr(module, "input_modalities", None) or ()
+    names = (declared,) if isinstance(declared, str) else declared
+    return frozenset("image" if name == "video" else name for name in names)
+
+
+def _towers(model: nn.Module) -> dict[str, str]:
+    """The parts of a model of several modalities that read images or sounds, or that ask for what they found: path of
+    each → its stack. What is in none of them reads text.
+    """
+    if not isinstance(model, PreTrainedModel) or len(_modalities(model)) < 2:
+        return {}
+    towers: dict[str, str] = {}
+    for path, module in model.named_modules():
+        if not path or not isinstance(module, PreTrainedModel) or _tower_of(path, towers) is not None:
+            continue
+        own = path.rpartition(".")[2]
+        stack = STACK_OF_MODALITY.get(_modalities(module), own if own in QUERYING else "")
+        if stack and own not in ("encoder", "decoder"):  # of an encoder-decoder
+            towers[path] = own if stack in towers.values() else stack
+    return towers
+
+
+def _tower_of(path: str, towers: Mapping[str, str]) -> str | None:
+    """The tower that a module is in, by its path."""
+    return next((tower for tower in towers if path == tower or path.startswith(f"{tower}.")), None)
+
+
 def stack_of(model: nn.Module) -> str:
-    """The one stack of a model that has no two: `decoder` where its attention is causal, else `encoder`."""
+    """The one stack of a model that has no two, or that reads text: `decoder` where its attention is causal, else
+    `encoder`.
+    """
+    towers = _towers(model)
     causal = family_of(model).causal or any(
         getattr(module, "is_causal", False) is True and "Attention" in type(module).__name__
-        for module in model.modules()
+        for name, module in model.named_modules()
+        if _tower_of(name, towers) is None
     )
     return "decoder" if causal else "encoder"
 
 
 def stacks_of(model: nn.Module) -> dict[nn.Module, str]:
-    """The stack of every module: by its path where there are several, or by its family's row; else `stack_of`."""
+    """The stack of every module: by its tower, by its path where there are several, or by its family's row; else
+    `stack_of`.
+    """
     config, known = getattr(model, "config", None), dict(family_of(model).stacks)
     if getattr(config, "is_encoder_decoder", False) or any(isinstance(m, nn.Transformer) for m in model.modules()):
         known |= {name: known.get(name, name) for name in ("encoder", "decoder")}
-    only = stack_of(model)
-    return {
-        module: next((known[part] for part in name.split(".") if part in known), only)
-        for name, module in model.named_modules()
-    }
+    only, towers, stacks = stack_of(model), _towers(model), dict[nn.Module, str]()
+    for name, module in model.named_modules():
+        tower = _tower_of(name, towers)
+        by_path = next((known[part] for part in name.split(".") if part in known), only)
+        stacks[module] = by_path if tower is None else towers[tower]
+    return stacks
 
 
 class Layout:
@@ -166,13 +222,11 @@ class Layout:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self._reads_pixels = getattr(model, "main_input_name", "") == "pixel_values"
-        late = any(name.rpartition(".")[2] in LATE for name, _ in model.named_modules())
-        self._specials = sum(
-            1 if parameter.dim() == 1 else parameter.shape[-2]
-            for name, parameter in model.named_parameters()
-            if name.rpartition(".")[2] in SPECIAL_PARAMETERS and not late
-        )
+        self._specials: dict[str, int] = {}
+        if getattr(model, "main_input_name", "") == "pixel_values":
+            self._specials[stack_of(model)] = _special_tokens(model)
+        for path, stack in _towers(model).items():
+            self._specials[stack] = _special_tokens(model.get_submodule(path)) if stack != "audio" else 0
 
     def streams(self, batch: Batch) -> Streams:
         """{stack: stream}; a stack not named has one fully real stream."""
@@ -185,14 +239,22 @@ class Layout:
 
     def specials(self, site: Site) -> int:
         """Leading special positions of a site without a stream of its own: class and distillation token, registers."""
-        if not self._reads_pixels or site.quantity in ("stage", "unrectified"):
+        if site.stack not in self._specials or site.quantity in ("stage", "unrectified"):
             return 0
         config: Any = self.model.config
         if isinstance(getattr(config, "cls_token", None), list | tuple):  # CvT: of each stage, whether it has one
             ends = list(accumulate(config.depth))
             stage = next(i for i, end in enumerate(ends) if max(site.layer or 0, 1) <= end)
             return int(config.cls_token[stage])
-        return self._specials
+        return self._specials[site.stack]
+
+
+def _special_tokens(model: nn.Module) -> int:
+    """How many tokens a model puts before the patches: class and distillation token, registers."""
+    if any(name.rpartition(".")[2] in LATE for name, _ in model.named_modules()):
+        return 0
+    found = (p for name, p in model.named_parameters() if name.rpartition(".")[2] in SPECIAL_PARAMETERS)
+    return sum(1 if parameter.dim() == 1 else parameter.shape[-2] for parameter in found)
 
 
 def _frames_of_samples(model: Any, samples: Stream) -> Stream:
