@@ -21,8 +21,8 @@ EXACT: dict[str, Any] = {
     **dict.fromkeys(("head_dim", "d_kv", "kv_channels", "attention_head_dim", "d_head"), HEAD_DIM),
     **dict.fromkeys(("intermediate_size", "ffn_dim", "d_ff", "d_inner", "mlp_dim", "ffn_hidden_size"), INNER),
     **dict.fromkeys(("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim"), 8),
-    **{"qk_head_dim": 16, "v_head_dim": 16, "rotary_dim": 8},
-    **{"num_experts_per_tok": 2, "num_experts_per_token": 2, "moe_topk": 2, "n_group": 1, "topk_group": 1},
+    "qk_head_dim": 16, "v_head_dim": 16, "rotary_dim": 8,
+    "num_experts_per_tok": 2, "num_experts_per_token": 2, "moe_topk": 2, "n_group": 1, "topk_group": 1,
 }
 """Values by the whole name of an entry."""
 

@@ -1,4 +1,4 @@
-"""What a tiny model of any type of transformers is called with: candidates in order, of which the first that runs is it."""
+"""What a tiny model of any type of transformers is called with: the first of some candidates that it runs on."""
 
 import inspect
 from collections.abc import Iterator

@@ -174,6 +174,7 @@ def _streams(inputs: Mapping[str, Any], special: Tensor | None, start: Tensor) -
     """Streams of both stacks from attention masks, or from the ids' shape; of sound the samples or frames."""
     streams: dict[str, Stream] = {}
     sound = [name for key, name in (("input_values", "samples"), ("input_features", "frames")) if key in inputs][:1]
+    sound = [] if "input_ids" in inputs else sound  # then masks are those of the text
     for prefix, stacks in (("", sound or ["encoder", "decoder"]), ("decoder_", ["decoder"])):
         ids, mask = inputs.get(f"{prefix}input_ids"), inputs.get(f"{prefix}attention_mask")
         real = mask.bool() if isinstance(mask, Tensor) and mask.dim() == 2 else None

@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -28,6 +28,8 @@ SPECIAL_PARAMETERS = (
 """Parameters that vision models put before the patches: one token per row."""
 STACK_OF_MODALITY = {frozenset({"image"}): "vision", frozenset({"audio"}): "audio"}
 """How the stack of a tower is called, by what it reads alone."""
+COUNTING = ("_get_feat_extract_output_lengths", "_get_subsampling_output_length")
+"""Methods of speech models that say how many frames an encoder makes of so many inputs."""
 QUERYING = ("qformer", "perceiver_resampler", "perceiver", "resampler")
 """Parts between a tower and a language model, with blocks of their own that read learnt queries."""
 LATE = ("blocks_token_only", "cls_attn_blocks", "post_network")
@@ -234,7 +236,7 @@ class Layout:
         if "samples" in given:
             given["encoder"] = _frames_of_samples(self.model, given.pop("samples"))
         if "frames" in given:
-            given["encoder"] = _every(2, given.pop("frames"))
+            given["encoder"] = _frames_of_frames(self.model, given.pop("frames"))
         return family_of(self.model).streams(self.model, given)
 
     def specials(self, site: Site) -> int:
@@ -263,6 +265,27 @@ def _frames_of_samples(model: Any, samples: Stream) -> Stream:
     frames = int(model._get_feat_extract_output_lengths(torch.tensor(width)))
     mask = torch.arange(frames, device=lengths.device) < model._get_feat_extract_output_lengths(lengths)[:, None]
     return Stream(mask, torch.zeros_like(mask), samples.start // math.prod(getattr(model.config, "conv_stride", ())))
+
+
+def _frames_of_frames(model: nn.Module, frames: Stream) -> Stream:
+    """The frames that an encoder makes of the frames of a spectrogram, by the model's own count of them; of models that
+    have none one of two, as Whisper's first convolutions make it.
+    """
+    # the innermost model knows its own convolutions; those around it may have inherited another's method
+    parts = [part for part in model.modules() if getattr(part, "main_input_name", "") == "input_features"]
+    methods = (getattr(part, name, None) for part in reversed(parts) for name in COUNTING)
+    count = next((method for method in methods if method is not None), None)
+    if count is None:
+        return _every(2, frames)
+
+    def lengths_of(lengths: Tensor) -> Tensor:
+        made = count(lengths)
+        return torch.as_tensor(made[0] if isinstance(made, tuple) else made).long()
+
+    width = frames.mask.shape[1]
+    made = int(lengths_of(torch.tensor([width])))
+    mask = torch.arange(made, device=frames.mask.device) < lengths_of(frames.mask.sum(1))[:, None]
+    return Stream(mask, torch.zeros_like(mask), frames.start // max(1, round(width / max(1, made))))
 
 
 def _every(step: int, stream: Stream) -> Stream:
