@@ -21,8 +21,14 @@ EXACT: dict[str, Any] = {
     **dict.fromkeys(("head_dim", "d_kv", "kv_channels", "attention_head_dim", "d_head"), HEAD_DIM),
     **dict.fromkeys(("intermediate_size", "ffn_dim", "d_ff", "d_inner", "mlp_dim", "ffn_hidden_size"), INNER),
     **dict.fromkeys(("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim"), 8),
-    "qk_head_dim": 16, "v_head_dim": 16, "rotary_dim": 8,
-    "num_experts_per_tok": 2, "num_experts_per_token": 2, "moe_topk": 2, "n_group": 1, "topk_group": 1,
+    "qk_head_dim": 16,
+    "v_head_dim": 16,
+    "rotary_dim": 8,
+    "num_experts_per_tok": 2,
+    "num_experts_per_token": 2,
+    "moe_topk": 2,
+    "n_group": 1,
+    "topk_group": 1,
 }
 """Values by the whole name of an entry."""
 
@@ -56,7 +62,13 @@ _MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16}
 _RESNET = {"model_type": "resnet", "embedding_size": 16, "hidden_sizes": [16, 16, 24, 32], "depths": [1, 1, 1, 1]}
 _RESNET |= {"layer_type": "basic", "out_features": ["stage4"]}
 _DETR = {"backbone_config": _RESNET, "use_timm_backbone": False, "num_queries": 6}
+_ROTARY = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2]}
+_BY_LAYER = {"full_attention": _ROTARY, "sliding_attention": _ROTARY}
+_HGNET = dict.fromkeys(("stem_channels", "stage_in_channels", "stage_mid_channels", "stage_out_channels"), ...)
+_HGNET |= dict.fromkeys(("hidden_sizes", "embedding_size", "depths", "stage_num_blocks"), ...)
+_ON_HGNET = {f"backbone_config.{name}": value for name, value in _HGNET.items()}
 _ALL_HEADS = {"num_key_value_heads": HEADS}
+_HEAD_DIM = {"head_dim": HEAD_DIM}
 _PLACES = {"coordinate_size": 12, "shape_size": 8}
 _MARKED = {"image_token_id": FIRST_MARK}
 
@@ -66,8 +78,12 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
     "mamba2": {"num_heads": 8},
     "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 16},
     **dict.fromkeys(("esmc", "glm5_next_text", "dots3_note_text"), _ALL_HEADS),
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "longcat_flash", "axk2"), _ALL_HEADS),
+    **dict.fromkeys(("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "longcat_flash", "axk2"), _ALL_HEADS),
     "mistral_large4_text": _ALL_HEADS,
+    "deepseek_v2": _ALL_HEADS | {"num_experts_per_tok": 2},
+    "moonshine_streaming": _ALL_HEADS,
+    "cohere_compass_text": {"rope_parameters": _BY_LAYER},
+    "cohere_compass": {"text_config.rope_parameters": _BY_LAYER},
     **{name: {f"text_config.{key}": x for key, x in _ALL_HEADS.items()} for name in ("mistral_large4", "glm5_next")},
     "dots3_note": {"text_config.num_key_value_heads": HEADS},
     "moonshine": {"encoder_num_key_value_heads": HEADS, "decoder_num_key_value_heads": HEADS},
@@ -75,13 +91,24 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("detr", "conditional_detr", "deformable_detr", "dab-detr", "table-transformer"), _DETR),
     **dict.fromkeys(("layoutlmv3", "udop"), _PLACES),
     "esm": {"vocab_size": VOCABULARY, "pad_token_id": 0, "mask_token_id": 4, "position_embedding_type": "rotary"},
-    **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe", "ministral", "hunyuan_vl_text"), {"head_dim": HEAD_DIM}),
-    "nemotron": {"head_dim": HEAD_DIM},
+    **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe", "ministral", "hunyuan_vl_text"), _HEAD_DIM),
+    "nemotron": {"head_dim": HEAD_DIM, "num_key_value_heads": KEY_HEADS},
     "hunyuan_vl": {"text_config.head_dim": HEAD_DIM},
-    "dots1": {"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "num_local_experts": 4},
+    "dots1": {"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "num_experts_per_tok": 2},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "attention_layers": ...},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_hidden_layers": 2},
-    "bit": {"hidden_sizes": [32, 32, 32, 32], "embedding_size": 32},
+    "bit": {"num_groups": 4},
+    **{
+        name: {"upsample_groups": HIDDEN}
+        for name in ("mimi", "mimi_decoder", "mimi_encoder", "pocket_tts_audio_tokenizer")
+    },
+    "pocket_tts_audio_tokenizer_decoder": {"upsample_groups": HIDDEN},
+    "csm": {"codec_config.upsample_groups": HIDDEN},
+    "lw_detr": {"backbone_config.num_windows": 4, "backbone_config.num_windows_side": 2},
+    "muse_spark": {"audio_config.num_hidden_layers": 4, "audio_config.patch_sizes": ...},
+    "muse_spark_audio": {"num_hidden_layers": 4, "patch_sizes": ...},
+    "hgnet_v2": _HGNET,
+    **dict.fromkeys(("d_fine", "deimv2", "pp_doclayout_v3", "pp_doclayout_v4", "rt_detr", "rt_detr_v2"), _ON_HGNET),
     "chameleon": {"vocabulary_map": {"<image>": FIRST_MARK, "IMGIMGA": 111}},
     "seggpt": {"merge_index": 0, "intermediate_hidden_state_indices": [0, 1], "num_hidden_layers": 2},
     "cvt": {"embed_dim": [16, 32, 64], "num_heads": [1, 2, 4], "depth": [1, 2, 3]},
@@ -105,14 +132,19 @@ def _shrunk(default: PreTrainedConfig, exceptions: dict[str, Any]) -> PreTrained
     raw = {name: value for name, value in raw.items() if name not in ("id2label", "label2id")}
     settings: dict[str, Any] = {}
     kinds = getattr(default, "layer_types", None) or getattr(default, "layers_block_type", None)
-    depth = max(LAYERS, len(dict.fromkeys(kinds))) if isinstance(kinds, list) else LAYERS
+    depth = LAYERS
+    if isinstance(kinds, list) and kinds:
+        unique = list(dict.fromkeys(kinds))
+        # kinds that can be given come one after the other; of those that a rule deals out, as many as show each
+        needed = len(unique) if "layer_types" in raw else max(kinds.index(kind) for kind in unique) + 1
+        depth = min(8, max(LAYERS, needed))
     whole = len(kinds) if isinstance(kinds, list) else _depth_of(default, raw)
     marks = iter(range(FIRST_MARK, VOCABULARY))
     for name, value in raw.items():
         given = default.__dict__.get(name, value)
         if name in parts or name.startswith("_") or given is None:
             continue
-        if name == "rope_parameters" and isinstance(given, dict):
+        if name == "rope_parameters" and isinstance(given, dict) and given:
             sections = "mrope_section" in (getattr(kind, "ignore_keys_at_rope_validation", None) or ())
             if sections or "mrope_section" in str(given):
                 settings[name] = _rotary(given, sections=sections)
@@ -133,6 +165,8 @@ def _shrunk(default: PreTrainedConfig, exceptions: dict[str, Any]) -> PreTrained
     for name, part in parts.items():
         inner = {key.partition(".")[2]: value for key, value in exceptions.items() if key.startswith(f"{name}.")}
         settings[name] = _shrunk(part, inner)
+    if "kv_lora_rank" in settings:  # latent attention has as many keys as queries
+        settings["num_key_value_heads"] = settings.get("num_attention_heads", HEADS)
     settings |= {key: value for key, value in exceptions.items() if "." not in key}
     settings = {name: value for name, value in settings.items() if value is not ...}
     return kind(**settings)

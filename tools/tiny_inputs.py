@@ -13,7 +13,7 @@ SAMPLES, FRAMES = 1600, 32
 Inputs = dict[str, Any]
 
 
-def candidates(model_type: str, model: nn.Module) -> Iterator[Inputs]:
+def candidates(_model_type: str, model: nn.Module) -> Iterator[Inputs]:
     """Inputs that a model of this type may take, the likeliest first."""
     config: Any = model.config
     names = inspect.signature(model.forward).parameters
@@ -36,7 +36,7 @@ def _draw(*shape: int, seed: int = 3) -> Tensor:
 def _of(name: str, config: Any, names: Any) -> Iterator[Inputs]:
     count = len(LENGTHS)
     if name == "input_ids":
-        yield from _texts(names, config)
+        yield from _texts(names)
     elif name.startswith("pixel_values"):
         size, channels = image_size(config)
         for side in dict.fromkeys((*size, 32, 64, 128)):
@@ -65,7 +65,7 @@ def _mask(length: int) -> Tensor:
     return (torch.arange(length) < lengths[:, None]).long()
 
 
-def _texts(names: Any, config: Any) -> Iterator[Inputs]:
+def _texts(names: Any) -> Iterator[Inputs]:
     length = max(LENGTHS)
     mask = _mask(length)
     ids = torch.randint(5, 100, mask.shape, generator=torch.Generator().manual_seed(3)) * mask
