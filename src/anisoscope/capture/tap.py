@@ -328,7 +328,9 @@ class Tap:
                 self.emit_vectors(final, output)
 
     def _leave_sentences(self, model: nn.Module, _args: Any, inputs: dict[str, Any], output: Any) -> None:
-        self.emit_vectors(Site("sentence", None, "final"), sentences_of(model, inputs, output))
+        with entry_points.suspended(), self.counting.paused():  # a model of its own may be called there
+            vectors_of_texts = sentences_of(model, inputs, output)
+        self.emit_vectors(Site("sentence", None, "final"), vectors_of_texts)
 
     def _finish(self, _module: nn.Module, _args: Any, _output: Any) -> None:
         """After a forward call: every requested place must have fired, the optional ones excepted."""

@@ -8,12 +8,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from anisoscope.errors import ModelError
-from anisoscope.models.formats import MODULES, read_list
+from anisoscope.models.formats import MODULES, read_config, read_list
+from anisoscope.models.identity import weights_hash
 
 LIBRARY = "sentence_transformers"
+BERT_CONFIG = "sentence_bert_config.json"
+"""What a folder of sentence-transformers says of its Transformer, whatever that is."""
+OF_LAST_STATES = {"Pooling", "Dense", "Normalize", "LayerNorm", "Dropout", "CNN", "SparseAutoEncoder"}
+"""Modules that need no more than the last hidden states and the mask."""
+SPARSE = {"SpladePooling", "SparseAutoEncoder", "MLMTransformer", "SparseStaticEmbedding"}
+"""Modules that only sparse encoders have."""
 
 
 def timm_name(name: str) -> str:
@@ -41,32 +49,130 @@ def timm_config(name: str) -> Any:
     )
 
 
-def add_sentences(model: nn.Module, folder: str) -> list[str]:
-    """Put the modules behind the Transformer of a folder of sentence-transformers into `model.sentence`; remarks."""
-    listed = read_list(Path(folder, MODULES))[1:]
-    if not listed:
+def add_sentences(model: nn.Module, folder: str, processor: Any, *, untrained: bool = False) -> list[str]:
+    """Put what makes the vector of a text in a folder of sentence-transformers into `model.sentence`; remarks.
+
+    That is the modules behind a plain Transformer if they need no more than its last hidden states; otherwise (SPLADE,
+    layers weighed, modules that are not known) the library's own model, which is called on the same tokens.
+    """
+    rows = read_list(Path(folder, MODULES))
+    if len(rows) < 2:
         return []
-    foreign = [str(row["type"]) for row in listed if not str(row["type"]).startswith(f"{LIBRARY}.")]
+    foreign = [str(row["type"]) for row in rows if not str(row["type"]).startswith(f"{LIBRARY}.")]
     if foreign or find_spec(LIBRARY) is None:
         reason = f"{', '.join(foreign)} is code of its own" if foreign else "pip install sentence-transformers for them"
         return [f"the modules behind the Transformer (pooling …) are not measured: {reason}"]
+    known = read_config(Path(folder, "config_sentence_transformers.json"))
+    kinds = [_kind_of(row) for row in rows]
+    archetype = known.get("model_type") or ("SparseEncoder" if set(kinds) & SPARSE else "SentenceTransformer")
+    if archetype not in ("SentenceTransformer", "SparseEncoder"):
+        return [f"the modules behind the Transformer are not measured: a {archetype} gives no vector of a text"]
+    _limit_length(processor, folder)
+    weight = next(model.parameters())
+    if _is_plain(folder, kinds):
+        made = _load_modules(rows[1:], folder)
+    elif untrained:
+        return [f"the vector of a text is not measured untrained: its modules ({', '.join(kinds)}) are trained ones"]
+    else:
+        made = _load_whole(archetype, folder, weight)
+    model.sentence = made.to(weight.device, weight.dtype).eval()
+    notes = _probe(model, processor, ", ".join(kinds))
+    prompt = known.get("default_prompt_name")
+    if prompt and hasattr(model, "sentence"):
+        notes.append(f"texts are measured as they are: encode() would put its prompt {prompt!r} before each")
+    return notes
+
+
+def _kind_of(row: dict[str, Any]) -> str:
+    """The class of a module in modules.json, without where it is defined."""
+    return str(row["type"]).rpartition(".")[2]
+
+
+def _is_plain(folder: str, kinds: list[str]) -> bool:
+    """Whether the first module gives the last hidden states and the others need nothing else."""
+    settings = read_config(Path(folder, BERT_CONFIG))
+    text = settings.get("modality_config", {}).get("text", {})
+    gives_states = (
+        kinds[0] == "Transformer"
+        and settings.get("transformer_task", "feature-extraction") == "feature-extraction"
+        and text.get("method", "forward") == "forward"
+        and text.get("method_output_name", "last_hidden_state") == "last_hidden_state"
+        and not settings.get("do_lower_case")
+    )
+    return gives_states and set(kinds[1:]) <= OF_LAST_STATES
+
+
+def _limit_length(processor: Any, folder: str) -> None:
+    """Let the tokenizer cut where the library's model does."""
+    longest = read_config(Path(folder, BERT_CONFIG)).get("max_seq_length")
+    if isinstance(longest, int) and longest > 0 and hasattr(processor, "model_max_length"):
+        processor.model_max_length = min(processor.model_max_length, longest)
+
+
+def _load_modules(rows: list[dict[str, Any]], folder: str) -> nn.Module:
     named: Any = import_module(f"{LIBRARY}.util").import_from_string
     try:
-        modules = [named(row["type"]).load(str(folder), subfolder=row["path"]) for row in listed]
+        modules = [named(row["type"]).load(str(folder), subfolder=row["path"]) for row in rows]
     except Exception as error:
-        got = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        raise ModelError(f"readable modules of sentence-transformers in {folder}", got, "download it again") from error
-    weight = next(model.parameters())
-    model.sentence = nn.ModuleList(modules).to(weight.device, weight.dtype).eval()
+        raise _unreadable(error, folder) from error
+    return nn.ModuleList(modules)
+
+
+def _load_whole(archetype: str, folder: str, weight: Tensor) -> nn.Module:
+    library: Any = import_module(LIBRARY)
+    try:
+        return WholeModel(getattr(library, archetype)(folder, device=str(weight.device)).to(weight.dtype).eval())
+    except Exception as error:
+        raise _unreadable(error, folder) from error
+
+
+def _unreadable(error: Exception, folder: str) -> ModelError:
+    got = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return ModelError(f"readable modules of sentence-transformers in {folder}", got, "download it again")
+
+
+class WholeModel(nn.Module):
+    """A model of sentence-transformers beside the one that is measured: it is called, and none of it is looked at.
+
+    `digest` stands for its weights where those of the measured model are hashed.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.held = (model,)  # in a tuple, so that its blocks are not taken for those of the measured model
+        self.register_buffer("digest", torch.tensor(list(bytes.fromhex(weights_hash(model))), dtype=torch.uint8))
+
+    def forward(self, features: dict[str, Any]) -> dict[str, Any]:
+        """The features with `sentence_embedding` [sequence, dim]."""
+        return dict(self.held[0](features))
+
+
+def _probe(model: Any, processor: Any, kinds: str) -> list[str]:
+    """Try what makes vectors of texts on two of them; take it off again, with a remark, if it fails."""
+    if processor is None:
+        return []
+    try:
+        inputs = processor(["a", "a b c"], padding=True, return_tensors="pt")
+        inputs = {name: x.to(next(model.parameters()).device) for name, x in inputs.items()}
+        with torch.no_grad():
+            sentences_of(model, inputs, model(**inputs))
+    except Exception as error:  # whatever a module of another library raises
+        del model.sentence
+        got = f"{type(error).__name__}: {' '.join(str(error).split())[:80]}"
+        return [f"the vector of a text is not measured: its modules ({kinds}) fail ({got})"]
     return []
 
 
 def sentences_of(model: Any, inputs: dict[str, Any], output: Any) -> Tensor:
-    """Vectors [sequence, 1, dim] of whole texts, by the modules in `model.sentence`."""
-    encoded = getattr(output, "encoder_last_hidden_state", None)  # of an encoder–decoder (T5) the encoder counts
-    given = {"token_embeddings": output.last_hidden_state if encoded is None else encoded}
-    given |= {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
-    for module in model.sentence:
-        given = module(given)
-    vectors: Tensor = given["sentence_embedding"]
+    """Vectors [sequence, 1, dim] of whole texts, by what is in `model.sentence`."""
+    given = {name: inputs[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in inputs}
+    if isinstance(model.sentence, WholeModel):
+        found = model.sentence(given)
+    else:
+        encoded = getattr(output, "encoder_last_hidden_state", None)  # of an encoder–decoder (T5) the encoder counts
+        found = given | {"token_embeddings": output.last_hidden_state if encoded is None else encoded}
+        for module in model.sentence:
+            found = module(found)
+    vectors: Tensor = found["sentence_embedding"]
+    vectors = vectors.to_dense() if vectors.is_sparse else vectors
     return vectors.unsqueeze(1)

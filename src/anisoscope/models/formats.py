@@ -38,7 +38,8 @@ FORMATS = {
     "*.onnx": "it is ONNX, in which no layer can be seen: measure the checkpoint that it was exported from",
     "consolidated.*": "it is a checkpoint in its authors' own format: measure its conversion for transformers",
     "model.*.safetensors": "its weights have a name of a variant: rename the file to model.safetensors",
-    MODULES: "it is a folder of sentence-transformers whose first module is no Transformer that can be read",
+    MODULES: "it is a folder of sentence-transformers whose first module is no Transformer that can be read: measure "
+    "its vectors, anisoscope.measure(SentenceTransformer(name).encode(texts))",
     "*.ckpt": f"it is the state of a training: {OWN}",
     "*.pt": f"it is a file of torch without the model's code: {OWN}",
     "*.th": f"it is a file of torch without the model's code: {OWN}",
@@ -60,6 +61,20 @@ def first_module(names: Iterable[str]) -> str:
     there = set(names)
     folders = (name.removesuffix("config.json") for name in sorted(there) if re.fullmatch(r"0_\w+/config\.json", name))
     return next(folders, "") if MODULES in there and "config.json" not in there else ""
+
+
+OF_TRANSFORMERS = ("Transformer", "MLMTransformer", "CLIPModel")
+"""First modules of sentence-transformers that hold a model of transformers."""
+
+
+def foreign_first_module(folder: Path) -> str:
+    """The first module in a folder of sentence-transformers if it is no model of transformers (a bag of words, word
+    vectors, a router); else empty.
+    """
+    rows = read_list(folder / MODULES)
+    kind = str(rows[0].get("type", "")).rpartition(".")[2] if rows else ""
+    of_library = bool(rows) and str(rows[0].get("type", "")).startswith("sentence_transformers.")
+    return kind if of_library and kind not in OF_TRANSFORMERS else ""
 
 
 def files_in(folder: Path) -> list[str]:

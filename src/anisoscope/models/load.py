@@ -21,6 +21,7 @@ from anisoscope.models.formats import (
     described,
     files_in,
     first_module,
+    foreign_first_module,
     is_adapter,
     of_config,
     read_config,
@@ -105,9 +106,10 @@ def load(
     model = _checked(model, name)
     model = (model if hasattr(model, "hf_device_map") else model.to(target)).eval()
     model, missing = _tower(model, missing, tower, name)
-    notes += add_sentences(model, place.path) if base is None and not name.startswith("builtin:") else []
     modality = modality_of(model)
     processor = processor_of(model, modality, path, name, trust)
+    if base is None and not name.startswith("builtin:"):
+        notes += add_sentences(model, place.path, processor, untrained=untrained)
     notes += [place.notice] if place.notice else []
     if processor is None:
         notes.append(f"no preprocessor beside the weights: the defaults for {modality} are used")
@@ -161,6 +163,10 @@ def checkpoint_path(name: str, revision: str | None = None, *, weights: bool = T
     like = f"did you mean {' or '.join(near)}?" if near and base not in near else ""
     place = bring(locate(path, revision, name, like), name, weights=weights)
     there = files_in(Path(place.path))
+    if (kind := foreign_first_module(Path(place.path))) and weights:
+        cure = f"measure its vectors: anisoscope.measure(SentenceTransformer({name!r}).encode(texts))"
+        got = f"{name}, a folder of sentence-transformers whose first module is {kind}"
+        raise ModelError("a model of transformers", got, cure)
     if first_module(there) + "config.json" not in there and not is_adapter(there):
         cure = described(there) or "save it with model.save_pretrained(folder)"
         raise ModelError("a checkpoint folder with config.json", f"{place.path} without one", cure)
@@ -198,14 +204,18 @@ def _from_pretrained(
             if getattr(part, "use_cache", None):
                 part.use_cache = False  # past keys and values are never used here
         headed = classifier and is_classifier(config)
-        auto: Any = AutoModelForSequenceClassification if headed else AutoModel
+        auto: Any = AutoModelForSequenceClassification if headed else _encoder_of(config) or AutoModel
         if seed is not None:
             torch.manual_seed(seed)
             drawn = config.dtype or torch.float32 if given["dtype"] == "auto" else given["dtype"]
-            return auto.from_config(config, trust_remote_code=trust).to(drawn), []
+            made = auto(config) if auto.__name__.endswith("EncoderModel") else None
+            made = made or auto.from_config(config, trust_remote_code=trust)
+            return made.to(drawn), []
         options = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # that is: they are in `info`
         if quantised:
             given = given | {"dtype": "auto", "device_map": given["device_map"] or {"": str(target)}}
+        if auto.__name__.endswith("EncoderModel"):
+            given = {key: value for key, value in given.items() if key != "trust_remote_code"}
         model, info = auto.from_pretrained(path, config=config, **given, **options)
     except ModelError:
         raise
@@ -227,6 +237,14 @@ def _from_pretrained(
         cure = "the file is incomplete or of another architecture; download or save it again"
         raise ModelError(f"a checkpoint with every weight of {type(model).__name__}", got, cure)
     return model, missing
+
+
+def _encoder_of(config: Any) -> Any:
+    """The class of a checkpoint that holds the encoder of an encoder–decoder alone (T5EncoderModel); None for others,
+    which AutoModel finds.
+    """
+    names = getattr(config, "architectures", None) or [""]
+    return getattr(import_module("transformers"), names[0], None) if names[0].endswith("EncoderModel") else None
 
 
 def _quantised_by(config: Any) -> str:
