@@ -74,8 +74,41 @@ def test_an_interval_lies_inside_outside_or_neither(low, high, expected):
 def test_what_is_decided_by_place_is_no_part_of_the_family():
     values = np.array([1.0, 1.2, 0.9])
     alone, *_ = judged([of_seeds(CLAIM, values, "x")])
-    beside, *_ = judged([of_seeds(CLAIM, values, "x"), *[of_seeds(CLAIM, values, "x", inside=(0, 2))] * 9])
+    placed = Test(CLAIM, "x", 1.0, 0.5, 1.5, 9, inside=(0, 2))
+    beside, *others = judged([of_seeds(CLAIM, values, "x"), *[placed] * 9])
     assert alone.p == beside.p and alone.outcome == "holds"
+    assert {v.outcome for v in others} == {"holds"}
+
+
+@pytest.mark.parametrize(
+    ("shift", "alone", "among_nine"),
+    [(0.0, "holds", "undecided"), (2.0, "fails", "undecided"), (0.9, *["undecided"] * 2)],
+)
+def test_equivalences_are_corrected_for_each_other(shift, alone, among_nine):
+    """One equivalence of nine was said to hold by an interval that nine chances had made."""
+    values = shift + np.array([-0.5, 0.3, 0.6, -0.4])
+    test = of_seeds(CLAIM, values, "x", inside=(-1.0, 1.0))
+    assert [v.outcome for v in judged([test])] == [alone]
+    assert {v.outcome for v in judged([test] * 9)} == {among_nine}
+    clear = of_seeds(CLAIM, values, "x", inside=(-9.0, 9.0))
+    assert {v.outcome for v in judged([clear] * 9)} == {"holds"}
+
+
+@pytest.mark.parametrize("inside", [(0.0, 2.0), (-1.0, 1.0), (1.4, 9.0), (-9.0, 0.7)])
+def test_p_of_an_equivalence_says_what_its_interval_says(inside):
+    generator = np.random.default_rng(0)
+    for _ in range(200):
+        values = generator.normal(1.0, 0.3, 5)
+        test = of_seeds(CLAIM, values, "x", inside=inside)
+        (verdict,) = judged([test])
+        assert verdict.outcome == by_place(test.low, test.high, inside)
+
+
+def test_an_end_that_a_number_cannot_pass_is_no_test():
+    share = replace(CLAIM, bounds=(0.0, 1.0))
+    values = np.array([0.97, 0.99, 0.98, 0.99])
+    (verdict,) = judged([of_seeds(share, values, "x", inside=(0.9, 1.0))])
+    assert verdict.outcome == "holds"
 
 
 def test_an_identity_that_holds_is_no_evidence_and_one_that_fails_is_seen():
@@ -239,7 +272,7 @@ def by_hand(tests, side):
                 units.setdefault((t.claim.name, t.subject, t.seed) if one else i, []).append(i)
         of_each = {}
         for key, members in units.items():
-            values = [np.nan if tests[i].inside else getattr(tests[i], side) for i in members]
+            values = [getattr(tests[i], side) for i in members]
             of_each[key] = values[-1] if tests[members[0]].over == "last" else max(values, key=lambda x: (x != x, x))
         known = sorted((key for key in of_each if of_each[key] == of_each[key]), key=of_each.get)
         least = 0.0
@@ -247,8 +280,7 @@ def by_hand(tests, side):
             least = max(least, min(1.0, of_each[key] * (len(known) - rank)))
             factor = least / of_each[key] if of_each[key] else len(units)
             for i in units[key]:
-                if not tests[i].inside:
-                    p[i] = min(1.0, getattr(tests[i], side) * factor)
+                p[i] = min(1.0, getattr(tests[i], side) * factor)
     return p
 
 
@@ -259,7 +291,7 @@ def whole_number(tests, i, side, expected, got):
 @pytest.mark.parametrize("side", ["up", "down"])
 def test_p_is_holm_s_over_primary_claims_identities_and_all_others(side):
     for seed in range(60):
-        tests = [replace(t, inside=None) for t in drawn_tests(seed)]
+        tests = drawn_tests(seed)
         got, expected = _corrected(tests, side), by_hand(tests, side)
         for i in range(len(tests)):
             assert got[i] == pytest.approx(expected[i], rel=1e-9), whole_number(tests, i, side, expected, got)

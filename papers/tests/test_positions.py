@@ -241,7 +241,7 @@ def test_crossed_intervals_cover(of_rows, of_columns, least):
     """Eight seeds × 300 utterances, over 2,000 draws; where neither varies the interval is too wide, not too narrow."""
     generator = np.random.default_rng(1)
     drawn = [simulated(generator, 8, 300, of_rows, of_columns, 0.4) for _ in range(2000)]
-    inside = [low <= 0 <= high for _, low, high in map(crossed.crossed_interval, drawn)]
+    inside = [low <= 0 <= high for _, low, high, _ in map(crossed.crossed_interval, drawn)]
     assert least <= np.mean(inside) <= 1.0
     alone = [abs(np.mean(x)) <= 1.96 * np.std(x.mean(0), ddof=1) / np.sqrt(300) for x in drawn]
     if of_rows:
@@ -250,9 +250,10 @@ def test_crossed_intervals_cover(of_rows, of_columns, least):
 
 def test_crossed_interval_of_one_kind_of_variation_is_student_s():
     by_row = np.array([0.1, 0.3, 0.2, 0.6])
-    mean, low, high = crossed.crossed_interval(np.repeat(by_row[:, None], 50, 1))
+    mean, low, high, freedom = crossed.crossed_interval(np.repeat(by_row[:, None], 50, 1))
     half = 3.1824 * by_row.std(ddof=1) / 2
     assert (mean, low, high) == pytest.approx((0.3, 0.3 - half, 0.3 + half), abs=1e-4)
+    assert freedom == pytest.approx(3)
     assert np.isnan(crossed.crossed_interval(by_row[None])[1:]).all()
 
 

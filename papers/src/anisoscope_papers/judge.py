@@ -3,9 +3,10 @@
 Decided by p: the claim holds where its one-sided p is below LEVEL; it fails where that of its contrary is; anything
 between is undecided. p is corrected by Holm over the tests judged together: those of the primary claim as one family,
 all others as another (identities apart). It comes from the interval, so that the two never contradict each other, and
-it is of the claim's threshold with its effect floor: what is significant and too small to matter fails. Decided by
-place (`inside`): it holds where all of the 95 % interval lies there (equivalence), fails where none of it does. What
-has no variance decides nothing, nor do two seeds. What holds by construction is an identity: shown, and no evidence.
+it is of the claim's threshold with its effect floor: what is significant and too small to matter fails. A claim that a number lies between two ends
+(`inside`) is an equivalence: two one-sided tests, of which the larger p counts (Schuirmann 1987), and is corrected with
+the others. What has an interval and no p is decided by its place: it holds where all of the interval lies between the
+ends, fails where none of it does. What has no variance decides nothing, nor do two seeds. What holds by construction is an identity: shown, and no evidence.
 
 isotropic: A below q95(d); anisotropic: A above q95(d); low: A < 0.2; extreme: A ≥ 0.8.
 """
@@ -46,7 +47,7 @@ class Test:
 
     statistic  what the number is; n: units or seeds that the interval is over
     up, down   one-sided p of the claim and of its contrary, not yet corrected; NaN: nothing can be said
-    inside     ends between which the claim has the number; then the interval decides, not p
+    inside     ends between which the claim has the number; without p the interval decides
     over       how it is put together with the others of its claim and subject; None: it is a verdict of its own
     margin     how far the number lies on the claim's side: the decisive test is found by it, or by p (NaN)
     where      which number it is (`encoder layer 3`); `words` what is counted (`layers isotropic`)
@@ -73,7 +74,11 @@ class Test:
 
 
 def sided(
-    value: Array | float, low: Array | float, high: Array | float, freedom: Array | int, threshold: Array | float = 0.0
+    value: Array | float,
+    low: Array | float,
+    high: Array | float,
+    freedom: Array | float,
+    threshold: Array | float = 0.0,
 ) -> tuple[Array, Array]:
     """One-sided p that a number is not above a threshold, and that it is not below, from its 95 % interval: Student's t
     with the half that faces the threshold, so that p is below .025 exactly where the interval leaves the threshold out.
@@ -84,6 +89,21 @@ def sided(
         t = apart / (np.where(apart > 0, value - low, high - value) / stats.t.ppf(0.975, freedom))
     t = np.where(np.equal(low, high), np.nan, t)
     return np.asarray(stats.t.sf(t, freedom)), np.asarray(stats.t.cdf(t, freedom))
+
+
+def equivalence(
+    value: float, low: float, high: float, freedom: float, inside: tuple[float, float], bounds: Bounds = UNBOUNDED
+) -> tuple[float, float]:
+    """p that a number does not lie between two ends, and that it does not lie outside of them: below .025 exactly where
+    all of its 95 % interval lies inside, and where none of it does. An end that the number cannot pass is no test.
+    NaN where the interval has no width.
+    """
+    least, most = inside
+    above_least, below_least = (float(p) for p in sided(value, low, high, freedom, least))
+    above_most, below_most = (float(p) for p in sided(value, low, high, freedom, most))
+    ends = [above_least] * (least > bounds[0]) + [below_most] * (most < bounds[1])
+    beyond = [below_least] * (least > bounds[0]) + [above_most] * (most < bounds[1])
+    return max(ends, default=np.nan), min(beyond, default=np.nan)
 
 
 def of_units(frame: pd.DataFrame, threshold: Array | float) -> tuple[Array, Array]:
@@ -133,7 +153,8 @@ def of_seeds(
         two = "two seeds decide nothing" * (n > 1)
         return replace(test, note="; ".join(filter(None, (test.note, two))))
     if inside is not None:
-        return replace(test, inside=inside)
+        up, down = equivalence(value, low, high, n - 1, inside, claim.bounds or UNBOUNDED)
+        return replace(test, inside=inside, up=up, down=down)
     up, down = (float(p) for p in sided(value, low, high, n - 1, claim.threshold(limit)))
     if claim.identity and np.isnan(up):  # what holds by construction need not vary
         up, down = float(value <= claim.threshold(limit)), float(value >= claim.threshold(limit))
@@ -181,11 +202,10 @@ def judged(tests: Sequence[Test]) -> list[Verdict]:
 
 
 def _corrected(tests: Sequence[Test], side: str) -> Array:
-    """p of one side, Holm over the tests of primary claims, over identities, and over all others; NaN where the place
-    decides. Tests of which all must hold are one test of the family, by the largest of their p (the last: by its own):
+    """p of one side, Holm over the tests of primary claims, over identities, and over all others. Tests of which all must hold are one test of the family, by the largest of their p (the last: by its own):
     they need no correction for each other (Berger 1982). Their contraries, of which one is enough, do.
     """
-    p = np.array([np.nan if t.inside is not None else getattr(t, side) for t in tests], dtype=np.float64)
+    p = np.array([getattr(t, side) for t in tests], dtype=np.float64)
     families: dict[object, dict[object, list[int]]] = {}
     for i, t in enumerate(tests):
         together = (t.claim, t.subject, t.seed) if side == "up" and t.over in ("all", "last") else i
@@ -199,7 +219,7 @@ def _corrected(tests: Sequence[Test], side: str) -> Array:
 
 
 def _decided(test: Test, up: float, down: float) -> Outcome:
-    if test.inside is not None:
+    if test.inside is not None and np.isnan(test.up):
         return by_place(test.low, test.high, test.inside)
     return "holds" if up < LEVEL else "fails" if down < LEVEL else "undecided"
 

@@ -5,6 +5,7 @@ splits × utterances, each a mean over seeds), and the variance of its mean that
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ from anisoscope_papers.beyond.cells import AFTERWARDS, RIGHT, cell_study, unpack
 from anisoscope_papers.beyond.positions import named
 from anisoscope_papers.fosse2023.entry import Evidence
 from anisoscope_papers.fosse2023.grid import LEARNED, TITLES, Grid
-from anisoscope_papers.judge import Test
+from anisoscope_papers.judge import Test, equivalence
 from anisoscope_papers.study import FEWEST
 
 Table = Float[np.ndarray, "row utterance"]
@@ -26,8 +27,9 @@ NOT_NEEDED, NOT_USED = "not needed", "not used"
 DRAWS = 2000
 
 
-def crossed_interval(table: Table) -> tuple[float, float, float]:
-    """(mean, low, high): 95 % interval of the mean of a table whose rows and columns are both drawn at random.
+def crossed_interval(table: Table) -> tuple[float, float, float, float]:
+    """(mean, low, high, degrees of freedom): 95 % interval of the mean of a table whose rows and columns are both drawn
+    at random.
 
     Var = (MS_rows + MS_columns − MS_rest) / (rows · columns), not below the variance from either alone; Student's t
     with the degrees of freedom of Satterthwaite (1946). NaN ends for a single row.
@@ -35,7 +37,7 @@ def crossed_interval(table: Table) -> tuple[float, float, float]:
     rows, columns = table.shape
     mean = float(table.mean())
     if rows < 2 or columns < 2:
-        return mean, np.nan, np.nan
+        return mean, np.nan, np.nan, np.nan
     by_row, by_column = table.mean(1), table.mean(0)
     of_rows = columns * float(np.var(by_row, ddof=1))
     of_columns = rows * float(np.var(by_column, ddof=1))
@@ -48,8 +50,9 @@ def crossed_interval(table: Table) -> tuple[float, float, float]:
         degrees = freedom[0] if of_rows >= of_columns else freedom[1]
     else:
         degrees = total**2 / float((squares**2 / freedom).sum())
-    half = stats.t.ppf(0.975, max(degrees, 1.0)) * np.sqrt(total / table.size)
-    return mean, mean - half, mean + half
+    degrees = max(float(degrees), 1.0)
+    half = float(stats.t.ppf(0.975, degrees) * np.sqrt(total / table.size))
+    return mean, mean - half, mean + half, degrees
 
 
 def bootstrap_interval(table: Table, draws: int = DRAWS, seed: int = 0) -> tuple[float, float, float]:
@@ -112,7 +115,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
             if corpus != here.corpus:
                 continue
             claim, table = here.claims[name], table_of(by_split)
-            value, low, high = crossed_interval(table)
+            value, low, high, freedom = crossed_interval(table)
             margin = claim.within or 0.0
             drawn = f"{len(table)} {'splits' if len(by_split) >= FEWEST else 'seeds'} × {table.shape[1]} utterances"
             statistic = f"{claim.statistic} (claim: {-margin:.3g} to {margin:.3g}):"
@@ -121,7 +124,9 @@ def tests(whole: Evidence) -> Iterator[Test]:
             if len(table) < FEWEST:
                 yield test
                 continue
-            yield Test(**{**vars(test), "low": low, "high": high, "inside": (-margin, margin)})
+            inside = (-margin, margin)
+            up, down = equivalence(value, low, high, freedom, inside)
+            yield replace(test, low=low, high=high, inside=inside, up=up, down=down)
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
@@ -130,9 +135,9 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     for (corpus, recipe, name), by_split in differences(whole.records).items():
         table = table_of(by_split)
         ways = {
-            "crossed": crossed_interval(table),
+            "crossed": crossed_interval(table)[:3],
             "bootstrap of both": bootstrap_interval(table),
-            "seeds or splits alone": crossed_interval(np.repeat(table.mean(1)[:, None], 2, 1)),
+            "seeds or splits alone": crossed_interval(np.repeat(table.mean(1)[:, None], 2, 1))[:3],
         }
         for way, (value, low, high) in ways.items():
             what = f"{TITLES.get(corpus, corpus)}, {recipe}, {name}: {way}"
