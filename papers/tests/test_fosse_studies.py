@@ -632,26 +632,39 @@ def test_no_records_leave_every_claim_open_and_nothing_to_draw(name):
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "n", "margin", "expected"),
+    ("published", "n", "spread", "expected"),
     [
-        (0.46, 0.54, 3, 0.05, "agrees"),
-        (0.56, 0.65, 3, 0.05, "differs"),
-        (0.40, 0.44, 3, 0.05, "differs"),
-        (0.45, 0.65, 3, 0.05, "open"),  # reaches it, and much else
-        (0.49, 0.51, 2, 0.05, "open"),
-        (0.49, 0.51, 3, None, "open"),
-        (0.50, 0.50, 3, 0.05, "open"),  # three seeds of one value
-        (None, None, 1, 0.05, "open"),
+        (0.51, 8, 0.01, "agrees"),
+        (0.53, 8, 0.01, "differs"),
+        (0.51, 7, 0.01, "open"),  # inside of what few seeds leave wide
+        (0.60, 3, 0.01, "differs"),  # outside of even that
+        (0.60, 2, 0.01, "open"),
+        (0.60, 8, 0.0, "open"),  # eight seeds of one value
+        (0.60, 1, None, "open"),
     ],
 )
-def test_agreement_is_equivalence(low, high, n, margin, expected):
-    """Two wide intervals always touch: 61 of 66 numbers of table 3 were said to agree, most of them open."""
-    one = Compared("x", 0.5, 0.5, low, high, n, margin)
+def test_agreement_is_asked_of_one_more_run(published, n, spread, expected):
+    """A published number is of one run: the interval of our mean about it left 61 of 66 numbers of table 3 open."""
+    one = Compared("x", published, 0.5, 0.49, 0.51, n, spread)
     assert one.verdict == expected
     assert Counter(counted([one]).split(", ")) == Counter(
         f"{int(word == expected)} {verb}"
         for word, verb in (("open", "open"), ("agrees", "agree"), ("differs", "differ"))
     )
+    other = replace(one, apart="another corpus")
+    assert other.verdict == "not comparable" and counted([other]).endswith("1 not comparable")
+
+
+def test_a_prediction_interval_holds_one_more_run():
+    """95 of 100 of them, at any number of seeds."""
+    generator = np.random.default_rng(0)
+    for n in (3, 8):
+        inside = 0
+        for _ in range(3000):
+            *seeds, more = generator.normal(size=n + 1)
+            low, high = Compared("x", more, float(np.mean(seeds)), n=n, spread=float(np.std(seeds, ddof=1))).predicted
+            inside += low <= more <= high
+        assert 0.935 < inside / 3000 < 0.965
 
 
 @pytest.mark.parametrize("inside", [None, (0.0, 1.0)])

@@ -253,7 +253,7 @@ def test_published_numbers_stand_beside_ours_on_the_page(tmp_path, monkeypatch):
     from anisoscope_papers import studies_page
 
     (study,) = (s for s in found() if s.name == "table3")
-    rows = (Compared("<b>HateXplain", 0.683, 0.7, 0.69, 0.71, 3, margin=0.005), Compared("YelpHat", 0.5))
+    rows = (Compared("<b>HateXplain", 0.683, 0.7, 0.69, 0.71, 3, spread=0.001), Compared("YelpHat", 0.5))
     records = pd.read_parquet(RESULTS / "fosse2023/finished/table3/records.parquet").head(0)
     monkeypatch.setattr(Finished, "compared", rows)
     monkeypatch.setattr(studies_page, "finished", lambda _: Finished(study, {"settings_name": "quick"}, records))

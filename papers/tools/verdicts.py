@@ -141,10 +141,15 @@ def _compared(path: Path) -> list[str]:
         return []
     numbers = [Compared(**{name: value for name, value in one.items() if name != "verdict"}) for one in found]
     lines = [f"{len(found)} published numbers beside ours: **{counted(numbers)}**.", ""]
-    lines += ["| number | published | ± margin | ours | n | | beside it |", "|---|---|---|---|---|---|---|"]
-    for one in found:
-        margin = "" if one["margin"] is None else one["margin"]
-        entries = (one["place"], one["published"], margin, _number(one), one["n"], one["verdict"], one["note"])
+    lines += [
+        "| number | published | ours | sd | one more run | n | | beside it |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for one, number in zip(found, numbers, strict=True):
+        spread = "" if number.spread is None else f"{number.spread:.2g}"
+        ends = "" if number.predicted is None else "[{:.3g}, {:.3g}]".format(*number.predicted)
+        note = "; ".join(filter(None, (number.apart, number.note)))
+        entries = (number.place, number.published, _number(one), spread, ends, number.n, number.verdict, note)
         lines.append(table_row(entries))
     return [*lines, ""]
 

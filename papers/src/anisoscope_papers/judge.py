@@ -3,10 +3,11 @@
 Decided by p: the claim holds where its one-sided p is below LEVEL; it fails where that of its contrary is; anything
 between is undecided. p is corrected by Holm over the tests judged together: those of the primary claim as one family,
 all others as another (identities apart). It comes from the interval, so that the two never contradict each other, and
-it is of the claim's threshold with its effect floor: what is significant and too small to matter fails. A claim that a number lies between two ends
-(`inside`) is an equivalence: two one-sided tests, of which the larger p counts (Schuirmann 1987), and is corrected with
-the others. What has an interval and no p is decided by its place: it holds where all of the interval lies between the
-ends, fails where none of it does. What has no variance decides nothing, nor do two seeds. What holds by construction is an identity: shown, and no evidence.
+it is of the claim's threshold with its effect floor: what is significant and too small to matter fails. A claim that a
+number lies between two ends (`inside`) is an equivalence: two one-sided tests, of which the larger p counts (Schuirmann
+1987), and is corrected with the others. What has an interval and no p is decided by its place: it holds where all of
+the interval lies between the ends, fails where none of it does. What has no variance decides nothing, nor do two seeds.
+What holds by construction is an identity: shown, and no evidence.
 
 isotropic: A below q95(d); anisotropic: A above q95(d); low: A < 0.2; extreme: A ≥ 0.8.
 """
@@ -52,6 +53,7 @@ class Test:
     margin     how far the number lies on the claim's side: the decisive test is found by it, or by p (NaN)
     where      which number it is (`encoder layer 3`); `words` what is counted (`layers isotropic`)
     note       what else must be known
+    apart      why the number cannot be compared with what the claim says; then nothing is judged
     """
 
     __test__ = False  # pytest: a test of a claim is none of the code
@@ -71,6 +73,7 @@ class Test:
     where: str = ""
     words: str = "tests hold"
     note: str = ""
+    apart: str = ""
 
 
 def sided(
@@ -202,10 +205,11 @@ def judged(tests: Sequence[Test]) -> list[Verdict]:
 
 
 def _corrected(tests: Sequence[Test], side: str) -> Array:
-    """p of one side, Holm over the tests of primary claims, over identities, and over all others. Tests of which all must hold are one test of the family, by the largest of their p (the last: by its own):
-    they need no correction for each other (Berger 1982). Their contraries, of which one is enough, do.
+    """p of one side, Holm over the tests of primary claims, over identities, and over all others. Tests of which all
+    must hold are one test of the family, by the largest of their p (the last: by its own): they need no correction for
+    each other (Berger 1982). Their contraries, of which one is enough, do.
     """
-    p = np.array([getattr(t, side) for t in tests], dtype=np.float64)
+    p = np.array([np.nan if t.apart else getattr(t, side) for t in tests], dtype=np.float64)
     families: dict[object, dict[object, list[int]]] = {}
     for i, t in enumerate(tests):
         together = (t.claim, t.subject, t.seed) if side == "up" and t.over in ("all", "last") else i
@@ -259,6 +263,9 @@ def _verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdict:
     i, first = _decisive(tests, p), tests[0]
     t = tests[i]
     numbers = (t.value, t.low, t.high, t.n, float(p[i]))
+    if t.apart:
+        verdict = stated(t.claim, None, t.statistic, *numbers, t.apart, t.subject)
+        return replace(verdict, outcome="not comparable")
     if first.over is None:
         alone = outcomes == ["undecided"] and min(t.up, t.down) < LEVEL
         corrected = "its interval alone would decide, corrected for the others' tests it does not"

@@ -1,5 +1,6 @@
 """The contract of a study, one per figure or table: what it claims, as data, and what its verdicts look like."""
 
+import math
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,13 +11,16 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import pandas as pd
+from scipy import stats
 
 from anisoscope.errors import MeasureError
 from anisoscope_papers.needs import Need
 
-Outcome = Literal["holds", "fails", "undecided", "identity"]
+Outcome = Literal["holds", "fails", "undecided", "identity", "not comparable"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-"""`identity`: it holds by construction, whatever is measured; shown, and not counted as evidence."""
+"""`identity`: it holds by construction, whatever is measured; `not comparable`: ours was measured in another way than
+the number it stands beside. Both are shown, and not counted as evidence.
+"""
 
 
 Over = Literal["any", "all", "most", "last"]
@@ -24,6 +28,10 @@ Over = Literal["any", "all", "most", "last"]
 Limit = float | Literal["q95"]
 FEWEST = 3
 """Seeds that decide anything: the interval of two reaches almost everything."""
+ENOUGH = 8
+"""Seeds from which on a published number that lies where one more run of ours would is said to agree: the interval of
+fewer is so wide that nearly every number lies in it.
+"""
 SIGNED, SHARE = (-1.0, 1.0), (0.0, 1.0)
 """What correlations, cosines and changes of shares, and what shares and probabilities, lie between."""
 
@@ -99,9 +107,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Compared:
-    """A published number beside our mean over `n` seeds, with its 95 % interval.
+    """A published number, which is of one run, beside our mean over `n` seeds with its 95 % interval.
 
-    margin   how far the two may lie apart and agree: twice the run-to-run spread of such numbers; None: not known
+    spread   standard deviation over our seeds; None: fewer than two have a value
+    apart    why the two cannot be compared; empty: they can
     """
 
     place: str
@@ -110,25 +119,38 @@ class Compared:
     low: float | None = None
     high: float | None = None
     n: int = 0
-    margin: float | None = None
+    spread: float | None = None
     note: str = ""
+    apart: str = ""
 
     @property
-    def verdict(self) -> Literal["agrees", "differs", "open"]:
-        """Equivalence: it agrees where all of the interval lies within the margin about the published number, differs
-        where none of it does; a wider interval, two seeds, no variance and an unknown margin leave it open.
+    def predicted(self) -> tuple[float, float] | None:
+        """95 % prediction interval of one more run of ours (Student t); None: two seeds and fewer, or no variance."""
+        if self.value is None or not self.spread or self.n < FEWEST:
+            return None
+        half = float(stats.t.ppf(0.975, self.n - 1)) * self.spread * math.sqrt(1 + 1 / self.n)
+        return self.value - half, self.value + half
+
+    @property
+    def verdict(self) -> Literal["agrees", "differs", "open", "not comparable"]:
+        """It differs where it lies outside of the prediction interval of one more run of ours, however few seeds made
+        it; it agrees inside of that of `ENOUGH` seeds; anything else is open.
         """
-        if self.low is None or self.high is None or self.margin is None or self.n < FEWEST or self.low == self.high:
+        if self.apart:
+            return "not comparable"
+        if self.predicted is None:
             return "open"
-        least, most = self.published - self.margin, self.published + self.margin
-        inside, outside = least <= self.low and self.high <= most, self.high < least or self.low > most
-        return "agrees" if inside else "differs" if outside else "open"
+        low, high = self.predicted
+        if not low <= self.published <= high:
+            return "differs"
+        return "agrees" if self.n >= ENOUGH else "open"
 
 
 def counted(compared: Iterable[Compared]) -> str:
     """How many numbers are open, agree and differ: `3 open, 2 agree, 1 differs`, those that are open first."""
     found = Counter(str(one.verdict) for one in compared)
     verbs = {"open": "open", "agrees": "agree", "differs": "differ"}
+    verbs |= {"not comparable": "not comparable"} if found["not comparable"] else {}
     return ", ".join(f"{found[name]} {verb}" for name, verb in verbs.items())
 
 

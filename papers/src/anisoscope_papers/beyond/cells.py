@@ -41,6 +41,7 @@ from anisoscope_papers.study import Context, Study
 AFTERWARDS = "test, uniform afterwards"
 RIGHT = "right"
 """Metric of rows whose `component` says which test utterances a model has right, a bit each (`unpacked`)."""
+OF_UTTERANCES = (RIGHT, "accuracy", "majority", "collapsed", "missing", "diverged")
 MEASURED = Settings(metrics=("intra_sequence", "norms"), policies=("all",))
 SITES = ("hidden", KEYS, VALUES)
 
@@ -51,12 +52,15 @@ def cell_study(
     *,
     tests: Callable[[Evidence], Iterable[Test]],
     draw: Callable[[Evidence], dict[str, ChartType]],
+    utterances: bool = False,
 ) -> Study:
-    """A study of cells that are measured once and not kept."""
+    """A study of cells that are measured once and not kept; of single `utterances`, or of everything else."""
     settings = {"quick": QUICK, "paper": PAPER, "finished": replace(PAPER, train=False)}
 
     def measure(plan: Grid, context: Context) -> pd.DataFrame:
-        return records_of(cells(plan), plan, context)
+        found = records_of(cells(plan), plan, context)
+        of_utterances = found["metric"].isin(OF_UTTERANCES) if utterances else found["metric"] != RIGHT
+        return found[of_utterances].reset_index(drop=True)
 
     return entry(name, measure=measure, tests=tests, draw=draw, paper="beyond", settings=settings, needs=NEEDS)
 

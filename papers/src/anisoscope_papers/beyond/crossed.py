@@ -147,4 +147,4 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     return whole.chart(charts.bars, frame, "crossed_1", category="what", titles=titles, size=(560, 17))
 
 
-STUDY = cell_study("crossed", Grid.by_split, tests=tests, draw=draw)
+STUDY = cell_study("crossed", Grid.by_split, tests=tests, draw=draw, utterances=True)

@@ -107,14 +107,18 @@ class Evidence:
         subject = ", ".join(filter(None, (self.title, which)))
         return of_seeds(claim, values, reason=self.note, subject=subject, inside=inside)
 
-    def compared(
-        self, place: str, published: float, rows: pd.DataFrame, margin: float | None = None, note: str = ""
-    ) -> Compared:
+    @property
+    def apart(self) -> str:
+        """Why numbers of this corpus cannot be compared with the published ones; empty: they can."""
+        return str(self.published.get("not_comparable", {}).get(self.corpus, ""))
+
+    def compared(self, place: str, published: float, rows: pd.DataFrame, note: str = "") -> Compared:
         """A published number beside the mean of `rows`, one per seed."""
         value, low, high, n = _mean(rows)
-        ends = {"low": low, "high": high} if n > 1 else {}
-        place = f"{self.title}, {place}"
-        return Compared(place, published, value if n else None, n=n, margin=margin, note=note, **ends)
+        found: dict[str, Any] = {"value": value} if n else {}
+        if n > 1:
+            found |= {"low": low, "high": high, "spread": float(rows["value"].dropna().std(ddof=1))}
+        return Compared(f"{self.title}, {place}", published, n=n, note=note, apart=self.apart, **found)
 
     def beside(self, **where: Any) -> str:
         """Words beside a similarity: mean accuracy of the sound classifiers, majority rate, how many collapsed."""

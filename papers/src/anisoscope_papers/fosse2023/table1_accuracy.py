@@ -1,6 +1,7 @@
 """Table 1: accuracy of a fine-tuned encoder and of one layer of self-attention."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -29,7 +30,8 @@ def tests(whole: Evidence) -> Iterator[Test]:
         yield here.test("fine-tuned above one layer", _known(fine - one))
         if here.numbers:
             like = here.by(_rows(here, OWN, split=_population(here)), "metric")["accuracy"]
-            yield here.test("one layer as published", like, around=here.numbers[1])
+            test = here.test("one layer as published", like, around=here.numbers[1])
+            yield replace(test, apart=here.apart)
             if PUBLISHED[here.corpus] == PAIRED:
                 yield here.test("one layer of as many pairs", of_as_many(here), around=here.numbers[1])
 
@@ -67,13 +69,17 @@ def compare(here: Evidence) -> Iterator[Compared]:
     """Every cell of the table, beside the majority rate; one layer on the source's population."""
     rate = _majority(here)
     remark = f"majority {rate[0]:.3f}" if rate else ""
-    collapsed = len(select(here.records, metric="collapsed", value=1.0))
-    remark += f", {collapsed} collapsed and among them" if collapsed else ""
-    margin = here.claims["one layer as published"].within
-    yield here.compared("fine-tuned encoder", here.numbers[0], _rows(here, TUNED), margin, remark)
+    fine, one = (remark + _collapsed(here, family) for family in (TUNED, OWN))
+    yield here.compared("fine-tuned encoder", here.numbers[0], _rows(here, TUNED), fine)
     split = _population(here)
-    remark += ", on reviews of 50 words" if split == SHORT else ""
-    yield here.compared("one attention layer", here.numbers[1], _rows(here, OWN, split=split), margin, remark)
+    one += ", on reviews of 50 words" if split == SHORT else ""
+    yield here.compared("one attention layer", here.numbers[1], _rows(here, OWN, split=split), one)
+
+
+def _collapsed(here: Evidence, family: str) -> str:
+    """How many of a family learnt nothing; they are among the others here."""
+    count = len(select(here.records, family=family, metric="collapsed", value=1.0))
+    return f", {count} collapsed and among them" if count else ""
 
 
 def _population(here: Evidence) -> str:

@@ -51,10 +51,9 @@ def compare(here: Evidence) -> Iterator[Compared]:
     for depth in range(1, len(here.numbers["keys"]) + 1):
         beside = here.beside(family=OWN, layers=depth)
         for name, site in SITES.items():
-            margin = here.claims[f"{name} of one layer as published"].within
             for layer, published in enumerate(here.numbers[name][depth - 1], 1):
                 rows = here.find(site=site, layers=depth, layer=layer, **SIMILAR)
-                yield here.compared(f"L = {depth}, layer {layer}, {name}", published, rows, margin, beside)
+                yield here.compared(f"L = {depth}, layer {layer}, {name}", published, rows, beside)
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:

@@ -63,13 +63,13 @@ def compare(here: Evidence) -> Iterator[Compared]:
     for place, weight in enumerate(WEIGHTS):
         beside = here.beside(weight=weight, **ONE_LAYER)
         for name, published in here.numbers.items():
-            where, margin, note = QUANTITIES[name], here.published["margins"].get(name), beside
+            where, note = QUANTITIES[name], beside
             if name in ENTROPY:
                 form = here.published["first_form"][here.corpus] if weight == 0 else "reported"
-                where, margin = where | {"component": form}, here.published["margins"][form]
+                where = where | {"component": form}
                 note = "; ".join(filter(None, (_form(here, form), beside)))
             rows = here.find(weight=weight, **ONE_LAYER, **where)
-            yield here.compared(f"λ = {weight:g}, {name}", published[place], rows, margin, note)
+            yield here.compared(f"λ = {weight:g}, {name}", published[place], rows, note)
 
 
 def _form(here: Evidence, form: str) -> str:
