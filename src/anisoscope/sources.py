@@ -1,0 +1,303 @@
+"""What source code means: hashes of modules that comments, docstrings and layout leave as they are, and of all that the
+modules import. Two hashes are equal if the syntax trees without docstrings are.
+
+No module is imported to be hashed: the import statements of its source say what belongs to it.
+"""
+
+import ast
+import hashlib
+import inspect
+import json
+import os
+import sys
+import textwrap
+import types
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+DIGITS = 12
+"""Hexadecimal digits of a hash."""
+MOST_REMEMBERED = 2000
+"""Files whose parsed source is kept between processes: some 400 kB."""
+UNKNOWN = "no source"
+"""In place of the hash of a module whose source cannot be found."""
+Counted = Callable[[str], bool]
+Statement = tuple[int, str, list[str]]
+"""An import statement: how many packages up, of what, which names."""
+Parsed = tuple[str, list[Statement]]
+
+
+_new: dict[str, Parsed] = {}
+"""What this process has parsed and not yet kept."""
+
+
+class Source(NamedTuple):
+    """What is kept of a module: the hash of its meaning, and the modules that its import statements may mean."""
+
+    meaning: str
+    imports: tuple[str, ...]
+
+
+def hash_modules(roots: Iterable[str], counts: Counted) -> dict[str, str]:
+    """Hashes of the modules `roots` and of every module that they import, directly or not, by name.
+
+    roots   full names of modules
+    counts  whether a module (by its full name) belongs to what is hashed; others are passed over, with what only they
+            import
+    """
+    found: dict[str, str] = {}
+    todo = [name for root in roots for name in _with_packages(root) if name == root or counts(name)]
+    while todo:
+        name = todo.pop()
+        if name in found:
+            continue
+        source = read_source(name)
+        if source is None:
+            found[name] = UNKNOWN
+            continue
+        found[name] = source.meaning
+        for imported in source.imports:
+            todo += [each for each in _with_packages(imported) if each not in found and counts(each)]
+    _remember()
+    return dict(sorted(found.items()))
+
+
+def are_unchanged(hashes: dict[str, str]) -> bool:
+    """Whether modules still mean what they did when `hashes`, by full names, were made."""
+    for name, meaning in hashes.items():
+        source = read_source(name)
+        if source is None or source.meaning != meaning:
+            return False
+    _remember()
+    return True
+
+
+def read_source(name: str) -> Source | None:
+    """The source of a module, by its full name; None if there is none to be read."""
+    path = find_file(name)
+    if path is None:
+        return None
+    stat = path.stat()
+    return _read(name, path, stat.st_mtime_ns, stat.st_size)
+
+
+def hash_file(path: Path) -> str:
+    """The hash of the meaning of a file of Python."""
+    stat = path.stat()
+    return _read("", path, stat.st_mtime_ns, stat.st_size).meaning
+
+
+def hash_function(function: Any) -> str:
+    """The hash of the meaning of a function and of all functions of the same module that it calls, directly or not: for
+    functions that were typed into a session or a notebook, whose module has no file of its own.
+    """
+    parts = {}
+    todo = [function]
+    while todo:
+        each = inspect.unwrap(todo.pop())
+        if each in parts or not isinstance(each, types.FunctionType):
+            continue
+        parts[each] = _hash_one_function(each)
+        used = [each.__globals__.get(name) for name in _names_in(each.__code__)]
+        todo += [other for other in used if getattr(other, "__module__", None) == function.__module__]
+    return _digest(sorted(f"{each.__qualname__} {meaning}" for each, meaning in parts.items()))
+
+
+def find_file(name: str) -> Path | None:
+    """The file of a module, by its full name, without importing the module."""
+    first, *rest = name.split(".")
+    for folder in _folders_of(first):
+        place = Path(folder, *rest)
+        for path in (place / "__init__.py", place.with_suffix(".py")):
+            if rest and path.is_file():
+                return path
+        if not rest and (place / "__init__.py").is_file():
+            return place / "__init__.py"
+    file = _single_file(first) if not rest else None
+    return file or _file_of_loaded(name)
+
+
+@cache
+def _folders_of(package: str) -> tuple[str, ...]:
+    """The folders of a package of first level; none if it is a single module, or not there."""
+    spec = _spec_of(package)
+    return tuple(spec.submodule_search_locations or ()) if spec is not None else ()
+
+
+def _single_file(name: str) -> Path | None:
+    """The file of a module of first level that is no package."""
+    spec = _spec_of(name)
+    if spec is None or not spec.origin or not spec.origin.endswith(".py"):
+        return None
+    return Path(spec.origin)
+
+
+def _spec_of(name: str) -> Any:
+    try:
+        return find_spec(name)
+    except (ImportError, ValueError):  # ValueError: a module that was made by hand and has no spec
+        return None
+
+
+def _file_of_loaded(name: str) -> Path | None:
+    """The file that a module was loaded from by other means than its name."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    path = Path(file) if file else None
+    return path if path is not None and path.suffix == ".py" and path.is_file() else None
+
+
+def _with_packages(name: str) -> list[str]:
+    """A module and the packages it is in, which are imported with it: `a.b.c` → `a`, `a.b`, `a.b.c`."""
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+
+@cache
+def _read(name: str, path: Path, _changed: int, _size: int) -> Source:
+    """Meaning and imports of a file as it was last changed then."""
+    written = path.read_bytes()
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    digest = hashlib.sha256(written).hexdigest()
+    parsed = _remembered().get(digest)
+    if parsed is None:
+        parsed = _new[digest] = _parse(written)
+    meaning, statements = parsed
+    imports = [name for statement in statements for name in _meant_by(statement, package)]
+    return Source(meaning, tuple(dict.fromkeys(imports)))
+
+
+def _parse(written: bytes) -> Parsed:
+    """The hash of the meaning of a source, and its import statements."""
+    try:
+        tree = ast.parse(written)
+    except (SyntaxError, ValueError):  # it cannot be imported either; its bytes tell it from others
+        return _digest([written.hex()]), []
+    words: list[str] = []
+    statements: list[Statement] = []
+    _describe(tree, words, statements)
+    return _digest(words), statements
+
+
+def _describe(node: Any, words: list[str], imports: list[Statement]) -> None:
+    """Append the words that describe a node and all below it, in order, and its import statements.
+
+    Left out is what never runs (docstrings and other bare strings, what type checkers alone import), places in the
+    file, and what is empty, since versions of Python differ in it.
+    """
+    if isinstance(node, list):
+        for each in node:
+            _describe(each, words, imports)
+        words.append("]")
+        return
+    if not isinstance(node, ast.AST):
+        words.append(f"{type(node).__name__} {node!r}")
+        return
+    if isinstance(node, ast.Expr) and _is_text(node.value):
+        return
+    if isinstance(node, ast.If) and _is_for_type_checkers(node.test):
+        for each in node.orelse:
+            _describe(each, words, imports)
+        return
+    if isinstance(node, ast.Import):
+        imports.extend((0, alias.name, []) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        imports.append((node.level, node.module or "", [alias.name for alias in node.names]))
+    words.append(type(node).__name__)
+    for field in node._fields:
+        value = getattr(node, field, None)
+        if value is not None and value != [] and field not in ("ctx", "kind", "type_comment"):
+            words.append(field)
+            _describe(value, words, imports)
+    words.append(")")
+
+
+@cache
+def _remembered() -> dict[str, Parsed]:
+    """What earlier processes have parsed, by the hash of the file's bytes: to parse takes longer than to read."""
+    try:
+        kept: dict[str, Parsed] = json.loads(_memory().read_text("utf-8"))
+        if all(isinstance(meaning, str) and isinstance(found, list) for meaning, found in kept.values()):
+            return kept
+    except (OSError, ValueError, TypeError, AttributeError):  # none yet, or damaged: it is made again
+        pass
+    return {}
+
+
+def _remember() -> None:
+    """Keep what this process has parsed for later ones. If that is not possible, they parse again."""
+    if not _new:
+        return
+    known = _remembered()
+    known.update(_new)
+    _new.clear()
+    kept = dict(list(known.items())[-MOST_REMEMBERED:])
+    path = _memory()
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(kept), "utf-8")
+        temporary.replace(path)
+
+
+def _memory() -> Path:
+    """A file in the user's cache folder; its name changes when what it holds comes to mean something else."""
+    given = os.environ.get("ANISOSCOPE_CACHE")
+    folder = Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anisoscope"
+    return folder / "sources-1.json"
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def _is_for_type_checkers(test: ast.expr) -> bool:
+    return getattr(test, "id", getattr(test, "attr", "")) == "TYPE_CHECKING"
+
+
+def _meant_by(statement: Statement, package: str) -> Iterator[str]:
+    """Full names of the modules that an import statement in a module of `package` may mean."""
+    level, base, names = statement
+    if level:
+        parts = package.split(".")
+        above = parts[: len(parts) - level + 1]
+        base = ".".join([*above, base] if base else above)
+    yield base
+    if names and find_file(base) is not None:
+        for name in names:  # a module of the package, or something in it
+            inner = f"{base}.{name}"
+            if find_file(inner) is not None:
+                yield inner
+
+
+def _digest(words: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(words).encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
+
+
+def _hash_one_function(function: types.FunctionType) -> str:
+    try:
+        written = textwrap.dedent(inspect.getsource(function))
+    except OSError:  # a session that keeps no source
+        return _digest(_words_of_code(function.__code__))
+    return _parse(written.encode())[0]
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    """Global names that a function uses, and those that functions inside it use."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _names_in(inner)
+
+
+def _words_of_code(code: types.CodeType) -> Iterator[str]:
+    yield code.co_code.hex()
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _words_of_code(constant)
+        else:
+            yield repr(constant)
