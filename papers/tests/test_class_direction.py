@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from transformers import BertConfig, BertModel
 
 import anisoscope
 from anisoscope.batch import Batch
 from anisoscope.classes.cls_entropy import entropies
-from anisoscope.classes.pooling import pooled_vectors
+from anisoscope.classes.pooling import pooled_vectors, separability_records
 from anisoscope.data.arrays import VectorPlan, given_vectors
 from anisoscope.data.encoding import LabelledPlan, encode, vocabulary_tokenizer
 from anisoscope.data.labelled import open_labelled
@@ -153,6 +154,64 @@ def test_a_class_of_one_has_no_direction_without_its_utterance():
     found = direction.to_classes(x, labels, 2)
     assert np.isnan(found[2, 1]) and found[0, 1] == 0
     assert by_pair(of_vectors(x, labels)) == {(0, "c0 × c0"): 0, (0, "c0 × c1"): 0}
+
+
+def test_a_class_of_one_has_no_auc_and_moves_no_mean():
+    """It had an AUC of 1, and random vectors of two classes and one more were told apart (.64 to .71)."""
+    found = []
+    for seed in range(20):
+        x, labels = np.random.default_rng(seed).standard_normal((81, 12)), np.arange(81) % 2
+        labels[-1] = 2
+        three = direction.separability(x, labels, 3)
+        two = direction.separability(x[:-1], labels[:-1], 2)
+        assert np.isnan(three["auc.2"]).all()
+        assert three["auc"].value == pytest.approx((three["auc.0"].value + three["auc.1"].value) / 2)
+        assert three["nearest"].value <= two["nearest"].value  # the third direction may be nearer
+        found.append(three["auc"].value)
+    assert abs(np.mean(found) - 0.5) < 0.03
+    x, labels = np.eye(4)[[0, 0, 1, 1, 2]], np.array([0, 0, 1, 1, 2])
+    found = direction.separability(x, labels, 4)  # of the fourth class there is nobody
+    assert [found[name].value for name in ("auc", "nearest", "auc.0", "auc.1")] == [1, 1, 1, 1]
+    assert np.isnan(found["auc.2"].value) and np.isnan(found["auc.3"].value)
+    assert found["auc"].low < 1
+    none = direction.separability(np.eye(3), np.arange(3), 3)
+    assert all(np.isnan(estimate).all() for estimate in none.values())
+
+
+@pytest.mark.parametrize("kind", ["equal", "scaled", "rounding", "zero", "one class"])
+def test_vectors_that_are_equal_tell_no_classes(kind):
+    """Rounding noise made an AUC of .875 of them: layer 0 of a model that is read at [CLS]."""
+    draw = np.random.default_rng(4)
+    labels = np.arange(60) % 3
+    x = np.tile(draw.standard_normal(24), (60, 1))
+    if kind == "scaled":
+        x *= draw.uniform(0.1, 9, (60, 1))
+    elif kind == "rounding":
+        x = (x.astype(np.float32) * (1 + 1e-7 * draw.standard_normal(x.shape))).astype(np.float32).astype(float)
+        assert len(np.unique(x, axis=0)) > 50
+    elif kind == "zero":
+        x *= 0
+    elif kind == "one class":
+        x, labels = draw.standard_normal((60, 24)), 0 * labels
+    found = direction.separability(x, labels, 3)
+    undefined = [name for name, estimate in found.items() if np.isnan(estimate).all()]
+    assert set(undefined) == set(found) - ({"nearest"} if kind == "one class" else set())
+    x[:, 0] += 1e-4 * np.linalg.norm(x[0]) * labels
+    if kind in ("equal", "rounding"):  # a small difference is one all the same
+        assert direction.separability(x, labels, 3)["auc"].low > 0.9
+
+
+def test_layer_0_of_cls_has_no_auc(fixed):
+    """Nothing but [CLS] itself is there: the same vector in every utterance."""
+    _, encoded, plan = fixed
+    torch.manual_seed(0)
+    vocabulary = 1 + max(max(row["input_ids"]) for row in encoded.rows)
+    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    model = BertModel(BertConfig(vocab_size=vocabulary, **shape)).eval()
+    states = pooled_vectors(model, plan)
+    records = separability_records(states, np.array(encoded.labels), ("a", "b", "c"))
+    defined = select(records, metric="class_direction.auc").groupby("layer")["value"].apply(lambda x: x.notna().all())
+    assert not defined[0] and defined[1:].all()
 
 
 def test_a_zero_vector_is_alike_to_no_class_and_changes_no_other():

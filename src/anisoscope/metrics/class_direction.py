@@ -3,16 +3,18 @@
 Formula    with u the unit vector of each utterance and U_c = Σu over class c: class × class matrix of mean cosines,
            (‖U_c‖² − n_c) / (n_c(n_c − 1)) on the diagonal and U_a·U_b / (n_a n_b) off it. Separability, from the
            cosine of every utterance to the mean direction of each class, itself left out of its own: AUC, the chance
-           that an utterance of the class is nearer to its direction than one of another class (mean over classes);
-           nearest, the share of utterances nearest to the direction of their own class; dimensions that the classes
-           take, (tr G)² / tr G² of the matrix less its means by row and column, G. The matrix is a function of sums,
-           tabulated, merged and resumed like every metric; separability is none, and needs all utterances.
+           that an utterance of the class is nearer to its direction than one of another class (mean over the classes
+           that have one); nearest, the share of utterances nearest to the direction of their own class, of those that
+           are not alone in it; dimensions that the classes take, (tr G)² / tr G² of the matrix less its means by row
+           and column, G. The matrix is a function of sums, tabulated, merged and resumed like every metric;
+           separability is none, and needs all utterances.
 Range      [−1, 1]; AUC and nearest [0, 1]: chance is .5 and 1/classes, 1 is separated; dimensions [1, classes − 1]: of
            mean directions on a line, and of those of a simplex.
 Unit       none (a cosine; a probability; a number of dimensions).
-Undefined  a class of fewer than two utterances (its diagonal and AUC; dimensions, which leave it out), of none;
-           dimensions where the mean directions do not differ (tr G ≤ 0: on the diagonal stand distinct pairs alone, so
-           that chance differences make no dimensions).
+Undefined  a class of fewer than two utterances: its diagonal and its AUC, and it is left out of mean AUC, nearest and
+           dimensions; of all utterances in one class; separability of vectors that are all equal but for rounding, as
+           those of [CLS] below the first layer are; dimensions where the mean directions do not differ (tr G ≤ 0: on
+           the diagonal stand distinct pairs alone, so that chance differences make no dimensions).
 Source     Fosse et al. 2023, section 4 and figure 2 (there the cosine to one utterance, the first correct one:
            `to_utterance`); left one out and separability are ours.
 """
@@ -29,6 +31,8 @@ from anisoscope.sums.jackknife import Estimate, interval
 
 Labels = NDArray[np.int64]
 GROUPS = 32
+ROUNDING = 1e-6
+"""Unit vectors that lie no further than this from their mean are equal: eight times the rounding of float32."""
 
 
 def compute(totals: Totals) -> Values:
@@ -74,6 +78,12 @@ def to_classes(x: Array, labels: Labels, classes: int) -> Array:
     return np.where(alone, np.nan, ratio(along, np.sqrt(np.maximum(square, 0))))
 
 
+def are_equal(x: Array) -> bool:
+    """Whether all vectors [utterance, dim] have one direction, but for rounding (or are zero)."""
+    unit = units_of(x)
+    return bool((np.linalg.norm(unit - unit.mean(0), axis=1) <= ROUNDING).all())
+
+
 def auc(values: Array, positive: NDArray[np.bool_]) -> float:
     """Chance that a positive value exceeds a negative one, ties counting half. NaN where one side is empty."""
     ours, others = values[positive], np.sort(values[~positive])
@@ -88,11 +98,13 @@ def dimensions(x: Array, labels: Labels, classes: int) -> float:
     unit, member = units_of(x), (labels[:, None] == np.arange(classes)).astype(np.float64)
     member = member[:, member.sum(0) > 1]
     n, total = member.sum(0), member.T @ unit
+    if len(n) < 2:
+        return float("nan")
     matrix = total @ total.T / np.outer(n, n)
     np.fill_diagonal(matrix, (np.square(total).sum(1) - n) / (n * (n - 1)))
     centred = matrix - matrix.mean(0) - matrix.mean(1)[:, None] + matrix.mean()
     spread = float(np.trace(centred))
-    if len(n) < 2 or spread <= 0:
+    if spread <= 0:
         return float("nan")
     return float(np.clip(spread**2 / np.square(centred).sum(), 1, len(n) - 1))
 
@@ -100,16 +112,30 @@ def dimensions(x: Array, labels: Labels, classes: int) -> float:
 def _separability(x: Array, labels: Labels, classes: int) -> Array:
     """[AUC, nearest, dimensions, AUC of each class …]."""
     cosine = to_classes(x, labels, classes)
-    each = [auc(cosine[:, c], labels == c) for c in range(classes)]
+    members = np.bincount(labels, minlength=classes)
+    each = np.full(classes, np.nan)
+    for c in np.flatnonzero(members > 1):  # one that is alone in its class has no direction to be near to
+        each[c] = auc(cosine[:, c], labels == c)
+    paired = members[labels] > 1
     nearest = np.nanargmax(np.where(np.isnan(cosine), -2.0, cosine), axis=1) == labels
-    return np.array([np.mean(each), nearest.mean(), dimensions(x, labels, classes), *each])
+    return np.array([_mean(each), _mean(nearest[paired]), dimensions(x, labels, classes), *each])
+
+
+def _mean(values: Array | NDArray[np.bool_]) -> float:
+    """The mean of what is defined; NaN if nothing is."""
+    defined = values[~np.isnan(values)]
+    return float(defined.mean()) if len(defined) else float("nan")
 
 
 def separability_replicates(
     x: Array, labels: Labels, classes: int, groups: int = GROUPS, units: Labels | None = None
 ) -> Array:
-    """[replicate, (AUC, nearest, dimensions, AUC by class …)] of x [utterance, dim]; unit i in group i mod `groups`."""
+    """[replicate, (AUC, nearest, dimensions, AUC by class …)] of x [utterance, dim]; unit i in group i mod `groups`.
+    NaN in all of them if the vectors are equal.
+    """
     group = (np.arange(len(x)) if units is None else units) % groups
+    if are_equal(x):
+        return np.full((1 + len(np.unique(group)), 3 + classes), np.nan)
     left_out = [_separability(x[group != g], labels[group != g], classes) for g in np.unique(group)]
     return np.stack([_separability(x, labels, classes), *left_out])
 
