@@ -151,7 +151,7 @@ def test_what_a_training_tells_is_taken_where_nothing_else_is_named(tmp_path):
 
 def test_the_key_of_a_job_knows_every_field_state_code_and_library(monkeypatch):
     """A run was found by what is asked for without one of them: that of other weights, of another text or formula."""
-    states = {"model_state": "m", "corpus_state": "c", "code_of": "k", "version": "1"}
+    states = {"model_state": "m", "corpus_state": "c", "version": "1"}
 
     def key(job, **other):
         for name, value in (states | other).items():
@@ -215,7 +215,7 @@ def test_the_state_of_a_corpus_is_of_its_split_its_files_and_what_lists_them(tmp
 
 def test_the_folder_of_a_checkpoint_knows_what_its_numbers_depend_on(monkeypatch, tmp_path):
     def folder(job=Job(), corpus="c", state="s", checkpoint=Checkpoint("m", 1, 2), code="k"):  # noqa: B008
-        monkeypatch.setattr(series_module, "code_of", lambda: code)
+        monkeypatch.setattr(series_module, "code_used", lambda *_: code)
         work = series_module._Work(lambda _: job, tmp_path, None, False, "name")
         work.corpus = corpus
         return work._folder(checkpoint, state).name
@@ -273,7 +273,8 @@ def test_the_form_of_a_checkpoint_is_read_from_its_configuration_and_words(tmp_p
 
 def test_shards_are_of_one_run_only_where_every_part_of_their_identity_agrees(tmp_path):
     """Any part but the shard itself: weights, code, plan, each setting."""
-    subject, plan = SimpleNamespace(weights_sha256="w", form="f"), SimpleNamespace(fingerprint="p")
+    subject = SimpleNamespace(weights_sha256="w", form="f", model=torch.nn.Identity(), processor=None)
+    plan = SimpleNamespace(fingerprint="p")
     identity = Job().identity(subject, plan)
 
     def shard(name, identity):

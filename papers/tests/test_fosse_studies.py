@@ -177,7 +177,8 @@ def test_what_another_process_measures_comes_last(context, held):
     for cell in cells:
         assert list(trained_cells.each([cell], plan, context, measurements.accuracies))
     folder = trained_cells.folder_of(cells[0], plan, context.cache)
-    path = folder / f"slow-{run_id([measuring_code(), plan.utterances, plan.erased])[:8]}.parquet"
+    code = measuring_code(measurements.__name__, __name__)
+    path = folder / f"slow-{run_id([code, plan.utterances, plan.erased])[:8]}.parquet"
     seen = []
 
     def look(trained):

@@ -14,7 +14,6 @@ import pytest
 import anisoscope_papers
 from anisoscope.data.labelled import open_labelled
 from anisoscope.errors import OutputError
-from anisoscope.provenance import NUMBERS, code_of
 from anisoscope.store import as_records, write_json
 from anisoscope_papers import origin
 from anisoscope_papers.beyond import small, small_models, trained
@@ -305,11 +304,6 @@ def test_an_arm_is_kept_by_its_recipe_seed_and_the_texts_that_are_read(monkeypat
     assert apart(found)
 
 
-def test_what_a_study_keeps_is_named_by_the_code_of_numbers_and_of_studies():
-    assert set(measuring_code()) == {*NUMBERS, "studies"}
-    assert {name: code for name, code in measuring_code().items() if name != "studies"} == code_of()
-
-
 def test_a_study_says_which_code_of_the_papers_made_it(monkeypatch):
     """The commit of the checkout and whether it was changed, of the papers' own sources beside the tool's."""
     asked = []
@@ -319,3 +313,22 @@ def test_a_study_says_which_code_of_the_papers_made_it(monkeypatch):
     ((folder, names),) = [given for given in asked if given[0] == origin.PACKAGE]
     assert {"judge", "godey2024", "fosse2023", "beyond", "networks", "training"} <= set(names)
     assert all((folder / name).is_dir() or (folder / f"{name}.py").is_file() for name in names)
+
+
+def test_what_a_study_keeps_is_named_by_the_code_that_measured_it():
+    """Of the tool and of the studies; not by what judges and shows."""
+    code = measuring_code("anisoscope_papers.godey2024.biased_block")
+    inside = {name for name in code if name.startswith("anisoscope_papers.")}
+    assert {"anisoscope.metrics.drift", "anisoscope.sums.groups", "anisoscope.capture.tap"} <= set(code)
+    assert {"anisoscope_papers.godey2024.biased_block", "anisoscope_papers.godey2024.row_scores"} <= inside
+    assert not inside & {f"anisoscope_papers.{name}" for name in ("judge", "runner", "study", "fosse2023", "beyond")}
+
+
+def test_what_is_measured_of_a_classifier_is_named_by_the_code_of_who_measures_it(monkeypatch, tmp_path):
+    """`kept` is called with a function of another module, whose formula it is."""
+    asked = []
+    monkeypatch.setattr(measurements, "measuring_code", lambda *modules: asked.append(modules) or {})
+    monkeypatch.setattr(measurements, "records_once", lambda *_, **__: pd.DataFrame({"model": ["m"]}))
+    cell = SimpleNamespace(cell=Cell("planted"), plan=Grid(), folder=tmp_path, wait=True, label="m")
+    measurements.kept(cell, "look", lambda: None)
+    assert asked == [("anisoscope_papers.fosse2023.measurements", __name__)]

@@ -173,6 +173,13 @@ def _name_of(group: str, thing: Any, name: str | None) -> str:
 
 
 @cache
+def packages() -> frozenset[str]:
+    """The packages that add something, by the names they are imported by; this one among them."""
+    points = [point for group in GROUPS for point in _entry_points(group)]
+    return frozenset(point.module.partition(".")[0] for point in points)
+
+
+@cache
 def _entry_points(group: str) -> tuple[EntryPoint, ...]:
     """The entry points of a group, each once: our own, then those of installed packages in the order of their names."""
     if group not in GROUPS:

@@ -169,6 +169,8 @@ def in_turn(items: Iterable[Item], attempt: Callable[[Item, bool], Result]) -> I
     yield from (attempt(item, True) for item in held)
 
 
+MOST_NAMED = 6
+"""Differences between two runs that an error names."""
 ANEW = "the run folder is damaged: measure again with --overwrite"
 
 
@@ -189,7 +191,9 @@ class RunFolder:
         if begun and not overwrite:
             other = run.identity() or {}
             if other != identity:
-                differ = ", ".join(differences(identity, other))
+                names = differences(identity, other)
+                more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+                differ = ", ".join(names[:MOST_NAMED]) + more
                 expected, got = f"{folder} to be new or of this run", f"another run ({differ} differ)"
                 raise OutputError(expected, got, "choose another --output, or --overwrite")
             if not resume:

@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ EXAMPLES = {
     "image": "builtin:digits, a folder of images or --corpus imagenet-1k",
     "speech": "a folder of wav or flac files, a manifest or --corpus librispeech",
 }
+PLANS = {"image": ("anisoscope.data.images", "ImagePlan"), "speech": ("anisoscope.data.speech", "SpeechPlan")}
+"""Module and class of the plans that are not of texts."""
 MODELS = {"text": "builtin:minilm or bert-base", "image": "vit-base or resnet-50", "speech": "wav2vec2-base or hubert"}
 
 
@@ -58,14 +61,11 @@ def open_plan(
         length = text_length(getattr(model, "config", None), processor, max_length)
         plan = _text_plan(corpus, model, processor, length, batch_tokens)
         plan = plan if sequences is None else plan.spread(sequences)
-    elif modality == "speech":
-        from anisoscope.data.speech import SpeechPlan
-
-        plan = SpeechPlan(corpus, model, processor, batch_tokens=batch_tokens, max_length=max_length)
     else:
-        from anisoscope.data.images import ImagePlan
-
-        plan = ImagePlan(corpus, model, processor, batch_tokens=batch_tokens)
+        # By name: import statements say what every run uses, and one of texts uses neither (`provenance.code_used`).
+        module, kind = PLANS[modality]
+        longest = {"max_length": max_length} if modality == "speech" else {}
+        plan = getattr(import_module(module), kind)(corpus, model, processor, batch_tokens=batch_tokens, **longest)
     described = {"name": corpus.name, "fingerprint": corpus.fingerprint}
     described |= {"max_length": length} if modality == "text" else {"preprocessing": plan.settings}
     count = corpus.source.get("skipped")

@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from anisoscope.provenance.sources import hash_file
+from anisoscope.registry import packages
+
 PASSING = ("transformers_version", "_name_or_path", "_commit_hash")
 """Entries of a configuration that say nothing of what a model computes."""
 
@@ -23,13 +26,16 @@ def lasting(settings: Any) -> Any:
 
 
 def own_sources(model: nn.Module) -> list[str]:
-    """Hashes of the files that define the model's modules, but for installed packages, Python's, and this one's."""
+    """Hashes of what the files that define the model's modules mean, but for Python's own, installed packages, this
+    one, and those that add to it: what these mean is part of a run's code.
+    """
     known = (Path(__file__).resolve().parents[1], Path(os.__file__).parent)
     names = {kind.__module__ for module in model.modules() for kind in type(module).__mro__}
+    names = {name for name in names if name.partition(".")[0] not in packages()}
     files = {getattr(sys.modules.get(name), "__file__", None) for name in names}
     paths = {Path(file).resolve() for file in files if file}
     own = [path for path in paths if not {"site-packages", "dist-packages"} & set(path.parts) and path.is_file()]
-    return sorted(hashlib.sha256(p.read_bytes()).hexdigest() for p in own if not any(map(p.is_relative_to, known)))
+    return sorted(hash_file(path) for path in own if not any(map(path.is_relative_to, known)))
 
 
 def whole(value: Any) -> Any:

@@ -23,7 +23,7 @@ from anisoscope.measure.settings import Settings
 from anisoscope.models.blocks import has_attention, stack_of
 from anisoscope.models.load import Subject, is_classifier
 from anisoscope.progress import Progress, counting
-from anisoscope.provenance import code_of, plain
+from anisoscope.provenance import plain
 from anisoscope.runs.job import Classes, Job
 from anisoscope.runs.run import OpenedCorpus, run, settled, subject_of
 from anisoscope.store import RunFolder, as_records
@@ -63,7 +63,7 @@ def run_classes(job: Job, classes: Classes, output: Path | None = None, **how: A
     panels: tuple[str, ...] = ("hidden", "attention") if has_attention(subject.model) else ("hidden",)
     panels += ("class",) if "directions" in classes.parts else ()
     settings = Settings(panels=panels, policies=POLICIES, seed=job.settings.seed, at=at)
-    identity = {"classes": plain(asdict(classes)), "code": code_of()}
+    identity = {"classes": plain(asdict(classes)), "labelled": corpus.fingerprint}
     look = _Look(subject, tokenizer, corpus, plan, classes, usable)
     job = replace(job, corpus=classes.corpus, settings=settings)
     return run(job, output, subject=subject, reading=OpenedCorpus(plan, described, identity, look.records), **how)

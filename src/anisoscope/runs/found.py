@@ -17,7 +17,8 @@ from anisoscope.models.hub import split_name
 from anisoscope.models.hub_memory import recalled
 from anisoscope.models.named import hub_id
 from anisoscope.models.packaged import BUILTIN, BUILTIN_SHA256
-from anisoscope.provenance import code_of, plain, run_id
+from anisoscope.provenance import plain, run_id
+from anisoscope.provenance.sources import are_unchanged
 from anisoscope.runs.job import Job
 from anisoscope.store import RunFolder
 
@@ -39,8 +40,8 @@ ADAPTER = "adapter_config.json"
 
 
 def asked(job: Job) -> str | None:
-    """The key of a job: its settings, the state of model and corpus, code and libraries; None where a state can only
-    be told by reading. Two jobs of one key have one identity.
+    """The key of a job: its settings, the state of model and corpus, and libraries; None if a state can only be told by
+    reading. Two jobs of one key have one identity, if the code that they use is the same.
     """
     if job.trust_remote_code or (model := model_state(job.model)) is None or (corpus := corpus_state(job)) is None:
         return None
@@ -48,16 +49,18 @@ def asked(job: Job) -> str | None:
     for name in LIBRARIES:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
-    return run_id(plain(asdict(job)), model, corpus, code_of(), versions)
+    return run_id(plain(asdict(job)), model, corpus, versions)
 
 
 def finished(key: str | None, folders: list[Path]) -> RunFolder | None:
-    """The finished run of this key among some folders."""
+    """The finished run of this key among some folders, if the code that it used means what it did."""
     for folder in folders if key is not None else ():
         run = RunFolder(folder)
         with suppress(AnisoscopeError):  # damaged ones are told where they are read
             if run.complete and run.manifest.get("asked") == key:
-                return run
+                code = (run.identity() or {}).get("code")
+                if isinstance(code, dict) and code and are_unchanged(code):
+                    return run
     return None
 
 

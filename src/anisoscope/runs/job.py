@@ -1,18 +1,19 @@
 """What can be asked for: a model on a corpus, or its classes. Light: the command line reads its options here."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from anisoscope.axes import At
-from anisoscope.data.corpora import Columns
+from anisoscope.data.corpora import Columns, named_corpora
 from anisoscope.data.names import check_corpus, check_labelled, check_model
 from anisoscope.data.splitting import check_rule
 from anisoscope.errors import UsageError
 from anisoscope.measure.settings import Settings
 from anisoscope.options import DTYPES, INPUT, MACHINE, OUTPUT, WHAT, BuiltFrom, Option, check_device, check_fields
-from anisoscope.provenance import code_of, plain
+from anisoscope.provenance import code_used, is_ours, plain
+from anisoscope.provenance.sources import unwrapped
 
 if TYPE_CHECKING:
     from anisoscope.batch import BatchPlan
@@ -84,12 +85,24 @@ class Job:
         if not 0 <= part < parts:
             raise UsageError("a shard (i, n) with 0 ≤ i < n", repr(self.shard), "the first of two is (0, 2)")
 
-    def identity(self, subject: "Subject", plan: "BatchPlan") -> dict[str, Any]:
+    @property
+    def code(self) -> list[Any]:
+        """What makes the numbers, as far as it is known before model and corpus are: modules and functions."""
+        maker = named_corpora()[self.corpus].maker if self.corpus in named_corpora() else ""
+        modules = ["anisoscope.runs.run", *filter(None, [maker.partition(":")[0]])]
+        chosen = self.settings.chosen
+        return modules + [metric.compute for metric in chosen] + [type(metric.reads) for metric in chosen]
+
+    def identity(self, subject: "Subject", plan: "BatchPlan", more: Callable[..., Any] | None = None) -> dict[str, Any]:
+        """What makes a run this one; `more`: what measures more than the pass does."""
         left_out = [*OF_MACHINE] + ["train_seed"] * (self.train_seed is None)  # not of a series
         left_out += ["tower"] * (self.tower is None)
         described = {name: value for name, value in asdict(self).items() if name not in left_out}
         described |= {"weights_sha256": subject.weights_sha256, "architecture": subject.form}
-        return plain(described | {"plan": plan.fingerprint, "code": code_of()})  # type: ignore[no-any-return]
+        kinds = {type(plan), type(subject.processor), *map(type, subject.model.modules())}
+        after = "" if more is None else unwrapped(more).__module__
+        code = code_used(*self.code, *kinds, *([after] if is_ours(after) else []))
+        return plain(described | {"plan": plan.fingerprint, "code": code})  # type: ignore[no-any-return]
 
 
 OF_CLASSES = ("batch_tokens", "dtype", "device", "trust_remote_code")

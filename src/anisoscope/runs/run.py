@@ -88,7 +88,7 @@ def run(
         shared = replace(subject, processor=sharing(subject.processor))
         reading = reading or OpenedCorpus(*plan_of(job, shared))
         counting(progress, plural_of(reading.corpus.get("words", WORDS)["counted"]))
-        identity = job.identity(subject, reading.plan) | reading.identity
+        identity = job.identity(subject, reading.plan, reading.more) | reading.identity
         target = RunFolder(output or root / f"{slug(job.model)}-{slug(job.corpus)}-{run_id(identity)[:8]}")
         rank, _ = rank_and_world()
         if rank == 0:

@@ -22,12 +22,13 @@ from anisoscope.errors import MeasureError, ModelError, UsageError
 from anisoscope.measure.distributed import rank_and_world
 from anisoscope.measure.settings import Settings
 from anisoscope.models.download import fetch, forget, is_here, left_over, place_of, shape, stamp
+from anisoscope.models.families import families
 from anisoscope.models.hub import split_name
 from anisoscope.models.hub_memory import asked_once, recalled
 from anisoscope.models.load import load
 from anisoscope.models.series import AT_ONCE, Checkpoint
 from anisoscope.progress import Progress, part_of
-from anisoscope.provenance import code_of, provenance, run_id
+from anisoscope.provenance import code_used, provenance, run_id
 from anisoscope.runs.found import corpus_state
 from anisoscope.runs.job import OF_MACHINE, Job
 from anisoscope.runs.run import run
@@ -122,8 +123,16 @@ class _Work:
         """A run folder; its name: seed, step, and a hash of everything that the numbers depend on."""
         job = self.job_of(checkpoint)
         described = {k: v for k, v in asdict(job).items() if k not in OF_MACHINE}
-        key = run_id(described, self.corpus, state, code_of())
+        key = run_id(described, self.corpus, state, self._code(job))
         return self.output / f"seed-{checkpoint.seed}-step-{checkpoint.step}-{key[:8]}"
+
+    def _code(self, job: Job) -> dict[str, str]:
+        """Hashes of the code that makes the numbers: what a run of texts uses, and, since no model is loaded yet, the
+        modules of all families.
+        """
+        families_of_ours = [family.module for family in families().values() if family.module]
+        derived = [] if self.derived is None else [self.derived.make]
+        return code_used(*job.code, *families_of_ours, *derived)
 
     def measure(self, checkpoint: Checkpoint, progress: Progress | None) -> None:
         """Measure one checkpoint, and make what is derived of it."""

@@ -49,7 +49,8 @@ def gather(cells: Sequence[Cell], plan: Grid, context: Context, *looks: Look) ->
 def kept(trained: Trained, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
     """The records `make` gives of a classifier, made once; those that name no model are of the classifier."""
     cell, plan = trained.cell, trained.plan
-    path = trained.folder / f"{name}-{run_id([measuring_code(), plan.utterances, plan.erased])[:8]}.parquet"
+    code = measuring_code(__name__, make.__module__)
+    path = trained.folder / f"{name}-{run_id([code, plan.utterances, plan.erased])[:8]}.parquet"
     found = records_once(path, lambda: as_records(make(), corpus=cell.corpus, seed=cell.seed), wait=trained.wait)
     return found.assign(model=found["model"].fillna(trained.label))
 

@@ -90,7 +90,7 @@ def experiment(settings: BlockSettings, context: Context) -> pd.DataFrame:
     """Records of every system and seed: a cached piece each; on a CPU as many side by side as torch has threads."""
     pieces, paths = list(product(settings.systems, settings.sizes, range(settings.seeds))), []
     for system, size, seed in pieces:
-        name = run_id(system, seed, asdict(size), settings.norms, context.dtype, measuring_code())
+        name = run_id(system, seed, asdict(size), settings.norms, context.dtype, measuring_code(__name__))
         paths.append(context.cache / "biased-block" / f"{name}.parquet")
     given = (settings.norms, replace(context, progress=Context.progress))  # for other processes: silent
     missing = [(path, *key, *given) for key, path in zip(pieces, paths, strict=True) if not path.exists()]

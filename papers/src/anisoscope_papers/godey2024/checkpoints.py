@@ -161,7 +161,7 @@ def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
 
     named = "sampled.safetensors" if sampled else Piece.named
     derived = Derived(named, partial(_write_heads, sampled=bool(sampled)))
-    output = context.cache / f"series-{run_id(asdict(series), measuring_code())[:8]}"
+    output = context.cache / f"series-{run_id(asdict(series), measuring_code(__name__))[:8]}"
     published = "{" in series.checkpoints  # those of the hub; what lies here must be whole
     done = measure_series(checkpoints, job_of, output, derived=derived, progress=progress, skip_bad=published)
     for name, reason in done.skipped.items():

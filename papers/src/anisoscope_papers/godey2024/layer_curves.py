@@ -120,7 +120,7 @@ def measured(job: Job, context: Context) -> pd.DataFrame:
     """Records of one run that the figures need, with its left-out values; its sums, which are large, are given up."""
     job = replace(job, batch_tokens=context.batch_tokens, device=context.device)
     done = run(job, root=context.cache, resume=True, keep_sums=True)
-    kept = done.folder / f"left_out-{run_id(measuring_code())[:8]}.parquet"
+    kept = done.folder / f"left_out-{run_id(measuring_code(__name__))[:8]}.parquet"
     sums = done.folder / "sums.safetensors"
     if not kept.exists() and not sums.exists():
         done = run(job, output=done.folder, overwrite=True, keep_sums=True)
@@ -154,7 +154,7 @@ def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFra
     if kind.missing:
         yield as_records(pd.DataFrame([{"model": kind.label, "metric": SKIPPED, "component": kind.missing}]))
         return
-    key = run_id(asdict(settings), KEPT, SITES, measuring_code())[:8]
+    key = run_id(asdict(settings), KEPT, SITES, measuring_code(__name__))[:8]
     for found in train_all(systems.recipe, (name,), context.cache, context.progress):
         for step, state in ((0, UNTRAINED), (found.best, TRAINED)):
             here, whole = found.checkpoint(step), found.checkpoint(step).resolve()

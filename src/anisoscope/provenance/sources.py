@@ -96,15 +96,25 @@ def hash_function(function: Any) -> str:
     functions that were typed into a session or a notebook, whose module has no file of its own.
     """
     parts = {}
-    todo = [function]
+    todo = [unwrapped(function)]
     while todo:
-        each = inspect.unwrap(todo.pop())
+        each = unwrapped(todo.pop())
         if each in parts or not isinstance(each, types.FunctionType):
             continue
         parts[each] = _hash_one_function(each)
         used = [each.__globals__.get(name) for name in _names_in(each.__code__)]
-        todo += [other for other in used if getattr(other, "__module__", None) == function.__module__]
+        todo += [other for other in used if getattr(other, "__module__", None) == each.__module__]
     return _digest(sorted(f"{each.__qualname__} {meaning}" for each, meaning in parts.items()))
+
+
+def unwrapped(function: Any) -> Any:
+    """The function itself: of a method, of a partial application, below decorators; of any other object its class."""
+    while True:
+        inner = inspect.unwrap(getattr(function, "func", getattr(function, "__func__", function)))
+        if inner is function:
+            break
+        function = inner
+    return function if hasattr(function, "__qualname__") else type(function)
 
 
 def find_file(name: str) -> Path | None:
