@@ -202,7 +202,7 @@ class RunFolder:
         if not begun and folder.is_dir() and any(folder.iterdir()):
             raise OutputError(f"{folder} to be empty", "files that are no run", "choose another --output")
         if overwrite:
-            for path in (run.manifest_path, *folder.glob("*.safetensors"), *folder.glob("*.parquet")):
+            for path in run.own_files():
                 path.unlink(missing_ok=True)
         run.note(identity)
         return run
@@ -226,7 +226,16 @@ class RunFolder:
         return self.folder / f"state.{rank}.safetensors"
 
     def states(self) -> list[Path]:
-        return sorted(self.folder.glob("state.*.safetensors"))
+        """The states of an unfinished run, one of each process."""
+        found = self.folder.glob("state.*.safetensors")
+        return sorted(path for path in found if path.name.split(".")[1].isdigit() and path.name.count(".") == 2)
+
+    def own_files(self) -> list[Path]:
+        """What a run writes and reads again, there or not: all that is taken away when it is begun anew. Other files
+        in its folder are somebody else's, whatever they are called.
+        """
+        names = ("records.parquet", "reservoir.safetensors")
+        return [self.manifest_path, *(self.folder / name for name in names), self.sums_path, *self.states()]
 
     def finish(self, records: pd.DataFrame, manifest: dict[str, Any]) -> None:
         """Write the table, then the manifest; the state files are no longer needed."""
