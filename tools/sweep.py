@@ -87,7 +87,8 @@ def _built(config: Any, attention: str | None = None) -> nn.Module:
     from transformers import AutoModel
 
     torch.manual_seed(7)
-    model = AutoModel.from_config(config, attn_implementation=attention, experts_implementation="eager")
+    build: Any = AutoModel.from_config
+    model: nn.Module = build(config, attn_implementation=attention, experts_implementation="eager")
     for parameter in model.parameters():
         if parameter.is_floating_point():
             parameter.data.add_(0.1 * torch.randn_like(parameter))

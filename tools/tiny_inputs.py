@@ -95,7 +95,8 @@ def _first(config: Any, *names: str) -> Any:
 
 def image_size(config: Any) -> tuple[list[Any], int]:
     parts = [config, *(getattr(config, name, None) for name in config.sub_configs)]
-    sizes, channels = [], 3
+    sizes: list[Any] = []
+    channels = 3
     for part in parts:
         value = getattr(part, "image_size", None) or getattr(part, "img_size", None)
         if isinstance(value, int):

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from anisoscope.errors import OutputError, UsageError, near_matches
-from anisoscope.runs.findings import Finding, findings
+from anisoscope.runs.finding import Finding
+from anisoscope.runs.findings import findings
 from anisoscope.runs.job import Place
 from anisoscope.runs.tables import short_table
 from anisoscope.store import RunFolder, read_run

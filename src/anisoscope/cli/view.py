@@ -19,7 +19,7 @@ from anisoscope.options import OUTPUT, Option
 if TYPE_CHECKING:
     import pandas as pd
 
-    from anisoscope.runs.findings import Finding
+    from anisoscope.runs.finding import Finding
 
 FORMS = ("table", "json", "csv", "markdown")
 Quiet = Annotated[bool, Option("no progress", OUTPUT, ("--quiet", "-q"))]

@@ -378,7 +378,7 @@ def require_decided(metric: Metric, case: str, sizes: Sequence[int]) -> None:
             rows = [] if reading is None else list(columns_of(metric, reading, ("all",)))
         except Warning as warning:
             raise _Broken(f"{case}: it warns ({warning})") from None
-    for columns in rows:
+    for columns, _ in rows:
         numbers = np.array([columns["value"], columns["low"], columns["high"]], dtype=np.float64)
         if np.isinf(numbers).any():
             raise _Broken(f"{case}: {columns['metric'][0]} is infinite")
