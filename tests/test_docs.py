@@ -48,7 +48,7 @@ def test_five_lines_give_their_output() -> None:
     given = [line.split() for line in said.getvalue().splitlines()]
     assert given[0] == shown[0]
     for ours, readme in zip(given[1:], shown[1:], strict=True):
-        if not readme[0].isdigit():  # what was found, in words
+        if any(word.isalpha() for word in readme):  # what was found, in words
             assert [re.sub(r"[\d.]+", "", word) for word in ours] == [re.sub(r"[\d.]+", "", word) for word in readme]
             continue
         assert [float(x) for x in ours] == pytest.approx([float(x) for x in readme], abs=0.0015)
