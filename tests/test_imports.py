@@ -31,7 +31,7 @@ LAYERS = (
     ("models", "data", "charts"),
     ("batch", "store", "provenance"),
     ("sums",),
-    ("axes", "errors", "options", "progress", "public", "registry", "wording", "__init__"),
+    ("axes", "errors", "extras", "options", "progress", "public", "registry", "wording", "__init__"),
 )
 """From the top: a module imports from its own layer and those below (docs/concepts.md)."""
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -270,7 +270,7 @@ def test_the_house_is_in_small_pieces():
     found = sizes(modules())
     assert not [name for name, (lines, _) in found.items() if lines > 60]
     assert len([name for name, (_, arguments) in found.items() if arguments > 8]) <= 12
-    assert len([name for name in modules() if "." not in name and (ROOT / f"{name}.py").exists()]) <= 13
+    assert len([name for name in modules() if "." not in name and (ROOT / f"{name}.py").exists()]) <= 14
     assert sizes({"m": ast.parse("def f(self, a, *b, c=0):\n    pass")}) == {"m:f": (2, 3)}
 
 

@@ -20,6 +20,10 @@ class UsageError(AnisoscopeError, ValueError):
     exit_code = 2
 
 
+class ExtraError(UsageError):
+    """Something that needs packages which are not installed."""
+
+
 class ModelError(AnisoscopeError):
     """A model that cannot be found, loaded or trusted."""
 

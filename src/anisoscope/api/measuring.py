@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from anisoscope.api.keywords import Looking, Measuring, Written, read, written
 from anisoscope.api.run import Run, kept_or_not
+from anisoscope.data.names import require_for_model
 from anisoscope.errors import UsageError
+from anisoscope.extras import require_extra
 from anisoscope.options import leaves, made
 from anisoscope.progress import keeping, shown
 from anisoscope.runs.job import OF_CLASSES, Classes, Job, Place
@@ -89,6 +91,8 @@ def measure_job(
 
     if subject is None and is_series(job.model):
         raise UsageError("one model", f"the series {job.model}", "use anisoscope.series")
+    if subject is None:
+        require_for_model(job.model)
     with shown(f"{job.model} × {job.corpus or 'the built-in corpus'}", quiet=quiet) as progress:
         from anisoscope.runs.run import run
 
@@ -223,6 +227,7 @@ def measure_checkpoints(job: Job, place: Place, quiet: bool, keep: int) -> "Seri
     """Measure every checkpoint of the series `job.model`."""
     from anisoscope.models.series import expand
 
+    require_for_model(job.model)
     found = expand(job.model)
     with shown(f"{len(found)} checkpoints × {job.corpus or 'the built-in corpus'}", quiet=quiet) as progress:
         from anisoscope.runs.run import slug
@@ -256,6 +261,8 @@ def classes(model: str | Path = "builtin:minilm", corpus: str = "", **options: U
 
 def measure_classes(job: Job, look: Classes, place: Place, quiet: bool) -> "RunFolder":
     """Measure the classes of a labelled corpus."""
+    require_for_model(job.model)
+    require_extra("data", "to measure classes")
     with shown(f"{job.model} × {look.corpus or 'what it was trained on'}", quiet=quiet) as progress:
         from anisoscope.runs.classes import run_classes
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from anisoscope.errors import OutputError, UsageError, near_matches
+from anisoscope.extras import has_extra, require_extra
 from anisoscope.runs.finding import Finding
 from anisoscope.runs.findings import findings
 from anisoscope.runs.job import Place
@@ -97,6 +98,7 @@ class Run:
 
         width   of the plotting area, in pixels. UsageError, with near names, for a figure that this run has not
         """
+        require_extra("report", "to draw a figure")
         import altair as alt
 
         from anisoscope.charts.export import show_offline
@@ -131,12 +133,16 @@ class Run:
         kept.finish(self.records, self.manifest)
         return Run(folder)
 
-    def _repr_html_(self) -> str:
+    def _drawing(self) -> str:
+        """The first figure as SVG; empty if there is none."""
         from anisoscope.charts.export import to_svg
 
+        figure = next(iter(self._figures.values()), None)
+        return to_svg(figure.draw(480), f"run-{id(self)}") if figure is not None else ""
+
+    def _repr_html_(self) -> str:
         table = self.table().to_html(index=False, float_format="{:.3f}".format, na_rep="–", border=0)
-        figures = self._figures
-        drawn = to_svg(next(iter(figures.values())).draw(480), f"run-{id(self)}") if figures else ""
+        drawn = self._drawing() if has_extra("report") else ""
         name = escape(str(self.manifest.get("model", "")))
         sentences = "".join(f"<li>{escape(finding.text)}</li>" for finding in self.findings)
         on_white = f'<div style="display: inline-block; background: white">{drawn}</div>'  # its ink is dark

@@ -6,6 +6,7 @@ import pandas as pd
 
 from anisoscope.api.run import Run
 from anisoscope.errors import UsageError
+from anisoscope.extras import require_extra
 from anisoscope.registry import entries
 from anisoscope.runs.tables import named, side_by_side
 
@@ -35,6 +36,7 @@ def report(run: Run | Path | str, folder: Path | str | None = None, *, pdf: bool
     folder   where a run in memory is to be written
     pdf      figures as PDF too
     """
+    require_extra("report", "to draw a page")
     if not isinstance(run, Run):
         for write_page in entries("pages").values():
             page: Path | None = write_page(Path(run))

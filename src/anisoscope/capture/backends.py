@@ -14,10 +14,10 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
-from transformers import AttentionInterface
 
 from anisoscope.capture import entry_points
 from anisoscope.capture.masking import Call
+from anisoscope.models.families import class_of_transformers
 
 Look = Callable[[Call], Tensor | None]
 Attention = Callable[..., Any]
@@ -43,8 +43,9 @@ def intercept_attention(model: nn.Module, look: Look, within: Within = nullconte
     """
     entry = (look, within)
     modules = list(model.modules())
+    interface = class_of_transformers("modeling_utils", "AttentionInterface")
     with _LOCK:
-        _Interface.open()
+        _Interface.open(interface)
         restore = _watch_eager_functions(model)
     for module in modules:
         _LOOKS[module] = (*_LOOKS.get(module, ()), entry)
@@ -59,24 +60,29 @@ def intercept_attention(model: nn.Module, look: Look, within: Within = nullconte
 
 
 class _Interface:
-    """The lookup of attention functions in transformers, which gives out watched ones while any capture is open."""
+    """The lookup of attention functions in transformers, which gives out watched ones while any capture is open.
+
+    There is none where transformers was never imported: then no model is of it.
+    """
 
     captures = 0
+    interface: Any = None
     originals: tuple[Any, Any] = (None, None)
 
     @classmethod
-    def open(cls) -> None:
+    def open(cls, interface: Any) -> None:
         cls.captures += 1
-        if cls.captures > 1:
+        if interface is None or cls.interface is not None:
             return
-        get_item: Callable[[Any, str], Attention] = AttentionInterface.__getitem__
-        get_interface: Any = getattr(AttentionInterface, "get_interface", None)
-        cls.originals = (AttentionInterface.__dict__.get("__getitem__"), get_interface)
+        cls.interface = interface
+        get_item: Callable[[Any, str], Attention] = interface.__getitem__
+        get_interface: Any = getattr(interface, "get_interface", None)
+        cls.originals = (interface.__dict__.get("__getitem__"), get_interface)
 
         def watched_item(self: Any, name: str) -> Attention:
             return watch(name, get_item(self, name))
 
-        setattr(AttentionInterface, "__getitem__", watched_item)  # noqa: B010 (mypy lets no method be assigned)
+        setattr(interface, "__getitem__", watched_item)  # noqa: B010 (mypy lets no method be assigned)
         if get_interface is None:  # older releases: files take their own function for `eager`, watched below
             return
 
@@ -84,20 +90,21 @@ class _Interface:
         def watched_interface(self: Any, name: str, default: Attention) -> Attention:
             return watch(name or "eager", get_interface(self, name, default))
 
-        setattr(AttentionInterface, "get_interface", watched_interface)  # noqa: B010
+        setattr(interface, "get_interface", watched_interface)  # noqa: B010
 
     @classmethod
     def close(cls) -> None:
         cls.captures -= 1
-        if cls.captures:
+        if cls.captures or cls.interface is None:
             return
+        interface, cls.interface = cls.interface, None
         own_item, get_interface = cls.originals
         if own_item is None:  # inherited, as before
-            del AttentionInterface.__getitem__
+            del interface.__getitem__
         else:
-            setattr(AttentionInterface, "__getitem__", own_item)  # noqa: B010
+            setattr(interface, "__getitem__", own_item)  # noqa: B010
         if get_interface is not None:
-            setattr(AttentionInterface, "get_interface", get_interface)  # noqa: B010
+            setattr(interface, "get_interface", get_interface)  # noqa: B010
         _WATCHED.clear()
         _FORMS.clear()
 

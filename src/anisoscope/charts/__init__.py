@@ -1,4 +1,8 @@
 """Charts: builders of every kind that is drawn, one style, and files that are the same whenever they are drawn again.
 
-May import: `sums`, `axes`, `errors`, `store`.
+May import: `sums`, `axes`, `errors`, `extras`, `store`.
 """
+
+from anisoscope.extras import require_extra
+
+require_extra("report", "to draw charts")  # before a module here imports what draws them

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.metrics import average_precision_score, roc_auc_score  # type: ignore[import-untyped]
 
 from anisoscope.classes.attributions import attributions, baselines, class_directions, over_words, seen
 from anisoscope.classes.pooling import class_logits
@@ -117,6 +116,8 @@ def _rationale(example: Example) -> Marks:
 
 def _plausibility(examples: Examples, scores: list[dict[Key, Array]]) -> dict[tuple[Key, str], Any]:
     """(attribution, measure) → the value of every utterance."""
+    from sklearn.metrics import average_precision_score, roc_auc_score  # type: ignore[import-untyped]
+
     rationales = [_rationale(example) for example in examples]
     share = float(np.mean([marks.mean() for marks in rationales]))
     measures = {

@@ -11,6 +11,7 @@ import typer
 from anisoscope.cli.view import FORMAT, Quiet, View, here, show, tell
 from anisoscope.data.names import check_model
 from anisoscope.errors import UsageError
+from anisoscope.extras import missing_packages, require_extra
 from anisoscope.options import INPUT, MACHINE, OUTPUT, Option
 from anisoscope.progress import keeping, waiting
 from anisoscope.runs.job import OF_CLASSES, Classes, Job, Place, VectorColumns
@@ -79,6 +80,7 @@ def measure(
 
 def _show_cost(job: Job, quiet: bool) -> None:
     """What one model costs, from its configuration alone."""
+    require_extra("models", f"to read the configuration of {job.model}")
     with waiting(f"reading the configuration of {job.model}", quiet=quiet):
         from anisoscope.measure.cost import size
         from anisoscope.runs.run import cost_before
@@ -107,9 +109,18 @@ def _show_series(series: "Series", policy: str, view: View, quiet: bool) -> None
         tell(f"skipped: {first_of(names)}: {why}", err=True, indent="  ")
     for names in series.repeated:
         tell(f"note: the same weights, bit for bit: {', '.join(names)}", err=True, indent="  ")
-    tell(f"report: {here(_drawn(series.folder, quiet))} (open it in a browser)", err=True, indent="  ")
+    tell(_draw_page(series.folder, quiet), err=True, indent="  ")
     page = f"anisoscope report {here(series.folder, typed=True)}/seed-…"
     tell(f"next, a page of one checkpoint: {page}", err=True, indent="  ")
+
+
+def _draw_page(folder: Path, quiet: bool) -> str:
+    """Draw the page of a finished run or series; a line that says where it is or, without charts, how to get one."""
+    missing = missing_packages("report")
+    if missing:
+        later = f"pip install 'anisoscope[report]', then anisoscope report {here(folder, typed=True)}"
+        return f"no page was drawn: {' and '.join(missing)} not installed. For one: {later}"
+    return f"report: {here(_drawn(folder, quiet))} (open it in a browser)"
 
 
 def _drawn(folder: Path, quiet: bool) -> Path:
@@ -179,8 +190,8 @@ def _show_run(done: "RunFolder", view: View, quiet: bool) -> None:
     if not any(table.rows for table in shown) and view.format == "table":
         tell(f"No hidden states were measured; all records are in {here(done.folder / 'records.parquet')}")
     show(shown, view, findings(done.records))
-    page = _drawn(done.folder, quiet)
+    page_line = _draw_page(done.folder, quiet)
     for warning in done.manifest["warnings"]:
         tell(f"note: {warning}", err=True, indent="  ")
-    tell(f"report: {here(page)} (open it in a browser)", err=True, indent="  ")
+    tell(page_line, err=True, indent="  ")
     tell(f"next: anisoscope compare {here(done.folder, typed=True)} ANOTHER-RUN", err=True, indent="  ")

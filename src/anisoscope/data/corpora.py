@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple
 from anisoscope.data.local import TEXT_ENDINGS, copy_of, find_path, local_corpora, part_of_copy
 from anisoscope.data.splitting import check_rule
 from anisoscope.errors import CorpusError, UsageError, near_matches
+from anisoscope.extras import require_extra
 from anisoscope.options import INPUT, Option
 from anisoscope.registry import entries
 
@@ -56,6 +57,9 @@ OPENERS = {
 }
 """The function that opens the corpora of each modality, and what they may be beside a preset or a hub data set."""
 
+EXTRA_OF = {"image": "models", "speech": "speech"}
+"""What reading a modality needs beyond the base."""
+
 OFFLINE = {"image": "builtin:digits", "labelled": "planted"}
 """A corpus that needs no network, where it is not the documentation of Python."""
 
@@ -74,6 +78,8 @@ def open_corpus(name: str, *, modality: str | None = None, **options: Any) -> An
     modality = modality or "text"
     if modality not in OPENERS:
         raise UsageError(f"a modality out of {', '.join(OPENERS)}", repr(modality))
+    if modality in EXTRA_OF:
+        require_extra(EXTRA_OF[modality], f"to read {modality} ({name})")
     return _function(OPENERS[modality][0])(name, **options)
 
 

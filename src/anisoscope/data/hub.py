@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from anisoscope.data.corpora import OFFLINE, HubPart
 from anisoscope.errors import CorpusError, near_matches
+from anisoscope.extras import require_extra
 from anisoscope.models.hub_faults import Fault, fault_of
 from anisoscope.models.hub_memory import answered, asked_as, patience, recalled, remember
 
@@ -66,6 +67,7 @@ def commit_of(part: HubPart) -> str | None:
 
 def load_splits(found: HubSet, part: HubPart) -> Any:
     """Splits by name: streamed at the commit, or, where the hub did not answer, the newest copy in the local cache."""
+    require_extra("data", f"to read {part.id}, a data set of the hub")
     import datasets  # type: ignore[import-untyped]
 
     options = {} if found.token is None else {"token": found.token}

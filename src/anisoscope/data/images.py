@@ -16,6 +16,7 @@ from anisoscope.data.items import Found, Item
 from anisoscope.data.media import MediaCorpus, open_media
 from anisoscope.data.plans import Index, Plan, in_order
 from anisoscope.errors import CorpusError, UsageError
+from anisoscope.extras import require_extra
 from anisoscope.provenance import plain
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -35,6 +36,7 @@ def open_images(name: str, **options: Any) -> MediaCorpus:
 
 def digits() -> Found:
     """The 1,797 handwritten digits of scikit-learn, 8 × 8 pixels of 17 levels, as grey images of 256."""
+    require_extra("data", "to read builtin:digits")
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
     pixels = np.rint(load_digits().images * (255 / 16)).astype(np.uint8)

@@ -14,6 +14,7 @@ from anisoscope.data.files import stem
 from anisoscope.data.labelled import SPLITS, TEST, TRAIN, VALIDATION, Example, LabelledCorpus, check_example, divided
 from anisoscope.data.tables import TABLES, is_table, known_column, named, sound_rows
 from anisoscope.errors import CorpusError
+from anisoscope.extras import require_extra
 
 GUESSES = {
     "text": (*TEXT_COLUMNS, "premise", "sentence1", "question1", "text1"),
@@ -35,6 +36,7 @@ Rows = list[tuple[str, Row]]  # rows, each after where it stands (`t.jsonl, line
 
 def newsgroups(name: str, seed: int) -> LabelledCorpus:
     """Posts without headers, footers and quotations; a tenth of the training posts is for validation."""
+    require_extra("data", "to read 20newsgroups")
     from sklearn.datasets import fetch_20newsgroups  # type: ignore[import-untyped]
 
     try:

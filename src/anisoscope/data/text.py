@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PreTrainedTokenizerBase
 
 from anisoscope.data import hub
 from anisoscope.data.corpora import Asked, HubPart, located
@@ -17,6 +16,9 @@ from anisoscope.data.splitting import SplitText
 from anisoscope.data.tables import Row
 from anisoscope.data.windows import Affixes, TextPlan, affixes, blocks, check_room, check_vocabulary, cut, tokenise
 from anisoscope.errors import CorpusError, UsageError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def _hub_text(part: HubPart, asked: Asked) -> tuple[SplitText, dict[str, object]
 
 def plan_text(
     corpus: TextCorpus,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: "PreTrainedTokenizerBase",
     *,
     max_length: int,
     batch_tokens: int,

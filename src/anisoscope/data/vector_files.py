@@ -23,6 +23,7 @@ from anisoscope.data.vector_json import read_json_vectors
 from anisoscope.data.vector_roles import Content, Roles, decide_roles, describe_roles
 from anisoscope.data.vector_tables import content_of_arrow, is_number, read_arrow, read_delimited
 from anisoscope.errors import CorpusError, UsageError
+from anisoscope.extras import require_extra
 
 DELIMITED = (".csv", ".tsv")
 OF_JSON = (".json", ".jsonl", ".ndjson")
@@ -324,6 +325,7 @@ def _of_arrays(found: dict[str, Any], path: Path) -> Content:
 
 def _saved_content(folder: Path, split: str | None) -> Content:
     """The columns of a data set that `datasets` saved."""
+    require_extra("data", f"to read {folder}, a saved data set")
     import datasets  # type: ignore[import-untyped]
 
     try:

@@ -2,17 +2,19 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import PreTrainedTokenizerBase
 
 from anisoscope.axes import FREQUENCY_BINS
 from anisoscope.batch import Batch, Stream
 from anisoscope.data.plans import Index, Plan, pack
 from anisoscope.errors import CorpusError, ModelError, UsageError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _CHUNK = 4_000_000  # characters tokenised in one call: bounds the memory of the tokenizer's own records
 
@@ -45,7 +47,7 @@ class TextWindows(NamedTuple):
     start: Index
 
 
-def affixes(tokenizer: PreTrainedTokenizerBase) -> Affixes:
+def affixes(tokenizer: "PreTrainedTokenizerBase") -> Affixes:
     """What the tokenizer adds around one sequence, seen by encoding a text with and without special tokens: in version
     5 of transformers Rust tokenizers have no `build_inputs_with_special_tokens`, and the template of a `tokenizer.json`
     may differ from its class.
@@ -62,7 +64,7 @@ def affixes(tokenizer: PreTrainedTokenizerBase) -> Affixes:
 
 
 def tokenise(
-    documents: Iterable[str], tokenizer: PreTrainedTokenizerBase, n_tokens: int | None = None
+    documents: Iterable[str], tokenizer: "PreTrainedTokenizerBase", n_tokens: int | None = None
 ) -> list[NDArray[np.int32]]:
     """Ids of each document without special tokens; stops after the call in which `n_tokens` are reached."""
     tokens: list[NDArray[np.int32]] = []
@@ -73,7 +75,7 @@ def tokenise(
     return tokens
 
 
-def _encode(tokenizer: PreTrainedTokenizerBase, texts: list[str], *, special: bool) -> list[list[int]]:
+def _encode(tokenizer: "PreTrainedTokenizerBase", texts: list[str], *, special: bool) -> list[list[int]]:
     """Ids of each text; `verbose=False` silences the remark that a whole document exceeds the model's length."""
     options = {"padding": False, "truncation": False, "return_attention_mask": False, "return_token_type_ids": False}
     ids: list[list[int]] = tokenizer(texts, add_special_tokens=special, verbose=False, **options)["input_ids"]
@@ -207,7 +209,7 @@ class TextPlan(Plan):
 
 
 def check_vocabulary(
-    tokenizer: PreTrainedTokenizerBase, ids: NDArray[np.int32], layouts: list[Affixes], vocab_size: int | None
+    tokenizer: "PreTrainedTokenizerBase", ids: NDArray[np.int32], layouts: list[Affixes], vocab_size: int | None
 ) -> list[str]:
     """Errors for a tokenizer that does not know the text or does not fit the model; remarks where it may not.
 

@@ -9,13 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from anisoscope.axes import Site
 from anisoscope.batch import Batch, Stream
 from anisoscope.errors import ModelError, UsageError, near_matches
-from anisoscope.models.families import Streams, class_of, family_of
+from anisoscope.models.families import Streams, class_of, class_of_transformers, family_of
 
 TORCH_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
@@ -79,7 +77,8 @@ def _blocks_of(model: nn.Module, named: list[tuple[str, nn.Module]]) -> list[tup
     blocks = [(n, m) for n, m in named if any(_fits(name, n, m) for name in family_of(model).blocks)]
     of_timm = set(_blocks_of_timm(model))
     blocks = blocks or [(n, m) for n, m in named if m in of_timm]
-    for classes in (tuple(_declared(model)), (GradientCheckpointingLayer,), TORCH_LAYERS):
+    layer = class_of_transformers("modeling_layers", "GradientCheckpointingLayer")
+    for classes in (tuple(_declared(model)), (layer,) if layer else (), TORCH_LAYERS):
         blocks = blocks or [(n, m) for n, m in named if isinstance(m, classes)]
     return blocks
 
@@ -103,13 +102,14 @@ def _candidates(model: nn.Module) -> list[str]:
 
 def _declared(model: nn.Module) -> Iterator[type[nn.Module]]:
     """Classes that the model's own code declares as the source of `hidden_states`."""
+    pretrained = class_of_transformers("modeling_utils", "PreTrainedModel")
     for module in model.modules():
-        if not isinstance(module, PreTrainedModel):
+        if pretrained is None or not isinstance(module, pretrained):
             continue
         declared = (getattr(module, "_can_record_outputs", None) or {}).get("hidden_states", ())
         for item in declared if isinstance(declared, list | tuple) else (declared,):
             target = getattr(item, "target_class", item)
-            if isinstance(target, type) and issubclass(target, nn.Module) and not issubclass(target, PreTrainedModel):
+            if isinstance(target, type) and issubclass(target, nn.Module) and not issubclass(target, pretrained):
                 yield target
 
 
@@ -168,11 +168,12 @@ def _towers(model: nn.Module) -> dict[str, str]:
     """The parts of a model of several modalities that read images or sounds, or that ask for what they found: path of
     each → its stack. What is in none of them reads text.
     """
-    if not isinstance(model, PreTrainedModel) or len(_modalities(model)) < 2:
+    pretrained = class_of_transformers("modeling_utils", "PreTrainedModel")
+    if pretrained is None or not isinstance(model, pretrained) or len(_modalities(model)) < 2:
         return {}
     towers: dict[str, str] = {}
     for path, module in model.named_modules():
-        if not path or not isinstance(module, PreTrainedModel) or _tower_of(path, towers) is not None:
+        if not path or not isinstance(module, pretrained) or _tower_of(path, towers) is not None:
             continue
         own = path.rpartition(".")[2]
         stack = STACK_OF_MODALITY.get(_modalities(module), own if own in QUERYING else "")

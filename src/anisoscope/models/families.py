@@ -1,5 +1,6 @@
 """Families of models (`config.model_type`), a row each; without torch or transformers."""
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -94,6 +95,12 @@ FAMILIES: dict[str, Family] = {
     "xlnet": Family(("XLNetLayer",), tokens_first=True),
 }
 """Families without a row need none: most that are on transformers' attention interface."""
+
+
+def class_of_transformers(module: str, name: str) -> Any:
+    """A class of transformers by its module; None if that was never imported, so that no model is of it."""
+    loaded = sys.modules.get(f"transformers.{module}")
+    return getattr(loaded, name, None)
 
 
 def families() -> dict[str, Family]:

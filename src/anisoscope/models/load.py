@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from anisoscope.errors import ModelError, UsageError
+from anisoscope.extras import require_extra
 from anisoscope.models.adapters import base_of, merged
 from anisoscope.models.beside import add_sentences, timm_config, timm_name
 from anisoscope.models.devices import device_of, dtype_of
@@ -93,6 +94,7 @@ def load(
         model, processor = made
         model = _checked(model, name).to(**{"device": target} | ({} if numbers is None else {"dtype": numbers})).eval()
         return Subject(model, processor, name, revision, weights_hash(model), notes)
+    require_extra("demo" if name == BUILTIN else "models", f"to load {name}")
     place, trust = checkpoint_path(timm_name(name), revision, weights=not untrained), trust_remote_code
     options, missing = {"trust_remote_code": trust, "dtype": numbers or "auto", "device_map": device_map}, list[str]()
     path = _transformer(place)

