@@ -302,24 +302,26 @@ def test_an_ellipsis_stands_for_the_leading_axes():
     assert torch.equal(call.query, q) and torch.equal(call.key, k) and torch.equal(call.value, v)
 
 
-def fail_at(layer, error):
-    """`attention_rows` that fails at one call in three layers."""
-    calls, rows = [], heads.attention_rows
+def fail_in(module, error, after=0):
+    """Rows that cannot be computed for the calls of one module, but for the first few."""
+    rows, calls = heads.Heads._rows, []
 
-    def failing(*given, **named):
-        calls.append(None)
-        if len(calls) % tiny.LAYERS == layer % tiny.LAYERS:
-            raise error
-        return rows(*given, **named)
+    def failing(self, call, *given, **named):
+        if call.module is module:
+            calls.append(None)
+            if len(calls) > after:
+                raise error
+        return rows(self, call, *given, **named)
 
     return failing
 
 
 def test_a_layer_that_cannot_be_read_is_named_and_the_rest_measured(monkeypatch):
     inputs, _ = tiny.padded("llama", "right")
-    expected = anisoscope.measure(tiny.model("llama"), inputs).records
-    monkeypatch.setattr(heads, "attention_rows", fail_at(2, RuntimeError("no such rows")))
-    run = anisoscope.measure(tiny.model("llama"), inputs)
+    model = tiny.model("llama")
+    expected = anisoscope.measure(model, inputs).records
+    monkeypatch.setattr(heads.Heads, "_rows", fail_in(model.layers[1].self_attn, RuntimeError("no such rows")))
+    run = anisoscope.measure(model, inputs)
     (said,) = [w for w in run.manifest["warnings"] if "left out" in w and "attention" in w]
     assert "attention of layers 2 of decoder: in LlamaAttention: RuntimeError: no such rows" in said
     left_out = (expected["layer"] == 2).fillna(False) & (expected["site"] != "hidden")
@@ -330,16 +332,9 @@ def test_a_layer_that_cannot_be_read_is_named_and_the_rest_measured(monkeypatch)
 def test_a_layer_that_fails_later_is_left_out_of_the_whole_run(monkeypatch):
     """Not summed over the batches before."""
     inputs, _ = tiny.padded("llama", "right")
-    calls, rows = [], heads.attention_rows
-
-    def failing(*given, **named):
-        calls.append(None)
-        if len(calls) == tiny.LAYERS + 2:
-            raise ValueError("in the second batch")
-        return rows(*given, **named)
-
-    monkeypatch.setattr(heads, "attention_rows", failing)
-    run = anisoscope.measure(tiny.model("llama"), [inputs, inputs, inputs])
+    model, error = tiny.model("llama"), ValueError("in the second batch")
+    monkeypatch.setattr(heads.Heads, "_rows", fail_in(model.layers[1].self_attn, error, after=1))
+    run = anisoscope.measure(model, [inputs, inputs, inputs])
     of_rows = run.records[run.records["site"] == "attention"]
     assert set(of_rows["layer"].dropna()) == {1, 3}
     assert any("in the second batch" in w for w in run.manifest["warnings"])

@@ -8,7 +8,8 @@ import torch
 
 import anisoscope
 from anisoscope.capture import capture
-from anisoscope.capture.masking import Call
+from anisoscope.capture.heads import is_defined
+from anisoscope.capture.masking import Call, Masking
 from anisoscope.capture.rows import attention_rows
 from anisoscope.errors import UsageError
 from anisoscope.measure.settings import Settings
@@ -52,9 +53,15 @@ def test_a_row_that_sees_nothing_or_what_is_not_finite_leaves_the_output_to_the_
     query, key, value = heads(2, 4), heads(2, 4), heads(2, 4)
     mask = torch.ones(3, 1, 4, 4, dtype=torch.bool)
     mask[1, 0, 2] = False
-    assert attended(query, key, value, mask)[0] is None
+    ours, theirs = attended(query, key, value, mask)
+    undefined = ours.isnan().all(-1)
+    assert torch.equal(undefined[1, 2], torch.ones(2, dtype=torch.bool)) and undefined.sum() == 2
+    torch.testing.assert_close(ours[~undefined], theirs[~undefined], rtol=1e-10, atol=1e-12)
+    assert is_defined(attention_rows(query, key, Masking(None, False, None), scale=1.0))
+    assert not is_defined(attention_rows(query, key, Masking(mask, False, None), scale=1.0))
     key[0, 0, 0, 0] = math.nan
-    assert attended(query, key, value)[0] is None
+    assert attended(query, key, value)[0][0, :, 0].isnan().all()
+    assert not is_defined(attention_rows(query, key, Masking(None, False, None), scale=1.0))
 
 
 def calls_of_the_model(model, inputs, **settings):

@@ -41,6 +41,8 @@ At = Literal["first", "last", "mean"]
 """Which real tokens of an utterance give its vector."""
 Place = tuple[str, int | None, Kind]
 """Where attention is: stack, layer, kind."""
+EVERYWHERE: Place = ("every stack", None, "self")
+"""All attention of a model."""
 Flatten = Literal["position", "image"]
 """Convolutional maps as one vector per position, or one per image."""
 

@@ -39,6 +39,7 @@ def watch_projections(model: nn.Module, look: Callable[[Call], object]) -> Itera
             layer = _Layer(attention, look)
             ends.callback(around.register_forward_pre_hook(layer.begin).remove)
             ends.callback(attention.register_forward_pre_hook(layer.keep_mask, with_kwargs=True).remove)
+            ends.callback(attention.register_forward_hook(layer.keep_output).remove)
             for kept, name in zip(layer.projected, projections, strict=True):
                 hook = partial(layer.keep, kept)
                 ends.callback(attention.get_submodule(name).register_forward_hook(hook).remove)
@@ -53,9 +54,10 @@ class _Layer:
         self.attention, self.look = attention, look
         self.projected: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])
         self.masks: list[Tensor | None] = []
+        self.outputs: list[Any] = []
 
     def begin(self, _module: nn.Module, _args: Any) -> None:
-        for kept in (*self.projected, self.masks):
+        for kept in (*self.projected, self.masks, self.outputs):
             kept.clear()
 
     def keep_mask(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -63,6 +65,10 @@ class _Layer:
         if isinstance(mask, Tensor) and mask.dim() == 3:  # CANINE's local ones [sequence, query, key] say 1 for what is
             mask = mask.unsqueeze(1) > 0  # seen; others are as at the interface
         self.masks.append(mask if isinstance(mask, Tensor) else None)
+
+    def keep_output(self, _module: nn.Module, _args: Any, output: Any) -> None:
+        """Keep what attention gives [sequence, token, head · dim], alone or first in a tuple."""
+        self.outputs.append(output[0] if isinstance(output, tuple) else output)
 
     def keep(self, kept: list[Tensor], _module: nn.Module, _args: Any, output: Tensor) -> None:
         """Keep [sequence, token, head · dim] as [sequence, head, token, dim]."""
@@ -74,7 +80,12 @@ class _Layer:
         scale = getattr(self.attention, "scale", query.shape[-1] ** -0.5)
         mask = self.masks[0] if len(self.masks) == 1 else self._mask_of_chunks(query)
         settings = {"scaling": float(scale), "is_causal": False}
-        self.look(Call(self.attention, query, key, value, mask, settings, by="projections"))
+        outputs = list(self.outputs)
+
+        def result() -> Tensor:
+            return torch.cat(outputs, 1)
+
+        self.look(Call(self.attention, query, key, value, mask, settings, by="projections", result=result))
         self.begin(module, args)
 
     def _mask_of_chunks(self, query: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from anisoscope.axes import Kind, Site
 from anisoscope.capture import projections
 from anisoscope.capture.masking import Call, Masking
+from anisoscope.capture.proof import Proof, check_attention
 from anisoscope.capture.rows import attention_rows
 from anisoscope.capture.scores import score_sums
 from anisoscope.errors import AnisoscopeError, MeasureError
@@ -136,7 +137,13 @@ class Heads:
                 emit(at(name, stage), tensor)
         if "value" in wanted:
             emit(at("value"), call.value)
-        rows = self._rows(call, real, output=tap.fused) if wanted & {"attention", "centred"} else {}
+        stands_in = tap.fused and is_plain_softmax(call)
+        if tap.proof is not None:
+            rows = self._tried_rows(call, real)
+            if not self._is_proved(tap.proof, call, at("attention"), rows, real):
+                return None
+        else:
+            rows = self._rows(call, real, value=stands_in) if wanted & {"attention", "centred"} else {}
         output = rows.pop("output", None)
         if "attention" in wanted:
             emit(at("attention"), rows)
@@ -147,7 +154,33 @@ class Heads:
             of_query = self._rows(replace(call, query=call.query - query), real)
             of_key = self._rows(replace(call, key=call.key - key), real)
             emit(at("centred"), {"plain": rows, "query": of_query, "key": of_key})
-        return output
+        return output if stands_in and output is not None and is_defined(rows) else None
+
+    def _tried_rows(self, call: Call, real: Tensor | None) -> dict[str, Tensor]:
+        """The rows with the output that they give, if their values can be read as such."""
+        try:
+            return self._rows(call, real, value=True)
+        except Exception as error:
+            if self.tap.must_raise(error):
+                raise
+            return self._rows(call, real)
+
+    def _is_proved(self, proof: Proof, call: Call, site: Site, rows: dict[str, Tensor], real: Tensor | None) -> bool:
+        """Whether what is handed on gives the model's own output and stands at its place; refused if not."""
+        name, place = type(call.module).__name__, site.place
+        if self.tap.positions.contradict(call.module, site):
+            self.tap.refuse(place, f"{name}, which lies in another block, stands there")
+            return False
+        figures = check_attention(call, rows["output"], rows["keys"], real) if "output" in rows else None
+        if figures is None:
+            proof.unheard.add(place)
+            return True
+        proof.attention[place] = figures
+        apart, limit = figures
+        if apart <= limit:
+            return True
+        self.tap.refuse(place, f"softmax(scores)·values is not the output of {name}, and by more than rounding")
+        return False
 
     def _means_of(self, site: Site, call: Call) -> tuple[Tensor, Tensor]:
         """Mean query and mean key, shaped to be taken from those of a call."""
@@ -159,10 +192,10 @@ class Heads:
         key = key[:: call.query.shape[1] // call.key.shape[1]]
         return (scaled / call.scale).to(call.query).unsqueeze(1), key.to(call.key).unsqueeze(1)
 
-    def _rows(self, call: Call, real: Tensor | None, *, output: bool = False) -> dict[str, Tensor]:
+    def _rows(self, call: Call, real: Tensor | None, *, value: bool = False) -> dict[str, Tensor]:
         settings = {"softcap": call.settings.get("softcap"), "sinks": call.settings.get("s_aux")}
         how = {**settings, **self.of_rows, "scale": call.scale, "real": real}
-        how["value"] = call.value if output and _stood_in_for(call) else None
+        how["value"] = call.value if value else None
         return attention_rows(call.query, call.key, call.masking, **how)
 
     def _windows(self, call: Call) -> int:
@@ -191,11 +224,16 @@ class Heads:
         return True
 
 
-def _stood_in_for(call: Call) -> bool:
+def is_plain_softmax(call: Call) -> bool:
     """Whether the output of a call is a softmax of its scores times its values and nothing else."""
     drops = float(call.settings.get("dropout") or 0.0) > 0
     exact = call.query.device.type == "cpu" and call.query.dtype.itemsize >= 4
     return call.backend in STOOD_IN_FOR and exact and not drops
+
+
+def is_defined(rows: dict[str, Tensor]) -> bool:
+    """Whether every row sees a key, and only finite numbers."""
+    return bool((rows["keys"] > 0).all() and rows["entropy"].isfinite().all())
 
 
 def _whole(value: Any, windows: int) -> Any:

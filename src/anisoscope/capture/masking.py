@@ -190,10 +190,10 @@ class Call:
         if masking.bias is None:
             return False
         lowest = LOWEST.get(self.query.dtype, LOWEST_OF_FLOAT32)
-        reach = masking.spread + 2 * self._largest_score()
+        reach = masking.spread + 2 * self.largest_score()
         return not reach < -lowest  # of NaN too
 
-    def _largest_score(self) -> float:
+    def largest_score(self) -> float:
         """A bound of the scores before anything is added: the longest query times the longest key, or the cap."""
         if self.settings.get("softcap") is not None:
             return float(self.settings["softcap"])

@@ -50,8 +50,8 @@ def attention_rows(
     head has one, its sink; `row_max`, `row_min` and `row_median` over visible keys, `first_mass`, `keys` (visible
     ones), `score` (sum of q·k·scale over them); per sequence [sequence, head]:
     `row_similarity`, the mean cosine between the rows of real queries; with bin edges in `histogram`,
-    `score_histogram` [sequence, head, bin]; with a `value`, if every row sees a key and all is finite, the
-    `output` of attention [sequence, query, head, value_dim].
+    `score_histogram` [sequence, head, bin]; with a `value` the `output` of attention [sequence, query, head,
+    value_dim], NaN for rows that see no key or a number that is not finite.
     """
     if query.dtype.itemsize < 4:
         query, key = query.float(), key.float()
@@ -276,7 +276,9 @@ class _Walk:
             similarity = similarity.masked_fill(spoiled.to(exact), torch.nan)
             rows = {name: value.masked_fill(self.spoiled, torch.nan) for name, value in rows.items()}
         keys = self._key_counts()
-        if self.output.numel() and self.spoiled is None and bool((keys > 0).all()):
+        if self.output.numel():
+            undefined = keys == 0 if self.spoiled is None else (keys == 0) | self.spoiled
+            self.output.masked_fill_(undefined.transpose(1, 2).unsqueeze(-1), torch.nan)
             rest = (shrink * alone / total).transpose(1, 2).unsqueeze(-1)  # what sinks leave
             rows["output"] = self.output if self.sinks is None else self.output * rest
         rows |= {"keys": keys, "outcomes": keys if self.sinks is None else keys + 1, "row_similarity": similarity}

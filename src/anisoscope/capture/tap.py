@@ -8,11 +8,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from anisoscope.axes import LAYER_QUANTITIES, Flatten, Place, Site
+from anisoscope.axes import EVERYWHERE, LAYER_QUANTITIES, Flatten, Place, Site
 from anisoscope.capture import entry_points, fallback, vectors
 from anisoscope.capture.backends import intercept_attention
 from anisoscope.capture.counting import Counting, can_count, listed
 from anisoscope.capture.heads import Heads, Means, is_attention
+from anisoscope.capture.proof import Positions, Proof
 from anisoscope.errors import AnisoscopeError, MeasureError, UnseenError, UsageError, near_matches
 from anisoscope.models.beside import sentences_of
 from anisoscope.models.blocks import find_blocks, find_stages, has_attention, stacks_of, tokens_first
@@ -93,6 +94,8 @@ def capture(
 
 def describe_refused(refused: Mapping[Place, str]) -> list[str]:
     """A phrase for each reason for which attention was left out: `attention of layers 2, 4 of decoder: …`."""
+    if EVERYWHERE in refused:
+        return [f"attention of {EVERYWHERE[0]}: {refused[EVERYWHERE]}"]
     layers = defaultdict[tuple[str, str, str], list[int]](list)
     for (stack, layer, kind), why in refused.items():
         layers[stack, kind, why].append(layer or 0)
@@ -125,6 +128,8 @@ class Tap:
         self.refused = dict[Place, str]()
         self._receive, self._kept_sites = receive or self._keep, dict[str, Site]()
         self._raised_by_receiver: Exception | None = None
+        self.proof: Proof | None = None
+        self.positions = Positions({})
         self.ends = ExitStack()
         self.running: defaultdict[str, vectors.Running] = defaultdict(vectors.Running)
         self.inside, self._now, self._turned = False, set[str](), set[str]()
@@ -174,6 +179,11 @@ class Tap:
         """Note that there is attention, in a layer that was not asked for."""
         self._looked_at |= HEADS
 
+    @property
+    def receiver_failed(self) -> bool:
+        """Whether whoever receives raised an exception."""
+        return self._raised_by_receiver is not None
+
     def must_raise(self, error: Exception) -> bool:
         """Whether an exception is none of reading attention: the receiver's, a full memory, a refusal of what was asked
         for by name.
@@ -215,11 +225,23 @@ class Tap:
     def hook(self, module: nn.Module, function: Callable[..., Any]) -> None:
         self.ends.callback(module.register_forward_hook(function).remove)
 
+    @contextmanager
+    def detached(self) -> Iterator[None]:
+        """Inside, the model is as it is without a capture."""
+        self.ends.close()
+        try:
+            yield
+        finally:
+            self.attach(self._block_classes)
+
     def attach(self, block_classes: tuple[str, ...]) -> None:
         """Hook every place that is wanted."""
+        self._block_classes = block_classes
         self.ends.callback(self.model.register_forward_pre_hook(self._start).remove)
         inside: set[nn.Module] = set()
-        for stack, blocks in find_blocks(self.model, block_classes).items():
+        found = find_blocks(self.model, block_classes)
+        self.positions = Positions(found)
+        for stack, blocks in found.items():
             self._depth[stack] = len(blocks)
             for block in blocks:
                 inside.update(block.modules())

@@ -15,8 +15,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from anisoscope.axes import LAYER_QUANTITIES, Place, Site
+from anisoscope.axes import EVERYWHERE, LAYER_QUANTITIES, Place, Site
 from anisoscope.batch import Batch, Stream
+from anisoscope.capture.proof import Proof
 from anisoscope.errors import MeasureError, OutputError, UsageError
 from anisoscope.measure.masks import CPU, Masks, Near, labels_of, summable
 from anisoscope.measure.settings import Settings
@@ -38,7 +39,7 @@ class Measurement:
     weights          terms of the model's matrices by name, the same whichever batches were seen
     classes          names of the classes of labelled sequences
     unseen, pieces   places of attention that cannot be seen; parts that batches were cut into, for want of memory
-    refused          where attention was left out, and why
+    refused, proof   where attention was left out, and why; how the capture was tried on the first batch
     """
 
     settings: Settings
@@ -49,6 +50,7 @@ class Measurement:
     unseen: set[str] = field(default_factory=set)
     pieces: int = 1
     refused: dict[Place, str] = field(default_factory=dict)
+    proof: Proof | None = None
     sums: Sums = field(init=False)
     moments: Moments = field(init=False)
     reservoirs: dict[str, Reservoir] = field(init=False)
@@ -114,10 +116,17 @@ class Measurement:
         gone = {name for name, site in self.sites.items() if self._is_refused(site)}
         self.sites = {name: site for name, site in self.sites.items() if name not in gone}
         self.sums.terms = {key: value for key, value in self.sums.terms.items() if key[0] not in gone}
-        self.reservoirs = {name: kept for name, kept in self.reservoirs.items() if name not in gone}
+        for name in gone & self.reservoirs.keys():  # which make those of other sites as they come
+            del self.reservoirs[name]
 
     def _is_refused(self, site: Site) -> bool:
-        return site.quantity not in LAYER_QUANTITIES and site.place in self.refused
+        of_head = site.quantity not in LAYER_QUANTITIES
+        return of_head and (site.place in self.refused or EVERYWHERE in self.refused)
+
+    def note_proof(self, proof: Proof | None) -> None:
+        """Keep the worse of this proof and the one there is."""
+        if proof is not None:
+            self.proof = proof if self.proof is None else self.proof.merge(proof)
 
     def receive(self, site: Site, value: Any) -> None:
         """Reduce to sums, on the spot, what the tap hands on."""
@@ -209,6 +218,8 @@ class Measurement:
                 merged.reservoirs[name] = merged.reservoirs[name].merge(sample)
         merged.take(self.sums.merge(other.sums))
         merged.refuse(self.refused | other.refused)
+        for part in (self, other):
+            merged.note_proof(part.proof)
         return merged
 
     def records(self, replicates: Replicates | None = None) -> pd.DataFrame:
@@ -248,6 +259,8 @@ class Measurement:
         described = {"plan": self.plan, "sites": json.dumps([astuple(site) for site in self.sites.values()])}
         described |= {"classes": json.dumps(self.classes), "unseen": json.dumps(sorted(self.unseen))}
         described |= {"refused": json.dumps([[*place, why] for place, why in self.refused.items()])}
+        if self.proof is not None:
+            described |= {"proof": self.proof.to_json()}
         write_atomic(path, lambda temporary: save_file(tensors, temporary, metadata=described))
 
     @classmethod
@@ -261,6 +274,7 @@ class Measurement:
             self.sites = {site.name: site for site in (Site(*each) for each in json.loads(described["sites"]))}
             refused = json.loads(described.get("refused", "[]"))
             self.refused = {(stack, layer, kind): why for stack, layer, kind, why in refused}
+            self.proof = Proof.from_json(described["proof"]) if "proof" in described else None
             self.sums.units = set(tensors.pop("units").tolist())
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
             cure = "remove the file: --resume then measures its batches again"

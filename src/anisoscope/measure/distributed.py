@@ -237,7 +237,7 @@ def gathered(part: Measurement) -> Measurement:
         return part
     part.moments.flush()
     rest = Measurement(part.settings, part.plan, part.batches, part.weights, part.classes, part.unseen)
-    rest.sites, rest.pieces, rest.refused = part.sites, part.pieces, part.refused
+    rest.sites, rest.pieces, rest.refused, rest.proof = part.sites, part.pieces, part.refused, part.proof
     every = [(rest, [*part.reservoirs])] * world
     with _together():
         sums = part.sums.all_reduce()

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from anisoscope.axes import Site
+from anisoscope.axes import EVERYWHERE, LAYER_QUANTITIES, Site
 from anisoscope.batch import Batch, BatchPlan
 from anisoscope.capture import capture
 from anisoscope.capture.heads import Means
@@ -29,6 +29,7 @@ from anisoscope.measure.distributed import (
     stopped_by,
 )
 from anisoscope.measure.settings import Settings
+from anisoscope.measure.trial import MovedError, Trial
 from anisoscope.models.blocks import Layout
 from anisoscope.models.devices import is_out_of_memory
 from anisoscope.models.identity import whole
@@ -49,12 +50,16 @@ def run_pass(
     resume: bool = False,
     progress: Progress | None = None,
     only: Container[int] | None = None,
+    prove: bool = False,
 ) -> Measurement:
     """One pass of `model` over `plan`, or over the batches of it whose indices are in `only` (there may be none).
 
     With `state` the measurement is saved there by time and size (`SAVE_SECONDS`), and on SIGINT/SIGTERM (then
     `Interrupted`); `resume` continues from it, to the same numbers as an uninterrupted pass. Where the memory is full
     it goes on from what was saved, or begins anew, with batches in two parts, four, …: to the same sums.
+
+    With `prove` the first batch runs without the capture too (`measure.trial`): attention is left out, with the reason,
+    if the model computes something else within it. MeasureError if attention alone was asked for.
     """
     what, spare = settings.what_of(model)
     try:
@@ -63,12 +68,20 @@ def run_pass(
         if "centred" not in spare:
             raise
         what, means = what - {"centred"}, {}
-    pieces, saves = 1, [resume]
+    pieces, saves, moved_by = 1, [resume], None
     while True:
+        seen = _Seen(what, spare, means, prove, moved_by)
         try:
-            return _pass(model, plan, settings, (what, spare, means), state, saves, progress, only, pieces)
+            return _pass(model, plan, settings, seen, state, saves, progress, only, pieces)
         except _Full as full:
             sequences = full.sequences
+        except MovedError as moved:
+            if not spare:
+                expected = f"attention of {type(model).__name__} that a capture leaves as it is"
+                raise MeasureError(expected, moved.why, "measure hidden states (--panel hidden,spectrum)") from moved
+            what, spare, means, moved_by = what & {*LAYER_QUANTITIES}, set(), {}, moved.why
+            remark(progress, f"{moved.why}: goes on with hidden states alone")
+            continue
         if is_in_step(model):  # the others wait within the call that did not end
             expected = "memory for every batch of a model that is spread over processes"
             raise MeasureError(expected, "a full memory in one of them", "give smaller batches (--batch-tokens)")
@@ -77,6 +90,21 @@ def run_pass(
             raise MeasureError("memory for a batch of one sequence", "a full memory", cure)
         pieces *= 2
         remark(progress, f"out of memory: goes on with batches in {pieces} parts")
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What is captured in a pass: places, those of them that may be missing, means to centre on.
+
+    prove      whether the capture is tried on the first batch
+    moved_by   why attention was given up, in a pass before
+    """
+
+    what: set[str]
+    spare: set[str]
+    means: Means
+    prove: bool = False
+    moved_by: str | None = None
 
 
 class _Full(Exception):
@@ -101,7 +129,7 @@ def _pass(
     model: nn.Module,
     plan: BatchPlan | Iterable[Batch],
     settings: Settings,
-    seen: tuple[set[str], set[str], Means],
+    seen: _Seen,
     state: Path | None,
     saves: list[bool],
     progress: Progress | None,
@@ -118,7 +146,9 @@ def _pass(
     total, done = sum(tokens.values()), sum(tokens.pop(i, 0) for i in measurement.batches)
     steps, last, number = Steps(model, device_of(model)), None, 0
     with listening() as stopped:
-        with _looking(model, measurement, *seen) as look:
+        if seen.moved_by is not None:
+            measurement.refuse({EVERYWHERE: seen.moved_by})
+        with _looking(model, measurement, seen, together=steps.together) as look:
             # of a model in step every process takes part, whatever a state of this one holds already
             summaries = settings.summaries
             if summaries and (steps.together or not measurement.weights):
@@ -182,7 +212,7 @@ def glance(model: nn.Module, batches: Iterable[Batch], settings: Settings) -> Me
     with (
         torch.random.fork_rng([device] if device.type == "cuda" else []),
         torch.autocast(device.type, enabled=False),
-        _looking(model, measurement, *settings.what_of(model), {}) as look,
+        _looking(model, measurement, _Seen(*settings.what_of(model), {})) as look,
     ):
         for index, batch in enumerate(batches):
             look(batch, index)
@@ -233,7 +263,7 @@ class Arrays(nn.Module):
 
 @contextmanager
 def _looking(
-    model: nn.Module, measurement: Measurement, what: set[str], spare: set[str], means: Means
+    model: nn.Module, measurement: Measurement, seen: _Seen, *, together: bool = False
 ) -> Iterator[Callable[[Batch, int], None]]:
     """A function that runs the model on a batch, given its index, and adds what is seen to `measurement`."""
     if isinstance(model, Arrays):
@@ -246,8 +276,8 @@ def _looking(
         whole_digits(),
         capture(
             model,
-            what,
-            optional=spare,
+            seen.what,
+            optional=seen.spare,
             receive=measurement.receive,
             blocks=settings.blocks,
             tokens_first=settings.tokens_first,
@@ -258,13 +288,20 @@ def _looking(
             layers=settings.layers,
         ) as tap,
     ):
-        tap.means = means
+        tap.means = seen.means
+        skipped = "the model is spread over processes, which wait for each other" if together else ""
+        trial = Trial(tap, gives_up=bool(seen.what - {*LAYER_QUANTITIES}), skipped=skipped)
 
         def look(batch: Batch, index: int) -> None:
             for part in batch.parts(measurement.pieces):
                 tap.real = measurement.begin(part, device, layout)
+                run, inputs = part.call or model, moved(part.inputs, device)
                 with torch.no_grad():
-                    (part.call or model)(**moved(part.inputs, device))
+                    if seen.prove and trial.proof is None:
+                        trial(run, inputs)
+                        measurement.note_proof(trial.proof)
+                    else:
+                        run(**inputs)
                 measurement.unseen |= tap.unseen
                 measurement.refuse(tap.refused)
                 measurement.end(index)

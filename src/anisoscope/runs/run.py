@@ -151,7 +151,8 @@ def _part(target: RunFolder, subject: Subject, job: Job, reading: OpenedCorpus, 
     todo = [i for i in of_shard if i not in held][rank::world]
     only = frozenset(todo) | (held if rank == 0 else frozenset())
     progress = shown if rank == 0 else None
-    part = run_pass(subject.model, plan, job.settings, state=own, resume=rank == 0, progress=progress, only=only)
+    how: dict[str, Any] = {"state": own, "resume": rank == 0, "progress": progress, "only": only, "prove": True}
+    part = run_pass(subject.model, plan, job.settings, **how)
     if world > 1 or reading.more is not None:  # what is measured is not lost if what follows fails
         part.save(own)
     return part
@@ -183,6 +184,7 @@ def finish(
     manifest = facts | {
         "corpus": facts["corpus"] | {"n_units": len(measurement.sums.units)},
         "excluded": measurement.excluded(),
+        "capture": None if measurement.proof is None else measurement.proof.described(),
         "warnings": [*facts["notes"], *_warnings(measurement)],
         **provenance(),
     }
@@ -291,6 +293,9 @@ def _warnings(measurement: Measurement) -> Iterator[str]:
     if measurement.unseen:
         what = ", ".join(sorted(measurement.unseen))
         yield f"{what} not seen: this model computes them where no capture looks; the rest is measured"
+    if measurement.proof is not None and measurement.proof.moved:
+        moved = measurement.proof.outputs
+        yield f"the outputs of this model move by {moved:.1e} of the largest while its hidden states are looked at"
     for phrase in describe_refused(measurement.refused):
         yield f"not seen and left out, {phrase}; the rest is measured"
     for site, counts in measurement.excluded().items():

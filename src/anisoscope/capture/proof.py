@@ -1,0 +1,247 @@
+"""A capture that is tried on the model at hand: what it hands on against what the model itself computes.
+
+Two figures. `outputs`: how far the outputs of the model lie apart with and without the capture. `attention`: how far
+the softmax of what was handed on, times its values, lies from the output of the attention module, layer by layer.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anisoscope.axes import Place, Site
+from anisoscope.capture.masking import Call
+
+ROUNDING = {torch.float64: 1e-6, torch.float32: 5e-6, torch.bfloat16: 1e-2, torch.float16: 1.5e-3}
+"""How far outputs of attention may lie apart by rounding, as a share of their size, by the type of their numbers: some
+five to thirty times what was measured over 13 families. Of float64, too, many families compute the softmax in float32.
+"""
+OF_SCORES = {torch.float64: 2e-7, torch.float32: 2e-7, torch.bfloat16: 8e-3, torch.float16: 1e-3}
+"""How much more per unit of the largest score, which the model rounds before the softmax."""
+EXACT_SCORES = ("sdpa", "flash", "flex")
+"""Backends that keep the scores of numbers of 16 bits in float32."""
+OUTPUTS = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 4e-2, torch.float16: 5e-3}
+"""How far outputs of the model may lie apart by rounding, as a share of the largest, by type: of models that are
+compiled without a capture, and of attention that is fused with it.
+"""
+SAMPLED = 1 << 20
+"""Numbers of an output that are kept for the size of a difference; a sum over all bits tells whether there is one."""
+
+
+@dataclass
+class Proof:
+    """What a first batch showed of a capture.
+
+    outputs    largest difference of the model's outputs with and without the capture, as a share of the largest of
+               them: 0 if they are the same bit for bit; None if they were not compared, for the reason in `skipped`
+    noise      the same between two calls without the capture, tried if there was a difference
+    attention  of every place that was compared, the error of the worst head (root mean square, as a share of the size
+               of the outputs) and how large it may be by rounding
+    unheard    places of which the model's own output could not be had
+    """
+
+    outputs: float | None = None
+    noise: float = 0.0
+    limit: float = 0.0
+    skipped: str = ""
+    attention: dict[Place, tuple[float, float]] = field(default_factory=dict)
+    unheard: set[Place] = field(default_factory=set)
+
+    @property
+    def moved(self) -> bool:
+        """Whether the outputs of the model are others than without the capture."""
+        return self.outputs is not None and not self.outputs <= max(self.limit, 10 * self.noise)
+
+    def merge(self, other: "Proof") -> "Proof":
+        """The worse of both, place by place."""
+        attention = dict(self.attention)
+        for place, (error, limit) in other.attention.items():
+            worst = max(attention.get(place, (0.0, limit)), (error, limit))
+            attention[place] = worst
+        figures = [proof.outputs for proof in (self, other) if proof.outputs is not None]
+        unheard = self.unheard | other.unheard
+        outputs = max(figures, default=None)
+        limit, noise = max(self.limit, other.limit), max(self.noise, other.noise)
+        return Proof(outputs, noise, limit, self.skipped or other.skipped, attention, unheard)
+
+    def to_json(self) -> str:
+        """The same as text, for `from_json`."""
+        attention = [[*place, *figures] for place, figures in self.attention.items()]
+        kept = {"attention": attention, "unheard": [list(place) for place in self.unheard]}
+        return json.dumps(vars(self) | kept)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Proof":
+        """What `to_json` wrote."""
+        kept = json.loads(text)
+        kept["attention"] = {(s, layer, kind): (error, limit) for s, layer, kind, error, limit in kept["attention"]}
+        kept["unheard"] = {(stack, layer, kind) for stack, layer, kind in kept["unheard"]}
+        return cls(**kept)
+
+    def described(self) -> dict[str, Any]:
+        """What a manifest says of it; of attention the worst of the layers that are measured."""
+        moved = "other shapes" if self.outputs == math.inf else self.outputs
+        told: dict[str, Any] = {"outputs_moved": moved, "outputs_limit": self.limit}
+        if self.skipped:
+            told["outputs_skipped"] = self.skipped
+        within = [(error, limit) for error, limit in self.attention.values() if error <= limit]
+        error, limit = max(within, default=(None, None))
+        told |= {"attention_error": error, "attention_limit": limit}
+        told |= {"attention_compared": len(self.attention), "attention_not_compared": len(self.unheard)}
+        beyond = {place: error for place, (error, limit) in self.attention.items() if not error <= limit}
+        if beyond:
+            named = {f"{stack}.{layer}{'.cross' * (kind == 'cross')}": x for (stack, layer, kind), x in beyond.items()}
+            told["attention_refused"] = {name: x if math.isfinite(x) else "not finite" for name, x in named.items()}
+        return told
+
+
+def check_attention(call: Call, output: Tensor, keys: Tensor, real: Tensor | None) -> tuple[float, float] | None:
+    """How far the `output` of the rows [sequence, query, head, dim] lies from what the model made of a call, and how
+    far it may; None if the model's own cannot be had in that form.
+
+    Compared are real queries that see a key (`keys` [sequence, head, query]), in float32 or better.
+    """
+    own = _own_output(call)
+    if own is None:
+        return None
+    ours = call.finish(output.to(own.dtype)) if call.finish is not None else output
+    if ours.shape != own.shape and ours.numel() == own.numel():  # heads side by side
+        own = own.reshape(ours.shape)
+    if ours.shape != own.shape:
+        return None
+    dtype = own.dtype if own.dtype in ROUNDING else torch.float32
+    used = (keys > 0).transpose(1, 2) if call.finish is None else (keys > 0).any(1)
+    if real is not None:
+        used = used & (real if call.finish is not None else real.unsqueeze(-1))
+    ours, own = ours.double(), own.double()
+    used = used.to(own.device) & own.isfinite().all(-1)  # a model may overflow by itself
+    if not bool(used.any()):
+        return None
+    limit = ROUNDING[dtype]
+    if not any(name in call.backend for name in EXACT_SCORES) or dtype.itemsize >= 4:
+        limit += OF_SCORES[dtype] * call.largest_score()
+    axes = tuple(axis for axis in range(used.dim()) if call.finish is not None or axis != 2)
+    count = used.sum(axes)
+    apart, size = (torch.where(used, x.square().sum(-1), 0.0).sum(axes) / count.clamp(min=1) for x in (ours - own, own))
+    size = size.clamp(min=float(size.mean()) * 1e-4)  # a head may give next to nothing
+    share = (apart / size.clamp(min=torch.finfo(torch.float32).tiny)).sqrt()
+    return (math.inf if bool(share.isnan().any()) else float(share.max())), limit
+
+
+def _own_output(call: Call) -> Tensor | None:
+    """What the model itself made of a call."""
+    made = call.result() if call.result is not None else None
+    made = made[0] if isinstance(made, list | tuple) and made else made
+    return made if isinstance(made, Tensor) and made.is_floating_point() and not made.is_nested else None
+
+
+class Outputs:
+    """The outputs of one call of a model, as far as another call can be compared with it."""
+
+    def __init__(self, output: Any) -> None:
+        self.parts = [_Part(x) for x in _tensors(output)]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the coarsest numbers among them."""
+        types = [part.dtype for part in self.parts if part.dtype in OUTPUTS]
+        return max(types, key=lambda dtype: OUTPUTS[dtype], default=torch.float32)
+
+    def apart_from(self, other: "Outputs") -> float:
+        """The largest difference from another call's, as a share of the largest number; infinite if they have other
+        shapes.
+        """
+        if [part.shape for part in self.parts] != [part.shape for part in other.parts]:
+            return math.inf
+        return max((a.apart_from(b) for a, b in zip(self.parts, other.parts, strict=True)), default=0.0)
+
+
+class _Part:
+    """A tensor: a sum over all its bits, and some of its numbers."""
+
+    def __init__(self, x: Tensor) -> None:
+        x = x.detach()
+        if x.is_nested:
+            x = x.values() if x.layout == torch.jagged else torch.cat([part.flatten() for part in x.unbind()])
+        self.shape, self.dtype = tuple(x.shape), x.dtype
+        flat = x.reshape(-1)
+        self.sample = flat[:: max(1, flat.numel() // SAMPLED)].clone()
+        self.total = _sum_of_bits(flat) if flat.numel() > SAMPLED else 0
+
+    def apart_from(self, other: "_Part") -> float:
+        if self.total == other.total and _same(self.sample, other.sample):
+            return 0.0
+        a, b = (x.sample.double() for x in (self, other))
+        if bool((a.isfinite() != b.isfinite()).any()):
+            return math.inf
+        finite = a.isfinite()
+        if not bool(finite.any()):
+            return math.inf
+        largest = float(a[finite].abs().max()) or 1.0
+        apart = float((a - b)[finite].abs().max()) / largest
+        return apart or torch.finfo(torch.float64).tiny  # it is in what was not kept
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def _sum_of_bits(flat: Tensor) -> int:
+    """A number that changes if a bit does, piece by piece."""
+    bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(flat.itemsize)
+    if bits is None or flat.dtype.is_complex:
+        return 0
+    view, total = flat.view(bits), 0
+    for number, piece in enumerate(torch.split(view, 1 << 24)):
+        weight = torch.arange(1, len(piece) + 1, device=piece.device) * (2 * number + 1)
+        total += int((piece.to(torch.int64) * weight).sum())
+    return total
+
+
+def _tensors(output: Any) -> Iterator[Tensor]:
+    """The tensors of a model's output, in order; of other objects (caches) nothing is known."""
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, Mapping):
+        for value in output.values():
+            yield from _tensors(value)
+    elif isinstance(output, list | tuple):
+        for value in output:
+            yield from _tensors(value)
+
+
+def copied(inputs: Any) -> Any:
+    """Inputs of a call that may change them, as new tensors and objects."""
+    if isinstance(inputs, Tensor):
+        return inputs.clone()
+    if isinstance(inputs, Mapping):
+        return {name: copied(value) for name, value in inputs.items()}
+    if isinstance(inputs, list | tuple) and not hasattr(inputs, "_fields"):
+        return type(inputs)(copied(value) for value in inputs)
+    return deepcopy(inputs)
+
+
+class Positions:
+    """Where each module lies: the numbers of the blocks of a stack that it is in, by the list of blocks alone."""
+
+    def __init__(self, blocks: Mapping[str, list[nn.Module]]) -> None:
+        self.numbers: dict[nn.Module, set[tuple[str, int]]] = {}
+        self.depth = {stack: len(listed) for stack, listed in blocks.items()}
+        for stack, listed in blocks.items():
+            for number, block in enumerate(listed, start=1):
+                for module in block.modules():
+                    self.numbers.setdefault(module, set()).add((stack, number))
+
+    def contradict(self, module: nn.Module, site: Site) -> bool:
+        """Whether what `module` was called with stands under another layer. Nothing is known of layers behind the last
+        block, which are those of a model that runs its blocks again.
+        """
+        numbers = self.numbers.get(module)
+        if numbers is None or (site.layer or 0) > self.depth.get(site.stack, 0):
+            return False
+        return (site.stack, site.layer) not in numbers
