@@ -70,7 +70,7 @@ def look_at(model_type: str) -> Row:
     except Exception as error:
         return Row("none", reason=f"not built: {_said(error)}")
     reason = "no inputs known"
-    for inputs in candidates(model_type, model):
+    for inputs in candidates(model):
         try:
             with torch.no_grad():
                 plain = model(**inputs)
