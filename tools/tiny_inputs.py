@@ -29,11 +29,12 @@ def candidates(model: nn.Module) -> Iterator[Inputs]:
 
 def _plain(model: nn.Module, config: Any, names: Any) -> Iterator[Inputs]:
     """One modality after the other, the model's main one first; then text beside each of the others."""
-    kinds = ("input_ids", "pixel_values", "input_features", "input_values", "pixel_values_videos", "past_values")
-    kinds += ("states", "inputs", "hidden_states", "query_embeds")
-    main = getattr(model, "main_input_name", "input_ids")
+    kinds = ["input_ids", "pixel_values", "input_features", "input_values", "pixel_values_videos", "past_values"]
+    kinds += ["states", "inputs", "hidden_states", "query_embeds"]
+    main: Any = getattr(model, "main_input_name", "input_ids")
+    first = main[0] if isinstance(main, list) else main
     known = [name for name in kinds if name in names]
-    known.sort(key=lambda name: name != main)
+    known.sort(key=lambda name: name != first)
     for name in known:
         yield from _of(name, config, names)
     for name in known[1:] if known[:1] == ["input_ids"] else known:
