@@ -246,6 +246,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "as_records",
         "check_output",
         "clear_temporary",
+        "differences",
         "in_turn",
         "once",
         "read_table",

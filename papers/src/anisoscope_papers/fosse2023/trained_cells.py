@@ -28,6 +28,7 @@ from anisoscope_papers.fosse2023.grid import LEARNED, SCALED, UNTRAINED, Cell, G
 from anisoscope_papers.study import Context
 from anisoscope_papers.training.classifier import TrainedClassifier, train_classifier
 from anisoscope_papers.training.classifier_parts import Parts, parts_of
+from anisoscope_papers.training.contents import hash_read
 
 TOLD, DIVERGED = "training.json", "diverged.json"
 Labels = NDArray[np.int64]
@@ -59,6 +60,10 @@ class Trained:
         if corpus.fingerprint != self.found.training["corpus"]["fingerprint"]:
             expected = f"the {corpus.name} that the classifiers in {self.folder.parent} were trained on"
             raise OutputError(expected, "another version of it", "choose another --output, or the data of then")
+        read = self.found.training.get("read")
+        if read is not None and read != hash_read(self.plan.recipe(self.cell).filled()):
+            expected = f"the {' and '.join(read)} that the classifier in {self.folder} was trained with"
+            raise OutputError(expected, "other contents", "choose another --output, or the files of then")
         return corpus
 
     @cached_property

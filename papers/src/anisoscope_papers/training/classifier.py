@@ -26,8 +26,9 @@ from anisoscope.models import ports
 from anisoscope.models.modes import flushed
 from anisoscope.progress import Progress
 from anisoscope.provenance import code_version, plain, provenance, run_id
-from anisoscope.store import RunFolder, check_output, clear_temporary, write_json
+from anisoscope.store import RunFolder, check_output, clear_temporary, differences, write_json
 from anisoscope_papers.training.classifier_parts import Parts, parts_of
+from anisoscope_papers.training.contents import hash_read
 from anisoscope_papers.training.entropy_penalty import EntropyPenalty
 from anisoscope_papers.training.fit import BEST, Fitting, check_device, fit
 from anisoscope_papers.training.recipe import VARIANTS, ClassifierRecipe
@@ -84,6 +85,7 @@ def train_classifier(
     recipe = recipe.filled()
     corpus = corpus or recipe.open()
     identity = {"recipe": plain(asdict(recipe)), "corpus": corpus.fingerprint, "code": code_version()["version"]}
+    identity |= {"read": hash_read(recipe)}
     folder = output or Path("runs") / f"classifier-{recipe.corpus.replace('/', '-')}-{run_id(identity)[:8]}"
     described, checkpoints = folder / "training.json", folder / "checkpoints"
     check_output(folder)
@@ -99,7 +101,7 @@ def train_classifier(
         if overwrite:
             shutil.rmtree(checkpoints, ignore_errors=True)
         RunFolder(checkpoints).note(identity)
-        training = plain(_train(recipe, corpus, parts, checkpoints, device, progress))
+        training = plain(_train(recipe, corpus, parts, checkpoints, device, progress)) | {"read": identity["read"]}
     described.unlink(missing_ok=True)
     parts.model.save_pretrained(folder)
     parts.tokenizer.save_pretrained(folder)
@@ -118,15 +120,20 @@ def _finished(folder: Path, identity: dict[str, Any], *, resume: bool) -> dict[s
     except ValueError as error:
         raise OutputError(f"JSON in {path}", str(error), "train again with --overwrite") from error
     corpus, code = training.get("corpus", {}).get("fingerprint"), training.get("code", {}).get("version")
-    done = {"recipe": training.get("recipe"), "corpus": corpus, "code": code}
+    done = {"recipe": training.get("recipe"), "corpus": corpus, "code": code, "read": training.get("read")}
     begun = RunFolder(folder / "checkpoints").identity()
+    for told in (done, begun):
+        if told and told.get("read") is None:  # of before contents were noted: only names can be compared
+            told["read"] = identity["read"]
     if identity in (done, begun):
         if not resume:
             cure = "add --resume to go on, or --overwrite"
             raise OutputError(f"{folder} to be new", "this very training", cure)
         return training if identity == done else None
     if training or begun:
-        raise OutputError(f"another training in {folder}", "other settings", "choose another --output, or --overwrite")
+        differ = ", ".join(differences(identity, done if training else begun or {})[:6])
+        cure = "choose another --output, or --overwrite"
+        raise OutputError(f"{folder} to be new or of this training", f"another training ({differ} differ)", cure)
     if any(not path.is_dir() for path in folder.rglob("*")):  # folders alone may be ours, killed before the first file
         raise OutputError(f"{folder} to be empty", "files that are no training", "choose another --output")
     return None

@@ -24,7 +24,7 @@ from anisoscope.provenance import provenance
 from anisoscope.store import RunFolder, write_json
 from anisoscope_papers.training.fit import Fitting, Material, check_device, fit, keep
 from anisoscope_papers.training.recipe import ModelSize, Task, Training
-from anisoscope_papers.training.text import UNMASKED, Examples, open_training_corpus, prepare
+from anisoscope_papers.training.text import UNMASKED, Examples, hash_tokenizer, open_training_corpus, prepare
 
 LOGS = 200
 """Entries of the loss in a training."""
@@ -59,7 +59,7 @@ def train(
     corpus = open_training_corpus(training.corpus, split=training.split, column=training.column, limit=training.limit)
     size = training.size
     tokenizer, tokens = prepare(corpus, training.task, size.vocabulary, size.window, training.vocabulary)
-    identity = training.identity(corpus.fingerprint, tokens.vocabulary)
+    identity = training.identity(corpus.fingerprint, tokens.vocabulary) | {"tokenizer": hash_tokenizer(tokenizer)}
     if rank == 0:
         RunFolder.start(output, identity, resume=resume, overwrite=overwrite)
         if overwrite:

@@ -55,7 +55,7 @@ def cache_folder() -> Path:
 def prepare(corpus: TextCorpus, task: Task, size: int, window: int, source: str | None = None) -> tuple[Any, "Tokens"]:
     """(tokenizer, tokenised corpus) from the cache, or made; at most `size` tokens are learnt, without a `source`."""
     taken = _taken(source, task) if source else None
-    words = digest([taken.get_vocab(), type(taken).__name__]) if taken else "in order"
+    words = hash_tokenizer(taken) if taken else "in order"
     folder = cache_folder() / "tokens" / run_id([task, size, words, corpus.fingerprint])
 
     def make() -> None:
@@ -81,6 +81,13 @@ def prepare(corpus: TextCorpus, task: Task, size: int, window: int, source: str 
         got = f"{len(tokens.ids)} tokens"
         raise CorpusError(f"text for at least 2 windows of {window} tokens", got, "name a longer corpus")
     return tokenizer, tokens
+
+
+def hash_tokenizer(tokenizer: Any) -> str:
+    """A hash of all that makes tokens of a text: words and their numbers, merges, normalisation."""
+    inner = getattr(tokenizer, "backend_tokenizer", None)
+    rules = "" if inner is None else inner.to_str()
+    return digest([tokenizer.get_vocab(), type(tokenizer).__name__, rules])
 
 
 def open_training_corpus(name: str, **options: Any) -> TextCorpus:

@@ -1,0 +1,115 @@
+"""A finished training is not given back once what it read has changed: names stay, contents are compared."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from transformers import BertConfig, BertModel
+
+from anisoscope.data.labelled import open_labelled
+from anisoscope.errors import OutputError
+from anisoscope.models.packaged import builtin_folder
+from anisoscope_papers.fosse2023 import trained_cells
+from anisoscope_papers.fosse2023.grid import Cell, Grid
+from anisoscope_papers.training import classifier, contents
+from anisoscope_papers.training.recipe import ClassifierRecipe
+from anisoscope_papers.training.text import byte_pairs, hash_tokenizer, word_pieces
+
+
+@pytest.fixture
+def train(monkeypatch, tmp_path):
+    """Start a training, or go on, without what takes long; how many were made."""
+    made = []
+    saved = SimpleNamespace(save_pretrained=lambda _folder: None)
+    monkeypatch.setattr(classifier, "parts_of", lambda *_: SimpleNamespace(model=saved, tokenizer=saved))
+
+    def fake(recipe, corpus, *_):
+        made.append(1)
+        told = {"recipe": classifier.asdict(recipe), "corpus": corpus.described(), "code": classifier.code_version()}
+        return told | {"results": {}}
+
+    monkeypatch.setattr(classifier, "_train", fake)
+    corpus = open_labelled("planted", limit=30)
+
+    def start(recipe, **more):
+        return classifier.train_classifier(recipe, tmp_path / "run", resume=True, corpus=corpus, **more)
+
+    return SimpleNamespace(start=start, made=made, folder=tmp_path / "run")
+
+
+@pytest.fixture
+def encoder(tmp_path):
+    """A tiny checkpoint, with files of a tokenizer."""
+    folder = tmp_path / "encoder"
+    BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1)).save_pretrained(
+        folder
+    )
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
+
+
+def test_other_word_vectors_of_the_same_name_are_another_training(train, tmp_path):
+    vectors = tmp_path / "glove.txt"
+    vectors.write_text("the 1 2\n")
+    recipe = ClassifierRecipe(vectors=str(vectors))
+    first = train.start(recipe)
+    assert train.start(recipe).training == first.training and len(train.made) == 1
+    vectors.write_text("the 1 3\n")
+    with pytest.raises(OutputError, match=r"another training \(read\.vectors differ\)"):
+        train.start(recipe)
+    train.start(recipe, overwrite=True)
+    assert len(train.made) == 2 and train.start(recipe).training["read"] != first.training["read"]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_another_base_model_of_the_same_name_is_another_training(name, train, encoder):
+    recipe = ClassifierRecipe(model=str(encoder))
+    train.start(recipe)
+    (encoder / "README.md").write_text("nothing that is read")
+    train.start(recipe)
+    assert len(train.made) == 1
+    (encoder / name).write_bytes((encoder / name).read_bytes() + b" ")
+    with pytest.raises(OutputError, match=r"another training \(read\.model differ\)"):
+        train.start(recipe)
+
+
+def test_the_built_in_encoder_counts_with_its_tokenizer_and_configuration(monkeypatch, encoder):
+    whole = contents.hash_named("builtin:minilm")
+    assert whole == contents.hash_named(builtin_folder("builtin:minilm"))
+    monkeypatch.setattr(contents, "checkpoint_path", lambda _name: SimpleNamespace(path=str(encoder)))
+    assert contents.hash_named("builtin:minilm") != whole
+
+
+def test_a_cached_cell_of_other_contents_is_refused(monkeypatch, tmp_path):
+    """Where contents were not noted yet, the corpus is compared alone, as before."""
+    corpus = open_labelled("planted", limit=30)
+    monkeypatch.setattr(trained_cells, "corpus_of", lambda *_: corpus)
+    plan, cell = replace(Grid(), limit=30), Cell("planted")
+    told = {"corpus": {"fingerprint": corpus.fingerprint}}
+    read = contents.hash_read(plan.recipe(cell).filled())
+    for number, (more, refused) in enumerate(
+        (({}, False), ({"read": read}, False), ({"read": {"vectors": "x"}}, True))
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "training.json").write_text(json.dumps(told | more))
+        found = trained_cells.Trained(cell, plan, folder)
+        if refused:
+            with pytest.raises(OutputError, match="the vectors that the classifier"):
+                _ = found.corpus
+        else:
+            assert found.corpus is corpus
+
+
+def test_a_vocabulary_is_its_words_and_how_it_cuts():
+    texts = ["a cat sat on the mat", "a dog sat on the log"] * 5
+    one = byte_pairs(texts, 300)
+    other = byte_pairs(texts, 300)
+    assert hash_tokenizer(one) == hash_tokenizer(other) != hash_tokenizer(word_pieces(texts, 300))
+    described = json.loads(other.backend_tokenizer.to_str())
+    described["model"]["merges"] = described["model"]["merges"][::-1]
+    turned = type(one.backend_tokenizer).from_str(json.dumps(described))
+    changed = SimpleNamespace(get_vocab=one.get_vocab, backend_tokenizer=turned)
+    same = SimpleNamespace(get_vocab=one.get_vocab, backend_tokenizer=one.backend_tokenizer)
+    assert hash_tokenizer(changed) != hash_tokenizer(same)
