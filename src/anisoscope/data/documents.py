@@ -2,14 +2,15 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from anisoscope.data.corpora import Asked
-from anisoscope.data.files import ending, files_below, read_text
+from anisoscope.data.files import ending, files_below, read_start
 from anisoscope.data.local import TEXT_ENDINGS
-from anisoscope.data.splitting import SplitText, articles, is_title, running, split_text
+from anisoscope.data.splitting import SplitText, articles, is_title, running, split_file
 from anisoscope.data.tables import TABLES, Row, form_of, is_table, known_column, read_table
 from anisoscope.errors import CorpusError, UsageError
 
@@ -26,7 +27,7 @@ def read_path(path: Path, asked: Asked) -> SplitText:
     if asked.column is not None:
         cure = "leave --column out, or name a table"
         raise CorpusError(f"a table ({', '.join(TABLES)}) or a hub data set where a column is named", str(path), cure)
-    return split_text(read_text(path), asked.limit, asked.documents)
+    return split_file(partial(read_start, path), asked.limit, asked.documents)
 
 
 def read_rows(rows: Iterable[Row], asked: Asked, where: str) -> SplitText:
@@ -142,7 +143,7 @@ def _of_files(files: list[Path], asked: Asked) -> SplitText:
     last, documents, empty, skipped = SplitText([], "files"), list[str](), 0, 0
     for file in files:
         try:
-            last = split_text(read_text(file), None, rule)
+            last = split_file(partial(read_start, file), asked.limit, rule)
         except CorpusError:
             if not asked.skip_bad:
                 raise

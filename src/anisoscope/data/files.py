@@ -1,14 +1,25 @@
-"""Files as text: unpacked where they are gzipped, UTF-8, every line end as \\n, with one error for each thing wrong."""
+"""Files as text: unpacked if they are gzipped, UTF-8, every line end as \\n, with one error for each thing wrong.
 
+What is read is read in pieces, and no more of it than a budget holds: a small file may unpack to any size.
+"""
+
+import codecs
 import gzip
+import io
+import os
 import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any, cast
 
 from anisoscope.errors import CorpusError
 
 PACKED = (EOFError, zlib.error, gzip.BadGzipFile)  # what a damaged gzip file raises
+PIECE = 1 << 20  # bytes that are read at once
+LONGEST_LINE = 1 << 28  # characters: more are no line of a text or a table
+SHARE = 0.25  # of the memory that is free, for one file: what is made of it takes several times as much
+FREE = 1 << 30  # bytes taken to be free when the system does not say
 _UNDECODED = re.compile("[\ud800-\udfff]")
 
 
@@ -29,42 +40,120 @@ def files_below(folder: Path) -> list[Path]:
     return [file for file in sorted(folder.rglob("*")) if file.is_file() and not file.name.startswith(".")]
 
 
+# ---- budgets ---------------------------------------------------------------------------------------------------------
+
+
+def memory_budget() -> int:
+    """Bytes that one file may take in memory: a share of what is free now."""
+    try:
+        text = Path("/proc/meminfo").read_text("ascii")
+        free = int(text.partition("MemAvailable:")[2].split()[0]) * 1024
+    except (OSError, ValueError, IndexError):  # not Linux
+        try:
+            free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (ValueError, OSError, AttributeError):
+            free = FREE
+    return int(SHARE * free)
+
+
+def too_large(path: Path, size: int, budget: int, cure: str) -> CorpusError:
+    """The refusal of a file that would take more memory than its budget."""
+    expected = f"at most {_in_words(budget)} of content in {path}, a quarter of the free memory"
+    return CorpusError(expected, f"{_in_words(size)} or more", cure)
+
+
+def _in_words(size: int) -> str:
+    return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"
+
+
+SMALLER = "read less of it with --limit, or divide it into several files"
+
+
+# ---- content ---------------------------------------------------------------------------------------------------------
+
+
+def open_unpacked(path: Path) -> IO[bytes]:
+    """A file as bytes, unpacked while it is read."""
+    return cast("IO[bytes]", gzip.open(path, "rb") if path.name.lower().endswith(".gz") else path.open("rb"))
+
+
 def read_bytes(path: Path) -> bytes:
     """The content of a file, unpacked."""
+    budget, size, pieces = memory_budget(), 0, []
     try:
-        data = path.read_bytes()
-        return gzip.decompress(data) if path.name.lower().endswith(".gz") else data
+        with open_unpacked(path) as file:
+            while piece := file.read(PIECE):
+                pieces.append(piece)
+                size += len(piece)
+                if size > budget:
+                    raise too_large(path, size, budget, "divide it into several files")
+    except (*PACKED, OSError) as error:
+        raise unreadable(path, error) from None
+    return b"".join(pieces)
+
+
+def read_pieces(path: Path) -> Iterator[str]:
+    """The text of a UTF-8 file, piece by piece as it is asked for."""
+    expected = f"UTF-8 text in {path}"
+    cure = "name a text file or a table; convert text in another encoding (UTF-16, Latin-1) with iconv"
+    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True)
+    read = 0
+    try:
+        with open_unpacked(path) as file:
+            while True:
+                piece = file.read(PIECE)
+                if b"\0" in piece:
+                    raise CorpusError(expected, "a binary file (it holds NUL bytes)", cure)
+                try:
+                    text = decoder.decode(piece, final=not piece)
+                except UnicodeDecodeError as error:
+                    place = read + len(piece) - len(error.object) + error.start
+                    raise CorpusError(expected, f"a byte that is not UTF-8 at position {place}", cure) from None
+                read += len(piece)
+                if text:
+                    yield text
+                if not piece:
+                    return
     except (*PACKED, OSError) as error:
         raise unreadable(path, error) from None
 
 
 def read_text(path: Path) -> str:
     """The text of a UTF-8 file."""
-    data = read_bytes(path)
-    expected = f"UTF-8 text in {path}"
-    cure = "name a text file or a table; convert text in another encoding (UTF-16, Latin-1) with iconv"
-    if b"\0" in data:
-        raise CorpusError(expected, "a binary file (it holds NUL bytes)", cure)
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise CorpusError(expected, f"a byte that is not UTF-8 at position {error.start}", cure) from None
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    return read_start(path)[0]
+
+
+def read_start(path: Path, at_least: int | None = None) -> tuple[str, bool]:
+    """The first `at_least` characters of a UTF-8 file or somewhat more (None: all), and whether that is all of it."""
+    budget, size, pieces = memory_budget(), 0, []
+    for piece in read_pieces(path):
+        pieces.append(piece)
+        size += len(piece)
+        if at_least is not None and size > at_least:
+            return "".join(pieces), False
+        if size > budget:
+            raise too_large(path, size, budget, SMALLER)
+    return "".join(pieces), True
 
 
 def lines(path: Path) -> Iterator[str]:
     """The lines of a UTF-8 file without their ends, read as they are asked for. A line may be no text: `fault_of`."""
-    opened = gzip.open if path.name.lower().endswith(".gz") else open
+    number = 0
     try:
-        with opened(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline=None) as file:
-            for line in file:
+        with open_unpacked(path) as raw:
+            file = io.TextIOWrapper(cast("Any", raw), encoding="utf-8-sig", errors="surrogateescape", newline=None)
+            while line := file.readline(LONGEST_LINE):
+                number += 1
+                if len(line) == LONGEST_LINE:
+                    cure = "name a text or a table with lines"
+                    raise CorpusError(f"lines of at most {LONGEST_LINE:,} characters in {path}", f"line {number}", cure)
                 yield line.removesuffix("\n")
     except (*PACKED, OSError) as error:
         raise unreadable(path, error) from None
 
 
 def fault_of(line: str) -> str:
-    """Why a line is no text; empty where it is."""
+    """Why a line is no text; empty if it is."""
     if "\0" in line:
         return "NUL bytes (a binary file, or text in UTF-16)"
     return "" if line.isascii() or not _UNDECODED.search(line) else "bytes that are not UTF-8"

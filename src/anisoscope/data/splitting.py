@@ -2,8 +2,8 @@
 
 import re
 import statistics
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from anisoscope.errors import UsageError, near_matches
 
@@ -37,6 +37,10 @@ class SplitText:
     skipped: int = 0
     column: str | None = None
 
+    def limited(self, limit: int | None) -> "SplitText":
+        """The first documents only; of running text all pieces, which a plan cuts."""
+        return self if limit is None or self.block is not None else replace(self, documents=self.documents[:limit])
+
 
 def check_rule(rule: str) -> str:
     """The rule, where it is one. UsageError with near matches."""
@@ -47,8 +51,35 @@ def check_rule(rule: str) -> str:
     return rule
 
 
+HEAD = 1 << 24  # characters of a text by which it is told apart
+MOST_CHARACTERS = 64  # of a token, where a limit in tokens says how much of a text is read
+
+
+def split_file(read_start: Callable[[int | None], tuple[str, bool]], limit: int | None, rule: str) -> SplitText:
+    """Documents of a file by a rule, at most `limit`; no more of it is read than these take.
+
+    `read_start` gives so many of its first characters, and whether these are all. Under a limit documents are looked
+    for in a beginning that grows until there is one more of them: the last one may go on.
+    """
+    size = HEAD if limit is not None and rule != "file" else None
+    while True:
+        text, is_all = read_start(size)
+        found = split_text(text, None, rule)
+        if is_all or size is None:
+            return found.limited(limit)
+        if found.block is None:
+            enough = limit is not None and len(found.documents) > limit
+        else:
+            enough = limit is not None and len(text) >= limit * found.block * MOST_CHARACTERS
+        if enough:
+            return found.limited(limit)
+        size *= 4
+
+
 def split_text(text: str, limit: int | None = None, rule: str = "auto") -> SplitText:
-    """Documents of a text by a rule, at most `limit`; of running text all pieces, which a plan cuts."""
+    """Documents of a text by a rule, at most `limit`; of running text all pieces, which a plan cuts. Where the rule is
+    `auto`, the first `HEAD` characters decide.
+    """
     if rule == "file":
         return SplitText([text] if text.strip() else [], "files")
     if rule == "blank-line":
@@ -57,29 +88,28 @@ def split_text(text: str, limit: int | None = None, rule: str = "auto") -> Split
         return SplitText(_lines(text)[:limit], "lines", "line")
     if rule != "auto":
         return running([text], int(rule.partition(":")[2]))
-    first = next((line for line in text.split("\n") if line.strip()), "")
-    if is_title(first):
-        found = list(articles(text.split("\n")))
-        if len(found) > 1:
-            return SplitText(found[:limit], "titles", "article")
-    blocks = _blocks(text)
+    head = text[:HEAD]
+    first = next((line for line in head.split("\n") if line.strip()), "")
+    if is_title(first) and len(list(articles(head.split("\n")))) > 1:
+        return SplitText(list(articles(text.split("\n")))[:limit], "titles", "article")
+    blocks = _blocks(head)
     if len(blocks) > 1 and statistics.median(len(block.split()) for block in blocks) >= DOCUMENT_WORDS:
-        return SplitText(blocks[:limit], "blank lines")
+        return SplitText(_blocks(text)[:limit], "blank lines")
     return _running_text(text, blocks, limit)
 
 
 def _running_text(text: str, blocks: list[str], limit: int | None) -> SplitText:
     """Units of a text without marks of documents, as large as they can be and yet enough for an interval.
 
-    Blocks of 8,192 tokens where 20 of them fit; else the blocks between blank lines where there are 20; else smaller
-    blocks of tokens where 20 of 128 fit; else what there is: paragraphs, lines, or blocks of 32 tokens or more.
+    Blocks of 8,192 tokens where 20 of them fit, as in every text longer than `HEAD`; else the blocks between blank
+    lines where there are 20; else smaller blocks of tokens where 20 of 128 fit; else what there is: paragraphs, lines,
+    or blocks of 32 tokens or more.
     """
-    lines = _lines(text)
     tokens = len(text) // CHARACTERS
     size = min(BLOCK, 1 << max(1, tokens // ENOUGH).bit_length() - 1)
     if size < BLOCK and (len(blocks) >= ENOUGH or (size < MOST_SHORT and len(blocks) > 1)):
         return SplitText(blocks[:limit], "blank lines", "paragraph", guessed=True)
-    if size < MOST_SHORT and len(lines) > 1:
+    if size < MOST_SHORT and len(lines := _lines(text)) > 1:
         return SplitText(lines[:limit], "lines", "line", guessed=True)
     return running([text], max(LEAST, size), guessed=True)
 

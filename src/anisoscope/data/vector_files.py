@@ -2,6 +2,7 @@
 `datasets` saved. What is in them is decided by the rules of `vector_roles`.
 """
 
+import math
 import re
 import zlib
 from collections.abc import Iterator, Sequence
@@ -9,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from anisoscope.data.arrays import VectorArrays, given_vectors
-from anisoscope.data.files import ending, files_below, lines
+from anisoscope.data.files import ending, files_below, lines, memory_budget, too_large
 from anisoscope.data.vector_json import read_json_vectors
 from anisoscope.data.vector_roles import Content, Roles, decide_roles, describe_roles
 from anisoscope.data.vector_tables import content_of_arrow, is_number, read_arrow, read_delimited
@@ -53,7 +54,9 @@ DAMAGED = (
     SyntaxError,
 )
 """What readers of arrays raise: an archive that wants a password RuntimeError, a header that is no Python the last."""
-LOOKED = 100  # lines of a table that tell its separator and its header
+LOOKED = 100  # lines of a text that tell whether it holds numbers
+MOST_PACKED = 100  # times that an archive of arrays may unpack to its own size
+SMALL = 1 << 26  # bytes that an archive may unpack to in any case
 SAVED = ("state.json", "dataset_dict.json")
 """What lies in the folder of a data set that `datasets` saved, of one split or of several."""
 OF_MODEL = re.compile(
@@ -248,6 +251,8 @@ def _array_content(path: Path) -> Content:
     if ending(path) == ".safetensors":
         file: Any = safe_open(path, framework="pt")
         return _of_arrays({name: file.get_tensor(name) for name in sorted(file.keys(), key=natural)}, path)
+    if ending(path) == ".npz":
+        _check_sizes(path)
     loaded = np.load(path, mmap_mode="r", allow_pickle=False)
     if not isinstance(loaded, np.ndarray):
         return _of_arrays({name: loaded[name] for name in sorted(loaded.files, key=natural)}, path)
@@ -255,6 +260,37 @@ def _array_content(path: Path) -> Content:
         columns = {name: np.asarray(loaded[name]) for name in loaded.dtype.names}
         return Content(columns, notes=["a structured array"])
     return _of_arrays({path.stem: loaded}, path)
+
+
+def _check_sizes(path: Path) -> None:
+    """CorpusError for an archive whose headers announce more than memory holds, or more than numbers can be packed to.
+    No array is unpacked for it.
+    """
+    with ZipFile(path) as archive:
+        members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+        total = 0
+        for info in members:
+            with archive.open(info) as file:
+                announced = _announced_bytes(file)
+            if announced > info.file_size:
+                got = f"{info.filename} of {info.file_size:,} bytes whose header says {announced:,}"
+                raise CorpusError(f"vectors in {path}", got, "write the file again")
+            total += info.file_size
+    packed, budget = path.stat().st_size, memory_budget()
+    if total > max(SMALL, MOST_PACKED * packed):
+        got = f"{packed:,} bytes that unpack to {total:,}"
+        cure = "store what you mean as .npy: vectors do not pack so well"
+        raise CorpusError(f"vectors packed to no less than a {MOST_PACKED}th in {path}", got, cure)
+    if total > budget:
+        raise too_large(path, total, budget, "store it as .npy, which is read in blocks")
+
+
+def _announced_bytes(file: Any) -> int:
+    """Bytes of the array that a header of numpy announces."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return math.prod(shape) * dtype.itemsize
 
 
 def _torch_content(path: Path) -> Content:
