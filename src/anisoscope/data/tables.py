@@ -3,11 +3,11 @@
 import csv
 import json
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from io import BytesIO
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +30,8 @@ NAMED = 5  # how many faulty items an error names; the rest are counted
 ROWS_AT_ONCE = 1024  # rows of a parquet file decoded at a time
 SEPARATORS = ",;\t"  # what may stand between the columns of a .csv file: the one that its header has most of
 LARGEST_FIELD = 2**31 - 1
+LONGEST_RECORD = 1 << 24  # characters of a record over several lines: a quotation mark open for longer is a slip
+LOOKED = 1000  # lines that tell which values a column has
 MOSTLY = 0.9  # share of numbers from which a column is one of numbers
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 
@@ -158,70 +160,112 @@ def _parquet_rows(path: Path, column: str | None) -> Iterator[Row]:
 
 
 def _delimited_rows(path: Path) -> Iterator[Row]:
-    """Rows of CSV and TSV by the strict rules. A record that breaks them, has another number of columns than the
-    header, or whose quotation mark stays open over lines that look like rows is a fault of its first line; reading goes
-    on behind.
+    """Rows of CSV and TSV by the strict rules, read as they are asked for.
+
+    A record that breaks the rules, has another number of columns than the header, or whose quotation mark stays open
+    over lines that look like rows is a fault of its first line; reading goes on behind that line.
     """
     csv.field_size_limit(LARGEST_FIELD)
     table = _Table(path)
-    at = table.first + 1
-    while at < len(table.lines):
-        if not table.lines[at].strip():
-            at += 1
-            continue
-        values, end, fault = table.record(at)
+    while (number := table.number_of_next()) is not None:
+        record = table.record()
+        values, fault = record.values, record.fault
         if not fault and len(values) != len(table.header):
             fault = f"{len(values)} columns, where the header has {len(table.header)}"
-        swallowed = end - at > 1 and table.look_like_rows(at, end)
-        if swallowed:
-            fault = f"a quotation mark open until line {end}, over lines that look like rows"
-        yield Row(f"line {at + 1}", {} if fault else dict(zip(table.header, values, strict=True)), fault)
-        at = at + 1 if swallowed else end
+        if len(record.lines) > 1 and table.look_like_rows(record.lines):
+            fault = f"a quotation mark open until line {number + len(record.lines) - 1}, over lines that look like rows"
+            table.put_back(record.lines[1:])
+        yield Row(f"line {number}", {} if fault else dict(zip(table.header, values, strict=True)), fault)
+
+
+class _Record(NamedTuple):
+    """A record: its values, the lines that it takes, and why it cannot be read."""
+
+    values: list[str]
+    lines: list[str]
+    fault: str = ""
 
 
 class _Table:
-    """The lines of a file, and its header."""
+    """The lines of a file from its header on. A few that follow are known before they are read: what stands in a
+    column is told by them.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.lines = list(lines(path))
-        self.first = next((i for i, line in enumerate(self.lines) if line.strip()), len(self.lines))
-        head = self.lines[self.first] if self.first < len(self.lines) else ""
-        tabs = ending(path) == ".tsv"
-        self.separator = "\t" if tabs else max(SEPARATORS, key=head.count)
-        self.literal = tabs and len({line.count("\t") for line in self.lines if line.strip()}) <= 1
-        names, _, fault = self.record(self.first) if head else ([], 0, "")
+        self.ahead: deque[str] = deque()
+        self.rest = lines(path)
+        self.number = 0
+        self.tabs = ending(path) == ".tsv"
+        self.separator, self.header = "\t" if self.tabs else ",", list[str]()
+        if self.number_of_next() is None:
+            return
+        head = self.ahead[0]
+        self.separator = "\t" if self.tabs else max(SEPARATORS, key=head.count)
+        names, _, fault = self.record()
         self.header = [name.strip() or f"column {i + 1}" for i, name in enumerate(names)]
         twice = [name for name, count in Counter(self.header).items() if count > 1]
         if fault or twice:
             got = fault or f"several columns {', '.join(twice)}"
             raise CorpusError(f"a header of different names in {path}", got, "name every column in the first line")
 
-    def record(self, at: int) -> tuple[list[str], int, str]:
-        """Values of the record that begins in line `at`, the line behind it, and why it cannot be read.
+    def number_of_next(self) -> int | None:
+        """The number of the next line that is not blank; None at the end."""
+        while (line := self._peek(0)) is not None:
+            if line.strip():
+                return self.number + 1
+            self._take()
+        return None
 
-        Where all lines of a TSV file have as many tabs as its header, quotation marks are text, as in most such files;
-        only a value wholly inside them is taken out.
+    def put_back(self, taken: list[str]) -> None:
+        """Let lines come once more."""
+        self.ahead.extendleft(reversed(taken))
+        self.number -= len(taken)
+
+    def record(self) -> _Record:
+        """The record that begins in the next line.
+
+        In a TSV file quotation marks are text, as in most such files, if the line has as many tabs as the header and no
+        value goes on in the next one; only a value wholly inside them is taken out.
         """
-        line = self.lines[at]
-        fault = fault_of(line)
-        if fault or self.literal or '"' not in line:
+        line = self._take()
+        if fault := fault_of(line):
+            return _Record([], [line], fault)
+        if '"' not in line or self._is_literal(line):
             values = line.split(self.separator)
-            if self.literal:
+            if self.tabs:
                 values = [x[1:-1].replace('""', '"') if _QUOTED.fullmatch(x) else x for x in values]
-            return values, at + 1, fault
-        rest = (self.lines[i] + "\n" for i in range(at, len(self.lines)))
-        reader = csv.reader(rest, delimiter=self.separator, strict=True)
-        try:
-            values = next(reader)
-        except csv.Error:
-            end = at + reader.line_num
-            if end == len(self.lines) and end > at + 1:
-                return [], at + 1, "a quotation mark that is never closed"
-            return [], end, "a quotation mark inside a value"
-        end = at + reader.line_num
-        return values, end, next(filter(None, map(fault_of, self.lines[at:end])), "")
+            return _Record(values, [line])
+        taken = [line]
 
-    def look_like_rows(self, at: int, end: int) -> bool:
+        def following() -> Iterator[str]:
+            yield line + "\n"
+            size = len(line)
+            while (after := self._peek(0)) is not None:
+                size += len(after)
+                if size > LONGEST_RECORD:
+                    raise csv.Error("the record does not end")
+                taken.append(self._take())
+                yield after + "\n"
+
+        try:
+            values = next(csv.reader(following(), delimiter=self.separator, strict=True))
+        except csv.Error:
+            endless = self._peek(0) is None or sum(map(len, taken)) > LONGEST_RECORD // 2
+            if endless and len(taken) > 1:
+                self.put_back(taken[1:])
+                return _Record([], [line], "a quotation mark that is never closed")
+            return _Record([], taken, "a quotation mark inside a value")
+        return _Record(values, taken, next(filter(None, map(fault_of, taken)), ""))
+
+    def _is_literal(self, line: str) -> bool:
+        """Whether quotation marks are text in a line of a TSV file."""
+        if not self.tabs or (self.header and line.count("\t") != len(self.header) - 1):
+            return False
+        after = self._peek(0)
+        goes_on = bool(self.header) and after is not None and after.strip() and after.count("\t") < len(self.header) - 1
+        return not goes_on
+
+    def look_like_rows(self, taken: list[str]) -> bool:
         """Whether the lines of one record look like rows of their own: half of those that can show it, show it.
 
         A line between the first and the last shows it by as many columns as the header has and, in one of them, a value
@@ -229,7 +273,7 @@ class _Table:
         before it.
         """
         count = len(self.header)
-        parts = [self.lines[line].split(self.separator) for line in range(at, end)]
+        parts = [line.split(self.separator) for line in taken]
         runs_on = max((i for i, part in enumerate(parts[0][:count]) if part.lstrip().startswith('"')), default=0)
         shown = [len(inner) == count and self._any_familiar(enumerate(inner)) for inner in parts[1:-1]]
         if behind := count - 1 - runs_on:
@@ -248,11 +292,26 @@ class _Table:
 
     @cached_property
     def _seen(self) -> list[tuple[Counter[str], bool]]:
-        """For each column its values in lines without quotation marks, and whether they are mostly numbers."""
-        parts = (line.split(self.separator) for line in self.lines[self.first + 1 :] if '"' not in line)
+        """For each column its values in the next lines without quotation marks, and whether they are mostly numbers."""
+        self._peek(LOOKED)
+        parts = (line.split(self.separator) for line in islice(self.ahead, LOOKED) if '"' not in line)
         rows = [[part.strip() for part in row] for row in parts if len(row) == len(self.header)]
         counts = [Counter(column) for column in zip(*rows, strict=True)] or [Counter[str]() for _ in self.header]
         return [(c, sum(n for x, n in c.items() if _is_number(x)) >= MOSTLY * max(1, c.total())) for c in counts]
+
+    def _peek(self, places: int) -> str | None:
+        """The line so many places behind the next one; None where there is none."""
+        while len(self.ahead) <= places:
+            line = next(self.rest, None)
+            if line is None:
+                return None
+            self.ahead.append(line)
+        return self.ahead[places]
+
+    def _take(self) -> str:
+        self._peek(0)
+        self.number += 1
+        return self.ahead.popleft()
 
 
 def _is_number(text: str) -> bool:

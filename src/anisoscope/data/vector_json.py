@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anisoscope.data.files import lines, read_text
+from anisoscope.data.files import lines, memory_budget, read_text, too_large
 from anisoscope.data.vector_roles import CALLED_VECTORS, NUMBERED, PRECISIONS, Content
 from anisoscope.errors import CorpusError
 
@@ -63,9 +63,13 @@ def _load(path: Path) -> tuple[Any, str]:
             if "Extra data" not in str(error):
                 raise _damaged(path, str(error)) from None
     values = []
+    budget, size = memory_budget(), 0
     for number, line in enumerate(lines(path), 1):
         if not line.strip():
             continue
+        size += len(line)
+        if size > budget:
+            raise too_large(path, size, budget, "store the vectors as .npy, which is read in blocks")
         try:
             values.append(json.loads(line))
         except RecursionError:
