@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test test-core test-papers campaign mutants check bench gpu reproduce docs wheel clean paper-rehearsal
+.PHONY: demo test test-alone test-core test-papers campaign mutants check bench gpu reproduce docs wheel clean paper-rehearsal
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -16,6 +16,10 @@ demo: $(READY)
 
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+
+# The tool without the papers, in an empty environment: minutes, and a few GB in build/alone.
+test-alone:
+	PYTHON='$(PYTHON)' TORCH='$(TORCH)' tools/alone.sh
 
 test-core: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal tests
