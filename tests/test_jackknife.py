@@ -282,3 +282,13 @@ def test_the_between_form_is_unbiased_and_the_other_tends_to_it():
     assert abs(values["between"][0].mean() - between) < 4 * error
     assert abs(values[""][0].mean() - (1 - w) * between - w * inside) < 4 * error
     assert values[""][0].mean() - between > 4 * error
+
+
+def test_the_ends_of_a_share_hold_it_to_the_last_bit():
+    """Of 0 and of 1 the formula gives the share itself, but for rounding."""
+    n = np.arange(1, 3000)
+    for share in (0.0, 1.0):
+        low, high = jackknife.wilson(np.full(len(n), share), n)
+        assert (low <= share).all() and (share <= high).all()
+    assert (jackknife.wilson(np.ones(len(n)), n)[1] == 1).all()
+    assert (jackknife.wilson(np.zeros(len(n)), n)[0] == 0).all()

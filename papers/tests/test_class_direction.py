@@ -201,6 +201,21 @@ def test_vectors_that_are_equal_tell_no_classes(kind):
         assert direction.separability(x, labels, 3)["auc"].low > 0.9
 
 
+def test_every_group_is_left_out_in_turn():
+    """The last one too; and equal vectors have as many replicates as others, none of them defined."""
+    x, labels = cloud(n=60, layers=1)
+    x, units = x[:, 0], np.arange(60) // 2
+    found = direction.separability_replicates(x, labels, CLASSES, 5, units)
+    for replicate, left_out in enumerate([None, 0, 1, 2, 3, 4]):
+        kept = np.ones(60, bool) if left_out is None else units % 5 != left_out
+        cosine = direction.to_classes(x[kept], labels[kept], CLASSES)
+        each = [direction.auc(cosine[:, c], labels[kept] == c) for c in range(CLASSES)]
+        np.testing.assert_allclose(found[replicate, 3:], each, atol=1e-12)
+    assert len(found) == 6
+    equal = direction.separability_replicates(np.ones((60, 4)), labels, CLASSES, 5, units)
+    assert equal.shape == found.shape and np.isnan(equal).all()
+
+
 def test_layer_0_of_cls_has_no_auc(fixed):
     """Nothing but [CLS] itself is there: the same vector in every utterance."""
     _, encoded, plan = fixed
