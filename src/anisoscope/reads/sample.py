@@ -29,6 +29,8 @@ from anisoscope.reads.vectors import VectorSums, is_whole_image
 from anisoscope.sums.reservoir import Reservoir
 
 T = TypeVar("T")
+ROWS = 1024
+"""Vectors that are compared with all others at once."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,24 @@ class SampledVectors:
         left_out = (self.vectors[self.group != group] for group in self.present)
         return np.stack([np.asarray(function(x), dtype=np.float64) for x in (self.vectors, *left_out)])
 
-    def sum_pairs(self, of_pairs: Array) -> Array:
-        """[replicate]: the sum of a symmetric matrix [vector, vector], then without the pairs that touch each group."""
-        return leave_out_groups(self.member.T @ of_pairs @ self.member)
+    def sum_pairs(self, function: Callable[[Array, Array], Array]) -> Array:
+        """[replicate]: the sum of a symmetric function over ordered pairs of distinct vectors, then over those of them
+        that do not touch each group.
+
+        function  rows [row, dim], all vectors [vector, dim] → values of pairs [row, vector]
+        """
+        of_groups = np.zeros((self.n_groups, self.n_groups))
+        for start in range(0, len(self), ROWS):
+            rows = np.arange(start, min(start + ROWS, len(self)))
+            of_pairs = function(self.vectors[rows], self.vectors)
+            of_pairs[rows - start, rows] = 0.0
+            of_groups += self.member[rows].T @ of_pairs @ self.member
+        return leave_out_groups(of_groups)
+
+    def count_pairs(self) -> Array:
+        """[replicate]: the number of ordered pairs of distinct vectors, then of those that do not touch each group."""
+        n = len(self) - np.concatenate([[0.0], self.member.sum(0)])
+        return np.asarray(n * (n - 1))
 
     def made_once(self, function: "Callable[[SampledVectors], T]") -> T:
         """`function` of this sample, made when it is first asked for: layers are in many pairs."""

@@ -1,0 +1,98 @@
+"""Debiased centred kernel alignment (CKA) of two layers: how alike they see the same tokens, whatever their axes.
+
+Formula    H(K, L)/√(H(K, K)·H(L, L)) with K = XXᵀ, L = YYᵀ of the n tokens in the two layers, zero on the diagonal, and
+           H(K, L) = [ΣKL + ΣK·ΣL/((n − 1)(n − 2)) − 2 Σ(K1)(L1)/(n − 2)]/(n(n − 3)), the unbiased estimate of their
+           common variance (HSIC).
+Range      [−1, 1]. 1: the same cloud but for a rotation, a shift and a scale; 0: nothing in common (plain CKA of a few
+           tokens in many dimensions is near 1 whatever they are).
+Unit       none (a correlation).
+Undefined  fewer than four tokens; a layer without variance, whose estimate may be negative.
+Source     Kornblith et al. 2019; the unbiased HSIC: Song et al. 2012, eq. 4, in CKA: Nguyen et al. 2021, eq. 3. Tokens
+           of one unit are no independent data: the interval leaves out groups of whole units.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from anisoscope.metrics.base import COSINE, Array, Metric, Values, ratio
+from anisoscope.reads import LayerPair
+from anisoscope.reads.pairs import SampledPair
+from anisoscope.reads.sample import SampledVectors, leave_out_groups
+
+MOST = 1024
+"""Tokens that are compared, of those in the sample: products of all pairs of them are held for every layer."""
+
+
+class Gram(NamedTuple):
+    """Scalar products of the tokens of one layer, zero on the diagonal.
+
+    products  [token, token]
+    by_group  [token, group]: Σ over the tokens of each group
+    total     [replicate]: Σ over all pairs
+    variance  [replicate]: H(K, K)
+    """
+
+    products: Array
+    by_group: Array
+    total: Array
+    variance: Array
+
+
+def compute(pair: SampledPair) -> Values:
+    x, y = pair.first.made_once(gram), pair.second.made_once(gram)
+    shared = _hsic(pair.first, x, y)
+    size = np.where((x.variance > 0) & (y.variance > 0), x.variance * y.variance, np.nan)
+    return {"": shared / np.sqrt(size)}
+
+
+def gram(sample: SampledVectors) -> Gram:
+    """The products of a layer. No shift and no common scale changes the alignment: both are taken away for digits."""
+    centred = sample.vectors - sample.vectors.mean(0)
+    scale = np.sqrt(np.square(centred).mean())
+    centred = centred / scale if scale > 0 else centred
+    products = centred @ centred.T
+    np.fill_diagonal(products, 0.0)
+    by_group = products @ sample.member
+    alone = Gram(products, by_group, leave_out_groups(sample.member.T @ by_group), np.zeros(0))
+    return alone._replace(variance=_hsic(sample, alone, alone))
+
+
+def _hsic(sample: SampledVectors, x: Gram, y: Gram) -> Array:
+    """H [replicate] of the products of two layers."""
+    member = sample.member
+    n = len(sample) - np.concatenate([[0.0], member.sum(0)])
+    products = leave_out_groups(member.T @ (x.products * y.products) @ member)
+    of_rows = x.by_group.sum(1), y.by_group.sum(1)
+    # a row without a group, times the same of the other layer; the rows of the group itself are left out too
+    without = (of_rows[0][:, None] - x.by_group) * (of_rows[1][:, None] - y.by_group)
+    rows = np.concatenate([[of_rows[0] @ of_rows[1]], (without * (1 - member)).sum(0)])
+    enough = np.where(n > 3, n, np.nan)
+    whole = products + x.total * y.total / ((enough - 1) * (enough - 2)) - 2 * rows / (enough - 2)
+    return ratio(whole, enough * (enough - 3))
+
+
+def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
+    """Products centred so that rows sum to 0 off the diagonal (Székely & Rizzo 2014), whose mean product is H."""
+    x, y = (_centred(np.concatenate(side)) for side in zip(*units, strict=True))
+    return {"": float((x * y).sum() / np.sqrt((x * x).sum() * (y * y).sum()))}
+
+
+def _centred(x: Array) -> Array:
+    """Products of vectors, U-centred."""
+    n, k = len(x), x @ x.T
+    np.fill_diagonal(k, 0.0)
+    rows = k.sum(1)
+    u = k - rows[:, None] / (n - 2) - rows[None] / (n - 2) + k.sum() / ((n - 1) * (n - 2))
+    np.fill_diagonal(u, 0.0)
+    return np.asarray(u)
+
+
+METRIC = Metric(
+    name="cka",
+    reads=LayerPair(MOST),
+    compute=compute,
+    reference=reference,
+    bounds={"": COSINE},
+    invariant=frozenset({"rotation", "translation", "order"}),
+)

@@ -1,0 +1,128 @@
+"""Intrinsic dimension by two neighbours (TwoNN): of how many dimensions the surface is that vectors lie on.
+
+Formula    μ = r₂/r₁ of each vector, the distances to its nearest and next nearest other vector. With μ in rising order
+           and F(μᵢ) = i/N, the slope through the origin of −log(1 − F) against log μ, over the 90 % of smallest μ.
+           likelihood: (N − 1)/Σ log μ. Vectors that are equal, as those of a word in the embedding layer are, count
+           once; distinct: the share that is left of them.
+Range      (0, ∞), most often far below the width: a curved surface has few dimensions and a high effective rank.
+           distinct (0, 1].
+Unit       dimensions.
+Undefined  fewer than three distinct vectors, or all of them equally far from two neighbours. It is of the scale at
+           which the sample is dense: more vectors see smaller scales, and noise has as many dimensions as the space.
+Source     Facco et al. 2017; likelihood: Denti et al. 2022.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
+
+from anisoscope.metrics.base import POSITIVE, SHARE, Array, Metric, Values
+from anisoscope.reads import Sample
+from anisoscope.reads.sample import ROWS, SampledVectors
+
+KEPT = 0.9
+"""The paper's share of smallest ratios: the largest are those of vectors at the edge."""
+NEAREST = 8
+"""Neighbours that are remembered, so that two are left if a group is left out."""
+SEVERAL = -1
+"""In place of a group: equal vectors are of several groups."""
+
+
+def compute(sample: SampledVectors) -> Values:
+    points, group = _distinct(sample)
+    order, distance = _neighbours(points)
+    values: dict[str, list[float]] = {"": [], "likelihood": [], "distinct": []}
+    for left_out in (None, *sample.present):
+        kept = np.ones(len(points), dtype=bool) if left_out is None else group != left_out
+        count = len(sample) if left_out is None else int((sample.group != left_out).sum())
+        log_ratio = np.log(_ratios(points, order, distance, kept))
+        values[""].append(_slope(log_ratio))
+        values["likelihood"].append(_likelihood(log_ratio))
+        values["distinct"].append(kept.sum() / count if count else np.nan)
+    return {name: np.array(of_groups) for name, of_groups in values.items()}
+
+
+def _distinct(sample: SampledVectors) -> tuple[Array, NDArray[np.int64]]:
+    """Distinct vectors [point, dim], and the group that all vectors equal to each are of (or `SEVERAL`)."""
+    points, place = np.unique(sample.vectors, axis=0, return_inverse=True)
+    place = place.ravel()
+    first, last = (np.full(len(points), end) for end in (sample.groups, SEVERAL))
+    np.minimum.at(first, place, sample.group)
+    np.maximum.at(last, place, sample.group)
+    return points, np.where(first == last, first, SEVERAL)
+
+
+def _neighbours(points: Array) -> tuple[NDArray[np.int64], Array]:
+    """The nearest others of each point, nearest first, and their distances [point, neighbour].
+
+    They are found by products and measured by differences, which keep the digits of small distances.
+    """
+    count = min(NEAREST, len(points) - 1)
+    centred = points - points.mean(0)
+    square = np.square(centred).sum(1)
+    order = np.zeros((len(points), count), dtype=np.int64)
+    distance = np.zeros((len(points), count))
+    for start in range(0, len(points), ROWS):
+        rows = np.arange(start, min(start + ROWS, len(points)))
+        apart = square[rows, None] + square - 2 * centred[rows] @ centred.T
+        apart[rows - start, rows] = np.inf
+        near = np.argpartition(apart, count - 1, axis=1)[:, :count] if count else order[rows]
+        exact = np.linalg.norm(centred[rows, None] - centred[near], axis=2)
+        by_distance = np.argsort(exact, axis=1)
+        order[rows] = np.take_along_axis(near, by_distance, axis=1)
+        distance[rows] = np.take_along_axis(exact, by_distance, axis=1)
+    return order, distance
+
+
+def _ratios(points: Array, order: NDArray[np.int64], distance: Array, kept: NDArray[np.bool_]) -> Array:
+    """r₂/r₁ of the points that are kept, among themselves; of fewer than three none."""
+    if kept.sum() < 3:
+        return np.zeros(0)
+    still = kept[order[kept]]
+    rank = np.cumsum(still, axis=1)
+    nearest = [np.where(still & (rank == k), distance[kept], 0.0).sum(1) for k in (1, 2)]
+    # all but one of the remembered neighbours of a point may be left out: it is compared with every point again
+    alone = np.flatnonzero(rank[:, -1] < 2)
+    if len(alone):
+        others = points[kept]
+        apart = cdist(others[alone], others)
+        apart[np.arange(len(alone)), alone] = np.inf
+        nearest_two = np.partition(apart, 1, axis=1)[:, :2]
+        nearest[0][alone], nearest[1][alone] = nearest_two.T
+    return np.asarray(nearest[1] / nearest[0])
+
+
+def _slope(log_ratio: Array) -> float:
+    """The slope through the origin."""
+    x = np.sort(log_ratio)[: int(len(log_ratio) * KEPT)]
+    y = -np.log1p(-np.arange(1, len(x) + 1) / len(log_ratio))
+    return float(x @ y / (x @ x)) if x.any() else np.nan
+
+
+def _likelihood(log_ratio: Array) -> float:
+    total = log_ratio.sum()
+    return float((len(log_ratio) - 1) / total) if total > 0 else np.nan
+
+
+def reference(units: list[Array]) -> dict[str, float]:
+    """From all distances, sorted."""
+    every = np.concatenate(units)
+    x = np.unique(every, axis=0)
+    distances = np.sort(np.linalg.norm(x[:, None] - x[None], axis=2), axis=1)
+    log_ratio = np.log(np.sort(distances[:, 2] / distances[:, 1]))
+    n = len(x)
+    first = log_ratio[: int(n * KEPT)]
+    y = [-np.log(1 - i / n) for i in range(1, len(first) + 1)]
+    slope = np.linalg.lstsq(first[:, None], np.array(y), rcond=None)[0][0]
+    return {"": float(slope), "likelihood": float((n - 1) / log_ratio.sum()), "distinct": n / len(every)}
+
+
+METRIC = Metric(
+    name="twonn",
+    reads=Sample(),
+    compute=compute,
+    reference=reference,
+    bounds={"": POSITIVE, "likelihood": POSITIVE, "distinct": SHARE},
+    counted=frozenset({"distinct"}),
+    invariant=frozenset({"rotation", "translation", "order"}),
+)

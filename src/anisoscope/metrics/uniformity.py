@@ -1,0 +1,52 @@
+"""Uniformity: how evenly directions are spread over the sphere, by pairs that lie close.
+
+Formula    log of the mean over distinct pairs of exp(−2‖u − v‖²), u = x/‖x‖. isotropic: the same of directions spread
+           evenly over the sphere in d dimensions, log ₀F₁(d/2; 4) − 4, which no cloud of many vectors lies below.
+Range      [−8, 0]: 0: one direction, isotropic (near −4 in many dimensions): evenly spread. It sees clusters whose mean
+           cosine is 0, which A does not.
+Unit       none (a logarithm).
+Undefined  fewer than two vectors in the sample.
+Source     Wang & Isola 2020, section 4.1.2, at their t = 2 (of a uniform sample of vectors; theirs is of a batch).
+"""
+
+import numpy as np
+from scipy.spatial.distance import pdist
+from scipy.special import hyp0f1
+
+from anisoscope.metrics.base import Array, Metric, Values, ratio, units_of
+from anisoscope.reads import Sample
+from anisoscope.reads.sample import SampledVectors
+
+SHARPNESS = 2.0
+"""The paper's t."""
+
+
+def compute(sample: SampledVectors) -> Values:
+    close = sample.sum_pairs(_closeness)
+    count = sample.count_pairs()
+    d = sample.vectors.shape[1]
+    isotropic = np.log(hyp0f1(d / 2, SHARPNESS**2)) - 2 * SHARPNESS
+    return {"": np.log(ratio(close, count)), "isotropic": np.full_like(close, isotropic)}
+
+
+def _closeness(rows: Array, vectors: Array) -> Array:
+    """exp(−t‖u − v‖²) of the directions of rows and vectors; ‖u − v‖² = 2 − 2u·v."""
+    cosine = np.minimum(units_of(rows) @ units_of(vectors).T, 1.0)
+    return np.asarray(np.exp(2 * SHARPNESS * (cosine - 1)))
+
+
+def reference(units: list[Array]) -> dict[str, float]:
+    """Every pair by its distance."""
+    x = np.concatenate(units)
+    distances = pdist(x / np.linalg.norm(x, axis=1, keepdims=True))
+    return {"": float(np.log(np.exp(-SHARPNESS * distances**2).mean()))}
+
+
+METRIC = Metric(
+    name="uniformity",
+    reads=Sample(),
+    compute=compute,
+    reference=reference,
+    bounds={"": (-4 * SHARPNESS, 0.0)},
+    invariant=frozenset({"rotation", "scaling", "order"}),
+)
