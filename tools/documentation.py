@@ -141,12 +141,13 @@ def _runs(shapes: list[tuple[int, ...]]) -> str:
 
 
 def measures() -> str:
-    """The docstring of every metric."""
+    """The docstring of every metric of this package."""
     parts = []
-    for name, metric in metrics.found().items():
+    for name, metric in metrics.scan().items():
         text = (importlib.import_module(f"anisoscope.metrics.{name}").__doc__ or "").strip()
         title, _, rest = text.partition("\n")
-        where = f"Reads {metric.reads.described}; panel `{metric.panel}`."
+        how = f"panel `{metric.panel}`" if metric.panel else f"measured if it is named: `--metric {name}`"
+        where = f"Reads {metric.reads.described}; {how}."
         where = "Measured of labelled utterances: `anisoscope classes`." if metric.reads.labelled else where
         parts.append(f"## `{metric.name}`\n\n{title}\n\n{where}\n\n```text\n{rest.strip()}\n```\n")
     return "# Metrics\n\n" + "\n".join(parts)

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from anisoscope.capture import capture as capture
     from anisoscope.measure.functional import metric as metric
     from anisoscope.measure.settings import Settings as Settings
+    from anisoscope.metrics.base import Metric as Metric
     from anisoscope.models.load import Subject as Subject, load as load
     from anisoscope.monitor.monitor import Monitor as Monitor
+    from anisoscope.registry import register as register
     from anisoscope.sums.groups import Sums as Sums
 
 __version__ = "0.1.0"
@@ -39,8 +41,10 @@ _MODULES = {
     "capture": ("capture",),
     "measure.functional": ("metric",),
     "measure.settings": ("Settings",),
+    "metrics.base": ("Metric",),
     "models.load": ("Subject", "load"),
     "monitor.monitor": ("Monitor",),
+    "registry": ("register",),
     "sums.groups": ("Sums",),
 }
 _PUBLIC = {name: f"anisoscope.{module}" for module, names in _MODULES.items() for name in names}

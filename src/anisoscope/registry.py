@@ -15,7 +15,7 @@ a warning names it.
 
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -83,8 +83,17 @@ def entries(group: str) -> dict[str, Any]:
 
     Of two of one name the first one stays; if it is another package's, a warning names it.
     """
+    return _entries(group, _entry_points(group))
+
+
+def added(group: str) -> dict[str, Any]:
+    """What is not our own of a group: what installed packages add, and what was registered."""
+    return _entries(group, [point for point in _entry_points(group) if not _is_ours(point)])
+
+
+def _entries(group: str, points: Iterable[EntryPoint]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for point in _entry_points(group):
+    for point in points:
         for name, entry in _load(point).items():
             if name in found and found[name] is not entry:
                 _warn(

@@ -2,11 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from anisoscope.errors import UsageError, near_matches
 from anisoscope.options import AskedField
 from anisoscope.runs.job import Place
+
+if TYPE_CHECKING:
+    from anisoscope.metrics.base import Metric
 
 
 class Written(TypedDict, total=False):
@@ -23,7 +26,7 @@ class Written(TypedDict, total=False):
 class Measuring(TypedDict, total=False):
     """Keywords of `measure` and `series`, as the options of `anisoscope measure` (`anisoscope measure --help`)."""
 
-    metrics: Sequence[str]
+    metrics: "Sequence[str | Metric]"
     panel: str | Sequence[str]
     tokens: str | Sequence[str]
     groups: int

@@ -64,9 +64,10 @@ def measure(
                rules, and refused when two readings are possible. How it was read: `run.manifest["corpus"]["reading"]`
     forward    `forward(model, inputs)`, where the model needs a special call
     options    as of `anisoscope measure`: `output`, `panel`, `limit`, `seed` …; without `output` the run is in memory;
-               `metrics` chooses single ones. What must be known of the run stands in `run.manifest["warnings"]`
+               `metrics` chooses single ones, by name or as they are (a `Metric` of your own). What must be known of
+               the run stands in `run.manifest["warnings"]`
     """
-    given, place, quiet = written(options)
+    given, place, quiet = written(_with_names(options))
     job: Job = made(Job, read(given, leaves(Job)) | {"corpus": corpus})
     if are_vectors(model):
         _refuse("a model", "vectors alone", inputs=inputs, corpus=corpus or None, processor=processor, forward=forward)
@@ -97,6 +98,15 @@ def measure_job(
         from anisoscope.runs.run import run
 
         return run(job, place.output, **place.again, progress=progress, subject=subject, reading=reading)
+
+
+def _with_names(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The keywords with names in place of metrics that were given as they are, which registers them."""
+    if isinstance(options.get("metrics", ""), str):
+        return options
+    from anisoscope import metrics
+
+    return {**options, "metrics": metrics.names_of(options["metrics"])}
 
 
 def are_vectors(model: Any) -> bool:
@@ -219,7 +229,8 @@ def series(
 
     Other keywords as in `measure`. ModelError for checkpoints that do not belong together.
     """
-    job = made(Job, read(options, leaves(Job)) | {"corpus": corpus, "model": str(checkpoints)})
+    given = read(_with_names(options), leaves(Job))
+    job = made(Job, given | {"corpus": corpus, "model": str(checkpoints)})
     return Run(measure_checkpoints(job, Place(Path(output), overwrite=overwrite), quiet, keep).folder)
 
 

@@ -15,7 +15,7 @@ from anisoscope.extras import has_extra, require_extra
 from anisoscope.runs.finding import Finding
 from anisoscope.runs.findings import findings
 from anisoscope.runs.job import Place
-from anisoscope.runs.tables import short_table
+from anisoscope.runs.tables import short_table, value_table
 from anisoscope.store import RunFolder, read_run
 
 if TYPE_CHECKING:
@@ -69,11 +69,12 @@ class Run:
 
     def table(self, tokens: str | None = None) -> pd.DataFrame:
         """The short table, a row per checkpoint, stack, layer and site: A with its interval and verdict, drift share,
-        top-3 share, effective rank; without hidden states an empty one.
+        top-3 share, effective rank. If A was not measured: a row for every value of whole layers.
 
         tokens   the token policy; None: the first of the run. UsageError for one that the run has not
         """
-        return short_table(self.records, tokens)
+        table = short_table(self.records, tokens)
+        return table if len(table) else value_table(self.records, tokens)
 
     @property
     def findings(self) -> list[Finding]:

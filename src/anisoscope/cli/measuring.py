@@ -187,6 +187,8 @@ def _show_run(done: "RunFolder", view: View, quiet: bool) -> None:
         shown = tables.of_classes(done.records)
     else:
         shown = [tables.layer_by_layer(done.records, wide=view.wide)]
+    if not any(table.rows for table in shown) and len(done.records):
+        shown = tables.of_named(done.records) or shown
     if not any(table.rows for table in shown) and view.format == "table":
         tell(f"No hidden states were measured; all records are in {here(done.folder / 'records.parquet')}")
     show(shown, view, findings(done.records))

@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from anisoscope.cli.view import Table
-from anisoscope.registry import entries
-from anisoscope.runs.tables import ENDS, SHORT, A, by_layer, named, side_by_side as joined
+from anisoscope.registry import added, entries
+from anisoscope.runs.tables import ENDS, SHORT, A, by_layer, named, of_layers, side_by_side as joined
 from anisoscope.store import RunFolder, select
 from anisoscope.wording import each, measured, ranged, short
 
@@ -27,6 +27,8 @@ WIDE = {
     "spectrum.effective_rank": "effective rank",
 }
 """Columns of the wide table of a run, of which those are shown that were measured."""
+MOST_COLUMNS = 24
+"""Components that are shown side by side."""
 OF_CLASSES = {
     "class_direction.auc": "AUC",
     "class_direction.nearest": "nearest is own",
@@ -57,6 +59,27 @@ def layer_by_layer(records: Any, *, wide: bool = False) -> Table:
         row += [verdict, *ranges.values()] if wide else [ranges[A], verdict, *values]
     head = ["verdict", *(WIDE[m] for m in metrics)] if wide else ["A", "verdict", *list(SHORT.values())[1:]]
     return Table((*places, *head), rows, behind)
+
+
+def of_named(records: Any) -> list[Table]:
+    """Metrics that were named: their values layer by layer, with intervals; a table of its own for each with components
+    (of a metric of two layers: its second layer).
+    """
+    behind = of_layers(records)
+    rows = behind.assign(layer=behind["layer"].astype("string").where(behind["site"].ne("final"), "final"))
+    if rows["stack"].nunique() > 1:
+        rows["layer"] = rows["stack"].str.cat(rows["layer"], " ")
+    whole = rows["component"].isna()
+    tables = []
+    if whole.any():
+        shown = _pivoted(rows[whole], ["layer"], {name: name for name in rows["metric"][whole].unique()})
+        tables.append(Table(shown.head, shown.rows, behind[whole]))
+    for name, part in rows[~whole].groupby("metric", sort=False):
+        components = {component: component for component in part["component"].unique()}
+        if len(components) <= MOST_COLUMNS:  # more, as one for every dimension, are in the records alone
+            shown = _pivoted(part.assign(metric=part["component"]), ["layer"], components)
+            tables.append(Table((str(name), *shown.head[1:]), shown.rows, behind.loc[part.index]))
+    return tables
 
 
 def of_classes(records: Any) -> list[Table]:
@@ -119,11 +142,9 @@ def listed(what: str) -> Table:
     if what == "metrics":
         sources = sorted(Path(__file__).parents[1].joinpath("metrics").glob("*.py"))  # to import them takes seconds
         docs = {path.stem: ast.get_docstring(ast.parse(path.read_bytes())) or "" for path in sources}
-        rows = [
-            (name, " ".join(doc.split("\n\n")[0].split()))
-            for name, doc in docs.items()
-            if name not in ("__init__", "base")
-        ]
+        docs = {name: doc for name, doc in docs.items() if name not in ("__init__", "base")}
+        docs |= {name: metric.documentation for name, metric in added("metrics").items()}
+        rows = [(name, " ".join(doc.split("\n\n")[0].split())) for name, doc in docs.items()]
     elif what == "models":
         from anisoscope.models.named import converted_models, named_models, packaged_models
 

@@ -31,6 +31,7 @@ Names = tuple[str, ...]
 HELP = {
     "panels": "hidden, spectrum, attention, several with commas, or all; on request only: alignment (what the drift of "
     "queries and keys does), class (directions of classes, of labelled vectors)",
+    "metrics": "metrics by name, with commas, in place of panels (anisoscope list metrics); one of yours: module:NAME",
     "policies": "token policies, with commas: all, content, no-first",
     "groups": "groups of units left out in turn for the intervals",
     "spectrum_groups": "the same for the spectrum; default 8 up to 1,024 dimensions, 1 (no "
@@ -60,6 +61,7 @@ class Settings:
     """What a measurement computes. Everything here is part of a run's identity.
 
     panels            of `PANELS` and `ON_REQUEST`
+    metrics           by name, in place of panels: also `module:NAME`, or a `Metric`, which is then registered
     policies          of `axes.POLICIES`; the first is the one of spectrum and sample
     groups            G of the jackknife; spectrum_groups: of the second moments (None: 8 up to 1,024 dimensions,
     1 up to 2,048: no interval, and none beyond unless the spectrum alone is asked for)
@@ -84,7 +86,7 @@ class Settings:
     seed: Annotated[int, Option(HELP["seed"], WHAT, least=0)] = 0
     median: Annotated[bool, Option(HELP["median"], WHAT, ("--medians",))] = False
     bins: tuple[float, ...] = ()
-    metrics: Names = ()
+    metrics: Annotated[Names, Option(HELP["metrics"], WHAT, ("--metrics", "--metric"))] = ()
     blocks: Annotated[Names, Option(HELP["blocks"], INPUT)] = ()
     tokens_first: Annotated[bool | None, Option(HELP["tokens_first"], INPUT, ("--tokens-first/--sequences-first",))] = (
         None

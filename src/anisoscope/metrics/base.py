@@ -1,6 +1,7 @@
 """The contract of a metric: the sums it needs, a pure function of them, the same done slowly, its invariances."""
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -89,6 +90,13 @@ class Metric:
                 listed = f"among {', '.join(sorted(known))}" if known else "empty, since it reads no sums"
                 cure = near_matches(name, known) if known else "leave it out"
                 raise UsageError(f"`{what}` of {self.name} {listed}", repr(name), cure)
+
+    @property
+    def documentation(self) -> str:
+        """What it says of itself: the docstring of its module, or of its function if that was typed into a notebook."""
+        module = sys.modules.get(self.compute.__module__)
+        in_notebook = module is None or module.__name__ == "__main__"
+        return (self.compute if in_notebook else module).__doc__ or ""
 
     def range_of(self, value: str, data: Any) -> Bounds:
         """The smallest and the largest that `value` can be, of these data."""

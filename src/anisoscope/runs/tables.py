@@ -63,6 +63,26 @@ def short_table(records: pd.DataFrame, tokens: str | None = None) -> pd.DataFram
     return pd.DataFrame({name: table[key] for name, key in columns.items() if key in table}).reset_index()
 
 
+def of_layers(records: pd.DataFrame, tokens: str | None = None) -> pd.DataFrame:
+    """The records of whole layers under one token policy.
+
+    tokens  the token policy; None: the first of the run. UsageError for one that the run has not
+    """
+    rows = select(records, head=None)
+    known = list(dict.fromkeys(rows["token_policy"].dropna()))
+    if tokens is not None and tokens not in known:
+        raise UsageError("a token policy of this run", repr(tokens), near_matches(tokens, known))
+    if known:
+        rows = select(rows, token_policy=[tokens or known[0], None])
+    return rows
+
+
+def value_table(records: pd.DataFrame, tokens: str | None = None) -> pd.DataFrame:
+    """Every value of whole layers, a row each: for metrics that the short table does not show."""
+    rows = of_layers(records, tokens)
+    return rows[[*PLACE, "metric", "component", *ENDS]].reset_index(drop=True)
+
+
 def named(runs: Iterable[tuple[str, pd.DataFrame]]) -> dict[str, pd.DataFrame]:
     """Records by name; of a name that comes again its number follows."""
     found: dict[str, pd.DataFrame] = {}

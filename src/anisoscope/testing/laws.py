@@ -10,7 +10,6 @@ Data are passed on as a run passes them: through batches, masks, sums and sample
 """
 
 import re
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -206,11 +205,10 @@ def _require_equal(got: Mapping[str, Any], expected: Mapping[str, Any], how: tup
 
 
 def _check_words(metric: Metric) -> None:
-    module = sys.modules.get(metric.compute.__module__)
-    in_notebook = module is None or module.__name__ == "__main__"
-    text = (metric.compute if in_notebook else module).__doc__ or ""
+    text = metric.documentation
     heads = re.findall(rf"^\s*({'|'.join(POINTS)})\s+\S", text, re.MULTILINE)
-    where = f"the docstring of {'its function' if in_notebook else metric.compute.__module__}"
+    module = metric.compute.__module__
+    where = f"the docstring of {'its function' if module == '__main__' else module}"
     if tuple(heads) != POINTS:
         raise _Broken(f"{where} has {', '.join(heads) or 'none'} of its points; expected {', '.join(POINTS)}, in order")
     if len(text.strip().split("\n\n")[0]) < 20:
