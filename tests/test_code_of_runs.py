@@ -15,8 +15,10 @@ from quick import quick
 
 import anisoscope
 from anisoscope import provenance
+from anisoscope.errors import UsageError
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import found as metrics_found
+from anisoscope.provenance.sources import hash_function
 from anisoscope.runs.found import finished
 from anisoscope.runs.job import Job
 from anisoscope.store import write_json
@@ -185,6 +187,7 @@ def test_a_metric_of_a_session_counts_by_what_it_computes(tmp_path, monkeypatch)
         return provenance.code_used(session["compute"])
 
     assert list(made("1")) == ["__main__.compute()"] and made("1") == made("1") != made("2")
+    assert made("totals.x") != made("totals.y")  # names of attributes are read as such
     assert __name__ in provenance.code_used(partial(np_free, 1))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("ANISOSCOPE_CACHE", str(tmp_path / "cache"))
@@ -199,6 +202,57 @@ def test_a_metric_of_a_session_counts_by_what_it_computes(tmp_path, monkeypatch)
     names = set(provenance.code_used(compute))
     assert {"own_metrics_of_a_test.one", "own_metrics_of_a_test.help", "anisoscope.metrics.base"} <= names
     assert "own_metrics_of_a_test.two" not in names
+
+
+SESSION = """
+import numpy as np
+from functools import partial
+SCALE = {scale}
+TABLE = np.array([1.0, {scale}])
+class Later: ...
+unused = Later()
+def half(x, by={scale}): return x / by
+def outer(power):
+    def inner(totals): return totals.SCALE ** power
+    return inner
+def plain(totals): return 1
+def with_number(totals): return SCALE * totals.unused
+def with_array(totals): return np.dot(TABLE, totals)
+def with_function(totals): return half(totals)
+def with_name_of_another(totals): return np.linalg.norm(totals)
+def with_object(totals): return unused
+made_inside = outer({scale})
+with_argument = partial(half, by={scale})
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("plain", False),
+        ("with_name_of_another", False),
+        ("with_number", True),
+        ("with_array", True),
+        ("with_function", True),
+        ("made_inside", True),
+        ("with_argument", True),
+    ],
+)
+def test_what_a_function_of_a_session_uses_counts(name, changes):
+    """A constant that was changed between two cells left the identity of a run as it was."""
+    found = []
+    for scale in (2, 2, 3):
+        session = {"__name__": "__main__"}
+        exec(SESSION.format(scale=scale), session)
+        found.append(hash_function(session[name]))
+    assert found[0] == found[1] and (found[0] != found[2]) == changes
+
+
+def test_a_function_of_a_session_that_cannot_be_told_from_another_is_refused():
+    session = {"__name__": "__main__"}
+    exec(SESSION.format(scale=2), session)
+    with pytest.raises(UsageError, match=r"got 'unused', of Later. Cure: put it into a file.*module:NAME"):
+        hash_function(session["with_object"])
 
 
 def test_classes_of_extensions_count_and_foreign_ones_do_not(monkeypatch):

@@ -73,7 +73,7 @@ def code_used(*used: Any) -> dict[str, str]:
         if function.__module__ != "__main__" and find_file(function.__module__) is not None:
             roots.add(function.__module__)
         else:
-            typed[f"{function.__module__}.{function.__qualname__}()"] = hash_function(function)
+            typed[f"{function.__module__}.{function.__qualname__}()"] = hash_function(each)
     return code_of(*sorted(roots)) | typed
 
 

@@ -5,6 +5,8 @@ No module is imported to be hashed: the import statements of its source say what
 """
 
 import ast
+import dis
+import functools
 import hashlib
 import inspect
 import json
@@ -18,6 +20,8 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from anisoscope.errors import UsageError
 
 DIGITS = 12
 """Hexadecimal digits of a hash."""
@@ -92,19 +96,77 @@ def hash_file(path: Path) -> str:
 
 
 def hash_function(function: Any) -> str:
-    """The hash of the meaning of a function and of all functions of the same module that it calls, directly or not: for
-    functions that were typed into a session or a notebook, whose module has no file of its own.
+    """The hash of the meaning of a function and of all that it uses, directly or not, of the module where it was typed:
+    for functions of a session or a notebook, whose module has no file of its own.
+
+    Functions and classes of other modules count by name. UsageError for what cannot be told from another of its kind:
+    a changed one would be taken for the same.
     """
-    parts = {}
-    todo = [unwrapped(function)]
+    words: list[str] = []
+    seen: set[int] = set()
+    todo = [function]
     while todo:
-        each = unwrapped(todo.pop())
-        if each in parts or not isinstance(each, types.FunctionType):
+        each = todo.pop()
+        if id(each) in seen:
             continue
-        parts[each] = _hash_one_function(each)
-        used = [each.__globals__.get(name) for name in _names_in(each.__code__)]
-        todo += [other for other in used if getattr(other, "__module__", None) == each.__module__]
-    return _digest(sorted(f"{each.__qualname__} {meaning}" for each, meaning in parts.items()))
+        seen.add(id(each))
+        if isinstance(each, functools.partial):
+            words.append(_word_of("arguments", (each.args, each.keywords)))
+        each = unwrapped(each)
+        if not isinstance(each, types.FunctionType):
+            words.append(f"{each.__module__}.{each.__qualname__}")
+            continue
+        words.append(f"{each.__qualname__} {_hash_one_function(each)}")
+        for name, used in _used_by(each):
+            if isinstance(used, types.FunctionType | functools.partial) and used.__module__ == each.__module__:
+                todo.append(used)
+            else:
+                words.append(_word_of(name, used))
+    return _digest(sorted(words))
+
+
+def _used_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """What a function takes from around it, by name: globals, variables of functions that it was made in, defaults."""
+    for name in _global_names(function.__code__):
+        if name in function.__globals__:
+            yield name, function.__globals__[name]
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # one that is not set yet
+            yield name, cell.cell_contents
+    yield "defaults", (function.__defaults__, function.__kwdefaults__)
+
+
+def _global_names(code: types.CodeType) -> Iterator[str]:
+    """Names of globals that a function reads, and those that functions inside it read."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield str(instruction.argval)
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _global_names(inner)
+
+
+def _word_of(name: str, value: Any) -> str:
+    """What tells a value from another: its text, its bytes, or its name. UsageError if nothing does."""
+    if isinstance(value, types.ModuleType):
+        return f"{name} {value.__name__}"
+    if hasattr(value, "__qualname__") and getattr(value, "__module__", "__main__") != "__main__":
+        return f"{name} {value.__module__}.{value.__qualname__}"
+    if value is None or isinstance(value, int | float | complex | str | bytes):
+        return f"{name} {value!r}"
+    if isinstance(value, tuple | list):
+        return f"{name} {type(value).__name__} {[_word_of('', part) for part in value]}"
+    if isinstance(value, set | frozenset):
+        return f"{name} set {sorted(_word_of('', part) for part in value)}"
+    if isinstance(value, dict):
+        return f"{name} dict {[(_word_of('', key), _word_of('', part)) for key, part in value.items()]}"
+    if hasattr(value, "__array__"):
+        array = value.__array__()
+        if not array.dtype.hasobject:
+            return f"{name} {array.dtype} {array.shape} {hashlib.sha256(array.tobytes()).hexdigest()}"
+    expected = "a function typed into a session that uses functions, numbers, texts, arrays and lists of these"
+    cure = "put it into a file, which is told from others by its source, and name it module:NAME"
+    raise UsageError(expected, f"{name!r}, of {type(value).__name__}", cure)
 
 
 def unwrapped(function: Any) -> Any:
@@ -293,14 +355,6 @@ def _hash_one_function(function: types.FunctionType) -> str:
     except OSError:  # a session that keeps no source
         return _digest(_words_of_code(function.__code__))
     return _parse(written.encode())[0]
-
-
-def _names_in(code: types.CodeType) -> Iterator[str]:
-    """Global names that a function uses, and those that functions inside it use."""
-    yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            yield from _names_in(inner)
 
 
 def _words_of_code(code: types.CodeType) -> Iterator[str]:

@@ -90,8 +90,12 @@ class Job:
         """What makes the numbers, as far as it is known before model and corpus are: modules and functions."""
         maker = named_corpora()[self.corpus].maker if self.corpus in named_corpora() else ""
         modules = ["anisoscope.runs.run", *filter(None, [maker.partition(":")[0]])]
-        chosen = self.settings.chosen
-        return modules + [metric.compute for metric in chosen] + [type(metric.reads) for metric in chosen]
+        used: list[Any] = [*modules]
+        for metric in self.settings.chosen:
+            used += [metric.compute, type(metric.reads)]
+            if (summary := metric.reads.summary()) is not None:
+                used.append(summary)
+        return used
 
     def identity(self, subject: "Subject", plan: "BatchPlan", more: Callable[..., Any] | None = None) -> dict[str, Any]:
         """What makes a run this one; `more`: what measures more than the pass does."""
