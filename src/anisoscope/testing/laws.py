@@ -373,7 +373,7 @@ def require_decided(metric: Metric, case: str, sizes: Sequence[int]) -> None:
         warnings.simplefilter("error")
         try:
             reading = read(metric, units)
-            rows = [] if reading is None else [columns for columns, _ in columns_of(metric, reading, ("all",))]
+            rows = [] if reading is None else list(columns_of(metric, reading, ("all",)))
         except Warning as warning:
             raise _Broken(f"{case}: it warns ({warning})") from None
     for columns, _ in rows:
