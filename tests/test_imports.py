@@ -107,6 +107,15 @@ def test_imports_go_in_no_circle():
     assert not circles({name: set(imports(tree, everywhere=False)) for name, tree in modules().items()})
 
 
+def test_packages_go_in_no_circle():
+    """`models` imported `data` and `data` imported `models`: neither could be read alone."""
+    packages = {}
+    for name, targets in every_import().items():
+        own = name.split(".")[0]
+        packages.setdefault(own, set()).update({target.split(".")[0] for target in targets} - {own, "__init__"})
+    assert not circles(packages)
+
+
 LAZY = {
     ("data.labelled", "data.labelled_tables"): "a corpus is opened by name, and a table's reader makes a corpus",
 }

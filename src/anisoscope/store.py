@@ -140,16 +140,19 @@ def once(key: Path, make: Callable[[], Any], *, marker: str = "", wait: bool = T
     """
     if (key / marker).exists():
         return
-    import fcntl  # the system lets go of a lock whose process has ended, however it ended
+    from filelock import FileLock, Timeout  # the system lets go of a lock whose process has ended, however it ended
 
     key.parent.mkdir(parents=True, exist_ok=True)
-    with key.with_name(f".{key.name}.lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            raise Busy(key) from None
+    lock = FileLock(key.with_name(f".{key.name}.lock"))
+    try:
+        lock.acquire(blocking=wait)
+    except Timeout:
+        raise Busy(key) from None
+    try:
         if not (key / marker).exists():
             make()
+    finally:
+        lock.release()
 
 
 def records_once(path: Path, make: Callable[[], pd.DataFrame], *, wait: bool = True) -> pd.DataFrame:

@@ -153,7 +153,7 @@ def _job_and_subject(job: Job, model: Any, processor: Any, options: Mapping[str,
     if isinstance(model, str | Path):
         _refuse("a torch.nn.Module", "a name", processor=processor)
         return replace(job, model=str(model)), None
-    from anisoscope.measure.calls import check_model
+    from anisoscope.measure.calls import check_module
     from anisoscope.models.families import class_of
     from anisoscope.models.identity import weights_hash
     from anisoscope.models.load import Subject
@@ -163,7 +163,7 @@ def _job_and_subject(job: Job, model: Any, processor: Any, options: Mapping[str,
     if isinstance(model, Subject):
         subject = model if processor is None else replace(model, processor=processor)
     else:
-        check_model(model)
+        check_module(model)
         subject = Subject(model, processor, class_of(model).__name__, None, weights_hash(model))
     weight = next((p for p in subject.model.parameters() if p.is_floating_point()), None)
     if weight is None:
@@ -176,7 +176,7 @@ def _opened(
     job: Job, loaded: "Subject | None", inputs: Any, units: Any, forward: Any, options: Mapping[str, Any], place: Place
 ) -> "tuple[Job, Subject, OpenedCorpus]":
     """Inputs as they were handed over; a list of strings is a corpus, of which each is a document, and a unit."""
-    from anisoscope.measure.calls import check_model
+    from anisoscope.measure.calls import check_module
     from anisoscope.measure.inputs import Given
     from anisoscope.runs.run import OpenedCorpus, plan_of, subject_of
 
@@ -194,7 +194,7 @@ def _opened(
         described = {name: value for name, value in described.items() if name != "path"} | {"name": "texts"}
         return replace(job, corpus="texts"), subject, OpenedCorpus(read_plan, described)
     _refuse("a corpus or texts", "inputs that are batches", **{n: options[n] for n in OF_CORPUS if n in options})
-    check_model(subject.model)
+    check_module(subject.model)
     plan = Given(inputs, subject.model, units=units, forward=forward)
     named = replace(job, corpus=job.corpus or "inputs")
     described = {"name": named.corpus, "kind": type(inputs).__name__, "warnings": plan.warnings}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from anisoscope.errors import AnisoscopeError, UsageError, near_matches
-from anisoscope.measure.loop import device_of, moved
+from anisoscope.measure.loop import device_of_model, moved
 
 TARGETS = ("labels", "label", "target", "targets")
 """Entries that a model which does not take them can do without."""
@@ -92,7 +92,7 @@ class Caller:
         try:
             if self.forward is None:
                 return model(**inputs)
-            output = self.forward(model, moved(inputs["inputs"], device_of(model)))
+            output = self.forward(model, moved(inputs["inputs"], device_of_model(model)))
             if len(calls) != 1:  # its layers could not be counted
                 cure = "measure the part that it calls, or give one batch a call"
                 raise UsageError("forward= to call the model once", f"{len(calls)} calls", cure)
@@ -135,7 +135,7 @@ def called_by_name(model: nn.Module, names: Collection[str]) -> Caller:
     return Caller(model, None)
 
 
-def check_model(model: Any) -> None:
+def check_module(model: Any) -> None:
     """UsageError where `model` is no module that can be run."""
     if isinstance(model, type):
         raise UsageError("a model", f"the class {model.__name__}", f"make one: {model.__name__}(…)")

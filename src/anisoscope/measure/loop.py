@@ -144,7 +144,7 @@ def _pass(
     measurement.pieces = pieces
     tokens = {i: n for i, n in enumerate(getattr(plan, "tokens", [])) if only is None or i in only}
     total, done = sum(tokens.values()), sum(tokens.pop(i, 0) for i in measurement.batches)
-    steps, last, number = Steps(model, device_of(model)), None, 0
+    steps, last, number = Steps(model, device_of_model(model)), None, 0
     with listening() as stopped:
         if seen.moved_by is not None:
             measurement.refuse({EVERYWHERE: seen.moved_by})
@@ -156,7 +156,7 @@ def _pass(
                     reshard(model)
                 measurement.weights = embedding_terms(model, summaries)
             saved = time.monotonic()
-            batches = _ahead(_to_do(plan, only, frozenset(measurement.batches)), device_of(model))
+            batches = _ahead(_to_do(plan, only, frozenset(measurement.batches)), device_of_model(model))
             while True:
                 item = next(batches, None)
                 busy, number = steps.agree(item is not None, stopped_by(stopped))
@@ -195,7 +195,7 @@ def _keep_in_step(model: nn.Module, batch: Batch, steps: Steps, stopped: list[in
     with evaluating(model), torch.no_grad():
         while busy and not number:
             with calling_together(steps.together):
-                (batch.call or model)(**moved(batch.inputs, device_of(model)))
+                (batch.call or model)(**moved(batch.inputs, device_of_model(model)))
             busy, number = steps.agree(False, stopped_by(stopped))
     return number
 
@@ -208,7 +208,7 @@ def _first(plan: BatchPlan | Iterable[Batch]) -> Batch:
 def glance(model: nn.Module, batches: Iterable[Batch], settings: Settings) -> Measurement:
     """A quick pass in the midst of a training: signals, modes, gradients and random numbers stay as they are."""
     measurement = Measurement(settings)
-    device = device_of(model)
+    device = device_of_model(model)
     with (
         torch.random.fork_rng([device] if device.type == "cuda" else []),
         torch.autocast(device.type, enabled=False),
@@ -219,7 +219,7 @@ def glance(model: nn.Module, batches: Iterable[Batch], settings: Settings) -> Me
     return measurement
 
 
-def device_of(model: nn.Module) -> torch.device:
+def device_of_model(model: nn.Module) -> torch.device:
     """Where a model's weights are."""
     return next((p.device for p in model.parameters() if not p.is_meta), torch.device("cpu"))
 
@@ -270,7 +270,7 @@ def _looking(
         yield partial(_look_at_arrays, measurement)
         return
     settings, layout = measurement.settings, Layout(model)
-    device = device_of(model)
+    device = device_of_model(model)
     with (
         evaluating(model),
         whole_digits(),

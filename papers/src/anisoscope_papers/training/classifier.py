@@ -30,7 +30,7 @@ from anisoscope.store import RunFolder, check_output, clear_temporary, differenc
 from anisoscope_papers.training.classifier_parts import Parts, parts_of
 from anisoscope_papers.training.contents import hash_read
 from anisoscope_papers.training.entropy_penalty import EntropyPenalty
-from anisoscope_papers.training.fit import BEST, Fitting, check_device, fit
+from anisoscope_papers.training.fit import BEST, Fitting, check_training_device, fit
 from anisoscope_papers.training.recipe import VARIANTS, ClassifierRecipe
 
 POOL = 50
@@ -81,7 +81,7 @@ def train_classifier(
     same recipe is returned as it is, and an interrupted one goes on. With `overwrite` a finished training in the folder
     is kept until this one is finished. Interrupted on SIGINT or SIGTERM, after the state was saved.
     """
-    check_device(device)
+    check_training_device(device)
     recipe = recipe.filled()
     corpus = corpus or recipe.open()
     identity = {"recipe": plain(asdict(recipe)), "corpus": corpus.fingerprint, "code": code_version()["version"]}

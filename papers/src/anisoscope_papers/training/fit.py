@@ -88,7 +88,7 @@ class Fitting:
     callbacks: tuple[TrainerCallback, ...] = ()
 
 
-def check_device(name: str) -> None:
+def check_training_device(name: str) -> None:
     """ModelError unless it is there, UsageError for one of several of its kind, which the Trainer does not choose."""
     if device_of(name).index is not None:
         raise UsageError("a kind of device, cpu or cuda", repr(name), "choose the card by CUDA_VISIBLE_DEVICES")

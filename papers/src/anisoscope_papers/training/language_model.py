@@ -22,7 +22,7 @@ from anisoscope.measure.distributed import rank_and_world
 from anisoscope.progress import Progress
 from anisoscope.provenance import provenance
 from anisoscope.store import RunFolder, write_json
-from anisoscope_papers.training.fit import Fitting, Material, check_device, fit, keep
+from anisoscope_papers.training.fit import Fitting, Material, check_training_device, fit, keep
 from anisoscope_papers.training.recipe import ModelSize, Task, Training
 from anisoscope_papers.training.text import UNMASKED, Examples, hash_tokenizer, open_training_corpus, prepare
 
@@ -54,7 +54,7 @@ def train(
     """Train into the folder `output` and return it. A finished training of the same identity is left as it is where
     `resume` is set. OutputError for another's folder; Interrupted on SIGINT or SIGTERM, after the state was saved.
     """
-    check_device(training.device)
+    check_training_device(training.device)
     rank, world = rank_and_world()
     corpus = open_training_corpus(training.corpus, split=training.split, column=training.column, limit=training.limit)
     size = training.size

@@ -48,7 +48,7 @@ def check_penalty(variant: str, weight: float, layers: tuple[int, ...]) -> None:
         raise UsageError("layers counted from 1", str(layers), "the first layer is 1")
 
 
-def layers_of(text: str) -> tuple[int, ...]:
+def penalty_layers_of(text: str) -> tuple[int, ...]:
     """`1,2` → (1, 2); `all` → ()."""
     if text.strip() == "all":
         return ()
@@ -120,7 +120,8 @@ class ClassifierRecipe:
     ] = "none"
     weight: Annotated[float, Option("weight λ of the penalty", TRAINING)] = 0.0
     penalty_layers: Annotated[
-        tuple[int, ...], Option("layers it acts on, from 1, with commas; all", TRAINING, parse=layers_of, shown="1")
+        tuple[int, ...],
+        Option("layers it acts on, from 1, with commas; all", TRAINING, parse=penalty_layers_of, shown="1"),
     ] = (1,)
     rate: Annotated[float | None, Option("learning rate; default: published (1e-3, or 5e-5)", TRAINING, least=0)] = None
     decay: Annotated[float | None, Option("weight decay; default: published (0, or 0.01)", TRAINING, least=0)] = None
