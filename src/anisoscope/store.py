@@ -51,19 +51,37 @@ def select(frame: pd.DataFrame, **where: Any) -> pd.DataFrame:
 
 
 def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
-    """Call `write` with a temporary path, then rename: `path` is whole or absent. OutputError where it cannot."""
+    """Call `write` with a temporary path, then rename: `path` is whole or absent, after a loss of power too.
+
+    OutputError if it cannot be written.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         clear_temporary(path.parent, path.name)
         write(temporary)
+        flush_to_disk(temporary)  # else the new name could reach the disk before the content
         temporary.replace(path)
+        flush_to_disk(path.parent)
     except (OSError, SafetensorError) as error:
         cure = "free space or choose another --output; the run stays resumable"
         raise OutputError(f"to write {path}", str(getattr(error, "strerror", None) or error), cure) from error
     finally:
         with suppress(OSError):  # what went wrong above is told, not that there is nothing to remove
             temporary.unlink(missing_ok=True)
+
+
+def flush_to_disk(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk; not where the system cannot say."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:  # folders cannot be opened on every system
+        return
+    try:
+        with suppress(OSError):  # nor flushed on every file system
+            os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_table(path: Path, frame: pd.DataFrame) -> None:

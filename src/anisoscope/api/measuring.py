@@ -116,7 +116,8 @@ def are_vectors(model: Any) -> bool:
 
         return holds_vectors(model)
     parts = model if isinstance(model, list | tuple) and model else [model]
-    are_arrays = all(hasattr(x, "shape") and hasattr(x, "dtype") and not hasattr(x, "parameters") for x in parts)
+    kinds = [type(x) for x in parts]  # a nested tensor has no shape that can be asked for
+    are_arrays = all(hasattr(x, "shape") and hasattr(x, "dtype") and not hasattr(x, "parameters") for x in kinds)
     return isinstance(model, dict) or are_arrays
 
 

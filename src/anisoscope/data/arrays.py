@@ -60,6 +60,19 @@ def native(x: NDArray[Any]) -> NDArray[Any]:
     return np.array(x, np.float64 if x.dtype.itemsize > 8 and x.dtype.kind == "f" else x.dtype.newbyteorder("="))
 
 
+def as_dense(x: Any) -> Any:
+    """A sparse or quantised array or tensor as a dense one; any other as it is. UsageError for a nested tensor."""
+    if isinstance(x, Tensor):
+        if x.is_nested:
+            cure = "pad it: torch.nested.to_padded_tensor(x, 0.0), and give a mask"
+            raise UsageError("a tensor with a shape", "a nested tensor", cure)
+        if x.is_quantized:
+            return x.dequantize()
+        return x if x.layout == torch.strided else x.to_dense()
+    is_of_scipy = type(x).__module__.startswith("scipy.sparse")
+    return x.toarray() if is_of_scipy else x
+
+
 def given_vectors(
     arrays: Any,
     *,
@@ -78,7 +91,7 @@ def given_vectors(
         arrays = {str(i): x for i, x in enumerate(arrays if isinstance(arrays, list | tuple) else [arrays])}
     if not arrays:
         raise UsageError("at least one array of vectors", "none", CURE)
-    layers = dict(arrays)
+    layers = {layer: as_dense(x) for layer, x in arrays.items()}
     first = next(iter(layers.values()))
     for layer, x in layers.items():
         _check_array(layer, x, name)

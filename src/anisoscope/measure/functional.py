@@ -13,7 +13,7 @@ from torch import Tensor
 from anisoscope import metrics as all_metrics
 from anisoscope.axes import Site
 from anisoscope.batch import Batch, Stream
-from anisoscope.data.arrays import native
+from anisoscope.data.arrays import as_dense, native
 from anisoscope.errors import UsageError
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
@@ -98,6 +98,7 @@ def _warn_of_left_out(measurement: Measurement, name: str, count: int) -> None:
 
 def _vectors(x: Any) -> Tensor:
     """`x` as a tensor [sequence, token, dim]."""
+    x = as_dense(x)
     if isinstance(x, np.ndarray) and x.dtype.kind == "f":
         x = torch.from_numpy(native(x))
     if not isinstance(x, Tensor) or not x.is_floating_point():

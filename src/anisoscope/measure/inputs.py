@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from anisoscope.batch import Batch, Stream
+from anisoscope.data.arrays import as_dense
 from anisoscope.data.plans import digest
 from anisoscope.errors import CorpusError, UsageError
 from anisoscope.measure.calls import PADDING_MASKS, TARGETS, Caller, array_of, said
@@ -99,7 +100,9 @@ class Given:
 
 def _batches_of(inputs: Any) -> Any:
     """A sized iterable of batches. UsageError where it holds none, or what no model reads."""
-    if isinstance(inputs, Tensor | np.ndarray | Mapping | tuple | Batch):
+    if isinstance(inputs, Tensor):
+        return [as_dense(inputs)]
+    if isinstance(inputs, np.ndarray | Mapping | tuple | Batch):
         return [inputs]
     kind = type(inputs).__name__
     if kind in ("DataFrame", "Series"):

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,10 @@ from anisoscope.registry import packages
 
 PASSING = ("transformers_version", "_name_or_path", "_commit_hash")
 """Entries of a configuration that say nothing of what a model computes."""
+
+
+PER_CHANNEL = (torch.per_channel_affine, torch.per_channel_affine_float_qparams)
+"""Kinds of quantisation with a scale for each row."""
 
 
 def lasting(settings: Any) -> Any:
@@ -46,11 +50,41 @@ def whole(value: Any) -> Any:
     return value.full_tensor() if hasattr(value, "full_tensor") else value
 
 
+def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of an entry of a state that is none itself; of quantised ones the whole numbers and the scales."""
+    if isinstance(value, torch.Tensor):
+        if value.is_quantized:
+            yield value.int_repr()
+            yield torch.as_tensor(
+                value.q_per_channel_scales() if value.qscheme() in PER_CHANNEL else value.q_scale(), dtype=torch.float64
+            )
+            yield torch.as_tensor(
+                value.q_per_channel_zero_points() if value.qscheme() in PER_CHANNEL else value.q_zero_point()
+            )
+        else:
+            yield value
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from _tensors_in(part)
+
+
+def _settings_in(value: Any) -> str:
+    """What else an entry of a state holds."""
+    if isinstance(value, tuple | list):
+        return ",".join(map(_settings_in, value))
+    return "" if isinstance(value, torch.Tensor) else repr(value)
+
+
 def weights_hash(model: nn.Module, but: Collection[str] = ()) -> str:
     """SHA-256 over names, shapes and bytes of all weights `but` some, so that a run names what it measured."""
     digest = hashlib.sha256()
     for key, value in sorted(model.state_dict().items()):
-        if key not in but:
+        if key not in but and not isinstance(value, torch.Tensor):  # packed weights of torch's int8 modules
+            for part in _tensors_in(value):
+                digest.update(f"{key}{tuple(part.shape)}{part.dtype}".encode())
+                digest.update(part.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+            digest.update(f"{key}{_settings_in(value)}".encode())
+        elif key not in but:
             digest.update(f"{key}{tuple(value.shape)}{value.dtype}".encode())
             if value.is_meta:  # laid off by accelerate, which keeps it for when it is needed
                 path, _, own = key.rpartition(".")

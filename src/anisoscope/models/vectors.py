@@ -2,6 +2,7 @@
 
 import gzip
 import math
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from anisoscope.errors import ModelError, UsageError
+
+_SPACES = re.compile("[ \t]+")  # other blanks are parts of words
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,11 @@ def word_vectors(name: str, words: Sequence[str], special: Sequence[str], *, nor
         if not 0 < norm < math.inf:
             expected = "a finite mean norm above 0 for the word vectors"
             raise UsageError(expected, str(norm), "leave it out to keep their scale")
-        lengths = vectors.matrix.norm(dim=1)
-        vectors.matrix.mul_(norm / lengths[lengths > 0].mean())
+        lengths = vectors.matrix.double().norm(dim=1)
+        known = lengths[lengths > 0]
+        if not len(known):
+            raise ModelError(f"word vectors of {name} with a direction", "zeros alone", "name another file")
+        vectors.matrix.copy_(vectors.matrix.double() * (norm / known.mean()))
     return vectors
 
 
@@ -44,9 +50,12 @@ def _of_file(path: Path, wanted: dict[str, int], count: int) -> WordVectors:
     """Lines `word x₁ … x_d`, after an optional header `count dimension`; the first of several spellings counts."""
     dim, rows, left = 0, dict[int, Tensor](), dict(wanted)
     for number, line in enumerate(_lines(path), 1):
-        word, *numbers = line.rstrip().split(" ")
+        word, *numbers = _SPACES.split(line.rstrip())
         if number == 1 and len(numbers) == 1:
             continue
+        if not numbers:
+            got = f"{word[:40]!r} alone in line {number}"
+            raise ModelError(f"numbers behind the word in {path}", got, "name a GloVe or fastText file")
         dim, place = dim or len(numbers), left.pop(word, None)
         if place is None:
             continue
