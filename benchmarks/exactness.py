@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     subject = load("builtin:minilm")
     plan, _ = plan_of(Job(corpus=options.corpus, limit=options.limit), subject)
-    settings = Settings(metrics=("mean_cosine",), policies=("all",), sample=0)
+    settings = Settings(metrics=("mean_cosine",), tokens=("all",), sample=0)
     records = select(run_pass(subject.model, plan, settings).records(), metric="mean_cosine", site="hidden")
     wanted = [int(x) for x in options.layers.split(",") if x] or records["layer"].tolist()
     kept: dict[int, list[torch.Tensor]] = {layer: [] for layer in wanted}

@@ -70,7 +70,7 @@ def correctness(device: torch.device, tiny: bool) -> dict[str, Any]:
         data = batches(model, 32 if tiny else 128, 4, 4)
         tables = []
         for place in ("cpu", device):
-            measured = run_pass(model.to(place), data, Settings(panels=PANELS, sample=64, groups=8))
+            measured = run_pass(model.to(place), data, Settings(panel=PANELS, sample=64, groups=8))
             tables.append(measured.records().set_index(PLACE)["value"].astype(float))
         ours, theirs = tables[0], tables[1].reindex(tables[0].index)
         difference = (ours - theirs).abs() / ours.abs().clip(lower=1)
@@ -110,7 +110,7 @@ def overhead(device: torch.device, tiny: bool, backend: str = "sdpa", tokens: in
             bare = min(timed(model, data, None) for _ in range(3))
             parts = {}
             for panels in (("hidden",), ("spectrum",), ("attention",), PANELS):
-                chosen = [m.name for m in Settings(panels=panels).chosen if m.reads.summary() is None]
+                chosen = [m.name for m in Settings(panel=panels).chosen if m.reads.summary() is None]
                 settings = Settings(metrics=tuple(chosen), sample=0)  # matrices of weights are looked at once a run
                 timed(model, data[:1], settings)
                 parts["+".join(panels)] = round(min(timed(model, data, settings) for _ in range(2)) / bare, 3)

@@ -24,8 +24,8 @@ from anisoscope.runs.job import Job
 from anisoscope.runs.run import plan_of
 
 CASES = {
-    "hidden": Settings(panels=("hidden",)),
-    "hidden + spectrum": Settings(panels=("hidden", "spectrum")),
+    "hidden": Settings(panel=("hidden",)),
+    "hidden + spectrum": Settings(panel=("hidden", "spectrum")),
     "all": Settings(),
     "all, fused": Settings(attention="fused"),
 }

@@ -168,7 +168,7 @@ def ours(model: Any, ids: Any, statistic: str) -> Values:
         unit = torch.arange(len(batch)) + i * len(batch)
         stream = Stream(every, ~every, torch.zeros(len(batch), dtype=torch.long))
         batches.append(Batch({"input_ids": batch}, unit, {"encoder": stream}))
-    records = run_pass(model, batches, Settings(metrics=(metric,), policies=("all",), sample=0)).records()
+    records = run_pass(model, batches, Settings(metrics=(metric,), tokens=("all",), sample=0)).records()
     name = {"A": "mean_cosine", "entropy": "attention.entropy", "isoscore": "spectrum.isoscore"}[statistic]
     return records[(records["metric"] == name) & records["site"].isin(["hidden", "attention"])]["value"].tolist()
 

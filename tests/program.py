@@ -196,7 +196,7 @@ def _run(request):
     return ended
 
 
-LATE = """pydantic.main pydantic.type_adapter pydantic.json_schema pydantic.functional_validators typer._adapters
+LATE = """pydantic.main pydantic.type_adapter pydantic.json_schema pydantic.functional_validators cyclopts.help
 narwhals.stable.v1._namespace narwhals._interchange.dataframe narwhals._pandas_like.namespace
 narwhals._pandas_like.selectors narwhals._pandas_like.group_by pandas.core.arrays.arrow._arrow_utils
 transformers.models.bert.modeling_bert transformers.models.bert.tokenization_bert rich._emoji_codes"""

@@ -13,13 +13,14 @@ import struct
 import sys
 
 IMPORTED = """torch torch._dynamo torch.distributed.tensor torch.onnx torch.testing torch.export sympy scipy.stats
-scipy.optimize pandas pyarrow.parquet altair PIL.Image yaml jinja2 dill typer rich.progress tokenizers safetensors.torch
-sentencepiece psutil regex soundfile narwhals.stable.v1 vl_convert"""
+scipy.optimize pandas pyarrow.parquet altair PIL.Image yaml jinja2 dill cyclopts rich.progress tokenizers
+safetensors.torch sentencepiece psutil regex soundfile narwhals.stable.v1 vl_convert"""
 WARM = """transformers.modeling_utils transformers.core_model_loading transformers.processing_utils
 transformers.integrations.peft transformers.models.auto.modeling_auto transformers.models.auto.tokenization_auto
 transformers.models.bert.modeling_bert transformers.models.bert.tokenization_bert transformers.models.t5.modeling_t5"""
-BARE = """typer typer._adapters pydantic.main pydantic.type_adapter pydantic.json_schema
-pydantic.functional_validators rich.console rich.panel rich.table rich.markdown rich.live rich.progress tomllib"""
+BARE = """cyclopts cyclopts.help cyclopts.config pydantic.main pydantic.dataclasses pydantic.type_adapter
+pydantic.functional_validators pydantic._internal._generate_schema rich.console rich.panel rich.table rich.markdown
+rich.live rich.progress tomllib"""
 
 _begun = {}
 

@@ -274,7 +274,7 @@ def stream(lengths, special=False):
 def measured(name, batches, **settings):
     """Sums of hidden states over batches of (lengths, units); `samples` and `frames` for speech."""
     net = model(name)
-    layout, measurement = Layout(net), Measurement(Settings(panels=("hidden",), sample=64, **settings))
+    layout, measurement = Layout(net), Measurement(Settings(panel=("hidden",), sample=64, **settings))
     with torch.no_grad(), capture(net, LAYER_QUANTITIES, receive=measurement.receive) as tap:
         for inputs, units, streams in batches:
             tap.real = measurement.begin(Batch(inputs, torch.tensor(units), streams), torch.device("cpu"), layout)
@@ -363,7 +363,7 @@ def test_the_class_token_of_cvt_is_in_its_last_stage_only():
 def test_whole_images_have_no_policies_and_no_spectrum():
     """One vector per image: A over images, and drift; the exact A of the vectors themselves."""
     net, inputs = model("resnet"), tiny.inputs("resnet", (1,) * 30)
-    measurement = Measurement(Settings(panels=("hidden", "spectrum"), flatten="image"))
+    measurement = Measurement(Settings(panel=("hidden", "spectrum"), flatten="image"))
     with torch.no_grad(), capture(net, LAYER_QUANTITIES, receive=measurement.receive, flatten="image") as tap:
         measurement.begin(Batch(inputs, torch.arange(30)), torch.device("cpu"), Layout(net))
         net(**inputs)

@@ -15,7 +15,8 @@ from quick import BARE, quick
 
 import anisoscope
 from anisoscope import errors, metrics
-from anisoscope.cli.app import EXIT_CODES, LISTS
+from anisoscope.cli.app import EXIT_CODES
+from anisoscope.cli.reading import LISTS
 from anisoscope.cli.tables import listed
 
 COMMANDS = ("measure", "merge", "report", "compare", "list")
@@ -36,8 +37,16 @@ def test_help_has_an_example(command: str) -> None:
 
 
 TYPOS = [
-    (["measur"], 2, "Did you mean 'measure'"),
-    (["measure", "--limmit", "3"], 2, "--limit"),
+    (["measur"], 2, "expected a command of anisoscope; got 'measur'. Cure: did you mean measure?"),
+    (
+        ["measure", "--limmit", "3"],
+        2,
+        "expected an option of anisoscope measure; got --limmit. Cure: did you mean --limit?",
+    ),
+    (["measure", "--zzz"], 2, "got --zzz. Cure: anisoscope measure --help lists what there is"),
+    (["measure", "builtin:minilm", "more"], 2, "expected fewer words after anisoscope measure; got 'more'"),
+    (["merge", "runs/a", "runs/b"], 2, "expected --output of anisoscope merge; got none. Cure: name it"),
+    (["compare"], 2, "expected runs of anisoscope compare; got none"),
     (["measure", "--limit", "0"], 2, "expected --limit of at least 1; got 0. Cure: raise --limit"),
     (
         ["measure", "--limit", "many"],
@@ -51,11 +60,15 @@ TYPOS = [
     (["measure", "--sample", str(1 << 63)], 2, "expected --sample of at most 2,147,483,648; got 9"),
     (["measure", "--seed", str(1 << 63)], 2, "expected --seed of at most 9,223,372,036,854,775,807; got 9"),
     (["classes", "--few", "0x10"], 2, "expected a whole number for --few; got '0x10'. Cure: give one of at least 1"),
-    (["measure", "--limit"], 2, "requires an argument. Cure: "),
+    (
+        ["measure", "--limit"],
+        2,
+        "expected a value for --limit; got none. Cure: give one after --limit, or leave --limit out",
+    ),
     (
         ["measure", "builtin:mini\x07lm"],
         2,
-        r"expected model without control characters, in UTF-8; got 'builtin:mini\x07lm'",
+        r"expected --model without control characters, in UTF-8; got 'builtin:mini\x07lm'",
     ),
     (
         ["measure", "--corpus", "a\udc80.txt"],

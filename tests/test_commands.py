@@ -11,15 +11,14 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 from test_report import synthetic_manifest, synthetic_records, write_run
-from typer.testing import CliRunner
+from typed import invoke
 
 import anisoscope
-from anisoscope.api import keywords, measuring as api_measuring, working
+from anisoscope.api import measuring as api_measuring, working
 from anisoscope.api.run import Run
 from anisoscope.cli import measuring, view
-from anisoscope.cli.app import app
 from anisoscope.errors import UsageError
-from anisoscope.runs.job import Place
+from anisoscope.runs.job import OutputOptions
 from anisoscope.store import RunFolder, select
 
 pytestmark = pytest.mark.usefixtures("runs")
@@ -27,8 +26,8 @@ pytestmark = pytest.mark.usefixtures("runs")
 
 def typed(line, code=0):
     """Lines on stdout and on stderr of a command line."""
-    done = CliRunner().invoke(app, line.split() if isinstance(line, str) else [str(word) for word in line])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
+    done = invoke(line)
+    if done.exception is not None:
         raise done.exception
     assert done.exit_code == code, done.output
     return done.stdout.splitlines(), done.stderr.splitlines()
@@ -71,7 +70,7 @@ def test_a_run_is_shown_on_stdout_and_all_talk_on_stderr(runs, asked):
     out, err = typed("measure builtin:minilm -c text.txt --limit 3 --seed 5 -o there --resume -q")
     (((job, place, quiet), _),) = calls
     assert (job.model, job.corpus, job.limit, job.settings.seed) == ("builtin:minilm", "text.txt", 3, 5)
-    assert (place, quiet) == (Place(Path("there"), resume=True), True)
+    assert (place, quiet) == (OutputOptions(output=Path("there"), resume=True), True)
     assert out[0].split()[:3] == ["layer", "A", "verdict"] and len(out) > 7
     assert err == [
         "note: 27 documents are shorter than one window",
@@ -132,8 +131,8 @@ def series(runs, asked):
 
 def test_a_series_is_a_row_a_step_and_what_was_left_out_is_told(series):
     out, err = typed("measure step-{0,10} --keep 5 -o of -q --tokens content,all")
-    (((job, place, quiet, keep), _),) = series
-    assert (job.model, str(place.output), quiet, keep) == ("step-{0,10}", "of", True, 5)
+    (((job, place, quiet), _),) = series
+    assert (job.model, str(place.output), quiet, job.keep) == ("step-{0,10}", "of", True, 5)
     assert out[0].split() == ["seed", "step", "A", "0", "A", "1", "A", "2"]
     assert [line.split()[:2] for line in out[1:3]] == [["1", "0"], ["1", "10"]]
     rows = synthetic_records(layers=2, heads=1).query("metric == 'mean_cosine' and site == 'hidden'")
@@ -163,13 +162,16 @@ def test_a_dry_run_of_a_series_lists_its_steps(series):
     assert ["no such folder" in line for line in out if " step " in line] == [False, False, True]
 
 
-def test_vectors_stand_for_a_model_and_their_columns_are_handed_on(runs, asked):
+def test_vectors_stand_for_a_model_and_their_columns_are_handed_on(runs, asked, monkeypatch):
     (runs / "vectors.npy").write_bytes(b"")
     calls = asked(api_measuring, "measure_vectors", RunFolder(runs / "a"))
     typed("measure vectors.npy --unit-column speaker --label-column class --groups 8 -q")
-    (((job, vectors, _, quiet, units, labels), _),) = calls
-    assert (vectors, quiet, units, labels, job.settings.groups) == ("vectors.npy", True, "speaker", "class", 8)
-    with pytest.raises(UsageError, match=r"vectors alone.*--corpus text\.txt"):
+    (((job, vectors, _, quiet), _),) = calls
+    given = (vectors, quiet, job.unit_column, job.label_column, job.settings.groups)
+    assert given == ("vectors.npy", True, "speaker", "class", 8)
+    monkeypatch.undo()
+    monkeypatch.chdir(runs)
+    with pytest.raises(UsageError, match=r"vectors alone.*the corpus text\.txt"):
         typed("measure vectors.npy -c text.txt -q")
     for option in ("--unit-column", "--label-column"):
         with pytest.raises(UsageError, match="a file of vectors"):
@@ -179,8 +181,8 @@ def test_vectors_stand_for_a_model_and_their_columns_are_handed_on(runs, asked):
 def test_classes_hands_on_what_is_asked(runs, asked):
     calls = asked(api_measuring, "measure_classes", RunFolder(runs / "a"))
     typed("classes folder -c planted --limit 7 --parts directions --dtype float64 -o new --overwrite -q")
-    (((job, look, place, quiet), _),) = calls
-    assert (job.model, job.dtype, look.corpus, look.limit, look.parts) == (
+    (((look, place, quiet), _),) = calls
+    assert (look.model, look.dtype, look.corpus, look.limit, look.parts) == (
         "folder", "float64", "planted", 7, ("directions",)
     )  # fmt: skip
     assert (str(place.output), place.overwrite, place.resume, quiet) == ("new", True, False, True)
@@ -231,26 +233,17 @@ def test_the_version_is_printed():
 # ---- from Python ----
 
 
-def test_keywords_may_be_left_out():
-    kinds = (
-        keywords.Measuring,
-        keywords.Written,
-        keywords.Looking,
-    )
-    assert not any(kind.__required_keys__ for kind in kinds)
-
-
 def test_classes_and_series_hand_on_their_keywords(runs, asked):
     calls = asked(api_measuring, "measure_classes", RunFolder(runs / "a"))
     run = anisoscope.classes("folder", "planted", limit=7, dtype="float64", output="new", overwrite=True)
-    (((job, look, place, quiet), _),) = calls
-    assert (job.model, job.dtype, look.corpus, look.limit) == ("folder", "float64", "planted", 7)
+    (((look, place, quiet), _),) = calls
+    assert (look.model, look.dtype, look.corpus, look.limit) == ("folder", "float64", "planted", 7)
     assert (str(place.output), place.overwrite, quiet, run.folder) == ("new", True, True, runs / "a")
     calls = asked(api_measuring, "measure_checkpoints", RunFolder(runs / "a"))
     anisoscope.series("step-*", "text.txt", output="of", keep=4, overwrite=True, quiet=False, seed=4)
-    (((job, place, quiet, keep), _),) = calls
+    (((job, place, quiet), _),) = calls
     assert (job.model, job.corpus, job.settings.seed) == ("step-*", "text.txt", 4)
-    assert (str(place.output), place.overwrite, quiet, keep) == ("of", True, False, 4)
+    assert (str(place.output), place.overwrite, quiet, job.keep) == ("of", True, False, 4)
 
 
 def test_a_plot_is_as_wide_as_on_the_page(runs):
@@ -348,18 +341,19 @@ def test_what_is_kept_is_counted_where_someone_ends_it(runs, monkeypatch):
 def test_nothing_is_overwritten_that_was_not_asked_for(runs, asked):
     calls = asked(api_measuring, "measure_checkpoints", RunFolder(runs / "a"))
     anisoscope.series("step-*", output="of")
-    ((_, place, quiet, keep), _) = calls[0]
-    assert (place, quiet, keep) == (Place(Path("of")), True, 2)
-    assert keywords.written({}) == ({}, Place(), True)
+    ((job, place, quiet), _) = calls[0]
+    assert (place, quiet, job.keep) == (OutputOptions(output=Path("of")), True, 2)
 
 
-def test_a_field_s_name_is_told_what_it_is_called():
-    for name, called in (("panels", "panel"), ("policies", "tokens")):
-        with pytest.raises(UsageError, match=f"it is called {called} here"):
-            anisoscope.series("step-*", output="of", **{name: "all"})
-    with pytest.raises(UsageError, match="a known keyword") as error:
-        anisoscope.series("step-*", output="of", lmit=3)
-    assert "limit" in str(error.value) and "called" not in str(error.value)
+def test_a_typo_of_a_keyword_is_recognised():
+    for wrong, near in (
+        ("lmit", "limit"),
+        ("panels", "panel"),
+        ("overwrit", "overwrite"),
+        ("spectrum_group", "groups"),
+    ):
+        with pytest.raises(UsageError, match=f"a known keyword; got '{wrong}'.*did you mean .*{near}"):
+            anisoscope.series("step-*", output="of", **{wrong: 3})
 
 
 # ---- what is printed ----

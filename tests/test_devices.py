@@ -69,7 +69,7 @@ def same(here, there, tolerance):
 
 
 def test_blocks_on_two_devices_keep_their_sums_beside_them():
-    settings, plan = Settings(panels=PANELS, sample=16), batches("bert", 2)
+    settings, plan = Settings(panel=PANELS, sample=16), batches("bert", 2)
     here = table(run_pass(tiny.build("bert"), plan, settings))
     measured, there = away("bert", Machine(), settings, plan, torch.float64, split=1)
     same(here, there, 1e-8)
@@ -100,13 +100,13 @@ def test_sums_on_a_device_are_those_of_the_cpu(size):
 
 @pytest.mark.parametrize("name", ["bert", "gemma3"])
 def test_same_records_on_an_accelerator(name):
-    settings, plan = Settings(panels=PANELS, sample=16), batches(name)
+    settings, plan = Settings(panel=PANELS, sample=16), batches(name)
     here = table(run_pass(tiny.build(name), plan, settings))
     same(here, away(name, Machine(), settings, plan, torch.float64)[1], 1e-8)
 
 
 def test_same_records_in_single_precision():
-    settings, plan = Settings(panels=PANELS, sample=16), batches("bert")
+    settings, plan = Settings(panel=PANELS, sample=16), batches("bert")
     tables = (
         table(run_pass(tiny.build("bert", torch.float32), plan, settings)),
         away("bert", Machine(), settings, plan)[1],
@@ -126,7 +126,7 @@ def test_a_device_without_float64_has_its_sums_on_the_cpu(monkeypatch):
     same(here, away("bert", Machine(doubles=False), settings, plan)[1], 2e-5)
 
 
-@pytest.mark.parametrize("chosen", [{"panels": PANELS}, {"metrics": ("score_terms",)}])
+@pytest.mark.parametrize("chosen", [{"panel": PANELS}, {"metrics": ("score_terms",)}])
 def test_the_host_waits_as_often_for_many_layers_as_for_few(chosen):
     settings, plan = Settings(sample=16, **chosen), tiny.Plan(tiny.documents(40, shortest=9), batch=8)
     waits = {}
@@ -164,7 +164,7 @@ def test_batches_are_made_ahead_and_pinned_before_a_gpu_only(monkeypatch):
 
 
 def test_a_full_memory_halves_batches_to_the_same_records():
-    settings, plan = Settings(panels=PANELS, sample=16, groups=3, spectrum_groups=1), batches("bert", 2)
+    settings, plan = Settings(panel=PANELS, sample=16, groups=3, spectrum_groups=1), batches("bert", 2)
     whole = table(run_pass(tiny.build("bert"), plan, settings))
     machine = Machine(largest=4000)
     measured, parts = away("bert", machine, settings, plan, torch.float64)

@@ -3,7 +3,7 @@
 import json
 import os
 from contextlib import contextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +12,6 @@ import soundfile
 import tiny
 import torch
 from PIL import Image
-from test_seen import OTHER, changed
 
 import anisoscope
 from anisoscope.api import measuring
@@ -32,12 +31,12 @@ from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.models import download, hub_memory
 from anisoscope.models.hub import ModelPlace
-from anisoscope.models.load import DRAWN, Subject, load
+from anisoscope.models.load import DRAWN, load
 from anisoscope.models.series import Checkpoint
 from anisoscope.models.vectors import word_vectors
 from anisoscope.runs import classes as classes_module, found, run as run_module, series as series_module
 from anisoscope.runs.found import asked, corpus_state, model_state
-from anisoscope.runs.job import OF_MACHINE, Classes, Job
+from anisoscope.runs.job import NOT_IN_IDENTITY, ClassesOptions, Job
 from anisoscope.runs.merge import merge_runs
 from anisoscope.runs.run import run
 from anisoscope.store import RunFolder
@@ -48,30 +47,6 @@ class Stop(Exception):
 
 
 # ---- what is asked for is handed on ----------------------------------------------------------------------------------
-
-READ = ("split", "column", "documents", "limit", "sequences", "max_length", "batch_tokens", "skip_bad")
-LOADED = ("dtype", "untrained", "tower", *OF_MACHINE)
-OF_RUN = {"model", "corpus", "settings", "step", "train_seed", "shard"}
-"""Fields of a job for the reader of its corpus, for the loader of its model, and for neither."""
-
-
-def test_every_field_of_a_job_reaches_the_reader_or_the_loader(monkeypatch):
-    """--column or --dtype could be lost on the way. A new field is to be named in READ, LOADED or OF_RUN."""
-    assert {*READ, *LOADED, *OF_RUN} == {field.name for field in fields(Job)}
-    given = []
-    monkeypatch.setattr(run_module, "load", lambda *names, **how: given.append((names, how)))
-    monkeypatch.setattr(run_module, "open_plan", lambda *names, **how: given.append((names, how)) or ([], {}))
-    machine = {"device": "cpu", "device_map": "balanced", "trust_remote_code": True}
-    for name, value in {name: ({**OTHER, **machine})[name] for name in (*READ, *LOADED)}.items():
-        job = Job("builtin:minilm", "corpus", Settings(seed=5), **{name: value})
-        run_module.subject_of(job, classifier=True)
-        run_module.plan_of(job, Subject(torch.nn.Linear(1, 1), "reader", "model"))
-        (model, loading), (corpus, reading) = given
-        assert (model, corpus[0], corpus[2]) == (("builtin:minilm",), "corpus", "reader")
-        assert (loading["seed"], loading["classifier"], reading["modality"]) == (5, True, "text")
-        for names, how in ((LOADED, loading), (READ, reading)):
-            assert {each: how[each] for each in names} == {each: getattr(job, each) for each in names}
-        given.clear()
 
 
 def test_every_setting_reaches_the_capture(monkeypatch):
@@ -85,12 +60,13 @@ def test_every_setting_reaches_the_capture(monkeypatch):
         yield
 
     monkeypatch.setattr(loop, "capture", capture)
-    others = {name: OTHER[name] for name in ("blocks", "tokens_first", "median", "flatten", "layers")}
+    others = {"blocks": ("X",), "tokens_first": True, "medians": True, "flatten": "image", "layers": (0, 2)}
     for name, value in {**others, "bins": (0.0, 1.0), "attention": "fused"}.items():
-        for settings in (Settings(panels=("hidden",)), Settings(panels=("hidden",), **{name: value})):
+        for settings in (Settings(panel=("hidden",)), Settings(panel=("hidden",), **{name: value})):
             with pytest.raises(Stop):
                 run_pass(tiny.model("bert"), tiny.Plan(tiny.documents(2)), settings)
             how = seen.pop()
+            how["medians"] = how.pop("median")
             assert {each: how[each] for each in others} == {each: getattr(settings, each) for each in others}
             assert (None if how["histogram"] is None else how["histogram"].tolist()) == ([*settings.bins] or None)
             assert how["fused"] is (settings.attention == "fused") and how["optional"] == set()
@@ -113,16 +89,17 @@ def test_every_field_of_classes_reaches_what_it_is_for(monkeypatch):
     monkeypatch.setattr(classes_module, "LabelledPlan", noted("plan", plan))
     monkeypatch.setattr(classes_module, "run", lambda job, _output, **how: (job, how["reading"]))
     how = {"split": "train", "limit": 10, "few": 4, "at": "mean", "max_length": 12, "parts": ("directions",)}
-    asked_for = Classes("planted", {"text": "t"}, split_seed=3, **how)
-    job, reading = classes_module.run_classes(Job(batch_tokens=77, settings=Settings(seed=4)), asked_for)
+    asked_for = ClassesOptions(corpus="planted", text_column="t", split_seed=3, batch_tokens=77, seed=4, **how)
+    job, reading = classes_module.run_classes(asked_for)
     asked = {"columns": {"text": "t"}, "seed": 3, "for_training": False}
     assert given["head"] is True and given["open"] == (("planted",), asked)
     examples, _, length = given["encode"][0]
     assert length == 12 and {*examples} <= {*corpus.splits["train"]} and len(examples) == 10
     assert given["plan"][1]["batch_tokens"] == 77 and given["plan"][1]["classes"] == corpus.labels
     assert (job.corpus, job.settings.seed, job.settings.at) == ("planted", 4, "mean")
-    assert "class" in job.settings.panels and reading.corpus["split"] == "train"
-    assert reading.identity["classes"] == {**asdict(asked_for), "parts": ["directions"]}
+    assert "class" in job.settings.panel and reading.corpus["split"] == "train"
+    of_machine = dict.fromkeys(NOT_IN_IDENTITY)
+    assert reading.identity["classes"] | of_machine == asdict(asked_for) | {"parts": ["directions"]} | of_machine
     look = reading.more.__self__
     seen = {}
     monkeypatch.setattr(classes_module, "explanations", lambda *_, **how: seen.update(how))
@@ -137,19 +114,20 @@ def test_every_field_of_classes_reaches_what_it_is_for(monkeypatch):
 def test_what_a_training_tells_is_taken_where_nothing_else_is_named(tmp_path):
     recipe = {"corpus": "planted", "columns": {"text": "t"}, "split_seed": 6}
     (tmp_path / "training.json").write_text(json.dumps({"recipe": recipe, "max_length": 21}))
-    told = classes_module._as_trained(str(tmp_path), Classes())
-    assert (told.corpus, told.columns, told.split_seed, told.max_length) == ("planted", {"text": "t"}, 6, 21)
-    own = classes_module._as_trained(str(tmp_path), Classes("planted:3", split_seed=1, max_length=9))
-    assert (own.corpus, own.columns, own.split_seed, own.max_length) == ("planted:3", None, 1, 9)
-    same = classes_module._as_trained(str(tmp_path), Classes("planted"))
+    told = classes_module._as_trained(ClassesOptions(str(tmp_path)))
+    assert (told.corpus, told.by_role, told.split_seed, told.max_length) == ("planted", {"text": "t"}, 6, 21)
+    own = ClassesOptions(str(tmp_path), corpus="planted:3", split_seed=1, max_length=9)
+    assert classes_module._as_trained(own) == own
+    same = classes_module._as_trained(ClassesOptions(str(tmp_path), corpus="planted"))
     assert same.split_seed == 6, "the division that it was trained on, though the corpus is named"
-    assert classes_module._was_trained_on(str(tmp_path), same) and not classes_module._was_trained_on("other", same)
+    assert classes_module._was_trained_on(same)
+    assert not classes_module._was_trained_on(replace(same, model="other"))
 
 
 # ---- what tells two runs apart is compared ---------------------------------------------------------------------------
 
 
-def test_the_key_of_a_job_knows_every_field_state_code_and_library(monkeypatch):
+def test_the_key_of_a_job_knows_its_settings_state_code_and_library(monkeypatch):
     """A run was found by what is asked for without one of them: that of other weights, of another text or formula."""
     states = {"model_state": "m", "corpus_state": "c", "version": "1"}
 
@@ -158,7 +136,7 @@ def test_the_key_of_a_job_knows_every_field_state_code_and_library(monkeypatch):
             monkeypatch.setattr(found, name, lambda *_, value=value: value)
         return asked(job)
 
-    keys = [key(Job()), *(key(changed(Job(), name)) for name in OTHER)]
+    keys = [key(Job()), key(Job(limit=3)), key(Job(settings=Settings(sample=3)))]
     keys += [key(Job(), **{name: "other"}) for name in states]
     monkeypatch.setattr(found.platform, "python_version", lambda: "4.0.0")
     keys.append(key(Job()))
@@ -220,8 +198,7 @@ def test_the_folder_of_a_checkpoint_knows_what_its_numbers_depend_on(monkeypatch
         work.corpus = corpus
         return work._folder(checkpoint, state).name
 
-    own = {"model", "step", "train_seed"}  # of the checkpoint
-    names = [folder(changed(Job(), name)) for name in OTHER.keys() - own]
+    names = [folder(Job(limit=3)), folder(Job(settings=Settings(sample=3)))]
     names += [folder(), folder(corpus="d"), folder(state="t"), folder(code="l")]
     names += [folder(checkpoint=Checkpoint(*each)) for each in (("n", 1, 2), ("m", 3, 2), ("m", 1, 4))]
     assert len({*names}) == len(names) and all(name.startswith("seed-2-step-1-") for name in names[:-3])
@@ -469,8 +446,9 @@ def test_a_manifest_says_what_was_measured_with_what(small_series, tmp_path, mon
     name, text = str(small_series / "checkpoints" / "seed-0" / "step-1"), str(small_series / "text.jsonl")
     subject = replace(load(name, dtype="float64"), revision="abc", notes=["a note on the model"])
     subject.model.set_attn_implementation("eager")
+    settings = Settings(metrics=("drift",), seed=3)
+    job = Job(name, corpus=text, settings=settings, max_length=12, limit=4, dtype="auto", step=8)
     monkeypatch.setattr(cost_module, "SHORT", 4)  # tokens that show what a window costs
-    job = Job(name, text, Settings(metrics=("drift",), seed=3), max_length=12, limit=4, dtype="auto", step=8)
     done = run(job, tmp_path / "run", subject=subject)
     told, records = done.manifest, done.records
     assert told["revision"] == "abc" == records["revision"].iloc[0] and told["weights_sha256"] == subject.weights_sha256
@@ -489,7 +467,7 @@ def test_a_manifest_says_what_was_measured_with_what(small_series, tmp_path, mon
 def test_a_merged_run_tells_of_all_its_shards(small_series, tmp_path):
     """When the first began, how long all took, what each had to say; and it is nobody's shard."""
     name, text = str(small_series / "checkpoints" / "seed-0" / "step-1"), str(small_series / "text.jsonl")
-    job = Job(name, text, Settings(metrics=("drift",)), max_length=12, limit=6, batch_tokens=48)
+    job = Job(name, corpus=text, settings=Settings(metrics=("drift",)), max_length=12, limit=6, batch_tokens=48)
     parts, facts = [run(replace(job, shard=(i, 2)), tmp_path / str(i)) for i in (0, 1)], []
     for i, part in enumerate(parts):
         told = {"seconds": 2.5 + i, "started": f"2026-01-0{2 - i}", "processes": 1 + i, "notes": ["both", f"of {i}"]}
@@ -523,8 +501,8 @@ def test_what_was_measured_is_kept_where_what_follows_it_fails(small_series, tmp
     """What takes many passes may fail after the pass: that is not done again."""
     job = Job(
         str(small_series / "checkpoints" / "seed-0" / "step-1"),
-        str(small_series / "text.jsonl"),
-        Settings(metrics=("drift",)),
+        corpus=str(small_series / "text.jsonl"),
+        settings=Settings(metrics=("drift",)),
         limit=4,
     )
     subject = load(job.model)

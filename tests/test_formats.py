@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from pyarrow import parquet
 from rich.cells import cell_len
-from typer.testing import CliRunner
+from typed import invoke
 
 from anisoscope.cli import tables, view
-from anisoscope.cli.app import LISTS, app
+from anisoscope.cli.reading import LISTS
 from anisoscope.store import COLUMNS, as_records, read_table, write_table
 
 SMALL = "measure builtin:minilm --panel hidden --sample 8 --batch-tokens 256 --documents line --overwrite"
@@ -27,7 +27,7 @@ COMMANDS = {
 
 def shown(line, **where):
     """stdout and stderr of a command line that works."""
-    done = CliRunner().invoke(app, line.format(**where).split())
+    done = invoke(line.format(**where).split())
     assert done.exit_code == 0, done.output
     return done.stdout, done.stderr
 

@@ -361,17 +361,15 @@ def test_zero_and_broken_vectors_are_counted():
 
 
 def test_the_program_measures_a_file_of_vectors(tmp_path):
-    from typer.testing import CliRunner
-
-    from anisoscope.cli.app import app
+    from typed import invoke
 
     x = np.random.default_rng(0).normal(size=(90, 6)) + 1
     np.savez(tmp_path / "x.npz", a=x, b=x + 1, document=np.arange(90) // 3, kind=np.arange(90) % 2)
     columns = ["--unit-column", "document", "--label-column", "kind"]
-    done = CliRunner().invoke(app, ["measure", str(tmp_path / "x.npz"), *columns, "-o", str(tmp_path / "run"), "-q"])
+    done = invoke(["measure", str(tmp_path / "x.npz"), *columns, "-o", str(tmp_path / "run"), "-q"])
     assert done.exit_code == 0, done.output
-    python = anisoscope.measure(tmp_path / "x.npz", units="document", labels="kind")
+    python = anisoscope.measure(tmp_path / "x.npz", unit_column="document", label_column="kind")
     same(anisoscope.Run(tmp_path / "run"), python)
     assert (tmp_path / "run" / "report.html").exists()
-    refused = CliRunner().invoke(app, ["measure", "builtin:minilm", *columns])
+    refused = invoke(["measure", "builtin:minilm", *columns])
     assert "a file of vectors" in str(refused.exception)

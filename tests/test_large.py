@@ -54,7 +54,7 @@ def every_layer():
 def test_chosen_layers_are_those_of_the_whole_run(every_layer, name, layers, chosen):
     panels = ("hidden", "spectrum", "attention", "alignment")
     whole, _ = every_layer(name, panels)
-    part, measured = records(name, panels=panels, layers=layers)
+    part, measured = records(name, panel=panels, layers=layers)
     expected = whole[whole.index.get_level_values("layer").isna() | whole.index.get_level_values("layer").isin(chosen)]
     assert len(part) == len(expected) > 50
     assert part.sort_index().equals(expected.sort_index())
@@ -75,10 +75,10 @@ def test_layers_of_a_block_that_runs_several_times_are_numbered_from_the_start()
     torch.manual_seed(0)
     model = AlbertModel(AlbertConfig(num_hidden_layers=3, vocab_size=tiny.VOCABULARY, **sizes)).eval()
     plan = tiny.Plan(tiny.documents(4))
-    measured = run_pass(model, plan, Settings(panels=("hidden",), layers=(3,), sample=0))
+    measured = run_pass(model, plan, Settings(panel=("hidden",), layers=(3,), sample=0))
     assert {site.layer for site in measured.sites.values()} == {3}
     with pytest.raises(UsageError, match="from the end"):
-        run_pass(model, plan, Settings(panels=("hidden",), layers=(-1,), sample=0))
+        run_pass(model, plan, Settings(panel=("hidden",), layers=(-1,), sample=0))
 
 
 @pytest.mark.parametrize(("given", "read"), [("0,8,-1", (0, 8, -1)), ("all", ()), ([0, 3], (0, 3))])
@@ -125,14 +125,14 @@ def like(width, layers):
 def test_the_cost_of_a_pass_with_classes_is_told_too():
     """`anisoscope classes` ended before its pass: the batch whose cost is told has no labels."""
     model = llama("meta", **like(32, 2), vocab_size=tiny.VOCABULARY)
-    shapes = shapes_from(model, Settings(panels=("hidden", "class")))
-    for chosen in ({"panels": ("hidden", "class")}, {"metrics": ("class_direction",)}):
+    shapes = shapes_from(model, Settings(panel=("hidden", "class")))
+    for chosen in ({"panel": ("hidden", "class")}, {"metrics": ("class_direction",)}):
         assert cost_of(shapes, Settings(**chosen)).state > 0
 
 
 @pytest.mark.parametrize("panels", [PANELS, ("hidden",), ("alignment", "attention")])
 def test_the_cost_is_what_a_pass_allocates_to_the_byte(panels):
-    settings = Settings(panels=panels, sample=8, groups=4)
+    settings = Settings(panel=panels, sample=8, groups=4)
     model, plan = llama("cpu", **like(32, 2), vocab_size=tiny.VOCABULARY), tiny.Plan(tiny.documents(8), batch=6)
     said = cost_of(shapes_of(model, plan[0], settings), settings)
     measured = run_pass(model, plan, settings)
@@ -144,7 +144,7 @@ def test_the_cost_is_what_a_pass_allocates_to_the_byte(panels):
 @pytest.mark.parametrize("name", ["bert", "t5", "gemma3"])
 def test_the_cost_of_each_architecture_is_allocated_and_saved_to_the_byte(name, dtype, narrow, tmp_path, monkeypatch):
     monkeypatch.setattr("anisoscope.sums.moments.NARROW", narrow)
-    settings, model = Settings(panels=PANELS, sample=8, groups=4), tiny.build(name, dtype)
+    settings, model = Settings(panel=PANELS, sample=8, groups=4), tiny.build(name, dtype)
     units = 24 if (dtype, narrow) == (torch.float32, 0) else 8  # products are in float32 once vectors are many
     plan = tiny.Plan(tiny.documents(units), batch=6, decoder=name in tiny.TWO_STACKS)
     said = cost_of(shapes_of(model, plan[0], settings), settings)
@@ -166,7 +166,7 @@ def test_the_cost_of_8_billion_parameters_is_that_of_a_small_model_scaled(of_8_b
     """Sums grow with layers and width, second moments with the square of the width; within 5 %."""
     monkeypatch.setattr("anisoscope.sums.moments.NARROW", 0)  # the small one as the large
     small = like(64, 3)
-    settings = Settings(panels=(panel,), sample=64, spectrum_groups=1)
+    settings = Settings(panel=(panel,), sample=64, spectrum_groups=1)
     measured = run_pass(
         llama("cpu", vocab_size=tiny.VOCABULARY, **small), tiny.Plan(tiny.documents(12, longest=48), batch=4), settings
     )
@@ -192,9 +192,9 @@ def test_wide_sites_have_no_spectrum_unless_it_is_asked_for():
     x = torch.randn(3, 5, 2049)
     batch = Batch({}, torch.arange(3))
     for settings, some in (
-        (Settings(panels=PANELS), False),
-        (Settings(panels=PANELS, spectrum_groups=1), True),
-        (Settings(panels=("spectrum",)), True),
+        (Settings(panel=PANELS), False),
+        (Settings(panel=PANELS, spectrum_groups=1), True),
+        (Settings(panel=("spectrum",)), True),
     ):
         measurement = Measurement(settings)
         measurement.begin(batch, torch.device("cpu"))
@@ -213,7 +213,7 @@ def test_a_large_state_is_saved_seldom(tmp_path, monkeypatch):
     for rate, often in ((1e12, len(plan)), (1.0, 0)):
         saved.clear()
         monkeypatch.setattr(loop, "SAVE_RATE", rate)
-        run_pass(tiny.model("bert"), plan, Settings(panels=("hidden",), sample=0), state=tmp_path / "state")
+        run_pass(tiny.model("bert"), plan, Settings(panel=("hidden",), sample=0), state=tmp_path / "state")
         assert len(saved) == often
 
 

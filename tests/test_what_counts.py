@@ -144,7 +144,7 @@ def test_what_is_of_one_policy_is_of_the_first():
     assert {"spectrum", "calibrated", "common_direction"} <= {*names}
 
     def table(*policies):
-        settings = Settings(metrics=tuple(names), policies=policies, groups=4, spectrum_groups=2, sample=99)
+        settings = Settings(metrics=tuple(names), tokens=policies, groups=4, spectrum_groups=2, sample=99)
         done = run_pass(tiny.model("bert"), plan, settings)
         moments = [x for (_, term), x in done.sums.terms.items() if term == "head_moment"]
         assert moments and all(len(x) == 2 for x in moments)
@@ -166,7 +166,7 @@ def test_what_is_of_one_policy_is_of_the_first():
 
 
 def test_whole_images_have_eight_groups():
-    settings = Settings(panels=("hidden",), flatten="image", groups=32, sample=0)
+    settings = Settings(panel=("hidden",), flatten="image", groups=32, sample=0)
     done = Measurement(settings)
     done.begin(Batch({}, torch.arange(20)), torch.device("cpu"))
     done.receive(Site("encoder", 0, "hidden"), drawn(20, 1, 6))
@@ -311,7 +311,7 @@ def test_raw_queries_are_projections_before_the_model_scales_them():
 
 
 def test_what_could_not_be_seen_stays_said_in_a_merge_and_a_state(tmp_path):
-    parts = [measured(drawn(3, 4, 5, seed=i), Settings(panels=("hidden",), sample=0)) for i in range(2)]
+    parts = [measured(drawn(3, 4, 5, seed=i), Settings(panel=("hidden",), sample=0)) for i in range(2)]
     for i, part in enumerate(parts):
         part.unseen, part.pieces, part.batches, part.plan = {f"place {i}"}, 1 + 3 * i, {i}, "plan"
     for one, two in (parts, parts[::-1]):

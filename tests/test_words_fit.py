@@ -4,35 +4,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from typer.main import get_command
 
 import anisoscope
 from anisoscope import errors, progress
-from anisoscope.api.keywords import Looking, Measuring, Written
 from anisoscope.axes import plural_of
-from anisoscope.cli.app import app
-from anisoscope.options import AskedField, Option, leaves
 from anisoscope.progress import counting, part_of, shown
-from anisoscope.runs.job import Classes, Job
 from anisoscope.wording import in_words
-
-PLACED = {"output", "resume", "overwrite", "quiet", "format", "wide", "corpus", "model", "help"}
-"""Options that are parameters of the functions, or of the terminal only."""
-WRITTEN = Written.__annotations__.keys()
-ELSEWHERE = {"measure": {"dry_run", "keep", "unit_column", "label_column"}, "classes": set()}
-"""`series(keep=)`, `measure(units=, labels=)`."""
-PYTHON_ONLY = {"measure": {"metrics", "sample_heads", "bins", "at"}, "classes": set()}
-"""`at`: pooling of labelled sequences, of which only Python gives any to `measure`."""
-
-
-@pytest.mark.parametrize(("command", "typed"), [("measure", Measuring), ("classes", Looking)])
-def test_keywords_are_the_options_of_the_command(command, typed):
-    """`documents` was an option of the command and no keyword of `measure`."""
-    of_command = get_command(app).commands[command].params
-    options = {option.opts[0].removeprefix("--").replace("-", "_") for option in of_command}
-    assert options - PLACED - ELSEWHERE[command] == typed.__annotations__.keys() - WRITTEN - PYTHON_ONLY[command]
-    declared = {field.keyword for kind in (Job, Classes) for field in leaves(kind)}
-    assert typed.__annotations__.keys() - WRITTEN <= declared
 
 
 def test_documents_are_chosen_in_python_too(tmp_path):
@@ -176,45 +153,6 @@ def test_a_bar_says_what_is_counted_and_begins_anew_when_the_count_falls(monkeyp
         (3, 10, "two", "tokens", 1),
     ]
     assert told == ["", "", "1,234/s"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "text", "read"),
-    [
-        (int, "1", 1),
-        (int, "5", 5),
-        (int, "0", "--n of at least 1"),
-        (int, "6", "--n of at most 5"),
-        (int, "2.5", "a whole number for --n"),
-        (float, "1", 1.0),
-        (float, "5.0", 5.0),
-        (float, "0.999", "--n of at least 1"),
-        (float, "5.001", "--n of at most 5"),
-        (float, "nan", "a finite --n"),
-        (float, "inf", "a finite --n"),
-        (float, "x", "a number for --n"),
-        (tuple[int, ...], (1, 5), (1, 5)),
-        (tuple[int, ...], (1, 6), "--n of at most 5"),
-        (tuple[int, ...], (1, True), "--n of type"),
-    ],
-)
-def test_numbers_are_read_up_to_the_ends_of_their_range(kind, text, read):
-    field = AskedField("n", kind, 1, Option("", "", least=1, most=5))
-    if isinstance(read, str):
-        with pytest.raises(errors.UsageError, match=read):
-            field.read(text, "--n")
-    else:
-        assert field.read(text, "--n") == read
-
-
-@pytest.mark.parametrize("number", [2**63 - 1, 1 - 2**63, 2**63, -(2**63)])
-def test_whole_numbers_are_those_that_a_file_keeps(number):
-    field = AskedField("n", int, 1, Option("", ""))
-    if abs(number) < 2**63:
-        assert field.read(str(number), "--n") == number
-    else:
-        with pytest.raises(errors.UsageError, match=r"--n of at (most|least) -?9,223,372,036,854,775,807"):
-            field.read(str(number), "--n")
 
 
 def test_no_time_is_left_where_all_is_done(capsys, monkeypatch):

@@ -8,7 +8,8 @@ import ast
 import importlib
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -169,25 +170,18 @@ def commands() -> str:
 
 def help_of(chosen: Callable[[str], bool]) -> list[str]:
     """What `--help` says of the commands whose first word is chosen."""
-    from typer.main import get_command
-    from typer.testing import CliRunner
+    from rich.console import Console
 
-    from anisoscope.cli.app import app
+    from anisoscope.cli.app import app, command_names
 
     pages = []
-    for words in _command_names(get_command(app)):
-        if chosen(words[0]):
-            shown = CliRunner().invoke(app, [*words, "--help"], prog_name="anisoscope", env={"COLUMNS": "80"}).output
-            pages.append(f"## anisoscope {' '.join(words)}\n\n```text\n{shown.strip()}\n```\n")
+    for words in command_names():
+        if chosen(words.split()[0]):
+            shown = StringIO()
+            app.help_print(words.split(), console=Console(file=shown, width=80))
+            lines = [line.rstrip() for line in shown.getvalue().strip().splitlines()]
+            pages.append(f"## anisoscope {words}\n\n```text\n{chr(10).join(lines)}\n```\n")
     return pages
-
-
-def _command_names(group: Any) -> Iterator[list[str]]:
-    """The words of every command, those of a group before those in it."""
-    for name, command in getattr(group, "commands", {}).items():
-        yield [name]
-        for words in _command_names(command):
-            yield [name, *words]
 
 
 def inputs() -> str:

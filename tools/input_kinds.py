@@ -105,12 +105,12 @@ VECTORS = (
     Kind(
         "a `.parquet` file with a column of lists",
         'pd.DataFrame({"vector": list(x), "kind": ["a", "b"] * 30}).to_parquet("x.parquet")\n'
-        'measure("x.parquet", labels="kind")',
+        'measure("x.parquet", label_column="kind")',
     ),
     Kind(
         "a `.csv` file",
         'pd.DataFrame(x).assign(document=np.arange(60) // 3).to_csv("x.csv", index=False)\n'
-        'measure("x.csv", units="document")',
+        'measure("x.csv", unit_column="document")',
     ),
     Kind(
         "a `.csv` file with its index and an id; the columns of the vector are named",
@@ -176,8 +176,8 @@ REFUSED = (
     Kind("units of another length", "measure(bert, batch, units=[0, 1], **quick)", "expected"),
     Kind(
         "an option that is not known",
-        "measure(bert, batch, policies='all')",
-        "expected a known keyword; got 'policies'",
+        "measure(bert, batch, panels='all')",
+        "expected a known keyword; got 'panels'",
     ),
     Kind("one vector without an axis", "measure(x[0])", "expected vectors [vector, dim]"),
     Kind("vectors of words", "measure(np.array([['a', 'b']]))", "expected real numbers as vectors"),

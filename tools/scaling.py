@@ -85,7 +85,7 @@ PARTS = {"hidden": ("hidden",), "hidden + spectrum": ("hidden", "spectrum"), "al
 
 def checked() -> list[str]:
     """Rows: what products say that panels add to a pass of the built-in encoder, beside what was measured."""
-    settings = Settings(panels=PANELS, spectrum_groups=1)
+    settings = Settings(panel=PANELS, spectrum_groups=1)
     shapes, rows = shapes_from(without_values("builtin:minilm"), settings), []
     held = json.loads(speed.RESULTS.read_text("utf-8"))["overhead"]
     cost_at = cache(lambda windows: cost_of(shapes, settings, windows))

@@ -45,7 +45,7 @@ def test_settings_and_context_reach_the_runs_of_layers(monkeypatch, context, pac
     systems = Systems(corpus="somewhere", limit=7, flatten="image", policies=("content",), **names)
     job = first_of(monkeypatch, layer_curves, lambda: layer_curves.measure(systems, context))
     assert (job.corpus, job.limit, job.device, job.batch_tokens) == ("somewhere", 7, "cuda", 99)
-    assert (job.settings.flatten, job.settings.policies, job.settings.sample) == ("image", ("content",), 0)
+    assert (job.settings.flatten, job.settings.tokens, job.settings.sample) == ("image", ("content",), 0)
     assert job.model == (names.get("packaged") or names["models"])[0] and job.untrained == packaged
 
 
@@ -90,7 +90,7 @@ def test_settings_and_context_reach_every_checkpoint_of_a_series(monkeypatch, co
     for job in jobs:
         assert (job.corpus, job.limit, job.sequences) == ("somewhere", 7, 5)
         assert (job.device, job.dtype, job.batch_tokens) == ("cuda", "bfloat16", 99)
-        assert job.settings.sample_heads and job.settings.policies == ("all",)
+        assert job.settings.sample_heads and job.settings.tokens == ("all",)
     assert [job.settings.sample for job in jobs] == ([33, 0, 0, 33] if share is None else [10] * 4)
 
 

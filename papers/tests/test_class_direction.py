@@ -42,7 +42,7 @@ def cosine(a, b):
     return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
 
 
-BY_NAME = Settings(metrics=("class_direction",), policies=("all",), sample=0)
+BY_NAME = Settings(metrics=("class_direction",), tokens=("all",), sample=0)
 
 
 def of_vectors(x, labels, **more):
@@ -276,9 +276,7 @@ def entropy(p):
 @pytest.mark.parametrize("policy", ["all", "content"])
 def test_similarities_and_norms_equal_a_slow_evaluation(fixed, policy):
     model, encoded, plan = fixed
-    records = run_pass(
-        model, plan, Settings(metrics=("intra_sequence", "norms"), policies=("all", "content"))
-    ).records()
+    records = run_pass(model, plan, Settings(metrics=("intra_sequence", "norms"), tokens=("all", "content"))).records()
     first = 0 if policy == "all" else 1
     for layer in (1, 2):
         for site, part in (("key.raw", 1), ("value", 2)):
@@ -383,7 +381,7 @@ def test_interrupted_and_resumed_is_the_whole(exact, whole, tmp_path):
 
 
 def test_beside_other_metrics_it_is_the_same(exact, whole):
-    together = run_pass(*exact, Settings(metrics=("class_direction", "mean_cosine"), policies=("all",)))
+    together = run_pass(*exact, Settings(metrics=("class_direction", "mean_cosine"), tokens=("all",)))
     check_same(select(together.records(), metric="class_direction").reset_index(drop=True), whole)
 
 
@@ -391,9 +389,9 @@ def test_labels_in_dicts_and_in_batches(exact, whole):
     """Of a model that takes labels too; a label below 0 is none."""
     model, plan = exact
     dicts = [batch.inputs | {"labels": batch.label, "unit": batch.unit} for batch in plan]
-    check_same(tiny.measure(model, dicts, ["class_direction"], policies=("all",)), whole)
-    check_same(tiny.measure(model, list(plan), ["class_direction"], policies=("all",)), whole)
-    check_same(tiny.measure(model, plan, ["class_direction"], policies=("all",)), whole)
+    check_same(tiny.measure(model, dicts, ["class_direction"], tokens=("all",)), whole)
+    check_same(tiny.measure(model, list(plan), ["class_direction"], tokens=("all",)), whole)
+    check_same(tiny.measure(model, plan, ["class_direction"], tokens=("all",)), whole)
     some = [replace(batch, label=torch.where(batch.unit < 50, batch.label, -1)) for batch in plan]
     kept = tiny.measure(model, some, ["class_direction"])
     assert set(kept["n_vectors"]) == {50}

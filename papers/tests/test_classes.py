@@ -11,10 +11,9 @@ import pytest
 import torch
 from classifiers import one_by_one
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2ForSequenceClassification
-from typer.testing import CliRunner
+from typed import invoke
 
 from anisoscope.classes import ablation as replaced, attributions, faithfulness as explained, pooling
-from anisoscope.cli.app import app
 from anisoscope.data.encoding import LabelledPlan, encode, vocabulary_tokenizer
 from anisoscope.data.labelled import Example, open_labelled
 from anisoscope.errors import CorpusError, MeasureError, ModelError, OutputError, UsageError
@@ -22,7 +21,7 @@ from anisoscope.metrics.class_direction import auc, to_classes
 from anisoscope.models.load import load
 from anisoscope.runs import classes as runs_of_classes
 from anisoscope.runs.classes import run_classes
-from anisoscope.runs.job import Classes, Job
+from anisoscope.runs.job import ClassesOptions
 from anisoscope.store import select
 from anisoscope.sums.jackknife import wilson
 from anisoscope_papers.training.classifier import train_classifier
@@ -208,7 +207,7 @@ def learnt(tmp_path_factory):
     folder = tmp_path_factory.mktemp("classes")
     recipe = ClassifierRecipe(corpus="planted", vector_norm=5.0, limit=600, epochs=12, patience=4)
     trained = train_classifier(recipe, folder / "model")
-    run = run_classes(Job(str(folder / "model")), Classes(limit=100, few=20), folder / "run")
+    run = run_classes(ClassesOptions(str(folder / "model"), limit=100, few=20), folder / "run")
     return trained, run
 
 
@@ -253,7 +252,7 @@ def test_everything_asked_for_is_there_and_on_the_page(learnt):
     _, run = learnt
     names = set(run.records["metric"])
     assert {"accuracy", "majority", "cls_entropy", "replaced.accuracy", "explains.auprc", "mean_cosine"} <= names
-    result = CliRunner().invoke(app, ["report", str(run.folder)])
+    result = invoke(["report", str(run.folder)])
     page = (run.folder / "report.html").read_text()
     assert result.exit_code == 0
     for title in ("Is the direction the class?", "What is attention worth?", "What explains the decision?"):
@@ -271,8 +270,8 @@ def test_classes_are_matched_by_name_not_by_number(learnt, tmp_path):
     model.config.id2label, model.config.label2id = dict(enumerate(names)), {n: i for i, n in enumerate(names)}
     model.save_pretrained(tmp_path / "turned")
     tokenizer.save_pretrained(tmp_path / "turned")
-    look = Classes("planted", limit=100, few=20, parts=("directions", "replaced"))
-    turned = run_classes(Job(str(tmp_path / "turned")), look, tmp_path / "run").records
+    look = ClassesOptions(corpus="planted", limit=100, few=20, parts=("directions", "replaced"))
+    turned = run_classes(replace(look, model=str(tmp_path / "turned")), tmp_path / "run").records
     whole = {"component": "", "layer": -1}
     for metric in ("accuracy", "class_direction.auc", "replaced.accuracy"):
         ours, theirs = (
@@ -297,7 +296,7 @@ def test_a_head_of_other_classes_is_not_used(learnt, tmp_path, names, said, used
     model.config.id2label, model.config.label2id = dict(enumerate(names)), {n: i for i, n in enumerate(names)}
     model.save_pretrained(tmp_path / "other")
     tokenizer.save_pretrained(tmp_path / "other")
-    run = run_classes(Job(str(tmp_path / "other")), Classes("planted", limit=40, few=10), tmp_path / "run")
+    run = run_classes(ClassesOptions(str(tmp_path / "other"), corpus="planted", limit=40, few=10), tmp_path / "run")
     found = set(run.records["metric"])
     assert ("accuracy" in found) == used and "class_direction.auc" in found
     assert any(said in text for text in run.manifest["warnings"])
@@ -309,7 +308,7 @@ def test_a_head_without_its_weights_is_refused(learnt, tmp_path):
     model.save_pretrained(tmp_path / "bare", state_dict=weights)
     tokenizer.save_pretrained(tmp_path / "bare")
     with pytest.raises(ModelError, match=r"classifier\."):
-        run_classes(Job(str(tmp_path / "bare")), Classes("planted"), tmp_path / "run")
+        run_classes(ClassesOptions(str(tmp_path / "bare"), corpus="planted"), tmp_path / "run")
     assert load(str(tmp_path / "bare")).model is not None  # of no use to what is measured without it
 
 
@@ -331,7 +330,7 @@ def test_a_causal_classifier_is_looked_at_in_its_last_token(tokenizer, tmp_path)
     config = GPT2Config(**size, pad_token_id=0, **names)
     folder = saved(GPT2ForSequenceClassification(config), tokenizer, tmp_path / "gpt2")
     run = run_classes(
-        Job(folder), Classes("planted", limit=40, few=10, parts=("directions", "replaced")), tmp_path / "run"
+        ClassesOptions(folder, corpus="planted", limit=40, few=10, parts=("directions", "replaced")), tmp_path / "run"
     )
     assert any("replaced left out" in text and "encoder" in text for text in run.manifest["warnings"])
     records = run.records
@@ -354,7 +353,7 @@ def test_a_bert_is_replaced_layer_by_layer_and_explained(tokenizer, tmp_path):
         **names,
     )
     folder = saved(BertForSequenceClassification(config), tokenizer, tmp_path / "bert")
-    run = run_classes(Job(folder), Classes("planted", limit=40, few=10), tmp_path / "run")
+    run = run_classes(ClassesOptions(folder, corpus="planted", limit=40, few=10), tmp_path / "run")
     rows = select(run.records, metric="replaced.agreement")
     assert set(rows["component"]) == set(replaced.KINDS) and set(rows["layer"].dropna()) == {1, 2}
     assert not run.manifest["warnings"]
@@ -373,8 +372,8 @@ def test_a_corpus_without_rationales_is_explained_by_erasure_alone(learnt, tmp_p
     path = tmp_path / "mine.jsonl"
     examples = open_labelled("planted").splits["test"][:120]
     path.write_text("\n".join(json.dumps({"text": e.text, "label": f"class {e.label + 1}"}) for e in examples))
-    look = Classes(str(path), split="all", few=20, parts=("explained",))
-    run = run_classes(Job(str(learnt[0].folder)), look, tmp_path / "run")
+    look = ClassesOptions(corpus=str(path), split="all", few=20, parts=("explained",))
+    run = run_classes(replace(look, model=str(learnt[0].folder)), tmp_path / "run")
     found = set(run.records["metric"])
     assert "explains.comprehensiveness" in found and "explains.auprc" not in found
     assert run.manifest["corpus"]["n_units"] == 120
@@ -382,11 +381,11 @@ def test_a_corpus_without_rationales_is_explained_by_erasure_alone(learnt, tmp_p
 
 def test_a_finished_run_is_resumed_as_it_is_and_another_refused(learnt):
     trained, run = learnt
-    job, look = Job(str(trained.folder)), Classes(limit=100, few=20)
+    look = ClassesOptions(str(trained.folder), limit=100, few=20)
     before = run.manifest["started"]
-    assert run_classes(job, look, run.folder, resume=True).manifest["started"] == before
+    assert run_classes(look, run.folder, resume=True).manifest["started"] == before
     with pytest.raises(OutputError, match="classes"):
-        run_classes(job, replace(look, few=21), run.folder, resume=True)
+        run_classes(replace(look, few=21), run.folder, resume=True)
 
 
 def test_bad_input_is_explained(learnt, tokenizer, tmp_path):
@@ -402,11 +401,11 @@ def test_bad_input_is_explained(learnt, tokenizer, tmp_path):
         ("no/such-model", {"corpus": "planted"}, ModelError, "no/such-model"),
     ):
         with pytest.raises(error, match=expected):
-            run_classes(Job(model), Classes(**look), tmp_path / "run")
+            run_classes(ClassesOptions(model, **look), tmp_path / "run")
     learnt[0].classifier()[0].save_pretrained(tmp_path / "model")
     load("builtin:minilm").processor.save_pretrained(tmp_path / "model")
     with pytest.raises(ModelError, match="a tokenizer that matches the model's vocabulary"):
-        run_classes(Job(str(tmp_path / "model")), Classes("planted"), tmp_path / "run")
+        run_classes(ClassesOptions(str(tmp_path / "model"), corpus="planted"), tmp_path / "run")
     with pytest.raises(MeasureError, match="every token sees every other"):
         config = GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2, pad_token_id=0)
         causal = GPT2ForSequenceClassification(config)
@@ -418,7 +417,7 @@ def test_bad_input_is_explained(learnt, tokenizer, tmp_path):
 def test_the_command_prints_tables(learnt, tmp_path):
     trained, _ = learnt
     given = ["classes", str(trained.folder), "--limit", "40", "--few", "10", "-o", str(tmp_path / "run"), "-q"]
-    result = CliRunner().invoke(app, given)
+    result = invoke(given)
     assert result.exit_code == 0, result.output
     for text in ("AUC", "attention replaced", "words explained by", "accuracy", "report: "):
         assert text in result.output

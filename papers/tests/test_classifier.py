@@ -13,12 +13,11 @@ from types import SimpleNamespace
 import paper_pages
 import pytest
 import torch
-from typer.testing import CliRunner
+from typed import invoke
 
 from anisoscope.classes.cls_entropy import entropies
 from anisoscope.classes.pooling import predicted
 from anisoscope.cli import tables as cli_tables
-from anisoscope.cli.app import app
 from anisoscope.data.corpora import named_corpora
 from anisoscope.data.encoding import LabelledPlan, encode
 from anisoscope.data.labelled import open_labelled
@@ -452,12 +451,12 @@ def test_the_command_trains_and_reports(tmp_path):
         "--vectors random --dim 16 --epochs 1 --max-length 12 --penalty entropy --weight 0.1 --penalty-layers all -q"
     )
     command = ["train", "classifier", "--corpus", "planted", *given.split(), "-o", str(tmp_path / "run")]
-    done = CliRunner().invoke(app, command)
+    done = invoke(command)
     assert done.exit_code == 0, done.output
     assert "test: accuracy" in done.output and "utterances cut at 12 tokens" in done.output
     said = json.loads((tmp_path / "run" / "training.json").read_text())
     assert said["recipe"]["penalty_layers"] == [] and said["recipe"]["weight"] == 0.1
-    wrong = CliRunner().invoke(app, [*command[:-1], str(tmp_path / "other"), "--penalty-layers", "first"])
+    wrong = invoke([*command[:-1], str(tmp_path / "other"), "--penalty-layers", "first"])
     assert isinstance(wrong.exception, UsageError)
 
 
@@ -466,12 +465,12 @@ def test_the_command_divides_a_table_by_its_column_and_says_what_it_takes(tmp_pa
     (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, lines)))
     given = "--split-column part --vectors random --dim 16 --epochs 1 -q"
     command = ["train", "classifier", "--corpus", str(tmp_path / "t.jsonl"), *given.split(), "-o", str(tmp_path / "r")]
-    done = CliRunner().invoke(app, command)
+    done = invoke(command)
     assert done.exit_code == 0, done.output
     said = json.loads((tmp_path / "r" / "training.json").read_text())
     assert said["corpus"]["counts"] == {split: {"0": 10, "1": 10} for split in ("train", "validation", "test")}
-    assert "torchrun" not in CliRunner().invoke(app, ["train", "classifier", "--help"]).output
-    assert "classifier" in CliRunner().invoke(app, ["train", "--help"]).output.partition("Example")[0]
+    assert "torchrun" not in invoke(["train", "classifier", "--help"]).output
+    assert "classifier" in invoke(["train", "--help"]).output.partition("Example")[0]
 
 
 def test_labelled_corpora_are_listed_and_the_documentation_has_every_command():

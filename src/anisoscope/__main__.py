@@ -35,19 +35,12 @@ def main() -> None:
 
 
 def _run() -> int:
-    from typer import Abort, Exit
-
-    from anisoscope.cli.app import app
+    from anisoscope.cli.app import run
     from anisoscope.cli.view import tell
 
     try:
-        code = int(app(standalone_mode=False) or 0)
-        if code == INTERRUPTED:  # the parser makes a code of what comes before the command begins
-            raise KeyboardInterrupt
-        return code
-    except Exit as done:
-        return done.exit_code
-    except (Abort, Interrupted) as stop:  # Abort: the end of input where an answer was asked for
+        return run(sys.argv[1:])
+    except Interrupted as stop:
         return _interrupted(stop)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -81,6 +74,9 @@ def _interrupted(stop: BaseException) -> int:
 
 def _explained(error: Exception) -> tuple[str, int]:
     """The message of an error, and the exit code. An error that nobody foresaw keeps its traceback."""
+    from cyclopts import CycloptsError
+
+    from anisoscope.cli.faults import explain_typed
     from anisoscope.errors import AnisoscopeError
 
     if isinstance(error, AnisoscopeError):
@@ -91,11 +87,9 @@ def _explained(error: Exception) -> tuple[str, int]:
     if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
         name = str(error.filename)[:40]
         return f"anisoscope: expected a file or folder; got {name} …: {error.strerror}. Cure: check the name", 2
-    if callable(wrong := getattr(error, "format_message", None)):  # a wrong option or command, found by the parser
-        usage = getattr(getattr(error, "ctx", None), "command_path", "anisoscope")
-        if type(error).__name__ == "NoArgsIsHelpError":
-            return wrong(), 2
-        return f"anisoscope: {wrong().rstrip('.')}. Cure: {usage} --help lists what there is", 2
+    if isinstance(error, CycloptsError):
+        fault = explain_typed(error)
+        return f"anisoscope: {fault}", fault.exit_code
     traceback.print_exception(error)
     name = type(error).__name__
     return f"anisoscope: this is a bug ({name}). Please report it with the command and the lines above.", 1

@@ -13,9 +13,10 @@ blocks, on every fourth) and `characters-out` (the last block, on every characte
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-POLICIES = ("all", "content", "no-first")
+TokenPolicy = Literal["all", "content", "no-first"]
+POLICIES: tuple[TokenPolicy, ...] = get_args(TokenPolicy)
 """Token policies: every real token; without special tokens; without the first real token of each sequence."""
 
 FREQUENCY_BINS = 5

@@ -76,8 +76,13 @@ def is_too_long(name: str) -> bool:
     return max(sizes) > 255 or sum(sizes) + len(sizes) > 4096
 
 
-def near_matches(name: str, known: Iterable[str]) -> str:
-    """A sentence with the names nearest to `name`, for the cure of an error; all names where none is near."""
+def near_matches(name: str, known: Iterable[str], *, all_names: str = "") -> str:
+    """A sentence with the names nearest to `name`, for the cure of an error; all names if none is near.
+
+    all_names   what is said instead of all names
+    """
     known = sorted(set(known) - {name})
     near = get_close_matches(name, known, n=1, cutoff=0.9) or get_close_matches(name, known, n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(near)}?" if near else f"known names: {', '.join(known)}"
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return all_names or f"known names: {', '.join(known)}"

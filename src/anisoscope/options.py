@@ -1,260 +1,333 @@
-"""How a field of settings is asked for, on the command line and in Python: said once, beside the field.
+"""How a setting is declared, checked and asked for: once, as a field of a class.
 
-limit: Annotated[int | None, Option("first N units only", INPUT, least=1)] = None
+    @declare_settings
+    class Reading:
+        limit: Annotated[Whole | None, Field(ge=1), option("first N units only", INPUT)] = None
+
+`declare_settings` makes a frozen dataclass whose fields pydantic checks whenever one is made: in Python, from a file,
+or from what was typed. `option` says how the command line (cyclopts) shows a field, and `explain` tells an error of
+pydantic in our words: what was expected, what came, what to do.
 """
 
-import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import field, fields, is_dataclass, replace
+from functools import wraps
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
-from anisoscope.errors import UsageError, near_matches
+from annotated_types import Ge, Le
+from cyclopts import Group, Parameter
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, PydanticCustomError
 
-INPUT, WHAT, OUTPUT, MACHINE = "Input", "What to measure", "Output", "Machine"
-TRAINING, MODEL = "Training", "Model"
-"""Headings under which `--help` lists options."""
+from anisoscope.errors import AnisoscopeError, UsageError, near_matches
+
+INPUT, WHAT, MODEL, TRAINING, MACHINE, OUTPUT = (
+    Group(name, sort_key=place)
+    for place, name in enumerate(("Input", "What to measure", "Model", "Training", "Machine", "Output"))
+)
+"""Headings under which `--help` lists options, in this order."""
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "mtia", "xla")
 """Kinds of devices; a number after a colon names one of several (`cuda:1`)."""
-BITS = 63
+MOST = (1 << 63) - 1
 """Whole numbers are kept in 64 bits, one of them the sign."""
-UNREADABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-"""Control characters, and what a name that is not in UTF-8 becomes: neither a manifest nor a page can hold them."""
 LONGEST = 60
 """Characters of what was given that an error shows."""
 
+Kind = TypeVar("Kind")
 
-@dataclass(frozen=True)
-class Option:
-    """What `--help` says of a field, and what may be given.
 
-    help, group   the text and the heading it stands under
-    flags         as typed; by default `--name-of-the-field`. `argument`: given without a flag
-    least, most   the range of a number
-    known         the names there are: of the field, or of each of its parts where it is a tuple
-    every         the name that stands for the field's default (`all`)
-    parse, shown  from what is typed to the value, and the default as it is typed, where the type does not say how
-    check         called with the value, before anything heavy is imported; raises where it cannot be right
+# ---- the types of fields ---------------------------------------------------------------------------------------------
+
+
+def _refuse_bool(value: Any) -> Any:
+    """The value, unless it is True or False, which Python takes for the numbers 1 and 0."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("int_type", "not a number")
+    return value
+
+
+def _check_readable(path: Path) -> Path:
+    """The path, unless a manifest or a page cannot hold its name."""
+    if re.search(UNREADABLE, str(path)):
+        raise PydanticCustomError("string_pattern_mismatch", "not readable")
+    return path
+
+
+def check_device(name: str) -> str:
+    """The name of a device. UsageError unless it is a kind of device, with a number or without one.
+
+    Whether this machine has the device is seen later.
+    """
+    if name == "auto":
+        return name
+    kind, colon, number = name.partition(":")
+    if kind == "meta":  # a device of torch that is near "mtia" by its letters only
+        got = f"{name!r}, which knows shapes only"
+        raise UsageError("a device that computes", got, "use --device cpu, cuda or mps")
+    if kind not in (*DEVICES, "privateuseone") or (colon and not number.isdigit()):
+        expected = f"--device {', '.join(DEVICES)}, or one of several as cuda:1"
+        raise UsageError(expected, repr(name), "use cuda" if kind == "gpu" else near_matches(kind, DEVICES))
+    return name
+
+
+UNREADABLE = r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]"
+"""Control characters, and what a name that is not in UTF-8 becomes: neither a manifest nor a page can hold them."""
+Whole = Annotated[int, BeforeValidator(_refuse_bool), Field(ge=-MOST, le=MOST)]
+Number = Annotated[float, BeforeValidator(_refuse_bool), Field(allow_inf_nan=False)]
+Text = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
+FilePath = Annotated[Path, AfterValidator(_check_readable)]
+Device = Annotated[Text, AfterValidator(check_device)]
+
+
+def split_names(every: tuple[str, ...] = ()) -> BeforeValidator:
+    """What makes a tuple of names from `a,b`, from several such, or from any sequence of names.
+
+    every   the names that `all` stands for; none: it stands for no name, by which a field means all there are
     """
 
-    help: str
-    group: str
-    flags: tuple[str, ...] = ()
-    argument: bool = False
-    least: float | None = None
-    most: float | None = None
-    known: tuple[str, ...] = ()
-    every: str = ""
-    parse: Callable[[str], Any] | None = None
-    shown: str = ""
-    check: Callable[[Any], None] | None = None
+    def split(value: Any) -> Any:
+        typed = [value] if isinstance(value, str) else value
+        if not isinstance(typed, Iterable) or not all(isinstance(part, str) for part in typed):
+            return value
+        words = [word.strip() for part in typed for word in part.split(",")]
+        names = tuple(word for word in words if word)
+        if names == ("all",) and (every or isinstance(value, str)):
+            return every
+        if not names and any(typed):
+            raise PydanticCustomError("no_names", "no names")
+        return names
+
+    return BeforeValidator(split)
 
 
-@dataclass(frozen=True)
-class BuiltFrom:
-    """A field that is not typed itself but comes from `settings().build()`, whose fields are."""
+def split_numbers(meaning_all: tuple[int, ...] = ()) -> BeforeValidator:
+    """What makes a tuple of numbers from `0,8,-1`; `all` gives `meaning_all`."""
 
-    settings: type
+    def split(value: Any) -> Any:
+        typed = [value] if isinstance(value, str) else value
+        if not isinstance(typed, Iterable) or not all(isinstance(part, str) for part in typed):
+            return value
+        words = [word.strip() for part in typed for word in part.split(",")]
+        return meaning_all if words == ["all"] else tuple(dict.fromkeys(words))
+
+    return BeforeValidator(split)
 
 
-@dataclass(frozen=True)
-class AskedField:
-    """A field of settings, or a parameter of a command: its type and default, and how it is asked for.
+Names = Annotated[tuple[Text, ...], split_names()]
+Numbers = Annotated[tuple[Whole, ...], split_numbers()]
 
-    option   None where the command line does not ask; `built`: the settings it is built from; `only`: the fields of
-             settings that are asked for (`job: Annotated[Job, ("device",)]`)
+
+# ---- fields as options -----------------------------------------------------------------------------------------------
+
+
+def option(help: str, group: Group, *short: str, shown: str | None = None, **more: Any) -> Parameter:
+    """How the command line asks for a field: its help, the heading it stands under, and flags beside its own.
+
+    shown   the default as it is typed, if the value itself does not say it
+    more    what else a `cyclopts.Parameter` takes
     """
-
-    name: str
-    kind: Any
-    default: Any = MISSING
-    option: Option | None = None
-    built: type | None = None
-    only: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, name: str, annotation: Any, default: Any) -> "AskedField":
-        kind, *extras = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
-        found: dict[type, Any] = {type(extra): extra for extra in extras}
-        built = found.get(BuiltFrom)
-        return cls(name, kind, default, found.get(Option), built and built.settings, found.get(tuple, ()))
-
-    @property
-    def settings(self) -> type | None:
-        """The settings whose fields are asked for in place of this one."""
-        return self.built or (self.kind if isinstance(self.kind, type) and is_dataclass(self.kind) else None)
-
-    @property
-    def flag(self) -> str:
-        """As typed, or the name of an argument."""
-        if self.option is None or self.option.argument:
-            return self.name
-        return self.option.flags[0].partition("/")[0] if self.option.flags else f"--{self.name.replace('_', '-')}"
-
-    @property
-    def keyword(self) -> str:
-        """The name in Python."""
-        return self.flag.removeprefix("--").replace("-", "_")
-
-    @property
-    def plain(self) -> Any:
-        """The type, but for None."""
-        parts = get_args(self.kind) if get_origin(self.kind) in (Union, UnionType) else (self.kind,)
-        found = next(part for part in parts if part is not NoneType)
-        return str if get_origin(found) is Literal else found
-
-    @property
-    def listed(self) -> bool:
-        """Whether it holds several values, typed with commas."""
-        return get_origin(self.plain) is tuple
-
-    def read(self, value: Any, label: str) -> Any:
-        """The value of what was given: of a text what the type makes of it. UsageError, by the name `label`, for what
-        is not of the type, in the range, or among the names there are.
-        """
-        option = self.option or Option("", "")
-        if isinstance(value, str):
-            value = self._from_text(value, option, label)
-        elif self.listed and isinstance(value, Iterable):
-            value = tuple(value)
-        self.check(value, label)
-        if option.check is not None and value is not None:
-            option.check(value)
-        return value
-
-    def _from_text(self, text: str, option: Option, label: str) -> Any:
-        if option.parse is not None:
-            return option.parse(text)
-        if self.listed:
-            if option.every and text.strip() == option.every:
-                return self.default
-            names = tuple(name.strip() for name in text.split(",") if name.strip())
-            if not names and (text or self.default):
-                cure = f"name some of {', '.join(option.known)}" if option.known else "leave it out"
-                raise UsageError(f"names for {label}", repr(text), cure)
-            return names
-        if self.plain in (int, float):
-            try:
-                return self.plain(text)
-            except ValueError:
-                what = "a whole number" if self.plain is int else "a number"
-                cure = f"give one of {range_of(option)}, in digits" if range_of(option) else "give one in digits"
-                raise UsageError(f"{what} for {label}", shortened(text), cure) from None
-        return text
-
-    def check(self, value: Any, label: str) -> None:
-        """UsageError, by the name `label`, for a value that is not of the type, in the range, or among the names."""
-        if not _fits(value, self.kind):
-            kind = str(self.kind).replace("typing.", "") if get_origin(self.kind) else self.kind.__name__
-            raise UsageError(f"{label} of type {kind}", f"{shortened(value)}, {type(value).__name__}", f"mend {label}")
-        option = self.option or Option("", "")
-        for part in value if isinstance(value, tuple | list) else () if value is None else (value,):
-            if option.known and part not in option.known:
-                cure = near_matches(str(part), option.known)
-                raise UsageError(f"{label} among {', '.join(option.known)}", shortened(part), cure)
-            if isinstance(part, int) or (isinstance(part, float) and self.option is not None):
-                _check_range(part, option, label)
-            elif isinstance(part, str | Path) and UNREADABLE.search(str(part)):
-                got = shortened(part)
-                raise UsageError(f"{label} without control characters, in UTF-8", got, "mend or rename it")
+    default: Any = _show_default if shown is None else shown
+    return Parameter(help=help, group=group, alias=short, show_default=default, show_choices=False, **more)
 
 
-def _check_range(value: float, option: Option, label: str) -> None:
-    widest = (1 << BITS) - 1 if isinstance(value, int) else math.inf
-    least = -widest if option.least is None else option.least
-    most = widest if option.most is None else option.most
-    if isinstance(value, float) and not math.isfinite(value):
-        raise UsageError(f"a finite {label}", str(value), f"change {label}")
-    if value < least:
-        raise UsageError(f"{label} of at least {least:,}", shortened(value), f"raise {label}")
-    if value > most:
-        raise UsageError(f"{label} of at most {most:,}", shortened(value), f"lower {label}")
+PYTHON_ONLY = Parameter(parse=False)
+"""Of a field that is given in Python alone."""
 
 
-def range_of(option: Option) -> str:
-    """The range of a number in words, for help and cures."""
-    if option.most is not None:
-        return f"{option.least or 0:,} to {option.most:,}"
-    return "" if option.least is None else f"at least {option.least:,}"
+def _show_default(value: Any) -> str | None:
+    """A default as it is typed; None if it says nothing."""
+    if value is None or value is False or value in ("", ()):
+        return None
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def shortened(value: Any) -> str:
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def declare_settings(kind: type[Kind]) -> type[Kind]:
+    """Make a class a frozen dataclass of settings, whose fields are keywords in Python and flags when typed.
+
+    A value that does not fit raises UsageError: of another type, outside of the range, or not among the choices. A
+    field that can be given by its place (`field(kw_only=False)`) is typed without its flag.
+    """
+    for name, annotation in vars(kind).get("__annotations__", {}).items():
+        kind.__annotations__[name] = _tell_range(annotation)
+    made = dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))(kind)
+    check = made.__init__
+
+    @wraps(check)
+    def initialise(self: Any, *first: Any, **values: Any) -> None:
+        try:
+            check(self, *first, **values)
+        except ValidationError as error:
+            raise explain(error, made) from error
+
+    made.__init__ = initialise  # type: ignore[method-assign]
+    return Parameter(name="*")(made)  # type: ignore[return-value]
+
+
+def build(kind: type[Kind], values: Mapping[str, Any], *, also: Iterable[str] = ()) -> Kind:
+    """Settings from values by name, those of settings inside them by their own names.
+
+    also   names that the caller takes beside them, for the cure of a typo
+
+    UsageError for a name that there is not, with near ones, and for a value that does not fit.
+    """
+    own = {each.name for each in fields(kind)}  # type: ignore[arg-type]
+    given = {name: value for name, value in values.items() if name in own}
+    rest = {name: value for name, value in values.items() if name not in own}
+    for name, inner in _inner_settings(kind):
+        of_inner = {key: rest.pop(key) for key in names_of(inner) if key in rest}
+        if of_inner:
+            given[name] = replace(given[name], **of_inner) if name in given else build(inner, of_inner)
+    for name in rest:
+        raise UsageError("a known keyword", repr(name), near_matches(name, [*names_of(kind), *also]))
+    return kind(**given)
+
+
+def part_of(values: Any, kind: type) -> dict[str, Any]:
+    """The fields of settings that belong to `kind`, one of its bases, by name."""
+    return {each.name: getattr(values, each.name) for each in fields(kind)}
+
+
+def names_of(kind: type) -> list[str]:
+    """Names of the fields of settings, and of those of settings inside them, that a user can give."""
+    names = []
+    inner = dict(_inner_settings(kind))
+    for each in fields(kind):
+        names += names_of(inner[each.name]) if each.name in inner else [each.name]
+    return names
+
+
+def _inner_settings(kind: type) -> Iterator[tuple[str, type]]:
+    """Fields that are settings themselves, and their classes."""
+    for name, annotation in get_type_hints(kind).items():
+        if isinstance(annotation, type) and is_dataclass(annotation):
+            yield name, annotation
+
+
+# ---- ranges and errors in words --------------------------------------------------------------------------------------
+
+
+def _tell_range(annotation: Any) -> Any:
+    """The annotation of a field, with the range of its number said in its help."""
+    if get_origin(annotation) is not Annotated:
+        return annotation
+    kind, *extras = get_args(annotation)
+    words = range_of(annotation)
+    for place, extra in enumerate(extras):
+        if isinstance(extra, Parameter) and extra.help and words:
+            extras[place] = Parameter.combine(extra, Parameter(help=f"{extra.help}; {words}"))
+    return Annotated[(kind, *extras)]
+
+
+def range_of(annotation: Any) -> str:
+    """The range of a field's number in words; empty if it has none of its own."""
+    least, most = _bounds_of(annotation)
+    if most is not None:
+        return f"{least or 0:,} to {most:,}"
+    return "" if least is None else f"at least {least:,}"
+
+
+def _bounds_of(annotation: Any) -> tuple[Any, Any]:
+    """The least and the most that a field may be, but for what every whole number is kept in."""
+    least: Any = None
+    most: Any = None
+    for extra in get_args(annotation)[1:]:
+        for bound in extra.metadata if isinstance(extra, FieldInfo) else ():
+            least = bound.ge if isinstance(bound, Ge) and bound.ge != -MOST else least
+            most = bound.le if isinstance(bound, Le) and bound.le != MOST else most
+    return least, most
+
+
+def explain(
+    error: ValidationError, kind: type | None = None, *, flags: bool = False, name: str = "", annotation: Any = None
+) -> AnisoscopeError:
+    """What is wrong with settings, in our words.
+
+    kind         the class of the settings, whose fields say the choices and ranges there are
+    flags        whether names are told as they are typed (`--max-length`) rather than as keywords
+    name         what the value is called, and its `annotation`, if it is no field of settings
+    """
+    found = error.errors(include_url=False)[0]
+    own = found.get("ctx", {}).get("error")
+    if isinstance(own, AnisoscopeError):
+        return own
+    named = [part for part in found["loc"] if isinstance(part, str)]
+    if not name and named:
+        annotation = _annotation_of(kind, named[-1]) if kind is not None else None
+        name = f"--{named[-1].replace('_', '-')}" if flags else named[-1]
+    return UsageError(*_in_words(found, name or "the settings", annotation))
+
+
+def _annotation_of(kind: type, name: str) -> Any:
+    """The annotation of a field of settings, or of settings inside them."""
+    own = get_type_hints(kind, include_extras=True).get(name)
+    inner = [_annotation_of(each, name) for _, each in _inner_settings(kind)]
+    return next((found for found in (own, *inner) if found is not None), None)
+
+
+def _in_words(found: ErrorDetails, label: str, annotation: Any) -> tuple[str, str, str]:
+    """What was expected, what came and what to do, of one error of pydantic."""
+    limits, got = found.get("ctx", {}), truncate_repr(found["input"])
+    least, most = _bounds_of(annotation)
+    number = got.strip("'")  # typed numbers are texts
+    match found["type"]:
+        case "greater_than_equal":
+            return f"{label} of at least {limits['ge'] if least is None else least:,}", number, f"raise {label}"
+        case "greater_than":
+            return f"{label} above {limits['gt']:,}", number, f"raise {label}"
+        case "less_than_equal":
+            return f"{label} of at most {limits['le'] if most is None else most:,}", number, f"lower {label}"
+        case "finite_number":
+            return f"a finite {label}", number, f"change {label}"
+        case "int_type" | "int_parsing" | "int_parsing_size" | "int_from_float":
+            if isinstance(found["loc"][-1], int):
+                return f"whole numbers for {label}", got, "give them with commas, as 1,2; or all"
+            return f"a whole number for {label}", got, _cure_of_number(annotation)
+        case "float_type" | "float_parsing":
+            return f"a number for {label}", got, _cure_of_number(annotation)
+        case "bool_type" | "bool_parsing":
+            return f"true or false for {label}", got, f"leave {label} out, or give true or false"
+        case "literal_error":
+            choices = choices_of(annotation)
+            return f"{label} among {', '.join(choices)}", got, near_matches(str(found["input"]), choices)
+        case "no_names":
+            choices = choices_of(annotation)
+            came = found["input"] if isinstance(found["input"], str) else ",".join(found["input"])
+            return f"names for {label}", repr(came), f"name some of {', '.join(choices)}" if choices else "leave it out"
+        case "string_pattern_mismatch" | "string_unicode":
+            return f"{label} without control characters, in UTF-8", got, "mend or rename it"
+        case _:
+            message = found["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+            came = f"{got}, {type(found['input']).__name__}"
+            return f"{label}: {message}", came, f"mend {label}"
+
+
+def _cure_of_number(annotation: Any) -> str:
+    """How to give a number: in which range, if the field has one."""
+    words = range_of(annotation)
+    return f"give one of {words}, in digits" if words else "give one in digits"
+
+
+def choices_of(annotation: Any) -> tuple[str, ...]:
+    """The choices that a field has, of itself or of each of its parts; empty if there are none."""
+    if get_origin(annotation) is Literal:
+        return tuple(map(str, get_args(annotation)))
+    for part in get_args(annotation):
+        found = choices_of(part)
+        if found:
+            return found
+    return ()
+
+
+def truncate_repr(value: Any) -> str:
     """What was given, as an error shows it."""
     if isinstance(value, int) and value.bit_length() > 4 * LONGEST:
         return f"a number of {value.bit_length():,} bits"
     text = ascii(str(value)) if isinstance(value, str | Path) else repr(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text):,} characters)"
-
-
-@cache
-def asked(settings: Any) -> tuple[AskedField, ...]:
-    """The fields of a dataclass."""
-    hints = get_type_hints(settings, include_extras=True)
-    return tuple(AskedField.of(field.name, hints[field.name], field.default) for field in fields(settings))
-
-
-def leaves(settings: Any, only: Sequence[str] = ()) -> Iterator[AskedField]:
-    """The fields of a dataclass and of the settings in it; `only`: of the dataclass' own the ones of these names."""
-    for field in asked(settings):
-        if not only or field.name in only:
-            yield from leaves(field.settings) if field.settings else (field,)
-
-
-def made(settings: Any, values: Mapping[str, Any], only: Sequence[str] = ()) -> Any:
-    """The settings, from values of their fields and of those of settings in them; where there are none, defaults."""
-    chosen = {}
-    for field in asked(settings):
-        if only and field.name not in only:
-            continue
-        if field.settings:
-            inner = made(field.settings, values)
-            chosen[field.name] = inner.build() if field.built else inner
-        elif field.name in values:
-            chosen[field.name] = values[field.name]
-    return settings(**chosen)
-
-
-def check_fields(given: Any) -> None:
-    """UsageError where a field of a dataclass does not fit its type or `Option`. Lists become tuples."""
-    kind: Any = type(given)
-    for field in asked(kind):
-        value = getattr(given, field.name)
-        if isinstance(value, list):
-            value = tuple(value)
-            object.__setattr__(given, field.name, value)
-        field.check(value, field.name)
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value is of a type, to the depth of a tuple's parts."""
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin in (Union, UnionType):
-        return any(_fits(value, part) for part in parts)
-    if origin is Literal:
-        return isinstance(value, str)  # the names there are stand in the option
-    if origin in (tuple, list):
-        of_parts = [parts[0]] * len(value) if origin is list or parts[-1] is ... else parts
-        return isinstance(value, origin) and len(value) == len(of_parts) and all(map(_fits, value, of_parts))
-    if origin is not None:
-        return isinstance(value, Mapping)
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return isinstance(value, kind) and (kind is not int or not isinstance(value, bool))
-
-
-def check_device(name: str) -> None:
-    """UsageError unless `name` is a kind of device, with a number or without; whether it is there is seen later."""
-    if name == "auto":
-        return
-    kind, colon, number = name.partition(":")
-    if kind == "meta":  # a device of torch that is near "mtia" by its letters only
-        got = f"{name!r}, which knows shapes only"
-        raise UsageError("a device that computes", got, "use --device cpu, cuda or mps")
-    if kind not in DEVICES or (colon and not number.isdigit()):
-        expected = f"--device {', '.join(DEVICES)}, or one of several as cuda:1"
-        raise UsageError(expected, repr(name), "use cuda" if kind == "gpu" else near_matches(kind, DEVICES))

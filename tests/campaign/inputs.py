@@ -22,14 +22,15 @@ import pandas as pd
 import soundfile
 import tiny
 import torch
+from cyclopts import CycloptsError
 from PIL import Image
 from program import Program
 from rich.cells import cell_len
 from safetensors.torch import save_file
-from typer.main import get_command
 
 import anisoscope
-from anisoscope.cli.app import app
+from anisoscope.cli.app import app, command_names
+from anisoscope.cli.faults import explain_typed
 from anisoscope.data.labelled import open_labelled
 from anisoscope.data.tables import read_table
 from anisoscope.data.text import open_text
@@ -348,7 +349,7 @@ def check_runs(made, draw, own):
 
     def read():
         identity = run.identity()
-        kept = Settings(**run.manifest["settings"]["settings"]) if sound else made["settings"]
+        kept = Settings.read(run.manifest["settings"]["settings"]) if sound else made["settings"]
         return run.records, Measurement.restore(run.sums_path, kept, made["plan"]), identity
 
     def look(found):
@@ -384,45 +385,42 @@ def check_names(draw, own):
         os.chdir(here)
 
 
-def leaves(group, before=()):
-    """(words, command) of every command."""
-    for name, command in group.commands.items():
-        yield from leaves(command, (*before, name)) if hasattr(command, "commands") else [((*before, name), command)]
+def arguments_of(name):
+    """What a command takes."""
+    command = app
+    for word in name.split():
+        command = command[word]
+    return [each for each in command.assemble_argument_collection() if each.parse and each.show and not each.children]
 
 
-COMMANDS = dict(leaves(get_command(app)))
+COMMANDS = [name for name in command_names() if name != "train"]
 
 
 def typed(draw, name, sensible=0.7):
     """Options of a command with values, sensible or not."""
-    found = []
-    for parameter in draw.sample(COMMANDS[name].params, min(draw.randint(1, 4), len(COMMANDS[name].params))):
-        if parameter.param_type_name == "argument":
+    found, known = [], arguments_of(name)
+    for argument in draw.sample(known, min(draw.randint(1, 4), len(known))):
+        if argument.index is not None:
             found.append(draw.choice(["builtin:minilm", "planted", text_of(draw)]))
         else:
-            flag = draw.choice(parameter.opts + parameter.secondary_opts)
+            flag = draw.choice(argument.names)
             value = str(draw.choice([0, 1, 2, 7, "all", "content", "float32", "0.1", "a,b"]))
             value = value if draw.random() < sensible else text_of(draw)
-            found += [flag] if getattr(parameter, "is_flag", False) else [flag, value]
+            found += [flag] if argument.token_count()[0] == 0 else [flag, value]
     return found
 
 
 def check_options(draw, _own):
     """What is typed is made into settings, or refused by name, before anything is done."""
-    import click
-
-    name = draw.choice([*COMMANDS])
+    name = draw.choice(COMMANDS)
     given = typed(draw, name)
-    command = COMMANDS[name]
     try:
-        context = command.make_context(name[-1], list(given), resilient_parsing=False)
-    except (click.ClickException, click.exceptions.Exit, AnisoscopeError):
-        return
-    except Exception as error:
-        module = type(error).__module__
-        assert module.startswith(("typer", "click")), f"{name} {given}: {error!r}"
-        return
-    assert context.params is not None
+        app.parse_args([*name.split(), *given])
+    except CycloptsError as error:
+        told = explain_typed(error)
+        assert told.expected and told.got, f"{name} {given}: {error!r}"
+    except AnisoscopeError:
+        pass
     fields = {
         "limit": draw.choice([1, 5, 0, -1, True, 2.5, "3", None]),
         "dtype": draw.choice(["float32", "x", None, 3]),
@@ -533,7 +531,7 @@ def material(program, folder):
         assert ended.code == 0, ended.shown
     shard = RunFolder(made["shard"])
     made["values"], made["plan"] = shard.records["value"], shard.identity()["plan"]
-    made["settings"] = Settings(**shard.manifest["settings"]["settings"])
+    made["settings"] = Settings.read(shard.manifest["settings"]["settings"])
     return made
 
 

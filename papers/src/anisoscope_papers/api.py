@@ -1,91 +1,20 @@
 """`train` and `reproduce`, from Python and on the command line."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from anisoscope.api.keywords import Written, read, written
+from anisoscope.api.keywords import read_keywords
 from anisoscope.errors import UsageError, near_matches
-from anisoscope.options import leaves, made
 from anisoscope.progress import keeping, shown, waiting
-from anisoscope.runs.job import Place
-from anisoscope_papers.training.recipe import TASKS, ClassifierRecipe, Task, Training
+from anisoscope.runs.job import OutputOptions
+from anisoscope_papers.training.recipe import TASKS, ClassifierRecipe, Training
 
 if TYPE_CHECKING:
     from anisoscope_papers.training.classifier import TrainedClassifier
-
-
-class LearningLanguage(Written, total=False):
-    """Keywords of `train` for a language model, as the options of `anisoscope train masked-lm`."""
-
-    corpus: str
-    preset: str
-    vocab_size: int | None
-    window: int | None
-    batch: int | None
-    rate: float | None
-    dropout: float | None
-    steps: int | None
-    seed: int
-    data_seed: int | None
-    vocabulary: str | None
-    per_octave: int
-    dtype: str
-    accumulate: int
-    split: str | None
-    column: str | None
-    limit: int | None
-    device: str
-    report_to: str | Sequence[str]
-
-
-class LearningClasses(Written, total=False):
-    """Keywords of `train` for a classifier, as the options of `anisoscope train classifier`."""
-
-    model: str
-    corpus: str
-    text_column: str | None
-    second_column: str | None
-    label_column: str | None
-    rationale_column: str | None
-    split_column: str | None
-    limit: int | None
-    layers: int
-    heads: int
-    dim: int | None
-    text: bool
-    vectors: str
-    vector_norm: float | None
-    frozen: bool
-    tokens: str
-    separator: bool
-    attention: str
-    penalty: str
-    weight: float
-    penalty_layers: str | Sequence[int]
-    rate: float | None
-    decay: float | None
-    batch: int | None
-    epochs: int | None
-    patience: int | None
-    warmup: int
-    clip: float
-    buckets: bool
-    max_length: int | None
-    seed: int
-    split_seed: int
-    device: str
-
-
-@overload
-def train(task: Task, **options: Unpack[LearningLanguage]) -> Path: ...
-
-
-@overload
-def train(task: Literal["classifier"], **options: Unpack[LearningClasses]) -> Path: ...
 
 
 def train(task: str, **options: Any) -> Path:
@@ -98,25 +27,26 @@ def train(task: str, **options: Any) -> Path:
 
     UsageError for a task or keyword that is not known; CorpusError for an empty corpus.
     """
-    given, place, quiet = written(options)
     if task == "classifier":
-        device, recipe = given.pop("device", "cpu"), made(ClassifierRecipe, read(given, leaves(ClassifierRecipe)))
+        device = options.pop("device", "cpu")
+        recipe, place, quiet = read_keywords(ClassifierRecipe, options)
         return train_classifier(recipe, place, quiet, device).folder
     if task not in TASKS:
         raise UsageError("a task", repr(task), near_matches(task, (*TASKS, "classifier")))
-    return train_language_model(made(Training, read(given, leaves(Training)) | {"task": task}), place, quiet)
+    training, place, quiet = read_keywords(Training, options | {"task": task})
+    return train_language_model(training, place, quiet)
 
 
-def train_classifier(recipe: ClassifierRecipe, place: Place, quiet: bool, device: str) -> "TrainedClassifier":
+def train_classifier(recipe: ClassifierRecipe, place: OutputOptions, quiet: bool, device: str) -> "TrainedClassifier":
     """Train a classifier, with progress shown."""
     with shown(f"{recipe.model} × {recipe.corpus}, seed {recipe.seed}", "steps", quiet=quiet) as progress:
         from anisoscope_papers.training.classifier import train_classifier as fit
 
         with keeping(lambda: "" if place.overwrite else "the steps that are done are kept"):
-            return fit(recipe, place.output, **place.again, device=device, progress=progress)
+            return fit(recipe, **asdict(place), device=device, progress=progress)
 
 
-def train_language_model(training: Training, place: Place, quiet: bool) -> Path:
+def train_language_model(training: Training, place: OutputOptions, quiet: bool) -> Path:
     """Train a language model, with progress shown; its folder."""
     name = training.corpus.replace("builtin:", "").strip("/").replace("/", "-")
     described = f"{training.task}-{training.preset}"
@@ -126,7 +56,7 @@ def train_language_model(training: Training, place: Place, quiet: bool) -> Path:
         from anisoscope_papers.training.language_model import train as fit
 
         with keeping(lambda: f"{folder} holds the last state" if (folder / "resume").exists() else ""):
-            return fit(training, folder, **place.again, progress=progress)
+            return fit(training, folder, resume=place.resume, overwrite=place.overwrite, progress=progress)
 
 
 def reproduce(

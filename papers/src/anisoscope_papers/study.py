@@ -173,7 +173,7 @@ class Context:
     folder: Path
     cache: Path
     device: str = "cpu"
-    dtype: str = "float32"
+    dtype: Literal["float32", "float64"] = "float32"
     batch_tokens: int = 4096
     progress: Callable[[str, int, int], None] = _silent
     lacking: list[dict[str, str]] = field(default_factory=list)

@@ -1,103 +1,24 @@
-"""Keywords of the public functions, from the declared options of settings: the words of the command line."""
+"""Keywords of the public functions: the fields of settings, by the words of the command line."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
 
-from anisoscope.errors import UsageError, near_matches
-from anisoscope.options import AskedField
-from anisoscope.runs.job import Place
+from anisoscope.options import build, names_of
+from anisoscope.runs.job import OutputOptions
 
-if TYPE_CHECKING:
-    from anisoscope.metrics.base import Metric
+Kind = TypeVar("Kind")
 
 
-class Written(TypedDict, total=False):
-    """Where a run is written (`output`; none: it is in memory), and what becomes of one that is there, as on the
-    command line; `quiet=False` shows progress.
+def read_keywords(kind: type[Kind], options: Mapping[str, Any]) -> tuple[Kind, OutputOptions, bool]:
+    """The settings, where they are written, and whether nothing is shown, of the keywords of a function.
+
+    UsageError for a keyword that there is not, with near ones, and for a value that does not fit.
     """
-
-    output: Path | str | None
-    resume: bool
-    overwrite: bool
-    quiet: bool
-
-
-class Measuring(TypedDict, total=False):
-    """Keywords of `measure` and `series`, as the options of `anisoscope measure` (`anisoscope measure --help`)."""
-
-    metrics: "Sequence[str | Metric]"
-    panel: str | Sequence[str]
-    tokens: str | Sequence[str]
-    groups: int
-    spectrum_groups: int | None
-    sample: int
-    sample_heads: bool
-    seed: int
-    medians: bool
-    bins: Sequence[float]
-    blocks: str | Sequence[str]
-    tokens_first: bool | None
-    flatten: str
-    at: str
-    layers: str | Sequence[int]
-    attention: str
-    split: str | None
-    column: str | None
-    documents: str
-    limit: int | None
-    sequences: int | None
-    max_length: int | None
-    batch_tokens: int
-    dtype: str
-    untrained: bool
-    tower: str | None
-    shard: str
-    device: str
-    device_map: str | None
-    trust_remote_code: bool
-    skip_bad: bool
-
-
-class Looking(Written, total=False):
-    """Keywords of `classes`, as the options of `anisoscope classes`."""
-
-    text_column: str | None
-    second_column: str | None
-    label_column: str | None
-    rationale_column: str | None
-    split_column: str | None
-    split: str
-    split_seed: int
-    limit: int
-    few: int
-    at: str | None
-    parts: str | Sequence[str]
-    max_length: int | None
-    batch_tokens: int
-    dtype: str
-    device: str
-    trust_remote_code: bool
-
-
-def read(given: Mapping[str, Any], fields: Iterable[AskedField]) -> dict[str, Any]:
-    """Values by field name, read as the command line reads them (commas too). UsageError for a keyword that is none."""
-    known = {field.keyword: field for field in fields}
-    values = {}
-    for name, value in given.items():
-        if name not in known:
-            other = next((keyword for keyword, field in known.items() if field.name == name), None)
-            offered = [k for k, field in known.items() if field.option is not None]
-            near = near_matches(name, [*offered, "corpus", *Written.__annotations__])
-            raise UsageError("a known keyword", repr(name), f"it is called {other} here" if other else near)
-        values[known[name].name] = known[name].read(value, name)
-    return values
-
-
-def written(options: Mapping[str, Any]) -> tuple[dict[str, Any], Place, bool]:
-    """The options but for those of `Written`; the place; whether nothing is shown."""
     given = dict(options)
-    output = given.pop("output", None)
-    again = {name: given.pop(name, False) for name in ("resume", "overwrite")}
-    place = Place(None if output is None else Path(output).expanduser(), **again)
-    return given, place, given.pop("quiet", True)
+    quiet = bool(given.pop("quiet", True))
+    of_output = {name: given.pop(name) for name in names_of(OutputOptions) if name in given}
+    place = OutputOptions(**of_output)
+    if place.output is not None:
+        place = replace(place, output=place.output.expanduser())
+    return build(kind, given, also=[*names_of(OutputOptions), "quiet"]), place, quiet

@@ -5,18 +5,18 @@ the command line and of Python alike, from settings to a finished run folder, wi
 import json
 import tempfile
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from anisoscope.api.keywords import Looking, Measuring, Written, read, written
+from anisoscope.api.keywords import read_keywords
 from anisoscope.api.run import Run, kept_or_not
 from anisoscope.data.names import require_for_model
 from anisoscope.errors import UsageError
 from anisoscope.extras import require_extra
-from anisoscope.options import leaves, made
+from anisoscope.options import names_of, part_of
 from anisoscope.progress import keeping, shown
-from anisoscope.runs.job import OF_CLASSES, Classes, Job, Place
+from anisoscope.runs.job import ClassesOptions, Job, LoadOptions, OutputOptions, ReadOptions, VectorColumns
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,13 +26,6 @@ if TYPE_CHECKING:
     from anisoscope.runs.run import OpenedCorpus
     from anisoscope.runs.series import Series
     from anisoscope.store import RunFolder
-
-OF_LOADING = ("dtype", "device", "device_map", "untrained", "tower", "trust_remote_code")
-OF_CORPUS = ("split", "column", "documents", "limit", "sequences", "max_length", "batch_tokens", "skip_bad")
-
-
-class _Measuring(Measuring, Written, total=False):
-    """Keywords of `measure`."""
 
 
 def measure(
@@ -44,9 +37,8 @@ def measure(
     units: Iterable[Hashable] | None = None,
     labels: Iterable[Hashable] | None = None,
     mask: Any = None,
-    columns: str | None = None,
     forward: "Callable[[nn.Module, Any], Any] | None" = None,
-    **options: Unpack[_Measuring],
+    **options: Any,
 ) -> Run:
     """Measure the geometry of a model's representations and attention on data, with 95 % intervals.
 
@@ -58,38 +50,42 @@ def measure(
     corpus     instead of inputs: a built-in name, a hub data set, a file or folder; none: the built-in one
     processor  tokenizer of a `torch.nn.Module`, for texts and corpora
     units      the independent piece of data that every sequence or vector is of, in order (any labels); none: its own
-    labels     the class of every vector [vector, dim]; of a file `units` and `labels` may be the names of its columns
+    labels     the class of every vector [vector, dim]
     mask       [sequence, token] of vectors: what is real
-    columns    of a file of vectors: which columns are the vector (`"0-7"`, `"dim_*"`, `"embedding"`); none: decided by
-               rules, and refused when two readings are possible. How it was read: `run.manifest["corpus"]["reading"]`
     forward    `forward(model, inputs)`, where the model needs a special call
     options    as of `anisoscope measure`: `output`, `panel`, `limit`, `seed` …; without `output` the run is in memory;
-               `metrics` chooses single ones, by name or as they are (a `Metric` of your own). What must be known of
-               the run stands in `run.manifest["warnings"]`
+               `metrics` chooses single ones, by name or as they are (a `Metric` of your own). Of a file of
+               vectors `columns` (`"0-7"`, `"dim_*"`, `"embedding"`),
+               `unit_column` and `label_column` name its columns, otherwise decided by rules: how it was read stands in
+               `run.manifest["corpus"]["reading"]`. What must be known of a run stands in `run.manifest["warnings"]`
     """
-    given, place, quiet = written(_with_names(options))
-    job: Job = made(Job, read(given, leaves(Job)) | {"corpus": corpus})
+    job, place, quiet = read_keywords(Job, options | {"corpus": corpus})
     if are_vectors(model):
         _refuse("a model", "vectors alone", inputs=inputs, corpus=corpus or None, processor=processor, forward=forward)
-        return kept_or_not(lambda where: measure_vectors(job, model, where, quiet, units, labels, mask, columns), place)
-    _refuse("vectors", "a model", labels=labels, mask=mask, columns=columns)
-    job, subject = _job_and_subject(job, model, processor, given)
+        return kept_or_not(lambda where: measure_vectors(job, model, where, quiet, units, labels, mask), place)
+    _refuse("vectors", "a model", labels=labels, mask=mask)
+    job, subject = _job_and_subject(job, model, processor, options)
     if inputs is None or isinstance(inputs, str | Path):
         _refuse("inputs", "a corpus", units=units, forward=forward)
         if subject is not None and subject.processor is None and subject.modality == "text":
             raise UsageError("a tokenizer for a corpus", f"{subject.name} without one", "give processor=, or inputs")
         job, reading = replace(job, corpus=str(inputs or corpus)), None
     else:
-        job, subject, reading = _opened(job, subject, inputs, units, forward, given, place)
+        job, subject, reading = _opened(job, subject, inputs, units, forward, options, place)
     return kept_or_not(lambda where: measure_job(job, where, quiet, subject, reading), place)
 
 
 def measure_job(
-    job: Job, place: Place, quiet: bool, subject: "Subject | None" = None, reading: "OpenedCorpus | None" = None
+    job: Job,
+    place: OutputOptions,
+    quiet: bool,
+    subject: "Subject | None" = None,
+    reading: "OpenedCorpus | None" = None,
 ) -> "RunFolder":
     """Measure one model on one corpus."""
     from anisoscope.models.series import is_series
 
+    _refuse_columns_of_vectors(job)
     if subject is None and is_series(job.model):
         raise UsageError("one model", f"the series {job.model}", "use anisoscope.series")
     if subject is None:
@@ -97,16 +93,7 @@ def measure_job(
     with shown(f"{job.model} × {job.corpus or 'the built-in corpus'}", quiet=quiet) as progress:
         from anisoscope.runs.run import run
 
-        return run(job, place.output, **place.again, progress=progress, subject=subject, reading=reading)
-
-
-def _with_names(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The keywords with names in place of metrics that were given as they are, which registers them."""
-    if isinstance(options.get("metrics", ""), str):
-        return options
-    from anisoscope import metrics
-
-    return {**options, "metrics": metrics.names_of(options["metrics"])}
+        return run(job, **asdict(place), progress=progress, subject=subject, reading=reading)
 
 
 def are_vectors(model: Any) -> bool:
@@ -122,31 +109,37 @@ def are_vectors(model: Any) -> bool:
 
 
 def measure_vectors(
-    job: Job,
-    vectors: Any,
-    place: Place,
-    quiet: bool,
-    units: Any = None,
-    labels: Any = None,
-    mask: Any = None,
-    columns: str | None = None,
+    job: Job, vectors: Any, place: OutputOptions, quiet: bool, units: Any = None, labels: Any = None, mask: Any = None
 ) -> "RunFolder":
-    """Measure vectors; of a file `units` and `labels` are names of its columns, `columns` those of the vector."""
+    """Measure vectors; of a file the job may name the columns of units and labels."""
     named = isinstance(vectors, str | Path)
+    if job.corpus:
+        raise UsageError("vectors alone", f"the corpus {job.corpus}", "leave it out: the file is what is measured")
     with shown(str(vectors) if named else "vectors", "vectors", quiet=quiet) as progress:
         from anisoscope.data.arrays import given_vectors
         from anisoscope.data.vector_files import open_vectors
         from anisoscope.runs.vectors import run_vectors
 
-        for name, column in (("units", units), ("labels", labels)) if named else ():
-            if column is not None and not isinstance(column, str):
-                raise UsageError(f"{name} as the name of a column of the file", type(column).__name__, "name it")
         if named:
-            found = open_vectors(vectors, columns=columns, unit_column=units, label_column=labels, split=job.split)
+            _refuse(
+                "vectors in memory",
+                "a file: name its columns with unit_column and label_column",
+                units=units,
+                labels=labels,
+                mask=mask,
+            )
+            found = open_vectors(vectors, **part_of(job, VectorColumns), split=job.split)
         else:
-            _refuse("a file of vectors", "arrays: choose columns of them", columns=columns)
+            _refuse_columns_of_vectors(job)
             found = given_vectors(vectors, units=units, labels=labels, mask=mask)
-        return run_vectors(found, job, place.output, **place.again, progress=progress)
+        return run_vectors(found, job, **asdict(place), progress=progress)
+
+
+def _refuse_columns_of_vectors(job: Job) -> None:
+    """UsageError for columns of a file of vectors if something else is measured."""
+    from anisoscope.data.vector_files import ENDINGS
+
+    _refuse(f"a file of vectors ({', '.join(ENDINGS)})", job.model, **part_of(job, VectorColumns))
 
 
 def _job_and_subject(job: Job, model: Any, processor: Any, options: Mapping[str, Any]) -> "tuple[Job, Subject | None]":
@@ -159,7 +152,7 @@ def _job_and_subject(job: Job, model: Any, processor: Any, options: Mapping[str,
     from anisoscope.models.identity import weights_hash
     from anisoscope.models.load import Subject
 
-    loading = {name: value for name, value in options.items() if name in OF_LOADING}
+    loading = {name: value for name, value in options.items() if name in names_of(LoadOptions)}
     _refuse("the name of a model", "a model that is loaded: change the model itself", **loading)
     if isinstance(model, Subject):
         subject = model if processor is None else replace(model, processor=processor)
@@ -169,12 +162,18 @@ def _job_and_subject(job: Job, model: Any, processor: Any, options: Mapping[str,
     weight = next((p for p in subject.model.parameters() if p.is_floating_point()), None)
     if weight is None:
         return replace(job, model=subject.name), subject
-    dtype = str(weight.dtype).removeprefix("torch.")
+    dtype: Any = str(weight.dtype).removeprefix("torch.")
     return replace(job, model=subject.name, dtype=dtype, device=str(weight.device)), subject
 
 
 def _opened(
-    job: Job, loaded: "Subject | None", inputs: Any, units: Any, forward: Any, options: Mapping[str, Any], place: Place
+    job: Job,
+    loaded: "Subject | None",
+    inputs: Any,
+    units: Any,
+    forward: Any,
+    options: Mapping[str, Any],
+    place: OutputOptions,
 ) -> "tuple[Job, Subject, OpenedCorpus]":
     """Inputs as they were handed over; a list of strings is a corpus, of which each is a document, and a unit."""
     from anisoscope.measure.calls import check_module
@@ -194,7 +193,9 @@ def _opened(
             read_plan, described = plan_of(replace(job, corpus=str(path)), subject)
         described = {name: value for name, value in described.items() if name != "path"} | {"name": "texts"}
         return replace(job, corpus="texts"), subject, OpenedCorpus(read_plan, described)
-    _refuse("a corpus or texts", "inputs that are batches", **{n: options[n] for n in OF_CORPUS if n in options})
+    _refuse(
+        "a corpus or texts", "inputs that are batches", **{n: options[n] for n in names_of(ReadOptions) if n in options}
+    )
     check_module(subject.model)
     plan = Given(inputs, subject.model, units=units, forward=forward)
     named = replace(job, corpus=job.corpus or "inputs")
@@ -217,25 +218,22 @@ def series(
     corpus: str = "",
     *,
     output: Path | str,
-    keep: int = 2,
-    overwrite: bool = False,
-    quiet: bool = True,
-    **options: Unpack[Measuring],
+    **options: Any,
 ) -> Run:
     """Measure every checkpoint of a series: its records carry `step` and `seed`. What is finished is not done again.
 
     checkpoints  a pattern (`multiberts-seed_{0..4}-step_{0,20}k`), a folder of step-* or checkpoint-*, a list in a file
     output       the folder of the series: one run folder for every checkpoint, and all records together
-    keep         downloaded checkpoints on the disk at a time
 
-    Other keywords as in `measure`. ModelError for checkpoints that do not belong together.
+    Other keywords as in `measure`; `keep`: downloaded checkpoints on the disk at a time. ModelError for checkpoints
+    that do not belong together.
     """
-    given = read(_with_names(options), leaves(Job))
-    job = made(Job, given | {"corpus": corpus, "model": str(checkpoints)})
-    return Run(measure_checkpoints(job, Place(Path(output), overwrite=overwrite), quiet, keep).folder)
+    given = options | {"output": output, "corpus": corpus, "model": str(checkpoints)}
+    job, place, quiet = read_keywords(Job, given)
+    return Run(measure_checkpoints(job, place, quiet).folder)
 
 
-def measure_checkpoints(job: Job, place: Place, quiet: bool, keep: int) -> "Series":
+def measure_checkpoints(job: Job, place: OutputOptions, quiet: bool) -> "Series":
     """Measure every checkpoint of the series `job.model`."""
     from anisoscope.models.series import expand
 
@@ -246,7 +244,7 @@ def measure_checkpoints(job: Job, place: Place, quiet: bool, keep: int) -> "Seri
         from anisoscope.runs.series import measure_series
 
         folder = place.output or Path("runs") / f"series-{slug(job.model)}"
-        more: dict[str, Any] = {"keep": keep, "overwrite": place.overwrite, "progress": progress}
+        more: dict[str, Any] = {"keep": job.keep, "overwrite": place.overwrite, "progress": progress}
 
         def kept() -> str:
             finished = len(list(folder.glob("*/manifest.json")))
@@ -256,26 +254,23 @@ def measure_checkpoints(job: Job, place: Place, quiet: bool, keep: int) -> "Seri
             return measure_series(found, job, folder, skip_bad=job.skip_bad, **more)
 
 
-def classes(model: str | Path = "builtin:minilm", corpus: str = "", **options: Unpack[Looking]) -> Run:
+def classes(model: str | Path = "builtin:minilm", corpus: str = "", **options: Any) -> Run:
     """Is the direction of an utterance its class, layer by layer? What is attention worth, and what explains it?
 
     model    a classifier, or any other text model (then less is measured)
     corpus   labelled: a name, a table, a folder of them, a hub data set; none: what the model was trained on
 
-    Other keywords are the options of `anisoscope classes`; the run is in memory where no `output` is named.
+    Other keywords are the options of `anisoscope classes`; the run is in memory if no `output` is named.
     """
-    given, place, quiet = written(options)
-    values = read(given, [*leaves(Classes), *leaves(Job, OF_CLASSES)])
-    look = made(Classes, values | {"corpus": corpus})
-    job = made(Job, values | {"model": str(model)}, ("model", *OF_CLASSES))
-    return kept_or_not(lambda where: measure_classes(job, look, where, quiet), place)
+    asked, place, quiet = read_keywords(ClassesOptions, options | {"model": str(model), "corpus": corpus})
+    return kept_or_not(lambda where: measure_classes(asked, where, quiet), place)
 
 
-def measure_classes(job: Job, look: Classes, place: Place, quiet: bool) -> "RunFolder":
+def measure_classes(asked: ClassesOptions, place: OutputOptions, quiet: bool) -> "RunFolder":
     """Measure the classes of a labelled corpus."""
-    require_for_model(job.model)
+    require_for_model(asked.model)
     require_extra("data", "to measure classes")
-    with shown(f"{job.model} × {look.corpus or 'what it was trained on'}", quiet=quiet) as progress:
+    with shown(f"{asked.model} × {asked.corpus or 'what it was trained on'}", quiet=quiet) as progress:
         from anisoscope.runs.classes import run_classes
 
-        return run_classes(job, look, place.output, **place.again, progress=progress)
+        return run_classes(asked, **asdict(place), progress=progress)

@@ -14,7 +14,7 @@ from anisoscope.errors import OutputError, UsageError, near_matches
 from anisoscope.extras import has_extra, require_extra
 from anisoscope.runs.finding import Finding
 from anisoscope.runs.findings import findings
-from anisoscope.runs.job import Place
+from anisoscope.runs.job import OutputOptions
 from anisoscope.runs.tables import short_table, value_table
 from anisoscope.store import RunFolder, read_run
 
@@ -150,7 +150,7 @@ class Run:
         return f"<div><p><b>{name}</b></p><ul>{sentences}</ul>{table}{on_white}</div>"
 
 
-def kept_or_not(go: Callable[[Place], RunFolder], place: Place) -> Run:
+def kept_or_not(go: Callable[[OutputOptions], RunFolder], place: OutputOptions) -> Run:
     """What `go` writes: in the folder of `place`, or taken into memory."""
     if place.output is not None:
         return Run(go(place).folder)

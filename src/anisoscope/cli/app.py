@@ -1,25 +1,17 @@
-"""The commands: parse, call, print. Results go to stdout, talk to stderr; errors are told by `__main__.py`.
+"""The program: which commands there are, and how a command line is read.
 
-Options are declared beside the fields they fill (`runs/job.py`, `measure/settings.py`, …; see `declared.py`).
+Results go to stdout, talk to stderr; errors are told by `__main__.py`. Every command is imported when it is called.
 """
 
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-import typer
+from cyclopts import App, Parameter
 
 from anisoscope import __version__
-from anisoscope.cli import measuring
-from anisoscope.cli.declared import command, mount
-from anisoscope.cli.measuring import Runs
-from anisoscope.cli.view import FORMAT, Quiet, View, show
-from anisoscope.errors import OutputError, UsageError
-from anisoscope.options import INPUT, OUTPUT, WHAT, Option
-from anisoscope.progress import waiting
+from anisoscope.cli.command import Command, Group
+from anisoscope.cli.config import apply_config
 from anisoscope.registry import entries
-
-LISTS = ("metrics", "models", "corpora", *entries("listings"))
-"""What `anisoscope list` lists."""
 
 EXIT_CODES = {
     0: "done",
@@ -34,81 +26,88 @@ EXIT_CODES = {
     143: "ended: SIGTERM; the same command with --resume goes on",
 }
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+COMMANDS: dict[str, Command | Group] = {
+    "measure": Command(
+        "anisoscope.cli.measuring:measure",
+        "Measure a model on a corpus, a series of checkpoints, or vectors.\n\n"
+        "A run folder with records, figures and a report; a table and what was found on stdout.",
+        "anisoscope measure builtin:minilm --limit 20 --panel hidden",
+    ),
+    "classes": Command(
+        "anisoscope.cli.measuring:classes",
+        "Ask a classifier, layer by layer, what makes its classes.\n\n"
+        "Is the direction of an utterance its class? What is attention worth, and what explains the decision? Of any "
+        "model, on any labelled corpus: a run folder with records and a report; tables on stdout.",
+        "anisoscope classes builtin:minilm --corpus planted --limit 100",
+    ),
+    "merge": Command(
+        "anisoscope.cli.measuring:merge",
+        "Add up shards of one run, measured apart (measure --shard).",
+        "anisoscope merge runs/a runs/b --output runs/both",
+    ),
+    "report": Command(
+        "anisoscope.cli.reading:report",
+        "Make the page of a run, or of reproductions, anew from records.",
+        "anisoscope report runs/minilm-python-docs-1a2b3c4d",
+    ),
+    "compare": Command(
+        "anisoscope.cli.reading:compare",
+        "Put one metric of several runs side by side, layer by layer.\n\n"
+        "What their intervals tell apart is said below the table.",
+        "anisoscope compare runs/a runs/b --metric mean_cosine",
+    ),
+    "list": Command(
+        "anisoscope.cli.reading:list_names",
+        "List what can be named: metrics, models, corpora, and what other packages add.",
+        "anisoscope list corpora",
+    ),
+}
+
+app = App(
+    name="anisoscope",
     help="The geometry of representations and of self-attention, measured exactly, in any model.\n\n"
     "Example: anisoscope measure builtin:minilm --corpus builtin:python-docs",
-    epilog="Exit codes: " + ", ".join(f"{code} {means.split(':')[0]}" for code, means in EXIT_CODES.items()),
+    help_epilogue="Exit codes: " + ", ".join(f"{code} {means.split(':')[0]}" for code, means in EXIT_CODES.items()),
+    help_format="plaintext",
+    version=__version__,
+    default_parameter=Parameter(negative=(), allow_repeating=True),
+    config=apply_config,
+    exit_on_error=False,
+    print_error=False,
+    suppress_keyboard_interrupt=False,
+    result_action="return_value",
 )
+app.register_install_completion_command()
 
 
-def _version(asked: bool) -> None:
-    if asked:
-        typer.echo(__version__)
-        raise typer.Exit
+def mount(parent: App, name: str, added: Command | Group, place: int) -> None:
+    """Make something that is known by a name a command of `parent`, or a group of commands, at a place in its list."""
+    how: dict[str, Any] = {"name": name, "help_epilogue": f"Example: {added.example}", "sort_key": place}
+    if isinstance(added, Command):
+        parent.command(added.run, help=added.help, **how)
+        return
+    group = App(help=added.help, **how)
+    for own_place, (own_name, command) in enumerate(added.commands.items()):
+        mount(group, own_name, command, own_place)
+    parent.command(group)
 
 
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")
-    ] = False,
-) -> None:
-    """Options of the whole command."""
+COMMANDS |= entries("commands")
+for _place, (_name, _command) in enumerate(COMMANDS.items()):
+    mount(app, _name, _command, _place)
 
 
-command(app, "measure", example="anisoscope measure builtin:minilm --limit 20 --panel hidden")(measuring.measure)
-command(app, "classes", example="anisoscope classes builtin:minilm --corpus planted --limit 100")(measuring.classes)
-command(app, "merge", example="anisoscope merge runs/a runs/b --output runs/both")(measuring.merge)
+def command_names() -> Iterator[str]:
+    """The words of every command, those of a group before those in it: `train`, `train classifier`."""
+    for name, command in COMMANDS.items():
+        yield name
+        if isinstance(command, Group):
+            yield from (f"{name} {own}" for own in command.commands)
 
 
-@command(app, "report", example="anisoscope report runs/minilm-python-docs-1a2b3c4d")
-def report(
-    run: Annotated[Path, Option("run folder, or folder of reproductions: results", INPUT, argument=True)],
-    quiet: Quiet = False,
-    pdf: Annotated[bool, Option("figures as PDF too, for print", OUTPUT)] = False,
-) -> None:
-    """Make the page of a run, or of reproductions, anew from records."""
-    if not run.is_dir():
-        raise OutputError("a run folder", f"{run}, which is none", "name the folder that measure wrote")
-    with waiting("drawing the report", quiet=quiet):
-        from anisoscope.api import working
-
-        page = working.report(run, pdf=pdf)
-    typer.echo(str(page))
-
-
-@command(app, "compare", example="anisoscope compare runs/a runs/b --metric mean_cosine")
-def compare(
-    runs: Runs,
-    view: Annotated[View, FORMAT],
-    metric: Annotated[str, Option("metric to compare", WHAT)] = "mean_cosine",
-    tokens: Annotated[str, Option("token policy", WHAT, known=("all", "content", "no-first"))] = "all",
-) -> None:
-    """Put one metric of several runs side by side, layer by layer.
-
-    What their intervals tell apart is said below the table.
-    """
-    if len(runs) < 2:
-        raise UsageError("at least two run folders", str(len(runs)), "name another one")
-    from anisoscope.cli import tables
-
-    table, found = tables.side_by_side(runs, metric, tokens)
-    show([table], view, found)
-
-
-@command(app, "list", example="anisoscope list corpora")
-def list_(
-    what: Annotated[str, Option(", ".join(LISTS), INPUT, argument=True, known=LISTS)], view: Annotated[View, FORMAT]
-) -> None:
-    """List what can be named: metrics, models, corpora, and what other packages add."""
-    from anisoscope.cli import tables
-
-    show([tables.listed(what)], view)
-
-
-for _name, _added in entries("commands").items():
-    mount(app, _name, _added)
+def run(words: Sequence[str]) -> int:
+    """Run a command line; the exit code. What goes wrong is raised."""
+    if not words:
+        app.help_print()
+        return 2
+    return int(app(words) or 0)

@@ -1,6 +1,6 @@
 """What a command of the program is, so that other packages can add some (`anisoscope.commands`); light."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -8,18 +8,21 @@ from dataclasses import dataclass
 class Command:
     """A command of the program.
 
-    run      a function whose parameters are settings, each with an option (`options.Option`); its docstring is the
-             text of `--help`, and what it returns the exit code (None: 0)
+    run      `module:function`, imported when the command is called. The function's parameters are settings
+             (`options.declare_settings`) or single options (`options.option`); it returns the exit code (None: 0)
+    help     what `--help` says; its first paragraph stands in the list of commands
     example  the command as it is typed
     """
 
-    run: Callable[..., int | None]
+    run: str
+    help: str
     example: str
 
 
 @dataclass(frozen=True)
 class Group:
-    """Commands under a common word, as in `anisoscope train masked-lm`; `help` is the text of `--help`."""
+    """Commands under a common word, as in `anisoscope train masked-lm`; `help` is what `--help` says."""
 
     help: str
+    example: str
     commands: Mapping[str, Command]

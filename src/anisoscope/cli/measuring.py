@@ -2,66 +2,58 @@
 
 import os
 import shlex
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from anisoscope.cli.view import FORMAT, Quiet, View, here, show, tell
-from anisoscope.data.names import check_model
+from anisoscope.cli.config import Config
+from anisoscope.cli.view import Format, Quiet, View, here, say, show, tell
+from anisoscope.data.names import check_corpus, check_labelled, check_model
 from anisoscope.errors import UsageError
 from anisoscope.extras import missing_packages, require_extra
-from anisoscope.options import INPUT, MACHINE, OUTPUT, Option
+from anisoscope.options import INPUT, OUTPUT, FilePath, option
 from anisoscope.progress import keeping, waiting
-from anisoscope.runs.job import OF_CLASSES, Classes, Job, Place, VectorColumns
+from anisoscope.runs.job import ClassesOptions, Job, OutputOptions, VectorColumns
 from anisoscope.wording import first_of
 
 if TYPE_CHECKING:
     from anisoscope.runs.series import Series
     from anisoscope.store import RunFolder
 
-CLASSIFIER = "folder or hub id (with @revision) of a classifier; of any other text model, less"
-Runs = Annotated[list[Path], Option("run folders", INPUT, argument=True)]
+RunFolders = Annotated[tuple[FilePath, ...], option("run folders", INPUT)]
+JOB, CLASSES, PLACE, FORMAT, VIEW = Job(), ClassesOptions(), OutputOptions(), Format(), View()
 
 
 def measure(
-    job: Job,
+    job: Job = JOB,
+    place: OutputOptions = PLACE,
+    view: View = VIEW,
     *,
     dry_run: Annotated[
-        bool, Option("say what it costs (of a series: list steps and seeds); load and measure nothing", OUTPUT)
+        bool,
+        option("say what it costs (of a series: list steps and seeds); load and measure nothing", OUTPUT),
     ] = False,
-    keep: Annotated[int, Option("of a series: downloaded checkpoints on the disk at a time", MACHINE, least=1)] = 2,
-    reading: VectorColumns,
-    place: Place,
-    view: View,
     quiet: Quiet = False,
+    config: Config = None,  # noqa: ARG001  # read before this is called
 ) -> None:
-    """Measure a model on a corpus, a series of checkpoints, or vectors.
-
-    A run folder with records, figures and a report; a table and what was found on stdout.
-    """
+    """Measure what the options name, and show what was found."""
     from anisoscope.models.series import describe, expand, is_series
 
+    check_model(job.model)
+    check_corpus(job.corpus)
     if dry_run and not Path(job.model).expanduser().exists() and not is_series(job.model):
         _show_cost(job, quiet)
         return
     with waiting(f"loading {job.model}", quiet=quiet):
         from anisoscope.api.measuring import measure_checkpoints, measure_job, measure_vectors
-        from anisoscope.data.vector_files import ENDINGS, holds_vectors, open_vectors
+        from anisoscope.data.vector_files import holds_vectors, open_vectors
 
     if holds_vectors(job.model):
-        if job.corpus:
-            raise UsageError("vectors alone", f"--corpus {job.corpus}", "leave it out: the file is what is measured")
         if dry_run:
-            tell(open_vectors(job.model, split=job.split, **asdict(reading)).source["reading"], indent="  ")
+            reading = part_of(job, VectorColumns)
+            tell(open_vectors(job.model, split=job.split, **reading).source["reading"], indent="  ")
             return
-        units, labels = reading.unit_column, reading.label_column
-        _show_run(measure_vectors(job, job.model, place, quiet, units, labels, columns=reading.columns), view, quiet)
+        _show_run(measure_vectors(job, job.model, place, quiet), view, quiet)
         return
-    if reading != VectorColumns():
-        expected = f"a file of vectors ({', '.join(ENDINGS)}) with --columns, --unit-column or --label-column"
-        raise UsageError(expected, f"the model {job.model}", "leave them out")
     if dry_run and not is_series(job.model):
         _show_cost(job, quiet)
         return
@@ -73,9 +65,9 @@ def measure(
     if dry_run:
         for checkpoint in checkpoints:
             missing = "  (no such folder)" if _is_missing(checkpoint.subject) else ""
-            typer.echo(f"seed {checkpoint.seed:<3d} step {checkpoint.step:<9,d} {checkpoint.subject}{missing}")
+            say(f"seed {checkpoint.seed:<3d} step {checkpoint.step:<9,d} {checkpoint.subject}{missing}")
     else:
-        _show_series(measure_checkpoints(job, place, quiet, keep), job.settings.policies[0], view, quiet)
+        _show_series(measure_checkpoints(job, place, quiet), job.settings.tokens[0], view, quiet)
 
 
 def _show_cost(job: Job, quiet: bool) -> None:
@@ -93,7 +85,7 @@ def _show_cost(job: Job, quiet: bool) -> None:
         tell(cost.without_spectrum, indent="  ")
 
 
-def _show_series(series: "Series", policy: str, view: View, quiet: bool) -> None:
+def _show_series(series: "Series", policy: str, view: Format, quiet: bool) -> None:
     """A by step and layer, findings of the last step; what was left out, or is there twice; the page."""
     from anisoscope.cli import tables
     from anisoscope.runs.findings import findings
@@ -143,30 +135,30 @@ def _is_missing(subject: str) -> bool:
 
 
 def classes(
-    look: Classes,
-    job: Annotated[Job, OF_CLASSES],
-    place: Place,
-    view: Annotated[View, FORMAT],
+    asked: ClassesOptions = CLASSES,
+    place: OutputOptions = PLACE,
+    view: Format = FORMAT,
+    *,
     quiet: Quiet = False,
-    model: Annotated[str, Option(CLASSIFIER, INPUT, argument=True, check=check_model)] = "builtin:minilm",
+    config: Config = None,  # noqa: ARG001  # read before this is called
 ) -> None:
-    """Ask a classifier, layer by layer, what makes its classes.
-
-    Is the direction of an utterance its class? What is attention worth, and what explains the decision? Of any model,
-    on any labelled corpus: a run folder with records and a report; tables on stdout.
-    """
+    """Ask a classifier what makes its classes, and show the answer."""
+    check_model(asked.model)
+    check_labelled(asked.corpus)
     from anisoscope.api.measuring import measure_classes
 
-    _show_run(measure_classes(replace(job, model=model), look, place, quiet), view, quiet)
+    _show_run(measure_classes(asked, place, quiet), view, quiet)
 
 
 def merge(
-    runs: Runs,
-    output: Annotated[Path, Option("new run folder", OUTPUT, ("--output", "-o"))],
-    view: View,
+    runs: RunFolders,
+    /,
+    *,
+    output: Annotated[FilePath, option("new run folder", OUTPUT, "-o")],
+    view: View = VIEW,
     quiet: Quiet = False,
 ) -> None:
-    """Add up shards of one run, measured apart (measure --shard)."""
+    """Add up shards of one run, and show what was found."""
     if len(runs) < 2:
         raise UsageError("at least two run folders", str(len(runs)), "name all shards")
     with waiting("adding up shards", quiet=quiet):
@@ -176,7 +168,7 @@ def merge(
     _show_run(done, view, quiet)
 
 
-def _show_run(done: "RunFolder", view: View, quiet: bool) -> None:
+def _show_run(done: "RunFolder", view: Format, quiet: bool) -> None:
     """Tables and findings; only then the report is drawn; notes, where it is, and what to do next, on stderr."""
     from anisoscope.cli import tables
     from anisoscope.runs.findings import findings
@@ -186,7 +178,7 @@ def _show_run(done: "RunFolder", view: View, quiet: bool) -> None:
     if "classes" in (done.identity() or {}):
         shown = tables.of_classes(done.records)
     else:
-        shown = [tables.layer_by_layer(done.records, wide=view.wide)]
+        shown = [tables.layer_by_layer(done.records, wide=isinstance(view, View) and view.wide)]
     if not any(table.rows for table in shown) and len(done.records):
         shown = tables.of_named(done.records) or shown
     if not any(table.rows for table in shown) and view.format == "table":

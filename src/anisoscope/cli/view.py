@@ -10,31 +10,33 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
-from anisoscope.options import OUTPUT, Option
+from anisoscope.options import OUTPUT, declare_settings, option
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from anisoscope.runs.finding import Finding
 
-FORMS = ("table", "json", "csv", "markdown")
-Quiet = Annotated[bool, Option("no progress", OUTPUT, ("--quiet", "-q"))]
+Quiet = Annotated[bool, option("no progress", OUTPUT, "-q")]
 
 
-@dataclass(frozen=True)
-class View:
+@declare_settings
+class Format:
     """What stdout gets. JSON and CSV hold the records behind the table, in full precision, by the records' names."""
 
-    format: Annotated[str, Option("of what goes to stdout: table, json, csv, markdown", OUTPUT, known=FORMS)] = "table"
-    wide: Annotated[bool, Option("every column that was measured, with intervals", OUTPUT)] = False
+    format: Annotated[
+        Literal["table", "json", "csv", "markdown"],
+        option("of what goes to stdout: table, json, csv, markdown", OUTPUT),
+    ] = "table"
 
 
-FORMAT = ("format",)
-"""What is asked of a view where every column is shown."""
+@declare_settings
+class View(Format):
+    """The same of a run, of which more can be shown than fits a table."""
+
+    wide: Annotated[bool, option("every column that was measured, with intervals", OUTPUT)] = False
 
 
 @dataclass(frozen=True)
@@ -46,27 +48,29 @@ class Table:
     records: "pd.DataFrame"
 
 
-def say(text: str) -> None:
-    """A line on stdout as it is, however long."""
-    typer.echo(text)
+def say(text: str, *, err: bool = False, end: str = "\n") -> None:
+    """Write a line to stdout, or to stderr, as it is, however long."""
+    stream = sys.stderr if err else sys.stdout
+    stream.write(text + end)
+    stream.flush()
 
 
-def show(tables: Sequence[Table], view: View, found: "Sequence[Finding]" = ()) -> None:
+def show(tables: Sequence[Table], view: Format, found: "Sequence[Finding]" = ()) -> None:
     """Tables, then the findings, on stdout."""
     if view.format == "json":
         both = {"findings": list(map(asdict, found)), "records": [row for table in tables for row in _plain(table)]}
-        typer.echo(json.dumps(both, indent=1, ensure_ascii=False, allow_nan=False))
+        say(json.dumps(both, indent=1, ensure_ascii=False, allow_nan=False))
     elif view.format == "csv":
         import pandas as pd
 
-        typer.echo(pd.concat([table.records for table in tables]).to_csv(index=False), nl=False)
+        say(pd.concat([table.records for table in tables]).to_csv(index=False), end="")
     elif view.format == "markdown":
-        typer.echo("\n\n".join(filter(None, map(_markdown, tables))))
-        typer.echo("".join(f"\n- {finding.text}" for finding in found), nl=bool(found))
+        say("\n\n".join(filter(None, map(_markdown, tables))))
+        say("".join(f"\n- {finding.text}" for finding in found), end="\n" if found else "")
     else:
-        typer.echo("\n\n".join(_text(table) for table in tables if table.rows))
+        say("\n\n".join(_text(table) for table in tables if table.rows))
         if found:
-            typer.echo()
+            say("")
             tell("\n".join(finding.text for finding in found))
 
 
@@ -115,7 +119,7 @@ def tell(text: str, *, err: bool = False, indent: str = "") -> None:
     how: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
     for line in text.splitlines():
         wrapped = line if width is None else textwrap.fill(line, width, subsequent_indent=indent, **how)
-        typer.echo(wrapped.replace(GLUE, " "), err=err)
+        say(wrapped.replace(GLUE, " "), err=err)
 
 
 def here(path: Path, *, typed: bool = False) -> str:

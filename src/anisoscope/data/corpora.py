@@ -3,7 +3,8 @@
 import os
 import re
 import tomllib
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -12,7 +13,7 @@ from anisoscope.data.local import TEXT_ENDINGS, copy_of, find_path, local_corpor
 from anisoscope.data.splitting import check_rule
 from anisoscope.errors import CorpusError, UsageError, near_matches
 from anisoscope.extras import require_extra
-from anisoscope.options import INPUT, Option
+from anisoscope.options import INPUT, Text, declare_settings, option, part_of
 from anisoscope.registry import entries
 
 
@@ -131,21 +132,32 @@ class Asked:
             raise UsageError("a hub data set where a part of one is chosen", got, "leave it out")
 
 
-@dataclass(frozen=True)
+@declare_settings
 class Columns:
     """Columns of a table of labelled texts, by role; None: guessed."""
 
     text_column: Annotated[
-        str | None, Option("column of a table; default: guessed; alone: one text is read, no second", INPUT)
+        Text | None,
+        option("column of a table; default: guessed; alone: one text is read, no second", INPUT),
     ] = None
-    second_column: Annotated[str | None, Option("column of the second text", INPUT)] = None
-    label_column: Annotated[str | None, Option("column of the class", INPUT)] = None
-    rationale_column: Annotated[str | None, Option("column of marks, one per word", INPUT)] = None
-    split_column: Annotated[str | None, Option("column of each row's split: train, validation, test", INPUT)] = None
+    second_column: Annotated[Text | None, option("column of the second text", INPUT)] = None
+    label_column: Annotated[Text | None, option("column of the class", INPUT)] = None
+    rationale_column: Annotated[Text | None, option("column of marks, one per word", INPUT)] = None
+    split_column: Annotated[
+        Text | None,
+        option("column of each row's split: train, validation, test", INPUT),
+    ] = None
 
-    def build(self) -> dict[str, str] | None:
-        """{role: column} of those that are named; None where none is."""
-        return {name.removesuffix("_column"): column for name, column in asdict(self).items() if column} or None
+    @property
+    def by_role(self) -> dict[str, str] | None:
+        """{role: column} of those that are named; None if none is."""
+        named = {name.removesuffix("_column"): column for name, column in part_of(self, Columns).items() if column}
+        return named or None
+
+    @staticmethod
+    def as_fields(by_role: Mapping[str, str] | None) -> dict[str, Any]:
+        """The fields that say {role: column}."""
+        return {f"{role}_column": column for role, column in (by_role or {}).items()}
 
 
 @dataclass(frozen=True)
@@ -191,10 +203,10 @@ def located(name: str, modality: str, asked: Asked) -> NamedCorpus | Path | HubP
     if row is None and (is_path or (modality != "text" and "/" not in base)):
         expected = f"{OPENERS[modality][1]}, a preset or a hub data set"
         raise CorpusError(expected, f"{name!r}, which does not exist", _near(name, modality))
-    for option in ("config", "revision"):
-        value = getattr(asked, option)
-        if value and parts[option] not in (None, value):
-            raise UsageError(f"one {option}", f"{name} and {option} {value}", "give it once")
+    for one in ("config", "revision"):
+        value = getattr(asked, one)
+        if value and parts[one] not in (None, value):
+            raise UsageError(f"one {one}", f"{name} and {one} {value}", "give it once")
     hub_id, _, own = row.hub.partition(":") if row else (base, "", "")
     config = asked.config or parts["config"] or own or None
     split, cure = (asked.split or row.split, row.cure) if row else (asked.split, "")

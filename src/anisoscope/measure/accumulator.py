@@ -81,7 +81,7 @@ class Measurement:
         self.sums.units.update(self._unit.tolist())
         for stack, given in (batch.streams if layout is None else layout.streams(batch)).items():
             stream = given.to(CPU)
-            self._masks[stack] = Masks.of(stream, self.settings.policies)
+            self._masks[stack] = Masks.of(stream, self.settings.tokens)
             self._start_sample(stack, stream.start, self._masks[stack])
         near = summed_on(device)
         return {stack: self.near(masks, near).real for stack, masks in self._masks.items() if isinstance(stack, str)}
@@ -185,7 +185,7 @@ class Measurement:
             if (length, specials) not in self._masks:
                 every = torch.ones(x.shape[:2], dtype=torch.bool)
                 stream = Stream(every, every & (torch.arange(length) < specials), self._start)
-                self._masks[length, specials] = Masks.of(stream, self.settings.policies)
+                self._masks[length, specials] = Masks.of(stream, self.settings.tokens)
             return self._masks[length, specials]
         masks = self._masks[stack]
         if masks.real.shape != x.shape[:2]:
@@ -224,7 +224,7 @@ class Measurement:
 
     def records(self, replicates: Replicates | None = None) -> pd.DataFrame:
         """The long table of all chosen metrics at all sites; `replicates` takes its values without each group."""
-        return tabulate(self.kept(), self.settings.chosen, self.settings.policies, replicates)
+        return tabulate(self.kept(), self.settings.chosen, self.settings.tokens, replicates)
 
     def kept(self) -> Gathered:
         """What metrics read of all that is kept."""

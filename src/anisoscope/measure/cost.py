@@ -24,7 +24,7 @@ from anisoscope.capture.masking import Masking
 from anisoscope.capture.rows import attention_rows
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.loop import moved
-from anisoscope.measure.settings import PANELS, Settings
+from anisoscope.measure.settings import PANELS, Panel, Settings
 from anisoscope.models.blocks import has_attention, stack_of
 from anisoscope.models.modes import evaluating
 from anisoscope.sums.moments import WIDEST
@@ -182,17 +182,16 @@ def shapes_from(model: nn.Module, settings: Settings) -> Shapes:
 def cost_of(shapes: Shapes, settings: Settings, tokens: int | None = None) -> Cost:
     """What a pass of these sites costs, in windows of `tokens`. Sites that are alike are looked at once."""
     tokens = tokens or shapes.tokens
-    of_all, metrics = (
-        tuple(x for x in names if not x.startswith("class")) for names in (settings.panels, settings.metrics)
-    )
-    settings = replace(settings, sample_heads=False, panels=of_all or ("hidden",), metrics=metrics)  # few, of classes
-    given: dict[str, Any] = {name: tuple(getattr(settings, name)) for name in ("policies", "bins", "blocks", "layers")}
-    looked_for = replace(settings, sample=0, seed=0, **given)
+    of_all: tuple[Panel, ...] = tuple(panel for panel in settings.panel if panel != "class")  # of classes there are few
+    metrics = tuple(name for name in settings.metrics if not name.startswith("class"))
+    settings = replace(settings, sample_heads=False, panel=of_all or ("hidden",), metrics=metrics)
+    looked_for = replace(settings, sample=0, seed=0)
     alike: dict[tuple[str, int, int], list[Site]] = {}
     for site, shape in shapes.sites.items():
         alike.setdefault((site.label, *shape), []).append(site)
     sums = moments = unmeasured = 0
-    panels = {panel: 0.0 for panel in PANELS if panel in settings.panels and not settings.metrics}
+    chosen = [panel for panel in PANELS if panel in settings.panel and not settings.metrics]
+    panels: dict[str, float] = dict.fromkeys(chosen, 0.0)
     for (_, heads, width), (site, *others) in alike.items():
         count = 1 + len(others)
         of_one: tuple[int, ...] = (heads, width) if heads else (width,)
@@ -200,9 +199,9 @@ def cost_of(shapes: Shapes, settings: Settings, tokens: int | None = None) -> Co
         moments += count * of_moments
         sums += count * of_sums
         unmeasured += count * without
-        for panel in panels:
+        for panel in chosen:
             if panel != "spectrum" or of_moments:
-                alone = replace(looked_for, panels=(panel,), bins=(), median=False)
+                alone = replace(looked_for, panel=(panel,), bins=(), medians=False)
                 panels[panel] += count * _flops_of(site, of_one, shapes.dtype, tokens, alone) / tokens
     layers = {site: width for site, (_, width) in shapes.sites.items() if site.quantity in LAYER_QUANTITIES}
     sampled = settings.sampled * sum(layers.values())
@@ -259,7 +258,7 @@ def _on_meta(site: Site, x: Float[Tensor, "1 *head token dim"], settings: Settin
     if site.quantity in ("attention", "centred"):
         bins = torch.tensor(settings.bins).to(META) if settings.bins else None
         masking = Masking(None, causal=False, bias=None)
-        value = attention_rows(x, x, masking, scale=1.0, median=settings.median, histogram=bins)
+        value = attention_rows(x, x, masking, scale=1.0, median=settings.medians, histogram=bins)
         value = value if site.quantity == "attention" else dict.fromkeys(("plain", "query", "key"), value)
     elif site.quantity == "scores":
         value = dict(_score_terms(x.shape[1], x.shape[-1]))

@@ -51,7 +51,7 @@ def metric(
     chosen = all_metrics.find(given)
     layers = _layers(chosen, x)
     real = _mask(layers[0], mask)
-    settings = Settings(metrics=(given,), policies=("all",), groups=groups, spectrum_groups=min(groups, 8))
+    settings = Settings(metrics=(given,), tokens=("all",), groups=groups, spectrum_groups=min(groups, 8))
     measurement = Measurement(settings)
     stream = Stream(real, torch.zeros_like(real), torch.arange(len(real), device=real.device) * real.shape[1])
     measurement.begin(Batch({}, _units(layers[0], unit), {"encoder": stream}), real.device)

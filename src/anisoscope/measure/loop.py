@@ -281,7 +281,7 @@ def _looking(
             receive=measurement.receive,
             blocks=settings.blocks,
             tokens_first=settings.tokens_first,
-            median=settings.median,
+            median=settings.medians,
             histogram=torch.tensor(settings.bins).to(device) if settings.bins else None,
             flatten=settings.flatten,
             fused=settings.attention == "fused",
@@ -330,7 +330,7 @@ def head_means(model: nn.Module, plan: BatchPlan | Iterable[Batch], settings: Se
         expected = "batches that can be read twice (attention is centred on means, which take a pass of their own)"
         raise UsageError(expected, "an iterator", "give a list of batches")
     kept = {name: getattr(settings, name) for name in ("blocks", "tokens_first", "layers")}
-    terms = Settings(metrics=("score_terms",), groups=2, policies=settings.policies[:1], **kept)
+    terms = Settings(metrics=("score_terms",), groups=2, tokens=settings.tokens[:1], **kept)
     rank, world = rank_and_world()
     if world > 1 and dist.is_initialized() and isinstance(plan, Sized) and len(plan) >= world:
         measured = gathered(run_pass(model, plan, terms, only=range(rank, len(plan), world)))

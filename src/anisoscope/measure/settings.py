@@ -1,13 +1,26 @@
 """What a measurement computes: the settings, which are part of a run's identity."""
 
-from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from anisoscope.axes import LAYER_QUANTITIES, POLICIES, At, Flatten
-from anisoscope.errors import UsageError, near_matches
-from anisoscope.options import INPUT, MACHINE, WHAT, Option, check_fields, shortened
+from pydantic import BeforeValidator, Field
+
+from anisoscope.axes import LAYER_QUANTITIES, POLICIES, At, Flatten, TokenPolicy
+from anisoscope.errors import UsageError
+from anisoscope.options import (
+    INPUT,
+    MACHINE,
+    PYTHON_ONLY,
+    WHAT,
+    Names,
+    Number,
+    Numbers,
+    Whole,
+    declare_settings,
+    option,
+    split_names,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,56 +30,40 @@ if TYPE_CHECKING:
     from anisoscope.metrics.base import Metric
     from anisoscope.reads.base import Keeper
 
-PANELS = ("hidden", "spectrum", "attention")
-ON_REQUEST = ("alignment", "class")
-"""Panels that `all` does not mean: what the drift of queries and keys does (three times the cost of attention), and
-the directions of classes, which labelled sequences have.
+Panel = Literal["hidden", "spectrum", "attention", "alignment", "class"]
+PANELS: tuple[Panel, ...] = ("hidden", "spectrum", "attention")
+"""Panels that `all` means."""
+OPT_IN_PANELS: tuple[Panel, ...] = ("alignment", "class")
+"""Panels on request only: what the drift of queries and keys does (three times the cost of attention), and the
+directions of classes, which labelled sequences have.
 """
-FLATTEN, AT = get_args(Flatten), get_args(At)
 MOST_GROUPS = 1 << 16
 """The sums of a site take groups times its width."""
 
-
-Names = tuple[str, ...]
-HELP = {
-    "panels": "hidden, spectrum, attention, several with commas, or all; on request only: alignment (what the drift of "
-    "queries and keys does), class (directions of classes, of labelled vectors)",
-    "metrics": "metrics by name, with commas, in place of panels (anisoscope list metrics); one of yours: module:NAME",
-    "policies": "token policies, with commas: all, content, no-first",
-    "groups": "groups of units left out in turn for the intervals",
-    "spectrum_groups": "the same for the spectrum; default 8 up to 1,024 dimensions, 1 (no "
-    "interval) up to 2,048, beyond it no spectrum unless it alone is asked for",
-    "sample": "vectors kept per site for what sums cannot give",
-    "seed": "seed of everything random (sample of vectors, untrained weights)",
-    "median": "medians of attention rows (dear)",
-    "blocks": "blocks by class (BertLayer) or by name pattern (encoder.layers.*), where they are not found",
-    "layers": "0,8,16,-1: these layers of each stack only; 0 is the input of the first block, −1 the last",
-    "tokens_first": "blocks pass on [token, sequence, dim], or [sequence, token, dim]; default: as read from the model",
-    "flatten": "convolutional maps as one vector per position, or one per image",
-    "attention": "model: outputs are the model's own, bit for bit; fused: the weights that are measured give them too, "
-    "which moves them by rounding and saves a product",
-}
+RENAMED = {"panels": "panel", "policies": "tokens", "median": "medians"}
+"""Names of fields in manifests and sums that were written before, and what the fields are called now."""
 
 
-def layers_of(text: str) -> tuple[int, ...]:
-    """`0,8,-1` → (0, 8, −1); `all` → (), which stands for every layer."""
-    try:
-        return () if text.strip() == "all" else tuple(dict.fromkeys(int(number) for number in text.split(",")))
-    except ValueError:
-        raise UsageError("--layers as numbers with commas, or all", shortened(text), "as --layers 0,8,16,-1") from None
+def name_metrics(given: Any) -> Any:
+    """Names of metrics, of which some may be given as they are; those are registered."""
+    if not given or isinstance(given, str):
+        return given
+    from anisoscope import metrics
+
+    return metrics.names_of(given)
 
 
-@dataclass(frozen=True)
+@declare_settings
 class Settings:
     """What a measurement computes. Everything here is part of a run's identity.
 
-    panels            of `PANELS` and `ON_REQUEST`
+    panel             panels: of `PANELS` and `OPT_IN_PANELS`
     metrics           by name, in place of panels: also `module:NAME`, or a `Metric`, which is then registered
-    policies          of `axes.POLICIES`; the first is the one of spectrum and sample
+    tokens            token policies (`axes.POLICIES`); the first is the one of spectrum and sample
     groups            G of the jackknife; spectrum_groups: of the second moments (None: 8 up to 1,024 dimensions,
     1 up to 2,048: no interval, and none beyond unless the spectrum alone is asked for)
     sample            tokens kept for what sums cannot give (0: none); sample_heads: their queries and keys too
-    median, bins      dear attention statistics: medians of rows; edges of the histogram of scores
+    medians, bins     dear attention statistics: medians of rows; edges of the histogram of scores
     tokens_first      blocks pass on [token, sequence, dim]; None: as read from the model
     flatten           convolutional maps as one vector per `position`, or one per `image` (linear sums and the first
     policy only, 8 groups: memory is 128 bytes per dimension and site)
@@ -75,51 +72,123 @@ class Settings:
     at                whose vector stands for a labelled sequence: its `first` real token's, its `last`'s, their `mean`
     """
 
-    panels: Annotated[Names, Option(HELP["panels"], WHAT, ("--panel",), known=(*PANELS, *ON_REQUEST), every="all")] = (
-        PANELS
-    )
-    policies: Annotated[Names, Option(HELP["policies"], WHAT, ("--tokens",), known=POLICIES)] = POLICIES
-    groups: Annotated[int, Option(HELP["groups"], WHAT, least=2, most=MOST_GROUPS)] = 32
-    spectrum_groups: Annotated[int | None, Option(HELP["spectrum_groups"], WHAT, least=1, most=MOST_GROUPS)] = None
-    sample: Annotated[int, Option(HELP["sample"], WHAT, least=0, most=1 << 31)] = 2048
-    sample_heads: bool = False
-    seed: Annotated[int, Option(HELP["seed"], WHAT, least=0)] = 0
-    median: Annotated[bool, Option(HELP["median"], WHAT, ("--medians",))] = False
-    bins: tuple[float, ...] = ()
-    metrics: Annotated[Names, Option(HELP["metrics"], WHAT, ("--metrics", "--metric"))] = ()
-    blocks: Annotated[Names, Option(HELP["blocks"], INPUT)] = ()
-    tokens_first: Annotated[bool | None, Option(HELP["tokens_first"], INPUT, ("--tokens-first/--sequences-first",))] = (
-        None
-    )
-    flatten: Annotated[Flatten, Option(HELP["flatten"], WHAT, known=FLATTEN)] = "position"
-    at: At = "first"
-    attention: Annotated[str, Option(HELP["attention"], MACHINE, known=("model", "fused"))] = "model"
-    layers: Annotated[tuple[int, ...], Option(HELP["layers"], WHAT, parse=layers_of, shown="all")] = ()
+    panel: Annotated[
+        tuple[Panel, ...],
+        split_names(PANELS),
+        option(
+            "hidden, spectrum, attention, several with commas, or all; on request only: alignment (what the drift of "
+            "queries and keys does), class (directions of classes, of labelled vectors)",
+            WHAT,
+            shown="all",
+            metavar="NAME,…",
+        ),
+    ] = PANELS
+    tokens: Annotated[
+        tuple[TokenPolicy, ...],
+        split_names(),
+        option("token policies, with commas: all, content, no-first", WHAT, metavar="NAME,…"),
+    ] = POLICIES
+    groups: Annotated[
+        Whole,
+        Field(ge=2, le=MOST_GROUPS),
+        option("groups of units left out in turn for the intervals", WHAT),
+    ] = 32
+    spectrum_groups: Annotated[
+        Whole | None,
+        Field(ge=1, le=MOST_GROUPS),
+        option(
+            "the same for the spectrum; default 8 up to 1,024 dimensions, 1 (no interval) up to 2,048, beyond it no "
+            "spectrum unless it alone is asked for",
+            WHAT,
+        ),
+    ] = None
+    sample: Annotated[
+        Whole,
+        Field(ge=0, le=1 << 31),
+        option("vectors kept per site for what sums cannot give", WHAT),
+    ] = 2048
+    sample_heads: Annotated[bool, PYTHON_ONLY] = False
+    seed: Annotated[
+        Whole,
+        Field(ge=0),
+        option("seed of everything random (sample of vectors, untrained weights)", WHAT),
+    ] = 0
+    medians: Annotated[bool, option("medians of attention rows (dear)", WHAT)] = False
+    bins: Annotated[tuple[Number, ...], PYTHON_ONLY] = ()
+    metrics: Annotated[
+        Names,
+        BeforeValidator(name_metrics),
+        option(
+            "these metrics alone, in place of panels (see anisoscope list metrics); one of your own as module:NAME",
+            WHAT,
+            "--metric",
+            metavar="NAME,…",
+        ),
+    ] = ()
+    blocks: Annotated[
+        Names,
+        option(
+            "blocks by class (BertLayer) or by name pattern (encoder.layers.*), where they are not found",
+            INPUT,
+            metavar="NAME,…",
+        ),
+    ] = ()
+    tokens_first: Annotated[
+        bool | None,
+        option(
+            "blocks pass on [token, sequence, dim], or [sequence, token, dim]; default: as read from the model",
+            INPUT,
+            negative="--sequences-first",
+        ),
+    ] = None
+    flatten: Annotated[
+        Flatten,
+        option("convolutional maps as one vector per position, or one per image", WHAT),
+    ] = "position"
+    at: Annotated[At, PYTHON_ONLY] = "first"
+    attention: Annotated[
+        Literal["model", "fused"],
+        option(
+            "model: outputs are the model's own, bit for bit; fused: the weights that are measured give them too, "
+            "which moves them by rounding and saves a product",
+            MACHINE,
+        ),
+    ] = "model"
+    layers: Annotated[
+        Numbers,
+        option(
+            "0,8,16,-1: these layers of each stack only; 0 is the input of the first block, −1 the last",
+            WHAT,
+            shown="all",
+            metavar="INT,…",
+        ),
+    ] = ()
 
     def __post_init__(self) -> None:
         if self.metrics:
-            from anisoscope import metrics  # loads torch
+            from anisoscope import metrics
 
-            object.__setattr__(self, "metrics", metrics.names_of(self.metrics))
-        check_fields(self)
-        for name in self.metrics:
-            metrics.find(name)
-        if not self.policies:
+            for name in self.metrics:
+                metrics.find(name)
+        if not self.tokens:
             raise UsageError("at least one token policy", "none", f"choose of {', '.join(POLICIES)}")
-        if not (self.panels or self.metrics):
-            raise UsageError("at least one panel", "none", f"choose of {', '.join((*PANELS, *ON_REQUEST))}")
-        if self.at not in AT:
-            raise UsageError(f"at among {', '.join(AT)}", repr(self.at), near_matches(self.at, AT))
+        if not (self.panel or self.metrics):
+            raise UsageError("at least one panel", "none", f"choose of {', '.join(get_args(Panel))}")
         rising = all(a < b for a, b in pairwise((-inf, *self.bins, inf)))
         if self.bins and (len(self.bins) < 2 or not rising):
             raise UsageError("bins as two finite edges or more, each above the last", repr(self.bins), "sort them")
+
+    @classmethod
+    def read(cls, saved: dict[str, Any]) -> "Settings":
+        """The settings that a manifest or a file of sums holds, which may be an older one."""
+        return cls(**{RENAMED.get(name, name): value for name, value in saved.items()})
 
     @property
     def chosen(self) -> "list[Metric]":
         """The metrics that are measured."""
         from anisoscope import metrics  # loads torch
 
-        return metrics.choose(self.metrics, self.panels)
+        return metrics.choose(self.metrics, self.panel)
 
     @property
     def keepers(self) -> "list[Keeper]":
@@ -167,9 +236,9 @@ class Settings:
         chosen = self.chosen
         of_heads = chosen
         if not self.metrics:
-            of_heads = [metric for metric in chosen if metric.panel in ("attention", *ON_REQUEST)]
+            of_heads = [metric for metric in chosen if metric.panel in ("attention", *OPT_IN_PANELS)]
         heads = {quantity for metric in of_heads for quantity in metric.reads.captured} - {*LAYER_QUANTITIES}
-        if not self.metrics and "attention" in self.panels:
+        if not self.metrics and "attention" in self.panel:
             heads.add("value")
         layers = set(LAYER_QUANTITIES) if any(metric.reads.of_layers for metric in chosen) else set()
         return layers | heads
@@ -182,7 +251,7 @@ class Settings:
         from anisoscope.models.families import family_of
 
         of_hidden = all(metric.reads.of_layers for metric in self.chosen)
-        if not (of_hidden if self.metrics else set(self.panels) == set(PANELS)):
+        if not (of_hidden if self.metrics else set(self.panel) == set(PANELS)):
             return self.what, set()
         heads = self.what - set(LAYER_QUANTITIES)
         if not family_of(model).attention:

@@ -73,7 +73,7 @@ class Monitor:
         self.every, self.early, self.prefix = every, early, prefix
         self.output = None if output is None else Path(output)
         self.processor, self.forward = processor, forward
-        self.settings = Settings(metrics=METRICS, policies=("all",), groups=8, sample=0, blocks=blocks)
+        self.settings = Settings(metrics=METRICS, tokens=("all",), groups=8, sample=0, blocks=blocks)
         self.last: int | None = None
         self._batches: tuple[nn.Module, list[Batch]] | None = None
 

@@ -121,6 +121,16 @@ def commit_of_sources(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     return {"commit": commit} | ({"dirty": True} if changed else {})
 
 
+_CONFIG: dict[str, Any] = {}
+"""The file of options that the command read, if it read one."""
+
+
+def note_config(config: dict[str, Any]) -> None:
+    """Note for manifests which options came from which file, and which of them were typed over."""
+    _CONFIG.clear()
+    _CONFIG.update(config)
+
+
 def provenance() -> dict[str, Any]:
     """Versions of what computed the numbers, the machine's kind, and the command."""
     return {
@@ -128,6 +138,7 @@ def provenance() -> dict[str, Any]:
         "code": code_version(),
         "versions": {"python": platform.python_version()} | _versions(),
         "platform": platform.platform(),
+        **({"config": dict(_CONFIG)} if _CONFIG else {}),
     }
 
 

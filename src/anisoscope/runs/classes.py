@@ -14,17 +14,19 @@ from anisoscope.classes.ablation import ablations
 from anisoscope.classes.cls_entropy import entropies
 from anisoscope.classes.faithfulness import explanations
 from anisoscope.classes.pooling import accuracy_records, pooled_vectors, predicted, separability_records
+from anisoscope.data.corpora import Columns
 from anisoscope.data.encoding import LabelledPlan, encode
 from anisoscope.data.labelled import ALL, LabelledCorpus, balanced, choose_split, open_labelled
 from anisoscope.data.opening import text_length
 from anisoscope.data.windows import check_vocabulary
 from anisoscope.errors import CorpusError, MeasureError, ModelError, UsageError, near_matches
-from anisoscope.measure.settings import Settings
+from anisoscope.measure.settings import Panel, Settings
 from anisoscope.models.blocks import has_attention, stack_of
 from anisoscope.models.load import Subject, is_classifier
+from anisoscope.options import part_of
 from anisoscope.progress import Progress, counting
 from anisoscope.provenance import plain
-from anisoscope.runs.job import Classes, Job
+from anisoscope.runs.job import NOT_IN_IDENTITY, ClassesOptions, Job, LoadOptions
 from anisoscope.runs.run import OpenedCorpus, run, settled, subject_of
 from anisoscope.store import RunFolder, as_records
 
@@ -32,18 +34,21 @@ TITLES = {"directions": "directions of classes", "replaced": "attention replaced
 """What goes on in each part."""
 
 
-def run_classes(job: Job, classes: Classes, output: Path | None = None, **how: Any) -> RunFolder:
-    """Measure the classes of `job.model`; the job's own corpus is not used; `how` as of `run`. ModelError, CorpusError
-    or UsageError where the two do not go together.
+def run_classes(classes: ClassesOptions, output: Path | None = None, **how: Any) -> RunFolder:
+    """Measure the classes of a model on a labelled corpus; `how` as of `run`.
+
+    ModelError, CorpusError or UsageError if the two do not go together.
     """
-    classes = _as_trained(job.model, classes)
+    classes = _as_trained(classes)
+    loading = part_of(classes, LoadOptions)
+    job = Job(model=classes.model, **loading, batch_tokens=classes.batch_tokens, settings=Settings(seed=classes.seed))
     subject = subject_of(job, classifier=True)
     tokenizer, stack = _tokenizer(subject), stack_of(subject.model)
     length = text_length(subject.config, tokenizer, classes.max_length)
     at: At = classes.at or ("last" if stack == "decoder" else "first")
     classes = replace(classes, max_length=length, at=at)
-    corpus = open_labelled(classes.corpus, columns=classes.columns, seed=classes.split_seed, for_training=False)
-    trained_on = _was_trained_on(job.model, classes)
+    corpus = open_labelled(classes.corpus, columns=classes.by_role, seed=classes.split_seed, for_training=False)
+    trained_on = _was_trained_on(classes)
     corpus, split, said = choose_split(corpus, classes.split, trained_on=trained_on, limit=classes.limit)
     classes = replace(classes, split=split)
     corpus, usable, warned = _in_order_of(subject.config, corpus)
@@ -58,12 +63,15 @@ def run_classes(job: Job, classes: Classes, output: Path | None = None, **how: A
         warnings.append(f"{encoded.truncated} utterances cut at {length} tokens")
     pad = int(tokenizer.pad_token_id)
     device = settled(job, subject).device
-    plan = LabelledPlan(encoded, pad, batch_tokens=job.batch_tokens, stack=stack, device=device, classes=corpus.labels)
+    plan = LabelledPlan(
+        encoded, pad, batch_tokens=classes.batch_tokens, stack=stack, device=device, classes=corpus.labels
+    )
     described = corpus.described() | {"split": classes.split, "warnings": warnings}
-    panels: tuple[str, ...] = ("hidden", "attention") if has_attention(subject.model) else ("hidden",)
+    panels: tuple[Panel, ...] = ("hidden", "attention") if has_attention(subject.model) else ("hidden",)
     panels += ("class",) if "directions" in classes.parts else ()
-    settings = Settings(panels=panels, policies=POLICIES, seed=job.settings.seed, at=at)
-    identity = {"classes": plain(asdict(classes)), "labelled": corpus.fingerprint}
+    settings = Settings(panel=panels, tokens=POLICIES, seed=classes.seed, at=at)
+    asked_for = {name: value for name, value in asdict(classes).items() if name not in NOT_IN_IDENTITY}
+    identity = {"classes": plain(asked_for), "labelled": corpus.fingerprint}
     look = _Look(subject, tokenizer, corpus, plan, classes, usable)
     job = replace(job, corpus=classes.corpus, settings=settings)
     return run(job, output, subject=subject, reading=OpenedCorpus(plan, described, identity, look.records), **how)
@@ -77,7 +85,7 @@ class _Look:
     tokenizer: Any
     corpus: LabelledCorpus
     plan: LabelledPlan
-    classes: Classes
+    classes: ClassesOptions
     heads: bool
 
     def records(self, progress: Progress | None) -> tuple[pd.DataFrame, list[str]]:
@@ -138,23 +146,23 @@ def _training_of(model: str) -> dict[str, Any]:
     return dict(json.loads(path.read_text())) if path.is_file() else {}
 
 
-def _as_trained(model: str, classes: Classes) -> Classes:
-    """Corpus, columns, splits and length as told by the training.json beside a model, if they are not given."""
-    trained = _training_of(model)
+def _as_trained(classes: ClassesOptions) -> ClassesOptions:
+    """Corpus, columns, splits and length as told by the training.json beside the model, if they are not given."""
+    trained = _training_of(classes.model)
     recipe = trained.get("recipe", {})
     if not classes.corpus:
         if not recipe.get("corpus"):
             raise UsageError("--corpus", "none", "name one that has labels: see anisoscope list corpora")
-        same = {"columns": recipe.get("columns"), "split_seed": recipe.get("split_seed", 0)}
-        classes = replace(classes, corpus=recipe["corpus"], **same)
+        columns = Columns.as_fields((recipe.get("columns") or {}) | (classes.by_role or {}))
+        classes = replace(classes, corpus=recipe["corpus"], split_seed=recipe.get("split_seed", 0), **columns)
     elif classes.split_seed == 0 and _is_same_corpus(classes.corpus, recipe.get("corpus", "")):
         classes = replace(classes, split_seed=recipe.get("split_seed", 0))  # else what was trained on would be in it
     return replace(classes, max_length=classes.max_length or trained.get("max_length"))
 
 
-def _was_trained_on(model: str, classes: Classes) -> bool:
-    """Whether training.json beside a model tells that it was trained on this corpus, divided in this way."""
-    recipe = _training_of(model).get("recipe", {})
+def _was_trained_on(classes: ClassesOptions) -> bool:
+    """Whether training.json beside the model tells that it was trained on this corpus, divided in this way."""
+    recipe = _training_of(classes.model).get("recipe", {})
     same_division = classes.split_seed == recipe.get("split_seed", 0)
     return same_division and _is_same_corpus(classes.corpus, recipe.get("corpus", ""))
 
@@ -180,7 +188,7 @@ def _tokenizer(subject: Subject) -> Any:
     return tokenizer
 
 
-def _examples(corpus: LabelledCorpus, classes: Classes, limit: int) -> Any:
+def _examples(corpus: LabelledCorpus, classes: ClassesOptions, limit: int) -> Any:
     if classes.split not in corpus.splits:
         got = f"{classes.split!r} of {corpus.name}"
         raise CorpusError(f"a split among {', '.join(corpus.splits)}", got, near_matches(classes.split, corpus.splits))

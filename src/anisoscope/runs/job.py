@@ -1,17 +1,30 @@
 """What can be asked for: a model on a corpus, or its classes. Light: the command line reads its options here."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from collections.abc import Callable
+from dataclasses import asdict, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from anisoscope.axes import At
 from anisoscope.data.corpora import Columns, named_corpora
-from anisoscope.data.names import check_corpus, check_labelled, check_model
 from anisoscope.data.splitting import check_rule
 from anisoscope.errors import UsageError
 from anisoscope.measure.settings import Settings
-from anisoscope.options import DTYPES, INPUT, MACHINE, OUTPUT, WHAT, BuiltFrom, Option, check_device, check_fields
+from anisoscope.options import (
+    INPUT,
+    MACHINE,
+    OUTPUT,
+    PYTHON_ONLY,
+    WHAT,
+    Device,
+    FilePath,
+    Text,
+    Whole,
+    declare_settings,
+    option,
+    split_names,
+)
 from anisoscope.provenance import code_used, is_ours, plain
 from anisoscope.provenance.sources import unwrapped
 
@@ -19,13 +32,17 @@ if TYPE_CHECKING:
     from anisoscope.batch import BatchPlan
     from anisoscope.models.load import Subject
 
-PARTS = ("directions", "replaced", "explained")
+NOT_IN_IDENTITY = ("device", "device_map", "trust_remote_code", "keep")
+"""Fields of a job that are no part of what is measured."""
 
 
-def shard_of(text: str) -> tuple[int, int]:
-    """`2/4`, the second of four shards → (1, 4)."""
+def read_shard(given: Any) -> Any:
+    """`2/4`, the second of four shards, as (1, 4); what is no text as it is."""
+    text = given[0] if isinstance(given, list) and len(given) == 1 else given
+    if not isinstance(text, str):
+        return given
     try:
-        part, parts = (int(x) for x in text.split("/"))
+        part, parts = (int(number) for number in text.split("/"))
     except ValueError:
         part, parts = 0, 0
     if not 1 <= part <= parts:
@@ -33,54 +50,140 @@ def shard_of(text: str) -> tuple[int, int]:
     return part - 1, parts
 
 
-MODEL_HELP = (
-    "hub id (with @revision), folder, file of weights, preset, builtin:…, module:factory; or a series of checkpoints: "
-    "pattern {0..4} {0,20,…,2000}, folder of step-* or checkpoint-*, list in a file"
-)
-CORPUS_HELP = "built-in name, hub data set, file or folder; default: what is built in for the model"
-DOCUMENTS_HELP = "what a document is in a text file: auto, file, blank-line, line, tokens:N"
-LIMIT_HELP = "first N units of the corpus only: documents, clips (or speakers), images"
-WINDOWS_HELP = "that many windows of the text only, evenly spread over it"
-DTYPE_HELP = "float32, float64, bfloat16, float16, or auto: the checkpoint's own; sums are float64 always"
-DEVICE_HELP = "auto (the accelerator that is there), cpu, cuda, cuda:1, mps; of torchrun each process its own"
-MAP_HELP = "auto: blocks over all devices, and the CPU's memory, by accelerate; also balanced, sequential"
-UNTRAINED_HELP = "draw the weights anew from the architecture's own initialisation"
-BAD_HELP = "leave out and count unreadable items and checkpoints instead of stopping"
-LENGTH_HELP = "tokens a window, special ones counted; default: what the model reads, 512 at most"
-SHARD_HELP = "I/N: every N-th batch from the I-th; put together with anisoscope merge"
+@declare_settings
+class ModelAndCorpus:
+    """What is measured, on what; an empty corpus: the built-in one."""
+
+    model: Annotated[
+        Text,
+        option(
+            "hub id (with @revision), folder, file of weights, preset, builtin:…, module:factory; or a series of "
+            "checkpoints: pattern {0..4} {0,20,…,2000}, folder of step-* or checkpoint-*, list in a file",
+            INPUT,
+        ),
+    ] = field(default="builtin:minilm", kw_only=False)
+    corpus: Annotated[
+        Text,
+        option("built-in name, hub data set, file or folder; default: what is built in for the model", INPUT, "-c"),
+    ] = ""
 
 
-OF_MACHINE = ("device", "device_map", "trust_remote_code")
-"""Fields of a job that are no part of what is measured."""
+@declare_settings
+class LoadOptions:
+    """How a model is loaded: keywords of `models.load.load`."""
+
+    untrained: Annotated[
+        bool,
+        option("draw the weights anew from the architecture's own initialisation", INPUT),
+    ] = False
+    tower: Annotated[Literal["vision", "text"] | None, option("of CLIP and kin: vision or text", INPUT)] = None
+    trust_remote_code: Annotated[bool, option("run code that comes with the model", INPUT)] = False
+    dtype: Annotated[
+        Literal["float32", "float64", "bfloat16", "float16", "auto"],
+        option(
+            "float32, float64, bfloat16, float16, or auto: the checkpoint's own; sums are float64 always",
+            MACHINE,
+        ),
+    ] = "float32"
+    device: Annotated[
+        Device,
+        option(
+            "auto (the accelerator that is there), cpu, cuda, cuda:1, mps; of torchrun each process its own",
+            MACHINE,
+        ),
+    ] = "auto"
+    device_map: Annotated[
+        Literal["auto", "balanced", "sequential"] | None,
+        option(
+            "auto: blocks over all devices, and the CPU's memory, by accelerate; also balanced, sequential",
+            MACHINE,
+        ),
+    ] = None
 
 
-@dataclass(frozen=True)
-class Job:
-    """One model on one corpus (none named: the built-in one). All but `OF_MACHINE` is the run's identity."""
+@declare_settings
+class ReadOptions:
+    """How a corpus is read: keywords of `data.opening.open_plan`."""
 
-    model: Annotated[str, Option(MODEL_HELP, INPUT, argument=True, check=check_model)] = "builtin:minilm"
-    corpus: Annotated[str, Option(CORPUS_HELP, INPUT, ("--corpus", "-c"), check=check_corpus)] = ""
+    split: Annotated[Text | None, option("split of a hub data set", INPUT)] = None
+    column: Annotated[
+        Text | None,
+        option("column of a table: text, or paths of clips or images", INPUT),
+    ] = None
+    documents: Annotated[
+        Text,
+        AfterValidator(check_rule),
+        option("what a document is in a text file: auto, file, blank-line, line, tokens:N", INPUT),
+    ] = "auto"
+    limit: Annotated[
+        Whole | None,
+        Field(ge=1),
+        option("first N units of the corpus only: documents, clips (or speakers), images", INPUT),
+    ] = None
+    sequences: Annotated[
+        Whole | None,
+        Field(ge=1),
+        option("that many windows of the text only, evenly spread over it", INPUT),
+    ] = None
+    max_length: Annotated[
+        Whole | None,
+        Field(ge=1),
+        option("tokens a window, special ones counted; default: what the model reads, 512 at most", INPUT),
+    ] = None
+    batch_tokens: Annotated[Whole, Field(ge=1), option("tokens a batch", MACHINE)] = 4096
+    skip_bad: Annotated[
+        bool,
+        option("leave out and count unreadable items and checkpoints instead of stopping", INPUT),
+    ] = False
+
+
+@declare_settings
+class VectorColumns:
+    """What the columns of a file of vectors are, if that is not left to the rules of `data/vector_roles.py`."""
+
+    columns: Annotated[
+        Text | None,
+        option(
+            "of a file of vectors: which columns are the vector, as 0-7, 'dim_*', embedding; default: decided by "
+            "rules, and refused when two readings are possible",
+            INPUT,
+        ),
+    ] = None
+    unit_column: Annotated[
+        Text | None,
+        option("of a file of vectors: the column (or array) that names the unit of each", INPUT),
+    ] = None
+    label_column: Annotated[
+        Text | None,
+        option("of a file of vectors: the column (or array) of its classes", INPUT),
+    ] = None
+
+
+@declare_settings
+class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
+    """One model on one corpus (none named: the built-in one). All but `NOT_IN_IDENTITY` is the run's identity."""
+
     settings: Settings = field(default_factory=Settings)
-    split: Annotated[str | None, Option("split of a hub data set", INPUT)] = None
-    column: Annotated[str | None, Option("column of a table: text, or paths of clips or images", INPUT)] = None
-    documents: Annotated[str, Option(DOCUMENTS_HELP, INPUT, check=check_rule)] = "auto"
-    limit: Annotated[int | None, Option(LIMIT_HELP, INPUT, least=1)] = None
-    sequences: Annotated[int | None, Option(WINDOWS_HELP, INPUT, least=1)] = None
-    max_length: Annotated[int | None, Option(LENGTH_HELP, INPUT, least=1)] = None
-    batch_tokens: Annotated[int, Option("tokens a batch", MACHINE, least=1)] = 4096
-    dtype: Annotated[str, Option(DTYPE_HELP, MACHINE, known=(*DTYPES, "auto"))] = "float32"
-    untrained: Annotated[bool, Option(UNTRAINED_HELP, INPUT)] = False
-    tower: Annotated[str | None, Option("of CLIP and kin: vision or text", INPUT, known=("vision", "text"))] = None
-    step: int | None = None
-    train_seed: int | None = None
-    shard: Annotated[tuple[int, int], Option(SHARD_HELP, MACHINE, parse=shard_of, shown="1/1")] = (0, 1)
-    device: Annotated[str, Option(DEVICE_HELP, MACHINE, check=check_device)] = "auto"
-    device_map: Annotated[str | None, Option(MAP_HELP, MACHINE, known=("auto", "balanced", "sequential"))] = None
-    trust_remote_code: Annotated[bool, Option("run code that comes with the model", INPUT)] = False
-    skip_bad: Annotated[bool, Option(BAD_HELP, INPUT)] = False
+    step: Annotated[Whole | None, PYTHON_ONLY] = None
+    train_seed: Annotated[Whole | None, PYTHON_ONLY] = None
+    shard: Annotated[
+        tuple[Whole, Whole],
+        BeforeValidator(read_shard),
+        option(
+            "I/N: every N-th batch from the I-th; put together with anisoscope merge",
+            MACHINE,
+            shown="1/1",
+            metavar="I/N",
+            n_tokens=1,
+        ),
+    ] = (0, 1)
+    keep: Annotated[
+        Whole,
+        Field(ge=1),
+        option("of a series: downloaded checkpoints on the disk at a time", MACHINE),
+    ] = 2
 
     def __post_init__(self) -> None:
-        check_fields(self)
         part, parts = self.shard
         if not 0 <= part < parts:
             raise UsageError("a shard (i, n) with 0 ≤ i < n", repr(self.shard), "the first of two is (0, 2)")
@@ -99,8 +202,8 @@ class Job:
 
     def identity(self, subject: "Subject", plan: "BatchPlan", more: Callable[..., Any] | None = None) -> dict[str, Any]:
         """What makes a run this one; `more`: what measures more than the pass does."""
-        left_out = [*OF_MACHINE] + ["train_seed"] * (self.train_seed is None)  # not of a series
-        left_out += ["tower"] * (self.tower is None)
+        rare = ("train_seed", "tower", "columns", "unit_column", "label_column")
+        left_out = {*NOT_IN_IDENTITY, *(name for name in rare if getattr(self, name) is None)}
         described = {name: value for name, value in asdict(self).items() if name not in left_out}
         described |= {"weights_sha256": subject.weights_sha256, "architecture": subject.form}
         kinds = {type(plan), type(subject.processor), *map(type, subject.model.modules())}
@@ -109,67 +212,73 @@ class Job:
         return plain(described | {"plan": plan.fingerprint, "code": code})  # type: ignore[no-any-return]
 
 
-OF_CLASSES = ("batch_tokens", "dtype", "device", "trust_remote_code")
-"""Fields of a job that the classes of a labelled corpus are measured with, too."""
-OUTPUT_HELP = "folder; default: below runs/, named after what is in it"
-RESUME_HELP = "go on with what was interrupted; what is finished is left as it is"
-
-
-@dataclass(frozen=True)
-class Place:
+@declare_settings
+class OutputOptions:
     """The folder that is written, and what becomes of what is there."""
 
-    output: Annotated[Path | None, Option(OUTPUT_HELP, OUTPUT, ("--output", "-o"))] = None
-    resume: Annotated[bool, Option(RESUME_HELP, OUTPUT)] = False
-    overwrite: Annotated[bool, Option("begin anew in a folder that holds a run or a training", OUTPUT)] = False
-
-    @property
-    def again(self) -> dict[str, Any]:
-        """What becomes of what is there, as keywords."""
-        return {"resume": self.resume, "overwrite": self.overwrite}
-
-
-COLUMNS_HELP = (
-    "of a file of vectors: which columns are the vector, as 0-7, 'dim_*', embedding; default: decided by rules, and "
-    "refused when two readings are possible"
-)
-UNIT_HELP = "of a file of vectors: the column (or array) that names the unit of each"
-LABEL_HELP = "of a file of vectors: the column (or array) of its classes"
+    output: Annotated[
+        FilePath | None,
+        option("folder; default: below runs/, named after what is in it", OUTPUT, "-o"),
+    ] = None
+    resume: Annotated[
+        bool,
+        option("go on with what was interrupted; what is finished is left as it is", OUTPUT),
+    ] = False
+    overwrite: Annotated[
+        bool,
+        option("begin anew in a folder that holds a run or a training", OUTPUT),
+    ] = False
 
 
-@dataclass(frozen=True)
-class VectorColumns:
-    """What the columns of a file of vectors are, if that is not left to the rules of `data/vector_roles.py`."""
-
-    columns: Annotated[str | None, Option(COLUMNS_HELP, INPUT)] = None
-    unit_column: Annotated[str | None, Option(UNIT_HELP, INPUT)] = None
-    label_column: Annotated[str | None, Option(LABEL_HELP, INPUT)] = None
+ClassesPart = Literal["directions", "replaced", "explained"]
+PARTS: tuple[ClassesPart, ...] = ("directions", "replaced", "explained")
 
 
-LABELLED_HELP = "labelled, as in train classifier; default: what the model was trained on"
-SPLIT_HELP = (
-    "train, validation, test, another of the corpus, or all; default: test, and of a table without splits all rows "
-    "that the model was not trained on"
-)
-AT_HELP = "whose vector stands for an utterance: first token, last, mean; default: the model's"
-PARTS_HELP = "with commas: directions, replaced (what attention is worth), explained (attributions over words), or all"
+@declare_settings
+class ClassesOptions(LoadOptions, Columns, ModelAndCorpus):
+    """Which utterances of which corpus a classifier is asked about, and how.
 
-
-@dataclass(frozen=True)
-class Classes:
-    """Which utterances are looked at, and how: the first `limit` of a split (or of `all`), as many of each class; by
-    default `at` their last token where a token sees only those before it, else at the first.
+    The first `limit` of a split (or of `all`), as many of each class. `at` is by default their last token if a token
+    sees only those before it, else the first.
     """
 
-    corpus: Annotated[str, Option(LABELLED_HELP, INPUT, ("--corpus", "-c"), check=check_labelled)] = ""
-    columns: Annotated[Mapping[str, str] | None, BuiltFrom(Columns)] = None
-    split_seed: Annotated[int, Option("of splits the corpus does not have", INPUT, least=0)] = 0
-    split: Annotated[str, Option(SPLIT_HELP, INPUT)] = ""
-    limit: Annotated[int, Option("utterances, the first of each class", INPUT, least=1)] = 999
-    at: Annotated[At | None, Option(AT_HELP, WHAT, known=get_args(At))] = None
-    parts: Annotated[tuple[str, ...], Option(PARTS_HELP, WHAT, known=PARTS, every="all")] = PARTS
-    few: Annotated[int, Option("utterances of what takes many passes", WHAT, least=1)] = 60
-    max_length: Annotated[int | None, Option("longer utterances are cut, and counted", INPUT, least=3)] = None
-
-    def __post_init__(self) -> None:
-        check_fields(self)
+    model: Annotated[
+        Text,
+        option("folder or hub id (with @revision) of a classifier; of any other text model, less", INPUT),
+    ] = field(default="builtin:minilm", kw_only=False)
+    corpus: Annotated[
+        Text,
+        option("labelled, as in train classifier; default: what the model was trained on", INPUT, "-c"),
+    ] = ""
+    split: Annotated[
+        Text,
+        option(
+            "train, validation, test, another of the corpus, or all; default: test, and of a table without splits all "
+            "rows that the model was not trained on",
+            INPUT,
+        ),
+    ] = ""
+    split_seed: Annotated[Whole, Field(ge=0), option("of splits the corpus does not have", INPUT)] = 0
+    limit: Annotated[Whole, Field(ge=1), option("utterances, the first of each class", INPUT)] = 999
+    max_length: Annotated[
+        Whole | None,
+        Field(ge=3),
+        option("longer utterances are cut, and counted", INPUT),
+    ] = None
+    at: Annotated[
+        At | None,
+        option("whose vector stands for an utterance: first token, last, mean; default: the model's", WHAT),
+    ] = None
+    parts: Annotated[
+        tuple[ClassesPart, ...],
+        split_names(PARTS),
+        option(
+            "with commas: directions, replaced (what attention is worth), explained (attributions over words), or all",
+            WHAT,
+            shown="all",
+            metavar="NAME,…",
+        ),
+    ] = PARTS
+    few: Annotated[Whole, Field(ge=1), option("utterances of what takes many passes", WHAT)] = 60
+    seed: Annotated[Whole, Field(ge=0), option("seed of everything random", WHAT)] = 0
+    batch_tokens: Annotated[Whole, Field(ge=1), option("tokens a batch", MACHINE)] = 4096

@@ -60,7 +60,7 @@ def _added_up(parts: Sequence[RunFolder], plan: str, manifests: Sequence[dict[st
     where none holds some of them.
     """
     owner: dict[int, Path] = {}
-    settings = Settings(**manifests[0]["settings"]["settings"])
+    settings = Settings.read(manifests[0]["settings"]["settings"])
     whole = Measurement(settings, plan)
     for part in parts:
         shard = Measurement.restore(part.sums_path, settings, plan)

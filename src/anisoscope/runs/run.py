@@ -35,11 +35,12 @@ from anisoscope.measure.tabulate import Replicates
 from anisoscope.models.families import class_of
 from anisoscope.models.hub_memory import asked_once
 from anisoscope.models.load import Subject, load, modality_of, without_values
+from anisoscope.options import part_of
 from anisoscope.progress import Progress, counting, keeping, remark
 from anisoscope.provenance import plain, provenance, run_id
 from anisoscope.runs.differences import NAME as REPLICATES, identify_units, write_replicates
 from anisoscope.runs.found import asked, finished
-from anisoscope.runs.job import Job
+from anisoscope.runs.job import Job, LoadOptions, ReadOptions
 from anisoscope.store import RunFolder, as_records, check_output, write_atomic, write_json
 from anisoscope.sums import jackknife
 from anisoscope.sums.groups import COUNTS
@@ -206,9 +207,7 @@ def _check_counted(measurement: Measurement) -> None:
 
 def subject_of(job: Job, *, classifier: bool = False) -> Subject:
     """The model of a job; with `classifier` its head for classes too."""
-    names = ("dtype", "device", "device_map", "trust_remote_code", "untrained", "tower")
-    loading = {name: getattr(job, name) for name in names}
-    return load(job.model, **loading, seed=job.settings.seed, classifier=classifier)
+    return load(job.model, **part_of(job, LoadOptions), seed=job.settings.seed, classifier=classifier)
 
 
 def settled(job: Job, subject: Subject) -> Job:
@@ -217,14 +216,13 @@ def settled(job: Job, subject: Subject) -> Job:
     if not weights:
         return job if job.device != "auto" else replace(job, device="cpu")
     kept = job.dtype if job.dtype != "auto" and not hasattr(subject.model, "quantization_method") else weights[0].dtype
-    return replace(job, dtype=str(kept).removeprefix("torch."), device=str(weights[0].device))
+    dtype: Any = str(kept).removeprefix("torch.")
+    return replace(job, dtype=dtype, device=str(weights[0].device))
 
 
 def plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]:
     """The batches of a job's corpus for its model, and what the manifest says of the corpus."""
-    names = ("max_length", "batch_tokens", "split", "column", "limit", "sequences", "documents", "skip_bad")
-    reading = {name: getattr(job, name) for name in names}
-    corpus = job.corpus or default_corpus(subject.modality)
+    corpus, reading = job.corpus or default_corpus(subject.modality), part_of(job, ReadOptions)
     plan, described = open_plan(corpus, subject.model, subject.processor, modality=subject.modality, **reading)
     if subject.config is None and len(plan):  # a module of one's own
         plan.call = called_by_name(subject.model, plan[0].inputs)

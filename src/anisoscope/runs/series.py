@@ -25,13 +25,12 @@ from anisoscope.models.download import fetch, forget, is_here, left_over, place_
 from anisoscope.models.families import families
 from anisoscope.models.hub import split_name
 from anisoscope.models.hub_memory import asked_once, recalled
-from anisoscope.models.load import load
 from anisoscope.models.series import AT_ONCE, Checkpoint
 from anisoscope.progress import Progress, part_of
 from anisoscope.provenance import code_used, provenance, run_id
 from anisoscope.runs.found import corpus_state
-from anisoscope.runs.job import OF_MACHINE, Job
-from anisoscope.runs.run import run
+from anisoscope.runs.job import NOT_IN_IDENTITY, Job
+from anisoscope.runs.run import run, subject_of
 from anisoscope.store import RunFolder, in_turn, once, write_atomic, write_json, write_table
 
 SHAPE = "shape.json"
@@ -122,7 +121,7 @@ class _Work:
     def _folder(self, checkpoint: Checkpoint, state: str) -> Path:
         """A run folder; its name: seed, step, and a hash of everything that the numbers depend on."""
         job = self.job_of(checkpoint)
-        described = {k: v for k, v in asdict(job).items() if k not in OF_MACHINE}
+        described = {k: v for k, v in asdict(job).items() if k not in NOT_IN_IDENTITY}
         key = run_id(described, self.corpus, state, self._code(job))
         return self.output / f"seed-{checkpoint.seed}-step-{checkpoint.step}-{key[:8]}"
 
@@ -138,7 +137,7 @@ class _Work:
         """Measure one checkpoint, and make what is derived of it."""
         folder, job, derived = self.folders[checkpoint], self.job_of(checkpoint), self.derived
         try:
-            subject = load(job.model, dtype=job.dtype, device=job.device, trust_remote_code=job.trust_remote_code)
+            subject = subject_of(job)
         except ModelError as error:
             self.bad(checkpoint, error)
             return

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from anisoscope import metrics
+from anisoscope.axes import TokenPolicy
 from anisoscope.classes.pooling import separability_records
 from anisoscope.data.arrays import STACK, VectorArrays, VectorPlan
 from anisoscope.errors import UsageError
@@ -29,13 +30,14 @@ def run_vectors(vectors: VectorArrays, job: Job, output: Path | None = None, **h
     Layer i is the i-th array. `job` says what to compute and the group count; its model and corpus are not used; `how`
     as of `run`. UsageError for metrics and token policies that vectors have not.
     """
-    settings = replace(job.settings, metrics=_metrics(vectors, job), policies=_policies(vectors, job.settings.policies))
+    settings = replace(job.settings, metrics=_metrics(vectors, job), tokens=_policies(vectors, job.settings.tokens))
     plan = VectorPlan(vectors)
     described = {"name": STACK, "layers": list(vectors.layers), "warnings": plan.warnings, "words": plan.words}
     described |= vectors.source
     dtype = str(getattr(next(iter(vectors.layers.values())), "dtype", "")).removeprefix("torch.")
     dtype = dtype if dtype in ("float64", "float16", "bfloat16") else "float32"  # others are computed in float32
-    job = replace(job, model=vectors.name, corpus=STACK, settings=settings, dtype=dtype, device="cpu")
+    given: dict[str, Any] = {"model": vectors.name, "corpus": STACK, "dtype": dtype, "device": "cpu"}
+    job = replace(job, settings=settings, **given)
     more = None if vectors.labels is None else lambda _progress: _separability(vectors, job)
     reading = OpenedCorpus(plan, described, more=more)
     remark(how.get("progress"), str(vectors.source.get("reading", "")))
@@ -54,14 +56,14 @@ def _metrics(vectors: VectorArrays, job: Job) -> tuple[str, ...]:
         if name not in have:
             cure = "give labels of two classes" if name in of_classes else "measure the model for the others"
             raise UsageError(f"metrics of vectors ({', '.join(have)})", repr(name), cure)
-    chosen = job.settings.metrics or tuple(name for name in have if found[name].panel in job.settings.panels)
+    chosen = job.settings.metrics or tuple(name for name in have if found[name].panel in job.settings.panel)
     chosen += tuple(name for name in of_classes if name in have and name not in chosen)
     if not chosen:
-        raise UsageError("the panels hidden and spectrum of vectors", ", ".join(job.settings.panels), "leave it out")
+        raise UsageError("the panels hidden and spectrum of vectors", ", ".join(job.settings.panel), "leave it out")
     return chosen
 
 
-def _policies(vectors: VectorArrays, asked: Sequence[str]) -> tuple[str, ...]:
+def _policies(vectors: VectorArrays, asked: Sequence[TokenPolicy]) -> tuple[TokenPolicy, ...]:
     """The token policies that vectors have: of sequences with and without their first token, else all."""
     known = ("all", "no-first") if vectors.are_sequences else ("all",)
     chosen = tuple(policy for policy in asked if policy in known)

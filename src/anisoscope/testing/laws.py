@@ -118,7 +118,7 @@ def pass_on(metric: Metric, units: Sequence[Unit], **layout: Any) -> Measurement
     layout  fields of `reads.base.TrialLayout`
     """
     groups = max(GROUPS, len(units))
-    settings = Settings(metrics=(metric.name,), policies=("all",), groups=groups, spectrum_groups=groups, sample=MOST)
+    settings = Settings(metrics=(metric.name,), tokens=("all",), groups=groups, spectrum_groups=groups, sample=MOST)
     classes = tuple(map(str, range(len(units)))) if metric.reads.labelled else ()
     done = Measurement(settings, classes=classes)
     metric.reads.feed(metric, units, TrialLayout(**layout), done)

@@ -42,7 +42,7 @@ AFTERWARDS = "test, uniform afterwards"
 RIGHT = "right"
 """Metric of rows whose `component` says which test utterances a model has right, a bit each (`unpacked`)."""
 OF_UTTERANCES = (RIGHT, "accuracy", "majority", "collapsed", "missing", "diverged")
-MEASURED = Settings(metrics=("intra_sequence", "norms"), policies=("all",))
+MEASURED = Settings(metrics=("intra_sequence", "norms"), tokens=("all",))
 SITES = ("hidden", KEYS, VALUES)
 
 

@@ -43,7 +43,7 @@ from anisoscope_papers.study import Context
 
 STAND_INS = {TREEBANK: "planted:5", "hatexplain": "planted:3"}
 """What is read in place of a corpus that is not under ANISOSCOPE_DATA."""
-MEASURED = Settings(metrics=("intra_sequence",), policies=("all", "content"))
+MEASURED = Settings(metrics=("intra_sequence",), tokens=("all", "content"))
 SITES = ("hidden", "value")
 MOST = 4000
 """Words at most whose directions are looked at."""

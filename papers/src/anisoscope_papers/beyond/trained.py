@@ -138,7 +138,7 @@ def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> No
     size, (named, probed) = recipe.size, _corpora()
     tokenizer, tokens = prepare(open_training_corpus(named), recipe.task, size.vocabulary, size.window)
     windows, held = tokens.parts()
-    training = Training(recipe.task, size=size, steps=recipe.steps, seed=seed, device=device)
+    training = Training(task=recipe.task, own_size=size, steps=recipe.steps, seed=seed, device=device)
     model, changes = arms.untrained(arm, size, tokenizer, seed), arms.changes_of(arm)
     shares = unigrams(tokens, windows)
     if any(change.balanced for change in changes):
@@ -181,7 +181,7 @@ def follow(
 
 def _look(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
     """What is kept of a look: numbers of layers and heads, without those of single dimensions."""
-    settings = Settings(metrics=AT_THE_END if last else ALONG, policies=("all",), groups=8, sample=0)
+    settings = Settings(metrics=AT_THE_END if last else ALONG, tokens=("all",), groups=8, sample=0)
     batches = [plan[i] for i in range(len(plan))]
     if last:
         with evaluating(model):

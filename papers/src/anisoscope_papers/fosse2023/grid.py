@@ -13,7 +13,7 @@ import pandas as pd
 
 from anisoscope.data.local import copy_of
 from anisoscope_papers.needs import Need
-from anisoscope_papers.training.recipe import ARMS, ATTENTION, POSITIONS, ClassifierRecipe
+from anisoscope_papers.training.recipe import ARMS, ATTENTION, POSITIONS, Arm, ClassifierRecipe
 
 REAL = ("yelphat", "hatexplain", "esnli")
 PLANTED = ("planted", "planted:3", "planted-pairs")
@@ -67,9 +67,9 @@ class Cell:
     heads: int = 1
     seed: int = 0
     start: str = SCALED
-    arm: str = LEARNED
+    arm: Arm = LEARNED
     examples: int | None = None
-    positions: str = SINUSOIDS
+    positions: Positions = SINUSOIDS
     scale: float = 1.0
     freeze_after: int | None = None
     steps: int | None = None
@@ -166,7 +166,7 @@ class Grid:
     def recipe(self, cell: Cell) -> ClassifierRecipe:
         """How a cell is trained."""
         limit = cell.examples or self.limit
-        same = ClassifierRecipe(cell.model, cell.corpus, limit=limit, seed=cell.seed, split_seed=cell.split)
+        same = ClassifierRecipe(cell.model, corpus=cell.corpus, limit=limit, seed=cell.seed, split_seed=cell.split)
         if not cell.attention:
             same = replace(same, limit=self.fine_limit, max_length=self.fine_length, epochs=self.fine_epochs)
             return replace(same, patience=self.fine_epochs, rate=self.fine_rate, batch=self.fine_batch)

@@ -22,7 +22,7 @@ from anisoscope_papers.study import Context
 from anisoscope_papers.training.classifier import result
 from anisoscope_papers.training.entropy_forms import ends
 
-MEASURED = Settings(metrics=("intra_sequence", "norms", "attention"), policies=("all", "content", "no-first"))
+MEASURED = Settings(metrics=("intra_sequence", "norms", "attention"), tokens=("all", "content", "no-first"))
 KEPT = ("intra_sequence", "norms.mean", "norms.variation", "attention.entropy_normalised", "attention.row_similarity")
 KEYS, VALUES = "key.raw", "value"
 ENTROPIES = ("cls_entropy", "cls_entropy.floor", "cls_entropy.ceiling")

@@ -137,8 +137,8 @@ def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
     shown = shown_steps(sorted({c.step for c in checkpoints}), series.shown)
     job = Job(
         checkpoints[0].subject,
-        series.corpus or (WIKITEXT if find_path(WIKITEXT) else BUILTIN),
-        Settings(metrics=METRICS, policies=("all",), sample=0, sample_heads=True),
+        corpus=series.corpus or (WIKITEXT if find_path(WIKITEXT) else BUILTIN),
+        settings=Settings(metrics=METRICS, tokens=("all",), sample=0, sample_heads=True),
         limit=series.limit,
         sequences=series.sequences,
         batch_tokens=context.batch_tokens,

@@ -130,7 +130,7 @@ def trained_layers(models: Sequence[tuple[str, str]], limit: int | None, context
     """Records of A, drift and norms by layer of models on their corpora: runs shared with figures 1 to 4."""
     found = []
     for done, (model, corpus) in enumerate(models, start=1):
-        job = Job(model, corpus, Systems().settings(), limit=limit)
+        job = Job(model, corpus=corpus, settings=Systems().settings(), limit=limit)
         job = replace(job, batch_tokens=context.batch_tokens, device=context.device)
         found += had(job, context, partial(run, root=context.cache, resume=True))
         context.progress(model, done, len(models))

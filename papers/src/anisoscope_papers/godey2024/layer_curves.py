@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from anisoscope.axes import Flatten
+from anisoscope.axes import Flatten, TokenPolicy
 from anisoscope.charts import builders as charts
 from anisoscope.data.corpora import named_corpora
 from anisoscope.data.local import find_path
@@ -61,7 +61,7 @@ class Systems:
     models: tuple[str, ...] = ()
     corpus: str = ""
     limit: int | None = None
-    policies: tuple[str, ...] = ("all", "content", "no-first")
+    policies: tuple[TokenPolicy, ...] = ("all", "content", "no-first")
     small: tuple[str, ...] = ()
     recipe: SmallModelRecipe = BRIEF
     flatten: Flatten = "position"
@@ -70,7 +70,7 @@ class Systems:
 
     def settings(self) -> Settings:
         """Settings of the measurement: hidden states only, no sample."""
-        return Settings(panels=("hidden",), policies=self.policies, sample=0, flatten=self.flatten)
+        return Settings(panel=("hidden",), tokens=self.policies, sample=0, flatten=self.flatten)
 
     def needs(self) -> tuple[Need, ...]:
         """What the published models need from the hub, and their corpus."""
@@ -87,7 +87,7 @@ def measure(systems: Systems, context: Context) -> pd.DataFrame:
     """Every system's records of hidden states; each is a run of its own, found again when it is finished."""
     parts = []
     for i, model in enumerate(systems.models):
-        job = Job(model, systems.corpus, systems.settings(), limit=systems.limit)
+        job = Job(model, corpus=systems.corpus, settings=systems.settings(), limit=systems.limit)
         parts += had(job, context, partial(measured, context=context))
         context.progress(model, i + 1, len(systems.models))
     parts += [part for kind in systems.small for part in _small(kind, systems, context)]
@@ -139,7 +139,9 @@ def _packaged(name: str, systems: Systems, context: Context) -> Iterator[pd.Data
     try:
         where = name if name.startswith("builtin:") else str(find_path(name) or name)
         for untrained, state in ((True, UNTRAINED), (False, TRAINED)):
-            job = Job(where, systems.corpus, systems.settings(), limit=systems.limit, untrained=untrained)
+            job = Job(
+                where, corpus=systems.corpus, settings=systems.settings(), limit=systems.limit, untrained=untrained
+            )
             rows = measured(job, context)
             yield rows.assign(model=label + state, seed=0).astype(rows.dtypes.to_dict())
     except (ModelError, CorpusError) as error:
@@ -159,7 +161,7 @@ def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFra
         for step, state in ((0, UNTRAINED), (found.best, TRAINED)):
             here, whole = found.checkpoint(step), found.checkpoint(step).resolve()
             model = whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else here  # in manifests
-            job = Job(str(model), kind.corpus, settings, limit=kind.limit, step=step)
+            job = Job(str(model), corpus=kind.corpus, settings=settings, limit=kind.limit, step=step)
             rows = records_once(found.folder / f"measured-{step}-{key}.parquet", partial(measured, job, context))
             yield rows.assign(model=kind.label + state, seed=found.seed).astype(rows.dtypes.to_dict())
 
@@ -191,7 +193,7 @@ def left_out(sums: Path, settings: Settings) -> pd.DataFrame:
             if not len(groups):
                 continue
             values = module.compute(totals)[""].reshape(-1, 1)[1:, 0]
-            given = place | {"metric": metric + LEFT_OUT, "token_policy": settings.policies[0]}
+            given = place | {"metric": metric + LEFT_OUT, "token_policy": settings.tokens[0]}
             rows += [given | {"component": str(g), "value": v} for g, v in zip(groups, values, strict=True)]
     return as_records(pd.DataFrame(rows))
 

@@ -10,7 +10,7 @@ import math
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ class TrainedClassifier:
 
     @property
     def recipe(self) -> ClassifierRecipe:
-        return ClassifierRecipe(**self.training["recipe"])
+        return ClassifierRecipe.read(self.training["recipe"])
 
     def classifier(self) -> tuple[Any, Any]:
         """(model with its head in evaluation mode, tokenizer)."""
@@ -84,7 +84,7 @@ def train_classifier(
     check_training_device(device)
     recipe = recipe.filled()
     corpus = corpus or recipe.open()
-    identity = {"recipe": plain(asdict(recipe)), "corpus": corpus.fingerprint, "code": code_version()["version"]}
+    identity = {"recipe": plain(recipe.described()), "corpus": corpus.fingerprint, "code": code_version()["version"]}
     identity |= {"read": hash_read(recipe)}
     folder = output or Path("runs") / f"classifier-{recipe.corpus.replace('/', '-')}-{run_id(identity)[:8]}"
     described, checkpoints = folder / "training.json", folder / "checkpoints"
@@ -185,7 +185,7 @@ def _train(
     loss, held = ([(i, x) for i, (_, x) in enumerate(history[name], 1)] for name in ("loss", "validation_loss"))
     best_epoch, _loss = min(held, key=lambda item: item[1])
     return {
-        "recipe": asdict(recipe),
+        "recipe": recipe.described(),
         "corpus": corpus.described(),
         **parts.described,
         "steps": history["steps"],

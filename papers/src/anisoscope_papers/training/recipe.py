@@ -4,14 +4,33 @@
 
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+from pydantic import Field
 
 from anisoscope.data.corpora import Columns
-from anisoscope.data.names import check_corpus, check_labelled, check_model
 from anisoscope.errors import UsageError, near_matches
-from anisoscope.options import INPUT, MACHINE, MODEL, OUTPUT, TRAINING, BuiltFrom, Option, check_device, check_fields
+from anisoscope.options import (
+    INPUT,
+    MACHINE,
+    MODEL,
+    OUTPUT,
+    PYTHON_ONLY,
+    TRAINING,
+    Device,
+    Names,
+    Number,
+    Text,
+    Whole,
+    declare_settings,
+    names_of,
+    option,
+    part_of,
+    split_numbers,
+)
+from anisoscope.runs.job import ModelAndCorpus
 
 if TYPE_CHECKING:
     from anisoscope.data.labelled import LabelledCorpus
@@ -29,13 +48,16 @@ OF_ATTENTION = (
     *("frozen", "tokens", "separator", "attention", "freeze_after", "positions", "position_scale"),
 )
 """Fields that only the attention-only model uses."""
-TOKENS = ("paper", "checkpoint")
-ARMS = ("learned", "uniform", "random", "frozen")
+Tokens = Literal["paper", "checkpoint"]
+Arm = Literal["learned", "uniform", "random", "frozen"]
 """How attention is trained: with the model; not at all, equal or random by position; for the first steps only."""
-POSITIONS = ("sinusoidal", "none", "learned")
+ARMS: tuple[Arm, ...] = get_args(Arm)
+Positions = Literal["sinusoidal", "none", "learned"]
 """What is added to word vectors, as `AttentionClassifierConfig.positions` names it."""
-VARIANTS = ("entropy", "entropy-columns")
+POSITIONS: tuple[Positions, ...] = get_args(Positions)
+Variant = Literal["entropy", "entropy-columns"]
 """Forms of the entropy penalty: on the row of [CLS], or on all columns."""
+VARIANTS: tuple[Variant, ...] = get_args(Variant)
 
 
 def check_penalty(variant: str, weight: float, layers: tuple[int, ...]) -> None:
@@ -48,18 +70,8 @@ def check_penalty(variant: str, weight: float, layers: tuple[int, ...]) -> None:
         raise UsageError("layers counted from 1", str(layers), "the first layer is 1")
 
 
-def penalty_layers_of(text: str) -> tuple[int, ...]:
-    """`1,2` → (1, 2); `all` → ()."""
-    if text.strip() == "all":
-        return ()
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError("--penalty-layers as 1 or 1,2 or all", repr(text), "count layers from 1") from None
-
-
-@dataclass(frozen=True)
-class ClassifierRecipe:
+@declare_settings
+class ClassifierRecipe(Columns, ModelAndCorpus):
     """How a classifier is trained. Everything here is part of its identity; None: the published value.
 
     limit, buckets     of every split, over all classes; whether utterances of similar length share a batch
@@ -69,84 +81,85 @@ class ClassifierRecipe:
     """
 
     model: Annotated[
-        str,
-        Option(
-            "attention (the attention-only model, from scratch), or any encoder to fine-tune",
-            INPUT,
-            argument=True,
-            check=lambda name: None if name == ATTENTION else check_model(name),
-        ),
-    ] = ATTENTION
+        Text,
+        option("attention (the attention-only model, from scratch), or any encoder to fine-tune", INPUT),
+    ] = field(default=ATTENTION, kw_only=False)
     corpus: Annotated[
-        str,
-        Option(
+        Text,
+        option(
             "labelled: planted, planted-pairs, yelphat, hatexplain, esnli, imdb, yelp-polarity, 20newsgroups (see "
             "anisoscope list corpora), a .jsonl, .csv or .tsv table, a folder of them, a hub id",
             INPUT,
-            ("--corpus", "-c"),
-            check=check_labelled,
+            "-c",
         ),
     ] = "planted"
-    columns: Annotated[Mapping[str, str] | None, BuiltFrom(Columns)] = None
-    limit: Annotated[int | None, Option("examples of each split, over all classes", INPUT, least=1)] = None
-    layers: Annotated[int, Option("layers of the attention-only model", MODEL, least=1)] = 1
-    heads: Annotated[int, Option("heads of the attention-only model", MODEL, least=1)] = 1
-    dim: Annotated[int | None, Option("its width; default: that of the vectors, or 300", MODEL, least=2)] = None
-    text: Annotated[bool, Option("the paper's equations instead of its code", MODEL)] = False
-    vectors: Annotated[str, Option("word vectors: a GloVe or fastText file, a checkpoint, or random", MODEL)] = (
-        "builtin:minilm"
-    )
-    vector_norm: Annotated[float | None, Option("scale the vectors to this mean norm", MODEL)] = None
-    frozen: Annotated[bool, Option("do not train the vectors", MODEL)] = False
-    tokens: Annotated[str, Option("paper (words of the training split) or checkpoint", MODEL, known=TOKENS)] = "paper"
-    separator: Annotated[bool, Option("<sep> between the texts of a pair", MODEL)] = False
+    limit: Annotated[Whole | None, Field(ge=1), option("examples of each split, over all classes", INPUT)] = None
+    max_length: Annotated[Whole | None, Field(ge=3), option("longer utterances are cut, and counted", INPUT)] = None
+    split_seed: Annotated[Whole, Field(ge=0), option("of splits the corpus does not have", INPUT)] = 0
+    layers: Annotated[Whole, Field(ge=1), option("layers of the attention-only model", MODEL)] = 1
+    heads: Annotated[Whole, Field(ge=1), option("heads of the attention-only model", MODEL)] = 1
+    dim: Annotated[Whole | None, Field(ge=2), option("its width; default: that of the vectors, or 300", MODEL)] = None
+    text: Annotated[bool, option("the paper's equations instead of its code", MODEL)] = False
+    vectors: Annotated[
+        Text,
+        option("word vectors: a GloVe or fastText file, a checkpoint, or random", MODEL),
+    ] = "builtin:minilm"
+    vector_norm: Annotated[Number | None, Field(gt=0), option("scale the vectors to this mean norm", MODEL)] = None
+    frozen: Annotated[bool, option("do not train the vectors", MODEL)] = False
+    tokens: Annotated[Tokens, option("paper (words of the training split) or checkpoint", MODEL)] = "paper"
+    separator: Annotated[bool, option("<sep> between the texts of a pair", MODEL)] = False
     attention: Annotated[
-        str,
-        Option(
-            "learned, or trained without: uniform, random (fixed, by position), frozen (see --freeze-after)",
-            MODEL,
-            known=ARMS,
-        ),
+        Arm,
+        option("learned, or trained without: uniform, random (fixed, by position), frozen (see --freeze-after)", MODEL),
     ] = "learned"
     freeze_after: Annotated[
-        int | None, Option("steps after which frozen attention stays; default: those of one epoch", MODEL, least=0)
+        Whole | None,
+        Field(ge=0),
+        option("steps after which frozen attention stays; default: those of one epoch", MODEL),
     ] = None
-    positions: Annotated[str, Option("added to word vectors: sinusoidal, learned, or none", MODEL, known=POSITIONS)] = (
-        "sinusoidal"
-    )
-    position_scale: Annotated[float, Option("factor of the sinusoids", MODEL, least=0)] = 1.0
+    positions: Annotated[
+        Positions,
+        option("added to word vectors: sinusoidal, learned, or none", MODEL),
+    ] = "sinusoidal"
+    position_scale: Annotated[Number, Field(ge=0), option("factor of the sinusoids", MODEL)] = 1.0
     penalty: Annotated[
-        str, Option("none, entropy ([CLS] row) or entropy-columns", TRAINING, known=("none", *VARIANTS))
+        Literal["none", "entropy", "entropy-columns"],
+        option("none, entropy ([CLS] row) or entropy-columns", TRAINING),
     ] = "none"
-    weight: Annotated[float, Option("weight λ of the penalty", TRAINING)] = 0.0
+    weight: Annotated[Number, option("weight λ of the penalty", TRAINING)] = 0.0
     penalty_layers: Annotated[
-        tuple[int, ...],
-        Option("layers it acts on, from 1, with commas; all", TRAINING, parse=penalty_layers_of, shown="1"),
+        tuple[Whole, ...],
+        split_numbers(),
+        option("layers it acts on, from 1, with commas; all", TRAINING, metavar="INT,…"),
     ] = (1,)
-    rate: Annotated[float | None, Option("learning rate; default: published (1e-3, or 5e-5)", TRAINING, least=0)] = None
-    decay: Annotated[float | None, Option("weight decay; default: published (0, or 0.01)", TRAINING, least=0)] = None
-    batch: Annotated[int | None, Option("utterances a step; default 64", TRAINING, least=1)] = None
-    epochs: Annotated[int | None, Option("most epochs; default 50", TRAINING, least=1)] = None
-    patience: Annotated[int | None, Option("epochs without a lower loss; default 5", TRAINING, least=1)] = None
-    steps: Annotated[
-        int | None, Option("train so many steps and keep the last; default: the best epoch is kept", TRAINING, least=1)
+    rate: Annotated[
+        Number | None,
+        Field(ge=0),
+        option("learning rate; default: published (1e-3, or 5e-5)", TRAINING),
     ] = None
-    warmup: Annotated[int, Option("steps of warm-up", TRAINING, least=0)] = 0
-    clip: Annotated[float, Option("largest gradient norm; 0: none", TRAINING, least=0)] = 0.0
-    buckets: bool = True
-    max_length: Annotated[int | None, Option("longer utterances are cut, and counted", INPUT, least=3)] = None
-    seed: Annotated[int, Option("of weights, order and dropout", TRAINING, least=0)] = 0
-    split_seed: Annotated[int, Option("of splits the corpus does not have", INPUT, least=0)] = 0
+    decay: Annotated[
+        Number | None,
+        Field(ge=0),
+        option("weight decay; default: published (0, or 0.01)", TRAINING),
+    ] = None
+    batch: Annotated[Whole | None, Field(ge=1), option("utterances a step; default 64", TRAINING)] = None
+    epochs: Annotated[Whole | None, Field(ge=1), option("most epochs; default 50", TRAINING)] = None
+    patience: Annotated[Whole | None, Field(ge=1), option("epochs without a lower loss; default 5", TRAINING)] = None
+    steps: Annotated[
+        Whole | None,
+        Field(ge=1),
+        option("train so many steps and keep the last; default: the best epoch is kept", TRAINING),
+    ] = None
+    warmup: Annotated[Whole, Field(ge=0), option("steps of warm-up", TRAINING)] = 0
+    clip: Annotated[Number, Field(ge=0), option("largest gradient norm; 0: none", TRAINING)] = 0.0
+    buckets: Annotated[bool, PYTHON_ONLY] = True
+    seed: Annotated[Whole, Field(ge=0), option("of weights, order and dropout", TRAINING)] = 0
 
     def __post_init__(self) -> None:
         if self.penalty != "none":
             check_penalty(self.penalty, self.weight, self.penalty_layers)
         elif self.weight != 0:
             raise UsageError(f"a penalty for --weight {self.weight}", "none", f"add --penalty {VARIANTS[0]}")
-        norm = self.vector_norm
-        if norm is not None and not (math.isfinite(norm) and norm > 0):
-            raise UsageError("a finite vector norm above 0", str(norm), "change --vector-norm")
-        check_fields(self)
         own = f"the model {self.model} (only the attention-only model has it)"
         unused = [] if self.is_attention else [(name, own) for name in OF_ATTENTION]
         unused += [("vector_norm", "--vectors random")] * (self.vectors == RANDOM)
@@ -173,11 +186,22 @@ class ClassifierRecipe:
         missing = {n: value for n, value in published.items() if getattr(self, n) is None and n not in unused}
         return replace(self, **missing)
 
+    def described(self) -> dict[str, Any]:
+        """The recipe as `training.json` holds it, by which a training is found again."""
+        own = {name: value for name, value in asdict(self).items() if name not in names_of(Columns)}
+        return own | {"columns": self.by_role}
+
+    @classmethod
+    def read(cls, described: dict[str, Any]) -> "ClassifierRecipe":
+        """The recipe that `training.json` holds."""
+        own = {name: value for name, value in described.items() if name != "columns"}
+        return cls(**own, **Columns.as_fields(described["columns"]))
+
     def open(self) -> "LabelledCorpus":
         """The corpus it trains on."""
         from anisoscope.data.labelled import open_labelled
 
-        return open_labelled(self.corpus, columns=self.columns, seed=self.split_seed, limit=self.limit)
+        return open_labelled(self.corpus, columns=self.by_role, seed=self.split_seed, limit=self.limit)
 
 
 Task = Literal["masked-lm", "causal-lm"]
@@ -215,83 +239,102 @@ SIZES: dict[str, ModelSize] = {
 """`mini`, `bert-small`: Turc et al. 2019; `bert-base`: Devlin et al. 2019. The smaller ones train without dropout."""
 
 
-@dataclass(frozen=True)
+Preset = Literal["tiny", "small", "mini", "bert-small", "bert-base"]
+WARM_UP, LONGEST_WARM_UP = 0.05, 10_000
+"""The learning rate rises over 5 % of the steps, 10,000 at most, then falls linearly."""
+
+
+@declare_settings
 class Sizes:
     """A preset by name, and what is changed of it."""
 
-    preset: Annotated[str, Option("tiny, small, mini, bert-small or bert-base", MODEL, known=tuple(SIZES))] = "small"
-    vocab_size: Annotated[int | None, Option("most tokens learnt; default: the preset's", MODEL, least=300)] = None
-    window: Annotated[int | None, Option("tokens a sequence; default: the preset's", MODEL, least=4)] = None
-    batch: Annotated[int | None, Option("sequences a step, over all devices", TRAINING, least=1)] = None
-    rate: Annotated[float | None, Option("highest learning rate; default: the preset's", TRAINING, least=0)] = None
+    preset: Annotated[Preset, option("tiny, small, mini, bert-small or bert-base", MODEL)] = "small"
+    vocab_size: Annotated[
+        Whole | None,
+        Field(ge=300),
+        option("most tokens learnt; default: the preset's", MODEL),
+    ] = None
+    window: Annotated[Whole | None, Field(ge=4), option("tokens a sequence; default: the preset's", MODEL)] = None
+    batch: Annotated[Whole | None, Field(ge=1), option("sequences a step, over all devices", TRAINING)] = None
+    rate: Annotated[
+        Number | None,
+        Field(ge=0),
+        option("highest learning rate; default: the preset's", TRAINING),
+    ] = None
     dropout: Annotated[
-        float | None, Option("default: the preset's (0 for small ones)", TRAINING, least=0, most=0.9)
+        Number | None,
+        Field(ge=0, le=0.9),
+        option("default: the preset's (0 for small ones)", TRAINING),
     ] = None
 
     def build(self) -> ModelSize:
-        """The size. UsageError with near matches for a preset that there is not."""
-        if self.preset not in SIZES:
-            raise UsageError("a preset", repr(self.preset), near_matches(self.preset, SIZES))
-        changes = {name: value for name, value in asdict(self).items() if value is not None}
+        """The size: of the preset, with what is changed."""
+        changes = {name: value for name, value in part_of(self, Sizes).items() if value is not None}
         if self.vocab_size is not None:
             changes["vocabulary"] = changes.pop("vocab_size")
         del changes["preset"]
         return replace(SIZES[self.preset], **changes)
 
 
-PRECISIONS = ("float32", "bfloat16", "float16")
-WARM_UP, LONGEST_WARM_UP = 0.05, 10_000
-"""The learning rate rises over 5 % of the steps, 10,000 at most, then falls linearly."""
+@declare_settings
+class Training(Sizes):
+    """What is trained, on what, how long. Everything but the device and the trackers is part of its identity.
 
-
-@dataclass(frozen=True)
-class Training:
-    """What is trained, on what, how long. Everything but the last two fields is part of its identity.
-
+    own_size          a size that no preset has, before the preset
     seed, data_seed   of the weights (and dropout); of the order of the windows and their masks (None: as `seed`)
     per_octave        checkpoints each time the number of steps doubles, besides 0 and the last
-    accumulate        batches a step is split into where memory is short
+    accumulate        batches a step is split into if memory is short
     """
 
-    task: Task = "masked-lm"
+    task: Annotated[Task, PYTHON_ONLY] = "masked-lm"
+    own_size: Annotated[ModelSize | None, PYTHON_ONLY] = None
     corpus: Annotated[
-        str,
-        Option("text as in measure: name, hub data set, file or folder", INPUT, ("--corpus", "-c"), check=check_corpus),
+        Text,
+        option("text as in measure: name, hub data set, file or folder", INPUT, "-c"),
     ] = "builtin:python-docs"
-    size: Annotated[ModelSize, BuiltFrom(Sizes)] = SIZES["small"]
-    steps: Annotated[int | None, Option("default: the preset's", TRAINING, least=1)] = None
-    seed: Annotated[int, Option("seed of the weights and of dropout", TRAINING, least=0)] = 0
-    data_seed: Annotated[
-        int | None, Option("seed of the order of the text and of the masks; default: as --seed", TRAINING, least=0)
-    ] = None
+    split: Annotated[Text | None, option("split of a hub data set", INPUT)] = None
+    column: Annotated[Text | None, option("text column of a table", INPUT)] = None
+    limit: Annotated[Whole | None, Field(ge=1), option("first N documents only", INPUT)] = None
     vocabulary: Annotated[
-        str | None, Option("checkpoint whose vocabulary is taken; default: one learnt on the corpus", INPUT)
+        Text | None,
+        option("checkpoint whose vocabulary is taken; default: one learnt on the corpus", INPUT),
     ] = None
-    per_octave: Annotated[int, Option("checkpoints each time the number of steps doubles", TRAINING, least=1)] = 2
-    precision: Annotated[
-        str, Option("float32, or mixed precision: bfloat16, float16", MACHINE, ("--dtype",), known=PRECISIONS)
+    steps: Annotated[Whole | None, Field(ge=1), option("default: the preset's", TRAINING)] = None
+    seed: Annotated[Whole, Field(ge=0), option("seed of the weights and of dropout", TRAINING)] = 0
+    data_seed: Annotated[
+        Whole | None,
+        Field(ge=0),
+        option("seed of the order of the text and of the masks; default: as --seed", TRAINING),
+    ] = None
+    per_octave: Annotated[
+        Whole,
+        Field(ge=1),
+        option("checkpoints each time the number of steps doubles", TRAINING),
+    ] = 2
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"],
+        option("float32, or mixed precision: bfloat16, float16", MACHINE),
     ] = "float32"
-    accumulate: Annotated[int, Option("parts a batch is split into where memory is short", MACHINE, least=1)] = 1
-    split: Annotated[str | None, Option("split of a hub data set", INPUT)] = None
-    column: Annotated[str | None, Option("text column of a table", INPUT)] = None
-    limit: Annotated[int | None, Option("first N documents only", INPUT, least=1)] = None
-    device: Annotated[str, Option("cpu or cuda (several: start it with torchrun)", MACHINE, check=check_device)] = "cpu"
-    report_to: Annotated[tuple[str, ...], Option("trackers, with commas: tensorboard, wandb, trackio", OUTPUT)] = ()
+    accumulate: Annotated[
+        Whole,
+        Field(ge=1),
+        option("parts a batch is split into where memory is short", MACHINE),
+    ] = 1
+    device: Annotated[Device, option("cpu or cuda (several: start it with torchrun)", MACHINE)] = "cpu"
+    report_to: Annotated[
+        Names, option("trackers, with commas: tensorboard, wandb, trackio", OUTPUT, metavar="NAME,…")
+    ] = ()
 
     def __post_init__(self) -> None:
-        if self.task not in TASKS:
-            raise UsageError(f"a task among {', '.join(TASKS)}", repr(self.task), near_matches(self.task, TASKS))
-        check_fields(self)
         parts = int(os.environ.get("WORLD_SIZE", "1")) * self.accumulate  # as torchrun gives it
         if self.size.batch % parts:
             got = f"{self.size.batch} sequences over {parts} parts (processes × --accumulate)"
             raise UsageError("a batch that can be split evenly", got, f"use a multiple of {parts} for --batch")
 
-    @property
-    def preset(self) -> str:
-        """The preset whose shape it has."""
-        shape = (self.size.layers, self.size.width, self.size.heads)
-        return next(name for name, size in SIZES.items() if (size.layers, size.width, size.heads) == shape)
+    @cached_property
+    def size(self) -> ModelSize:
+        """Architecture and recipe."""
+        return self.own_size or self.build()
 
     @property
     def last(self) -> int:
@@ -312,8 +355,9 @@ class Training:
         """What the weights depend on; of the corpus its fingerprint, of the vocabulary its size."""
         from anisoscope.provenance import code_version
 
-        described = asdict(self) | {"steps": self.last, "data_seed": self.order}
-        for name in ("device", "report_to"):
-            described.pop(name)
+        left_out = (*names_of(Sizes), "own_size", "dtype", "device", "report_to")
+        described = {name: value for name, value in asdict(self).items() if name not in left_out}
+        described |= {"size": asdict(self.size), "precision": self.dtype}
+        described |= {"steps": self.last, "data_seed": self.order}
         described |= {"corpus_fingerprint": corpus, "vocabulary_size": vocabulary}
         return described | {"code": code_version()["version"]}

@@ -1,0 +1,132 @@
+"""What `anisoscope reproduce` and `anisoscope train` do: call, and print."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from anisoscope.cli.view import Quiet, here, say, tell
+from anisoscope.data.names import check_corpus, check_labelled, check_model
+from anisoscope.options import INPUT, MACHINE, OUTPUT, WHAT, Device, FilePath, Names, Text, option
+from anisoscope.progress import waiting
+from anisoscope.runs.job import OutputOptions
+from anisoscope_papers.names import PAPERS
+from anisoscope_papers.training.recipe import ATTENTION, ClassifierRecipe, Task, Training
+
+PARTIAL = 7
+"""The exit code of a reproduction without something that could not be had (`EXIT_CODES` of the program)."""
+PLACE, TRAINING, RECIPE = OutputOptions(), Training(), ClassifierRecipe()
+
+
+def reproduce(
+    paper: Annotated[Literal["godey2024", "fosse2023", "beyond"], option(" or ".join(PAPERS), INPUT)],
+    /,
+    *,
+    only: Annotated[
+        Text,
+        option("figures and tables, with commas and ranges: fig1-5,fig17,table3; default: all", WHAT),
+    ] = "",
+    settings: Annotated[
+        Text,
+        option(
+            "quick (minutes, no download), paper (the paper's checkpoints and data), or another of the study's: see "
+            "anisoscope list studies",
+            WHAT,
+        ),
+    ] = "quick",
+    data: Annotated[
+        Names,
+        option(
+            "local copies of corpora, with commas: common-voice=FOLDER,imagenet-1k=FOLDER",
+            INPUT,
+            metavar="NAME=FOLDER,…",
+        ),
+    ] = (),
+    device: Annotated[Device, option("cpu, cuda, cuda:1, mps", MACHINE)] = "cpu",
+    output: Annotated[FilePath, option("folder of the results", OUTPUT, "-o")] = Path("runs/reproduction"),
+    dry_run: Annotated[bool, option("list what would be measured and loaded: gigabytes, disk, hours", OUTPUT)] = False,
+    quiet: Quiet = False,
+) -> int | None:
+    """Reproduce a paper and show each verdict as it comes; the exit code if something could not be had."""
+    from anisoscope.data.local import copies, pairs
+    from anisoscope_papers import names
+
+    names.check(paper, only, settings)
+    given = pairs(data)
+    with waiting(f"loading the studies of {paper}", quiet=quiet):
+        from anisoscope_papers import runner
+        from anisoscope_papers.api import verdicts
+
+        studies = runner.choose(paper, only)
+    if dry_run:
+        tell("\n".join(runner.describe(studies, settings)), indent="           ")
+        return None
+    folder = output / paper / settings
+    try:
+        with copies(given):
+            for verdict in verdicts(studies, folder, device, quiet):
+                tell(verdict, indent="        ")
+    finally:
+        if (folder / "report.html").exists():
+            tell(f"report: {here(folder / 'report.html')} (open it in a browser)", err=True)
+    missing = runner.without(studies, folder)
+    for reason, what in missing.items():
+        tell(f"left out: {what}: {reason}", err=True, indent="  ")
+    return PARTIAL if missing else None
+
+
+def masked_lm(training: Training = TRAINING, place: OutputOptions = PLACE, *, quiet: Quiet = False) -> None:
+    """Train a BERT, and say where it is."""
+    _train("masked-lm", training, place, quiet)
+
+
+def causal_lm(training: Training = TRAINING, place: OutputOptions = PLACE, *, quiet: Quiet = False) -> None:
+    """Train a GPT-2, and say where it is."""
+    _train("causal-lm", training, place, quiet)
+
+
+def _train(task: Task, training: Training, place: OutputOptions, quiet: bool) -> None:
+    check_corpus(training.corpus)
+    from anisoscope_papers.api import train_language_model
+
+    folder = train_language_model(replace(training, task=task), place, quiet)
+    say(str(folder))
+    tell(f"next: anisoscope measure {here(folder, typed=True)} --panel hidden", err=True, indent="  ")
+
+
+def classifier(
+    recipe: ClassifierRecipe = RECIPE,
+    place: OutputOptions = PLACE,
+    *,
+    device: Annotated[Device, option("cpu or cuda; one device", MACHINE)] = "cpu",
+    quiet: Quiet = False,
+) -> None:
+    """Train a classifier, and say how well it does and where it is."""
+    if recipe.model != ATTENTION:
+        check_model(recipe.model)
+    check_labelled(recipe.corpus)
+    from anisoscope_papers.api import train_classifier
+
+    trained = train_classifier(recipe, place, quiet, device)
+    for split, found in trained.training["results"].items():
+        say(f"{split}: accuracy {found['accuracy']:.3f} of {found['n']:,} (majority {found['majority']:.3f})")
+    if drawn := describe_drawn_splits(trained.training["corpus"]):
+        tell(drawn, err=True, indent="  ")
+    if trained.collapsed:
+        tell("collapsed: not above the majority rate on the test split; try --warmup 100 --clip 1", err=True)
+    for split, count in trained.training["truncated"].items():
+        if count:
+            tell(f"{split}: {count:,} utterances cut at {trained.max_length} tokens", err=True)
+    say(str(trained.folder))
+    tell(f"next: anisoscope classes {here(trained.folder, typed=True)}", err=True, indent="  ")
+
+
+def describe_drawn_splits(corpus: dict[str, Any]) -> str:
+    """What a manifest's corpus says of splits that it does not have; empty if it has all."""
+    drawn = corpus.get("drawn", [])
+    if not drawn:
+        return ""
+    counts = {split: sum(classes.values()) for split, classes in corpus["counts"].items()}
+    uses = {"train": "to train on", "validation": "to choose the epoch by", "test": "to test on"}
+    rows = ", ".join(f"{counts[split]:,} {uses[split]}" for split in uses)
+    lacks = "splits" if set(uses) <= set(drawn) else f"{' or '.join(drawn)} split"
+    return f"{corpus['name']} has no {lacks}: rows were drawn at random (--split-seed): {rows}"

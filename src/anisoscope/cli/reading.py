@@ -1,0 +1,62 @@
+"""`anisoscope report`, `compare` and `list`: what is read from runs that are finished, and what can be named."""
+
+from typing import Annotated
+
+from anisoscope.axes import TokenPolicy
+from anisoscope.cli.measuring import FORMAT, RunFolders
+from anisoscope.cli.view import Format, Quiet, say, show
+from anisoscope.errors import OutputError, UsageError, near_matches
+from anisoscope.options import INPUT, OUTPUT, WHAT, FilePath, Text, option
+from anisoscope.progress import waiting
+from anisoscope.registry import entries
+
+LISTS = ("metrics", "models", "corpora", *entries("listings"))
+"""What `anisoscope list` lists."""
+
+
+def report(
+    run: Annotated[FilePath, option("run folder, or folder of reproductions: results", INPUT)],
+    /,
+    *,
+    quiet: Quiet = False,
+    pdf: Annotated[bool, option("figures as PDF too, for print", OUTPUT)] = False,
+) -> None:
+    """Make the page of a run anew, and say where it is."""
+    if not run.is_dir():
+        raise OutputError("a run folder", f"{run}, which is none", "name the folder that measure wrote")
+    with waiting("drawing the report", quiet=quiet):
+        from anisoscope.api import working
+
+        page = working.report(run, pdf=pdf)
+    say(str(page))
+
+
+def compare(
+    runs: RunFolders,
+    /,
+    *,
+    view: Format = FORMAT,
+    metric: Annotated[Text, option("metric to compare", WHAT)] = "mean_cosine",
+    tokens: Annotated[TokenPolicy, option("token policy: all, content, no-first", WHAT)] = "all",
+) -> None:
+    """Show one metric of several runs side by side."""
+    if len(runs) < 2:
+        raise UsageError("at least two run folders", str(len(runs)), "name another one")
+    from anisoscope.cli import tables
+
+    table, found = tables.side_by_side(runs, metric, tokens)
+    show([table], view, found)
+
+
+def list_names(
+    what: Annotated[Text, option(", ".join(LISTS), INPUT)],
+    /,
+    *,
+    view: Format = FORMAT,
+) -> None:
+    """Show everything of a kind that can be named."""
+    if what not in LISTS:
+        raise UsageError(f"what to list among {', '.join(LISTS)}", repr(what), near_matches(what, LISTS))
+    from anisoscope.cli import tables
+
+    show([tables.listed(what)], view)
