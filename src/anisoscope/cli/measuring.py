@@ -10,7 +10,7 @@ from anisoscope.cli.view import Format, Quiet, View, here, say, show, tell
 from anisoscope.data.names import check_corpus, check_labelled, check_model
 from anisoscope.errors import UsageError
 from anisoscope.extras import missing_packages, require_extra
-from anisoscope.options import INPUT, OUTPUT, FilePath, option
+from anisoscope.options import INPUT, OUTPUT, FilePath, option, part_of
 from anisoscope.progress import keeping, waiting
 from anisoscope.runs.job import ClassesOptions, Job, OutputOptions, VectorColumns
 from anisoscope.wording import first_of

@@ -7,13 +7,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from anisoscope.data.local import copy_of
 from anisoscope_papers.needs import Need
-from anisoscope_papers.training.recipe import ARMS, ATTENTION, POSITIONS, Arm, ClassifierRecipe
+from anisoscope_papers.training.recipe import ARMS, ATTENTION, POSITIONS, ClassifierRecipe
 
 REAL = ("yelphat", "hatexplain", "esnli")
 PLANTED = ("planted", "planted:3", "planted-pairs")
@@ -67,9 +68,9 @@ class Cell:
     heads: int = 1
     seed: int = 0
     start: str = SCALED
-    arm: Arm = LEARNED
+    arm: str = LEARNED
     examples: int | None = None
-    positions: Positions = SINUSOIDS
+    positions: str = SINUSOIDS
     scale: float = 1.0
     freeze_after: int | None = None
     steps: int | None = None
@@ -170,8 +171,9 @@ class Grid:
         if not cell.attention:
             same = replace(same, limit=self.fine_limit, max_length=self.fine_length, epochs=self.fine_epochs)
             return replace(same, patience=self.fine_epochs, rate=self.fine_rate, batch=self.fine_batch)
-        same = replace(same, layers=cell.layers, heads=cell.heads, positions=cell.positions, position_scale=cell.scale)
-        same = replace(same, attention=cell.arm, freeze_after=cell.freeze_after)
+        chosen: dict[str, Any] = {"positions": cell.positions, "attention": cell.arm}
+        same = replace(same, layers=cell.layers, heads=cell.heads, position_scale=cell.scale)
+        same = replace(same, freeze_after=cell.freeze_after, **chosen)
         if cell.steps is None:
             same = replace(same, epochs=self.epochs, patience=self.patience)
         else:
