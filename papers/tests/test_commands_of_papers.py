@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from papers_goldens import RESULTS
 from test_commands import asked, runs, typed
+from typed import invoke
 
 from anisoscope.errors import UsageError
 from anisoscope.runs.job import OutputOptions
