@@ -10,7 +10,7 @@ into `<output>/beyond/paper/<study>` and reproduce the study with the settings `
 import base64
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -73,7 +73,7 @@ def records_of(cells: Sequence[Cell], plan: Grid, context: Context) -> pd.DataFr
     lost: set[str] = set()
 
     def attempt(cell: Cell, wait: bool) -> pd.DataFrame:
-        identity = run_id(asdict(plan.recipe(cell).filled()))
+        identity = run_id(plan.recipe(cell).filled().described())
         known = select(earlier, run=identity)
         if len(known):
             return known

@@ -155,7 +155,7 @@ def untrained(cells: Sequence[Cell], plan: Grid, context: Context) -> Iterator[C
 def folder_of(cell: Cell, plan: Grid, cache_folder: Path) -> Path:
     """Folder of a cell: a function of how it is trained."""
     name = f"{slug(cell.corpus)}-{slug(cell.model)}-L{cell.layers}-s{cell.seed}"
-    return cache_folder / "classifiers" / f"{name}-{run_id(asdict(plan.recipe(cell).filled()))[:8]}"
+    return cache_folder / "classifiers" / f"{name}-{run_id(plan.recipe(cell).filled().described())[:8]}"
 
 
 def each(cells: Sequence[Cell], plan: Grid, context: Context, look: Callable[[Trained], Any]) -> Iterator[Any]:
