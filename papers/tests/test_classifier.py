@@ -420,7 +420,7 @@ def test_other_bad_input_is_explained(tmp_path):
         ({"model": "no/such-model"}, ModelError, "no/such-model"),
         ({"model": "builtin:minilm", "max_length": 604}, UsageError, "--max-length of at most 512"),
         ({"vectors": "random", "separator": True}, UsageError, "pairs for --separator; got planted"),
-        ({"penalty": "entropy", "weight": math.nan}, UsageError, "weight of at least 0"),
+        ({"penalty": "entropy", "weight": math.nan}, UsageError, "a finite weight"),
     ):
         with pytest.raises(error, match=expected):
             train_classifier(ClassifierRecipe(**given), tmp_path / "run")

