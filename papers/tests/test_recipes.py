@@ -87,8 +87,6 @@ SEEN = {
     "seed": (3, {}, setting("seed")),
 }
 """Field → another value, what it needs beside it, and where it is seen."""
-ELSEWHERE = {"model", "corpus", "columns", "limit", "vectors", "vector_norm", "tokens", "separator", "split_seed"}
-"""Seen below, or in `test_classifier.py`."""
 
 
 @pytest.fixture(scope="module")
