@@ -170,7 +170,7 @@ def test_metrics_that_are_chosen_are_in_the_identity_and_no_others():
         found = Job(settings=Settings(**settings)).identity(subject, plan)["code"]
         return {name.rpartition(".")[2] for name in found if name.startswith("anisoscope.metrics.")}
 
-    assert "spectrum" not in modules(panels=("hidden",)) and "spectrum" in modules(panels=("spectrum",))
+    assert "spectrum" not in modules(panel=("hidden",)) and "spectrum" in modules(panel=("spectrum",))
     assert modules(metrics=("drift",)) - {"drift"} == modules(metrics=("norms",)) - {"norms"}
 
 

@@ -117,7 +117,8 @@ def test_plans_of_clips_and_pictures_know_data_units_and_settings(tmp_path):
 
 def test_the_identity_of_a_run_knows_every_field():
     """A field of a job could be no part of its identity: another run was found in its place."""
-    subject, plan = SimpleNamespace(weights_sha256="w", form="f"), SimpleNamespace(fingerprint="p")
+    subject = SimpleNamespace(weights_sha256="w", form="f", processor=None, model=nn.Identity())
+    plan = SimpleNamespace(fingerprint="p")
     given = {"tower": "text", "train_seed": 7, "columns": "0-7", "unit_column": "unit", "label_column": "label"}
     identity = Job(**given).identity(subject, plan)
     assert identity.keys() >= {field.name for field in fields(Job)} - {*NOT_IN_IDENTITY}

@@ -137,9 +137,11 @@ def measure_vectors(
 
 def _refuse_columns_of_vectors(job: Job) -> None:
     """UsageError for columns of a file of vectors if something else is measured."""
-    from anisoscope.data.vector_files import ENDINGS
+    columns = part_of(job, VectorColumns)
+    if any(column is not None for column in columns.values()):
+        from anisoscope.data.vector_files import ENDINGS
 
-    _refuse(f"a file of vectors ({', '.join(ENDINGS)})", job.model, **part_of(job, VectorColumns))
+        _refuse(f"a file of vectors ({', '.join(ENDINGS)})", job.model, **columns)
 
 
 def _job_and_subject(job: Job, model: Any, processor: Any, options: Mapping[str, Any]) -> "tuple[Job, Subject | None]":
