@@ -44,7 +44,7 @@ def _nothing_remembered():
 @pytest.fixture(scope="module")
 def every_layer():
     """`records` of a model with all its layers, measured once."""
-    return cache(lambda name, panels: records(name, panels=panels))
+    return cache(lambda name, panels: records(name, panel=panels))
 
 
 @pytest.mark.parametrize(
