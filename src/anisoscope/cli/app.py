@@ -56,6 +56,24 @@ COMMANDS: dict[str, Command | Group] = {
         "What their intervals tell apart is said below the table.",
         "anisoscope compare runs/a runs/b --metric mean_cosine",
     ),
+    "cure": Command(
+        "anisoscope.cli.answers:cure",
+        "Try cures for anisotropy on vectors, and say which one fits.\n\n"
+        "Each is fitted on one half of the units and tried on the other: A, neighbours, and with labels or pairs what "
+        "it does to the task, with paired intervals. A cure that harms the task is shown as such.",
+        "anisoscope cure vectors.npy --cures centre,whiten,remove-top:1..3",
+    ),
+    "apply": Command(
+        "anisoscope.cli.answers:apply",
+        "Apply a cure that was saved to other vectors, such as queries.",
+        "anisoscope apply fit.safetensors queries.npy --output cured.npy",
+    ),
+    "doctor": Command(
+        "anisoscope.cli.answers:doctor",
+        "Say what this installation can do: versions, devices, extras, folders.\n\n"
+        "Every package of every extra is tried; what is missing is named with the line that installs it.",
+        "anisoscope doctor",
+    ),
     "list": Command(
         "anisoscope.cli.reading:list_names",
         "List what can be named: metrics, models, corpora, and what other packages add.",

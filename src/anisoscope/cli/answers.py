@@ -1,0 +1,157 @@
+"""`anisoscope cure`, `apply` and `doctor`: what to do about it, and whether this installation can."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from anisoscope.cli.view import Format, Quiet, Table, here, say, show, tell
+from anisoscope.errors import OutputError, UsageError
+from anisoscope.options import INPUT, OUTPUT, WHAT, FilePath, Text, Whole, option, part_of
+from anisoscope.progress import waiting
+from anisoscope.runs.job import VectorColumns
+
+if TYPE_CHECKING:
+    from anisoscope.cures.trial import Trials
+    from anisoscope.data.arrays import Vectors
+
+FORMAT, COLUMNS = Format(), VectorColumns()
+CURES_HELP = (
+    "cures, with commas: centre, standardise, whiten, remove-top:K or remove-top:A..B, drop-dims:auto or drop-dims:J,K"
+)
+
+
+def cure(
+    vectors: Annotated[FilePath, option("file of vectors, as measure takes it", INPUT)],
+    /,
+    columns: VectorColumns = COLUMNS,
+    view: Format = FORMAT,
+    *,
+    cures: Annotated[Text, option(CURES_HELP, WHAT)] = "",
+    pairs: Annotated[FilePath | None, option("file of as many vectors: row i is the pair of row i", INPUT)] = None,
+    layer: Annotated[Text | None, option("of a file of several layers: which one", INPUT)] = None,
+    seed: Annotated[Whole, Field(ge=0), option("which half of the units cures are fitted on", WHAT)] = 0,
+    write: Annotated[FilePath | None, option("write the vectors that the chosen cure gives (.npy)", OUTPUT)] = None,
+    save: Annotated[
+        FilePath | None, option("save the chosen cure, for anisoscope apply (.safetensors)", OUTPUT)
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Try cures on vectors, and say which one fits."""
+    with waiting(f"trying cures on {vectors}", quiet=quiet):
+        from anisoscope.cures.transforms import DEFAULT, expand_cures, fit_cure
+        from anisoscope.cures.trial import try_cures
+        from anisoscope.data.vector_files import open_vectors
+
+        names = expand_cures(cures or DEFAULT)
+        opened = open_vectors(vectors, **part_of(columns, VectorColumns))
+        x = _read_layer(opened, layer)
+        partner = None if pairs is None else _read_layer(open_vectors(pairs), layer)
+        found = try_cures(x, names, units=opened.units, labels=opened.labels, partner=partner, seed=seed)
+    show([_tabulate(found)], view)
+    if view.format == "table":
+        tell(found.text, indent="  ")
+    for note in found.notes:
+        tell(f"note: {note}", err=True, indent="  ")
+    if write is None and save is None:
+        return
+    if found.chosen is None:
+        came = "none of the cures tried" if not found.text.startswith("No cure is needed") else "no need of one"
+        raise UsageError("a cure that fits, to write or save", came, "name a single one: --cures centre, or leave out")
+    # What is written is fitted on all vectors: the half that was held out has done its work.
+    final = fit_cure(found.chosen.fit.name, x)
+    if write is not None:
+        _write_vectors(write, final.apply(x))
+    if save is not None:
+        final.save(save)
+        tell(f"saved: {here(save)}; for other vectors: anisoscope apply {here(save, typed=True)} FILE", err=True)
+
+
+def apply(
+    fit: Annotated[FilePath, option("cure that was saved: fit.safetensors", INPUT)],
+    vectors: Annotated[FilePath, option("file of vectors", INPUT)],
+    /,
+    columns: VectorColumns = COLUMNS,
+    *,
+    output: Annotated[FilePath, option("file of the vectors that it gives (.npy)", OUTPUT, "-o")],
+    layer: Annotated[Text | None, option("of a file of several layers: which one", INPUT)] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Apply a saved cure to vectors, such as queries."""
+    with waiting(f"applying {fit}", quiet=quiet):
+        from anisoscope.cures.transforms import Fit
+        from anisoscope.data.vector_files import open_vectors
+
+        x = _read_layer(open_vectors(vectors, **part_of(columns, VectorColumns)), layer)
+        y = Fit.load(fit).apply(x)
+    _write_vectors(output, y)
+
+
+def doctor(
+    *,
+    view: Format = FORMAT,
+    developers: Annotated[bool, option("extras for developers too", WHAT)] = False,
+    quiet: Quiet = False,
+) -> int:
+    """Say what this installation can do, and try it."""
+    with waiting("trying every package", quiet=quiet):
+        from anisoscope.doctor import examine, render
+
+        found = examine(developers=developers)
+    say(json.dumps(found.as_dict(), indent=1) if view.format == "json" else render(found))
+    return 0 if found.works else 1
+
+
+def _read_layer(opened: "Vectors", layer: str | None) -> Any:
+    """The vectors [vector, dim] of one layer, in float64."""
+    import numpy as np
+
+    names = list(opened.layers)
+    if layer is None and len(names) > 1:
+        raise UsageError(
+            "one layer of vectors", f"{len(names)}: {', '.join(names[:6])}", f"name it: --layer {names[0]}"
+        )
+    if layer is not None and layer not in names:
+        raise UsageError(f"a layer among {', '.join(names[:6])}", repr(layer), "name one of them")
+    if opened.are_sequences:
+        raise UsageError("vectors [vector, dim]", f"sequences {list(opened.shape)}", "pool them first: x.mean(1)")
+    rows = np.arange(opened.shape[0], dtype=np.int64)
+    return opened.block(layer or names[0], rows)[:, 0].double().numpy()
+
+
+def _tabulate(found: "Trials") -> Table:
+    """A row for each cure: A after it, what is kept, what changes; before any cure first."""
+    from anisoscope.wording import ranged
+
+    def cell(estimate: Any) -> str:
+        return ranged(float(estimate.value), float(estimate.low), float(estimate.high))
+
+    scores = list(found.trials[0].scores)
+    tasks = [name for name in scores if name not in ("A", "isoscore", "effective rank")]
+    rows = []
+    first = found.trials[0].scores
+    rows.append(["as it is", cell(first["A"].before), *(cell(first[name].before) for name in tasks), ""])
+    for trial in found.trials:
+        verdict = "harms " + ", ".join(trial.harmed) if trial.harmed else "isotropic" if trial.isotropic else ""
+        if found.chosen is trial:
+            verdict = f"{verdict} ←".strip()
+        cells = [cell(trial.scores[name].after) for name in tasks]
+        rows.append([trial.fit.name, cell(trial.scores["A"].after), *cells, verdict])
+    return Table(("cure", "A", *tasks, ""), rows, found.table())
+
+
+def _write_vectors(path: Path, x: Any) -> None:
+    import numpy as np
+
+    from anisoscope.store import write_atomic
+
+    if path.suffix != ".npy":
+        raise OutputError("a file that ends in .npy", str(path), "name it so: --write cured.npy")
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            np.save(file, x)
+
+    write_atomic(path, write)
+    tell(f"written: {here(path)}", err=True)
