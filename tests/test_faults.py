@@ -82,7 +82,7 @@ OF_FILES = {
     "a clip that asks for gigabytes": Fault("measure {speech} -c {gigabytes} -o {new}", CORPUS, ("header",)),
     "a clip of an absurd rate": Fault("measure {speech} -c {rate} -o {new}", CORPUS, ("samples a second",)),
     "vectors with NaN": Fault("measure {nan} -o {new}", MEASURE, ("40 with NaN or Inf",)),
-    "vectors of text": Fault("measure {words} -o {new}", CORPUS, ("'words'",)),
+    "vectors of text": Fault("measure {words} -o {new}", CORPUS, ("words", "--columns")),
     "labels of no class": Fault("classes builtin:minilm -c {unlabelled}", CORPUS, ("label",)),
     "a tokenizer's limit in words": Fault(RUN.replace("{model}", "{limit}"), MODEL, ("model_max_length",)),
     "a model without attention": Fault("measure {fnet} -c {text} --panel attention -o {new}", MEASURE, ("attention",)),

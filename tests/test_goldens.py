@@ -131,7 +131,7 @@ def printed() -> Told:
         stream = StringIO()
         with pytest.MonkeyPatch.context() as patched, redirect_stdout(stream):
             patched.setattr(view, "columns", lambda _stream, width=width: width)
-            view.show(shown[name], view.View(form), findings(one)[:2] if name == "run" else ())
+            view.show(shown[name], view.View(format=form), findings(one)[:2] if name == "run" else ())
         lines = stream.getvalue().split("\n")
         told[f"{name}, {form} {width or ''}".strip()] = (
             lines if form != "csv" else [*lines[:3], len(lines), *lines[-2:]]

@@ -346,8 +346,11 @@ def test_metrics_of_the_first_token_policy_alone_say_so():
     """Each is a row or a matrix a site, which other policies would double."""
     assert {name for name, metric in METRICS.items() if metric.first_policy} == {
         "calibrated",
+        "cka",
         "common_direction",
         "spectrum",
+        "twonn",
+        "uniformity",
     }
 
 

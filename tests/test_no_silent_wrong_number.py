@@ -299,7 +299,7 @@ def test_a_changed_formula_finds_no_old_run(program, job, tmp_path):
     assert there().code == 0  # the same sources elsewhere: the same run
     formula = folder / "anisoscope" / "metrics" / "drift.py"
     formula.write_text(formula.read_text() + "\nFACTOR = 2\n")
-    check_told(there(), 6, ["code.metrics differ", "--overwrite"])
+    check_told(there(), 6, ["code.anisoscope.metrics.drift differ", "--overwrite"])
 
 
 def test_a_changed_configuration_finds_no_old_run(job, tmp_path):
@@ -329,7 +329,9 @@ def test_a_changed_module_of_one_s_own_finds_no_old_run(tmp_path):
         "    model.__class__ = Own\n"
         "    return model\n"
     )
-    first, same, other = (form_of(x, tmp_path / name) for x, name in ((text, "a"), (text, "b"), (text + "#\n", "c")))
+    first, same, other = (
+        form_of(x, tmp_path / name) for x, name in ((text, "a"), (text + "#\n", "b"), (text + "FACTOR = 2\n", "c"))
+    )
     assert first == same != other
 
 
@@ -1242,17 +1244,17 @@ def test_what_metric_cannot_take_is_said(given, named, message):
     "field, value, says",
     [
         ("sample", -1, "at least 0"),
-        ("sample", "3", "type int"),
+        ("sample", "three", "got .three"),
         ("bins", (1, 0), "each above the last"),
-        ("bins", (0.0, float("nan")), "each above the last"),
+        ("bins", (0.0, float("nan")), "got nan"),
         ("bins", (0,), "two finite edges"),
-        ("median", "x", "type bool"),
+        ("medians", "x", ""),
         ("seed", 1 << 63, "at most 9,223,372,036,854,775,807"),
-        ("seed", 1.5, "type int"),
+        ("seed", 1.5, "got 1.5"),
         ("groups", 1 << 64, "at most 65,536"),
-        ("groups", True, "type int"),
+        ("groups", True, "got True"),
         ("spectrum_groups", 0, "at least 1"),
-        ("panels", "hidden", r"type tuple\[str"),
+        ("panel", "hiden", "did you mean hidden"),
         ("flatten", "images", "did you mean image"),
     ],
 )
@@ -1266,7 +1268,7 @@ def test_9_a_list_is_as_good_as_a_tuple():
     assert Settings(panel=["hidden"], bins=[0, 1]) == Settings(panel=("hidden",), bins=(0, 1))
 
 
-@pytest.mark.parametrize("field, value", [("limit", 0), ("limit", "3"), ("shard", (2, 2)), ("dtype", "float23")])
+@pytest.mark.parametrize("field, value", [("limit", 0), ("limit", "three"), ("shard", (2, 2)), ("dtype", "float23")])
 def test_9_jobs_that_cannot_be_are_refused(field, value):
     with pytest.raises(UsageError, match=field):
         Job(**{field: value})

@@ -169,8 +169,8 @@ def test_finished_checkpoints_are_not_loaded_again(copied, tmp_path, monkeypatch
     left = folders[0] / ".shape.json.999999999"
     (folders[0] / "shape.json").replace(left)  # a process was killed between a run and its shape
     loaded = []
-    load = series_runner.load
-    monkeypatch.setattr(series_runner, "load", lambda name, **given: loaded.append(name) or load(name, **given))
+    load = series_runner.subject_of
+    monkeypatch.setattr(series_runner, "subject_of", lambda job: loaded.append(job.model) or load(job))
     again = measured(place, job, tmp_path / "series")
     assert loaded == [str(place / "step-1")]
     assert (folders[0] / "shape.json").exists() and not left.exists()
@@ -183,8 +183,8 @@ def test_a_checkpoint_that_another_process_measures_comes_last(copied, tmp_path,
     folders = {c.step: done.folder for c, done in first.runs.items()}
     for folder in folders.values():
         shutil.rmtree(folder)
-    loaded, load = [], series_runner.load
-    monkeypatch.setattr(series_runner, "load", lambda name, **given: loaded.append(name[-6:]) or load(name, **given))
+    loaded, load = [], series_runner.subject_of
+    monkeypatch.setattr(series_runner, "subject_of", lambda job: loaded.append(job.model[-6:]) or load(job))
     with held(folders[0], seconds=3):
         measured(place, job, tmp_path / "series")
     assert loaded == ["step-1", "tep-10", "step-0"]

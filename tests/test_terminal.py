@@ -4,6 +4,7 @@ import re
 import shlex
 import signal
 
+import numpy as np
 import pytest
 from program import ESCAPES, NO_PAGE
 from rich.cells import cell_len
@@ -19,6 +20,9 @@ COMMANDS = {
     "report": "report {folder}/run",
     "compare": "compare {folder}/run {folder}/run",
     "classes": "classes --corpus planted --limit 12 --parts directions -o {folder}/classes --overwrite",
+    "cure": "cure {folder}/vectors.npy --cures centre --save {folder}/fit-{columns}.safetensors",
+    "apply": "apply {folder}/fit-{columns}.safetensors {folder}/vectors.npy -o {folder}/cured-{columns}.npy",
+    "doctor": "doctor",
     "list": "list corpora",
 }
 """A tiny working example of every command; a new command needs one."""
@@ -43,6 +47,7 @@ def folder(program, tmp_path_factory):
     text.write_text(
         "\n".join(f"{i}. The cat sat on the mat; a dog barked {i} times, and rain fell." for i in range(40))
     )
+    np.save(path / "vectors.npy", np.random.default_rng(0).normal(size=(80, 6)) + 2)
     small = SMALL.format(text=text).split()
     for name, more in (("run", []), ("part-1", ["--shard", "1/2"]), ("part-2", ["--shard", "2/2"])):
         code, shown = on_a_terminal(

@@ -18,8 +18,10 @@ LAYERS = {
     "van": {"encoder": [(64, 8), (64, 8), (16, 16), (16, 16), (4, 24), (1, 32)]},
 }
 """Architecture → stack → (positions, dimensions) of layers 0, 1, 2 … of an input of 12 positions or 32 × 32 pixels."""
-ELSEWHERE = ("attention_classifier", "speech_cnn", "cifar_resnet", "crepe", "distillmos")
-"""Networks with tests of their own: test_attention_classifier.py, test_small_models.py, test_packaged.py."""
+ELSEWHERE = ("attention_classifier", "speech_cnn", "cifar_resnet", "crepe", "distillmos", "efficientnet_lite")
+"""Networks with tests of their own: test_attention_classifier.py, test_small_models.py, test_packaged.py,
+test_checkpoints.py.
+"""
 
 
 def test_every_network_has_its_line():

@@ -138,7 +138,7 @@ def test_a_cell_is_trained_as_its_grid_says_and_otherwise_as_published(name):
     of_cell, expected = ASKED[name]
     given = {"model": "attention"} | of_cell
     cell = Cell("planted", seed=4, **given)
-    assert GRID.recipe(cell) == ClassifierRecipe(cell.model, "planted", **expected)
+    assert GRID.recipe(cell) == ClassifierRecipe(model=cell.model, corpus="planted", **expected)
 
 
 def test_every_field_of_a_grid_changes_a_training_or_only_what_is_looked_at():

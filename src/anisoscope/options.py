@@ -137,7 +137,7 @@ def option(help: str, group: Group, *short: str, shown: str | None = None, **mor
 
 
 PYTHON_ONLY = Parameter(parse=False)
-"""Of a field that is given in Python alone."""
+"""Marks a field that is given in Python alone."""
 
 
 def _show_default(value: Any) -> str | None:

@@ -86,18 +86,20 @@ class Proof:
     def described(self) -> dict[str, Any]:
         """What a manifest says of it; of attention the worst of the layers that are measured."""
         moved = "other shapes" if self.outputs == math.inf else self.outputs
-        told: dict[str, Any] = {"outputs_moved": moved, "outputs_limit": self.limit}
+        described: dict[str, Any] = {"outputs_moved": moved, "outputs_limit": self.limit}
         if self.skipped:
-            told["outputs_skipped"] = self.skipped
+            described["outputs_skipped"] = self.skipped
         within = [(error, limit) for error, limit in self.attention.values() if error <= limit]
         error, limit = max(within, default=(None, None))
-        told |= {"attention_error": error, "attention_limit": limit}
-        told |= {"attention_compared": len(self.attention), "attention_not_compared": len(self.unheard)}
+        described |= {"attention_error": error, "attention_limit": limit}
+        described |= {"attention_compared": len(self.attention), "attention_not_compared": len(self.unheard)}
         beyond = {place: error for place, (error, limit) in self.attention.items() if not error <= limit}
         if beyond:
             named = {f"{stack}.{layer}{'.cross' * (kind == 'cross')}": x for (stack, layer, kind), x in beyond.items()}
-            told["attention_refused"] = {name: x if math.isfinite(x) else "not finite" for name, x in named.items()}
-        return told
+            described["attention_refused"] = {
+                name: x if math.isfinite(x) else "not finite" for name, x in named.items()
+            }
+        return described
 
 
 def check_attention(call: Call, output: Tensor, keys: Tensor, real: Tensor | None) -> tuple[float, float] | None:

@@ -47,7 +47,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Trial:
+class CureTrial:
     """What one cure did: its fit, and scores by name (`A`, `isoscore`, `effective rank`, and tasks)."""
 
     fit: Fit
@@ -61,12 +61,12 @@ class Trial:
 class Trials:
     """All cures that were tried on one set of vectors, and which of them fits."""
 
-    trials: list[Trial]
+    trials: list[CureTrial]
     n_fitted: int
     n_tried: int
     units_tried: int
     floor: float
-    chosen: Trial | None
+    chosen: CureTrial | None
     text: str
     notes: list[str] = field(default_factory=list)
 
@@ -256,7 +256,7 @@ def _spectrum(y: Array, group: Numbers) -> dict[str, Array]:
 RANGES: dict[str, Bounds] = {"A": COSINE, "isoscore": SHARE, "effective rank": (1.0, np.inf)}
 
 
-def _compare(fit: Fit, before: dict[str, Array], after: dict[str, Array], floor: float) -> Trial:
+def _compare(fit: Fit, before: dict[str, Array], after: dict[str, Array], floor: float) -> CureTrial:
     scores = {}
     for name, raw in before.items():
         bounds = RANGES.get(name, SHARE)
@@ -267,10 +267,10 @@ def _compare(fit: Fit, before: dict[str, Array], after: dict[str, Array], floor:
     harmed = tuple(name for name in of_tasks if scores[name].difference.high < 0)
     helped = tuple(name for name in of_tasks if scores[name].difference.low > 0)
     isotropic = bool(scores["A"].after.high <= floor)
-    return Trial(fit, scores, harmed, helped, isotropic)
+    return CureTrial(fit, scores, harmed, helped, isotropic)
 
 
-def _choose(trials: list[Trial]) -> Trial | None:
+def _choose(trials: list[CureTrial]) -> CureTrial | None:
     """The first cure, in the order asked for, after which vectors are isotropic and no task is harmed; of these the one
     that keeps most neighbours, if that is told apart.
     """
@@ -285,7 +285,7 @@ def _choose(trials: list[Trial]) -> Trial | None:
     return best
 
 
-def _describe(trials: list[Trial], chosen: Trial | None, before: dict[str, Array], floor: float) -> str:
+def _describe(trials: list[CureTrial], chosen: CureTrial | None, before: dict[str, Array], floor: float) -> str:
     from anisoscope.wording import listing, short
 
     a = float(before["A"][0])

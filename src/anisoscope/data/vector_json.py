@@ -33,7 +33,7 @@ RECORDS = 'write one object a vector: {"id": …, "embedding": […]}, or with p
 
 
 @dataclass
-class Found:
+class FoundVectors:
     """A list of numbers: its path, the places in the lists on the way, and what stands beside it."""
 
     path: str
@@ -89,7 +89,7 @@ def content_of_json(value: Any, file: str) -> Content:
     found = list(_lists_of_numbers(value, "", (), {}))
     if not found:
         return _scalar_content(value)
-    by_path: dict[str, list[Found]] = {}
+    by_path: dict[str, list[FoundVectors]] = {}
     for each in found:
         by_path.setdefault(each.path, []).append(each)
     _check_dict_of_lists(by_path, file)
@@ -121,7 +121,7 @@ def content_of_json(value: Any, file: str) -> Content:
 # ---- where the numbers are -------------------------------------------------------------------------------------------
 
 
-def _lists_of_numbers(value: Any, path: str, places: tuple[int, ...], beside: dict[str, Any]) -> Iterator[Found]:
+def _lists_of_numbers(value: Any, path: str, places: tuple[int, ...], beside: dict[str, Any]) -> Iterator[FoundVectors]:
     """All lists of numbers in a value, in order."""
     if isinstance(value, dict):
         beside = beside | _scalars(value)
@@ -143,11 +143,11 @@ def _lists_of_numbers(value: Any, path: str, places: tuple[int, ...], beside: di
             for place, each in enumerate(value):
                 yield from _lists_of_numbers(each, f"{path}[]", (*places, place), beside)
         elif (numbers := _numbers(value)) is not None:
-            yield Found(path, places, numbers, beside)
+            yield FoundVectors(path, places, numbers, beside)
     elif isinstance(value, str) and _name_of(path).rpartition(".")[2] in IN_BASE64:
         numbers = _from_base64(value)
         if numbers is not None:
-            yield Found(path, places, numbers, beside)
+            yield FoundVectors(path, places, numbers, beside)
 
 
 def _is_nested(value: list[Any]) -> bool:
@@ -214,7 +214,7 @@ def _name_of(path: str) -> str:
 # ---- what they make together -----------------------------------------------------------------------------------------
 
 
-def _stacked(path: str, members: list[Found]) -> tuple[Any, NDArray[np.bool_] | None, list[dict[str, Any]], str]:
+def _stacked(path: str, members: list[FoundVectors]) -> tuple[Any, NDArray[np.bool_] | None, list[dict[str, Any]], str]:
     """The lists of one path as vectors [row, dim] or sequences [row, token, dim], a mask where sequences differ in
     length, and what stands beside each row; or why they are none.
     """
@@ -225,7 +225,7 @@ def _stacked(path: str, members: list[Found]) -> tuple[Any, NDArray[np.bool_] | 
     levels = nested // 2
     above = len(members[0].places) - levels
     kept = [level for level in range(levels) if level == 0 or any(each.places[above + level] for each in members)]
-    groups: dict[tuple[int, ...], list[Found]] = {}
+    groups: dict[tuple[int, ...], list[FoundVectors]] = {}
     for each in members:
         place = tuple(each.places[above + level] for level in kept)
         groups.setdefault((*each.places[:above], *place[:-1]), []).append(each)
@@ -249,7 +249,7 @@ def _stacked(path: str, members: list[Found]) -> tuple[Any, NDArray[np.bool_] | 
     return values, None if mask.all() else mask, [group[0].beside for group in groups.values()], ""
 
 
-def _check_dict_of_lists(by_path: dict[str, list[Found]], file: str) -> None:
+def _check_dict_of_lists(by_path: dict[str, list[FoundVectors]], file: str) -> None:
     """CorpusError for an object of lists, whose keys may be rows or columns."""
     single = [members[0] for members in by_path.values() if len(members) == 1 and not members[0].places]
     widths = {len(each.numbers) for each in single}

@@ -176,10 +176,10 @@ class Steps:
         """Whether any process has a further batch, and the signal that any of them is to end by (0: none)."""
         if not self.together:
             return busy, signal
-        told = torch.tensor([int(busy), signal], device=self._device)
+        flags = torch.tensor([int(busy), signal], device=self._device)
         with _together():
-            dist.all_reduce(told, dist.ReduceOp.MAX)
-        anybody, number = told.tolist()
+            dist.all_reduce(flags, dist.ReduceOp.MAX)
+        anybody, number = flags.tolist()
         return bool(anybody), number
 
 

@@ -85,7 +85,7 @@ class Settings:
     ] = PANELS
     tokens: Annotated[
         tuple[TokenPolicy, ...],
-        split_names(),
+        split_names(("all",)),  # the name of a selection, not every one
         option("token policies, with commas: all, content, no-first", WHAT, metavar="NAME,…"),
     ] = POLICIES
     groups: Annotated[

@@ -45,5 +45,5 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that the memory of the host or of a device is full."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    told = str(error)  # a RuntimeError of the CPU, and of MPS
-    return isinstance(error, RuntimeError) and ("can't allocate memory" in told or "out of memory" in told)
+    message = str(error)  # a RuntimeError of the CPU, and of MPS
+    return isinstance(error, RuntimeError) and ("can't allocate memory" in message or "out of memory" in message)

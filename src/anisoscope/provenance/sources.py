@@ -39,7 +39,7 @@ _new: dict[str, Parsed] = {}
 """What this process has parsed and not yet kept."""
 
 
-class Source(NamedTuple):
+class ModuleSource(NamedTuple):
     """What is kept of a module: the hash of its meaning, and the modules that its import statements may mean."""
 
     meaning: str
@@ -80,7 +80,7 @@ def are_unchanged(hashes: dict[str, str]) -> bool:
     return True
 
 
-def read_source(name: str) -> Source | None:
+def read_source(name: str) -> ModuleSource | None:
     """The source of a module, by its full name; None if there is none to be read."""
     path = find_file(name)
     if path is None:
@@ -229,7 +229,7 @@ def _with_packages(name: str) -> list[str]:
 
 
 @cache
-def _read(name: str, path: Path, _changed: int, _size: int) -> Source:
+def _read(name: str, path: Path, _changed: int, _size: int) -> ModuleSource:
     """Meaning and imports of a file as it was last changed then."""
     written = path.read_bytes()
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
@@ -239,7 +239,7 @@ def _read(name: str, path: Path, _changed: int, _size: int) -> Source:
         parsed = _new[digest] = _parse(written)
     meaning, statements = parsed
     imports = [name for statement in statements for name in _meant_by(statement, package)]
-    return Source(meaning, tuple(dict.fromkeys(imports)))
+    return ModuleSource(meaning, tuple(dict.fromkeys(imports)))
 
 
 def _parse(written: bytes) -> Parsed:

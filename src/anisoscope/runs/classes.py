@@ -49,13 +49,13 @@ def run_classes(classes: ClassesOptions, output: Path | None = None, **how: Any)
     classes = replace(classes, max_length=length, at=at)
     corpus = open_labelled(classes.corpus, columns=classes.by_role, seed=classes.split_seed, for_training=False)
     trained_on = _was_trained_on(classes)
-    corpus, split, said = choose_split(corpus, classes.split, trained_on=trained_on, limit=classes.limit)
+    corpus, split, remarks = choose_split(corpus, classes.split, trained_on=trained_on, limit=classes.limit)
     classes = replace(classes, split=split)
     corpus, usable, warned = _in_order_of(subject.config, corpus)
     encoded = encode(_examples(corpus, classes, classes.limit), tokenizer, length)
     ids = np.concatenate([row["input_ids"] for row in encoded.rows]).astype(np.int32)
     warnings = [
-        *filter(None, [said]),
+        *filter(None, [remarks]),
         *warned,
         *check_vocabulary(tokenizer, ids, [], getattr(subject.config, "vocab_size", None)),
     ]
