@@ -83,17 +83,12 @@ def test_layers_of_a_block_that_runs_several_times_are_numbered_from_the_start()
 
 @pytest.mark.parametrize(("given", "read"), [("0,8,-1", (0, 8, -1)), ("all", ()), ([0, 3], (0, 3))])
 def test_layers_as_typed_and_from_python(given, read):
-    from anisoscope.options import asked
-
-    field = next(field for field in asked(Settings) if field.name == "layers")
-    assert field.read(given, "--layers") == read
+    assert Settings(layers=given).layers == read
 
 
 def test_layers_that_are_no_numbers_are_refused():
-    from anisoscope.measure.settings import layers_of
-
-    with pytest.raises(UsageError, match="numbers with commas"):
-        layers_of("0-3")
+    with pytest.raises(UsageError, match="layers"):
+        Settings(layers="0-3")
 
 
 def test_vectors_have_layers_too():
@@ -185,7 +180,9 @@ def test_flops_are_those_of_the_products():
     assert 0 < cost.panels["spectrum"] - products < 0.1 * products  # and the sums that are linear in the vectors
     assert cost.panels["attention"] > layers * 2 * tokens * width
     for panel in ("hidden", "attention", "alignment"):  # whatever is measured, the model's own scores grow with windows
-        assert cost_of(shapes_from(model, Settings((panel,))), Settings((panel,)), tokens).model == cost.model
+        assert (
+            cost_of(shapes_from(model, Settings(panel=(panel,))), Settings(panel=(panel,)), tokens).model == cost.model
+        )
 
 
 def test_wide_sites_have_no_spectrum_unless_it_is_asked_for():

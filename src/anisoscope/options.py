@@ -76,9 +76,16 @@ def check_device(name: str) -> str:
     return name
 
 
+def _refuse_other_digits(value: Any) -> Any:
+    """The value, unless it is text that is no whole number: pydantic takes `0-3` for −3."""
+    if isinstance(value, str) and not re.fullmatch(r"\s*[+-]?\d+\s*", value):
+        raise PydanticCustomError("int_type", "not a number")
+    return _refuse_bool(value)
+
+
 UNREADABLE = r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]"
 """Control characters, and what a name that is not in UTF-8 becomes: neither a manifest nor a page can hold them."""
-Whole = Annotated[int, BeforeValidator(_refuse_bool), Field(ge=-MOST, le=MOST)]
+Whole = Annotated[int, BeforeValidator(_refuse_other_digits), Field(ge=-MOST, le=MOST)]
 Number = Annotated[float, BeforeValidator(_refuse_bool), Field(allow_inf_nan=False)]
 Text = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
 FilePath = Annotated[Path, AfterValidator(_check_readable)]

@@ -6,14 +6,11 @@ for may change without a word. anisoscope-papers keeps to these names; a test of
 
 NAMES: dict[str, tuple[str, ...]] = {
     "anisoscope": ("provenance",),
-    "anisoscope.api.keywords": (
-        "Written",
-        "read",
-        "written",
-    ),
+    "anisoscope.api.keywords": ("read_keywords",),
     "anisoscope.axes": (
         "Flatten",
         "Site",
+        "TokenPolicy",
     ),
     "anisoscope.capture": ("capture",),
     "anisoscope.capture.backends": ("intercept_attention",),
@@ -218,18 +215,24 @@ NAMES: dict[str, tuple[str, ...]] = {
         "word_vectors",
     ),
     "anisoscope.options": (
-        "BuiltFrom",
+        "Device",
+        "FilePath",
         "INPUT",
         "MACHINE",
         "MODEL",
+        "Names",
+        "Number",
         "OUTPUT",
-        "Option",
+        "PYTHON_ONLY",
         "TRAINING",
+        "Text",
         "WHAT",
-        "check_device",
-        "check_fields",
-        "leaves",
-        "made",
+        "Whole",
+        "declare_settings",
+        "names_of",
+        "option",
+        "part_of",
+        "split_numbers",
     ),
     "anisoscope.progress": (
         "Progress",
@@ -250,7 +253,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "anisoscope.report.page": ("write_page",),
     "anisoscope.runs.job": (
         "Job",
-        "Place",
+        "ModelAndCorpus",
+        "OutputOptions",
     ),
     "anisoscope.runs.run": (
         "plan_of",
