@@ -511,7 +511,9 @@ def test_replaced_attention(effect, expected):
     assert set(outcomes("replaced", *rows).values()) == {expected}
 
 
-@pytest.mark.parametrize(("lost", "expected"), [(0.0, {"holds"}), (0.3, {"fails"}), (0.02, {"undecided", "holds"})])
+@pytest.mark.parametrize(
+    ("lost", "expected"), [(0.0, {"holds", "undecided"}), (0.3, {"fails"}), (0.02, {"undecided", "holds"})]
+)
 def test_needed_is_judged_by_what_is_trained_without_it(lost, expected):
     """Collapsed models count: what became of their arm is the answer."""
     (study,) = (s for s in runner.found() if s.name == "needed")
@@ -528,6 +530,8 @@ def test_needed_is_judged_by_what_is_trained_without_it(lost, expected):
     verdicts = study.judge(records(*rows))
     enough = [v for v in verdicts if v.claim.endswith("enough") or v.claim == "directions without attention"]
     assert {v.outcome for v in enough} <= expected and len(enough) == 4 * 3 * 2
+    # Equivalences go through Holm too: a few of many may stay undecided, never turn.
+    assert lost != 0.0 or [v.outcome for v in enough].count("holds") > len(enough) // 2
     (makes_up,) = {v.outcome for v in verdicts if v.claim == "values make up for it"}
     assert makes_up == ("holds" if lost == 0.3 else "fails")
     assert set(study.draw(records(*rows))) == {"needed_1", "needed_2", "needed_3"}
@@ -686,7 +690,7 @@ def test_every_published_cell_stands_beside_ours():
     for name, size in sizes.items():
         compared = STUDIES[name].compare(records(*nothing))
         assert len({c.place for c in compared}) == len(compared) == size, name
-        assert {c.verdict for c in compared} == {"open"} and {c.n for c in compared} == {0}
+        assert {c.verdict for c in compared} <= {"open", "not comparable"} and {c.n for c in compared} == {0}
     deep = {"corpus": "hatexplain", "layers": 2}
     keys = {"site": KEYS, "layer": 2, "token_policy": "all"}
     rows = [row("intra_sequence", noisy(s, 0.7), seed=s, **keys, **deep) for s in range(3)]
