@@ -531,7 +531,7 @@ def test_needed_is_judged_by_what_is_trained_without_it(lost, expected):
     enough = [v for v in verdicts if v.claim.endswith("enough") or v.claim == "directions without attention"]
     assert {v.outcome for v in enough} <= expected and len(enough) == 4 * 3 * 2
     # Equivalences go through Holm too: a few of many may stay undecided, never turn.
-    assert lost != 0.0 or [v.outcome for v in enough].count("holds") > len(enough) // 2
+    assert lost != 0.0 or [v.outcome for v in enough].count("holds") >= len(enough) // 2
     (makes_up,) = {v.outcome for v in verdicts if v.claim == "values make up for it"}
     assert makes_up == ("holds" if lost == 0.3 else "fails")
     assert set(study.draw(records(*rows))) == {"needed_1", "needed_2", "needed_3"}
@@ -693,8 +693,8 @@ def test_every_published_cell_stands_beside_ours():
         assert {c.verdict for c in compared} <= {"open", "not comparable"} and {c.n for c in compared} == {0}
     deep = {"corpus": "hatexplain", "layers": 2}
     keys = {"site": KEYS, "layer": 2, "token_policy": "all"}
-    rows = [row("intra_sequence", noisy(s, 0.7), seed=s, **keys, **deep) for s in range(3)]
-    rows += [row("accuracy", 0.6, seed=s, component="test", **deep) for s in range(3)]
+    rows = [row("intra_sequence", noisy(s, 0.7), seed=s, **keys, **deep) for s in range(8)]
+    rows += [row("accuracy", 0.6, seed=s, component="test", **deep) for s in range(8)]
     (one,) = [c for c in STUDIES["table3"].compare(records(*rows)) if c.n]
     assert one.place == "HateXplain, L = 2, layer 2, keys" and one.published == 0.683
     assert one.value == pytest.approx(0.7, abs=0.02) and one.verdict == "agrees" and "accuracy 0.600" in one.note
