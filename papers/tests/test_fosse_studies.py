@@ -693,11 +693,11 @@ def test_every_published_cell_stands_beside_ours():
         assert {c.verdict for c in compared} <= {"open", "not comparable"} and {c.n for c in compared} == {0}
     deep = {"corpus": "hatexplain", "layers": 2}
     keys = {"site": KEYS, "layer": 2, "token_policy": "all"}
-    rows = [row("intra_sequence", noisy(s, 0.7), seed=s, **keys, **deep) for s in range(8)]
+    rows = [row("intra_sequence", noisy(s, 0.683), seed=s, **keys, **deep) for s in range(8)]
     rows += [row("accuracy", 0.6, seed=s, component="test", **deep) for s in range(8)]
     (one,) = [c for c in STUDIES["table3"].compare(records(*rows)) if c.n]
     assert one.place == "HateXplain, L = 2, layer 2, keys" and one.published == 0.683
-    assert one.value == pytest.approx(0.7, abs=0.02) and one.verdict == "agrees" and "accuracy 0.600" in one.note
+    assert one.value == pytest.approx(0.683, abs=0.02) and one.verdict == "agrees" and "accuracy 0.600" in one.note
 
 
 def test_a_rank_correlation_of_three_cells_is_none():
