@@ -14,7 +14,7 @@ from anisoscope.runs.job import VectorColumns
 
 if TYPE_CHECKING:
     from anisoscope.cures.trial import Trials
-    from anisoscope.data.arrays import Vectors
+    from anisoscope.reads.vectors import Vectors
 
 FORMAT, COLUMNS = Format(), VectorColumns()
 CURES_HELP = (
