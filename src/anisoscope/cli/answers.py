@@ -14,7 +14,6 @@ from anisoscope.runs.job import VectorColumns
 
 if TYPE_CHECKING:
     from anisoscope.cures.trial import Trials
-    from anisoscope.reads.vectors import Vectors
 
 FORMAT, COLUMNS = Format(), VectorColumns()
 CURES_HELP = (
@@ -103,7 +102,7 @@ def doctor(
     return 0 if found.works else 1
 
 
-def _read_layer(opened: "Vectors", layer: str | None) -> Any:
+def _read_layer(opened: Any, layer: str | None) -> Any:
     """The vectors [vector, dim] of one layer, in float64."""
     import numpy as np
 
