@@ -4,9 +4,7 @@ A page is a function without arguments that returns Markdown; `PAGES` names its 
 `papers/tools/paper_pages.py`.
 """
 
-import ast
 import importlib
-import re
 import sys
 from collections.abc import Callable, Mapping
 from io import StringIO
@@ -243,34 +241,22 @@ def _error(said: str) -> str:
     return f"*error*: {said.split('; got')[0]}"
 
 
-BESIDE = {
-    "tests/": "one file per concern; test_metrics.py and test_capture.py go over every metric and architecture",
-    "examples/": "a script and a notebook each: my checkpoint, my training run, my classifier, my vectors",
+TREE = {
+    "src/anisoscope/": "the tool: measures any model; its layers stand in docs/architecture.md",
+    "tests/": "its tests, one file per concern; test_metrics.py goes over every metric, test_capture.py over models",
+    "papers/src/": "anisoscope-papers: studies of the papers, judge and runner, small models, networks",
+    "papers/tests/": "its tests; beside them results/ of real runs, tools, benchmarks and an example",
+    "examples/": "scripts and notebooks: my checkpoint, my training run, my vectors",
     "tools/": "what makes generated pages, and tiny random models; not in the package",
     "benchmarks/": "claims of speed, memory, exactness and coverage, each measured in one run",
-    "docs/": "concepts, architecture, decisions, generated tables",
-    "papers/": "a second distribution, anisoscope-papers: studies, small models, networks; `results/` of real runs",
+    "docs/": "concepts, architecture, decisions, generated tables, of both distributions",
 }
+"""The tree of the README: two lines for each distribution, and what both share."""
 
 
 def tree() -> str:
-    """The tree of the README, two levels deep: modules and packages with the first sentence of their docstrings."""
-    root = Path(__file__).resolve().parents[1]
-    package = root / "src" / "anisoscope"
-    lines = ["src/anisoscope/"]
-    for path in (*sorted(package.glob("*.py")), *sorted(p for p in package.iterdir() if (p / "__init__.py").exists())):
-        if path.name != "__init__.py":
-            lines.append(f"  {path.name + '/' * path.is_dir():<16} {_first_sentence(path)}")
-        if path.is_dir():
-            inner = sorted(p for p in path.iterdir() if (p / "__init__.py").exists())
-            lines += [f"    {p.name + '/':<14} {_first_sentence(p)}" for p in inner]
-    return "\n".join([*lines, *(f"{name:<18} {what}" for name, what in BESIDE.items())])
-
-
-def _first_sentence(path: Path) -> str:
-    source = path / "__init__.py" if path.is_dir() else path
-    text = " ".join((ast.get_docstring(ast.parse(source.read_text("utf-8"))) or "").split("\n\n")[0].split())
-    return re.split(r"(?<=[.])\s", text)[0].rstrip(".")
+    """The tree of the README."""
+    return "\n".join(f"{name:<17} {what}" for name, what in TREE.items())
 
 
 def write_tree(page: Path) -> Path:
