@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field
 from typed import invoke
 
-from anisoscope.cli import config, measuring
+from anisoscope.cli import config, measuring, view
 from anisoscope.cli.app import app
 from anisoscope.cli.faults import explain_typed
 from anisoscope.errors import CorpusError, UsageError
@@ -125,7 +125,7 @@ def type_in(*words, **more):
     """The settings that some words make."""
     from cyclopts import App, CycloptsError
 
-    def command(given: Outer = Outer(), *, config: config.Config = None):  # noqa: B008, ARG001
+    def command(given: Outer = Outer(), *, config: view.Config = None):  # noqa: B008, ARG001
         return given
 
     how = {"exit_on_error": False, "print_error": False, "result_action": "return_value"}

@@ -1,23 +1,19 @@
-"""Settings from a file: `--config run.toml`, or the folder of a run that shall be measured again."""
+"""Settings from a file: `--config run.toml`, or the folder of a run that shall be measured again.
+
+Light: the program imports it before it knows which command is called.
+"""
 
 import tomllib
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from cyclopts import App
 from cyclopts.argument import ArgumentCollection
 from cyclopts.config import Dict
 
 from anisoscope.errors import UsageError
-from anisoscope.options import INPUT, FilePath, option
 from anisoscope.provenance import note_config, plain
-
-Config = Annotated[
-    FilePath | None,
-    option('file of these options (limit = 20, panel = "hidden"), or a run folder: as that was measured', INPUT),
-]
-"""The option of a command that reads its settings from a file too; what is typed goes before what the file says."""
 
 
 def apply_config(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:

@@ -5,8 +5,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from anisoscope.cli.config import Config
-from anisoscope.cli.view import Format, Quiet, View, here, say, show, tell
+from anisoscope.cli.view import Config, Format, Quiet, View, here, say, show, tell
 from anisoscope.data.names import check_corpus, check_labelled, check_model
 from anisoscope.errors import UsageError
 from anisoscope.extras import missing_packages, require_extra

@@ -12,7 +12,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from anisoscope.options import OUTPUT, declare_settings, option
+from anisoscope.options import INPUT, OUTPUT, FilePath, declare_settings, option
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from anisoscope.runs.finding import Finding
 
 Quiet = Annotated[bool, option("no progress", OUTPUT, "-q")]
+Config = Annotated[
+    FilePath | None,
+    option('file of these options (limit = 20, panel = "hidden"), or a run folder: as that was measured', INPUT),
+]
+"""The option of a command that reads its settings from a file too; what is typed goes before what the file says."""
 
 
 @declare_settings
