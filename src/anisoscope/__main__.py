@@ -36,7 +36,6 @@ def main() -> None:
 
 def _run() -> int:
     from anisoscope.cli.app import run
-    from anisoscope.cli.view import tell
 
     try:
         return run(sys.argv[1:])
@@ -46,6 +45,8 @@ def _run() -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
+        from anisoscope.cli.view import tell  # with the settings, which take time
+
         text, code = _explained(error)
         tell(text, err=True)
         return code
