@@ -250,6 +250,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     ),
     "anisoscope.reads.pairs": ("SampledPair",),
     "anisoscope.reads.sample": ("SampledVectors",),
+    "anisoscope.registry": ("added",),
     "anisoscope.report.page": ("write_page",),
     "anisoscope.runs.job": (
         "Job",

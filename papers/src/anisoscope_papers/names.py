@@ -2,12 +2,41 @@
 
 import re
 import tomllib
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from anisoscope.errors import UsageError, near_matches
+from anisoscope.registry import added
 
-PAPERS = ("godey2024", "fosse2023", "beyond")
-"""The papers, and what we ask beyond them."""
+HERE = Path(__file__).parent
+FIRST = ("godey2024", "fosse2023", "beyond")
+"""The papers that are listed first, and what we ask beyond them."""
+PUBLISHED = "published.toml"
+"""What makes a folder a paper: titles, claims and settings of its studies."""
+
+
+def packages() -> dict[str, ModuleType]:
+    """The papers by name: packages of studies of ours, then those that other packages add (`anisoscope.studies`)."""
+    ours = [path.parent.name for path in sorted(HERE.glob(f"*/{PUBLISHED}"))]
+    found = {name: import_module(f"{__package__}.{name}") for name in sorted(ours, key=_rank)}
+    return found | {name: package for name, package in added("studies").items() if name not in found}
+
+
+def _rank(paper: str) -> tuple[int, str]:
+    return (FIRST.index(paper) if paper in FIRST else len(FIRST), paper)
+
+
+def folder_of(paper: str) -> Path:
+    """The folder of a paper's studies. UsageError for a paper that is not known."""
+    known = packages()
+    if paper not in known:
+        raise UsageError("a paper", repr(paper), near_matches(paper, known))
+    return Path(str(known[paper].__file__)).parent
+
+
+PAPERS = tuple(packages())
+"""Names of the papers, when the program starts."""
 
 
 def check(paper: str, only: str, settings: str) -> None:
@@ -37,8 +66,8 @@ def chosen(paper: str, only: str = "") -> list[str]:
 def listed() -> list[tuple[str, str, str, list[str]]]:
     """Paper, name, title and settings of every study, as its published.toml says; in the order of the papers."""
     found = []
-    for paper in PAPERS:
-        entries = tomllib.loads((Path(__file__).parent / paper / "published.toml").read_text("utf-8"))
+    for paper in packages():
+        entries = tomllib.loads((folder_of(paper) / PUBLISHED).read_text("utf-8"))
         usual = entries.get("settings", ["quick", "paper"])
         studies = [(name, entry) for name, entry in entries.items() if isinstance(entry, dict) and "title" in entry]
         for name, entry in sorted(studies, key=lambda study: number_of(study[0])):

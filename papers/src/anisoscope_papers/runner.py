@@ -21,7 +21,7 @@ from anisoscope.progress import shown
 from anisoscope.store import as_records, read_table, write_json, write_table
 from anisoscope.wording import first_of
 from anisoscope_papers.judge import stated
-from anisoscope_papers.names import PAPERS, chosen, number_of
+from anisoscope_papers.names import chosen, folder_of, number_of, packages
 from anisoscope_papers.origin import provenance
 from anisoscope_papers.study import STANDS_IN, WITHHELD, Compared, Context, Study, Verdict
 
@@ -33,10 +33,10 @@ EFFICIENCY = 0.4
 
 @cache
 def found() -> tuple[Study, ...]:
-    """Every study on disk: `STUDY`, or `STUDIES` where a file holds a tight group."""
+    """Every study of every paper: `STUDY`, or `STUDIES` where a file holds a tight group."""
     studies: list[Study] = []
-    for paper in PAPERS:
-        package = import_module(f"anisoscope_papers.{paper}")
+    papers = packages()
+    for paper, package in papers.items():
         for name in (module.name for module in iter_modules(package.__path__) if module.name != "__main__"):
             content = vars(import_module(f"{package.__name__}.{name}"))
             must = re.match(r"(fig|table|sec)\d", name)  # others may
@@ -46,13 +46,13 @@ def found() -> tuple[Study, ...]:
             elif declared != (None,) or must or any(isinstance(x, Study) for x in content.values()):
                 where = f"STUDY = declare(…) in {paper}/{name}.py"
                 raise MeasureError(where, repr(declared), "declare it; see docs/adding.md")
-    return tuple(sorted(studies, key=lambda s: (PAPERS.index(s.paper), number_of(s.name))))
+    order = list(papers)
+    return tuple(sorted(studies, key=lambda s: (order.index(s.paper), number_of(s.name))))
 
 
 def choose(paper: str, only: str = "") -> list[Study]:
     """The studies of a paper that `only` names (`names.chosen`)."""
-    if paper not in PAPERS:
-        raise UsageError("a paper", repr(paper), near_matches(paper, PAPERS))
+    folder_of(paper)
     studies = {study.name: study for study in found() if study.paper == paper}
     return [studies[name] for name in chosen(paper, only)]
 

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -14,6 +13,7 @@ import pandas as pd
 from scipy import stats
 
 from anisoscope.errors import MeasureError
+from anisoscope_papers.names import PUBLISHED, folder_of
 from anisoscope_papers.needs import Need
 
 Outcome = Literal["holds", "fails", "undecided", "identity", "not comparable"]
@@ -226,7 +226,7 @@ class Study:
 @cache
 def published(paper: str) -> dict[str, Any]:
     """What a paper says, from published.toml beside its studies: claims and numbers by study."""
-    return tomllib.loads(files(f"anisoscope_papers.{paper}").joinpath("published.toml").read_text("utf-8"))
+    return tomllib.loads((folder_of(paper) / PUBLISHED).read_text("utf-8"))
 
 
 def _entry(paper: str, study: str) -> dict[str, Any]:
