@@ -40,7 +40,7 @@ def mean_square(units):
 
 
 # %%
-# A function of the vectors themselves reads a sample of them. `replicates` calls it without each group of units in turn.
+# A function of the vectors themselves reads a sample; `replicates` calls it without each group of units in turn.
 def farthest(vectors):
     return np.linalg.norm(vectors - vectors.mean(0), axis=1).max()
 

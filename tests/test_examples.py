@@ -28,7 +28,7 @@ class Quick(AsyncKernelManager):
 
 
 def test_there_is_an_example_for_each_question():
-    assert {path.stem for path in SCRIPTS} == {"my_checkpoint", "my_training_run", "my_vectors"}
+    assert {path.stem for path in SCRIPTS} == {"my_checkpoint", "my_metric", "my_training_run", "my_vectors"}
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)

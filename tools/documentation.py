@@ -246,7 +246,7 @@ TREE = {
     "tests/": "its tests, one file per concern; test_metrics.py goes over every metric, test_capture.py over models",
     "papers/src/": "anisoscope-papers: studies of the papers, judge and runner, small models, networks",
     "papers/tests/": "its tests; beside them results/ of real runs, tools, benchmarks and an example",
-    "examples/": "scripts and notebooks: my checkpoint, my training run, my vectors",
+    "examples/": "scripts and notebooks: my checkpoint, training run, vectors, metric; a package with a metric",
     "tools/": "what makes generated pages, and tiny random models; not in the package",
     "benchmarks/": "claims of speed, memory, exactness and coverage, each measured in one run",
     "docs/": "concepts, architecture, decisions, generated tables, of both distributions",

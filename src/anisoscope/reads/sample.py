@@ -95,9 +95,15 @@ class SampledVectors:
         return replace(self, vectors=self.vectors[chosen], group=self.group[chosen], _made={})
 
     def replicates(self, function: Callable[[Array], Any]) -> Array:
-        """[replicate, …]: `function` of all vectors [vector, dim], then of those without each group in turn."""
-        left_out = (self.vectors[self.group != group] for group in self.present)
-        return np.stack([np.asarray(function(x), dtype=np.float64) for x in (self.vectors, *left_out)])
+        """[replicate, …]: `function` of all vectors [vector, dim], then of those without each group in turn.
+
+        NaN if no vector is left.
+        """
+        values = [np.asarray(function(self.vectors), dtype=np.float64)]
+        for group in self.present:
+            x = self.vectors[self.group != group]
+            values.append(np.asarray(function(x), dtype=np.float64) if len(x) else np.full_like(values[0], np.nan))
+        return np.stack(values)
 
     def sum_pairs(self, function: Callable[[Array, Array], Array]) -> Array:
         """[replicate]: the sum of a symmetric function over ordered pairs of distinct vectors, then over those of them

@@ -47,20 +47,32 @@ def run_vectors(vectors: VectorArrays, job: Job, output: Path | None = None, **h
 def _metrics(vectors: VectorArrays, job: Job) -> tuple[str, ...]:
     """Names of the metrics asked for that vectors have."""
     found = metrics.found()
-    have = [name for name, metric in found.items() if metric.reads.of_layers and not metric.reads.labelled]
-    if not vectors.are_sequences:  # single vectors have no positions, and no neighbours
-        have = [name for name in have if not found[name].reads.is_of_sequences(found[name].needs)]
-    of_classes = tuple(name for name in found if found[name].reads.labelled)
-    have += of_classes if len(vectors.classes) > 1 else ()
+    have = [name for name, metric in found.items() if not _missing(metric, vectors)]
     for name in job.settings.metrics:
-        if name not in have:
-            cure = "give labels of two classes" if name in of_classes else "measure the model for the others"
-            raise UsageError(f"metrics of vectors ({', '.join(have)})", repr(name), cure)
-    chosen = job.settings.metrics or tuple(name for name in have if found[name].panel in job.settings.panel)
+        why = _missing(metrics.find(name), vectors)
+        if why:
+            raise UsageError(f"metrics of vectors ({', '.join(have)})", repr(name), why)
+    chosen = job.settings.metrics
+    if not chosen:
+        chosen = tuple(m.name for m in metrics.choose((), job.settings.panel) if m.name in have)
+    of_classes = (name for name, metric in found.items() if metric.reads.labelled)
     chosen += tuple(name for name in of_classes if name in have and name not in chosen)
     if not chosen:
         raise UsageError("the panels hidden and spectrum of vectors", ", ".join(job.settings.panel), "leave it out")
     return chosen
+
+
+def _missing(metric: metrics.Metric, vectors: VectorArrays) -> str:
+    """What these vectors lack for a metric, as a cure; empty: nothing."""
+    if not metric.reads.of_layers:
+        return "measure the model for the others"
+    if metric.reads.labelled and len(vectors.classes) < 2:
+        return "give labels of two classes"
+    if len(vectors.layers) < metric.reads.layers:
+        return "give the vectors of several layers, as a list of arrays"
+    if metric.reads.is_of_sequences(metric.needs) and not vectors.are_sequences:
+        return "measure the model for the others"  # single vectors have no positions, and no neighbours
+    return ""
 
 
 def _policies(vectors: VectorArrays, asked: Sequence[TokenPolicy]) -> tuple[TokenPolicy, ...]:

@@ -1,0 +1,1 @@
+"""A guest of the tool: one thing for every door."""

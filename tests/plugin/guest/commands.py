@@ -1,0 +1,12 @@
+"""A command of the program."""
+
+from anisoscope.cli.command import Command
+from anisoscope.cli.view import say
+
+
+def greet() -> None:
+    """Say hello."""
+    say("hello from a guest")
+
+
+GREET = Command(greet, "anisoscope greet")
