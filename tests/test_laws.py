@@ -8,7 +8,7 @@ import pytest
 
 from anisoscope import metrics
 from anisoscope.errors import UsageError
-from anisoscope.metrics import Labelled, Metric, QueryKey, Sample, Vectors, Weights, drift, norms
+from anisoscope.metrics import Classes, Metric, QueryKey, Sample, Vectors, Weights, drift, norms
 from anisoscope.metrics.base import ratio
 from anisoscope.registry import entries, registered
 from anisoscope.testing import LAWS, LawBroken, check_metric, laws_of
@@ -162,7 +162,7 @@ def test_what_follows_from_what_a_metric_reads():
     assert norms.METRIC.axes == ("policy", "head") and not norms.METRIC.first_policy
     spread = Metric("spread", Vectors(), norms.compute, needs={"moment", "moment_n"})
     assert spread.axes == ("head",) and spread.first_policy
-    for reads in (Sample(), Labelled(), Weights(lambda matrix: {"total": matrix.sum(keepdims=True)[None]})):
+    for reads in (Sample(), Classes(), Weights(lambda matrix: {"total": matrix.sum(keepdims=True)[None]})):
         assert Metric("spread", reads, norms.compute).axes == ()
 
 

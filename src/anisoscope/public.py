@@ -152,7 +152,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "anisoscope.measure.settings": ("Settings",),
     "anisoscope.metrics": (
         "CentredRows",
-        "Labelled",
+        "Classes",
         "LayerPair",
         "Metric",
         "QueryKey",

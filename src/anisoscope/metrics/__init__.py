@@ -14,7 +14,7 @@ from anisoscope.errors import MeasureError, UsageError, near_matches
 from anisoscope.metrics.base import INVARIANCES as INVARIANCES, Metric as Metric
 from anisoscope.reads import (
     CentredRows as CentredRows,
-    Labelled as Labelled,
+    Classes as Classes,
     LayerPair as LayerPair,
     QueryKey as QueryKey,
     Rows as Rows,

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anisoscope.metrics.base import COSINE, SHARE, Array, Metric, Values, ratio, units_of
-from anisoscope.reads import Labelled
+from anisoscope.reads import Classes
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.jackknife import Estimate, interval
 
@@ -156,7 +156,7 @@ def separability(
 
 METRIC = Metric(
     name="class_direction",
-    reads=Labelled(),
+    reads=Classes(),
     needs=frozenset({"class_n", "class_unit"}),
     compute=compute,
     reference=reference,

@@ -1,4 +1,4 @@
-"""Labelled: the directions of labelled sequences, summed class by class."""
+"""Classes: the directions of labelled sequences, summed class by class."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -40,7 +40,7 @@ class ClassSums(Keeper):
         add_class_sums(done.sums, site.name, vectors, label, group, len(done.classes))
 
 
-class Labelled(Reads):
+class Classes(Reads):
     """Directions of labelled sequences, summed by class, at every layer of hidden states.
 
     `compute` is called with `Totals`: `class_n` [replicate, class] and `class_unit` [replicate, class, dim]. A value
