@@ -14,7 +14,7 @@ from anisoscope import metrics as all_metrics
 from anisoscope.axes import Site
 from anisoscope.batch import Batch, Stream
 from anisoscope.data.arrays import as_dense, native
-from anisoscope.errors import UsageError
+from anisoscope.errors import UsageError, near_matches
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import Metric
@@ -33,7 +33,8 @@ def metric(
 ) -> dict[str, Estimate]:
     """Measure one metric of vectors: {name of a value: (value, low, high)}, the ends of its 95 % interval.
 
-    name    a metric by name (`anisoscope list metrics`, or `module:NAME`), or a `Metric` of your own
+    name    a metric by name (`anisoscope list metrics`, or `module:NAME`), one of its values (`isoscore`,
+            `spectrum.isoscore`), what the field calls it (`rankme`, `anisotropy`), or a `Metric` of your own
     x       a tensor or an array [sequence, token, dim] or [token, dim] of floating point; two of these, of the same
             tokens, for a metric of two layers
     mask    [sequence, token] or [token] bool: real tokens
@@ -48,6 +49,7 @@ def metric(
         1.0
     """
     (given,) = all_metrics.names_of(name)
+    given, value = all_metrics.look_up(given)
     chosen = all_metrics.find(given)
     layers = _layers(chosen, x)
     real = _mask(layers[0], mask)
@@ -64,7 +66,12 @@ def metric(
     if chosen.reads.layers > 1:  # the component names the other layer, and there is but one
         names = records["metric"]
     rows = zip(names, records["value"], records["low"], records["high"], strict=True)
-    return {name: Estimate(*estimate) for name, *estimate in rows}
+    found = {name: Estimate(*estimate) for name, *estimate in rows}
+    wanted = {key: estimate for key, estimate in found.items() if not value or key.split(" ")[0] == value}
+    if not wanted and found:
+        known = sorted({key.split(" ")[0] for key in found})
+        raise UsageError(f"a value of {chosen.name}", value, near_matches(value, known))
+    return wanted
 
 
 def _layers(chosen: Metric, x: Any) -> list[Tensor]:

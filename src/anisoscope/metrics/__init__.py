@@ -4,6 +4,7 @@ metric there is, of ours, of installed packages and of those registered; a file 
 May import: `reads`, `sums`, `registry`, `axes`, `errors`; never a model, and no torch.
 """
 
+import re
 from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
@@ -27,6 +28,40 @@ from anisoscope.registry import entries, import_thing, is_own as is_own, registe
 
 NO_METRICS = ("base",)
 """Modules of this folder that are no metric."""
+
+
+KNOWN_AS = {
+    "anisotropy": "mean_cosine",
+    "average_cosine": "mean_cosine",
+    "average_cosine_similarity": "mean_cosine",
+    "cosine_similarity": "mean_cosine",
+    "intra_sentence_similarity": "intra_sequence",
+    "isotropy": "partition",
+    "partition_function": "partition",
+    "attention_entropy": "attention",
+    "entropy": "attention",
+    "linear_cka": "cka",
+    "intrinsic_dimension": "twonn",
+    "erank": "spectrum.effective_rank",
+    "effective_rank": "spectrum.effective_rank",
+    "rankme": "spectrum.effective_rank_uncentred",
+    "participation_ratio": "spectrum.participation_ratio",
+    "isoscore": "spectrum.isoscore",
+    "explained_variance": "spectrum.explained",
+}
+"""What the field calls our metrics and their values → the metric, or `metric.value`."""
+
+
+def look_up(name: str) -> tuple[str, str]:
+    """The metric that a name of the field stands for, and the value of it ("" for all); the name itself if it is none.
+    `spectrum.isoscore` names a value as the records do.
+    """
+    if name in found() or ":" in name:
+        return name, ""
+    plain = re.sub(r"[\s-]+", "_", name.strip().lower())
+    target = KNOWN_AS.get(plain, plain)
+    metric, _, value = target.partition(".")
+    return (metric, target if value else "") if metric in found() else (name, "")
 
 
 @cache
@@ -55,7 +90,13 @@ def find(name: str) -> Metric:
     if name in known:
         return known[name]
     if ":" not in name:
-        cure = near_matches(name, known) + "; one of your own: module:NAME, or anisoscope.register(metric)"
+        meant, value = look_up(name)
+        if meant != name:
+            got = f"{name!r}, which is {f'the value {value} of' if value else 'called'} {meant} here"
+            raise UsageError("the name of a metric", got, f"name {meant}")
+        cure = (
+            near_matches(name, [*known, *KNOWN_AS]) + "; one of your own: module:NAME, or anisoscope.register(metric)"
+        )
         raise UsageError("the name of a metric", repr(name), cure)
     metric = import_thing(name, "a metric as module:NAME")
     if not isinstance(metric, Metric):
