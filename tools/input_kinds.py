@@ -55,6 +55,15 @@ MODELS = (
     ),
     Kind("a loaded model", 'measure(anisoscope.load("builtin:minilm"), texts, **quick)'),
     Kind("a module and its tokenizer, on a list of texts", "measure(bert, texts, processor=tokenizer, **quick)"),
+    Kind(
+        "a `DataFrame` or another table with a column of texts",
+        'measure(bert, pd.DataFrame({"text": texts}), processor=tokenizer, **quick)',
+    ),
+    Kind(
+        "a pipeline of transformers",
+        "from transformers import pipeline\n"
+        'measure(pipeline("feature-extraction", model=bert, tokenizer=tokenizer), texts, **quick)',
+    ),
     Kind("a `BatchEncoding`", "measure(bert, batch, **quick)"),
     Kind("a dict of tensors", 'measure(bert, {"input_ids": batch["input_ids"]}, **quick)'),
     Kind("a dict of lists of one length", "measure(bert, dict(tokenizer(texts, padding=True)), **quick)"),
@@ -88,6 +97,7 @@ MODELS = (
 )
 VECTORS = (
     Kind("an array of vectors", "measure(x)"),
+    Kind("a `DataFrame`, a table of arrow, polars or `datasets`", "measure(pd.DataFrame(x))"),
     Kind("vectors with units and labels", "measure(x, units=np.arange(60) // 3, labels=np.arange(60) % 2)"),
     Kind("sequences of vectors with a mask", "measure(torch.randn(9, 7, 16), mask=torch.arange(7).repeat(9, 1) < 5)"),
     Kind(
@@ -143,7 +153,6 @@ REFUSED = (
     ),
     Kind("texts without a tokenizer", "measure(bert, texts)", "expected a tokenizer for a list of strings"),
     Kind("a corpus without a tokenizer", 'measure(bert, corpus="builtin:python-docs")', "expected a tokenizer"),
-    Kind("a `DataFrame`", 'measure(bert, pd.DataFrame({"text": texts}))', "expected a tensor, an array, a dict"),
     Kind("an empty list", "measure(bert, [])", "expected a corpus with at least one batch"),
     Kind("nothing that a model reads", "measure(bert, 7)", "expected a tensor, an array, a dict"),
     Kind(

@@ -4,10 +4,25 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from anisoscope.errors import UsageError
 from anisoscope.options import build, names_of
 from anisoscope.runs.job import OutputOptions
 
 Kind = TypeVar("Kind")
+
+CALLED_HERE = {
+    "tokenizer": "processor",
+    "feature_extractor": "processor",
+    "image_processor": "processor",
+    "dataset": "corpus",
+    "texts": "inputs",
+    "batch_size": "batch_tokens",
+    "max_len": "max_length",
+    "revision": "model='name@revision'",
+    "metric": "metrics",
+    "output_dir": "output",
+}
+"""What other libraries call a keyword → what it is called here."""
 
 
 def read_keywords(kind: type[Kind], options: Mapping[str, Any]) -> tuple[Kind, OutputOptions, bool]:
@@ -21,4 +36,8 @@ def read_keywords(kind: type[Kind], options: Mapping[str, Any]) -> tuple[Kind, O
     place = OutputOptions(**of_output)
     if place.output is not None:
         place = replace(place, output=place.output.expanduser())
-    return build(kind, given, also=[*names_of(OutputOptions), "quiet"]), place, quiet
+    taken = [*names_of(OutputOptions), "quiet"]
+    for name in given:
+        if name in CALLED_HERE and name not in names_of(kind):
+            raise UsageError("a known keyword", repr(name), f"it is called {CALLED_HERE[name]} here")
+    return build(kind, given, also=taken), place, quiet

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from anisoscope.api.keywords import read_keywords
+from anisoscope.api.objects import is_table, opened_model, texts_of, vectors_of_table
 from anisoscope.api.run import Run, kept_or_not
-from anisoscope.data.names import require_for_model
+from anisoscope.data.names import check_corpus, check_model, require_for_model
 from anisoscope.errors import UsageError
 from anisoscope.extras import require_extra
 from anisoscope.options import names_of, part_of
@@ -42,11 +43,13 @@ def measure(
 ) -> Run:
     """Measure the geometry of a model's representations and attention on data, with 95 % intervals.
 
-    model      a name or folder, what `anisoscope.load` gave, any `torch.nn.Module`; or vectors in its place: an array
-               [vector, dim] or [sequence, token, dim], a list or dict of them by layer, a file (.npy, .parquet …)
+    model      a name or folder, what `anisoscope.load` gave, any `torch.nn.Module`, a pipeline of transformers, a model
+               of sentence-transformers; or vectors in its place: an array [vector, dim] or [sequence, token, dim], a
+               list or dict of them by layer, a `DataFrame` or another table, a file (.npy, .parquet …)
     inputs     what the model takes: a tensor, array, dict, `BatchEncoding` or tuple of arguments, a list or generator
-               of those, a `DataLoader` (of (inputs, labels) too); with a processor a list of strings. Of a dict
-               `attention_mask`, `special_tokens_mask` and `unit` [sequence] are read
+               of those, a `DataLoader` (of (inputs, labels) too); with a processor a list of strings, or a table with
+               a column of texts (`column=`). Of a dict `attention_mask`, `special_tokens_mask` and `unit` [sequence]
+               are read
     corpus     instead of inputs: a built-in name, a hub data set, a file or folder; none: the built-in one
     processor  tokenizer of a `torch.nn.Module`, for texts and corpora
     units      the independent piece of data that every sequence or vector is of, in order (any labels); none: its own
@@ -64,15 +67,19 @@ def measure(
         _refuse("a model", "vectors alone", inputs=inputs, corpus=corpus or None, processor=processor, forward=forward)
         return kept_or_not(lambda where: measure_vectors(job, model, where, quiet, units, labels, mask), place)
     _refuse("vectors", "a model", labels=labels, mask=mask)
-    job, subject = _job_and_subject(job, model, processor, options)
-    if inputs is None or isinstance(inputs, str | Path):
-        _refuse("inputs", "a corpus", units=units, forward=forward)
-        if subject is not None and subject.processor is None and subject.modality == "text":
-            raise UsageError("a tokenizer for a corpus", f"{subject.name} without one", "give processor=, or inputs")
-        job, reading = replace(job, corpus=str(inputs or corpus)), None
-    else:
-        job, subject, reading = _opened(job, subject, inputs, units, forward, options, place)
-    return kept_or_not(lambda where: measure_job(job, where, quiet, subject, reading), place)
+    inputs = texts_of(inputs, job.column)
+    with opened_model(model, processor) as (opened, own_processor):
+        job, subject = _job_and_subject(job, opened, own_processor, options)
+        if inputs is None or isinstance(inputs, str | Path):
+            _refuse("inputs", "a corpus", units=units, forward=forward)
+            if subject is not None and subject.processor is None and subject.modality == "text":
+                cure = "give processor=, or inputs"
+                raise UsageError("a tokenizer for a corpus", f"{subject.name} without one", cure)
+            check_corpus(str(inputs or corpus))
+            job, reading = replace(job, corpus=str(inputs or corpus)), None
+        else:
+            job, subject, reading = _opened(job, subject, inputs, units, forward, options, place)
+        return kept_or_not(lambda where: measure_job(job, where, quiet, subject, reading), place)
 
 
 def measure_job(
@@ -102,6 +109,8 @@ def are_vectors(model: Any) -> bool:
         from anisoscope.data.vector_files import holds_vectors
 
         return holds_vectors(model)
+    if is_table(model):
+        return True
     parts = model if isinstance(model, list | tuple) and model else [model]
     kinds = [type(x) for x in parts]  # a nested tensor has no shape that can be asked for
     are_arrays = all(hasattr(x, "shape") and hasattr(x, "dtype") and not hasattr(x, "parameters") for x in kinds)
@@ -120,7 +129,10 @@ def measure_vectors(
         from anisoscope.data.vector_files import open_vectors
         from anisoscope.runs.vectors import run_vectors
 
-        if named:
+        if is_table(vectors):
+            _refuse("a table, whose rows are vectors", type(vectors).__name__, mask=mask)
+            found = vectors_of_table(vectors, units=units, labels=labels, **part_of(job, VectorColumns))
+        elif named:
             _refuse(
                 "vectors in memory",
                 "a file: name its columns with unit_column and label_column",
@@ -148,6 +160,7 @@ def _job_and_subject(job: Job, model: Any, processor: Any, options: Mapping[str,
     """The job with name, numbers and device of a model that is loaded; one given by name is loaded later."""
     if isinstance(model, str | Path):
         _refuse("a torch.nn.Module", "a name", processor=processor)
+        check_model(str(model))
         return replace(job, model=str(model)), None
     from anisoscope.measure.calls import check_module
     from anisoscope.models.families import class_of

@@ -11,10 +11,14 @@ from anisoscope.data.corpora import Asked
 from anisoscope.data.files import ending, files_below, read_start
 from anisoscope.data.local import TEXT_ENDINGS
 from anisoscope.data.splitting import SplitText, articles, is_title, running, split_file
-from anisoscope.data.tables import TABLES, Row, form_of, is_table, known_column, read_table
+from anisoscope.data.tables import TABLES, Row, form_of, is_number, is_table, known_column, read_table
 from anisoscope.errors import CorpusError, UsageError
 
 TEXTS = (".txt", ".md", ".rst")
+CHATS = ("messages", "conversations", "conversation", "chat", "dialogue", "dialog", "turns")
+"""Columns of chats: lists of messages, each with its text."""
+CONTENTS = ("content", "value", "text", "utterance")
+"""Where the text of a message stands."""
 TEXT_COLUMNS = ("text", "content", "sentence", "document", "article", "passage", "body", "tokens", "words")
 
 
@@ -69,14 +73,42 @@ def _by_rows(texts: Iterator[str], asked: Asked) -> SplitText:
 
 
 def choose_column(row: dict[str, Any], column: str | None, where: str) -> str:
-    """The column asked for, else the first of `TEXT_COLUMNS`, else the only column of strings."""
+    """The column asked for, else the first of `TEXT_COLUMNS`, else the only one of text (numbers apart), else a chat.
+
+    CorpusError if none of them is there.
+    """
     if column is not None:
         return known_column(column, row, where)
-    strings = [name for name, value in row.items() if isinstance(value, str)]
+    strings = [name for name, value in row.items() if isinstance(value, str) and not is_number(value)]
     for name in TEXT_COLUMNS + (tuple(strings) if len(strings) == 1 else ()):
         if name in row:
             return name
+    chats = [name for name in CHATS if name in row and text_of_chat(row[name]) is not None]
+    if chats:
+        return chats[0]
+    if len(row) == 1:
+        return next(iter(row))
     raise CorpusError(f"a text column in {where}", f"the columns {', '.join(row)}", "choose one with --column")
+
+
+def text_of_chat(value: Any) -> str | None:
+    """The texts of all messages of a chat, one after the other; None for what is no chat.
+
+    A message is an object with its text in one of `CONTENTS`, which may be a list of parts that have a `text`.
+    """
+    if not isinstance(value, list) or not value:
+        return None
+    texts = []
+    for message in value:
+        if not isinstance(message, dict):
+            return None
+        content = next((message[name] for name in CONTENTS if name in message), None)
+        if isinstance(content, list):  # parts: text, images …
+            content = "\n".join(str(part["text"]) for part in content if isinstance(part, dict) and part.get("text"))
+        if content is not None and not isinstance(content, str):
+            return None
+        texts.append(content or "")  # a call of a tool has no text
+    return "\n".join(text for text in texts if text)
 
 
 def has_text(path: Path) -> bool:
@@ -97,6 +129,8 @@ def _texts(rows: Iterable[Row], asked: Asked, where: str, bad: list[str]) -> Ite
             value = row.get(column, 0)
             if isinstance(value, list) and all(isinstance(word, str) for word in value):
                 value = " ".join(value)
+            elif (chat := text_of_chat(value)) is not None:
+                value = chat
             if value is None or isinstance(value, str):
                 yield column, value or ""
                 continue

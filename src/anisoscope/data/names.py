@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 
 from anisoscope.data.corpora import EXTRA_OF, NamedCorpus, list_corpora, named_corpora
@@ -11,6 +12,13 @@ from anisoscope.errors import CorpusError, ModelError, near_matches
 from anisoscope.extras import require_extra
 from anisoscope.models.hub import split_name
 
+ENDING = re.compile(
+    r"\.(txt|md|rst|dat|vec|csv|tsv|jsonl?|ndjson|parquet|arrow|feather|gz|npy|npz|safetensors|pt|pth|th|ckpt|bin|pkl|pickle"
+    r"|h5|hdf5|onnx|gguf|zip|tar|wav|flac|mp3|ogg|png|jpe?g)$",
+    re.I,
+)
+"""How names of files end that are no names of the hub."""
+MOST_LISTED = 10_000  # names of a folder that are compared with one that is not there
 NEAR, APART = 0.85, 2  # likeness to a known name, and most difference in length, by which a name is taken for a slip
 
 
@@ -29,7 +37,7 @@ def check_model(name: str) -> None:
     if _is_slip(base, known):
         raise ModelError("a model's name", repr(name), near_matches(base, known))
     if _is_path(base):
-        raise ModelError("a checkpoint or a file of vectors", f"{name}, which is not there", "check the path")
+        raise ModelError("a checkpoint or a file of vectors", f"{name}, which is not there", _path_cure(base))
     require_for_model(base)
 
 
@@ -52,7 +60,7 @@ def check_corpus(name: str, *, labelled: bool = False) -> None:
     if _is_slip(name, known):
         raise CorpusError("a corpus' name", repr(name), near_matches(name, known))
     if _is_path(name):
-        raise CorpusError("a file or folder", f"{name}, which is not there", "check the path")
+        raise CorpusError("a file or folder", f"{name}, which is not there", _path_cure(name))
     require_extra("data", f"to read {name}, a data set of the hub")
 
 
@@ -76,6 +84,48 @@ def _is_slip(name: str, known: Iterable[str]) -> bool:
 
 
 def _is_path(name: str) -> bool:
-    """Whether a name can only be a path: it begins or ends like one, has an ending, or more than one slash."""
-    ending = re.search(r"\.(txt|csv|tsv|jsonl?|parquet|gz|npy|npz|safetensors|wav|flac|png|jpe?g)$", name)
-    return name.startswith(("/", ".", "~")) or name.endswith("/") or name.count("/") > 1 or bool(ending)
+    """Whether a name can only be a path: it begins or ends like one, has an ending, or more than one slash; or a folder
+    here holds what differs from it by a slip of the finger.
+    """
+    if name.startswith(("/", ".", "~")) or name.endswith("/") or name.count("/") > 1:
+        return True
+    return bool(ENDING.search(name)) or ("/" in name and bool(_near_path(name, surely=True)))
+
+
+def _near_path(name: str, *, surely: bool = False) -> str:
+    """What lies in the folder of a path and is called nearly like it (`surely`: but for one letter); "" for nothing."""
+    path = Path(name).expanduser()
+    try:
+        there = [other.name for other in islice(path.parent.iterdir(), MOST_LISTED)]
+    except OSError:
+        return ""
+    near = get_close_matches(path.name, there, n=3, cutoff=0.6)
+    near = [other for other in near if _is_one_slip(path.name, other)] if surely else near
+    return str(path.parent / near[0]) if near and path.name not in there else ""
+
+
+def _is_one_slip(one: str, other: str) -> bool:
+    """Whether two names differ by one letter, left out, doubled or changed, or by two that changed places. A number
+    that differs is no slip: it names another model (opt-125m, opt-350m).
+    """
+    if re.findall(r"\d+", one) != re.findall(r"\d+", other):
+        return False
+    short, long = sorted((one, other), key=len)
+    if len(long) - len(short) == 1:
+        return any(long[:place] + long[place + 1 :] == short for place in range(len(long)))
+    differing = [place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b]
+    if len(short) != len(long) or not differing:
+        return False
+    swapped = len(differing) == 2 and [one[p] for p in differing] == [other[p] for p in reversed(differing)]
+    return len(differing) == 1 or swapped
+
+
+def _path_cure(name: str) -> str:
+    """What to do about a path that is not there: what it may have been, or from where on it is wrong."""
+    if near := _near_path(name):
+        return f"did you mean {near}?"
+    path = Path(name).expanduser()
+    above = next((folder for folder in path.parents if folder.is_dir()), None)
+    if above is None or above == path.parent:
+        return "check the path"
+    return f"check the path: there is no {path.relative_to(above).parts[0]} in {above.resolve()}"

@@ -130,7 +130,10 @@ def _parsed(text: str) -> tuple[Any, str]:
 
 
 def _object(place: str, found: Any, otherwise: str, *, escaped: bool) -> Row:
-    """A row of a JSON object, unless it is something else or holds half a character (a lone surrogate)."""
+    """A row of a JSON object, or of a text alone, unless it is something else or holds half a character (a lone
+    surrogate).
+    """
+    found = {"text": found} if isinstance(found, str) else found
     if not isinstance(found, dict):
         return Row(place, {}, otherwise)
     try:
@@ -286,9 +289,7 @@ class _Table:
     def _any_familiar(self, values: Iterable[tuple[int, str]]) -> bool:
         """Whether one of the values stands in its column in other rows too, or is a number in a column of numbers."""
         stripped = ((self._seen[column], value.strip()) for column, value in values)
-        return any(
-            text and (counts[text] > 1 or (numbers and _is_number(text))) for (counts, numbers), text in stripped
-        )
+        return any(text and (counts[text] > 1 or (numbers and is_number(text))) for (counts, numbers), text in stripped)
 
     @cached_property
     def _seen(self) -> list[tuple[Counter[str], bool]]:
@@ -297,7 +298,7 @@ class _Table:
         parts = (line.split(self.separator) for line in islice(self.ahead, LOOKED) if '"' not in line)
         rows = [[part.strip() for part in row] for row in parts if len(row) == len(self.header)]
         counts = [Counter(column) for column in zip(*rows, strict=True)] or [Counter[str]() for _ in self.header]
-        return [(c, sum(n for x, n in c.items() if _is_number(x)) >= MOSTLY * max(1, c.total())) for c in counts]
+        return [(c, sum(n for x, n in c.items() if is_number(x)) >= MOSTLY * max(1, c.total())) for c in counts]
 
     def _peek(self, places: int) -> str | None:
         """The line so many places behind the next one; None where there is none."""
@@ -314,7 +315,8 @@ class _Table:
         return self.ahead.popleft()
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Whether a text is a number."""
     try:
         float(text)
     except ValueError:

@@ -18,6 +18,8 @@ from anisoscope.models.identity import weights_hash
 LIBRARY = "sentence_transformers"
 BERT_CONFIG = "sentence_bert_config.json"
 """What a folder of sentence-transformers says of its Transformer, whatever that is."""
+LAST_STATES = "last_hidden_state"
+"""What modules behind a Transformer read of its output, if nothing else is said."""
 OF_LAST_STATES = {"Pooling", "Dense", "Normalize", "LayerNorm", "Dropout", "CNN", "SparseAutoEncoder"}
 """Modules that need no more than the last hidden states and the mask."""
 SPARSE = {"SpladePooling", "SparseAutoEncoder", "MLMTransformer", "SparseStaticEmbedding"}
@@ -76,7 +78,7 @@ def add_sentences(model: nn.Module, folder: str, processor: Any, *, untrained: b
     else:
         made = _load_whole(archetype, folder, weight)
     model.sentence = made.to(weight.device, weight.dtype).eval()
-    notes = _probe(model, processor, ", ".join(kinds))
+    notes = probe(model, processor, ", ".join(kinds))
     prompt = known.get("default_prompt_name")
     if prompt and hasattr(model, "sentence"):
         notes.append(f"texts are measured as they are: encode() would put its prompt {prompt!r} before each")
@@ -147,7 +149,7 @@ class WholeModel(nn.Module):
         return dict(self.held[0](features))
 
 
-def _probe(model: Any, processor: Any, kinds: str) -> list[str]:
+def probe(model: Any, processor: Any, kinds: str) -> list[str]:
     """Try what makes vectors of texts on two of them; take it off again, with a remark, if it fails."""
     if processor is None:
         return []
@@ -170,7 +172,8 @@ def sentences_of(model: Any, inputs: dict[str, Any], output: Any) -> Tensor:
         found = model.sentence(given)
     else:
         encoded = getattr(output, "encoder_last_hidden_state", None)  # of an encoder–decoder (T5) the encoder counts
-        found = given | {"token_embeddings": output.last_hidden_state if encoded is None else encoded}
+        states = getattr(output, getattr(model.sentence, "reads", LAST_STATES)) if encoded is None else encoded
+        found = given | {"token_embeddings": states}
         for module in model.sentence:
             found = module(found)
     vectors: Tensor = found["sentence_embedding"]

@@ -1,0 +1,135 @@
+"""Objects of other libraries as what `measure` takes: tables as vectors or texts; pipelines of transformers and models
+of sentence-transformers as a model with its tokenizer.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from anisoscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from anisoscope.data.arrays import Vectors
+    from anisoscope.data.vector_roles import Content
+    from anisoscope.models.load import Subject
+
+TABLES = {"pandas": ("DataFrame",), "pyarrow": ("Table",), "datasets": ("Dataset",), "polars": ("DataFrame",)}
+"""Libraries → their classes of tables. They are told by name, so that none is imported for it."""
+COLUMNS = {"pandas": ("Series",), "polars": ("Series",)}
+
+
+def library_of(thing: Any) -> str:
+    """The package that defines the class of an object, or a class above it."""
+    packages = (kind.__module__.partition(".")[0] for kind in type(thing).__mro__)
+    known = {*TABLES, *COLUMNS, "sentence_transformers"}
+    return next((package for package in packages if package in known), "")
+
+
+def is_table(thing: Any) -> bool:
+    """Whether an object is a table in memory."""
+    names = {kind.__name__ for kind in type(thing).__mro__}
+    return bool(names & set(TABLES.get(library_of(thing), ())))
+
+
+def vectors_of_table(table: Any, *, units: Any = None, labels: Any = None, **asked: str | None) -> "Vectors":
+    """The vectors in a table in memory, by the rules for files (`asked`: the fields of `runs.job.VectorColumns`);
+    `units` and `labels`: one each a row, in place of a column.
+    """
+    import numpy as np
+
+    from anisoscope.data.vector_files import vectors_of
+
+    content = content_of_table(table)
+    for role, given in (("unit", units), ("label", labels)):
+        if given is None:
+            continue
+        if isinstance(given, str):
+            raise UsageError(f"{role}s, one each a row", repr(given), f"name a column with {role}_column={given!r}")
+        name = f"{role}s that were given"
+        content.columns[name] = np.asarray(given)
+        asked[f"{role}_column"] = name
+    return vectors_of(content, f"the {type(table).__name__}", {"class": type(table).__name__}, **asked)
+
+
+def content_of_table(table: Any) -> "Content":
+    """The columns of a table in memory; an index is none of them."""
+    from anisoscope.data.vector_files import content_of_dataset
+    from anisoscope.data.vector_tables import content_of_arrow
+
+    library = library_of(table)
+    if library == "datasets":
+        return content_of_dataset(table)
+    if library == "pandas":
+        import pyarrow  # type: ignore[import-untyped]
+
+        named = table.set_axis([str(name) for name in table.columns], axis=1)
+        table = pyarrow.Table.from_pandas(named, preserve_index=False)
+    elif library == "polars":
+        table = table.to_arrow()
+    return content_of_arrow(table)
+
+
+def texts_of(inputs: Any, column: str | None) -> Any:
+    """The texts in a table or in a column of one, as a list; anything else as it is. CorpusError without a text."""
+    from anisoscope.data.documents import choose_column
+
+    library = library_of(inputs)
+    if type(inputs).__name__ in COLUMNS.get(library, ()):
+        return list(inputs)
+    if not is_table(inputs):
+        return inputs
+    if library == "pandas":
+        first = {str(name): inputs[name].iloc[0] for name in inputs} if len(inputs) else {}
+    else:
+        first = inputs[:1].to_dict(as_series=False) if library == "polars" else inputs[:1]
+        first = first.to_pydict() if library == "pyarrow" else first
+        first = {name: values[0] for name, values in first.items() if len(values)}
+    chosen = choose_column(first, column, f"the {type(inputs).__name__}")
+    values = inputs[chosen]
+    return values.to_pylist() if library == "pyarrow" else list(values)
+
+
+@contextmanager
+def opened_model(model: Any, processor: Any) -> Iterator[tuple[Any, Any]]:
+    """A pipeline of transformers or a model of sentence-transformers as a model and its processor; others as they are.
+
+    What is put beside a user's own model is taken off it at the end.
+    """
+    if library_of(model) == "sentence_transformers":
+        with _opened_sentences(model) as subject:
+            yield subject, processor
+    elif hasattr(model, "model") and hasattr(model, "preprocess") and hasattr(model, "tokenizer"):
+        parts = (getattr(model, name, None) for name in ("tokenizer", "image_processor", "feature_extractor"))
+        yield model.model, processor or next((part for part in parts if part is not None), None)
+    else:
+        yield model, processor
+
+
+@contextmanager
+def _opened_sentences(model: Any) -> Iterator["Subject"]:
+    """A model of sentence-transformers: its Transformer, with the modules behind it for the vectors of texts."""
+    from torch import nn
+
+    from anisoscope.models.beside import LAST_STATES, probe
+    from anisoscope.models.identity import weights_hash
+    from anisoscope.models.load import Subject
+
+    first, *behind = list(model)
+    base = getattr(first, "auto_model", None)
+    if not isinstance(base, nn.Module):
+        got = f"a {type(model).__name__} whose first module is {type(first).__name__}"
+        raise UsageError("a model of transformers", got, "measure its vectors: anisoscope.measure(model.encode(texts))")
+    how = getattr(first, "modality_config", {}).get("text", {})
+    name, notes = type(model).__name__, list[str]()
+    if behind:
+        base.sentence = nn.ModuleList(behind)
+        base.sentence.reads = how.get("method_output_name", LAST_STATES)  # type: ignore[assignment]
+        notes = probe(base, model.tokenizer, ", ".join(type(module).__name__ for module in model))
+    prompt = getattr(model, "default_prompt_name", None)
+    if prompt:
+        notes.append(f"texts are measured as they are: encode() would put its prompt {prompt!r} before each")
+    try:
+        yield Subject(base, model.tokenizer, name, None, weights_hash(base), notes)
+    finally:
+        if hasattr(base, "sentence"):
+            del base.sentence

@@ -1,0 +1,151 @@
+"""Objects of other libraries handed to `measure`, and texts in the forms in which people have them."""
+
+import json
+import time
+
+import datasets
+import numpy as np
+import pandas as pd
+import pyarrow
+import pytest
+import transformers
+
+import anisoscope
+from anisoscope.data.names import check_corpus, check_model
+from anisoscope.data.text import open_text
+from anisoscope.errors import CorpusError, ModelError, UsageError
+from anisoscope.store import select
+
+QUICK = {"panel": "hidden", "sample": 0}
+X = np.random.default_rng(0).normal(size=(40, 6)) + 0.3
+TEXTS = [f"a good film {k}" for k in range(12)]
+
+
+def values(run):
+    return run.records.drop(columns=["run", "corpus", "model"])
+
+
+def same(ours, theirs):
+    pd.testing.assert_frame_equal(values(ours), values(theirs), rtol=1e-9, atol=1e-12)
+
+
+TABLES = {
+    "frame": lambda: pd.DataFrame(X),
+    "frame with an index": lambda: pd.DataFrame(X, index=[f"w{k}" for k in range(40)]),
+    "frame with an id": lambda: pd.DataFrame(X).assign(id=np.arange(40) * 7, text="hello"),
+    "frame of lists": lambda: pd.DataFrame({"text": "hello", "embedding": list(X)}),
+    "arrow": lambda: pyarrow.table({"v": X.tolist(), "id": list(range(40))}),
+    "data set": lambda: datasets.Dataset.from_dict({"v": X.tolist(), "id": list(range(40))}),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_is_read_by_the_rules_for_files(name):
+    run = anisoscope.measure(TABLES[name](), **QUICK)
+    same(run, anisoscope.measure(X, **QUICK))
+    assert "40 vectors of 6 numbers" in run.manifest["corpus"]["reading"]
+
+
+def test_columns_units_and_labels_of_a_table():
+    frame = pd.DataFrame(X, columns=[f"d{k}" for k in range(6)]).assign(
+        speaker=np.arange(40) // 4, kind=["a", "b"] * 20
+    )
+    given = anisoscope.measure(frame, columns="d*", unit_column="speaker", label_column="kind", **QUICK)
+    same(given, anisoscope.measure(X, units=np.arange(40) // 4, labels=["a", "b"] * 20, **QUICK))
+    same(anisoscope.measure(frame, columns="d*", units=np.arange(40) // 4, label_column="kind", **QUICK), given)
+    with pytest.raises(UsageError, match="name a column with unit_column='speaker'"):
+        anisoscope.measure(frame, columns="d*", units="speaker", **QUICK)
+    with pytest.raises(CorpusError, match="one way to read the columns of the DataFrame"):
+        anisoscope.measure(pd.DataFrame(np.c_[np.arange(40) * 3, X]), **QUICK)
+
+
+def test_texts_in_a_table_or_a_column(minilm):
+    expected = anisoscope.measure(minilm, TEXTS, **QUICK)
+    frame = pd.DataFrame({"n": range(12), "review": TEXTS})
+    for given in (frame, frame["review"], datasets.Dataset.from_pandas(frame), pyarrow.Table.from_pandas(frame)):
+        same(anisoscope.measure(minilm, given, **QUICK), expected)
+    two = frame.assign(title="film")
+    with pytest.raises(CorpusError, match=r"a text column in the DataFrame.*--column"):
+        anisoscope.measure(minilm, two, **QUICK)
+    same(anisoscope.measure(minilm, two, column="review", **QUICK), expected)
+
+
+def test_a_pipeline_is_its_model_and_its_tokenizer(minilm):
+    pipeline = transformers.pipeline("feature-extraction", model=minilm.model, tokenizer=minilm.processor)
+    same(anisoscope.measure(pipeline, TEXTS, **QUICK), anisoscope.measure(minilm, TEXTS, **QUICK))
+
+
+def test_a_model_of_sentence_transformers_is_measured_and_left_as_it_was(tmp_path, minilm):
+    library = pytest.importorskip("sentence_transformers")
+    modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+    minilm.model.save_pretrained(tmp_path)
+    minilm.processor.save_pretrained(tmp_path)
+    given = [modules.Transformer(str(tmp_path)), modules.Pooling(384, pooling_mode="mean"), modules.Normalize()]
+    model = library.SentenceTransformer(modules=given, device="cpu")
+    before = [name for name, _ in model.named_modules()]
+    run = anisoscope.measure(model, TEXTS, **QUICK)
+    found = select(run.records, stack="sentence", metric="mean_cosine", token_policy="all", component=None)["value"]
+    right = anisoscope.measure(model.encode(TEXTS), **QUICK).table()["A"].item()
+    assert found.item() == pytest.approx(right, abs=1e-5)
+    assert [name for name, _ in model.named_modules()] == before
+    static = library.SentenceTransformer(modules=[modules.StaticEmbedding(minilm.processor, embedding_dim=8)])
+    with pytest.raises(UsageError, match=r"first module is StaticEmbedding. Cure: .*model\.encode\(texts\)"):
+        anisoscope.measure(static, TEXTS)
+
+
+@pytest.mark.parametrize(("name", "here"), [("tokenizer", "processor"), ("batch_size", "batch_tokens")])
+def test_a_keyword_of_other_libraries_is_told_by_its_name_here(name, here):
+    with pytest.raises(UsageError, match=f"it is called {here} here"):
+        anisoscope.measure("builtin:minilm", TEXTS, **{name: 1})
+
+
+# ---- texts -----------------------------------------------------------------------------------------------------------
+
+CHAT = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": [{"type": "text", "text": "hi there"}]}]
+FORMS = {
+    "sole.csv": ("review\na good film\na dull film\n", ["a good film", "a dull film"]),
+    "numbered.csv": ("nr,review\n1,a good film\n2,a dull film\n", ["a good film", "a dull film"]),
+    "texts.json": (json.dumps(["one text", "another"]), ["one text", "another"]),
+    "texts.jsonl": ('"one text"\n"another"\n', ["one text", "another"]),
+    "chat.jsonl": (json.dumps({"id": 1, "messages": CHAT}), ["hello\nhi there"]),
+    "sharegpt.json": (json.dumps([{"conversations": [{"from": "human", "value": "hello"}]}]), ["hello"]),
+    "tools.jsonl": (json.dumps({"messages": [*CHAT, {"role": "tool", "content": None}]}), ["hello\nhi there"]),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_texts_are_found_where_there_is_but_one_place_for_them(name, tmp_path):
+    content, texts = FORMS[name]
+    (tmp_path / name).write_text(content)
+    assert open_text(str(tmp_path / name)).documents == texts
+
+
+# ---- paths that are not there ----------------------------------------------------------------------------------------
+
+
+def test_a_slip_in_a_path_is_told_at_once_and_without_the_network(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "my-model-12").mkdir(parents=True)
+    (tmp_path / "texts.jsonl").write_text("{}")
+    started = time.monotonic()
+    for name, cure in (
+        ("runs/my-modl-12", "did you mean runs/my-model-12"),
+        ("runs/mymodel/step-10/x", "there is no mymodel in .*runs"),
+        ("vectors.pt", "check the path"),
+        ("./model", "check the path"),
+    ):
+        with pytest.raises(ModelError, match=cure) as told:
+            anisoscope.measure(name)
+        assert "network" not in str(told.value) and "hub" not in str(told.value)
+    with pytest.raises(CorpusError, match=r"did you mean texts\.jsonl") as told:
+        anisoscope.measure("builtin:minilm", corpus="text.jsonl")
+    assert "network" not in str(told.value)
+    assert time.monotonic() - started < 2
+    check_model("runs/my-model-350")  # a number that differs names another model, which the hub may have
+    check_corpus("runs/other")
+
+
+def test_pictures_and_numbers_are_no_texts(tmp_path):
+    with pytest.raises(CorpusError, match="a text column"):
+        (tmp_path / "x.jsonl").write_text(json.dumps({"a": 1, "messages": [1, 2]}))
+        open_text(str(tmp_path / "x.jsonl"))
