@@ -91,8 +91,9 @@ def prepare(attention: nn.Module, rotary: bool, hook: Callable[[nn.Module, Calla
     if source.stage == "raw" and not prescaled:
         return source
     wanted = dict(zip(("query", "key"), pair or (), strict=False))
-    if children.keys() >= {*LATENT}:
-        wanted = {"query": "q_b_proj" if "q_b_proj" in children else "q_proj"} | {name: name for name in LATENT}
+    of_latent = next((name for name in ("q_b_proj", "q_proj") if name in children), None)
+    if children.keys() >= {*LATENT} and of_latent is not None:  # AXK-2 names its queries otherwise
+        wanted = {"query": of_latent} | {name: name for name in LATENT}
     if not wanted and (fused := next((name for name in FUSED if name in children), None)):
         source.fused = wanted["fused"] = fused
     if norms and source.stage == "rotated":

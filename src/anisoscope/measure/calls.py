@@ -69,7 +69,8 @@ class Caller:
                 raise UsageError(took, repr(name), f"leave it out, or {near_matches(name, names)}")
             arguments.pop(name)
         first = next((value for value in arguments.values() if isinstance(value, Tensor)), None)
-        embeds = any(isinstance(module, nn.Embedding) for module in model.modules())
+        # embeddings of one's own kind (I-BERT's quantised ones) are known by what `forward` calls its ids
+        embeds = any(isinstance(module, nn.Embedding) for module in model.modules()) or "input_ids" in arguments
         if first is not None and not first.is_floating_point() and not embeds and self._dtype is not None:
             got = f"{said(first)} for a model without an embedding of ids"
             raise UsageError("floating-point inputs", got, "convert them: x.float()")

@@ -28,6 +28,9 @@ STACK_OF_MODALITY = {frozenset({"image"}): "vision", frozenset({"audio"}): "audi
 """How the stack of a tower is called, by what it reads alone."""
 COUNTING = ("_get_feat_extract_output_lengths", "_get_subsampling_output_length")
 """Methods of speech models that say how many frames an encoder makes of so many inputs."""
+READING_TEXT = ("text_model", "language_model", "text_encoder", "text_decoder")
+READING_IMAGES_OR_SOUNDS = {"vision_model": "vision", "vision_tower": "vision", "audio_tower": "audio"}
+"""Parts by name: classes of several families declare for each part what the whole reads."""
 QUERYING = ("qformer", "perceiver_resampler", "perceiver", "resampler")
 """Parts between a tower and a language model, with blocks of their own that read learnt queries."""
 LATE = ("blocks_token_only", "cls_attn_blocks", "post_network")
