@@ -172,14 +172,19 @@ def _towers(model: nn.Module) -> dict[str, str]:
     each → its stack. What is in none of them reads text.
     """
     pretrained = class_of_transformers("modeling_utils", "PreTrainedModel")
-    if pretrained is None or not isinstance(model, pretrained) or len(_modalities(model)) < 2:
+    if pretrained is None or not isinstance(model, pretrained):
+        return {}
+    reads_text = any(name.rpartition(".")[2] in READING_TEXT for name, _ in model.named_modules())
+    if len(_modalities(model)) < 2 and not reads_text:
         return {}
     towers: dict[str, str] = {}
     for path, module in model.named_modules():
-        if not path or not isinstance(module, pretrained) or _tower_of(path, towers) is not None:
-            continue
         own = path.rpartition(".")[2]
-        stack = STACK_OF_MODALITY.get(_modalities(module), own if own in QUERYING else "")
+        if not path or own in READING_TEXT or _tower_of(path, towers) is not None:
+            continue
+        stack = READING_IMAGES_OR_SOUNDS.get(own, own if own in QUERYING else "")
+        if not stack and isinstance(module, pretrained):
+            stack = STACK_OF_MODALITY.get(_modalities(module), "")
         if stack and own not in ("encoder", "decoder"):  # of an encoder-decoder
             towers[path] = own if stack in towers.values() else stack
     return towers
