@@ -1,0 +1,100 @@
+"""A drawn part of `make sweep`: model types of each kind, tiny, through the default run, against the model's own."""
+
+import pytest
+import torch
+from sweep import look_at
+from torch import nn
+from transformers import CLIPConfig, CLIPModel, LlavaConfig, LlavaModel
+
+from anisoscope.batch import Batch, Stream
+from anisoscope.models.blocks import Layout, find_blocks, stack_of
+
+DRAWN = (
+    "llama",
+    "gpt_oss",
+    "mamba",
+    "t5",
+    "clip",
+    "owlvit",
+    "llava",
+    "parakeet_ctc",
+    "speech_to_text",
+    "axk2",
+    "poolformer",
+)
+"""A decoder, sinks, no attention, two stacks, towers, text alone, frames, latent attention, stages."""
+
+
+@pytest.mark.parametrize("model_type", DRAWN)
+def test_the_default_run_says_what_the_model_returns(model_type):
+    row = look_at(model_type)
+    assert row.status == "measured", row
+    assert "hidden states" in row.compared
+
+
+def test_a_comparison_can_fail(monkeypatch):
+    """Hidden states of another layer are seen as wrong."""
+    import sweep
+
+    own = sweep._own
+
+    def shifted(model, inputs):
+        found = own(model, inputs)
+        return found._replace(hidden={name: [x * 1.01 for x in states] for name, states in found.hidden.items()})
+
+    monkeypatch.setattr(sweep, "_own", shifted)
+    assert look_at("llama").status == "wrong"
+
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
+
+
+def clip():
+    text = SIZES | {"vocab_size": 100, "num_hidden_layers": 3}
+    return CLIPModel(CLIPConfig(text_config=text, vision_config=SIZES | {"image_size": 32, "patch_size": 8}))
+
+
+def test_a_tower_is_a_stack_of_its_own():
+    model = clip()
+    assert {stack: len(blocks) for stack, blocks in find_blocks(model).items()} == {"encoder": 3, "vision": 2}
+    assert {stack: len(blocks) for stack, blocks in find_blocks(model.vision_model).items()} == {"encoder": 2}
+
+
+def test_the_class_token_of_a_tower_is_special_and_no_token_of_the_text():
+    from anisoscope.axes import Site
+
+    layout = Layout(clip())
+    assert layout.specials(Site("vision", 1, "hidden")) == 1
+    assert layout.specials(Site("encoder", 1, "hidden")) == 0
+
+
+def test_the_text_of_a_model_with_a_tower_is_read_by_its_language_model():
+    text = SIZES | {"model_type": "llama", "vocab_size": 100, "num_key_value_heads": 2}
+    vision = SIZES | {"model_type": "clip_vision_model", "image_size": 32, "patch_size": 8}
+    model = LlavaModel(LlavaConfig(text_config=text, vision_config=vision))
+    assert stack_of(model) == "decoder" and find_blocks(model).keys() == {"decoder", "vision"}
+
+
+def test_frames_are_counted_by_the_encoder_and_not_by_what_it_stands_in():
+    """The innermost model that reads frames: one around it may have inherited the method of another."""
+
+    class Encoder(nn.Module):
+        main_input_name = "input_features"
+
+        def _get_subsampling_output_length(self, lengths):
+            return (lengths + 3) // 4
+
+    class Whole(nn.Module):
+        main_input_name = "input_features"
+
+        def __init__(self):
+            super().__init__()
+            self.encoder = Encoder()
+
+        def _get_feat_extract_output_lengths(self, lengths):
+            return lengths // 100
+
+    mask = torch.arange(32) < torch.tensor([[32], [9]])
+    frames = Stream(mask, torch.zeros_like(mask), torch.tensor([0, 64]))
+    made = Layout(Whole()).streams(Batch({}, torch.arange(2), {"frames": frames}))["encoder"]
+    assert made.mask.shape == (2, 8) and made.mask.sum(1).tolist() == [8, 3] and made.start.tolist() == [0, 16]
