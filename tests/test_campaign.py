@@ -6,6 +6,8 @@ import pytest
 from campaign import __main__ as campaign, inputs, numbers
 from campaign.cases import Found, run
 
+from anisoscope.capture import rows
+
 
 def test_numbers_in_miniature(tmp_path):
     found = run("numbers", 1, tmp_path, most=9)
@@ -31,6 +33,19 @@ def test_a_wrong_number_is_seen_and_kept(tmp_path, monkeypatch, kind):
     assert found.failures.get(kind), found
     kept = [path.read_text() for path in tmp_path.rglob("case.txt")]
     assert len(kept) == sum(found.failures.values()) and all("Traceback" in text for text in kept)
+
+
+@pytest.mark.parametrize("kind", ["lengths", "matrix"])
+def test_a_causal_block_one_row_off_is_seen(tmp_path, monkeypatch, kind):
+    """Of the cases whose lengths are unequal; none of them had such before."""
+    wall = rows._Walk._wall
+
+    def off(self, sequences, heads, queries, keys):
+        return wall(self, sequences, heads, slice(queries.start + 1, queries.stop + 1), keys)
+
+    monkeypatch.setattr(rows._Walk, "_wall", off)
+    found = run("numbers", 1, tmp_path, most=25)
+    assert found.failures.get(kind), found
 
 
 @pytest.mark.parametrize("kind", [k for k in inputs.FEWEST if k not in ("runs", "terminal", "pipe")])

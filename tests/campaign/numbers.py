@@ -6,17 +6,19 @@ import warnings
 from contextlib import contextmanager
 from functools import partial
 
+import attention_matrix as matrix
 import numpy as np
 import tiny
 import torch
 from torch import nn
 
 import anisoscope
+from anisoscope.capture import capture
 from anisoscope.errors import AnisoscopeError
 from anisoscope.measure.settings import Settings
 from campaign.cases import Case
 
-FEWEST = {"vectors": 200, "models": 100, "attention": 30}
+FEWEST = {"vectors": 200, "models": 100, "attention": 30, "lengths": 40, "matrix": 150}
 DTYPES = {"float64": 1e-9, "float32": 1e-6, "bfloat16": 1e-6, "float16": 1e-6}
 """How far numbers may lie from the definition on the very same vectors: sums in a batch of float32 are of float32."""
 GROUPS = 32
@@ -249,9 +251,51 @@ def check_attention(family, dtype, treatment, side, _folder):
                 )
 
 
+LONG = {"gpt2": {"n_positions": 1024}, "t5": {}, "byt5": {}}
+"""What lets a tiny family read long sequences; the others: `max_position_embeddings`."""
+
+
+def lengths_of(draw):
+    """A family, a backend, a side of padding, and unequal lengths about a block of rows, the longest beyond it."""
+    family = draw.choice([name for name in tiny.ARCHITECTURES if name not in tiny.TWO_STACKS])
+    longest = draw.choice([n for n in matrix.LENGTHS if 127 <= n <= 300])
+    lengths = (longest, draw.choice([n for n in matrix.LENGTHS if n <= longest]), draw.randint(1, longest))
+    return family, draw.choice(["sdpa", "eager"]), draw.choice(["left", "right"]), lengths
+
+
+def check_lengths(family, backend, side, lengths, _folder):
+    """Entropy and largest weight of every row of a batch of unequal lengths, from the family's own weights."""
+    model = tiny.build(family, **LONG.get(family, {"max_position_embeddings": 1024}))
+    real = torch.from_numpy(matrix.real_tokens(lengths, side))
+    ids = torch.randint(3, tiny.VOCABULARY, real.shape, generator=torch.Generator().manual_seed(sum(lengths)))
+    inputs = {"input_ids": torch.where(real, ids, 0), "attention_mask": real.long()}
+    stack = tiny.stack_names(family)[0]
+    with torch.no_grad(), tiny.exact_softmax():
+        model.set_attn_implementation("eager")
+        maps = model(**inputs, output_attentions=True).attentions
+        model.set_attn_implementation("eager" if family == "gemma2" else backend)  # which caps its scores
+        with capture(model, ("attention",)) as tap:
+            tap.real = {stack: real}
+            model(**inputs)
+    for layer, p in enumerate(maps, 1):
+        rows, seen = tap[f"{stack}.{layer}.attention"], p.double().transpose(1, 2)[real]
+        wanted = {"entropy": -torch.special.xlogy(seen, seen).sum(-1), "row_max": seen.amax(-1)}
+        wanted["keys"] = (seen > 0).sum(-1).double()
+        for name, value in wanted.items():
+            got = rows[name].transpose(1, 2)[real].double().numpy()
+            told = f"{layer} {name}"
+            np.testing.assert_allclose(got, value.numpy(), rtol=1e-6, atol=1e-8, err_msg=told)
+
+
+def check_cell(shape, seed, _folder):
+    """A cell of the matrix of attention calls."""
+    matrix.check_shape(shape, seed)
+
+
 def cases(draw, _folder):
     """Vectors, models and their attention in turn."""
     Settings()  # imports before time is counted
+    cells = draw.sample(matrix.all_shapes(), FEWEST["matrix"])
     for turn in range(FEWEST["vectors"]):
         drawn = vectors(draw)
         told = f"seed {drawn[0]}, {drawn[1]}, scale {drawn[2]:.1e}, {tuple(drawn[3].shape)}"
@@ -267,3 +311,9 @@ def cases(draw, _folder):
                 draw.choice(["left", "right", "none"]),
             )
             yield Case("attention", repr(given), partial(check_attention, *given))
+        if turn < FEWEST["lengths"]:
+            given = lengths_of(draw)
+            yield Case("lengths", repr(given), partial(check_lengths, *given))
+        if turn < FEWEST["matrix"]:
+            seed = draw.randrange(1 << 30)
+            yield Case("matrix", f"{cells[turn]}, seed {seed}", partial(check_cell, cells[turn], seed))
