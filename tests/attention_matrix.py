@@ -215,9 +215,26 @@ def compare_head(got, wanted, sequence, head, real):
 
 
 def compare_scores(sums, query, key, seen, real, sequence, head):
-    """The sums of the scores' parts: counts, and the variance of the scores inside rows."""
-    rows = np.flatnonzero(real)
-    inside = [np.var(query[row] @ key[seen[row]].T) for row in rows]
-    got = float(sums["row_variance"][sequence, head])
-    np.testing.assert_allclose(got, sum(inside), rtol=1e-9, atol=1e-9, err_msg="variance of scores inside rows")
-    assert float(sums["rows"][sequence, head]) == len(rows)
+    """Every sum of the scores' parts: of queries and keys, and of the covariance of the keys that each row sees."""
+    rows, dim = np.flatnonzero(real), query.shape[1]
+    lean, spread, variance = np.zeros(dim), np.zeros((dim, dim)), 0.0
+    for row in rows:
+        keys = key[seen[row]]
+        covariance = np.atleast_2d(np.cov(keys.T, bias=True))
+        variance += query[row] @ covariance @ query[row]
+        lean += covariance @ query[row]
+        spread += covariance
+    used = key[seen[rows].any(0)]
+    wanted = {
+        "rows": len(rows),
+        "query": query[rows].sum(0),
+        "query_moment": query[rows].T @ query[rows],
+        "keys": len(used),
+        "key": used.sum(0),
+        "row_variance": variance,
+        "row_lean": lean,
+        "row_spread": spread,
+    }
+    for name, value in wanted.items():
+        got = sums[name][sequence, head].numpy()
+        np.testing.assert_allclose(got, value, rtol=1e-8, atol=1e-8, err_msg=f"{name} of scores")

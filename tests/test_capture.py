@@ -15,6 +15,7 @@ from torch import nn
 
 from anisoscope.capture import WHAT, capture, rows
 from anisoscope.capture.counting import listed
+from anisoscope.capture.heads import Heads
 from anisoscope.capture.masking import Masking
 from anisoscope.capture.projections import _like
 from anisoscope.capture.rows import attention_rows
@@ -320,6 +321,46 @@ def test_grouped_keys_stay_grouped():
         tap = seen(name, "right").tap
         assert tap["decoder.1.head.key.raw"].shape[1] == tap["decoder.1.head.value"].shape[1] == 2
         assert tap["decoder.1.head.query.raw"].shape[1] == tap["decoder.1.attention"]["entropy"].shape[1] == 4
+
+
+@pytest.mark.parametrize("name", ["llama", "t5"])
+def test_rows_with_queries_or_keys_centred(name):
+    """Keys that several heads share are centred on the mean of their own; keys may be more than queries (cross)."""
+    inputs, real = tiny.padded(name, "right")
+    model = tiny.model(name)
+    with torch.no_grad(), capture(model, ("query", "key", "attention")) as plain:
+        plain.real = real
+        model(**inputs)
+    generator = torch.Generator().manual_seed(9)
+    sites = [s.removesuffix("attention") for s in plain.sites if s.endswith("attention")]
+    stage, scale = ("rotated" if name in ROTARY else "raw"), SCALE.get(name, tiny.HEAD_DIM**-0.5)
+    means, heads = {}, {}
+    for site in sites:
+        q, k = (plain[f"{site}head.{side}.{stage}"] for side in ("query", "key"))
+        parts = site.split(".")
+        shared = q.shape[1] // k.shape[1]
+        key = torch.randn(k.shape[1], k.shape[3], generator=generator, dtype=torch.float64)
+        query = torch.randn(q.shape[1], q.shape[3], generator=generator, dtype=torch.float64)
+        place = (parts[0], int(parts[1]), "cross" if "cross" in parts else "self")
+        means[place], heads[site] = (query * scale, key.repeat_interleave(shared, 0)), (q, k, query, key)
+    seen = []
+    look = Heads._rows
+
+    def rows_of(self, call, *given, **named):
+        seen.append((call.query, call.key))
+        return look(self, call, *given, **named)
+
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch, capture(model, ("centred",)) as tap:
+        patch.setattr(Heads, "_rows", rows_of)
+        tap.means, tap.real = means, real
+        model(**inputs)
+    assert len(seen) == 3 * len(sites)  # plain, with queries centred, with keys centred
+    for site, (_, of_query, of_key) in zip(sites, zip(*[iter(seen)] * 3, strict=True), strict=True):
+        q, k, query, key = heads[site]
+        torch.testing.assert_close(of_query, (q - query[:, None], k), **CLOSE)
+        torch.testing.assert_close(of_key, (q, k - key[:, None]), **CLOSE)
+        for statistic, value in plain[f"{site}attention"].items():
+            assert torch.equal(tap[f"{site}centred"]["plain"][statistic], value), statistic
 
 
 # ---- the walk over blocks --------------------------------------------------------------------------------------------
