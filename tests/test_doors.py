@@ -172,7 +172,7 @@ def test_a_command_is_added_by_a_package_alone():
     with pytest.raises(
         UsageError, match=r'name it in your pyproject.toml: \[project.entry-points."anisoscope.commands"\]'
     ):
-        register(Command(print, "anisoscope greet"), "greet")
+        register(Command("builtins:print", "Say hello.", "anisoscope greet"), "greet")
 
 
 # ---- by name ---------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from anisoscope.errors import UsageError
 
 if TYPE_CHECKING:
-    from anisoscope.data.arrays import Vectors
+    from anisoscope.data.arrays import VectorArrays
     from anisoscope.data.vector_roles import Content
     from anisoscope.models.load import Subject
 
@@ -31,7 +31,7 @@ def is_table(thing: Any) -> bool:
     return bool(names & set(TABLES.get(library_of(thing), ())))
 
 
-def vectors_of_table(table: Any, *, units: Any = None, labels: Any = None, **asked: str | None) -> "Vectors":
+def vectors_of_table(table: Any, *, units: Any = None, labels: Any = None, **asked: str | None) -> "VectorArrays":
     """The vectors in a table in memory, by the rules for files (`asked`: the fields of `runs.job.VectorColumns`);
     `units` and `labels`: one each a row, in place of a column.
     """
@@ -123,7 +123,7 @@ def _opened_sentences(model: Any) -> Iterator["Subject"]:
     name, notes = type(model).__name__, list[str]()
     if behind:
         base.sentence = nn.ModuleList(behind)
-        base.sentence.reads = how.get("method_output_name", LAST_STATES)  # type: ignore[assignment]
+        base.sentence.reads = how.get("method_output_name", LAST_STATES)
         notes = probe(base, model.tokenizer, ", ".join(type(module).__name__ for module in model))
     prompt = getattr(model, "default_prompt_name", None)
     if prompt:

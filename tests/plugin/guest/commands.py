@@ -9,4 +9,4 @@ def greet() -> None:
     say("hello from a guest")
 
 
-GREET = Command(greet, "anisoscope greet")
+GREET = Command(run="guest.commands:greet", help="Say hello.", example="anisoscope greet")
