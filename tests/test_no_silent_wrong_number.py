@@ -133,9 +133,9 @@ from anisoscope.measure import loop
 asked, looks, told = loop.stopped_by, [], Path({told!r})
 def stopped_by(own):
     looks.append(0)
-    if len(looks) == 1 and os.environ["RANK"] == {rank!r}:
+    if len(looks) == 2 and os.environ["RANK"] == {rank!r}:
         os.kill(os.getpid(), signal.{signal})
-    while len(looks) == 1 and os.environ["RANK"] != {rank!r} and not told.exists():
+    while len(looks) == 2 and os.environ["RANK"] != {rank!r} and not told.exists():
         time.sleep(0.01)
     number = asked(own)
     if number:

@@ -67,7 +67,9 @@ def measure(
         _refuse("a model", "vectors alone", inputs=inputs, corpus=corpus or None, processor=processor, forward=forward)
         return kept_or_not(lambda where: measure_vectors(job, model, where, quiet, units, labels, mask), place)
     _refuse("vectors", "a model", labels=labels, mask=mask)
-    inputs = texts_of(inputs, job.column)
+    texts = texts_of(inputs, job.column)
+    if texts is not inputs:  # the column has been read: what is measured now is a list
+        inputs, job = texts, replace(job, column=None)
     with opened_model(model, processor) as (opened, own_processor):
         job, subject = _job_and_subject(job, opened, own_processor, options)
         if inputs is None or isinstance(inputs, str | Path):
