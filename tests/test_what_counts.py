@@ -14,7 +14,7 @@ import anisoscope
 from anisoscope.axes import POLICIES, Site
 from anisoscope.batch import Batch, Stream
 from anisoscope.capture import capture
-from anisoscope.capture.heads import Heads, _stood_in_for
+from anisoscope.capture.heads import Heads, is_plain_softmax
 from anisoscope.capture.masking import Call, Masking
 from anisoscope.capture.projections import _apart
 from anisoscope.capture.rows import attention_rows
@@ -268,9 +268,9 @@ def test_second_moments_of_heads_are_of_the_tokens_that_count():
 def test_rows_give_the_output_only_where_it_is_the_model_s_own_product():
     q = torch.zeros(1, 1, 2, 2)
     call = Call(None, q, q, q, None, {"dropout": 0.0}, backend="sdpa")
-    assert _stood_in_for(call) and _stood_in_for(replace(call, settings={}, backend="eager"))
+    assert is_plain_softmax(call) and is_plain_softmax(replace(call, settings={}, backend="eager"))
     for other in ({"settings": {"dropout": 0.1}}, {"backend": "flex_attention"}, {"query": q.bfloat16()}):
-        assert not _stood_in_for(replace(call, **other))
+        assert not is_plain_softmax(replace(call, **other))
 
 
 def test_a_block_that_names_all_its_states_passes_on_the_last():

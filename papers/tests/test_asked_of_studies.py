@@ -129,6 +129,7 @@ ASKED = {
     ),
 }
 OF_MEASURING = {"corpora", "seeds", "depths", "weights", "large", "sizes", "contrast", "size_seeds", "starts"}
+OF_MEASURING |= {"position_seeds", "length", "freezing", "length_seeds", "splits"}
 OF_MEASURING |= {"start_seeds", "examples", "arm_seeds", "even_seeds", "fine_seeds", "utterances", "erased", "train"}
 
 

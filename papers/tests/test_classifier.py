@@ -18,6 +18,7 @@ from typed import invoke
 from anisoscope.classes.cls_entropy import entropies
 from anisoscope.classes.pooling import predicted
 from anisoscope.cli import tables as cli_tables
+from anisoscope.cli.faults import explain_typed
 from anisoscope.data.corpora import named_corpora
 from anisoscope.data.encoding import LabelledPlan, encode
 from anisoscope.data.labelled import open_labelled
@@ -344,7 +345,7 @@ def test_frozen_attention_stays_after_the_first_epoch_also_over_a_resume(tmp_pat
 
 def test_an_encoder_is_fine_tuned_on_pairs_with_its_own_tokenizer(tmp_path):
     recipe = ClassifierRecipe(
-        "builtin:minilm", "planted-pairs", limit=24, epochs=1, batch=8, penalty="entropy", weight=0.1
+        model="builtin:minilm", corpus="planted-pairs", limit=24, epochs=1, batch=8, penalty="entropy", weight=0.1
     )
     run = train_classifier(recipe, tmp_path / "run")
     model, tokenizer = run.classifier()
@@ -456,8 +457,9 @@ def test_the_command_trains_and_reports(tmp_path):
     assert "test: accuracy" in done.output and "utterances cut at 12 tokens" in done.output
     said = json.loads((tmp_path / "run" / "training.json").read_text())
     assert said["recipe"]["penalty_layers"] == [] and said["recipe"]["weight"] == 0.1
-    wrong = invoke([*command[:-1], str(tmp_path / "other"), "--penalty-layers", "first"])
-    assert isinstance(wrong.exception, UsageError)
+    wrong = invoke(["first" if word == "all" else word for word in command])
+    refused = str(explain_typed(wrong.exception))
+    assert refused.startswith("expected whole numbers for --penalty-layers; got 'first'. Cure: "), refused
 
 
 def test_the_command_divides_a_table_by_its_column_and_says_what_it_takes(tmp_path):

@@ -13,7 +13,7 @@ from anisoscope import public
 
 ROOT = Path(anisoscope_papers.__file__).parent
 LAYERS = (
-    ("cli", "api"),
+    ("cli", "commands", "api"),
     ("studies_page",),
     ("runner",),
     ("godey2024", "fosse2023", "beyond"),

@@ -21,7 +21,7 @@ def test_a_changed_formula_finds_no_piece_that_a_study_kept(tmp_path, monkeypatc
     settings = biased_block.BlockSettings(systems=("model",), sizes=(Size(),), seeds=1)
     context = Context(tmp_path, tmp_path)
     for code, times in (({"metrics": "a"}, 1), ({"metrics": "a"}, 1), ({"metrics": "b"}, 2)):
-        monkeypatch.setattr(biased_block, "measuring_code", lambda code=code: code)
+        monkeypatch.setattr(biased_block, "measuring_code", lambda _module, code=code: code)
         biased_block.experiment(settings, context)
         assert len(made) == times
 

@@ -103,7 +103,7 @@ def test_what_can_be_had_later_is_measured_then(hub, program, folder):
 def test_classifiers_of_a_corpus_that_cannot_be_had_are_left_out(tmp_path, monkeypatch):
     asked_for = []
 
-    def gone(name, _limit):
+    def gone(name, _limit, _split):
         asked_for.append(name)
         raise CorpusError(f"to download {name}", "no network")
 

@@ -26,7 +26,7 @@ def train(monkeypatch, tmp_path):
 
     def fake(recipe, corpus, *_):
         made.append(1)
-        told = {"recipe": classifier.asdict(recipe), "corpus": corpus.described(), "code": classifier.code_version()}
+        told = {"recipe": recipe.described(), "corpus": corpus.described(), "code": classifier.code_version()}
         return told | {"results": {}}
 
     monkeypatch.setattr(classifier, "_train", fake)

@@ -9,6 +9,7 @@ import platform
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -200,25 +201,32 @@ def _find_folders() -> list[dict[str, Any]]:
 SIGNS: dict[Status, str] = {"ok": "✔", "missing": "–", "too old": "✘", "broken": "✘"}
 
 
-def render(diagnosis: Diagnosis) -> str:
-    """The diagnosis as text of at most 100 columns, ending with what to do."""
+def render(diagnosis: Diagnosis, columns: int = 100) -> str:
+    """The diagnosis as text that fits a terminal of so many columns, ending with what to do.
+
+    Commands and paths stay on one line, however long, so that they can be copied.
+    """
     lines = [f"{name} {version}" for name, version in diagnosis.versions.items()]
     lines += ["", "Devices", *(f"  {device}" for device in diagnosis.devices), "", "Extras"]
     width = max((len(extra.name) for extra in diagnosis.extras), default=0)
     for extra in diagnosis.extras:
         sign = "✔" if extra.works else "✘" if extra.name == "base" or _is_partly_there(extra) else "–"
-        lines.append(f"  {sign} {extra.name:<{width}}  {_describe_packages(extra)}")
+        first = f"  {sign} {extra.name:<{width}}  "
+        lines += textwrap.wrap(
+            _describe_packages(extra), columns, initial_indent=first, subsequent_indent=" " * len(first)
+        )
         if not extra.works:
             lines.append(f"    {'':<{width}}  {extra.install}")
     lines += ["", "Folders"]
     for folder in diagnosis.folders:
         state = "" if folder["there"] else " (not there yet)"
         locked = "" if folder["writable"] else ", NOT WRITABLE"
-        lines.append(f"  {folder['path']}{state}: {folder['purpose']}, {folder['free'] / 1e9:.0f} GB free{locked}")
+        lines.append(f"  {folder['path']}{state}")
+        lines.append(f"    {folder['purpose']}, {folder['free'] / 1e9:.0f} GB free{locked}")
     broken = [p for extra in diagnosis.extras for p in extra.packages if p.status in ("broken", "too old")]
     lines.append("")
     for package in broken:
-        lines.append(f"{package.name} {package.installed}: {package.reason}")
+        lines += textwrap.wrap(f"{package.name} {package.installed}: {package.reason}", columns)
     lines.append("Ready to measure." if diagnosis.works else f"Not ready: {diagnosis.extras[0].install}")
     return "\n".join(lines)
 

@@ -1,12 +1,13 @@
 """`anisoscope cure`, `apply` and `doctor`: what to do about it, and whether this installation can."""
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from anisoscope.cli.view import Format, Quiet, Table, here, say, show, tell
+from anisoscope.cli.view import Format, Quiet, Table, columns as terminal_columns, here, say, show, tell
 from anisoscope.errors import OutputError, UsageError
 from anisoscope.options import INPUT, OUTPUT, WHAT, FilePath, Text, Whole, option, part_of
 from anisoscope.progress import waiting
@@ -98,7 +99,10 @@ def doctor(
         from anisoscope.doctor import examine, render
 
         found = examine(developers=developers)
-    say(json.dumps(found.as_dict(), indent=1) if view.format == "json" else render(found))
+    if view.format == "json":
+        say(json.dumps(found.as_dict(), indent=1))
+    else:
+        say(render(found, terminal_columns(sys.stdout) or 100))
     return 0 if found.works else 1
 
 
