@@ -1,4 +1,4 @@
-"""Lines of the package that each test executes: a plugin of pytest for `tools/mutants.py` (`pytest -p lines`).
+"""Lines of both distributions that each test executes: a plugin of pytest for `tools/mutants.py` (`pytest -p lines`).
 
 LINES names the file of coverage.py to write; contexts are ids of tests, and files of tests for what a fixture that
 several tests share executes. How long each test took goes into the same name with `.json`.
@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 SHARED = ("class", "module", "package", "session")
-PACKAGE = Path(__file__).parents[1] / "src" / "anisoscope"
-found = importlib.import_module("coverage").Coverage(os.environ["LINES"], source_dirs=[str(PACKAGE)], config_file=False)
+TREE = Path(__file__).parents[1]
+PACKAGES = [str(TREE / "src" / "anisoscope"), str(TREE / "papers" / "src" / "anisoscope_papers")]
+found = importlib.import_module("coverage").Coverage(os.environ["LINES"], source_dirs=PACKAGES, config_file=False)
 found.start()
 seconds: dict[str, float] = {}
 asked: list[str] = [""]

@@ -41,12 +41,19 @@ class Mutant:
 
 
 def modules(root: Path, area: str) -> list[Path]:
-    """Files of an area: a package, a module, or `top` for the modules beside the packages."""
-    package = root / "src" / "anisoscope"
-    if area == "top":
-        return sorted(path for path in package.glob("*.py") if path.name != "__init__.py")
-    place = package / area
-    return sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+    """Files of an area: a package or a module of the tool or of the papers, or the modules beside their packages, which
+    are `top` of the tool and `papers` of the papers. ValueError for an area that there is not.
+    """
+    tool, papers = root / "src" / "anisoscope", root / "papers" / "src" / "anisoscope_papers"
+    beside = {"top": tool, "papers": papers}
+    if area in beside:
+        return sorted(path for path in beside[area].glob("*.py") if path.name != "__init__.py")
+    for place in (tool / area, papers / area, papers / area.removeprefix("papers/")):
+        if place.is_dir():
+            return sorted(place.rglob("*.py"))
+        if place.with_suffix(".py").is_file():
+            return [place.with_suffix(".py")]
+    raise ValueError(f"{area} is no package or module of the tool or the papers")
 
 
 @cache

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -20,6 +20,10 @@ MORE = """transformers datasets huggingface_hub accelerate sklearn.linear_model 
 transformers.models.gpt2.modeling_gpt2 transformers.models.llama.modeling_llama transformers.pipelines hypothesis
 transformers.models.auto.modeling_auto beartype jaxtyping IPython vl_convert soundfile nbclient coverage"""
 ROOT = Path(__file__).parents[1]
+IMPORTED_FROM = ("src", "papers/src", "tests", "tools", "papers/tests", "papers/tools")
+"""Folders of a tree that Python imports from: of the tool and of the papers."""
+TESTS_IN = ("tests", "papers/tests")
+"""Folders of a tree that hold files of tests."""
 STARTING = 20
 """Seconds that a fork has to begin with, before its tests."""
 
@@ -69,8 +73,8 @@ def _pytest(tree: Path, arguments: list[str], told: Path, folder: Path, lines: P
     for number in (1, 2):
         os.dup2(output, number)
     os.chdir(tree)
-    own = [str(tree / name) for name in ("src", "tests", "tools")]
-    theirs = {str(ROOT / name) for name in ("src", "tests", "tools")}
+    own = [str(tree / name) for name in IMPORTED_FROM]
+    theirs = {str(ROOT / name) for name in IMPORTED_FROM}
     sys.path[:] = [*own, *(each for each in sys.path if each not in theirs)]
     os.environ["PYTHONPATH"] = os.pathsep.join([*own, *filter(None, [os.environ.get("PYTHONPATH")])])
     common = ["-q", "-x", "-p", "no:cacheprovider", f"--basetemp={folder}", *(["-p", "lines"] if lines else [])]
@@ -107,7 +111,7 @@ class Tests:
         read = coverage.CoverageData(str(data))
         read.read()
         for file in read.measured_files():
-            module = file[file.rindex("src/anisoscope") :]
+            module = path_in_tree(file)
             for line, contexts in read.contexts_by_lineno(file).items():
                 self.lines[module][line] |= set(contexts)
 
@@ -120,7 +124,8 @@ class Tests:
             near = {test for tests in self.lines[module].values() for test in tests} - {""}
             found = set() if outside else near
         if not executed or lines.start == 1:
-            found |= {f"tests/test_{name}.py" for name in (outside or named).split()}
+            names = (outside or named).split()
+            found |= {f"{folder}/test_{name}.py" for folder in TESTS_IN for name in names}
         files = {each for each in found if "::" not in each}
         tests = [t for t, took in self.seconds.items() if took < 300 and (t in found or t.split("::")[0] in files)]
         return [test for test in tests if test not in self.broken], executed
@@ -171,11 +176,24 @@ def digest(paths: Iterable[Path]) -> str:
     return sha256(b"".join(path.read_bytes() for path in sorted(paths))).hexdigest()[:12]
 
 
-def mapped(tree: Path, kept: Path) -> Tests:
-    """Lines and tests of a tree; what `kept` has of a file of tests, for the same source, is not run again."""
-    source = digest((tree / "src").rglob("*.py"))
+def path_in_tree(file: str) -> str:
+    """The path of a module of either distribution from the top of its tree."""
+    for package in ("papers/src/anisoscope_papers/", "src/anisoscope/"):
+        if package in file:
+            return file[file.rindex(package) :]
+    raise ValueError(f"{file} is in neither distribution")
+
+
+def mapped(tree: Path, kept: Path, only: Collection[str] = ()) -> Tests:
+    """Lines and tests of a tree; what `kept` has of a file of tests, for the same source, is not run again. `only`:
+    names of the files of tests that are looked at, without `test_`; none: all.
+    """
+    source = digest(path for folder in ("src", "papers/src") for path in (tree / folder).rglob("*.py"))
     tests = Tests()
-    for file in sorted((tree / "tests").glob("test_*.py")):
+    files = [file for folder in TESTS_IN for file in sorted((tree / folder).glob("test_*.py"))]
+    for file in files:
+        if only and file.stem.removeprefix("test_") not in only:
+            continue
         data = kept / f"{file.stem}-{digest([file])}-{source}"
         if not data.with_suffix(".json").exists():
             kept.mkdir(parents=True, exist_ok=True)

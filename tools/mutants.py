@@ -28,20 +28,29 @@ BEGIN, END = "<!-- mutants: written by tools/mutants.py -->\n", "<!-- end of mut
 NAMED = {
     "sums": "sums jackknife isotropic metrics",
     "metrics": "metrics class_direction series_studies",
-    "capture": "capture fused entry_points",
+    "reads": "metrics sampled_metrics what_counts",
+    "capture": "capture fused entry_points attention_matrix masks",
     "data": "data_text data_sources data_images data_speech classification_data documents seen",
     "models": "families checkpoint_folders towers devices seen",
     "measure": "measuring metrics large inputs seen",
-    "runs": "seen series findings no_silent_wrong_number",
+    "runs": "seen series findings no_silent_wrong_number merge_of_shards",
+    "provenance": "sources code_of_runs",
     "classes": "classes class_direction",
-    "training": "language_model classifier small_models entropy_penalty goldens seen",
-    "studies": "judge layers_studies series_studies fosse_studies biased_block_claims results beyond",
-    "report": "report results findings",
-    "charts": "report results",
+    "cures": "cures",
+    "monitor": "monitor",
+    "testing": "laws",
+    "report": "report findings report_numbers",
+    "charts": "report results goldens",
     "cli": "formats words_fit seen terminal",
     "api": "words_fit inputs series",
     "integrations": "monitor",
     "top": "seen metrics inputs no_silent_wrong_number",
+    "papers": "judge asked_of_studies results commands_of_papers",
+    "training": "language_model classifier small_models entropy_penalty recipes papers_goldens seen_of_papers",
+    "networks": "ports checkpoints packaged",
+    "godey2024": "layers_studies series_studies biased_block biased_block_claims results",
+    "fosse2023": "fosse_studies results",
+    "beyond": "beyond small_models positions modalities results",
 }
 """Areas, and the files of tests run on a line that no test executes in its own process, or that is in no function."""
 OF_PROCESSES = {
@@ -57,8 +66,16 @@ OF_PROCESSES = {
 
 def area_of(module: str) -> str:
     """The area of a module's path."""
-    parts = module.split("/")
-    return parts[2] if len(parts) > 3 else "top"
+    *folders, _ = name_of(module).split("/")
+    return folders[0] if folders else "top"
+
+
+def name_of(module: str) -> str:
+    """What a module is called in print: its path inside its package, behind `papers/` if it lies beside theirs."""
+    of_papers = module.removeprefix("papers/src/anisoscope_papers/")
+    if of_papers != module:
+        return of_papers if "/" in of_papers else f"papers/{of_papers}"
+    return module.removeprefix("src/anisoscope/")
 
 
 def reason(found: Mapping[str, Any], known: Mapping[str, Any]) -> str:
@@ -109,7 +126,7 @@ def write(found: list[dict[str, Any]]) -> None:
     """The table onto the page, with what was left out and what survives."""
     known = tomllib.loads(SURVIVORS.read_text("utf-8"))
     lived = [each for each in found if not each["killer"] and not reason(each, known)]
-    lines = [f"- `{each['module'][15:]}`: `{each['change'].replace(chr(10), '` → `')}`" for each in lived]
+    lines = [f"- `{name_of(each['module'])}`: `{each['change'].replace(chr(10), '` → `')}`" for each in lived]
     seeds = ", ".join(sorted({str(each["seed"]) for each in found}))
     limits = " or ".join(f"{seconds:g}" for seconds in sorted({each["seconds"] for each in found}))
     commits = list(dict.fromkeys(each["commit"] for each in found))
@@ -173,6 +190,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=40, help="mutants of each, drawn at random")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=30, help="the longest that the tests of one take without it")
+    parser.add_argument("--tests", default="", help="files of tests that are looked at: jackknife,sums (all if none)")
     parser.add_argument("--again", action="store_true", help="try those that survived before")
     parser.add_argument("--page", action="store_true", help="write the table of all that were tried, and try none")
     given = parser.parse_args()
@@ -180,6 +198,11 @@ def main() -> None:
         write(results())
         sys.exit(show(results()) > 0)
     given.areas = given.areas.split(",")
+    for area in given.areas:
+        try:
+            mutant_places.modules(ROOT, area)
+        except ValueError as error:
+            parser.error(str(error))
     place = RESULTS.parent / f"work-{os.getpid()}"
     try:
         tried(given, place)
@@ -195,7 +218,7 @@ def tried(given: argparse.Namespace, place: Path) -> None:
     left_out = shutil.ignore_patterns(".git", ".venv", "build", "__pycache__", ".*_cache")
     shutil.copytree(ROOT, tree, ignore=left_out)
     mutant_tests.import_slow()
-    tests = mutant_tests.mapped(tree, RESULTS.parent / "lines")
+    tests = mutant_tests.mapped(tree, RESULTS.parent / "lines", given.tests.split(",") if given.tests else ())
     outside = {f"src/anisoscope/{name}": files for name, files in OF_PROCESSES.items()}
     trial = mutant_tests.Trial(tree, tests, lambda module: NAMED[area_of(module)], outside, given.seconds)
     todo = jobs(given, tree)
@@ -206,7 +229,7 @@ def tried(given: argparse.Namespace, place: Path) -> None:
             file.write(json.dumps(each) + "\n")
         how = each["killer"].rpartition("/")[2] or "SURVIVES"
         print(
-            f"{number + 1}/{len(todo)} {each['module'][15:]}:{each['line']} {time.monotonic() - began:.1f} s {how}",
+            f"{number + 1}/{len(todo)} {name_of(each['module'])}:{each['line']} {time.monotonic() - began:.1f} s {how}",
             flush=True,
         )
 
