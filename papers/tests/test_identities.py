@@ -21,9 +21,9 @@ from anisoscope_papers.fosse2023 import measurements, trained_cells
 from anisoscope_papers.fosse2023.grid import Cell, Grid
 from anisoscope_papers.godey2024 import biased_block, checkpoints, layer_curves
 from anisoscope_papers.godey2024.untrained_models import Size
-from anisoscope_papers.origin import measuring_code
+from anisoscope_papers.origin import measuring_code, training_code
 from anisoscope_papers.study import Context
-from anisoscope_papers.training import classifier, kinds, small as trained_small, text
+from anisoscope_papers.training import classifier, kinds, recipe as recipe_module, small as trained_small, text
 from anisoscope_papers.training.recipe import SIZES, ClassifierRecipe, Training
 
 
@@ -61,8 +61,7 @@ def no_training(monkeypatch):
     monkeypatch.setattr(classifier, "parts_of", lambda *_: SimpleNamespace(model=saved, tokenizer=saved))
 
     def train(recipe, corpus, _parts, _checkpoints, _device, _progress):
-        told = {"recipe": recipe.described(), "corpus": corpus.described(), "code": classifier.code_version()}
-        return told | {"results": {}}
+        return {"recipe": recipe.described(), "corpus": corpus.described(), **classifier.provenance(), "results": {}}
 
     monkeypatch.setattr(classifier, "_train", train)
 
@@ -78,9 +77,35 @@ def test_a_finished_training_is_that_of_its_recipe_corpus_and_code(monkeypatch, 
             go(replace(recipe, **more))
     with pytest.raises(OutputError, match="another training"):
         go(recipe, corpus=open_labelled("planted", limit=30, seed=1))
-    monkeypatch.setattr(classifier, "code_version", lambda: {"version": "0"})
-    with pytest.raises(OutputError, match="another training"):
+    code = training_code("anisoscope_papers.training.classifier")
+    monkeypatch.setattr(classifier, "training_code", lambda _name: code | {"anisoscope_papers.training.fit": "other"})
+    with pytest.raises(OutputError, match=r"another training \(code\.anisoscope_papers\.training\.fit differ\)"):
         go(recipe)
+
+
+@pytest.mark.usefixtures("no_training")
+def test_a_training_from_before_code_was_noted_is_compared_by_its_version(monkeypatch, tmp_path):
+    corpus, recipe = open_labelled("planted", limit=30), ClassifierRecipe().filled()
+    go = partial(classifier.train_classifier, recipe, tmp_path / "run", resume=True, corpus=corpus)
+    go()
+    told = tmp_path / "run" / "training.json"
+    older = {name: value for name, value in json.loads(told.read_text()).items() if name != "trained_by"}
+    told.write_text(json.dumps(older))
+    assert go().training == older
+    monkeypatch.setattr("anisoscope.provenance.code_version", lambda: {"version": "0"})
+    with pytest.raises(OutputError, match=r"another training \(code differ\)"):
+        go()
+
+
+def test_code_that_trains_is_that_of_all_it_uses_and_none_that_only_measures():
+    of_classifier, of_models = (
+        training_code(f"anisoscope_papers.training.{n}") for n in ("classifier", "language_model")
+    )
+    for name in ("anisoscope_papers.training.entropy_penalty", "anisoscope.classes.cls_entropy"):
+        assert name in of_classifier
+    assert "anisoscope_papers.training.text" in of_models and "anisoscope_papers.training.fit" in of_models
+    for name in of_classifier | of_models:
+        assert not name.startswith(("anisoscope.metrics", "anisoscope.reads", "anisoscope_papers.judge")), name
 
 
 def test_the_identity_of_a_language_model_knows_every_field_corpus_vocabulary_and_code(monkeypatch):
@@ -95,7 +120,7 @@ def test_the_identity_of_a_language_model_knows_every_field_corpus_vocabulary_an
     found = [replace(Training(), **more).identity("c", 9) for more in others]
     found += [Training().identity("c", 9), Training().identity("d", 9), Training().identity("c", 8)]
     assert Training(device="cuda", report_to=("wandb",)).identity("c", 9) == Training().identity("c", 9)
-    monkeypatch.setattr("anisoscope.provenance.code_version", lambda: {"version": "0"})
+    monkeypatch.setattr(recipe_module, "training_code", lambda _name: {"m": "other"})
     assert apart([*found, Training().identity("c", 9)])
 
 

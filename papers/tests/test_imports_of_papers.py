@@ -19,10 +19,10 @@ LAYERS = (
     ("godey2024", "fosse2023", "beyond"),
     ("judge", "processes"),
     ("study",),
-    ("needs", "origin", "study_charts", "series_charts"),
+    ("needs", "study_charts", "series_charts"),
     ("training",),
     ("networks",),
-    ("names", "models", "families", "corpora", "benchmarks", "__init__"),
+    ("origin", "names", "models", "families", "corpora", "benchmarks", "__init__"),
 )
 """From the top: a module imports from its own layer and those below."""
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -26,8 +26,7 @@ def train(monkeypatch, tmp_path):
 
     def fake(recipe, corpus, *_):
         made.append(1)
-        told = {"recipe": recipe.described(), "corpus": corpus.described(), "code": classifier.code_version()}
-        return told | {"results": {}}
+        return {"recipe": recipe.described(), "corpus": corpus.described(), **classifier.provenance(), "results": {}}
 
     monkeypatch.setattr(classifier, "_train", fake)
     corpus = open_labelled("planted", limit=30)
@@ -70,6 +69,20 @@ def test_another_base_model_of_the_same_name_is_another_training(name, train, en
     train.start(recipe)
     assert len(train.made) == 1
     (encoder / name).write_bytes((encoder / name).read_bytes() + b" ")
+    with pytest.raises(OutputError, match=r"another training \(read\.model differ\)"):
+        train.start(recipe)
+
+
+def test_an_adapter_counts_with_the_weights_of_its_base(train, encoder, tmp_path):
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_model.safetensors").write_bytes(b"weights")
+    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(encoder)}))
+    recipe = ClassifierRecipe(model=str(adapter))
+    train.start(recipe)
+    train.start(recipe)
+    assert len(train.made) == 1
+    (encoder / "model.safetensors").write_bytes((encoder / "model.safetensors").read_bytes() + b" ")
     with pytest.raises(OutputError, match=r"another training \(read\.model differ\)"):
         train.start(recipe)
 

@@ -4,13 +4,14 @@ from pathlib import Path
 from typing import Any
 
 from anisoscope import provenance as tool
-from anisoscope_papers import __version__
 
 PACKAGE = Path(__file__).resolve().parent
 STUDIES = ("judge", "names", "needs", "processes", "runner", "study", "networks", "godey2024", "fosse2023", "beyond")
 """Packages and modules whose code makes records and verdicts of studies. Trained models are found by their settings."""
 JUDGING = ("judge", "names", "needs", "processes", "runner", "study")
 """Those of them that make no record: they start a study, judge and show what it measured."""
+MEASURING = tuple(f"anisoscope.{name}" for name in ("measure", "metrics", "reads", "sums"))
+"""Packages of the tool that look at models, and train none."""
 
 
 def measuring_code(*modules: str) -> dict[str, str]:
@@ -19,7 +20,23 @@ def measuring_code(*modules: str) -> dict[str, str]:
     return tool.code_of(*modules, leave_out=passed_over)
 
 
+def training_code(*modules: str) -> dict[str, str]:
+    """What names a training that `modules` make: hashes of their code by module, without that which only measures."""
+    return {name: meaning for name, meaning in measuring_code(*modules).items() if not name.startswith(MEASURING)}
+
+
+def is_code_of(noted: Any, code: dict[str, str]) -> bool:
+    """Whether the code that is noted of a training is `code`. Older trainings noted the version of the tool alone: of
+    those the versions are compared.
+    """
+    if isinstance(noted, str):
+        return noted == str(tool.code_version()["version"])
+    return bool(noted == code)
+
+
 def provenance() -> dict[str, Any]:
     """Versions of what computed the numbers, the machine's kind, and the command."""
+    from anisoscope_papers import __version__  # which imports what this module names the code of
+
     own = {"version": __version__} | tool.commit_of_sources(PACKAGE, (*STUDIES, "training"))
     return tool.provenance() | {"papers": own}

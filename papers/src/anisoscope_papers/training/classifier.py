@@ -25,8 +25,9 @@ from anisoscope.errors import OutputError
 from anisoscope.models import ports
 from anisoscope.models.modes import flushed
 from anisoscope.progress import Progress
-from anisoscope.provenance import code_version, plain, provenance, run_id
+from anisoscope.provenance import plain, provenance, run_id
 from anisoscope.store import RunFolder, check_output, clear_temporary, differences, write_json
+from anisoscope_papers.origin import is_code_of, training_code
 from anisoscope_papers.training.classifier_parts import Parts, parts_of
 from anisoscope_papers.training.contents import hash_read
 from anisoscope_papers.training.entropy_penalty import EntropyPenalty
@@ -84,8 +85,8 @@ def train_classifier(
     check_training_device(device)
     recipe = recipe.filled()
     corpus = corpus or recipe.open()
-    identity = {"recipe": plain(recipe.described()), "corpus": corpus.fingerprint, "code": code_version()["version"]}
-    identity |= {"read": hash_read(recipe)}
+    identity = {"recipe": plain(recipe.described()), "corpus": corpus.fingerprint}
+    identity |= {"read": hash_read(recipe), "code": training_code(__name__)}
     folder = output or Path("runs") / f"classifier-{recipe.corpus.replace('/', '-')}-{run_id(identity)[:8]}"
     described, checkpoints = folder / "training.json", folder / "checkpoints"
     check_output(folder)
@@ -101,7 +102,8 @@ def train_classifier(
         if overwrite:
             shutil.rmtree(checkpoints, ignore_errors=True)
         RunFolder(checkpoints).note(identity)
-        training = plain(_train(recipe, corpus, parts, checkpoints, device, progress)) | {"read": identity["read"]}
+        training = plain(_train(recipe, corpus, parts, checkpoints, device, progress))
+        training |= {"read": identity["read"], "trained_by": identity["code"]}
     described.unlink(missing_ok=True)
     parts.model.save_pretrained(folder)
     parts.tokenizer.save_pretrained(folder)
@@ -119,12 +121,15 @@ def _finished(folder: Path, identity: dict[str, Any], *, resume: bool) -> dict[s
         training = dict(json.loads(path.read_text())) if path.exists() else {}
     except ValueError as error:
         raise OutputError(f"JSON in {path}", str(error), "train again with --overwrite") from error
-    corpus, code = training.get("corpus", {}).get("fingerprint"), training.get("code", {}).get("version")
-    done = {"recipe": training.get("recipe"), "corpus": corpus, "code": code, "read": training.get("read")}
+    corpus, version = training.get("corpus", {}).get("fingerprint"), training.get("code", {}).get("version")
+    done = {"recipe": training.get("recipe"), "corpus": corpus, "read": training.get("read")}
+    done["code"] = training.get("trained_by", version)
     begun = RunFolder(folder / "checkpoints").identity()
     for told in (done, begun):
         if told and told.get("read") is None:  # of before contents were noted: only names can be compared
             told["read"] = identity["read"]
+        if told and is_code_of(told.get("code"), identity["code"]):
+            told["code"] = identity["code"]
     if identity in (done, begun):
         if not resume:
             cure = "add --resume to go on, or --overwrite"

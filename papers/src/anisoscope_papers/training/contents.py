@@ -3,6 +3,7 @@ another training.
 """
 
 import hashlib
+import json
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +23,8 @@ READ = (
     "added_tokens.json",
 )
 """Files of a checkpoint that a model or its tokenizer is made of."""
+ADAPTER = "adapter_config.json"
+"""Says in the folder of an adapter (LoRA and kin) whose weights it changes."""
 
 
 def hash_read(recipe: ClassifierRecipe) -> dict[str, str]:
@@ -31,20 +34,34 @@ def hash_read(recipe: ClassifierRecipe) -> dict[str, str]:
 
 
 def hash_named(name: str) -> str:
-    """A hash of the file of that name, or of the checkpoint's weights, configuration and tokenizer. ModelError if it
-    cannot be had.
+    """A hash of the file of that name, or of the checkpoint's weights, configuration and tokenizer; of an adapter those
+    of its base model too. ModelError if one of them cannot be had.
     """
+    total = hashlib.sha256()
     file = Path(name).expanduser()
     if file.is_file():
         paths = [file]
     else:
         folder = Path(checkpoint_path(name).path)
         paths = sorted({path for pattern in READ for path in folder.glob(pattern) if path.is_file()})
-    total = hashlib.sha256()
+        base = _base_of(folder)
+        if base:
+            total.update(f"base {hash_named(base)}\n".encode())
     for path in paths:
         stat = path.stat()
         total.update(f"{path.name} {_hash_file(path.resolve(), stat.st_size, stat.st_mtime_ns)}\n".encode())
     return total.hexdigest()[:16]
+
+
+def _base_of(folder: Path) -> str:
+    """The name of the model whose weights the adapter in a folder changes; empty if it holds none, or names none."""
+    path = folder / ADAPTER
+    try:
+        described = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    except ValueError:  # a damaged file is told where the model is loaded
+        return ""
+    named = described.get("base_model_name_or_path") if isinstance(described, dict) else None
+    return named if isinstance(named, str) and named != str(folder) else ""
 
 
 @cache

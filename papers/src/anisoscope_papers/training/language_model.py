@@ -22,6 +22,7 @@ from anisoscope.measure.distributed import rank_and_world
 from anisoscope.progress import Progress
 from anisoscope.provenance import provenance
 from anisoscope.store import RunFolder, write_json
+from anisoscope_papers.origin import is_code_of
 from anisoscope_papers.training.fit import Fitting, Material, check_training_device, fit, keep
 from anisoscope_papers.training.recipe import ModelSize, Task, Training
 from anisoscope_papers.training.text import UNMASKED, Examples, hash_tokenizer, open_training_corpus, prepare
@@ -61,11 +62,7 @@ def train(
     tokenizer, tokens = prepare(corpus, training.task, size.vocabulary, size.window, training.vocabulary)
     identity = training.identity(corpus.fingerprint, tokens.vocabulary) | {"tokenizer": hash_tokenizer(tokenizer)}
     if rank == 0:
-        RunFolder.start(output, identity, resume=resume, overwrite=overwrite)
-        if overwrite:
-            (output / "training.json").unlink(missing_ok=True)
-            for folder in (*output.glob("step-*"), output / "resume"):
-                shutil.rmtree(folder, ignore_errors=True)
+        _begin(output, identity, resume=resume, overwrite=overwrite)
     if (output / "training.json").exists():
         if rank == 0:
             shutil.rmtree(output / "resume", ignore_errors=True)
@@ -102,6 +99,17 @@ def train(
         write_json(output / "training.json", described)
         shutil.rmtree(output / "resume", ignore_errors=True)
     return output
+
+
+def _begin(output: Path, identity: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
+    """Take the folder of a training: a new one, or this one's if `resume` is set. OutputError for another's."""
+    noted = (RunFolder(output).identity() or {}).get("code")
+    as_noted = identity | {"code": noted} if is_code_of(noted, identity["code"]) else identity
+    RunFolder.start(output, as_noted, resume=resume, overwrite=overwrite)
+    if overwrite:
+        (output / "training.json").unlink(missing_ok=True)
+        for folder in (*output.glob("step-*"), output / "resume"):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def settings_of(training: Training, world: int = 1) -> dict[str, Any]:

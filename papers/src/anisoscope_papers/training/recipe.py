@@ -31,6 +31,7 @@ from anisoscope.options import (
     split_numbers,
 )
 from anisoscope.runs.job import ModelAndCorpus
+from anisoscope_papers.origin import training_code
 
 if TYPE_CHECKING:
     from anisoscope.data.labelled import LabelledCorpus
@@ -353,11 +354,9 @@ class Training(Sizes):
 
     def identity(self, corpus: str, vocabulary: int) -> dict[str, Any]:
         """What the weights depend on; of the corpus its fingerprint, of the vocabulary its size."""
-        from anisoscope.provenance import code_version
-
         left_out = (*names_of(Sizes), "own_size", "dtype", "device", "report_to")
         described = {name: value for name, value in asdict(self).items() if name not in left_out}
         described |= {"size": asdict(self.size), "precision": self.dtype}
         described |= {"steps": self.last, "data_seed": self.order}
         described |= {"corpus_fingerprint": corpus, "vocabulary_size": vocabulary}
-        return described | {"code": code_version()["version"]}
+        return described | {"code": training_code("anisoscope_papers.training.language_model")}
