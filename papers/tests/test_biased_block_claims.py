@@ -121,6 +121,15 @@ def test_output_above_input_is_paired_over_seeds(gap: Callable[[float], float], 
     assert outcome == "holds" or "N = 10" in verdict.statistic
 
 
+def test_the_weakest_norm_is_the_one_with_the_smallest_number() -> None:
+    """.0992 stood as the weakest, of an N with .0125: the largest p belongs to what varies most."""
+    drawn = np.random.default_rng(3).normal(size=(SEEDS, len(NORMS)))
+    gap = np.where(np.array(NORMS) == 10, 0.05 + 0.012 * drawn, 0.01 + 1e-5 * drawn)
+    lower = norm_claims.Curves("block", NORMS, np.zeros_like(gap))
+    verdict = judged_above(ANY, lower, norm_claims.Curves("block", NORMS, gap))
+    assert verdict.value == pytest.approx(0.01, rel=0.01) and "N = 10" not in verdict.statistic.replace("N = 100", "")
+
+
 def test_what_is_left_of_the_distance_is_judged_where_all_is_nearly_anisotropic() -> None:
     """Near A = 1 a difference of 1e-5 closes a tenth of what is left; at A = .5 it is nothing."""
     noise = 1e-7 * np.random.default_rng(3).normal(size=(SEEDS, 1))

@@ -24,8 +24,10 @@ def test_a_generated_page_is_what_its_generator_writes(name: str) -> None:
 def test_the_totals_are_those_of_the_verdicts() -> None:
     """The README says how many verdicts are evidence."""
     assert README.split(paper_pages.FOUND)[1] == paper_pages.found(), "make docs writes them"
-    said = verdicts.told(["holds", "identity", "fails", "undecided"])
-    assert said == "4 verdicts: 1 holds, 1 fails, 1 undecided, 1 identity, 0 not comparable; 2 are evidence."
+    said = verdicts.told(["holds", "identity", "contrary", "too small", "undecided"])
+    assert said == (
+        "5 verdicts: 1 holds, 1 contrary, 1 too small, 0 beyond, 1 undecided, 1 identity, 0 not comparable; 3 are evidence."
+    )
 
 
 def test_every_page_that_says_so_is_generated() -> None:

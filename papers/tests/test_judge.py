@@ -365,3 +365,53 @@ def test_a_means_interval_stays_in_the_bounds_of_its_own_metric():
         found = means_over_seeds(ordered, "metric").set_index("metric")
         assert found.loc["mean_cosine", "high"] <= 1 < found.loc["norms.mean", "high"]
         assert found.loc["norms.mean", "low"] >= 0 and found.loc["norms.mean", "value"] == 5
+
+
+GROWS = replace(CLAIM, floor=0.1)
+FALLS = replace(CLAIM, below=0.0, floor=0.1)
+HALF = replace(CLAIM, above=0.5, none=0.0, bounds=(0.0, 1.0))
+SPREAD = np.array([-0.011, 0.004, 0.007, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("claim", "value", "word"),
+    [
+        (GROWS, 0.5, "holds"),
+        (GROWS, 0.05, "too small"),
+        (GROWS, 0.0, "too small"),
+        (GROWS, -0.5, "contrary"),
+        (GROWS, 0.1, "undecided"),
+        (FALLS, -0.5, "holds"),
+        (FALLS, -0.05, "too small"),
+        (FALLS, 0.5, "contrary"),
+        (HALF, 0.3, "too small"),
+        (replace(HALF, none=None), 0.3, "contrary"),
+        (replace(CLAIM, above=2.0, none=1.0), 1.07, "too small"),
+        (replace(CLAIM, above=2.0, none=1.0), 0.6, "contrary"),
+        (replace(CLAIM, inside=(-0.1, 0.1)), 0.5, "beyond"),
+        (replace(CLAIM, inside=(-0.1, 0.1)), -0.5, "beyond"),
+    ],
+)
+def test_a_claim_that_fails_says_how(claim, value, word):
+    """*Fails* was said of the contrary, of an effect below the floor, and of one beyond a margin."""
+    (verdict,) = judged([of_seeds(claim, value + SPREAD)])
+    assert verdict.word == word
+    assert (verdict.failing == "") == (verdict.outcome != "fails")
+
+
+def test_the_contrary_is_corrected_for_the_others_tests_as_all_is():
+    below = Test(GROWS, "A", -0.1, -0.2, 0.0, 9, up=1.0, down=1e-6, against=0.02)
+    assert judged([below])[0].word == "contrary"
+    assert {v.word for v in judged([below] * 2)} == {"too small"}
+
+
+@pytest.mark.parametrize(("over", "word"), [("any", "too small"), ("all", "contrary"), ("most", "contrary")])
+def test_of_several_tests_any_is_told_by_the_nearest_and_all_by_the_farthest(over, word):
+    small = Test(GROWS, "A", 0.01, 0.0, 0.02, 9, up=1.0, down=1e-9, against=0.9, over=over)
+    other_way = replace(small, value=-1.0, against=1e-9)
+    assert judged([small, other_way])[0].word == word
+
+
+def test_what_follows_without_a_test_is_contrary_or_beyond():
+    assert stated(CLAIM, False, "x").word == "contrary" and stated(CLAIM, True, "x").word == "holds"
+    assert stated(replace(CLAIM, inside=(0, 1)), False, "x").word == "beyond"

@@ -108,8 +108,9 @@ def test_each_number_stands_beside_what_it_was_held_against():
     assert verdicts._by_outcome([(path, one) for one in alike]) == (
         "Held against > 0 by 0.1.<br>**holds** 2: settings: 1; settings: 1"
     )
-    other = outcomes | {"statistic": "largest A, at encoder layer 4, against q95 0.145:", "outcome": "fails"}
-    told = "**holds** 1: settings: 1 against > 0 by 0.1<br>**fails** 1: settings: 1 against q95 0.145"
+    failed = {"outcome": "fails", "failing": "too small"}
+    other = outcomes | {"statistic": "largest A, at encoder layer 4, against q95 0.145:"} | failed
+    told = "**holds** 1: settings: 1 against > 0 by 0.1<br>**too small** 1: settings: 1 against q95 0.145"
     assert verdicts._by_outcome([(path, alike[0]), (path, other)]) == told
 
 
@@ -207,7 +208,7 @@ def test_the_page_is_of_the_records_and_not_of_what_was_written_beside_them(tmp_
     shutil.copytree(RESULTS / "godey2024/quick/fig18", tmp_path / "fig18")
     before = build_studies(tmp_path).read_text()
     (tmp_path / "fig18" / "verdicts.json").write_text("[]")
-    assert build_studies(tmp_path).read_text() == before and "<b>fails" not in before
+    assert build_studies(tmp_path).read_text() == before and "<b>too small" not in before
     table = tmp_path / "fig18" / "records.parquet"
     records = pd.read_parquet(table)
     records["value"] *= 2

@@ -3,7 +3,7 @@ with the numbers of committed verdicts.
 
 {{place | claim}} or {{place | claim | subject}} becomes number, interval, n and outcome: `place` is a folder of
 results/. What is not there stops the page, and so does prose that says of a verdict what it is not: {{place | claim |
-subject | holds}} must hold (or `fails`, `undecided`). {{… | reason}}: how its reason begins.
+subject | holds}} must hold (or `undecided`; `fails`, or how: `contrary`, `too small`, `beyond`). {{… | reason}}: how its reason begins.
 """
 
 import json
@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from verdicts import RESULTS
+from verdicts import RESULTS, word
 
 PARTS, TABLE = Path(__file__).parent / "findings", Path(__file__).parent / "found.md"
 FIELD = re.compile(r"\{\{(.+?)\}\}", re.DOTALL)
@@ -39,9 +39,9 @@ def _filled(field: re.Match[str]) -> str:
     verdict = _verdicts(place)[claim, subject]
     if said == "reason":
         return str(verdict["reason"].partition(";")[0])
-    if said and said != verdict["outcome"]:
-        raise ValueError(f"{place}, {claim}, {subject}: {verdict['outcome']}, and the page says {said}")
+    if said and said not in (verdict["outcome"], word(verdict)):
+        raise ValueError(f"{place}, {claim}, {subject}: {word(verdict)}, and the page says {said}")
     value, low, high, n = (verdict[name] for name in ("value", "low", "high", "n"))
     told = "no number" if value is None else f"{value:.3g}"
     told += "" if low is None else f" [{low:.3g}, {high:.3g}]"
-    return (told + ("" if n is None else f", n = {n}") + f", *{verdict['outcome']}*").replace("-", "−")
+    return (told + ("" if n is None else f", n = {n}") + f", *{word(verdict)}*").replace("-", "−")

@@ -23,11 +23,15 @@ from anisoscope.store import write_json, write_table
 from anisoscope_papers import runner
 from anisoscope_papers.names import PAPERS, number_of
 from anisoscope_papers.runner import COMPARED
-from anisoscope_papers.study import OUTCOMES, Compared, counted
+from anisoscope_papers.study import FAILING, WORDS, Compared, counted
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
+BETWEEN, SINCE = RESULTS / "between.json", RESULTS / "since.toml"
+"""Outcomes and numbers of the same records as they were judged in the round before, and why they changed since."""
 BEFORE, CHANGES = RESULTS / "before.json", RESULTS / "changes.toml"
-"""Outcomes of the same records as they were judged before, and why they changed."""
+"""Outcomes of the round before that, and why they changed until then."""
+CHANGED = RESULTS / "changed.json"
+"""What `moved` finds, as data."""
 LIMIT = re.compile(r"(?:\(claim: |against )([^):]+)")
 """In a statistic, what its number is held against."""
 NUMBERS = ("value", "low", "high")
@@ -56,7 +60,7 @@ def reproduction() -> str:
         lines += [f"## {folder.parent.name}, {folder.name} settings", ""]
         note = folder / "README.md"
         lines += [note.read_text("utf-8").strip(), ""] if note.exists() else []
-        lines += [told(verdict["outcome"] for path in found for verdict in _verdicts(path)), ""]
+        lines += [told(word(verdict) for path in found for verdict in _verdicts(path)), ""]
         for path in found:
             lines += _verdict_table(path)
     return "\n".join(lines)
@@ -94,12 +98,12 @@ def _by_outcome(found: list[tuple[Path, dict[str, Any]]]) -> str:
     limits = [" ".join(filter(None, LIMIT.findall(verdict["statistic"]))) for _, verdict in found]
     same = len(set(limits)) == 1
     told = [f"Held against {limits[0]}."] if same and limits[0] else []
-    for outcome in OUTCOMES:
+    for outcome in WORDS:
         alike = [
             f"{' '.join((path.parent.parent.name, verdict['subject'])).strip()}: {_number(verdict, 3) or 'no number'}"
             + (f" against {limit}" if limit and not same else "")
             for (path, verdict), limit in zip(found, limits, strict=True)
-            if verdict["outcome"] == outcome
+            if word(verdict) == outcome
         ]
         told += [f"**{outcome}** {len(alike)}: " + "; ".join(alike)] if alike else []
     return "<br>".join(told)
@@ -128,7 +132,7 @@ def _verdict_table(path: Path) -> list[str]:
             f"{verdict['statistic']} {_number(verdict)}",
             "" if verdict["n"] is None else verdict["n"],
             "" if verdict["p"] is None else f"{verdict['p']:.2g}",
-            " · ".join(filter(None, (f"**{verdict['outcome']}**", verdict["reason"]))),
+            " · ".join(filter(None, (f"**{word(verdict)}**", verdict["reason"]))),
         )
         lines.append(table_row(entries))
     return [*lines, "", *_compared(path.parent / COMPARED)]
@@ -162,11 +166,16 @@ def _number(verdict: dict[str, Any], digits: int = 4) -> str:
     return f"{verdict['value']:.{digits}g}" + (f" [{low:.{digits}g}, {high:.{digits}g}]" if bounded else "")
 
 
-def told(outcomes: Iterable[str]) -> str:
-    """How many verdicts there are of each outcome, and how many are evidence: decided, and not so by construction."""
-    counts = Counter(outcomes)
-    each = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES)
-    return f"{sum(counts.values())} verdicts: {each}; {counts['holds'] + counts['fails']} are evidence."
+def word(verdict: dict[str, Any]) -> str:
+    """What is said of a claim: the outcome, and of one that fails, how."""
+    return str(verdict.get("failing") or verdict["outcome"])
+
+
+def told(words: Iterable[str]) -> str:
+    """How many verdicts there are of each kind, and how many are evidence: decided, and not so by construction."""
+    counts = Counter(words)
+    each = ", ".join(f"{counts[kind]} {kind}" for kind in WORDS)
+    return f"{sum(counts.values())} verdicts: {each}; {counts['holds'] + sum(counts[way] for way in FAILING)} are evidence."
 
 
 def evidence() -> str:
@@ -174,8 +183,8 @@ def evidence() -> str:
     lines = []
     for paper in PAPERS:
         found = [(path, v) for path in sorted(RESULTS.glob(f"{paper}/*/*/study.json")) for v in _verdicts(path)]
-        primary = [v["outcome"] for path, v in found if v["claim"] in _primary(path)]
-        lines += [f"{paper}: {told(v['outcome'] for _, v in found)} Of primary claims, {told(primary)}", ""]
+        primary = [word(v) for path, v in found if v["claim"] in _primary(path)]
+        lines += [f"{paper}: {told(word(v) for _, v in found)} Of primary claims, {told(primary)}", ""]
     return "\n".join([*lines, ""])
 
 
@@ -184,37 +193,114 @@ def _primary(path: Path) -> set[str]:
 
 
 def changed() -> str:
-    """Verdicts that are others than before, on the same records, and why."""
-    before, whys = json.loads(BEFORE.read_text("utf-8")), tomllib.loads(CHANGES.read_text("utf-8"))["change"]
+    """Verdicts that are others than before, on the same records, and why: the last round first."""
+    moves = moved()
+    decided = [m for m in moves if not _only_named(m)]
     lines = [
         "# Verdicts that changed",
         "",
-        "The same records (where cells were trained anew, it is said), judged before and now; `–`: no such claim.",
+        "The same records, judged before and now; `–`: no such claim. As data: `papers/results/changed.json`.",
         "",
+        f"In all: {_summed((m['before'], m['now']) for m in decided)}. Besides, {len(moves) - len(decided)} claims that",
+        "*failed* are now told as contrary, too small or beyond; nothing else of them changed.",
+        "",
+        "| records | claim | of | before | now | why |",
+        "|---|---|---|---|---|---|",
     ]
-    lines += ["| records | claim | of | before | now | why |", "|---|---|---|---|---|---|"]
-    moved: Counter[tuple[str, str]] = Counter()
+    for m in decided:
+        numbers = [" ".join(filter(None, (m[side], _short(m[f"{side}_value"])))) for side in ("before", "now")]
+        lines.append(table_row((m["records"], m["claim"], m["of"], *numbers, m["why"])))
+    lines += ["", "How those fail that failed before:", "", "| study | claim | contrary | too small | beyond |"]
+    lines += ["|---|---|---|---|---|"]
+    ways: dict[tuple[str, str], Counter[str]] = {}
+    for m in moves:
+        if _only_named(m):
+            paper, _, study = m["records"].split("/")
+            ways.setdefault((f"{paper} {study}", m["claim"]), Counter()).update([m["now"]])
+    lines += [table_row((*key, *(counts[way] or "" for way in FAILING))) for key, counts in sorted(ways.items())]
+    return "\n".join([*lines, "", *_changed_before()])
+
+
+def _summed(pairs: Iterable[tuple[str, str]]) -> str:
+    """`2 holds → undecided, 1 fails → contrary`"""
+    return ", ".join(f"{n} {before} → {now}" for (before, now), n in sorted(Counter(pairs).items()))
+
+
+def _short(value: float | None) -> str:
+    return "" if value is None else f"({value:.3g})"
+
+
+def _only_named(move: dict[str, Any]) -> bool:
+    """Whether a verdict that failed is only told more exactly: of the same number."""
+    same = move["before_value"] == move["now_value"] or (
+        None not in (move["before_value"], move["now_value"])
+        and math.isclose(move["before_value"], move["now_value"], rel_tol=2e-3)
+    )
+    return move["before"] == "fails" and move["now"] in FAILING and same
+
+
+def moved() -> list[dict[str, Any]]:
+    """Every verdict that is another than in the round before, with its number then and now, and why."""
+    between, whys = json.loads(BETWEEN.read_text("utf-8")), tomllib.loads(SINCE.read_text("utf-8"))["change"]
+    moves = []
+    for place, (old, new) in _then_and_now(between).items():
+        for claim, of in sorted(old | new):
+            before, before_value = old.get((claim, of), ("–", None))
+            now, value = new.get((claim, of), ("–", None))
+            if before != now:
+                told = {"records": place, "claim": claim, "of": of, "before": before, "now": now}
+                reason = why(whys, place, claim, of, now)
+                moves.append(told | {"before_value": before_value, "now_value": value, "why": reason})
+    return moves
+
+
+Judged = dict[tuple[str, str], tuple[str, float | None]]
+"""{(claim, subject): (what was said of it, its number)}"""
+
+
+def _then_and_now(between: dict[str, Any]) -> dict[str, tuple[Judged, Judged]]:
+    """{records: verdicts of the round before, and of now}; published numbers beside ours are records of their own."""
+    found: dict[str, tuple[Judged, Judged]] = {}
     for path in sorted(RESULTS.glob("*/*/*/study.json")):
         place = path.parent.relative_to(RESULTS).as_posix()
+        now = {(v["claim"], v["subject"]): (word(v), v["value"]) for v in _verdicts(path)}
+        found[place] = {(c, s): (o, v) for c, s, o, v in between.get(place, ())}, now
+        if f"{place}/compared" in between:
+            rows = json.loads((path.parent / COMPARED).read_text("utf-8"))
+            numbers = {(row["place"], ""): (row["verdict"], row["value"]) for row in rows}
+            then = {(c, s): (o, v) for c, s, o, v in between[f"{place}/compared"]}
+            found[f"{place}/compared"] = then, numbers
+    return found
+
+
+def _changed_before() -> list[str]:
+    """What changed in the round before the last."""
+    before, between = (json.loads(path.read_text("utf-8")) for path in (BEFORE, BETWEEN))
+    whys = tomllib.loads(CHANGES.read_text("utf-8"))["change"]
+    lines = ["## In the round before", "", "", ""]
+    lines += ["| records | claim | of | before | then | why |", "|---|---|---|---|---|---|"]
+    pairs = []
+    for place in sorted(between):
         old = {(claim, subject): outcome for claim, subject, outcome in before.get(place, ())}
-        new = {(v["claim"], v["subject"]): v["outcome"] for v in _verdicts(path)}
-        both = {place: (old, new)}
-        if f"{place}/compared" in before:
-            numbers = {(c["place"], ""): c["verdict"] for c in json.loads((path.parent / COMPARED).read_text("utf-8"))}
-            both[f"{place}/compared"] = {(c, s): o for c, s, o in before[f"{place}/compared"]}, numbers
-        for where, (old, new) in both.items():
-            for key in sorted(old | new):
-                pair = old.get(key, "–"), new.get(key, "–")
-                moved[pair] += 1
-                if pair[0] != pair[1]:
-                    lines.append(table_row((where, *key, *pair, why(whys, where, *key))))
-    summary = [f"{n} {a} → {b}" for (a, b), n in sorted(moved.items()) if a != b]
-    return "\n".join([*lines[:3], f"In all: {', '.join(summary)}.", *lines[3:]])
+        if place.endswith("/compared") and place not in before:
+            continue
+        new = {(claim, subject): outcome for claim, subject, outcome, _ in between[place]}
+        for key in sorted(old | new):
+            pair = old.get(key, "–"), new.get(key, "–")
+            if pair[0] != pair[1]:
+                pairs.append(pair)
+                lines.append(table_row((place, *key, *pair, why(whys, place, *key))))
+    lines[2] = f"In all: {_summed(pairs)}."
+    return lines
 
 
-def why(changes: Sequence[dict[str, Any]], place: str, claim: str, of: str) -> str:
-    """The first reason given for a claim of these records, of this subject."""
-    fitting = (c for c in changes if fnmatch(place, c["records"]) and fnmatch(of, c.get("of", "*")))
+def why(changes: Sequence[dict[str, Any]], place: str, claim: str, of: str, now: str = "") -> str:
+    """The first reason given for a claim of these records, of this subject (and which is now this)."""
+    fitting = (
+        c
+        for c in changes
+        if fnmatch(place, c["records"]) and fnmatch(of, c.get("of", "*")) and now in c.get("now", [now])
+    )
     return next(str(c["why"]) for c in fitting if claim in c.get("claims", [claim]))
 
 
@@ -264,6 +350,7 @@ def judge_anew() -> None:
         if (folder / COMPARED).exists():
             write_json(folder / COMPARED, [asdict(c) | {"verdict": c.verdict} for c in done.compared])
         write_json(folder / "study.json", done.described | {"claims": runner.described_claims(done.study)})
+    write_json(CHANGED, moved())
 
 
 if __name__ == "__main__":

@@ -77,8 +77,9 @@ def reproduce(
     output    folder of the results, with charts, records and a page (`report.html`) in `<output>/<paper>/<settings>`
     data      local copies of corpora by name, which go before the hub's: `{"common-voice": folder}`
 
-    Columns: `study`, `claim`, `subject`, `outcome` (holds, fails, undecided, identity), `statistic`, `value`, `low`,
-    `high`, `n`, `p`, `reason`; in `attrs["without"]` of the table what could not be had, by its reason. UsageError for
+    Columns: `study`, `claim`, `subject`, `outcome` (holds, fails, undecided, identity), `failing` (contrary, too small,
+    beyond; empty where it does not fail), `statistic`, `value`, `low`, `high`, `n`, `p`, `reason`; in
+    `attrs["without"]` of the table what could not be had, by its reason. UsageError for
     a paper, study or settings that are not known.
     """
     from anisoscope.data.local import copies

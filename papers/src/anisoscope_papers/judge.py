@@ -3,7 +3,9 @@
 Decided by p: the claim holds where its one-sided p is below LEVEL; it fails where that of its contrary is; anything
 between is undecided. p is corrected by Holm over the tests judged together: those of the primary claim as one family,
 all others as another (identities apart). It comes from the interval, so that the two never contradict each other, and
-it is of the claim's threshold with its effect floor: what is significant and too small to matter fails. A claim that a
+it is of the claim's threshold with its effect floor: what is significant and too small to matter fails. How a claim
+fails is said, too: `contrary`, where the number lies on the other side of no effect (one-sided p, Holm, again below
+LEVEL); `too small`, where that is not so; `beyond`, where it lies outside of the ends of an `inside`. A claim that a
 number lies between two ends (`inside`) is an equivalence: two one-sided tests, of which the larger p counts (Schuirmann
 1987), and is corrected with the others. What has an interval and no p is decided by its place: it holds where all of
 the interval lies between the ends, fails where none of it does. What has no variance decides nothing, nor do two seeds.
@@ -14,6 +16,7 @@ isotropic: A below q95(d); anisotropic: A above q95(d); low: A < 0.2; extreme: A
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -21,7 +24,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from anisoscope.sums.jackknife import UNBOUNDED, Bounds, holm, interval, over_seeds
-from anisoscope_papers.study import FEWEST, SHARE, SIGNED, Claim, Outcome, Over, Verdict
+from anisoscope_papers.study import FEWEST, SHARE, SIGNED, Claim, Failing, Outcome, Over, Verdict
 
 Array = NDArray[np.float64]
 
@@ -48,6 +51,7 @@ class Test:
 
     statistic  what the number is; n: units or seeds that the interval is over
     up, down   one-sided p of the claim and of its contrary, not yet corrected; NaN: nothing can be said
+    against    one-sided p that the number lies on the other side of no effect (`Claim.none`), not yet corrected
     inside     ends between which the claim has the number; without p the interval decides
     over       how it is put together with the others of its claim and subject; None: it is a verdict of its own
     margin     how far the number lies on the claim's side: the decisive test is found by it, or by p (NaN)
@@ -65,6 +69,7 @@ class Test:
     n: int | None = None
     up: float = np.nan
     down: float = np.nan
+    against: float = np.nan
     inside: tuple[float, float] | None = None
     subject: str = ""
     over: Over | None = None
@@ -159,10 +164,19 @@ def of_seeds(
         up, down = equivalence(value, low, high, n - 1, inside, claim.bounds or UNBOUNDED)
         return replace(test, inside=inside, up=up, down=down)
     up, down = (float(p) for p in sided(value, low, high, n - 1, claim.threshold(limit)))
+    above_none, below_none = (float(p) for p in sided(value, low, high, n - 1, nothing_of(claim, limit)))
     if claim.identity and np.isnan(up):  # what holds by construction need not vary
         up, down = float(value <= claim.threshold(limit)), float(value >= claim.threshold(limit))
-    up, down = (up, down) if claim.below is None else (down, up)
-    return replace(test, up=up, down=down)
+    if claim.below is not None:
+        return replace(test, up=down, down=up, against=above_none)
+    return replace(test, up=up, down=down, against=below_none)
+
+
+def nothing_of(claim: Claim, limit: float | None = None) -> float:
+    """The number that means no effect at all, for a claim with this limit (None: its own)."""
+    if claim.none is not None:
+        return claim.none
+    return float(claim.limit if limit is None else limit)
 
 
 def _side(claim: Claim, limit: float, inside: tuple[float, float] | None) -> str:
@@ -196,15 +210,39 @@ def judged(tests: Sequence[Test]) -> list[Verdict]:
     Tests with `over` of one claim and subject make one verdict. A subject trained with several seeds holds or fails
     where it does so with every seed.
     """
-    up, down = _corrected(tests, "up"), _corrected(tests, "down")
+    up, down, against = (_corrected(tests, side) for side in ("up", "down", "against"))
     outcomes = [_decided(*each) for each in zip(tests, up, down, strict=True)]
+    ways = [way_of_failing(*each) for each in zip(tests, outcomes, against, strict=True)]
     members: dict[object, list[int]] = {}
     for i, test in enumerate(tests):
         members.setdefault(i if test.over is None else (test.claim, test.subject), []).append(i)
-    return [_verdict([tests[i] for i in m], [outcomes[i] for i in m], up[m]) for m in members.values()]
+    verdicts = []
+    for m in members.values():
+        verdict = _verdict([tests[i] for i in m], [outcomes[i] for i in m], up[m])
+        if verdict.outcome == "fails":
+            verdict = replace(verdict, failing=_worst([ways[i] for i in m], tests[m[0]].over))
+        verdicts.append(verdict)
+    return verdicts
 
 
-def _corrected(tests: Sequence[Test], side: str) -> Array:
+def way_of_failing(test: Test, outcome: Outcome, against: float) -> Failing | Literal[""]:
+    """How a test fails, if it does; `against`: its p of that name, corrected."""
+    if outcome != "fails":
+        return ""
+    if test.inside is not None:
+        return "beyond"
+    return "contrary" if against < LEVEL else "too small"
+
+
+def _worst(ways: Sequence[Failing | Literal[""]], over: Over | None) -> Failing:
+    """How several tests fail together: where any of them would have been enough, by the least that one is short of."""
+    order: tuple[Failing, ...] = (
+        ("too small", "beyond", "contrary") if over == "any" else ("contrary", "beyond", "too small")
+    )
+    return next(way for way in order if way in ways)
+
+
+def _corrected(tests: Sequence[Test], side: Literal["up", "down", "against"]) -> Array:
     """p of one side, Holm over the tests of primary claims, over identities, and over all others. Tests of which all
     must hold are one test of the family, by the largest of their p (the last: by its own): they need no correction for
     each other (Berger 1982). Their contraries, of which one is enough, do.
@@ -246,12 +284,16 @@ def stated(
     reason: str = "",
     subject: str = "",
 ) -> Verdict:
-    """A verdict that follows from what was found without a test of its own (None: undecided)."""
+    """A verdict that follows from what was found without a test of its own (None: undecided). What fails so is contrary,
+    or beyond the ends that the claim gives.
+    """
     outcome: Outcome = "undecided" if holds is None else "holds" if holds else "fails"
     if claim.identity and outcome == "holds":
         outcome = "identity"
     value, low, high, p = (None if x is None or np.isnan(x) else x for x in (value, low, high, p))
-    return Verdict(claim.name, outcome, statistic, value, low, high, n, p, reason, subject)
+    way: Failing = "contrary" if claim.inside is None else "beyond"
+    failing = way if outcome == "fails" else ""
+    return Verdict(claim.name, outcome, statistic, value, low, high, n, p, reason, subject, failing)
 
 
 def _agreed(outcomes: Sequence[Outcome]) -> bool | None:

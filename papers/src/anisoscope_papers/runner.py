@@ -266,7 +266,7 @@ def line(study: Study, verdict: Verdict) -> str:
     numbers += "" if v.n is None else f", n = {v.n}"
     numbers += "" if v.p is None else f", p = {v.p:.2g}"
     subject, reason = f" ({v.subject})" * bool(v.subject), f" · {v.reason}" * bool(v.reason)
-    return f"{study.name:7s} {v.outcome.upper():9s} {v.claim}{subject}: {v.statistic}{numbers}{reason}"
+    return f"{study.name:7s} {v.word.upper():9s} {v.claim}{subject}: {v.statistic}{numbers}{reason}"
 
 
 def without(studies: Iterable[Study], folder: Path) -> dict[str, str]:

@@ -13,7 +13,7 @@ from anisoscope.charts.export import to_svg
 from anisoscope.errors import OutputError
 from anisoscope.report.page import write_page
 from anisoscope_papers.runner import Finished, finished, reproductions
-from anisoscope_papers.study import OUTCOMES, counted, published
+from anisoscope_papers.study import WORDS, counted, published
 
 HERE = files("anisoscope_papers")
 
@@ -34,7 +34,7 @@ def build_studies(folder: Path) -> Path:
     if len(pages) == 1:
         return pages[0][0]
     listed = [about | {"link": page.relative_to(folder).as_posix()} for page, about in pages]
-    return write_page(folder, HERE.joinpath("reproductions.html.j2"), pages=listed, outcomes=OUTCOMES)
+    return write_page(folder, HERE.joinpath("reproductions.html.j2"), pages=listed, outcomes=WORDS)
 
 
 def _page(folder: Path, studies: Sequence[Path]) -> tuple[Path, dict[str, Any]]:
@@ -42,8 +42,8 @@ def _page(folder: Path, studies: Sequence[Path]) -> tuple[Path, dict[str, Any]]:
     done = [finished(path) for path in studies]
     shown = [_shown(one) for one in done]
     paper, settings = done[0].study.paper, done[0].described["settings_name"]
-    outcomes = [verdict["outcome"] for study in shown for verdict in study["verdicts"]]
-    counts = {name: outcomes.count(name) for name in OUTCOMES}
+    words = [verdict["word"] for study in shown for verdict in study["verdicts"]]
+    counts = {name: words.count(name) for name in WORDS}
     figures = sum(len(study["figures"]) for study in shown)
     about = {"paper": published(paper)["paper"], "settings": settings, "counts": counts, "figures": figures}
     names = ",".join(one.study.name for one in done)
@@ -59,7 +59,7 @@ def _shown(done: Finished) -> dict[str, Any]:
         "title": study.title,
         "caption": study.caption_under(done.described["settings_name"]),
         "lacking": done.lacking,
-        "verdicts": [asdict(v) | {"of": claims[v.claim]} for v in done.verdicts],
+        "verdicts": [asdict(v) | {"of": claims[v.claim], "word": v.word} for v in done.verdicts],
         "compared": done.compared,
         "counted": counted(done.compared),
         "figures": [_figure(name, chart, study.name) for name, chart in done.charts.items()],

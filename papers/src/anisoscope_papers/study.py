@@ -21,6 +21,13 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 """`identity`: it holds by construction, whatever is measured; `not comparable`: ours was measured in another way than
 the number it stands beside. Both are shown, and not counted as evidence.
 """
+Failing = Literal["contrary", "too small", "beyond"]
+FAILING: tuple[Failing, ...] = get_args(Failing)
+"""How a claim fails. `contrary`: the number lies on the other side; `too small`: it does not, and is less than the claim
+asks for; `beyond`: it lies outside of the two ends that the claim gives.
+"""
+WORDS: tuple[str, ...] = ("holds", *FAILING, "undecided", "identity", "not comparable")
+"""What is said of a claim, wherever a verdict is shown: of one that fails, how."""
 
 
 Over = Literal["any", "all", "most", "last"]
@@ -45,6 +52,8 @@ class Claim:
     above, below        the number is said to lie above the one (if nothing is said: 0), or below the other; `q95`: the
                         quantile of an isotropic pair in the dimension at hand
     inside, within      or between two ends, or within so much of a number that is given when it is judged
+    none                the number that means no effect at all (if nothing is said: the limit). What fails and lies on
+                        the claim's side of it is too small; what lies on the other side is contrary
     floor, because      by so much at least (an effect below it is none, however significant), and why so much
     primary             the figure or table is judged by it: no other claim's tests correct its p (one per study)
     bounds              the smallest and the largest that the number can be: its interval stays between them
@@ -68,6 +77,7 @@ class Claim:
     below: Limit | None = None
     inside: tuple[float, float] | None = None
     within: float | None = None
+    none: float | None = None
     floor: float = 0.0
     because: str = ""
     primary: bool = False
@@ -91,7 +101,9 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim judged: `statistic` says what `value` is; interval, n and Holm-corrected p where they exist."""
+    """A claim judged: `statistic` says what `value` is; interval, n and Holm-corrected p where they exist; `failing`: how
+    it fails, if it does.
+    """
 
     claim: str
     outcome: Outcome
@@ -103,6 +115,12 @@ class Verdict:
     p: float | None = None
     reason: str = ""
     subject: str = ""
+    failing: Failing | Literal[""] = ""
+
+    @property
+    def word(self) -> str:
+        """What is said of it, one of `WORDS`: the outcome, and of a claim that fails, how."""
+        return self.failing or self.outcome
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from anisoscope_papers.godey2024 import layer_curves
 from anisoscope_papers.godey2024.layer_curves import TRAINED, UNTRAINED, Systems, per_system, replicates, settings
-from anisoscope_papers.judge import Array, Test, judged, of_replicates, stated
+from anisoscope_papers.judge import Array, Test, judged, nothing_of, of_replicates, stated
 from anisoscope_papers.study import Claim, Verdict, claims, declare
 from anisoscope_papers.training.kinds import KINDS, TEXT
 from anisoscope_papers.training.small import PART
@@ -140,9 +140,10 @@ def _difference(a: Array, b: Array) -> Array:
 def _test(claim: Claim, subject: str, theta: Array, layers: pd.DataFrame, seed: int) -> Test:
     """A test that a scalar of some `layers` is above the claim's threshold."""
     value, low, high, up, down = of_replicates(theta, claim.threshold())
+    *_, against = of_replicates(theta, nothing_of(claim))
     first = layers.iloc[0]
     numbers, note = (
-        (value, low, high, int(first["n_units"]), up, down),
+        (value, low, high, int(first["n_units"]), up, down, against),
         layer_curves.training_steps(first["model"], first["step"]),
     )
     return Test(claim, claim.statistic, *numbers, None, subject, "all", seed, margin=value, words=WORDS, note=note)

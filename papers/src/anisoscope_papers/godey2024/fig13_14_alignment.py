@@ -7,7 +7,8 @@ share or a median over its heads. What figures 11, 12 and 15 share with these st
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations
+from itertools import combinations, permutations
+from math import factorial
 
 import numpy as np
 import pandas as pd
@@ -25,8 +26,9 @@ from anisoscope_papers.study import Claim, Verdict, claims, declare
 
 COSINES = ("query_key.cosine", "mean_cosine.isotropic_q95")
 AXES = ("seed", "step", "layer", "head")
-ORDERS = 10_000
-"""Orders of layers that a permutation test draws."""
+ALL_ORDERS = 10_000_000
+"""So many orders of the layers are all tried; where there are more, DRAWN_ORDERS of them are drawn."""
+DRAWN_ORDERS = 100_000
 
 
 @dataclass(frozen=True)
@@ -191,23 +193,55 @@ def judge_seeds(records: pd.DataFrame) -> list[Verdict]:
 def _permuted(claim: Claim, rows: Array) -> Test:
     """A test that rows [seed, layer, step] are alike over seeds: mean correlation of two seeds, against the same with
     the layers of every seed in an order of its own. Below the claim's floor no p makes it hold.
+
+    What counts is how the layers of two seeds lie to each other, so the first seed keeps its order: layers!^(seeds − 1)
+    orders, all of them tried where they are not too many.
     """
     seeds, layers = rows.shape[:2]
     norms = np.sqrt((rows**2).sum((1, 2), keepdims=True))
     if seeds < 2 or layers < 3 or not norms.all():
         return Test(claim, claim.statistic, n=seeds, note="too few seeds or layers, or nothing that differs")
     unit = rows / norms
-    orders = np.random.default_rng(0).permuted(np.tile(np.arange(layers), (ORDERS, seeds, 1)), axis=2)
-    orders[0] = np.arange(layers)
-    pairs = list(combinations(range(seeds), 2))
-    r = np.zeros(ORDERS)
-    for a, b in pairs:
-        r += (unit[a] @ unit[b].T)[orders[:, a], orders[:, b]].sum(1) / len(pairs)
+    every = factorial(layers) ** (seeds - 1)
+    r = _of_all_orders(unit) if every <= ALL_ORDERS else _of_drawn_orders(unit)
     up, down = float((r >= r[0] - SAME).mean()), float((r <= r[0] + SAME).mean())
-    note = f"{layers} layers; one-sided p of {ORDERS:,} orders of the layers"
+    which = f"all {every:,}" if every <= ALL_ORDERS else f"{DRAWN_ORDERS:,} drawn"
+    note = f"{layers} layers; one-sided p of {which} orders of the layers"
     if r[0] < claim.floor:
         up, note = np.nan, f"{note}: {up:.2g}, and too small an effect"
-    return Test(claim, claim.statistic, float(r[0]), n=seeds, up=up, down=down, note=note)
+    return Test(claim, claim.statistic, float(r[0]), n=seeds, up=up, down=down, against=down, note=note)
+
+
+def _of_all_orders(unit: Array) -> Array:
+    """Mean correlation of two seeds [order] for every order of the layers of every seed but the first.
+
+    The correlation of a pair depends on its own two orders alone: a table of orders × orders for each pair, and the sum
+    of them over all combinations.
+    """
+    seeds, layers = unit.shape[:2]
+    orders = np.array(list(permutations(range(layers))))  # the first is that of the layers themselves
+    pairs = list(combinations(range(seeds), 2))
+    total = np.zeros((1, *[len(orders)] * (seeds - 1)))
+    for a, b in pairs:
+        products = unit[a] @ unit[b].T
+        of_a = orders[:1] if a == 0 else orders
+        table = products[of_a[:, None, :], orders[None, :, :]].sum(-1) / len(pairs)
+        shape = [1] * seeds
+        shape[a], shape[b] = table.shape
+        total = total + table.reshape(shape)
+    return np.asarray(total.ravel(), dtype=np.float64)
+
+
+def _of_drawn_orders(unit: Array) -> Array:
+    """The same for orders that are drawn, after that of the layers themselves."""
+    seeds, layers = unit.shape[:2]
+    orders = np.random.default_rng(0).permuted(np.tile(np.arange(layers), (DRAWN_ORDERS, seeds, 1)), axis=2)
+    orders[0] = np.arange(layers)
+    pairs = list(combinations(range(seeds), 2))
+    r = np.zeros(DRAWN_ORDERS)
+    for a, b in pairs:
+        r += (unit[a] @ unit[b].T)[orders[:, a], orders[:, b]].sum(1) / len(pairs)
+    return r
 
 
 def _with_others(rows: Array) -> Array:

@@ -259,13 +259,15 @@ def layer_tests(claim: Claim, rows: pd.DataFrame) -> Iterator[Test]:
         return
     name, limit = ("q95", rows["q95"]) if claim.limit == "q95" else ("threshold", claim.limit)
     limits = np.broadcast_to(np.asarray(limit, dtype=np.float64), len(rows))
-    for row, t, up, down in zip(rows.to_dict("records"), limits, *of_units(rows, limits), strict=True):
+    nothing = limits if claim.none is None else np.full(len(rows), claim.none)
+    p = zip(*of_units(rows, limits), *of_units(rows, nothing), strict=True)
+    for row, t, (up, down, above_none, below_none) in zip(rows.to_dict("records"), limits, p, strict=True):
         numbers = (float(row["value"]), float(row["low"]), float(row["high"]), int(row["n_units"]))
         yield Test(
             claim,
             "A",
             *numbers,
-            *((float(down), float(up)) if claim.below is not None else (float(up), float(down))),
+            *((down, up, above_none) if claim.below is not None else (up, down, below_none)),
             subject=str(row["model"]).removesuffix(TRAINED),
             over=claim.over,
             seed=int(row["seed"]),

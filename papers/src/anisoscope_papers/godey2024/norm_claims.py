@@ -102,12 +102,14 @@ def trend(claim: Claim, curve: Curves, *, relative: bool = False) -> Iterator[Te
 
 def _at_every_norm(claim: Claim, curve: Curves, values: Array, statistic: str, over: Over) -> Iterator[Test]:
     """Tests that `values` [seed, norm] are above (or below) the claim's threshold, one per N. Where the last must be,
-    the others may only not go the other way: for them there is no floor.
+    the others may only not go the other way: for them there is no floor. Where all must be, the weakest is the N with
+    the smallest number, not the one with the largest p.
     """
     for norm, of_norm in zip(curve.norms, values.T, strict=True):
         judged_by = replace(claim, floor=0.0) if over == "last" and norm != curve.norms[-1] else claim
         test = of_seeds(judged_by, of_norm, statistic, subject=curve.system, reason=one_more(of_norm))
-        yield replace(test, claim=claim, over=over, where=f"N = {norm:g}", words="N hold")
+        margin = test.value if over == "all" and claim.below is None else np.nan
+        yield replace(test, claim=claim, over=over, margin=margin, where=f"N = {norm:g}", words="N hold")
 
 
 def one_more(values: Array) -> str:
