@@ -26,7 +26,8 @@ def test_the_totals_are_those_of_the_verdicts() -> None:
     assert README.split(paper_pages.FOUND)[1] == paper_pages.found(), "make docs writes them"
     said = verdicts.told(["holds", "identity", "contrary", "too small", "undecided"])
     assert said == (
-        "5 verdicts: 1 holds, 1 contrary, 1 too small, 0 beyond, 1 undecided, 1 identity, 0 not comparable; 3 are evidence."
+        "5 verdicts: 1 holds, 1 contrary, 1 too small, 0 beyond, 1 undecided, 1 identity, 0 not comparable; "
+        "3 are evidence."
     )
 
 

@@ -3,7 +3,8 @@ with the numbers of committed verdicts.
 
 {{place | claim}} or {{place | claim | subject}} becomes number, interval, n and outcome: `place` is a folder of
 results/. What is not there stops the page, and so does prose that says of a verdict what it is not: {{place | claim |
-subject | holds}} must hold (or `undecided`; `fails`, or how: `contrary`, `too small`, `beyond`). {{… | reason}}: how its reason begins.
+subject | holds}} must hold (or `undecided`; `fails`, or how: `contrary`, `too small`, `beyond`). {{… | reason}}: how
+its reason begins.
 """
 
 import json

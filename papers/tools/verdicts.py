@@ -175,7 +175,8 @@ def told(words: Iterable[str]) -> str:
     """How many verdicts there are of each kind, and how many are evidence: decided, and not so by construction."""
     counts = Counter(words)
     each = ", ".join(f"{counts[kind]} {kind}" for kind in WORDS)
-    return f"{sum(counts.values())} verdicts: {each}; {counts['holds'] + sum(counts[way] for way in FAILING)} are evidence."
+    decided = counts["holds"] + sum(counts[way] for way in FAILING)
+    return f"{sum(counts.values())} verdicts: {each}; {decided} are evidence."
 
 
 def evidence() -> str:
@@ -201,8 +202,9 @@ def changed() -> str:
         "",
         "The same records, judged before and now; `–`: no such claim. As data: `papers/results/changed.json`.",
         "",
-        f"In all: {_summed((m['before'], m['now']) for m in decided)}. Besides, {len(moves) - len(decided)} claims that",
-        "*failed* are now told as contrary, too small or beyond; nothing else of them changed.",
+        f"In all: {_summed((m['before'], m['now']) for m in decided)}.",
+        f"Besides, {len(moves) - len(decided)} claims that *failed* are now told as contrary, too small or beyond;",
+        "nothing else of them changed.",
         "",
         "| records | claim | of | before | now | why |",
         "|---|---|---|---|---|---|",
@@ -248,7 +250,7 @@ def moved() -> list[dict[str, Any]]:
             before, before_value = old.get((claim, of), ("–", None))
             now, value = new.get((claim, of), ("–", None))
             if before != now:
-                told = {"records": place, "claim": claim, "of": of, "before": before, "now": now}
+                told: dict[str, Any] = {"records": place, "claim": claim, "of": of, "before": before, "now": now}
                 reason = why(whys, place, claim, of, now)
                 moves.append(told | {"before_value": before_value, "now_value": value, "why": reason})
     return moves

@@ -236,9 +236,9 @@ def way_of_failing(test: Test, outcome: Outcome, against: float) -> Failing | Li
 
 def _worst(ways: Sequence[Failing | Literal[""]], over: Over | None) -> Failing:
     """How several tests fail together: where any of them would have been enough, by the least that one is short of."""
-    order: tuple[Failing, ...] = (
-        ("too small", "beyond", "contrary") if over == "any" else ("contrary", "beyond", "too small")
-    )
+    order: tuple[Failing, ...] = ("contrary", "beyond", "too small")
+    if over == "any":
+        order = order[::-1]
     return next(way for way in order if way in ways)
 
 
@@ -284,8 +284,8 @@ def stated(
     reason: str = "",
     subject: str = "",
 ) -> Verdict:
-    """A verdict that follows from what was found without a test of its own (None: undecided). What fails so is contrary,
-    or beyond the ends that the claim gives.
+    """A verdict that follows from what was found without a test of its own (None: undecided). What fails so
+    is contrary, or beyond the ends that the claim gives.
     """
     outcome: Outcome = "undecided" if holds is None else "holds" if holds else "fails"
     if claim.identity and outcome == "holds":

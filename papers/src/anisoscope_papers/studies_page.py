@@ -13,7 +13,7 @@ from anisoscope.charts.export import to_svg
 from anisoscope.errors import OutputError
 from anisoscope.report.page import write_page
 from anisoscope_papers.runner import Finished, finished, reproductions
-from anisoscope_papers.study import WORDS, counted, published
+from anisoscope_papers.study import FAILING, WORDS, counted, published
 
 HERE = files("anisoscope_papers")
 
@@ -44,8 +44,15 @@ def _page(folder: Path, studies: Sequence[Path]) -> tuple[Path, dict[str, Any]]:
     paper, settings = done[0].study.paper, done[0].described["settings_name"]
     words = [verdict["word"] for study in shown for verdict in study["verdicts"]]
     counts = {name: words.count(name) for name in WORDS}
+    failing = sum(counts[way] for way in FAILING)
     figures = sum(len(study["figures"]) for study in shown)
-    about = {"paper": published(paper)["paper"], "settings": settings, "counts": counts, "figures": figures}
+    about = {
+        "paper": published(paper)["paper"],
+        "settings": settings,
+        "counts": counts,
+        "failing": failing,
+        "figures": figures,
+    }
     names = ",".join(one.study.name for one in done)
     command = f"anisoscope reproduce {paper} --only {names} --settings {settings}"
     return write_page(folder, HERE.joinpath("studies.html.j2"), **about, command=command, studies=shown), about

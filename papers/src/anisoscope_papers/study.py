@@ -23,8 +23,8 @@ the number it stands beside. Both are shown, and not counted as evidence.
 """
 Failing = Literal["contrary", "too small", "beyond"]
 FAILING: tuple[Failing, ...] = get_args(Failing)
-"""How a claim fails. `contrary`: the number lies on the other side; `too small`: it does not, and is less than the claim
-asks for; `beyond`: it lies outside of the two ends that the claim gives.
+"""How a claim fails. `contrary`: the number lies on the other side; `too small`: it does not, and is less than the
+claim asks for; `beyond`: it lies outside of the two ends that the claim gives.
 """
 WORDS: tuple[str, ...] = ("holds", *FAILING, "undecided", "identity", "not comparable")
 """What is said of a claim, wherever a verdict is shown: of one that fails, how."""
@@ -101,8 +101,8 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim judged: `statistic` says what `value` is; interval, n and Holm-corrected p where they exist; `failing`: how
-    it fails, if it does.
+    """A claim judged: `statistic` says what `value` is; interval, n and Holm-corrected p where they exist;
+    `failing`: how it fails, if it does.
     """
 
     claim: str
