@@ -7,6 +7,9 @@ import random
 
 import attention_matrix as matrix
 import pytest
+import torch
+
+from anisoscope.capture.scores import score_sums
 
 DRAWN = 40
 """Cells that the suite tries."""
@@ -38,3 +41,16 @@ def test_all_values_of_the_axes_are_drawn():
         "form": matrix.FORMS,
     }.items():
         assert {getattr(shape, axis) for shape in drawn} == {*values}, axis
+
+
+@pytest.mark.parametrize("pattern", ["causal", "sliding"])
+def test_keys_that_no_real_query_sees_are_in_no_sum_of_scores(pattern):
+    """Where the tokens that count end before the model's own: later keys are seen by rows that do not count."""
+    call, _, seen = matrix.call_of(matrix.Shape(pattern, "none", 12, "grouped", "float32", "boolean"), 0)
+    real = torch.arange(12).expand(3, -1) < torch.tensor([[12], [7], [1]])
+    sums = score_sums(call.query, call.key, call.masking, scale=call.scale, real=real)
+    assert sums["keys"][:, 0].tolist() == [12, 7, 1]
+    for sequence in range(3):
+        query, key = (x[sequence, 1].double().numpy() for x in (call.query, call.key.repeat_interleave(2, 1)))
+        given = (query * call.scale, key, seen[sequence], real[sequence].numpy(), sequence, 1)
+        matrix.compare_scores(sums, *given)

@@ -363,6 +363,29 @@ def test_rows_with_queries_or_keys_centred(name):
             assert torch.equal(tap[f"{site}centred"]["plain"][statistic], value), statistic
 
 
+@pytest.mark.parametrize("name", ["llama", "t5"])
+def test_sums_of_scores_are_those_of_all_keys(name):
+    """Also where keys are more than queries (cross), which the keys were cut to for a moment."""
+    inputs, real = tiny.padded(name, "right")
+    model = tiny.model(name)
+    with torch.no_grad(), capture(model, ("query", "key", "attention", "scores")) as tap:
+        tap.real = real
+        model(**inputs)
+    stage, scale = ("rotated" if name in ROTARY else "raw"), SCALE.get(name, tiny.HEAD_DIM**-0.5)
+    sites = [site for site in tap.kept if site.endswith("scores")]
+    assert sites and (name == "llama") is not any("cross" in site for site in sites)
+    for site in sites:
+        stack, start = site.split(".")[0], site.removesuffix("scores")
+        q, k = (tap.kept[f"{start}head.{side}.{stage}"] for side in ("query", "key"))
+        k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+        of_query, of_key = real[stack], real["encoder" if "cross" in site else stack]
+        sums = tap.kept[site]
+        assert torch.equal(sums["keys"][:, 0], of_key.sum(1).double())
+        assert torch.equal(sums["rows"][:, 0], of_query.sum(1).double())
+        torch.testing.assert_close(sums["key"], (k * of_key[:, None, :, None]).sum(2), **CLOSE)
+        torch.testing.assert_close(sums["query"], (scale * q * of_query[:, None, :, None]).sum(2), **CLOSE)
+
+
 # ---- the walk over blocks --------------------------------------------------------------------------------------------
 
 

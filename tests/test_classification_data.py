@@ -219,6 +219,19 @@ def test_a_plan_holds_every_example_once_and_knows_special_tokens():
     assert np.array_equal(padded["labels"], encoded.labels[:3])
 
 
+def test_padding_is_the_pad_token_and_nothing_in_other_columns():
+    """The kind of a padded token is 0, whatever the number of the pad token."""
+    rows = [{"input_ids": [5, 6, 7], "token_type_ids": [0, 1, 1], "labels": 1}, {"input_ids": [5], "labels": 0}]
+    rows[1]["token_type_ids"] = [1]
+    found = {name: column.tolist() for name, column in collated(rows, 9).items()}
+    assert found == {
+        "input_ids": [[5, 6, 7], [5, 9, 9]],
+        "token_type_ids": [[0, 1, 1], [1, 0, 0]],
+        "attention_mask": [[1, 1, 1], [1, 0, 0]],
+        "labels": [1, 0],
+    }
+
+
 def test_renamed_or_swapped_classes_are_another_run():
     """Records name classes: a run with the same examples under other names must not be taken for it."""
     found = open_labelled("planted", limit=20)

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from anisoscope.data.plans import digest, pack
 from anisoscope.data.splitting import BLOCK, split_text
 from anisoscope.data.text import TextCorpus, TextPlan, open_text, plan_text
-from anisoscope.data.windows import Affixes, affixes, frequency_bins, tokenise
+from anisoscope.data.windows import Affixes, affixes, check_vocabulary, frequency_bins, tokenise
 from anisoscope.errors import ModelError, UsageError
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -350,6 +350,26 @@ def test_vocabulary_errors_and_remarks() -> None:
     added.add_tokens(["bad"])
     with pytest.raises(ModelError, match=rf"vocabulary of {size}; got a vocabulary of {size + 2}"):
         plan(size, added)
+
+
+def test_a_few_windows_are_spread_over_the_whole_text() -> None:
+    plan = plan_text(corpus("a bad cab " * 12), TOKENIZERS["bert"][0], max_length=6, batch_tokens=60)
+    starts = sorted(plan.windows.start.tolist())
+    assert len(starts) == 9
+    assert sorted(plan.spread(3).windows.start.tolist()) == starts[::3]
+    assert sorted(plan.spread(4).windows.start.tolist()) == [starts[i] for i in (0, 2, 4, 6)]
+
+
+@pytest.mark.parametrize(("unknown", "refused"), [(4, False), (5, False), (6, True)])
+def test_a_text_of_which_more_than_half_is_unknown_is_refused(unknown: int, refused: bool) -> None:
+    tokenizer = TOKENIZERS["bert"][0]
+    unk = tokenizer.unk_token_id
+    ids = np.array([unk] * unknown + [unk + 1] * (10 - unknown), dtype=np.int32)
+    if refused:
+        with pytest.raises(ModelError, match="60% unknown tokens"):
+            check_vocabulary(tokenizer, ids, [], 30522)
+    else:
+        assert check_vocabulary(tokenizer, ids, [], 30522) == []
 
 
 def test_empty_vocabularies_are_errors() -> None:

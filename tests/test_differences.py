@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 import anisoscope
 from anisoscope.errors import UsageError
@@ -80,6 +81,17 @@ def test_the_paired_interval_is_the_jackknife_of_the_difference():
     d = (b - a)[1:]
     error = np.sqrt((GROUPS - 1) / GROUPS * ((d - d.mean()) ** 2).sum())
     assert np.isclose(one.high - one.value, 2.131449545559323 * error)  # Student's t, 15 degrees of freedom
+
+
+def test_the_unpaired_interval_is_welch_s():
+    """Of errors that differ much the degrees of freedom are nearly those of the larger one."""
+    rng = np.random.default_rng(4)
+    a, b = rng.normal(size=(2, 1 + GROUPS)) * [[0.01], [1.0]]
+    (one,) = compare_runs(make_run("a", [a]), make_run("b", [b], units="other"), "mean_cosine")
+    squares = [(GROUPS - 1) / GROUPS * ((x[1:] - x[1:].mean()) ** 2).sum() for x in (a, b)]
+    freedom = sum(squares) ** 2 / sum(square**2 / (GROUPS - 1) for square in squares)
+    assert freedom < GROUPS
+    assert np.isclose(one.high - one.value, stats.t.ppf(0.975, freedom) * np.sqrt(sum(squares)), rtol=1e-9)
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -176,6 +188,11 @@ def test_a_condition_counts_only_what_its_whole_interval_supports():
     differences = compare_runs(*runs, "mean_cosine")
     assert differences[0].value > 0.02 > differences[0].low
     assert not Condition("", "mean_cosine", "any", ">", 0.02).is_met(differences)[0]
+    low, high = differences[0].low, differences[0].high
+    for sign, limit, met in ((">", low - 1e-9, True), (">", low + 1e-9, False)):
+        assert Condition("", "mean_cosine", "any", sign, limit).is_met(differences)[0] is met
+    for sign, limit, met in (("<", high + 1e-9, True), ("<", high - 1e-9, False)):
+        assert Condition("", "mean_cosine", "any", sign, limit).is_met(differences)[0] is met
     assert list(tabulate_differences(differences)["difference"]) == [0.05]
 
 

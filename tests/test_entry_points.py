@@ -489,6 +489,9 @@ def test_windows_are_seen_as_parts_of_their_sequence():
     entropy = torch.special.entr(weights).sum(-1).flatten(2)
     torch.testing.assert_close(rows["entropy"].double(), entropy, atol=2e-6, rtol=0)
     assert (rows["keys"] == 3).all() and rows["row_similarity"].shape == (4, 2)
+    u = weights / weights.norm(dim=-1, keepdim=True)
+    alike = ((u @ u.mT).sum((-1, -2)) - 3) / 6  # of the pairs of rows inside each window
+    torch.testing.assert_close(rows["row_similarity"].double(), alike.mean(2), atol=2e-6, rtol=0)
     sums = kept["encoder.1.scores"]
     assert (sums["rows"] == 9).all()
     torch.testing.assert_close(sums["query"], whole.double().sum(2) / 2, atol=1e-5, rtol=0)

@@ -552,3 +552,12 @@ def test_a_run_is_called_by_its_folder_and_in_memory_by_its_model(tmp_path: Path
         Run(tmp_path / "mine", records=records, manifest=manifest).name == "mine"
         and Run("/", records=records, manifest=manifest).name == "/"
     )
+
+
+def test_a_run_in_memory_has_every_figure_of_its_page() -> None:
+    records, manifest = synthetic_records(layers=3, heads=2), synthetic_manifest("some/model")
+    run = Run(None, records=records, manifest=manifest)
+    of_page = [figure.name for section in sections(Results(records, manifest)) for figure in section.figures]
+    assert run.figures == of_page and len(of_page) == len(set(of_page)) > 3
+    for name in run.figures:
+        assert run.plot(name).to_dict()["title"], name

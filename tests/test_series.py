@@ -106,6 +106,33 @@ def test_folders_and_lists_are_read_in_order(folders, tmp_path):
     assert not is_series("bert-base-uncased")
 
 
+@pytest.mark.parametrize(
+    ("name", "step", "seed"),
+    [
+        ("google/multiberts-seed_12-step_20k", 20_000, 12),
+        ("org/model-seed3@step512", 512, 3),
+        ("org/model-seed=4@step1M", 1_000_000, 4),
+        ("seed-1/again-seed-2/checkpoint-7", 7, 2),  # the innermost folder says it
+        ("step-5-warm/step-30", 30, 0),
+        ("warm-step-9/seed-17/ckpt_8", 8, 17),
+        ("org/step-3-model@step40", 40, 0),  # the revision says it
+    ],
+)
+def test_step_and_seed_are_read_from_a_name(name, step, seed, tmp_path):
+    """The last of each; of a seed all digits."""
+    listed = tmp_path / "steps.txt"
+    listed.write_text(f"{name}\n")
+    assert [(c.subject, c.step, c.seed) for c in expand(str(listed))] == [(name, step, seed)]
+
+
+def test_the_path_to_a_folder_of_checkpoints_says_no_seed(tmp_path):
+    place = tmp_path / "seed-99" / "mine" / "step-4"
+    place.mkdir(parents=True)
+    (place / "config.json").write_text("{}")
+    assert places(tmp_path / "seed-99" / "mine") == [(0, 4)]
+    assert places(tmp_path / "seed-99") == [(99, 4)]
+
+
 def test_stars_are_those_of_a_shell(folders):
     """`**` within a name ended in a traceback."""
     expected = [(0, step) for step in (3, 20, 100)]

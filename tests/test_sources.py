@@ -89,6 +89,9 @@ OTHER = {
     "a statement less": PLAIN.replace("        return math.pi * x**2  # roughly\n", ""),
     "a field": PLAIN.replace("sides = 3", "sides = 4"),
     "a condition": PLAIN.replace("if TYPE_CHECKING:", "if not TYPE_CHECKING:"),
+    "what runs where no type checker does": PLAIN.replace(
+        "    from other import Name\n", "    from other import Name\nelse:\n    Name = int\n"
+    ),
     "an import": PLAIN.replace("import math", "import cmath as math"),
     "a decorator": PLAIN.replace("class Shape", "@print\nclass Shape"),
     "a text that is used": PLAIN.replace('"""Nothing else."""', 'return "Nothing else."'),

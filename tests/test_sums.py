@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from anisoscope.errors import MeasureError
 from anisoscope.sums.groups import Sums, Totals, vector_sums
-from anisoscope.sums.moments import TERMS as OF_MOMENTS, Moments
+from anisoscope.sums.moments import TERMS as OF_MOMENTS, Moments, add_head_moments
 from anisoscope.sums.reservoir import Reservoir, token_hash
 from anisoscope.sums.threads import in_parallel
 
@@ -298,6 +298,20 @@ def test_moments_of_a_cloud_far_from_the_origin_are_those_of_its_spread(drift):
 
 
 @pytest.mark.usefixtures("wide")
+def test_moments_of_heads_are_those_of_the_vectors_that_count():
+    """Sums and counts are both by weight, and by group."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(3, 2, 5, 4, generator=generator)
+    weight = torch.rand(3, 2, 5, generator=generator) < 0.6
+    sums, group = Sums(GROUPS), torch.tensor([1, 0, 1])
+    add_head_moments(sums, "a", x.masked_fill(~weight.unsqueeze(-1), torch.nan), weight, group, 2)
+    for g in range(2):
+        for head in range(2):
+            rows = x[group == g][:, head][weight[group == g][:, head]].double()
+            assert float(sums.terms["a", "head_moment_n"][g, head]) == len(rows)
+            torch.testing.assert_close(sums.terms["a", "head_moment"][g, head], rows.T @ rows)
+
+
 def test_pending_moments_go_into_a_state_and_come_back():
     sums = Sums(2)
     moments = Moments(sums, 2)

@@ -79,6 +79,19 @@ def test_centred_means_centred(arm, side):
     assert seen[1].flatten(0, 1).mean(0).abs().max() > 1e-6, "evaluation takes the running mean, not the batch's"
 
 
+def test_the_running_mean_moves_a_tenth_of_the_way_with_each_batch():
+    """As in batch normalisation; turned round, evaluation would take off the mean of the last batch."""
+    centred = arms.Centred(torch.nn.Linear(2, 2, bias=True))
+    with torch.no_grad():
+        centred.weight.copy_(torch.eye(2))
+        centred.bias.zero_()
+    for mean in (10.0, 20.0):
+        centred.train()(torch.full((3, 4, 2), mean))
+    wanted = 0.9 * (0.1 * 10.0) + 0.1 * 20.0
+    torch.testing.assert_close(centred.mean, torch.full((2,), wanted))
+    torch.testing.assert_close(centred.eval()(torch.zeros(1, 1, 2)), torch.full((1, 1, 2), -wanted))
+
+
 def test_normed_queries_and_keys_have_unit_root_mean_square():
     model, seen = made("qk-norm"), []
     for side in ("query", "key"):

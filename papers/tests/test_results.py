@@ -235,6 +235,32 @@ def test_records_of_other_settings_are_told(tmp_path, monkeypatch, changes, name
     assert told == [line.format(name, folder) for name in named]
 
 
+@pytest.mark.parametrize("lost", ["", "study.json", "records.parquet", "verdicts.json", "compared.json"])
+def test_a_study_is_done_that_says_so_itself(tmp_path, monkeypatch, lost):
+    """`study.json` is written last: records and verdicts without it are of one that was cut off."""
+    folder = tmp_path / "godey2024/quick/fig18"
+    shutil.copytree(RESULTS / "godey2024/quick/fig18", folder)
+    (study,) = (s for s in found() if s.name == "fig18")
+    before = list(runner.reproduce([study], "quick", tmp_path))  # which writes the verdicts that are not committed
+    kept, asked = shutil.copytree(folder, tmp_path / "kept"), []
+
+    def run_again(*given):
+        asked.append(given)
+        shutil.copytree(kept, folder, dirs_exist_ok=True)
+
+    monkeypatch.setattr(runner, "_run", run_again)
+    if lost:
+        (folder / lost).unlink()
+    is_done = lost != "study.json"
+    assert runner.reproductions(tmp_path / "godey2024") == [folder] * is_done
+    if lost == "records.parquet":
+        with pytest.raises(OutputError, match="a study of this version"):
+            list(runner.reproduce([study], "quick", tmp_path))
+        return
+    assert list(runner.reproduce([study], "quick", tmp_path)) == before
+    assert bool(asked) is not is_done
+
+
 @pytest.mark.parametrize("damage", ["{", "[]", '{"paper": "godey2024", "study": "fig99"}', '{"study": "fig18"}'])
 def test_a_damaged_study_is_told(tmp_path, damage):
     shutil.copytree(RESULTS / "godey2024/quick/fig18", tmp_path / "fig18")
