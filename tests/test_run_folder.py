@@ -5,7 +5,7 @@ import pytest
 from anisoscope.errors import OutputError
 from anisoscope.store import RunFolder
 
-OWN = ("manifest.json", "records.parquet", "sums.safetensors", "reservoir.safetensors")
+OWN = ("manifest.json", "records.parquet", "replicates.parquet", "sums.safetensors", "reservoir.safetensors")
 STATES = ("state.0.safetensors", "state.12.safetensors")
 FOREIGN = (
     "model.safetensors",

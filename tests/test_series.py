@@ -22,7 +22,7 @@ from anisoscope.runs import run as run_module, series as series_runner
 from anisoscope.runs.findings import findings
 from anisoscope.runs.found import asked
 from anisoscope.runs.job import Job
-from anisoscope.runs.run import run
+from anisoscope.runs.run import run, subject_of
 from anisoscope.runs.series import measure_series
 from anisoscope.store import read_run
 from anisoscope.wording import number
@@ -243,6 +243,26 @@ def test_equal_weights_are_told(copied, tmp_path):
     assert series.repeated == [[str(place / "step-1"), str(place / "step-10")]]
     told = json.loads((tmp_path / "series" / "series.json").read_text())
     assert told["repeated"] == series.repeated
+
+
+def test_overwriting_a_series_takes_away_only_what_is_its_own(copied, tmp_path, monkeypatch):
+    """The folder of every checkpoint was removed whole, with what somebody had put beside its run."""
+    place, job = copied
+    output = tmp_path / "series"
+    first = measured(place, job, output)
+    folders = [done.folder for done in first.runs.values()]
+    for folder in (output, *folders):
+        (folder / "notes.md").write_text("mine")
+        (folder / "model.safetensors").write_bytes(b"mine")
+    loaded = []
+    monkeypatch.setattr(series_runner, "subject_of", lambda job: loaded.append(job.step) or subject_of(job))
+    measured(place, job, output)
+    assert not loaded
+    again = measured(place, job, output, overwrite=True)
+    assert loaded == [0, 1, 10] and [done.folder for done in again.runs.values()] == folders
+    assert again.records.equals(first.records)
+    for folder in (output, *folders):
+        assert (folder / "notes.md").read_text() == "mine" and (folder / "model.safetensors").read_bytes() == b"mine"
 
 
 def test_a_checkpoint_that_fails_to_load_is_told_and_skipped_only_when_asked(copied, tmp_path):

@@ -223,8 +223,7 @@ class RunFolder:
         if not begun and folder.is_dir() and any(folder.iterdir()):
             raise OutputError(f"{folder} to be empty", "files that are no run", "choose another --output")
         if overwrite:
-            for path in run.own_files():
-                path.unlink(missing_ok=True)
+            run.clear()
         run.note(identity)
         return run
 
@@ -255,8 +254,13 @@ class RunFolder:
         """What a run writes and reads again, there or not: all that is taken away when it is begun anew. Other files
         in its folder are somebody else's, whatever they are called.
         """
-        names = ("records.parquet", "reservoir.safetensors")
+        names = ("records.parquet", "replicates.parquet", "reservoir.safetensors")
         return [self.manifest_path, *(self.folder / name for name in names), self.sums_path, *self.states()]
+
+    def clear(self) -> None:
+        """Take away the run's own files; what else lies in its folder stays."""
+        for path in self.own_files():
+            path.unlink(missing_ok=True)
 
     def finish(self, records: pd.DataFrame, manifest: dict[str, Any]) -> None:
         """Write the table, then the manifest; the state files are no longer needed."""

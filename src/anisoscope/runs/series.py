@@ -8,7 +8,6 @@ needs no download. Several processes can work on one series: each claims the che
 """
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -71,6 +70,7 @@ class _Work:
         self.forms: dict[Checkpoint, dict[str, Any]] = {}
         self.skipped: dict[str, str] = {}
         self.corpus: Any = None  # its state
+        self.overwrite = False
         self.marker = "manifest.json" if derived is None else derived.name  # what a run folder is finished with
 
     def job_of(self, checkpoint: Checkpoint) -> Job:
@@ -142,7 +142,7 @@ class _Work:
             self.bad(checkpoint, error)
             return
         how: dict[str, Any] = {"progress": progress, "subject": subject, "keep_sums": derived is not None}
-        run(job, folder, resume=True, **how)
+        run(job, folder, resume=not self.overwrite, overwrite=self.overwrite, **how)
         write_json(folder / SHAPE, self.forms[checkpoint])
         if derived is None:
             return
@@ -152,6 +152,14 @@ class _Work:
         write_atomic(folder / derived.name, lambda path: derived.make(sums, job.settings, path))
         for spent in (sums, folder / "reservoir.safetensors"):
             spent.unlink(missing_ok=True)
+
+    def begin_anew(self) -> None:
+        """Take away what runs of these checkpoints left in their folders, and nothing else that lies there."""
+        self.overwrite = True
+        for folder in self.folders.values():
+            RunFolder(folder).clear()
+            for name in {SHAPE, self.marker}:
+                (folder / name).unlink(missing_ok=True)
 
     def finished(self) -> Series:
         """The series from its run folders, with its own records and summary written."""
@@ -214,8 +222,7 @@ def measure_series(
     work = _Work(of_all, output, derived, skip_bad, name)
     work.examine(checkpoints)
     if overwrite:
-        for folder in work.folders.values():
-            shutil.rmtree(folder, ignore_errors=True)
+        work.begin_anew()
     todo = [c for c, folder in work.folders.items() if not (folder / work.marker).exists()]
     shelf = _Shelf([c.subject for c in todo], keep, [c.subject for c in work.folders if c not in todo] if todo else [])
 
