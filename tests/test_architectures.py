@@ -118,6 +118,9 @@ ELSEWHERE = {
     **dict.fromkeys(("mamba", "mpnet", "openai-gpt", "swin", "swinv2", "xglm"), "../tools/families.py"),
     **dict.fromkeys(("bloom", "mpt"), "test_entry_points.py"),
     **dict.fromkeys(("fsmt", "xlnet"), "test_no_silent_wrong_number.py"),
+    **dict.fromkeys(("cpmant", "falcon_mamba", "glpn", "gpt_neox_japanese", "groupvit", "ibert"), "test_sweep.py"),
+    **dict.fromkeys(("led", "longformer", "mgp-str", "mobilenet_v1", "mobilenet_v2", "pegasus_x"), "test_sweep.py"),
+    **dict.fromkeys(("poolformer", "pvt", "regnet", "table-transformer"), "test_sweep.py"),
 }
 """Families whose tests stand in another file."""
 

@@ -21,8 +21,21 @@ DRAWN = (
     "speech_to_text",
     "axk2",
     "poolformer",
+    "canine",
 )
-"""A decoder, sinks, no attention, two stacks, towers, text alone, frames, latent attention, stages."""
+"""A decoder, sinks, no attention, two stacks, towers, text alone, frames, latent attention, stages, three stacks."""
+WITH_WEIGHTS = {
+    "granite_swa": "sinks that the weights returned leave out",
+    "nllb-moe": "a module called cross_attention",
+    "ibert": "a softmax in a module of its own",
+    "timesfm": "a scale for each dimension",
+    "fsmt": "projections of [token, sequence, dim]",
+    "zaya": "queries, keys and values from one projection, as a tuple",
+    "chameleon": "norms of all tokens in a row",
+    "informer": "queries drawn by chance",
+    "glpn": "stages without a class",
+}
+"""What was once missed, crashed or wrong, and what is odd about it."""
 
 
 @pytest.mark.parametrize("model_type", DRAWN)
@@ -32,17 +45,47 @@ def test_the_default_run_says_what_the_model_returns(model_type):
     assert "hidden states" in row.compared
 
 
+@pytest.mark.parametrize("model_type", WITH_WEIGHTS)
+def test_heads_of_odd_families_have_the_weights_that_the_model_returns(model_type):
+    row = look_at(model_type)
+    assert row.status == "measured" and "weights" in row.compared, row
+    seen, blocks = row.attention.split(" of ")
+    assert seen == blocks, row
+
+
+@pytest.mark.parametrize("model_type", ["longformer", "pegasus_x"])
+def test_an_encoder_that_fills_up_its_input_is_measured_where_the_input_is_real(model_type):
+    row = look_at(model_type)
+    assert row.status in ("measured", "partly") and "encoder 3" in row.hidden, row
+    assert "hidden states" in row.compared and "of a part" not in row.reason, row
+
+
+ROWS = (
+    *("cpmant", "gpt_neox_japanese", "groupvit", "led", "mgp-str", "mobilenet_v1", "mobilenet_v2"),
+    *("pvt", "regnet", "table-transformer", "falcon_mamba"),
+)
+"""Families with a row of their own and without another test."""
+
+
+@pytest.mark.parametrize("model_type", ROWS)
+def test_blocks_that_a_row_names_are_those_of_the_hidden_states(model_type):
+    row = look_at(model_type)
+    assert row.status in ("measured", "partly", "refused"), row
+    if row.status != "refused":
+        assert "hidden states" in row.compared and "of a part" not in row.reason, row
+
+
 def test_a_comparison_can_fail(monkeypatch):
     """Hidden states of another layer are seen as wrong."""
     import sweep
 
-    own = sweep._own
+    own = sweep.own_of
 
-    def shifted(model, inputs):
-        found = own(model, inputs)
+    def shifted(model, inputs, plain):
+        found = own(model, inputs, plain)
         return found._replace(hidden={name: [x * 1.01 for x in states] for name, states in found.hidden.items()})
 
-    monkeypatch.setattr(sweep, "_own", shifted)
+    monkeypatch.setattr(sweep, "own_of", shifted)
     assert look_at("llama").status == "wrong"
 
 

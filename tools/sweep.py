@@ -9,6 +9,7 @@ weights of its eager attention), computed here with nothing of the library: A an
 entropy of every head.
 """
 
+import copy
 import json
 import multiprocessing
 import os
@@ -16,7 +17,10 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +37,12 @@ CLOSE = {"hidden": 1e-6, "attention": 1e-5}
 """Relative; models whose own code computes in float32 (rotary angles, norms) stay within."""
 SAID = "not seen and left out, "
 """How a run begins to say what of attention it does not have."""
+
+
+MOST_TOKENS = 16
+"""Longer masks are those of sounds."""
+Figures = tuple[float, float]
+"""A and mean norm of a layer."""
 
 
 class Row(NamedTuple):
@@ -66,111 +76,208 @@ def look_at(model_type: str) -> Row:
     from tiny_inputs import candidates
 
     try:
-        model = _built(tiny_config(model_type))
+        model = build(tiny_config(model_type))
     except Exception as error:
         return Row("none", reason=f"not built: {_said(error)}")
-    reason = "no inputs known"
+    reason = ""
     for inputs in candidates(model):
         try:
-            with torch.no_grad():
-                plain = model(**inputs)
-            break
+            plain = call(model, inputs)
         except Exception as error:
-            reason = reason if reason != "no inputs known" else _said(error)
-    else:
-        return Row("none", reason=f"not run: {reason}")
-    return _measured(model, inputs, plain)
+            reason = reason or _said(error)
+            continue
+        if not _is_whole(plain):
+            break
+        return _measured(model, inputs, plain)
+    # some compute in float32 by themselves, or have masks whose sums overflow in float64 (CANINE)
+    model = model.float()
+    for inputs in map(_in_float32, candidates(model)):
+        with suppress(Exception):
+            row = _measured(model, inputs, call(model, inputs))
+            return row._replace(compared=f"{row.compared}, in float32") if row.compared else row
+    return Row("none", reason=f"not run: {reason or 'no inputs known'}")
 
 
-def _built(config: Any, attention: str | None = None) -> nn.Module:
+def _in_float32(inputs: dict[str, Any]) -> dict[str, Any]:
+    return {k: x.float() if isinstance(x, Tensor) and x.is_floating_point() else x for k, x in inputs.items()}
+
+
+def _is_whole(output: Any) -> bool:
+    """Whether an output has no NaN."""
+    return all(not bool(x.isnan().any()) for x in _tensors(output) if x.is_floating_point())
+
+
+def _tensors(output: Any) -> Iterator[Tensor]:
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, Mapping | tuple | list):
+        for part in output.values() if isinstance(output, Mapping) else output:
+            yield from _tensors(part)
+
+
+def build(config: Any) -> nn.Module:
     """A random model in float64; no parameter is constant, so that a bias or a norm left out shows."""
     from transformers import AutoModel
 
     torch.manual_seed(7)
-    build: Any = AutoModel.from_config
-    model: nn.Module = build(config, attn_implementation=attention, experts_implementation="eager")
+    make: Any = AutoModel.from_config
+    model: nn.Module = make(config, experts_implementation="eager")
     for parameter in model.parameters():
         if parameter.is_floating_point():
             parameter.data.add_(0.1 * torch.randn_like(parameter))
     return model.eval().double()
 
 
+def call(model: nn.Module, inputs: dict[str, Any], **asked: bool) -> Any:
+    """The output of a model. What it draws by chance (ViT-MAE the patches that it hides) is the same each time."""
+    torch.manual_seed(11)
+    with torch.no_grad():
+        return model(**inputs, **asked)
+
+
 def _measured(model: nn.Module, inputs: dict[str, Any], plain: Any) -> Row:
     import anisoscope
     from anisoscope.errors import AnisoscopeError
 
+    torch.manual_seed(11)
     try:
         run = anisoscope.measure(model, inputs)
     except AnisoscopeError as error:
         return Row("refused", reason=f"{error.expected}; got {error.got}")
     except Exception as error:
         return Row("crashed", reason=_said(error, where=True))
-    with torch.no_grad():
-        after = model(**inputs)
-    if not _same(plain, after):
+    if not _same(plain, call(model, inputs)):
         return Row("wrong", reason="outputs differ after the run")
-    ours = Ours(run.records)
-    row = Row("measured", ours.layers(), ours.heads())
-    own, faults = _own(model, inputs), []
-    compared = []
-    masks = [*masks_of(inputs), *visible_keys(own.weights)]
-    for name, states in own.hidden.items():
-        fault = ours.hidden_fault(states, masks)
-        compared.append("hidden states")
-        faults += [f"{name}: {fault}"] if fault else []
-    for name, weights in own.weights.items():
-        fault = ours.attention_fault(weights, masks)
-        compared.append("weights")
-        faults += [f"{name}: {fault}"] if fault else []
-    row = row._replace(compared=" and ".join(dict.fromkeys(compared)) or "nothing returned")
-    unseen = [line.removeprefix(SAID) for line in run.manifest["warnings"] if line.startswith(SAID)]
-    if unseen:  # what is said not to be seen is not missed
-        faults = [fault for fault in faults if "of weights" not in fault and "no attention" not in fault]
+    ours, own = Ours(run.records), own_of(model, inputs, plain)
+    if (sinks := _sinks(model)) and own.weights and all(map(_lacks_no_share, chain(*own.weights.values()))):
+        for sink in sinks:
+            sink.data.fill_(-1e4)
+        row = _measured(model, inputs, call(model, inputs))
+        return row._replace(
+            compared=f"{row.compared}; sinks turned off, since the weights returned have no part of them"
+        )
+    masks = [*masks_of(inputs), *own.masks, *visible_keys(own.weights)]
+    hidden = against_hidden(ours, own, masks)
+    unseen = [line.removeprefix(SAID) for line in run.manifest["warnings"] if "; the rest is measured" in line]
+    attention = against_weights(ours, own, masks, is_said=bool(unseen))
+    compared = [f"hidden states{hidden.note}"] if hidden.compared else []
+    compared += [f"weights{attention.note}"] if attention.compared else []
+    row = Row("measured", ours.layers(), ours.heads(), "; ".join([*compared, *own.remarks]) or "nothing returned")
+    faults, missing = hidden.faults + attention.faults, [*unseen, *hidden.missing, *attention.missing]
     if faults:
         return row._replace(status="wrong", reason="; ".join(faults))
-    return row._replace(status="partly", reason="; ".join(unseen)) if unseen else row
+    return row._replace(status="partly", reason="; ".join(missing)) if missing else row
 
 
 # ---- what the model itself returns
 
 
 class Own(NamedTuple):
+    """What a model returns by the name of the field: hidden states and weights of attention; the same of the models
+    within it; which positions are real; remarks on what of it is no reference.
+    """
+
     hidden: dict[str, list[Tensor]]
     weights: dict[str, list[Tensor]]
+    within: "Own | None"
+    masks: list[Tensor]
+    remarks: list[str]
 
 
-def _own(model: nn.Module, inputs: dict[str, Any]) -> Own:
-    """Hidden states, and weights of a twin with eager attention, that are returned, of every part of the output."""
-    hidden = {
-        name: [x for x in value if isinstance(x, Tensor)]
-        for name, value in _fields(_twin_output(model, inputs, None, "output_hidden_states"))
-        if name.endswith("hidden_states") and isinstance(value, tuple | list) and len(value) > 1
+def own_of(model: nn.Module, inputs: dict[str, Any], plain: Any) -> Own:
+    """Hidden states, and weights of a twin with eager attention, of every part of the output.
+
+    A twin whose outputs are not those of the model computes something else, and is no reference.
+    """
+    remarks: list[str] = []
+    whole, parts = _twin_output(model, inputs, "", "output_hidden_states")
+    eager, eager_parts = _twin_output(model, inputs, "eager", "output_attentions")
+    masks = [mask for output in (whole, *parts.values()) for mask in masks_of(output)]
+    hidden, inner = _hidden_of(whole), _of_parts(parts, _hidden_of)
+    weights, inner_weights = _weights_of(eager), _of_parts(eager_parts, _weights_of)
+    if (weights or inner_weights) and not _near(plain, eager):
+        weights, inner_weights, remarks = {}, {}, ["no weights: its eager attention gives other outputs"]
+    for found in (weights, inner_weights):
+        for name in [name for name, layers in found.items() if all(map(_is_mean_of_heads, layers))]:
+            del found[name]
+            remarks.append(f"{name} are means over heads, and not compared")
+    return Own(hidden, weights, Own(inner, inner_weights, None, [], []), masks, remarks)
+
+
+def _hidden_of(output: Any) -> dict[str, list[Tensor]]:
+    """Hidden states by the name of the field."""
+    found = {
+        name: [x for x in value if isinstance(x, Tensor) and x.is_floating_point()]
+        for name, value in _fields(output)
+        if name.endswith("hidden_states") and isinstance(value, tuple | list)
     }
-    weights: dict[str, list[Tensor]] = {}
-    for name, value in _fields(_twin_output(model, inputs, "eager", "output_attentions")):
-        found = [x for x in value if isinstance(x, Tensor) and x.dim() == 4] if isinstance(value, tuple | list) else []
-        if found and name.endswith("attentions"):
-            weights[name] = found
-    return Own(hidden, weights)
+    return {name: states for name, states in found.items() if len(states) > 1}
 
 
-def _twin_output(model: nn.Module, inputs: dict[str, Any], attention: str | None, asked: str) -> Any:
-    """What a model of the same weights returns when it is asked for more; None where it cannot."""
+def _weights_of(output: Any) -> dict[str, list[Tensor]]:
+    """Weights of attention by the name of the field."""
+    found = {
+        name: [x for x in value if isinstance(x, Tensor) and _are_weights(x)]
+        for name, value in _fields(output)
+        if name.endswith("attentions") and isinstance(value, tuple | list)
+    }
+    return {name: layers for name, layers in found.items() if layers}
+
+
+def _of_parts(parts: dict[str, Any], read: Callable[[Any], dict[str, list[Tensor]]]) -> dict[str, list[Tensor]]:
+    """What is read of the outputs of the parts of a model, by path and name."""
+    return {f"{path}: {name}": value for path, output in parts.items() for name, value in read(output).items()}
+
+
+def _are_weights(x: Tensor) -> bool:
+    """Whether a tensor is attention [sequence, head, query, key], and not what linear attention keeps in its place."""
+    return x.dim() == 4 and bool((x >= 0).all()) and bool((x.sum(-1) <= 1 + 1e-4).all())
+
+
+def _is_mean_of_heads(x: Tensor) -> bool:
+    """Whether the weights of all heads are the same, as torch's own attention returns the mean over them."""
+    return x.shape[1] > 1 and bool((x == x[:, :1]).all())
+
+
+def _sinks(model: nn.Module) -> list[Tensor]:
+    """The learnt sinks of a model that are not turned off."""
+    return [p for name, p in model.named_parameters() if name.endswith("sinks") and bool((p > -1e3).any())]
+
+
+def _lacks_no_share(weights: Tensor) -> bool:
+    """Whether the weights of every row that sees a key add up to 1."""
+    total = weights.sum(-1)
+    return bool(((total - 1).abs() < 1e-5)[total > 0].all())
+
+
+def _twin_output(model: nn.Module, inputs: dict[str, Any], attention: str, asked: str) -> tuple[Any, dict[str, Any]]:
+    """What a copy of the model returns when it is asked for more, and what the models within it do; None where it
+    cannot.
+    """
     from transformers import PreTrainedModel
 
-    try:
-        twin = _built(model.config, attention)
-    except (ValueError, ImportError, TypeError):
-        twin = _built(model.config)
-    twin.load_state_dict(model.state_dict())
-    for part in twin.modules():
+    twin: Any = copy.deepcopy(model)
+    if attention:
+        with suppress(ValueError, ImportError, TypeError, AttributeError, KeyError):  # it has one kind alone
+            twin.set_attn_implementation(attention)
+    parts: dict[str, Any] = {}
+
+    def keep(path: str, _module: nn.Module, _args: Any, output: Any) -> None:
+        parts[path] = output
+
+    for path, part in twin.named_modules():
         if isinstance(part, PreTrainedModel):  # the last of the hidden states is the last block's output, not normed
             part.config.tie_last_hidden_states = False
-    try:
-        with torch.no_grad():
-            return twin(**inputs, **{asked: True})
-    except Exception:
-        return None
+            if path:
+                part.register_forward_hook(partial(keep, path))
+    for every in (True, False):  # some cannot have their parts asked
+        for part in twin.modules():
+            if isinstance(part, PreTrainedModel):
+                setattr(part.config, asked, every)
+        parts.clear()
+        with suppress(Exception):
+            return call(twin, inputs, **{asked: True}), parts
+    return None, {}
 
 
 def _fields(output: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -181,9 +288,16 @@ def _fields(output: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield from _fields(value, f"{prefix}{name}.")
 
 
-def masks_of(inputs: dict[str, Any]) -> list[Tensor]:
-    """Which positions are real, as the inputs say it."""
-    return [x.bool() for name, x in inputs.items() if name.endswith("attention_mask") and x.dim() == 2]
+def masks_of(values: Any) -> list[Tensor]:
+    """Which positions are real, as the inputs or the outputs say it; of sounds, every second one too, as Whisper's
+    convolutions leave them.
+    """
+    masks = [
+        x.bool()
+        for name, x in _fields(values)
+        if name.endswith("attention_mask") and isinstance(x, Tensor) and x.dim() == 2
+    ]
+    return [*masks, *(mask[:, ::2] for mask in masks if mask.shape[1] > MOST_TOKENS)]
 
 
 def visible_keys(weights: Mapping[str, list[Tensor]]) -> list[Tensor]:
@@ -206,7 +320,7 @@ def _mean_cosine(x: Tensor) -> float:
     return float((unit.sum(0).square().sum() - unit.square().sum()) / (n * (n - 1))) if n > 1 else float("nan")
 
 
-def _figures(x: Tensor, masks: list[Tensor]) -> list[tuple[float, float]]:
+def _figures(x: Tensor, masks: list[Tensor]) -> list[Figures]:
     """(A, mean norm) of a layer, for every way to read its axes and its mask."""
     if x.dim() == 4:
         ways = [x.flatten(2).transpose(1, 2).flatten(0, 1), x.flatten(0, 2)]
@@ -215,6 +329,8 @@ def _figures(x: Tensor, masks: list[Tensor]) -> list[tuple[float, float]]:
         for mask in masks:
             if mask.shape == x.shape[:2]:
                 ways.insert(0, x[mask])
+            if len(mask) == len(x) and mask.shape[1] < x.shape[1]:  # filled up to whole blocks
+                ways.append(x[:, : mask.shape[1]][mask])
             if mask.shape == (x.shape[1], x.shape[0]):
                 ways.insert(0, x.transpose(0, 1)[mask])
     else:
@@ -247,7 +363,7 @@ class Ours:
     def __init__(self, records: Any) -> None:
         whole = records[records["component"].isna()]
         first = whole[whole["token_policy"] == "all"]
-        self.sites: dict[tuple[str, str, int], tuple[float, float]] = {}
+        self.sites: dict[tuple[str, str, int], Figures] = {}
         wanted = first[first["metric"].isin(("mean_cosine", "norms.mean"))]
         figures = {
             (
@@ -266,8 +382,8 @@ class Ours:
         for (stack, kind, layer), group in rows.groupby(["stack", "kind", "layer"], sort=False):
             self.entropies[stack, kind, int(layer)] = group.sort_values("head")["value"].to_numpy(float)
 
-    def stacks(self, site: str = "hidden") -> dict[str, list[tuple[float, float]]]:
-        found: dict[str, list[tuple[float, float]]] = {}
+    def stacks(self, site: str = "hidden") -> dict[str, list[Figures]]:
+        found: dict[str, list[Figures]] = {}
         for (stack, name, layer), figures in sorted(self.sites.items()):
             if name == site and layer >= 0:
                 found.setdefault(stack, []).append(figures)
@@ -280,57 +396,129 @@ class Ours:
         seen = {(stack, layer) for stack, _, layer in self.entropies}
         return f"{len(seen)} of {sum(len(layers) - 1 for layers in self.stacks().values())}" if seen else "none"
 
-    def hidden_fault(self, states: list[Tensor], masks: list[Tensor]) -> str:
-        """What does not agree with hidden states of the model: "" where all do."""
-        own = [_figures(x, masks) for x in states]
-        if self._holds(own):
-            return ""
-        final = [figures for (_, site, _), figures in self.sites.items() if site == "final"]
-        faults = []
-        for ours in (*self.stacks().values(), *self.stacks("stage").values()):
-            faults.append(_differs(ours, own, final))
-            if not faults[-1]:
-                return ""
-        return next((fault for fault in faults if "layers" not in fault), faults[0] if faults else "no layers")
-
-    def _holds(self, own: list[list[tuple[float, float]]]) -> bool:
-        """Whether a stack has all of these among its layers, in order: where a model returns what its stages make."""
-        for layers in self.stacks().values():
-            following = iter(layers)
-            if len(own) < len(layers) and all(any(_agree([x], [ways]) for x in following) for ways in own):
-                return True
-        return False
-
-    def attention_fault(self, weights: list[Tensor], masks: list[Tensor]) -> str:
-        own = [_entropies(x, masks) for x in weights]
-        series: dict[tuple[str, str], list[np.ndarray]] = {}
+    def series(self) -> dict[tuple[str, str], list[np.ndarray]]:
+        """Entropies of the heads of each stack and kind of attention, layer by layer."""
+        found: dict[tuple[str, str], list[np.ndarray]] = {}
         for (stack, kind, _), entropies in sorted(self.entropies.items()):
-            series.setdefault((stack, kind), []).append(entropies)
-        for stack in {stack for stack, _ in series}:  # keys of fewer positions (PVT) count as of another kind
-            of_stack = {layer: x for (name, _, layer), x in self.entropies.items() if name == stack}
-            series[stack, "any"] = [of_stack[layer] for layer in sorted(of_stack)]
-        faults = []
-        for ours in series.values():
-            if len(ours) != len(own):
-                faults.append(f"{len(own)} layers of weights, {len(ours)} here")
-                continue
-            worst = 0.0
-            for a, ways in zip(ours, own, strict=True):
-                fits = [np.abs(a - way).max() for way in ways if a.shape == way.shape]
-                worst = max(worst, min(fits, default=np.inf))
-            if worst < CLOSE["attention"]:
-                return ""
-            faults.append(f"entropies differ by {worst:.2g}")
-        return (
-            next((fault for fault in faults if "layers" not in fault), faults[0] if faults else "not seen")
-            if faults
-            else "no attention"
-        )
+            found.setdefault((stack, kind), []).append(entropies)
+        kinds = {stack: [kind for name, kind in found if name == stack] for stack, _ in found}
+        for stack, several in kinds.items():
+            if len(several) > 1:  # keys of fewer positions (PVT) count as of another kind
+                layers = sorted((layer, kind) for name, kind, layer in self.entropies if name == stack)
+                found[stack, "any"] = [self.entropies[stack, kind, layer] for layer, kind in layers]
+        return found
 
 
-def _differs(
-    ours: list[tuple[float, float]], own: list[list[tuple[float, float]]], final: list[tuple[float, float]]
-) -> str:
+class Outcome(NamedTuple):
+    """What came of a comparison: how many fields agree, what does not, what the model returns and is not measured, and
+    of what the model returns nothing to compare with.
+    """
+
+    compared: int
+    faults: list[str]
+    missing: list[str]
+    note: str = ""
+
+
+def against_hidden(ours: Ours, own: Own, masks: list[Tensor]) -> Outcome:
+    """The layers of the run against the hidden states of the model.
+
+    Each field has to agree with a stack, or with some of its layers in order (a model may return what its stages make),
+    or to have all of its layers in order among others (what several stacks make, one after the other). One that does
+    not is a fault if a stack is left that agrees with no field, which it might have been; else it is of a part that is
+    not measured.
+    """
+    stacks = {**ours.stacks(), **ours.stacks("stage")}
+    final = [x for (_, site, _), x in ours.sites.items() if site == "final"]
+    apart: dict[str, list[list[Figures]]] = {}
+    agreeing: set[str] = set()
+    compared = 0
+    for name, states in chain(own.hidden.items(), own.within.hidden.items() if own.within else ()):
+        figures = [_figures(x, masks) for x in states]
+        found = [stack for stack, layers in stacks.items() if not _differs(layers, figures, final)]
+        found = found or [stack for stack, layers in stacks.items() if _is_within(figures, layers + final)]
+        found = found or [stack for stack, layers in stacks.items() if _holds(figures, layers)]
+        agreeing.update(found)
+        compared += bool(found)
+        if not found and name in own.hidden:
+            apart[name] = figures
+    left = {stack: layers for stack, layers in ours.stacks().items() if stack not in agreeing}
+    if not left or not apart:
+        missing = [f"{name}: of a part that is not measured" for name in apart]
+        return Outcome(compared, [], missing, _not_of(left))
+    faults = []
+    for name, figures in apart.items():
+        near = min(left.values(), key=lambda layers: abs(len(layers) - len(figures)))
+        faults.append(f"{name}: {_differs(near, figures, final)}")
+    return Outcome(compared, faults, [])
+
+
+def against_weights(ours: Ours, own: Own, masks: list[Tensor], *, is_said: bool) -> Outcome:
+    """The heads of the run against the weights of the model, as `against_hidden`; `is_said`: the run says that there is
+    attention that it does not see.
+    """
+    series = ours.series()
+    apart: dict[str, list[list[np.ndarray]]] = {}
+    agreeing: set[tuple[str, str]] = set()
+    compared = 0
+    for name, layers in chain(own.weights.items(), own.within.weights.items() if own.within else ()):
+        entropies = [_entropies(x, masks) for x in layers]
+        found = [key for key, seen in series.items() if _in_order(entropies, seen)]
+        if not found and (many := [key for key, seen in series.items() if _in_order(seen, entropies)]):
+            # of several kinds or stacks one after the other: all of them have to be there
+            found = many if sum(len(series[key]) for key in many if key[1] != "any") == len(entropies) else []
+        if is_said:  # some layers are missing
+            found = found or [key for key, seen in series.items() if _in_order(seen, entropies)]
+        agreeing.update(found)
+        compared += bool(found)
+        if not found and name in own.weights:
+            apart[name] = entropies
+    agreeing |= {(stack, kind) for stack, kind in series if (stack, "any") in agreeing}
+    left = {key: seen for key, seen in series.items() if key not in agreeing and key[1] != "any"}
+    if not apart or (not left and (is_said or compared)):
+        missing = [] if is_said else [f"{name}: of a part that is not measured" for name in apart]
+        return Outcome(compared, [], missing, _not_of(f"{stack} {kind}" for stack, kind in left))
+    faults = []
+    for name, entropies in apart.items():
+        same = [seen for seen in left.values() if len(seen) == len(entropies)]
+        worst = [max(map(_entropy_gap, seen, entropies)) for seen in same]
+        lengths = ", ".join(str(len(seen)) for seen in left.values()) or "none"
+        fault = f"{len(entropies)} layers of weights, {lengths} here"
+        faults.append(f"{name}: {f'entropies differ by {min(worst):.2g}' if worst else fault}")
+    return Outcome(compared, faults, [])
+
+
+def _not_of(left: Iterable[str]) -> str:
+    """A remark that nothing is there to compare some parts with."""
+    names = ", ".join(left)
+    return f" (none of {names})" if names else ""
+
+
+def _in_order(few: list[Any], many: list[Any]) -> bool:
+    """Whether all of the few are among the many, in order; one of both has for each layer what it may be."""
+    following = iter(many)
+    return bool(few) and all(any(_entropy_gap(x, y) < CLOSE["attention"] for y in following) for x in few)
+
+
+def _entropy_gap(one: Any, other: Any) -> float:
+    """The largest difference of the entropies of heads [head], from the nearest way to read those of the model."""
+    seen, ways = (one, other) if isinstance(other, list) else (other, one)
+    return min((float(np.abs(seen - way).max()) for way in ways if seen.shape == way.shape), default=np.inf)
+
+
+def _is_within(few: list[list[Figures]], many: list[Figures]) -> bool:
+    """Whether each layer that the model returns is among those of the run, in order."""
+    following = iter(many)
+    return len(few) <= len(many) and all(any(_agree([x], [ways]) for x in following) for ways in few)
+
+
+def _holds(many: list[list[Figures]], few: list[Figures]) -> bool:
+    """Whether each layer of a stack is among those that the model returns, in order."""
+    following = iter(many)
+    return len(few) > 1 and all(any(_agree([x], [ways]) for ways in following) for x in few)
+
+
+def _differs(ours: list[Figures], own: list[list[Figures]], final: list[Figures]) -> str:
     outputs = len(own) == len(ours) and _agree(ours[1:], own[:-1])
     if outputs and any(_close(x, y) for x in final for y in own[-1]):
         return ""  # outputs of the blocks, and the last of them normed (Mamba)
@@ -345,11 +533,11 @@ def _differs(
     return ""
 
 
-def _agree(ours: list[tuple[float, float]], own: list[list[tuple[float, float]]]) -> bool:
+def _agree(ours: list[Figures], own: list[list[Figures]]) -> bool:
     return all(any(_close(x, y) for y in ways) for x, ways in zip(ours, own, strict=True))
 
 
-def _close(one: tuple[float, float], other: tuple[float, float]) -> bool:
+def _close(one: Figures, other: Figures) -> bool:
     return all(
         np.isclose(x, y, rtol=CLOSE["hidden"], atol=CLOSE["hidden"], equal_nan=True)
         for x, y in zip(one, other, strict=True)
@@ -357,12 +545,23 @@ def _close(one: tuple[float, float], other: tuple[float, float]) -> bool:
 
 
 def _same(one: Any, other: Any) -> bool:
+    """Whether two outputs are the same bit for bit."""
+    return _compare(one, other, lambda x, y: torch.equal(torch.nan_to_num(x), torch.nan_to_num(y)))
+
+
+def _near(one: Any, other: Any) -> bool:
+    """Whether two outputs are the same but for rounding: of float32, in which eager attention takes its softmax."""
+    return _compare(one, other, lambda x, y: torch.allclose(x.double(), y.double(), 1e-5, 1e-5, equal_nan=True))
+
+
+def _compare(one: Any, other: Any, same: Callable[[Tensor, Tensor], bool]) -> bool:
+    """Whether all tensors that both outputs have are the same."""
     if isinstance(one, Tensor):
-        return one.shape == other.shape and bool(torch.equal(torch.nan_to_num(one), torch.nan_to_num(other)))
+        return isinstance(other, Tensor) and one.shape == other.shape and same(one, other)
     if isinstance(one, Mapping):
-        return all(_same(one[name], other[name]) for name in one)
+        return all(_compare(one[name], other[name], same) for name in one if name in other)
     if isinstance(one, tuple | list):
-        return all(map(_same, one, other))
+        return all(_compare(x, y, same) for x, y in zip(one, other, strict=False))
     return True
 
 

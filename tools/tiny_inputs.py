@@ -24,7 +24,8 @@ def candidates(model: nn.Module) -> Iterator[Inputs]:
     config: Any = model.config
     names = inspect.signature(model.forward).parameters
     for inputs in _plain(model, config, names):
-        yield _completed(inputs, config, names)
+        if inputs.keys() <= names.keys():
+            yield _completed(inputs, config, names)
 
 
 def _plain(model: nn.Module, config: Any, names: Any) -> Iterator[Inputs]:

@@ -19,6 +19,9 @@ from anisoscope.errors import AnisoscopeError, MeasureError
 Means = dict[tuple[str, int, Kind], tuple[Tensor, Tensor]]
 """(stack, layer, kind) → mean scaled query and mean key [head, head_dim], repeated for heads that share keys."""
 CROSS = ("EncDecAttention", "encoder_attn", "crossattention", "cross_attn", "attn2")
+"""What the path of an attention module has in it, if it reads another stack."""
+CROSS_PARTS = {"cross_attention", "encoder_decoder_attention"}
+"""Parts of such a path (NLLB-MoE, Pix2Struct)."""
 STOOD_IN_FOR = ("sdpa", "eager")
 """Backends whose output fused attention may give."""
 
@@ -51,7 +54,9 @@ class Heads:
         rotary = {stacks[m] for m in names if "Rotary" in type(m).__name__ or hasattr(m, "rotary_dim")}
         for module in names:
             if is_attention(module) and not any(map(is_attention, module.children())):
-                self.sources[module] = projections.prepare(module, stacks[module] in rotary, self.tap.hook)
+                turned = stacks[module] in self.tap.turned
+                source = projections.prepare(module, stacks[module] in rotary, self.tap.hook, tokens_first=turned)
+                self.sources[module] = source
 
     def begin(self) -> None:
         """Before a forward call."""
@@ -83,7 +88,9 @@ class Heads:
     def _site_of(self, call: Call, by_hand: bool) -> Callable[..., Site]:
         """A function that gives the sites of a call by their quantity."""
         stack = self.tap.stacks[call.module]
-        crossing = call.module in self.crossing or any(part in self.tap.names[call.module] for part in CROSS)
+        path = self.tap.names[call.module]
+        crossing = call.module in self.crossing or any(part in path for part in CROSS)
+        crossing |= not CROSS_PARTS.isdisjoint(path.split("."))
         crossing |= by_hand and call.query.shape[2] != call.key.shape[2]
         kind: Kind = "cross" if crossing else "self"
         return partial(Site, stack, self.tap.running[stack].layer, kind=kind)

@@ -20,14 +20,19 @@ Side = Literal["query", "key"]
 
 @dataclass
 class Source:
-    """An attention module: its stage at the interface, its fused projection, outputs hooked in the call in progress."""
+    """An attention module: its stage at the interface, its fused projection, outputs hooked in the call in progress;
+    `tokens_first`: its projections give [token, sequence, …].
+    """
 
     stage: Stage
     fused: str | None = None
+    tokens_first: bool = False
     seen: dict[str, Tensor] = field(default_factory=dict)
 
-    def keep(self, name: str, _module: nn.Module, _args: Any, output: Tensor) -> None:
-        self.seen[name] = output
+    def keep(self, name: str, _module: nn.Module, _args: Any, output: Any) -> None:
+        """Keep what a projection or norm gave, if it is one tensor (Zaya's gives queries, keys and values at once)."""
+        if isinstance(output, Tensor):
+            self.seen[name] = output.transpose(0, 1) if self.tokens_first else output
 
     def stages(self, call: Call) -> dict[tuple[Side, Stage], Tensor]:
         """The stages [sequence, head, token, dim]; of query and gate in one projection (Qwen3-Next), the first half."""
@@ -72,8 +77,11 @@ def _apart(x: Float[Tensor, "sequence token all"], how: str, call: Call) -> tupl
 
 def _like(x: Tensor, like: Tensor) -> Tensor:
     """A norm's output, whichever way its head and token axes lie: rotation keeps norms, which tell the fitting way."""
+    sequences, heads, positions, dim = like.shape
+    if x.shape == (sequences * positions, heads, dim):  # all tokens in a row (Chameleon)
+        return x.view(sequences, positions, heads, dim).transpose(1, 2)
     if x.dim() == 3:
-        return _rows(x, like.shape[3])
+        return _rows(x, dim)
     swapped = x.transpose(1, 2)
     if x.shape != like.shape or swapped.shape != like.shape:
         return x if x.shape == like.shape else swapped
@@ -81,13 +89,20 @@ def _like(x: Tensor, like: Tensor) -> Tensor:
     return x if straight <= turned else swapped
 
 
-def prepare(attention: nn.Module, rotary: bool, hook: Callable[[nn.Module, Callable[..., Any]], None]) -> Source:
+def prepare(
+    attention: nn.Module,
+    rotary: bool,
+    hook: Callable[[nn.Module, Callable[..., Any]], None],
+    *,
+    tokens_first: bool = False,
+) -> Source:
     """Hook those children of an attention module whose outputs are wanted before the interface is reached."""
     children = dict(attention.named_children())
     pair, norms = (next((p for p in known if children.keys() >= {*p}), None) for known in (SEPARATE, NORMS))
     norms = norms if norms and not isinstance(children[norms[0]], nn.Identity) else None  # timm's, where it has none
-    source = Source("rotated" if rotary else "normed" if norms else "raw")
-    prescaled = getattr(attention, "scaling", None) not in (None, 1.0) and pair == ("q_proj", "k_proj")
+    source = Source("rotated" if rotary else "normed" if norms else "raw", tokens_first=tokens_first)
+    scaling = getattr(attention, "scaling", None)  # a number, or one for each dimension (TimesFM)
+    prescaled = (isinstance(scaling, Tensor) or scaling not in (None, 1.0)) and pair == ("q_proj", "k_proj")
     if source.stage == "raw" and not prescaled:
         return source
     wanted = dict(zip(("query", "key"), pair or (), strict=False))

@@ -132,7 +132,7 @@ class Tap:
         self.positions = Positions({})
         self.ends = ExitStack()
         self.running: defaultdict[str, vectors.Running] = defaultdict(vectors.Running)
-        self.inside, self._now, self._turned = False, set[str](), set[str]()
+        self.inside, self._now, self.turned = False, set[str](), set[str]()
         self._depth, self._missed = dict[str, int](), defaultdict[str, list[int]](list)
         self._seen_places = set[Place]()
         self.names = {module: name for name, module in model.named_modules()}
@@ -220,7 +220,7 @@ class Tap:
                 x = x.permute(0, 3, 1, 2)
             real = self.real.get(site.stack)
             x = vectors.padded(x, None if real is None else (*real.shape, x.size(-1))) if x.is_nested else x
-            self.emit(site, vectors.vectors_of(x, self._flatten, tokens_first=site.stack in self._turned))
+            self.emit(site, vectors.vectors_of(x, self._flatten, tokens_first=site.stack in self.turned))
 
     def hook(self, module: nn.Module, function: Callable[..., Any]) -> None:
         self.ends.callback(module.register_forward_hook(function).remove)
@@ -246,7 +246,7 @@ class Tap:
             for block in blocks:
                 inside.update(block.modules())
                 if tokens_first(self.model, block) if self._tokens_first is None else self._tokens_first:
-                    self._turned.add(stack)
+                    self.turned.add(stack)
                 enter, leave = partial(self._enter, stack), partial(self._leave, stack)
                 if isinstance(block, nn.TransformerEncoderLayer):  # a hook would turn its fast path off
                     self.ends.enter_context(vectors.around(block, enter, leave))
@@ -307,7 +307,7 @@ class Tap:
         here.layer += 1
         here.block, here.looks, here.loose, here.trouble = block, 0, False, ""
         here.kernels.clear()
-        here.sequences, here.positions = vectors.extent(block, x, tokens_first=stack in self._turned)
+        here.sequences, here.positions = vectors.extent(block, x, tokens_first=stack in self.turned)
         if here.layer == 1:
             self.emit_vectors(Site(stack, 0, "hidden"), x, block)
 

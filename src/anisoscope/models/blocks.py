@@ -152,7 +152,9 @@ def find_stages(model: nn.Module) -> list[nn.Module]:
         blocks = find_blocks(model)["encoder"]
         repeats = [math.ceil(config.depth_coefficient * n) for n in config.num_block_repeats]
         return [blocks[end - 1] for end in accumulate(repeats)]
-    return [m for m in model.modules() if class_of(m).__name__ == family_of(model).stages]
+    pattern = family_of(model).stages
+    levels = len(pattern.split("."))
+    return [m for n, m in model.named_modules() if pattern and _fits(pattern, ".".join(n.split(".")[-levels:]), m)]
 
 
 def has_attention(model: nn.Module) -> bool:

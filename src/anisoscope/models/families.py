@@ -25,11 +25,28 @@ def _canine(model: Any, given: Streams) -> Streams:
     return {"characters": characters, "molecules": molecules, "characters-out": characters} | given
 
 
+def _padded_to(entry: str) -> Callable[[Any, Streams], Streams]:
+    """Streams of an encoder that fills up its input to whole blocks, as long as `entry` of its configuration says."""
+
+    def streams(model: Any, given: Streams) -> Streams:
+        if "encoder" not in given:
+            return given
+        tokens, length = given["encoder"], getattr(model.config, entry)
+        length = max(length) if isinstance(length, list | tuple) else length
+        missing = -tokens.mask.shape[1] % length
+        mask, special = (part.new_zeros(len(part), part.shape[1] + missing) for part in (tokens.mask, tokens.special))
+        mask[:, : tokens.mask.shape[1]] = tokens.mask
+        special[:, : tokens.mask.shape[1]] = tokens.special
+        return given | {"encoder": replace(tokens, mask=mask, special=special, frequency=None)}
+
+    return streams
+
+
 class Family(NamedTuple):
     """What cannot be read from a model of this family itself.
 
     blocks         classes of its blocks: where its own code declares stages, other modules too, or nothing at all
-    stages         class whose outputs are those of a stage of one resolution
+    stages         class whose outputs are those of a stage of one resolution, or a pattern of the end of their names
     stacks         part of a module's path → stack, where the stacks are more than encoder and decoder
     streams        the positions of a batch's inputs → those of the stacks
     off_interface  attention that is not on transformers' interface: class that calls it once per layer, its name in
@@ -85,9 +102,12 @@ FAMILIES: dict[str, Family] = {
     "efficientnet": Family(("EfficientNetBlock",)),
     "fsmt": Family(("EncoderLayer", "DecoderLayer"), tokens_first=True),
     "falcon_mamba": Family(causal=True),
-    "glpn": Family(("GLPNLayer",)),
+    "glpn": Family(("GLPNLayer",), "layer_norm.*"),
     "gpt_neox_japanese": Family(("GPTNeoXJapaneseLayer",), causal=True),
+    "groupvit": Family(stages="GroupViTStage"),
     "ibert": Family(("IBertLayer",)),
+    "led": Family(streams=_padded_to("attention_window")),
+    "longformer": Family(streams=_padded_to("attention_window")),
     "mamba": Family(causal=True),
     "mgp-str": Family(("MgpstrLayer",)),
     "mobilenet_v1": Family(("MobileNetV1ConvLayer",)),
@@ -95,6 +115,7 @@ FAMILIES: dict[str, Family] = {
     "mpnet": Family(("MPNetLayer",)),
     "mpt": Family(causal=True),
     "openai-gpt": Family(("Block",), causal=True),
+    "pegasus_x": Family(("PegasusXEncoderLayer", "PegasusXDecoderLayer"), streams=_padded_to("block_size")),
     "poolformer": Family(("PoolFormerLayer",)),
     "pvt": Family(("PvtLayer",)),
     "regnet": Family(("RegNetXLayer", "RegNetYLayer"), "RegNetStage"),
@@ -102,6 +123,7 @@ FAMILIES: dict[str, Family] = {
     "segformer": Family(("SegformerLayer",), "SegformerStage"),
     "swin": Family(("SwinLayer",), "SwinStage"),
     "swinv2": Family(("Swinv2Layer",), "Swinv2Stage"),
+    "table-transformer": Family(("TableTransformerEncoderLayer", "TableTransformerDecoderLayer")),
     "xglm": Family(causal=True),
     "xlnet": Family(("XLNetLayer",), tokens_first=True),
 }
