@@ -1,4 +1,4 @@
-# demo · test (test-core: the tool; test-papers) · campaign · mutants · sweep · check · bench · gpu · reproduce · paper-rehearsal · docs · wheel · clean. Each sets itself up in .venv; quick when nothing changed.
+# demo · test (test-core: the tool; test-papers) · campaign · mutants · matrix · sweep · check · bench · gpu · reproduce · paper-rehearsal · docs · wheel · clean. Each sets itself up in .venv; quick when nothing changed.
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 # Another build of torch: make TORCH_INDEX=https://download.pytorch.org/whl/cpu …
@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test test-alone test-core test-papers campaign mutants sweep check bench gpu reproduce docs wheel clean paper-rehearsal
+.PHONY: demo test test-alone test-core test-papers campaign mutants matrix sweep check bench gpu reproduce docs wheel clean paper-rehearsal
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -35,6 +35,10 @@ campaign: $(READY)
 mutants: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'
 	OMP_NUM_THREADS=1 PYTHONPATH=src:papers/src:tests:tools $(BIN)/python tools/mutants.py $(AREA) $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED))
+
+# Attention calls of every shape against a plain float64 computation: 1,344 cells, of some alone: make matrix ONLY=causal-right
+matrix: $(READY)
+	OMP_NUM_THREADS=1 PYTHONPATH=src:tests $(BIN)/python -m attention_matrix $(if $(ONLY),--only $(ONLY)) $(if $(SEED),--seed $(SEED))
 
 # Every model type of transformers, tiny and random, through the default run, against what the model itself returns
 sweep: $(READY)

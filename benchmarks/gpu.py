@@ -50,12 +50,14 @@ def model_of(name: str, tiny: bool, **options: Any) -> Any:
 
 
 def batches(model: Any, tokens: int, rows: int, count: int) -> list[Batch]:
-    """Random ids, the last sequence of each batch padded by a quarter; a unit a sequence."""
+    """Random ids in sequences of unequal lengths, from a quarter of the tokens to all of them, padded on the right; a
+    unit a sequence.
+    """
+    lengths = torch.linspace(tokens, max(1, tokens // 4), rows).round().unsqueeze(1)
     made = []
     for i in range(count):
         ids = torch.randint(3, model.config.vocab_size, (rows, tokens), generator=torch.Generator().manual_seed(i))
-        real = torch.ones(rows, tokens, dtype=torch.bool)
-        real[-1, tokens - tokens // 4 :] = rows == 1
+        real = torch.arange(tokens) < lengths
         stream = Stream(real, torch.zeros_like(real), torch.zeros(rows, dtype=torch.int64))
         inputs = {"input_ids": ids, "attention_mask": real.long()}
         made.append(Batch(inputs, torch.arange(i * rows, (i + 1) * rows), {"encoder": stream, "decoder": stream}))
@@ -67,7 +69,7 @@ def correctness(device: torch.device, tiny: bool) -> dict[str, Any]:
     found = {}
     for name in ("bert-base", "decoder-1b"):
         model = model_of(name, tiny=tiny or name != "bert-base").double()
-        data = batches(model, 32 if tiny else 128, 4, 4)
+        data = batches(model, 150 if tiny else 300, 4, 4)  # of more rows than a block has
         tables = []
         for place in ("cpu", device):
             measured = run_pass(model.to(place), data, Settings(panel=PANELS, sample=64, groups=8))

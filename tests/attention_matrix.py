@@ -2,10 +2,19 @@
 
 Who sees whom × side of padding × length × kind of head × type of number. The computation is written out here, row by
 row from the definitions, and shares no code with the package.
+
+    python -m attention_matrix                  # every cell: `make matrix`, a quarter of an hour of one core
+    python -m attention_matrix --only causal-right --seed 7
 """
 
+import argparse
 import math
+import os
+import sys
+import traceback
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from types import SimpleNamespace
 
@@ -41,6 +50,10 @@ class Shape:
     heads: str
     dtype: str
     form: str
+
+    @property
+    def name(self) -> str:
+        return "-".join(map(str, vars(self).values()))
 
     def lengths(self) -> tuple[int, ...]:
         """Real tokens of each sequence of the batch: unequal, unless nothing is padded."""
@@ -238,3 +251,41 @@ def compare_scores(sums, query, key, seen, real, sequence, head):
     for name, value in wanted.items():
         got = sums[name][sequence, head].numpy()
         np.testing.assert_allclose(got, value, rtol=1e-8, atol=1e-8, err_msg=f"{name} of scores")
+
+
+def trouble_of(shape, seed):
+    """What is wrong with one cell, in a line; empty if nothing is."""
+    torch.set_num_threads(1)
+    try:
+        check_shape(shape, seed)
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        said = " ".join(str(error).split())[:300]
+        return f"{type(error).__name__} in {place.name}: {said}"
+    return ""
+
+
+def main(argv=None):
+    """Check every cell, in as many processes as there are cores; 1 if one fails."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="cells with this in their name, as causal-right-129 or bfloat16")
+    parser.add_argument("--seed", type=int, default=0, help="of the numbers in the tensors")
+    given = parser.parse_args(argv)
+    shapes = [shape for shape in all_shapes() if given.only in shape.name]
+    if not shapes:
+        parser.error(f"no cell has {given.only!r} in its name; names are like {all_shapes()[0].name}")
+    failed = 0
+    with ProcessPoolExecutor(min(os.cpu_count() or 1, len(shapes))) as pool:
+        found = pool.map(partial(trouble_of, seed=given.seed), shapes, chunksize=4)
+        for number, (shape, trouble) in enumerate(zip(shapes, found, strict=True), 1):
+            if trouble:
+                failed += 1
+                sys.stdout.write(f"FAILED {shape.name}: {trouble}\n")
+            if number % 100 == 0 or number == len(shapes):
+                sys.stdout.write(f"{number:,} of {len(shapes):,} cells, {failed} failed\n")
+                sys.stdout.flush()
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,6 +1,6 @@
 """What is measured of attention calls of every shape, against the plain computation of `attention_matrix`.
 
-The suite tries a part of the matrix, drawn anew by a fixed seed; `make campaign` tries all of it.
+The suite tries a part of the matrix, drawn by a fixed seed; `make matrix` tries all of it.
 """
 
 import random
@@ -12,6 +12,7 @@ import torch
 from anisoscope.capture.scores import score_sums
 
 DRAWN = 40
+entropy_of = matrix.entropy_of
 """Cells that the suite tries."""
 
 
@@ -25,9 +26,39 @@ def drawn_shapes():
     return draw.sample(long, 8) + draw.sample(shapes, DRAWN)
 
 
-@pytest.mark.parametrize("shape", drawn_shapes(), ids=lambda s: "-".join(map(str, vars(s).values())))
+@pytest.mark.parametrize("shape", drawn_shapes(), ids=lambda s: s.name)
 def test_rows_are_the_plain_ones(shape):
     matrix.check_shape(shape)
+
+
+def test_a_cell_that_is_wrong_is_told(monkeypatch, capsys):
+    """`make matrix` in miniature: sound, with a mistake in one place, and with a name that no cell has."""
+    monkeypatch.setattr(matrix, "ProcessPoolExecutor", InThisProcess)
+    assert matrix.main(["--only", "causal-right-2-plain-float32"]) == 0
+    assert capsys.readouterr().out == "2 of 2 cells, 0 failed\n"
+    monkeypatch.setattr(matrix, "entropy_of", lambda outcomes: 1.001 * entropy_of(outcomes))
+    assert matrix.main(["--only", "causal-right-129-plain-float32"]) == 1
+    told = capsys.readouterr().out
+    assert "FAILED causal-right-129-plain-float32-boolean: AssertionError" in told and "2 failed" in told
+    with pytest.raises(SystemExit):
+        matrix.main(["--only", "casual"])
+
+
+class InThisProcess:
+    """A pool whose work is done here, where a mistake was put in."""
+
+    def __init__(self, _processes):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def map(self, check, items, chunksize):
+        assert chunksize
+        return map(check, items)
 
 
 def test_all_values_of_the_axes_are_drawn():

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from quick import WARM, quick
 
 from anisoscope.models.load import load
@@ -14,7 +15,7 @@ from anisoscope.models.load import load
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SMALL = ["--pairs", "1"]
 MINIATURES = {
-    "overhead": [*SMALL, "--windows", "16", "demo", "--plan-pairs", "1", "--limit", "1", "--sequences", "1"],
+    "overhead": [*SMALL, "--windows", "16", "causal", "demo", "--plan-pairs", "1", "--limit", "1", "--sequences", "1"],
     "modalities": [*SMALL, "--models", "resnet-50", "--limit", "1"],
     "monitor": [*SMALL, "--presets", "tiny", "--windows", "2"],
     "exactness": ["--limit", "1", "--layers", "1"],
@@ -71,6 +72,7 @@ def test_a_benchmark_runs(name, benchmark, tmp_path, monkeypatch, capsys):
     module = benchmark(name)
     if name == "overhead":
         monkeypatch.setattr(module, "load", one_layer)
+        monkeypatch.setattr(module, "LENGTHS", (131, 128, 5, 1))
     module.main([*MINIATURES[name], *given])
     assert capsys.readouterr().out.strip()
     check_rows(tmp_path / "results.json", name if given else "")
@@ -99,6 +101,19 @@ def test_ratios_are_medians_of_pairs_around_which_the_base_ran(benchmark, monkey
     found = pairs.against(base, {"case": takes([9, 3, 1])}, [None], 2)
     assert found["case"]["processor"][0] == pytest.approx((3 / 2 + 1 / 1) / 2, abs=1e-4)
     assert found[pairs.BARE]["processor"] == pytest.approx([(4 / 2 + 1) / 2, 1.25, 1.75], abs=1e-4)
+
+
+def test_benchmarks_of_attention_have_causal_batches_of_unequal_lengths(benchmark):
+    """All of them had full windows, and the default command crashed on any others."""
+    for batch in (benchmark("overhead").causal_batch((131, 128, 5, 1), 0), *_batches_of_gpu(benchmark("gpu"))):
+        for stream in batch.streams.values():
+            lengths = stream.mask.sum(1)
+            assert lengths.max() > 128 > lengths.min() and len(set(lengths.tolist())) == len(lengths)
+            assert (stream.mask == (torch.arange(stream.mask.shape[1]) < lengths[:, None])).all()
+
+
+def _batches_of_gpu(module):
+    return module.batches(module.model_of("decoder-1b", tiny=True), 150, 4, 2)
 
 
 def test_rows_are_replaced_where_they_are_of_the_same(benchmark, tmp_path):
