@@ -4,14 +4,18 @@ import json
 from dataclasses import replace
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 from transformers import BertConfig, BertModel
 
 from anisoscope.data.labelled import open_labelled
 from anisoscope.errors import OutputError
 from anisoscope.models.packaged import builtin_folder
+from anisoscope.store import as_records
+from anisoscope_papers.beyond import cells
 from anisoscope_papers.fosse2023 import trained_cells
 from anisoscope_papers.fosse2023.grid import Cell, Grid
+from anisoscope_papers.study import Context
 from anisoscope_papers.training import classifier, contents
 from anisoscope_papers.training.recipe import ClassifierRecipe
 from anisoscope_papers.training.text import byte_pairs, hash_tokenizer, word_pieces
@@ -113,6 +117,37 @@ def test_a_cached_cell_of_other_contents_is_refused(monkeypatch, tmp_path):
                 _ = found.corpus
         else:
             assert found.corpus is corpus
+
+
+def test_a_measured_cell_of_other_contents_is_refused(monkeypatch, tmp_path):
+    """The table of a cell was taken by the names in its recipe alone."""
+    measured = []
+    records = as_records(pd.DataFrame([{"metric": "accuracy", "value": 0.5}]))
+    monkeypatch.setattr(cells, "_measured", lambda *_: measured.append(1) or records)
+    vectors = tmp_path / "glove.txt"
+    vectors.write_text("the 1 2\n")
+    plan = replace(Grid(), corpora=("planted",), limit=30, encoder=str(vectors))
+    context = Context(tmp_path / "study", tmp_path / "cache")
+
+    def found(plan=plan):
+        return cells.records_of([Cell("planted")], plan, context)["metric"].tolist()
+
+    assert found() == found() == ["accuracy"] and len(measured) == 1
+    vectors.write_text("the 1 3\n")
+    for plan_of_then in (plan, replace(plan, train=False)):
+        with pytest.raises(OutputError, match=r"the vectors that the classifier in .*parquet was trained with"):
+            found(plan_of_then)
+    (noted,) = (tmp_path / "cache" / "cells").glob("*.json")
+    told = noted.read_text()
+    noted.unlink()
+    assert found() == ["accuracy"], "of before contents were noted"
+    noted.write_text(told)
+    vectors.unlink()
+    assert found(replace(plan, train=False)) == ["accuracy"], "what it read is not here: it is taken as it is"
+    (table,) = (tmp_path / "cache" / "cells").glob("*.parquet")
+    vectors.write_text("the 1 3\n")
+    table.unlink()
+    assert found() == ["accuracy"] and len(measured) == 2
 
 
 def test_a_vocabulary_is_its_words_and_how_it_cuts():

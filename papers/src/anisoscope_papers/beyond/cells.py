@@ -1,6 +1,7 @@
 """Classifiers of the grid that are trained, measured once, and not kept: a small table of records for each cell.
 
 <cache>/cells/<cell>-<hash>.parquet    what was measured of it; the hash is of its recipe
+<cache>/cells/<cell>-<hash>.json       hashes of what it read: corpus, word vectors or encoder
 <cache>/cells/<cell>-<hash>/           its training, while it is under way
 
 A cell that the study's own folder has records of, from an earlier machine, is taken from there: copy `records.parquet`
@@ -8,9 +9,11 @@ into `<output>/beyond/paper/<study>` and reproduce the study with the settings `
 """
 
 import base64
+import json
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,11 +22,11 @@ from altair.typing import ChartType
 
 from anisoscope.classes.ablation import outcome
 from anisoscope.data.labelled import TEST
-from anisoscope.errors import CorpusError, ModelError
+from anisoscope.errors import CorpusError, ModelError, OutputError
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.provenance import code_version, run_id
-from anisoscope.store import as_records, in_turn, once, read_table, select, write_table
+from anisoscope.store import as_records, differences, in_turn, once, read_table, select, write_json, write_table
 from anisoscope_papers.fosse2023.entry import Evidence, entry
 from anisoscope_papers.fosse2023.grid import LEARNED, NEEDS, PAPER, QUICK, SHORT, Cell, Grid
 from anisoscope_papers.fosse2023.measurements import KEYS, VALUES, entropy_records
@@ -32,11 +35,13 @@ from anisoscope_papers.fosse2023.trained_cells import (
     TOLD,
     CellAtStart,
     Trained,
+    corpus_of,
     folder_of,
     train_cell,
 )
 from anisoscope_papers.judge import Test
 from anisoscope_papers.study import Context, Study
+from anisoscope_papers.training.contents import hash_read
 
 AFTERWARDS = "test, uniform afterwards"
 RIGHT = "right"
@@ -79,11 +84,12 @@ def records_of(cells: Sequence[Cell], plan: Grid, context: Context) -> pd.DataFr
             return known
         if cell.corpus in lost:
             return _absent(cell, "missing")
-        folder = context.cache / "cells" / folder_of(cell, plan, context.cache).name
-        table = folder.with_suffix(".parquet")
+        table = context.cache / "cells" / f"{folder_of(cell, plan, context.cache).name}.parquet"
         try:
+            if table.exists():
+                check_read(cell, plan, table)
             if plan.train:
-                once(table, lambda: write_table(table, _measured(cell, plan, folder, context.device)), wait=wait)
+                once(table, lambda: _keep_measured(cell, plan, table, context.device), wait=wait)
         except (CorpusError, ModelError) as error:
             lost.add(cell.corpus)
             context.withhold(cell.corpus, error)
@@ -105,6 +111,36 @@ def _earlier(context: Context) -> pd.DataFrame:
 def _absent(cell: Cell, why: str) -> pd.DataFrame:
     row = pd.DataFrame([{"metric": why, "value": 1.0}])
     return as_records(row, model=cell.label, corpus=cell.corpus, seed=cell.seed)
+
+
+def read_by(cell: Cell, plan: Grid) -> dict[str, str]:
+    """Hashes of what the training of a cell reads, by content. CorpusError or ModelError if it cannot be had."""
+    recipe = plan.recipe(cell).filled()
+    corpus = corpus_of(recipe.corpus, recipe.limit, recipe.split_seed)
+    return {"corpus": corpus.fingerprint, **hash_read(recipe)}
+
+
+def check_read(cell: Cell, plan: Grid, table: Path) -> None:
+    """OutputError if a kept cell read other contents than stand under their names now. Where what it read was not
+    noted yet, or cannot be had here, it is taken as it is.
+    """
+    noted = table.with_suffix(".json")
+    if not noted.exists():
+        return
+    try:
+        now = read_by(cell, plan)
+    except (CorpusError, ModelError):
+        return
+    differ = ", ".join(differences(now, json.loads(noted.read_text("utf-8"))))
+    if differ:
+        expected = f"the {differ} that the classifier in {table} was trained with"
+        raise OutputError(expected, "other contents", f"remove {table} to train it again, or bring the files of then")
+
+
+def _keep_measured(cell: Cell, plan: Grid, table: Path, device: str) -> None:
+    """Train and measure a cell; what it read is noted before its table, which says that it is done."""
+    write_json(table.with_suffix(".json"), read_by(cell, plan))
+    write_table(table, _measured(cell, plan, table.with_suffix(""), device))
 
 
 def _measured(cell: Cell, plan: Grid, folder: Any, device: str) -> pd.DataFrame:
