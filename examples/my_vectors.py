@@ -23,4 +23,4 @@ for finding in run.findings:
 # %%
 # Centred, and compared: what is left once the mean is gone?
 centred = anisoscope.measure(vectors - vectors.mean(0), units=documents)
-anisoscope.compare(run, centred).round(3)
+anisoscope.compare(run, centred)

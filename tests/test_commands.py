@@ -3,6 +3,7 @@
 What measures is a stand-in here, whose arguments are looked at; the rest is the program's own.
 """
 
+import json
 import re
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +18,7 @@ import anisoscope
 from anisoscope.api import measuring as api_measuring, working
 from anisoscope.api.run import Run
 from anisoscope.cli import measuring, view
+from anisoscope.cli.comparing import CONDITION_MET
 from anisoscope.errors import UsageError
 from anisoscope.runs.job import OutputOptions
 from anisoscope.store import RunFolder, select
@@ -216,14 +218,36 @@ def test_report_prints_the_page(runs, asked):
 
 
 def test_compare_has_a_column_a_run_and_says_what_they_tell_apart():
-    out, err = typed("compare a b --metric drift.share --tokens content")
-    assert out[0].split() == ["layer", "a", "b"] and not err
+    out, err = typed("compare a b --metric drift.share --tokens content -q")
+    assert out[0].split() == ["layer", "a", "b", "difference"]
+    assert any("kept no replicates" in line for line in err)
+    assert any("Layers are matched by relative depth (2 and 3 layers)" in line for line in err)
     records = synthetic_records(layers=3, heads=2).query("metric == 'drift.share' and token_policy == 'content'")
-    (row,) = records.query("site == 'hidden' and layer == 1").itertuples()
+    (row,) = records.query("site == 'hidden' and layer == 3").itertuples()
     number = f"{row.value:.3f}".removeprefix("0")
-    assert next(line for line in out if line.startswith("1 ")).split("  ")[-1].startswith(f"{number} [")
+    assert f"{number} [" in next(line for line in out if line.startswith("2 ")).split("  ")[-2]
     with pytest.raises(UsageError, match="at least two run folders"):
         typed("compare a")
+
+
+def test_compare_fails_with_an_exit_code_of_its_own():
+    from anisoscope.cli import app
+
+    words = ["compare", "a", "a", "-q", "--fail-if"]
+    assert app.run([*words, "A.last > .02"]) == 0
+    assert app.run([*words, "A.last < .02"]) == CONDITION_MET == 8
+    assert CONDITION_MET in app.EXIT_CODES
+    with pytest.raises(UsageError, match=r"METRIC\.PLACE > NUMBER"):
+        typed("compare a a -q --fail-if A.last")
+    with pytest.raises(UsageError, match="mean_cosine"):
+        typed("compare a a -q --fail-if mean_cosin>2")
+
+
+def test_compare_gives_its_notes_as_json_too():
+    out, err = typed("compare a b --format json -q")
+    found = json.loads("\n".join(out))
+    assert set(found) == {"findings", "notes", "records"} and not err
+    assert {"first", "second", "difference", "low", "high", "paired"} <= set(found["records"][0])
 
 
 def test_the_version_is_printed():
@@ -306,13 +330,13 @@ def test_a_notebook_gets_the_table_and_the_sentences(runs, asked):
 
 
 def test_compare_in_python_has_the_findings(runs):
-    table = anisoscope.compare(runs / "a", Run(runs / "b"), metric="drift.share", tokens="content")
-    assert table.attrs["findings"] and len(table) == 6
+    found = anisoscope.compare(runs / "a", Run(runs / "b"), metric="drift.share", tokens="content")
+    assert found.findings and len(found.table()) == 4
     by_policy = {}
     for tokens in ("all", "content"):
-        table = anisoscope.compare(runs / "a", runs / "b", tokens=tokens)
+        table = anisoscope.compare(runs / "b", Run(runs / "b"), tokens=tokens).table()
         own = select(Run(runs / "b").records, metric="mean_cosine", site="hidden", token_policy=tokens, layer=3)
-        by_policy[tokens] = table["b", "value"].max()
+        by_policy[tokens] = table["second"][table["layer"].eq(3)].iloc[0]
         assert by_policy[tokens] == own["value"].item()
     assert by_policy["all"] != by_policy["content"]
     with pytest.raises(UsageError, match="at least two runs"):

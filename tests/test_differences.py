@@ -3,11 +3,14 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy import stats
+from torch import nn
 
 import anisoscope
-from anisoscope.errors import UsageError
+from anisoscope.errors import MeasureError, UsageError
 from anisoscope.metrics import mean_cosine
+from anisoscope.runs.comparison import compare, describe_met, list_cautions
 from anisoscope.runs.differences import (
     Condition,
     KeptRun,
@@ -19,6 +22,7 @@ from anisoscope.runs.differences import (
     tabulate_differences,
     write_replicates,
 )
+from anisoscope.runs.layers_of_heads import average_heads
 from anisoscope.store import as_records
 from anisoscope.sums.groups import Totals
 
@@ -145,13 +149,22 @@ def test_runs_without_replicates_or_of_other_units_are_not_compared_silently():
     assert "different units" in explain_pairing(first, make_run("b", [values], units="other"))
 
 
+def make_drift():
+    """A run of two values of one metric."""
+    parts = [make_run("d", [np.ones(1 + GROUPS)], metric=f"drift.{name}") for name in ("norm", "share")]
+    records = pd.concat([part.records for part in parts], ignore_index=True)
+    return KeptRun("d", records, np.concatenate([part.replicates for part in parts]), "same")
+
+
 def test_a_metric_that_a_run_lacks_is_refused_with_near_names():
     run = make_run("a", [np.ones(1 + GROUPS)])
     with pytest.raises(UsageError, match="mean_cosine"):
         compare_runs(run, run, "mean_cosin")
     heads = make_run("h", [np.ones(1 + GROUPS)], metric="attention.entropy", head=2)
-    with pytest.raises(UsageError, match="--heads"):
-        compare_runs(heads, heads, "attention.entropy")
+    with pytest.raises(UsageError, match="leave --heads out"):
+        compare_runs(run, run, "mean_cosine", heads=True)
+    with pytest.raises(UsageError, match=r"drift\.norm or drift\.share"):
+        compare_runs(make_drift(), make_drift(), "drift")
     (one,) = compare_runs(heads, heads, "attention.entropy", heads=True)
     assert one.where["head"] == 2
 
@@ -226,3 +239,188 @@ def test_replicates_of_a_run_give_its_own_intervals(tmp_path):
             assert (row.high > row.value) == (error > 0)
             checked += 1
     assert checked
+
+
+# ---- comparisons: what is said of runs, and what a comparison gives ----
+
+
+def make_manifest(**changes):
+    corpus = {"name": "docs", "fingerprint": "f", "max_length": 128, "limit": None, "n_units": 16}
+    settings = {"documents": "auto", "shard": [0, 1], "settings": {"seed": 0, "sample": 2048, "layers": []}}
+    found = {"corpus": corpus, "settings": settings, "dtype": "float32", "plan": "p", "code": {"version": "1"}}
+    return found | {"units": "u"} | changes
+
+
+def make_kept(name, values=None, **changes):
+    run = make_run(name, values or [np.linspace(0.1, 0.2, 1 + GROUPS)])
+    return KeptRun.of(name, run.records, make_manifest(**changes), run.replicates)
+
+
+OTHER_CORPUS = {"name": "news", "fingerprint": "g", "max_length": 128}
+CAUTIONS = {
+    "Another corpus (a: docs; b: news)": {"corpus": OTHER_CORPUS, "units": "v"},
+    "Other --limit (a: none; b: 8)": {"corpus": make_manifest()["corpus"] | {"limit": 8}},
+    "as other tokens (another tokenizer)": {"plan": "q"},
+    "as other tokens (windows of 128 and 64 tokens)": {
+        "plan": "q",
+        "corpus": make_manifest()["corpus"] | {"max_length": 64},
+    },
+    "Another dtype (a: float32; b: bfloat16)": {"dtype": "bfloat16"},
+    "Other vectors were sampled (--seed) (a: 0; b: 1)": {"settings": {"settings": {"seed": 1}}},
+    "b is shard 1 of 2": {"settings": {"shard": [0, 2]}},
+    "Measured by other versions (a: 1; b: 2)": {"code": {"version": "2"}},
+    "other code of the same version": {"code": {"version": "1", "sources": "y"}},
+}
+
+
+@pytest.mark.parametrize("expected", CAUTIONS)
+def test_what_sets_runs_apart_is_said(expected):
+    first = make_kept("a", code={"version": "1", "sources": "x"})
+    alike = list_cautions(first, make_kept("b", code={"version": "1", "sources": "x"}), (object(),) * 0)
+    assert alike == ["Paired by unit: both runs measured the same units.", "No layer in common."]
+    notes = list_cautions(first, make_kept("b", **CAUTIONS[expected]))
+    assert any(expected in note for note in notes), notes
+
+
+def test_shards_of_one_run_saw_other_units():
+    """Both parts of one run have the corpus in common and no document."""
+    parts = [make_kept(name, settings={"shard": [i, 2]}) for i, name in enumerate("ab")]
+    assert "different units" in explain_pairing(*parts)
+
+
+def test_only_some_layers_are_matched_by_their_numbers():
+    """Layers 0 and 2 of a model of 12 were taken for its input and its output."""
+    flat = np.full(1 + GROUPS, 0.5)
+    whole = make_run("a", [flat] * 5)
+    some = make_run("b", [flat] * 2, layers=[0, 2])
+    some = KeptRun(some.name, some.records, some.replicates, "same", {"settings": {"settings": {"layers": [0, 2]}}})
+    assert [one.layer_other for one in compare_runs(whole, some, "A")] == [0, 2]
+    lacking = make_run("b", [flat] * 4, layers=[0, 1, 2, 4])
+    assert [one.where["layer"] for one in compare_runs(whole, lacking, "A")] == [0, 1, 2, 4]
+
+
+def test_an_encoder_stands_beside_a_decoder():
+    flat = np.full(1 + GROUPS, 0.5)
+    encoder, decoder = make_run("a", [flat] * 3), make_run("b", [flat + 0.1] * 3)
+    decoder = KeptRun("b", decoder.records.assign(stack="decoder"), decoder.replicates, "same")
+    found = compare([encoder, decoder])
+    assert len(found.table) == 3
+    assert any("Stacks of other kinds (a: encoder; b: decoder)" in note for note in found.notes)
+
+
+def make_heads(name, values, metric="attention.first_mass"):
+    """One layer whose heads have the given replicates."""
+    parts = [make_run(name, [one], layers=[1], metric=metric, head=head) for head, one in enumerate(values)]
+    records = pd.concat([part.records for part in parts], ignore_index=True)
+    return KeptRun(name, records, np.concatenate([part.replicates for part in parts]), "same")
+
+
+def test_a_mean_over_heads_is_the_jackknife_of_the_mean():
+    """Heads that move against each other have a mean that does not move."""
+    rng = np.random.default_rng(0)
+    wave = 0.02 * rng.normal(size=1 + GROUPS)
+    wave[0] = 0
+    run = make_heads("a", [0.3 + wave, 0.5 - wave])
+    rows, left_out = average_heads(run.records, run.replicates)
+    (row,) = rows.itertuples()
+    assert row.value == pytest.approx(0.4)
+    assert row.high - row.low < 1e-12
+    assert pd.isna(row.head)
+    together = make_heads("b", [0.3 + wave, 0.5 + wave])
+    (row,) = average_heads(together.records, together.replicates)[0].itertuples()
+    error = np.sqrt((GROUPS - 1) / GROUPS * ((wave[1:] - wave[1:].mean()) ** 2).sum())
+    assert row.high - row.value == pytest.approx(2.131449545559323 * error, rel=0.1)  # on the logit scale
+    np.testing.assert_allclose(left_out, np.full((1, GROUPS), 0.4))
+    (one,) = compare_runs(run, make_heads("b", [0.35 + wave, 0.55 - wave]), "attention.first_mass")
+    assert one.value == pytest.approx(0.05)
+    (row,) = average_heads(run.records)[0].itertuples()
+    assert np.isnan(row.low)
+
+
+def test_aligned_and_opposite_heads_do_not_cancel():
+    run = make_heads("a", [np.full(1 + GROUPS, 0.9), np.full(1 + GROUPS, -0.9)], metric="query_key.cosine")
+    assert average_heads(run.records, run.replicates)[0]["value"].tolist() == pytest.approx([0.9])
+
+
+def test_a_comparison_says_what_differs_and_judges_conditions():
+    rng = np.random.default_rng(0)
+    wave = 0.001 * rng.normal(size=(3, 1 + GROUPS))
+    wave[:, 0] = 0
+    found = compare([make_kept("a", list(0.5 + wave)), make_kept("b", list(0.5 + wave[::-1] + [[0.1], [-0.1], [0]]))])
+    (finding,) = found.findings
+    assert finding.text.startswith("b against a: more anisotropic at layer 0 (.600 against .500: +.100 [+.0")
+    assert ", paired); less anisotropic at layer 1 (" in finding.text
+    assert finding.text.endswith("not told apart at layer 2.")
+    assert found.judge("A.last > 0") == []
+    ((name, beyond),) = found.judge("anisotropy.first > .05")
+    assert (name, len(beyond)) == ("b", 1)
+    assert describe_met("A > .05", name, beyond).startswith("A > .05 holds for b: +.100 [+.0")
+
+
+def test_a_condition_that_nothing_can_judge_does_not_pass():
+    """Runs without a layer in common passed every condition."""
+    first = make_kept("a")
+    other = make_kept("b")
+    other = KeptRun.of("b", other.records.assign(site="final"), make_manifest(), other.replicates)
+    with pytest.raises(MeasureError, match="no layer in common"):
+        compare([first, other]).judge("A > .1")
+    undefined = KeptRun.of("b", first.records.assign(value=np.nan), make_manifest(), first.replicates)
+    with pytest.raises(MeasureError, match="defined in both"):
+        compare([first, undefined]).judge("A > .1")
+
+
+def test_runs_without_replicates_are_told_apart_by_gaps():
+    rows = make_run("a", [np.full(1 + GROUPS, 0.5)]).records
+    old = [KeptRun(name, rows.assign(low=low, high=low + 0.1)) for name, low in (("a", 0.4), ("b", 0.7))]
+    found = compare(old)
+    assert "more anisotropic at layer 0" in found.findings[0].text
+    assert any("kept no replicates" in note for note in found.notes)
+
+
+def test_a_comparison_of_three_runs_has_a_page_and_pictures(tmp_path):
+    x, units = draw_documents(np.random.default_rng(0), units=20)
+    layers = {"first": x, "second": x + 0.5}
+    runs = [anisoscope.measure({k: y + shift for k, y in layers.items()}, units=units) for shift in (0, 0.03, -0.03)]
+    found = anisoscope.compare(*runs)
+    assert found.table()["run"].unique().tolist() == ["vectors (2)", "vectors (3)"]
+    assert found.differences["paired"].all()
+    assert any("Paired by row" in note for note in found.notes)
+    assert found.fails("A.last > 0")
+    assert found.explain("A.max > 9") == []
+    assert found.figures == ["values", "differences"]
+    chart = found.plot().to_dict()
+    assert {row["run"] for rows in chart["datasets"].values() for row in rows} == {
+        "vectors",
+        "vectors (2)",
+        "vectors (3)",
+    }
+    with pytest.raises(UsageError, match="differences"):
+        found.plot("diferences")
+    page = found.report(tmp_path / "page").read_text("utf-8")
+    assert found.findings[0].text in page.replace("&#39;", "'")
+    assert "http" not in page.split("<svg", 1)[0]
+    assert (tmp_path / "page" / "figures" / "values.svg").exists()
+    kept = pd.read_parquet(tmp_path / "page" / "differences.parquet")
+    assert len(kept) == len(found.differences)
+    assert "<table" in found._repr_html_()
+
+
+def test_what_a_run_in_memory_kept_is_saved_with_it(tmp_path):
+    x, units = draw_documents(np.random.default_rng(0), units=20)
+    run = anisoscope.measure(x, units=units)
+    saved = run.save(tmp_path / "kept")
+    np.testing.assert_array_equal(saved.replicates, run.replicates)
+    assert anisoscope.compare(run, saved).differences["paired"].all()
+
+
+def test_inputs_of_the_same_content_are_paired():
+    """Before and after a training, on tensors of one's own: it was not known which units they were."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), torch.randn(40, 5, 8)
+    before = anisoscope.measure(model, x, panel="hidden", blocks="Linear")
+    with torch.no_grad():
+        model[0].bias += 0.5
+    after = anisoscope.measure(model, x, panel="hidden", blocks="Linear")
+    assert anisoscope.compare(before, after).differences["paired"].all()
+    other = anisoscope.measure(model, torch.randn(40, 5, 8), panel="hidden", blocks="Linear")
+    assert not anisoscope.compare(before, other).differences["paired"].any()

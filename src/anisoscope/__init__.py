@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from anisoscope.api.comparison import Comparison as Comparison
     from anisoscope.api.measuring import classes as classes, measure as measure, series as series
     from anisoscope.api.run import Run as Run
     from anisoscope.api.working import compare as compare, report as report
@@ -34,6 +35,7 @@ __version__ = "0.1.0"
 warnings.filterwarnings("ignore", "IProgress not found")  # of a notebook without widgets; no bar of ours needs any
 
 _MODULES = {
+    "api.comparison": ("Comparison",),
     "api.measuring": ("classes", "measure", "series"),
     "api.run": ("Run",),
     "api.working": ("compare", "report"),

@@ -45,6 +45,19 @@ def ranged(value: float, low: float, high: float, places: int | None = 3) -> str
     return f"{text} [{', '.join(ends)}]" if known else text
 
 
+def signed(value: float) -> str:
+    """A difference with its sign: `+.034`, `−.012`, `+3.1 · 10⁻⁶`; of none `.000`."""
+    text = number(value)
+    return f"+{text}" if value > 0 else text
+
+
+def signed_range(value: float, low: float, high: float) -> str:
+    """A difference with its interval after it, if there is one: `+.034 [+.030, +.038]`."""
+    if not (math.isfinite(low) and math.isfinite(high)) or low == high:
+        return signed(value)
+    return f"{signed(value)} [{signed(low)}, {signed(high)}]"
+
+
 def measured(row: Any, places: int | None = 3) -> str:
     """The same of a row with `value`, `low` and `high`."""
     return ranged(row.value, row.low, row.high, places)

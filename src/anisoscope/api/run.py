@@ -8,10 +8,12 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from anisoscope.errors import OutputError, UsageError, near_matches
 from anisoscope.extras import has_extra, require_extra
+from anisoscope.runs.differences import NAME as REPLICATES, KeptRun, read_replicates, write_replicates
 from anisoscope.runs.finding import Finding
 from anisoscope.runs.findings import findings
 from anisoscope.runs.job import OutputOptions
@@ -20,6 +22,7 @@ from anisoscope.store import RunFolder, read_run
 
 if TYPE_CHECKING:
     from altair.typing import ChartType
+    from numpy.typing import NDArray
 
     from anisoscope.report.parts import Figure
 
@@ -31,6 +34,8 @@ class Run:
               interval), `n_vectors`, `n_units`
     manifest  what was measured, with what and from where; `warnings`: what must be known of it
     folder    where it is written; None where it is in memory only
+    replicates  of each record its value with one group of units left out [record, group], NaN where there is none: what
+              paired differences are made of; None where the run kept none
 
     In a notebook a run shows its table and its first figure.
 
@@ -46,6 +51,7 @@ class Run:
         *,
         records: pd.DataFrame | None = None,
         manifest: dict[str, Any] | None = None,
+        replicates: "NDArray[np.float64] | None" = None,
     ) -> None:
         self.folder = None if folder is None else Path(folder)
         if records is None or manifest is None:
@@ -54,6 +60,8 @@ class Run:
             if not self.folder.exists():
                 raise OutputError("a run folder", f"{self.folder}, which is not there", "check the path")
             records, manifest = read_run(self.folder)
+            replicates = read_replicates(self.folder, len(records))
+        self.replicates = replicates
         self.records: pd.DataFrame = records
         self.manifest: dict[str, Any] = manifest
 
@@ -62,6 +70,11 @@ class Run:
         """The folder's name; of a run in memory the model's."""
         named = self.manifest.get("model", "run") if self.folder is None else self.folder.name or self.folder
         return str(named)
+
+    @property
+    def kept(self) -> KeptRun:
+        """The run as a comparison needs it."""
+        return KeptRun.of(self.name, self.records, self.manifest, self.replicates)
 
     def __repr__(self) -> str:
         where = "in memory" if self.folder is None else f"in {self.folder}"
@@ -128,9 +141,12 @@ class Run:
         return build(place, ("svg", "pdf") if pdf else ("svg",))
 
     def save(self, folder: Path | str) -> "Run":
-        """A copy of this run in a new folder: `records.parquet` and `manifest.json`. OutputError where one is there."""
+        """A copy of this run in a new folder: records, manifest, replicates. OutputError where one is there."""
         identity = {"run": self.manifest.get("run"), "copy": True}
         kept = RunFolder.start(Path(folder), identity, resume=False)
+        if self.replicates is not None:
+            rows = np.flatnonzero(~np.isnan(self.replicates).all(axis=1))
+            write_replicates(kept.folder / REPLICATES, rows, self.replicates[rows])
         kept.finish(self.records, self.manifest)
         return Run(folder)
 
@@ -156,4 +172,5 @@ def kept_or_not(go: Callable[[OutputOptions], RunFolder], place: OutputOptions) 
         return Run(go(place).folder)
     with tempfile.TemporaryDirectory(prefix="anisoscope-") as folder:
         done = go(replace(place, output=Path(folder, "run")))
-        return Run(records=done.records, manifest=done.manifest)
+        records = done.records
+        return Run(records=records, manifest=done.manifest, replicates=read_replicates(done.folder, len(records)))

@@ -2,31 +2,32 @@
 
 from pathlib import Path
 
-import pandas as pd
-
+from anisoscope.api.comparison import Comparison
 from anisoscope.api.run import Run
 from anisoscope.errors import UsageError
 from anisoscope.extras import require_extra
 from anisoscope.registry import entries
-from anisoscope.runs.tables import named, side_by_side
+from anisoscope.runs.comparison import compare as compare_kept
 
 
-def compare(*runs: Run | Path | str, metric: str = "mean_cosine", tokens: str = "all") -> pd.DataFrame:
-    """One metric of several runs side by side: a row per stack, layer and site, and of each run `value`, `low`, `high`.
+def compare(
+    *runs: Run | Path | str, metric: str = "mean_cosine", tokens: str = "all", heads: bool = False
+) -> Comparison:
+    """Hold runs against the first, with an interval of each difference: paired if they measured the same units.
 
     runs    `Run`s or folders, two or more
-    metric  a name in the `metric` column of their records (`anisoscope list metrics`)
+    metric  a name in the `metric` column of their records, `A`, or what the field calls it (`anisotropy`)
     tokens  token policy
+    heads   head by head; else values of whole layers, which of a metric of heads are means over them
 
-    What the intervals tell apart, each run against the first, stands in sentences in `attrs["findings"]` of the table.
-    UsageError, with near names, for a metric that a run has not, or that has no aggregate value of hidden states.
+    Layers of stacks of another depth are matched by their share of the way from input to output. What sets the runs
+    apart beside the model (corpus, tokens, dtype, settings) stands in `notes` of what is returned. UsageError, with
+    near names, for a metric that a run has not.
     """
     if len(runs) < 2:
         raise UsageError("at least two runs", str(len(runs)), "name another one")
     opened = [given if isinstance(given, Run) else Run(given) for given in runs]
-    table, _, found = side_by_side(named((run.name, run.records) for run in opened), metric, tokens)
-    table.attrs = {"findings": [finding.text for finding in found]}
-    return table
+    return Comparison(compare_kept([run.kept for run in opened], metric, tokens=tokens, heads=heads))
 
 
 def report(run: Run | Path | str, folder: Path | str | None = None, *, pdf: bool = False) -> Path:

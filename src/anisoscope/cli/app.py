@@ -22,6 +22,7 @@ EXIT_CODES = {
     5: "measurement: a place that never fires, sums that do not fit together",
     6: "output: a folder that cannot be written or read",
     7: "partial: all was done but what needed a system or corpus that could not be had (reproduce)",
+    8: "condition: a run differs from the first as --fail-if says (compare)",
     130: "interrupted: Ctrl-C (SIGINT); the same command with --resume goes on",
     143: "ended: SIGTERM; the same command with --resume goes on",
 }
@@ -51,10 +52,11 @@ COMMANDS: dict[str, Command | Group] = {
         "anisoscope report runs/minilm-python-docs-1a2b3c4d",
     ),
     "compare": Command(
-        "anisoscope.cli.reading:compare",
-        "Put one metric of several runs side by side, layer by layer.\n\n"
-        "What their intervals tell apart is said below the table.",
-        "anisoscope compare runs/a runs/b --metric mean_cosine",
+        "anisoscope.cli.comparing:compare",
+        "Hold runs against the first, layer by layer, with an interval of each difference.\n\n"
+        "Runs of the same units are paired, so that what they share cancels; how runs are paired, and what else sets "
+        "them apart, is said.",
+        "anisoscope compare runs/before runs/after --fail-if 'A.last > +.02'",
     ),
     "cure": Command(
         "anisoscope.cli.answers:cure",

@@ -1,12 +1,11 @@
-"""`anisoscope report`, `compare` and `list`: what is read from runs that are finished, and what can be named."""
+"""`anisoscope report` and `list`: the page of a run that is finished, and what can be named."""
 
 from typing import Annotated
 
-from anisoscope.axes import TokenPolicy
-from anisoscope.cli.measuring import FORMAT, RunFolders
+from anisoscope.cli.measuring import FORMAT
 from anisoscope.cli.view import Format, Quiet, say, show
 from anisoscope.errors import OutputError, UsageError, near_matches
-from anisoscope.options import INPUT, OUTPUT, WHAT, FilePath, Text, option
+from anisoscope.options import INPUT, OUTPUT, FilePath, Text, option
 from anisoscope.progress import waiting
 from anisoscope.registry import entries
 
@@ -29,23 +28,6 @@ def report(
 
         page = working.report(run, pdf=pdf)
     say(str(page))
-
-
-def compare(
-    runs: RunFolders,
-    /,
-    *,
-    view: Format = FORMAT,
-    metric: Annotated[Text, option("metric to compare", WHAT)] = "mean_cosine",
-    tokens: Annotated[TokenPolicy, option("token policy: all, content, no-first", WHAT)] = "all",
-) -> None:
-    """Show one metric of several runs side by side."""
-    if len(runs) < 2:
-        raise UsageError("at least two run folders", str(len(runs)), "name another one")
-    from anisoscope.cli import tables
-
-    table, found = tables.side_by_side(runs, metric, tokens)
-    show([table], view, found)
 
 
 def list_names(

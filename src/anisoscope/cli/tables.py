@@ -1,7 +1,6 @@
-"""Tables of the command line: a run layer by layer, classes, a series, runs side by side, names of everything."""
+"""Tables of the command line: a run layer by layer, classes, a series, names of everything."""
 
 import ast
-from collections.abc import Sequence
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,8 @@ import pandas as pd
 
 from anisoscope.cli.view import Table
 from anisoscope.registry import added, entries
-from anisoscope.runs.tables import ENDS, SHORT, A, by_layer, named, of_layers, side_by_side as joined
-from anisoscope.store import RunFolder, select
+from anisoscope.runs.tables import ENDS, SHORT, A, by_layer, of_layers
+from anisoscope.store import select
 from anisoscope.wording import each, measured, ranged, short
 
 WIDE = {
@@ -125,16 +124,6 @@ def of_series(records: Any, policy: str) -> Table:
         for (seed, step), row in zip(table.index, table.to_numpy(), strict=True)
     ]
     return Table(("seed", "step", *(f"{name} {place}" for place in table.columns)), cells, rows.drop(columns="place"))
-
-
-def side_by_side(folders: Sequence[Path], metric: str, tokens: str) -> tuple[Table, list[Any]]:
-    """One metric of several runs, a row per layer, and what the intervals tell apart."""
-    runs = named((folder.name or str(folder), RunFolder(folder).records) for folder in folders)
-    found, behind, findings = joined(runs, metric, tokens)
-    places, rows = _places(found.index)
-    for row, cells in zip(rows, found.to_dict("records"), strict=True):
-        row += [ranged(*(cells[name, end] for end in ENDS)) for name in runs]
-    return Table((*places, *runs), rows, behind), findings
 
 
 def listed(what: str) -> Table:

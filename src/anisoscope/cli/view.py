@@ -60,10 +60,14 @@ def say(text: str, *, err: bool = False, end: str = "\n") -> None:
     stream.flush()
 
 
-def show(tables: Sequence[Table], view: Format, found: "Sequence[Finding]" = ()) -> None:
-    """Tables, then the findings, on stdout."""
+def show(
+    tables: Sequence[Table], view: Format, found: "Sequence[Finding]" = (), notes: Sequence[str] | None = None
+) -> None:
+    """Tables, then the findings, on stdout; of `notes` JSON has a list, since who reads it may not read stderr."""
     if view.format == "json":
-        both = {"findings": list(map(asdict, found)), "records": [row for table in tables for row in _plain(table)]}
+        both: dict[str, Any] = {"findings": list(map(asdict, found))}
+        both |= {} if notes is None else {"notes": list(notes)}
+        both["records"] = [row for table in tables for row in _plain(table)]
         say(json.dumps(both, indent=1, ensure_ascii=False, allow_nan=False))
     elif view.format == "csv":
         import pandas as pd

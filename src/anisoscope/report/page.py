@@ -28,7 +28,7 @@ HERE = files("anisoscope.report")
 def write_run(results: Results, folder: Path, formats: tuple[str, ...]) -> Path:
     """Write the page of a run, and its figures in `formats` (svg, pdf, png) beside it."""
     built = sections(results)
-    drawn = _draw([figure for section in built for figure in section.figures], folder / FIGURES, formats)
+    drawn = draw_figures([figure for section in built for figure in section.figures], folder / FIGURES, formats)
     sentences = [finding.text for finding in findings(results.records)]
     return write_page(
         folder,
@@ -60,7 +60,7 @@ def write_page(folder: Path, template: Traversable, **content: Any) -> Path:
     return path
 
 
-def _draw(figures: Sequence[Figure], folder: Path, formats: tuple[str, ...]) -> dict[str, list[dict[str, str]]]:
+def draw_figures(figures: Sequence[Figure], folder: Path, formats: tuple[str, ...]) -> dict[str, list[dict[str, str]]]:
     """The drawings of each figure by its name, wide and narrow; the wide ones are also written as files."""
     draws = {file: draw for figure in figures for file, (_, draw) in figure.files.items()}
     widths = {"": WIDE, "-narrow": NARROW}

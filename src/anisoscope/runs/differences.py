@@ -8,7 +8,7 @@ share (hard documents, long ones) cancels. The interval is the delete-a-group ja
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from scipy import special
 
 from anisoscope.data.plans import digest
-from anisoscope.errors import OutputError, UsageError, near_matches
+from anisoscope.errors import MeasureError, OutputError, UsageError, near_matches
+from anisoscope.runs.layers_of_heads import average_heads
 from anisoscope.store import read_run, write_atomic
 from anisoscope.sums.jackknife import FEWEST
 
@@ -40,6 +41,7 @@ class Difference:
     layer_other the layer of the second run that stands at the same relative depth
     value, low, high   the difference and its 95 % interval; NaN ends if there is none
     paired      whether the same groups of units were left out on both sides
+    first_ends, second_ends   the interval of the value in each run by itself
     """
 
     where: dict[str, Any]
@@ -50,6 +52,8 @@ class Difference:
     low: float
     high: float
     paired: bool
+    first_ends: tuple[float, float] = (np.nan, np.nan)
+    second_ends: tuple[float, float] = (np.nan, np.nan)
 
 
 @dataclass(frozen=True)
@@ -58,12 +62,35 @@ class KeptRun:
 
     replicates  NaN where a group holds nothing of that place; None: the run kept none
     units       identifies units and their groups: equal in two runs, they are paired; None: not known
+    manifest    what was measured, with what
     """
 
     name: str
     records: pd.DataFrame
     replicates: Float[Array, "row group"] | None = None
     units: str | None = None
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        records: pd.DataFrame,
+        manifest: Mapping[str, Any],
+        replicates: Float[Array, "row group"] | None,
+    ) -> "KeptRun":
+        """A run from its parts. A shard has seen a part of the units only, so that its units are its own."""
+        units = manifest.get("units")
+        shard = manifest.get("settings", {}).get("shard") or [0, 1]
+        if units is not None and shard[1] > 1:
+            units = f"{units}, shard {shard[0] + 1}/{shard[1]}"
+        return cls(name, records, replicates, units, manifest)
+
+    @property
+    def is_paired_by_row(self) -> bool:
+        """Whether its units are known by their place alone: vectors, whose rows nobody named."""
+        corpus = self.manifest.get("corpus")
+        return isinstance(corpus, Mapping) and corpus.get("name") == "vectors"
 
 
 def identify_units(corpus: Mapping[str, Any], plan: Any, settings: Any) -> str | None:
@@ -85,13 +112,15 @@ def identify_units(corpus: Mapping[str, Any], plan: Any, settings: Any) -> str |
     unit = getattr(plan, "unit", None)
     if isinstance(unit, np.ndarray):
         return digest([json.dumps(groups), np.ascontiguousarray(unit, dtype=np.int64)])
+    if corpus.get("name") == "inputs":  # of the caller, known by their content; a loader's may be others next time
+        return digest([json.dumps(groups), str(getattr(plan, "fingerprint", ""))])
     return None
 
 
 def open_kept_run(folder: Path) -> KeptRun:
     """A run folder, as a comparison needs it. OutputError if it holds no run."""
     records, manifest = read_run(folder)
-    return KeptRun(folder.name or str(folder), records, read_replicates(folder, len(records)), manifest.get("units"))
+    return KeptRun.of(folder.name or str(folder), records, manifest, read_replicates(folder, len(records)))
 
 
 def write_replicates(path: Path, rows: NDArray[np.int64], left_out: Float[Array, "row group"]) -> None:
@@ -118,26 +147,41 @@ def read_replicates(folder: Path, rows: int) -> Float[Array, "row group"] | None
     return found
 
 
-def compare_runs(first: KeptRun, second: KeptRun, metric: str, *, heads: bool = False) -> list[Difference]:
-    """Differences of one metric (or one of its values, as `attention.entropy`) wherever both runs have it.
+@dataclass(frozen=True)
+class _Selection:
+    """Rows of one metric, with their number as `row`, and the replicates of these rows."""
 
-    heads   head by head; else only values of whole layers
+    rows: pd.DataFrame
+    left_out: Array | None
 
-    Layers are matched by number if both stacks are equally deep, else by relative depth. UsageError, with near names,
-    if one of the runs does not have the metric.
+
+def compare_runs(
+    first: KeptRun, second: KeptRun, metric: str, *, heads: bool = False, tokens: str | None = None
+) -> list[Difference]:
+    """Differences of one metric (or one of its values, as `attention.entropy`) at every place that both runs have.
+
+    heads    head by head; else values of whole layers, which of a metric of heads are means over the heads
+    tokens   token policy of metrics that have one; None: all of them
+
+    Stacks of the same name are compared; if the runs have one stack each, these, whatever their names. Layers are
+    matched by number if both stacks are equally deep or some layers alone were measured, else by relative depth.
+    UsageError, with near names, if one of the runs does not have the metric or the token policy.
     """
-    ours = _select(first, metric, heads)
-    theirs = _select(second, metric, heads)
-    paired = _are_paired(first, second)
+    ours = _select(first, metric, heads, tokens)
+    theirs = _select(second, metric, heads, tokens)
+    paired = are_paired(first, second)
+    by_number = bool(_chosen_layers(first) or _chosen_layers(second))
     found: list[Difference] = []
-    for row, other in _match(ours, theirs):
-        found.append(_difference(first, second, row, other, paired))
+    for row, other in _match(ours.rows, theirs.rows, by_number):
+        found.append(_difference(ours, theirs, row, other, paired))
     return found
 
 
 def explain_pairing(first: KeptRun, second: KeptRun) -> str:
     """One sentence: whether two runs are paired by unit, and if not, why not."""
-    if _are_paired(first, second):
+    if are_paired(first, second):
+        if first.is_paired_by_row:
+            return "Paired by row: the vectors of both runs are taken to be of the same units, in the same order."
         return "Paired by unit: both runs measured the same units."
     if first.replicates is None or second.replicates is None:
         names = [run.name for run in (first, second) if run.replicates is None]
@@ -147,43 +191,87 @@ def explain_pairing(first: KeptRun, second: KeptRun) -> str:
     return "Not paired: the runs measured different units; intervals are those of independent samples."
 
 
-def _are_paired(first: KeptRun, second: KeptRun) -> bool:
+def are_paired(first: KeptRun, second: KeptRun) -> bool:
+    """Whether both runs put the same units into the same groups, and kept the values without each."""
     if first.replicates is None or second.replicates is None:
         return False
     same_groups = first.replicates.shape[1] == second.replicates.shape[1]
     return same_groups and first.units is not None and first.units == second.units
 
 
-def _select(run: KeptRun, metric: str, heads: bool) -> pd.DataFrame:
-    """Rows of the metric with their number as `row`."""
+def _chosen_layers(run: KeptRun) -> Any:
+    """The layers that a run was told to measure; none: all."""
+    return run.manifest.get("settings", {}).get("settings", {}).get("layers")
+
+
+def find_metric(run: KeptRun, name: str) -> str:
+    """The name in the records of what is asked for: itself, `A`, or what the field calls it. UsageError for others."""
+    known = set(run.records["metric"].dropna())
+    name = SHORT_NAMES.get(name, name)
+    if name in known:
+        return name
+    from anisoscope.metrics import KNOWN_AS  # loads torch
+
+    meant = KNOWN_AS.get(re.sub(r"[\s-]+", "_", name.strip().lower()), name)
+    if meant in known:
+        return meant
+    values = sorted(value for value in known if value.startswith(f"{meant}."))
+    if values:
+        raise UsageError(f"one value of {meant}", repr(name), f"name {' or '.join(values)}")
+    raise UsageError(f"a metric of {run.name}", repr(name), near_matches(name, [*known, *SHORT_NAMES]))
+
+
+def select_rows(run: KeptRun, metric: str, *, heads: bool = False, tokens: str | None = None) -> pd.DataFrame:
+    """Records of a metric as `compare_runs` takes them: of single heads, of whole layers, or means over the heads."""
+    return _select(run, metric, heads, tokens).rows.drop(columns="row")
+
+
+def _select(run: KeptRun, name: str, heads: bool, tokens: str | None) -> _Selection:
+    """Rows of a metric: of its heads, of whole layers, or means over its heads."""
+    metric = find_metric(run, name)
     records = run.records.reset_index(drop=True)
     numbered = records.assign(row=np.arange(len(records)))
     rows = numbered[numbered["metric"].eq(metric).fillna(False)]
-    if not len(rows):
-        known = sorted(records["metric"].dropna().unique())
-        raise UsageError(f"a metric of {run.name}", repr(metric), near_matches(metric, known))
     if rows["step"].nunique() > 1 or rows["seed"].nunique() > 1:
         raise UsageError("runs of one model each", f"the series {run.name}", "name the folders of its checkpoints")
+    if tokens is not None and rows["token_policy"].notna().any():
+        kept = rows["token_policy"].eq(tokens).fillna(False) | rows["token_policy"].isna()
+        if not kept.any():
+            policies = " or ".join(sorted(rows["token_policy"].dropna().unique()))
+            raise UsageError(f"a token policy of {metric} in {run.name}", repr(tokens), f"use {policies}")
+        rows = rows[kept]
     of_heads = rows["head"].notna()
-    if not heads and of_heads.all():
-        raise UsageError(f"{metric} of whole layers", f"{run.name} has it head by head", "add --heads")
-    return rows[of_heads] if heads and of_heads.any() else rows[~of_heads]
+    if heads:
+        if not of_heads.any():
+            raise UsageError("a metric of single heads", f"{metric}, which is of whole layers", "leave --heads out")
+        rows = rows[of_heads]
+    elif of_heads.all():
+        left_out = None if run.replicates is None else run.replicates[rows["row"].to_numpy()]
+        means, left_out = average_heads(rows, left_out)
+        return _Selection(means.assign(row=np.arange(len(means))), left_out)
+    else:
+        rows = rows[~of_heads]
+    return _Selection(rows, run.replicates)
 
 
-def _match(ours: pd.DataFrame, theirs: pd.DataFrame) -> Iterator[tuple[Any, Any]]:
+def _match(ours: pd.DataFrame, theirs: pd.DataFrame, by_number: bool) -> Iterator[tuple[Any, Any]]:
     """(our row, their row) of the values that stand at the same place and the same depth."""
+    stacks, other_stacks = ours["stack"].dropna().unique(), theirs["stack"].dropna().unique()
+    if len(stacks) == len(other_stacks) == 1:  # an encoder beside a decoder
+        theirs = theirs.assign(stack=stacks[0])
     other_places = {place: list(part.itertuples()) for place, part in theirs.groupby(_places(theirs), sort=False)}
     for place, part in ours.groupby(_places(ours), sort=False):
         rows, others = list(part.itertuples()), other_places.get(place, [])
         if not others:
             continue
         by_layer = {_layer(row): row for row in others}
-        if by_layer.keys() == {_layer(row) for row in rows}:
-            for row in rows:
-                yield row, by_layer[_layer(row)]
-            continue
-        # Stacks of another depth: the layer at the nearest share of the way from input to output.
         deepest, other_deepest = max(map(_layer, rows)), max(by_layer)
+        is_final = rows[0].site == "final"  # it stands after the last block, whatever its number
+        if (deepest == other_deepest or by_number) and not is_final:
+            for row in rows:
+                if _layer(row) in by_layer:
+                    yield row, by_layer[_layer(row)]
+            continue
         for row in rows:
             depth = _layer(row) / max(deepest, 1)
             yield row, min(others, key=lambda other: abs(_layer(other) / max(other_deepest, 1) - depth))
@@ -198,15 +286,19 @@ def _layer(row: Any) -> float:
     return 0.0 if pd.isna(row.layer) else float(row.layer)
 
 
-def _difference(first: KeptRun, second: KeptRun, row: Any, other: Any, paired: bool) -> Difference:
+def _difference(ours: _Selection, theirs: _Selection, row: Any, other: Any, paired: bool) -> Difference:
     value = float(other.value) - float(row.value)
     low = high = np.nan
-    if first.replicates is not None and second.replicates is not None:
-        ours, theirs = first.replicates[row.row], second.replicates[other.row]
-        half = _half_width_paired(row, other, ours, theirs) if paired else _half_width_unpaired(ours, theirs)
+    if ours.left_out is not None and theirs.left_out is not None:
+        left_out, others_left_out = ours.left_out[row.row], theirs.left_out[other.row]
+        if paired:
+            half = _half_width_paired(row, other, left_out, others_left_out)
+        else:
+            half = _half_width_unpaired(left_out, others_left_out)
         low, high = value - half, value + half
     where = {name: getattr(row, name) for name in KEYS}
-    return Difference(where, other.layer, float(row.value), float(other.value), value, low, high, paired)
+    ends = (float(row.low), float(row.high)), (float(other.low), float(other.high))
+    return Difference(where, other.layer, float(row.value), float(other.value), value, low, high, paired, *ends)
 
 
 def _half_width_paired(row: Any, other: Any, ours: Array, theirs: Array) -> float:
@@ -242,10 +334,28 @@ def tabulate_differences(differences: Sequence[Difference]) -> pd.DataFrame:
     """A row for each difference: where it is, the value in both runs, the difference with its interval."""
     rows = []
     for one in differences:
-        numbers = {"first": one.first, "second": one.second, "difference": one.value, "low": one.low, "high": one.high}
-        rows.append(one.where | {"layer_other": one.layer_other} | numbers | {"paired": one.paired})
-    columns = [*KEYS, "layer_other", "first", "second", "difference", "low", "high", "paired"]
-    return pd.DataFrame(rows, columns=columns)
+        numbers = {"layer_other": one.layer_other}
+        numbers |= {"first": one.first, "first_low": one.first_ends[0], "first_high": one.first_ends[1]}
+        numbers |= {"second": one.second, "second_low": one.second_ends[0], "second_high": one.second_ends[1]}
+        numbers |= {"difference": one.value, "low": one.low, "high": one.high, "paired": one.paired}
+        rows.append(one.where | numbers)
+    return pd.DataFrame(rows, columns=[*KEYS, *OF_DIFFERENCES])
+
+
+OF_DIFFERENCES = (
+    "layer_other",
+    "first",
+    "first_low",
+    "first_high",
+    "second",
+    "second_low",
+    "second_high",
+    "difference",
+    "low",
+    "high",
+    "paired",
+)
+"""Columns of a table of differences, after those that say where a value is."""
 
 
 @dataclass(frozen=True)
@@ -265,11 +375,18 @@ class Condition:
     limit: float
 
     def is_met(self, differences: Sequence[Difference]) -> tuple[bool, list[Difference]]:
-        """Whether a difference lies beyond the limit with its whole interval (without one: by its value); and which."""
-        ordered = sorted(differences, key=lambda one: (_layer_of(one), one.where["site"] == "final"))
-        if not ordered:
-            return False, []
-        chosen = self._choose(ordered)
+        """Whether a difference lies beyond the limit with its whole interval (without one: by its value); and which.
+
+        MeasureError if there is nothing to judge, so that a comparison that failed is not taken for one that passed.
+        """
+        ordered = sorted(differences, key=_depth_of)
+        defined = [one for one in ordered if not np.isnan(one.value)]
+        if not defined:
+            came = "no value that is defined in both" if ordered else "no layer in common"
+            raise MeasureError(
+                f"runs that {self.text!r} can judge", came, "compare runs of the same stacks and metrics"
+            )
+        chosen = self._choose(defined)
         beyond = [one for one in chosen if self._is_beyond(one)]
         return bool(beyond), beyond
 
@@ -277,7 +394,8 @@ class Condition:
         if self.where == "any":
             return list(ordered)
         if self.where in ("first", "last"):
-            return [ordered[0 if self.where == "first" else -1]]
+            end = _depth_of(ordered[0 if self.where == "first" else -1])
+            return [one for one in ordered if _depth_of(one) == end]
         if self.where in ("max", "min"):
             pick = max if self.where == "max" else min
             return [pick(ordered, key=lambda one: one.value)]
@@ -291,6 +409,11 @@ class Condition:
         if self.sign == ">":
             return (one.value if np.isnan(one.low) else one.low) > self.limit
         return (one.value if np.isnan(one.high) else one.high) < self.limit
+
+
+def _depth_of(one: Difference) -> tuple[float, bool]:
+    """What differences are sorted by from input to output: the final norm comes after the last block."""
+    return _layer_of(one), one.where["site"] == "final"
 
 
 def _layer_of(one: Difference) -> float:

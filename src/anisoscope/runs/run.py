@@ -267,6 +267,7 @@ def _facts(subject: Subject, job: Job, reading: OpenedCorpus, batches: Collectio
         "corpus": corpus | {"n_tokens": sum(plan.tokens[i] for i in batches), "n_batches": len(plan)},
         "notes": [*subject.notes, *corpus.get("warnings", [])],
         "processes": rank_and_world()[1],
+        "plan": plan.fingerprint,
         "units": identify_units(corpus | {"sequences": job.sequences, "split": job.split}, plan, job.settings),
     }
 

@@ -1,0 +1,121 @@
+"""Runs held against the first, in a person's hands: a table, sentences, figures by name, a page, conditions."""
+
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from anisoscope.errors import UsageError, near_matches
+from anisoscope.extras import has_extra, require_extra
+from anisoscope.runs.comparison import ComparedRuns, describe_met
+from anisoscope.runs.finding import Finding
+
+if TYPE_CHECKING:
+    from altair.typing import ChartType
+
+    from anisoscope.report.parts import Figure
+
+
+class Comparison:
+    """What `anisoscope.compare` found.
+
+    differences  the long table: a row for each place and each run but the first, with the value in both runs (`first`,
+                 `second`, each with its interval), `difference` with `low` and `high`, and whether it is `paired`
+    findings     what the intervals of the differences tell apart, in sentences
+    notes        how runs were paired, and what else sets them apart: corpus, tokens, dtype, settings, code
+
+    In a notebook it shows its sentences, its table and its first figure.
+
+        >>> import anisoscope, numpy
+        >>> x = numpy.random.default_rng(0).normal(size=(300, 8))
+        >>> found = anisoscope.compare(anisoscope.measure(x + 1), anisoscope.measure(x))
+        >>> found.table()["difference"].round(1).tolist()
+        [-0.5]
+        >>> found.fails("A > 0"), found.fails("A < -.2")
+        (False, True)
+    """
+
+    def __init__(self, found: ComparedRuns) -> None:
+        self._found = found
+        self.differences: pd.DataFrame = found.table
+        self.findings: list[Finding] = list(found.findings)
+        self.notes: list[str] = list(found.notes)
+
+    def __repr__(self) -> str:
+        names = self._found.names
+        return f"Comparison of {self._found.metric}: {', '.join(names[1:])} against {names[0]}"
+
+    def table(self) -> pd.DataFrame:
+        """A row for each place and each run but the first: both values, and the difference with its interval."""
+        columns = ["run", "stack", "layer", "layer_other", "head", "site", "component"]
+        kept = []
+        for name in columns:
+            if self.differences[name].nunique(dropna=False) > 1 or name in ("run", "layer"):
+                kept.append(name)
+        return self.differences[[*kept, "first", "second", "difference", "low", "high"]]
+
+    def fails(self, condition: str) -> bool:
+        """Whether a run differs from the first as a condition says: `A.last > +.02`, `attention.entropy.max < -.1`.
+
+        `METRIC.PLACE`, where the place is last, first, max, min, any (the default) or the number of a layer; only what
+        the whole interval of a difference supports counts. `A` is the anisotropy. UsageError for one that cannot be
+        read, MeasureError if the runs give nothing to judge by.
+        """
+        return bool(self._found.judge(condition))
+
+    def explain(self, condition: str) -> list[str]:
+        """A sentence for each run for which a condition holds."""
+        return [describe_met(condition, name, beyond) for name, beyond in self._found.judge(condition)]
+
+    @cached_property
+    def _figures(self) -> "dict[str, Figure]":
+        from anisoscope.report.comparison import figures_of
+
+        return {figure.name: figure for figure in figures_of(self._found)}
+
+    @property
+    def figures(self) -> list[str]:
+        """Names of the figures that `plot` can draw."""
+        return list(self._figures)
+
+    def plot(self, name: str = "", width: int = 640) -> "ChartType":
+        """The figure called `name`, by default the first: all runs in one picture. An Altair chart.
+
+        width   of the plotting area, in pixels. UsageError, with near names, for a figure that there is not
+        """
+        require_extra("report", "to draw a figure")
+        import altair as alt
+
+        from anisoscope.charts.export import show_offline
+        from anisoscope.charts.style import THEME
+
+        name = name or next(iter(self._figures), "")
+        if name not in self._figures:
+            raise UsageError("a figure of this comparison", repr(name), near_matches(name, self._figures))
+        figure = self._figures[name]
+        chart = figure.draw(width).properties(title=figure.title)
+        chart.config = alt.Config.from_dict(THEME | {"background": "white"})
+        return show_offline(chart)
+
+    def report(self, folder: Path | str, *, pdf: bool = False) -> Path:
+        """Write the page, its figures and all numbers into a folder; the page's path.
+
+        pdf   figures as PDF too
+        """
+        require_extra("report", "to draw a page")
+        from anisoscope.report.comparison import write_comparison
+
+        return write_comparison(self._found, Path(folder), ("svg", "pdf") if pdf else ("svg",))
+
+    def _repr_html_(self) -> str:
+        table = self.table().to_html(index=False, float_format="{:.3f}".format, na_rep="–", border=0)
+        sentences = "".join(f"<li>{escape(text)}</li>" for text in [f.text for f in self.findings] + self.notes)
+        drawn = ""
+        if has_extra("report") and self._figures:
+            from anisoscope.charts.export import to_svg
+
+            drawn = to_svg(next(iter(self._figures.values())).draw(480), f"comparison-{id(self)}")
+        on_white = f'<div style="display: inline-block; background: white">{drawn}</div>'  # its ink is dark
+        return f"<div><ul>{sentences}</ul>{table}{on_white}</div>"

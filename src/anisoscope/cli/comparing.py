@@ -1,0 +1,155 @@
+"""`anisoscope compare`: runs held against the first, as a table of differences, sentences, a page, and an exit code."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pandas as pd
+
+from anisoscope.axes import TokenPolicy
+from anisoscope.cli.measuring import FORMAT, RunFolders
+from anisoscope.cli.view import Format, Quiet, Table, here, show, tell
+from anisoscope.errors import UsageError
+from anisoscope.options import OUTPUT, WHAT, FilePath, Names, Text, option
+from anisoscope.progress import waiting
+
+if TYPE_CHECKING:
+    from anisoscope.runs.comparison import ComparedRuns
+
+CONDITION_MET = 8
+"""Exit code if a condition of `--fail-if` holds."""
+MOST_ROWS = 60
+"""Rows of a table on the terminal; of more the largest differences are shown."""
+
+
+def compare(
+    runs: RunFolders,
+    /,
+    *,
+    view: Format = FORMAT,
+    metric: Annotated[Text, option("metric to compare, or one of its values (attention.entropy)", WHAT)] = "A",
+    tokens: Annotated[TokenPolicy, option("token policy: all, content, no-first", WHAT)] = "all",
+    heads: Annotated[bool, option("head by head; else means over the heads of a layer", WHAT)] = False,
+    component: Annotated[
+        Names, option("of a metric with components (classes, dimensions): these alone", WHAT, metavar="NAME,…")
+    ] = (),
+    fail_if: Annotated[
+        tuple[Text, ...],
+        option(
+            "exit with code 8 if a run differs from the first by more than this, as 'A.last > +.02'; "
+            "METRIC.PLACE, where PLACE is last, first, max, min, any or a layer; the whole interval counts",
+            OUTPUT,
+            metavar="CONDITION",
+        ),
+    ] = (),
+    output: Annotated[FilePath | None, option("folder for a page with figures and all numbers", OUTPUT, "-o")] = None,
+    quiet: Quiet = False,
+) -> int:
+    """Hold runs against the first, with an interval of each difference."""
+    if len(runs) < 2:
+        raise UsageError("at least two run folders", str(len(runs)), "name another one")
+    with waiting("comparing runs", quiet=quiet):
+        from anisoscope.runs.comparison import compare as compare_kept, describe_met
+        from anisoscope.runs.differences import open_kept_run, parse_condition
+
+        for text in fail_if:
+            parse_condition(text)
+        found = compare_kept([open_kept_run(folder) for folder in runs], metric, tokens=tokens, heads=heads)
+        found = found.of_components(component) if component else found
+        met = [(text, *one) for text in fail_if for one in found.judge(text)]
+    show(tabulate(found), view, found.findings, found.notes)
+    if view.format != "json":
+        for note in found.notes:
+            tell(f"note: {note}", err=True, indent="  ")
+    if output is not None:
+        tell(f"page: {here(_write_page(found, output, quiet))} (open it in a browser)", err=True, indent="  ")
+    elif view.format == "table":
+        tell("for a page with figures: add --output FOLDER", err=True, indent="  ")
+    for text, name, beyond in met:
+        tell(f"fails: {describe_met(text, name, beyond)}", err=True, indent="  ")
+    if fail_if and not met:
+        tell(f"passes: {', '.join(fail_if)}", err=True, indent="  ")
+    return CONDITION_MET if met else 0
+
+
+def _write_page(found: "ComparedRuns", folder: Path, quiet: bool) -> Path:
+    from anisoscope.extras import require_extra
+
+    require_extra("report", "to draw a page")
+    with waiting("drawing the page", quiet=quiet):
+        from anisoscope.report.comparison import write_comparison
+
+        return write_comparison(found, folder)
+
+
+def tabulate(found: "ComparedRuns") -> list[Table]:
+    """A row for each place: the value in the first run, and of each other run its value and the difference.
+
+    Of two runs values have their intervals; of more, those of the differences alone fit a terminal.
+    """
+    table = found.table
+    if not len(table):
+        return [Table(("layer",), [], table)]
+    names = found.names[1:]
+    keys = ["stack", "kind", "layer", "head", "site", "component"]
+    shown = _shown_keys(table, keys)
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    for one in table.itertuples():
+        place = tuple(_cell_of(getattr(one, key)) for key in keys)
+        rows.setdefault(place, {})[str(one.run)] = one
+    if len(rows) > MOST_ROWS:
+        biggest = sorted(rows, key=lambda place: -max(abs(one.difference) for one in rows[place].values()))
+        chosen = set(biggest[:MOST_ROWS])
+        rows = {place: found_there for place, found_there in rows.items() if place in chosen}
+    two = len(names) == 1
+    head = list(shown)
+    head += [found.names[0], *(part for name in names for part in (name, "difference"))]
+    lines = []
+    for place, of_runs in rows.items():
+        at_final = place[keys.index("site")] == "final"
+        cells = []
+        for key in shown:
+            text = place[keys.index(key)]
+            cells.append("final" if key == "layer" and at_final else text)
+        some = next(iter(of_runs.values()))
+        cells.append(_value(some, "first", with_ends=two))
+        for name in names:
+            cells += _cells_of(of_runs.get(name), with_ends=two)
+        lines.append(cells)
+    return [Table(tuple(head), lines, table)]
+
+
+def _shown_keys(table: pd.DataFrame, keys: list[str]) -> list[str]:
+    """The columns that tell rows apart: the layer, and others if they differ."""
+    shown = []
+    for key in keys:
+        several = table[key].nunique(dropna=False) > 1
+        if key == "layer" or (several and key != "site"):
+            shown.append(key)
+    sites = table["site"].dropna().unique()
+    if len(set(sites) - {"final", "hidden"}) > 1:
+        shown.append("site")
+    return shown
+
+
+def _cells_of(one: Any, *, with_ends: bool) -> list[str]:
+    """The value in another run, with its layer if that is another one, and the difference with its interval."""
+    from anisoscope.wording import signed_range
+
+    if one is None:
+        return ["", ""]
+    moved = not pd.isna(one.layer_other) and one.layer_other != one.layer and one.site != "final"
+    value = _value(one, "second", with_ends=with_ends) + (f" @{one.layer_other:g}" if moved else "")
+    return [value, signed_range(one.difference, one.low, one.high)]
+
+
+def _value(one: Any, side: str, *, with_ends: bool) -> str:
+    from anisoscope.wording import ranged, short
+
+    value = getattr(one, side)
+    if not with_ends:
+        return short(value)
+    return ranged(value, getattr(one, f"{side}_low"), getattr(one, f"{side}_high"))
+
+
+def _cell_of(value: Any) -> str:
+    return "" if pd.isna(value) else f"{value:g}" if isinstance(value, int | float) else str(value)

@@ -1,0 +1,212 @@
+"""The page of a comparison: all runs in one figure, the differences in another, every number in a table."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.charts import builders as charts
+from anisoscope.report.page import HERE, draw_figures, write_page
+from anisoscope.report.parts import WIDE, Figure, PageTable, extremes
+from anisoscope.runs.comparison import ComparedRuns
+from anisoscope.runs.tables import A
+from anisoscope.store import check_output, write_json, write_table
+from anisoscope.wording import count, each, number, signed_range
+
+TEMPLATE = "comparison.html.j2"
+FINAL_AT = 1.04
+"""Where the final norm stands on an axis of relative depth, whose last block is at 1."""
+MOST_LINES = 8
+"""Components that are drawn as lines of their own."""
+
+
+def write_comparison(found: ComparedRuns, folder: Path, formats: tuple[str, ...] = ("svg",)) -> Path:
+    """Write `report.html`, `figures/`, `differences.parquet` and `comparison.json` into a folder; the page's path.
+
+    formats   of the figures beside the page: svg, pdf, png
+    """
+    check_output(folder)
+    figures = list(figures_of(found))
+    drawn = draw_figures(figures, folder / "figures", formats)
+    write_table(folder / "differences.parquet", found.table)
+    runs = [
+        {"name": run.name, "model": run.manifest.get("model"), "run": run.manifest.get("run")} for run in found.runs
+    ]
+    described: dict[str, Any] = {"metric": found.metric, "tokens": found.tokens, "heads": found.heads}
+    described |= {"runs": runs, "notes": found.notes, "findings": [finding.text for finding in found.findings]}
+    write_json(folder / "comparison.json", described)
+    return write_page(
+        folder,
+        HERE.joinpath(TEMPLATE),
+        title=" · ".join(found.names),
+        metric=name_metric(found.metric),
+        headline=[finding.text for finding in found.findings],
+        notes=list(found.notes),
+        facts=[(run.name, str(run.manifest.get("model") or "–")) for run in found.runs],
+        figures=figures,
+        drawn=drawn,
+        formats=formats,
+        table=_table_of(found),
+    )
+
+
+def name_metric(metric: str) -> str:
+    """What an axis calls a metric."""
+    return "anisotropy A" if metric == A else metric
+
+
+def figures_of(found: ComparedRuns) -> list[Figure]:
+    """The metric of all runs by layer, and the differences from the first run; of heads the differences as a map."""
+    table = found.table
+    if not len(table):
+        return []
+    if found.heads:
+        return [_map_of_heads(found, table)]
+    values, differences = _values(found), _differences(found, table)
+    places = values.drop_duplicates(["panel", "layer", "site"])
+    if len(places) < 2:
+        return [_bars(found, values)]
+    blocks = table[table["site"].ne("final").fillna(True)]
+    is_relative = bool(blocks["layer_other"].ne(blocks["layer"]).fillna(False).any())
+    axis = "relative depth" if is_relative else "layer"
+    title = name_metric(found.metric)
+    against = found.names[0]
+    return [
+        _line_figure("values", f"{title} of every run", values, (axis, title), is_relative),
+        _line_figure("differences", f"Difference from {against}", differences, (axis, "difference"), is_relative),
+    ]
+
+
+def _line_figure(name: str, title: str, frame: pd.DataFrame, titles: tuple[str, str], is_relative: bool) -> Figure:
+    """Lines over the layers with their intervals as ribbons."""
+    several = frame["panel"].nunique() > 1
+    panel = "panel" if several else None
+
+    def draw(width: int) -> ChartType:
+        size = (width, 290 if width >= WIDE else 210)
+        how: dict[str, Any] = {"series": "run", "panel": panel, "size": size, "columns": 2 if width >= WIDE else 1}
+        if is_relative:
+            return charts.trajectory(frame, x="depth", titles=titles, zero=True, **how)
+        return charts.layer_curve(frame, title=titles[1], **how)
+
+    low, high = extremes(frame)
+    span = f"lowest {number(low['value'])} ({low['run']}), highest {number(high['value'])} ({high['run']})"
+    caption = "Ribbons are 95 % intervals; a diamond is the output after the final norm."
+    if name == "differences":
+        caption = "An interval that does not hold 0 tells a layer of two runs apart. " + caption
+    basis = f"n = {_extent(frame['n'])} units" if frame["n"].notna().any() else ""
+    return Figure(name, title, caption, basis, f"Line chart of {titles[1]} by {titles[0]}: {span}.", {"": draw})
+
+
+def _bars(found: ComparedRuns, values: pd.DataFrame) -> Figure:
+    """One layer alone: a bar for each run."""
+    title = name_metric(found.metric)
+
+    def draw(width: int) -> ChartType:
+        return charts.bars(values, category="run", titles=(title, ""), size=(width, 26))
+
+    caption = "Whiskers are 95 % intervals of each run by itself; those of the differences stand in the table."
+    return Figure("values", f"{title} of every run", caption, "", f"Bars of {title} by run.", {"": draw})
+
+
+def _map_of_heads(found: ComparedRuns, table: pd.DataFrame) -> Figure:
+    """A cell for each head: the difference, in brackets if its interval holds 0."""
+    frame = table[table["head"].notna() & table["layer"].notna()]
+    frame = frame.assign(value=frame["difference"], layer=frame["layer"].astype(int), head=frame["head"].astype(int))
+    panels = list(dict.fromkeys(frame["run"]))
+    drawn = partial(charts.heatmap, frame, diverging=True, title="difference", panel="run" if len(panels) > 1 else None)
+
+    def draw(width: int) -> ChartType:
+        return drawn(size=(width, 22 if width >= WIDE else 18))
+
+    caption = "In brackets, or with a dot: the interval of the difference holds 0."
+    title = f"{name_metric(found.metric)}: difference from {found.names[0]}, head by head"
+    return Figure("heads", title, caption, "", f"Heat map of differences over {len(frame)} heads.", {"": draw})
+
+
+def _panels(table: pd.DataFrame) -> pd.Series:
+    """The small multiple that a row belongs to: its stack, cross-attention apart, and its component."""
+    stack = table["stack"].astype("string").fillna("")
+    kind = table["kind"].astype("string").eq("cross").fillna(False)
+    parts = stack.mask(kind, stack + ", cross-attention")
+    component = table["component"].astype("string").fillna("")
+    few = component.nunique() <= MOST_LINES
+    return parts.where(component.eq("") | (not few), parts + " " + component).str.strip()
+
+
+def _depths(table: pd.DataFrame, column: str) -> pd.Series:
+    """How far from input (0) to the last block (1) a row stands, of the layers in `column`."""
+    layer = table[column].astype("float64")
+    deepest = layer.groupby(table["run"]).transform("max").clip(lower=1)
+    return (layer / deepest).mask(table["site"].eq("final").fillna(False), FINAL_AT)
+
+
+def _values(found: ComparedRuns) -> pd.DataFrame:
+    """The value of every run at each of its layers, those without a counterpart too."""
+    frame = found.values
+    n = {run.name: _units_of(run.manifest) for run in found.runs}
+    frame = frame.assign(panel=_panels(frame), depth=_depths(frame, "layer"), n=frame["run"].map(n))
+    stacks = frame.groupby("run")["stack"].nunique()
+    if stacks.max() == 1:  # an encoder beside a decoder: both in one panel
+        frame = frame.assign(panel=frame["component"].astype("string").fillna(""))
+    return _plain(frame.assign(joined=frame["site"].ne("final").fillna(True)))
+
+
+def _differences(found: ComparedRuns, table: pd.DataFrame) -> pd.DataFrame:
+    """The difference of every run by the first run's layers; the first itself is the line at 0."""
+    frame = table.assign(value=table["difference"], depth=_depths(table, "layer"), panel=_panels(table))
+    frame = frame.assign(n=float("nan"), joined=table["site"].ne("final").fillna(True))
+    zero = frame.drop_duplicates(["panel", "layer", "site", "component"])
+    zero = zero.assign(run=found.names[0], value=0.0, low=float("nan"), high=float("nan"))
+    return _plain(pd.concat([zero, frame], ignore_index=True))
+
+
+def _plain(frame: pd.DataFrame) -> pd.DataFrame:
+    """The columns that a chart needs, as plain types."""
+    kept = frame[["run", "panel", "layer", "site", "component", "depth", "joined", "value", "low", "high", "n"]]
+    kept = kept[kept["value"].notna() & kept["layer"].notna()]
+    text = dict.fromkeys(("run", "panel", "site", "component"), "object")
+    numbers = dict.fromkeys(("layer", "depth", "value", "low", "high", "n"), "float64")
+    return kept.astype(text | numbers).astype({"joined": bool})
+
+
+def _units_of(manifest: Any) -> float:
+    corpus = manifest.get("corpus")
+    n = corpus.get("n_units") if hasattr(corpus, "get") else None
+    return float("nan") if n is None else float(n)
+
+
+def _extent(numbers: pd.Series) -> str:
+    low, high = count(numbers.min()), count(numbers.max())
+    return low if low == high else f"{low} to {high}"
+
+
+def _table_of(found: ComparedRuns) -> PageTable:
+    """Every difference as a row of the page."""
+    table = found.table
+    optional = [name for name in ("stack", "head", "component") if table[name].nunique(dropna=False) > 1]
+    head = ("run", "layer", *optional, found.names[0], "run’s own value", "difference")
+    rows = []
+    for one in each(table):
+        at = "final" if one.site == "final" else _text(one.layer)
+        if not pd.isna(one.layer_other) and one.layer_other != one.layer and one.site != "final":
+            at += f" · {_text(one.layer_other)}"
+        cells = [(str(one.run), ""), (at, ""), *((_text(getattr(one, name)), "") for name in optional)]
+        cells.append(_cell(one.first, one.first_low, one.first_high))
+        cells.append(_cell(one.second, one.second_low, one.second_high))
+        difference, _, ends = signed_range(one.difference, one.low, one.high).partition(" [")
+        cells.append((difference, f"[{ends}" if ends else ""))
+        rows.append(tuple(cells))
+    caption = f"Every difference from {found.names[0]}; two layers: of {found.names[0]}, and of the other run."
+    return PageTable(caption, head, tuple(rows))
+
+
+def _cell(value: Any, low: Any, high: Any) -> tuple[str, str]:
+    ends = "" if pd.isna(low) or pd.isna(high) or low == high else f"[{number(low)}, {number(high)}]"
+    return ("–" if pd.isna(value) else number(value)), ends
+
+
+def _text(value: Any) -> str:
+    return "" if pd.isna(value) else f"{value:g}" if isinstance(value, int | float) else str(value)

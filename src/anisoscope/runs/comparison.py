@@ -1,0 +1,335 @@
+"""Several runs against the first: differences with intervals, what they tell apart in words, and what to be wary of.
+
+Whatever could make a difference something else than it seems (another corpus, other tokens, another dtype, other
+settings, another version of the code) is said: runs are never compared silently.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from anisoscope.errors import UsageError, near_matches
+from anisoscope.runs.differences import (
+    KEYS,
+    OF_DIFFERENCES,
+    Condition,
+    Difference,
+    KeptRun,
+    are_paired,
+    compare_runs,
+    explain_pairing,
+    find_metric,
+    parse_condition,
+    select_rows,
+    tabulate_differences,
+)
+from anisoscope.runs.finding import Finding
+from anisoscope.runs.tables import A, told_apart
+from anisoscope.store import select
+from anisoscope.wording import listing, name_of, plural, short, signed_range, span
+
+SETTINGS_TO_TELL = {
+    "flatten": "maps are flattened otherwise",
+    "at": "another token stands for a sequence",
+    "seed": "other vectors were sampled (--seed)",
+    "sample": "samples of other sizes (--sample)",
+}
+"""Settings of a measurement that change what a value means or how sure it is, and what is said of them."""
+
+
+@dataclass(frozen=True)
+class ComparedRuns:
+    """One metric of several runs, each against the first.
+
+    metric       its name in the records
+    runs         the first is what the others are held against
+    tokens       token policy; None: every one
+    heads        head by head
+    differences  of each run but the first, in the order of `runs`
+    notes        what to be wary of, in sentences
+    findings     what the intervals of the differences tell apart, in sentences
+    components   components that were chosen (classes, dimensions); none: all
+    """
+
+    metric: str
+    runs: tuple[KeptRun, ...]
+    tokens: str | None
+    heads: bool
+    differences: tuple[tuple[Difference, ...], ...]
+    notes: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    components: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the runs, the first of them the one that the others are held against."""
+        return [run.name for run in self.runs]
+
+    @property
+    def values(self) -> pd.DataFrame:
+        """The rows of the metric in every run (`run` names it): those of layers without a counterpart too."""
+        parts = []
+        for run in self.runs:
+            rows = select_rows(run, self.metric, heads=self.heads, tokens=self.tokens)
+            parts.append(rows.assign(run=run.name))
+        values = pd.concat(parts, ignore_index=True)
+        if self.components:
+            values = values[values["component"].isin(self.components)]
+        return values
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """Every difference as a row: where it is, the value in both runs with their intervals, and the difference
+        (`second` less `first`) with its own.
+        """
+        parts = []
+        for run, differences in zip(self.runs[1:], self.differences, strict=True):
+            parts.append(tabulate_differences(differences).assign(run=run.name, against=self.names[0]))
+        rows = [part for part in parts if len(part)] or parts[:1]
+        return pd.concat(rows, ignore_index=True)[["run", "against", *KEYS, *OF_DIFFERENCES]]
+
+    def of_components(self, chosen: Sequence[str]) -> "ComparedRuns":
+        """The same of some components (classes, dimensions) alone. UsageError for others."""
+        known = sorted({str(one.where["component"]) for own in self.differences for one in own})
+        for name in chosen:
+            if name not in known:
+                raise UsageError(f"a component of {self.metric}", repr(name), near_matches(name, known))
+        kept = tuple(tuple(one for one in own if str(one.where["component"]) in chosen) for own in self.differences)
+        findings = []
+        for other, own in zip(self.runs[1:], kept, strict=True):
+            findings += list(differs(self.runs[0], other, own, self.metric))
+        return replace(self, differences=kept, findings=tuple(findings), components=tuple(chosen))
+
+    def judge(self, text: str) -> list[tuple[str, list[Difference]]]:
+        """The differences for which a condition (`A.last > +.02`) holds, by the name of the run; empty: in none.
+
+        The metric of the condition may be another than the comparison's. UsageError for a condition that cannot be
+        read, MeasureError for one that the runs give nothing to judge by.
+        """
+        condition = parse_condition(text)
+        metric = find_metric(self.runs[0], condition.metric)
+        found = []
+        for run, differences in zip(self.runs[1:], self.differences, strict=True):
+            own: Sequence[Difference] = differences
+            if metric != self.metric:
+                own = compare_runs(self.runs[0], run, metric, heads=self.heads, tokens=self.tokens)
+            met, beyond = condition.is_met(own)
+            if met:
+                found.append((run.name, beyond))
+        return found
+
+
+def compare(
+    runs: Sequence[KeptRun], metric: str = A, *, tokens: str | None = "all", heads: bool = False
+) -> ComparedRuns:
+    """Compare each run with the first (`runs.differences.compare_runs` says how)."""
+    runs = _with_own_names(runs)
+    first = runs[0]
+    name = find_metric(first, metric)
+    differences, findings = [], []
+    notes: dict[str, list[str]] = {}  # to whom each applies: of several runs most are the same
+    for other in runs[1:]:
+        own = compare_runs(first, other, metric, heads=heads, tokens=tokens)
+        differences.append(tuple(own))
+        for caution in list_cautions(first, other, own):
+            notes.setdefault(caution, []).append(other.name)
+        if own and all(np.isnan(one.low) for one in own):
+            findings += _by_gaps(first, other, name, tokens)
+        else:
+            findings += list(differs(first, other, own, name))
+    sentences = [f"{listing(names)} against {first.name}: {text}" for text, names in notes.items()]
+    return ComparedRuns(name, tuple(runs), tokens, heads, tuple(differences), tuple(sentences), tuple(findings))
+
+
+def _with_own_names(runs: Sequence[KeptRun]) -> list[KeptRun]:
+    """The runs, a number after a name that comes again."""
+    taken: set[str] = set()
+    found = []
+    for number, run in enumerate(runs, start=1):
+        name = f"{run.name} ({number})" if run.name in taken else run.name
+        taken.add(name)
+        found.append(replace(run, name=name))
+    return found
+
+
+def list_cautions(first: KeptRun, second: KeptRun, differences: Sequence[Difference] = ()) -> list[str]:
+    """What could make a difference of two runs something else than it seems, a sentence each; how they are paired
+    comes first.
+    """
+    notes = [explain_pairing(first, second)]
+    ours, theirs = _corpus_of(first), _corpus_of(second)
+    same_corpus = ours.get("fingerprint") == theirs.get("fingerprint") and ours.get("name") == theirs.get("name")
+    if not same_corpus:
+        notes.append(f"Another corpus ({_names(first, second, ours.get('name'), theirs.get('name'))}).")
+    for name, words in (("limit", "--limit"), ("split", "--split"), ("n_units", "numbers of units")):
+        if ours.get(name) != theirs.get(name) and same_corpus:
+            notes.append(f"Other {words} ({_names(first, second, ours.get(name), theirs.get(name))}).")
+    notes += _cautions_of_tokens(first, second, same_corpus)
+    if first.manifest.get("dtype") != second.manifest.get("dtype"):
+        found = _names(first, second, first.manifest.get("dtype"), second.manifest.get("dtype"))
+        notes.append(f"Another dtype ({found}).")
+    notes += _cautions_of_settings(first, second)
+    notes += _cautions_of_layers(first, second, differences)
+    return notes
+
+
+def _corpus_of(run: KeptRun) -> Mapping[str, Any]:
+    found = run.manifest.get("corpus")
+    return found if isinstance(found, Mapping) else {"name": found}
+
+
+def _names(first: KeptRun, second: KeptRun, ours: Any, theirs: Any) -> str:
+    return f"{first.name}: {_worded(ours)}; {second.name}: {_worded(theirs)}"
+
+
+def _worded(value: Any) -> str:
+    return "none" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _cautions_of_tokens(first: KeptRun, second: KeptRun, same_corpus: bool) -> Iterator[str]:
+    """Whether the same text was cut into other tokens or windows."""
+    ours, theirs = first.manifest.get("plan"), second.manifest.get("plan")
+    of_text = _corpus_of(first).get("max_length") is not None
+    if not (same_corpus and of_text) or ours is None or theirs is None or ours == theirs:
+        return
+    settings, others = (run.manifest.get("settings", {}) for run in (first, second))
+    parts = []
+    lengths = [_corpus_of(run).get("max_length") for run in (first, second)]
+    if lengths[0] != lengths[1]:
+        parts.append(f"windows of {lengths[0]:,} and {lengths[1]:,} tokens")
+    for name in ("documents", "sequences", "batch_tokens"):
+        if settings.get(name) != others.get(name):
+            parts.append(f"--{name.replace('_', '-')} {_worded(settings.get(name))} and {_worded(others.get(name))}")
+    if not parts:
+        parts = ["another tokenizer"]
+    yield f"The same text as other tokens ({listing(parts)})."
+
+
+def _cautions_of_settings(first: KeptRun, second: KeptRun) -> Iterator[str]:
+    """Settings that differ, and code that does."""
+    ours, theirs = (run.manifest.get("settings", {}).get("settings", {}) for run in (first, second))
+    for name, words in SETTINGS_TO_TELL.items():
+        if name in ours and name in theirs and ours[name] != theirs[name]:
+            yield f"{words[0].upper()}{words[1:]} ({_names(first, second, ours[name], theirs[name])})."
+    for run in (first, second):
+        part, parts = run.manifest.get("settings", {}).get("shard") or (0, 1)
+        if parts > 1:
+            yield f"{run.name} is shard {part + 1} of {parts}; merge the shards first."
+    code = [run.manifest.get("code") or {} for run in (first, second)]
+    versions = [found.get("version") for found in code]
+    if all(versions) and versions[0] != versions[1]:
+        yield f"Measured by other versions ({_names(first, second, *versions)})."
+    elif all(found.get("sources") for found in code) and code[0]["sources"] != code[1]["sources"]:
+        yield "Measured by other code of the same version; if that matters, measure both again."
+
+
+def _cautions_of_layers(first: KeptRun, second: KeptRun, differences: Sequence[Difference]) -> Iterator[str]:
+    """Layers that were matched by depth, and stacks of other names."""
+    moved = [one for one in differences if not pd.isna(one.layer_other) and one.layer_other != one.where["layer"]]
+    if moved:
+        deepest = max(int(one.where["layer"]) for one in differences if not pd.isna(one.where["layer"]))
+        other = max(int(one.layer_other) for one in differences if not pd.isna(one.layer_other))
+        yield f"Layers are matched by relative depth ({deepest} and {other} layers)."
+    stacks = [set(run.records["stack"].dropna().unique()) for run in (first, second)]
+    if differences and len(stacks[0]) == len(stacks[1]) == 1 and stacks[0] != stacks[1]:
+        yield f"Stacks of other kinds ({_names(first, second, *(next(iter(each)) for each in stacks))})."
+    if not differences:
+        yield "No layer in common."
+
+
+def differs(first: KeptRun, second: KeptRun, differences: Sequence[Difference], metric: str) -> Iterator[Finding]:
+    """Where a second run differs from the first: layers where the whole interval of the difference lies above or below
+    0, and where it is largest; stack by stack.
+    """
+    beginning = f"{second.name} against {first.name}" + ("" if metric == A else f" in {metric}")
+    if not differences:
+        yield Finding("differs", f"{beginning}: no verdict, as there is no layer in common.")
+        return
+    paired = ", paired" if are_paired(first, second) else ""
+    parts: dict[tuple[Any, ...], list[Difference]] = {}
+    for one in differences:
+        place = tuple(None if pd.isna(one.where[name]) else one.where[name] for name in ("stack", "kind", "component"))
+        parts.setdefault(place, []).append(one)
+    stacks, components = {place[:2] for place in parts}, {place[2] for place in parts}
+    for (stack, kind, component), own in parts.items():
+        before = f"{str(stack).capitalize()}, {kind}-attention: " if kind == "cross" else f"{str(stack).capitalize()}: "
+        before = before if len(stacks) > 1 else ""
+        of_component = f" ({component})" if len(components) > 1 else ""
+        if len(components) <= 6:
+            yield _tell_difference(f"{before}{beginning}{of_component}", own, metric, paired)
+
+
+def _tell_difference(beginning: str, differences: Sequence[Difference], metric: str, paired: str) -> Finding:
+    """What the differences in one stack say."""
+    of_heads = any(not pd.isna(one.where["head"]) for one in differences)
+    words = ("more anisotropic", "less anisotropic") if metric == A else ("higher", "lower")
+    found = [[one for one in differences if one.low > 0], [one for one in differences if one.high < 0]]
+    parts = []
+    numbers: list[dict[str, Any]] = []
+    for word, own in zip(words, found, strict=True):
+        if not own:
+            continue
+        top = max(own, key=lambda one: abs(one.value))
+        numbers.append(_number_of(top))
+        by = f"{signed_range(top.value, top.low, top.high)}{paired}"
+        values = f"{short(top.second)} against {short(top.first)}"
+        if of_heads:
+            where = f"in {plural(len(own), 'head')} of {len(differences)}"
+            most = f", most in head {top.where['head']} of layer {top.where['layer']}"
+        else:
+            where, most = _where(own, differences), f", most at {_place_name(top)}" if len(own) > 1 else ""
+        parts.append(f"{word} {where}{most} ({values}: {by})")
+    rest = [one for one in differences if not (one.low > 0 or one.high < 0)]
+    if rest:
+        where = f"in {plural(len(rest), 'head')}" if of_heads else _where(rest, differences)
+        parts.append(f"not told apart {where}" if parts else f"not told apart in any {'head' if of_heads else 'layer'}")
+    return Finding("differs", f"{beginning}: {'; '.join(parts)}.", tuple(numbers))
+
+
+def _number_of(one: Difference) -> dict[str, Any]:
+    """The numbers behind a sentence, as a finding keeps them."""
+    kept = {name: one.where[name] for name in ("metric", "stack", "layer", "head", "site", "component")}
+    known: dict[str, Any] = {name: None if pd.isna(value) else value for name, value in kept.items()}
+    numbers: dict[str, Any] = {
+        "first": one.first,
+        "second": one.second,
+        "value": one.value,
+        "low": one.low,
+        "high": one.high,
+    }
+    return {name: x.item() if hasattr(x, "item") else x for name, x in (known | numbers).items()}
+
+
+def _where(chosen: Sequence[Difference], every: Sequence[Difference]) -> str:
+    names = [_place_name(one) for one in every]
+    return span([i for i, one in enumerate(every) if any(one is other for other in chosen)], names)
+
+
+def _place_name(one: Difference) -> str:
+    return name_of(pd.Series(one.where)) if not pd.isna(one.where["layer"]) else "the whole model"
+
+
+def _by_gaps(first: KeptRun, second: KeptRun, metric: str, tokens: str | None) -> list[Finding]:
+    """What the intervals of two runs tell apart if there is none of their difference: those that do not meet."""
+    pair = []
+    for run in (first, second):
+        rows = select(run.records, metric=metric, head=None, component=None)
+        if tokens is not None:
+            rows = select(rows, token_policy=[tokens, None])
+        pair.append((run.name, rows))
+    if not all(len(rows) for _, rows in pair):
+        return []
+    return list(told_apart(pair[0], pair[1], metric))
+
+
+def describe_met(condition: str, name: str, beyond: Sequence[Difference]) -> str:
+    """A line on a condition that a run meets: `A.last > +.02 holds for b: +.034 [+.030, +.038] at layer 4`."""
+    top = max(beyond, key=lambda one: abs(one.value))
+    more = f" and {len(beyond) - 1} more" if len(beyond) > 1 else ""
+    return f"{condition} holds for {name}: {signed_range(top.value, top.low, top.high)} at {_place_name(top)}{more}"
+
+
+__all__ = ["ComparedRuns", "Condition", "compare", "describe_met", "differs", "list_cautions"]

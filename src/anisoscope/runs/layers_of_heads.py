@@ -1,0 +1,77 @@
+"""Values of whole layers from those of their heads, with intervals.
+
+The heads of a model are fixed and its units are drawn: the interval of a mean over heads is the jackknife of that mean,
+with the same group of units left out of every head. Intervals of single heads cannot give it, since heads of one layer
+read the same text and move together.
+"""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from anisoscope.sums import jackknife
+from anisoscope.sums.jackknife import UNBOUNDED, Bounds
+
+Array = NDArray[np.float64]
+
+PLACE = ["step", "seed", "stack", "kind", "layer", "site", "token_policy", "metric", "component"]
+"""What the heads of one layer have in common."""
+OF_SIZES = frozenset({"query_key.cosine"})
+"""Metrics whose mean over heads is of absolute values: aligned and opposite heads do not cancel."""
+SHARE: Bounds = (0.0, 1.0)
+RANGES = {
+    "attention.entropy_normalised": SHARE,
+    "attention.first_mass": SHARE,
+    "attention.row_max": SHARE,
+    "attention.row_min": SHARE,
+    "attention.row_similarity": SHARE,
+    "query_key.cosine": SHARE,
+}
+"""Ends of what a mean over heads can be, by metric; others are unbounded. Of cosines: absolute values."""
+
+
+def average_heads(
+    rows: pd.DataFrame, left_out: Float[Array, "row group"] | None = None
+) -> tuple[pd.DataFrame, Float[Array, "layer group"] | None]:
+    """Means over the heads of each layer: a row per layer, metric and site, its head null, and its replicates.
+
+    rows      records of single heads; heads whose value is undefined are left out of the mean
+    left_out  the value of each row with one group of units left out, NaN where a group holds nothing of the place;
+              None: not known, and then the means have no intervals (`low` and `high` are NaN)
+    """
+    numbered = rows.reset_index(drop=True)
+    found: list[dict[str, Any]] = []
+    replicates: list[Array] = []
+    for _, part in numbered.groupby(PLACE, sort=False, dropna=False):
+        defined = part[part["value"].notna()]
+        if not len(defined):
+            continue
+        own = None if left_out is None else left_out[defined.index.to_numpy()]
+        metric = str(defined["metric"].iloc[0])
+        row: dict[str, Any] = {str(name): value for name, value in defined.iloc[0].items()}
+        row["head"] = pd.NA
+        values = defined["value"].to_numpy(dtype=np.float64)
+        if metric in OF_SIZES:
+            values = np.abs(values)
+            own = None if own is None else np.abs(own)
+        mean = None if own is None else own.mean(axis=0)
+        row |= _estimate(float(values.mean()), mean, RANGES.get(metric, UNBOUNDED))
+        found.append(row)
+        if mean is not None:
+            replicates.append(mean)
+    frame = pd.DataFrame(found, columns=rows.columns).astype(rows.dtypes.to_dict())
+    if left_out is None:
+        return frame, None
+    return frame, np.stack(replicates) if replicates else np.zeros((0, left_out.shape[1]))
+
+
+def _estimate(value: float, left_out: Array | None, bounds: Bounds) -> dict[str, float]:
+    """Value and interval of a row."""
+    if left_out is None:
+        return {"value": value, "low": np.nan, "high": np.nan}
+    present = left_out[~np.isnan(left_out)]
+    found = jackknife.interval(np.concatenate([[value], present]), bounds=bounds)
+    return {"value": value, "low": float(found.low), "high": float(found.high)}
