@@ -25,6 +25,7 @@ MINIATURES = {
     "peers": ["--pairs", "1", "--peers", "usual", "--tokens", "64", "--window", "16", "--layers", "1", "--width", "32"],
     "limit": ["--seconds", "0.01"],
     "coverage": ["--units", "3", "--corpora", "4"],
+    "paired": ["--units", "4", "--corpora", "3"],
 }
 KEPT = {"overhead", "modalities", "monitor", "scale", "peers", "limit"}
 BY_HAND = {"pairs", "first_answer"}

@@ -292,25 +292,29 @@ def _difference(ours: _Selection, theirs: _Selection, row: Any, other: Any, pair
     if ours.left_out is not None and theirs.left_out is not None:
         left_out, others_left_out = ours.left_out[row.row], theirs.left_out[other.row]
         if paired:
-            half = _half_width_paired(row, other, left_out, others_left_out)
+            half = half_width_paired(float(row.value), float(other.value), left_out, others_left_out)
         else:
-            half = _half_width_unpaired(left_out, others_left_out)
+            half = half_width_unpaired(left_out, others_left_out)
         low, high = value - half, value + half
     where = {name: getattr(row, name) for name in KEYS}
     ends = (float(row.low), float(row.high)), (float(other.low), float(other.high))
     return Difference(where, other.layer, float(row.value), float(other.value), value, low, high, paired, *ends)
 
 
-def _half_width_paired(row: Any, other: Any, ours: Array, theirs: Array) -> float:
-    """Half the interval of a difference, with the same group left out on both sides (NaN: fewer than three groups)."""
+def half_width_paired(value: float, other_value: float, ours: Array, theirs: Array) -> float:
+    """Half the interval of a difference, with the same group left out on both sides (NaN: fewer than three groups).
+
+    value, other_value   of all groups
+    ours, theirs         [group]: without each group, NaN where it holds nothing of the place
+    """
     present = ~(np.isnan(ours) & np.isnan(theirs))
     # A group that holds nothing of a place in one run changes nothing there if it is left out.
-    left_out = np.where(np.isnan(theirs), other.value, theirs) - np.where(np.isnan(ours), row.value, ours)
+    left_out = np.where(np.isnan(theirs), other_value, theirs) - np.where(np.isnan(ours), value, ours)
     error, groups = _jackknife_error(left_out[present])
     return float(special.stdtrit(groups - 1, 0.975) * error) if groups >= FEWEST else np.nan
 
 
-def _half_width_unpaired(ours: Array, theirs: Array) -> float:
+def half_width_unpaired(ours: Array, theirs: Array) -> float:
     """Half the interval of a difference of independent runs: errors added in squares, Welch's degrees of freedom."""
     (error, groups), (other_error, other_groups) = (_jackknife_error(x[~np.isnan(x)]) for x in (ours, theirs))
     if min(groups, other_groups) < FEWEST:
