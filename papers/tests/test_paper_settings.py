@@ -4,6 +4,7 @@ What cannot be had is left out and said, the rest goes on; a second start does n
 """
 
 import json
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -15,6 +16,7 @@ from anisoscope.data.local import copies, part_of_copy
 from anisoscope.errors import CorpusError, UsageError
 from anisoscope_papers import runner
 from anisoscope_papers.fosse2023 import trained_cells
+from anisoscope_papers.needs import Need
 from anisoscope_papers.study import Context
 
 PAPER = ["reproduce", "godey2024", "--settings", "paper", "--output"]
@@ -175,6 +177,24 @@ def test_the_dry_run_counts_everything_once(monkeypatch):
     assert "GB to load, and 2 of unknown size" in both[-2]
     quick = runner.describe(runner.choose("godey2024", "fig1"), "quick")
     assert quick == ["fig1     Anisotropy per layer of token-based Transformers"]
+
+
+def test_a_dry_run_counts_what_studies_share_for_the_first_of_them(monkeypatch):
+    """A model to load, and runs to compute: the second study was said to compute them once more."""
+    monkeypatch.setattr(runner, "speed", lambda: 1 / (3600 * runner.EFFICIENCY))  # an operation of 1e12 is an hour
+    model, both, own = Need("org/model", 2.0, work={"a": 3.0}), Need(work={"b": 4.0}), Need(work={"c": 20.0})
+    kept = Need("org/large", 9.0, kept=1.0)
+    studies = [
+        SimpleNamespace(name=name, title=name, needs=needs)
+        for name, needs in (("one", (model, both)), ("two", (model, both)), ("three", (both, own, kept, model)))
+    ]
+    told = [line.strip() for line in runner._costs(studies)]
+    assert [line for line in told if "hour" in line or "compute" in line] == [
+        "2.0 GB to load; about 7.0 hours",
+        "what one loads; nothing more to compute",
+        "what one loads; 9.0 GB to load; about 20 hours",
+        "in all   11.0 GB to load; 3.0 GB on the disk; about 27 hours here",
+    ]
 
 
 # ---- what the papers publish ----
