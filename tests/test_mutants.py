@@ -7,8 +7,12 @@ the change.
 import inspect
 import textwrap
 from contextlib import contextmanager
+from pathlib import Path
 from types import CodeType
 
+import mutant_places
+import mutant_tests
+import mutants as tool
 import numpy as np
 import pytest
 import test_capture
@@ -28,6 +32,8 @@ from anisoscope.sums import groups as sums, jackknife
 from anisoscope.sums.groups import Sums, Totals, _sums_of, row_sums
 from anisoscope.sums.moments import Moments
 from anisoscope.sums.reservoir import Reservoir, token_hash
+
+ROOT = Path(__file__).parents[1]
 
 
 def code_named(code, name):
@@ -333,3 +339,21 @@ def test_mutant_is_killed(name, tmp_path):
 def test_a_mutant_whose_text_is_gone_says_so():
     with pytest.raises(AssertionError, match="no longer says 'nowhere'"), mutant(Totals.over, "nowhere", ""):
         pass
+
+
+def test_mutants_are_drawn_in_every_package_of_both_distributions():
+    """`make mutants`: a package without tests of its own named ended in a KeyError, and the papers were not found."""
+    packages = {path.parent.name for path in (ROOT / "src/anisoscope").glob("*/__init__.py")}
+    papers = {path.parent.name for path in (ROOT / "papers/src/anisoscope_papers").glob("*/__init__.py")}
+    assert papers
+    assert packages | papers | {"top", "papers"} == {*tool.NAMED}
+    for area, named in tool.NAMED.items():
+        for path in mutant_places.modules(ROOT, area):
+            module = str(path.relative_to(ROOT))
+            assert tool.area_of(module) == area and mutant_tests.path_in_tree(str(path)) == module
+        for name in named.split():
+            folders = [folder for folder in mutant_tests.TESTS_IN if (ROOT / folder / f"test_{name}.py").exists()]
+            assert len(folders) == 1, f"{area}: test_{name}.py"
+    assert [path.name for path in mutant_places.modules(ROOT, "papers/judge")] == ["judge.py"]
+    with pytest.raises(ValueError, match="nowhere is no package"):
+        mutant_places.modules(ROOT, "nowhere")

@@ -297,7 +297,6 @@ def test_moments_of_a_cloud_far_from_the_origin_are_those_of_its_spread(drift):
     torch.testing.assert_close(found.diagonal(), expected.diagonal(), rtol=2e-5, atol=0)
 
 
-@pytest.mark.usefixtures("wide")
 def test_moments_of_heads_are_those_of_the_vectors_that_count():
     """Sums and counts are both by weight, and by group."""
     generator = torch.Generator().manual_seed(0)
@@ -312,6 +311,7 @@ def test_moments_of_heads_are_those_of_the_vectors_that_count():
             torch.testing.assert_close(sums.terms["a", "head_moment"][g, head], rows.T @ rows)
 
 
+@pytest.mark.usefixtures("wide")
 def test_pending_moments_go_into_a_state_and_come_back():
     sums = Sums(2)
     moments = Moments(sums, 2)
