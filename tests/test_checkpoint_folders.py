@@ -224,7 +224,7 @@ def test_damaged_gzip_files_of_vectors_are_one_line(tmp_path, damage):
         body[len(body) // 2] ^= 0xFF
     body = {"cut": body[: len(body) // 2], "flipped": body, "other": b"<html>not found</html>"}[damage]
     (tmp_path / "v.gz").write_bytes(body)
-    with pytest.raises(ModelError, match=r"a whole gzip file at .*Cure: download it again"):
+    with pytest.raises(ModelError, match=r"a complete gzip file at .*Cure: download it again"):
         word_vectors(str(tmp_path / "v.gz"), ["w4999"], [])
 
 

@@ -75,7 +75,7 @@ TYPOS = [
         2,
         r"expected --corpus without control characters, in UTF-8; got 'a\udc80.txt'",
     ),
-    (["merge", "runs/a", "runs/b\x1b[31m", "-o", "runs/c"], 2, r"got 'runs/b\x1b[31m'. Cure: mend or rename it"),
+    (["merge", "runs/a", "runs/b\x1b[31m", "-o", "runs/c"], 2, r"got 'runs/b\x1b[31m'. Cure: correct or rename it"),
     (["measure", "--shard", "3/2"], 2, "1 ≤ I ≤ N"),
     (["measure", "builtin:minilmm"], 3, "did you mean builtin:minilm?"),
     (["measure", "./nowhere"], 3, "which is not there"),

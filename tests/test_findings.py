@@ -55,7 +55,7 @@ def test_a_verdict_needs_the_whole_interval(low, high, word):
         ),
         (
             [(0.15, 0.16), (0.2, 0.22), (0.19, 0.205)],
-            "Anisotropic in every layer; highest at layer 1 (A .210 [.200, .220]), not told apart from layer 2.",
+            "Anisotropic in every layer; highest at layer 1 (A .210 [.200, .220]); intervals overlap with layer 2.",
         ),
         (
             [(0.2, 0.3), (0, 0.02), (0.05, 0.15), (0.01, 0.02)],
@@ -127,7 +127,7 @@ def test_told_by_direction_and_above_majority():
     assert told(rows)["told_by_direction"] == "Directions tell the classes at layer 1 only (AUC .750 [.700, .800])."
     assert "in no layer: AUC is at chance" in told(rows[:1])["told_by_direction"]
     majority = row("majority", None, 0.5, **site)
-    for ends, word in (((0.6, 0.8), "above"), ((0.4, 0.6), "not told from"), ((0.1, 0.2), "below")):
+    for ends, word in (((0.6, 0.8), "above"), ((0.4, 0.6), "overlaps with"), ((0.1, 0.2), "below")):
         accuracy = row("accuracy", None, sum(ends) / 2, *ends, **site)
         assert f", {word} the majority rate (.500)" in told([majority, accuracy])["above_majority"]
 
@@ -141,12 +141,12 @@ def compared(*runs, **how):
 @pytest.mark.parametrize(
     ("b", "text"),
     [
-        ([(0.1, 0.2), (0.5, 0.6)], "not told apart in any layer."),
-        ([(0.2, 0.3), (0.4, 0.5)], "not told apart in any layer."),
+        ([(0.1, 0.2), (0.5, 0.6)], "intervals overlap in every layer."),
+        ([(0.2, 0.3), (0.4, 0.5)], "intervals overlap in every layer."),
         (
             [(0.1, 0.2), (0.7, 0.8)],
             "more anisotropic at layer 1 (.750 [.700, .800] against .550 [.500, .600]: .200 apart, at "
-            "least .100); not told apart at layer 0.",
+            "least .100); intervals overlap at layer 0.",
         ),
         (
             [(0.01, 0.02), (0.7, 0.8)],
@@ -174,7 +174,7 @@ def test_told_apart_of_other_metrics_stacks_and_more_runs():
     ]
     both = compared(a + curve((0.5, 0.6), stack="decoder"), b + curve((0.5, 0.6), stack="decoder"))
     assert both[0].startswith("Encoder: b against a: more anisotropic at layer 0 (.350")
-    assert both[1] == "Decoder: b against a: not told apart in any layer."
+    assert both[1] == "Decoder: b against a: intervals overlap in every layer."
     with pytest.raises(UsageError, match="the series a"):
         compared(a + a, b)
 

@@ -85,7 +85,7 @@ BAD = [
     ("number", "0.91", "{} of at most 0.9; got 0.91"),
     ("number", "x", "a number for {}; got 'x'. Cure: give one of 0 to 0.9, in digits"),
     ("flag", "maybe", "true or false for {}; got 'maybe'"),
-    ("text", "a\x07", r"{} without control characters, in UTF-8; got 'a\x07'. Cure: mend or rename it"),
+    ("text", "a\x07", r"{} without control characters, in UTF-8; got 'a\x07'. Cure: correct or rename it"),
     ("text", "a\udc80", r"{} without control characters, in UTF-8; got 'a\udc80'"),
     ("path", "a\x07", r"{} without control characters, in UTF-8; got 'a\x07'"),
     ("names", ",", "names for {}; got ','. Cure: leave it out"),

@@ -214,7 +214,7 @@ def test_a_swapped_layer_is_seen(monkeypatch, lie):
         monkeypatch.setattr(Heads, "look", swap_queries(Heads.look))
     run = measured(model, inputs)
     assert layers_of(run) == ({3} if lie == "layers" else {1})
-    assert lie == "queries" or warned(run, "LlamaAttention, which lies in another block, stands there")
+    assert lie == "queries" or warned(run, "LlamaAttention, which belongs to another block, was found there")
 
 
 def rename_backend(attach, name):

@@ -312,7 +312,7 @@ def _in_words(found: ErrorDetails, label: str, annotation: Any) -> tuple[str, st
         case "unexpected_keyword_argument":
             return "a known keyword", repr(label), "see the fields of the settings"
         case "string_pattern_mismatch" | "string_unicode":
-            return f"{label} without control characters, in UTF-8", got, "mend or rename it"
+            return f"{label} without control characters, in UTF-8", got, "correct or rename it"
         case _:
             message = found["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
             came = f"{got}, {type(found['input']).__name__}"

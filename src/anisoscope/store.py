@@ -218,7 +218,7 @@ class RunFolder:
                 expected, got = f"{folder} to be new or of this run", f"another run ({differ} differ)"
                 raise OutputError(expected, got, "choose another --output, or --overwrite")
             if not resume:
-                cure = "add --resume to go on, or --overwrite to begin anew"
+                cure = "add --resume to continue, or --overwrite to start again"
                 raise OutputError(f"{folder} to be new", "this very run, begun or finished", cure)
         if not begun and folder.is_dir() and any(folder.iterdir()):
             raise OutputError(f"{folder} to be empty", "files that are no run", "choose another --output")

@@ -125,7 +125,7 @@ def measure_vectors(
     """Measure vectors; of a file the job may name the columns of units and labels."""
     named = isinstance(vectors, str | Path)
     if job.corpus:
-        raise UsageError("vectors alone", f"the corpus {job.corpus}", "leave it out: the file is what is measured")
+        raise UsageError("vectors alone", f"the corpus {job.corpus}", "leave it out: the file is what will be measured")
     with shown(str(vectors) if named else "vectors", "vectors", quiet=quiet) as progress:
         from anisoscope.data.arrays import given_vectors
         from anisoscope.data.vector_files import open_vectors

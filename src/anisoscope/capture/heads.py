@@ -138,7 +138,7 @@ class Heads:
         if keys > positions and at("key").kind == "self" and {"key", "value"} & {n.partition(".")[0] for n in wanted}:
             expected = f"one key a token in {type(call.module).__name__}, as --panel attention has to have"
             cure = "measure what is per query: capture(model, ('query', 'attention'))"
-            raise MeasureError(expected, f"{keys} keys for {positions} positions: some stand for several tokens", cure)
+            raise MeasureError(expected, f"{keys} keys for {positions} positions: some represent several tokens", cure)
         for (name, stage), tensor in source.stages(call).items():
             if {name, f"{name}.{stage}"} & wanted:
                 emit(at(name, stage), tensor)
@@ -176,7 +176,7 @@ class Heads:
         """Whether what is handed on gives the model's own output and stands at its place; refused if not."""
         name, place = type(call.module).__name__, site.place
         if self.tap.positions.contradict(call.module, site):
-            self.tap.refuse(place, f"{name}, which lies in another block, stands there")
+            self.tap.refuse(place, f"{name}, which belongs to another block, was found there")
             return False
         figures = check_attention(call, rows["output"], rows["keys"], real) if "output" in rows else None
         if figures is None:
@@ -226,7 +226,7 @@ class Heads:
         before.add(site)
         if not self.tap.optional & self.tap.of_heads or not (several or not windows):
             return False
-        why = "several times in one block" if several else "in parts of a sequence that are no whole windows of it"
+        why = "several times in one block" if several else "in parts of a sequence that are not complete windows"
         self.tap.refuse(site.place, f"{type(call.module).__name__} computes it {why}")
         return True
 

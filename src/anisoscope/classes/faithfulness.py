@@ -69,7 +69,7 @@ def explanations(
     beside = {VALIDATION: TRAIN, HELD_OUT: TRAIN, ALL: ALL}.get(split, VALIDATION)
     others = [e for e in corpus.splits[beside] if id(e) not in looked_at]
     if not others:
-        expected = "examples beside those that are explained, for the directions of classes"
+        expected = "more examples than those that are explained, for the directions of classes"
         raise MeasureError(expected, "none", "lower --few, or give more examples")
     held = encode(balanced(others, DIRECTED, classes), tokenizer, max_length)
     directions = class_directions(model, LabelledPlan(held, pad, device=device), classes)

@@ -21,7 +21,7 @@ EXIT_CODES = {
     4: "corpus: not found, not readable, or nothing in it to measure",
     5: "measurement: a place that never fires, sums that do not fit together",
     6: "output: a folder that cannot be written or read",
-    7: "partial: all was done but what needed a system or corpus that could not be had (reproduce)",
+    7: "partial: some models or data were unavailable and were skipped (reproduce)",
     8: "condition: a run differs from the first as --fail-if says (compare)",
     130: "interrupted: Ctrl-C (SIGINT); the same command with --resume goes on",
     143: "ended: SIGTERM; the same command with --resume goes on",
@@ -37,8 +37,8 @@ COMMANDS: dict[str, Command | Group] = {
     "classes": Command(
         "anisoscope.cli.measuring:classes",
         "Ask a classifier, layer by layer, what makes its classes.\n\n"
-        "Is the direction of an utterance its class? What is attention worth, and what explains the decision? Of any "
-        "model, on any labelled corpus: a run folder with records and a report; tables on stdout.",
+        "Is the direction of an utterance its class? How much does attention contribute, and what explains the "
+        "decision? For any model and any labelled corpus: a run folder with records and a report; tables on stdout.",
         "anisoscope classes builtin:minilm --corpus planted --limit 100",
     ),
     "merge": Command(
@@ -48,14 +48,14 @@ COMMANDS: dict[str, Command | Group] = {
     ),
     "report": Command(
         "anisoscope.cli.reading:report",
-        "Make the page of a run, or of reproductions, anew from records.",
+        "Rebuild the page of a run, or of reproductions, from its records.",
         "anisoscope report runs/minilm-python-docs-1a2b3c4d",
     ),
     "compare": Command(
         "anisoscope.cli.comparing:compare",
-        "Hold runs against the first, layer by layer, with an interval of each difference.\n\n"
-        "Runs of the same units are paired, so that what they share cancels; how runs are paired, and what else sets "
-        "them apart, is said.",
+        "Compare runs with the first one, layer by layer, with an interval for each difference.\n\n"
+        "Runs of the same units are paired, so that what they share cancels. A sentence says how they were paired and "
+        "what else differs between them.",
         "anisoscope compare runs/before runs/after --fail-if 'A.last > +.02'",
     ),
     "cure": Command(

@@ -211,7 +211,7 @@ def check_example(example: Example, where: str, *, pairs: bool) -> None:
     if example.rationale is not None and len(example.rationale) != len(example.all_words):
         words = len(example.all_words)
         got = f"{len(example.rationale)} marks"
-        raise CorpusError(f"a rationale of {words} marks, one per word ({where})", got, "mend it, or leave it out")
+        raise CorpusError(f"a rationale of {words} marks, one per word ({where})", got, "correct it, or leave it out")
 
 
 def balanced(examples: Iterable[Example], limit: int, classes: int) -> Examples:

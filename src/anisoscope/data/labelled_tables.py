@@ -87,7 +87,7 @@ def _of_files(place: Path) -> tuple[dict[str, Rows], None, dict[str, Any]]:
     elif not is_table(place):
         cure = "write it as one of those, or as a folder with train, validation and test files"
         raise CorpusError(f"a labelled corpus in {', '.join(TABLES)}", str(place), cure)
-    cure = "mend or remove these rows"
+    cure = "correct or remove these rows"
     tables: dict[str, Rows] = {
         s: [(f"{f.name}, {where}", row) for where, row, _ in sound_rows(f, cure)] for s, f in files.items()
     }

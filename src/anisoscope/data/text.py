@@ -59,7 +59,7 @@ def open_text(name: str, **options: Any) -> TextCorpus:
     counts = {"column": read.column, "limit": asked.limit, "empty": read.empty, "skipped": read.skipped}
     source |= {"documents": read.how, **counts}
     fingerprint = digest([True if read.block is None else read.block, *read.documents])
-    note = f"the text marks no documents: its units are told apart by {read.how}; choose otherwise with --documents"
+    note = f"the text marks no documents: it is split into units by {read.how}; choose otherwise with --documents"
     limit = None if read.block is None else asked.limit
     notes = (note,) if read.guessed else ()
     return TextCorpus(name, read.documents, fingerprint, source, read.block, limit, read.unit, notes)

@@ -464,5 +464,5 @@ def _joined(parts: Sequence[Content], files: Sequence[Path]) -> Content:
     columns[FILE] = np.repeat(np.array([file.name for file in files], object), counts)
     index = tuple({name for part in parts for name in part.index})
     unusable = {name: reason for part in parts for name, reason in part.unusable.items()}
-    notes = [f"{len(files)} files one behind the other (--unit-column {FILE} makes a unit of each)"]
+    notes = [f"{len(files)} files read one after the other (--unit-column {FILE} makes a unit of each)"]
     return Content(columns, {}, unusable, index, first.named, first.is_table, notes)

@@ -80,7 +80,7 @@ def _load(path: Path) -> tuple[Any, str]:
 
 
 def _damaged(path: Path, got: str) -> CorpusError:
-    return CorpusError(f"JSON in {path}", got[:160], "mend the line, or write the file again")
+    return CorpusError(f"JSON in {path}", got[:160], "correct the line, or write the file again")
 
 
 def content_of_json(value: Any, file: str) -> Content:

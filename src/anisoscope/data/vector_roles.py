@@ -251,7 +251,7 @@ def _name_others(content: Content, taken: Iterable[str], file: str) -> dict[str,
             left_out[name] = "row numbers"
         elif not _is_numeric(values):
             if not _says_other(name) and (bad := _bad_cell(values, content.first_line)):
-                raise CorpusError(f"a number in every row of the column {name!r} of {file}", bad, "mend the cell")
+                raise CorpusError(f"a number in every row of the column {name!r} of {file}", bad, "correct the cell")
             left_out[name] = "yes or no" if _kind(values) == "b" else "text"
         elif _own_name(name) in INPUTS:
             left_out[name] = "a tokenizer's output"
@@ -277,7 +277,7 @@ def _decide_lists(content: Content, wide: list[str], left_out: dict[str, str], f
         named = [name for name in wide if CALLED_VECTORS.fullmatch(name.lower())]
         for name in wide if named else []:
             if name not in named:
-                left_out[name] = "lists beside a column that is called a vector"
+                left_out[name] = "lists as well as a column named vector"
         wide = named or wide
     if not wide:
         cure = "ask the service for embeddings of float, or unpack them: numpy.unpackbits"
@@ -350,7 +350,7 @@ def _decide_numbers(
         if len(series) < MOST * len(numbers):
             got = f"{compress_names(series)} may be the vector, or {compress_names(numbers)}"
             raise _two_readings(file, got, series)
-        left_out.update(dict.fromkeys(others, "beside the numbered columns"))
+        left_out.update(dict.fromkeys(others, "as well as the numbered columns"))
         numbers = series
     if not numbers or (len(numbers) == 1 and left_out):  # a single number beside others is hardly a vector
         raise _nothing(content, file)

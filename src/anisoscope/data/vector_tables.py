@@ -350,7 +350,7 @@ def _read_columns(
     except (pyarrow.ArrowException, OSError) as error:
         got = re.sub(r"CSV parse error: |CSV conversion error to double: |In CSV ", "", str(error).splitlines()[0])
         got = re.sub(r"Row #(\d+)", r"line \1", got)[:160]
-    cure = "mend the line: every row has as many values as the first, and numbers in columns of numbers"
+    cure = "correct the line: every row has as many values as the first, and numbers in columns of numbers"
     raise CorpusError(f"a table of numbers in {path}", got, cure)
 
 
@@ -375,7 +375,7 @@ def _read_spaced(path: Path, skip: int, names: list[str]) -> tuple[dict[str, Any
         cells = line.split()
         if len(cells) != len(names):
             got = f"{len(cells)} in line {number}"
-            raise CorpusError(f"{len(names)} values in every line of {path}", got, "mend the line")
+            raise CorpusError(f"{len(names)} values in every line of {path}", got, "correct the line")
         rows.append(cells)
     columns: dict[str, Any] = {}
     for name, cells_of in zip(names, zip(*rows, strict=True), strict=True):

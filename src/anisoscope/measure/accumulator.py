@@ -281,7 +281,7 @@ class Measurement:
             raise OutputError(f"the sums of a measurement in {path}", f"a damaged file ({error})", cure) from error
         if plan not in (None, self.plan):
             expected = "a state of the same corpus and settings"
-            raise MeasureError(expected, f"another plan in {path}", "begin anew with --overwrite")
+            raise MeasureError(expected, f"another plan in {path}", "start again with --overwrite")
         for name, tensor in tensors.items():
             kind, place, *_ = name.split(" ", 2)
             where, _, term = place.partition("|")

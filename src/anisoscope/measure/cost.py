@@ -80,8 +80,8 @@ class Cost:
         parts = {"sums": self.sums, "second moments": self.moments, "sample": self.sample}
         kept = ", ".join(f"{name} {size(count)}" for name, count in parts.items() if count)
         more = ", ".join(f"{name} {flops / max(self.model, 1):.1%}" for name, flops in self.panels.items() if flops)
-        of_model = f"; adds to the model's {scaled(self.model)}flop a token: {more}" if more else ""
-        return f"keeps {size(self.state)} ({kept}){of_model}"
+        work = f"; extra work per token, of the model's {scaled(self.model)}flop: {more}" if more else ""
+        return f"memory {size(self.state)} ({kept}){work}"
 
     @property
     def without_spectrum(self) -> str:

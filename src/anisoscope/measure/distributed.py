@@ -123,7 +123,7 @@ def _together() -> Iterator[None]:
 
 def _ended() -> MeasureError:
     expected, came = "every process of the torchrun job to go on to the end", "another one has ended (it says why)"
-    return MeasureError(expected, came, "mend that; the same command with --resume goes on")
+    return MeasureError(expected, came, "correct that; the same command with --resume continues")
 
 
 def is_in_step(model: nn.Module) -> bool:

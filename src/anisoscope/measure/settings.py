@@ -113,7 +113,7 @@ class Settings:
         Field(ge=0),
         option("seed of everything random (sample of vectors, untrained weights)", WHAT),
     ] = 0
-    medians: Annotated[bool, option("medians of attention rows (dear)", WHAT)] = False
+    medians: Annotated[bool, option("medians of attention rows (slow)", WHAT)] = False
     bins: Annotated[tuple[Number, ...], PYTHON_ONLY] = ()
     metrics: Annotated[
         Names,

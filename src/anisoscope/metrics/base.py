@@ -72,7 +72,7 @@ class Metric:
         object.__setattr__(self, "invariant", frozenset(self.invariant))
         if not isinstance(self.name, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):
             cure = "small letters, digits and _, as in mean_cosine"
-            raise UsageError("a name of a metric, as it stands in the long table", repr(self.name), cure)
+            raise UsageError("a name of a metric, as in the long table", repr(self.name), cure)
         if not isinstance(self.reads, Reads):
             came = f"{self.reads!r}" + (", a class: call it" if isinstance(self.reads, type) else "")
             raise UsageError(f"what {self.name} reads: Vectors(), Sample(), …", came, "see anisoscope.reads")

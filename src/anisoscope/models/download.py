@@ -20,7 +20,7 @@ SHAPE = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_at
 
 def place_of(subject: str) -> ModelPlace:
     """Find where a checkpoint is. ModelError where it is nowhere."""
-    return locate(*split_name(subject), subject, "Check the names that the pattern stands for.")
+    return locate(*split_name(subject), subject, "Check the names that the pattern matches.")
 
 
 def stamp(subject: str, place: ModelPlace) -> str:

@@ -38,7 +38,7 @@ HEADS = ("pooler.", "lm_head.", "cls.", "score.", "classifier.")
 IN_TRAINING = ("masked_spec_embed", "mask_token", "quantizer.", "num_batches_tracked")
 """Weights that may be missing: what only training uses, and heads unless they are asked for."""
 TOWERS = ("vision", "text")
-DRAWN = "untrained: weights drawn anew"
+DRAWN = "untrained: random weights"
 LIBRARIES = {"gptq": "gptqmodel optimum", "awq": "gptqmodel", "hqq": "hqq", "compressed-tensors": "compressed-tensors"}
 """What reads quantised weights, where it is not called as they are (bitsandbytes)."""
 AGAIN = "download or save it again"
@@ -114,7 +114,7 @@ def load(
         notes += add_sentences(model, place.path, processor, untrained=untrained)
     notes += [place.notice] if place.notice else []
     if processor is None:
-        notes.append(f"no preprocessor beside the weights: the defaults for {modality} are used")
+        notes.append(f"the checkpoint has no preprocessor: the defaults for {modality} are used")
     base, pinned = split_name(name)
     return Subject(model, processor, base, place.commit or revision or pinned, weights_hash(model, missing), notes)
 
@@ -282,7 +282,7 @@ def _explained(error: Exception, name: str, path: str) -> ModelError:
     cure = of_config(read_config(Path(path, "config.json")))
     there = [file.name for file in Path(path).iterdir()]
     if "trust_remote_code" in text:
-        got, cure = f"{name}, which runs code of its own", "add --trust-remote-code if you trust it"
+        got, cure = f"{name}, which runs its own code", "add --trust-remote-code if you trust it"
         return ModelError("a model of transformers", got, cure)
     if weight_files(there) is None and not cure:
         return ModelError(f"weights of torch in {name}", "none", described(there) or AGAIN)

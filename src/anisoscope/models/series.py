@@ -120,7 +120,7 @@ def _listed(path: Path) -> list[Checkpoint]:
         name, *numbers = line.split("#")[0].split() or [""]
         if len(numbers) > 2 or not all(word.isdigit() for word in numbers):
             got = f"line {number}: {line.strip()[:80]!r}"
-            cure = f"mend the line; a text to be read is given as --corpus {path}"
+            cure = f"correct the line; a text to read is given as --corpus {path}"
             raise UsageError(f"`name [step [seed]]` in {path}, a list of checkpoints", got, cure)
         if numbers:
             found.append(Checkpoint(name, int(numbers[0]), int(numbers[1]) if numbers[1:] else _seed_of(name)))
@@ -215,7 +215,7 @@ def _continued(before: list[str], end: str, pattern: str) -> tuple[list[int], li
     """What stands between the numbers `before` an ellipsis and the `end` behind it."""
     if len(before) < 2 or not all(item.isdigit() for item in (*before[-2:], end)):
         got = f"{{{','.join(before[-2:])},…,{end}}} in {pattern!r}"
-        raise UsageError("at least two numbers before an ellipsis and one behind it", got, "write {0,20,…,2000}")
+        raise UsageError("at least two numbers before an ellipsis and one after it", got, "write {0,20,…,2000}")
     numbers, last = [int(item) for item in before if item.isdigit()], int(end)
     if any(b <= a for a, b in pairwise([*numbers, last])):
         raise UsageError("numbers that rise", f"{numbers} … {last} in {pattern!r}", "order them")

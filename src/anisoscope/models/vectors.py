@@ -55,7 +55,7 @@ def _of_file(path: Path, wanted: dict[str, int], count: int) -> WordVectors:
             continue
         if not numbers:
             got = f"{word[:40]!r} alone in line {number}"
-            raise ModelError(f"numbers behind the word in {path}", got, "name a GloVe or fastText file")
+            raise ModelError(f"numbers after the word in {path}", got, "name a GloVe or fastText file")
         dim, place = dim or len(numbers), left.pop(word, None)
         if place is None:
             continue
@@ -65,7 +65,7 @@ def _of_file(path: Path, wanted: dict[str, int], count: int) -> WordVectors:
         try:
             row = rows[place] = torch.tensor([float(x) for x in numbers])
         except ValueError:
-            raise ModelError(f"numbers behind the word in {path}", f"line {number}", "name a text file") from None
+            raise ModelError(f"numbers after the word in {path}", f"line {number}", "name a text file") from None
         if not bool(torch.isfinite(row).all()):
             got = f"NaN, Inf or more than float32 holds in line {number} ({word})"
             raise ModelError(f"finite numbers in every line of {path}", got, "leave the line out, or use another file")
@@ -82,7 +82,7 @@ def _lines(path: Path) -> Iterator[str]:
         with opened(path, "rt", encoding="utf-8", errors="strict", newline="\n") as file:
             yield from file
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ModelError(f"a whole gzip file at {path}", str(error)[:120], "download it again") from None
+        raise ModelError(f"a complete gzip file at {path}", str(error)[:120], "download it again") from None
     except (OSError, UnicodeDecodeError) as error:
         cure = "binary files have to be converted"
         raise ModelError(f"a text file of vectors at {path}", str(error)[:120], cure) from None

@@ -117,7 +117,7 @@ def unjudged(depth: Depth) -> Iterator[Finding]:
 
 
 def where_anisotropic(depth: Depth) -> Iterator[Finding]:
-    """Which layers are anisotropic, which undecided, and where A is highest, with those it is not told apart from."""
+    """Say which layers are anisotropic, where A is highest, and which layers have overlapping intervals."""
     if not any(depth.rows["verdict"]):
         return
     found = list(depth.rows["verdict"])
@@ -129,7 +129,7 @@ def where_anisotropic(depth: Depth) -> Iterator[Finding]:
         rivals = [row for row in each(depth.rows) if row.high >= top.low]
         near = [i for i, row in enumerate(each(depth.rows)) if row.high >= top.low and row.Index != top.Index]
         word = "strongest" if len(rivals) == 1 < len(depth.rows) else "highest"
-        tied = f", not told apart from {places(near, names)}" if near else ""
+        tied = f"; intervals overlap with {places(near, names)}" if near else ""
         peak = f"{word} at {name_of(top)} ({highest}{extreme}){tied}"
         found_at = f"anisotropic {span(yes, names)}"
         parts = [found_at, peak] if len(names) > 1 else [f"{found_at} ({highest}{extreme})"]
@@ -219,7 +219,7 @@ def above_majority(records: pd.DataFrame) -> Iterator[Finding]:
     accuracy, majority = (rows[0] if rows else None for rows in found)
     if accuracy is None or majority is None or not has_interval(accuracy):
         return
-    place = "above" if accuracy.low > majority.value else "below" if accuracy.high < majority.value else "not told from"
+    place = "above" if accuracy.low > majority.value else "below" if accuracy.high < majority.value else "overlaps with"
     text = f"Accuracy {measured(accuracy)}, {place} the majority rate ({short(majority.value)})."
     yield Finding("above_majority", text, (entry(accuracy), entry(majority)))
 

@@ -64,7 +64,7 @@ class ModelAndCorpus:
     ] = field(default="builtin:minilm", kw_only=False)
     corpus: Annotated[
         Text,
-        option("built-in name, hub data set, file or folder; default: what is built in for the model", INPUT, "-c"),
+        option("built-in name, hub data set, file or folder; default: the built-in corpus for the model", INPUT, "-c"),
     ] = ""
 
 
@@ -74,7 +74,7 @@ class LoadOptions:
 
     untrained: Annotated[
         bool,
-        option("draw the weights anew from the architecture's own initialisation", INPUT),
+        option("replace the weights by the architecture's own random initialisation", INPUT),
     ] = False
     tower: Annotated[Literal["vision", "text"] | None, option("of CLIP and kin: vision or text", INPUT)] = None
     trust_remote_code: Annotated[bool, option("run code that comes with the model", INPUT)] = False
@@ -218,15 +218,15 @@ class OutputOptions:
 
     output: Annotated[
         FilePath | None,
-        option("folder; default: below runs/, named after what is in it", OUTPUT, "-o"),
+        option("folder; default: a folder in runs/, named after model and corpus", OUTPUT, "-o"),
     ] = None
     resume: Annotated[
         bool,
-        option("go on with what was interrupted; what is finished is left as it is", OUTPUT),
+        option("continue an interrupted run; a finished one is left unchanged", OUTPUT),
     ] = False
     overwrite: Annotated[
         bool,
-        option("begin anew in a folder that holds a run or a training", OUTPUT),
+        option("replace the run or training in this folder", OUTPUT),
     ] = False
 
 
@@ -244,7 +244,7 @@ class ClassesOptions(LoadOptions, Columns, ModelAndCorpus):
 
     model: Annotated[
         Text,
-        option("folder or hub id (with @revision) of a classifier; of any other text model, less", INPUT),
+        option("folder or hub id (with @revision) of a classifier; other text models: fewer analyses", INPUT),
     ] = field(default="builtin:minilm", kw_only=False)
     corpus: Annotated[
         Text,
@@ -267,7 +267,7 @@ class ClassesOptions(LoadOptions, Columns, ModelAndCorpus):
     ] = None
     at: Annotated[
         At | None,
-        option("whose vector stands for an utterance: first token, last, mean; default: the model's", WHAT),
+        option("whose vector represents an utterance: first token, last, mean; default: the model's", WHAT),
     ] = None
     parts: Annotated[
         tuple[ClassesPart, ...],

@@ -25,7 +25,7 @@ def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
         differ = ", ".join(differences(identities[0], identity))
         if differ:
             got = f"{folder}, whose {differ} differs from {folders[0]}"
-            raise MeasureError("shards of one run", got, "merge what was measured alike, but for --shard")
+            raise MeasureError("shards of one run", got, "merge shards with the same settings (only --shard differs)")
     whole = _added_up(parts, identities[0]["plan"], manifests)
     identity = identities[0] | {"shard": [0, 1]}
     target = RunFolder.start(output, identity, resume=False)

@@ -279,7 +279,7 @@ def _warnings(measurement: Measurement) -> Iterator[str]:
     elif missing := jackknife.reason(min(units, measurement.settings.groups)):
         yield f"{missing}; measure more documents, or with more --groups"
     elif units < FEW_UNITS:
-        yield f"{units} units only: every unit is a group of its own and the intervals are rough"
+        yield f"{units} units only: each forms its own group, so the intervals are rough"
     groups = measurement.moments.groups
     if groups is not None and (missing := jackknife.reason(min(units, groups))):
         yield f"spectrum: {missing}; --spectrum-groups 8 gives them"

@@ -52,7 +52,7 @@ def by_layer(
 
 def short_table(records: pd.DataFrame, tokens: str | None = None) -> pd.DataFrame:
     """A with its interval and verdict, drift share, top-3 share and effective rank, layer by layer. No share of an A
-    that is not told apart from 0 is shown.
+    whose interval includes 0 is shown.
     """
     table, _ = by_layer(records, SHORT, tokens)
     share = ("mean_cosine.top_share", "value")
@@ -161,5 +161,5 @@ def _apart(beginning: str, rows: pd.DataFrame, metric: str) -> Finding:
             parts[-1] += f" ({measured(second)} against {measured(top)}: {by})"
             numbers += [entry(top), entry(second)]
     same = [i for i in range(len(rows)) if all(gap[i] <= 0 for gap in gaps.values())]
-    parts += [f"not told apart {span(same, names) if parts else 'in any layer'}"] if same else []
+    parts += [f"intervals overlap {span(same, names) if parts else 'in every layer'}"] if same else []
     return Finding("told_apart", f"{beginning}: {'; '.join(parts)}.", tuple(numbers))

@@ -457,7 +457,7 @@ def _without_roles(metric: Metric) -> bool:
 
 LAWS = (
     Law("it says what it is", "write the five points; docs/adding.md has an example", _check_words),
-    Law("it declares what it has", "mend the declaration", _check_declaration),
+    Law("it declares what it has", "correct the declaration", _check_declaration),
     Law(
         "its values have the axes of what it reads",
         "give [replicate, …] as in the docstring of `Metric`, in float64",
@@ -478,7 +478,7 @@ LAWS = (
     *(
         Law(
             f"it is invariant to {invariance}, or it is not, as it declares",
-            "mend `invariant`, or the formula",
+            "correct `invariant` or the formula",
             _check_invariance(invariance),
             _has_reference,
         )
@@ -504,7 +504,7 @@ LAWS = (
         _check_replicates,
         lambda metric: metric.reads.summary() is None,  # a matrix is one group
     ),
-    Law("values stay inside their bounds", "mend `bounds`, or the formula", _check_bounds),
+    Law("values stay inside their bounds", "correct `bounds` or the formula", _check_bounds),
     Law("it changes nothing that it is given", "copy before you write into an array", _check_purity),
     Law("alone on a tensor it is the same", "see the law “it equals its definition”", _check_alone, _without_roles),
 )
