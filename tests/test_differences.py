@@ -350,7 +350,7 @@ def test_a_comparison_says_what_differs_and_judges_conditions():
     (finding,) = found.findings
     assert finding.text.startswith("b against a: more anisotropic at layer 0 (.600 against .500: +.100 [+.0")
     assert ", paired); less anisotropic at layer 1 (" in finding.text
-    assert finding.text.endswith("not told apart at layer 2.")
+    assert finding.text.endswith("no clear difference at layer 2.")
     assert found.judge("A.last > 0") == []
     ((name, beyond),) = found.judge("anisotropy.first > .05")
     assert (name, len(beyond)) == ("b", 1)

@@ -13,7 +13,7 @@ from anisoscope.runs.comparison import compare as compare_kept
 def compare(
     *runs: Run | Path | str, metric: str = "mean_cosine", tokens: str = "all", heads: bool = False
 ) -> Comparison:
-    """Hold runs against the first, with an interval of each difference: paired if they measured the same units.
+    """Compare runs with the first one, with an interval of each difference: paired if they measured the same units.
 
     runs    `Run`s or folders, two or more
     metric  a name in the `metric` column of their records, `A`, or what the field calls it (`anisotropy`)

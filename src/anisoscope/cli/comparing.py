@@ -44,7 +44,7 @@ def compare(
     output: Annotated[FilePath | None, option("folder for a page with figures and all numbers", OUTPUT, "-o")] = None,
     quiet: Quiet = False,
 ) -> int:
-    """Hold runs against the first, with an interval of each difference."""
+    """Compare runs with the first one, with an interval of each difference."""
     if len(runs) < 2:
         raise UsageError("at least two run folders", str(len(runs)), "name another one")
     with waiting("comparing runs", quiet=quiet):

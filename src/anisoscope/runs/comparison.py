@@ -285,7 +285,8 @@ def _tell_difference(beginning: str, differences: Sequence[Difference], metric: 
     rest = [one for one in differences if not (one.low > 0 or one.high < 0)]
     if rest:
         where = f"in {plural(len(rest), 'head')}" if of_heads else _where(rest, differences)
-        parts.append(f"not told apart {where}" if parts else f"not told apart in any {'head' if of_heads else 'layer'}")
+        kind = "head" if of_heads else "layer"
+        parts.append(f"no clear difference {where}" if parts else f"no clear difference in any {kind}")
     return Finding("differs", f"{beginning}: {'; '.join(parts)}.", tuple(numbers))
 
 
