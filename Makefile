@@ -1,4 +1,4 @@
-# demo · test (test-core: the tool; test-papers) · campaign · mutants · matrix · sweep · check · bench · gpu · reproduce · paper-rehearsal · docs · wheel · clean. Each sets itself up in .venv; quick when nothing changed.
+# demo · test (test-core: the tool; test-papers) · campaign · mutants · matrix · sweep · check · bench · gpu · reproduce · paper-rehearsal · docs · release · clean. Each sets itself up in .venv; quick when nothing changed.
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 # Another build of torch: make TORCH_INDEX=https://download.pytorch.org/whl/cpu …
@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test test-alone test-core test-papers campaign mutants matrix sweep check bench gpu reproduce docs wheel clean paper-rehearsal
+.PHONY: demo test test-alone test-core test-papers campaign mutants matrix sweep check bench gpu reproduce docs wheel release clean paper-rehearsal
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -74,8 +74,13 @@ docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "docs: build/site/index.html"
 
+# Build both distributions, install each into an empty environment, and use it there: minutes, and a few GB for a while.
+# make release REPOSITORY=https://github.com/OWNER/anisoscope PYTHONS="python3.11 python3.13" LIGHT=python3.12; SKIP_TESTS=1 leaves out the tests
+release: check $(if $(SKIP_TESTS),,test)
+	$(MAKE) wheel
+
 wheel:
-	PYTHON='$(PYTHON)' TORCH='$(TORCH)' tools/wheel.sh
+	REPOSITORY='$(REPOSITORY)' SITE='$(SITE)' TORCH='$(TORCH)' TORCH_INDEX='$(TORCH_INDEX)' $(PYTHON) tools/release.py $(foreach python,$(PYTHONS),--python $(python)) $(foreach python,$(LIGHT),--light $(python))
 
 clean:
 	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info papers/src/*.egg-info
