@@ -204,6 +204,22 @@ def test_finished_checkpoints_are_not_loaded_again(copied, tmp_path, monkeypatch
     pd.testing.assert_frame_equal(first.records.drop(columns="run"), again.records.drop(columns="run"))
 
 
+def test_a_changed_tokenizer_is_measured_anew(copied, tmp_path):
+    """Weights and configuration alone told one state of a checkpoint from another."""
+    place, job = copied
+    first = measured(place, job, tmp_path / "series")
+    assert {done.folder for done in measured(place, job, tmp_path / "series").runs.values()} == {
+        done.folder for done in first.runs.values()
+    }
+    for words in place.glob("*/tokenizer.json"):
+        words.write_text(words.read_text().replace('"w59"', '"other"'))
+    again = measured(place, job, tmp_path / "series")
+    folders = [{done.folder for done in series.runs.values()} for series in (first, again)]
+    assert not folders[0] & folders[1]
+    plans = [{done.identity()["plan"] for done in series.runs.values()} for series in (first, again)]
+    assert plans[0] != plans[1]
+
+
 def test_a_checkpoint_that_another_process_measures_comes_last(copied, tmp_path, monkeypatch, held):
     place, job = copied
     first = measured(place, job, tmp_path / "series")

@@ -14,6 +14,8 @@ from anisoscope.models.hub_memory import recalled, remember
 
 FETCHED = "fetched"
 """What is remembered of a checkpoint that a series fetched: its name; nothing once it was let go of."""
+STATE = ("*.safetensors", "*.bin", "*.json", "*.txt", "*.model", "*.py")
+"""Files of a checkpoint that a model, its tokenizer or its own code is made of."""
 SHAPE = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
 """What the checkpoints of one series have in common, besides the words of the vocabulary where its file is here."""
 
@@ -28,7 +30,7 @@ def stamp(subject: str, place: ModelPlace) -> str:
     if place.commit is not None:
         return place.commit
     folder = Path(split_name(subject)[0])
-    files = sorted(path for name in ("*.safetensors", "*.bin", "config.json") for path in folder.glob(name))
+    files = sorted(path for name in STATE for path in folder.glob(name))
     return json.dumps([(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files])
 
 
