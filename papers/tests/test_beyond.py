@@ -298,7 +298,7 @@ def test_the_first_comparison_is_whole_before_the_others_begin():
     assert len(cells) == 30 == len(set(cells))
 
 
-def table(difference, seeds=4, skill=0.3):
+def table(difference, seeds=4, skill=0.3, fall=2.0):
     noise = np.random.default_rng(0).normal(size=(seeds, 2)) * 0.01
     rows = [
         {"model": arm, "seed": seed, "step": step, "metric": metric, "site": site, "layer": 1, "value": value}
@@ -306,7 +306,7 @@ def table(difference, seeds=4, skill=0.3):
         for i, arm in enumerate(("base", "queries-centred"))
         for step in (0, 9)
         for metric, site, value in (
-            ("attention.entropy", "attention", 5 * seed + (i * difference + noise[seed, i]) * (step > 0)),
+            ("attention.entropy", "attention", 5 * seed + (i * difference + noise[seed, i] - fall) * (step > 0)),
             (SKILL, None, skill),
         )
     ]
@@ -320,6 +320,37 @@ def test_differences_are_of_pairs_and_have_a_floor(difference, outcome):
     assert verdicts["sharpness needs the drift of queries"].outcome == outcome
     assert verdicts["biases make the drift"].outcome == "undecided"
     assert "no seed of" in verdicts["biases make the drift"].reason
+
+
+def test_where_attention_is_not_sharp_no_sharpness_can_be_lost():
+    """Speech at 97 % of the entropy of uniform rows was said to be as sharp without the drift."""
+    (verdict,) = (v for v in causes.judge("drift", table(0.0, fall=0.2)) if v.claim.startswith("sharpness needs"))
+    assert verdict.outcome == "undecided" and "nothing to lose" in verdict.reason
+
+
+def held(at, loss=0.1, seeds=4):
+    """Records of `useful`: base at A = .1, and `held-0` where it ended, its loss higher."""
+    noise = np.random.default_rng(0).normal(size=(seeds, 2)) * 0.001
+    rows = [
+        {"model": arm, "seed": seed, "step": 9, "metric": metric, "site": site, "layer": 1, "value": value}
+        for seed in range(seeds)
+        for i, arm in enumerate(("base", "held-0"))
+        for metric, site, value in (
+            ("mean_cosine", "hidden", (0.1, at)[i] + noise[seed, i]),
+            (LOSS, None, 3 + i * loss + noise[seed, i]),
+            (SKILL, None, 0.3),
+        )
+    ]
+    return as_records(pd.DataFrame(rows))
+
+
+@pytest.mark.parametrize(("at", "word"), [(0.01, "beyond"), (0.07, "undecided")])
+def test_nothing_follows_from_an_arm_that_is_not_what_its_name_says(at, word):
+    """A held at 0 ended at .054, and isotropy was said to cost."""
+    found = {v.claim: v for v in causes.judge("useful", held(at))}
+    assert found["it is held at 0"].outcome == ("holds" if at < 0.05 else "fails")
+    assert found["isotropy costs nothing"].word == word
+    assert ("is not what its name says" in found["isotropy costs nothing"].reason) == (word == "undecided")
 
 
 def test_a_cell_that_learnt_nothing_says_nothing():
@@ -397,5 +428,5 @@ def test_claims_name_arms_that_are_trained_and_floors_have_reasons(name):
     assert sum(claim.primary for claim in stated) == 1
     for claim in stated:
         assert claim.systems and {*claim.systems, claim.against} <= {*causes.ARMS[name], "start", "zero"}
-        itself = claim.against == "zero" and claim.above != 0  # a threshold that means something
+        itself = claim.limit != 0  # a threshold that means something
         assert bool(claim.inside) + bool(claim.floor and claim.because) + itself == 1

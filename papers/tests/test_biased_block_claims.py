@@ -238,8 +238,36 @@ def test_growth_too_small_to_see_is_no_sharpening() -> None:
     parts = []
     for name, base, step in (("row_max", 0.002, 1e-6), ("row_min", 0.001, -5e-7), ("entropy", 6.0, -1e-6)):
         parts.append(synthetic(f"attention.{name}", "attention", lambda n, b=base, s=step: b + s * n, 1e-9))
-    verdicts = {v.claim: v for v in NAMED["fig9"].judge(pd.concat(parts, ignore_index=True))}
+    verdicts = {v.claim: v for v in NAMED["fig9"].judge(pd.concat([*parts, fixed_points(5.0)], ignore_index=True))}
     assert {v.outcome for v in verdicts.values()} == {"fails"}
+
+
+def fixed_points(norm: float) -> pd.DataFrame:
+    """N* of every seed."""
+    rows = [
+        {
+            "metric": "fixed_point.mean_norm",
+            "site": "hidden",
+            "seed": seed,
+            "component": "1",
+            "value": norm * (1 + 0.01 * seed),
+        }
+        for seed in range(SEEDS)
+    ]
+    return as_records(pd.DataFrame(rows), model="block", corpus="uniform inputs 16 × 512 × 64")
+
+
+@pytest.mark.parametrize(("norm", "outcome"), [(50.0, "holds"), (5.0, "fails"), (None, "undecided")])
+def test_the_largest_weight_is_judged_where_the_block_keeps_its_bias(norm: float | None, outcome: str) -> None:
+    """At N = 100, 16 times beyond N*, it had grown sixfold, where at N* it had by 2 %."""
+    grown = synthetic("attention.row_max", "attention", lambda n: 0.002 * (1 + n / 20), 1e-7)
+    others = [synthetic(f"attention.{name}", "attention", lambda _n: 1.0, 1e-7) for name in ("row_min", "entropy")]
+    parts = [grown, *others] + ([] if norm is None else [fixed_points(norm)])
+    verdicts = {v.claim: v for v in NAMED["fig9"].judge(pd.concat(parts, ignore_index=True))}
+    assert verdicts["row-max-doubles-by-100"].outcome == "holds"
+    assert verdicts["row-max-doubles"].outcome == outcome
+    if norm == 5.0:
+        assert verdicts["row-max-doubles"].word == "too small"
 
 
 @pytest.mark.parametrize(("a", "outcome"), [(0.25, "holds"), (0.15, "fails"), (float(q95(64)), "undecided")])

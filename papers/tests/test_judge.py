@@ -331,9 +331,14 @@ def test_verdicts_are_those_of_every_seed_and_their_number_is_the_one_they_hang_
             if tests[members[0]].claim.identity and expected == "holds":
                 expected = "identity"
             assert verdict.outcome == expected, (seed, over, outcome)
-            ranked = sorted(members, key=lambda i: -tests[i].margin)
-            shown = {"any": ranked[0], "all": ranked[-1], "most": ranked[len(ranked) // 2], "last": members[-1]}
-            assert verdict.value == tests[shown.get(over, members[0])].value, (seed, over)
+            of_each = []
+            for s in seeds:
+                own = [i for i in members if tests[i].seed == s]
+                ranked = sorted(own, key=lambda i: -tests[i].margin)
+                shown = {"any": ranked[0], "all": ranked[-1], "most": ranked[len(ranked) // 2], "last": own[-1]}
+                of_each.append(shown.get(over, own[0]))
+            weakest = min(of_each, key=lambda i: tests[i].margin) if over else members[0]
+            assert verdict.value == tests[weakest].value, (seed, over)
     assert seen >= {(over, o) for over in KINDS[1:] for o in ("holds", "fails", "undecided")}
 
 
@@ -415,3 +420,24 @@ def test_of_several_tests_any_is_told_by_the_nearest_and_all_by_the_farthest(ove
 def test_what_follows_without_a_test_is_contrary_or_beyond():
     assert stated(CLAIM, False, "x").word == "contrary" and stated(CLAIM, True, "x").word == "holds"
     assert stated(replace(CLAIM, inside=(0, 1)), False, "x").word == "beyond"
+
+
+def test_beside_several_trainings_stands_the_weakest_of_them():
+    """The best layer of the best seed stood in the README, with the number of documents as n."""
+    tests = [
+        Test(CLAIM, "A", x, x - 0.01, x + 0.01, 60, **SURE, over="any", seed=seed, margin=x, units="documents")
+        for seed, layers in enumerate([(0.1, 0.5), (0.2, 0.3), (0.05, 0.4)])
+        for x in layers
+    ]
+    (verdict,) = judged(tests)
+    assert verdict.value == 0.3 and verdict.n == 3 and verdict.statistic.startswith("largest A, of the weakest seed")
+    assert "n counts seeds, the interval is over 60 documents" in verdict.reason
+    (alone,) = judged(tests[:2])
+    assert alone.value == 0.5 and alone.n == 60 and "n counts documents" in alone.reason
+
+
+def test_what_was_asked_afterwards_changes_no_other_verdict():
+    one = Test(CLAIM, "A", 1, 0, 2, 9, up=0.02, down=0.98)
+    later = replace(one, claim=replace(CLAIM, name="later", afterwards=True))
+    alone, *others = judged([one, *[later] * 5])
+    assert alone.outcome == "holds" and alone.p == 0.02 and {v.outcome for v in others} == {"undecided"}

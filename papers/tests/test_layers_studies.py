@@ -105,10 +105,12 @@ def test_convolutions():
     falling, flat = (0.5, 0.4, 0.3, 0.25), (0.1, 0.1, 0.15, 0.3)
     found = judge("fig4", system("resnet-50", falling), system("convnext-tiny", flat))
     assert found["mostly isotropic", "convnext-tiny"] == found["ResNet with depth", "resnet-50"] == "holds"
-    assert found["mostly isotropic", "resnet-50"] == "fails"
+    assert ("mostly isotropic", "resnet-50") not in found, "the exception that the paper names"
+    assert found["ResNet the exception", "resnet-50"] == "holds"
+    assert judge("fig4", system("resnet-50", flat))["ResNet the exception", "resnet-50"] == "fails"
     assert found["below an isotropic pair", "convnext-tiny"] == "fails", "one pair's quantile is apart"
     before = judge("fig4", system("resnet-50", falling), system("resnet-50", flat, site="unrectified"))
-    assert before["mostly isotropic", "resnet-50"] == "fails"
+    assert before["ResNet the exception", "resnet-50"] == "holds"
     assert before["mostly isotropic before the ReLU", "resnet-50"] == "holds"
     assert judge("fig4", system("resnet-50", falling[::-1]))["ResNet with depth", "resnet-50"] == "fails"
 
@@ -244,6 +246,30 @@ def test_correlation_of_drift_and_anisotropy():
     assert "smallest possible 0.083" in four.reason and four.p > 0.2, "walks of four steps are often so alike"
 
 
+def with_norms(records, norms):
+    """Records with E‖x‖ of every layer."""
+    rows = records[records["metric"] == "drift"].copy()
+    rows["metric"], rows["value"] = "norms.mean", np.resize(norms, len(rows))
+    return pd.concat([records, rows], ignore_index=True)
+
+
+@pytest.mark.parametrize(("last", "word"), [(8.5, "identity"), (12.0, "holds")])
+def test_where_norms_are_pinned_a_coefficient_is_an_identity(last, word):
+    """Post-norm layers hold ‖x‖ = √d, so that ‖x̄‖² = d·A: it was said that drift and A are correlated."""
+    rising = np.linspace(0.1, 0.7, 13)
+    norms = np.linspace(8.0, last, 13)
+    records = with_norms(system("bert-base", rising, drift=8.0 * np.sqrt(rising)), norms)
+    found = {v.claim: v for v in STUDIES["fig5"].judge(correlated(records))}
+    verdict = found["text Transformers"]
+    assert verdict.word == word and f"spreads by {(last - 8) / norms.mean():.1%}" in verdict.reason
+    seeds = []
+    for seed in range(3):
+        drift = 8.0 * np.sqrt(rising) * (1 + 0.02 * np.random.default_rng(seed).standard_normal(13))
+        seeds.append(with_norms(system("small token LM, trained", rising, seed=seed, drift=drift), norms))
+    (several,) = (v for v in STUDIES["fig16"].judge(correlated(*seeds, kind="pearson")) if v.subject)
+    assert several.word == word
+
+
 def test_coefficients_over_seeds_decide_where_layers_are_few():
     """Of five layers no p tells anything; six trainings whose coefficients agree do."""
     rising = np.linspace(0.1, 0.7, 5)
@@ -301,7 +327,8 @@ def test_packaged_networks_stand_beside_their_untrained_selves_on_each_corpus(tm
     assert len(asked) == 8 and len({(corpus, untrained) for _, corpus, untrained in asked}) == 4
     found = {(v.claim, v.subject): v.outcome for v in STUDIES["fig4"].judge(records)}
     photographs = "resnet20 on cifar10"
-    assert found["effect of training", photographs] == found["mostly isotropic", photographs] == "fails"
+    assert found["effect of training", photographs] == "fails"
+    assert found["ResNet the exception", photographs] == "holds"
 
 
 def test_every_setting_of_the_paper_names_what_it_needs():

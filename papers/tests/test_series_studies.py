@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import tiny
 import torch
+from scipy import stats
 
 from anisoscope.capture.masking import Masking
 from anisoscope.capture.rows import attention_rows
@@ -21,7 +22,7 @@ from anisoscope.store import as_records, select
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.isotropic import q95
 from anisoscope_papers import runner
-from anisoscope_papers.godey2024 import checkpoints, fig11_12_trajectories as planes, fig13_14_alignment
+from anisoscope_papers.godey2024 import checkpoints, courses, fig11_12_trajectories as planes, fig13_14_alignment
 from anisoscope_papers.godey2024.fig13_14_alignment import Alignment, table
 from anisoscope_papers.judge import judged, of_seeds
 from anisoscope_papers.study import Claim
@@ -701,7 +702,7 @@ def test_heads_of_a_vision_model_along_training(tmp_path):
     series = checkpoints.CheckpointSettings("", recipe, "vit", "builtin:digits", 20, None)
     measured = STUDIES["fig13"].measure(series, context(tmp_path))
     assert set(measured["step"]) == {0, 1, 2} and set(measured["seed"]) == {0, 1}
-    assert len(STUDIES["fig13"].judge(as_records(measured))) == 6
+    assert len(STUDIES["fig13"].judge(as_records(measured))) == 7
     clouds = STUDIES["fig11"].measure(series, context(tmp_path))
     assert STUDIES["fig11"].draw(as_records(clouds)) and STUDIES["fig11"].judge(as_records(clouds))
     (last,) = (tmp_path / "cache" / "small").glob("vit-1-*/step-2")
@@ -817,3 +818,90 @@ def test_where_orders_are_too_many_they_are_drawn(monkeypatch):
     every = fig13_14_alignment._permuted(ANY, rows_of)
     assert "100,000 drawn orders" in drawn.note and drawn.value == pytest.approx(every.value)
     assert drawn.up == pytest.approx(every.up, abs=0.005)
+
+
+def falling_then_rising(turn, end, seeds=4, noise=0.01, steps=STEPS):
+    """Courses [seed, step] that fall from 4 to 3 at step `turn`, then go to `end`."""
+    course = np.interp(steps, [0, turn, steps[-1]], [4.0, 3.0, end])
+    return course + noise * np.random.default_rng(0).standard_normal((seeds, len(steps)))
+
+
+def test_a_trend_counts_every_checkpoint_for_the_time_it_stands_for():
+    """A layer that fell for a tenth of training and rose for the rest was said to fall all along: ρ over log-spaced
+    checkpoints was −.8.
+    """
+    steps = np.array([0, *2 ** np.arange(11)])
+    course = np.interp(steps, [0, 64, 1024], [4.0, 2.8, 3.5])
+    assert stats.spearmanr(steps, course).statistic < 0
+    assert courses.trend(course, steps.astype(float)) > 0.7
+    assert courses.trend(-np.log1p(steps), steps.astype(float)) == pytest.approx(-1)
+    loss = np.array([0.0, *[0.1] * 10, 1.0])
+    assert courses.trend(course, loss) == pytest.approx(courses.trend(course[[0, 10, 11]], loss[[0, 10, 11]]))
+    assert np.isnan(courses.trend(np.ones(12), steps.astype(float)))
+
+
+def test_where_a_course_turns_is_read_from_the_other_seeds():
+    """The lowest of noisy values lies below the last by chance: the rise of a course that stays is 0 on average."""
+    rises = [courses.since_turning(np.random.default_rng(i).standard_normal((4, 13))).mean() for i in range(300)]
+    assert abs(np.mean(rises)) < 0.15
+    own = [np.random.default_rng(i).standard_normal(13) for i in range(300)]
+    assert np.mean([x[-1] - x.min() for x in own]) > 1
+    found = courses.since_turning(falling_then_rising(100, 3.5))
+    np.testing.assert_allclose(found, 0.5, atol=0.05)
+
+
+def test_which_of_two_courses_leads():
+    steps = np.array(STEPS)
+    first = 0.1 + 0.5 * (steps >= 20) + 0.01 * np.random.default_rng(0).standard_normal((4, len(steps)))
+    second = 0.2 + 0.5 * (steps >= 200) + 0.01 * np.random.default_rng(1).standard_normal((4, len(steps)))
+    ahead, at = courses.lead(first, second, (0.1, 0.1))
+    assert set(at) == {STEPS.index(20)} and (ahead > 0.8).all()
+    behind, at = courses.lead(second, first, (0.1, 0.1))
+    assert set(at) == {STEPS.index(200)} and (np.abs(behind) < 0.15).all()
+    still = np.zeros_like(first)
+    assert np.isnan(courses.lead(first, still, (0.1, 0.1))[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("early", "late", "words"),
+    [
+        (20, 500, {"alignment-before-sharpness": "holds", "sharpens-after-alignment": "holds"}),
+        (500, 20, {"alignment-before-sharpness": "too small", "sharpens-after-alignment": "too small"}),
+    ],
+)
+def test_alignment_before_sharpness_and_after(early, late, words):
+    """|cos| jumps at one step and recedes; the entropy falls at another."""
+    steps = np.array(STEPS)
+    rising = np.where(steps >= early, 0.7, 0.1) - 0.2 * (steps == 1000)
+    entropy = np.where(steps >= late, 2.0, 4.0)
+    parts = entropies()
+    parts = parts[parts["metric"] != "attention.entropy"]
+    made = [
+        rows("query_key.cosine", "query.raw", rising[None, :, None, None], 0.005),
+        rows("attention.entropy", "attention", entropy[None, :, None, None], 0.005),
+    ]
+    found = {v.claim: v for v in STUDIES["fig15"].judge(pd.concat([parts, *map(as_records, made)], ignore_index=True))}
+    assert {name: found[name].word for name in words} == words
+    bound = rows("mean_cosine.isotropic_q95", "query.raw", BOUND)
+    cosines = as_records(pd.concat([made[0], bound], ignore_index=True))
+    recedes = {v.claim: v for v in STUDIES["fig13"].judge(cosines)}["alignment-recedes"]
+    assert recedes.word == "holds"
+
+
+def test_a_course_that_is_extreme_at_the_end_does_not_turn():
+    found = {(v.claim, v.subject): v for v in STUDIES["fig15"].judge(entropies_falling())}
+    verdict = found["entropy-rises-again", "layer 1"]
+    assert verdict.word == "too small" and "lowest at the last step" in verdict.reason
+    assert found["alignment-before-sharpness", ""].reason == "cosines of means are not in these records"
+
+
+def entropies_falling():
+    parts = entropies()
+    falls = np.linspace(4, 1, len(STEPS))[None, :, None, None]
+    return pd.concat(
+        [
+            parts[parts["metric"] != "attention.entropy"],
+            as_records(rows("attention.entropy", "attention", falls, 0.001)),
+        ],
+        ignore_index=True,
+    )

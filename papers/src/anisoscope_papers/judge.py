@@ -2,14 +2,14 @@
 
 Decided by p: the claim holds where its one-sided p is below LEVEL; it fails where that of its contrary is; anything
 between is undecided. p is corrected by Holm over the tests judged together: those of the primary claim as one family,
-all others as another (identities apart). It comes from the interval, so that the two never contradict each other, and
-it is of the claim's threshold with its effect floor: what is significant and too small to matter fails. How a claim
-fails is said, too: `contrary`, where the number lies on the other side of no effect (one-sided p, Holm, again below
-LEVEL); `too small`, where that is not so; `beyond`, where it lies outside of the ends of an `inside`. A claim that a
-number lies between two ends (`inside`) is an equivalence: two one-sided tests, of which the larger p counts (Schuirmann
-1987), and is corrected with the others. What has an interval and no p is decided by its place: it holds where all of
-the interval lies between the ends, fails where none of it does. What has no variance decides nothing, nor do two seeds.
-What holds by construction is an identity: shown, and no evidence.
+all others as another (identities, and what was asked afterwards, apart). It comes from the interval, so that the two
+never contradict each other, and it is of the claim's threshold with its effect floor: what is significant and too small
+to matter fails. How a claim fails is said, too: `contrary`, where the number lies on the other side of no effect (one-
+sided p, Holm, again below LEVEL); `too small`, where that is not so; `beyond`, where it lies outside of the ends of an
+`inside`. A claim that a number lies between two ends (`inside`) is an equivalence: two one-sided tests, of which the
+larger p counts (Schuirmann 1987), and is corrected with the others. What has an interval and no p is decided by its
+place: it holds where all of the interval lies between the ends, fails where none of it does. What has no variance
+decides nothing, nor do two seeds. What holds by construction is an identity: shown, and no evidence.
 
 isotropic: A below q95(d); anisotropic: A above q95(d); low: A < 0.2; extreme: A ≥ 0.8.
 """
@@ -55,7 +55,8 @@ class Test:
     inside     ends between which the claim has the number; without p the interval decides
     over       how it is put together with the others of its claim and subject; None: it is a verdict of its own
     margin     how far the number lies on the claim's side: the decisive test is found by it, or by p (NaN)
-    where      which number it is (`encoder layer 3`); `words` what is counted (`layers isotropic`)
+    where      which number it is (`encoder layer 3`); `words` what is counted (`layers isotropic`); `units` what n and
+               the interval are over, where that is not seeds (`units`)
     note       what else must be known
     apart      why the number cannot be compared with what the claim says; then nothing is judged
     """
@@ -77,6 +78,7 @@ class Test:
     margin: float = np.nan
     where: str = ""
     words: str = "tests hold"
+    units: str = ""
     note: str = ""
     apart: str = ""
 
@@ -208,7 +210,7 @@ def judged(tests: Sequence[Test]) -> list[Verdict]:
     """Verdicts; p corrected (Holm, each direction) in two families: the tests of primary claims, and the others.
 
     Tests with `over` of one claim and subject make one verdict. A subject trained with several seeds holds or fails
-    where it does so with every seed.
+    where it does so with every seed; its number is that of the weakest seed, and n counts seeds.
     """
     up, down, against = (_corrected(tests, side) for side in ("up", "down", "against"))
     outcomes = [_decided(*each) for each in zip(tests, up, down, strict=True)]
@@ -243,15 +245,17 @@ def _worst(ways: Sequence[Failing | Literal[""]], over: Over | None) -> Failing:
 
 
 def _corrected(tests: Sequence[Test], side: Literal["up", "down", "against"]) -> Array:
-    """p of one side, Holm over the tests of primary claims, over identities, and over all others. Tests of which all
-    must hold are one test of the family, by the largest of their p (the last: by its own): they need no correction for
-    each other (Berger 1982). Their contraries, of which one is enough, do.
+    """p of one side, Holm over the tests of primary claims, over identities, over what was asked afterwards, over how
+    arms were made, and over all others. Tests of which all must hold are one test of the family, by the largest of
+    their p (the last: by its own): they need no correction for each other (Berger 1982). Their contraries, of which one
+    is enough, do.
     """
     p = np.array([np.nan if t.apart else getattr(t, side) for t in tests], dtype=np.float64)
     families: dict[object, dict[object, list[int]]] = {}
     for i, t in enumerate(tests):
         together = (t.claim, t.subject, t.seed) if side == "up" and t.over in ("all", "last") else i
-        families.setdefault((t.claim.primary, t.claim.identity), {}).setdefault(together, []).append(i)
+        kind = (t.claim.primary, t.claim.identity, t.claim.afterwards, t.claim.makes)
+        families.setdefault(kind, {}).setdefault(together, []).append(i)
     for family in families.values():
         members = list(family.values())
         of_each = np.array([p[m[-1]] if tests[m[0]].over == "last" else p[m].max() for m in members])
@@ -302,9 +306,12 @@ def _agreed(outcomes: Sequence[Outcome]) -> bool | None:
 
 
 def _verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdict:
-    i, first = _decisive(tests, p), tests[0]
+    first = tests[0]
+    seeds = sorted({t.seed for t in tests})
+    i = _decisive_of_seeds(tests, p) if first.over else 0
     t = tests[i]
-    numbers = (t.value, t.low, t.high, t.n, float(p[i]))
+    n = len(seeds) if t.units and len(seeds) > 1 else t.n
+    numbers = (t.value, t.low, t.high, n, float(p[i]))
     if t.apart:
         verdict = stated(t.claim, None, t.statistic, *numbers, t.apart, t.subject)
         return replace(verdict, outcome="not comparable")
@@ -313,15 +320,20 @@ def _verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdict:
         corrected = "its interval alone would decide, corrected for the others' tests it does not"
         note = "; ".join(filter(None, (t.note, corrected)))
         return stated(t.claim, _agreed(outcomes), t.statistic, *numbers, note if alone else t.note, t.subject)
-    seeds = sorted({t.seed for t in tests})
     each = [_together([o for t, o in zip(tests, outcomes, strict=True) if t.seed == s], first.over) for s in seeds]
     reason = f"{outcomes.count('holds')} of {len(tests)} {t.words}"
     reason += _course(tests, outcomes) if first.over == "last" else ""
-    reason += f"; {len(seeds)} seeds, each: {', '.join(each)}" if len(seeds) > 1 else ""
+    several = len(seeds) > 1
+    reason += f"; {len(seeds)} seeds, each: {', '.join(each)}" if several else ""
+    if t.units and t.n is not None:
+        reason += f"; n counts seeds, the interval is over {t.n} {t.units}" if several else f"; n counts {t.units}"
     reason += f"; {t.note}" if t.note else ""
-    which = {"any": "largest ", "all": "weakest ", "most": "middle ", "last": ""}[first.over] if len(tests) > 1 else ""
+    own = sum(one.seed == t.seed for one in tests)
+    which = {"any": "largest ", "all": "weakest ", "most": "middle ", "last": ""}[first.over] if own > 1 else ""
+    whose = ", of the weakest seed" if several else ""
     place = f", at {t.where}" if t.where else ""
-    return stated(t.claim, _agreed(each), f"{which}{t.statistic.rstrip(':')}{place}:", *numbers, reason, t.subject)
+    words = f"{which}{t.statistic.rstrip(':')}{whose}{place}:"
+    return stated(t.claim, _agreed(each), words, *numbers, reason, t.subject)
 
 
 def _course(tests: list[Test], outcomes: list[Outcome]) -> str:
@@ -333,8 +345,20 @@ def _course(tests: list[Test], outcomes: list[Outcome]) -> str:
     return onset + (f"; against the claim at {against}" if against else "")
 
 
+def _decisive_of_seeds(tests: list[Test], p: Array) -> int:
+    """Which of the tests of a verdict its numbers are of: the decisive one of the seed in which that is the weakest."""
+    by_seed: dict[int, list[int]] = {}
+    for i, test in enumerate(tests):
+        by_seed.setdefault(test.seed, []).append(i)
+    decisive = [members[_decisive([tests[i] for i in members], p[members])] for members in by_seed.values()]
+    margins = np.array([tests[i].margin for i in decisive])
+    if np.isnan(margins).all():
+        margins = -np.nan_to_num(p[decisive], nan=1.0)
+    return decisive[int(np.nanargmin(margins))]
+
+
 def _decisive(tests: list[Test], p: Array) -> int:
-    """Which of the tests of a verdict its numbers are of: the one that lies furthest on the claim's side where any
+    """Which of the tests of one seed its numbers are of: the one that lies furthest on the claim's side where any
     will do, the last, or that which lies furthest from it.
     """
     if len(tests) == 1 or tests[0].over == "last":

@@ -58,9 +58,15 @@ class Claim:
     primary             the figure or table is judged by it: no other claim's tests correct its p (one per study)
     bounds              the smallest and the largest that the number can be: its interval stays between them
     over, words         how tests of single layers or norms make one verdict, and what is counted of them
-    systems, stack      models it is about, by the beginnings of their names (none: all), and their stack
+    systems, but, stack models it is about, by the beginnings of their names (none: all), those it is not about, and
+                        their stack
     against             of arms: what the number of an arm is less; an arm, its own at the `start`, or `zero`
     premise             what the number of `against` must lie above: with less there is nothing that could be lost
+    lost                the share of that number at step 0 that training must have taken off `against`: for the same
+                        reason
+    makes               it says that an arm is what its name says; unless it holds, nothing else follows from the arm
+    afterwards          it was asked after the records had been seen: corrected with others of its kind alone, so that
+                        it changes no verdict on what had been asked before
     identity            it holds by construction: if it holds, that is shown, and is no evidence
     """
 
@@ -84,9 +90,13 @@ class Claim:
     over: Over | None = None
     words: str = ""
     systems: tuple[str, ...] = ()
+    but: tuple[str, ...] = ()
     stack: str = ""
     against: str = "base"
     premise: float | None = None
+    lost: float | None = None
+    makes: bool = False
+    afterwards: bool = False
 
     @property
     def limit(self) -> Limit:

@@ -6,6 +6,7 @@ A cell that has learnt no more than how often words are (skill over the unigrams
 trained model: it is counted and left out.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -111,11 +112,40 @@ def judge(name: str, records: pd.DataFrame, *, over: str = "the unigrams") -> li
         nothing = _nothing_to_lose(claim, records)
         test = of_seeds(claim, values, reason="; ".join(filter(None, (nothing, reason))), subject=subject)
         tests.append(replace(test, up=np.nan, down=np.nan) if nothing else test)
-    return [*judged(tests), *untrained]
+    return [*_unmade(list(stated_ones.values()), judged(tests)), *untrained]
+
+
+def _unmade(stated_ones: Iterable[Claim], verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts, of which those on an arm that is not what its name says conclude nothing."""
+    not_made: dict[str, str] = {}
+    for claim in stated_ones:
+        for verdict in verdicts if claim.makes else ():
+            if verdict.claim == claim.name and verdict.outcome != "holds":
+                number = "" if verdict.value is None else f": {claim.statistic} {verdict.value:.3g}"
+                not_made[claim.systems[0]] = f"`{claim.systems[0]}` is not what its name says{number}"
+    by_name = {claim.name: claim for claim in stated_ones}
+    found = []
+    for verdict in verdicts:
+        claim = by_name[verdict.claim]
+        arms = {verdict.subject} if verdict.subject else {*claim.systems, claim.against}
+        why = "; ".join(not_made[arm] for arm in not_made if arm in arms)
+        if why and not claim.makes:
+            reason = "; ".join(filter(None, (f"{why}: no conclusion", verdict.reason)))
+            verdict = replace(verdict, outcome="undecided", failing="", reason=reason)
+        found.append(verdict)
+    return found
 
 
 def _nothing_to_lose(claim: Claim, records: pd.DataFrame) -> str:
     """Why a claim says nothing: what it is held against lacks what it is about; empty where it does not."""
+    if claim.lost is not None:
+        now, start = (
+            ends(records, claim.metric, claim.site, start=first).get(claim.against, pd.Series(dtype=float)).mean()
+            for first in (False, True)
+        )
+        lost = 1 - now / start
+        if not lost >= claim.lost:
+            return f"training took {lost:.1%} off {claim.against}, not {claim.lost:.0%}: nothing to lose"
     if claim.premise is None:
         return ""
     value = ends(records, claim.metric, claim.site).get(claim.against, pd.Series(dtype=float)).mean()

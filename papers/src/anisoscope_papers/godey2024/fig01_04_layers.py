@@ -17,7 +17,7 @@ from anisoscope_papers.training.small import PART
 
 TRAINING, SEVERAL = "effect of training", "several anisotropic"
 SHARING = frozenset(kind.label for kind in KINDS.values() if kind.modality == TEXT)
-WORDS = "differences hold; n counts units"
+WORDS = "differences hold"
 SHARED = "its tokens share a type vector, which puts A at 1/3 in every layer before training: no start to compare with"
 SPEECH_MODELS = ("wav2vec2-base", "hubert-base", "whisper-base")
 IMAGE_MODELS = ("resnet-50", "efficientnet-b0", "cvt-13", "convnext-tiny", "van-base")
@@ -107,7 +107,16 @@ def _since(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[
     for model, seed, layers in per_system(rows[rows["model"].str.endswith(TRAINED)] if training else rows):
         then = before.get((_system(model) + UNTRAINED if training else model, seed))
         if training and _system(model) in SHARING:
-            yield Test(claim, claim.statistic, subject=_system(model), over="all", seed=seed, words=WORDS, note=SHARED)
+            yield Test(
+                claim,
+                claim.statistic,
+                subject=_system(model),
+                over="all",
+                seed=seed,
+                words=WORDS,
+                units="units",
+                note=SHARED,
+            )
         elif then is not None:
             after = layers[layers["layer"].isin(then["layer"])]
             theta = _difference(_mean(records, after), _mean(records, then, site))
@@ -146,7 +155,19 @@ def _test(claim: Claim, subject: str, theta: Array, layers: pd.DataFrame, seed: 
         (value, low, high, int(first["n_units"]), up, down, against),
         layer_curves.training_steps(first["model"], first["step"]),
     )
-    return Test(claim, claim.statistic, *numbers, None, subject, "all", seed, margin=value, words=WORDS, note=note)
+    return Test(
+        claim,
+        claim.statistic,
+        *numbers,
+        None,
+        subject,
+        "all",
+        seed,
+        margin=value,
+        words=WORDS,
+        units="units",
+        note=note,
+    )
 
 
 def draw(name: str, records: pd.DataFrame) -> dict[str, Any]:

@@ -2,9 +2,12 @@
 
 A permutation p is the share of all n! pairings whose |coefficient| is at least the observed one (two-sided). With few
 layers even the strongest coefficient leaves it above .05: with n = 3 at 2/3! = .333, n = 4 at .083, n = 5 at .017.
+
+Where a LayerNorm holds the norm of every vector at √d, ‖x̄‖² is d·A by algebra and no coefficient is evidence. So beside
+each stands how far E‖x‖ spreads over the layers; below PINNED it is an identity.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import permutations
 from math import factorial
@@ -15,7 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from anisoscope.store import as_records
+from anisoscope.store import as_records, select
 from anisoscope.sums.jackknife import holm, interval
 from anisoscope_papers.godey2024 import fig01_04_layers, layer_curves
 from anisoscope_papers.godey2024.layer_curves import TRAINED, UNTRAINED
@@ -34,6 +37,8 @@ KINDS: tuple[Kind, ...] = ("spearman", "pearson")
 EXACT_UP_TO = 9
 DRAWS = 100_000
 _SAME = 1e-12
+PINNED = 0.1
+"""Spread of E‖x‖ over layers, largest less smallest over their mean, below which drift² is A times one number."""
 
 
 @dataclass(frozen=True)
@@ -158,14 +163,57 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     systems = [group for _, group in rows.groupby("model", sort=False)]
     single = [group.iloc[0] for group in systems if len(group) == 1]
     kind: Kind = "pearson" if records["metric"].eq("correlation.pearson").any() else "spearman"
-    corrected = holm(np.array([walk_p(kind, int(row.layers), float(row.r)) for row in single], dtype=np.float64))
-    found = judged([_of_seeds(group) for group in systems if len(group) > 1])
+    norms = {str(model): norms_of(records, str(model)) for model in rows["model"].unique()}
+    free = [not norms[str(row.model)].spread < PINNED for row in single]
+    of_walks = [walk_p(kind, int(row.layers), float(row.r)) for row in single]
+    corrected = holm(np.where(free, np.array(of_walks, dtype=np.float64), np.nan))
+    found = judged([_of_seeds(group, norms[str(group.iloc[0].model)]) for group in systems if len(group) > 1])
     found += [_of_one(row, float(p)) for row, p in zip(single, corrected, strict=True)]
+    by_subject = {model.removesuffix(TRAINED): of_model for model, of_model in norms.items()}
+    found = [_beside_norms(verdict, by_subject[verdict.subject]) for verdict in found]
     walks = records[records["metric"].str.startswith("false_positive_rate").fillna(False)]
     above, note = (float(np.nextafter(LEVEL, 1)), 1.0), "4,000 pairs of walks; 0.05 would be right"
     ends = zip(walks["value"], walks["low"], walks["high"], strict=True)
-    of_walks = [Test(WALKS, WALKS.statistic, v, low, high, inside=above, note=note) for v, low, high in ends]
-    return found + layer_curves.unmeasured((TEXT, VISION, NONE), found, records) + judged(of_walks)
+    rates = [Test(WALKS, WALKS.statistic, v, low, high, inside=above, note=note) for v, low, high in ends]
+    return found + layer_curves.unmeasured((TEXT, VISION, NONE), found, records) + judged(rates)
+
+
+@dataclass(frozen=True)
+class Norms:
+    """Of one system: `spread` of E‖x‖ over layers (largest less smallest over their mean; of several seeds the largest;
+    NaN where norms are not known), and the least and the largest `ratio` ‖x̄‖² / A over layers and seeds.
+    """
+
+    spread: float
+    ratio: tuple[float, float]
+
+
+def norms_of(records: pd.DataFrame, model: str) -> Norms:
+    """How far the norms of a system vary over its layers."""
+    if not len(select(records, model=model, site="hidden", metric="norms.mean")):
+        return Norms(float("nan"), (float("nan"), float("nan")))
+    rows = select(records, model=model, site="hidden", token_policy="all", head=None, component=None)
+    rows = rows.assign(seed=rows["seed"].fillna(0))
+    keys = ["seed", "stack", "layer"]
+    norm, drift, a = (select(rows, metric=m).set_index(keys)["value"] for m in ("norms.mean", "drift", "mean_cosine"))
+    by_seed = norm.groupby("seed")
+    spread = ((by_seed.max() - by_seed.min()) / by_seed.mean()).max()
+    ratio = drift**2 / a
+    return Norms(float(spread), (float(ratio.min()), float(ratio.max())))
+
+
+def _beside_norms(verdict: Verdict, norms: Norms) -> Verdict:
+    """A coefficient beside the spread of the norms; where they are pinned it is an identity."""
+    if np.isnan(norms.spread):
+        return verdict
+    low, high = norms.ratio
+    told = f"E‖x‖ spreads by {norms.spread:.1%} over layers, ‖x̄‖²/A from {low:.3g} to {high:.3g}"
+    pinned = norms.spread < PINNED
+    told += ": pinned, so that drift² is A times one number" if pinned else ""
+    verdict = replace(verdict, reason="; ".join(filter(None, (told, verdict.reason))))
+    if not pinned or verdict.claim == SPEECH.name:
+        return verdict
+    return replace(verdict, outcome="identity", failing="")
 
 
 def _claim_of(model: str) -> Claim:
@@ -173,15 +221,16 @@ def _claim_of(model: str) -> Claim:
     return next((claim for claim in (NONE, SPEECH, VISION) if model.startswith(claim.systems)), TEXT)
 
 
-def _of_seeds(rows: pd.DataFrame) -> Test:
+def _of_seeds(rows: pd.DataFrame, norms: Norms) -> Test:
     """The coefficients of one system over its seeds. Under no correlation either sign is as likely, whatever the layers
-    have to do with each other.
+    have to do with each other. Where norms are pinned there is nothing to test.
     """
     model = str(rows.iloc[0].model)
     subject, claim = model.removesuffix(TRAINED), _claim_of(model)
     if claim == SPEECH:
         return Test(claim, "coefficient:", float(rows["r"].mean()), n=len(rows), note=_papers_p(rows), subject=subject)
-    return of_seeds(claim, rows["r"].to_numpy(float), "coefficient", reason=_papers_p(rows), subject=subject)
+    test = of_seeds(claim, rows["r"].to_numpy(float), "coefficient", reason=_papers_p(rows), subject=subject)
+    return replace(test, up=np.nan, down=np.nan, against=np.nan, inside=None) if norms.spread < PINNED else test
 
 
 def _of_one(row: Any, p: float) -> Verdict:

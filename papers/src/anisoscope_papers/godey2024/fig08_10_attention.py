@@ -7,6 +7,7 @@ heads. Rows that see one key (the first of a causal block) are left out.
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
+import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 
@@ -15,13 +16,17 @@ from anisoscope.sums.isotropic import q95
 from anisoscope_papers import study_charts
 from anisoscope_papers.godey2024 import biased_block, norm_claims
 from anisoscope_papers.godey2024.norm_claims import Curves
-from anisoscope_papers.judge import Test
+from anisoscope_papers.judge import Test, of_seeds
 from anisoscope_papers.study import Claim, Context, declare
 
 SIDES = {"query.raw": "queries", "key.raw": "keys"}
 ROWS = {"row_max": "largest", "row_median": "median", "row_min": "smallest"}
 DOUBLED_AT = 100.0
-"""Where a growth that is significant but too small to see is told from sharpening: half a decade past the crossings."""
+"""Far beyond any N that the block itself keeps: half a decade past the crossings."""
+FIXED = "fixed_point.mean_norm"
+"""N*, the bias whose mean the block gives back as long as it is; recorded with figure 6."""
+SMALLEST = 0.1
+"""Added to N before its logarithm is taken: the smallest N above 0 that is measured."""
 
 
 def measure(where: Mapping[str, Sequence[str]], settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
@@ -29,6 +34,13 @@ def measure(where: Mapping[str, Sequence[str]], settings: biased_block.BlockSett
     records = biased_block.last_block(select(biased_block.experiment(settings, context), **where))
     once = records["head"].isna() | (records["metric"] != "attention.entropy")  # of a head: normalised alone
     return records[once].reset_index(drop=True)
+
+
+def measure_rows(settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
+    """Records of figure 9: weights and entropies of rows of the last block, and N*."""
+    rows = measure({"metric": IN_ROWS}, settings, context)
+    fixed = select(biased_block.experiment(settings, context), metric=(FIXED, f"{FIXED}.crossings"))
+    return pd.concat([rows, fixed], ignore_index=True)
 
 
 def _head_dim(records: pd.DataFrame, system: str) -> int:
@@ -47,6 +59,23 @@ def judge_growth(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
     for curve in norm_claims.curves(records, claim.metric, claim.site):
         ratio = Curves(curve.system, curve.norms, curve.values / curve.values[:, :1])
         yield norm_claims.at(claim, ratio, DOUBLED_AT, float(claim.limit), "ratio to N = 0")
+
+
+def judge_at_fixed_point(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
+    """The same at N* of each seed, read off the straight line between the logarithms of the two N beside it."""
+    for curve in norm_claims.curves(records, claim.metric, claim.site):
+        fixed = select(records, metric=FIXED, model=curve.system, component="1").set_index("seed")["value"]
+        seeds = np.unique(select(records, metric=claim.metric, model=curve.system)["seed"].to_numpy(int))
+        at = fixed.reindex(seeds).to_numpy(float)
+        ratios = curve.values / curve.values[:, :1]
+        inside = (at > 0) & (at <= curve.norms[-1])
+        logs = np.log(np.array(curve.norms) + SMALLEST)
+        read = [np.interp(np.log(n + SMALLEST), logs, of_seed) for n, of_seed in zip(at, ratios, strict=True)]
+        values = np.where(inside, read, np.nan)
+        known = at[inside]
+        where = f"N* {known.min():.3g} to {known.max():.3g}" if len(known) else "no N*"
+        reason = "; ".join(filter(None, (f"ratio to N = 0; {where}", norm_claims.one_more(values[inside]))))
+        yield of_seeds(claim, values, "at N*", reason=reason, subject=curve.system)
 
 
 def judge_clearer(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
@@ -96,7 +125,7 @@ def _uniform(records: pd.DataFrame) -> tuple[float, str] | None:
 
 STARTS = {f"{side}-anisotropic-without-bias": judge_start for side in ("query", "key")}
 IN_WEIGHTS = dict.fromkeys(("row-max-grows", "row-min-shrinks"), norm_claims.relative_trends)
-IN_WEIGHTS |= {"row-max-doubles": judge_growth}
+IN_WEIGHTS |= {"row-max-doubles": judge_at_fixed_point, "row-max-doubles-by-100": judge_growth}
 OF_SEQUENCES = dict.fromkeys(("sequence-max-grows", "sequence-min-shrinks"), norm_claims.relative_trends)
 OF_SEQUENCES |= {"clearer-than-in-rows": judge_clearer}
 IN_ROWS = [f"attention.{name}" for name in (*ROWS, "entropy", "entropy_normalised")]
@@ -108,7 +137,7 @@ STUDIES = tuple(
         "godey2024",
         name,
         **biased_block.OF_BLOCK,
-        measure=partial(measure, where),
+        measure=measure_rows if name == "fig9" else partial(measure, where),
         judge=partial(norm_claims.judge, name, others),
         draw=draw,
     )

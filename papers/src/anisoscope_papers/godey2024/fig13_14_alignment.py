@@ -19,9 +19,9 @@ from anisoscope.store import select
 from anisoscope.sums.isotropic import cosine_quantile
 from anisoscope.sums.jackknife import holm
 from anisoscope_papers import series_charts
-from anisoscope_papers.godey2024 import checkpoints
+from anisoscope_papers.godey2024 import checkpoints, courses
 from anisoscope_papers.godey2024.layer_curves import width
-from anisoscope_papers.judge import LEVEL, SAME, Array, Test, judged, of_seeds, of_units
+from anisoscope_papers.judge import LEVEL, SAME, Array, Test, judged, of_seeds, of_units, stated
 from anisoscope_papers.study import Claim, Verdict, claims, declare
 
 COSINES = ("query_key.cosine", "mean_cosine.isotropic_q95")
@@ -147,11 +147,22 @@ def judge_cosine(records: pd.DataFrame) -> list[Verdict]:
         of_seeds(claim["first-layer-positive"], by_layer[:, 0]),
         of_seeds(claim["last-layer-negative"], by_layer[:, -1]),
     ]
+    course = np.abs(alignment.cosine).mean((2, 3))  # [seed, step]
+    peaks = courses.turning_places(-course)
+    steps = alignment.table.steps
+    words = f"highest at step {' and '.join(f'{steps[i]:,}' for i in sorted(set(peaks)))} of {steps[-1]:,}"
+    recedes = claim["alignment-recedes"]
+    untested = []
+    if (peaks == len(steps) - 1).all():
+        nothing = stated(recedes, False, recedes.statistic, 0.0, n=len(course), reason=words)
+        untested.append(replace(nothing, failing="too small"))
+    else:
+        tests.append(of_seeds(recedes, courses.since_turning(-course), reason=words))
     if by_layer.shape[1] > 2:
         rho = np.array([stats.spearmanr(np.arange(len(x)), x).statistic for x in by_layer])
         reason = f"{by_layer.shape[1]} layers: " + ", ".join(f"{x:+.2f}" for x in by_layer.mean(0)).replace("-", "−")
         tests.append(of_seeds(claim["sign-falls-with-depth"], rho, reason=reason))
-    return judged(tests)
+    return [*judged(tests), *untested]
 
 
 def judge_dot(records: pd.DataFrame) -> list[Verdict]:

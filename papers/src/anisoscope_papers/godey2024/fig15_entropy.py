@@ -6,36 +6,64 @@ and the variance of scores inside rows is divided into what the mean query and w
 (`metrics/score_terms.py`, `metrics/centred_attention.py`).
 """
 
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 from altair.typing import ChartType
-from scipy import stats
 
 from anisoscope.store import select
 from anisoscope_papers import series_charts
-from anisoscope_papers.godey2024 import checkpoints
+from anisoscope_papers.godey2024 import checkpoints, courses
 from anisoscope_papers.godey2024.fig13_14_alignment import table
-from anisoscope_papers.judge import Array, judged, means_over_seeds, of_seeds, stated
-from anisoscope_papers.study import Verdict, claims, declare
+from anisoscope_papers.judge import Array, Test, judged, means_over_seeds, of_seeds, stated
+from anisoscope_papers.study import Claim, Context, Verdict, claims, declare
 
 KEPT = (
     *("attention.entropy", "attention.entropy_normalised", "score_terms.mean_query_share", "score_terms.centred_share"),
     *(f"centred_attention.{name}" for name in ("query", "query_rise", "key", "key_rise")),
+    "query_key.cosine",
 )
+TIME, FALL = "", ", by the fall of the loss"
+"""How the clock is told after a layer; time is not."""
+MOVED = {"query_key.cosine": 0.1, "attention.entropy": 0.05}
+"""What |cos(Q̄, K̄)| must rise by, and the entropy (nats) fall by, before it is asked when it did: the floors of the
+claims that they do.
+"""
+
+
+def measure(series: checkpoints.CheckpointSettings, context: Context) -> pd.DataFrame:
+    """Numbers of heads, and the validation loss of every checkpoint that has one."""
+    if series.cells is not None:
+        return checkpoints.measure_heads((*KEPT, checkpoints.LOSS), series, context)
+    pieces = checkpoints.measure(series, context)
+    return pd.concat([checkpoints.records_of(pieces, KEPT), checkpoints.losses(pieces)], ignore_index=True)
 
 
 def judge(records: pd.DataFrame) -> list[Verdict]:
     claim = claims("godey2024", "fig15")
     names = ("attention.entropy", "attention.entropy_normalised", "centred_attention.query_rise")
     entropy, normalised, rise = (table(records, name).values.mean(-1) for name in names)  # [seed, step, layer]
+    heads = table(records, "attention.entropy")
     lost = entropy[:, 0] - entropy[:, -1]
-    tests = [of_seeds(claim["entropy-decays"], -lost.mean(1), reason=f"by layer: {_listed(-lost.mean(0), '.2f')}")]
-    for i, layer in enumerate(table(records, "attention.entropy").layers):
+    tests: list[Test] = [
+        of_seeds(claim["entropy-decays"], -lost.mean(1), reason=f"by layer: {_listed(-lost.mean(0), '.2f')}")
+    ]
+    turns: list[Test | Verdict] = []
+    clocks = {TIME: np.tile(np.array(heads.steps, dtype=np.float64), (len(entropy), 1))}
+    fallen = checkpoints.fallen(records, heads.seeds, heads.steps)
+    if fallen is not None:
+        clocks[FALL] = fallen
+    for i, layer in enumerate(heads.layers):
+        of_layer = entropy[:, :, i]
         tests.append(of_seeds(claim["entropy-decays-in-layer"], -lost[:, i], subject=f"layer {layer}"))
-        trend = np.array([_trend(of_seed) for of_seed in entropy[:, :, i]])
-        tests.append(of_seeds(claim["entropy-falls-all-along"], trend, subject=f"layer {layer}"))
+        for name, clock in clocks.items():
+            trends = np.array([courses.trend(*pair) for pair in zip(of_layer, clock, strict=True)])
+            tests.append(of_seeds(claim["entropy-falls-all-along"], trends, subject=f"layer {layer}{name}"))
+        turns.append(turned(claim["entropy-rises-again"], of_layer, heads.steps, f"layer {layer}"))
+    turns += alignment_first(claim, records, entropy.mean(-1), heads.steps)
+    tests += [one for one in turns if isinstance(one, Test)]
     if entropy.shape[-1] > 1:
         for name, values in (("normalised", normalised), ("nats", entropy)):
             reason = f"first, last: {_listed(values[:, -1, [0, -1]].mean(0), '.3f')}"
@@ -57,12 +85,54 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     largest = float(rises["value"].abs().max())  # no statistics: softmax cannot see it, or something is wrong
     reason = "queries and keys as they are scored; any more would be an error of the measurement"
     holds = largest <= float(idle.limit)
-    return [*judged(tests), stated(idle, holds, idle.statistic, largest, n=len(rises), reason=reason)]
+    untested = [one for one in turns if isinstance(one, Verdict)]
+    untested.append(stated(idle, holds, idle.statistic, largest, n=len(rises), reason=reason))
+    return [*judged(tests), *untested]
 
 
-def _trend(entropy: Array) -> float:
-    """Rank correlation of the entropy with the step, over all steps; NaN where it never changes."""
-    return float(stats.spearmanr(np.arange(len(entropy)), entropy).statistic) if np.ptp(entropy) > 0 else np.nan
+def turned(claim: Claim, course: Array, steps: Sequence[int], subject: str = "") -> Test | Verdict:
+    """How much a course [seed, step] rises from its lowest place to the end. One that is lowest at the end in every
+    seed does not rise, and needs no test to say so.
+    """
+    places = courses.turning_places(course)
+    if (places == len(steps) - 1).all():
+        reason = f"lowest at the last step, {steps[-1]:,}, with every seed left out"
+        nothing = stated(claim, False, claim.statistic, 0.0, n=len(course), reason=reason, subject=subject)
+        return replace(nothing, failing="too small")
+    at = sorted({steps[i] for i in places})
+    share = 1 - np.mean([steps[i] for i in places]) / steps[-1]
+    where = " and ".join(f"{step:,}" for step in at)
+    reason = f"lowest at step {where} of {steps[-1]:,}; {share:.0%} of training comes after"
+    return of_seeds(claim, courses.since_turning(course), reason=reason, subject=subject)
+
+
+def alignment_first(
+    claim: dict[str, Claim], records: pd.DataFrame, entropy: Array, steps: Sequence[int]
+) -> Iterator[Test | Verdict]:
+    """Which moves first, |cos(Q̄, K̄)| or the entropy [seed, step], both means over heads; and what the entropy does
+    from where |cos| is highest on.
+    """
+    before, after = claim["alignment-before-sharpness"], claim["sharpens-after-alignment"]
+    if select(records, metric="query_key.cosine").empty:
+        why = "cosines of means are not in these records"
+        yield from (stated(each, None, "not measured", reason=why) for each in (before, after))
+        return
+    cosine = np.abs(table(records, "query_key.cosine").values).mean((2, 3))
+    ahead, places = courses.lead(cosine, -entropy, (MOVED["query_key.cosine"], MOVED["attention.entropy"]))
+    where = " and ".join(f"{step:,}" for step in sorted({steps[i] for i in places}))
+    yield of_seeds(before, ahead, reason=f"read at step {where}")
+    peaks = courses.turning_places(-cosine)
+    seeds = np.arange(len(cosine))
+    where = " and ".join(f"{step:,}" for step in sorted({steps[i] for i in peaks}))
+    lost = entropy[:, 0] - entropy[:, -1]
+    reason = (
+        f"|cos| is highest at step {where}, {cosine[seeds, peaks].mean():.2f}, and ends at {cosine[:, -1].mean():.2f}"
+    )
+    reason += f"; the entropy falls by {lost.mean():.2f} in all"
+    if (peaks == len(steps) - 1).all():
+        yield stated(after, None, "|cos| is highest at the end", n=len(cosine), reason=reason)
+        return
+    yield of_seeds(after, entropy[:, -1] - entropy[seeds, peaks], reason=reason)
 
 
 def _share_of(part: Array, whole: Array) -> Array:
@@ -94,5 +164,4 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     }
 
 
-MEASURE = partial(checkpoints.measure_heads, KEPT)
-STUDY = declare("godey2024", "fig15", **checkpoints.OF_HEADS, measure=MEASURE, judge=judge, draw=draw)
+STUDY = declare("godey2024", "fig15", **checkpoints.OF_HEADS, measure=measure, judge=judge, draw=draw)

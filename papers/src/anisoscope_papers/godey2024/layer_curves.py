@@ -254,6 +254,7 @@ def per_system(rows: pd.DataFrame) -> Iterator[tuple[str, int, pd.DataFrame]]:
 def layer_tests(claim: Claim, rows: pd.DataFrame) -> Iterator[Test]:
     """One test per layer of the systems that a claim about A is about."""
     rows = rows[rows["model"].str.startswith(claim.systems)] if claim.systems else rows
+    rows = rows[~rows["model"].str.startswith(claim.but)] if claim.but else rows
     rows = rows[rows["stack"] == claim.stack] if claim.stack else rows
     if rows.empty:
         return
@@ -273,7 +274,8 @@ def layer_tests(claim: Claim, rows: pd.DataFrame) -> Iterator[Test]:
             seed=int(row["seed"]),
             margin=float(t - row["value"]) * (1 if claim.below is not None else -1),
             where=f"{row['stack']} layer {row['layer']}, against {name} {t:.3g}",
-            words=f"{claim.words}; n counts units",
+            words=claim.words,
+            units="units",
             note=training_steps(row["model"], row["step"]),
         )
 

@@ -1,0 +1,63 @@
+"""Courses along training: their trend over time and over the loss, where they turn, and which of two moves first.
+
+Checkpoints lie at log-spaced steps, so a rank over checkpoints sees the first hundredth of training and little else.
+Here every checkpoint counts for as much of training (or of the fall of the loss) as it stands for. Where a course turns
+is read from the *other* seeds: the lowest of several noisy values lies below the last by chance alone.
+"""
+
+import numpy as np
+from scipy import stats
+
+from anisoscope_papers.judge import Array
+
+PLACES = 401
+"""Evenly spaced places of a clock at which a course is read."""
+
+
+def trend(course: Array, clock: Array) -> float:
+    """Rank correlation of a course [step] with a clock [step] that never goes back, every part of the clock alike; NaN
+    where the course, or the clock, does not move.
+    """
+    if np.ptp(course) == 0 or np.ptp(clock) == 0:
+        return float("nan")
+    last_of_each = np.append(np.diff(clock) > 0, True)  # where the clock stands still, the last value is the one it has
+    places = np.linspace(clock[0], clock[-1], PLACES)
+    read = np.interp(places, clock[last_of_each], course[last_of_each])
+    return float(stats.spearmanr(places, read).statistic)
+
+
+def turning_places(courses: Array) -> Array:
+    """For each seed of courses [seed, step], the index of the step at which the mean of the other seeds is lowest; of
+    one seed alone its own.
+    """
+    seeds = len(courses)
+    others = [np.delete(courses, i, 0) if seeds > 1 else courses for i in range(seeds)]
+    return np.array([each.mean(0).argmin() for each in others])
+
+
+def since_turning(courses: Array) -> Array:
+    """How much courses [seed, step] rise from where those of the other seeds are lowest to the end, by seed."""
+    return np.asarray(courses[:, -1] - courses[np.arange(len(courses)), turning_places(courses)], dtype=np.float64)
+
+
+def lead(first: Array, second: Array, least: tuple[float, float]) -> tuple[Array, Array]:
+    """How far a course leads another, both [seed, step] and rising: (share of its own rise that each seed of `first`
+    has made, less that of `second`; the index of the checkpoint at which that is read).
+
+    It is read at the first checkpoint at which the other seeds have made half of the rise of `first`, so nothing is
+    read between checkpoints. A rise is from the first step to the highest place of the other seeds; NaN where one of
+    the two is less than its `least`.
+    """
+    seeds = np.arange(len(first))
+    rises = []
+    for course, smallest in zip((first, second), least, strict=True):
+        rise = course[seeds, turning_places(-course)] - course[:, 0]
+        rises.append(np.where(rise >= smallest, rise, np.nan))
+    places = []
+    for seed in seeds:
+        others = np.delete(first, seed, 0).mean(0) if len(first) > 1 else first[0]
+        half = others[0] + (others.max() - others[0]) / 2
+        places.append(int((others >= half).argmax()))
+    at = np.array(places)
+    done = [(course[seeds, at] - course[:, 0]) / rise for course, rise in zip((first, second), rises, strict=True)]
+    return np.asarray(done[0] - done[1], dtype=np.float64), at
