@@ -11,13 +11,13 @@ from transformers import BertConfig, BertModel
 from anisoscope.data.labelled import open_labelled
 from anisoscope.errors import OutputError
 from anisoscope.models.packaged import builtin_folder
-from anisoscope.store import as_records
-from anisoscope_papers.beyond import cells
+from anisoscope.store import as_records, write_table
+from anisoscope_papers.beyond import cells, trained
 from anisoscope_papers.fosse2023 import trained_cells
 from anisoscope_papers.fosse2023.grid import Cell, Grid
 from anisoscope_papers.study import Context
 from anisoscope_papers.training import classifier, contents
-from anisoscope_papers.training.recipe import ClassifierRecipe
+from anisoscope_papers.training.recipe import ClassifierRecipe, ModelSize
 from anisoscope_papers.training.text import byte_pairs, hash_tokenizer, word_pieces
 
 
@@ -135,7 +135,7 @@ def test_a_measured_cell_of_other_contents_is_refused(monkeypatch, tmp_path):
     assert found() == found() == ["accuracy"] and len(measured) == 1
     vectors.write_text("the 1 3\n")
     for plan_of_then in (plan, replace(plan, train=False)):
-        with pytest.raises(OutputError, match=r"the vectors that the classifier in .*parquet was trained with"):
+        with pytest.raises(OutputError, match=r"the vectors that the model in .*parquet was trained with"):
             found(plan_of_then)
     (noted,) = (tmp_path / "cache" / "cells").glob("*.json")
     told = noted.read_text()
@@ -148,6 +148,36 @@ def test_a_measured_cell_of_other_contents_is_refused(monkeypatch, tmp_path):
     vectors.write_text("the 1 3\n")
     table.unlink()
     assert found() == ["accuracy"] and len(measured) == 2
+
+
+def test_a_trained_arm_of_another_text_is_refused(monkeypatch, tmp_path):
+    """A cell was found by the names of its corpora alone."""
+    text = tmp_path / "corpus"
+    text.mkdir()
+    (text / "a.txt").write_text("one")
+    monkeypatch.setattr(contents, "find_path", lambda name: text if name == trained.CORPUS else None)
+    monkeypatch.setattr(trained, "find_path", contents.find_path)
+    monkeypatch.setenv("ANISOSCOPE_CACHE", str(tmp_path / "cache"))
+    made = []
+
+    def train(arm, seed, _recipe, folder, device):
+        made.append((arm, seed, device))
+        for name in (trained.SEEN, trained.ASKED):
+            write_table(folder / name, as_records(pd.DataFrame([{"metric": name, "value": 1.0}])))
+
+    monkeypatch.setattr(trained, "_train", train)
+    size = ModelSize(layers=1, width=8, heads=2, vocabulary=300, window=12, batch=4, rate=1e-3, steps=4)
+    experiment = trained.Experiment(("base",), 1, trained.Recipe("causal-lm", size, 4, looks=()))
+    context = Context(tmp_path, tmp_path)
+    trained.measure(experiment, context)
+    trained.measure(experiment, context)
+    assert made == [("base", 0, "cpu")]
+    (text / "b.txt").write_text("two")
+    with pytest.raises(OutputError, match=f"the {trained.CORPUS} that the model in .*base-0-.* was trained with"):
+        trained.measure(experiment, context)
+    (experiment.recipe.folder("base", 0) / trained.READ).unlink()
+    trained.measure(experiment, context)
+    assert len(made) == 1, "of before contents were noted"
 
 
 def test_a_vocabulary_is_its_words_and_how_it_cuts():

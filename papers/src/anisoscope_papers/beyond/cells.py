@@ -9,9 +9,9 @@ into `<output>/beyond/paper/<study>` and reproduce the study with the settings `
 """
 
 import base64
-import json
 import shutil
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,11 @@ from altair.typing import ChartType
 
 from anisoscope.classes.ablation import outcome
 from anisoscope.data.labelled import TEST
-from anisoscope.errors import CorpusError, ModelError, OutputError
+from anisoscope.errors import CorpusError, ModelError
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.provenance import code_version, run_id
-from anisoscope.store import as_records, differences, in_turn, once, read_table, select, write_json, write_table
+from anisoscope.store import as_records, in_turn, once, read_table, select, write_json, write_table
 from anisoscope_papers.fosse2023.entry import Evidence, entry
 from anisoscope_papers.fosse2023.grid import LEARNED, NEEDS, PAPER, QUICK, SHORT, Cell, Grid
 from anisoscope_papers.fosse2023.measurements import KEYS, VALUES, entropy_records
@@ -41,7 +41,7 @@ from anisoscope_papers.fosse2023.trained_cells import (
 )
 from anisoscope_papers.judge import Test
 from anisoscope_papers.study import Context, Study
-from anisoscope_papers.training.contents import hash_read
+from anisoscope_papers.training.contents import check_noted, hash_read
 
 AFTERWARDS = "test, uniform afterwards"
 RIGHT = "right"
@@ -127,14 +127,8 @@ def check_read(cell: Cell, plan: Grid, table: Path) -> None:
     noted = table.with_suffix(".json")
     if not noted.exists():
         return
-    try:
-        now = read_by(cell, plan)
-    except (CorpusError, ModelError):
-        return
-    differ = ", ".join(differences(now, json.loads(noted.read_text("utf-8"))))
-    if differ:
-        expected = f"the {differ} that the classifier in {table} was trained with"
-        raise OutputError(expected, "other contents", f"remove {table} to train it again, or bring the files of then")
+    with suppress(CorpusError, ModelError):
+        check_noted(noted, read_by(cell, plan), table)
 
 
 def _keep_measured(cell: Cell, plan: Grid, table: Path, device: str) -> None:

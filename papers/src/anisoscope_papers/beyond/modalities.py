@@ -52,6 +52,10 @@ class KindRecipe:
         identity = run_id([asdict(self), asdict(kind), VERSION, "" if kind.missing else kind.data])
         return cache_folder() / "beyond" / f"{kind.name}-{arm}-{seed}-{identity[:8]}"
 
+    def read(self) -> dict[str, str]:
+        """Nothing beside what the folder's name has a hash of."""
+        return {}
+
     def train(self, arm: str, seed: int, folder: Path, device: str) -> None:
         """Train a cell, or go on, and write its records, unless they are there. CorpusError without its data."""
         kind = kind_named(self.kind)

@@ -2,6 +2,7 @@
 
     <cache>/beyond/<arm>-<seed>-<hash>/step-N.parquet     what was seen at step N
     <cache>/beyond/<arm>-<seed>-<hash>/resume             the state of a training under way: it goes on from there
+    <cache>/beyond/<arm>-<seed>-<hash>/read.json          hashes of the texts it is trained and looked at with
     <cache>/beyond/<arm>-<seed>-<hash>/records.parquet    what was seen at all steps
     <cache>/beyond/<arm>-<seed>-<hash>/asked.parquet      what it was asked at the end (`outcomes`); written last
 
@@ -27,9 +28,10 @@ from anisoscope.measure.loop import glance, run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.models.modes import evaluating
 from anisoscope.provenance import run_id
-from anisoscope.store import as_records, in_turn, once, records_once, select
+from anisoscope.store import as_records, in_turn, once, records_once, select, write_json
 from anisoscope_papers.beyond import arms, outcomes
 from anisoscope_papers.study import Context
+from anisoscope_papers.training.contents import check_noted, hash_corpora
 from anisoscope_papers.training.fit import Fitting, Material, fit
 from anisoscope_papers.training.language_model import settings_of
 from anisoscope_papers.training.recipe import ModelSize, Task, Training
@@ -37,7 +39,7 @@ from anisoscope_papers.training.text import UNMASKED, Examples, Tokens, cache_fo
 
 CORPUS, PROBE, BUILTIN = "pretrain_text", "wikitext/wiki.valid.raw", "builtin:python-docs"
 """Trained on, looked at, and what stands for both where ANISOSCOPE_DATA has them not."""
-ASKED, SEEN = "asked.parquet", "records.parquet"
+ASKED, SEEN, READ = "asked.parquet", "records.parquet", "read.json"
 ALONG = ("mean_cosine", "drift", "norms", "query_key", "attention")
 AT_THE_END = (*ALONG, "score_terms", "centred_attention", "common_direction")
 SITES = ("hidden", "query.raw", "key.raw", "attention", "scores", "centred")
@@ -53,6 +55,9 @@ class Cells(Protocol):
 
     def folder(self, arm: str, seed: int) -> Path:
         """Where the cell of an arm and a seed is; every setting is part of it."""
+
+    def read(self) -> dict[str, str]:
+        """Hashes of what a cell is trained and looked at with, by name."""
 
     def train(self, arm: str, seed: int, folder: Path, device: str) -> None:
         """Train a cell, or go on, and write its records."""
@@ -81,6 +86,10 @@ class Recipe:
         """Where the cell of an arm and a seed is."""
         identity = run_id([asdict(self), VERSION, _corpora()])
         return cache_folder() / "beyond" / f"{arm}-{seed}-{identity[:8]}"
+
+    def read(self) -> dict[str, str]:
+        """Hashes of the files of its corpora, by name."""
+        return hash_corpora(*_corpora())
 
     def train(self, arm: str, seed: int, folder: Path, device: str) -> None:
         """Train a cell, or go on, ask it, and write its records."""
@@ -118,7 +127,8 @@ def measure(experiment: Experiment, context: Context) -> pd.DataFrame:
 
     def attempt(cell: tuple[str, int], wait: bool) -> pd.DataFrame:
         folder = recipe.folder(*cell)
-        once(folder, lambda: recipe.train(*cell, folder, context.device), marker=experiment.files[-1], wait=wait)
+        check_noted(folder / READ, recipe.read(), folder)
+        once(folder, lambda: _train_noted(recipe, cell, folder, context.device), marker=experiment.files[-1], wait=wait)
         found = pd.concat([pd.read_parquet(folder / name) for name in experiment.files], ignore_index=True)
         return as_records(found.assign(model=cell[0], seed=cell[1]))
 
@@ -127,6 +137,12 @@ def measure(experiment: Experiment, context: Context) -> pd.DataFrame:
         parts.append(part)
         context.progress("cells", done, len(cells))
     return pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
+
+
+def _train_noted(recipe: Cells, cell: tuple[str, int], folder: Path, device: str) -> None:
+    """Train a cell, or go on, and write its records; what it reads is noted first."""
+    write_json(folder / READ, recipe.read())
+    recipe.train(*cell, folder, device)
 
 
 def _corpora() -> tuple[str, str]:
