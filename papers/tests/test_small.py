@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
+from anisoscope.errors import OutputError
 from anisoscope.store import as_records, select
 from anisoscope_papers import runner
 from anisoscope_papers.beyond import dimension, small_models
@@ -117,6 +118,9 @@ def test_cells_are_trained_once_and_seen_before_and_after(context):
     assert path.stat().st_mtime_ns == made
     other = SmallGrid(PLAN.tasks, dims=(8,), seeds=1, steps=61, limit=90, held=60, train=False)
     assert records_of(cell, other, context, True) is None and not len(measure(other, context))
+    path.with_suffix(".json").write_text(json.dumps({cell.task: "another text"}))
+    with pytest.raises(OutputError, match=f"the {cell.task} that the model in .*parquet was trained with"):
+        records_of(cell, PLAN, context, True)
 
 
 def test_a_corpus_that_is_not_there_is_stood_in_for_and_said(context, monkeypatch):

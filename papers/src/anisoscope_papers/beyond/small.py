@@ -1,5 +1,6 @@
 """Cells of small models, trained in seconds and looked at before and after, for questions on what training makes.
 
+<cache>/small/<cell>-<hash>.json        a hash of the corpus that it read
 <cache>/small/<cell>-<hash>.parquet     records: `model` is `read=each blocks=norm L=3 d=64`, with ` untrained` behind
 it at step 0; beside the names of `measure`, `class_cosine.mean` and `.most`: of the mean directions of two classes
 """
@@ -25,7 +26,7 @@ from anisoscope.metrics.base import units_of
 from anisoscope.models.modes import evaluating
 from anisoscope.provenance import run_id
 from anisoscope.runs.run import slug
-from anisoscope.store import as_records, in_turn, records_once
+from anisoscope.store import as_records, in_turn, records_once, write_json
 from anisoscope_papers.beyond.small_models import (
     EACH,
     TREEBANK,
@@ -40,6 +41,7 @@ from anisoscope_papers.beyond.small_models import (
 )
 from anisoscope_papers.fosse2023.entry import Evidence, entry
 from anisoscope_papers.study import Context
+from anisoscope_papers.training.contents import check_noted, hash_corpora
 
 STAND_INS = {TREEBANK: "planted:5", "hatexplain": "planted:3"}
 """What is read in place of a corpus that is not under ANISOSCOPE_DATA."""
@@ -100,7 +102,12 @@ def records_of(cell: SmallCell, plan: SmallGrid, context: Context, wait: bool) -
     name = f"{slug(cell.task)}-{slug(cell.label)}-s{cell.seed}-{run_id([asdict(cell), recipe, VERSION])[:8]}"
     path = context.cache / "small" / f"{name}.parquet"
 
+    noted, read = path.with_suffix(".json"), hash_corpora(cell.task)
+    if path.exists():
+        check_noted(noted, read, path)
+
     def make() -> pd.DataFrame:
+        write_json(noted, read)
         made = material(cell.task, plan.limit, plan.held, cell.seed)
         model = untrained(cell, made)
         before = looked_at(model, cell, made)
