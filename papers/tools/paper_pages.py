@@ -5,6 +5,7 @@ from pathlib import Path
 
 import documentation
 import findings
+import licences
 import paper_models
 import published_entropy
 import verdicts
@@ -79,6 +80,7 @@ PAGES: Makers = {
     "verdicts.md": verdicts.changed,
     "findings.md": findings.page,
     "published-entropy.md": published_entropy.page,
+    "licences.md": licences.page,
 }
 
 if __name__ == "__main__":

