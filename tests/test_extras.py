@@ -1,9 +1,12 @@
 """The base alone measures vectors and modules of torch; whatever needs more says so in one line, with the cure."""
 
+import ast
 import os
 import re
 import subprocess
+import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -140,3 +143,31 @@ def test_what_is_there_is_not_asked_for_again(monkeypatch):
     monkeypatch.setitem(extras.EXTRAS, "none", {"no_such_module": "no-such-package"})
     with pytest.raises(ExtraError, match=r"to do it; got an installation without no-such-package.*anisoscope\[none\]"):
         extras.require_extra("none", "to do it")
+
+
+def imported(folder):
+    """Packages that the modules below a folder import, wherever in a file they do."""
+    names = set()
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                names.add((node.module or "").partition(".")[0])
+    return names - sys.stdlib_module_names - {"anisoscope"}
+
+
+COME_WITH = {"annotated_types": "pydantic", "tokenizers": "transformers"}
+"""Packages that another one always brings, and that only code which needs that one imports."""
+
+
+def test_every_package_that_is_imported_is_declared():
+    """`doctor` imported `packaging`, which the developers' tools bring and an installation of users does not."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    texts = [*project["dependencies"], *(text for texts in project["optional-dependencies"].values() for text in texts)]
+    declared = {re.match(r"[\w-]+", text)[0].lower().replace("_", "-") for text in texts}
+    homes = metadata.packages_distributions()
+    for module in sorted(imported(ROOT / "src" / "anisoscope")):
+        distributions = {name.lower().replace("_", "-") for name in homes.get(module, [module])}
+        distributions |= {COME_WITH.get(module, module)}
+        assert distributions & declared, f"{module} is imported, and no dependency brings it"
