@@ -157,7 +157,12 @@ def imported(folder):
     return names - sys.stdlib_module_names - {"anisoscope"}
 
 
-COME_WITH = {"annotated_types": "pydantic", "tokenizers": "transformers"}
+COME_WITH = {
+    "annotated_types": "pydantic",
+    "markupsafe": "jinja2",
+    "pydantic_core": "pydantic",
+    "tokenizers": "transformers",
+}
 """Packages that another one always brings, and that only code which needs that one imports."""
 
 

@@ -114,7 +114,7 @@ def make_environment(place: Path, python: str) -> Path:
 def pip_install(programs: Path, *what: str | Path, constrained: bool = True) -> None:
     """Install packages into an environment."""
     constraints: list[str | Path] = ["-c", ROOT / "constraints.txt"] if constrained else []
-    command: list[str | Path] = [programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    command: list[str | Path] = [programs / "python", "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
     subprocess.run([*command, *constraints, *what], check=True)
 
 
@@ -127,7 +127,7 @@ def build(place: Path, repository: str, asked: argparse.Namespace) -> list[Path]
     shutil.rmtree(asked.dist, ignore_errors=True)
     for folder in folders.values():
         command = [programs / "python", "-m", "build", "--outdir", asked.dist, folder]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command, check=True, capture_output=True)
     archives = sorted([*asked.dist.glob("*.whl"), *asked.dist.glob("*.tar.gz")])
     if len(archives) != 2 * len(DISTRIBUTIONS):
         raise Failed(f"a wheel and a source archive of each distribution; got {[path.name for path in archives]}")
