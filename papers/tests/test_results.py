@@ -11,7 +11,7 @@ import pytest
 import verdicts
 
 from anisoscope.errors import OutputError
-from anisoscope.store import as_records
+from anisoscope.store import as_records, write_table
 from anisoscope_papers import runner
 from anisoscope_papers.runner import COMPARED, Finished, finished, found, reproductions
 from anisoscope_papers.studies_page import build_studies
@@ -349,3 +349,37 @@ def test_a_classifier_has_one_accuracy():
     twice = {key for key, values in accuracies_of_classifiers().items() if max(values) - min(values) > 2e-4}
     known = {tuple(key) for key in json.loads(TWICE.read_text("utf-8"))}
     assert twice == known, (sorted(twice - known), sorted(known - twice))
+
+
+@pytest.fixture
+def three_folders(tmp_path, monkeypatch):
+    """Figure 6 of three settings that share one system, as all records there are."""
+    for settings in ("architectures", "heads", "scale"):
+        shutil.copytree(RESULTS / "godey2024" / settings / "fig6", tmp_path / "godey2024" / settings / "fig6")
+    monkeypatch.setattr(verdicts, "RESULTS", tmp_path)
+    return tmp_path
+
+
+def test_the_same_data_are_judged_once(three_folders, monkeypatch):
+    """The same draws stood under three settings, undecided once and holding twice, and were counted three times."""
+    found = verdicts.repeated()
+    assert set(found) == {"godey2024/heads/fig6", "godey2024/scale/fig6"}
+    assert {(of, first) for rows in found.values() for _, of, first in rows} == {
+        ("bert:full-embedding", "godey2024/architectures/fig6")
+    }
+    committed = json.loads((RESULTS / "repeated.json").read_text())
+    assert {place: committed[place] for place in found} == found
+    monkeypatch.setattr(verdicts, "_of_others", lambda: found)
+    path = three_folders / "godey2024/heads/fig6/study.json"
+    of_system = [v for v in verdicts._verdicts(path) if v["subject"] == "bert:full-embedding"]
+    assert len(of_system) == 5 == len(verdicts._verdicts(path)) - len(verdicts._distinct(path))
+    assert verdicts._said(path, of_system[0]) == "the same data as godey2024/architectures/fig6, judged there"
+
+
+def test_data_that_differ_in_one_number_are_not_the_same(three_folders):
+    table = three_folders / "godey2024/heads/fig6/records.parquet"
+    records = pd.read_parquet(table)
+    at = records.index[records["model"] == "bert:full-embedding"][7]
+    records.loc[at, "value"] *= 1.01
+    write_table(table, as_records(records))
+    assert set(verdicts.repeated()) == {"godey2024/scale/fig6"}

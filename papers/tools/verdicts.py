@@ -11,15 +11,16 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from fnmatch import fnmatch
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from pages import table_row
 
-from anisoscope.store import write_json, write_table
+from anisoscope.store import read_table, write_json, write_table
 from anisoscope_papers import runner
 from anisoscope_papers.names import PAPERS, number_of
 from anisoscope_papers.runner import COMPARED
@@ -32,6 +33,8 @@ BEFORE, CHANGES = RESULTS / "before.json", RESULTS / "changes.toml"
 """Outcomes of the round before that, and why they changed until then."""
 CHANGED = RESULTS / "changed.json"
 """What `moved` finds, as data."""
+REPEATED = RESULTS / "repeated.json"
+"""Verdicts on data that another folder of records holds, too, as `repeated` finds them."""
 LIMIT = re.compile(r"(?:\(claim: |against )([^):]+)")
 """In a statistic, what its number is held against."""
 NUMBERS = ("value", "low", "high")
@@ -60,7 +63,7 @@ def reproduction() -> str:
         lines += [f"## {folder.parent.name}, {folder.name} settings", ""]
         note = folder / "README.md"
         lines += [note.read_text("utf-8").strip(), ""] if note.exists() else []
-        lines += [told(word(verdict) for path in found for verdict in _verdicts(path)), ""]
+        lines += [told(word(verdict) for path in found for verdict in _distinct(path)), ""]
         for path in found:
             lines += _verdict_table(path)
     return "\n".join(lines)
@@ -85,7 +88,7 @@ def beside() -> str:
             for claim in json.loads(path.read_text("utf-8"))["claims"]:
                 if claim["primary"]:
                     row = rows.setdefault((path.parent.name, claim["statement"]), claim | {"found": []})
-                    row["found"] += [(path, v) for v in _verdicts(path) if v["claim"] == claim["name"]]
+                    row["found"] += [(path, v) for v in _distinct(path) if v["claim"] == claim["name"]]
         for (name, statement), row in rows.items():
             number = row["found"][0][1]["statistic"].partition(", at ")[0].partition(" (")[0].rstrip(":")
             lines.append(table_row((name, statement, row["published"], number, _by_outcome(row["found"]))))
@@ -107,6 +110,68 @@ def _by_outcome(found: list[tuple[Path, dict[str, Any]]]) -> str:
         ]
         told += [f"**{outcome}** {len(alike)}: " + "; ".join(alike)] if alike else []
     return "<br>".join(told)
+
+
+@cache
+def _of_others() -> dict[str, list[list[str]]]:
+    """{records: [claim, subject, the records that are judged instead]}"""
+    found: dict[str, list[list[str]]] = json.loads(REPEATED.read_text("utf-8"))
+    return found
+
+
+def judged_in(path: Path, verdict: dict[str, Any]) -> str:
+    """Other records of the same data, which are judged in place of these; empty where these are the first."""
+    place = path.parent.relative_to(RESULTS).as_posix()
+    rows = _of_others().get(place, []) if path.is_relative_to(RESULTS) else []
+    return next((first for claim, of, first in rows if (claim, of) == (verdict["claim"], verdict["subject"])), "")
+
+
+def _distinct(path: Path) -> list[dict[str, Any]]:
+    """The verdicts of a folder, without those on data that another folder was judged by."""
+    return [verdict for verdict in _verdicts(path) if not judged_in(path, verdict)]
+
+
+def repeated() -> dict[str, list[list[str]]]:
+    """Verdicts on data that an earlier folder of the same study holds, too: the same claim of the same system, of which
+    every number that both have recorded is the same (but for rounding and the order of sums).
+    """
+    tables: dict[str, dict[str, pd.DataFrame]] = {}
+    found: dict[str, list[list[str]]] = {}
+    for path in sorted(RESULTS.glob("*/*/*/study.json")):
+        paper, settings, study = path.parent.relative_to(RESULTS).parts
+        records = read_table(path.parent / "records.parquet")
+        earlier = tables.setdefault(f"{paper}/{study}", {})
+        for model in records["model"].dropna().unique():
+            rows = records[records["model"] == model]
+            first = next((place for place, other in earlier.items() if _same_data(rows, other)), "")
+            if not first:
+                continue
+            place = f"{paper}/{settings}/{study}"
+            of_model = [v["claim"] for v in _verdicts(path) if v["subject"] == model]
+            found.setdefault(place, []).extend([claim, str(model), f"{paper}/{first}/{study}"] for claim in of_model)
+        earlier[settings] = records
+    return {place: rows for place, rows in found.items() if rows}
+
+
+KEYS = ["model", "metric", "site", "stack", "kind", "layer", "head", "step", "seed", "component", "token_policy"]
+"""What tells one number of records from another."""
+
+
+def _same_data(rows: pd.DataFrame, others: pd.DataFrame) -> bool:
+    """Whether other records have every number of these rows; a few are looked up before all are."""
+    theirs = others[others["model"] == rows["model"].iloc[0]]
+    if set(rows["seed"].dropna()) != set(theirs["seed"].dropna()):
+        return False
+    return _all_in(rows.iloc[:: len(rows) // 50 + 1], theirs) and _all_in(rows, theirs)
+
+
+def _all_in(rows: pd.DataFrame, others: pd.DataFrame) -> bool:
+    """Whether other records have the number of every row; counts of histograms, which jump at the ends of bins, apart."""
+    rows = rows[~rows["metric"].str.contains("histogram")]
+    both = rows[[*KEYS, "value"]].merge(others[[*KEYS, "value"]], on=KEYS, how="left", suffixes=("", "_there"))
+    if len(both) != len(rows):
+        return False
+    return bool(np.allclose(both["value"].to_numpy(float), both["value_there"].to_numpy(float), rtol=2e-3, atol=1e-5))
 
 
 def _rank(settings: str) -> int:
@@ -132,10 +197,18 @@ def _verdict_table(path: Path) -> list[str]:
             f"{verdict['statistic']} {_number(verdict)}",
             "" if verdict["n"] is None else verdict["n"],
             "" if verdict["p"] is None else f"{verdict['p']:.2g}",
-            " · ".join(filter(None, (f"**{word(verdict)}**", verdict["reason"]))),
+            _said(path, verdict),
         )
         lines.append(table_row(entries))
     return [*lines, "", *_compared(path.parent / COMPARED)]
+
+
+def _said(path: Path, verdict: dict[str, Any]) -> str:
+    """What is said of a claim and why; of data that are judged elsewhere, where."""
+    first = judged_in(path, verdict)
+    if first:
+        return f"the same data as {first}, judged there"
+    return " · ".join(filter(None, (f"**{word(verdict)}**", verdict["reason"])))
 
 
 def _compared(path: Path) -> list[str]:
@@ -180,10 +253,10 @@ def told(words: Iterable[str]) -> str:
 
 
 def evidence() -> str:
-    """The totals of every paper, of all its claims and of the primary ones."""
+    """The totals of every paper, of all its claims and of the primary ones; data are counted once."""
     lines = []
     for paper in PAPERS:
-        found = [(path, v) for path in sorted(RESULTS.glob(f"{paper}/*/*/study.json")) for v in _verdicts(path)]
+        found = [(path, v) for path in sorted(RESULTS.glob(f"{paper}/*/*/study.json")) for v in _distinct(path)]
         primary = [word(v) for path, v in found if v["claim"] in _primary(path)]
         lines += [f"{paper}: {told(word(v) for _, v in found)} Of primary claims, {told(primary)}", ""]
     return "\n".join([*lines, ""])
@@ -352,6 +425,8 @@ def judge_anew() -> None:
         if (folder / COMPARED).exists():
             write_json(folder / COMPARED, [asdict(c) | {"verdict": c.verdict} for c in done.compared])
         write_json(folder / "study.json", done.described | {"claims": runner.described_claims(done.study)})
+    write_json(REPEATED, repeated())
+    _of_others.cache_clear()
     write_json(CHANGED, moved())
 
 
