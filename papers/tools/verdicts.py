@@ -166,7 +166,7 @@ def _same_data(rows: pd.DataFrame, others: pd.DataFrame) -> bool:
 
 
 def _all_in(rows: pd.DataFrame, others: pd.DataFrame) -> bool:
-    """Whether other records have the number of every row; counts of histograms, which jump at the ends of bins, apart."""
+    """Whether other records have the number of every row; counts of histograms, which jump at ends of bins, apart."""
     rows = rows[~rows["metric"].str.contains("histogram")]
     both = rows[[*KEYS, "value"]].merge(others[[*KEYS, "value"]], on=KEYS, how="left", suffixes=("", "_there"))
     if len(both) != len(rows):
