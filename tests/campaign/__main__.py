@@ -27,14 +27,15 @@ def commit():
     """The commit that is checked out, with `+` where files differ from it."""
     told = {"cwd": ROOT, "capture_output": True, "text": True, "check": True}
     name = subprocess.run(["git", "rev-parse", "--short", "HEAD"], **told).stdout.strip()
-    changed = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no", "src", "tests"], **told).stdout
+    sources = ("src", "papers", "tests")
+    changed = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no", *sources], **told).stdout
     return f"{name}{'+' * bool(changed.strip())}"
 
 
 def in_process(part, seed, place, seconds):
     """A part in a process of its own; what it came to."""
     command = [sys.executable, "-m", "campaign", "--part", part, "--seed", str(seed), "--seconds", str(seconds)]
-    path = [str(ROOT / "src"), str(ROOT / "tests"), str(ROOT / "tools")]
+    path = [str(ROOT / name) for name in ("src", "papers/src", "tests", "tools")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1", "CAMPAIGN": str(place)}
     environment |= {"TOKENIZERS_PARALLELISM": "false", "PYTHONWARNINGS": "ignore", "TQDM_DISABLE": "1"}
     done = subprocess.run(command, env=environment, cwd=ROOT)
