@@ -1,5 +1,6 @@
 """Heads whose kind was planted are named, and none of a random model is."""
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -7,7 +8,8 @@ from torch import nn
 from torch.nn import functional
 
 import anisoscope
-from anisoscope.runs.attention import attention_findings, attention_table
+from anisoscope.runs import attention
+from anisoscope.runs.attention import RULES, attention_findings, attention_table
 from anisoscope.store import as_records
 
 HEADS, WIDTH, LENGTH = 6, 16, 16
@@ -100,3 +102,68 @@ def test_a_value_whose_interval_crosses_the_line_names_nothing():
     assert [finding.rule for finding in attention_findings(unsure)] == ["attention_ordinary"]
     assert [finding.rule for finding in attention_findings(sure)] == ["attention_sink"]
     assert not list(attention_findings(as_records(pd.DataFrame())))
+
+
+def rows_of_heads(metric, values, half=0.01, **more):
+    """Records of single heads {(layer, head): value}, with intervals of `half` on each side."""
+    place = {"metric": metric, "stack": "encoder", "kind": "self"} | more
+    rows = [
+        place | {"layer": layer, "head": head, "value": value, "low": value - half, "high": value + half}
+        for (layer, head), value in values.items()
+    ]
+    return as_records(pd.DataFrame(rows))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_a_rule_names_the_heads_that_lie_beyond_its_line_with_their_whole_interval(rule):
+    """On its own side: that a head was opposite was once read off the wrong end of its interval in no test."""
+    outward = 1 if rule.above else -1
+    by_head = dict(enumerate((0.02, 0.005, -0.005, -0.02)))
+    values = {(1, head): rule.line + outward * beyond for head, beyond in by_head.items()}
+    of_pairs = {"site": "query.raw", "token_policy": "all"} if rule.metric == "query_key.cosine" else {}
+    records = rows_of_heads(rule.metric, values, **of_pairs)
+    kinds = attention_table(records, heads=True)["kind of head"].tolist()
+    assert [rule.name in kind.split(", ") for kind in kinds] == [True, False, False, False]
+    told = [finding.text for finding in attention_findings(records)]
+    assert any(text.startswith("1 of 4 heads") and rule.several in text for text in told)
+
+
+def test_aligned_and_opposite_heads_do_not_cancel_in_the_table_of_layers():
+    place = {"site": "query.raw", "token_policy": "all"}
+    records = rows_of_heads("query_key.cosine", {(1, 0): 0.9, (1, 1): -0.7, (2, 0): -0.2, (2, 1): 0.0}, **place)
+    table = attention_table(records)
+    np.testing.assert_allclose(table["|query–key cosine|"], [0.8, 0.1])
+    heads = attention_table(records, heads=True)
+    np.testing.assert_allclose(heads["query–key cosine"], [0.9, -0.7, -0.2, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("layers", "told"),
+    [
+        ([3], "in layer 3"),
+        ([2, 1], "in layers 1 and 2"),
+        ([1, 2, 3, 3], "in layers 1–3"),
+        ([1, 3, 4, 5, 9], "in layers 1, 3–5 and 9"),
+        ([1, 2, 4, 5, 6], "in layers 1, 2 and 4–6"),
+    ],
+)
+def test_layers_that_follow_each_other_are_told_as_a_range(layers, told):
+    assert attention._list_layers(layers) == told
+
+
+@pytest.mark.parametrize(
+    ("rises", "told"),
+    [
+        ({(1, 0): 0.2, (1, 1): 0.0, (3, 2): -0.5}, "attention in 2 heads"),
+        ({(1, 0): 0.2, (1, 1): 0.105}, "attention in 1 head "),
+        ({(1, 0): 0.05, (1, 1): -0.05}, "the entropy of no head"),
+        ({(1, 0): 0.05, (1, 1): 0.105}, ""),
+    ],
+)
+def test_what_centring_the_queries_would_change(rises, told):
+    """Either way: the head that is named moves most, up or down; nothing is said if an interval holds the line."""
+    found = [f for f in attention_findings(rows_of_heads("centred_attention.query_rise", rises)) if "entring" in f.text]
+    assert len(found) == bool(told)
+    assert all(told in finding.text for finding in found)
+    if "2 heads" in told:
+        assert "in layers 1 and 3" in found[0].text and "most in head 2 of layer 3: −.50 nats" in found[0].text

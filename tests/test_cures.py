@@ -167,3 +167,18 @@ def test_vectors_that_are_zero_or_not_finite_are_left_out_and_counted():
     x[3] = 0
     x[5, 2] = np.nan
     assert "2 vectors" in try_cures(x, "centre").notes[0]
+
+
+def test_a_pair_that_is_no_nearer_than_another_is_not_found():
+    """Ties count as misses: of partners that are all equal none is found."""
+    x = np.eye(3)
+    assert tasks.pair_found(x, x).tolist() == [1, 1, 1]
+    assert tasks.pair_found(x, np.ones((3, 3))).tolist() == [0, 0, 0]
+    assert tasks.pair_found(x, np.array([[1.0, 0, 0], [1, 0, 0], [0, 0, 1]])).tolist() == [0, 0, 1]
+
+
+def test_a_group_without_a_score_is_no_group_of_the_interval():
+    scores = np.array([1.0, 0.0, np.nan, 1.0, np.nan])
+    group = np.array([0, 0, 1, 3, 3])
+    np.testing.assert_allclose(tasks.grouped_mean(scores, group, 5), [2 / 3, 1, 1 / 2])
+    assert np.isnan(tasks.grouped_mean(scores[[2]], group[[2]], 5)).tolist() == [True]
