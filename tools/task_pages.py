@@ -1,0 +1,124 @@
+"""Pages of docs/tasks/: their commands are run, and what the program answers is written below each of them.
+
+    python tools/task_pages.py            # all pages
+    python tools/task_pages.py own-model  # one of them
+
+A block ```console holds lines `$ anisoscope …`, each followed by its output. A block ```python is run as a script; the
+block ```text after it holds its output. A picture with a comment `<!-- from my-run/figures/x.svg -->` is copied from
+there. Everything of a page runs in one folder, in the page's order, beside the files of `write_inputs`.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from anisoscope.data.builtin import python_docs
+from anisoscope.models.load import load
+
+ROOT = Path(__file__).resolve().parents[1]
+TASKS = ROOT / "docs" / "tasks"
+PICTURES = ROOT / "docs" / "figures" / "tasks"
+BLOCK = re.compile(r"^```(console|python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PICTURE = re.compile(r"^!\[.*\]\((.+)\)<!-- from (.+) -->$", re.MULTILINE)
+DOCUMENTS, LINES_OF_EACH, SHORTEST = 60, 6, 50
+COLUMNS = "100"
+
+
+def write_inputs(folder: Path) -> None:
+    """The files that the pages call the reader's own: vectors of sentences, made by layer 5 of the packaged encoder."""
+    documents, _ = python_docs(DOCUMENTS)
+    texts = [line for document in documents.documents for line in long_lines(document)]
+    subject = load("builtin:minilm")
+    tokens = subject.processor(texts, return_tensors="pt", padding=True, truncation=True, max_length=64)
+    with torch.no_grad():
+        states = subject.model(**tokens, output_hidden_states=True).hidden_states[5]
+    mask = tokens["attention_mask"].unsqueeze(-1)
+    np.save(folder / "my-vectors.npy", ((states * mask).sum(1) / mask.sum(1)).numpy())
+
+
+def long_lines(document: str) -> list[str]:
+    """The first lines of a document that are long enough to be sentences."""
+    lines = (line.strip() for line in document.splitlines())
+    return [line for line in lines if len(line) >= SHORTEST][:LINES_OF_EACH]
+
+
+def run_console(block: str, folder: Path) -> str:
+    """The block with the present output of its commands."""
+    lines = []
+    for line in block.splitlines():
+        if line.startswith("$ "):
+            lines += [line, *run_command(line.removeprefix("$ "), folder)]
+    return "\n".join(lines) + "\n"
+
+
+def run_command(line: str, folder: Path) -> list[str]:
+    """Lines that a command prints to stdout. Only commands of anisoscope are run."""
+    words = shlex.split(line)
+    if words[0] != "anisoscope":
+        raise ValueError(f"a line `$ anisoscope …`; got {line!r}")
+    return run_python(["-m", *words], folder).splitlines()
+
+
+def run_python(words: list[str], folder: Path) -> str:
+    """What Python prints to stdout; an error of the program ends all."""
+    environment = os.environ | {"COLUMNS": COLUMNS, "TOKENIZERS_PARALLELISM": "false"}
+    done = subprocess.run([sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True)
+    if done.returncode not in (0, 8):
+        raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+    return "\n".join(line.rstrip() for line in done.stdout.splitlines()).strip("\n")
+
+
+def refresh(text: str, folder: Path) -> str:
+    """The text of a page with the present output of everything in it, run in a folder."""
+    printed: list[str] = []
+
+    def refresh_block(found: re.Match[str]) -> str:
+        language, block = found.groups()
+        if language == "console":
+            block = run_console(block, folder)
+        elif language == "python":
+            printed.append(run_python(["-c", block], folder))
+        elif printed:
+            block = printed.pop() + "\n"
+        return f"```{language}\n{block}```"
+
+    return BLOCK.sub(refresh_block, text)
+
+
+def copy_pictures(text: str, folder: Path) -> None:
+    """Copy the pictures that a page names from the runs of its commands."""
+    for shown, source in PICTURE.findall(text):
+        target = (TASKS / shown).resolve()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(folder / source, target)
+
+
+def pages() -> list[Path]:
+    """The pages, in the order of their names."""
+    return sorted(TASKS.glob("*.md"))
+
+
+def main(names: list[str]) -> None:
+    """Write the output of every command into the pages of these names; of all pages if there is none."""
+    for page in pages():
+        if names and page.stem not in names:
+            continue
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place)
+            write_inputs(folder)
+            text = refresh(page.read_text("utf-8"), folder)
+            copy_pictures(text, folder)
+            page.write_text(text, "utf-8")
+            sys.stdout.write(f"{page}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
