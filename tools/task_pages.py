@@ -55,8 +55,8 @@ def run_console(block: str, folder: Path) -> str:
     lines = []
     for line in block.splitlines():
         if line.startswith("$ "):
-            lines += [line, *run_command(line.removeprefix("$ "), folder)]
-    return "\n".join(lines) + "\n"
+            lines += [line, *run_command(line.removeprefix("$ "), folder), ""]
+    return "\n".join(lines)
 
 
 def run_command(line: str, folder: Path) -> list[str]:

@@ -6,8 +6,8 @@ from anisoscope_papers.names import listed
 REPRODUCE = Command(
     "anisoscope_papers.commands:reproduce",
     "Reproduce figures and tables of a paper, claim by claim.\n\n"
-    "Records, charts, and a verdict for every claim. A restart skips what is finished. What cannot be had is left out "
-    "and said; the same command asks for it again.",
+    "Records, charts, and a verdict for every claim. Finished studies are skipped. Unavailable models or data are "
+    "skipped and listed; run again to retry.",
     "anisoscope reproduce godey2024 --only fig17 --settings quick",
 )
 TRAIN = Group(

@@ -1,0 +1,39 @@
+"""Pages of docs/tasks/ say what the program answers now: their commands are run, numbers may move."""
+
+import re
+from importlib.util import find_spec
+
+import pytest
+import task_pages
+
+NUMBER = re.compile(r"[+−-]?\d*\.?\d+")
+NEEDS_PAPERS = {"classifier", "reproduce"}
+"""Pages whose commands come with anisoscope-papers."""
+PAGES = {page.stem: page for page in task_pages.pages()}
+
+
+def masked(text):
+    """A text without its numbers, and with one space for every gap between columns."""
+    return re.sub(r"[ \n]+", " ", NUMBER.sub("#", text))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with the files that readers are said to have."""
+    place = tmp_path_factory.mktemp("reader")
+    task_pages.write_inputs(place)
+    return place
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_shows_what_its_commands_print(name, folder):
+    if name in NEEDS_PAPERS and find_spec("anisoscope_papers") is None:
+        pytest.skip("anisoscope-papers is not installed")
+    text = PAGES[name].read_text("utf-8")
+    now = task_pages.refresh(text, folder)
+    assert masked(now) == masked(text), f"python tools/task_pages.py {name} writes it again"
+
+
+def test_every_picture_of_a_page_is_there():
+    shown = [(page, name) for page in PAGES.values() for name, _ in task_pages.PICTURE.findall(page.read_text("utf-8"))]
+    assert shown and all((page.parent / name).is_file() for page, name in shown)
