@@ -59,7 +59,8 @@ def attended(kind, weights, value, **settings):
     ablation, real = replaced.Ablation(kind, [1]), torch.ones(len(weights), weights.shape[-1], dtype=torch.bool)
     ablation.begin(real, 0)
     masking = SimpleNamespace(keys=None, causal=False)
-    call = SimpleNamespace(weights=lambda: weights, value=value, query=value, masking=masking, settings=settings)
+    given = {"query": value, "key": value, "value": value, "masking": masking, "settings": settings}
+    call = SimpleNamespace(weights=lambda: weights, **given)
     return ablation.attend(call)
 
 
@@ -185,16 +186,13 @@ def test_a_fall_is_what_is_lost_of_the_class_that_was_found(monkeypatch):
     assert all(len(values) == len(explained.SHARES) for values in falls.values())
 
 
-@pytest.mark.parametrize(
-    ("queries", "causal", "says"),
-    [(4, False, ""), (3, False, "3 queries of 4 tokens"), (5, False, "5 queries of 4 tokens"), (4, True, "a causal")],
-)
-def test_attention_is_replaced_only_where_every_token_sees_every_other(queries, causal, says):
+@pytest.mark.parametrize(("queries", "keys"), [(4, 4), (3, 4), (5, 4), (4, 9)])
+def test_attention_is_replaced_only_where_each_token_is_a_query_and_a_key(queries, keys):
     looked = replaced.Ablation("uniform", (1,))
     looked.mask = torch.ones(2, 4, dtype=torch.bool)
-    masking = SimpleNamespace(keys=None, causal=causal)
-    call = SimpleNamespace(query=torch.zeros(2, 1, queries, 3), masking=masking)
-    with pytest.raises(MeasureError, match=says) if says else nullcontext():
+    call = SimpleNamespace(query=torch.zeros(2, 1, queries, 3), key=torch.zeros(2, 1, keys, 3))
+    says = f"{queries} queries and {keys} keys of 4 tokens"
+    with pytest.raises(MeasureError, match=says) if (queries, keys) != (4, 4) else nullcontext():
         looked._check(call)
 
 
@@ -332,8 +330,9 @@ def test_a_causal_classifier_is_looked_at_in_its_last_token(tokenizer, tmp_path)
     run = run_classes(
         ClassesOptions(folder, corpus="planted", limit=40, few=10, parts=("directions", "replaced")), tmp_path / "run"
     )
-    assert any("replaced left out" in text and "encoder" in text for text in run.manifest["warnings"])
+    assert not [text for text in run.manifest["warnings"] if "left out" in text]
     records = run.records
+    assert select(records, metric="replaced.output", component="uniform")["value"].lt(1 - 1e-6).all()
     assert set(select(records, metric="class_direction.auc")["stack"]) == {"decoder"}
     auc_0 = select(records, metric="class_direction.auc", layer=0, component=None)["value"].iloc[0]
     assert auc_0 != pytest.approx(0.5)  # the last token differs from utterance to utterance, as <cls> does not
@@ -395,7 +394,7 @@ def test_bad_input_is_explained(learnt, tokenizer, tmp_path):
         (folder, {"split": "tests"}, CorpusError, "did you mean test"),
         (folder, {"corpus": "hatexplane"}, CorpusError, "did you mean hatexplain"),
         (folder, {"parts": ("direction",)}, UsageError, "did you mean directions"),
-        (folder, {"at": "second"}, UsageError, "at among first, last, mean"),
+        (folder, {"at": "second"}, UsageError, "at among first, last, mean, max"),
         (folder, {"limit": 0}, UsageError, "limit of at least 1"),
         ("builtin:minilm", {"corpus": "planted", "max_length": 604}, UsageError, "--max-length of at most 512"),
         ("no/such-model", {"corpus": "planted"}, ModelError, "no/such-model"),
@@ -406,11 +405,6 @@ def test_bad_input_is_explained(learnt, tokenizer, tmp_path):
     load("builtin:minilm").processor.save_pretrained(tmp_path / "model")
     with pytest.raises(ModelError, match="a tokenizer that matches the model's vocabulary"):
         run_classes(ClassesOptions(str(tmp_path / "model"), corpus="planted"), tmp_path / "run")
-    with pytest.raises(MeasureError, match="every token sees every other"):
-        config = GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2, pad_token_id=0)
-        causal = GPT2ForSequenceClassification(config)
-        corpus = open_labelled("planted", limit=10)
-        replaced.ablations(causal.eval(), LabelledPlan(encode(corpus.splits["test"], tokenizer, 40), 0))
 
 
 @pytest.mark.usefixtures("no_page")
@@ -423,26 +417,33 @@ def test_the_command_prints_tables(learnt, tmp_path):
         assert text in result.output
 
 
-def test_a_tokenizer_without_padding_pads_with_its_end():
+def test_only_fast_tokenizers_of_text_say_which_word_a_token_is_of():
     def subject(modality="text", **tokenizer):
-        known = {"tokenize": None, "is_fast": True, "pad_token_id": 3, "eos_token": "</s>"}
-        return SimpleNamespace(
-            name="m", modality=modality, processor=SimpleNamespace(**known | tokenizer), config=SimpleNamespace()
-        )
+        known = {"tokenize": None, "is_fast": True}
+        return SimpleNamespace(name="m", modality=modality, processor=SimpleNamespace(**known | tokenizer))
 
     whole = subject()
-    assert runs_of_classes._tokenizer(whole) is whole.processor and whole.config.pad_token_id == 3
-    assert not hasattr(whole.processor, "pad_token")
-    ended = subject(pad_token_id=None)
-    assert runs_of_classes._tokenizer(ended).pad_token == "</s>"
-    known = subject()
-    known.config.pad_token_id = 7
-    assert runs_of_classes._tokenizer(known) and known.config.pad_token_id == 7
-    with pytest.raises(ModelError, match="a tokenizer with a padding token; got m"):
-        runs_of_classes._tokenizer(subject(pad_token_id=None, eos_token=None))
+    assert runs_of_classes._tokenizer(whole) is whole.processor
     for other in (subject("image"), subject(is_fast=False)):
         with pytest.raises(ModelError, match="a text model with a fast tokenizer; got m"):
             runs_of_classes._tokenizer(other)
+
+
+@pytest.mark.parametrize(
+    ("of_model", "of_tokenizer", "end", "chosen"),
+    [
+        (7, 3, 2, 7),  # the head looks for the padding that its configuration names
+        (None, 3, 2, 3),
+        (None, None, 2, 2),
+        (None, None, 5, 1),  # the texts end with it: a head would read the token before
+        (None, None, None, 1),
+    ],
+)
+def test_padding_is_what_the_head_takes_for_padding(of_model, of_tokenizer, end, chosen):
+    config = SimpleNamespace(pad_token_id=of_model, vocab_size=9)
+    tokenizer = SimpleNamespace(pad_token_id=of_tokenizer, eos_token_id=end)
+    rows = [{"input_ids": [0, 4, 5]}, {"input_ids": [6, 5]}]
+    assert runs_of_classes.choose_pad(tokenizer, config, rows) == chosen == config.pad_token_id
 
 
 # ---- what is recorded, by definition ---------------------------------------------------------------------------------
@@ -454,11 +455,14 @@ def test_what_is_recorded_of_a_replacement_is_of_its_layers_and_less_what_was_be
     after = {(): own, (1, 2): np.array([1, 1, 1, 0]), (1,): own, (2,): np.array([0, 0, 0, 0])}
     unit, turned = np.eye(4), np.roll(np.eye(4), 1, 0) * 0.2 + np.eye(4) * 0.6
 
-    def outcome(_model, _batches, kind, layers):
+    def outcome(_model, _batches, kind, layers, _readings):
         vectors = unit if not layers else turned if kind == "uniform" else unit
-        return after[layers], vectors, {layer: (layer / 10, layer / 5) for layer in layers}
+        return replaced.Outcome(
+            after[layers], vectors, {layer: np.tile((layer / 10, layer / 5), (4, 1)) for layer in layers}
+        )
 
-    monkeypatch.setattr(replaced, "outcome", outcome)
+    monkeypatch.setattr(replaced, "outcome_of_utterances", outcome)
+    monkeypatch.setattr(replaced, "read_batches", lambda *_: [])
     model = SimpleNamespace(config=SimpleNamespace(num_hidden_layers=2))
     records = replaced.ablations(model, SimpleNamespace(encoded=SimpleNamespace(labels=labels)))
     for kind in replaced.KINDS:

@@ -38,8 +38,8 @@ LAYER_QUANTITIES = ("hidden", "unrectified", "stage", "final")
 the final norm."""
 Kind = Literal["self", "cross"]
 Stage = Literal["", "raw", "normed", "rotated"]
-At = Literal["first", "last", "mean"]
-"""Which real tokens of an utterance give its vector."""
+At = Literal["first", "last", "mean", "max"]
+"""Which real tokens of an utterance give its vector: its first, its last, their mean, the maximum of each dimension."""
 Place = tuple[str, int | None, Kind]
 """Where attention is: stack, layer, kind."""
 EVERYWHERE: Place = ("every stack", None, "self")

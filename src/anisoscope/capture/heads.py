@@ -144,6 +144,8 @@ class Heads:
                 emit(at(name, stage), tensor)
         if "value" in wanted:
             emit(at("value"), call.value)
+        if tap.on_call is not None and windows == 1:
+            tap.on_call(at("attention"), call)
         stands_in = tap.fused and is_plain_softmax(call)
         if tap.proof is not None:
             rows = self._tried_rows(call, real)

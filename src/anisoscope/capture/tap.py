@@ -13,6 +13,7 @@ from anisoscope.capture import entry_points, fallback, vectors
 from anisoscope.capture.backends import intercept_attention
 from anisoscope.capture.counting import Counting, can_count, listed
 from anisoscope.capture.heads import Heads, Means, is_attention
+from anisoscope.capture.masking import Call
 from anisoscope.capture.proof import Positions, Proof
 from anisoscope.errors import AnisoscopeError, MeasureError, UnseenError, UsageError, near_matches
 from anisoscope.models.beside import sentences_of
@@ -124,6 +125,7 @@ class Tap:
         self.means: Means = {}
         self.layers: tuple[int, ...] = ()
         self.optional, self.unseen, self.fused = {*OPTIONAL}, set[str](), False
+        self.on_call: Callable[[Site, Call], None] | None = None  # told of each attention call that can be read
         self._fired, self._looked_at = set[Site](), set[str]()
         self.refused = dict[Place, str]()
         self._receive, self._kept_sites = receive or self._keep, dict[str, Site]()

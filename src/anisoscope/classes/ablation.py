@@ -1,14 +1,16 @@
 """The direct test: what becomes of a trained model whose attention weights are replaced.
 
-uniform    every real token of the sentence weighs the same
-permuted   the weights of each row are dealt anew among its real tokens
+uniform    every token that may be seen weighs the same
+permuted   the weights of each row are dealt anew among the tokens that it may see
 another    the weights of another sentence of the batch, stretched to this one's length; for a sentence alone in its
            batch, those of the last sentence of the batch before
 
-The values stay the model's own. Padding never gets weight.
+The values stay the model's own. What a token may see does too: all real tokens of an encoder, those not behind it of a
+decoder, those of its window. Padding never gets weight.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -19,139 +21,233 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from anisoscope.capture.backends import intercept_attention
-from anisoscope.capture.masking import Call
+from anisoscope.capture.masking import Call, Masking
+from anisoscope.classes.readout import Reading, logits_of, read_tokens, real_tokens
 from anisoscope.data.encoding import LabelledPlan
 from anisoscope.errors import MeasureError
 from anisoscope.metrics.base import units_of
+from anisoscope.models.blocks import Layout
 from anisoscope.models.modes import evaluating
 from anisoscope.progress import Progress
 from anisoscope.store import as_records
+from anisoscope.sums.jackknife import of_mean
 
 Weighed = tuple[Tensor, Tensor]
 """Attention weights [1, head, query, key] of one sentence and which of its tokens are real [1, token]."""
+Array = NDArray[np.float64]
 KINDS = ("uniform", "permuted", "another")
+COSINE, SHARE, CHANGE = (-1.0, 1.0), (0.0, 1.0), (-1.0, 1.0)
 
 
 class Ablation:
     """Which weights replace those of which layers (from 1), and how far the layers' outputs turned.
 
-    cosine  layer → cosine between the [CLS] row's output before and after, mean of the same over all rows: sums over
-            utterances, and their number; before W_O, both from the same values
+    cosine  layer → [utterance, 2]: cosine between the output, before and after, of the token that the head reads, and
+            its mean over all tokens; before W_O, both from the same values
     """
 
     def __init__(self, kind: str, layers: Sequence[int]) -> None:
         self.kind, self.layers = kind, layers
-        self.cosine: dict[int, NDArray[np.float64]] = {}
+        self.cosine: dict[int, list[Array]] = {}
         self.others: dict[int, Weighed] = {}
 
-    def begin(self, mask: Tensor, seed: int) -> None:
-        """Take the real tokens [sequence, token] of the batch whose calls come next."""
+    def begin(self, mask: Tensor, seed: int, read: Tensor | None = None) -> None:
+        """Take the real tokens [sequence, token] of the batch whose calls come next, and the share of each in what the
+        head reads (none: the first).
+        """
         self.mask, self.seed, self.layer = mask, seed, 0
+        self.read = (mask & (mask.int().cumsum(1) == 1)).double() if read is None else read
 
     def attend(self, call: Call) -> Tensor:
         """Output [sequence, query, head, dim] with weights replaced where this is one of the layers."""
         self.layer += 1
         self._check(call)
         weights = call.weights()
-        out = weights @ call.value
+        value = call.value.repeat_interleave(weights.shape[1] // call.value.shape[1], 1)  # heads may share values
+        out = weights @ value
         if self.layer in self.layers:
             other = self.others.get(self.layer) if len(weights) == 1 else None
-            instead = changed(weights, self.mask, self.kind, self.seed + self.layer, other)
+            visible = seen_pairs(call.masking, self.mask)
+            instead = changed(weights, self.mask, self.kind, self.seed + self.layer, other, visible)
             if call.settings.get("s_aux") is not None and self.kind != "permuted":  # what goes to a sink stays with it
                 instead = instead * weights.sum(-1, keepdim=True)
-            before, out = out, instead @ call.value
+            before, out = out, instead @ value
             cosine = nn.functional.cosine_similarity(before.double(), out.double(), dim=-1).mean(1)  # over heads
             rows = (cosine * self.mask).sum(1) / self.mask.sum(1)
-            sums = np.array([float(cosine[:, 0].sum()), float(rows.sum()), len(cosine)])
-            self.cosine[self.layer] = self.cosine.get(self.layer, 0.0) + sums
+            of_read = (cosine * self.read).sum(1)
+            self.cosine.setdefault(self.layer, []).append(torch.stack((of_read, rows), 1).cpu().numpy())
         self.others[self.layer] = weights[-1:], self.mask[-1:]
         return out.transpose(1, 2).contiguous()
 
     def _check(self, call: Call) -> None:
-        masking, real, got = call.masking, self.mask, f"{call.query.shape[2]} queries of {self.mask.shape[1]} tokens"
-        if call.query.shape[2] == real.shape[1]:
-            seen = real[:, None, None] if masking.keys is None else masking.keys[..., : real.shape[1]]
-            every = (seen == real[:, None, None]) | ~real[:, None, :, None]  # rows of padding do not matter
-            if not masking.causal and bool(every.all()):
-                return
-            got = "a causal or local mask"
-        raise MeasureError(
-            "attention in which every token sees every other", got, "replace the attention of an encoder"
-        )
+        queries, keys = call.query.shape[2], call.key.shape[2]
+        tokens = self.mask.shape[1]
+        if (queries, keys) != (tokens, tokens):
+            got = f"{queries} queries and {keys} keys of {tokens} tokens"
+            raise MeasureError("self-attention of every token", got, "replace the attention of one stack of tokens")
 
 
-def changed(weights: Tensor, mask: Tensor, kind: str, seed: int = 0, other: Weighed | None = None) -> Tensor:
-    """Other weights [sequence, head, query, key] that add up to 1 over the real keys: `mask` [sequence, key] is true
-    before the padding. `other`: what a sentence alone in its batch takes from `another`.
+def seen_pairs(masking: Masking, mask: Tensor) -> Tensor:
+    """Which real tokens each token may see [sequence, 1 or head, query, key]."""
+    tokens = mask.shape[1]
+    visible = mask[:, None, None, :].expand(-1, 1, tokens, -1)
+    if masking.keys is not None:
+        visible = visible & masking.keys[..., :tokens]
+    if masking.causal:
+        visible = visible & torch.ones(tokens, tokens, dtype=torch.bool, device=mask.device).tril()
+    # rows of padding may see nothing; what becomes of them is of no account
+    return torch.where(visible.any(-1, keepdim=True), visible, mask[:, None, None, :])
+
+
+def changed(
+    weights: Tensor,
+    mask: Tensor,
+    kind: str,
+    seed: int = 0,
+    other: Weighed | None = None,
+    visible: Tensor | None = None,
+) -> Tensor:
+    """Other weights [sequence, head, query, key] that add up to 1 over the keys that may be seen.
+
+    mask     [sequence, key]: the real tokens
+    other    what a sentence alone in its batch takes from `another`
+    visible  [sequence, 1 or head, query, key]: what each query may see; None: every real token
     """
-    real = mask[:, None, None, :]
+    real = mask[:, None, None, :] if visible is None else visible
     if kind == "uniform":
-        return (real / real.sum(-1, keepdim=True)).to(weights).expand_as(weights)
+        return (real.to(weights) / real.sum(-1, keepdim=True)).expand_as(weights)
     if kind == "permuted":
         generator = torch.Generator().manual_seed(seed)
         noise = torch.rand(weights.shape, generator=generator).to(weights.device)
-        dealt = noise.masked_fill(~real, 2.0).argsort(-1)  # the real keys in any order, then padding, which weighs 0
-        return weights.gather(-1, dealt)
+        dealt = noise.masked_fill(~real, 2.0).argsort(-1)  # the keys that are seen in any order, then the others
+        places = (~real).to(torch.uint8).expand_as(weights).argsort(dim=-1, stable=True)  # the same in their own order
+        return torch.zeros_like(weights).scatter(-1, places, weights.gather(-1, dealt)) * real
     # those of the next sentence (of the last: the first's), each row brought to this one's length
-    given, lengths = (weights, mask.sum(1)) if other is None else (other[0], other[1].sum(1))
-    position = torch.arange(mask.shape[1], device=mask.device)
+    given, given_mask = (weights, mask) if other is None else other
     out = torch.zeros_like(weights)
-    for i, n in enumerate(mask.sum(1).tolist()):
+    for i, own in enumerate(mask):
         taken_from = (i + 1) % len(given)
-        source = (position[:n] * ((int(lengths[taken_from]) - 1) / max(n - 1, 1))).round().long()
+        theirs, ours = given_mask[taken_from].nonzero().flatten(), own.nonzero().flatten()
+        n = len(ours)
+        position = torch.arange(n, device=mask.device)
+        source = theirs[(position * ((len(theirs) - 1) / max(n - 1, 1))).round().long()]
         taken = given[taken_from][:, source][:, :, source]
-        out[i, :, :n, :n] = taken / taken.sum(-1, keepdim=True)
+        if visible is not None:
+            taken = _of_visible(taken, visible[i][:, ours][:, :, ours])
+        rows = torch.zeros_like(out[i][:, ours])
+        rows[:, :, ours] = taken / taken.sum(-1, keepdim=True)
+        out[i] = out[i].index_copy(1, ours, rows)
     return out
 
 
+def _of_visible(taken: Tensor, visible: Tensor) -> Tensor:
+    """Weights [head, query, key] of the keys that may be seen; equal ones for a row that has no weight there."""
+    kept = taken * visible
+    return torch.where(kept.sum(-1, keepdim=True) > 0, kept, visible.to(taken).expand_as(taken))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a model says with some attention replaced, by utterance.
+
+    found   the class [utterance]
+    final   unit vector [utterance, dim] of the last hidden state that the head reads
+    turned  layer → [utterance, 2]: cosine of the layer's output of the token that is read, and the mean over all tokens
+    """
+
+    found: NDArray[np.int64]
+    final: Array
+    turned: dict[int, Array]
+
+
+def read_batches(model: Any, batches: LabelledPlan) -> list[Reading]:
+    """What the head reads of each batch. MeasureError if the stack that it reads is one of several."""
+    if len(batches.stacks) > 1:
+        got = f"{type(model).__name__}, an encoder–decoder"
+        raise MeasureError("a model of one stack", got, "replace the attention of an encoder or a decoder alone")
+    return [read_tokens(model, batch) for batch in batches]
+
+
 @torch.no_grad()
-def outcome(
-    model: Any, batches: LabelledPlan, kind: str, layers: Sequence[int]
-) -> tuple[NDArray[np.int64], NDArray[np.float64], dict[int, tuple[float, float]]]:
-    """(class found, unit vector of the final [CLS], {layer: cosine of [CLS] outputs, of all}), `layers` ablated."""
+def outcome_of_utterances(
+    model: Any, batches: LabelledPlan, kind: str, layers: Sequence[int], readings: Sequence[Reading] | None = None
+) -> Outcome:
+    """What the model says with the attention of `layers` replaced; `readings` of `read_batches`, if they are known."""
     found, final, units, last = [], [], [], []
-    ablation = Ablation(kind, layers)
-    base = getattr(model, model.base_model_prefix)
-    handle = base.register_forward_hook(lambda _m, _a, output: last.append(output.last_hidden_state[:, 0]))
+    readings = read_batches(model, batches) if readings is None else readings
+    ablation, layout = Ablation(kind, layers), Layout(model)
+    prefix = str(getattr(model, "base_model_prefix", ""))
+    base = getattr(model, prefix, None) if prefix else None
+    if base is None:
+        expected = "a classifier of transformers, with a base model under its head"
+        raise MeasureError(expected, type(model).__name__, "look at directions and explanations alone")
+    handle = base.register_forward_hook(lambda _m, _a, output: last.append(output[0]))
     try:
         with evaluating(model), intercept_attention(model, ablation.attend):
-            for number, batch in enumerate(batches):
-                ablation.begin(next(iter(batch.streams.values())).mask, 1000 * number)
-                found.append(model(**batch.inputs).logits.argmax(-1).cpu())
-                final.append(units_of(last.pop().double().cpu().numpy()))
+            for number, (batch, reading) in enumerate(zip(batches, readings, strict=True)):
+                mask = real_tokens(layout.streams(batch), reading.stack)
+                ablation.begin(mask, 1000 * number, reading.weights)
+                found.append(logits_of(model(**batch.inputs)).argmax(-1).cpu())
+                final.append(units_of(reading.pool(last.pop()).cpu().numpy()))
                 units.append(batch.unit)
     finally:
         handle.remove()
+    missing = [layer for layer in layers if layer not in ablation.cosine]
+    if missing:
+        expected = f"attention of layers {', '.join(map(str, missing))} on transformers' attention interface"
+        cure = "look at directions and explanations alone: --parts directions,explained"
+        raise MeasureError(expected, f"{ablation.layer} calls of it in {type(model).__name__}", cure)
     order = torch.cat(units).argsort().numpy()
-    turned = {layer: (float(a / n), float(b / n)) for layer, (a, b, n) in ablation.cosine.items()}
-    return torch.cat(found).numpy()[order], np.concatenate(final)[order], turned
+    turned = {layer: np.concatenate(parts)[order] for layer, parts in ablation.cosine.items()}
+    return Outcome(torch.cat(found).numpy()[order], np.concatenate(final)[order], turned)
+
+
+def outcome(
+    model: Any, batches: LabelledPlan, kind: str, layers: Sequence[int]
+) -> tuple[NDArray[np.int64], Array, dict[int, tuple[float, float]]]:
+    """(class found, unit vector of the final state that the head reads, {layer: mean cosine of outputs of the token
+    that is read, of all}), with the attention of `layers` replaced.
+    """
+    found = outcome_of_utterances(model, batches, kind, layers)
+    turned = {layer: (float(x[:, 0].mean()), float(x[:, 1].mean())) for layer, x in found.turned.items()}
+    return found.found, found.final, turned
+
+
+def count_layers(model: Any) -> int:
+    """How many layers a model of text has, by its configuration."""
+    config = model.config
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    return int(config.num_hidden_layers)
 
 
 def ablations(model: Any, batches: LabelledPlan, progress: Progress = lambda _done, _total: None) -> pd.DataFrame:
-    """Records, `component` the kind, `layer` the one replaced (null: all): `replaced.accuracy`
-    (less that of the model as it is), `replaced.agreement` of the classes found, `replaced.cls` (cosine of the final
-    [CLS] to its own before), `replaced.output` and `replaced.rows` (cosine of the layer's output of [CLS], and of all
-    rows, to those before).
+    """Records, `component` the kind, `layer` the one replaced (null: all), with 95 % intervals over utterances:
+    `replaced.accuracy` (less that of the model as it is), `replaced.agreement` of the classes found, `replaced.cls`
+    (cosine of the final state that the head reads to its own before), `replaced.output` and `replaced.rows` (cosine of
+    the layer's output of the token that is read, and of all rows, to those before).
     """
     labels = np.array(batches.encoded.labels)
-    before, vectors, _ = outcome(model, batches, "uniform", ())
-    every = tuple(range(1, model.config.num_hidden_layers + 1))
+    readings = read_batches(model, batches)
+    before = outcome_of_utterances(model, batches, "uniform", (), readings)
+    every = tuple(range(1, count_layers(model) + 1))
     sets = list(dict.fromkeys([every, *((layer,) for layer in every)]))  # of one layer, it and all are the same
     rows: list[dict[str, Any]] = []
     for done, (kind, layers) in enumerate(product(KINDS, sets), 1):
-        after, turned, outputs = outcome(model, batches, kind, layers)
+        after = outcome_of_utterances(model, batches, kind, layers, readings)
         progress(done, len(KINDS) * len(sets))
-        values = {
-            "accuracy": float((after == labels).mean() - (before == labels).mean()),
-            "agreement": float((after == before).mean()),
-            "cls": float((turned * vectors).sum(1).mean()),
+        right = (after.found == labels).astype(float) - (before.found == labels).astype(float)
+        values: dict[str, tuple[Array, tuple[float, float]]] = {
+            "accuracy": (right, CHANGE),
+            "agreement": ((after.found == before.found).astype(float), SHARE),
+            "cls": ((after.final * before.final).sum(1), COSINE),
         }
-        named: list[tuple[int | None, dict[str, float]]] = [(None, values)] if layers == every else []
+        named = [(None, values)] if layers == every else []
         if len(layers) == 1:
-            named.append((layers[0], values | dict(zip(("output", "rows"), outputs[layers[0]], strict=True))))
-        rows += [
-            {"metric": f"replaced.{metric}", "component": kind, "layer": layer, "value": value}
-            for layer, measured in named
-            for metric, value in measured.items()
-        ]
+            output, of_rows = after.turned[layers[0]].T
+            named.append((layers[0], values | {"output": (output, COSINE), "rows": (of_rows, COSINE)}))
+        for layer, measured in named:
+            for metric, (of_utterance, bounds) in measured.items():
+                value, low, high = map(float, of_mean(of_utterance, bounds=bounds))
+                place = {"metric": f"replaced.{metric}", "component": kind, "layer": layer}
+                rows.append(place | {"value": value, "low": low, "high": high})
     return as_records(pd.DataFrame(rows), n_units=len(labels))

@@ -1,18 +1,21 @@
 """Attributions: numbers for the words of an utterance that are said to explain a classifier's decision, by layer.
 
-attention     the row of [CLS], mean over heads          rollout    product of (A + I)/2 up to the layer, row of [CLS]
-value norm    attention of [CLS] times ‖v‖
+attention     the row of the token that the head reads ([CLS], the last token; of several, as of a mean, their rows by
+              their shares), mean over heads; of an encoder–decoder the cross-attention of that token
+rollout       product of (A + I)/2 up to the layer, the same row
+value norm    that attention times ‖v‖
 hidden, key, value    cosine of a token's vector to the direction of the class found
 …, contrast   the same, less the mean cosine to the directions of the other classes
 random        uniform noise                              rare       −log of the word's frequency in the training split
 
-A class' direction is the mean unit vector over the validation utterances found to be of the class: of hidden states at
-[CLS], of keys and values at all tokens of an utterance.
+A class' direction is the mean unit vector over the validation utterances found to be of the class: of the hidden state
+that the head reads, made at every layer as the head makes it of the last; of keys and values at all tokens. What a
+model does not show (attention that cannot be read, states of a decoder that are not of the words) is left out.
 """
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,13 +23,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from anisoscope.axes import Site
-from anisoscope.capture.backends import intercept_attention
+from anisoscope.axes import Kind, Site
+from anisoscope.batch import Batch
 from anisoscope.capture.masking import Call
-from anisoscope.capture.tap import capture
+from anisoscope.capture.tap import capture, describe_refused
+from anisoscope.classes.readout import Reading, logits_of, read_tokens
 from anisoscope.data.encoding import LabelledPlan
 from anisoscope.data.labelled import Example
+from anisoscope.errors import MeasureError
 from anisoscope.metrics.base import units_of
+from anisoscope.models.blocks import Layout
 from anisoscope.models.modes import evaluating
 
 Array = NDArray[np.float64]
@@ -38,43 +44,140 @@ OF_LAYERS = ("attention", "rollout", "value norm", *SPACES, *(f"{space}, contras
 
 @dataclass
 class Seen:
-    """One utterance by layer from 1: `attention` [query, key], unit vectors [token, dim], heads joined, value norms."""
+    """One utterance by layer from 1.
 
-    attention: list[Array]
+    attention  [query, key], mean over heads; None: a layer whose attention is not seen
+    vectors    space → unit vectors [token, dim], heads joined; a space that is not seen in all layers is not there
+    norms      of values [token]; empty if values are not seen
+    found      the class that the head names
+    read       [query]: share of each token in what the head reads
+    pooled     unit vector [dim] of hidden states that stands for the utterance, made as the head makes it
+    crossed    the attention is that of a decoder to the words
+    logits     [class]
+    """
+
+    attention: list[Array | None]
     vectors: dict[str, list[Array]]
     norms: list[Array]
     found: int
+    read: Array = field(default_factory=lambda: np.ones(1))
+    pooled: list[Array] = field(default_factory=list)
+    crossed: bool = False
+    logits: Array = field(default_factory=lambda: np.zeros(0))
+
+
+class _Watched:
+    """What one forward call shows of the stack that the head reads."""
+
+    def __init__(self, stack: str, kind: Kind) -> None:
+        self.stack, self.kind = stack, kind
+        self.states: dict[int, Tensor] = {}
+        self.of_heads: dict[str, dict[int, Tensor]] = {"key": {}, "value": {}}
+        self.attention: dict[int, Tensor] = {}
+
+    def receive(self, site: Site, x: Tensor) -> None:
+        """Keep hidden states, keys and values of a layer."""
+        if site.stack != self.stack or not site.layer:
+            return
+        if site.quantity == "hidden":
+            self.states[site.layer] = x
+        elif site.kind == self.kind and site.quantity in self.of_heads:
+            self.of_heads[site.quantity][site.layer] = x
+
+    def look(self, site: Site, call: Call) -> None:
+        """Keep the attention of a layer, mean over heads."""
+        if site.stack == self.stack and site.kind == self.kind and site.layer:
+            self.attention[site.layer] = call.weights().mean(1)
+
+    def clear(self) -> None:
+        """Forget the last call."""
+        for kept in (self.states, self.attention, *self.of_heads.values()):
+            kept.clear()
 
 
 @torch.no_grad()
-def seen(model: Any, batches: LabelledPlan) -> Iterator[tuple[int, Seen]]:
-    """(number, what is seen) of every utterance."""
-    caught: dict[str, Tensor] = {}
-    attention: list[Tensor] = []
+def seen(model: Any, batches: LabelledPlan, notes: list[str] | None = None) -> Iterator[tuple[int, Seen]]:
+    """(number, what is seen) of every utterance; `notes` is told once what is left out.
 
-    def receive(site: Site, x: Tensor) -> None:
-        caught[f"{site.layer} {site.label}"] = x
+    MeasureError if it cannot be found which tokens the head reads, or if the stack that it reads has other tokens than
+    the words.
+    """
+    layout, first = Layout(model), True
+    for batch in batches:
+        reading = read_tokens(model, batch)
+        crossed = len(batches.stacks) > 1 and reading.stack == batches.stacks[1]
+        words = batch.streams[batches.stacks[0]].mask
+        if reading.mask.shape != words.shape or (not crossed and not torch.equal(reading.mask, words)):
+            got = f"{reading.stack}, whose positions are not those of the words"
+            raise MeasureError("a head that reads the tokens of words", got, "look at its directions alone")
+        watched = _Watched(reading.stack, "cross" if crossed else "self")
+        what, optional = tuple(SITES.values()), tuple(SITES.values())[1:]
+        with capture(model, what, receive=watched.receive, optional=optional) as tap, evaluating(model):
+            tap.on_call = watched.look
+            tap.real = {stack: stream.mask for stack, stream in layout.streams(batch).items()}
+            logits = logits_of(model(**batch.inputs))
+        if first and notes is not None:
+            notes += _left_out(watched, reading, describe_refused(tap.refused), crossed=crossed)
+        first = False
+        yield from _of_batch(batch, watched, reading, words, logits, crossed=crossed)
 
-    def look(call: Call) -> None:
-        attention.append(call.weights().mean(1))
 
-    def vectors_of(row: int, n: int, site: str) -> list[Array]:
-        of_layers = (caught[f"{layer} {site}"][row] for layer in range(1, len(attention) + 1))
-        flat = (x if x.dim() == 2 else x.transpose(0, 1).flatten(1) for x in of_layers)
-        return [x[:n].double().cpu().numpy() for x in flat]
+def _left_out(watched: _Watched, reading: Reading, why: list[str], *, crossed: bool) -> list[str]:
+    """What is not seen of a model, in sentences."""
+    notes = []
+    layers = sorted(watched.states)
+    missing = [layer for layer in layers if layer not in watched.attention]
+    reason = f" ({'; '.join(why)})" if why else ""
+    if len(missing) == len(layers):
+        notes.append(f"maps of attention left out: none is seen in {reading.stack}{reason}")
+    elif missing:
+        numbers = ", ".join(map(str, missing))
+        notes.append(f"maps of attention left out in layers {numbers}, and rollout in all{reason}")
+    for space, found in watched.of_heads.items():
+        if len(found) < len(layers):
+            notes.append(f"maps of {space}s left out: they are not seen in every layer of {reading.stack}{reason}")
+    if crossed:
+        notes.append(
+            "attention, keys and values are those of the decoder's cross-attention to the words; hidden and rollout "
+            "left out, since the decoder's states are not those of the words"
+        )
+    return notes
 
-    with capture(model, tuple(SITES.values()), receive=receive), intercept_attention(model, look):
-        for batch in batches:
-            attention.clear()
-            with evaluating(model):
-                found = model(**batch.inputs).logits.argmax(-1).tolist()
-            counts = next(iter(batch.streams.values())).mask.sum(1).tolist()
-            for row, (unit, n) in enumerate(zip(batch.unit.tolist(), counts, strict=True)):
-                vectors = {space: vectors_of(row, n, site) for space, site in SITES.items()}
-                norms = [np.linalg.norm(x, axis=1) for x in vectors["value"]]
-                directions = {space: [units_of(x) for x in xs] for space, xs in vectors.items()}
-                weights = [a[row, :n, :n].double().cpu().numpy() for a in attention]
-                yield unit, Seen(weights, directions, norms, found[row])
+
+def _of_batch(
+    batch: Batch, watched: _Watched, reading: Reading, words: Tensor, logits: Tensor, *, crossed: bool
+) -> Iterator[tuple[int, Seen]]:
+    """(number, what is seen) of every utterance of a batch."""
+    layers = sorted(watched.states)
+    pooled = [reading.pool(watched.states[layer]).cpu().numpy() for layer in layers]
+    spaces: dict[str, list[Tensor]] = {}
+    if not crossed:
+        spaces["hidden"] = [watched.states[layer] for layer in layers]
+    for space, found in watched.of_heads.items():
+        if len(found) == len(layers):
+            spaces[space] = [found[layer].transpose(1, 2).flatten(2) for layer in layers]
+    for row, unit in enumerate(batch.unit.tolist()):
+        keys = words[row].nonzero().flatten()
+        queries = reading.mask[row].nonzero().flatten()
+        vectors = {space: [x[row, keys].double().cpu().numpy() for x in found] for space, found in spaces.items()}
+        weights: list[Array | None] = []
+        for layer in layers:
+            whole = watched.attention.get(layer)
+            weights.append(None if whole is None else whole[row][queries][:, keys].double().cpu().numpy())
+        read = reading.weights[row, queries]
+        yield (
+            unit,
+            Seen(
+                weights,
+                {space: [units_of(x) for x in found] for space, found in vectors.items()},
+                [np.linalg.norm(x, axis=1) for x in vectors.get("value", [])],
+                int(logits[row].argmax()),
+                (read / read.sum()).cpu().numpy(),
+                [units_of(x[row]) for x in pooled],
+                crossed,
+                logits[row].double().cpu().numpy(),
+            ),
+        )
 
 
 def class_directions(model: Any, batches: LabelledPlan, classes: int) -> dict[str, list[Array]]:
@@ -83,23 +186,29 @@ def class_directions(model: Any, batches: LabelledPlan, classes: int) -> dict[st
     for _, one in seen(model, batches):
         for space, layers in one.vectors.items():
             sums = total.setdefault(space, [np.zeros((classes, x.shape[1])) for x in layers])
-            for of_class, x in zip(sums, layers, strict=True):
-                of_class[one.found] += x[0] if space == "hidden" else units_of(x.mean(0))
+            for i, x in enumerate(layers):
+                sums[i][one.found] += one.pooled[i] if space == "hidden" else units_of(x.mean(0))
     return {space: [units_of(x) for x in sums] for space, sums in total.items()}
 
 
 def attributions(one: Seen, directions: dict[str, list[Array]]) -> dict[tuple[str, int], Array]:
-    """(name, layer) → a number for every token, [CLS] among them."""
+    """(name, layer) → a number for every token, special ones among them."""
     out: dict[tuple[str, int], Array] = {}
-    rolled = np.eye(len(one.attention[0]))
-    others = [c for c in range(len(directions["hidden"][0])) if c != one.found]
-    for i, weights in enumerate(one.attention):
-        rolled = (weights + np.eye(len(weights))) / 2 @ rolled
-        layer = i + 1
-        out["attention", layer], out["rollout", layer] = weights[0], rolled[0]
-        out["value norm", layer] = weights[0] * one.norms[i]
-        for space in SPACES:
-            cosine = one.vectors[space][i] @ directions[space][i].T
+    every = len(one.attention)
+    rolled = np.eye(len(one.read))
+    rolls = not one.crossed and all(weights is not None for weights in one.attention)
+    for i in range(every):
+        weights, layer = one.attention[i], i + 1
+        if weights is not None:
+            out["attention", layer] = one.read @ weights
+            if rolls:
+                rolled = (weights + np.eye(len(weights))) / 2 @ rolled
+                out["rollout", layer] = one.read @ rolled
+            if one.norms:
+                out["value norm", layer] = out["attention", layer] * one.norms[i]
+        for space, layers in one.vectors.items():
+            cosine = layers[i] @ directions[space][i].T
+            others = [c for c in range(cosine.shape[1]) if c != one.found]
             out[space, layer] = cosine[:, one.found]
             out[f"{space}, contrast", layer] = cosine[:, one.found] - cosine[:, others].mean(1)
     return out

@@ -16,9 +16,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from anisoscope.classes.ablation import count_layers
 from anisoscope.classes.attributions import attributions, baselines, class_directions, over_words, seen
 from anisoscope.classes.pooling import class_logits
-from anisoscope.data.encoding import Encoded, LabelledPlan, encode
+from anisoscope.data.encoding import Encoded, LabelledPlan, Padding, encode
 from anisoscope.data.labelled import (
     ALL,
     HELD_OUT,
@@ -34,6 +35,7 @@ from anisoscope.errors import MeasureError
 from anisoscope.models.families import family_of
 from anisoscope.progress import Progress
 from anisoscope.store import as_records
+from anisoscope.sums.jackknife import of_mean
 
 Array = NDArray[np.float64]
 Marks = NDArray[np.bool_]
@@ -43,6 +45,8 @@ DIRECTED = 300
 """Validation utterances that class directions are made of."""
 OF_DEEP = ("attention", "value norm", "value, contrast", "random", "rare")
 """Attributions whose faithfulness is measured in models of several layers, where each takes many passes."""
+FALLS = ("comprehensiveness", "sufficiency")
+"""Measures that are falls of a probability, and may be below 0."""
 Key = tuple[str, int | None]
 
 
@@ -54,15 +58,24 @@ def explanations(
     split: str = TEST,
     limit: int = 120,
     max_length: int = 512,
+    padding: Padding | None = None,
+    stack: str | tuple[str, ...] = "encoder",
+    notes: list[str] | None = None,
     progress: Progress = lambda _done, _total: None,
 ) -> pd.DataFrame:
-    """Records `explains.<measure>` by attribution and layer (null: a baseline); no plausibility without rationales."""
+    """Records `explains.<measure>` by attribution and layer (null: a baseline), with 95 % intervals over utterances; no
+    plausibility without rationales.
+
+    padding  what makes utterances equally long; none: the tokenizer's token on the right
+    stack    the stack that reads them, of an encoder–decoder both
+    notes    is told what is left out, in sentences
+    """
     marked = any(example.rationale is not None for example in corpus.splits[split])
     classes = len(corpus.labels)
     examples = (chosen if marked else balanced)(corpus.splits[split], limit, classes)
     if not examples:
         return as_records(pd.DataFrame())
-    pad = int(tokenizer.pad_token_id or 0)
+    pad = Padding(int(tokenizer.pad_token_id or 0)) if padding is None else padding
     device = next(model.parameters()).device
     encoded = encode(examples, tokenizer, max_length)
     looked_at = set(map(id, examples))
@@ -72,17 +85,17 @@ def explanations(
         expected = "more examples than those that are explained, for the directions of classes"
         raise MeasureError(expected, "none", "lower --few, or give more examples")
     held = encode(balanced(others, DIRECTED, classes), tokenizer, max_length)
-    directions = class_directions(model, LabelledPlan(held, pad, device=device), classes)
+    directions = class_directions(model, LabelledPlan(held, pad, device=device, stack=stack), classes)
     frequency = Counter(w.lower() for e in corpus.splits[TRAIN] for w in e.all_words)
     draw = np.random.default_rng(0)
     scores: list[dict[Key, Array]] = [{} for _ in examples]
-    for number, one in seen(model, LabelledPlan(encoded, pad, device=device)):
+    for number, one in seen(model, LabelledPlan(encoded, pad, device=device, stack=stack), notes):
         words, count = encoded.words[number], len(examples[number].all_words)
         scores[number] |= {key: over_words(x, words, count) for key, x in attributions(one, directions).items()}
     for example, scored in zip(examples, scores, strict=True):
         scored |= {(name, None): x for name, x in baselines(example, frequency, draw).items()}
     found: dict[tuple[Key, str], Any] = _plausibility(examples, scores) if marked else {}
-    shallow = model.config.num_hidden_layers == 1
+    shallow = count_layers(model) == 1
     keys = [key for key in scores[0] if shallow or key[0] in OF_DEEP]
     with ExitStack() as stack:
         part = family_of(model).cls_row_only
@@ -91,10 +104,15 @@ def explanations(
             stack.callback(setattr, base, "row_only", base.row_only)
             base.row_only = "always"  # the last layer computes the row of [CLS] alone
         found |= _faithfulness(model, pad, encoded, scores, keys, progress)
-    rows = [
-        {"metric": f"explains.{measure}", "component": key[0], "layer": key[1], "value": float(np.mean(values))}
-        for (key, measure), values in found.items()
-    ]
+    rows = []
+    for (key, measure), values in found.items():
+        of_utterance = np.array(values, dtype=float)
+        if of_utterance.ndim > 1:  # a fall for each share of the words
+            of_utterance = of_utterance.mean(0)
+        bounds = (-1.0, 1.0) if measure in FALLS else (0.0, 1.0)
+        value, low, high = map(float, of_mean(of_utterance, bounds=bounds))
+        place = {"metric": f"explains.{measure}", "component": key[0], "layer": key[1]}
+        rows.append(place | {"value": value, "low": low, "high": high})
     return as_records(pd.DataFrame(rows), n_units=len(examples))
 
 
@@ -146,7 +164,7 @@ def highest(values: Array, share: float) -> Marks:
 
 
 def _faithfulness(
-    model: Any, pad: int, encoded: Encoded, scores: list[dict[Key, Array]], keys: list[Key], progress: Progress
+    model: Any, pad: Padding, encoded: Encoded, scores: list[dict[Key, Array]], keys: list[Key], progress: Progress
 ) -> dict[tuple[Key, str], Any]:
     """(attribution, measure) → for every share the falls of all utterances, of the attributions that `keys` name."""
     whole = probabilities(model, encoded.rows, pad)
@@ -157,7 +175,7 @@ def _faithfulness(
             tops = [highest(s[key], share) for s in scores]
             for measure, keep_top in (("comprehensiveness", False), ("sufficiency", True)):
                 parts = zip(encoded.rows, encoded.words, tops, strict=True)
-                left = [erased(row, words, top == keep_top) for row, words, top in parts]
+                left = [not_empty(erased(row, words, top == keep_top), pad) for row, words, top in parts]
                 after = probabilities(model, left, pad)[np.arange(len(found)), found]
                 falls.setdefault((key, measure), []).append(sure - after)
         progress(number + 1, len(keys))
@@ -170,7 +188,17 @@ def erased(row: dict[str, Any], words: list[int], keep: Marks) -> dict[str, Any]
     return {name: [x[i] for i in kept_tokens] if isinstance(x, list) else x for name, x in row.items()}
 
 
-def probabilities(model: Any, rows: list[dict[str, Any]], pad: int) -> Array:
-    """Probability of every class [utterance, class]."""
-    found: Array = class_logits(model, rows, pad, batch=128).double().softmax(-1).numpy()
+def not_empty(row: dict[str, Any], pad: Padding) -> dict[str, Any]:
+    """The row, or one token of padding if nothing is left of an utterance, as of one word without special tokens."""
+    if row["input_ids"]:
+        return row
+    blank = {"input_ids": pad.id}
+    return {name: [blank.get(name, 0)] if isinstance(x, list) else x for name, x in row.items()}
+
+
+def probabilities(model: Any, rows: list[dict[str, Any]], pad: int | Padding) -> Array:
+    """Probability of every class [utterance, class]; of a classifier of several labels at once, of each on its own."""
+    logits = class_logits(model, rows, pad, batch=128).double()
+    several = getattr(getattr(model, "config", None), "problem_type", None) == "multi_label_classification"
+    found: Array = (logits.sigmoid() if several else logits.softmax(-1)).numpy()
     return found

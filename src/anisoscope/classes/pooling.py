@@ -2,8 +2,9 @@
 records, how well directions of classes tell the vectors apart, and how well the head does.
 """
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -15,8 +16,10 @@ from torch import Tensor, nn
 from anisoscope.axes import At, Site
 from anisoscope.batch import Batch
 from anisoscope.capture.tap import capture
-from anisoscope.data.encoding import Encoded, collated
+from anisoscope.classes.readout import logits_of, real_tokens
+from anisoscope.data.encoding import Encoded, Padding, as_padding, collated
 from anisoscope.metrics.class_direction import GROUPS, separability
+from anisoscope.models.blocks import Layout
 from anisoscope.models.modes import evaluating
 from anisoscope.store import as_records
 from anisoscope.sums.classes import pooled
@@ -24,23 +27,31 @@ from anisoscope.sums.jackknife import wilson
 
 Labels = NDArray[np.int64]
 ESTIMATE = ("value", "low", "high")
+TRIED = 4
+"""Utterances on which padding is tried, from the shortest to the longest."""
 
 
 @torch.no_grad()
-def pooled_vectors(model: nn.Module, batches: Iterable[Batch], at: At = "first") -> NDArray[np.float64]:
-    """Vectors [unit, layer, dim], layer 0 the input of the first block, i the output of block i; in evaluation mode."""
+def pooled_vectors(
+    model: nn.Module, batches: Iterable[Batch], at: At = "first", stack: str = ""
+) -> NDArray[np.float64]:
+    """Vectors [unit, layer, dim], layer 0 the input of the first block, i the output of block i; in evaluation mode.
+
+    `stack`: of a model that has several, the one that is looked at.
+    """
     kept: list[Float[Tensor, "sequence layer dim"]] = []
     units: list[Tensor] = []
     states: dict[int, Tensor] = {}
-    mask = torch.zeros(0, 0, dtype=torch.bool)
+    mask, layout = torch.zeros(0, 0, dtype=torch.bool), Layout(model)
 
     def receive(site: Site, x: Tensor) -> None:
-        if site.quantity == "hidden" and site.layer is not None:
+        if site.quantity == "hidden" and site.layer is not None and stack in ("", site.stack):
             states[site.layer] = pooled(x, mask.to(x.device), at).cpu()
 
     with evaluating(model), capture(model, ("hidden",), receive=receive):
         for batch in batches:
-            mask = next(iter(batch.streams.values())).mask
+            streams = layout.streams(batch)
+            mask = real_tokens(streams, stack or next(iter(streams)))
             states.clear()
             model(**batch.inputs)
             kept.append(torch.stack([states[layer] for layer in sorted(states)], 1))
@@ -49,22 +60,55 @@ def pooled_vectors(model: nn.Module, batches: Iterable[Batch], at: At = "first")
 
 
 @torch.no_grad()
-def class_logits(model: Any, rows: list[dict[str, Any]], pad_id: int, batch: int = 256) -> Float[Tensor, "unit class"]:
+def class_logits(
+    model: Any, rows: list[dict[str, Any]], pad: int | Padding, batch: int = 256
+) -> Float[Tensor, "unit class"]:
     """What the head of `model` says of every utterance, in order."""
+    padding = as_padding(pad)
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
     device = next(model.parameters()).device
     found: list[Tensor] = []
     with evaluating(model):
-        for first in range(0, len(order), batch):
-            inputs = collated([rows[i] for i in order[first : first + batch]], pad_id)
+        for part in _in_batches(rows, order, batch, padding):
+            inputs = collated([rows[i] for i in part], padding)
             del inputs["labels"]
-            found.append(model(**{name: value.to(device) for name, value in inputs.items()}).logits.cpu())
+            found.append(logits_of(model(**{name: value.to(device) for name, value in inputs.items()})).cpu())
     return torch.cat(found)[torch.tensor(order).argsort()]
 
 
-def predicted(model: Any, encoded: Encoded, pad_id: int) -> list[int]:
+def _in_batches(rows: list[dict[str, Any]], order: list[int], batch: int, padding: Padding) -> Iterator[list[int]]:
+    """The numbers in `order`, so many at a time; without padding, of one length only."""
+    if padding.side != "none":
+        yield from (order[first : first + batch] for first in range(0, len(order), batch))
+        return
+    for _, alike in groupby(order, key=lambda i: len(rows[i]["input_ids"])):
+        part = list(alike)
+        yield from (part[first : first + batch] for first in range(0, len(part), batch))
+
+
+def predicted(model: Any, encoded: Encoded, pad: int | Padding) -> list[int]:
     """The class of every example, in order."""
-    return class_logits(model, encoded.rows, pad_id).argmax(-1).tolist()
+    return class_logits(model, encoded.rows, pad).argmax(-1).tolist()
+
+
+def fit_padding(model: Any, rows: list[dict[str, Any]], token: int) -> Padding:
+    """The padding under which a classifier says the same of utterances together as of each alone.
+
+    On the right, as the sums of a run have it; on the left, if only that does (XLNet reads its last position); none, if
+    padding changes what the model says on either side.
+    """
+    by_length = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
+    few = [rows[by_length[place * (len(rows) - 1) // (TRIED - 1)]] for place in range(TRIED)] if rows else []
+    if len({len(row["input_ids"]) for row in few}) < 2:
+        return Padding(token)
+    alone = torch.cat([class_logits(model, [row], token) for row in few])
+    near = torch.finfo(alone.dtype).eps ** 0.5 * max(1.0, float(alone.abs().max()))
+    sides: tuple[Literal["right", "left"], ...] = ("right", "left")
+    for side in sides:
+        together = class_logits(model, few, Padding(token, side))
+        if bool(((together - alone).abs() <= near).all()):
+            return Padding(token, side)
+    return Padding(token, "none")
 
 
 def separability_records(

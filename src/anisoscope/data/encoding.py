@@ -5,10 +5,12 @@ The paper's vocabulary is every token type of the training split, by falling fre
 lemmatise with spaCy; here tokens are lower-cased words and punctuation marks, so that nothing has to be downloaded.
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import accumulate
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -77,15 +79,19 @@ def vocabulary_tokenizer(corpus: LabelledCorpus, *, max_length: int, separator: 
 
 
 def encode(examples: Sequence[Example], tokenizer: Any, max_length: int) -> Encoded:
-    """Ids and word indices of every example, cut at `max_length` tokens (of a pair the longer text first)."""
+    """Ids and word indices of every example, cut at `max_length` tokens (of a pair the longer text first).
+
+    The tokenizer is given the text, not its words one by one: to many a tokenizer (GPT-2's, Llama's, Qwen's) the blank
+    before a word is part of it.
+    """
     if max_length < 3:
         raise UsageError("--max-length of at least 3 tokens", str(max_length), "raise it")
     if not examples:
         return Encoded([], [])
     pairs = examples[0].second is not None
-    given: dict[str, Any] = {"is_split_into_words": True, "verbose": False}
-    texts = [list(e.words) for e in examples]
-    seconds = [list(e.second or ()) for e in examples] if pairs else None
+    given: dict[str, Any] = {"return_offsets_mapping": True, "verbose": False}
+    texts = [" ".join(e.words) for e in examples]
+    seconds = [" ".join(e.second or ()) for e in examples] if pairs else None
     whole = tokenizer(texts, seconds, add_special_tokens=True, **given)
     long = sum(len(ids) > max_length for ids in whole["input_ids"])
     if long:
@@ -94,56 +100,129 @@ def encode(examples: Sequence[Example], tokenizer: Any, max_length: int) -> Enco
     rows = [{**{name: whole[name][i] for name in kept}, "labels": example.label} for i, example in enumerate(examples)]
     if min(map(len, whole["input_ids"])) == 0:
         raise CorpusError("tokens in every example", "an example without any", "leave it out")
-    return Encoded(rows, [_word_index(whole, i, len(e.words)) for i, e in enumerate(examples)], long)
+    return Encoded(rows, [_word_index(whole, i, example) for i, example in enumerate(examples)], long)
 
 
-def _word_index(encoding: Any, row: int, first: int) -> list[int]:
+def _word_index(encoding: Any, row: int, example: Example) -> list[int]:
     """Index of each token's word, the second text's counted on after the first's; −1 of special tokens."""
-    words, texts = encoding.word_ids(row), encoding.sequence_ids(row)
-    return [-1 if w is None else w + (first if s == 1 else 0) for w, s in zip(words, texts, strict=True)]
+    starts = [_starts_of_words(words) for words in (example.words, example.second or ())]
+    found = []
+    for span, text in zip(encoding["offset_mapping"][row], encoding.sequence_ids(row), strict=True):
+        if text is None:
+            found.append(-1)
+            continue
+        begin, end = span
+        # a token may begin with the blank before its word, so that its last character tells which word it is of
+        number = bisect_right(starts[text], max(begin, end - 1)) - 1
+        if begin == end and begin >= starts[text][number] + len((example.words, example.second or ())[text][number]):
+            number = min(number + 1, len(starts[text]) - 1)  # an empty token stands for the beginning of the next word
+        found.append(number + (len(example.words) if text == 1 else 0))
+    return found
 
 
-def collated(rows: Sequence[dict[str, Any]], pad_id: int) -> dict[str, Tensor]:
+def _starts_of_words(words: Sequence[str]) -> list[int]:
+    """Index of the first character of each word in the text that they make with single blanks between them."""
+    return [0, *accumulate(len(word) + 1 for word in words)][: len(words)]
+
+
+@dataclass(frozen=True)
+class Padding:
+    """What makes the sequences of a batch equally long.
+
+    id    the token that is put there
+    side  right or left of the real tokens; none: sequences of one length only stand in a batch
+    """
+
+    id: int
+    side: Literal["right", "left", "none"] = "right"
+
+
+def as_padding(pad: "int | Padding") -> Padding:
+    """A padding, on the right if only its token is given."""
+    return pad if isinstance(pad, Padding) else Padding(int(pad))
+
+
+def collated(rows: Sequence[dict[str, Any]], pad: int | Padding) -> dict[str, Tensor]:
     """A padded batch: every column of the rows, `attention_mask`, and `labels` [sequence]."""
+    padding = as_padding(pad)
     width = max(len(row["input_ids"]) for row in rows)
-    lengths = torch.tensor([len(row["input_ids"]) for row in rows])
-    batch = {"attention_mask": (torch.arange(width) < lengths[:, None]).long()}
-    for name in rows[0]:
+    batch: dict[str, Tensor] = {}
+    for name in ("attention_mask", *rows[0]):
         if name == "labels":
             batch[name] = torch.tensor([row[name] for row in rows])
-        else:
-            fill = pad_id if name == "input_ids" else 0
-            batch[name] = torch.tensor([row[name] + [fill] * (width - len(row[name])) for row in rows])
+            continue
+        fill = padding.id if name == "input_ids" else 0
+        lines = []
+        for row in rows:
+            line = [1] * len(row["input_ids"]) if name == "attention_mask" else row[name]
+            space = [fill] * (width - len(line))
+            lines.append(space + line if padding.side == "left" else line + space)
+        batch[name] = torch.tensor(lines)
     return batch
 
 
+def pack_padded(lengths: Sequence[int], budget: int, padding: Padding) -> list[Index]:
+    """Rows grouped into batches as by `pack`; if there is no padding, those of one length together."""
+    every = np.array(lengths, dtype=np.int64)
+    if padding.side != "none":
+        return pack(every, budget)
+    batches: list[Index] = []
+    for length in sorted({*lengths}, reverse=True):
+        rows = np.flatnonzero(every == length)
+        batches += [rows[part] for part in pack(every[rows], budget)]
+    return batches
+
+
 class LabelledPlan(Plan):
-    """Labelled examples on `device`, in batches of similar length, each a unit. `classes`: names of their labels, which
-    are part of what a plan is; none: the numbers themselves.
+    """Labelled examples on `device`, in batches of similar length, each a unit.
+
+    pad      the token that fills up shorter ones (on the right), or a `Padding`
+    stack    the stack that reads them; of an encoder–decoder both, whose decoder reads the same, shifted by one
+    classes  names of their labels, which are part of what a plan is; none: the numbers themselves
     """
 
     def __init__(
         self,
         encoded: Encoded,
-        pad_id: int,
+        pad: int | Padding,
         *,
         batch_tokens: int = BATCH,
-        stack: str = "encoder",
+        stack: str | tuple[str, ...] = "encoder",
         device: torch.device | str = "cpu",
         classes: Sequence[str] = (),
     ) -> None:
-        self.encoded, self.pad_id, self.stack, self.device = encoded, pad_id, stack, device
+        self.encoded, self.padding, self.device = encoded, as_padding(pad), device
+        self.stacks = (stack,) if isinstance(stack, str) else stack
         self.classes = tuple(classes) or tuple(map(str, range(max(encoded.labels, default=-1) + 1)))
         lengths = np.array(encoded.lengths, dtype=np.int64)
         identity = [[row["input_ids"] for row in encoded.rows], encoded.labels, batch_tokens, self.classes]
-        super().__init__(pack(lengths, batch_tokens), lengths, np.arange(len(encoded)), identity, EXAMPLES)
+        if self.padding.side != "right":
+            identity.append(self.padding.side)
+        batches = pack_padded(encoded.lengths, batch_tokens, self.padding)
+        super().__init__(batches, lengths, np.arange(len(encoded)), identity, EXAMPLES)
+
+    @property
+    def pad_id(self) -> int:
+        """The token that stands at padding."""
+        return self.padding.id
+
+    @property
+    def stack(self) -> str:
+        """The stack that reads the examples; of an encoder–decoder the decoder."""
+        return self.stacks[-1]
 
     def build(self, rows: Index) -> Batch:
         chosen = rows.tolist()
-        inputs = collated([self.encoded.rows[i] for i in chosen], self.pad_id)
+        inputs = collated([self.encoded.rows[i] for i in chosen], self.padding)
         label = inputs.pop("labels")
         inputs = {name: value.to(self.device) for name, value in inputs.items()}
         mask = inputs["attention_mask"].bool()
-        words = pad_sequence([torch.tensor(self.encoded.words[i]) for i in chosen], batch_first=True)
-        stream = Stream(mask, (words < 0).to(self.device), torch.zeros(len(rows), dtype=torch.int64))
-        return Batch(inputs, torch.from_numpy(rows), {self.stack: stream}, label=label)
+        side = "left" if self.padding.side == "left" else "right"
+        words = [torch.tensor(self.encoded.words[i]) for i in chosen]
+        special = (pad_sequence(words, batch_first=True, padding_side=side) < 0).to(self.device)
+        start = torch.zeros(len(rows), dtype=torch.int64)
+        streams = {self.stacks[0]: Stream(mask, special, start)}
+        if len(self.stacks) > 1:  # behind a token that begins it, the decoder reads what the encoder reads
+            shifted = torch.cat((torch.ones_like(special[:, :1]), special[:, :-1]), 1)
+            streams[self.stacks[1]] = Stream(mask, shifted, start)
+        return Batch(inputs, torch.from_numpy(rows), streams, label=label)

@@ -18,6 +18,7 @@ def _canine(model: Any, given: Streams) -> Streams:
     if "encoder" not in given:
         return given
     characters = given.pop("encoder")
+    model = getattr(model, "base_model", model)  # under a head
     mask = model._downsample_attention_mask(characters.mask, model.config.downsampling_rate).bool()
     special = mask.new_zeros(mask.shape)
     special[:, :1] = characters.special[:, :1]

@@ -13,9 +13,10 @@ from anisoscope.axes import POLICIES, At
 from anisoscope.classes.ablation import ablations
 from anisoscope.classes.cls_entropy import entropies
 from anisoscope.classes.faithfulness import explanations
-from anisoscope.classes.pooling import accuracy_records, pooled_vectors, predicted, separability_records
+from anisoscope.classes.pooling import accuracy_records, fit_padding, pooled_vectors, predicted, separability_records
+from anisoscope.classes.readout import read_tokens
 from anisoscope.data.corpora import Columns
-from anisoscope.data.encoding import LabelledPlan, encode
+from anisoscope.data.encoding import LabelledPlan, Padding, encode
 from anisoscope.data.labelled import ALL, LabelledCorpus, balanced, choose_split, open_labelled
 from anisoscope.data.opening import text_length
 from anisoscope.data.windows import check_vocabulary
@@ -43,10 +44,9 @@ def run_classes(classes: ClassesOptions, output: Path | None = None, **how: Any)
     loading = part_of(classes, LoadOptions)
     job = Job(model=classes.model, **loading, batch_tokens=classes.batch_tokens, settings=Settings(seed=classes.seed))
     subject = subject_of(job, classifier=True)
-    tokenizer, stack = _tokenizer(subject), stack_of(subject.model)
+    tokenizer, stacks = _tokenizer(subject), _stacks_of(subject.model)
     length = text_length(subject.config, tokenizer, classes.max_length)
-    at: At = classes.at or ("last" if stack == "decoder" else "first")
-    classes = replace(classes, max_length=length, at=at)
+    classes = replace(classes, max_length=length)
     corpus = open_labelled(classes.corpus, columns=classes.by_role, seed=classes.split_seed, for_training=False)
     trained_on = _was_trained_on(classes)
     corpus, split, remarks = choose_split(corpus, classes.split, trained_on=trained_on, limit=classes.limit)
@@ -61,25 +61,33 @@ def run_classes(classes: ClassesOptions, output: Path | None = None, **how: Any)
     ]
     if encoded.truncated:
         warnings.append(f"{encoded.truncated} utterances cut at {length} tokens")
-    pad = int(tokenizer.pad_token_id)
     device = settled(job, subject).device
+    pad = choose_pad(tokenizer, subject.config, encoded.rows)
+    padding = fit_padding(subject.model, encoded.rows, pad) if usable else Padding(pad)
+    if padding.side == "none":
+        warnings.append("padding changes what the model says: only utterances of one length are looked at together")
     plan = LabelledPlan(
-        encoded, pad, batch_tokens=classes.batch_tokens, stack=stack, device=device, classes=corpus.labels
+        encoded, padding, batch_tokens=classes.batch_tokens, stack=stacks, device=device, classes=corpus.labels
     )
+    at, stack, told = _what_is_read(subject.model, plan, usable=usable, asked=classes.at)
+    warnings += told
+    classes = replace(classes, at=at)
     described = corpus.described() | {"split": classes.split, "warnings": warnings}
     panels: tuple[Panel, ...] = ("hidden", "attention") if has_attention(subject.model) else ("hidden",)
-    panels += ("class",) if "directions" in classes.parts else ()
-    settings = Settings(panel=panels, tokens=POLICIES, seed=classes.seed, at=at)
+    panels += ("class",) if "directions" in classes.parts and at is not None else ()
+    settings = Settings(panel=panels, tokens=POLICIES, seed=classes.seed, at=at or "first")
     asked_for = {name: value for name, value in asdict(classes).items() if name not in NOT_IN_IDENTITY}
     identity = {"classes": plain(asked_for), "labelled": corpus.fingerprint}
-    look = _Look(subject, tokenizer, corpus, plan, classes, usable)
+    look = _Look(subject, tokenizer, corpus, plan, classes, usable, stack)
     job = replace(job, corpus=classes.corpus, settings=settings)
     return run(job, output, subject=subject, reading=OpenedCorpus(plan, described, identity, look.records), **how)
 
 
 @dataclass(frozen=True)
 class _Look:
-    """The measurements after the pass: `classes` says at which token; `heads`: the model's head can be used."""
+    """The measurements after the pass: `classes` says at which token (`at`), of which `stack`; `heads`: the model's
+    head can be used.
+    """
 
     subject: Subject
     tokenizer: Any
@@ -87,6 +95,7 @@ class _Look:
     plan: LabelledPlan
     classes: ClassesOptions
     heads: bool
+    stack: str
 
     def records(self, progress: Progress | None) -> tuple[pd.DataFrame, list[str]]:
         """Records, and why what was asked for is not among them."""
@@ -95,20 +104,23 @@ class _Look:
         for part in self.classes.parts:
             counting(progress, "passes", TITLES[part])
             try:
-                parts += getattr(self, f"_{part}")(**shown)
+                parts += getattr(self, f"_{part}")(warnings, **shown)
             except MeasureError as error:
                 warnings.append(f"{part} left out: {error}")
         found = [part for part in parts if len(part)]
         return pd.concat(found, ignore_index=True) if found else as_records(pd.DataFrame()), warnings
 
-    def _directions(self, **_shown: Progress) -> list[pd.DataFrame]:
+    def _directions(self, _notes: list[str], **_shown: Progress) -> list[pd.DataFrame]:
         model, names, plan = self.subject.model, self.corpus.labels, self.plan
         labels = np.array(plan.encoded.labels)
-        states = pooled_vectors(model, plan, self.classes.at or "first")
-        found = [separability_records(states, labels, names, stack=plan.stack)]
+        found = []
+        if self.classes.at is not None:
+            states = pooled_vectors(model, plan, self.classes.at, self.stack)
+            found.append(separability_records(states, labels, names, stack=self.stack))
         if self.heads:
-            found.append(accuracy_records(np.array(predicted(model, plan.encoded, plan.pad_id)), labels, names))
-        if has_attention(model) and self.classes.at == "first":
+            found.append(accuracy_records(np.array(predicted(model, plan.encoded, plan.padding)), labels, names))
+        # the row of the first token of a decoder is that token alone
+        if has_attention(model) and self.classes.at == "first" and stack_of(model) == "encoder":
             rows = []
             for name, values in entropies(model, plan).items():  # H of the [CLS] row by layer
                 kind, _, layer = name.partition(".")
@@ -118,12 +130,12 @@ class _Look:
             found.append(as_records(pd.DataFrame(rows), metric="cls_entropy", stack=plan.stack))
         return found
 
-    def _replaced(self, **shown: Progress) -> list[pd.DataFrame]:
+    def _replaced(self, _notes: list[str], **shown: Progress) -> list[pd.DataFrame]:
         if not self.heads:
             return []
         chosen = _examples(self.corpus, self.classes, self._few)
         few = encode(chosen, self.tokenizer, self.classes.max_length or 0)
-        plan = LabelledPlan(few, self.plan.pad_id, stack=self.plan.stack, device=self.plan.device)
+        plan = LabelledPlan(few, self.plan.padding, stack=self.plan.stacks, device=self.plan.device)
         return [ablations(self.subject.model, plan, **shown)]
 
     @property
@@ -133,11 +145,39 @@ class _Look:
             few = min(few, len(self.corpus.splits[ALL]) // 2)
         return few
 
-    def _explained(self, **shown: Any) -> list[pd.DataFrame]:
+    def _explained(self, notes: list[str], **shown: Any) -> list[pd.DataFrame]:
         if not self.heads:
             return []
+        shown |= {"padding": self.plan.padding, "stack": self.plan.stacks, "notes": notes}
         shown |= {"split": self.classes.split, "limit": self._few, "max_length": self.classes.max_length}
         return [explanations(self.subject.model, self.tokenizer, self.corpus, **shown)]
+
+
+def _what_is_read(
+    model: Any, plan: LabelledPlan, *, usable: bool, asked: At | None
+) -> tuple[At | None, str, list[str]]:
+    """How an utterance becomes one vector, of which stack, and what must be said of it.
+
+    As the model's own head does it, found on the first batch; else as users of such models mostly do: the last token of
+    a decoder, the first of an encoder.
+    """
+    usual: At = "last" if stack_of(model) == "decoder" else "first"
+    if not usable:
+        return asked or usual, plan.stack, []
+    try:
+        reading = read_tokens(model, plan[0])
+    except MeasureError as error:
+        return asked or usual, plan.stack, [f"which tokens the head reads is not known: {error}"]
+    if asked is not None or reading.at is not None:
+        return asked or reading.at, reading.stack, []
+    note = "the head reads neither the first token nor the last, nor the mean or maximum of all: directions of classes "
+    return None, reading.stack, [note + "left out (--at chooses a token); maps are those of the tokens that it reads"]
+
+
+def _stacks_of(model: Any) -> str | tuple[str, ...]:
+    """The stack that reads the texts; of an encoder–decoder both."""
+    both = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    return ("encoder", "decoder") if both else stack_of(model)
 
 
 def _training_of(model: str) -> dict[str, Any]:
@@ -179,13 +219,28 @@ def _tokenizer(subject: Subject) -> Any:
     if subject.modality != "text" or not hasattr(tokenizer, "tokenize") or not getattr(tokenizer, "is_fast", False):
         got = f"{subject.name} ({subject.modality}, {type(tokenizer).__name__})"
         raise ModelError("a text model with a fast tokenizer", got, "name an encoder or decoder of text")
-    if tokenizer.pad_token_id is None:
-        if tokenizer.eos_token is None:
-            raise ModelError("a tokenizer with a padding token", subject.name, "give its tokenizer one")
-        tokenizer.pad_token = tokenizer.eos_token
-    if getattr(subject.config, "pad_token_id", None) is None:
-        subject.config.pad_token_id = tokenizer.pad_token_id
     return tokenizer
+
+
+def choose_pad(tokenizer: Any, config: Any, rows: list[dict[str, Any]]) -> int:
+    """The token that fills up utterances; a model that names none is told of it.
+
+    Heads of decoders look for the last token that is not the padding their configuration names. So that one is taken;
+    if there is none, the tokenizer's, or its mark for the end, unless the utterances themselves hold it: then the first
+    token that none of them holds.
+    """
+    of_text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    own = getattr(of_text, "pad_token_id", None)
+    if isinstance(own, int) and own >= 0:
+        return own
+    used = {token for row in rows for token in row["input_ids"]}
+    marks = (getattr(tokenizer, name, None) for name in ("pad_token_id", "eos_token_id"))
+    size = int(getattr(of_text, "vocab_size", 0) or 1)
+    candidates = [*(token for token in marks if isinstance(token, int) and token < size), *range(size)]
+    chosen = next((token for token in candidates if token not in used), candidates[0])
+    for part in {id(part): part for part in (config, of_text)}.values():
+        part.pad_token_id = chosen
+    return chosen
 
 
 def _examples(corpus: LabelledCorpus, classes: ClassesOptions, limit: int) -> Any:

@@ -267,7 +267,9 @@ class ClassesOptions(LoadOptions, Columns, ModelAndCorpus):
     ] = None
     at: Annotated[
         At | None,
-        option("whose vector represents an utterance: first token, last, mean; default: the model's", WHAT),
+        option(
+            "whose vector represents an utterance: first token, last, mean, max; default: what the head reads", WHAT
+        ),
     ] = None
     parts: Annotated[
         tuple[ClassesPart, ...],

@@ -17,7 +17,9 @@ from anisoscope.sums.groups import Sums
 def pooled(
     x: Float[Tensor, "sequence token dim"], mask: Bool[Tensor, "sequence token"], at: At
 ) -> Float[Tensor, "sequence dim"]:
-    """The vector of each sequence, in float64: of its first real token, of its last, or their mean."""
+    """The vector of each sequence, in float64: of its first real token, of its last, their mean, or their maximum."""
+    if at == "max":
+        return x.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(1).double()
     if at == "mean":
         share = (mask / mask.sum(1, keepdim=True)).to(x)
     else:

@@ -1,0 +1,257 @@
+"""Which tokens the head of a classifier reads, found by asking the model itself.
+
+No list of names says it: a model reads its first token, its last real one, the last before an end-of-text mark, the
+mean or the maximum of all, or something else. So the last hidden states of every stack are made variables, and the
+logits are differentiated with respect to them: a token is read if its states have a gradient, and by how much says how.
+Only the head is differentiated; the blocks run as they always do.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from anisoscope.axes import At
+from anisoscope.batch import Batch, Stream
+from anisoscope.capture.vectors import output_of, same
+from anisoscope.errors import AnisoscopeError, MeasureError
+from anisoscope.models.blocks import Layout, find_blocks, tokens_first
+from anisoscope.models.modes import evaluating
+from anisoscope.sums.classes import pooled
+
+WAYS: tuple[At, ...] = ("first", "last", "mean", "max")
+"""Ways of making one vector of a sequence, in the order in which they are tried."""
+WORDS = {
+    "first": "the first token",
+    "last": "the last token",
+    "mean": "the mean of all tokens",
+    "max": "the maximum over all tokens",
+    None: "tokens in a way of its own",
+}
+"""How a way is told."""
+EQUAL = 1e-3
+"""Gradients of a mean differ by rounding alone; those of any other weights, such as learnt ones, by more than this."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the head reads of the sequences of one batch.
+
+    stack     the stack whose last hidden states it reads
+    at        the way in which it makes one vector of them, the same in all sequences; None: in another way
+    weights   [sequence, token] float64: share of each token in what is read; each row adds up to 1
+    mask      [sequence, token]: the real tokens of that stack
+    logits    [sequence, class], of the same call
+    """
+
+    stack: str
+    at: At | None
+    weights: Float[Tensor, "sequence token"]
+    mask: Bool[Tensor, "sequence token"]
+    logits: Float[Tensor, "sequence class"]
+
+    @property
+    def told(self) -> str:
+        """What is read, in words."""
+        return WORDS[self.at]
+
+    def pool(self, x: Float[Tensor, "sequence token dim"]) -> Float[Tensor, "sequence dim"]:
+        """One vector of each sequence, in float64, in the way of the head."""
+        x = x[:, : self.mask.shape[1]]
+        if self.at is not None:
+            return pooled(x, self.mask.to(x.device), self.at)
+        weights = self.weights.to(x.device)
+        return torch.einsum("st,std->sd", weights, torch.where(weights.unsqueeze(-1) > 0, x, 0.0).double())
+
+
+class _LastStates:
+    """The last hidden states of every stack of a model, as variables: those that the last block puts out, and what
+    norms behind it make of them.
+    """
+
+    def __init__(self, model: nn.Module, hooks: ExitStack) -> None:
+        self.variables: dict[str, list[Tensor]] = {}
+        self.handed_on: dict[str, Tensor] = {}
+        self.turned: set[str] = set()
+        inside: set[nn.Module] = set()
+        for stack, blocks in find_blocks(model).items():
+            for block in blocks:
+                inside.update(block.modules())
+                if tokens_first(model, block):
+                    self.turned.add(stack)
+                hooks.callback(block.register_forward_pre_hook(self._enter).remove)
+                hooks.callback(block.register_forward_hook(self._leave(stack)).remove)
+        for module in model.modules():
+            if module not in inside and "Norm" in type(module).__name__:
+                hooks.callback(module.register_forward_hook(self._after_norm).remove)
+
+    def _enter(self, _block: nn.Module, _args: Any) -> None:
+        torch.set_grad_enabled(False)
+
+    def _leave(self, stack: str) -> Callable[..., Any]:
+        def leave(block: nn.Module, _args: Any, output: Any) -> Any:
+            torch.set_grad_enabled(True)
+            x = output_of(block, output)
+            variable, handed = self._variable(x)
+            self.variables.pop(stack, None)  # so that the stack that ran last stands last
+            self.variables[stack] = [variable]
+            self.handed_on[stack] = handed
+            return _with_vectors(output, x, handed)
+
+        return leave
+
+    def _after_norm(self, _norm: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        """The weight of a token in a mean is its weight after the norm, which scales every token on its own."""
+        for stack, last in self.handed_on.items():
+            if args and isinstance(output, Tensor) and isinstance(args[0], Tensor) and same(last, args[0]):
+                variable, handed = self._variable(output)
+                self.variables[stack].append(variable)
+                return handed
+        return None
+
+    def _variable(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """A variable that holds `x`, and a copy to be handed on, which the model may write into."""
+        variable = x.detach().requires_grad_()
+        return variable, variable.clone()
+
+
+def _with_vectors(output: Any, old: Tensor, new: Tensor) -> Any:
+    """The output of a block with other vectors in their place."""
+    if output is old:
+        return new
+    if isinstance(output, Mapping):
+        for name, value in output.items():
+            if value is old:
+                output[name] = new  # type: ignore[index]
+        return output
+    if isinstance(output, list | tuple):
+        return type(output)(_with_vectors(part, old, new) if i == 0 else part for i, part in enumerate(output))
+    return output
+
+
+def logits_of(output: Any) -> Tensor:
+    """The scores that a classifier gives: `logits` of an output of transformers, a tensor, the first of a tuple.
+
+    MeasureError for an output without them.
+    """
+    found = getattr(output, "logits", None)
+    if found is None and isinstance(output, Mapping):
+        found = output.get("logits")
+    if found is None and isinstance(output, list | tuple) and output:
+        found = output[0]
+    if found is None:
+        found = output
+    if isinstance(found, Tensor) and found.is_floating_point():
+        return found
+    raise MeasureError("a classifier that puts out logits", type(output).__name__, "name a model with a head")
+
+
+@contextmanager
+def _last_states(model: nn.Module) -> Iterator[_LastStates]:
+    """Make the last hidden states of each call inside variables."""
+    before = torch.is_grad_enabled()
+    with ExitStack() as hooks:
+        try:
+            yield _LastStates(model, hooks)
+        finally:
+            torch.set_grad_enabled(before)
+
+
+def read_tokens(model: nn.Module, batch: Batch) -> Reading:
+    """Find which tokens of a batch the head of `model` reads.
+
+    MeasureError if its logits are not of whole sequences, or do not depend on the last hidden states of any stack.
+    """
+    name = type(model).__name__
+    try:
+        with evaluating(model), torch.enable_grad(), _last_states(model) as states:
+            logits = logits_of(model(**batch.inputs))
+            if logits.dim() != 2:
+                expected = f"a head of {name} that names a class for each sequence"
+                raise MeasureError(expected, f"logits of shape {tuple(logits.shape)}", "name a classifier of sequences")
+            # a random mixture of the logits: that its gradient vanishes at a token by chance has no probability
+            draw = torch.Generator().manual_seed(0)
+            mixture = torch.randn(logits.shape, generator=draw).to(logits.device)
+            variables = [x for found in states.variables.values() for x in found]
+            gradients = [None] * len(variables)
+            if logits.requires_grad:
+                gradients = list(torch.autograd.grad((logits.float() * mixture).sum(), variables, allow_unused=True))
+    except AnisoscopeError:
+        raise
+    except (RuntimeError, NotImplementedError) as error:
+        got = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+        raise MeasureError(f"a head of {name} that can be differentiated", got, "load it in float32") from error
+    of_stack = dict(zip(map(id, variables), gradients, strict=True))
+    masks = Layout(model).streams(batch)  # of the stacks
+    for stack, found in reversed(states.variables.items()):
+        parts = [of_stack[id(x)] for x in found]
+        parts = [x.transpose(0, 1) if stack in states.turned else x for x in parts if x is not None]
+        total = sum(x.detach().double().abs() for x in parts)
+        if isinstance(total, Tensor) and total.dim() == 3 and bool(total.any()):
+            mask = real_tokens(masks, stack).to(total.device)
+            return _reading(stack, total, mask, logits.detach(), name)
+    expected = f"logits of {name} that depend on the last hidden states"
+    raise MeasureError(expected, "no gradient there", "name a classifier whose head reads its last block")
+
+
+def real_tokens(streams: Mapping[str, Stream], stack: str) -> Tensor:
+    """Which tokens of a stack are real: by its own stream, or by the only one, whatever it is called.
+
+    MeasureError if there are several, and none is of this stack.
+    """
+    if stack not in streams and len(streams) == 1:
+        return next(iter(streams.values())).mask
+    if stack not in streams:
+        expected = f"which tokens of the stack {stack} are real"
+        raise MeasureError(expected, ", ".join(streams) or "no stream", "give the batch a stream of that name")
+    return streams[stack].mask
+
+
+def _reading(stack: str, gradient: Tensor, mask: Tensor, logits: Tensor, name: str) -> Reading:
+    """The reading that gradients [sequence, token, dim] without their signs tell."""
+    tokens = mask.shape[1]
+    if gradient.shape[1] > tokens and not bool(gradient[:, tokens:].any()):
+        gradient = gradient[:, :tokens]  # the model fills up to a multiple of its window (Longformer)
+    if gradient.shape[:2] != mask.shape:
+        expected = f"last hidden states of {name} for {tuple(mask.shape)} tokens"
+        raise MeasureError(expected, str(tuple(gradient.shape)), "let the model give all positions")
+    of_token = gradient.sum(-1)
+    blind = of_token.sum(1) == 0  # a head that is saturated there, so that nothing can be told
+    at: At | None = None
+    for way in WAYS:
+        if at is None and all(_is_way(way, g, m) for g, m, b in zip(gradient, mask, blind, strict=True) if not b):
+            at = way
+    if bool(blind.any()):
+        of_token = torch.where(blind[:, None], _usual(at, mask), of_token)
+    weights = of_token / of_token.sum(1, keepdim=True)
+    return Reading(stack, at, weights, mask, logits)
+
+
+def _is_way(way: At, gradient: Tensor, mask: Tensor) -> bool:
+    """Whether the gradients [token, dim] of one sequence are those of a way of reading it."""
+    read = gradient.any(-1)
+    real = mask.nonzero().flatten()
+    if way in ("first", "last"):
+        place = int(real[0 if way == "first" else -1])
+        return bool(read[place]) and int(read.sum()) == 1
+    if way == "max":  # each dimension is that of one token, and not all are of the same
+        several = int(read.sum()) > 1 or len(real) == 1
+        return several and bool(((gradient > 0).sum(0) <= 1).all()) and not bool((read & ~mask).any())
+    if not torch.equal(read, mask):
+        return False
+    of_real = gradient[real]
+    return bool((of_real - of_real.mean(0)).abs().max() <= EQUAL * of_real.abs().max())
+
+
+def _usual(at: At | None, mask: Tensor) -> Tensor:
+    """The shares that a way of reading gives to the tokens, if they cannot be told from gradients."""
+    first, last = mask.int().cumsum(1), mask.flip(1).int().cumsum(1).flip(1)
+    if at == "first":
+        return (mask & (first == 1)).double()
+    if at == "last":
+        return (mask & (last == 1)).double()
+    return mask.double()
