@@ -14,7 +14,7 @@ from transformers import BertConfig, BertForSequenceClassification, GPT2Config, 
 from typed import invoke
 
 from anisoscope.classes import ablation as replaced, attributions, faithfulness as explained, pooling
-from anisoscope.data.encoding import LabelledPlan, encode, vocabulary_tokenizer
+from anisoscope.data.encoding import LabelledPlan, vocabulary_tokenizer
 from anisoscope.data.labelled import Example, open_labelled
 from anisoscope.errors import CorpusError, MeasureError, ModelError, OutputError, UsageError
 from anisoscope.metrics.class_direction import auc, to_classes
@@ -387,7 +387,7 @@ def test_a_finished_run_is_resumed_as_it_is_and_another_refused(learnt):
         run_classes(replace(look, few=21), run.folder, resume=True)
 
 
-def test_bad_input_is_explained(learnt, tokenizer, tmp_path):
+def test_bad_input_is_explained(learnt, tmp_path):
     folder = str(learnt[0].folder)
     for model, look, error, expected in (
         ("builtin:minilm", {}, UsageError, "--corpus"),

@@ -97,11 +97,11 @@ def explanations(
     found: dict[tuple[Key, str], Any] = _plausibility(examples, scores) if marked else {}
     shallow = count_layers(model) == 1
     keys = [key for key in scores[0] if shallow or key[0] in OF_DEEP]
-    with ExitStack() as stack:
+    with ExitStack() as ends:
         part = family_of(model).cls_row_only
         base = getattr(model, part, None) if part else None
         if base is not None:
-            stack.callback(setattr, base, "row_only", base.row_only)
+            ends.callback(setattr, base, "row_only", base.row_only)
             base.row_only = "always"  # the last layer computes the row of [CLS] alone
         found |= _faithfulness(model, pad, encoded, scores, keys, progress)
     rows = []

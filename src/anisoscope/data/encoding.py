@@ -105,17 +105,19 @@ def encode(examples: Sequence[Example], tokenizer: Any, max_length: int) -> Enco
 
 def _word_index(encoding: Any, row: int, example: Example) -> list[int]:
     """Index of each token's word, the second text's counted on after the first's; −1 of special tokens."""
-    starts = [_starts_of_words(words) for words in (example.words, example.second or ())]
+    texts = example.words, example.second or ()
+    starts = [_starts_of_words(words) for words in texts]
     found = []
     for span, text in zip(encoding["offset_mapping"][row], encoding.sequence_ids(row), strict=True):
         if text is None:
             found.append(-1)
             continue
-        begin, end = span
         # a token may begin with the blank before its word, so that its last character tells which word it is of
-        number = bisect_right(starts[text], max(begin, end - 1)) - 1
-        if begin == end and begin >= starts[text][number] + len((example.words, example.second or ())[text][number]):
-            number = min(number + 1, len(starts[text]) - 1)  # an empty token stands for the beginning of the next word
+        last = max(span[0], span[1] - 1)
+        number = bisect_right(starts[text], last) - 1
+        is_blank = last >= starts[text][number] + len(texts[text][number])
+        if is_blank and number + 1 < len(starts[text]):
+            number += 1  # the blank before a word is part of it
         found.append(number + (len(example.words) if text == 1 else 0))
     return found
 

@@ -157,15 +157,17 @@ def _chosen(site: Site, sites: Iterable[Site], settings: Settings) -> bool:
 
 
 def _beginning(batch: Batch) -> dict[str, Any]:
-    """The inputs of a batch's first sequence, of ids and masks the first `SHORT` that are real."""
+    """The inputs of a batch's first sequence, of ids and masks the first `SHORT` that are real; all real ones of a
+    labelled sequence, since a classifier may look for the mark at its end.
+    """
     stream = next(iter(batch.streams.values()), None)
     inputs: dict[str, Any] = {}
     for name, value in batch.inputs.items():
         if isinstance(value, Tensor) and value.dim() and len(value) == len(batch.unit):
             value = value[:1]
             if stream is not None and not value.is_floating_point() and value.shape[1:2] == stream.mask.shape[1:]:
-                first = int(stream.mask[0].int().argmax())
-                value = value[:, first : min(first + SHORT, first + int(stream.mask[0].sum()))]
+                first, real = int(stream.mask[0].int().argmax()), int(stream.mask[0].sum())
+                value = value[:, first : first + (real if batch.label is not None else min(SHORT, real))]
         inputs[name] = value
     return inputs
 

@@ -17,6 +17,9 @@ HEADED = {
     "QUESTION_ANS": "AutoModelForQuestionAnswering",
 }
 """Task of an adapter → Auto class of the model that its weights are named after; others are of the bare model."""
+OF_SEQUENCES = "SEQ_CLS"
+HEAD_WEIGHTS = ("score.weight", "classifier.weight", "out_proj.weight")
+"""How the last layers of heads for classes are called."""
 
 
 def base_of(folder: str) -> str | None:
@@ -29,17 +32,22 @@ def base_of(folder: str) -> str | None:
     return base
 
 
-def merged(folder: str, base: str, options: dict[str, Any]) -> Any:
+def merged(folder: str, base: str, options: dict[str, Any], *, classifier: bool = False) -> Any:
     """The bare model of the checkpoint in the folder `base`, loaded with `options`, and all weights of the adapter in
-    `folder` merged into it. ModelError where one finds no place, or where they cannot be merged.
+    `folder` merged into it; `classifier`: with the head for classes of sequences that the adapter was trained with.
+
+    ModelError if a weight finds no place, or if they cannot be merged.
     """
     import transformers
 
     peft: Any = import_module("peft")  # optional
     config = read_config(Path(folder, CONFIG))
-    auto: Any = getattr(transformers, HEADED.get(str(config.get("task_type")), "AutoModel"))
+    task = str(config.get("task_type"))
+    auto: Any = getattr(transformers, HEADED.get(task, "AutoModel"))
     try:
-        model = peft.PeftModel.from_pretrained(auto.from_pretrained(base, **options), folder)
+        classes = _count_classes(peft.load_peft_weights(folder, device="cpu")) if task == OF_SEQUENCES else None
+        head = {} if classes is None else {"num_labels": classes}
+        model = peft.PeftModel.from_pretrained(auto.from_pretrained(base, **options, **head), folder)
         saved, there = peft.load_peft_weights(folder, device="cpu"), peft.get_peft_model_state_dict(model)
     except Exception as error:
         got = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
@@ -53,7 +61,19 @@ def merged(folder: str, base: str, options: dict[str, Any]) -> Any:
         cure = "return the model from a function of yours, as module:function"
         raise ModelError("an adapter that can be merged into its base", str(config.get("peft_type")), cure)
     whole: Any = model.merge_and_unload()
+    if classifier and task == OF_SEQUENCES:
+        whole.config.architectures = [type(whole).__name__]  # else the configuration is that of its base
+        return whole
     return getattr(whole, "base_model", whole)
+
+
+def _count_classes(saved: dict[str, torch.Tensor]) -> int | None:
+    """How many classes the head has that is saved with an adapter, which its configuration does not say.
+
+    The head is what is saved whole, outside of the adapter's own matrices; its last layer puts out the classes.
+    """
+    heads = [x for name, x in saved.items() if ".lora_" not in name and name.endswith(HEAD_WEIGHTS) and x.dim() == 2]
+    return len(heads[-1]) if heads else None
 
 
 def _same(saved: torch.Tensor, there: torch.Tensor) -> bool:

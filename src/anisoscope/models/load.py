@@ -104,7 +104,9 @@ def load(
         raise UsageError("a trained base under an adapter", "--untrained", f"measure {base} --untrained")
     else:
         path = _transformer(checkpoint_path(base))
-        model = merged(place.path, path, options)
+        model = merged(place.path, path, options, classifier=classifier)
+        if Path(place.path, "tokenizer.json").is_file():  # that of the adapter's training may have tokens more
+            path = place.path
     model = _checked(model, name)
     model = (model if hasattr(model, "hf_device_map") else model.to(target)).eval()
     model, missing = _tower(model, missing, tower, name)

@@ -54,7 +54,7 @@ def run_classes(classes: ClassesOptions, output: Path | None = None, **how: Any)
     corpus, usable, warned = _in_order_of(subject.config, corpus)
     encoded = encode(_examples(corpus, classes, classes.limit), tokenizer, length)
     ids = np.concatenate([row["input_ids"] for row in encoded.rows]).astype(np.int32)
-    warnings = [
+    warnings: list[str] = [
         *filter(None, [remarks]),
         *warned,
         *check_vocabulary(tokenizer, ids, [], getattr(subject.config, "vocab_size", None)),
@@ -237,7 +237,7 @@ def choose_pad(tokenizer: Any, config: Any, rows: list[dict[str, Any]]) -> int:
     marks = (getattr(tokenizer, name, None) for name in ("pad_token_id", "eos_token_id"))
     size = int(getattr(of_text, "vocab_size", 0) or 1)
     candidates = [*(token for token in marks if isinstance(token, int) and token < size), *range(size)]
-    chosen = next((token for token in candidates if token not in used), candidates[0])
+    chosen: int = next((token for token in candidates if token not in used), candidates[0])
     for part in {id(part): part for part in (config, of_text)}.values():
         part.pad_token_id = chosen
     return chosen
