@@ -241,7 +241,9 @@ def ablations(model: Any, batches: LabelledPlan, progress: Progress = lambda _do
             "agreement": ((after.found == before.found).astype(float), SHARE),
             "cls": ((after.final * before.final).sum(1), COSINE),
         }
-        named = [(None, values)] if layers == every else []
+        named: list[tuple[int | None, dict[str, tuple[Array, tuple[float, float]]]]] = []
+        if layers == every:
+            named.append((None, values))
         if len(layers) == 1:
             output, of_rows = after.turned[layers[0]].T
             named.append((layers[0], values | {"output": (output, COSINE), "rows": (of_rows, COSINE)}))

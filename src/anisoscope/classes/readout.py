@@ -20,6 +20,7 @@ from anisoscope.batch import Batch, Stream
 from anisoscope.capture.vectors import output_of, same
 from anisoscope.errors import AnisoscopeError, MeasureError
 from anisoscope.models.blocks import Layout, find_blocks, tokens_first
+from anisoscope.models.devices import is_out_of_memory
 from anisoscope.models.modes import evaluating
 from anisoscope.sums.classes import pooled
 
@@ -177,19 +178,24 @@ def read_tokens(model: nn.Module, batch: Batch) -> Reading:
             draw = torch.Generator().manual_seed(0)
             mixture = torch.randn(logits.shape, generator=draw).to(logits.device)
             variables = [x for found in states.variables.values() for x in found]
-            gradients = [None] * len(variables)
+            gradients: list[Tensor | None] = [None] * len(variables)
             if logits.requires_grad:
-                gradients = list(torch.autograd.grad((logits.float() * mixture).sum(), variables, allow_unused=True))
+                gradients[:] = list(torch.autograd.grad((logits.float() * mixture).sum(), variables, allow_unused=True))
     except AnisoscopeError:
         raise
     except (RuntimeError, NotImplementedError) as error:
+        if is_out_of_memory(error):
+            raise
         got = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
         raise MeasureError(f"a head of {name} that can be differentiated", got, "load it in float32") from error
-    of_stack = dict(zip(map(id, variables), gradients, strict=True))
-    masks = Layout(model).streams(batch)  # of the stacks
+    gradient_of = dict(zip(map(id, variables), gradients, strict=True))
+    masks = Layout(model).streams(batch)
     for stack, found in reversed(states.variables.items()):
-        parts = [of_stack[id(x)] for x in found]
-        parts = [x.transpose(0, 1) if stack in states.turned else x for x in parts if x is not None]
+        parts = []
+        for variable in found:
+            gradient = gradient_of[id(variable)]
+            if gradient is not None:
+                parts.append(gradient.transpose(0, 1) if stack in states.turned else gradient)
         total = sum(x.detach().double().abs() for x in parts)
         if isinstance(total, Tensor) and total.dim() == 3 and bool(total.any()):
             mask = real_tokens(masks, stack).to(total.device)

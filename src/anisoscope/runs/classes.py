@@ -100,7 +100,8 @@ class _Look:
     def records(self, progress: Progress | None) -> tuple[pd.DataFrame, list[str]]:
         """Records, and why what was asked for is not among them."""
         shown = {} if progress is None else {"progress": progress}
-        parts, warnings = [], []
+        parts: list[pd.DataFrame] = []
+        warnings: list[str] = []
         for part in self.classes.parts:
             counting(progress, "passes", TITLES[part])
             try:
