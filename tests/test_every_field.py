@@ -105,9 +105,11 @@ def test_every_field_of_classes_reaches_what_it_is_for(monkeypatch):
     monkeypatch.setattr(classes_module, "explanations", lambda *_, **how: seen.update(how))
     monkeypatch.setattr(classes_module, "ablations", lambda _model, plan: seen.update(replaced=len(plan.encoded)))
     look = replace(look, heads=True)
-    look._explained()
-    look._replaced()
-    assert seen == {"split": "train", "limit": 4, "max_length": 12, "replaced": 4}
+    notes = []
+    look._explained(notes)
+    look._replaced(notes)
+    of_plan = {"padding": look.plan.padding, "stack": look.plan.stacks, "notes": notes}
+    assert seen == {"split": "train", "limit": 4, "max_length": 12, "replaced": 4} | of_plan
     assert replace(look, classes=replace(look.classes, limit=2))._few == 2
 
 

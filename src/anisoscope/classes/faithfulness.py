@@ -104,6 +104,11 @@ def explanations(
             ends.callback(setattr, base, "row_only", base.row_only)
             base.row_only = "always"  # the last layer computes the row of [CLS] alone
         found |= _faithfulness(model, pad, encoded, scores, keys, progress)
+    return _records(found, len(examples))
+
+
+def _records(found: dict[tuple[Key, str], Any], count: int) -> pd.DataFrame:
+    """Means over utterances of what was found of each, with their 95 % intervals."""
     rows = []
     for (key, measure), values in found.items():
         of_utterance = np.array(values, dtype=float)
@@ -113,7 +118,7 @@ def explanations(
         value, low, high = map(float, of_mean(of_utterance, bounds=bounds))
         place = {"metric": f"explains.{measure}", "component": key[0], "layer": key[1]}
         rows.append(place | {"value": value, "low": low, "high": high})
-    return as_records(pd.DataFrame(rows), n_units=len(examples))
+    return as_records(pd.DataFrame(rows), n_units=count)
 
 
 def chosen(examples: Examples, limit: int, classes: int) -> Examples:
