@@ -275,6 +275,34 @@ def test_one_device_is_used_where_there_are_several(tmp_path, monkeypatch):
     assert trainer.args.train_batch_size == 64
 
 
+@pytest.mark.parametrize(("more", "collapsed"), [(0, True), (3, True), (7, False)])
+def test_a_training_has_collapsed_that_is_above_the_majority_by_chance_alone(monkeypatch, tmp_path, more, collapsed):
+    """Of 60 utterances 30 are of the commonest class; from 37 right on that is no chance any more (one-sided, 5 %)."""
+    corpus, recipe = open_labelled("planted", limit=60), SMALL.filled()
+    assert corpus.counts()["test"] == dict.fromkeys(corpus.labels, 30)
+    history = {"steps": 3, "seconds": 0.1, "loss": [(3, 0.7)], "validation_loss": [(3, 0.7)]}
+    monkeypatch.setattr(classifier, "fit", lambda *_: history)
+
+    def found(_model, encoded, _pad):
+        wrong = len(encoded) // 2 - more
+        return [1 - e.label if i < wrong else e.label for i, e in enumerate(corpus.splits[encoded.split])]
+
+    monkeypatch.setattr(classifier, "predicted", found)
+    encoded = {split: SplitOnly(split, len(examples)) for split, examples in corpus.splits.items()}
+    model = SimpleNamespace(attention_classifier=SimpleNamespace())
+    parts = SimpleNamespace(model=model, encoded=encoded, pad_id=0, material=None, described={})
+    told = classifier._train(recipe, corpus, parts, tmp_path, "cpu", lambda *_: None)
+    assert told["results"]["test"]["accuracy"] == 0.5 + more / 60 and told["collapsed"] is collapsed
+
+
+class SplitOnly(list):
+    """So many examples of a split, of which nothing is known but their number."""
+
+    def __init__(self, split, count):
+        super().__init__(range(count))
+        self.split, self.lengths = split, [1] * count
+
+
 def test_a_collapsed_training_is_marked(tmp_path):
     run = train_classifier(replace(WHOLE, epochs=1, rate=1e-12, corpus="planted:20"), tmp_path / "run")
     result = run.training["results"]["test"]
