@@ -1,5 +1,9 @@
 """Heads whose kind was planted are named, and none of a random model is."""
 
+import json
+from contextlib import redirect_stdout
+from io import StringIO
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,9 +12,16 @@ from torch import nn
 from torch.nn import functional
 
 import anisoscope
+from anisoscope.cli.measuring import _tables_of
+from anisoscope.cli.tables import of_attention
+from anisoscope.cli.view import View, show
+from anisoscope.report import build
+from anisoscope.report.page import tiles
+from anisoscope.report.results import Results
 from anisoscope.runs import attention
-from anisoscope.runs.attention import RULES, attention_findings, attention_table
-from anisoscope.store import as_records
+from anisoscope.runs.attention import RULES, attention_findings, attention_layers, attention_table
+from anisoscope.store import as_records, select
+from anisoscope.wording import measured
 
 HEADS, WIDTH, LENGTH = 6, 16, 16
 
@@ -167,3 +178,63 @@ def test_what_centring_the_queries_would_change(rises, told):
     assert all(told in finding.text for finding in found)
     if "2 heads" in told:
         assert "in layers 1 and 3" in found[0].text and "most in head 2 of layer 3: −.50 nats" in found[0].text
+
+
+def test_means_over_heads_have_intervals_and_the_terminal_shows_them(planted):
+    table = planted.attention()
+    assert (table["low"] <= table["entropy"]).all() and (table["entropy"] <= table["high"]).all()
+    assert (table["high"] > table["low"]).all()
+    assert list(table["uniform heads"]) == list(table["opposite heads"]) == [1, 1]
+    shown = of_attention(planted.records, planted.replicates)
+    assert shown.head == ("layer", "entropy", "first token", "largest weight", "|cos q,k|", "kinds")
+    layers = select(attention_layers(planted.records, planted.replicates), metric="attention.entropy_normalised")
+    assert [row[1] for row in shown.rows] == [measured(row) for _, row in layers.iterrows()]
+    assert shown.rows[0][-1] == "1 sink, 1 uniform, 2 one-hot, 2 aligned, 1 opposite"
+    heads = of_attention(planted.records, heads=True)
+    assert heads.head[:2] == ("layer", "head") and len(heads.rows) == 2 * HEADS
+    assert [row[-1] for row in heads.rows[:2]] == ["sink, one-hot, aligned", "uniform"]
+    assert of_attention(planted.records.iloc[:0]) is None
+
+
+def test_a_run_of_attention_alone_has_a_table_everywhere(planted, tmp_path):
+    """It printed that no hidden states were measured, and a notebook was shown an empty table."""
+    assert len(planted.table()) == 2
+    assert "entropy" in planted._repr_html_()
+    folder = planted.save(tmp_path / "run").folder
+    page = build(folder).read_text("utf-8")
+    assert "kinds of heads" in page
+    for form in ("table", "json", "csv"):
+        done = StringIO()
+        with redirect_stdout(done):
+            view = View(format=form)
+            show(_tables_of(planted.records, planted.replicates, view), view, planted.findings)
+        assert "No " not in done.getvalue().split("heads")[0]
+        assert "entropy" in done.getvalue()
+    found = json.loads(_json_of(planted))
+    rows = [row for row in found["records"] if row["metric"] == "attention.entropy_normalised"]
+    assert [row["layer"] for row in rows] == [1, 2]
+    assert all(row["head"] is None and row["low"] < row["value"] < row["high"] for row in rows)
+
+
+def _json_of(run):
+    done = StringIO()
+    with redirect_stdout(done):
+        view = View(format="json")
+        show(_tables_of(run.records, run.replicates, view), view, run.findings)
+    return done.getvalue()
+
+
+def test_no_tile_stands_over_uniform_heads():
+    """The page praised the alignment of a head whose attention did not see its queries."""
+
+    def make(head, entropy, cosine):
+        place = {"stack": "encoder", "kind": "self", "layer": 1, "head": head}
+        ends = {"value": entropy, "low": entropy - 0.01, "high": entropy + 0.01}
+        yield place | ends | {"metric": "attention.entropy_normalised", "site": "attention"}
+        yield place | {"value": cosine, "metric": "query_key.cosine", "site": "query.raw", "token_policy": "all"}
+
+    rows = [*make(0, 0.98, 0.9), *make(1, 0.5, 0.4)]
+    found = {label: value for label, value, _ in tiles(Results(as_records(pd.DataFrame(rows)), {}))}
+    assert found == {"sharpest head": ".500", "strongest alignment": ".400"}
+    flat = as_records(pd.DataFrame([*make(0, 0.98, 0.9), *make(1, 0.99, 0.4)]))
+    assert [(label, value) for label, value, _ in tiles(Results(flat, {}))] == [("attention", "uniform")]

@@ -89,14 +89,27 @@ def test_of_several_processes_the_first_speaks(runs, asked, monkeypatch):
         assert bool(out) == bool(err) == said
 
 
-def test_a_run_without_hidden_states_says_where_its_records_are(runs, asked):
+def test_a_run_of_heads_alone_shows_attention(runs, asked):
+    """It said that no hidden states were measured, and nothing else."""
     records = synthetic_records(layers=2, heads=2)
     folder = write_run(runs / "heads", records[records["head"].notna()], synthetic_manifest())
     asked(api_measuring, "measure_job", RunFolder(folder))
+    out, _ = typed("measure builtin:minilm -q")
+    assert out[0].split()[:2] == ["layer", "entropy"]
+    assert [line.split()[0] for line in out[1:3]] == ["1", "2"]
+    assert json.loads("\n".join(typed("measure builtin:minilm -q --format json")[0]))["records"]
+    assert typed("measure builtin:minilm -q --heads")[0][0].split()[:3] == ["layer", "head", "entropy"]
+
+
+def test_a_run_without_a_table_says_where_its_records_are(runs, asked):
+    """One value for each of many dimensions is no table."""
+    row = synthetic_records(layers=2, heads=2).query("metric == 'drift.share'").iloc[:1]
+    many = pd.concat([row.assign(component=str(dimension)) for dimension in range(40)])
+    folder = write_run(runs / "many", many, synthetic_manifest())
+    asked(api_measuring, "measure_job", RunFolder(folder))
     assert typed("measure builtin:minilm -q")[0][0] == (
-        "No hidden states were measured; all records are in heads/records.parquet"
+        "No value of a whole layer was measured; all records are in many/records.parquet"
     )
-    assert typed("measure builtin:minilm -q --format json")[0][0] == "{"
 
 
 def test_a_dry_run_of_one_model_tells_its_cost_and_measures_nothing(asked):

@@ -111,8 +111,11 @@ def test_it_logs_what_measure_says(tmp_path):
         <= 1e-12
     )
     names = {name.rpartition("/")[2] for name in values}
-    of_heads = {"cosine_query_key", "cosine_query_key_max", "entropy", "entropy_max"}
-    assert names == {"A", "drift"} | of_heads and len(values) == 3 * 2 + 2 * 4
+    sinks = select(expected, metric="attention.first_mass", layer=1, component=None)["value"]
+    assert abs(values["anisoscope/encoder.1/first_mass_max"] - sinks.max()) <= 1e-12
+    of_heads = {"cosine_query_key", "entropy", "entropy_normalised", "first_mass"}
+    of_heads |= {f"{name}_max" for name in of_heads}
+    assert names == {"A", "drift"} | of_heads and len(values) == 3 * 2 + 2 * 8
     monitor(model, 8)
     kept = monitor.records
     assert kept["step"].unique().tolist() == [4, 8] and (tmp_path / "monitor.json").exists()
@@ -204,7 +207,7 @@ def test_tensorboard_has_every_look(tmp_path, monkeypatch):
         found |= {tag: events.Scalars(tag) for tag in events.Tags()["scalars"]}
     logged = {step: logs for step, logs in told if "anisoscope/encoder.1/A" in logs}
     names = {name for name in logged[0] if name.startswith("anisoscope/")}
-    assert len(names) == 3 * 2 + 2 * 4
+    assert len(names) == 3 * 2 + 2 * 8
     for name in names:
         scalars = found[f"train/{name}"]
         assert [each.step for each in scalars] == [0, 1, 2, 3, 6]

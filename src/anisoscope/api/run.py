@@ -13,6 +13,7 @@ import pandas as pd
 
 from anisoscope.errors import OutputError, UsageError, near_matches
 from anisoscope.extras import has_extra, require_extra
+from anisoscope.runs.attention import attention_table
 from anisoscope.runs.differences import NAME as REPLICATES, KeptRun, read_replicates, write_replicates
 from anisoscope.runs.finding import Finding
 from anisoscope.runs.findings import findings
@@ -82,12 +83,22 @@ class Run:
 
     def table(self, tokens: str | None = None) -> pd.DataFrame:
         """The short table, a row per checkpoint, stack, layer and site: A with its interval and verdict, drift share,
-        top-3 share, effective rank. If A was not measured: a row for every value of whole layers.
+        top-3 share, effective rank. If A was not measured: a row for every value of whole layers; if there is none,
+        `attention()`.
 
         tokens   the token policy; None: the first of the run. UsageError for one that the run has not
         """
         table = short_table(self.records, tokens)
-        return table if len(table) else value_table(self.records, tokens)
+        if not len(table):
+            table = value_table(self.records, tokens)
+        return table if len(table) else self.attention()
+
+    def attention(self, *, heads: bool = False) -> pd.DataFrame:
+        """Attention, a row per layer (means over heads, with how many heads are of which kind) or per head: normalised
+        entropy with its interval (`low`, `high`), mass on the first token, largest weight, how alike rows are, cosine
+        of the mean query and the mean key (of layers: of its size). Empty if attention was not measured.
+        """
+        return attention_table(self.records, heads=heads, replicates=self.replicates)
 
     @property
     def findings(self) -> list[Finding]:
@@ -99,7 +110,7 @@ class Run:
         from anisoscope.report.results import Results
         from anisoscope.report.sections import sections
 
-        built = sections(Results(self.records, self.manifest))
+        built = sections(Results(self.records, self.manifest, self.replicates))
         return {figure.name: figure for section in built for figure in section.figures}
 
     @property
@@ -158,7 +169,9 @@ class Run:
         return to_svg(figure.draw(480), f"run-{id(self)}") if figure is not None else ""
 
     def _repr_html_(self) -> str:
-        table = self.table().to_html(index=False, float_format="{:.3f}".format, na_rep="–", border=0)
+        shown = [self.table(), self.attention()] if len(short_table(self.records)) else [self.table()]
+        how: dict[str, Any] = {"index": False, "float_format": "{:.3f}".format, "na_rep": "–", "border": 0}
+        table = "".join(part.to_html(**how) for part in shown if len(part))
         drawn = self._drawing() if has_extra("report") else ""
         name = escape(str(self.manifest.get("model", "")))
         sentences = "".join(f"<li>{escape(finding.text)}</li>" for finding in self.findings)

@@ -3,7 +3,7 @@
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from anisoscope.cli.view import Config, Format, Quiet, View, here, say, show, tell
 from anisoscope.data.names import check_corpus, check_labelled, check_model
@@ -15,6 +15,7 @@ from anisoscope.runs.job import ClassesOptions, Job, OutputOptions, VectorColumn
 from anisoscope.wording import first_of
 
 if TYPE_CHECKING:
+    from anisoscope.cli.view import Table
     from anisoscope.runs.series import Series
     from anisoscope.store import RunFolder
 
@@ -170,21 +171,41 @@ def merge(
 def _show_run(done: "RunFolder", view: Format, quiet: bool) -> None:
     """Tables and findings; only then the report is drawn; notes, where it is, and what to do next, on stderr."""
     from anisoscope.cli import tables
+    from anisoscope.runs.differences import read_replicates
     from anisoscope.runs.findings import findings
 
     if int(os.environ.get("RANK", "0")):  # one process of a torchrun job speaks for all
         return
+    records = done.records
     if "classes" in (done.identity() or {}):
-        shown = tables.of_classes(done.records)
+        shown = tables.of_classes(records)
     else:
-        shown = [tables.layer_by_layer(done.records, wide=isinstance(view, View) and view.wide)]
-    if not any(table.rows for table in shown) and len(done.records):
-        shown = tables.of_named(done.records) or shown
+        shown = _tables_of(records, read_replicates(done.folder, len(records)), view)
     if not any(table.rows for table in shown) and view.format == "table":
-        tell(f"No hidden states were measured; all records are in {here(done.folder / 'records.parquet')}")
-    show(shown, view, findings(done.records))
+        tell(f"No value of a whole layer was measured; all records are in {here(done.folder / 'records.parquet')}")
+    show(shown, view, findings(records))
     page_line = _draw_page(done.folder, quiet)
     for warning in done.manifest["warnings"]:
         tell(f"note: {warning}", err=True, indent="  ")
     tell(page_line, err=True, indent="  ")
     tell(f"next: anisoscope compare {here(done.folder, typed=True)} ANOTHER-RUN", err=True, indent="  ")
+
+
+def _tables_of(records: Any, replicates: Any, view: Format) -> "list[Table]":
+    """What a run is shown as: hidden states layer by layer, then attention; without them what was named."""
+    from anisoscope.cli import tables
+
+    wide = isinstance(view, View) and view.wide
+    heads = isinstance(view, View) and view.heads
+    of_hidden = tables.layer_by_layer(records, wide=wide)
+    of_attention = tables.of_attention(records, replicates, heads=heads, wide=wide)
+    shown = [of_hidden] if of_hidden.rows else []
+    if of_attention is not None:
+        shown.append(of_attention)
+    elif heads:
+        tell("note: no attention was measured, hence no heads: add attention to --panel", err=True, indent="  ")
+    if not of_hidden.rows:
+        shown += tables.of_named(records)
+        other = tables.of_other_heads(records, replicates) if of_attention is None else None
+        shown += [other] if other is not None else []
+    return shown or [of_hidden]

@@ -60,6 +60,89 @@ def layer_by_layer(records: Any, *, wide: bool = False) -> Table:
     return Table((*places, *head), rows, behind)
 
 
+OF_ATTENTION = {
+    "attention.entropy_normalised": "entropy",
+    "attention.first_mass": "first token",
+    "attention.row_max": "largest weight",
+    "attention.row_similarity": "rows alike",
+    "query_key.cosine": "|cos q,k|",
+    "centred_attention.query_rise": "centred rise",
+    "score_terms.mean_query_share": "drift share",
+}
+"""Columns of the table of attention, of which those are shown that were measured."""
+
+
+def of_attention(records: Any, replicates: Any = None, *, heads: bool = False, wide: bool = False) -> Table | None:
+    """Attention layer by layer, as means over heads, or head by head: the entropy (1: uniform) with its interval, then
+    where attention goes and what queries and keys have in common, and which kinds of heads there are. None if attention
+    was not measured.
+
+    replicates   of each record its value without each group of units: what intervals of means over heads are made of
+    wide         every value with its interval
+    """
+    from anisoscope.runs.attention import RULES, attention_heads, attention_layers, attention_table
+
+    behind = attention_heads(records) if heads else attention_layers(records, replicates)
+    table = attention_table(records, heads=heads, replicates=replicates)
+    if not len(table):
+        return None
+    keys = [key for key in ("stack", "kind") if table[key].nunique() > 1] + ["layer"] + ["head"] * heads
+    left_out = () if wide or heads else ("attention.row_similarity",)
+    names = {}
+    for metric, label in OF_ATTENTION.items():
+        if metric in set(behind["metric"]) and metric not in left_out:
+            names[metric] = label
+    if heads:
+        names = {metric: label.strip("|") for metric, label in names.items()}
+    by_place: dict[tuple[str, ...], dict[str, Any]] = {}
+    for row in each(behind):
+        by_place.setdefault(tuple(str(getattr(row, key)) for key in keys), {})[row.metric] = row
+    rows = []
+    for line in each(table.rename(columns=lambda name: name.replace(" ", "_").replace("-", "_"))):
+        place = [str(getattr(line, key)) for key in keys]
+        found = by_place[tuple(place)]
+        cells = []
+        for metric in names:
+            with_ends = wide or metric == "attention.entropy_normalised"
+            row = found.get(metric)
+            cells.append("–" if row is None else measured(row) if with_ends else short(row.value))
+        kinds = line.kind_of_head if heads else _list_kinds(line, RULES)
+        rows.append([*place, *cells, kinds])
+    return Table((*keys, *names.values(), "kind" if heads else "kinds"), rows, behind)
+
+
+def _list_kinds(line: Any, rules: Any) -> str:
+    """`3 sink, 1 one-hot`; nothing if every head is ordinary."""
+    parts = []
+    for rule in rules:
+        count = getattr(line, f"{rule.name}_heads".replace("-", "_"))
+        if count:
+            parts.append(f"{count} {rule.name}")
+    return ", ".join(parts)
+
+
+def of_other_heads(records: Any, replicates: Any = None) -> Table | None:
+    """Means over heads, layer by layer, of metrics of heads that the table of attention does not show. None if there
+    are none.
+    """
+    from anisoscope.runs.layers_of_heads import average_heads
+
+    records = records.reset_index(drop=True)
+    rows = records[records["head"].notna() & records["component"].isna() & ~records["metric"].isin([*OF_ATTENTION])]
+    if not len(rows):
+        return None
+    means, _ = average_heads(rows, None if replicates is None else replicates[rows.index.to_numpy()])
+    named = means.assign(metric=means["metric"] + means["site"].map(_stage_of).fillna(""))
+    stacked = ["stack"] if means["stack"].nunique() > 1 else []
+    return _pivoted(named, [*stacked, "layer"], {name: name for name in named["metric"].unique()}, "stack")
+
+
+def _stage_of(site: Any) -> str:
+    """` (rotated)`, of a stage of queries and keys that is not their first."""
+    stage = str(site).partition(".")[2]
+    return f" ({stage})" if stage and stage != "raw" else ""
+
+
 def of_named(records: Any) -> list[Table]:
     """Metrics that were named: their values layer by layer, with intervals; a table of its own for each with components
     (of a metric of two layers: its second layer).

@@ -42,6 +42,7 @@ class View(Format):
     """The same of a run, of which more can be shown than fits a table."""
 
     wide: Annotated[bool, option("every column that was measured, with intervals", OUTPUT)] = False
+    heads: Annotated[bool, option("attention head by head, not layer by layer", OUTPUT)] = False
 
 
 @dataclass(frozen=True)
@@ -102,15 +103,32 @@ def _text(table: Table) -> str:
     from rich.table import Table as RichTable
 
     drawn = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), collapse_padding=True)
-    for name in table.head:
-        drawn.add_column(
-            name, overflow="fold", vertical="bottom" if all(table.head) else "top", no_wrap=name == "verdict"
-        )
+    width, whole = columns(sys.stdout) or 10_000, _columns_kept_whole(table)
+    vertical: Any = "bottom" if all(table.head) else "top"
+    for place, name in enumerate(table.head):
+        drawn.add_column(name, overflow="fold", vertical=vertical, no_wrap=place in whole)
     for row in table.rows:
         drawn.add_row(*row)
-    width, out = columns(sys.stdout) or 10_000, StringIO()
+    out = StringIO()
     Console(file=out, width=width, color_system=None, highlight=False, markup=False).print(drawn)
     return "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines())
+
+
+def _columns_kept_whole(table: Table) -> set[int]:
+    """Numbers of the columns whose cells are not folded: verdicts, and intervals if no word of others is then cut."""
+    verdicts = {place for place, name in enumerate(table.head) if name == "verdict"}
+    of_intervals = set()
+    needed = 0
+    for place, name in enumerate(table.head):
+        cells = [row[place] for row in table.rows]
+        if any(" [" in cell for cell in cells):
+            of_intervals.add(place)
+        if place in verdicts | of_intervals:
+            needed += max(map(len, [name, *cells])) + 2
+        else:
+            words = " ".join([name, *cells]).split()
+            needed += max(map(len, words), default=0) + 2
+    return verdicts | of_intervals if needed <= (columns(sys.stdout) or 10_000) else verdicts
 
 
 def columns(stream: Any) -> int | None:

@@ -26,9 +26,16 @@ from anisoscope.provenance import provenance
 from anisoscope.store import as_records, read_table, write_json, write_table
 
 METRICS = ("mean_cosine", "drift", "query_key", "attention")
-LOGGED = {"mean_cosine": "A", "drift": "drift", "query_key.cosine": "cosine_query_key", "attention.entropy": "entropy"}
+LOGGED = {
+    "mean_cosine": "A",
+    "drift": "drift",
+    "query_key.cosine": "cosine_query_key",
+    "attention.entropy": "entropy",
+    "attention.entropy_normalised": "entropy_normalised",
+    "attention.first_mass": "first_mass",
+}
 """Metrics that are logged, and their names there: per layer, means over heads (of the cosine: of its size)."""
-OF_HEADS = ("query_key.cosine", "attention.entropy")
+OF_HEADS = ("query_key.cosine", "attention.entropy", "attention.entropy_normalised", "attention.first_mass")
 """Those of single heads: the largest of a layer's heads is logged too, as `<name>_max`."""
 SEQUENCES = 64
 """Windows of text in a probe."""
@@ -37,7 +44,7 @@ EVERY = 500
 
 
 class Monitor:
-    """Looks at a model on the same probe now and then: A, drift, cos(Q̄, K̄) and attention entropy of every layer.
+    """Looks at a model on the same probe now and then: A, drift, cos(Q̄, K̄), attention entropy and sinks of every layer.
 
     probe   what `anisoscope.measure` takes as inputs: a tensor, a dict, a tuple, a list or a `DataLoader` of them,
             `Batch`es; texts, or the name of a corpus, of which `SEQUENCES` windows are taken. It is read once and kept

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from anisoscope.report.page import write_run
 from anisoscope.report.results import Results
+from anisoscope.runs.differences import read_replicates
 from anisoscope.store import read_run
 
 __all__ = ["build"]
@@ -19,4 +20,5 @@ def build(folder: Path, formats: tuple[str, ...] = ("svg",)) -> Path:
 
     `formats` of the figures beside the page: svg, pdf, png.
     """
-    return write_run(Results(*read_run(folder)), folder, formats)
+    records, manifest = read_run(folder)
+    return write_run(Results(records, manifest, read_replicates(folder, len(records))), folder, formats)

@@ -17,6 +17,7 @@ from anisoscope.charts.style import printable
 from anisoscope.report.parts import NARROW, WIDE, Figure, extremes
 from anisoscope.report.results import Results
 from anisoscope.report.sections import sections
+from anisoscope.runs.attention import INDEX, uniform_line
 from anisoscope.runs.findings import findings
 from anisoscope.store import write_atomic
 from anisoscope.wording import count, duration, interval, number, percent, plural
@@ -118,10 +119,24 @@ def tiles(results: Results) -> list[tuple[str, str, str]]:
         if (rank := results.at(peak, "spectrum.effective_rank")) is not None:
             out_of = f" of {results.width}" if results.width else ""
             tiles.append(("effective rank there", f"{rank['value']:.0f}{out_of}", "directions used"))
-    if len(entropy := results.heads("attention.entropy_normalised")):
+    return [*tiles, *_tiles_of_heads(results)]
+
+
+def _tiles_of_heads(results: Results) -> list[tuple[str, str, str]]:
+    """Telling numbers of single heads, of which uniform ones attend to nothing, whatever their queries and keys."""
+    entropy, cosine = results.heads("attention.entropy_normalised"), results.heads("query_key.cosine")
+    uniform = entropy[entropy["low"].gt(uniform_line()).fillna(False)]
+    places = [*INDEX, "head"]
+    flat = set(uniform[places].itertuples(index=False, name=None))
+    tiles = []
+    if len(entropy) and len(uniform) == len(entropy):
+        least = extremes(entropy)[0]
+        return [("attention", "uniform", f"in every head; lowest entropy {number(least['value'])}, {_head(least)}")]
+    if len(entropy):
         sharp = extremes(entropy)[0]
         tiles.append(("sharpest head", number(sharp["value"]), f"normalised entropy, {_head(sharp)}"))
-    if len(cosine := results.heads("query_key.cosine")):
+    cosine = cosine[[place not in flat for place in cosine[places].itertuples(index=False, name=None)]]
+    if len(cosine):
         strong = cosine.iloc[int(cosine["value"].abs().argmax())]
         tiles.append(("strongest alignment", number(strong["value"]), f"cos(Q̄, K̄), {_head(strong)}"))
     return tiles

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from anisoscope.axes import POLICIES, WORDS, plural_of
+from anisoscope.runs.attention import attention_layers, attention_table
 from anisoscope.wording import count, in_words, listing
 
 LAYER_SITES = ("hidden", "final")
@@ -18,10 +19,15 @@ PANEL = "panel"
 
 @dataclass(frozen=True)
 class Results:
-    """Records and manifest of one run. `lead` is the token policy that figures without a choice of policy show."""
+    """Records and manifest of one run. `lead` is the token policy that figures without a choice of policy show.
+
+    replicates   of each record its value without each group of units [record, group]; None: means over heads have no
+                 intervals
+    """
 
     records: pd.DataFrame
     manifest: Mapping[str, Any]
+    replicates: Any = None
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -41,6 +47,16 @@ class Results:
             return self
         ends = self.records[self.records["step"].eq(self.records["step"].max())]
         return Results(ends[ends["seed"].eq(ends["seed"].iloc[0])], self.manifest)
+
+    @cached_property
+    def attention(self) -> pd.DataFrame:
+        """Means over the heads of each layer, and how many heads are of which kind; empty without attention."""
+        return attention_table(self.records, replicates=self.replicates)
+
+    @cached_property
+    def attention_layers(self) -> pd.DataFrame:
+        """The same means as records, each with its interval."""
+        return attention_layers(self.records, self.replicates)
 
     @cached_property
     def _ranks(self) -> dict[str, int]:

@@ -55,6 +55,29 @@ def by_step(results: Results, entry: Entry) -> PageTable | None:
     return PageTable(results.worded(caption), ("checkpoint", *places), tuple(rows))
 
 
+def attention_by_layer(results: Results, entry: Entry) -> PageTable | None:
+    """Means over the heads of every layer with their intervals, and which kinds of heads there are."""
+    table, means = results.attention, results.attention_layers
+    if table.empty:
+        return None
+    there = [metric for metric in entry["columns"] if metric in set(means["metric"])]
+    several = [name for name in ("stack", "kind") if table[name].nunique() > 1]
+    kinds = [name.removesuffix(" heads") for name in table.columns if name.endswith(" heads")]
+    rows = []
+    for _, line in table.iterrows():
+        here = means[means[["stack", "kind", "layer"]].eq(line[["stack", "kind", "layer"]]).all(axis=1)]
+        place = " ".join([*(str(line[name]) for name in several), f"layer {line['layer']}"])
+        cells = [(place, "")]
+        for metric in there:
+            found = here[here["metric"].eq(metric)]
+            cells.append(_cell(found.iloc[0]) if len(found) else NOTHING)
+        named = [f"{line[f'{kind} heads']} {kind}" for kind in kinds if line[f"{kind} heads"]]
+        cells.append((", ".join(named) or NOTHING[0], f"of {line['heads']}"))
+        rows.append(tuple(cells))
+    head = ("layer", *(entry["columns"][metric] for metric in there), "kinds of heads")
+    return PageTable(results.worded(entry["caption"]), head, tuple(rows))
+
+
 def embeddings(results: Results, entry: Entry) -> PageTable | None:
     """Isotropy of the embedding matrices themselves."""
     frame = results.rows(entry["metric"])
@@ -81,5 +104,5 @@ def _cell(row: pd.Series) -> tuple[str, str]:
     return number(row["value"]), interval(row)
 
 
-TABLES = {made.__name__: made for made in (all_layers, by_step, embeddings, effects)}
+TABLES = {made.__name__: made for made in (all_layers, attention_by_layer, by_step, embeddings, effects)}
 """By the name that page.toml calls them."""

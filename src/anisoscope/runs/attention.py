@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from anisoscope.runs.finding import Finding, entry
+from anisoscope.runs.layers_of_heads import Array, average_heads
 from anisoscope.store import select
 from anisoscope.wording import each, listing, plural, short
 
@@ -26,6 +27,7 @@ VALUES = {
 """Columns of the table, by metric: of those that were measured."""
 OF_LAYERS = {"query_key.cosine": "|query–key cosine|"}
 """Columns whose mean over heads is of absolute values: aligned and opposite heads do not cancel."""
+UNIFORM = "uniform"
 INDEX = ["stack", "kind", "layer"]
 
 
@@ -45,52 +47,81 @@ class Rule:
 
 RULES = (
     Rule("sink", "attention.first_mass", 0.5, True, "give more than half of their weight to the first token (sinks)"),
-    Rule("uniform", "attention.entropy_normalised", 0.95, True, "attend nearly uniformly (entropy .95 of its largest)"),
+    Rule(UNIFORM, "attention.entropy_normalised", 0.95, True, "attend nearly uniformly (entropy .95 of its largest)"),
     Rule("one-hot", "attention.row_max", 0.9, True, "attend to a single token (largest weight above .9)"),
     Rule("aligned", "query_key.cosine", 0.8, True, "have aligned mean queries and keys (cosine above .8)"),
     Rule("opposite", "query_key.cosine", -0.8, False, "have opposite mean queries and keys (cosine below −.8)"),
 )
+
+
+def uniform_line() -> float:
+    """The normalised entropy from which on a head is uniform."""
+    return next(rule.line for rule in RULES if rule.name == UNIFORM)
+
+
 CHANGED = 0.1
 """Nats of entropy that centring the queries must add to count as a change."""
 
 
-def attention_table(records: pd.DataFrame, *, heads: bool = False) -> pd.DataFrame:
+def attention_table(records: pd.DataFrame, *, heads: bool = False, replicates: Array | None = None) -> pd.DataFrame:
     """A row per layer (mean over its heads), or per head, of the attention that was measured.
 
-    Columns: stack, kind, layer (and head), then the values of `VALUES` that the run has, and `sinks`, `uniform`,
-    `one_hot`: how many heads of the layer those rules name. Of one head, `low` and `high` of its entropy follow. Empty
-    if attention was not measured.
+    replicates   of each record its value without each group of units [record, group]; None: means have no intervals
+
+    Columns: stack, kind, layer, then the values of `VALUES` that the run has, `low` and `high` of the entropy behind
+    it. Of layers also `heads`, and how many of them each rule names (`sink heads`, …); of heads `head` and
+    `kind of head`. Empty if attention was not measured.
     """
-    rows = _head_rows(records)
+    rows = attention_heads(records) if heads else attention_layers(records, replicates)
     if not len(rows):
         return pd.DataFrame(columns=INDEX)
-    wide = rows.pivot_table(index=[*INDEX, "head"], columns="metric", values="value", aggfunc="first", sort=True)
-    wide = wide[[metric for metric in VALUES if metric in wide]]
+    index = [*INDEX, "head"] if heads else INDEX
+    wide = rows.pivot_table(index=index, columns="metric", values="value", aggfunc="first", sort=True)
+    names = VALUES if heads else VALUES | OF_LAYERS
+    table = wide[[metric for metric in VALUES if metric in wide]].rename(columns=names).rename_axis(columns=None)
+    entropy = rows[rows["metric"].eq("attention.entropy_normalised")].set_index(index)
+    if "entropy" in table:
+        table.insert(1, "low", entropy["low"].reindex(table.index))
+        table.insert(2, "high", entropy["high"].reindex(table.index))
     if heads:
-        table = wide.rename(columns=VALUES)
-        entropy = rows[rows["metric"].eq("attention.entropy_normalised")].set_index([*INDEX, "head"])
-        if "entropy" in table:
-            table.insert(1, "low", entropy["low"].reindex(table.index))
-            table.insert(2, "high", entropy["high"].reindex(table.index))
         kinds: dict[Any, list[str]] = {}
         for rule, row in _named_heads(records):
             kinds.setdefault((*_place(row), row.head), []).append(rule.name)
         table["kind of head"] = [", ".join(kinds.get(place, [])) for place in table.index]
         return table.reset_index()
-    for metric in OF_LAYERS:
-        if metric in wide:
-            wide[metric] = wide[metric].abs()
-    table = wide.groupby(level=INDEX, sort=True).mean().rename(columns=VALUES | OF_LAYERS)
-    table.insert(0, "heads", wide.groupby(level=INDEX, sort=True).size())
-    for rule in RULES[:3]:
-        named = [_place(row) for found, row in _named_heads(records) if found is rule]
-        table[f"{rule.name} heads"] = [named.count(place) for place in table.index]
+    counts = count_heads(records)
+    table.insert(0, "heads", [counts[place]["heads"] for place in table.index])
+    for rule in RULES:
+        table[f"{rule.name} heads"] = [counts[place][rule.name] for place in table.index]
     return table.reset_index()
+
+
+def count_heads(records: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, int]]:
+    """By (stack, kind, layer) the number of `heads`, and how many of them each rule names, by the rule's name."""
+    rows = attention_heads(records)
+    found: dict[tuple[Any, ...], dict[str, int]] = {}
+    for row in each(rows.drop_duplicates([*INDEX, "head"])):
+        counts = found.setdefault(_place(row), dict.fromkeys(("heads", *(rule.name for rule in RULES)), 0))
+        counts["heads"] += 1
+    for rule, row in _named_heads(records):
+        found[_place(row)][rule.name] += 1
+    return found
+
+
+def attention_layers(records: pd.DataFrame, replicates: Array | None = None) -> pd.DataFrame:
+    """Records of whole layers: the mean over the heads of each value of attention, with its interval.
+
+    replicates   of each record its value without each group of units [record, group]; None: there are no intervals
+    """
+    rows = attention_heads(records)
+    left_out = None if replicates is None or len(replicates) != len(records) else replicates[rows.index.to_numpy()]
+    means, _ = average_heads(rows, left_out)
+    return means
 
 
 def attention_findings(records: pd.DataFrame) -> Iterator[Finding]:
     """Which heads are sinks, uniform, one-hot, aligned or opposite, and what centring the queries would change."""
-    rows = _head_rows(records)
+    rows = attention_heads(records)
     if not len(rows):
         return
     by_rule: dict[str, list[Any]] = {}
@@ -141,8 +172,11 @@ def _centring(part: pd.DataFrame, before: str) -> Iterator[Finding]:
         yield Finding("attention_centring", text)
 
 
-def _head_rows(records: pd.DataFrame) -> pd.DataFrame:
-    """Rows of single heads, of raw queries and keys under the first token policy, of the last step of a series."""
+def attention_heads(records: pd.DataFrame) -> pd.DataFrame:
+    """Records of single heads, of raw queries and keys under the first token policy, of the last step of a series;
+    their index is their place among the records.
+    """
+    records = records.reset_index(drop=True)
     rows = select(records, metric=tuple(VALUES), component=None)
     rows = rows[rows["head"].notna() & rows["value"].notna()]
     if rows["step"].nunique() > 1:
@@ -158,7 +192,7 @@ def _head_rows(records: pd.DataFrame) -> pd.DataFrame:
 def _named_heads(records: pd.DataFrame) -> list[tuple[Rule, Any]]:
     """(rule, row) of every head that a rule names."""
     found = []
-    rows = _head_rows(records)
+    rows = attention_heads(records)
     for rule in RULES:
         for row in each(rows[rows["metric"].eq(rule.metric)]):
             beyond = row.low > rule.line if rule.above else row.high < rule.line
