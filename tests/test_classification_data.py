@@ -5,6 +5,7 @@ import re
 from collections import Counter
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from anisoscope.data import hub, synthetic
@@ -362,3 +363,22 @@ def test_a_small_table_is_enough_where_nothing_is_trained(tmp_path):
     short = table(tmp_path / "u.jsonl", labelled_rows(5, classes=3))
     with pytest.raises(CorpusError, match="at least 2 examples of every class in the all split"):
         open_labelled(short, for_training=False)
+
+
+def test_two_columns_are_told_by_what_they_hold(tmp_path):
+    """Whatever they are called: the text has more words, the label repeats itself; else they have to be named."""
+    posts = [f"the post number {i} says something new" for i in range(24)]
+    moods = ["glad", "sad"] * 12
+    pd.DataFrame({"Stimmung": moods, "Beitrag": posts}).to_csv(tmp_path / "told.csv", index=False)
+    corpus = open_labelled(str(tmp_path / "told.csv"), for_training=False)
+    assert corpus.labels == ("glad", "sad") and corpus.source["columns"] == {"text": "Beitrag", "label": "Stimmung"}
+    assert corpus.splits["all"][0].text.startswith("the post number")
+    for name, columns in (
+        ("both short", {"a": moods, "b": moods}),
+        ("no label repeats", {"a": posts, "b": [f"m{i}" for i in range(24)]}),
+        ("three", {"a": posts, "b": moods, "c": moods}),
+    ):
+        path = tmp_path / f"{name}.csv"
+        pd.DataFrame(columns).to_csv(path, index=False)
+        with pytest.raises(CorpusError, match="a column for text"):
+            open_labelled(str(path), for_training=False)

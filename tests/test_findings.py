@@ -132,6 +132,40 @@ def test_told_by_direction_and_above_majority():
         assert f", {word} the majority rate (.500)" in told([majority, accuracy])["above_majority"]
 
 
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        (
+            (-0.3, -0.1),
+            "is used: with uniform weights instead, accuracy changes by −.200 [−.300, −.100]; alone in layer 2",
+        ),
+        ((-0.015, 0.01), "is of no use within two points: with uniform"),
+        ((0.01, 0.1), "does harm: with uniform"),
+        ((-0.1, 0.05), "Whether attention of this classifier is used is undecided: with uniform"),
+    ],
+)
+def test_what_attention_is_worth(ends, said):
+    place = {"site": None, "component": "uniform", "n_units": 60}
+    layers = ((1, (-0.2, 0.1)), (2, (-0.2, -0.05)))
+    rows = [row("replaced.accuracy", layer, sum(own) / 2, *own, **place) for layer, own in layers]
+    rows.append(row("replaced.accuracy", None, sum(ends) / 2, *ends, **place))
+    assert said in told(rows)["attention_used"] and "(n = 60)" in told(rows)["attention_used"]
+    assert "attention_used" not in told(rows[:2])
+
+
+def test_words_that_decide_more_than_random_ones():
+    def of(name, layer, low, high):
+        place = {"site": None, "component": name, "n_units": 40}
+        return row("explains.comprehensiveness", layer, (low + high) / 2, low, high, **place)
+
+    chance = of("random", None, 0.0, 0.1)
+    maps = [of("attention", 1, 0.05, 0.2), of("value, contrast", 2, 0.3, 0.5)]
+    text = told([chance, *maps])["words_that_decide"]
+    assert text.startswith("Words that value, contrast of layer 2 puts first decide: without them")
+    assert "falls by .400 [.300, .500], without random words by .050 [.000, .100] (the best of 2 maps, n = 40)." in text
+    assert told([chance, maps[0]])["words_that_decide"].startswith("No map names words that decide more than random")
+
+
 def compared(*runs, **how):
     """Texts of what the intervals of runs, a, b …, tell apart."""
     named_ = {name: as_records(pd.DataFrame(rows)) for name, rows in zip("abc", runs, strict=False)}

@@ -63,7 +63,8 @@ def open_table(name: str, place: Path | HubPart, columns: dict[str, str], seed: 
     present = dict.fromkeys(column for table in tables.values() for _, row in table for column in row)
     if not present:
         raise CorpusError(f"rows in {name}", "none", "give it examples")
-    chosen = _columns(name, columns, present)
+    held = {column: [str(row.get(column)) for table in tables.values() for _, row in table] for column in present}
+    chosen = _columns(name, columns, present, _text_and_label(held))
     read = {split: [_labelled(where, row, chosen, names) for where, row in table] for split, table in tables.items()}
     if "split" in chosen and ("" in tables or "split" in columns):
         read = _by_column([row for rows in read.values() for row in rows], chosen["split"])
@@ -128,14 +129,39 @@ def _guess(role: str, present: Collection[str]) -> str | None:
     return next((guess for guess in GUESSES[role] if guess in present), None)
 
 
-def _columns(name: str, given: dict[str, str], present: Collection[str]) -> dict[str, str]:
-    """The column of every role, as given or guessed. Where the text alone is named, one text is meant."""
+def _text_and_label(columns: Mapping[str, list[str]]) -> dict[str, str]:
+    """The text and the label of a table of two columns, told by what they hold; nothing if that leaves it open.
+
+    The label repeats itself, and the text has more words: both must point the same way.
+    """
+    if len(columns) != 2:
+        return {}
+    different = {name: len(set(values)) for name, values in columns.items()}
+    words = {name: sum(len(value.split()) for value in values) for name, values in columns.items()}
+    one, other = columns
+    text, label = (one, other) if words[one] > words[other] else (other, one)
+    repeats = different[label] < different[text] and different[label] * 2 <= len(columns[label])
+    return {"text": text, "label": label} if repeats and words[text] > 1.5 * words[label] else {}
+
+
+def _columns(
+    name: str, given: dict[str, str], present: Collection[str], told: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The column of every role, as given, by its name, or `told` by what a table of two columns holds. If the text
+    alone is named, one text is meant.
+    """
     chosen = {}
+    told = told or {}
+    named = {role: _guess(role, present) for role in ("text", "label")}
+    if any(known not in (None, told.get(role)) for role, known in named.items()):
+        told = {}  # one of the names says something else
     for role, guesses in GUESSES.items():
         if role in given:
             chosen[role] = known_column(given[role], present, name, role)
         elif (guess := _guess(role, present)) and not (role == "second" and "text" in given):
             chosen[role] = guess
+        elif role in told and told[role] not in given.values():
+            chosen[role] = told[role]
         elif role not in OPTIONAL:
             cure = f"name it: --{role}-column; there are {', '.join(map(str, present))}"
             raise CorpusError(f"a column for {role} in {name} ({', '.join(guesses)})", "none", cure)

@@ -24,6 +24,8 @@ EXTREME = 0.8
 """From this A on a layer is called extreme."""
 HALF, AROUND = 0.5, 0.1
 """A share is about half where its interval holds .5 and stays within .1 of it."""
+POINTS = 0.02
+"""A change of accuracy is next to nothing if its interval stays within two points."""
 FEW = (1, 3, 10)
 """Numbers of dimensions whose share of A is recorded."""
 
@@ -224,8 +226,53 @@ def above_majority(records: pd.DataFrame) -> Iterator[Finding]:
     yield Finding("above_majority", text, (entry(accuracy), entry(majority)))
 
 
+def attention_used(records: pd.DataFrame) -> Iterator[Finding]:
+    """What a classifier loses when its attention is made uniform: used, of no use within two points, or undecided."""
+    rows = select(records, metric="replaced.accuracy", component="uniform")
+    rows = rows[rows["low"].notna()]
+    of_all = each(rows[rows["layer"].isna()])
+    if not of_all:
+        return
+    whole = of_all[0]
+    if whole.high < 0:
+        said = "Attention of this classifier is used"
+    elif whole.low > -POINTS and whole.high < POINTS:
+        said = "Attention of this classifier is of no use within two points"
+    elif whole.low > 0:
+        said = "Attention of this classifier does harm"
+    else:
+        said = "Whether attention of this classifier is used is undecided"
+    text = f"{said}: with uniform weights instead, accuracy changes by {measured(whole)}"
+    alone = [row for row in each(rows[rows["layer"].notna()].sort_values("layer")) if row.high < 0]
+    if whole.high < 0 and alone and len(rows) > 2:  # of one layer, it and all are the same
+        layers = ", ".join(str(row.layer) for row in alone)
+        text += f"; alone in layer{'s' * (len(alone) > 1)} {layers} that loses accuracy too"
+    yield Finding("attention_used", f"{text} (n = {whole.n_units}).", (entry(whole), *map(entry, alone)))
+
+
+def words_that_decide(records: pd.DataFrame) -> Iterator[Finding]:
+    """Which map names the words whose loss changes the decision most, if it does better than chance."""
+    rows = select(records, metric="explains.comprehensiveness")
+    rows = rows[rows["low"].notna()]
+    chance = each(rows[rows["component"].eq("random").fillna(False)])
+    maps = rows[~rows["component"].isin(["random", "rare"])]
+    if not chance or not len(maps):
+        return
+    best, random = _top(maps), chance[0]
+    named = f"{best.component} of layer {best.layer}"
+    if best.low > random.high:
+        text = f"Words that {named} puts first decide: without them the probability of the class found falls by "
+        text += f"{measured(best)}, without random words by {measured(random)}"
+    else:
+        text = "No map names words that decide more than random ones: without the first words of the best "
+        text += f"({named}) the probability of the class found falls by {measured(best)}, without random ones by "
+        text += measured(random)
+    text += f" (the best of {len(maps)} maps, n = {best.n_units})."
+    yield Finding("words_that_decide", text, (entry(best), entry(random)))
+
+
 RULES = (unjudged, where_anisotropic, carried_by_few, removed_by_centring)
-RULES_OF_CLASSES = (told_by_direction, dimensions_taken, above_majority)
+RULES_OF_CLASSES = (told_by_direction, dimensions_taken, above_majority, attention_used, words_that_decide)
 
 
 def _top(rows: pd.DataFrame) -> Any:
