@@ -5,10 +5,15 @@ from itertools import permutations
 import numpy as np
 import pandas as pd
 import pytest
+import tiny
 from scipy import stats
 
-from anisoscope.errors import ModelError
-from anisoscope.store import as_records
+from anisoscope.data.corpora import named_corpora
+from anisoscope.errors import CorpusError, ModelError
+from anisoscope.measure.loop import run_pass
+from anisoscope.measure.settings import Settings
+from anisoscope.runs.job import Job
+from anisoscope.store import as_records, select
 from anisoscope.sums.isotropic import q95
 from anisoscope_papers import runner
 from anisoscope_papers.godey2024 import fig05_16_drift, layer_curves
@@ -53,6 +58,48 @@ HIGH, ZERO, NEAR = (0.3, 0.5, 0.6), (0.0, 0.0, 0.0), (0.0, BOUND, 0.0)
 @pytest.mark.parametrize(("values", "expected"), [(HIGH, "holds"), (ZERO, "fails"), (NEAR, "undecided")])
 def test_one_anisotropic_layer_is_enough(values, expected):
     assert judge("fig1", system("bert-base", values))["anisotropic", "bert-base"] == expected
+
+
+@pytest.mark.parametrize("lost", [(), ("first",), ("first", "other")])
+def test_another_corpus_stands_in_for_one_that_cannot_be_had_and_is_not_had_for_sure(tmp_path, lost):
+    """If that cannot be had either, the model is left out, and nothing is said to stand in."""
+    first, other = next((name, row.stand_in) for name, row in named_corpora().items() if row.stand_in)
+    names, context = {"first": first, "other": other}, Context(tmp_path, tmp_path)
+    gone = [names[which] for which in lost]
+
+    def measure_it(job):
+        if job.corpus in gone:
+            raise CorpusError(f"the corpus {job.corpus}", "none", "fetch it")
+        return job.corpus
+
+    found = layer_curves.had(Job("a-model", corpus=first), context, measure_it)
+    noted = [(row["metric"], row.get("corpus")) for row in context.lacking]
+    assert (found, noted) == {
+        0: ([first], []),
+        1: ([other], [("stands in", other)]),
+        2: ([], [("withheld", None)]),
+    }[len(lost)]
+
+
+def test_left_out_values_are_those_of_a_pass_without_the_group(tmp_path):
+    """Group by group, and of no group that holds nothing."""
+    documents, model = tiny.documents(9, shortest=6), tiny.model("bert")
+    settings = Settings(metrics=("mean_cosine", "drift"), tokens=("all",), groups=4, sample=0)
+    units = [unit for unit in range(9) if unit % 4 != 2]
+    run_pass(model, tiny.Plan(documents, units=units), settings).save(tmp_path / "sums")
+    found = layer_curves.left_out(tmp_path / "sums", settings)
+    assert set(found["component"]) == {"0", "1", "3"} and set(found["token_policy"]) == {"all"}
+    for group in (0, 1, 3):
+        others = [unit for unit in units if unit % 4 != group]
+        wanted = run_pass(model, tiny.Plan(documents, units=others), settings).records()
+        for metric in ("mean_cosine", "drift"):
+            keys = {"site": "hidden", "component": None, "metric": metric}
+            whole = select(wanted, **keys).sort_values("layer")
+            ours = select(found, **keys | {"component": str(group), "metric": f"{metric}.left_out"}).sort_values(
+                "layer"
+            )
+            assert ours["layer"].tolist() == whole["layer"].tolist() == [0, 1, 2, 3]
+            np.testing.assert_allclose(ours["value"], whole["value"], rtol=1e-9)
 
 
 def test_made_up_intervals_are_those_of_the_left_out_values():
