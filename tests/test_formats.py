@@ -3,7 +3,9 @@
 import json
 from importlib import import_module
 from io import StringIO
+from pathlib import Path
 
+import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
@@ -50,20 +52,67 @@ def folder(tmp_path_factory):
     return path
 
 
+SCHEMA = json.loads((Path(__file__).parents[1] / "docs" / "answers.schema.json").read_text("utf-8"))
+OTHERS = {
+    "cure": "cure {folder}/vectors.npy --cures centre,whiten --save {folder}/fit.safetensors",
+    "doctor": "doctor",
+    "list": "list metrics",
+    "report": "report {folder}/run",
+    "apply": "apply {folder}/fit.safetensors {folder}/vectors.npy -o {folder}/cured.npy",
+}
+DEFINED = {"vectors": "measure", "classes": "measure", "merge": "measure", "report": "done", "apply": "done"}
+"""Commands whose answer has the definition of another name."""
+
+
+def check_answer(out, command):
+    """The JSON on stdout, valid by the definition of its command in the published schema."""
+    given = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    definition = DEFINED.get(command, command)
+    one = {"$schema": SCHEMA["$schema"], "$ref": f"#/$defs/{definition}", "$defs": SCHEMA["$defs"]}
+    jsonschema.Draft202012Validator(one).validate(given)
+    assert given["schema"] == view.SCHEMA
+    return given
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_json_and_csv_are_records(folder, command):
     out, err = shown(COMMANDS[command] + " --format json", folder=folder, form="json")
-    given = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
-    assert given.keys() == {"findings", "records"}
-    assert all(row.keys() == set(COLUMNS) for row in given["records"])
+    given = check_answer(out, command)
     assert given["records"]
+    if command == "compare":
+        assert given["failed"] == []
+    else:
+        assert Path(given["run"], "records.parquet").is_file()
+        assert all(row.keys() == set(COLUMNS) for row in given["records"])
     if command != "compare":
         assert "report: " in err and "next: " in err
     wide = " --wide" if command in ("measure", "vectors", "merge") else ""
     out, _ = shown(COMMANDS[command] + " --format csv" + wide, folder=folder, form="csv")
     rows = pd.read_csv(StringIO(out))
-    assert list(rows.columns) == list(COLUMNS)
+    assert list(rows.columns) == list(given["records"][0])
     assert len(rows) >= len(given["records"])
+
+
+@pytest.mark.parametrize("command", OTHERS)
+def test_every_other_answer_is_as_published_too(folder, command):
+    if command == "apply":
+        shown(OTHERS["cure"], folder=folder)
+    out, _ = shown(OTHERS[command] + " --format json", folder=folder)
+    given = check_answer(out, command)
+    if command == "cure":
+        assert given["chosen"] == "centre" and "A is" in given["findings"][0]["text"]
+    if command == "apply":
+        assert given["records"] == [{"written": str(folder / "cured.npy"), "vectors": 90, "dimensions": 8}]
+
+
+def test_a_definition_refuses_what_is_no_answer():
+    """Else the schema would be no promise."""
+    with pytest.raises(jsonschema.ValidationError):
+        check_answer(
+            '{"schema": 1, "findings": [], "notes": [], "records": [{"value": "high"}], "run": "x"}', "measure"
+        )
+    with pytest.raises(jsonschema.ValidationError):
+        check_answer('{"schema": 2, "findings": [], "notes": [], "records": [], "run": "x"}', "measure")
 
 
 def test_json_has_numbers_to_the_last_digits(folder, capsys):

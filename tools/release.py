@@ -16,6 +16,7 @@ import sys
 import tarfile
 import tempfile
 import time
+import tomllib
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,8 +38,6 @@ from release_sources import (
 REHEARSAL = "https://github.com/OWNER/anisoscope"
 """What stands for the repository where none is named: nothing that was built with it may be published."""
 BUILDERS = ("build", "twine", "readme_renderer[md]")
-LIGHT = ("numpy", "scipy", "pandas", "pyarrow", "cyclopts", "pydantic", "rich", "jinja2", "jaxtyping", "filelock")
-"""What `--help` and lists need; torch is not among it."""
 NOT_PACKAGED = ("tests/", "tools/", "examples/", "results/", "benchmarks/")
 
 
@@ -236,7 +235,10 @@ def install_light(place: Path, python: str, archives: list[Path]) -> None:
     shutil.rmtree(outside, ignore_errors=True)
     outside.mkdir()
     programs = make_environment(outside / "venv", python)
-    pip_install(programs, *LIGHT, constrained=False)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    pip_install(
+        programs, *(text for text in project["dependencies"] if not text.startswith("torch")), constrained=False
+    )
     pip_install(programs, "--no-deps", *(wheel_of(distribution, archives) for distribution in DISTRIBUTIONS))
     for words in (["--help"], ["list", "metrics"], ["list", "corpora"], ["list", "studies"]):
         run_outside(outside, [str(programs / "anisoscope"), *words])

@@ -3,17 +3,21 @@
 What trains and reproduces is a stand-in here, whose arguments are looked at; the rest is the program's own.
 """
 
+import re
 from importlib import import_module
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 from papers_goldens import RESULTS
 from test_commands import asked, runs, typed
+from test_formats import check_answer
 from typed import invoke
 
 from anisoscope.errors import UsageError
 from anisoscope.runs.job import OutputOptions
-from anisoscope_papers import api
+from anisoscope_papers import api, exporting
+from anisoscope_papers.study import OUTCOMES
 
 __all__ = ["asked", "runs"]  # fixtures
 pytestmark = pytest.mark.usefixtures("runs")
@@ -183,3 +187,24 @@ def test_what_is_kept_is_counted_where_someone_ends_it(runs, monkeypatch):
         with pytest.raises(KeyboardInterrupt) as end:
             api.train("classifier", overwrite=overwrite)
         assert hasattr(end.value, "__notes__") is not overwrite
+
+
+def test_answers_of_the_papers_are_as_published(tmp_path):
+    """The JSON of `reproduce` by the schema; claims exported as a table, and as a page each."""
+    words = f"reproduce godey2024 --only fig17 --output {tmp_path} -q --format json --export"
+    done = invoke([*words.split(), "csv"])
+    given = check_answer(done.stdout, "reproduce")
+    assert {row["study"] for row in given["records"]} == {"fig17"}
+    table = pd.read_csv(tmp_path / "godey2024" / "quick" / "claims.csv")
+    assert list(table["claim"]) == [row["claim"] for row in given["records"]]
+    assert set(table["status"]) == {"not evidence"} and set(table["outcome"]) == {"identity"}
+    done = invoke([*words.split(), "html"])
+    index = (tmp_path / "godey2024" / "quick" / "claims" / "index.html").read_text("utf-8")
+    for page in re.findall(r'href="([^"]+)"', index):
+        assert "not evidence" in (tmp_path / "godey2024" / "quick" / "claims" / page).read_text("utf-8")
+    assert len(re.findall(r"href=", index)) == len(table)
+
+
+def test_every_outcome_has_a_word_of_other_tools():
+    assert set(exporting.STATUS) == set(OUTCOMES)
+    assert exporting.STATUS["fails"] == "falsified" and exporting.STATUS["holds"] == "verified"

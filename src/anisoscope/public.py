@@ -70,9 +70,13 @@ NAMES: dict[str, tuple[str, ...]] = {
         "Group",
     ),
     "anisoscope.cli.view": (
+        "Format",
         "Quiet",
+        "Table",
         "here",
         "say",
+        "show",
+        "show_row",
         "tell",
     ),
     "anisoscope.data.corpora": (

@@ -84,13 +84,13 @@ def reproduce(
     """
     from anisoscope.data.local import copies
     from anisoscope_papers import runner
+    from anisoscope_papers.exporting import verdict_table
 
     studies, folder = runner.choose(paper, only), Path(output) / paper / settings
     with copies(data or {}):
         for _ in verdicts(studies, folder, device, quiet):
             pass
-    rows = [{"study": s.name} | asdict(v) for s in studies for v in runner.finished(folder / s.name).verdicts]
-    table = pd.DataFrame(rows)
+    table = verdict_table(studies, folder)
     table.attrs = {"without": runner.without(studies, folder)}
     return table
 

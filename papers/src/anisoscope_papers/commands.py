@@ -1,10 +1,11 @@
 """What `anisoscope reproduce` and `anisoscope train` do: call, and print."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from anisoscope.cli.view import Quiet, here, say, tell
+from anisoscope.cli.view import Format, Quiet, Table, here, say, show, show_row, tell
 from anisoscope.data.names import check_corpus, check_labelled, check_model
 from anisoscope.options import INPUT, MACHINE, OUTPUT, WHAT, Device, FilePath, Names, Text, option
 from anisoscope.progress import waiting
@@ -12,9 +13,12 @@ from anisoscope.runs.job import OutputOptions
 from anisoscope_papers.names import PAPERS
 from anisoscope_papers.training.recipe import ATTENTION, ClassifierRecipe, Task, Training
 
+if TYPE_CHECKING:
+    from anisoscope_papers.study import Study
+
 PARTIAL = 7
 """The exit code of a reproduction without something that could not be had (`EXIT_CODES` of the program)."""
-PLACE, TRAINING, RECIPE = OutputOptions(), Training(), ClassifierRecipe()
+PLACE, TRAINING, RECIPE, FORMAT = OutputOptions(), Training(), ClassifierRecipe(), Format()
 
 
 def reproduce(
@@ -44,6 +48,11 @@ def reproduce(
     device: Annotated[Device, option("cpu, cuda, cuda:1, mps", MACHINE)] = "cpu",
     output: Annotated[FilePath, option("folder of the results", OUTPUT, "-o")] = Path("runs/reproduction"),
     dry_run: Annotated[bool, option("list what would be measured and loaded: gigabytes, disk, hours", OUTPUT)] = False,
+    export: Annotated[
+        Literal["html", "csv"] | None,
+        option("also write every claim, verified or falsified, for other tools: html (a page each) or csv", OUTPUT),
+    ] = None,
+    view: Format = FORMAT,
     quiet: Quiet = False,
 ) -> int | None:
     """Reproduce a paper and show each verdict as it comes; the exit code if something could not be had."""
@@ -64,38 +73,67 @@ def reproduce(
     try:
         with copies(given):
             for verdict in verdicts(studies, folder, device, quiet):
-                tell(verdict, indent="        ")
+                tell(verdict, err=view.format != "table", indent="        ")
     finally:
         if (folder / "report.html").exists():
             tell(f"report: {here(folder / 'report.html')} (open it in a browser)", err=True)
     missing = runner.without(studies, folder)
+    if export is not None:
+        from anisoscope_papers import exporting
+
+        tell(f"claims: {here(exporting.export(studies, folder, export))}", err=True)
+    if view.format != "table":
+        _show_verdicts(studies, folder, view, missing)
     for reason, what in missing.items():
         tell(f"left out: {what}: {reason}", err=True, indent="  ")
     return PARTIAL if missing else None
 
 
-def masked_lm(training: Training = TRAINING, place: OutputOptions = PLACE, *, quiet: Quiet = False) -> None:
+def _show_verdicts(studies: Sequence["Study"], folder: Path, view: Format, missing: Mapping[str, str]) -> None:
+    """A row for every verdict, in the format that was asked for; of JSON what was left out too."""
+    import pandas as pd
+
+    from anisoscope_papers.exporting import verdict_table
+
+    records = verdict_table(studies, folder)
+    head = ("study", "claim", "subject", "outcome", "failing", "value", "low", "high", "n")
+    rows = []
+    for row in records.to_dict("records"):
+        rows.append(["" if pd.isna(row[name]) else str(row[name]) for name in head])
+    notes = [f"left out: {what}: {reason}" for reason, what in missing.items()]
+    show([Table(head, rows, records)], view, notes=notes)
+
+
+def masked_lm(
+    training: Training = TRAINING, place: OutputOptions = PLACE, view: Format = FORMAT, *, quiet: Quiet = False
+) -> None:
     """Train a BERT, and say where it is."""
-    _train("masked-lm", training, place, quiet)
+    _train("masked-lm", training, place, view, quiet)
 
 
-def causal_lm(training: Training = TRAINING, place: OutputOptions = PLACE, *, quiet: Quiet = False) -> None:
+def causal_lm(
+    training: Training = TRAINING, place: OutputOptions = PLACE, view: Format = FORMAT, *, quiet: Quiet = False
+) -> None:
     """Train a GPT-2, and say where it is."""
-    _train("causal-lm", training, place, quiet)
+    _train("causal-lm", training, place, view, quiet)
 
 
-def _train(task: Task, training: Training, place: OutputOptions, quiet: bool) -> None:
+def _train(task: Task, training: Training, place: OutputOptions, view: Format, quiet: bool) -> None:
     check_corpus(training.corpus)
     from anisoscope_papers.api import train_language_model
 
     folder = train_language_model(replace(training, task=task), place, quiet)
-    say(str(folder))
+    if view.format == "table":
+        say(str(folder))
+    else:
+        show_row({"folder": str(folder)}, view)
     tell(f"next: anisoscope measure {here(folder, typed=True)} --panel hidden", err=True, indent="  ")
 
 
 def classifier(
     recipe: ClassifierRecipe = RECIPE,
     place: OutputOptions = PLACE,
+    view: Format = FORMAT,
     *,
     device: Annotated[Device, option("cpu or cuda; one device", MACHINE)] = "cpu",
     quiet: Quiet = False,
@@ -107,8 +145,9 @@ def classifier(
     from anisoscope_papers.api import train_classifier
 
     trained = train_classifier(recipe, place, quiet, device)
-    for split, found in trained.training["results"].items():
-        say(f"{split}: accuracy {found['accuracy']:.3f} of {found['n']:,} (majority {found['majority']:.3f})")
+    if view.format == "table":
+        for split, found in trained.training["results"].items():
+            say(f"{split}: accuracy {found['accuracy']:.3f} of {found['n']:,} (majority {found['majority']:.3f})")
     if drawn := describe_drawn_splits(trained.training["corpus"]):
         tell(drawn, err=True, indent="  ")
     if trained.collapsed:
@@ -116,7 +155,11 @@ def classifier(
     for split, count in trained.training["truncated"].items():
         if count:
             tell(f"{split}: {count:,} utterances cut at {trained.max_length} tokens", err=True)
-    say(str(trained.folder))
+    if view.format == "table":
+        say(str(trained.folder))
+    else:
+        accuracies = {split: found["accuracy"] for split, found in trained.training["results"].items()}
+        show_row({"folder": str(trained.folder), "collapsed": trained.collapsed, **accuracies}, view)
     tell(f"next: anisoscope classes {here(trained.folder, typed=True)}", err=True, indent="  ")
 
 

@@ -1,13 +1,23 @@
 """`anisoscope cure`, `apply` and `doctor`: what to do about it, and whether this installation can."""
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from anisoscope.cli.view import Format, Quiet, Table, columns as terminal_columns, here, say, show, tell
+from anisoscope.cli.view import (
+    Format,
+    Quiet,
+    Table,
+    columns as terminal_columns,
+    here,
+    say,
+    say_json,
+    show,
+    show_row,
+    tell,
+)
 from anisoscope.errors import OutputError, UsageError
 from anisoscope.options import INPUT, OUTPUT, WHAT, FilePath, Text, Whole, option, part_of
 from anisoscope.progress import waiting
@@ -15,6 +25,7 @@ from anisoscope.runs.job import VectorColumns
 
 if TYPE_CHECKING:
     from anisoscope.cures.trial import Trials
+    from anisoscope.doctor import Diagnosis
 
 FORMAT, COLUMNS = Format(), VectorColumns()
 CURES_HELP = (
@@ -49,9 +60,10 @@ def cure(
         x = _read_layer(opened, layer)
         partner = None if pairs is None else _read_layer(open_vectors(pairs), layer)
         found = try_cures(x, names, units=opened.units, labels=opened.labels, partner=partner, seed=seed)
-    show([_tabulate(found)], view)
-    if view.format == "table":
-        tell(found.text, indent="  ")
+    from anisoscope.runs.finding import Finding
+
+    chosen = None if found.chosen is None else found.chosen.fit.name
+    show([_tabulate(found)], view, [Finding("cure", found.text)], found.notes, {"chosen": chosen})
     for note in found.notes:
         tell(f"note: {note}", err=True, indent="  ")
     if write is None and save is None:
@@ -76,6 +88,7 @@ def apply(
     *,
     output: Annotated[FilePath, option("file of the vectors that it gives (.npy)", OUTPUT, "-o")],
     layer: Annotated[Text | None, option("of a file of several layers: which one", INPUT)] = None,
+    view: Format = FORMAT,
     quiet: Quiet = False,
 ) -> None:
     """Apply a saved cure to vectors, such as queries."""
@@ -86,6 +99,8 @@ def apply(
         x = _read_layer(open_vectors(vectors, **part_of(columns, VectorColumns)), layer)
         y = Fit.load(fit).apply(x)
     _write_vectors(output, y)
+    if view.format != "table":
+        show_row({"written": str(output), "vectors": y.shape[0], "dimensions": y.shape[1]}, view)
 
 
 def doctor(
@@ -100,10 +115,24 @@ def doctor(
 
         found = examine(developers=developers)
     if view.format == "json":
-        say(json.dumps(found.as_dict(), indent=1))
-    else:
+        say_json(found.as_dict())
+    elif view.format == "table":
         say(render(found, terminal_columns(sys.stdout) or 100))
+    else:
+        show([_tabulate_packages(found)], view)
     return 0 if found.works else 1
+
+
+def _tabulate_packages(found: "Diagnosis") -> Table:
+    """A row for each package of each extra."""
+    import pandas as pd
+
+    rows = []
+    for extra in found.extras:
+        for package in extra.packages:
+            rows.append([extra.name, package.name, package.needed, package.installed or "", package.status])
+    head = ("extra", "package", "needed", "installed", "status")
+    return Table(head, rows, pd.DataFrame(rows, columns=list(head)))
 
 
 def _read_layer(opened: Any, layer: str | None) -> Any:

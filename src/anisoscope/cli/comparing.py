@@ -56,7 +56,8 @@ def compare(
         found = compare_kept([open_kept_run(folder) for folder in runs], metric, tokens=tokens, heads=heads)
         found = found.of_components(component) if component else found
         met = [(text, *one) for text in fail_if for one in found.judge(text)]
-    show(tabulate(found), view, found.findings, found.notes)
+    failed = [describe_met(text, name, beyond) for text, name, beyond in met]
+    show(tabulate(found), view, found.findings, found.notes, {"failed": failed})
     if view.format != "json":
         for note in found.notes:
             tell(f"note: {note}", err=True, indent="  ")
@@ -64,8 +65,8 @@ def compare(
         tell(f"page: {here(_write_page(found, output, quiet))} (open it in a browser)", err=True, indent="  ")
     elif view.format == "table":
         tell("for a page with figures: add --output FOLDER", err=True, indent="  ")
-    for text, name, beyond in met:
-        tell(f"fails: {describe_met(text, name, beyond)}", err=True, indent="  ")
+    for text in failed:
+        tell(f"fails: {text}", err=True, indent="  ")
     if fail_if and not met:
         tell(f"passes: {', '.join(fail_if)}", err=True, indent="  ")
     return CONDITION_MET if met else 0

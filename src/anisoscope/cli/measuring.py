@@ -93,14 +93,15 @@ def _show_series(series: "Series", policy: str, view: Format, quiet: bool) -> No
     if int(os.environ.get("RANK", "0")):
         return
     records = series.records
-    show([tables.of_series(records, policy)], view, findings(records))
     alike: dict[str, tuple[str, list[str]]] = {}
     for name, why in series.skipped.items():
         alike.setdefault(why.replace(name, ""), (why, []))[1].append(name)
-    for why, names in alike.values():
-        tell(f"skipped: {first_of(names)}: {why}", err=True, indent="  ")
-    for names in series.repeated:
-        tell(f"note: the same weights, bit for bit: {', '.join(names)}", err=True, indent="  ")
+    skipped = [f"skipped: {first_of(names)}: {why}" for why, names in alike.values()]
+    repeated = [f"the same weights, bit for bit: {', '.join(names)}" for names in series.repeated]
+    table, more = tables.of_series(records, policy), {"run": str(series.folder)}
+    show([table], view, findings(records), [*skipped, *repeated], more)
+    for line in [*skipped, *(f"note: {text}" for text in repeated)]:
+        tell(line, err=True, indent="  ")
     tell(_draw_page(series.folder, quiet), err=True, indent="  ")
     page = f"anisoscope report {here(series.folder, typed=True)}/seed-…"
     tell(f"next, a page of one checkpoint: {page}", err=True, indent="  ")
@@ -183,7 +184,7 @@ def _show_run(done: "RunFolder", view: Format, quiet: bool) -> None:
         shown = _tables_of(records, read_replicates(done.folder, len(records)), view)
     if not any(table.rows for table in shown) and view.format == "table":
         tell(f"No value of a whole layer was measured; all records are in {here(done.folder / 'records.parquet')}")
-    show(shown, view, findings(records))
+    show(shown, view, findings(records), done.manifest["warnings"], {"run": str(done.folder)})
     page_line = _draw_page(done.folder, quiet)
     for warning in done.manifest["warnings"]:
         tell(f"note: {warning}", err=True, indent="  ")

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from anisoscope.cli.measuring import FORMAT
-from anisoscope.cli.view import Format, Quiet, say, show
+from anisoscope.cli.view import Format, Quiet, say, show, show_row
 from anisoscope.errors import OutputError, UsageError, near_matches
 from anisoscope.options import INPUT, OUTPUT, FilePath, Text, option
 from anisoscope.progress import waiting
@@ -19,6 +19,7 @@ def report(
     *,
     quiet: Quiet = False,
     pdf: Annotated[bool, option("figures as PDF too, for print", OUTPUT)] = False,
+    view: Format = FORMAT,
 ) -> None:
     """Make the page of a run anew, and say where it is."""
     if not run.is_dir():
@@ -27,7 +28,10 @@ def report(
         from anisoscope.api import working
 
         page = working.report(run, pdf=pdf)
-    say(str(page))
+    if view.format == "table":
+        say(str(page))
+    else:
+        show_row({"page": str(page)}, view)
 
 
 def list_names(

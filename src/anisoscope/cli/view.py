@@ -6,7 +6,7 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from io import StringIO
 from pathlib import Path
@@ -61,15 +61,30 @@ def say(text: str, *, err: bool = False, end: str = "\n") -> None:
     stream.flush()
 
 
+SCHEMA = 1
+"""Version of what `--format json` prints (docs/answers.schema.json): goes up if a field goes or means another thing."""
+
+
+def say_json(answer: Mapping[str, Any]) -> None:
+    """Write an answer to stdout as JSON, with the version of its schema."""
+    say(json.dumps({"schema": SCHEMA, **answer}, indent=1, ensure_ascii=False, allow_nan=False))
+
+
 def show(
-    tables: Sequence[Table], view: Format, found: "Sequence[Finding]" = (), notes: Sequence[str] | None = None
+    tables: Sequence[Table],
+    view: Format,
+    found: "Sequence[Finding]" = (),
+    notes: Sequence[str] = (),
+    more: Mapping[str, Any] | None = None,
 ) -> None:
-    """Tables, then the findings, on stdout; of `notes` JSON has a list, since who reads it may not read stderr."""
+    """Write tables, then the findings, to stdout.
+
+    notes, more   what JSON has beside them, since who reads it may not read stderr: notes, and fields of the command
+    """
     if view.format == "json":
-        both: dict[str, Any] = {"findings": list(map(asdict, found))}
-        both |= {} if notes is None else {"notes": list(notes)}
-        both["records"] = [row for table in tables for row in _plain(table)]
-        say(json.dumps(both, indent=1, ensure_ascii=False, allow_nan=False))
+        answer: dict[str, Any] = {**(more or {}), "findings": list(map(asdict, found)), "notes": list(notes)}
+        answer["records"] = [row for table in tables for row in _plain(table)]
+        say_json(answer)
     elif view.format == "csv":
         import pandas as pd
 
@@ -82,6 +97,13 @@ def show(
         if found:
             say("")
             tell("\n".join(finding.text for finding in found))
+
+
+def show_row(row: Mapping[str, Any], view: Format) -> None:
+    """Show what a command that has no table did: one row, by the names of its fields."""
+    import pandas as pd
+
+    show([Table(tuple(row), [[str(value) for value in row.values()]], pd.DataFrame([dict(row)]))], view)
 
 
 def _plain(table: Table) -> list[dict[Any, Any]]:

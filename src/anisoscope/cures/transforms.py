@@ -95,7 +95,7 @@ class Fit:
     @classmethod
     def load(cls, path: Path | str) -> "Fit":
         """Read what `save` wrote. OutputError for any other file."""
-        cure = "give the fit.safetensors that anisoscope cure --write made"
+        cure = "give the fit.safetensors that anisoscope cure --save made"
         try:
             with safe_open(Path(path), framework="np") as file:
                 metadata = file.metadata() or {}

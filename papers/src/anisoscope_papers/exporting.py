@@ -1,0 +1,103 @@
+"""Reproductions for other tools: a table of all claims (CSV), or a page for each claim (HTML).
+
+A claim is *verified*, *falsified*, *inconclusive*, or *not evidence*: words that repositories of claims use, for what
+a verdict says in ours.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+from jinja2 import Environment, StrictUndefined
+
+from anisoscope.store import write_atomic
+from anisoscope_papers.runner import finished
+from anisoscope_papers.study import Study, published
+
+Export = Literal["html", "csv"]
+STATUS: dict[str, str] = {
+    "holds": "verified",
+    "fails": "falsified",
+    "undecided": "inconclusive",
+    "identity": "not evidence",
+    "not comparable": "not evidence",
+}
+"""What another tool calls an outcome. How a claim fails (contrary, too small, beyond) stands beside it."""
+TEMPLATE = files("anisoscope_papers").joinpath("claim.html.j2")
+
+
+def verdict_table(studies: Sequence[Study], folder: Path) -> pd.DataFrame:
+    """A row for every verdict of finished studies below `folder`: its study first, then the fields of `Verdict`."""
+    rows = []
+    for study in studies:
+        if (folder / study.name / "study.json").exists():
+            rows += [{"study": study.name} | asdict(verdict) for verdict in finished(folder / study.name).verdicts]
+    table = pd.DataFrame(rows)
+    return table.astype({"n": "Int64"}) if rows else table
+
+
+def claim_table(studies: Sequence[Study], folder: Path) -> pd.DataFrame:
+    """The same with the paper, what each claim says and where it is made, and its status (`STATUS`)."""
+    table = verdict_table(studies, folder)
+    claims = {(study.name, claim.name): claim for study in studies for claim in study.claims}
+    papers = {study.name: study.paper for study in studies}
+    status, statements, sources, numbers = [], [], [], []
+    for row in table.itertuples():
+        claim = claims[str(row.study), str(row.claim)]
+        status.append(STATUS[str(row.outcome)])
+        statements.append(claim.statement)
+        sources.append(claim.source)
+        numbers.append(claim.published)
+    table.insert(0, "paper", [papers[str(name)] for name in table["study"]])
+    table.insert(3, "status", status)
+    table.insert(4, "statement", statements)
+    return table.assign(source=sources, published=numbers)
+
+
+def export(studies: Sequence[Study], folder: Path, form: Export) -> Path:
+    """Write all verdicts of finished studies below `folder` as `claims.csv`, or as pages below `claims/`; the file to
+    be opened.
+    """
+    table = claim_table(studies, folder)
+    if form == "csv":
+        text = table.to_csv(index=False)
+        write_atomic(folder / "claims.csv", lambda temporary: temporary.write_text(text, encoding="utf-8"))
+        return folder / "claims.csv"
+    return _write_pages(table, folder)
+
+
+def _write_pages(table: pd.DataFrame, folder: Path) -> Path:
+    """A page for each claim, with a verdict for each thing that it was tried on, and a list of all."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(TEMPLATE.read_text("utf-8"))
+    place = folder / "claims"
+    listed = []
+    for (study, claim), verdicts in table.groupby(["study", "claim"], sort=False):
+        name = re.sub(r"[^a-z0-9]+", "-", f"{study}-{claim}".lower()).strip("-") + ".html"
+        first = verdicts.iloc[0]
+        rows = [_plain(row) for row in verdicts.to_dict("records")]
+        counts = verdicts["status"].value_counts().to_dict()
+        about = {
+            "study": study,
+            "statement": first["statement"],
+            "counts": [(status, counts[status]) for status in dict.fromkeys(STATUS.values()) if status in counts],
+        }
+        page = {"paper": published(first["paper"])["paper"], "source": first["source"], "published": first["published"]}
+        _write(place / name, template.render(**about, **page, verdicts=rows, listed=None))
+        listed.append(about | {"link": name})
+    paper = published(table["paper"].iloc[0])["paper"] if len(table) else ""
+    _write(place / "index.html", template.render(statement=paper, paper=paper, verdicts=None, listed=listed))
+    return place / "index.html"
+
+
+def _plain(row: dict[Any, Any]) -> dict[str, Any]:
+    """A row with None for what is not there."""
+    return {str(name): None if pd.isna(value) else value for name, value in row.items()}
+
+
+def _write(path: Path, text: str) -> None:
+    write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
