@@ -259,7 +259,7 @@ def test_compare_fails_with_an_exit_code_of_its_own():
 def test_compare_gives_its_notes_as_json_too():
     out, err = typed("compare a b --format json -q")
     found = json.loads("\n".join(out))
-    assert set(found) == {"findings", "notes", "records"} and not err
+    assert set(found) == {"schema", "failed", "findings", "notes", "records"} and not err
     assert {"first", "second", "difference", "low", "high", "paired"} <= set(found["records"][0])
 
 

@@ -14,7 +14,7 @@ from anisoscope import public
 ROOT = Path(anisoscope_papers.__file__).parent
 LAYERS = (
     ("cli", "commands", "api"),
-    ("studies_page",),
+    ("studies_page", "exporting"),
     ("runner",),
     ("godey2024", "fosse2023", "beyond"),
     ("judge", "processes"),

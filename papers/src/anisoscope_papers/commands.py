@@ -78,23 +78,24 @@ def reproduce(
         if (folder / "report.html").exists():
             tell(f"report: {here(folder / 'report.html')} (open it in a browser)", err=True)
     missing = runner.without(studies, folder)
-    if export is not None:
-        from anisoscope_papers import exporting
-
-        tell(f"claims: {here(exporting.export(studies, folder, export))}", err=True)
-    if view.format != "table":
-        _show_verdicts(studies, folder, view, missing)
+    _hand_on(studies, folder, export, view, missing)
     for reason, what in missing.items():
         tell(f"left out: {what}: {reason}", err=True, indent="  ")
     return PARTIAL if missing else None
 
 
-def _show_verdicts(studies: Sequence["Study"], folder: Path, view: Format, missing: Mapping[str, str]) -> None:
-    """A row for every verdict, in the format that was asked for; of JSON what was left out too."""
+def _hand_on(
+    studies: Sequence["Study"], folder: Path, export: str | None, view: Format, missing: Mapping[str, str]
+) -> None:
+    """Write the claims for other tools, and show a row for every verdict in the format that was asked for."""
     import pandas as pd
 
-    from anisoscope_papers.exporting import verdict_table
+    from anisoscope_papers.exporting import export_claims, verdict_table
 
+    if export is not None:
+        tell(f"claims: {here(export_claims(studies, folder, export))}", err=True)
+    if view.format == "table":  # each verdict was shown as it came
+        return
     records = verdict_table(studies, folder)
     head = ("study", "claim", "subject", "outcome", "failing", "value", "low", "high", "n")
     rows = []

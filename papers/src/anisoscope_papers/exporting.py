@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
@@ -18,7 +18,6 @@ from anisoscope.store import write_atomic
 from anisoscope_papers.runner import finished
 from anisoscope_papers.study import Study, published
 
-Export = Literal["html", "csv"]
 STATUS: dict[str, str] = {
     "holds": "verified",
     "fails": "falsified",
@@ -58,9 +57,10 @@ def claim_table(studies: Sequence[Study], folder: Path) -> pd.DataFrame:
     return table.assign(source=sources, published=numbers)
 
 
-def export(studies: Sequence[Study], folder: Path, form: Export) -> Path:
-    """Write all verdicts of finished studies below `folder` as `claims.csv`, or as pages below `claims/`; the file to
-    be opened.
+def export_claims(studies: Sequence[Study], folder: Path, form: str) -> Path:
+    """Write all verdicts of finished studies below `folder`: `csv`, the table `claims.csv`; `html`, pages in `claims/`.
+
+    Returns the file to be opened.
     """
     table = claim_table(studies, folder)
     if form == "csv":
