@@ -20,15 +20,15 @@ PARTIAL = 7
 """The exit code of a reproduction without something that could not be had (`EXIT_CODES` of the program)."""
 PLACE, TRAINING, RECIPE, FORMAT = OutputOptions(), Training(), ClassifierRecipe(), Format()
 
+ONLY_HELP = "figures and tables, with commas and ranges: fig1-5,fig17,table3; default: all"
+EXPORT_HELP = "also write every claim, verified or falsified, for other tools: html (a page each) or csv"
+
 
 def reproduce(
     paper: Annotated[Literal["godey2024", "fosse2023", "beyond"], option(" or ".join(PAPERS), INPUT)],
     /,
     *,
-    only: Annotated[
-        Text,
-        option("figures and tables, with commas and ranges: fig1-5,fig17,table3; default: all", WHAT),
-    ] = "",
+    only: Annotated[Text, option(ONLY_HELP, WHAT)] = "",
     settings: Annotated[
         Text,
         option(
@@ -48,10 +48,7 @@ def reproduce(
     device: Annotated[Device, option("cpu, cuda, cuda:1, mps", MACHINE)] = "cpu",
     output: Annotated[FilePath, option("folder of the results", OUTPUT, "-o")] = Path("runs/reproduction"),
     dry_run: Annotated[bool, option("list what would be measured and loaded: gigabytes, disk, hours", OUTPUT)] = False,
-    export: Annotated[
-        Literal["html", "csv"] | None,
-        option("also write every claim, verified or falsified, for other tools: html (a page each) or csv", OUTPUT),
-    ] = None,
+    export: Annotated[Literal["html", "csv"] | None, option(EXPORT_HELP, OUTPUT)] = None,
     view: Format = FORMAT,
     quiet: Quiet = False,
 ) -> int | None:
