@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from anisoscope.capture.backends import intercept_attention
 from anisoscope.capture.masking import Call, Masking
-from anisoscope.classes.readout import Reading, logits_of, read_tokens, real_tokens
+from anisoscope.classes.readout import HeadReading, logits_of, read_tokens, real_tokens
 from anisoscope.data.encoding import LabelledPlan
 from anisoscope.errors import MeasureError
 from anisoscope.metrics.base import units_of
@@ -67,8 +67,8 @@ class Ablation:
         out = weights @ value
         if self.layer in self.layers:
             other = self.others.get(self.layer) if len(weights) == 1 else None
-            visible = seen_pairs(call.masking, self.mask)
-            instead = changed(weights, self.mask, self.kind, self.seed + self.layer, other, visible)
+            allowed = seen_pairs(call.masking, self.mask)
+            instead = changed(weights, self.mask, self.kind, self.seed + self.layer, other, allowed)
             if call.settings.get("s_aux") is not None and self.kind != "permuted":  # what goes to a sink stays with it
                 instead = instead * weights.sum(-1, keepdim=True)
             before, out = out, instead @ value
@@ -90,13 +90,13 @@ class Ablation:
 def seen_pairs(masking: Masking, mask: Tensor) -> Tensor:
     """Which real tokens each token may see [sequence, 1 or head, query, key]."""
     tokens = mask.shape[1]
-    visible = mask[:, None, None, :].expand(-1, 1, tokens, -1)
+    allowed = mask[:, None, None, :].expand(-1, 1, tokens, -1)
     if masking.keys is not None:
-        visible = visible & masking.keys[..., :tokens]
+        allowed = allowed & masking.keys[..., :tokens]
     if masking.causal:
-        visible = visible & torch.ones(tokens, tokens, dtype=torch.bool, device=mask.device).tril()
+        allowed = allowed & torch.ones(tokens, tokens, dtype=torch.bool, device=mask.device).tril()
     # rows of padding may see nothing; what becomes of them is of no account
-    return torch.where(visible.any(-1, keepdim=True), visible, mask[:, None, None, :])
+    return torch.where(allowed.any(-1, keepdim=True), allowed, mask[:, None, None, :])
 
 
 def changed(
@@ -105,15 +105,15 @@ def changed(
     kind: str,
     seed: int = 0,
     other: Weighed | None = None,
-    visible: Tensor | None = None,
+    allowed: Tensor | None = None,
 ) -> Tensor:
     """Other weights [sequence, head, query, key] that add up to 1 over the keys that may be seen.
 
     mask     [sequence, key]: the real tokens
     other    what a sentence alone in its batch takes from `another`
-    visible  [sequence, 1 or head, query, key]: what each query may see; None: every real token
+    allowed  [sequence, 1 or head, query, key]: what each query may see; None: every real token
     """
-    real = mask[:, None, None, :] if visible is None else visible
+    real = mask[:, None, None, :] if allowed is None else allowed
     if kind == "uniform":
         return (real.to(weights) / real.sum(-1, keepdim=True)).expand_as(weights)
     if kind == "permuted":
@@ -132,18 +132,18 @@ def changed(
         position = torch.arange(n, device=mask.device)
         source = theirs[(position * ((len(theirs) - 1) / max(n - 1, 1))).round().long()]
         taken = given[taken_from][:, source][:, :, source]
-        if visible is not None:
-            taken = _of_visible(taken, visible[i][:, ours][:, :, ours])
+        if allowed is not None:
+            taken = _of_allowed(taken, allowed[i][:, ours][:, :, ours])
         rows = torch.zeros_like(out[i][:, ours])
         rows[:, :, ours] = taken / taken.sum(-1, keepdim=True)
         out[i] = out[i].index_copy(1, ours, rows)
     return out
 
 
-def _of_visible(taken: Tensor, visible: Tensor) -> Tensor:
+def _of_allowed(taken: Tensor, allowed: Tensor) -> Tensor:
     """Weights [head, query, key] of the keys that may be seen; equal ones for a row that has no weight there."""
-    kept = taken * visible
-    return torch.where(kept.sum(-1, keepdim=True) > 0, kept, visible.to(taken).expand_as(taken))
+    kept = taken * allowed
+    return torch.where(kept.sum(-1, keepdim=True) > 0, kept, allowed.to(taken).expand_as(taken))
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class Outcome:
     turned: dict[int, Array]
 
 
-def read_batches(model: Any, batches: LabelledPlan) -> list[Reading]:
+def read_batches(model: Any, batches: LabelledPlan) -> list[HeadReading]:
     """What the head reads of each batch. MeasureError if the stack that it reads is one of several."""
     if len(batches.stacks) > 1:
         got = f"{type(model).__name__}, an encoder–decoder"
@@ -170,7 +170,7 @@ def read_batches(model: Any, batches: LabelledPlan) -> list[Reading]:
 
 @torch.no_grad()
 def outcome_of_utterances(
-    model: Any, batches: LabelledPlan, kind: str, layers: Sequence[int], readings: Sequence[Reading] | None = None
+    model: Any, batches: LabelledPlan, kind: str, layers: Sequence[int], readings: Sequence[HeadReading] | None = None
 ) -> Outcome:
     """What the model says with the attention of `layers` replaced; `readings` of `read_batches`, if they are known."""
     found, final, units, last = [], [], [], []

@@ -27,7 +27,7 @@ from anisoscope.axes import Kind, Site
 from anisoscope.batch import Batch
 from anisoscope.capture.masking import Call
 from anisoscope.capture.tap import capture, describe_refused
-from anisoscope.classes.readout import Reading, logits_of, read_tokens
+from anisoscope.classes.readout import HeadReading, logits_of, read_tokens
 from anisoscope.data.encoding import LabelledPlan
 from anisoscope.data.labelled import Example
 from anisoscope.errors import MeasureError
@@ -122,7 +122,7 @@ def seen(model: Any, batches: LabelledPlan, notes: list[str] | None = None) -> I
         yield from _of_batch(batch, watched, reading, words, logits, crossed=crossed)
 
 
-def _left_out(watched: _Watched, reading: Reading, why: list[str], *, crossed: bool) -> list[str]:
+def _left_out(watched: _Watched, reading: HeadReading, why: list[str], *, crossed: bool) -> list[str]:
     """What is not seen of a model, in sentences."""
     notes = []
     layers = sorted(watched.states)
@@ -145,7 +145,7 @@ def _left_out(watched: _Watched, reading: Reading, why: list[str], *, crossed: b
 
 
 def _of_batch(
-    batch: Batch, watched: _Watched, reading: Reading, words: Tensor, logits: Tensor, *, crossed: bool
+    batch: Batch, watched: _Watched, reading: HeadReading, words: Tensor, logits: Tensor, *, crossed: bool
 ) -> Iterator[tuple[int, Seen]]:
     """(number, what is seen) of every utterance of a batch."""
     layers = sorted(watched.states)

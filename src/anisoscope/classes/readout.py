@@ -39,7 +39,7 @@ EQUAL = 1e-3
 
 
 @dataclass(frozen=True)
-class Reading:
+class HeadReading:
     """What the head reads of the sequences of one batch.
 
     stack     the stack whose last hidden states it reads
@@ -162,7 +162,7 @@ def _last_states(model: nn.Module) -> Iterator[_LastStates]:
             torch.set_grad_enabled(before)
 
 
-def read_tokens(model: nn.Module, batch: Batch) -> Reading:
+def read_tokens(model: nn.Module, batch: Batch) -> HeadReading:
     """Find which tokens of a batch the head of `model` reads.
 
     MeasureError if its logits are not of whole sequences, or do not depend on the last hidden states of any stack.
@@ -217,7 +217,7 @@ def real_tokens(streams: Mapping[str, Stream], stack: str) -> Tensor:
     return streams[stack].mask
 
 
-def _reading(stack: str, gradient: Tensor, mask: Tensor, logits: Tensor, name: str) -> Reading:
+def _reading(stack: str, gradient: Tensor, mask: Tensor, logits: Tensor, name: str) -> HeadReading:
     """The reading that gradients [sequence, token, dim] without their signs tell."""
     tokens = mask.shape[1]
     if gradient.shape[1] > tokens and not bool(gradient[:, tokens:].any()):
@@ -234,7 +234,7 @@ def _reading(stack: str, gradient: Tensor, mask: Tensor, logits: Tensor, name: s
     if bool(blind.any()):
         of_token = torch.where(blind[:, None], _usual(at, mask), of_token)
     weights = of_token / of_token.sum(1, keepdim=True)
-    return Reading(stack, at, weights, mask, logits)
+    return HeadReading(stack, at, weights, mask, logits)
 
 
 def _is_way(way: At, gradient: Tensor, mask: Tensor) -> bool:

@@ -130,7 +130,7 @@ def _guess(role: str, present: Collection[str]) -> str | None:
 
 
 def _text_and_label(columns: Mapping[str, list[str]]) -> dict[str, str]:
-    """The text and the label of a table of two columns, told by what they hold; nothing if that leaves it open.
+    """The text and the label of a table of two columns, as told by what they hold; nothing if that leaves it open.
 
     The label repeats itself, and the text has more words: both must point the same way.
     """
@@ -145,23 +145,23 @@ def _text_and_label(columns: Mapping[str, list[str]]) -> dict[str, str]:
 
 
 def _columns(
-    name: str, given: dict[str, str], present: Collection[str], told: Mapping[str, str] | None = None
+    name: str, given: dict[str, str], present: Collection[str], by_content: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The column of every role, as given, by its name, or `told` by what a table of two columns holds. If the text
+    """The column of every role, as given, by its name, or by what a table of two columns holds. If the text
     alone is named, one text is meant.
     """
     chosen = {}
-    told = told or {}
+    by_content = by_content or {}
     named = {role: _guess(role, present) for role in ("text", "label")}
-    if any(known not in (None, told.get(role)) for role, known in named.items()):
-        told = {}  # one of the names says something else
+    if any(known not in (None, by_content.get(role)) for role, known in named.items()):
+        by_content = {}  # one of the names says something else
     for role, guesses in GUESSES.items():
         if role in given:
             chosen[role] = known_column(given[role], present, name, role)
         elif (guess := _guess(role, present)) and not (role == "second" and "text" in given):
             chosen[role] = guess
-        elif role in told and told[role] not in given.values():
-            chosen[role] = told[role]
+        elif role in by_content and by_content[role] not in given.values():
+            chosen[role] = by_content[role]
         elif role not in OPTIONAL:
             cure = f"name it: --{role}-column; there are {', '.join(map(str, present))}"
             raise CorpusError(f"a column for {role} in {name} ({', '.join(guesses)})", "none", cure)

@@ -69,8 +69,8 @@ def run_classes(classes: ClassesOptions, output: Path | None = None, **how: Any)
     plan = LabelledPlan(
         encoded, padding, batch_tokens=classes.batch_tokens, stack=stacks, device=device, classes=corpus.labels
     )
-    at, stack, told = _what_is_read(subject.model, plan, usable=usable, asked=classes.at)
-    warnings += told
+    at, stack, on_reading = _what_is_read(subject.model, plan, usable=usable, asked=classes.at)
+    warnings += on_reading
     classes = replace(classes, at=at)
     described = corpus.described() | {"split": classes.split, "warnings": warnings}
     panels: tuple[Panel, ...] = ("hidden", "attention") if has_attention(subject.model) else ("hidden",)

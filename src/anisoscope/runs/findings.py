@@ -235,14 +235,14 @@ def attention_used(records: pd.DataFrame) -> Iterator[Finding]:
         return
     whole = of_all[0]
     if whole.high < 0:
-        said = "Attention of this classifier is used"
+        judgement = "Attention of this classifier is used"
     elif whole.low > -POINTS and whole.high < POINTS:
-        said = "Attention of this classifier is of no use within two points"
+        judgement = "Attention of this classifier is of no use within two points"
     elif whole.low > 0:
-        said = "Attention of this classifier does harm"
+        judgement = "Attention of this classifier does harm"
     else:
-        said = "Whether attention of this classifier is used is undecided"
-    text = f"{said}: with uniform weights instead, accuracy changes by {measured(whole)}"
+        judgement = "Whether attention of this classifier is used is undecided"
+    text = f"{judgement}: with uniform weights instead, accuracy changes by {measured(whole)}"
     alone = [row for row in each(rows[rows["layer"].notna()].sort_values("layer")) if row.high < 0]
     if whole.high < 0 and alone and len(rows) > 2:  # of one layer, it and all are the same
         layers = ", ".join(str(row.layer) for row in alone)
