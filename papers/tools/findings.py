@@ -29,6 +29,11 @@ def table() -> str:
     return FIELD.sub(_filled, TABLE.read_text("utf-8"))
 
 
+def fill(text: str) -> str:
+    """A text with the numbers that its fields name."""
+    return FIELD.sub(_filled, text)
+
+
 @cache
 def _verdicts(place: str) -> dict[tuple[str, str], dict[str, Any]]:
     found = json.loads((RESULTS / place / "verdicts.json").read_text("utf-8"))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import documentation
 import findings
+import joss
 import licences
 import paper_models
 import published_entropy
@@ -85,5 +86,5 @@ PAGES: Makers = {
 
 if __name__ == "__main__":
     readme = Path(__file__).resolve().parents[2] / "README.md"
-    for path in (*write(PAGES), write_between(readme, FOUND, found())):
+    for path in (*write(PAGES), write_between(readme, FOUND, found()), joss.write()):
         sys.stdout.write(f"{path}\n")

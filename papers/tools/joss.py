@@ -1,0 +1,37 @@
+"""The draft for JOSS: `joss.md` with the numbers of committed verdicts and benchmarks, written to paper/paper.md."""
+
+import json
+import re
+from pathlib import Path
+
+import findings
+
+ROOT = Path(__file__).resolve().parents[2]
+DRAFT, PAPER = Path(__file__).with_suffix(".md"), ROOT / "paper" / "paper.md"
+OVERHEAD = re.compile(r"\{\{overhead \| ([^}]+)\}\}")
+
+
+def paper() -> str:
+    """The text of the paper. KeyError or ValueError if a verdict or measurement that it names is not there."""
+    text = OVERHEAD.sub(_overhead, DRAFT.read_text("utf-8"))
+    return findings.fill(text)
+
+
+def _overhead(field: re.Match[str]) -> str:
+    """Median processor time of measuring some panels, in parts of the bare forward pass, with its quartiles."""
+    rows = json.loads((ROOT / "benchmarks" / "results.json").read_text("utf-8"))["overhead"]
+    (row,) = (r for r in rows if (r["threads"], r["windows"], r["panels"]) == (1, "256", field[1]))
+    median, low, high = row["processor"]
+    return f"{median:.2f} ({low:.2f} to {high:.2f})"
+
+
+def words(text: str) -> int:
+    """Words of a draft, without its metadata and without its references."""
+    body = text.split("---\n", 2)[2].partition("# References")[0]
+    return len(body.split())
+
+
+def write() -> Path:
+    """Write the paper; its path."""
+    PAPER.write_text(paper(), encoding="utf-8")
+    return PAPER
