@@ -250,6 +250,7 @@ TREE = {
     "tools/": "what makes generated pages, and tiny random models; not in the package",
     "benchmarks/": "claims of speed, memory, exactness and coverage, each measured in one run",
     "docs/": "concepts, architecture, decisions, generated tables, of both distributions",
+    "paper/": "draft of a paper on the tool, with its numbers from records, and the journal's checklist",
 }
 """The tree of the README: two lines for each distribution, and what both share."""
 
