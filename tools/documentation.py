@@ -284,8 +284,9 @@ def page(name: str) -> str:
 
 
 if __name__ == "__main__":
+    import llms
     import notebooks
 
     readme = Path(__file__).resolve().parents[1] / "README.md"
-    for path in (*write(PAGES), *notebooks.write(), write_tree(readme)):
+    for path in (*write(PAGES), *notebooks.write(), write_tree(readme), llms.write()):
         sys.stdout.write(f"{path}\n")
