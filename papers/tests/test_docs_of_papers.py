@@ -67,3 +67,19 @@ def test_tests_that_a_page_names_are_there() -> None:
             files = named[0].removesuffix(": ") or files
             folder = next((f for f in (ROOT / "tests", ROOT / "papers" / "tests") if (f / files).is_file()), None)
             assert not files or (folder and f"def {named[1]}(" in (folder / files).read_text("utf-8")), named
+
+
+def test_the_page_of_godey_has_every_figure_with_its_drawing() -> None:
+    """All 23 figures in the paper's order, each with a thumbnail and a link to a section that are there."""
+    page = (ROOT / "docs" / "godey2024.md").read_text("utf-8")
+    table = page.split("## Figure by figure")[1].split("\n## ")[0]
+    rows = [row for row in table.splitlines() if re.match(r"\| \d", row)]
+    assert [row.split("|")[1].strip() for row in rows] == [str(i) for i in range(1, 24)]
+    sections = (ROOT / "docs" / "reproduction.md").read_text("utf-8")
+    for row in rows:
+        pictures = re.findall(r"\((figures/godey2024/[^)]+)\)", row)
+        assert pictures and all((ROOT / "docs" / picture).stat().st_size > 500 for picture in pictures), row
+        settings = re.search(r"reproduction\.md#godey2024-(.+?)-settings", row)
+        assert settings and f"## godey2024, {settings[1]} settings" in sections, row
+    first = page.split("## Figure by figure")[0]
+    assert re.findall(r"^(\d)\. ", first, re.MULTILINE) == ["1", "2", "3", "4", "5"]

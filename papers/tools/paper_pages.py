@@ -5,6 +5,7 @@ from pathlib import Path
 
 import documentation
 import findings
+import godey_page
 import joss
 import licences
 import paper_models
@@ -80,6 +81,7 @@ PAGES: Makers = {
     "reproduction.md": verdicts.reproduction,
     "verdicts.md": verdicts.changed,
     "findings.md": findings.page,
+    "godey2024.md": godey_page.page,
     "published-entropy.md": published_entropy.page,
     "licences.md": licences.page,
 }

@@ -1,0 +1,462 @@
+"""A control for every claim: each judge on data where its claim is false, and where it is true, and how often it errs.
+
+python papers/tools/controls.py            200 draws of every world, written to results/controls.json (about an hour)
+python papers/tools/controls.py --draws 20 --only fig13
+
+A *world* makes new records out of committed ones: trainings that vary as those did (`as found`), trained models that
+are their untrained selves, time that runs backwards, curves that never move, labels of N that are shuffled, layers
+that lie exactly at a threshold. Each study's own judge reads them. What is true in a world is known from the world
+itself: the number of a claim, averaged over all draws, lies on the claim's side or it does not. A claim that is false
+there must not be said to hold, and one that is not contrary there must not be said to be: each in 5 % of draws at
+most.
+
+Judges that read seeds alone are controlled at the edge, besides: numbers of as many seeds, as far apart, around the
+very threshold (`at the threshold`), and around no effect (`no effect`).
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import stats
+from verdicts import RESULTS, _verdicts
+
+from anisoscope.store import as_records, write_json
+from anisoscope_papers import runner
+from anisoscope_papers.godey2024.layer_curves import TRAINED, UNTRAINED
+from anisoscope_papers.judge import bounds_of, judged, nothing_of, of_seeds
+from anisoscope_papers.study import Claim, Verdict
+
+CONTROLS = RESULTS / "controls.json"
+DRAWS, RATE = 200, 0.05
+"""Draws of every world; the share of wrong verdicts from which on a claim is marked."""
+SERIES = dict.fromkeys(("fig13", "fig14", "fig15", "fig23"), "causal")
+LAYERS = dict.fromkeys(("fig1", "fig2", "fig3a", "fig3b", "fig4"), "long")
+BLOCKS = dict.fromkeys(("fig6", "fig8", "fig9", "fig10"), "depth")
+"""Which committed records a world is made of, by study."""
+OF_A = ("mean_cosine", "mean_cosine.left_out", "mean_cosine.isotropic_q95")
+"""What judges of A by layer read."""
+SIDE = re.compile(r"\(claim: ([<>]) (-?[\d.e+-]+)(?: by ([\d.e+-]+))?\)")
+BETWEEN = re.compile(r"\(claim: (-?[\d.e+-]+) to (-?[\d.e+-]+)\)")
+AGAINST = re.compile(r"against (?:q95|threshold) ([\d.e+-]+)")
+
+Random = np.random.Generator
+World = Callable[[pd.DataFrame, Random], pd.DataFrame]
+
+
+# --- worlds -----------------------------------------------------------------------------------------------------------
+
+
+def as_found(records: pd.DataFrame, random: Random) -> pd.DataFrame:
+    """Other trainings of the same kind: every number is the mean over seeds, and deviations as the seeds had them,
+    mixed anew for every seed (so that numbers that varied together still do).
+    """
+    keys = [
+        name for name in ("model", "metric", "site", "layer", "head", "step", "component", "stack") if name in records
+    ]
+    numbered = records[records["seed"].notna() & records["value"].notna()]
+    seeds = sorted(numbered["seed"].unique())
+    if len(seeds) < 2:
+        return records
+    group = numbered.groupby(keys, dropna=False, sort=False).ngroup().to_numpy()
+    seed = np.searchsorted(np.array(seeds, dtype=float), numbered["seed"].to_numpy(float))
+    wide = np.full((group.max() + 1, len(seeds)), np.nan)
+    wide[group, seed] = numbered["value"].to_numpy(float)
+    mean = np.nanmean(wide, axis=1, keepdims=True)
+    apart = np.nan_to_num(wide - mean)
+    mixing = random.standard_normal((len(seeds), len(seeds))) / np.sqrt(len(seeds) - 1)
+    new = (mean + apart @ mixing)[group, seed]
+    least, most = np.array([bounds_of(str(metric)) for metric in numbered["metric"]]).T
+    drawn = records.copy()
+    drawn.loc[numbered.index, "value"] = np.clip(new, least, most)
+    return as_records(drawn)
+
+
+def never_moving(records: pd.DataFrame, random: Random) -> pd.DataFrame:
+    """Untrained twins: every step is the first one again, its heads shuffled, and a little noise of each step."""
+    return _with_steps(as_found(records, random), random, lambda steps: np.zeros(len(steps), dtype=int), shuffled=True)
+
+
+def backwards(records: pd.DataFrame, random: Random) -> pd.DataFrame:
+    """Time runs backwards: what came last comes first."""
+    return _with_steps(as_found(records, random), random, lambda steps: np.arange(len(steps))[::-1])
+
+
+def _with_steps(
+    records: pd.DataFrame,
+    random: Random,
+    order: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+    *,
+    shuffled: bool = False,
+) -> pd.DataFrame:
+    """Records whose numbers of each step are those of another one."""
+    timed = records["step"].notna() & records["head"].notna()
+    parts = [records[~timed]]
+    for metric, rows in records[timed].groupby("metric", sort=False):
+        steps = np.sort(rows["step"].astype(int).unique())
+        if len(steps) < 2:
+            parts.append(rows)
+            continue
+        source = dict(zip(steps.tolist(), steps[order(steps)].tolist(), strict=True))
+        keys = ["seed", "layer", "head", "site", "component"]
+        values = rows.set_index(["step", *keys])["value"]
+        values = values[~values.index.duplicated()]
+        heads = sorted(rows["head"].unique())
+        for step, from_step in source.items():
+            here = rows[rows["step"] == step].copy()
+            wanted = here[keys].copy()
+            if shuffled:
+                turned = dict(zip(heads, random.permutation(heads).tolist(), strict=True))
+                wanted["head"] = wanted["head"].map(turned)
+            wanted.insert(0, "step", from_step)
+            found = values.reindex(pd.MultiIndex.from_frame(wanted)).to_numpy(float)
+            here["value"] = np.where(np.isnan(found), here["value"].to_numpy(float), found)
+            if shuffled:
+                spread = float(np.nanstd(found)) or 1e-6
+                here["value"] = here["value"] + 0.02 * spread * random.standard_normal(len(here))
+                least, most = bounds_of(str(metric))
+                here["value"] = here["value"].clip(least, most)
+            parts.append(here)
+    return as_records(pd.concat(parts, ignore_index=True))
+
+
+def shuffled_norms(records: pd.DataFrame, random: Random) -> pd.DataFrame:
+    """Labels of N shuffled in every seed, N = 0 among them."""
+    drawn = as_found(records, random)
+    labelled = drawn["component"].notna() & ~drawn["metric"].str.contains("fixed_point|histogram", na=False)
+    for (_, _), rows in drawn[labelled].groupby(["model", "seed"], sort=False):
+        labels = rows["component"].unique()
+        turned = dict(zip(labels, random.permutation(labels), strict=True))
+        drawn.loc[rows.index, "component"] = rows["component"].map(turned)
+    return as_records(drawn)
+
+
+def never_growing(records: pd.DataFrame, random: Random) -> pd.DataFrame:
+    """The bias does nothing: every N is N = 0 again, with a little noise of its own."""
+    drawn = as_found(records, random)
+    labelled = drawn["component"].notna() & ~drawn["metric"].str.contains("fixed_point|histogram", na=False)
+    rows = drawn[labelled]
+    keys = ["model", "seed", "metric", "site", "layer", "head"]
+    start = rows[rows["component"].astype(float) == 0].set_index(keys)["value"]
+    start = start[~start.index.duplicated()]
+    values = start.reindex(pd.MultiIndex.from_frame(rows[keys])).to_numpy(float)
+    noise = 1 + 1e-3 * random.standard_normal(len(values))
+    drawn.loc[rows.index, "value"] = np.where(np.isnan(values), rows["value"].to_numpy(float), values * noise)
+    return as_records(drawn)
+
+
+CELL = ["model", "seed", "site", "stack", "layer"]
+"""What tells one A from another, and the values with a group left out that belong to it."""
+
+
+def _cells(records: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(places of rows of A and of A with a group left out, which cell each is of)"""
+    places = np.flatnonzero(records["metric"].isin(["mean_cosine", "mean_cosine.left_out"]))
+    rows = records.iloc[places]
+    cells = np.asarray(rows.groupby(CELL, dropna=False, sort=False).ngroup(), dtype=np.int64)
+    return np.asarray(places, dtype=np.int64), cells
+
+
+def _moved(records: pd.DataFrame, by_cell: NDArray[np.float64]) -> pd.DataFrame:
+    """Records whose A, with its interval and its values with groups left out, is moved by so much in every cell."""
+    places, cells = _cells(records)
+    drawn = records.copy()
+    for end in ("value", "low", "high"):
+        values = drawn[end].to_numpy(float, copy=True)
+        values[places] += by_cell[cells]
+        drawn[end] = values
+    return drawn
+
+
+def _other_units(records: pd.DataFrame, random: Random) -> pd.DataFrame:
+    """Other documents, images or speakers: every model's A moves with the deviations that leaving out groups had."""
+    places, cells = _cells(records)
+    rows = records.iloc[places]
+    left = (rows["metric"] == "mean_cosine.left_out").to_numpy(bool)
+    of_left, cell = rows[left], cells[left]
+    count = np.bincount(cell, minlength=cells.max() + 1)
+    value = of_left["value"].to_numpy(float)
+    mean = np.bincount(cell, value, minlength=len(count)) / np.maximum(count, 1)
+    group = of_left.groupby(["model", "seed", "component"], dropna=False, sort=False).ngroup().to_numpy()
+    weight = random.standard_normal(group.max() + 1)[group]  # a group of units moves all layers of its model together
+    scale = np.sqrt(np.maximum(count - 1, 0) / np.maximum(count, 1))
+    shift = np.bincount(cell, (value - mean[cell]) * weight, minlength=len(count)) * scale
+    return _moved(records, np.asarray(shift, dtype=np.float64))
+
+
+def other_units(records: pd.DataFrame, random: Random) -> pd.DataFrame:
+    """Other units of the same systems."""
+    return as_records(_other_units(records, random))
+
+
+def untrained_selves(records: pd.DataFrame, random: Random) -> pd.DataFrame:
+    """Trained models are their untrained selves, and the other way round."""
+    names = records["model"].astype(str)
+    turned = names.str.replace(TRAINED, "\0", regex=False).str.replace(UNTRAINED, TRAINED, regex=False)
+    turned = turned.str.replace("\0", UNTRAINED, regex=False)
+    return as_records(_other_units(records.assign(model=turned), random))
+
+
+def at_a_threshold(level: str, records: pd.DataFrame, random: Random) -> pd.DataFrame:
+    """Every layer lies exactly at A = .2, or at q95, but for what other units change."""
+    places, cells = _cells(records)
+    rows = records.iloc[places]
+    whole = (rows["metric"] == "mean_cosine").to_numpy(bool)
+    shift = np.zeros(cells.max() + 1)
+    limits = records[records["metric"] == "mean_cosine.isotropic_q95"].drop_duplicates(CELL).set_index(CELL)["value"]
+    wanted = limits.reindex(pd.MultiIndex.from_frame(rows[whole][CELL])).to_numpy(float)
+    limit = wanted if level == "q95" else np.full(int(whole.sum()), float(level))
+    shift[cells[whole]] = np.nan_to_num(limit - rows[whole]["value"].to_numpy(float))
+    return as_records(_other_units(_moved(records, shift), random))
+
+
+OF_SERIES: dict[str, World] = {"as found": as_found, "never moving": never_moving, "time backwards": backwards}
+OF_BLOCKS: dict[str, World] = {"as found": as_found, "N shuffled": shuffled_norms, "N does nothing": never_growing}
+OF_LAYERS: dict[str, World] = {
+    "other units": other_units,
+    "untrained selves": untrained_selves,
+    "all layers at .2": partial(at_a_threshold, "0.2"),
+    "all layers at q95": partial(at_a_threshold, "q95"),
+}
+
+
+def worlds() -> Iterator[tuple[str, str, dict[str, World]]]:
+    """(study, settings of the records it is made of, its worlds)"""
+    for chosen, of_study in ((LAYERS, OF_LAYERS), (BLOCKS, OF_BLOCKS), (SERIES, OF_SERIES)):
+        for study, settings in chosen.items():
+            yield study, settings, of_study
+
+
+# --- what is right ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Told:
+    """What a judge said of a claim and subject in one world: a word and a number for each draw, and its statistic."""
+
+    words: list[str] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    statistic: str = ""
+
+    def truth(self, claim: Claim) -> tuple[bool, bool] | None:
+        """(whether the claim is surely true, whether its contrary is), by the mean of the number over all draws; None
+        where the verdict has no number, or what it is held against is not told.
+        """
+        known = [x for x in self.values if np.isfinite(x)]
+        if not known:
+            return None
+        mean = float(np.mean(known))
+        open_by = 3 * float(np.std(known)) / np.sqrt(len(known))  # what so many draws leave open of the mean
+        if between := BETWEEN.search(self.statistic):
+            return float(between[1]) + open_by < mean < float(between[2]) - open_by, False
+        side, against = SIDE.search(self.statistic), AGAINST.search(self.statistic)
+        if side:
+            limit, floor = float(side[2]), float(side[3] or 0)
+        elif against:
+            limit, floor = float(against[1]), 0.0
+        elif claim.inside is None and isinstance(claim.limit, (int, float)):
+            limit, floor = float(claim.limit), claim.floor
+        else:
+            return None
+        nothing = nothing_of(claim, limit)
+        if claim.below is not None:
+            return mean < limit - floor - open_by, mean > nothing + open_by
+        return mean > limit + floor + open_by, mean < nothing - open_by
+
+
+def control(
+    study_name: str, settings: str, world: World, draws: int
+) -> tuple[dict[str, Any], dict[tuple[str, str], Told]]:
+    """{claim name: claim} and what the judge of a study said in a world, by claim and subject."""
+    done = runner.finished(RESULTS / "godey2024" / settings / study_name)
+    claims = {claim.name: claim for claim in done.study.claims}
+    told: dict[tuple[str, str], Told] = {}
+    records = done.records
+    if study_name in LAYERS:
+        records = records[records["metric"].isin(OF_A) & ~(records["token_policy"] != "all")].reset_index(drop=True)
+    for draw in range(draws):
+        random = np.random.default_rng([draw, len(study_name)])
+        with np.errstate(all="ignore"):
+            found: list[Verdict] = list(done.study.judge(world(records, random)))
+        for verdict in found:
+            one = told.setdefault((verdict.claim, verdict.subject), Told())
+            one.words.append(verdict.word)
+            one.values.append(np.nan if verdict.value is None else verdict.value)
+            one.statistic = verdict.statistic if verdict.value is not None else one.statistic
+    return claims, told
+
+
+def rates(claims: dict[str, Claim], told: dict[tuple[str, str], Told]) -> Iterator[dict[str, Any]]:
+    """One row per claim: how often it was said to hold where it is false, and to be contrary where it is not."""
+    for name, claim in claims.items():
+        if claim.identity:
+            continue
+        false = contrary = could_hold = could_be_contrary = no = 0
+        for (of, _), one in told.items():
+            truth = one.truth(claim) if of == name else None
+            no += sum(word in ("contrary", "too small", "beyond") for word in one.words) if of == name else 0
+            if truth is None:
+                continue
+            if not truth[0]:
+                could_hold += len(one.words)
+                false += one.words.count("holds")
+            if not truth[1]:
+                could_be_contrary += len(one.words)
+                contrary += one.words.count("contrary")
+        yield {
+            "claim": name,
+            "false_holds": false,
+            "of_false": could_hold,
+            "false_contrary": contrary,
+            "of_not_contrary": could_be_contrary,
+            "said_no": no,
+        }
+
+
+# --- judges that read seeds alone, at the edge ------------------------------------------------------------------------
+
+
+def at_the_edge(draws: int) -> Iterator[dict[str, Any]]:
+    """Every claim that is judged by seeds alone: as many numbers as a committed verdict has seeds, as far apart as its
+    interval says, around the threshold of the claim and around no effect.
+    """
+    for paper in ("godey2024", "fosse2023", "beyond"):
+        seen = set()
+        for path in sorted(RESULTS.glob(f"{paper}/*/*/study.json")):
+            claims = {claim.name: claim for claim in runner.finished(path.parent).study.claims}
+            for verdict in _verdicts(path):
+                claim, key = claims[verdict["claim"]], (path.parent.name, verdict["claim"])
+                side = SIDE.search(verdict["statistic"]) or BETWEEN.search(verdict["statistic"])
+                if key in seen or side is None or claim.identity or claim.over or not (verdict["n"] or 0) >= 3:
+                    continue
+                if verdict["low"] is None or verdict["high"] <= verdict["low"]:
+                    continue
+                seen.add(key)
+                yield {"paper": paper, "study": path.parent.name} | _edge(claim, verdict, draws)
+
+
+def _edge(claim: Claim, verdict: dict[str, Any], draws: int) -> dict[str, Any]:
+    n = min(int(verdict["n"]), 50)
+    apart = (verdict["high"] - verdict["low"]) / 2 / stats.t.ppf(0.975, n - 1) * np.sqrt(n)
+    random = np.random.default_rng(len(claim.name))
+    between, side = BETWEEN.search(verdict["statistic"]), SIDE.search(verdict["statistic"])
+    inside = (float(between[1]), float(between[2])) if between else None
+    limit = float(side[2]) if side else float("nan")
+    threshold = inside[1] if inside else claim.threshold(limit)
+    nothing = float(np.mean(inside)) if inside else nothing_of(claim, limit)
+    least, most = claim.bounds or (-np.inf, np.inf)
+
+    def said(centre: float) -> list[str]:
+        words = []
+        for _ in range(draws):
+            values = centre + apart * random.standard_normal(n)
+            if least < centre < most:  # inside of its bounds a number varies less near them
+                reach = min(centre - least, most - centre)
+                values = centre + np.clip(values - centre, -reach, reach)
+            test = of_seeds(claim, values, threshold=None if inside else limit, inside=inside)
+            words.append(judged([test])[0].word)
+        return words
+
+    at_threshold, at_nothing = said(threshold), said(nothing)
+    return {
+        "claim": claim.name,
+        "world": "at the threshold, and no effect",
+        "false_holds": at_threshold.count("holds"),
+        "of_false": draws,
+        "false_contrary": at_nothing.count("contrary"),
+        "of_not_contrary": draws,
+        "said_no": sum(word not in ("holds", "undecided") for word in at_threshold + at_nothing),
+    }
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def tabulated(draws: int, only: str = "") -> Iterator[dict[str, Any]]:
+    """Every row: of each world and claim, then of every claim at its edge."""
+    for study, settings, of_study in worlds():
+        for name, world in of_study.items() if not only or study == only else ():
+            claims, told = control(study, settings, world, draws)
+            for row in rates(claims, told):
+                yield {"paper": "godey2024", "study": study, "world": name} | row
+            sys.stderr.write(f"{study}, {name}\n")
+    if not only:
+        yield from at_the_edge(draws)
+
+
+def share(row: dict[str, Any], wrong: str, of: str) -> float:
+    """A share of wrong verdicts; NaN where there was none that could be wrong."""
+    return float(row[wrong] / row[of]) if row[of] else float("nan")
+
+
+def marked(row: dict[str, Any]) -> bool:
+    """Whether more than RATE of the verdicts are wrong, beyond what so many draws leave open (exact binomial, 95 %)."""
+    for wrong, of in (("false_holds", "of_false"), ("false_contrary", "of_not_contrary")):
+        above = bool(row[of]) and row[wrong] / row[of] > RATE
+        if above and stats.binomtest(row[wrong], row[of], RATE, alternative="greater").pvalue < 0.05:
+            return True
+    return False
+
+
+def page() -> str:
+    """Error rates of every judge, by claim: the worst of its worlds."""
+    found: list[dict[str, Any]] = json.loads(CONTROLS.read_text("utf-8"))
+    lines = [
+        "# A control for every claim",
+        "",
+        "Each judge was run on data in which its claim is false and on data in which it is true: `python",
+        "papers/tools/controls.py`, 200 draws of every world. *False holds*: how often it said *holds* where the",
+        "claim is false; *false contrary*: how often it said *contrary* where the contrary is not true. Both are to",
+        "be 5 % at most; a claim of which either is more is **marked**. Shown is the worst world of each claim;",
+        "what each world is stands in `papers/tools/controls.py`, every row in `papers/results/controls.json`.",
+        "*said no*: how often it said contrary, too small or beyond, over all worlds: no judge can only say yes.",
+        "Claims of Fosse et al. and of our own studies, and those of figures 5, 11, 12 and 16 to 22, are controlled",
+        "at their edge alone.",
+        "",
+    ]
+    by_claim: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for row in found:
+        by_claim.setdefault((row["paper"], row["study"], row["claim"]), []).append(row)
+    bad = [key for key, rows in by_claim.items() if any(map(marked, rows))]
+    never = [key for key, rows in by_claim.items() if not sum(row["said_no"] for row in rows)]
+    lines += [f"{len(by_claim)} claims, {len(bad)} of them marked; {len(never)} were never seen to fail.", ""]
+    lines += [
+        "| study | claim | false holds | in | false contrary | in | said no | |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for (paper, study, claim), rows in by_claim.items():
+        entries = [f"{paper} {study}", claim]
+        for wrong, of in (("false_holds", "of_false"), ("false_contrary", "of_not_contrary")):
+            known = [row for row in rows if row[of]]
+            worst = max(known, key=partial(share, wrong=wrong, of=of), default=None)
+            entries += ["–", ""] if worst is None else [f"{share(worst, wrong, of):.1%}", worst["world"]]
+        entries += [str(sum(row["said_no"] for row in rows)), "**marked**" if any(map(marked, rows)) else ""]
+        lines.append("| " + " | ".join(entry.replace("|", r"\|") for entry in entries) + " |")
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    """Run the controls and keep the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--draws", type=int, default=DRAWS, help=f"draws of every world (default {DRAWS})")
+    parser.add_argument("--only", default="", help="one study, as fig13; its rows are shown and not kept")
+    given = parser.parse_args()
+    rows = list(tabulated(given.draws, given.only))
+    if given.only:
+        for row in rows:
+            sys.stdout.write(json.dumps(row, ensure_ascii=False) + "\n")
+    else:
+        write_json(Path(CONTROLS), rows)
+
+
+if __name__ == "__main__":
+    main()
